@@ -1,0 +1,4 @@
+//! Numeric building blocks of the CPU backend that know nothing of tensors.
+
+pub mod erf;
+pub mod kernels;

@@ -1,0 +1,51 @@
+//! Conversion between dtypes.
+
+use super::element::Element;
+use super::map::unary_map_vec_par;
+use super::storage::per_dtype;
+use super::CpuStorage;
+use crate::cpu::kernels::map_slice;
+use crate::{DType, Error, Layout, Result};
+
+pub(super) fn to_dtype(storage: &CpuStorage, layout: &Layout, dtype: DType) -> Result<CpuStorage> {
+    match (storage, dtype) {
+        // To and from f32 slice by slice, for the CPU's conversion instructions.
+        (CpuStorage::F16(vs), DType::F32) => Ok(widen(vs, layout)),
+        (CpuStorage::BF16(vs), DType::F32) => Ok(widen(vs, layout)),
+        (CpuStorage::F32(vs), DType::F16) => Ok(narrow::<half::f16>(vs, layout)),
+        (CpuStorage::F32(vs), DType::BF16) => Ok(narrow::<half::bf16>(vs, layout)),
+        _ => per_dtype!(storage, "to_dtype", |vs: T| cast(vs, layout, dtype)),
+    }
+}
+
+fn widen<T: Element>(vs: &[T], layout: &Layout) -> CpuStorage {
+    CpuStorage::F32(unary_map_vec_par(vs, layout, T::as_f32, T::widen))
+}
+
+fn narrow<D: Element>(vs: &[f32], layout: &Layout) -> CpuStorage {
+    D::to_cpu_storage_owned(unary_map_vec_par(vs, layout, D::from_f32, D::narrow))
+}
+
+fn cast<S: Element>(vs: &[S], layout: &Layout, dtype: DType) -> Result<CpuStorage> {
+    fn to<S: Element, D: Element>(vs: &[S], layout: &Layout) -> Result<CpuStorage> {
+        let dst = unary_map_vec_par(vs, layout, S::cast::<D>, |xs, ys| {
+            map_slice(xs, ys, S::cast::<D>)
+        });
+        Ok(D::to_cpu_storage_owned(dst))
+    }
+    match dtype {
+        DType::U8 => to::<S, u8>(vs, layout),
+        DType::U32 => to::<S, u32>(vs, layout),
+        DType::I16 => to::<S, i16>(vs, layout),
+        DType::I32 => to::<S, i32>(vs, layout),
+        DType::I64 => to::<S, i64>(vs, layout),
+        DType::BF16 => to::<S, half::bf16>(vs, layout),
+        DType::F16 => to::<S, half::f16>(vs, layout),
+        DType::F32 => to::<S, f32>(vs, layout),
+        DType::F64 => to::<S, f64>(vs, layout),
+        DType::F8E4M3 => to::<S, float8::F8E4M3>(vs, layout),
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => {
+            Err(Error::UnsupportedDTypeForOp(dtype, "to_dtype").bt())
+        }
+    }
+}

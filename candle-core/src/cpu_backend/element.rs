@@ -1,0 +1,213 @@
+//! What the kernels of this backend need of an element type beside [`WithDType`].
+
+use float8::F8E4M3;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::cpu::kernels::{dot_bf16, dot_f16, dot_f32, map_slice};
+use crate::WithDType;
+
+/// What sums and products are kept in. Integers wrap.
+pub(super) trait Accumulator: Copy + Send + Sync {
+    const ZERO: Self;
+    fn add(self, rhs: Self) -> Self;
+    fn mul(self, rhs: Self) -> Self;
+}
+
+/// An element type with arithmetic.
+pub(super) trait Element: WithDType {
+    /// f32 for the smaller floats, else the type itself.
+    type Acc: Accumulator;
+
+    fn to_acc(self) -> Self::Acc;
+    fn from_acc(acc: Self::Acc) -> Self;
+    fn from_i64(v: i64) -> Self;
+    fn from_f32(v: f32) -> Self;
+    fn as_f32(self) -> f32;
+
+    /// Converts as `as` does. It goes through a type that holds every value of this one, so nothing is rounded twice but `i64`
+    /// to a 16-bit float.
+    fn cast<D: Element>(self) -> D;
+
+    #[inline(always)]
+    fn plus(self, rhs: Self) -> Self {
+        Self::from_acc(self.to_acc().add(rhs.to_acc()))
+    }
+
+    #[inline(always)]
+    fn times(self, rhs: Self) -> Self {
+        Self::from_acc(self.to_acc().mul(rhs.to_acc()))
+    }
+
+    /// `dst = src`, widened to f32.
+    fn widen(src: &[Self], dst: &mut [f32]) {
+        map_slice(src, dst, Self::as_f32);
+    }
+
+    /// `dst = src`, rounded to this type.
+    fn narrow(src: &[f32], dst: &mut [Self]) {
+        map_slice(src, dst, Self::from_f32);
+    }
+}
+
+/// A float whose dot products with an f32 vector are made in f32.
+pub(super) trait Dot: Element {
+    fn dot(lhs: &[f32], rhs: &[Self]) -> f32;
+}
+
+macro_rules! int_elements {
+    ($($ty:ty),+) => {$(
+        impl Accumulator for $ty {
+            const ZERO: Self = 0;
+
+            #[inline(always)]
+            fn add(self, rhs: Self) -> Self {
+                self.wrapping_add(rhs)
+            }
+
+            #[inline(always)]
+            fn mul(self, rhs: Self) -> Self {
+                self.wrapping_mul(rhs)
+            }
+        }
+
+        native_element!($ty, |v| D::from_i64(v as i64));
+    )+};
+}
+
+macro_rules! float_accumulators {
+    ($($ty:ty),+) => {$(
+        impl Accumulator for $ty {
+            const ZERO: Self = 0.;
+
+            #[inline(always)]
+            fn add(self, rhs: Self) -> Self {
+                self + rhs
+            }
+
+            #[inline(always)]
+            fn mul(self, rhs: Self) -> Self {
+                self * rhs
+            }
+        }
+    )+};
+}
+
+/// A type that is its own accumulator.
+macro_rules! native_element {
+    ($ty:ty, |$v:ident| $cast:expr) => {
+        impl Element for $ty {
+            type Acc = Self;
+
+            #[inline(always)]
+            fn to_acc(self) -> Self {
+                self
+            }
+
+            #[inline(always)]
+            fn from_acc(acc: Self) -> Self {
+                acc
+            }
+
+            #[inline(always)]
+            fn from_i64(v: i64) -> Self {
+                v as Self
+            }
+
+            #[inline(always)]
+            fn from_f32(v: f32) -> Self {
+                v as Self
+            }
+
+            #[inline(always)]
+            fn as_f32(self) -> f32 {
+                self as f32
+            }
+
+            #[inline(always)]
+            fn cast<D: Element>(self) -> D {
+                let $v = self;
+                $cast
+            }
+        }
+    };
+}
+
+/// A float that computes in f32.
+macro_rules! small_float {
+    ($ty:ty $(, $slice_conversions:item)*) => {
+        impl Element for $ty {
+            type Acc = f32;
+
+            #[inline(always)]
+            fn to_acc(self) -> f32 {
+                self.to_f32()
+            }
+
+            #[inline(always)]
+            fn from_acc(acc: f32) -> Self {
+                <$ty>::from_f32(acc)
+            }
+
+            #[inline(always)]
+            fn from_i64(v: i64) -> Self {
+                <$ty>::from_f32(v as f32)
+            }
+
+            #[inline(always)]
+            fn from_f32(v: f32) -> Self {
+                <$ty>::from_f32(v)
+            }
+
+            #[inline(always)]
+            fn as_f32(self) -> f32 {
+                self.to_f32()
+            }
+
+            #[inline(always)]
+            fn cast<D: Element>(self) -> D {
+                D::from_f32(self.to_f32())
+            }
+
+            $($slice_conversions)*
+        }
+    };
+}
+
+/// A 16-bit float, with half's conversions of slices, which use the CPU's instructions.
+macro_rules! half_float {
+    ($ty:ty) => {
+        small_float! {
+            $ty,
+            fn widen(src: &[Self], dst: &mut [f32]) {
+                src.convert_to_f32_slice(dst);
+            },
+            fn narrow(src: &[f32], dst: &mut [Self]) {
+                dst.convert_from_f32_slice(src);
+            }
+        }
+    };
+}
+
+macro_rules! dot {
+    ($($ty:ty, $dot:ident;)+) => {$(
+        impl Dot for $ty {
+            fn dot(lhs: &[f32], rhs: &[Self]) -> f32 {
+                $dot(lhs, rhs)
+            }
+        }
+    )+};
+}
+
+int_elements!(u8, u32, i16, i32, i64);
+float_accumulators!(f32, f64);
+native_element!(f32, |v| D::from_f32(v));
+native_element!(f64, |v| D::from_f64(v));
+half_float!(f16);
+half_float!(bf16);
+small_float!(F8E4M3);
+dot! {
+    f32, dot_f32;
+    f16, dot_f16;
+    bf16, dot_bf16;
+}

@@ -1,0 +1,298 @@
+//! Reading and writing by index: gather, scatter, index_select, index_add.
+//!
+//! The largest value of the index type stands for "no element": reading it gives 0, writing to it does nothing.
+
+use super::element::Element;
+use super::map::unary_map;
+use super::storage::{peer, per_dtype};
+use super::walk::{fill_par, Walk};
+use super::CpuStorage;
+use crate::backend::BackendStorage;
+use crate::{Error, IntDType, Layout, Result, Shape, WithDType};
+
+/// An index that stands for no element.
+const NONE: usize = usize::MAX;
+
+/// The indexes in row-major order, each below `size` or [`NONE`].
+fn read_ids(
+    ids: &CpuStorage,
+    layout: &Layout,
+    size: usize,
+    op: &'static str,
+) -> Result<Vec<usize>> {
+    fn read<T: IntDType>(
+        ids: &[T],
+        layout: &Layout,
+        size: usize,
+        op: &'static str,
+    ) -> Result<Vec<usize>> {
+        // Checked here: once converted, -1 would look like `NONE`.
+        let mut invalid = None;
+        let ids = unary_map(ids, layout, |id| {
+            let index = id.as_usize();
+            if id == T::max_value() {
+                NONE
+            } else {
+                if index >= size {
+                    invalid.get_or_insert(index);
+                }
+                index
+            }
+        });
+        match invalid {
+            Some(index) => Err(Error::InvalidIndex { op, index, size }.bt()),
+            None => Ok(ids),
+        }
+    }
+    match ids {
+        CpuStorage::U8(ids) => read(ids, layout, size, op),
+        CpuStorage::U32(ids) => read(ids, layout, size, op),
+        CpuStorage::I16(ids) => read(ids, layout, size, op),
+        CpuStorage::I32(ids) => read(ids, layout, size, op),
+        CpuStorage::I64(ids) => read(ids, layout, size, op),
+        other => Err(Error::UnsupportedDTypeForOp(other.dtype(), op).bt()),
+    }
+}
+
+fn mismatch(lhs: &Layout, rhs: &Layout, op: &'static str) -> Error {
+    Error::ShapeMismatchBinaryOp {
+        lhs: lhs.shape().clone(),
+        rhs: rhs.shape().clone(),
+        op,
+    }
+    .bt()
+}
+
+fn check_dim(layout: &Layout, dim: usize, op: &'static str) -> Result<()> {
+    if dim < layout.dims().len() {
+        return Ok(());
+    }
+    Err(Error::DimOutOfRange {
+        shape: layout.shape().clone(),
+        dim: dim as i32,
+        op,
+    }
+    .bt())
+}
+
+/// The strides of `layout` with the indexed dimension taken out: the index decides there.
+fn strides_without(layout: &Layout, dim: usize) -> Vec<usize> {
+    let mut strides = layout.stride().to_vec();
+    strides[dim] = 0;
+    strides
+}
+
+/// Checks that indexes of the shape of `ids` stay within `layout` in every dimension but the indexed one.
+fn check_ids(layout: &Layout, ids_l: &Layout, dim: usize, op: &'static str) -> Result<()> {
+    check_dim(layout, dim, op)?;
+    let fits = layout.dims().len() == ids_l.dims().len()
+        && (0..ids_l.dims().len()).all(|d| d == dim || ids_l.dims()[d] <= layout.dims()[d]);
+    if fits {
+        Ok(())
+    } else {
+        Err(mismatch(layout, ids_l, op))
+    }
+}
+
+pub(super) fn gather(
+    src: &CpuStorage,
+    layout: &Layout,
+    ids: &CpuStorage,
+    ids_l: &Layout,
+    dim: usize,
+) -> Result<CpuStorage> {
+    const OP: &str = "gather";
+    check_ids(layout, ids_l, dim, OP)?;
+    let ids = read_ids(ids, ids_l, layout.dims()[dim], OP)?;
+    let id_stride = layout.stride()[dim];
+    let strides = strides_without(layout, dim);
+    let walk = Walk::new(ids_l.dims(), [&strides], [layout.start_offset()]);
+    let [stride] = walk.strides();
+    per_dtype!(src, OP, |src: T| {
+        let mut dst = vec![T::from_i64(0); ids.len()];
+        fill_par(&mut dst, 1, |piece, dst| {
+            let base = piece.start;
+            walk.for_runs(piece, |run, [start]| {
+                let dst = &mut dst[run.start - base..run.end - base];
+                for (i, (dst, &id)) in dst.iter_mut().zip(&ids[run]).enumerate() {
+                    if id != NONE {
+                        *dst = src[start + i * stride + id * id_stride];
+                    }
+                }
+            });
+        });
+        Ok(T::to_cpu_storage_owned(dst))
+    })
+}
+
+/// What becomes of the element that is there and the one that comes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Write {
+    Set,
+    Add,
+}
+
+#[allow(clippy::too_many_arguments)]
+pub(super) fn scatter(
+    dst: &mut CpuStorage,
+    layout: &Layout,
+    ids: &CpuStorage,
+    ids_l: &Layout,
+    src: &CpuStorage,
+    src_l: &Layout,
+    dim: usize,
+    write: Write,
+) -> Result<()> {
+    let op = match write {
+        Write::Set => "scatter",
+        Write::Add => "scatter-add",
+    };
+    check_ids(layout, ids_l, dim, op)?;
+    if ids_l.shape() != src_l.shape() {
+        return Err(mismatch(ids_l, src_l, op));
+    }
+    let ids = read_ids(ids, ids_l, layout.dims()[dim], op)?;
+    let id_stride = layout.stride()[dim];
+    let strides = strides_without(layout, dim);
+    let offsets = [layout.start_offset(), src_l.start_offset()];
+    let walk = Walk::new(ids_l.dims(), [&strides, src_l.stride()], offsets);
+    let [dst_stride, src_stride] = walk.strides();
+    per_dtype!(dst, op, |dst: T| {
+        let src = peer::<T>(src, op)?;
+        // On one thread: several sources may name one place, and the last of them counts.
+        walk.for_runs(0..ids.len(), |run, [dst_start, src_start]| {
+            for (i, &id) in ids[run].iter().enumerate() {
+                if id != NONE {
+                    let dst = &mut dst[dst_start + i * dst_stride + id * id_stride];
+                    let src = src[src_start + i * src_stride];
+                    *dst = match write {
+                        Write::Set => src,
+                        Write::Add => dst.plus(src),
+                    };
+                }
+            }
+        });
+        Ok(())
+    })
+}
+
+fn check_1d(ids_l: &Layout) -> Result<()> {
+    match ids_l.dims().len() {
+        1 => Ok(()),
+        got => Err(Error::UnexpectedNumberOfDims {
+            expected: 1,
+            got,
+            shape: ids_l.shape().clone(),
+        }
+        .bt()),
+    }
+}
+
+/// A shape around one of its dimensions: the dimensions before it and those after it.
+fn around(layout: &Layout, dim: usize, offset: usize) -> (Walk<1>, Walk<1>) {
+    let (dims, strides) = (layout.dims(), layout.stride());
+    let before = Walk::new(&dims[..dim], [&strides[..dim]], [offset]);
+    let after = Walk::new(&dims[dim + 1..], [&strides[dim + 1..]], [0]);
+    (before, after)
+}
+
+pub(super) fn index_select(
+    src: &CpuStorage,
+    ids: &CpuStorage,
+    layout: &Layout,
+    ids_l: &Layout,
+    dim: usize,
+) -> Result<CpuStorage> {
+    const OP: &str = "index-select";
+    check_dim(layout, dim, OP)?;
+    check_1d(ids_l)?;
+    let ids = read_ids(ids, ids_l, layout.dims()[dim], OP)?;
+    let id_stride = layout.stride()[dim];
+    let (before, after) = around(layout, dim, layout.start_offset());
+    let [after_stride] = after.strides();
+    let mut starts = Vec::with_capacity(before.len());
+    let [before_stride] = before.strides();
+    before.for_runs(0..before.len(), |run, [start]| {
+        starts.extend((0..run.len()).map(|i| start + i * before_stride));
+    });
+    per_dtype!(src, OP, |src: T| {
+        let mut dst = vec![T::from_i64(0); before.len() * ids.len() * after.len()];
+        fill_par(&mut dst, 1, |piece, dst| {
+            // A piece may begin and end within a slice.
+            let (mut at, mut done) = (piece.start, 0);
+            while at < piece.end {
+                let (slice, from) = (at / after.len(), at % after.len());
+                let to = after.len().min(from + piece.end - at);
+                let id = ids[slice % ids.len()];
+                if id != NONE {
+                    let base = starts[slice / ids.len()] + id * id_stride;
+                    after.for_runs(from..to, |run, [start]| {
+                        let len = run.len();
+                        let dst = &mut dst[done + run.start - from..][..len];
+                        let start = base + start;
+                        if after_stride == 1 {
+                            dst.copy_from_slice(&src[start..start + len]);
+                        } else {
+                            for (i, dst) in dst.iter_mut().enumerate() {
+                                *dst = src[start + i * after_stride];
+                            }
+                        }
+                    });
+                }
+                at += to - from;
+                done += to - from;
+            }
+        });
+        Ok(T::to_cpu_storage_owned(dst))
+    })
+}
+
+pub(super) fn index_add(
+    storage: &CpuStorage,
+    layout: &Layout,
+    ids: &CpuStorage,
+    ids_l: &Layout,
+    src: &CpuStorage,
+    src_l: &Layout,
+    dim: usize,
+) -> Result<CpuStorage> {
+    const OP: &str = "index-add";
+    check_dim(layout, dim, OP)?;
+    check_1d(ids_l)?;
+    let mut expected = layout.dims().to_vec();
+    expected[dim] = ids_l.dims()[0];
+    if src_l.dims() != expected {
+        return Err(Error::UnexpectedShape {
+            msg: "index-add: the source differs from the result in more than the indexed dimension"
+                .to_string(),
+            expected: Shape::from(expected),
+            got: src_l.shape().clone(),
+        }
+        .bt());
+    }
+    let ids = read_ids(ids, ids_l, layout.dims()[dim], OP)?;
+    let dst_l = Layout::contiguous(layout.shape().clone());
+    let dst_strides = strides_without(&dst_l, dim);
+    let walk = Walk::new(
+        src_l.dims(),
+        [&dst_strides, src_l.stride()],
+        [0, src_l.start_offset()],
+    );
+    let [dst_stride, src_stride] = walk.strides();
+    let slice = dst_l.stride()[dim];
+    per_dtype!(storage, OP, |storage: T| {
+        let src = peer::<T>(src, OP)?;
+        let mut dst = unary_map(storage, layout, |v| v);
+        // The source is contiguous in the order of the walk, so its place tells the index.
+        walk.for_runs(0..walk.len(), |run, [dst_start, src_start]| {
+            for (i, at) in run.enumerate() {
+                let id = ids[at / slice % ids.len()];
+                if id != NONE {
+                    let dst = &mut dst[dst_start + i * dst_stride + id * slice];
+                    *dst = dst.plus(src[src_start + i * src_stride]);
+                }
+            }
+        });
+        Ok(T::to_cpu_storage_owned(dst))
+    })
+}

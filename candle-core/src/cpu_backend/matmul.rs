@@ -1,0 +1,359 @@
+//! Batched matrix products over any strides.
+//!
+//! f32 and f64 go to the `gemm` crate as they are. The smaller floats are widened to f32 in panels of bounded size, so that
+//! their products are summed in f32 and rounded once. A single row times a transposed matrix, which is what decoding one token
+//! does, reads every weight once and has a kernel of its own. Integers wrap.
+
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+use super::element::{Dot, Element};
+use super::storage::peer;
+use super::walk::{fill_par, Walk};
+use super::CpuStorage;
+use crate::backend::BackendStorage;
+use crate::{Error, Layout, Result};
+
+/// Multiplications below which threads cost more than they save.
+const PAR_PRODUCTS: usize = 64 * 64 * 64;
+
+/// Elements in a panel widened to f32: 16 MiB.
+const PANEL: usize = 1 << 22;
+
+/// `b` products of `(m, k)` and `(k, n)`, row-major in the result.
+///
+/// # Errors
+/// Layouts that do not have these shapes or that reach past their storage; different or unsupported dtypes.
+pub(super) fn matmul(
+    lhs: &CpuStorage,
+    rhs: &CpuStorage,
+    bmnk: (usize, usize, usize, usize),
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+) -> Result<CpuStorage> {
+    let plan = Plan::new(bmnk, lhs_l, rhs_l)?;
+    macro_rules! run {
+        ($($variant:ident $kernel:expr),+) => {
+            match lhs {
+                $(CpuStorage::$variant(lhs) => {
+                    let dst = plan.run(lhs, peer(rhs, "matmul")?, $kernel)?;
+                    Ok(CpuStorage::$variant(dst))
+                })+
+                other => Err(Error::UnsupportedDTypeForOp(other.dtype(), "matmul").bt()),
+            }
+        };
+    }
+    run! {
+        F32 Kernel { one: Problem::gemm, row: Some(Dot::dot) },
+        F64 Kernel { one: Problem::gemm, row: None },
+        F16 Kernel { one: Problem::widened, row: Some(Dot::dot) },
+        BF16 Kernel { one: Problem::widened, row: Some(Dot::dot) },
+        F8E4M3 Kernel { one: Problem::widened, row: None },
+        U8 Kernel { one: Problem::wrapping, row: None },
+        U32 Kernel { one: Problem::wrapping, row: None },
+        I16 Kernel { one: Problem::wrapping, row: None },
+        I32 Kernel { one: Problem::wrapping, row: None },
+        I64 Kernel { one: Problem::wrapping, row: None }
+    }
+}
+
+/// Makes one product.
+type Product<T> = fn(&Problem, &[T], &[T], &mut [T], Parallelism);
+
+/// Makes the dot product with a column of the right side that is contiguous.
+type RowProduct<T> = fn(&[f32], &[T]) -> f32;
+
+/// How the products of one element type are made.
+struct Kernel<T> {
+    one: Product<T>,
+    /// For left sides of a single row.
+    row: Option<RowProduct<T>>,
+}
+
+/// A matrix within a slice.
+#[derive(Debug, Clone, Copy)]
+struct Matrix {
+    offset: usize,
+    row_stride: usize,
+    column_stride: usize,
+}
+
+/// One product, `(m, k)` times `(k, n)`.
+#[derive(Debug, Clone, Copy)]
+struct Problem {
+    m: usize,
+    n: usize,
+    k: usize,
+    lhs: Matrix,
+    rhs: Matrix,
+}
+
+/// Products that differ in their matrices' offsets.
+#[derive(Debug)]
+struct Plan {
+    problem: Problem,
+    /// Offsets of left and right side for each product.
+    offsets: Vec<[usize; 2]>,
+}
+
+impl Plan {
+    fn new(
+        (b, m, n, k): (usize, usize, usize, usize),
+        lhs_l: &Layout,
+        rhs_l: &Layout,
+    ) -> Result<Self> {
+        let mismatch = || {
+            Error::ShapeMismatchBinaryOp {
+                lhs: lhs_l.shape().clone(),
+                rhs: rhs_l.shape().clone(),
+                op: "matmul",
+            }
+            .bt()
+        };
+        let split = |layout: &Layout| {
+            let batch = layout.dims().len().checked_sub(2).ok_or_else(mismatch)?;
+            let matrix = Matrix {
+                offset: layout.start_offset(),
+                row_stride: layout.stride()[batch],
+                column_stride: layout.stride()[batch + 1],
+            };
+            Ok::<_, Error>((batch, matrix))
+        };
+        let ((lhs_batch, lhs), (rhs_batch, rhs)) = (split(lhs_l)?, split(rhs_l)?);
+        let batch_dims = &lhs_l.dims()[..lhs_batch];
+        if batch_dims != &rhs_l.dims()[..rhs_batch]
+            || batch_dims.iter().product::<usize>() != b
+            || lhs_l.dims()[lhs_batch..] != [m, k]
+            || rhs_l.dims()[rhs_batch..] != [k, n]
+        {
+            return Err(mismatch());
+        }
+        let strides = [&lhs_l.stride()[..lhs_batch], &rhs_l.stride()[..rhs_batch]];
+        let walk = Walk::new(batch_dims, strides, [lhs.offset, rhs.offset]);
+        let [l_stride, r_stride] = walk.strides();
+        let mut offsets = Vec::with_capacity(b);
+        walk.for_runs(0..walk.len(), |run, [l, r]| {
+            offsets.extend((0..run.len()).map(|i| [l + i * l_stride, r + i * r_stride]));
+        });
+        let problem = Problem { m, n, k, lhs, rhs };
+        Ok(Self { problem, offsets }.folded())
+    }
+
+    /// Where all products share their right side and the left sides lie one below the other, they are one product of more rows.
+    fn folded(mut self) -> Self {
+        let (Problem { m, lhs, .. }, [[l0, r0], [l1, _], ..]) = (self.problem, &self.offsets[..])
+        else {
+            return self;
+        };
+        let Some(step) = l1.checked_sub(*l0) else {
+            return self;
+        };
+        let evenly = self.offsets.windows(2).all(|w| w[1][0] == w[0][0] + step);
+        let shared = self.offsets.iter().all(|[_, r]| r == r0);
+        if evenly && shared && (m == 1 || step == m * lhs.row_stride) {
+            if m == 1 {
+                self.problem.lhs.row_stride = step;
+            }
+            self.problem.m = m * self.offsets.len();
+            self.offsets.truncate(1);
+        }
+        self
+    }
+
+    /// Checks once that no product reads outside of its slices.
+    fn check_bounds(&self, lhs_len: usize, rhs_len: usize) -> Result<()> {
+        let Problem { m, n, k, lhs, rhs } = self.problem;
+        let last = |matrix: Matrix, rows: usize, columns: usize| {
+            let row = (rows - 1).checked_mul(matrix.row_stride)?;
+            (columns - 1)
+                .checked_mul(matrix.column_stride)?
+                .checked_add(row)
+        };
+        let within = |side: usize, last: Option<usize>, len: usize| {
+            let offset = self.offsets.iter().map(|o| o[side]).max();
+            let end = offset.zip(last).and_then(|(o, l)| o.checked_add(l));
+            end.is_some_and(|end| end < len)
+        };
+        if within(0, last(lhs, m, k), lhs_len) && within(1, last(rhs, k, n), rhs_len) {
+            return Ok(());
+        }
+        Err(Error::msg(format!(
+            "matmul: a layout reaches past its storage of {lhs_len} (lhs) or {rhs_len} (rhs) elements"
+        ))
+        .bt())
+    }
+
+    fn run<T: Element>(&self, lhs: &[T], rhs: &[T], kernel: Kernel<T>) -> Result<Vec<T>> {
+        let Problem { m, n, k, .. } = self.problem;
+        let mut dst = vec![T::from_i64(0); self.offsets.len() * m * n];
+        if dst.is_empty() || k == 0 {
+            return Ok(dst);
+        }
+        self.check_bounds(lhs.len(), rhs.len())?;
+        if let (1, Some(dot)) = (m, kernel.row) {
+            if self.problem.rhs.row_stride == 1 || k == 1 {
+                self.rows(lhs, rhs, &mut dst, dot);
+                return Ok(dst);
+            }
+        }
+        let threads = rayon::current_num_threads();
+        let products = m.saturating_mul(n).saturating_mul(k);
+        let one = |i: usize, dst: &mut [T], parallelism| {
+            let mut problem = self.problem;
+            [problem.lhs.offset, problem.rhs.offset] = self.offsets[i];
+            (kernel.one)(&problem, lhs, rhs, dst, parallelism);
+        };
+        let all = products.saturating_mul(self.offsets.len());
+        if threads > 1 && self.offsets.len() >= threads && all >= PAR_PRODUCTS {
+            // Whole products on each thread wait for each other less often than parts of one.
+            let products = dst.par_chunks_mut(m * n).enumerate();
+            products.for_each(|(i, dst)| one(i, dst, Parallelism::None));
+        } else {
+            let parallelism = if threads > 1 && products >= PAR_PRODUCTS {
+                Parallelism::Rayon(threads)
+            } else {
+                Parallelism::None
+            };
+            for (i, dst) in dst.chunks_mut(m * n).enumerate() {
+                one(i, dst, parallelism);
+            }
+        }
+        Ok(dst)
+    }
+
+    /// Products with one row on the left and contiguous columns on the right.
+    fn rows<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], dot: RowProduct<T>) {
+        let Problem { n, k, .. } = self.problem;
+        let stride = self.problem.lhs.column_stride;
+        let column_stride = self.problem.rhs.column_stride;
+        let left: Vec<f32> = self
+            .offsets
+            .iter()
+            .flat_map(|[l, _]| (0..k).map(move |i| lhs[l + i * stride].as_f32()))
+            .collect();
+        fill_par(dst, k, |piece, dst| {
+            for (at, dst) in piece.zip(dst) {
+                let (i, column) = (at / n, at % n);
+                let start = self.offsets[i][1] + column * column_stride;
+                let left = &left[i * k..(i + 1) * k];
+                *dst = T::from_f32(dot(left, &rhs[start..start + k]));
+            }
+        });
+    }
+}
+
+impl Problem {
+    /// The product by the `gemm` crate; `T` is f32 or f64. The bounds were checked by the plan.
+    fn gemm<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], parallelism: Parallelism) {
+        let Self { m, n, k, .. } = *self;
+        assert!(dst.len() >= m * n);
+        let (l, r) = (self.lhs, self.rhs);
+        // SAFETY: `Plan::check_bounds` has checked the largest index of both sides; the destination holds m rows of n.
+        unsafe {
+            gemm::gemm(
+                m,
+                n,
+                k,
+                dst.as_mut_ptr(),
+                1,
+                n as isize,
+                false,
+                lhs.as_ptr().add(l.offset),
+                l.column_stride as isize,
+                l.row_stride as isize,
+                rhs.as_ptr().add(r.offset),
+                r.column_stride as isize,
+                r.row_stride as isize,
+                T::from_f32(0.),
+                T::from_f32(1.),
+                false,
+                false,
+                false,
+                parallelism,
+            );
+        }
+    }
+
+    /// The product of smaller floats in f32, panel by panel.
+    fn widened<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], parallelism: Parallelism) {
+        let Self { m, n, k, .. } = *self;
+        let rows = (PANEL / k).clamp(1, m);
+        let columns = (PANEL / k.max(rows)).clamp(1, n);
+        let mut product = vec![0f32; rows * columns];
+        for i in (0..m).step_by(rows) {
+            let rows = rows.min(m - i);
+            let (lhs_panel, lhs_view) = self.lhs.panel(lhs, (i, 0), (rows, k));
+            for j in (0..n).step_by(columns) {
+                let columns = columns.min(n - j);
+                let (rhs_panel, rhs_view) = self.rhs.panel(rhs, (0, j), (k, columns));
+                let panels = Problem {
+                    m: rows,
+                    n: columns,
+                    k,
+                    lhs: lhs_view,
+                    rhs: rhs_view,
+                };
+                let product = &mut product[..rows * columns];
+                panels.gemm(&lhs_panel, &rhs_panel, product, parallelism);
+                for (r, product) in product.chunks(columns).enumerate() {
+                    let start = (i + r) * n + j;
+                    T::narrow(product, &mut dst[start..start + columns]);
+                }
+            }
+        }
+    }
+
+    /// The product of integers.
+    fn wrapping<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], _: Parallelism) {
+        let (l, r) = (self.lhs, self.rhs);
+        for (i, dst) in dst.chunks_mut(self.n).enumerate() {
+            for p in 0..self.k {
+                let left = lhs[l.offset + i * l.row_stride + p * l.column_stride];
+                let row = r.offset + p * r.row_stride;
+                for (j, dst) in dst.iter_mut().enumerate() {
+                    *dst = dst.plus(left.times(rhs[row + j * r.column_stride]));
+                }
+            }
+        }
+    }
+}
+
+impl Matrix {
+    /// The part of `rows` by `columns` from `(i, j)` on, widened to f32. Its faster dimension stays the faster one.
+    fn panel<T: Element>(
+        &self,
+        vs: &[T],
+        (i, j): (usize, usize),
+        (rows, columns): (usize, usize),
+    ) -> (Vec<f32>, Matrix) {
+        let offset = self.offset + i * self.row_stride + j * self.column_stride;
+        let by_rows = self.column_stride <= self.row_stride;
+        let (dims, strides) = if by_rows {
+            ([rows, columns], [self.row_stride, self.column_stride])
+        } else {
+            ([columns, rows], [self.column_stride, self.row_stride])
+        };
+        let walk = Walk::new(&dims, [&strides], [offset]);
+        let [stride] = walk.strides();
+        let mut panel = vec![0f32; rows * columns];
+        fill_par(&mut panel, 1, |piece, panel| {
+            let base = piece.start;
+            walk.for_runs(piece, |run, [start]| {
+                let panel = &mut panel[run.start - base..run.end - base];
+                if stride == 1 {
+                    T::widen(&vs[start..start + panel.len()], panel);
+                } else {
+                    for (i, v) in panel.iter_mut().enumerate() {
+                        *v = vs[start + i * stride].as_f32();
+                    }
+                }
+            });
+        });
+        let view = Matrix {
+            offset: 0,
+            row_stride: if by_rows { columns } else { 1 },
+            column_stride: if by_rows { 1 } else { rows },
+        };
+        (panel, view)
+    }
+}

@@ -1,0 +1,335 @@
+//! The CPU backend.
+//!
+//! One file for each family of ops. All ops read through any layout with [`walk`], which turns strided operands into runs; large
+//! inputs are split over rayon's threads. [`element`] is what the kernels need of an element type.
+//!
+//! The containers F4, F6E2M3, F6E3M2 and F8E8M0 can be held and moved; ops on them fail with `UnsupportedDTypeForOp`.
+
+mod binary;
+mod cast;
+mod copy;
+mod element;
+mod indexing;
+mod map;
+mod matmul;
+mod random;
+mod reduce;
+mod storage;
+mod unary;
+mod walk;
+
+pub use map::{
+    binary_map, binary_map_vec, binary_map_vec_par, unary_map, unary_map_vec, unary_map_vec_par,
+    Map1, Map1Any, Map2, Map2InPlace, Map2U8,
+};
+pub use storage::{CpuStorage, CpuStorageRef};
+
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
+use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
+use crate::scalar::Scalar;
+use crate::{DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
+
+/// The CPU; its random generator is shared by the process.
+#[derive(Debug, Clone)]
+pub struct CpuDevice;
+
+fn unsupported(op: &'static str, dtype: DType) -> Result<CpuStorage> {
+    Err(Error::UnsupportedOnDevice {
+        op,
+        dtype,
+        device: "cpu".to_string(),
+        hint: "not implemented yet".to_string(),
+    }
+    .bt())
+}
+
+impl BackendStorage for CpuStorage {
+    type Device = CpuDevice;
+
+    fn try_clone(&self, layout: &Layout) -> Result<Self> {
+        copy::try_clone(self, layout)
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype_impl()
+    }
+
+    fn device(&self) -> &CpuDevice {
+        &CpuDevice
+    }
+
+    fn to_cpu_storage(&self) -> Result<CpuStorage> {
+        Ok(self.clone())
+    }
+
+    fn affine(&self, layout: &Layout, mul: f64, add: f64) -> Result<Self> {
+        unary::affine(self, layout, mul, add)
+    }
+
+    fn powf(&self, layout: &Layout, exponent: f64) -> Result<Self> {
+        unary::powf(self, layout, exponent)
+    }
+
+    fn elu(&self, layout: &Layout, alpha: f64) -> Result<Self> {
+        unary::elu(self, layout, alpha)
+    }
+
+    fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self> {
+        reduce::reduce(op, self, layout, dims)
+    }
+
+    fn cmp(&self, op: CmpOp, rhs: &Self, lhs_layout: &Layout, rhs_layout: &Layout) -> Result<Self> {
+        binary::cmp(op, self, rhs, lhs_layout, rhs_layout)
+    }
+
+    fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
+        cast::to_dtype(self, layout, dtype)
+    }
+
+    fn unary_impl<B: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
+        unary::unary::<B>(self, layout)
+    }
+
+    fn binary_impl<B: BinaryOpT>(
+        &self,
+        rhs: &Self,
+        lhs_layout: &Layout,
+        rhs_layout: &Layout,
+    ) -> Result<Self> {
+        binary::binary::<B>(self, rhs, lhs_layout, rhs_layout)
+    }
+
+    fn where_cond(
+        &self,
+        layout: &Layout,
+        on_true: &Self,
+        on_true_layout: &Layout,
+        on_false: &Self,
+        on_false_layout: &Layout,
+    ) -> Result<Self> {
+        copy::where_cond(
+            (self, layout),
+            (on_true, on_true_layout),
+            (on_false, on_false_layout),
+        )
+    }
+
+    fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
+        unsupported("conv1d", self.dtype())
+    }
+
+    fn conv_transpose1d(
+        &self,
+        _: &Layout,
+        _: &Self,
+        _: &Layout,
+        _: &ParamsConvTranspose1D,
+    ) -> Result<Self> {
+        unsupported("conv_transpose1d", self.dtype())
+    }
+
+    fn conv2d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv2D) -> Result<Self> {
+        unsupported("conv2d", self.dtype())
+    }
+
+    fn conv_transpose2d(
+        &self,
+        _: &Layout,
+        _: &Self,
+        _: &Layout,
+        _: &ParamsConvTranspose2D,
+    ) -> Result<Self> {
+        unsupported("conv_transpose2d", self.dtype())
+    }
+
+    fn avg_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
+        unsupported("avg_pool2d", self.dtype())
+    }
+
+    fn max_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
+        unsupported("max_pool2d", self.dtype())
+    }
+
+    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
+        unsupported("upsample_nearest1d", self.dtype())
+    }
+
+    fn upsample_nearest2d(&self, _: &Layout, _: usize, _: usize) -> Result<Self> {
+        unsupported("upsample_nearest2d", self.dtype())
+    }
+
+    fn upsample_bilinear2d(
+        &self,
+        _: &Layout,
+        _: usize,
+        _: usize,
+        _: bool,
+        _: Option<f64>,
+        _: Option<f64>,
+    ) -> Result<Self> {
+        unsupported("upsample_bilinear2d", self.dtype())
+    }
+
+    fn gather(&self, layout: &Layout, ids: &Self, ids_layout: &Layout, dim: usize) -> Result<Self> {
+        indexing::gather(self, layout, ids, ids_layout, dim)
+    }
+
+    fn scatter_set(
+        &mut self,
+        layout: &Layout,
+        ids: &Self,
+        ids_layout: &Layout,
+        src: &Self,
+        src_layout: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        let write = indexing::Write::Set;
+        indexing::scatter(self, layout, ids, ids_layout, src, src_layout, dim, write)
+    }
+
+    fn scatter_add_set(
+        &mut self,
+        layout: &Layout,
+        ids: &Self,
+        ids_layout: &Layout,
+        src: &Self,
+        src_layout: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        let write = indexing::Write::Add;
+        indexing::scatter(self, layout, ids, ids_layout, src, src_layout, dim, write)
+    }
+
+    fn index_select(
+        &self,
+        ids: &Self,
+        layout: &Layout,
+        ids_layout: &Layout,
+        dim: usize,
+    ) -> Result<Self> {
+        indexing::index_select(self, ids, layout, ids_layout, dim)
+    }
+
+    fn index_add(
+        &self,
+        layout: &Layout,
+        ids: &Self,
+        ids_layout: &Layout,
+        src: &Self,
+        src_layout: &Layout,
+        dim: usize,
+    ) -> Result<Self> {
+        indexing::index_add(self, layout, ids, ids_layout, src, src_layout, dim)
+    }
+
+    fn matmul(
+        &self,
+        rhs: &Self,
+        bmnk: (usize, usize, usize, usize),
+        lhs_layout: &Layout,
+        rhs_layout: &Layout,
+    ) -> Result<Self> {
+        matmul::matmul(self, rhs, bmnk, lhs_layout, rhs_layout)
+    }
+
+    fn copy_strided_src(
+        &self,
+        dst: &mut Self,
+        dst_offset: usize,
+        src_layout: &Layout,
+    ) -> Result<()> {
+        copy::copy_strided_src(self, dst, dst_offset, src_layout)
+    }
+
+    fn copy2d(
+        &self,
+        dst: &mut Self,
+        d1: usize,
+        d2: usize,
+        src_stride1: usize,
+        dst_stride1: usize,
+        src_offset: usize,
+        dst_offset: usize,
+    ) -> Result<()> {
+        let rows = |offset, stride| copy::Rows { offset, stride };
+        let (src_rows, dst_rows) = (rows(src_offset, src_stride1), rows(dst_offset, dst_stride1));
+        copy::copy2d(self, dst, d1, d2, src_rows, dst_rows)
+    }
+
+    fn const_set(&mut self, value: Scalar, layout: &Layout) -> Result<()> {
+        copy::const_set(self, value, layout)
+    }
+}
+
+impl BackendDevice for CpuDevice {
+    type Storage = CpuStorage;
+
+    fn new(_ordinal: usize) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn location(&self) -> DeviceLocation {
+        DeviceLocation::Cpu
+    }
+
+    fn same_device(&self, _rhs: &Self) -> bool {
+        true
+    }
+
+    fn zeros_impl(&self, shape: &Shape, dtype: DType) -> Result<CpuStorage> {
+        use DType as D;
+        macro_rules! zeros {
+            ($($variant:ident),+) => {
+                match dtype {
+                    $(D::$variant => {
+                        let zeros = vec![num_traits::Zero::zero(); shape.elem_count()];
+                        Ok(CpuStorage::$variant(zeros))
+                    })+
+                    D::F6E2M3 | D::F6E3M2 | D::F4 | D::F8E8M0 => {
+                        Err(Error::UnsupportedDTypeForOp(dtype, "zeros").bt())
+                    }
+                }
+            };
+        }
+        zeros!(U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8E4M3)
+    }
+
+    /// Zeros: fresh pages are zero anyway, and nothing unwritten is ever read.
+    unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<CpuStorage> {
+        self.zeros_impl(shape, dtype)
+    }
+
+    fn storage_from_slice<T: WithDType>(&self, data: &[T]) -> Result<CpuStorage> {
+        Ok(T::to_cpu_storage(data))
+    }
+
+    fn storage_from_cpu_storage(&self, storage: &CpuStorage) -> Result<CpuStorage> {
+        Ok(storage.clone())
+    }
+
+    fn storage_from_cpu_storage_owned(&self, storage: CpuStorage) -> Result<CpuStorage> {
+        Ok(storage)
+    }
+
+    fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64) -> Result<CpuStorage> {
+        random::uniform(random::next(), shape, dtype, lo, up)
+    }
+
+    fn rand_normal(&self, shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<CpuStorage> {
+        random::normal(random::next(), shape, dtype, mean, std)
+    }
+
+    fn set_seed(&self, seed: u64) -> Result<()> {
+        random::set_seed(seed);
+        Ok(())
+    }
+
+    fn get_current_seed(&self) -> Result<u64> {
+        Ok(random::current_seed())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Elementwise ops on one storage.
+
+use super::element::Element;
+use super::map::unary_map_vec_par;
+use super::storage::per_dtype;
+use super::CpuStorage;
+use crate::backend::BackendStorage;
+use crate::cpu::kernels::map_slice;
+use crate::op::UnaryOpT;
+use crate::{Error, Layout, Result, WithDType};
+
+/// A function of each element, without a form of its own for slices.
+fn map<T: Element>(
+    vs: &[T],
+    layout: &Layout,
+    f: impl Fn(T) -> T + Sync + Copy,
+) -> Result<CpuStorage> {
+    let dst = unary_map_vec_par(vs, layout, f, |xs, ys| map_slice(xs, ys, f));
+    Ok(T::to_cpu_storage_owned(dst))
+}
+
+fn unsupported<R>(storage: &CpuStorage, op: &'static str) -> Result<R> {
+    Err(Error::UnsupportedDTypeForOp(storage.dtype(), op).bt())
+}
+
+pub(super) fn unary<B: UnaryOpT>(storage: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
+    if storage.dtype().is_int() && !B::INTEGERS {
+        return unsupported(storage, B::NAME);
+    }
+    match storage {
+        CpuStorage::BF16(vs) => {
+            let dst = unary_map_vec_par(vs, layout, B::bf16, B::bf16_vec);
+            Ok(CpuStorage::BF16(dst))
+        }
+        CpuStorage::F16(vs) => {
+            let dst = unary_map_vec_par(vs, layout, B::f16, B::f16_vec);
+            Ok(CpuStorage::F16(dst))
+        }
+        CpuStorage::F32(vs) => {
+            let dst = unary_map_vec_par(vs, layout, B::f32, B::f32_vec);
+            Ok(CpuStorage::F32(dst))
+        }
+        CpuStorage::F64(vs) => {
+            let dst = unary_map_vec_par(vs, layout, B::f64, B::f64_vec);
+            Ok(CpuStorage::F64(dst))
+        }
+        CpuStorage::F8E4M3(vs) => map(vs, layout, B::f8e4m3),
+        CpuStorage::U8(vs) => map(vs, layout, B::u8),
+        CpuStorage::U32(vs) => map(vs, layout, B::u32),
+        CpuStorage::I16(vs) => map(vs, layout, B::i16),
+        CpuStorage::I32(vs) => map(vs, layout, B::i32),
+        CpuStorage::I64(vs) => map(vs, layout, B::i64),
+        other => unsupported(other, B::NAME),
+    }
+}
+
+/// As [`map`], for a function of f32 on a smaller float: widens and rounds slice by slice.
+fn map_small<T: Element>(
+    vs: &[T],
+    layout: &Layout,
+    f: impl Fn(f32) -> f32 + Sync + Copy,
+) -> Result<CpuStorage> {
+    let dst = unary_map_vec_par(
+        vs,
+        layout,
+        |v| T::from_f32(f(v.as_f32())),
+        |xs, ys| {
+            let mut buffer = [0f32; 256];
+            for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
+                let buffer = &mut buffer[..xs.len()];
+                T::widen(xs, buffer);
+                buffer.iter_mut().for_each(|v| *v = f(*v));
+                T::narrow(buffer, ys);
+            }
+        },
+    );
+    Ok(T::to_cpu_storage_owned(dst))
+}
+
+/// `x * mul + add`, with both converted to the elements' type first: on integers 0.5 counts as 0, and results wrap.
+pub(super) fn affine(
+    storage: &CpuStorage,
+    layout: &Layout,
+    mul: f64,
+    add: f64,
+) -> Result<CpuStorage> {
+    fn small<T: Element>(vs: &[T], layout: &Layout, mul: f64, add: f64) -> Result<CpuStorage> {
+        let (mul, add) = (T::from_f64(mul).as_f32(), T::from_f64(add).as_f32());
+        map_small(vs, layout, |v| v * mul + add)
+    }
+    match storage {
+        CpuStorage::F8E4M3(vs) => small(vs, layout, mul, add),
+        CpuStorage::BF16(vs) => small(vs, layout, mul, add),
+        CpuStorage::F16(vs) => small(vs, layout, mul, add),
+        _ => per_dtype!(storage, "affine", |vs: T| {
+            let (mul, add) = (T::from_f64(mul), T::from_f64(add));
+            map(vs, layout, |v: T| v.times(mul).plus(add))
+        }),
+    }
+}
+
+/// A function of floats: f64 as itself, the others through f32.
+fn map_float(
+    storage: &CpuStorage,
+    layout: &Layout,
+    op: &'static str,
+    f32: impl Fn(f32) -> f32 + Sync + Copy,
+    f64: impl Fn(f64) -> f64 + Sync + Copy,
+) -> Result<CpuStorage> {
+    match storage {
+        CpuStorage::F8E4M3(vs) => map_small(vs, layout, f32),
+        CpuStorage::BF16(vs) => map_small(vs, layout, f32),
+        CpuStorage::F16(vs) => map_small(vs, layout, f32),
+        CpuStorage::F32(vs) => map(vs, layout, f32),
+        CpuStorage::F64(vs) => map(vs, layout, f64),
+        other => unsupported(other, op),
+    }
+}
+
+pub(super) fn powf(storage: &CpuStorage, layout: &Layout, exponent: f64) -> Result<CpuStorage> {
+    map_float(
+        storage,
+        layout,
+        "powf",
+        |v| v.powf(exponent as f32),
+        |v| v.powf(exponent),
+    )
+}
+
+pub(super) fn elu(storage: &CpuStorage, layout: &Layout, alpha: f64) -> Result<CpuStorage> {
+    fn elu<T: num_traits::Float>(v: T, alpha: T) -> T {
+        if v > T::zero() {
+            v
+        } else {
+            v.exp_m1() * alpha
+        }
+    }
+    map_float(
+        storage,
+        layout,
+        "elu",
+        |v| elu(v, alpha as f32),
+        |v| elu(v, alpha),
+    )
+}

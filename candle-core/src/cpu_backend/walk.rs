@@ -1,0 +1,177 @@
+//! Going through strided operands in row-major order, and doing so on several threads.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::Layout;
+
+/// Work below which threads cost more than they save, in elements.
+pub(super) const PAR_MIN: usize = 1 << 15;
+
+/// `N` operands of one shape, visited in row-major order. Dimensions that every operand lays out as one are merged, so
+/// contiguous operands are a single run.
+#[derive(Debug)]
+pub(super) struct Walk<const N: usize> {
+    /// Merged dimensions, the innermost last and apart from the others.
+    outer: Vec<(usize, [usize; N])>,
+    inner: usize,
+    inner_strides: [usize; N],
+    offsets: [usize; N],
+    len: usize,
+}
+
+impl<const N: usize> Walk<N> {
+    /// Operands given by their strides and start offsets.
+    pub fn new(dims: &[usize], strides: [&[usize]; N], offsets: [usize; N]) -> Self {
+        let mut outer: Vec<(usize, [usize; N])> = Vec::with_capacity(dims.len());
+        for (d, &dim) in dims.iter().enumerate().filter(|(_, &dim)| dim != 1) {
+            let strides = strides.map(|s| s[d]);
+            match outer.last_mut() {
+                Some((last, last_strides))
+                    if (0..N).all(|n| last_strides[n] == strides[n] * dim) =>
+                {
+                    *last *= dim;
+                    *last_strides = strides;
+                }
+                _ => outer.push((dim, strides)),
+            }
+        }
+        // A single element counts as a contiguous run.
+        let (inner, inner_strides) = outer.pop().unwrap_or((1, [1; N]));
+        Self {
+            outer,
+            inner,
+            inner_strides,
+            offsets,
+            len: dims.iter().product(),
+        }
+    }
+
+    /// Operands given by layouts of one shape.
+    pub fn of(layouts: [&Layout; N]) -> Self {
+        Self::new(
+            layouts[0].dims(),
+            layouts.map(Layout::stride),
+            layouts.map(Layout::start_offset),
+        )
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The operands' strides within a run.
+    pub fn strides(&self) -> [usize; N] {
+        self.inner_strides
+    }
+
+    /// Whether the elements are a single run.
+    pub fn is_single_run(&self) -> bool {
+        self.outer.is_empty()
+    }
+
+    /// Calls `f` for runs that together are `range` of the row-major order, with each run's place in that order and the
+    /// operands' offsets at its start.
+    pub fn for_runs(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
+        if range.is_empty() {
+            return;
+        }
+        let mut column = range.start % self.inner;
+        let mut row = range.start / self.inner;
+        let mut base = self.offsets;
+        let mut index = vec![0; self.outer.len()];
+        for (i, (dim, strides)) in index.iter_mut().zip(&self.outer).rev() {
+            *i = row % dim;
+            row /= dim;
+            for n in 0..N {
+                base[n] += *i * strides[n];
+            }
+        }
+        let mut at = range.start;
+        loop {
+            let end = range.end.min(at + self.inner - column);
+            let mut starts = base;
+            for (start, stride) in starts.iter_mut().zip(self.inner_strides) {
+                *start += column * stride;
+            }
+            f(at..end, starts);
+            if end == range.end {
+                return;
+            }
+            at = end;
+            column = 0;
+            for (i, (dim, strides)) in index.iter_mut().zip(&self.outer).rev() {
+                *i += 1;
+                if *i < *dim {
+                    for n in 0..N {
+                        base[n] += strides[n];
+                    }
+                    break;
+                }
+                *i = 0;
+                for n in 0..N {
+                    base[n] -= (dim - 1) * strides[n];
+                }
+            }
+        }
+    }
+}
+
+/// Lets `f` fill `dst`, in pieces on several threads where that pays: `f` gets a piece's place in `dst` and the piece. `cost` is
+/// the work for one element, counted in elements read.
+pub(super) fn fill_par<U: Send>(
+    dst: &mut [U],
+    cost: usize,
+    f: impl Fn(Range<usize>, &mut [U]) + Sync,
+) {
+    let threads = rayon::current_num_threads();
+    let cost = cost.max(1);
+    if threads == 1 || dst.len().saturating_mul(cost) < PAR_MIN {
+        return f(0..dst.len(), dst);
+    }
+    // Four pieces a thread even out threads that are slower, unless that makes the pieces tiny.
+    let piece = dst.len().div_ceil(4 * threads).max(PAR_MIN / 4 / cost + 1);
+    dst.par_chunks_mut(piece).enumerate().for_each(|(i, dst)| {
+        let start = i * piece;
+        f(start..start + dst.len(), dst);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offsets(walk: &Walk<1>, range: Range<usize>) -> Vec<usize> {
+        let [stride] = walk.strides();
+        let mut out = vec![];
+        walk.for_runs(range, |run, [start]| {
+            out.extend((0..run.len()).map(|i| start + i * stride));
+        });
+        out
+    }
+
+    #[test]
+    fn any_range_of_a_permuted_shape() {
+        // A (4, 3, 2) block read as (2, 4, 3), with an offset.
+        let walk = Walk::new(&[2, 4, 3], [&[1, 6, 2]], [5]);
+        let all: Vec<usize> = (0..2)
+            .flat_map(|i| (0..4).flat_map(move |j| (0..3).map(move |k| 5 + i + 6 * j + 2 * k)))
+            .collect();
+        for start in 0..=24 {
+            for end in start..=24 {
+                assert_eq!(offsets(&walk, start..end), all[start..end]);
+            }
+        }
+    }
+
+    #[test]
+    fn merges_what_it_can() {
+        assert!(Walk::new(&[2, 1, 3], [&[3, 7, 1]], [0]).is_single_run());
+        assert!(Walk::new(&[2, 3], [&[0, 0]], [0]).is_single_run());
+        assert!(!Walk::new(&[2, 3], [&[0, 1]], [0]).is_single_run());
+        assert_eq!(offsets(&Walk::new(&[], [&[]], [4]), 0..1), [4]);
+        assert_eq!(Walk::new(&[2, 0], [&[0, 1]], [0]).len(), 0);
+    }
+}

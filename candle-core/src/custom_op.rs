@@ -1,0 +1,488 @@
+//! Operations defined outside of this crate: with a result of their own (`CustomOp1/2/3`, by number of arguments) or
+//! in place (`InplaceOp1/2/3`).
+//!
+//! Each has one method per backend. `cpu_fwd` is required; the others say by default that the op has no such form, since
+//! falling back to the CPU without a word would hide what it costs.
+
+use std::sync::Arc;
+
+use crate::op::{BackpropOp, Op};
+use crate::{CpuStorage, CudaStorage, Error, Layout, MetalStorage, Result, Shape, Storage, Tensor};
+
+fn no_cuda_form(op: &str) -> Error {
+    Error::Cuda(format!("{op} has no CUDA form: implement cuda_fwd or move the tensor").into())
+}
+
+fn no_metal_form(op: &str) -> Error {
+    Error::Metal(format!("{op} has no Metal form: implement metal_fwd or move the tensor").into())
+}
+
+/// The error for an op without a WebGPU form. It names the op and says what to do.
+#[cfg(feature = "webgpu")]
+pub fn no_webgpu_form(op: &str) -> Error {
+    Error::WebGpu(format!(
+        "{op} has no WebGPU form: implement `webgpu_fwd` for it, or move its arguments to the CPU with `to_device`"
+    ))
+}
+
+/// An operation on one tensor.
+pub trait CustomOp1 {
+    /// The op's name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// The result on the CPU, row-major, with its shape. `layout` may have any strides.
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)>;
+
+    /// As `cpu_fwd`, on a CUDA device.
+    fn cuda_fwd(&self, _storage: &CudaStorage, _layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        Err(no_cuda_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a Metal device.
+    fn metal_fwd(
+        &self,
+        _storage: &MetalStorage,
+        _layout: &Layout,
+    ) -> Result<(MetalStorage, Shape)> {
+        Err(no_metal_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a WebGPU device.
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        _storage: &crate::WebGpuStorage,
+        _layout: &Layout,
+    ) -> Result<(crate::WebGpuStorage, Shape)> {
+        Err(no_webgpu_form(self.name()))
+    }
+
+    /// The gradient with respect to the argument, from the argument, the result, and the gradient of the result.
+    fn bwd(&self, _arg: &Tensor, _res: &Tensor, _grad_res: &Tensor) -> Result<Option<Tensor>> {
+        Err(Error::BackwardNotSupported { op: self.name() })
+    }
+}
+
+/// An operation on two tensors.
+pub trait CustomOp2 {
+    /// The op's name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// The result on the CPU, row-major, with its shape. The layouts may have any strides.
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+    ) -> Result<(CpuStorage, Shape)>;
+
+    /// As `cpu_fwd`, on a CUDA device.
+    fn cuda_fwd(
+        &self,
+        _s1: &CudaStorage,
+        _l1: &Layout,
+        _s2: &CudaStorage,
+        _l2: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        Err(no_cuda_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a Metal device.
+    fn metal_fwd(
+        &self,
+        _s1: &MetalStorage,
+        _l1: &Layout,
+        _s2: &MetalStorage,
+        _l2: &Layout,
+    ) -> Result<(MetalStorage, Shape)> {
+        Err(no_metal_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a WebGPU device.
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        _s1: &crate::WebGpuStorage,
+        _l1: &Layout,
+        _s2: &crate::WebGpuStorage,
+        _l2: &Layout,
+    ) -> Result<(crate::WebGpuStorage, Shape)> {
+        Err(no_webgpu_form(self.name()))
+    }
+
+    /// The gradients with respect to the arguments, from the arguments, the result, and the gradient of the result.
+    fn bwd(
+        &self,
+        _arg1: &Tensor,
+        _arg2: &Tensor,
+        _res: &Tensor,
+        _grad_res: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Err(Error::BackwardNotSupported { op: self.name() })
+    }
+}
+
+/// An operation on three tensors.
+pub trait CustomOp3 {
+    /// The op's name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// The result on the CPU, row-major, with its shape. The layouts may have any strides.
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> Result<(CpuStorage, Shape)>;
+
+    /// As `cpu_fwd`, on a CUDA device.
+    fn cuda_fwd(
+        &self,
+        _s1: &CudaStorage,
+        _l1: &Layout,
+        _s2: &CudaStorage,
+        _l2: &Layout,
+        _s3: &CudaStorage,
+        _l3: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        Err(no_cuda_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a Metal device.
+    fn metal_fwd(
+        &self,
+        _s1: &MetalStorage,
+        _l1: &Layout,
+        _s2: &MetalStorage,
+        _l2: &Layout,
+        _s3: &MetalStorage,
+        _l3: &Layout,
+    ) -> Result<(MetalStorage, Shape)> {
+        Err(no_metal_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a WebGPU device.
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        _s1: &crate::WebGpuStorage,
+        _l1: &Layout,
+        _s2: &crate::WebGpuStorage,
+        _l2: &Layout,
+        _s3: &crate::WebGpuStorage,
+        _l3: &Layout,
+    ) -> Result<(crate::WebGpuStorage, Shape)> {
+        Err(no_webgpu_form(self.name()))
+    }
+
+    /// The gradients with respect to the arguments, from the arguments, the result, and the gradient of the result.
+    fn bwd(
+        &self,
+        _arg1: &Tensor,
+        _arg2: &Tensor,
+        _arg3: &Tensor,
+        _res: &Tensor,
+        _grad_res: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        Err(Error::BackwardNotSupported { op: self.name() })
+    }
+}
+
+/// An operation that changes a tensor's elements where they are.
+pub trait InplaceOp1 {
+    /// The op's name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// Changes the elements of `layout` on the CPU.
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()>;
+
+    /// As `cpu_fwd`, on a CUDA device.
+    fn cuda_fwd(&self, _storage: &mut CudaStorage, _layout: &Layout) -> Result<()> {
+        Err(no_cuda_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a Metal device.
+    fn metal_fwd(&self, _storage: &mut MetalStorage, _layout: &Layout) -> Result<()> {
+        Err(no_metal_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a WebGPU device.
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(&self, _storage: &mut crate::WebGpuStorage, _layout: &Layout) -> Result<()> {
+        Err(no_webgpu_form(self.name()))
+    }
+}
+
+/// An operation that changes the first tensor's elements where they are, and reads a second.
+pub trait InplaceOp2 {
+    /// The op's name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// Changes the elements of `l1` on the CPU.
+    fn cpu_fwd(&self, s1: &mut CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout)
+        -> Result<()>;
+
+    /// As `cpu_fwd`, on a CUDA device.
+    fn cuda_fwd(
+        &self,
+        _s1: &mut CudaStorage,
+        _l1: &Layout,
+        _s2: &CudaStorage,
+        _l2: &Layout,
+    ) -> Result<()> {
+        Err(no_cuda_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a Metal device.
+    fn metal_fwd(
+        &self,
+        _s1: &mut MetalStorage,
+        _l1: &Layout,
+        _s2: &MetalStorage,
+        _l2: &Layout,
+    ) -> Result<()> {
+        Err(no_metal_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a WebGPU device.
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        _s1: &mut crate::WebGpuStorage,
+        _l1: &Layout,
+        _s2: &crate::WebGpuStorage,
+        _l2: &Layout,
+    ) -> Result<()> {
+        Err(no_webgpu_form(self.name()))
+    }
+}
+
+/// An operation that changes the first tensor's elements where they are, and reads two others.
+pub trait InplaceOp3 {
+    /// The op's name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// Changes the elements of `l1` on the CPU.
+    fn cpu_fwd(
+        &self,
+        s1: &mut CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> Result<()>;
+
+    /// As `cpu_fwd`, on a CUDA device.
+    fn cuda_fwd(
+        &self,
+        _s1: &mut CudaStorage,
+        _l1: &Layout,
+        _s2: &CudaStorage,
+        _l2: &Layout,
+        _s3: &CudaStorage,
+        _l3: &Layout,
+    ) -> Result<()> {
+        Err(no_cuda_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a Metal device.
+    fn metal_fwd(
+        &self,
+        _s1: &mut MetalStorage,
+        _l1: &Layout,
+        _s2: &MetalStorage,
+        _l2: &Layout,
+        _s3: &MetalStorage,
+        _l3: &Layout,
+    ) -> Result<()> {
+        Err(no_metal_form(self.name()))
+    }
+
+    /// As `cpu_fwd`, on a WebGPU device.
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        _s1: &mut crate::WebGpuStorage,
+        _l1: &Layout,
+        _s2: &crate::WebGpuStorage,
+        _l2: &Layout,
+        _s3: &crate::WebGpuStorage,
+        _l3: &Layout,
+    ) -> Result<()> {
+        Err(no_webgpu_form(self.name()))
+    }
+}
+
+/// The three kinds of in-place ops by the number of tensors that they read beside the one they change.
+pub trait InplaceOpN<const N: usize> {
+    /// The op's name, for errors.
+    fn op_name(&self) -> &'static str;
+
+    /// Runs the op on storages that are locked already.
+    fn run(&self, dst: &mut Storage, dst_l: &Layout, args: [(&Storage, &Layout); N]) -> Result<()>;
+}
+
+impl<C: InplaceOp1> InplaceOpN<0> for C {
+    fn op_name(&self) -> &'static str {
+        self.name()
+    }
+
+    fn run(&self, dst: &mut Storage, dst_l: &Layout, []: [(&Storage, &Layout); 0]) -> Result<()> {
+        dst.inplace_op1(dst_l, self)
+    }
+}
+
+impl<C: InplaceOp2> InplaceOpN<1> for C {
+    fn op_name(&self) -> &'static str {
+        self.name()
+    }
+
+    fn run(
+        &self,
+        dst: &mut Storage,
+        dst_l: &Layout,
+        [(s2, l2)]: [(&Storage, &Layout); 1],
+    ) -> Result<()> {
+        dst.inplace_op2(dst_l, s2, l2, self)
+    }
+}
+
+impl<C: InplaceOp3> InplaceOpN<2> for C {
+    fn op_name(&self) -> &'static str {
+        self.name()
+    }
+
+    fn run(
+        &self,
+        dst: &mut Storage,
+        dst_l: &Layout,
+        [(s2, l2), (s3, l3)]: [(&Storage, &Layout); 2],
+    ) -> Result<()> {
+        dst.inplace_op3(dst_l, s2, l2, s3, l3, self)
+    }
+}
+
+impl Tensor {
+    fn inplace_op<const N: usize, C: InplaceOpN<N>>(&self, args: [&Self; N], c: &C) -> Result<()> {
+        self.same_device(&args, c.op_name())?;
+        let (mut dst, sources) = self.lock_for_write(args, c.op_name())?;
+        let args = std::array::from_fn(|i| (&*sources[i], args[i].layout()));
+        c.run(&mut dst, self.layout(), args)
+    }
+
+    /// Changes this tensor's elements where they are. Tensors that share them see the change; gradients do not.
+    pub fn inplace_op1<C: InplaceOp1>(&self, c: &C) -> Result<()> {
+        self.inplace_op([], c)
+    }
+
+    /// Changes this tensor's elements where they are, reading `rhs`.
+    ///
+    /// # Errors
+    /// When `rhs` shares its storage with this tensor, or the op fails.
+    pub fn inplace_op2<C: InplaceOpN<1>>(&self, rhs: &Self, c: &C) -> Result<()> {
+        self.inplace_op([rhs], c)
+    }
+
+    /// Changes this tensor's elements where they are, reading `t2` and `t3`.
+    ///
+    /// # Errors
+    /// When `t2` or `t3` shares its storage with this tensor, or the op fails.
+    pub fn inplace_op3<C: InplaceOpN<2>>(&self, t2: &Self, t3: &Self, c: &C) -> Result<()> {
+        self.inplace_op([t2, t3], c)
+    }
+
+    /// Applies an op outside of the graph: no gradient flows through the result.
+    pub fn apply_op1_no_bwd<C: CustomOp1>(&self, c: &C) -> Result<Self> {
+        self.custom_op1(c, BackpropOp::none())
+    }
+
+    /// Applies an op of two arguments outside of the graph: no gradient flows through the result.
+    pub fn apply_op2_no_bwd<C: CustomOp2>(&self, rhs: &Self, c: &C) -> Result<Self> {
+        self.custom_op2(rhs, c, BackpropOp::none())
+    }
+
+    /// Applies an op of three arguments outside of the graph: no gradient flows through the result.
+    pub fn apply_op3_no_bwd<C: CustomOp3>(&self, t2: &Self, t3: &Self, c: &C) -> Result<Self> {
+        self.custom_op3(t2, t3, c, BackpropOp::none())
+    }
+
+    /// Applies an op that is shared already; see [`Tensor::apply_op1`].
+    pub fn apply_op1_arc(&self, c: Arc<Box<dyn CustomOp1 + Send + Sync>>) -> Result<Self> {
+        let op = BackpropOp::new1(self, |arg| Op::CustomOp1(arg, c.clone()));
+        self.custom_op1(&**c, op)
+    }
+
+    /// Applies an op of two arguments that is shared already; see [`Tensor::apply_op2`].
+    pub fn apply_op2_arc(
+        &self,
+        rhs: &Self,
+        c: Arc<Box<dyn CustomOp2 + Send + Sync>>,
+    ) -> Result<Self> {
+        let op = BackpropOp::new2(self, rhs, |t1, t2| Op::CustomOp2(t1, t2, c.clone()));
+        self.custom_op2(rhs, &**c, op)
+    }
+
+    /// Applies an op of three arguments that is shared already; see [`Tensor::apply_op3`].
+    pub fn apply_op3_arc(
+        &self,
+        t2: &Self,
+        t3: &Self,
+        c: Arc<Box<dyn CustomOp3 + Send + Sync>>,
+    ) -> Result<Self> {
+        let op = BackpropOp::new3(self, t2, t3, |t1, t2, t3| {
+            Op::CustomOp3(t1, t2, t3, c.clone())
+        });
+        self.custom_op3(t2, t3, &**c, op)
+    }
+
+    /// Applies an op; the gradient flows through its `bwd`.
+    pub fn apply_op1<C: 'static + CustomOp1 + Send + Sync>(&self, c: C) -> Result<Self> {
+        self.apply_op1_arc(Arc::new(Box::new(c)))
+    }
+
+    /// Applies an op of two arguments; the gradient flows through its `bwd`.
+    pub fn apply_op2<C: 'static + CustomOp2 + Send + Sync>(&self, r: &Self, c: C) -> Result<Self> {
+        self.apply_op2_arc(r, Arc::new(Box::new(c)))
+    }
+
+    /// Applies an op of three arguments; the gradient flows through its `bwd`.
+    pub fn apply_op3<C: 'static + CustomOp3 + Send + Sync>(
+        &self,
+        t2: &Self,
+        t3: &Self,
+        c: C,
+    ) -> Result<Self> {
+        self.apply_op3_arc(t2, t3, Arc::new(Box::new(c)))
+    }
+
+    fn custom_op1(&self, c: &dyn CustomOp1, op: BackpropOp) -> Result<Self> {
+        let (storage, shape) = self.storage().apply_op1(self.layout(), c)?;
+        Ok(Self::from_storage(storage, shape, op, false))
+    }
+
+    fn custom_op2(&self, t2: &Self, c: &dyn CustomOp2, op: BackpropOp) -> Result<Self> {
+        self.same_device(&[t2], c.name())?;
+        let (storage, shape) =
+            self.storage()
+                .apply_op2(self.layout(), &t2.storage(), t2.layout(), c)?;
+        Ok(Self::from_storage(storage, shape, op, false))
+    }
+
+    fn custom_op3(&self, t2: &Self, t3: &Self, c: &dyn CustomOp3, op: BackpropOp) -> Result<Self> {
+        self.same_device(&[t2, t3], c.name())?;
+        let (storage, shape) = self.storage().apply_op3(
+            self.layout(),
+            &t2.storage(),
+            t2.layout(),
+            &t3.storage(),
+            t3.layout(),
+            c,
+        )?;
+        Ok(Self::from_storage(storage, shape, op, false))
+    }
+}

@@ -1,0 +1,428 @@
+//! Where tensors live: the `Device` enum, how devices are found, and what they make.
+
+use crate::backend::BackendDevice;
+use crate::dispatch::Backend;
+use crate::{
+    CpuStorage, CudaDevice, DType, MetalDevice, Result, Shape, Storage, WithDType,
+};
+
+/// Kind and ordinal of a device: what two handles can be compared by, and what errors print.
+#[derive(Debug, Copy, Clone, PartialEq, Eq, Hash)]
+pub enum DeviceLocation {
+    /// The host.
+    Cpu,
+    /// A CUDA device.
+    Cuda {
+        /// Its ordinal.
+        gpu_id: usize,
+    },
+    /// A Metal device.
+    Metal {
+        /// Its ordinal.
+        gpu_id: usize,
+    },
+    /// A GPU through WebGPU.
+    #[cfg(feature = "webgpu")]
+    WebGpu {
+        /// The adapter's ordinal.
+        gpu_id: usize,
+    },
+}
+
+/// A device that tensors are made on.
+#[derive(Debug, Clone)]
+pub enum Device {
+    /// The host.
+    Cpu,
+    /// A CUDA device.
+    Cuda(CudaDevice),
+    /// A Metal device.
+    Metal(MetalDevice),
+    /// A GPU through WebGPU: Vulkan, Metal, DX12, or the browser's own.
+    #[cfg(feature = "webgpu")]
+    WebGpu(crate::WebGpuDevice),
+}
+
+/// One backend and whether a device of it can be used here; see [`Device::probe`].
+#[derive(Debug)]
+pub struct DeviceProbe {
+    /// `cuda`, `metal`, `webgpu` or `cpu`.
+    pub name: &'static str,
+    /// The device, or why there is none.
+    pub found: Result<Device>,
+}
+
+impl Device {
+    /// Opens a CUDA device.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotCompiledWithCudaSupport`]: this build has no CUDA backend.
+    pub fn new_cuda(ordinal: usize) -> Result<Self> {
+        Ok(Self::Cuda(CudaDevice::new(ordinal)?))
+    }
+
+    /// As [`Device::new_cuda`], on a stream of its own.
+    pub fn new_cuda_with_stream(ordinal: usize) -> Result<Self> {
+        Ok(Self::Cuda(CudaDevice::new_with_stream(ordinal)?))
+    }
+
+    /// Opens a Metal device.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotCompiledWithMetalSupport`]: this build has no Metal backend.
+    pub fn new_metal(ordinal: usize) -> Result<Self> {
+        Ok(Self::Metal(MetalDevice::new(ordinal)?))
+    }
+
+    /// Opens the WebGPU adapter with this ordinal, in the order of `webgpu_backend::adapters()`: real GPUs first.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotCompiledWithWebGpuSupport`] without the feature `webgpu`; else [`crate::Error::WebGpu`], which says what was
+    /// looked for and what was found. In a browser a thread must not wait: use [`Device::new_webgpu_async`].
+    pub fn new_webgpu(ordinal: usize) -> Result<Self> {
+        #[cfg(feature = "webgpu")]
+        return Ok(Self::WebGpu(crate::WebGpuDevice::new(ordinal)?));
+        #[cfg(not(feature = "webgpu"))]
+        {
+            let _ = ordinal;
+            Err(crate::Error::NotCompiledWithWebGpuSupport)
+        }
+    }
+
+    /// As [`Device::new_webgpu`], without blocking: the form for browsers.
+    #[cfg(feature = "webgpu")]
+    pub async fn new_webgpu_async(ordinal: usize) -> Result<Self> {
+        Ok(Self::WebGpu(crate::WebGpuDevice::new_async(ordinal).await?))
+    }
+
+    /// Every backend in order of preference, CUDA, Metal, WebGPU, CPU, with its first device or the reason why there is none.
+    ///
+    /// A software WebGPU adapter (device type `Cpu`) counts as present; [`Device::best_available`] passes it over.
+    pub fn probe() -> Vec<DeviceProbe> {
+        vec![
+            DeviceProbe {
+                name: "cuda",
+                found: Self::new_cuda(0),
+            },
+            DeviceProbe {
+                name: "metal",
+                found: Self::new_metal(0),
+            },
+            DeviceProbe {
+                name: "webgpu",
+                found: Self::new_webgpu(0),
+            },
+            DeviceProbe {
+                name: "cpu",
+                found: Ok(Self::Cpu),
+            },
+        ]
+    }
+
+    /// The fastest device present: CUDA, then Metal, then WebGPU, then the CPU. A WebGPU adapter that is itself software is
+    /// slower than the CPU backend and is passed over. [`Device::probe`] says why a backend was not chosen.
+    pub fn best_available() -> Result<Self> {
+        Self::best_of(&Self::probe())
+    }
+
+    /// [`Device::best_available`] among devices that were probed already.
+    pub fn best_of(probes: &[DeviceProbe]) -> Result<Self> {
+        let usable = |device: &&Self| !device.is_software_gpu();
+        Ok(probes
+            .iter()
+            .filter_map(|probe| probe.found.as_ref().ok())
+            .find(usable)
+            .cloned()
+            .unwrap_or(Self::Cpu))
+    }
+
+    /// Whether this is a GPU in name only: a WebGPU adapter that runs on the CPU.
+    pub fn is_software_gpu(&self) -> bool {
+        match self {
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(device) => device.is_software(),
+            _ => false,
+        }
+    }
+
+    /// The first CUDA device if there is one, else the CPU.
+    pub fn cuda_if_available(ordinal: usize) -> Result<Self> {
+        if crate::utils::cuda_is_available() {
+            Self::new_cuda(ordinal)
+        } else {
+            Ok(Self::Cpu)
+        }
+    }
+
+    /// The first Metal device if there is one, else the CPU.
+    pub fn metal_if_available(ordinal: usize) -> Result<Self> {
+        if crate::utils::metal_is_available() {
+            Self::new_metal(ordinal)
+        } else {
+            Ok(Self::Cpu)
+        }
+    }
+
+    /// The CUDA device inside, or an error that names what is there.
+    pub fn as_cuda_device(&self) -> Result<&CudaDevice> {
+        match self {
+            Self::Cuda(device) => Ok(device),
+            other => crate::bail!("expected a cuda device, got {:?}", other.location()),
+        }
+    }
+
+    /// The Metal device inside, or an error that names what is there.
+    pub fn as_metal_device(&self) -> Result<&MetalDevice> {
+        match self {
+            Self::Metal(device) => Ok(device),
+            other => crate::bail!("expected a metal device, got {:?}", other.location()),
+        }
+    }
+
+    /// The WebGPU device inside, or an error that names what is there.
+    #[cfg(feature = "webgpu")]
+    pub fn as_webgpu_device(&self) -> Result<&crate::WebGpuDevice> {
+        match self {
+            Self::WebGpu(device) => Ok(device),
+            other => crate::bail!("expected a webgpu device, got {:?}", other.location()),
+        }
+    }
+
+    /// Kind and ordinal.
+    pub fn location(&self) -> DeviceLocation {
+        on_device!(self => |device| device.location())
+    }
+
+    /// Whether both are handles of one and the same device.
+    pub fn same_device(&self, rhs: &Self) -> bool {
+        match (self, rhs) {
+            (Self::Cpu, Self::Cpu) => true,
+            (Self::Cuda(lhs), Self::Cuda(rhs)) => lhs.same_device(rhs),
+            (Self::Metal(lhs), Self::Metal(rhs)) => lhs.same_device(rhs),
+            #[cfg(feature = "webgpu")]
+            (Self::WebGpu(lhs), Self::WebGpu(rhs)) => lhs.same_device(rhs),
+            _ => false,
+        }
+    }
+
+    /// Whether this is the host.
+    pub fn is_cpu(&self) -> bool {
+        matches!(self, Self::Cpu)
+    }
+
+    /// Whether this is a CUDA device.
+    pub fn is_cuda(&self) -> bool {
+        matches!(self, Self::Cuda(_))
+    }
+
+    /// Whether this is a Metal device.
+    pub fn is_metal(&self) -> bool {
+        matches!(self, Self::Metal(_))
+    }
+
+    /// Whether this is a WebGPU device; false in a build without the feature `webgpu`.
+    pub fn is_webgpu(&self) -> bool {
+        #[cfg(feature = "webgpu")]
+        return matches!(self, Self::WebGpu(_));
+        #[cfg(not(feature = "webgpu"))]
+        false
+    }
+
+    /// Whether bf16 is quick here: on GPUs, where it halves the memory traffic.
+    pub fn supports_bf16(&self) -> bool {
+        self.is_cuda() || self.is_metal() || self.is_webgpu()
+    }
+
+    /// bf16 where it is quick, else f32.
+    pub fn bf16_default_to_f32(&self) -> DType {
+        if self.supports_bf16() {
+            DType::BF16
+        } else {
+            DType::F32
+        }
+    }
+
+    /// Seeds the device's random generator: the same seed gives the same numbers.
+    pub fn set_seed(&self, seed: u64) -> Result<()> {
+        on_device!(self => |device| device.set_seed(seed))
+    }
+
+    /// The seed that was set last.
+    pub fn get_current_seed(&self) -> Result<u64> {
+        on_device!(self => |device| device.get_current_seed())
+    }
+
+    /// Waits until all work given to the device is done.
+    pub fn synchronize(&self) -> Result<()> {
+        on_device!(self => |device| device.synchronize())
+    }
+
+    /// Runs `f` with this device's context current; only CUDA has one.
+    pub fn with_context<F, R>(&self, f: F) -> R
+    where
+        F: FnOnce() -> R + Send,
+        R: Send,
+    {
+        f()
+    }
+
+    pub(crate) fn rand_uniform_f64(
+        &self,
+        lo: f64,
+        up: f64,
+        shape: &Shape,
+        dtype: DType,
+    ) -> Result<Storage> {
+        on_device!(self => |device| device.rand_uniform(shape, dtype, lo, up).map(Backend::wrap))
+    }
+
+    pub(crate) fn rand_normal_f64(
+        &self,
+        mean: f64,
+        std: f64,
+        shape: &Shape,
+        dtype: DType,
+    ) -> Result<Storage> {
+        on_device!(self => |device| device.rand_normal(shape, dtype, mean, std).map(Backend::wrap))
+    }
+
+    pub(crate) fn zeros(&self, shape: &Shape, dtype: DType) -> Result<Storage> {
+        on_device!(self => |device| device.zeros_impl(shape, dtype).map(Backend::wrap))
+    }
+
+    /// # Safety
+    /// Every element must be written before it is read.
+    pub(crate) unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<Storage> {
+        on_device!(self => |device| unsafe { device.alloc_uninit(shape, dtype) }.map(Backend::wrap))
+    }
+
+    pub(crate) fn storage_from_slice<D: WithDType>(&self, data: &[D]) -> Result<Storage> {
+        on_device!(self => |device| device.storage_from_slice(data).map(Backend::wrap))
+    }
+
+    pub(crate) fn storage_from_cpu(&self, storage: &CpuStorage) -> Result<Storage> {
+        on_device!(self => |device| device.storage_from_cpu_storage(storage).map(Backend::wrap))
+    }
+
+    pub(crate) fn storage_from_cpu_owned(&self, storage: CpuStorage) -> Result<Storage> {
+        on_device!(self => |device| device.storage_from_cpu_storage_owned(storage).map(Backend::wrap))
+    }
+
+    pub(crate) fn storage<A: NdArray>(&self, array: A) -> Result<Storage> {
+        self.storage_from_cpu_owned(array.to_cpu_storage())
+    }
+
+    pub(crate) fn storage_owned<S: WithDType>(&self, data: Vec<S>) -> Result<Storage> {
+        self.storage_from_cpu_owned(S::to_cpu_storage_owned(data))
+    }
+}
+
+/// Nested arrays and vectors of numbers, as [`Tensor::new`](crate::Tensor::new) takes them.
+pub trait NdArray {
+    /// The array's shape; an error if nested vectors differ in length.
+    fn shape(&self) -> Result<Shape>;
+
+    /// The elements in row-major order.
+    fn to_cpu_storage(&self) -> CpuStorage;
+}
+
+impl<S: WithDType> NdArray for S {
+    fn shape(&self) -> Result<Shape> {
+        Ok(Shape::from(()))
+    }
+
+    fn to_cpu_storage(&self) -> CpuStorage {
+        S::to_cpu_storage(&[*self])
+    }
+}
+
+macro_rules! array_nd {
+    ($([$($n:ident),+] $array:ty, $flat:expr;)*) => {$(
+        impl<S: WithDType, $(const $n: usize),+> NdArray for $array {
+            fn shape(&self) -> Result<Shape> {
+                Ok(Shape::from(&[$($n),+][..]))
+            }
+
+            fn to_cpu_storage(&self) -> CpuStorage {
+                let flat: fn(&$array) -> Vec<S> = $flat;
+                S::to_cpu_storage_owned(flat(self))
+            }
+        }
+    )*};
+}
+
+array_nd! {
+    [N] &[S; N], |a| a.to_vec();
+    [M, N] &[[S; N]; M], |a| a.as_flattened().to_vec();
+    [N1, N2, N3] &[[[S; N3]; N2]; N1], |a| a.as_flattened().as_flattened().to_vec();
+    [N1, N2, N3, N4] &[[[[S; N4]; N3]; N2]; N1], |a| {
+        a.as_flattened().as_flattened().as_flattened().to_vec()
+    };
+}
+
+impl<S: WithDType> NdArray for &[S] {
+    fn shape(&self) -> Result<Shape> {
+        Ok(Shape::from(self.len()))
+    }
+
+    fn to_cpu_storage(&self) -> CpuStorage {
+        S::to_cpu_storage(self)
+    }
+}
+
+impl<S: WithDType> NdArray for Vec<S> {
+    fn shape(&self) -> Result<Shape> {
+        Ok(Shape::from(self.len()))
+    }
+
+    fn to_cpu_storage(&self) -> CpuStorage {
+        S::to_cpu_storage(self)
+    }
+}
+
+/// The shape of a vector whose items must all have one shape.
+fn nested_shape<T>(items: &[T], inner: impl Fn(&T) -> Result<Shape>) -> Result<Shape> {
+    let Some(first) = items.first() else {
+        crate::bail!("a nested vector with no item has no shape: give one item at least");
+    };
+    let first = inner(first)?;
+    for (index, item) in items.iter().enumerate() {
+        let shape = inner(item)?;
+        if shape != first {
+            crate::bail!("item {index} has shape {shape:?}, the items before it {first:?}");
+        }
+    }
+    let dims: Vec<usize> = [&[items.len()], first.dims()].concat();
+    Ok(Shape::from(dims))
+}
+
+impl<S: WithDType> NdArray for Vec<&[S]> {
+    fn shape(&self) -> Result<Shape> {
+        nested_shape(self, |item| Ok(Shape::from(item.len())))
+    }
+
+    fn to_cpu_storage(&self) -> CpuStorage {
+        S::to_cpu_storage_owned(self.concat())
+    }
+}
+
+macro_rules! vec_nd {
+    ($($array:ty, $flat:expr;)*) => {$(
+        impl<S: WithDType> NdArray for $array {
+            fn shape(&self) -> Result<Shape> {
+                nested_shape(self, NdArray::shape)
+            }
+
+            fn to_cpu_storage(&self) -> CpuStorage {
+                let flat: fn(&$array) -> Vec<S> = $flat;
+                S::to_cpu_storage_owned(flat(self))
+            }
+        }
+    )*};
+}
+
+vec_nd! {
+    Vec<Vec<S>>, |a| a.concat();
+    Vec<Vec<Vec<S>>>, |a| a.iter().flatten().flatten().copied().collect();
+    Vec<Vec<Vec<Vec<S>>>>, |a| a.iter().flatten().flatten().flatten().copied().collect();
+}

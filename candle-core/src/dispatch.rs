@@ -1,0 +1,191 @@
+//! The match over backends, written once.
+//!
+//! `on_backend!` opens one storage, or two or three of the same backend, and runs one body for whichever backend it is;
+//! `map_backend!` also wraps the body's result as a [`Storage`] of that backend. Storages of different backends become the
+//! device mismatch error, which carries the op's name. A new backend is added here, in `device.rs` and in its own folder.
+
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::{
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3,
+    Layout, MetalStorage, Result, Shape, Storage,
+};
+
+/// Runs a body on the storage inside a `Storage`, or on those inside two or three of one backend.
+macro_rules! on_backend {
+    ($self:expr => |$a:ident| $body:expr) => {
+        match $self {
+            $crate::Storage::Cpu($a) => $body,
+            $crate::Storage::Cuda($a) => $body,
+            $crate::Storage::Metal($a) => $body,
+            #[cfg(feature = "webgpu")]
+            $crate::Storage::WebGpu($a) => $body,
+        }
+    };
+    ($op:expr, $self:expr, $rhs:expr => |$a:ident, $b:ident| $body:expr) => {
+        on_backend!(@same [$op] [$self, $rhs] [$a, $b] $body)
+    };
+    ($op:expr, $self:expr, $s2:expr, $s3:expr => |$a:ident, $b:ident, $c:ident| $body:expr) => {
+        on_backend!(@same [$op] [$self, $s2, $s3] [$a, $b, $c] $body)
+    };
+    (@same [$op:expr] [$self:expr, $($other:expr),+] [$a:ident, $($b:ident),+] $body:expr) => {{
+        let op = $op;
+        let locations = [$self.location(), $($other.location()),+];
+        match ($self, $($other),+) {
+            ($crate::Storage::Cpu($a), $($crate::Storage::Cpu($b)),+) => $body,
+            ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b)),+) => {
+                $($crate::dispatch::same_device(op, &*$a, &*$b)?;)+
+                $body
+            }
+            ($crate::Storage::Metal($a), $($crate::Storage::Metal($b)),+) => {
+                $($crate::dispatch::same_device(op, &*$a, &*$b)?;)+
+                $body
+            }
+            #[cfg(feature = "webgpu")]
+            ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b)),+) => {
+                $($crate::dispatch::same_device(op, &*$a, &*$b)?;)+
+                $body
+            }
+            _ => Err($crate::dispatch::mismatch(op, &locations)),
+        }
+    }};
+}
+
+/// As `on_backend!`, for a body that gives a new storage: wraps it as a `Storage` of the same backend.
+macro_rules! map_backend {
+    ($($storage:expr),+ => |$($inner:ident),+| $body:expr) => {
+        on_backend!($($storage),+ => |$($inner),+| $body.map($crate::dispatch::Backend::wrap))
+    };
+}
+
+/// Runs a body on the backend's own device inside a `Device`.
+macro_rules! on_device {
+    ($self:expr => |$device:ident| $body:expr) => {
+        match $self {
+            $crate::Device::Cpu => {
+                let $device = &$crate::cpu_backend::CpuDevice;
+                $body
+            }
+            $crate::Device::Cuda($device) => $body,
+            $crate::Device::Metal($device) => $body,
+            #[cfg(feature = "webgpu")]
+            $crate::Device::WebGpu($device) => $body,
+        }
+    };
+}
+
+/// The error for storages that do not live on one backend; names the first two locations that differ.
+pub(crate) fn mismatch(op: &'static str, locations: &[crate::DeviceLocation]) -> crate::Error {
+    let lhs = locations[0];
+    let rhs = locations.iter().copied().find(|l| *l != lhs).unwrap_or(lhs);
+    crate::Error::DeviceMismatchBinaryOp { lhs, rhs, op }.bt()
+}
+
+/// An error unless two storages of one backend live on one device.
+pub(crate) fn same_device<S: BackendStorage>(op: &'static str, lhs: &S, rhs: &S) -> Result<()> {
+    if lhs.device().same_device(rhs.device()) {
+        return Ok(());
+    }
+    let locations = [lhs.device().location(), rhs.device().location()];
+    Err(mismatch(op, &locations))
+}
+
+/// What the dispatch needs of a backend's storage beside its ops: its variant of [`Storage`], and its form of the custom ops.
+pub(crate) trait Backend: BackendStorage {
+    fn wrap(self) -> Storage;
+    fn custom1(&self, l1: &Layout, op: &dyn CustomOp1) -> Result<(Self, Shape)>;
+    fn custom2(
+        &self,
+        l1: &Layout,
+        s2: &Self,
+        l2: &Layout,
+        op: &dyn CustomOp2,
+    ) -> Result<(Self, Shape)>;
+    fn custom3(
+        &self,
+        l1: &Layout,
+        s2: &Self,
+        l2: &Layout,
+        s3: &Self,
+        l3: &Layout,
+        op: &dyn CustomOp3,
+    ) -> Result<(Self, Shape)>;
+    fn inplace1(&mut self, l1: &Layout, op: &dyn InplaceOp1) -> Result<()>;
+    fn inplace2(
+        &mut self,
+        l1: &Layout,
+        s2: &Self,
+        l2: &Layout,
+        op: &dyn InplaceOp2,
+    ) -> Result<()>;
+    fn inplace3(
+        &mut self,
+        l1: &Layout,
+        s2: &Self,
+        l2: &Layout,
+        s3: &Self,
+        l3: &Layout,
+        op: &dyn InplaceOp3,
+    ) -> Result<()>;
+}
+
+macro_rules! backend {
+    ($storage:ty, $variant:ident, $fwd:ident) => {
+        impl Backend for $storage {
+            fn wrap(self) -> Storage {
+                Storage::$variant(self)
+            }
+            fn custom1(&self, l1: &Layout, op: &dyn CustomOp1) -> Result<(Self, Shape)> {
+                op.$fwd(self, l1)
+            }
+            fn custom2(
+                &self,
+                l1: &Layout,
+                s2: &Self,
+                l2: &Layout,
+                op: &dyn CustomOp2,
+            ) -> Result<(Self, Shape)> {
+                op.$fwd(self, l1, s2, l2)
+            }
+            fn custom3(
+                &self,
+                l1: &Layout,
+                s2: &Self,
+                l2: &Layout,
+                s3: &Self,
+                l3: &Layout,
+                op: &dyn CustomOp3,
+            ) -> Result<(Self, Shape)> {
+                op.$fwd(self, l1, s2, l2, s3, l3)
+            }
+            fn inplace1(&mut self, l1: &Layout, op: &dyn InplaceOp1) -> Result<()> {
+                op.$fwd(self, l1)
+            }
+            fn inplace2(
+                &mut self,
+                l1: &Layout,
+                s2: &Self,
+                l2: &Layout,
+                op: &dyn InplaceOp2,
+            ) -> Result<()> {
+                op.$fwd(self, l1, s2, l2)
+            }
+            fn inplace3(
+                &mut self,
+                l1: &Layout,
+                s2: &Self,
+                l2: &Layout,
+                s3: &Self,
+                l3: &Layout,
+                op: &dyn InplaceOp3,
+            ) -> Result<()> {
+                op.$fwd(self, l1, s2, l2, s3, l3)
+            }
+        }
+    };
+}
+
+backend!(CpuStorage, Cpu, cpu_fwd);
+backend!(CudaStorage, Cuda, cuda_fwd);
+backend!(MetalStorage, Metal, metal_fwd);
+#[cfg(feature = "webgpu")]
+backend!(crate::WebGpuStorage, WebGpu, webgpu_fwd);

@@ -1,0 +1,469 @@
+//! Tensors in files of the [safetensors](https://github.com/huggingface/safetensors) format.
+//!
+//! [`load`] and [`save`] move a whole file. [`MmapedSafetensors`] maps one or several files and reads the tensors that are
+//! asked for; [`BufferedSafetensors`] and [`SliceSafetensors`] do the same for bytes in memory, as a browser has them.
+//! A file that is cut off, or whose header does not describe it, is an error that names the file.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ::safetensors::tensor::{Metadata, SafeTensors, TensorView};
+use ::safetensors::{Dtype as StDtype, View};
+
+use crate::op::BackpropOp;
+use crate::tensor::{bytes_of, storage_from_bytes};
+use crate::{DType, Device, Error, Result, Shape, Tensor};
+
+impl View for Tensor {
+    fn dtype(&self) -> StDtype {
+        self.dtype().into()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.dims()
+    }
+
+    /// The elements on the host.
+    ///
+    /// # Panics
+    /// When the device cannot be read, which the trait leaves no other way to say; [`save`] asks first.
+    fn data(&self) -> Cow<'_, [u8]> {
+        match self.to_cpu_elements() {
+            Ok(storage) => Cow::Owned(bytes_of(&storage).into_owned()),
+            Err(err) => panic!("cannot read a tensor to save it: {err}"),
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        packed_len(self)
+    }
+}
+
+impl View for &Tensor {
+    fn dtype(&self) -> StDtype {
+        View::dtype(*self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.dims()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        View::data(*self)
+    }
+
+    fn data_len(&self) -> usize {
+        packed_len(self)
+    }
+}
+
+/// Number of bytes of a tensor's elements in a file.
+fn packed_len(t: &Tensor) -> usize {
+    let bits = StDtype::from(t.dtype()).bitsize();
+    t.elem_count().saturating_mul(bits).div_ceil(8)
+}
+
+impl Tensor {
+    /// Writes the tensor to a file of its own, under `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be written; the error names it.
+    pub fn save_safetensors<P: AsRef<Path>>(&self, name: &str, filename: P) -> Result<()> {
+        save(&HashMap::from([(name, self.clone())]), filename)
+    }
+}
+
+/// A tensor's bytes on the host, with what the format says about them.
+struct HostTensor<'a> {
+    tensor: &'a Tensor,
+    bytes: Vec<u8>,
+}
+
+impl View for HostTensor<'_> {
+    fn dtype(&self) -> StDtype {
+        self.tensor.dtype().into()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.dims()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Writes tensors to a file, each under its name. Tensors on a device are read back first.
+///
+/// # Errors
+/// When a tensor cannot be read back or the file not be written; the error names the tensor or the file.
+pub fn save<K: AsRef<str> + Ord + std::fmt::Display, P: AsRef<Path>>(
+    tensors: &HashMap<K, Tensor>,
+    filename: P,
+) -> Result<()> {
+    let mut on_host = Vec::with_capacity(tensors.len());
+    for (name, tensor) in tensors {
+        let storage = tensor
+            .to_cpu_elements()
+            .map_err(|err| of_tensor(err, name.as_ref()))?;
+        let bytes = bytes_of(&storage).into_owned();
+        on_host.push((name.as_ref(), HostTensor { tensor, bytes }));
+    }
+    let path = filename.as_ref();
+    ::safetensors::serialize_to_file(on_host, None, path)
+        .map_err(|err| Error::from(err).with_path(path))
+}
+
+/// Says which tensor an error is about.
+fn of_tensor(err: Error, name: &str) -> Error {
+    err.context(format!("tensor {name}"))
+}
+
+/// A tensor in the format's own terms, which can be put on a device.
+pub trait Load {
+    /// The tensor on `device`. Booleans become u8 and 16-bit unsigned integers u32.
+    ///
+    /// # Errors
+    /// When the dtype has no counterpart here, or the device refuses.
+    fn load(&self, device: &Device) -> Result<Tensor>;
+}
+
+impl Load for TensorView<'_> {
+    fn load(&self, device: &Device) -> Result<Tensor> {
+        let (dims, data) = (self.shape(), self.data());
+        match self.dtype() {
+            StDtype::BOOL => Tensor::from_raw_buffer(data, DType::U8, dims, device),
+            StDtype::U16 => {
+                let widened = data
+                    .chunks_exact(2)
+                    .map(|b| u16::from_le_bytes([b[0], b[1]]).into());
+                Tensor::from_vec(widened.collect::<Vec<u32>>(), dims, device)
+            }
+            dtype => {
+                let shape = Shape::from(dims);
+                let storage = storage_from_bytes(data, dtype.try_into()?, &shape)?;
+                let storage = device.storage_from_cpu_owned(storage)?;
+                Ok(Tensor::from_storage(
+                    storage,
+                    shape,
+                    BackpropOp::none(),
+                    false,
+                ))
+            }
+        }
+    }
+}
+
+/// Reads all tensors of a file.
+///
+/// # Errors
+/// When the file cannot be read, is damaged, or holds a dtype without a counterpart here; the error names the file.
+pub fn load<P: AsRef<Path>>(filename: P, device: &Device) -> Result<HashMap<String, Tensor>> {
+    let path = filename.as_ref();
+    let data = std::fs::read(path).map_err(|err| Error::from(err).with_path(path))?;
+    load_buffer(&data, device).map_err(|err| err.with_path(path))
+}
+
+/// Reads all tensors of a file's content.
+///
+/// # Errors
+/// When the content is damaged or holds a dtype without a counterpart here.
+pub fn load_buffer(data: &[u8], device: &Device) -> Result<HashMap<String, Tensor>> {
+    let parsed = Parsed::new(data)?;
+    let names = parsed.header.offset_keys();
+    names
+        .into_iter()
+        .map(|name| Ok((name.clone(), parsed.load(&name, device)?)))
+        .collect()
+}
+
+/// A file's content and its header.
+struct Parsed<B> {
+    bytes: B,
+    header: Metadata,
+    /// Where the elements begin.
+    data_start: usize,
+}
+
+impl<B: AsRef<[u8]>> Parsed<B> {
+    fn new(bytes: B) -> Result<Self> {
+        let (header_len, header) = SafeTensors::read_metadata(bytes.as_ref())?;
+        Ok(Self {
+            bytes,
+            header,
+            // The header's own length comes first, as a u64.
+            data_start: header_len + size_of::<u64>(),
+        })
+    }
+
+    fn view(&self, name: &str) -> Result<Option<TensorView<'_>>> {
+        let Some(info) = self.header.info(name) else {
+            return Ok(None);
+        };
+        let (start, end) = info.data_offsets;
+        let elements = &self.bytes.as_ref()[self.data_start..];
+        // The header was checked against the length when it was read.
+        let view = TensorView::new(info.dtype, info.shape.clone(), &elements[start..end]);
+        view.map(Some).map_err(|err| of_tensor(err.into(), name))
+    }
+
+    fn get(&self, name: &str) -> Result<TensorView<'_>> {
+        self.view(name)?.ok_or_else(|| cannot_find(name))
+    }
+
+    fn load(&self, name: &str, device: &Device) -> Result<Tensor> {
+        self.get(name)?
+            .load(device)
+            .map_err(|err| of_tensor(err, name))
+    }
+
+    fn tensors(&self) -> Vec<(String, TensorView<'_>)> {
+        let names = self.header.offset_keys().into_iter();
+        let view = |name: String| self.view(&name).ok().flatten().map(|view| (name, view));
+        names.filter_map(view).collect()
+    }
+}
+
+fn cannot_find(name: &str) -> Error {
+    Error::CannotFindTensor {
+        path: name.to_string(),
+    }
+    .bt()
+}
+
+/// A file mapped into memory and its path.
+struct MappedFile {
+    path: PathBuf,
+    map: memmap2::Mmap,
+}
+
+impl MappedFile {
+    /// # Safety
+    /// The file must not be changed while it is mapped.
+    unsafe fn new(path: &Path) -> Result<Self> {
+        let map = std::fs::File::open(path).and_then(|file| {
+            // SAFETY: the caller promises that the file stays as it is.
+            unsafe { memmap2::MmapOptions::new().map(&file) }
+        });
+        Ok(Self {
+            map: map.map_err(|err| Error::from(err).with_path(path))?,
+            path: path.to_path_buf(),
+        })
+    }
+}
+
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+/// One or several files mapped into memory, read as far as tensors are asked for.
+///
+/// ```no_run
+/// use candle_core::{safetensors::MmapedSafetensors, Device};
+/// # fn main() -> candle_core::Result<()> {
+/// let files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+/// // SAFETY: nobody changes the files while they are mapped.
+/// let tensors = unsafe { MmapedSafetensors::multi(&files)? };
+/// let weight = tensors.load("lm_head.weight", &Device::Cpu)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct MmapedSafetensors {
+    files: Vec<Parsed<MappedFile>>,
+    /// Which file holds a tensor.
+    file_of: HashMap<String, usize>,
+}
+
+impl MmapedSafetensors {
+    /// Maps one file.
+    ///
+    /// # Safety
+    /// The file must not be changed while it is mapped.
+    ///
+    /// # Errors
+    /// When the file cannot be mapped or is damaged; the error names it.
+    pub unsafe fn new<P: AsRef<Path>>(p: P) -> Result<Self> {
+        unsafe { Self::multi(&[p]) }
+    }
+
+    /// Maps several files. Of two tensors of one name, that of the later file counts.
+    ///
+    /// # Safety
+    /// The files must not be changed while they are mapped.
+    ///
+    /// # Errors
+    /// When a file cannot be mapped or is damaged; the error names it.
+    pub unsafe fn multi<P: AsRef<Path>>(paths: &[P]) -> Result<Self> {
+        let mut files = Vec::with_capacity(paths.len());
+        let mut file_of = HashMap::new();
+        for (i, path) in paths.iter().enumerate() {
+            let path = path.as_ref();
+            let file = Parsed::new(unsafe { MappedFile::new(path)? });
+            let file = file.map_err(|err| err.with_path(path))?;
+            file_of.extend(file.header.offset_keys().into_iter().map(|name| (name, i)));
+            files.push(file);
+        }
+        Ok(Self { files, file_of })
+    }
+
+    fn file(&self, name: &str) -> Result<&Parsed<MappedFile>> {
+        match self.file_of.get(name) {
+            Some(&i) => Ok(&self.files[i]),
+            None => Err(match self.files.as_slice() {
+                [file] => cannot_find(name).with_path(&file.bytes.path),
+                _ => cannot_find(name),
+            }),
+        }
+    }
+
+    /// The tensor on a device.
+    ///
+    /// # Errors
+    /// When no file has a tensor of this name, its dtype has no counterpart here, or the device refuses; the error names
+    /// the file and the tensor.
+    pub fn load(&self, name: &str, dev: &Device) -> Result<Tensor> {
+        let file = self.file(name)?;
+        file.load(name, dev)
+            .map_err(|err| err.with_path(&file.bytes.path))
+    }
+
+    /// All tensors, as they lie in the files.
+    pub fn tensors(&self) -> Vec<(String, TensorView<'_>)> {
+        self.files.iter().flat_map(Parsed::tensors).collect()
+    }
+
+    /// A tensor as it lies in its file.
+    ///
+    /// # Errors
+    /// When no file has a tensor of this name.
+    pub fn get(&self, name: &str) -> Result<TensorView<'_>> {
+        let file = self.file(name)?;
+        file.get(name)
+            .map_err(|err| err.with_path(&file.bytes.path))
+    }
+}
+
+/// Methods of a reader over one block of bytes.
+macro_rules! reader {
+    ($bytes:ty) => {
+        /// Reads the header.
+        ///
+        /// # Errors
+        /// When the bytes are damaged.
+        pub fn new(buffer: $bytes) -> Result<Self> {
+            Ok(Self {
+                content: Parsed::new(buffer)?,
+            })
+        }
+
+        /// The tensor on a device.
+        ///
+        /// # Errors
+        /// When there is no tensor of this name, its dtype has no counterpart here, or the device refuses.
+        pub fn load(&self, name: &str, dev: &Device) -> Result<Tensor> {
+            self.content.load(name, dev)
+        }
+
+        /// All tensors, as they lie in the bytes.
+        pub fn tensors(&self) -> Vec<(String, TensorView<'_>)> {
+            self.content.tensors()
+        }
+
+        /// A tensor as it lies in the bytes.
+        ///
+        /// # Errors
+        /// When there is no tensor of this name.
+        pub fn get(&self, name: &str) -> Result<TensorView<'_>> {
+            self.content.get(name)
+        }
+    };
+}
+
+/// A file's content that somebody else owns.
+pub struct SliceSafetensors<'a> {
+    content: Parsed<&'a [u8]>,
+}
+
+impl<'a> SliceSafetensors<'a> {
+    reader!(&'a [u8]);
+}
+
+/// A file's content in memory.
+pub struct BufferedSafetensors {
+    content: Parsed<Vec<u8>>,
+}
+
+impl BufferedSafetensors {
+    reader!(Vec<u8>);
+}
+
+/// One file mapped into memory, to be read with the `safetensors` crate.
+pub struct MmapedFile {
+    file: MappedFile,
+}
+
+impl MmapedFile {
+    /// Maps a file.
+    ///
+    /// # Safety
+    /// The file must not be changed while it is mapped.
+    ///
+    /// # Errors
+    /// When the file cannot be mapped; the error names it.
+    pub unsafe fn new<P: AsRef<Path>>(p: P) -> Result<Self> {
+        Ok(Self {
+            file: unsafe { MappedFile::new(p.as_ref())? },
+        })
+    }
+
+    /// The file's tensors.
+    ///
+    /// # Errors
+    /// When the file is damaged; the error names it.
+    pub fn deserialize(&self) -> Result<SafeTensors<'_>> {
+        SafeTensors::deserialize(self.file.as_ref())
+            .map_err(|err| Error::from(err).with_path(&self.file.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_damage() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("t.safetensors");
+        let a = Tensor::arange(0f32, 6., &Device::Cpu)?.reshape((2, 3))?;
+        let b = Tensor::new(&[1u32, 2], &Device::Cpu)?;
+        save(&HashMap::from([("a", a.t()?), ("b", b.clone())]), &path)?;
+
+        let loaded = load(&path, &Device::Cpu)?;
+        assert_eq!(loaded["a"].to_vec2::<f32>()?, a.t()?.to_vec2::<f32>()?);
+        let mapped = unsafe { MmapedSafetensors::new(&path)? };
+        assert_eq!(mapped.load("b", &Device::Cpu)?.to_vec1::<u32>()?, [1, 2]);
+        assert_eq!(mapped.tensors().len(), 2);
+        let missing = mapped.load("c", &Device::Cpu).unwrap_err().to_string();
+        assert!(
+            missing.contains("tensor c") && missing.contains("t.safetensors"),
+            "{missing}"
+        );
+
+        let bytes = std::fs::read(&path)?;
+        for len in [0, 4, 9, bytes.len() / 2, bytes.len() - 1] {
+            std::fs::write(&path, &bytes[..len])?;
+            let err = load(&path, &Device::Cpu).unwrap_err().to_string();
+            assert!(err.contains("t.safetensors"), "{err}");
+            // SAFETY: nothing else uses the file.
+            assert!(unsafe { MmapedSafetensors::new(&path) }.is_err());
+        }
+        Ok(())
+    }
+}

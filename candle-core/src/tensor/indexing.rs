@@ -1,0 +1,359 @@
+//! Elements chosen or replaced by index: by tensors of indices (u8, u32 or i64) and by ranges.
+
+use std::ops::RangeBounds;
+
+use crate::indexer::resolve_range;
+use crate::op::{BackpropOp, Op};
+use crate::shape::Dim;
+use crate::{Error, Layout, Result, Tensor};
+
+impl Tensor {
+    /// The shapes of two tensors that do not go together.
+    fn shapes_mismatch(&self, rhs: &Self, op: &'static str) -> Error {
+        Error::ShapeMismatchBinaryOp {
+            lhs: self.shape().clone(),
+            rhs: rhs.shape().clone(),
+            op,
+        }
+        .bt()
+    }
+
+    /// An error unless both have one rank and equal sizes except in `dim`.
+    fn same_dims_except(&self, rhs: &Self, dim: usize, op: &'static str) -> Result<()> {
+        if self.rank() == rhs.rank() && self.shape_with(dim, 0) == rhs.shape_with(dim, 0) {
+            Ok(())
+        } else {
+            Err(self.shapes_mismatch(rhs, op))
+        }
+    }
+
+    /// Picks one element along `dim` for each index: with `dim` 1, `out[i][j] = self[i][indexes[i][j]]`. The result has the
+    /// shape of `indexes`.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
+    /// let ids = Tensor::new(&[[1u32], [0]], &Device::Cpu)?;
+    /// assert_eq!(t.gather(&ids, 1)?.to_vec2::<f32>()?, [[2.], [3.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When ranks differ, `indexes` is larger in another dimension, or an index is out of range.
+    pub fn gather<D: Dim>(&self, indexes: &Self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "gather")?;
+        self.same_device(&[indexes], "gather")?;
+        if self.rank() != indexes.rank() {
+            return Err(self.shapes_mismatch(indexes, "gather"));
+        }
+        // Rows without indices have no part in the result.
+        let mut source = self.clone();
+        for (i, &len) in indexes.dims().iter().enumerate() {
+            if i != dim {
+                let mismatch = |_| self.shapes_mismatch(indexes, "gather");
+                source = source.narrow(i, 0, len).map_err(mismatch)?;
+            }
+        }
+        let storage =
+            source
+                .storage()
+                .gather(source.layout(), &indexes.storage(), indexes.layout(), dim)?;
+        let op = BackpropOp::new2(&source, indexes, |t, ids| Op::Gather(t, ids, dim));
+        Ok(Self::from_storage(storage, indexes.shape(), op, false))
+    }
+
+    fn check_scatter(
+        &self,
+        indexes: &Self,
+        source: &Self,
+        dim: usize,
+        op: &'static str,
+    ) -> Result<()> {
+        self.same_kind(source, op)?;
+        self.same_device(&[indexes], op)?;
+        if indexes.shape() != source.shape() {
+            return Err(indexes.shapes_mismatch(source, op));
+        }
+        self.same_dims_except(source, dim, op)
+    }
+
+    /// A copy in which `source` replaces elements: with `dim` 1, `out[i][indexes[i][j]] = source[i][j]`. Of several values
+    /// for one place, one stays.
+    ///
+    /// # Errors
+    /// When the shapes of `indexes` and `source` differ, those of `source` and this tensor do in another dimension, dtypes
+    /// or devices do, or an index is out of range.
+    pub fn scatter<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "scatter")?;
+        self.check_scatter(indexes, source, dim, "scatter")?;
+        let mut storage = self.copied_storage()?;
+        storage.scatter_set(
+            &Layout::contiguous(self.shape()),
+            &indexes.storage(),
+            indexes.layout(),
+            &source.storage(),
+            source.layout(),
+            dim,
+        )?;
+        let op = BackpropOp::new3(self, indexes, source, |t, ids, src| {
+            Op::Scatter(t, ids, src, dim)
+        });
+        Ok(Self::from_storage(storage, self.shape(), op, false))
+    }
+
+    /// As [`Tensor::scatter`], in place and without gradients.
+    ///
+    /// # Errors
+    /// As for `scatter`, and when an argument shares this tensor's storage.
+    pub fn scatter_set<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<()> {
+        let dim = dim.to_index(self.shape(), "scatter-set")?;
+        self.check_scatter(indexes, source, dim, "scatter-set")?;
+        let (mut dst, [ids, src]) = self.lock_for_write([indexes, source], "scatter-set")?;
+        dst.scatter_set(
+            self.layout(),
+            &ids,
+            indexes.layout(),
+            &src,
+            source.layout(),
+            dim,
+        )
+    }
+
+    /// A copy to which `source` is added: with `dim` 1, `out[i][indexes[i][j]] += source[i][j]`.
+    ///
+    /// # Errors
+    /// As for [`Tensor::scatter`].
+    pub fn scatter_add<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "scatter-add")?;
+        self.check_scatter(indexes, source, dim, "scatter-add")?;
+        let mut storage = self.copied_storage()?;
+        storage.scatter_add_set(
+            &Layout::contiguous(self.shape()),
+            &indexes.storage(),
+            indexes.layout(),
+            &source.storage(),
+            source.layout(),
+            dim,
+        )?;
+        let op = BackpropOp::new3(self, indexes, source, |t, ids, src| {
+            Op::ScatterAdd(t, ids, src, dim)
+        });
+        Ok(Self::from_storage(storage, self.shape(), op, false))
+    }
+
+    /// As [`Tensor::scatter_add`], in place and without gradients.
+    ///
+    /// # Errors
+    /// As for `scatter`, and when an argument shares this tensor's storage.
+    pub fn scatter_add_set<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<()> {
+        let dim = dim.to_index(self.shape(), "scatter-add-set")?;
+        self.check_scatter(indexes, source, dim, "scatter-add-set")?;
+        let (mut dst, [ids, src]) = self.lock_for_write([indexes, source], "scatter-add-set")?;
+        dst.scatter_add_set(
+            self.layout(),
+            &ids,
+            indexes.layout(),
+            &src,
+            source.layout(),
+            dim,
+        )
+    }
+
+    /// A copy to which slices of `source` are added: with `dim` 0, `out[indexes[i]] += source[i]`.
+    ///
+    /// # Errors
+    /// When `indexes` is no vector as long as `source` is in `dim`, shapes differ in another dimension, dtypes or devices
+    /// differ, or an index is out of range.
+    pub fn index_add<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "index-add")?;
+        self.same_kind(source, "index-add")?;
+        self.same_device(&[indexes], "index-add")?;
+        self.same_dims_except(source, dim, "index-add")?;
+        if indexes.dims1()? != source.dims()[dim] {
+            return Err(indexes.shapes_mismatch(source, "index-add"));
+        }
+        let storage = self.storage().index_add(
+            self.layout(),
+            &indexes.storage(),
+            indexes.layout(),
+            &source.storage(),
+            source.layout(),
+            dim,
+        )?;
+        let op = BackpropOp::new3(self, indexes, source, |t, ids, src| {
+            Op::IndexAdd(t, ids, src, dim)
+        });
+        Ok(Self::from_storage(storage, self.shape(), op, false))
+    }
+
+    /// Slices along a dimension in the order of `indexes`, a vector.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
+    /// let ids = Tensor::new(&[1u32, 1, 0], &Device::Cpu)?;
+    /// assert_eq!(t.index_select(&ids, 0)?.to_vec2::<f32>()?, [[3., 4.], [3., 4.], [1., 2.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When `indexes` is no vector, or an index is out of range.
+    pub fn index_select<D: Dim>(&self, indexes: &Self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "index-select")?;
+        self.same_device(&[indexes], "index-select")?;
+        let shape = self.shape_with(dim, indexes.dims1()?);
+        let storage = self.storage().index_select(
+            &indexes.storage(),
+            self.layout(),
+            indexes.layout(),
+            dim,
+        )?;
+        let op = BackpropOp::new2(self, indexes, |t, ids| Op::IndexSelect(t, ids, dim));
+        Ok(Self::from_storage(storage, shape, op, false))
+    }
+
+    /// The rows of a matrix `(vocabulary, hidden)` by index: ids of shape `(...)` give `(..., hidden)`.
+    ///
+    /// # Errors
+    /// When this tensor is no matrix, or an index is out of range.
+    pub fn embedding(&self, ids: &Self) -> Result<Self> {
+        let (_, hidden) = self.dims2()?;
+        let rows = self.index_select(&ids.flatten_all()?, 0)?;
+        rows.reshape(ids.shape().clone().extend(&[hidden]))
+    }
+
+    /// The i-th part along the first dimension, without that dimension; a scalar gives itself.
+    ///
+    /// # Errors
+    /// When there are not as many.
+    pub fn get(&self, i: usize) -> Result<Tensor> {
+        match self.dims() {
+            [] => Ok(self.clone()),
+            [_, rest @ ..] => self.narrow(0, i, 1)?.reshape(rest),
+        }
+    }
+
+    /// The part at `index` along a dimension, without that dimension.
+    ///
+    /// # Errors
+    /// When there is no such dimension or index.
+    pub fn get_on_dim<D: Dim>(&self, dim: D, index: usize) -> Result<Tensor> {
+        let dim = dim.to_index(self.shape(), "get_on_dim")?;
+        self.narrow(dim, index, 1)?.squeeze(dim)
+    }
+
+    /// Checks that `src` fits into this tensor from `start` on along `dim`.
+    fn check_slice(&self, src: &Self, dim: usize, start: usize, op: &'static str) -> Result<()> {
+        self.same_kind(src, op)?;
+        self.same_dims_except(src, dim, op)?;
+        let (len, size) = (src.dims()[dim], self.dims()[dim]);
+        if start.checked_add(len).is_none_or(|end| end > size) {
+            crate::bail!(
+                "{op}: {len} indices from {start} on do not fit into dimension {dim} of {:?}",
+                self.shape()
+            )
+        }
+        Ok(())
+    }
+
+    /// A copy in which `src` replaces the part from `start` on along a dimension.
+    ///
+    /// # Errors
+    /// When `src` does not fit, or dtypes or devices differ.
+    pub fn slice_scatter<D: Dim>(&self, src: &Self, dim: D, start: usize) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "slice-scatter")?;
+        self.check_slice(src, dim, start, "slice-scatter")?;
+        if dim == 0 {
+            return self.slice_scatter0(src, start);
+        }
+        let swapped = self
+            .transpose(0, dim)?
+            .slice_scatter0(&src.transpose(0, dim)?, start)?;
+        swapped.transpose(0, dim)
+    }
+
+    /// A copy in which `src` replaces the part from `start` on along the first dimension.
+    ///
+    /// # Errors
+    /// When `src` does not fit, or dtypes or devices differ.
+    pub fn slice_scatter0(&self, src: &Self, start: usize) -> Result<Self> {
+        0.to_index(self.shape(), "slice-scatter")?;
+        self.check_slice(src, 0, start, "slice-scatter")?;
+        let mut storage = self.copied_storage()?;
+        src.copy_into(&mut storage, &Layout::contiguous(self.shape()), 0, start)?;
+        let op = BackpropOp::new2(self, src, |t, src| Op::SliceScatter0(t, src, start));
+        Ok(Self::from_storage(storage, self.shape(), op, false))
+    }
+
+    /// A copy in which `src` replaces the part that one range per dimension names. `src` has the shape of that part.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+    /// let src = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
+    /// let t = t.slice_assign(&[1..2, 0..2], &src)?;
+    /// assert_eq!(t.to_vec2::<f32>()?, [[0., 0., 0.], [1., 2., 0.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When there is not one range per dimension, a range lies outside of its dimension, or `src` has another shape.
+    pub fn slice_assign<D: RangeBounds<usize>>(&self, ranges: &[D], src: &Tensor) -> Result<Self> {
+        self.same_kind(src, "slice-assign")?;
+        if ranges.len() != self.rank() || src.rank() != self.rank() {
+            crate::bail!(
+                "slice-assign: {} ranges and a source of shape {:?} for a tensor of shape {:?}",
+                ranges.len(),
+                src.shape(),
+                self.shape()
+            )
+        }
+        let mut starts = vec![];
+        for (i, range) in ranges.iter().enumerate() {
+            let (start, end) = resolve_range(range, self.dims()[i]);
+            if start > end || end > self.dims()[i] || end - start != src.dims()[i] {
+                crate::bail!(
+                    "slice-assign: dimension {i} from {start} to {end}: it has {} indices, the source {}",
+                    self.dims()[i],
+                    src.dims()[i]
+                )
+            }
+            starts.push(start);
+        }
+        self.assign_from(src, &starts, 0)
+    }
+
+    /// Replaces the part at `starts`, given that the dimensions before `dim` match already.
+    fn assign_from(&self, src: &Self, starts: &[usize], dim: usize) -> Result<Self> {
+        if self.shape() == src.shape() {
+            return Ok(src.clone());
+        }
+        let part = self.narrow(dim, starts[dim], src.dims()[dim])?;
+        let part = part.assign_from(src, starts, dim + 1)?;
+        if part.shape() == self.shape() {
+            return Ok(part);
+        }
+        self.slice_scatter(&part, dim, starts[dim])
+    }
+
+    /// Copies `src` in place to the indices from `offset` on along a dimension. Tensors that share the elements see the
+    /// change; gradients do not.
+    ///
+    /// # Errors
+    /// When one of both is not contiguous, they share a storage, `src` does not fit, or dtypes or devices differ.
+    pub fn slice_set<D: Dim>(&self, src: &Self, dim: D, offset: usize) -> Result<()> {
+        let dim = dim.to_index(self.shape(), "slice-set")?;
+        if !self.is_contiguous() || !src.is_contiguous() {
+            return Err(Error::RequiresContiguous { op: "slice-set" }.bt());
+        }
+        self.check_slice(src, dim, offset, "slice-set")?;
+        let (mut dst, _src) = self.lock_for_write([src], "slice-set")?;
+        src.copy_into(&mut dst, self.layout(), dim, offset)
+    }
+}

@@ -1,0 +1,371 @@
+//! [`Tensor`]: a shared storage, a layout over it, and the op that made it. What a tensor can do is in this folder's
+//! other files, by what a reader looks for.
+
+mod convert;
+mod create;
+mod elementwise;
+mod indexing;
+mod matmul;
+mod movement;
+mod operators;
+mod reduce;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::op::BackpropOp;
+use crate::scalar::Scalar;
+use crate::shape::Dim;
+use crate::{
+    DType, Device, Error, Layout, Module, ModuleT, Result, Shape, Storage, StridedBlocks,
+    StridedIndex,
+};
+
+pub(crate) use convert::{bytes_of, storage_from_bytes};
+
+/// Read access to a tensor's storage.
+pub type StorageRef<'a> = RwLockReadGuard<'a, Storage>;
+
+/// Write access to a tensor's storage.
+pub type StorageMutRef<'a> = RwLockWriteGuard<'a, Storage>;
+
+/// Tells tensors apart; two tensors have the same id only if one is a clone of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TensorId(usize);
+
+impl TensorId {
+    fn new() -> Self {
+        static COUNTER: AtomicUsize = AtomicUsize::new(1);
+        Self(COUNTER.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What a [`Tensor`] refers to.
+pub struct Tensor_ {
+    id: TensorId,
+    /// Views share the storage; ops in place lock it.
+    storage: Arc<RwLock<Storage>>,
+    /// Number of elements in the storage, to tell a view of a part from one of the whole.
+    storage_len: usize,
+    layout: Layout,
+    op: BackpropOp,
+    is_variable: bool,
+    dtype: DType,
+    device: Device,
+}
+
+/// An n-dimensional array of numbers on a device.
+///
+/// A tensor is a cheap handle: cloning it, and taking views such as [`narrow`](Tensor::narrow) or
+/// [`transpose`](Tensor::transpose), shares the elements. Operations give new tensors; the few that work in place say so.
+///
+/// ```
+/// use candle_core::{Device, Tensor, D};
+/// # fn main() -> candle_core::Result<()> {
+/// let t = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
+/// let rows = (&t * 2.)?.sum(D::Minus1)?;
+/// assert_eq!(rows.to_vec1::<f32>()?, [6., 14.]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tensor(Arc<Tensor_>);
+
+impl std::ops::Deref for Tensor {
+    type Target = Tensor_;
+
+    fn deref(&self) -> &Tensor_ {
+        &self.0
+    }
+}
+
+impl AsRef<Tensor> for Tensor {
+    fn as_ref(&self) -> &Tensor {
+        self
+    }
+}
+
+impl<S: Into<Shape>> From<(Storage, S)> for Tensor {
+    fn from((storage, shape): (Storage, S)) -> Self {
+        Self::from_storage(storage, shape, BackpropOp::none(), false)
+    }
+}
+
+impl Tensor {
+    /// A row-major tensor of `shape` over all of `storage`, which holds as many elements as the shape has.
+    pub fn from_storage<S: Into<Shape>>(
+        storage: Storage,
+        shape: S,
+        op: BackpropOp,
+        is_variable: bool,
+    ) -> Tensor {
+        let layout = Layout::contiguous(shape);
+        Self(Arc::new(Tensor_ {
+            id: TensorId::new(),
+            dtype: storage.dtype(),
+            device: storage.device(),
+            storage_len: layout.shape().elem_count(),
+            storage: Arc::new(RwLock::new(storage)),
+            layout,
+            op,
+            is_variable,
+        }))
+    }
+
+    /// Another layout over the same storage.
+    pub(crate) fn view(&self, layout: Layout, op: BackpropOp) -> Self {
+        self.with_layout(layout, op, false)
+    }
+
+    fn with_layout(&self, layout: Layout, op: BackpropOp, is_variable: bool) -> Self {
+        Self(Arc::new(Tensor_ {
+            id: TensorId::new(),
+            storage: self.storage.clone(),
+            storage_len: self.storage_len,
+            layout,
+            op,
+            is_variable,
+            dtype: self.dtype,
+            device: self.device.clone(),
+        }))
+    }
+
+    /// The same elements as a variable: a tensor that gradients are kept for and that can be set.
+    pub(crate) fn into_variable(self) -> Self {
+        self.with_layout(self.layout.clone(), BackpropOp::none(), true)
+    }
+
+    /// The tensor's id.
+    pub fn id(&self) -> TensorId {
+        self.id
+    }
+
+    /// Whether the tensor is a variable; see [`Var`](crate::Var).
+    pub fn is_variable(&self) -> bool {
+        self.is_variable
+    }
+
+    /// Whether gradients flow through the tensor: it is a variable or was computed from one.
+    pub fn track_op(&self) -> bool {
+        self.is_variable || self.op.is_some()
+    }
+
+    /// The same elements outside of the graph: no gradient flows through the result.
+    pub fn detach(&self) -> Tensor {
+        if !self.track_op() {
+            return self.clone();
+        }
+        self.view(self.layout.clone(), BackpropOp::none())
+    }
+
+    /// The elements' dtype.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The device that holds the elements.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// The sizes.
+    pub fn dims(&self) -> &[usize] {
+        self.layout.dims()
+    }
+
+    /// The size of one dimension.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    pub fn dim<D: Dim>(&self, dim: D) -> Result<usize> {
+        self.layout.dim(dim)
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+
+    /// Number of elements.
+    pub fn elem_count(&self) -> usize {
+        self.shape().elem_count()
+    }
+
+    /// Where the elements lie in the storage.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The distance between neighbours in each dimension, in elements.
+    pub fn stride(&self) -> &[usize] {
+        self.layout.stride()
+    }
+
+    /// Whether the elements lie side by side in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout.is_contiguous()
+    }
+
+    /// Whether the elements lie side by side in column-major order.
+    pub fn is_fortran_contiguous(&self) -> bool {
+        self.layout.is_fortran_contiguous()
+    }
+
+    /// The storage offset of each element, in row-major order.
+    pub fn strided_index(&self) -> StridedIndex<'_> {
+        self.layout.strided_index()
+    }
+
+    /// The elements as runs that lie side by side in the storage.
+    pub fn strided_blocks(&self) -> StridedBlocks<'_> {
+        self.layout.strided_blocks()
+    }
+
+    /// A dimension from an index that counts from the end when negative, as in ONNX and PyTorch.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    pub fn normalize_axis(&self, axis: i64) -> Result<usize> {
+        let rank = self.rank() as i64;
+        let index = if axis < 0 { rank + axis } else { axis };
+        if !(0..rank).contains(&index) {
+            crate::bail!("axis {axis} is out of range for shape {:?}", self.shape())
+        }
+        Ok(index as usize)
+    }
+
+    /// The storage, locked for reading, and the layout over it.
+    pub fn storage_and_layout(&self) -> (StorageRef<'_>, &Layout) {
+        (self.storage(), &self.layout)
+    }
+
+    /// The storage, locked for reading. The lock is recursive, so an op may take the same tensor twice.
+    pub(crate) fn storage(&self) -> StorageRef<'_> {
+        self.storage.read_recursive()
+    }
+
+    /// The storage, locked for writing.
+    pub(crate) fn storage_mut(&self) -> StorageMutRef<'_> {
+        self.storage.write()
+    }
+
+    /// Whether both tensors are over one storage.
+    pub(crate) fn same_storage(&self, rhs: &Self) -> bool {
+        Arc::ptr_eq(&self.storage, &rhs.storage)
+    }
+
+    /// Locks this tensor's storage for writing and those of `args` for reading.
+    ///
+    /// # Errors
+    /// When an argument shares this tensor's storage.
+    pub(crate) fn lock_for_write<'a, const N: usize>(
+        &'a self,
+        args: [&'a Self; N],
+        op: &'static str,
+    ) -> Result<(StorageMutRef<'a>, [StorageRef<'a>; N])> {
+        if let Some(i) = args.iter().position(|arg| self.same_storage(arg)) {
+            crate::bail!(
+                "{op} changes a tensor in place whose storage argument {} uses as well: copy one of them first (see copy)",
+                i + 1
+            )
+        }
+        // Locks are taken in the order of addresses: two threads that each change what the other reads then wait for one
+        // another in turn, not in a circle.
+        let address = |t: &Self| Arc::as_ptr(&t.storage) as usize;
+        let mut earlier = args.map(|arg| (address(arg) < address(self)).then(|| arg.storage()));
+        let dst = self.storage_mut();
+        let sources = std::array::from_fn(|i| match earlier[i].take() {
+            Some(guard) => guard,
+            None => args[i].storage(),
+        });
+        Ok((dst, sources))
+    }
+
+    /// The shape of both sides of an op that needs them equal.
+    pub(crate) fn same_shape_binary_op(&self, rhs: &Self, op: &'static str) -> Result<&Shape> {
+        if self.shape() != rhs.shape() {
+            return Err(Error::ShapeMismatchBinaryOp {
+                lhs: self.shape().clone(),
+                rhs: rhs.shape().clone(),
+                op,
+            }
+            .bt());
+        }
+        Ok(self.shape())
+    }
+
+    /// An error unless all arguments are on this tensor's device.
+    pub(crate) fn same_device(&self, args: &[&Self], op: &'static str) -> Result<()> {
+        match args
+            .iter()
+            .find(|arg| !self.device.same_device(&arg.device))
+        {
+            None => Ok(()),
+            Some(arg) => Err(Error::DeviceMismatchBinaryOp {
+                lhs: self.device.location(),
+                rhs: arg.device.location(),
+                op,
+            }
+            .bt()),
+        }
+    }
+
+    /// An error unless both sides are on one device and have one dtype.
+    pub(crate) fn same_kind(&self, rhs: &Self, op: &'static str) -> Result<()> {
+        self.same_device(&[rhs], op)?;
+        if self.dtype != rhs.dtype {
+            return Err(Error::DTypeMismatchBinaryOp {
+                lhs: self.dtype,
+                rhs: rhs.dtype,
+                op,
+            }
+            .bt());
+        }
+        Ok(())
+    }
+
+    /// Sets all elements of this tensor in place. Tensors that share them see the change; gradients do not.
+    ///
+    /// # Errors
+    /// When the value has another dtype.
+    pub fn const_set(&self, value: Scalar) -> Result<()> {
+        if value.dtype() != self.dtype {
+            return Err(Error::UnexpectedDType {
+                msg: "const_set",
+                expected: self.dtype,
+                got: value.dtype(),
+            }
+            .bt());
+        }
+        self.storage_mut().const_set(value, &self.layout)
+    }
+
+    /// Sets all elements to zero in place.
+    pub fn zero_set(&self) -> Result<()> {
+        self.const_set(create::scalar_zero(self.dtype)?)
+    }
+
+    /// Sets all elements to one in place.
+    pub fn one_set(&self) -> Result<()> {
+        self.const_set(create::scalar_one(self.dtype)?)
+    }
+
+    /// Applies a layer: `xs.apply(&layer)` is `layer.forward(&xs)`, in the order of reading.
+    pub fn apply<M: Module>(&self, m: &M) -> Result<Self> {
+        m.forward(self)
+    }
+
+    /// As [`Tensor::apply`] for layers that behave differently in training.
+    pub fn apply_t<M: ModuleT>(&self, m: &M, train: bool) -> Result<Self> {
+        m.forward_t(self, train)
+    }
+}

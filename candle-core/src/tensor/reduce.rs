@@ -1,0 +1,234 @@
+//! Sums, means, extremes and what is made of them, over one dimension, several, or all. The forms in `_keepdim` leave a
+//! size of 1 where a dimension was reduced, ready to broadcast.
+
+use crate::op::{BackpropOp, Op, ReduceOp};
+use crate::shape::{Dim, Dims};
+use crate::{DType, Error, Result, Shape, Tensor};
+
+/// `$name` and `$keepdim` over one dimension.
+macro_rules! reduce_dim {
+    ($($name:ident $keepdim:ident $op:ident $doc:literal;)*) => {$(
+        #[doc = $doc]
+        ///
+        /// # Errors
+        /// When there is no such dimension, or it has size 0.
+        pub fn $name<D: Dim>(&self, dim: D) -> Result<Self> {
+            let dims = [dim.to_index(self.shape(), stringify!($name))?];
+            self.reduce(ReduceOp::$op, &dims, false)
+        }
+
+        #[doc = concat!($doc, " The dimension stays, with size 1.")]
+        ///
+        /// # Errors
+        /// When there is no such dimension, or it has size 0.
+        pub fn $keepdim<D: Dim>(&self, dim: D) -> Result<Self> {
+            let dims = [dim.to_index(self.shape(), stringify!($keepdim))?];
+            self.reduce(ReduceOp::$op, &dims, true)
+        }
+    )*};
+}
+
+impl Tensor {
+    reduce_dim! {
+        max max_keepdim Max "The greatest element along a dimension.";
+        min min_keepdim Min "The least element along a dimension.";
+        argmax argmax_keepdim ArgMax "The index of the greatest element along a dimension, as u32; the first of several.";
+        argmin argmin_keepdim ArgMin "The index of the least element along a dimension, as u32; the first of several.";
+    }
+
+    fn reduce(&self, op: ReduceOp, dims: &[usize], keepdim: bool) -> Result<Self> {
+        let mut kept_dims = self.dims().to_vec();
+        for &dim in dims {
+            kept_dims[dim] = 1;
+        }
+        let kept = Shape::from(kept_dims);
+        // A sum over nothing is 0; the others need something to choose from.
+        if !matches!(op, ReduceOp::Sum) && self.elem_count() == 0 && kept.elem_count() > 0 {
+            return Err(Error::EmptyTensor { op: op.name() }.bt());
+        }
+        let storage = self.storage().reduce_op(op, self.layout(), dims)?;
+        let backprop = match op {
+            ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max => {
+                BackpropOp::new1(self, |t| Op::Reduce(t, op, dims.to_vec()))
+            }
+            ReduceOp::ArgMin | ReduceOp::ArgMax => BackpropOp::none(),
+        };
+        let out = Self::from_storage(storage, kept, backprop, false);
+        if keepdim {
+            Ok(out)
+        } else {
+            out.without_dims(dims)
+        }
+    }
+
+    /// Drops dimensions of size 1.
+    fn without_dims(&self, dims: &[usize]) -> Result<Self> {
+        let left: Vec<usize> = (0..self.rank())
+            .filter(|i| !dims.contains(i))
+            .map(|i| self.dims()[i])
+            .collect();
+        self.reshape(left)
+    }
+
+    /// The sum over dimensions. Nothing to sum gives 0.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, D};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[[0f32, 1.], [2., 3.]], &Device::Cpu)?;
+    /// assert_eq!(t.sum(0)?.to_vec1::<f32>()?, [2., 4.]);
+    /// assert_eq!(t.sum_keepdim(D::Minus1)?.to_vec2::<f32>()?, [[1.], [5.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When a dimension is out of range or appears twice.
+    pub fn sum<D: Dims>(&self, sum_dims: D) -> Result<Self> {
+        let dims = sum_dims.to_indexes(self.shape(), "sum")?;
+        self.reduce(ReduceOp::Sum, &dims, false)
+    }
+
+    /// The sum over dimensions, which stay with size 1.
+    ///
+    /// # Errors
+    /// When a dimension is out of range or appears twice.
+    pub fn sum_keepdim<D: Dims>(&self, sum_dims: D) -> Result<Self> {
+        let dims = sum_dims.to_indexes(self.shape(), "sum-keepdim")?;
+        self.reduce(ReduceOp::Sum, &dims, true)
+    }
+
+    /// The mean over dimensions.
+    ///
+    /// # Errors
+    /// When a dimension is out of range or appears twice.
+    pub fn mean<D: Dims>(&self, mean_dims: D) -> Result<Self> {
+        let dims = mean_dims.to_indexes(self.shape(), "mean")?;
+        self.mean_over(&dims, false)
+    }
+
+    /// The mean over dimensions, which stay with size 1.
+    ///
+    /// # Errors
+    /// When a dimension is out of range or appears twice.
+    pub fn mean_keepdim<D: Dims>(&self, mean_dims: D) -> Result<Self> {
+        let dims = mean_dims.to_indexes(self.shape(), "mean-keepdim")?;
+        self.mean_over(&dims, true)
+    }
+
+    fn mean_over(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+        let count: usize = dims.iter().map(|&dim| self.dims()[dim]).product();
+        self.reduce(ReduceOp::Sum, dims, keepdim)? / count as f64
+    }
+
+    /// The unbiased variance along a dimension: squared distances to the mean over `n - 1`.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    pub fn var<D: Dim>(&self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "var")?;
+        self.var_keepdim(dim)?.without_dims(&[dim])
+    }
+
+    /// The unbiased variance along a dimension, which stays with size 1.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    pub fn var_keepdim<D: Dim>(&self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "var-keepdim")?;
+        let distance = self.broadcast_sub(&self.mean_keepdim(dim)?)?;
+        distance.sqr()?.sum_keepdim(dim)? / (self.dims()[dim] as f64 - 1.)
+    }
+
+    /// `log(sum(exp(x)))` over dimensions, in a form that does not overflow.
+    ///
+    /// # Errors
+    /// When a dimension is out of range, appears twice or has size 0.
+    pub fn log_sum_exp<D: Dims>(&self, sum_dims: D) -> Result<Self> {
+        let dims = sum_dims.to_indexes(self.shape(), "log-sum-exp")?;
+        let mut greatest = self.detach();
+        for &dim in &dims {
+            greatest = greatest.max_keepdim(dim)?;
+        }
+        // An infinite shift would turn infinite elements into NaN.
+        let limit = largest_finite(self.dtype());
+        let shift = greatest.clamp(-limit, limit)?;
+        let sum = self
+            .broadcast_sub(&shift)?
+            .exp()?
+            .sum_keepdim(dims.as_slice())?;
+        (sum.log()? + shift)?.without_dims(&dims)
+    }
+
+    /// The Euclidean norm of all elements.
+    pub fn norm(&self) -> Result<Self> {
+        self.sqr()?.sum_all()?.sqrt()
+    }
+
+    /// The sum of all elements, as a scalar.
+    pub fn sum_all(&self) -> Result<Tensor> {
+        let dims: Vec<usize> = (0..self.rank()).collect();
+        self.sum(dims)
+    }
+
+    /// The mean of all elements, as a scalar.
+    pub fn mean_all(&self) -> Result<Tensor> {
+        self.sum_all()? / self.elem_count() as f64
+    }
+
+    /// The greatest of all elements, as a scalar.
+    ///
+    /// # Errors
+    /// When there is no element.
+    pub fn max_all(&self) -> Result<Tensor> {
+        self.flatten_all()?.max(0)
+    }
+
+    /// The least of all elements, as a scalar.
+    ///
+    /// # Errors
+    /// When there is no element.
+    pub fn min_all(&self) -> Result<Tensor> {
+        self.flatten_all()?.min(0)
+    }
+
+    /// The running sum along a dimension.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
+    /// assert_eq!(t.cumsum(0)?.to_vec1::<f32>()?, [1., 3., 6.]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When there is no such dimension, or the dtype cannot be multiplied as a matrix.
+    pub fn cumsum<D: Dim>(&self, dim: D) -> Result<Self> {
+        let dim = dim.to_index(self.shape(), "cumsum")?;
+        let size = self.dims()[dim];
+        if self.elem_count() == 0 {
+            return Ok(self.clone());
+        }
+        // Times a triangle of ones, as a matrix product, every device can do it.
+        let ones = Self::triu2(size, self.dtype(), self.device())?;
+        let last = self.rank() - 1;
+        let rows = self.transpose(dim, last)?.reshape(((), size))?;
+        let swapped = self.layout().transpose(dim, last)?;
+        rows.matmul(&ones)?
+            .reshape(swapped.shape())?
+            .transpose(dim, last)
+    }
+}
+
+/// The greatest finite number of a float dtype.
+fn largest_finite(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 65504.,
+        DType::F8E4M3 => 448.,
+        DType::BF16 => 3.38e38,
+        DType::F64 => f64::MAX,
+        _ => f32::MAX as f64,
+    }
+}

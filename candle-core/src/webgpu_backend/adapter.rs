@@ -1,0 +1,239 @@
+//! Choosing an adapter and opening a device on it, or saying why not.
+
+use crate::{Error, Result};
+use wgpu::{DeviceType, Features};
+
+/// What an adapter is and can do, as `candle-dvm devices` prints it.
+#[derive(Debug, Clone)]
+pub struct AdapterReport {
+    /// The number to give to `Device::new_webgpu`.
+    pub ordinal: usize,
+    /// The GPU's name.
+    pub name: String,
+    /// The driver's name.
+    pub driver: String,
+    /// The driver's version, in the driver's own words.
+    pub driver_info: String,
+    /// `Vulkan`, `Metal`, `Dx12` or `BrowserWebGpu`.
+    pub backend: String,
+    /// `DiscreteGpu`, `IntegratedGpu`, `VirtualGpu`, `Cpu` or `Other`.
+    pub device_type: String,
+    /// Whether `Device::new_webgpu(0)` takes this one.
+    pub chosen: bool,
+    /// Optional features that this backend makes use of and the adapter has.
+    pub features: Vec<String>,
+    /// The limits that matter to tensors, by name.
+    pub limits: Vec<(&'static str, u64)>,
+}
+
+/// What kernels may rely on.
+#[derive(Debug, Clone)]
+pub(super) struct Caps {
+    pub(super) limits: wgpu::Limits,
+    /// The subgroup size, where subgroups exist and have one size only.
+    pub(super) subgroup: Option<u32>,
+    /// 16x16x16 matrices of f16 with f32 sums, one a subgroup.
+    pub(super) cooperative: bool,
+    /// Timestamps at the borders of compute passes.
+    pub(super) timestamps: bool,
+}
+
+/// An opened adapter.
+pub(super) struct Opened {
+    pub(super) device: wgpu::Device,
+    pub(super) queue: wgpu::Queue,
+    pub(super) info: wgpu::AdapterInfo,
+    pub(super) caps: Caps,
+}
+
+/// Every adapter that can be used, GPUs first and software last; empty in a browser, where adapters cannot be listed.
+pub fn adapters() -> Vec<AdapterReport> {
+    list()
+        .iter()
+        .enumerate()
+        .map(|(ordinal, adapter)| report(ordinal, adapter))
+        .collect()
+}
+
+fn report(ordinal: usize, adapter: &wgpu::Adapter) -> AdapterReport {
+    let info = adapter.get_info();
+    let limits = adapter.limits();
+    let features = wanted_features() & adapter.features();
+    AdapterReport {
+        ordinal,
+        name: info.name,
+        driver: info.driver,
+        driver_info: info.driver_info,
+        backend: format!("{:?}", info.backend),
+        device_type: format!("{:?}", info.device_type),
+        chosen: ordinal == 0,
+        features: features
+            .iter_names()
+            .map(|(name, _)| name.to_string())
+            .collect(),
+        limits: vec![
+            ("max_buffer_size", limits.max_buffer_size),
+            (
+                "max_storage_buffer_binding_size",
+                limits.max_storage_buffer_binding_size,
+            ),
+            (
+                "max_storage_buffers_per_shader_stage",
+                limits.max_storage_buffers_per_shader_stage.into(),
+            ),
+            (
+                "max_compute_workgroup_storage_size",
+                limits.max_compute_workgroup_storage_size.into(),
+            ),
+            (
+                "max_compute_invocations_per_workgroup",
+                limits.max_compute_invocations_per_workgroup.into(),
+            ),
+            (
+                "max_compute_workgroups_per_dimension",
+                limits.max_compute_workgroups_per_dimension.into(),
+            ),
+            ("subgroup_min_size", info.subgroup_min_size.into()),
+            ("subgroup_max_size", info.subgroup_max_size.into()),
+        ],
+    }
+}
+
+/// GL is left out: where it is offered beside Vulkan it is the same hardware with less of it.
+const BACKENDS: wgpu::Backends = wgpu::Backends::PRIMARY;
+
+fn instance() -> wgpu::Instance {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = BACKENDS;
+    descriptor.flags = wgpu::InstanceFlags::from_env_or_default();
+    wgpu::Instance::new(descriptor)
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn list() -> Vec<wgpu::Adapter> {
+    let wanted = std::env::var("CANDLE_WEBGPU_ADAPTER").unwrap_or_default();
+    let mut found: Vec<_> = pollster::block_on(instance().enumerate_adapters(BACKENDS))
+        .into_iter()
+        .filter(|adapter| adapter.get_info().name.contains(&wanted))
+        .collect();
+    found.sort_by_key(|adapter| match adapter.get_info().device_type {
+        DeviceType::DiscreteGpu => 0,
+        DeviceType::IntegratedGpu => 1,
+        DeviceType::VirtualGpu => 2,
+        DeviceType::Other => 3,
+        DeviceType::Cpu => 4,
+    });
+    found
+}
+
+#[cfg(target_arch = "wasm32")]
+fn list() -> Vec<wgpu::Adapter> {
+    Vec::new()
+}
+
+fn browser_limits() -> bool {
+    std::env::var("CANDLE_WEBGPU_LIMITS").is_ok_and(|value| value == "browser")
+}
+
+/// The optional features that some kernel or tool makes use of.
+fn wanted_features() -> Features {
+    if browser_limits() {
+        return Features::empty();
+    }
+    let mut wanted = Features::SHADER_F16 | Features::TIMESTAMP_QUERY;
+    if cfg!(not(target_arch = "wasm32")) {
+        wanted |= Features::SUBGROUP | Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+    }
+    wanted
+}
+
+/// The adapter's own limits, or in browser mode the least of WebGPU's defaults and the adapter's.
+fn wanted_limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
+    if browser_limits() {
+        wgpu::Limits::default().or_worse_values_from(&adapter.limits())
+    } else {
+        adapter.limits()
+    }
+}
+
+async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
+    if cfg!(target_arch = "wasm32") {
+        return instance()
+            .request_adapter(&wgpu::RequestAdapterOptions {
+                power_preference: wgpu::PowerPreference::HighPerformance,
+                ..Default::default()
+            })
+            .await
+            .map_err(|err| Error::WebGpu(format!("the browser offers no WebGPU adapter: {err}")));
+    }
+    let mut found = list();
+    if ordinal < found.len() {
+        return Ok(found.swap_remove(ordinal));
+    }
+    let names: Vec<_> = found.iter().map(|a| a.get_info().name).collect();
+    let filter = match std::env::var("CANDLE_WEBGPU_ADAPTER") {
+        Ok(text) => format!(" with {text:?} in their name (CANDLE_WEBGPU_ADAPTER)"),
+        Err(_) => String::new(),
+    };
+    Err(Error::WebGpu(if names.is_empty() {
+        format!(
+            "no WebGPU adapter{filter}: neither Vulkan, Metal nor DX12 offers one; install the GPU's driver \
+             (on Debian, mesa-vulkan-drivers has one that runs in software)"
+        )
+    } else {
+        format!(
+            "no WebGPU adapter {ordinal}: there are {}{filter}: {}",
+            names.len(),
+            names.join(", ")
+        )
+    }))
+}
+
+/// Opens the adapter with this ordinal and asks for all that it offers and kernels use.
+pub(super) async fn open(ordinal: usize) -> Result<Opened> {
+    let adapter = choose(ordinal).await?;
+    let info = adapter.get_info();
+    let features = wanted_features() & adapter.features();
+    let limits = wanted_limits(&adapter);
+    let (device, queue) = adapter
+        .request_device(&wgpu::DeviceDescriptor {
+            label: Some("candle"),
+            required_features: features,
+            required_limits: limits.clone(),
+            memory_hints: wgpu::MemoryHints::Performance,
+            // SAFETY: the one experimental feature asked for is cooperative matrices, used as naga documents them.
+            experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
+            ..Default::default()
+        })
+        .await
+        .map_err(|err| {
+            Error::WebGpu(format!(
+                "adapter {ordinal} ({}) gives no device: {err}",
+                info.name
+            ))
+        })?;
+    let subgroup = (features.contains(Features::SUBGROUP)
+        && info.subgroup_min_size == info.subgroup_max_size
+        && info.subgroup_min_size.is_power_of_two()
+        && info.subgroup_min_size >= 4)
+        .then_some(info.subgroup_min_size);
+    let cooperative = features
+        .contains(Features::EXPERIMENTAL_COOPERATIVE_MATRIX | Features::SHADER_F16)
+        && subgroup == Some(32)
+        && adapter.cooperative_matrix_properties().iter().any(|p| {
+            (p.m_size, p.n_size, p.k_size) == (16, 16, 16)
+                && p.ab_type == wgpu::CooperativeScalarType::F16
+                && p.cr_type == wgpu::CooperativeScalarType::F32
+        });
+    Ok(Opened {
+        caps: Caps {
+            limits,
+            subgroup,
+            cooperative,
+            timestamps: features.contains(Features::TIMESTAMP_QUERY),
+        },
+        device,
+        queue,
+        info,
+    })
+}

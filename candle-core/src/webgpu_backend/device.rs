@@ -1,0 +1,342 @@
+//! The device: an opened adapter with its pool, kernels and queue.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use super::adapter;
+use super::kernel::{Elem, Kernels, Key, Params, Shader};
+use super::ops;
+use super::pool::Pool;
+use super::profile::{KernelTime, Profile};
+use super::queue::{Binding, Health, Queue};
+use super::storage::WebGpuStorage;
+use crate::backend::BackendDevice;
+use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
+
+/// The seed of a device that was given none.
+const DEFAULT_SEED: u64 = 299_792_458;
+
+struct Inner {
+    id: u64,
+    ordinal: usize,
+    info: wgpu::AdapterInfo,
+    device: wgpu::Device,
+    raw_queue: wgpu::Queue,
+    pool: Arc<Pool>,
+    kernels: Kernels,
+    queue: Arc<Queue>,
+    seed: AtomicU64,
+    /// Random numbers drawn since the seed was set: where the next draw's counter starts.
+    drawn: AtomicU64,
+}
+
+/// A GPU through WebGPU. Clones are handles of the same device.
+#[derive(Clone)]
+pub struct WebGpuDevice(Arc<Inner>);
+
+impl std::fmt::Debug for WebGpuDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "WebGpuDevice({}, {})", self.0.ordinal, self.0.info.name)
+    }
+}
+
+/// Counters of a device, since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Kernels put into the queue.
+    pub dispatches: u64,
+    /// Submissions to the driver.
+    pub submits: u64,
+    /// Kernels compiled.
+    pub pipelines: u64,
+    /// Bytes in buffers that storages hold now.
+    pub live_bytes: u64,
+    /// The most that `live_bytes` has been.
+    pub peak_bytes: u64,
+    /// Bytes in buffers that wait to be used again.
+    pub free_bytes: u64,
+}
+
+impl WebGpuDevice {
+    /// Opens the adapter with this ordinal without blocking the thread: the form for browsers.
+    ///
+    /// # Errors
+    /// [`Error::WebGpu`] if there is no such adapter (with the names of those that there are) or it gives no device.
+    pub async fn new_async(ordinal: usize) -> Result<Self> {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let adapter::Opened {
+            device,
+            queue: raw_queue,
+            info,
+            caps,
+        } = adapter::open(ordinal).await?;
+        let health = Arc::new(Health::default());
+        let on_error = health.clone();
+        device.on_uncaptured_error(Arc::new(move |err: wgpu::Error| {
+            on_error.fail(format!("the GPU reports: {err}"));
+        }));
+        let on_lost = health.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                on_lost.fail(format!(
+                    "the GPU was lost ({message}): make a new device with Device::new_webgpu"
+                ));
+            }
+        });
+        let queue = Queue::new(device.clone(), raw_queue.clone(), &caps.limits, health);
+        Ok(Self(Arc::new(Inner {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            ordinal,
+            info,
+            pool: Pool::new(device.clone(), caps.limits.max_buffer_size),
+            kernels: Kernels::new(device.clone(), caps),
+            queue: Arc::new(queue),
+            device,
+            raw_queue,
+            seed: AtomicU64::new(DEFAULT_SEED),
+            drawn: AtomicU64::new(0),
+        })))
+    }
+
+    /// The adapter's name.
+    pub fn name(&self) -> &str {
+        &self.0.info.name
+    }
+
+    /// The graphics interface that reaches the adapter: `Vulkan`, `Metal`, `Dx12` or `BrowserWebGpu`.
+    pub fn backend_name(&self) -> String {
+        format!("{:?}", self.0.info.backend)
+    }
+
+    /// Whether the adapter runs on the CPU.
+    pub fn is_software(&self) -> bool {
+        self.0.info.device_type == wgpu::DeviceType::Cpu
+    }
+
+    /// Counters since the device was opened.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            dispatches: self.0.queue.dispatches(),
+            submits: self.0.queue.submits(),
+            pipelines: self.0.kernels.count() as u64,
+            live_bytes: self.0.pool.live_bytes(),
+            peak_bytes: self.0.pool.peak_bytes(),
+            free_bytes: self.0.pool.free_bytes(),
+        }
+    }
+
+    /// Frees the buffers that no storage holds. Waits for the GPU.
+    pub fn trim(&self) -> Result<()> {
+        self.0.queue.synchronize()?;
+        self.0.queue.forget_bind_groups();
+        self.0.pool.trim();
+        self.0.queue.health().check()
+    }
+
+    /// Starts timing every kernel on the GPU. Makes everything slower.
+    ///
+    /// # Errors
+    /// [`Error::WebGpu`] where the adapter has no timestamps.
+    pub fn start_profile(&self) -> Result<()> {
+        if !self.0.kernels.caps.timestamps {
+            return Err(Error::WebGpu(format!(
+                "{} has no timestamps, so kernels cannot be timed on it",
+                self.name()
+            )));
+        }
+        let profile = Profile::new(&self.0.device, &self.0.raw_queue);
+        self.0.queue.set_profile(Some(profile))?;
+        Ok(())
+    }
+
+    /// Stops timing kernels and gives the time of each since [`WebGpuDevice::start_profile`], longest first.
+    pub fn stop_profile(&self) -> Result<Vec<KernelTime>> {
+        let profile = self.0.queue.set_profile(None)?;
+        Ok(profile.map(Profile::report).unwrap_or_default())
+    }
+
+    pub(super) fn kernels(&self) -> &Kernels {
+        &self.0.kernels
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.0.queue
+    }
+
+    /// How `dtype` is stored, or an error that names op, dtype and adapter.
+    pub(super) fn elem(&self, dtype: DType, op: &'static str) -> Result<Elem> {
+        Elem::of(dtype, op, self.name())
+    }
+
+    /// The error for an op that has no WebGPU form for a dtype.
+    pub(super) fn unsupported(&self, op: &'static str, dtype: DType, hint: &str) -> Error {
+        Error::UnsupportedOnDevice {
+            op,
+            dtype,
+            device: format!("webgpu ({})", self.name()),
+            hint: hint.to_string(),
+        }
+        .bt()
+    }
+
+    /// A storage with arbitrary contents.
+    pub(super) fn alloc(&self, len: usize, dtype: DType, op: &'static str) -> Result<WebGpuStorage> {
+        self.elem(dtype, op)?;
+        // Kernels count elements in u32.
+        if u32::try_from(len).is_err() {
+            return Err(Error::WebGpu(format!(
+                "{op}: a tensor of {len} elements was asked for, the WebGPU backend takes at most {}",
+                u32::MAX
+            ))
+            .bt());
+        }
+        let bytes = (len * dtype.size_in_bytes()).next_multiple_of(4) as u64;
+        let limit = self.kernels().caps.limits.max_storage_buffer_binding_size;
+        if bytes > limit {
+            return Err(Error::WebGpu(format!(
+                "{op}: a {dtype:?} tensor of {bytes} bytes was asked for; {} binds at most {limit} bytes at once: \
+                 use a smaller dtype or shape",
+                self.name()
+            ))
+            .bt());
+        }
+        let buffer = self.0.pool.get(bytes)?;
+        Ok(WebGpuStorage::new(buffer, len, dtype, self.clone()))
+    }
+
+    /// A grid of at least `invocations` invocations, `size` to a workgroup, folded where a dimension would be too long.
+    /// Kernels find their place with `flat()` and compare it with their count.
+    pub(super) fn grid(&self, invocations: usize, size: u32) -> [u32; 3] {
+        let groups = invocations.div_ceil(size as usize);
+        let limit = self
+            .kernels()
+            .caps
+            .limits
+            .max_compute_workgroups_per_dimension as usize;
+        let y = groups.div_ceil(limit).max(1);
+        [groups.div_ceil(y) as u32, y as u32, 1]
+    }
+
+    /// Puts one dispatch of a kernel into the queue, compiling it if this is its first use.
+    pub(super) fn launch<P: Params>(
+        &self,
+        key: Key,
+        shader: impl FnOnce() -> Shader,
+        bindings: &[Binding<'_>],
+        params: &P,
+        groups: [u32; 3],
+    ) -> Result<()> {
+        let pipeline = self.0.kernels.get(key, shader)?;
+        self.0
+            .queue
+            .dispatch(&pipeline, bindings, bytemuck::bytes_of(params), groups)
+    }
+
+    fn upload<T: WithDType>(&self, data: &[T]) -> Result<WebGpuStorage> {
+        let storage = self.alloc(data.len(), T::DTYPE, "upload")?;
+        // SAFETY: every dtype's type is plain bytes without padding.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data))
+        };
+        self.0.queue.upload(storage.buffer(), bytes)?;
+        Ok(storage)
+    }
+
+    /// Reserves `count` numbers of the random sequence; gives the seed and the first number's place.
+    pub(super) fn draw(&self, count: usize) -> (u64, u64) {
+        let first = self.0.drawn.fetch_add(count as u64, Ordering::Relaxed);
+        (self.0.seed.load(Ordering::Relaxed), first)
+    }
+}
+
+impl BackendDevice for WebGpuDevice {
+    type Storage = WebGpuStorage;
+
+    fn new(ordinal: usize) -> Result<Self> {
+        if cfg!(target_arch = "wasm32") {
+            return Err(Error::WebGpu(
+                "a browser's thread cannot wait for an adapter: use Device::new_webgpu_async".into(),
+            ));
+        }
+        pollster::block_on(Self::new_async(ordinal))
+    }
+
+    fn location(&self) -> DeviceLocation {
+        DeviceLocation::WebGpu {
+            gpu_id: self.0.ordinal,
+        }
+    }
+
+    fn same_device(&self, rhs: &Self) -> bool {
+        self.0.id == rhs.0.id
+    }
+
+    fn zeros_impl(&self, shape: &Shape, dtype: DType) -> Result<WebGpuStorage> {
+        let mut storage = self.alloc(shape.elem_count(), dtype, "zeros")?;
+        let zero = crate::scalar::Scalar::zero(dtype);
+        ops::fill::const_set(&mut storage, zero, &Layout::contiguous(shape))?;
+        Ok(storage)
+    }
+
+    unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<WebGpuStorage> {
+        self.alloc(shape.elem_count(), dtype, "alloc")
+    }
+
+    fn storage_from_slice<T: WithDType>(&self, data: &[T]) -> Result<WebGpuStorage> {
+        self.upload(data)
+    }
+
+    fn storage_from_cpu_storage(&self, storage: &CpuStorage) -> Result<WebGpuStorage> {
+        match storage {
+            CpuStorage::U8(data) => self.upload(data),
+            CpuStorage::U32(data) => self.upload(data),
+            CpuStorage::I32(data) => self.upload(data),
+            CpuStorage::I64(data) => self.upload(data),
+            CpuStorage::BF16(data) => self.upload(data),
+            CpuStorage::F16(data) => self.upload(data),
+            CpuStorage::F32(data) => self.upload(data),
+            other => {
+                let dtype = crate::backend::BackendStorage::dtype(other);
+                Err(self.unsupported("upload", dtype, "convert it on the CPU first"))
+            }
+        }
+    }
+
+    fn storage_from_cpu_storage_owned(&self, storage: CpuStorage) -> Result<WebGpuStorage> {
+        self.storage_from_cpu_storage(&storage)
+    }
+
+    fn rand_uniform(
+        &self,
+        shape: &Shape,
+        dtype: DType,
+        lo: f64,
+        up: f64,
+    ) -> Result<WebGpuStorage> {
+        ops::random::uniform(self, shape.elem_count(), dtype, lo, up)
+    }
+
+    fn rand_normal(
+        &self,
+        shape: &Shape,
+        dtype: DType,
+        mean: f64,
+        std: f64,
+    ) -> Result<WebGpuStorage> {
+        ops::random::normal(self, shape.elem_count(), dtype, mean, std)
+    }
+
+    fn set_seed(&self, seed: u64) -> Result<()> {
+        self.0.seed.store(seed, Ordering::Relaxed);
+        self.0.drawn.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn get_current_seed(&self) -> Result<u64> {
+        Ok(self.0.seed.load(Ordering::Relaxed))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.0.queue.synchronize()
+    }
+}

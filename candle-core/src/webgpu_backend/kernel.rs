@@ -1,0 +1,473 @@
+//! WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key.
+//!
+//! A shader is a prelude plus a body from `shaders/*.wgsl`. The prelude, written here, holds what depends on the call: the
+//! bindings with their accessors by dtype, the parameter struct, and constants. The body says what the kernel does, in terms
+//! of `lhs_at(i)`, `dst_put(word, lanes)`, `p.len` and named constants, and asserts what it expects of the constants.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use super::adapter::Caps;
+use super::queue::{MAX_BUFFERS, PARAM_BYTES};
+use crate::{DType, Error, Result};
+
+/// Parameters of a kernel: one struct, declared once, seen from Rust and from WGSL.
+pub(super) trait Params: bytemuck::Pod {
+    /// The struct's declaration in WGSL, under the name `Params`.
+    const WGSL: &'static str;
+}
+
+/// Shapes and strides in parameters: up to eight dimensions, the last one in the last place used.
+pub(super) type Dims = [u32; 8];
+
+/// Declares a parameter struct for both languages. Fields of type `Dims` must come first: WGSL aligns them to 16 bytes.
+macro_rules! params {
+    (@rust u32) => { u32 };
+    (@rust f32) => { f32 };
+    (@rust Dims) => { $crate::webgpu_backend::kernel::Dims };
+    (@wgsl u32) => { "u32" };
+    (@wgsl f32) => { "f32" };
+    (@wgsl Dims) => { "array<vec4<u32>, 2>" };
+    ($name:ident { $($field:ident: $ty:tt),* $(,)? }) => {
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+        pub(super) struct $name { $(pub(super) $field: params!(@rust $ty)),* }
+
+        impl $crate::webgpu_backend::kernel::Params for $name {
+            const WGSL: &'static str = concat!(
+                "struct Params {\n",
+                $("  ", stringify!($field), ": ", params!(@wgsl $ty), ",\n",)*
+                "}\n",
+            );
+        }
+    };
+}
+pub(super) use params;
+
+/// How a dtype is stored, and what kernels compute in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Elem {
+    F32,
+    F16,
+    BF16,
+    U32,
+    U8,
+    I32,
+    I64,
+}
+
+impl Elem {
+    /// The storage of `dtype`, or an error that names op, dtype and adapter.
+    pub(super) fn of(dtype: DType, op: &'static str, adapter: &str) -> Result<Self> {
+        Ok(match dtype {
+            DType::F32 => Self::F32,
+            DType::F16 => Self::F16,
+            DType::BF16 => Self::BF16,
+            DType::U32 => Self::U32,
+            DType::U8 => Self::U8,
+            DType::I32 => Self::I32,
+            DType::I64 => Self::I64,
+            _ => {
+                return Err(Error::UnsupportedOnDevice {
+                    op,
+                    dtype,
+                    device: format!("webgpu ({adapter})"),
+                    hint: "use f32, f16, bf16, u32, u8, i32 or i64, or move the tensor to the CPU"
+                        .into(),
+                }
+                .bt())
+            }
+        })
+    }
+
+    /// Elements in one stored word.
+    pub(super) fn lanes(self) -> u32 {
+        match self {
+            Self::F32 | Self::U32 | Self::I32 | Self::I64 => 1,
+            Self::F16 | Self::BF16 => 2,
+            Self::U8 => 4,
+        }
+    }
+
+    /// The type of one stored word.
+    fn word(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::I32 => "i32",
+            Self::I64 => "vec2<u32>",
+            Self::F16 | Self::BF16 | Self::U32 | Self::U8 => "u32",
+        }
+    }
+
+    /// The type that kernels compute in.
+    pub(super) fn arithmetic(self) -> &'static str {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => "f32",
+            Self::U32 | Self::U8 => "u32",
+            Self::I32 => "i32",
+            Self::I64 => "vec2<u32>",
+        }
+    }
+
+    pub(super) fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
+    /// WGSL for element `i` of the binding `name`.
+    fn read(self, name: &str) -> String {
+        match self {
+            Self::F32 | Self::U32 | Self::I32 | Self::I64 => format!("return {name}[i];"),
+            Self::F16 => format!(
+                "let pair = unpack2x16float({name}[i >> 1u]); return select(pair.x, pair.y, (i & 1u) == 1u);"
+            ),
+            Self::BF16 => format!(
+                "let pair = {name}[i >> 1u]; \
+                 return bitcast<f32>(select(pair << 16u, pair & 0xffff0000u, (i & 1u) == 1u));"
+            ),
+            Self::U8 => format!("return ({name}[i >> 2u] >> ((i & 3u) * 8u)) & 0xffu;"),
+        }
+    }
+
+    /// WGSL for the word that holds the lanes `v`.
+    fn pack(self) -> &'static str {
+        match self {
+            Self::F32 | Self::U32 | Self::I32 | Self::I64 => "v[0]",
+            Self::F16 => "pack_f16(v[0], v[1])",
+            Self::BF16 => "pack_bf16(v[0], v[1])",
+            Self::U8 => {
+                "(v[0] & 0xffu) | ((v[1] & 0xffu) << 8u) | ((v[2] & 0xffu) << 16u) | (v[3] << 24u)"
+            }
+        }
+    }
+}
+
+/// Names a pipeline: the kernel, and everything that its WGSL was specialised for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    kernel: &'static str,
+    variant: u128,
+    bits: u32,
+}
+
+impl Key {
+    pub(super) fn new(kernel: &'static str) -> Self {
+        Self {
+            kernel,
+            variant: 0,
+            bits: 0,
+        }
+    }
+
+    /// Adds a choice of `bits` bits.
+    pub(super) fn with(mut self, value: u32, bits: u32) -> Self {
+        debug_assert!(u64::from(value) < 1 << bits && self.bits + bits <= 128);
+        self.variant = self.variant << bits | u128::from(value);
+        self.bits += bits;
+        self
+    }
+
+    pub(super) fn elem(self, elem: Elem) -> Self {
+        self.with(elem as u32, 3)
+    }
+}
+
+/// WGSL under construction.
+pub(super) struct Shader {
+    text: String,
+    label: String,
+    bindings: Vec<wgpu::BufferBindingType>,
+}
+
+impl Shader {
+    pub(super) fn new(label: impl Into<String>) -> Self {
+        Self {
+            text: String::new(),
+            label: label.into(),
+            bindings: Vec::new(),
+        }
+    }
+
+    fn binding(&mut self, name: &str, word: &str, read_only: bool) {
+        let index = self.bindings.len();
+        assert!(index < MAX_BUFFERS, "kernels have at most {MAX_BUFFERS} buffers");
+        let access = if read_only { "read" } else { "read_write" };
+        let _ = writeln!(
+            self.text,
+            "@group(0) @binding({index}) var<storage, {access}> {name}: array<{word}>;"
+        );
+        self.bindings
+            .push(wgpu::BufferBindingType::Storage { read_only });
+    }
+
+    /// A tensor to read: `name_at(i)` gives element `i` as `name_t`.
+    pub(super) fn input(mut self, name: &str, elem: Elem) -> Self {
+        self.binding(name, elem.word(), true);
+        let (ty, read) = (elem.arithmetic(), elem.read(name));
+        let _ = writeln!(
+            self.text,
+            "alias {name}_t = {ty};\nfn {name}_at(i: u32) -> {ty} {{ {read} }}"
+        );
+        self
+    }
+
+    /// A tensor to read as words of another type than its dtype's own: for kernels that load many elements at once.
+    pub(super) fn input_words(mut self, name: &str, word: &str) -> Self {
+        self.binding(name, word, true);
+        self
+    }
+
+    /// A tensor to write: `name_put(word, lanes)` writes the `NAME_LANES` elements of a word; `name_at(i)` reads.
+    pub(super) fn output(mut self, name: &str, elem: Elem) -> Self {
+        self.binding(name, elem.word(), false);
+        let (ty, read, pack) = (elem.arithmetic(), elem.read(name), elem.pack());
+        let (upper, lanes) = (name.to_uppercase(), elem.lanes());
+        let _ = writeln!(
+            self.text,
+            "alias {name}_t = {ty};\nconst {upper}_LANES = {lanes}u;\n\
+             fn {name}_at(i: u32) -> {ty} {{ {read} }}\n\
+             fn {name}_put(word: u32, lanes: array<{ty}, {lanes}>) {{ var v = lanes; {name}[word] = {pack}; }}"
+        );
+        self
+    }
+
+    /// A tensor to write, as words of another type than its dtype's own.
+    pub(super) fn output_words(mut self, name: &str, word: &str) -> Self {
+        self.binding(name, word, false);
+        self
+    }
+
+    /// The status buffer, where a kernel reports an index that is out of range.
+    pub(super) fn status(mut self) -> Self {
+        self.binding("status", "atomic<u32>", false);
+        self
+    }
+
+    /// `name_offset(i)`: where element `i` of the shape `p.dims` is in the tensor `name`, by `p.name_stride` and
+    /// `p.name_offset`; for `rank` 0 the tensor is contiguous and strides are not looked at.
+    pub(super) fn strided(mut self, name: &str, rank: usize) -> Self {
+        let mut body = String::new();
+        if rank == 0 {
+            let _ = write!(body, "return p.{name}_offset + i;");
+        } else {
+            let _ = write!(body, "var rest = i; var at = p.{name}_offset;");
+            for dim in (0..rank).rev() {
+                let place = format!("[{}][{}]", dim / 4, dim % 4);
+                if dim == 0 {
+                    let _ = write!(body, " at += rest * p.{name}_stride{place};");
+                } else {
+                    let _ = write!(
+                        body,
+                        " at += (rest % p.dims{place}) * p.{name}_stride{place}; rest /= p.dims{place};"
+                    );
+                }
+            }
+            body.push_str(" return at;");
+        }
+        let _ = writeln!(self.text, "fn {name}_offset(i: u32) -> u32 {{ {body} }}");
+        self
+    }
+
+    /// A named constant.
+    pub(super) fn constant(mut self, name: &str, value: impl Into<Constant>) -> Self {
+        let value = match value.into() {
+            Constant::U32(v) => format!("{v}u"),
+            Constant::Bool(v) => v.to_string(),
+        };
+        let _ = writeln!(self.text, "const {name} = {value};");
+        self
+    }
+
+    /// Any WGSL.
+    pub(super) fn text(mut self, text: &str) -> Self {
+        self.text.push_str(text);
+        self.text.push('\n');
+        self
+    }
+
+    /// WGSL that must stand before everything else, such as `enable f16;`.
+    pub(super) fn directive(mut self, text: &str) -> Self {
+        self.text.insert_str(0, text);
+        self
+    }
+
+    /// The parameter struct as `p`, then the body. The prelude that all kernels share comes with it.
+    pub(super) fn body<P: Params>(mut self, body: &str) -> Self {
+        assert!(size_of::<P>() <= PARAM_BYTES);
+        let index = self.bindings.len();
+        self.text.push_str(P::WGSL);
+        let _ = writeln!(
+            self.text,
+            "@group(0) @binding({index}) var<uniform> p: Params;"
+        );
+        self.text.push_str(include_str!("shaders/prelude.wgsl"));
+        self.text.push_str(body);
+        self
+    }
+}
+
+/// A value that a shader is specialised for.
+pub(super) enum Constant {
+    U32(u32),
+    Bool(bool),
+}
+
+impl From<u32> for Constant {
+    fn from(value: u32) -> Self {
+        Self::U32(value)
+    }
+}
+
+impl From<bool> for Constant {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+/// A compiled kernel.
+pub(super) struct Pipeline {
+    pub(super) raw: wgpu::ComputePipeline,
+    pub(super) layout: wgpu::BindGroupLayout,
+    pub(super) id: u32,
+    pub(super) label: String,
+}
+
+/// The kernels of one device that were compiled so far.
+pub(super) struct Kernels {
+    device: wgpu::Device,
+    pub(super) caps: Caps,
+    checks: bool,
+    dump: Option<std::path::PathBuf>,
+    next_id: AtomicU32,
+    cache: RwLock<HashMap<Key, Arc<Pipeline>>>,
+}
+
+impl Kernels {
+    pub(super) fn new(device: wgpu::Device, caps: Caps) -> Self {
+        Self {
+            device,
+            caps,
+            checks: super::switch("CANDLE_WEBGPU_CHECKS").unwrap_or(cfg!(debug_assertions)),
+            dump: std::env::var_os("CANDLE_WEBGPU_DUMP_SHADERS").map(Into::into),
+            next_id: AtomicU32::new(0),
+            cache: RwLock::default(),
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.cache.read().len()
+    }
+
+    /// The pipeline named by `key`, built from `shader` if this is its first use.
+    pub(super) fn get(&self, key: Key, shader: impl FnOnce() -> Shader) -> Result<Arc<Pipeline>> {
+        if let Some(found) = self.cache.read().get(&key) {
+            return Ok(found.clone());
+        }
+        let pipeline = Arc::new(self.compile(shader())?);
+        Ok(self.cache.write().entry(key).or_insert(pipeline).clone())
+    }
+
+    fn compile(&self, shader: Shader) -> Result<Pipeline> {
+        let Shader {
+            text,
+            label,
+            bindings,
+        } = shader;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        if let Some(dir) = &self.dump {
+            let file: String = label
+                .chars()
+                .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+                .collect();
+            std::fs::create_dir_all(dir)?;
+            std::fs::write(dir.join(format!("{id:04}_{file}.wgsl")), &text)?;
+        }
+        tracing::debug!(kernel = label, id, "compiling");
+        // In a browser the scope's answer comes later than this function can wait for; there, the device's handler of
+        // uncaptured errors has it.
+        #[cfg(not(target_arch = "wasm32"))]
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let descriptor = wgpu::ShaderModuleDescriptor {
+            label: Some(&label),
+            source: wgpu::ShaderSource::Wgsl(text.as_str().into()),
+        };
+        let module = if self.checks {
+            self.device.create_shader_module(descriptor)
+        } else {
+            // SAFETY: the tests run every kernel with checks on; indexes that come from data are compared in the kernels.
+            unsafe {
+                self.device.create_shader_module_trusted(
+                    descriptor,
+                    wgpu::ShaderRuntimeChecks::unchecked(),
+                )
+            }
+        };
+        let mut entries: Vec<_> = bindings
+            .iter()
+            .map(|ty| (*ty, false))
+            .chain([(wgpu::BufferBindingType::Uniform, true)])
+            .enumerate()
+            .map(|(binding, (ty, has_dynamic_offset))| wgpu::BindGroupLayoutEntry {
+                binding: binding as u32,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer {
+                    ty,
+                    has_dynamic_offset,
+                    min_binding_size: None,
+                },
+                count: None,
+            })
+            .collect();
+        if let Some(wgpu::BindGroupLayoutEntry {
+            ty: wgpu::BindingType::Buffer {
+                min_binding_size, ..
+            },
+            ..
+        }) = entries.last_mut()
+        {
+            *min_binding_size = std::num::NonZeroU64::new(PARAM_BYTES as u64);
+        }
+        let layout = self
+            .device
+            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                label: Some(&label),
+                entries: &entries,
+            });
+        let pipeline_layout = self
+            .device
+            .create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: Some(&label),
+                bind_group_layouts: &[Some(&layout)],
+                immediate_size: 0,
+            });
+        let raw = self
+            .device
+            .create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(&label),
+                layout: Some(&pipeline_layout),
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: wgpu::PipelineCompilationOptions {
+                    zero_initialize_workgroup_memory: false,
+                    ..Default::default()
+                },
+                cache: None,
+            });
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Some(err) = pollster::block_on(scope.pop()) {
+            return Err(Error::WebGpu(format!(
+                "kernel {label} does not compile on this adapter: {err}"
+            ))
+            .bt());
+        }
+        Ok(Pipeline {
+            raw,
+            layout,
+            id,
+            label,
+        })
+    }
+}

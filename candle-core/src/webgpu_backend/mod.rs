@@ -1,0 +1,56 @@
+//! Tensors on any GPU that speaks WebGPU: Vulkan, Metal and DX12 natively, the browser's own in a tab.
+//!
+//! # Five rooms, each knowing only the ones below it
+//! - `ops/` and `shaders/`: from layouts to dispatches. Which kernel, how many workgroups, which parameters; nothing else.
+//! - `queue.rs`: the ordered list of dispatches that were not submitted yet.
+//! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key.
+//! - `pool.rs`: buffers, reused by size class.
+//! - `adapter.rs`: which adapter, its features and limits, or the reason why there is none.
+//!
+//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
+//!
+//! # When it waits
+//! Ops only append to the queue. It is submitted in parts while it grows, and the host waits in two places: when results
+//! are read back ([`WebGpuStorage`]'s `to_cpu_storage`, the asynchronous readers of `Tensor`) and in `synchronize`.
+//!
+//! # Dtypes
+//! | dtype | stored as | arithmetic in |
+//! |---|---|---|
+//! | f32, u32, i32 | itself | itself |
+//! | f16 | two to a u32 | f32, rounded to nearest even |
+//! | bf16 | two to a u32 | f32, rounded to nearest even |
+//! | u8 | four to a u32 | u32, wrapped |
+//! | i64 | a pair of u32 | pairs of u32 |
+//!
+//! Others give [`Error::UnsupportedOnDevice`](crate::Error::UnsupportedOnDevice). Nothing needs an optional feature of the
+//! adapter: subgroups and cooperative matrices are used where they are there and only make things faster. A kernel that
+//! writes a packed dtype writes whole words, one invocation a word, so there are neither races nor atomics.
+//!
+//! # Environment
+//! - `CANDLE_WEBGPU_ADAPTER=TEXT`: use only adapters whose name contains TEXT.
+//! - `CANDLE_WEBGPU_LIMITS=browser`: ask for no more than every browser gives: no f16, no subgroups, default limits.
+//! - `CANDLE_WEBGPU_CHECKS=1` (or `0`): bounds checks in shaders; by default on in debug builds and off in release builds.
+//! - `CANDLE_WEBGPU_LOG=1`: each dispatch on stderr, with kernel, grid and buffers.
+//! - `CANDLE_WEBGPU_DUMP_SHADERS=DIR`: the WGSL of each pipeline that is made.
+
+mod adapter;
+mod device;
+mod kernel;
+pub mod ops;
+mod pool;
+mod profile;
+mod queue;
+mod storage;
+
+pub use adapter::{adapters, AdapterReport};
+pub use device::{Stats, WebGpuDevice};
+pub use profile::KernelTime;
+pub use queue::PendingRead;
+pub use storage::WebGpuStorage;
+
+/// Whether an environment switch is set: to anything but nothing and `0`.
+fn switch(name: &str) -> Option<bool> {
+    std::env::var(name)
+        .ok()
+        .map(|value| !matches!(value.as_str(), "" | "0"))
+}

@@ -1,0 +1,90 @@
+//! Rows copied from one storage into another: concatenation, and appending to a cache.
+
+use super::{bind, index, WORKGROUP};
+use crate::backend::BackendStorage;
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::Result;
+
+params!(CopyParams {
+    d1: u32,
+    d2: u32,
+    src_stride: u32,
+    dst_stride: u32,
+    src_offset: u32,
+    dst_offset: u32,
+    words: u32,
+});
+
+/// `d1` rows of `d2` elements. Strides from row to row and offsets are in elements.
+pub(in super::super) struct Rows {
+    pub(in super::super) d1: usize,
+    pub(in super::super) d2: usize,
+    pub(in super::super) src_stride: usize,
+    pub(in super::super) dst_stride: usize,
+    pub(in super::super) src_offset: usize,
+    pub(in super::super) dst_offset: usize,
+}
+
+/// Copies rows; elements of `dst` between and around them stay.
+pub(in super::super) fn copy2d(
+    src: &WebGpuStorage,
+    dst: &WebGpuStorage,
+    mut rows: Rows,
+) -> Result<()> {
+    const OP: &str = "copy2d";
+    let device = dst.device().clone();
+    let mut elem = device.elem(dst.dtype(), OP)?;
+    if rows.d1 == 0 || rows.d2 == 0 {
+        return Ok(());
+    }
+    // Rows without a gap, a single one among them, are one row.
+    if rows.d1 == 1 || (rows.src_stride == rows.d2 && rows.dst_stride == rows.d2) {
+        rows.d2 *= rows.d1;
+        rows.d1 = 1;
+        rows.src_stride = rows.d2;
+        rows.dst_stride = rows.d2;
+    }
+    let in_words = |place: usize| place.is_multiple_of(elem.lanes() as usize);
+    let whole = in_words(rows.d2) && in_words(rows.dst_stride) && in_words(rows.dst_offset);
+    if whole && in_words(rows.src_stride) && in_words(rows.src_offset) && elem != Elem::I64 {
+        // Whole words to whole words: no need to look into them.
+        let lanes = elem.lanes() as usize;
+        rows.d2 /= lanes;
+        rows.src_stride /= lanes;
+        rows.dst_stride /= lanes;
+        rows.src_offset /= lanes;
+        rows.dst_offset /= lanes;
+        elem = Elem::U32;
+    }
+    let lanes = elem.lanes() as usize;
+    let words = if whole {
+        rows.d1 * rows.d2 / lanes
+    } else {
+        let span = (rows.d1 - 1) * rows.dst_stride + rows.d2;
+        (rows.dst_offset % lanes + span).div_ceil(lanes)
+    };
+    let key = Key::new(OP).elem(elem).with(whole.into(), 1);
+    device.launch(
+        key,
+        || {
+            Shader::new(format!("{OP} {elem:?} whole:{whole}"))
+                .input("src", elem)
+                .output("dst", elem)
+                .constant("WG", WORKGROUP)
+                .constant("WHOLE", whole)
+                .body::<CopyParams>(include_str!("../shaders/copy2d.wgsl"))
+        },
+        &[bind(src), bind(dst)],
+        &CopyParams {
+            d1: index(rows.d1)?,
+            d2: index(rows.d2)?,
+            src_stride: index(rows.src_stride)?,
+            dst_stride: index(rows.dst_stride)?,
+            src_offset: index(rows.src_offset)?,
+            dst_offset: index(rows.dst_offset)?,
+            words: index(words)?,
+        },
+        device.grid(words, WORKGROUP),
+    )
+}

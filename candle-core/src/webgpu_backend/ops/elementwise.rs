@@ -1,0 +1,432 @@
+//! Elementwise ops: one argument (functions, casts, copies), two (arithmetic, comparison), and `where`.
+
+use super::{bind, index, Views, WORKGROUP};
+use crate::backend::BackendStorage;
+use crate::op::CmpOp;
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{DType, Layout, Result};
+
+params!(MapParams {
+    dims: Dims,
+    src_stride: Dims,
+    src_offset: u32,
+    dst_offset: u32,
+    len: u32,
+    a: u32,
+    b: u32,
+});
+
+params!(ZipParams {
+    dims: Dims,
+    lhs_stride: Dims,
+    rhs_stride: Dims,
+    lhs_offset: u32,
+    rhs_offset: u32,
+    len: u32,
+});
+
+params!(WhereParams {
+    dims: Dims,
+    cond_stride: Dims,
+    lhs_stride: Dims,
+    rhs_stride: Dims,
+    cond_offset: u32,
+    lhs_offset: u32,
+    rhs_offset: u32,
+    len: u32,
+});
+
+/// Functions of one argument; a kernel's `f(x)` is `f_NAME(x)` of `shaders/unary_*.wgsl`. The list's order is the key's.
+const UNARY: [&str; 25] = [
+    "id", "affine", "powf", "elu", "abs", "neg", "recip", "sqr", "sqrt", "exp", "log", "sin", "cos",
+    "tanh", "erf", "gelu", "gelu_erf", "relu", "silu", "ceil", "floor", "round", "sign", "sigmoid",
+    "cast",
+];
+/// Those that integers have too.
+const UNARY_INT: [&str; 11] = [
+    "id", "affine", "abs", "neg", "sqr", "relu", "ceil", "floor", "round", "sign", "cast",
+];
+
+const BINARY: [&str; 13] = [
+    "add", "sub", "mul", "div", "minimum", "maximum", "silu_mul", "eq", "ne", "lt", "le", "gt", "ge",
+];
+
+fn place(list: &[&str], name: &str) -> Option<u32> {
+    list.iter().position(|n| *n == name).map(|i| i as u32)
+}
+
+/// The WGSL functions for a type of arithmetic.
+pub(super) fn functions(elem: Elem) -> &'static str {
+    match elem {
+        Elem::F32 | Elem::F16 | Elem::BF16 => include_str!("../shaders/functions_float.wgsl"),
+        Elem::U32 | Elem::U8 => include_str!("../shaders/functions_uint.wgsl"),
+        Elem::I32 => include_str!("../shaders/functions_int.wgsl"),
+        Elem::I64 => include_str!("../shaders/functions_int64.wgsl"),
+    }
+}
+
+/// The WGSL functions of one argument that take parameters.
+fn parametrised(elem: Elem) -> &'static str {
+    match elem {
+        Elem::F32 | Elem::F16 | Elem::BF16 => include_str!("../shaders/map_float.wgsl"),
+        Elem::U32 | Elem::U8 => "fn f_affine(x: u32) -> u32 { return x * p.a + p.b; }",
+        Elem::I32 => {
+            "fn f_affine(x: i32) -> i32 { return x * bitcast<i32>(p.a) + bitcast<i32>(p.b); }"
+        }
+        Elem::I64 => {
+            "fn wide(x: u32) -> vec2<u32> { return vec2<u32>(x, select(0u, 0xffffffffu, (x >> 31u) == 1u)); }\n\
+             fn f_affine(x: vec2<u32>) -> vec2<u32> { return f_add(f_mul(x, wide(p.a)), wide(p.b)); }"
+        }
+    }
+}
+
+/// Where a one-argument kernel writes.
+struct Target<'a> {
+    dst: &'a WebGpuStorage,
+    offset: usize,
+    /// Whether elements before and after the written range must stay.
+    inside: bool,
+}
+
+/// `dst[offset..] = f(src)`, with up to two parameters of `f`.
+fn map(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    name: &'static str,
+    params: [u32; 2],
+    target: Target<'_>,
+) -> Result<()> {
+    let device = src.device();
+    let views = Views::new([layout])?;
+    if views.len == 0 {
+        return Ok(());
+    }
+    let from = device.elem(src.dtype(), name)?;
+    let to = device.elem(target.dst.dtype(), name)?;
+    let Some(function) = place(&UNARY, name) else {
+        return Err(device.unsupported(name, src.dtype(), "there is no WGSL for this function"));
+    };
+    if !from.is_float() && place(&UNARY_INT, name).is_none() {
+        return Err(device.unsupported(name, src.dtype(), "convert to a float dtype first"));
+    }
+    let lanes = to.lanes() as usize;
+    let first = target.offset / lanes;
+    let last = (target.offset + views.len as usize).div_ceil(lanes);
+    let whole = target.offset.is_multiple_of(lanes) && (views.len as usize).is_multiple_of(lanes);
+    let keep = target.inside && !whole;
+    let key = Key::new("map")
+        .with(function, 5)
+        .elem(from)
+        .elem(to)
+        .with(views.rank as u32, 4)
+        .with(keep.into(), 1);
+    device.launch(
+        key,
+        || {
+            let f = match name {
+                "cast" => cast(from, to),
+                _ => format!("fn f(x: src_t) -> dst_t {{ return f_{name}(x); }}"),
+            };
+            Shader::new(format!("{name} {from:?}->{to:?} rank{}", views.rank))
+                .input("src", from)
+                .output("dst", to)
+                .strided("src", views.rank)
+                .constant("WG", WORKGROUP)
+                .constant("KEEP", keep)
+                .text("alias T = src_t;")
+                .text(functions(from))
+                .text(parametrised(from))
+                .text(&f)
+                .body::<MapParams>(include_str!("../shaders/map.wgsl"))
+        },
+        &[bind(src), bind(target.dst)],
+        &MapParams {
+            dims: views.dims,
+            src_stride: views.strides[0],
+            src_offset: views.offsets[0],
+            dst_offset: index(target.offset)?,
+            len: views.len,
+            a: params[0],
+            b: params[1],
+        },
+        device.grid(last - first, WORKGROUP),
+    )
+}
+
+/// The conversion of one element: Rust's `as`, which saturates and takes NaN to 0.
+fn cast(from: Elem, to: Elem) -> String {
+    use Elem::*;
+    // To u8 from something wider: the low byte from integers, saturated from floats.
+    let expression = match (from, to) {
+        (F32 | F16 | BF16, F32 | F16 | BF16) => "x",
+        (F32 | F16 | BF16, U32) => "float_to_u32(x)",
+        (F32 | F16 | BF16, U8) => "u32(clamp(select(x, 0.0, is_nan(x)), 0.0, 255.0))",
+        (F32 | F16 | BF16, I32) => "float_to_i32(x)",
+        (F32 | F16 | BF16, I64) => "float_to_i64(x)",
+        (U32 | U8, F32 | F16 | BF16) | (I32, F32 | F16 | BF16) => "f32(x)",
+        (U32 | U8, U32 | U8) => "x",
+        (U32 | U8, I32) => "bitcast<i32>(x)",
+        (U32 | U8, I64) => "vec2<u32>(x, 0u)",
+        (I32, U32 | U8) => "bitcast<u32>(x)",
+        (I32, I32) => "x",
+        (I32, I64) => "vec2<u32>(bitcast<u32>(x), bitcast<u32>(x >> 31u))",
+        (I64, F32 | F16 | BF16) => "i64_to_float(x)",
+        (I64, U32 | U8) => "x.x",
+        (I64, I32) => "bitcast<i32>(x.x)",
+        (I64, I64) => "x",
+    };
+    format!("fn f(x: src_t) -> dst_t {{ return {expression}; }}")
+}
+
+fn mapped(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    name: &'static str,
+    params: [u32; 2],
+    dtype: DType,
+) -> Result<WebGpuStorage> {
+    let dst = src
+        .device()
+        .alloc(layout.shape().elem_count(), dtype, name)?;
+    let target = Target {
+        dst: &dst,
+        offset: 0,
+        inside: false,
+    };
+    map(src, layout, name, params, target)?;
+    Ok(dst)
+}
+
+pub(in super::super) fn unary(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    name: &'static str,
+) -> Result<WebGpuStorage> {
+    mapped(src, layout, name, [0; 2], src.dtype())
+}
+
+pub(in super::super) fn copy(src: &WebGpuStorage, layout: &Layout) -> Result<WebGpuStorage> {
+    unary(src, layout, "id")
+}
+
+/// A scalar parameter as the bits that kernels of `dtype` expect.
+fn scalar_bits(value: f64, dtype: DType) -> u32 {
+    match dtype {
+        DType::U8 => u32::from(value as u8),
+        DType::U32 => value as u32,
+        DType::I32 => value as i32 as u32,
+        DType::I64 => value as i64 as u32,
+        // A 16-bit tensor computes with the parameter rounded to its own dtype, as on the CPU.
+        DType::F16 => half::f16::from_f64(value).to_f32().to_bits(),
+        DType::BF16 => half::bf16::from_f64(value).to_f32().to_bits(),
+        _ => (value as f32).to_bits(),
+    }
+}
+
+pub(in super::super) fn affine(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    mul: f64,
+    add: f64,
+) -> Result<WebGpuStorage> {
+    let dtype = src.dtype();
+    let fits = |v: f64| v as i64 == i64::from(v as i32);
+    if dtype == DType::I64 && !(fits(mul) && fits(add)) {
+        return Err(src.device().unsupported(
+            "affine",
+            dtype,
+            "factors of i64 tensors must fit an i32 here",
+        ));
+    }
+    let params = [scalar_bits(mul, dtype), scalar_bits(add, dtype)];
+    mapped(src, layout, "affine", params, dtype)
+}
+
+pub(in super::super) fn powf(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    exponent: f64,
+) -> Result<WebGpuStorage> {
+    let params = [scalar_bits(exponent, DType::F32), 0];
+    mapped(src, layout, "powf", params, src.dtype())
+}
+
+pub(in super::super) fn elu(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    alpha: f64,
+) -> Result<WebGpuStorage> {
+    let params = [scalar_bits(alpha, DType::F32), 0];
+    mapped(src, layout, "elu", params, src.dtype())
+}
+
+pub(in super::super) fn to_dtype(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    dtype: DType,
+) -> Result<WebGpuStorage> {
+    mapped(src, layout, "cast", [0; 2], dtype)
+}
+
+pub(in super::super) fn copy_strided_src(
+    src: &WebGpuStorage,
+    dst: &WebGpuStorage,
+    dst_offset: usize,
+    layout: &Layout,
+) -> Result<()> {
+    let target = Target {
+        dst,
+        offset: dst_offset,
+        inside: true,
+    };
+    map(src, layout, "id", [0; 2], target)
+}
+
+/// `f(lhs, rhs)` for two tensors of one shape and dtype.
+fn zip(
+    lhs: &WebGpuStorage,
+    rhs: &WebGpuStorage,
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+    name: &'static str,
+    dtype: DType,
+) -> Result<WebGpuStorage> {
+    let device = lhs.device();
+    let views = Views::new([lhs_l, rhs_l])?;
+    let from = device.elem(lhs.dtype(), name)?;
+    let to = device.elem(dtype, name)?;
+    let dst = device.alloc(views.len as usize, dtype, name)?;
+    if views.len == 0 {
+        return Ok(dst);
+    }
+    let Some(function) = place(&BINARY, name) else {
+        return Err(device.unsupported(name, lhs.dtype(), "there is no WGSL for this function"));
+    };
+    if name == "silu_mul" && !from.is_float() {
+        return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));
+    }
+    let key = Key::new("zip")
+        .with(function, 4)
+        .elem(from)
+        .with(views.rank as u32, 4);
+    device.launch(
+        key,
+        || {
+            Shader::new(format!("{name} {from:?} rank{}", views.rank))
+                .input("lhs", from)
+                .input("rhs", from)
+                .output("dst", to)
+                .strided("lhs", views.rank)
+                .strided("rhs", views.rank)
+                .constant("WG", WORKGROUP)
+                .text("alias T = lhs_t;")
+                .text(functions(from))
+                .text(&format!(
+                    "fn f(a: T, b: T) -> dst_t {{ return f_{name}(a, b); }}"
+                ))
+                .body::<ZipParams>(include_str!("../shaders/zip.wgsl"))
+        },
+        &[bind(lhs), bind(rhs), bind(&dst)],
+        &ZipParams {
+            dims: views.dims,
+            lhs_stride: views.strides[0],
+            rhs_stride: views.strides[1],
+            lhs_offset: views.offsets[0],
+            rhs_offset: views.offsets[1],
+            len: views.len,
+        },
+        device.grid(views.len.div_ceil(to.lanes()) as usize, WORKGROUP),
+    )?;
+    Ok(dst)
+}
+
+pub(in super::super) fn binary(
+    lhs: &WebGpuStorage,
+    rhs: &WebGpuStorage,
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+    name: &'static str,
+) -> Result<WebGpuStorage> {
+    zip(lhs, rhs, lhs_l, rhs_l, name, lhs.dtype())
+}
+
+pub(in super::super) fn cmp(
+    lhs: &WebGpuStorage,
+    op: CmpOp,
+    rhs: &WebGpuStorage,
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+) -> Result<WebGpuStorage> {
+    let name = match op {
+        CmpOp::Eq => "eq",
+        CmpOp::Ne => "ne",
+        CmpOp::Lt => "lt",
+        CmpOp::Le => "le",
+        CmpOp::Gt => "gt",
+        CmpOp::Ge => "ge",
+    };
+    zip(lhs, rhs, lhs_l, rhs_l, name, DType::U8)
+}
+
+pub(in super::super) fn where_cond(
+    cond: &WebGpuStorage,
+    cond_l: &Layout,
+    on_true: &WebGpuStorage,
+    on_true_l: &Layout,
+    on_false: &WebGpuStorage,
+    on_false_l: &Layout,
+) -> Result<WebGpuStorage> {
+    const OP: &str = "where";
+    let device = cond.device();
+    let views = Views::new([cond_l, on_true_l, on_false_l])?;
+    let test = device.elem(cond.dtype(), OP)?;
+    let nonzero = match test {
+        Elem::U8 | Elem::U32 => "x != 0u",
+        Elem::I32 => "x != 0",
+        Elem::I64 => "(x.x | x.y) != 0u",
+        _ => {
+            return Err(device.unsupported(OP, cond.dtype(), "the condition must be an integer"));
+        }
+    };
+    let elem = device.elem(on_true.dtype(), OP)?;
+    let dst = device.alloc(views.len as usize, on_true.dtype(), OP)?;
+    if views.len == 0 {
+        return Ok(dst);
+    }
+    let key = Key::new(OP)
+        .elem(test)
+        .elem(elem)
+        .with(views.rank as u32, 4);
+    device.launch(
+        key,
+        || {
+            Shader::new(format!("where {test:?} {elem:?} rank{}", views.rank))
+                .input("cond", test)
+                .input("lhs", elem)
+                .input("rhs", elem)
+                .output("dst", elem)
+                .strided("cond", views.rank)
+                .strided("lhs", views.rank)
+                .strided("rhs", views.rank)
+                .constant("WG", WORKGROUP)
+                .text(&format!(
+                    "fn holds(x: cond_t) -> bool {{ return {nonzero}; }}"
+                ))
+                .body::<WhereParams>(include_str!("../shaders/where.wgsl"))
+        },
+        &[bind(cond), bind(on_true), bind(on_false), bind(&dst)],
+        &WhereParams {
+            dims: views.dims,
+            cond_stride: views.strides[0],
+            lhs_stride: views.strides[1],
+            rhs_stride: views.strides[2],
+            cond_offset: views.offsets[0],
+            lhs_offset: views.offsets[1],
+            rhs_offset: views.offsets[2],
+            len: views.len,
+        },
+        device.grid(views.len.div_ceil(elem.lanes()) as usize, WORKGROUP),
+    )?;
+    Ok(dst)
+}

@@ -1,0 +1,112 @@
+//! Ops of candle-nn that do in one or two dispatches what would take many: norms, softmax, rotary embedding, gated
+//! activation, attention. Each has a twin made of plain ops in candle-nn, which says what it computes.
+
+mod attention;
+mod norm;
+mod rope;
+mod softmax;
+
+pub use attention::{sdpa, SdpaParams};
+pub use norm::{add_rms_norm, layer_norm, rms_norm};
+pub use rope::{rope, RopeKind};
+pub use softmax::softmax_last_dim;
+
+use super::{index, Views};
+use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
+use crate::{DType, Error, Layout, Result, Shape};
+
+/// `silu(gate) * up`, elementwise over two tensors of one shape; the result is contiguous.
+pub fn silu_mul(
+    gate: &WebGpuStorage,
+    gate_l: &Layout,
+    up: &WebGpuStorage,
+    up_l: &Layout,
+) -> Result<WebGpuStorage> {
+    super::elementwise::binary(gate, up, gate_l, up_l, "silu_mul")
+}
+
+/// `N` tensors of one shape as rows of their last dimension, for kernels that give a workgroup to a row.
+struct Rows<const N: usize> {
+    /// The rows' starts: the layouts without their last dimension.
+    starts: Views<N>,
+    /// Elements in a row.
+    len: usize,
+    /// The steps from one element of a row to the next.
+    steps: [u32; N],
+}
+
+impl<const N: usize> Rows<N> {
+    fn new(layouts: [&Layout; N], op: &'static str) -> Result<Self> {
+        let Some((len, shape)) = layouts[0].dims().split_last() else {
+            return Err(Error::Msg(format!("{op} needs a last dimension, got a scalar")).bt());
+        };
+        let rank = shape.len();
+        let starts = layouts.map(|l| {
+            let stride = l.stride()[..rank].to_vec();
+            Layout::new(Shape::from(&l.dims()[..rank]), stride, l.start_offset())
+        });
+        let mut steps = [0; N];
+        for (step, layout) in steps.iter_mut().zip(layouts) {
+            *step = index(layout.stride()[rank])?;
+        }
+        Ok(Self {
+            starts: Views::new(starts.each_ref())?,
+            len: *len,
+            steps,
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.starts.len as usize
+    }
+
+    /// Invocations that share a row: few for short rows, so that they are not idle.
+    fn workgroup(&self) -> u32 {
+        if self.len >= 1024 {
+            256
+        } else {
+            64
+        }
+    }
+
+    /// The dtype to write rows in: where an odd row would end within a word of a packed dtype, f32, to be converted.
+    fn out(&self, dtype: DType, elem: Elem) -> (DType, Elem) {
+        if self.len.is_multiple_of(elem.lanes() as usize) {
+            (dtype, elem)
+        } else {
+            (DType::F32, Elem::F32)
+        }
+    }
+}
+
+/// An error unless `dtype` is a float that kernels compute with.
+fn float_elem(device: &WebGpuDevice, dtype: DType, op: &'static str) -> Result<Elem> {
+    let elem = device.elem(dtype, op)?;
+    if !elem.is_float() {
+        return Err(device.unsupported(op, dtype, "use f32, f16 or bf16"));
+    }
+    Ok(elem)
+}
+
+/// Converts a result that was made in f32 only because of its row length.
+fn finish(dst: WebGpuStorage, dtype: DType) -> Result<WebGpuStorage> {
+    use crate::backend::BackendStorage;
+    if dst.dtype() == dtype {
+        return Ok(dst);
+    }
+    super::elementwise::to_dtype(&dst, &Layout::contiguous(dst.len()), dtype)
+}
+
+impl Shader {
+    /// Sums and maxima over a workgroup of `size` invocations, `count` sums at once.
+    pub(super) fn reduction(self, device: &WebGpuDevice, size: u32, count: u32) -> Self {
+        let shader = self.constant("WG", size).constant("COUNT", count);
+        match device.kernels().caps.subgroup {
+            Some(subgroup) => shader
+                .constant("SUBGROUP", subgroup)
+                .text(include_str!("../../shaders/sum_subgroup.wgsl")),
+            None => shader.text(include_str!("../../shaders/sum_workgroup.wgsl")),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! From layouts to dispatches: which kernel, how many workgroups, which parameters. One file an op family, with its shader
+//! of the same name in `shaders/`.
+
+pub(super) mod copy2d;
+pub(super) mod elementwise;
+pub(super) mod fill;
+pub mod fused;
+pub(super) mod indexing;
+pub(super) mod matmul;
+pub(super) mod random;
+pub(super) mod reduce;
+
+use super::kernel::Dims;
+use super::queue::Binding;
+use super::storage::WebGpuStorage;
+use crate::{Error, Layout, Result};
+
+/// Invocations in a workgroup of the kernels without a reason for another number.
+const WORKGROUP: u32 = 256;
+
+/// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
+pub(super) const INDEX_OPS: [&str; 5] = [
+    "gather",
+    "scatter",
+    "scatter-add",
+    "index-select",
+    "index-add",
+];
+
+/// `N` operands of one shape, in as few dimensions as their strides allow.
+///
+/// Dimensions of size 1 are dropped, and neighbours that every operand walks as one are merged, so that most layouts end as
+/// one dimension.
+#[derive(Debug, Clone, Copy)]
+struct Views<const N: usize> {
+    /// The number of elements.
+    len: u32,
+    /// Dimensions used; 0 if every operand is contiguous.
+    rank: usize,
+    dims: Dims,
+    strides: [Dims; N],
+    offsets: [u32; N],
+}
+
+impl<const N: usize> Views<N> {
+    /// # Errors
+    /// More than eight dimensions that cannot be merged, or places past what u32 counts.
+    fn new(layouts: [&Layout; N]) -> Result<Self> {
+        let shape = layouts[0].dims();
+        debug_assert!(layouts.iter().all(|l| l.dims() == shape));
+        let mut dims: Vec<usize> = Vec::with_capacity(shape.len());
+        let mut strides: [Vec<usize>; N] = std::array::from_fn(|_| Vec::with_capacity(shape.len()));
+        for (axis, &size) in shape.iter().enumerate() {
+            if size == 1 {
+                continue;
+            }
+            let merges = !dims.is_empty()
+                && (0..N).all(|n| {
+                    strides[n].last().copied() == Some(layouts[n].stride()[axis] * size)
+                });
+            if merges {
+                *dims.last_mut().expect("not empty") *= size;
+                for n in 0..N {
+                    *strides[n].last_mut().expect("not empty") = layouts[n].stride()[axis];
+                }
+            } else {
+                dims.push(size);
+                for n in 0..N {
+                    strides[n].push(layouts[n].stride()[axis]);
+                }
+            }
+        }
+        if dims.len() > 8 {
+            return Err(Error::WebGpu(format!(
+                "a layout of shape {shape:?} has {} dimensions that cannot be merged, kernels take at most 8: \
+                 call contiguous() on a part of it first",
+                dims.len()
+            ))
+            .bt());
+        }
+        let contiguous = match dims.len() {
+            0 => true,
+            1 => strides.iter().all(|s| s[0] == 1),
+            _ => false,
+        };
+        let mut views = Self {
+            len: index(shape.iter().product())?,
+            rank: if contiguous { 0 } else { dims.len() },
+            dims: [1; 8],
+            strides: [[0; 8]; N],
+            offsets: [0; N],
+        };
+        for (axis, size) in dims.iter().enumerate() {
+            views.dims[axis] = index(*size)?;
+            for n in 0..N {
+                views.strides[n][axis] = index(strides[n][axis])?;
+            }
+        }
+        for n in 0..N {
+            views.offsets[n] = index(layouts[n].start_offset())?;
+        }
+        Ok(views)
+    }
+}
+
+/// A count or place as kernels take it.
+fn index(value: usize) -> Result<u32> {
+    u32::try_from(value).map_err(|_| {
+        Error::WebGpu(format!(
+            "a tensor reaches to element {value}, the WebGPU backend counts to {}",
+            u32::MAX
+        ))
+        .bt()
+    })
+}
+
+/// A storage as a kernel's binding.
+fn bind(storage: &WebGpuStorage) -> Binding<'_> {
+    storage.buffer().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Views;
+    use crate::{Layout, Shape};
+
+    fn layout(dims: &[usize], stride: &[usize], offset: usize) -> Layout {
+        Layout::new(Shape::from(dims), stride.to_vec(), offset)
+    }
+
+    #[test]
+    fn contiguous_layouts_merge_to_nothing() {
+        let plain = layout(&[2, 1, 3, 4], &[12, 12, 4, 1], 5);
+        let views = Views::new([&plain, &plain]).unwrap();
+        assert_eq!((views.rank, views.len, views.offsets), (0, 24, [5, 5]));
+    }
+
+    #[test]
+    fn dimensions_merge_only_where_all_operands_agree() {
+        let plain = layout(&[2, 3, 4], &[12, 4, 1], 0);
+        let broadcast = layout(&[2, 3, 4], &[0, 0, 1], 0);
+        let views = Views::new([&plain, &broadcast]).unwrap();
+        assert_eq!(views.rank, 2);
+        assert_eq!(&views.dims[..2], &[6, 4]);
+        assert_eq!(&views.strides[0][..2], &[4, 1]);
+        assert_eq!(&views.strides[1][..2], &[0, 1]);
+        let transposed = layout(&[4, 3], &[1, 4], 0);
+        assert_eq!(Views::new([&transposed]).unwrap().rank, 2);
+    }
+}

@@ -1,0 +1,531 @@
+//! The ordered list of dispatches that were not submitted yet, and the two ways to wait for it.
+//!
+//! Ops append; nothing above this room touches an encoder. The list is submitted when it is long (the GPU starts while the
+//! host still encodes), at a readback, at `synchronize`, and before an upload into a buffer that the list may still read.
+//! All dispatches of a submission share one compute pass and one write of parameters; bind groups are cached by the buffers
+//! in them, which the pool hands out in the same order step after step.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::kernel::Pipeline;
+use super::pool::Buffer;
+use super::profile::Profile;
+use crate::{Error, Result};
+
+/// The most storage buffers that a kernel binds; what every browser gives.
+pub(super) const MAX_BUFFERS: usize = 8;
+/// Bytes of parameters that one dispatch may have: a dynamic offset's default alignment.
+pub(super) const PARAM_BYTES: usize = 256;
+/// Dispatches in a submission. The first after a wait is shorter, so that an idle GPU starts early.
+const BATCH: usize = 48;
+const FIRST_BATCH: usize = 16;
+/// Bind groups kept; past it the cache starts over.
+const MAX_BIND_GROUPS: usize = 4096;
+/// Uploads are cut into pieces of this size, because each waits in a staging buffer of its own size.
+const UPLOAD_BYTES: usize = 32 << 20;
+/// How long a readback polls before it lets the operating system wake it: a wake-up costs some 30 us.
+const SPIN: Duration = Duration::from_millis(2);
+/// Words in the status buffer: kernel number plus one, the index, the size.
+const STATUS_BYTES: u64 = 16;
+
+/// What has gone wrong on the device, as its callbacks report it.
+#[derive(Debug, Default)]
+pub(super) struct Health {
+    failed: AtomicBool,
+    reason: Mutex<String>,
+}
+
+impl Health {
+    pub(super) fn fail(&self, reason: String) {
+        let mut first = self.reason.lock();
+        if first.is_empty() {
+            *first = reason;
+        }
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// The first failure as an error. It stays: what was computed after it cannot be trusted.
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::WebGpu(self.reason.lock().clone()).bt())
+    }
+}
+
+/// One recorded dispatch.
+struct Recorded {
+    pipeline: Arc<Pipeline>,
+    bind_group: wgpu::BindGroup,
+    groups: [u32; 3],
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct GroupKey {
+    pipeline: u32,
+    buffers: [u64; MAX_BUFFERS],
+}
+
+struct State {
+    pending: Vec<Recorded>,
+    params: Vec<u8>,
+    bind_groups: HashMap<GroupKey, wgpu::BindGroup>,
+    batch: usize,
+    staging: Vec<wgpu::Buffer>,
+    profile: Option<Profile>,
+}
+
+pub(super) struct Queue {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    max_binding: u64,
+    param_stride: usize,
+    param_ring: wgpu::Buffer,
+    /// Where kernels report an index out of range; read back with every result.
+    status: wgpu::Buffer,
+    health: Arc<Health>,
+    state: Mutex<State>,
+    log: bool,
+    dispatches: AtomicU64,
+    submits: AtomicU64,
+}
+
+/// What a kernel's binding is bound to.
+#[derive(Clone, Copy)]
+pub(super) enum Binding<'a> {
+    Buffer(&'a Buffer),
+    /// The status buffer, for kernels that check indexes.
+    Status,
+}
+
+impl<'a> From<&'a Arc<Buffer>> for Binding<'a> {
+    fn from(buffer: &'a Arc<Buffer>) -> Self {
+        Self::Buffer(buffer)
+    }
+}
+
+impl Queue {
+    pub(super) fn new(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        limits: &wgpu::Limits,
+        health: Arc<Health>,
+    ) -> Self {
+        let param_stride =
+            PARAM_BYTES.next_multiple_of(limits.min_uniform_buffer_offset_alignment as usize);
+        let param_ring = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("params"),
+            size: (param_stride * BATCH) as u64,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let status = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("status"),
+            size: STATUS_BYTES,
+            usage: wgpu::BufferUsages::STORAGE
+                | wgpu::BufferUsages::COPY_SRC
+                | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        Self {
+            max_binding: limits.max_storage_buffer_binding_size,
+            param_stride,
+            param_ring,
+            status,
+            health,
+            state: Mutex::new(State {
+                pending: Vec::with_capacity(BATCH),
+                params: Vec::with_capacity(param_stride * BATCH),
+                bind_groups: HashMap::new(),
+                batch: FIRST_BATCH,
+                staging: Vec::new(),
+                profile: None,
+            }),
+            log: super::switch("CANDLE_WEBGPU_LOG").unwrap_or(false),
+            dispatches: AtomicU64::new(0),
+            submits: AtomicU64::new(0),
+            device,
+            queue,
+        }
+    }
+
+    pub(super) fn health(&self) -> &Health {
+        &self.health
+    }
+
+    pub(super) fn dispatches(&self) -> u64 {
+        self.dispatches.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn submits(&self) -> u64 {
+        self.submits.load(Ordering::Relaxed)
+    }
+
+    /// Appends a dispatch of `groups` workgroups. Does not wait.
+    pub(super) fn dispatch(
+        &self,
+        pipeline: &Arc<Pipeline>,
+        bindings: &[Binding<'_>],
+        params: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
+        debug_assert!(params.len() <= PARAM_BYTES && bindings.len() <= MAX_BUFFERS);
+        if groups.contains(&0) {
+            return Ok(());
+        }
+        if self.log {
+            eprintln!("webgpu: {} {groups:?}", pipeline.label);
+        }
+        let mut key = GroupKey {
+            pipeline: pipeline.id,
+            buffers: [0; MAX_BUFFERS],
+        };
+        for (slot, binding) in key.buffers.iter_mut().zip(bindings) {
+            *slot = match binding {
+                Binding::Buffer(buffer) => buffer.id(),
+                Binding::Status => u64::MAX,
+            };
+        }
+        let state = &mut *self.state.lock();
+        if state.bind_groups.len() >= MAX_BIND_GROUPS {
+            state.bind_groups.clear();
+        }
+        let bind_group = state
+            .bind_groups
+            .entry(key)
+            .or_insert_with(|| self.bind_group(pipeline, bindings))
+            .clone();
+        state.params.extend_from_slice(params);
+        let end = (state.pending.len() + 1) * self.param_stride;
+        state.params.resize(end, 0);
+        state.pending.push(Recorded {
+            pipeline: pipeline.clone(),
+            bind_group,
+            groups,
+        });
+        self.dispatches.fetch_add(1, Ordering::Relaxed);
+        if state.pending.len() >= state.batch {
+            self.submit(state, |_| ())?;
+            state.batch = BATCH;
+        }
+        Ok(())
+    }
+
+    fn bind_group(&self, pipeline: &Pipeline, bindings: &[Binding<'_>]) -> wgpu::BindGroup {
+        let mut entries: Vec<_> = bindings
+            .iter()
+            .enumerate()
+            .map(|(index, binding)| {
+                let buffer = match binding {
+                    Binding::Buffer(buffer) => buffer.raw(),
+                    Binding::Status => &self.status,
+                };
+                wgpu::BindGroupEntry {
+                    binding: index as u32,
+                    resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                        buffer,
+                        offset: 0,
+                        size: std::num::NonZeroU64::new(buffer.size().min(self.max_binding)),
+                    }),
+                }
+            })
+            .collect();
+        entries.push(wgpu::BindGroupEntry {
+            binding: bindings.len() as u32,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer: &self.param_ring,
+                offset: 0,
+                size: std::num::NonZeroU64::new(PARAM_BYTES as u64),
+            }),
+        });
+        self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.layout,
+            entries: &entries,
+        })
+    }
+
+    /// Submits what is pending, then whatever `after` encodes.
+    fn submit(
+        &self,
+        state: &mut State,
+        after: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<()> {
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        if !state.pending.is_empty() {
+            self.queue.write_buffer(&self.param_ring, 0, &state.params);
+            let mut profile = state.profile.take();
+            match &mut profile {
+                None => self.encode(&mut encoder, &state.pending, 0, None),
+                Some(profile) => {
+                    for (index, recorded) in state.pending.chunks(1).enumerate() {
+                        let label = &recorded[0].pipeline.label;
+                        let timestamps = profile.next(label, recorded[0].groups);
+                        self.encode(&mut encoder, recorded, index, timestamps);
+                    }
+                    profile.resolve(&mut encoder);
+                }
+            }
+            state.profile = profile;
+            state.pending.clear();
+            state.params.clear();
+        }
+        after(&mut encoder);
+        self.queue.submit([encoder.finish()]);
+        self.submits.fetch_add(1, Ordering::Relaxed);
+        if let Some(profile) = &mut state.profile {
+            profile.collect(&self.device)?;
+        }
+        self.health.check()
+    }
+
+    /// One compute pass over `recorded`, whose parameters start at slot `first`.
+    fn encode(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        recorded: &[Recorded],
+        first: usize,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites<'_>>,
+    ) {
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+            label: None,
+            timestamp_writes,
+        });
+        let mut current = None;
+        for (index, dispatch) in recorded.iter().enumerate() {
+            if current != Some(dispatch.pipeline.id) {
+                pass.set_pipeline(&dispatch.pipeline.raw);
+                current = Some(dispatch.pipeline.id);
+            }
+            let offset = ((first + index) * self.param_stride) as u32;
+            pass.set_bind_group(0, &dispatch.bind_group, &[offset]);
+            let [x, y, z] = dispatch.groups;
+            pass.dispatch_workgroups(x, y, z);
+        }
+    }
+
+    /// Submits what is pending, without waiting for it.
+    pub(super) fn flush(&self) -> Result<()> {
+        let state = &mut *self.state.lock();
+        if !state.pending.is_empty() {
+            self.submit(state, |_| ())?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was recorded is done.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        if cfg!(target_arch = "wasm32") {
+            return Err(Error::WebGpu(
+                "a browser's thread cannot wait for the GPU: read a result with the asynchronous functions \
+                 (to_vec1_async and its kin)"
+                    .into(),
+            )
+            .bt());
+        }
+        self.flush()?;
+        self.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .map_err(|err| Error::WebGpu(format!("waiting for the GPU: {err}")).bt())?;
+        self.state.lock().batch = FIRST_BATCH;
+        self.health.check()
+    }
+
+    /// Writes `data` to the start of a buffer.
+    pub(super) fn upload(&self, buffer: &Buffer, data: &[u8]) -> Result<()> {
+        // `write_buffer` goes before all that is not submitted yet, which may still read the buffer's last contents.
+        self.flush()?;
+        let whole = data.len() & !3;
+        for (index, piece) in data[..whole].chunks(UPLOAD_BYTES).enumerate() {
+            let offset = (index * UPLOAD_BYTES) as u64;
+            self.queue.write_buffer(buffer.raw(), offset, piece);
+            if piece.len() == UPLOAD_BYTES {
+                self.queue.submit([]);
+            }
+        }
+        if whole < data.len() {
+            let mut word = [0; 4];
+            word[..data.len() - whole].copy_from_slice(&data[whole..]);
+            self.queue.write_buffer(buffer.raw(), whole as u64, &word);
+        }
+        self.health.check()
+    }
+
+    /// Submits what is pending and starts copying the first `bytes` of a buffer to the host.
+    pub(super) fn begin_read(self: &Arc<Self>, buffer: &Buffer, bytes: u64) -> Result<RawRead> {
+        let padded = bytes.next_multiple_of(16).max(16);
+        let size = (padded + STATUS_BYTES).next_power_of_two();
+        let state = &mut *self.state.lock();
+        let found = state.staging.iter().position(|s| s.size() == size);
+        let staging = match found {
+            Some(index) => state.staging.swap_remove(index),
+            None => self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("readback"),
+                size,
+                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            }),
+        };
+        self.submit(state, |encoder| {
+            encoder.copy_buffer_to_buffer(
+                buffer.raw(),
+                0,
+                &staging,
+                0,
+                padded.min(buffer.size()),
+            );
+            encoder.copy_buffer_to_buffer(&self.status, 0, &staging, padded, STATUS_BYTES);
+        })?;
+        state.batch = FIRST_BATCH;
+        let arrived = Arc::new(Mutex::new(None));
+        let slot = arrived.clone();
+        staging
+            .slice(..)
+            .map_async(wgpu::MapMode::Read, move |result| {
+                *slot.lock() = Some(result.map_err(|err| err.to_string()));
+            });
+        Ok(RawRead {
+            queue: self.clone(),
+            staging,
+            bytes,
+            padded,
+            arrived,
+        })
+    }
+
+    /// Starts or stops timing each dispatch; see [`super::profile`].
+    pub(super) fn set_profile(&self, profile: Option<Profile>) -> Result<Option<Profile>> {
+        self.flush()?;
+        Ok(std::mem::replace(&mut self.state.lock().profile, profile))
+    }
+
+    /// Forgets cached bind groups, which keep their buffers alive.
+    pub(super) fn forget_bind_groups(&self) {
+        self.state.lock().bind_groups.clear();
+    }
+}
+
+type Arrived = Arc<Mutex<Option<std::result::Result<(), String>>>>;
+
+/// Bytes on their way to the host.
+pub(super) struct RawRead {
+    queue: Arc<Queue>,
+    staging: wgpu::Buffer,
+    bytes: u64,
+    padded: u64,
+    arrived: Arrived,
+}
+
+impl RawRead {
+    /// Waits on this thread. A browser's thread must not wait, so there it is an error that names the asynchronous form.
+    pub(super) fn wait(self, read: impl FnOnce(&[u8])) -> Result<()> {
+        if cfg!(target_arch = "wasm32") {
+            return Err(Error::WebGpu(
+                "a browser's thread cannot wait for the GPU: use to_vec1_async and its kin".into(),
+            )
+            .bt());
+        }
+        let start = Instant::now();
+        while self.arrived.lock().is_none() {
+            let poll = if start.elapsed() < SPIN {
+                wgpu::PollType::Poll
+            } else {
+                wgpu::PollType::wait_indefinitely()
+            };
+            self.queue
+                .device
+                .poll(poll)
+                .map_err(|err| Error::WebGpu(format!("waiting for the GPU: {err}")).bt())?;
+            self.queue.health.check()?;
+        }
+        self.take(read)
+    }
+
+    /// Waits without blocking the thread.
+    pub(super) async fn finish(self, read: impl FnOnce(&[u8])) -> Result<()> {
+        std::future::poll_fn(|context| {
+            if self.arrived.lock().is_some() || self.queue.health.check().is_err() {
+                return Poll::Ready(());
+            }
+            // Natively nobody else drives the device; in a browser the event loop does, and poll does nothing.
+            let _ = self.queue.device.poll(wgpu::PollType::Poll);
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        self.queue.health.check()?;
+        self.take(read)
+    }
+
+    fn take(self, read: impl FnOnce(&[u8])) -> Result<()> {
+        if let Some(Err(err)) = &*self.arrived.lock() {
+            return Err(Error::WebGpu(format!("reading a result back: {err}")).bt());
+        }
+        let status = {
+            let mapped = self
+                .staging
+                .slice(..)
+                .get_mapped_range()
+                .map_err(|err| Error::WebGpu(format!("reading a result back: {err:?}")).bt())?;
+            let (data, rest) = mapped.split_at(self.padded as usize);
+            read(&data[..self.bytes as usize]);
+            let mut words = [0u32; 3];
+            bytemuck::cast_slice_mut::<u32, u8>(&mut words).copy_from_slice(&rest[..12]);
+            words
+        };
+        self.staging.unmap();
+        self.queue.state.lock().staging.push(self.staging);
+        self.queue.health.check()?;
+        if status[0] == 0 {
+            return Ok(());
+        }
+        self.queue
+            .queue
+            .write_buffer(&self.queue.status, 0, &[0; STATUS_BYTES as usize]);
+        Err(Error::InvalidIndex {
+            op: super::ops::INDEX_OPS
+                .get(status[0] as usize - 1)
+                .copied()
+                .unwrap_or("index"),
+            index: status[1] as usize,
+            size: status[2] as usize,
+        }
+        .bt())
+    }
+}
+
+/// A storage on its way to the host.
+pub struct PendingRead {
+    pub(super) raw: RawRead,
+    pub(super) dtype: crate::DType,
+}
+
+impl PendingRead {
+    /// Waits without blocking the thread: the form for browsers, and for native programs with an executor.
+    pub fn finish(self) -> impl Future<Output = Result<crate::CpuStorage>> {
+        async move {
+            let mut storage = Err(Error::WebGpu("nothing was read back".into()));
+            let dtype = self.dtype;
+            self.raw
+                .finish(|bytes| storage = super::storage::cpu_storage(bytes, dtype))
+                .await?;
+            storage
+        }
+    }
+
+    /// Waits on this thread.
+    pub(super) fn wait(self) -> Result<crate::CpuStorage> {
+        let mut storage = Err(Error::WebGpu("nothing was read back".into()));
+        let dtype = self.dtype;
+        self.raw
+            .wait(|bytes| storage = super::storage::cpu_storage(bytes, dtype))?;
+        storage
+    }
+}

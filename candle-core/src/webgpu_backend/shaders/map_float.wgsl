@@ -1,0 +1,34 @@
+// Functions of one float with parameters.
+
+fn f_affine(x: f32) -> f32 {
+  return x * bitcast<f32>(p.a) + bitcast<f32>(p.b);
+}
+
+fn f_elu(x: f32) -> f32 {
+  return select((exp(x) - 1.0) * bitcast<f32>(p.a), x, x > 0.0);
+}
+
+// WGSL's pow is for positive bases only.
+fn f_powf(x: f32) -> f32 {
+  let e = bitcast<f32>(p.a);
+  if (e == 0.0) {
+    return 1.0;
+  }
+  if (e == 1.0) {
+    return x;
+  }
+  if (e == 2.0) {
+    return x * x;
+  }
+  let whole = trunc(e) == e;
+  let odd = whole && abs(e) < 16777216.0 && (i32(e) & 1) == 1;
+  if (x == 0.0) {
+    let base = select(abs(x), x, odd);
+    return select(1.0 / base, base, e > 0.0);
+  }
+  if (x < 0.0 && !whole) {
+    return bitcast<f32>(0x7fc00000u | (bitcast<u32>(x) & 1u));
+  }
+  let y = pow(abs(x), e);
+  return select(y, -y, x < 0.0 && odd);
+}

@@ -1,0 +1,43 @@
+// Shared by all kernels; comes after the bindings and the parameters.
+
+// Which of a grid's invocations this is. Grids wider than a dimension allows are folded into y.
+fn flat(workgroup: vec3<u32>, workgroups: vec3<u32>, local: u32, size: u32) -> u32 {
+  return (workgroup.y * workgroups.x + workgroup.x) * size + local;
+}
+
+// The tests below look at bits, because a compiler may assume that floats are never NaN.
+fn is_nan(x: f32) -> bool {
+  return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+// f32 to f16 bits, rounded to nearest even, overflow to infinity, NaN kept: pack2x16float promises none of these.
+fn f16_bits(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let sign = (bits >> 16u) & 0x8000u;
+  let magnitude = bits & 0x7fffffffu;
+  if (magnitude >= 0x47800000u) {
+    return sign | select(0x7c00u, 0x7e00u, magnitude > 0x7f800000u);
+  }
+  if (magnitude < 0x38800000u) {
+    // Below the least normal f16: adding a half puts the result's bits, rounded, at the end of the sum.
+    let sum = bitcast<f32>(magnitude) + 0.5;
+    return sign | (bitcast<u32>(sum) - 0x3f000000u);
+  }
+  let odd = (magnitude >> 13u) & 1u;
+  return sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13u);
+}
+
+fn pack_f16(a: f32, b: f32) -> u32 {
+  return f16_bits(a) | (f16_bits(b) << 16u);
+}
+
+// f32 to bf16 bits, rounded to nearest even, NaN kept.
+fn bf16_bits(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let odd = (bits >> 16u) & 1u;
+  return select((bits + 0x7fffu + odd) >> 16u, (bits >> 16u) | 0x40u, is_nan(x));
+}
+
+fn pack_bf16(a: f32, b: f32) -> u32 {
+  return bf16_bits(a) | (bf16_bits(b) << 16u);
+}

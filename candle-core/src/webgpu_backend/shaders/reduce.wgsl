@@ -1,0 +1,66 @@
+// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are cut into several; an invocation or a
+// workgroup (reduce_alone.wgsl, reduce_group.wgsl) writes one word of dst.
+//
+// For the least and the greatest everyone starts from the row's first element. So there is no need for an identity, and a
+// NaN wins exactly if it comes first, as where elements are compared in order.
+
+struct Found {
+  value: src_t,
+  // Where the value is in its row.
+  place: u32,
+}
+
+fn look(row: u32, j: u32) -> Found {
+  let i = row * p.inner + j;
+  return Found(src_at(src_offset(i)), place_of(i, j));
+}
+
+fn combine(a: Found, b: Found) -> Found {
+  if (SUM) {
+    return Found(f_add(a.value, b.value), 0u);
+  }
+  if (wins(b.value, a.value) || (b.place < a.place && f_eq(a.value, b.value) == 1u)) {
+    return b;
+  }
+  return a;
+}
+
+// Every step-th element of part o, from its element number `first`.
+fn sweep(o: u32, first: u32, step: u32) -> Found {
+  let row = o / p.chunks;
+  let begin = (o % p.chunks) * p.chunk;
+  let end = begin + min(p.chunk, p.inner - begin);
+  var found: Found;
+  if (!SUM) {
+    found = look(row, 0u);
+  }
+  for (var j = begin + first; j < end; j += step) {
+    found = combine(found, look(row, j));
+  }
+  return found;
+}
+
+@compute @workgroup_size(WG)
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  @builtin(local_invocation_index) local: u32,
+) {
+  let word = word_of(workgroup, workgroups, local);
+  if (word * DST_LANES >= p.outputs) {
+    return;
+  }
+  var lanes: array<dst_t, DST_LANES>;
+  var found: Found;
+  for (var lane = 0u; lane < DST_LANES; lane++) {
+    let o = word * DST_LANES + lane;
+    if (o < p.outputs) {
+      found = reduced(o, local);
+      lanes[lane] = result(found);
+    }
+  }
+  if (writes(local)) {
+    dst_put(word, lanes);
+    keep_place(word, found.place);
+  }
+}

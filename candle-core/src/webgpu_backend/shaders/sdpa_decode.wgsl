@@ -1,0 +1,87 @@
+// Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, WG keys a turn. An invocation first
+// takes a key, for its score; then four dimensions and every so many keys, for the weighted sum of values. Maximum and sum
+// are corrected from turn to turn (Milakov and Gimelshein, arXiv 1805.02867).
+
+const LEAST = -0x1.fffffep+127f;
+const QUADS = HEAD_DIM / 4u;
+const TEAMS = WG / QUADS;
+const_assert HEAD_DIM % 4u == 0u && QUADS <= WG;
+
+var<workgroup> query: array<vec4<f32>, QUADS>;
+var<workgroup> weights: array<f32, WG>;
+var<workgroup> sums: array<vec4<f32>, WG>;
+
+@compute @workgroup_size(WG)
+fn main(invocation: Invocation) {
+  let place = flat(invocation.workgroup, invocation.workgroups, 0u, 1u);
+  let row = place / p.splits;
+  let split = place % p.splits;
+  if (row >= p.rows) {
+    return;
+  }
+  let local = invocation.local;
+  let at = row % p.queries;
+  let head = row / p.queries % p.heads;
+  let batch = row / (p.queries * p.heads);
+  let kv_head = head / p.group;
+  let q_start = p.q_offset + batch * p.q_batch + head * p.q_head + at * p.q_seq;
+  let k_start = p.k_offset + batch * p.k_batch + kv_head * p.k_head;
+  let v_start = p.v_offset + batch * p.v_batch + kv_head * p.v_head;
+  if (local < QUADS) {
+    query[local] = q_four(q_start + local * 4u) * p.scale;
+  }
+  var seen = p.keys;
+  if (CAUSAL) {
+    seen = p.keys - p.queries + at + 1u;
+  }
+  let first = split * p.chunk;
+  let last = min(first + p.chunk, seen);
+  let team = local / QUADS;
+  let quad = local % QUADS;
+  var most = LEAST;
+  var sum = 0.0;
+  var value = vec4<f32>(0.0);
+  for (var turn = first; turn < last; turn += WG) {
+    workgroupBarrier();
+    let key = turn + local;
+    var score = LEAST;
+    if (key < last) {
+      let start = k_start + key * p.k_seq;
+      var products = vec4<f32>(0.0);
+      for (var i = 0u; i < QUADS; i++) {
+        products = fma(query[i], k_four(start + i * 4u), products);
+      }
+      score = dot(products, vec4<f32>(1.0));
+      if (SOFTCAP) {
+        score = p.softcap * f_tanh(score / p.softcap);
+      }
+    }
+    let higher = max(most, workgroup_max(score, invocation));
+    let correction = exp(most - higher);
+    most = higher;
+    var weight = 0.0;
+    if (key < last) {
+      weight = exp(score - most);
+    }
+    weights[local] = weight;
+    sum = sum * correction + weight;
+    value *= correction;
+    workgroupBarrier();
+    if (team < TEAMS) {
+      for (var i = team; i < min(WG, last - turn); i += TEAMS) {
+        value = fma(vec4<f32>(weights[i]), v_four(v_start + (turn + i) * p.v_seq + quad * 4u), value);
+      }
+    }
+  }
+  reduce(array<f32, COUNT>(sum), invocation);
+  sums[local] = value;
+  workgroupBarrier();
+  if (local < QUADS) {
+    for (var other = 1u; other < TEAMS; other++) {
+      value += sums[other * QUADS + local];
+    }
+    sums[local] = value;
+  }
+  workgroupBarrier();
+  store(row, place, most, total(0u), local);
+}

@@ -1,0 +1,47 @@
+// Sums and maxima over a workgroup of WG invocations, a power of two, by workgroup memory alone.
+
+struct Invocation {
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  @builtin(local_invocation_index) local: u32,
+}
+
+const_assert (WG & (WG - 1u)) == 0u;
+var<workgroup> parts: array<f32, WG * COUNT>;
+
+// Sums each of COUNT values over the workgroup; total(i) then gives the sums.
+fn reduce(values: array<f32, COUNT>, invocation: Invocation) {
+  var sums = values;
+  for (var i = 0u; i < COUNT; i++) {
+    parts[invocation.local * COUNT + i] = sums[i];
+  }
+  for (var half = WG / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (invocation.local < half) {
+      for (var i = 0u; i < COUNT; i++) {
+        parts[invocation.local * COUNT + i] += parts[(invocation.local + half) * COUNT + i];
+      }
+    }
+  }
+  workgroupBarrier();
+}
+
+fn total(i: u32) -> f32 {
+  return parts[i];
+}
+
+// The largest of one value over the workgroup.
+fn workgroup_max(value: f32, invocation: Invocation) -> f32 {
+  parts[invocation.local * COUNT] = value;
+  for (var half = WG / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (invocation.local < half) {
+      let mine = invocation.local * COUNT;
+      parts[mine] = max(parts[mine], parts[(invocation.local + half) * COUNT]);
+    }
+  }
+  workgroupBarrier();
+  let result = parts[0];
+  workgroupBarrier();
+  return result;
+}

@@ -1,0 +1,309 @@
+//! The storage: a buffer with a dtype. Every op is one call into `ops`.
+
+use std::sync::Arc;
+
+use super::device::WebGpuDevice;
+use super::ops;
+use super::pool::Buffer;
+use super::queue::PendingRead;
+use crate::backend::BackendStorage;
+use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
+use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
+use crate::scalar::Scalar;
+use crate::{CpuStorage, DType, Layout, Result, WithDType};
+
+/// Elements of one dtype in a GPU buffer.
+#[derive(Debug)]
+pub struct WebGpuStorage {
+    buffer: Arc<Buffer>,
+    len: usize,
+    dtype: DType,
+    device: WebGpuDevice,
+}
+
+impl WebGpuStorage {
+    pub(super) fn new(buffer: Arc<Buffer>, len: usize, dtype: DType, device: WebGpuDevice) -> Self {
+        Self {
+            buffer,
+            len,
+            dtype,
+            device,
+        }
+    }
+
+    pub(super) fn buffer(&self) -> &Arc<Buffer> {
+        &self.buffer
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Starts copying the elements to the host, without waiting.
+    pub fn begin_read(&self) -> Result<PendingRead> {
+        let bytes = (self.len * self.dtype.size_in_bytes()) as u64;
+        Ok(PendingRead {
+            raw: self.device.queue().begin_read(&self.buffer, bytes)?,
+            dtype: self.dtype,
+        })
+    }
+
+    fn not_yet(&self, op: &'static str) -> crate::Error {
+        self.device.unsupported(op, self.dtype, "not implemented yet")
+    }
+}
+
+/// The host's storage made of a buffer's bytes.
+pub(super) fn cpu_storage(bytes: &[u8], dtype: DType) -> Result<CpuStorage> {
+    fn read<T: WithDType + bytemuck::Pod>(bytes: &[u8]) -> CpuStorage {
+        T::to_cpu_storage_owned(bytemuck::pod_collect_to_vec(bytes))
+    }
+    Ok(match dtype {
+        DType::U8 => read::<u8>(bytes),
+        DType::U32 => read::<u32>(bytes),
+        DType::I32 => read::<i32>(bytes),
+        DType::I64 => read::<i64>(bytes),
+        DType::BF16 => read::<half::bf16>(bytes),
+        DType::F16 => read::<half::f16>(bytes),
+        DType::F32 => read::<f32>(bytes),
+        other => crate::bail!("a WebGPU storage cannot hold {other:?}"),
+    })
+}
+
+impl BackendStorage for WebGpuStorage {
+    type Device = WebGpuDevice;
+
+    fn try_clone(&self, layout: &Layout) -> Result<Self> {
+        ops::elementwise::copy(self, layout)
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn device(&self) -> &WebGpuDevice {
+        &self.device
+    }
+
+    fn to_cpu_storage(&self) -> Result<CpuStorage> {
+        self.begin_read()?.wait()
+    }
+
+    fn affine(&self, layout: &Layout, mul: f64, add: f64) -> Result<Self> {
+        ops::elementwise::affine(self, layout, mul, add)
+    }
+
+    fn powf(&self, layout: &Layout, exponent: f64) -> Result<Self> {
+        ops::elementwise::powf(self, layout, exponent)
+    }
+
+    fn elu(&self, layout: &Layout, alpha: f64) -> Result<Self> {
+        ops::elementwise::elu(self, layout, alpha)
+    }
+
+    fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self> {
+        ops::reduce::reduce(self, op, layout, dims)
+    }
+
+    fn cmp(&self, op: CmpOp, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
+        ops::elementwise::cmp(self, op, rhs, lhs_l, rhs_l)
+    }
+
+    fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
+        ops::elementwise::to_dtype(self, layout, dtype)
+    }
+
+    fn unary_impl<B: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
+        ops::elementwise::unary(self, layout, B::NAME)
+    }
+
+    fn binary_impl<B: BinaryOpT>(
+        &self,
+        rhs: &Self,
+        lhs_l: &Layout,
+        rhs_l: &Layout,
+    ) -> Result<Self> {
+        ops::elementwise::binary(self, rhs, lhs_l, rhs_l, B::NAME)
+    }
+
+    fn where_cond(
+        &self,
+        layout: &Layout,
+        on_true: &Self,
+        on_true_l: &Layout,
+        on_false: &Self,
+        on_false_l: &Layout,
+    ) -> Result<Self> {
+        ops::elementwise::where_cond(self, layout, on_true, on_true_l, on_false, on_false_l)
+    }
+
+    fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
+        Err(self.not_yet("conv1d"))
+    }
+
+    fn conv_transpose1d(
+        &self,
+        _: &Layout,
+        _: &Self,
+        _: &Layout,
+        _: &ParamsConvTranspose1D,
+    ) -> Result<Self> {
+        Err(self.not_yet("conv_transpose1d"))
+    }
+
+    fn conv2d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv2D) -> Result<Self> {
+        Err(self.not_yet("conv2d"))
+    }
+
+    fn conv_transpose2d(
+        &self,
+        _: &Layout,
+        _: &Self,
+        _: &Layout,
+        _: &ParamsConvTranspose2D,
+    ) -> Result<Self> {
+        Err(self.not_yet("conv_transpose2d"))
+    }
+
+    fn avg_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
+        Err(self.not_yet("avg_pool2d"))
+    }
+
+    fn max_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
+        Err(self.not_yet("max_pool2d"))
+    }
+
+    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
+        Err(self.not_yet("upsample_nearest1d"))
+    }
+
+    fn upsample_nearest2d(&self, _: &Layout, _: usize, _: usize) -> Result<Self> {
+        Err(self.not_yet("upsample_nearest2d"))
+    }
+
+    fn upsample_bilinear2d(
+        &self,
+        _: &Layout,
+        _: usize,
+        _: usize,
+        _: bool,
+        _: Option<f64>,
+        _: Option<f64>,
+    ) -> Result<Self> {
+        Err(self.not_yet("upsample_bilinear2d"))
+    }
+
+    fn gather(&self, layout: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {
+        ops::indexing::gather(self, layout, ids, ids_l, dim)
+    }
+
+    fn scatter_set(
+        &mut self,
+        layout: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        let updates = ops::indexing::Updates {
+            ids,
+            ids_l,
+            src,
+            src_l,
+            dim,
+        };
+        ops::indexing::scatter(self, layout, updates, false)
+    }
+
+    fn scatter_add_set(
+        &mut self,
+        layout: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        let updates = ops::indexing::Updates {
+            ids,
+            ids_l,
+            src,
+            src_l,
+            dim,
+        };
+        ops::indexing::scatter(self, layout, updates, true)
+    }
+
+    fn index_select(
+        &self,
+        ids: &Self,
+        layout: &Layout,
+        ids_l: &Layout,
+        dim: usize,
+    ) -> Result<Self> {
+        ops::indexing::index_select(self, ids, layout, ids_l, dim)
+    }
+
+    fn index_add(
+        &self,
+        layout: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<Self> {
+        ops::indexing::index_add(self, layout, ids, ids_l, src, src_l, dim)
+    }
+
+    fn matmul(
+        &self,
+        rhs: &Self,
+        bmnk: (usize, usize, usize, usize),
+        lhs_l: &Layout,
+        rhs_l: &Layout,
+    ) -> Result<Self> {
+        ops::matmul::matmul(self, rhs, bmnk, lhs_l, rhs_l)
+    }
+
+    fn copy_strided_src(
+        &self,
+        dst: &mut Self,
+        dst_offset: usize,
+        src_l: &Layout,
+    ) -> Result<()> {
+        ops::elementwise::copy_strided_src(self, dst, dst_offset, src_l)
+    }
+
+    fn copy2d(
+        &self,
+        dst: &mut Self,
+        d1: usize,
+        d2: usize,
+        src_stride1: usize,
+        dst_stride1: usize,
+        src_offset: usize,
+        dst_offset: usize,
+    ) -> Result<()> {
+        let rows = ops::copy2d::Rows {
+            d1,
+            d2,
+            src_stride: src_stride1,
+            dst_stride: dst_stride1,
+            src_offset,
+            dst_offset,
+        };
+        ops::copy2d::copy2d(self, dst, rows)
+    }
+
+    fn const_set(&mut self, value: Scalar, layout: &Layout) -> Result<()> {
+        ops::fill::const_set(self, value, layout)
+    }
+}

@@ -1,0 +1,4 @@
+mod agree;
+mod indexing;
+mod random;
+mod reduce;

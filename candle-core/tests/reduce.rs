@@ -1,0 +1,217 @@
+//! Reductions on every device: over each dimension and several, by layout, length of the rows, and dtype.
+
+use candle_core::{test_device, test_utils, DType, Device, Result, Tensor, D};
+
+use crate::agree::{assert_same, numbers, DTYPES, VIEWS};
+
+type Reduction = fn(&Tensor, usize) -> Result<Tensor>;
+
+const REDUCTIONS: [(&str, Reduction); 5] = [
+    ("sum", |t, dim| t.sum(dim)),
+    ("min", |t, dim| t.min(dim)),
+    ("max", |t, dim| t.max_keepdim(dim)),
+    ("argmin", |t, dim| t.argmin(dim)),
+    ("argmax", |t, dim| t.argmax_keepdim(dim)),
+];
+
+/// Every reduction of one dimension, against the CPU.
+fn check(here: &Tensor, cpu: &Tensor, dim: usize, what: &str) -> Result<()> {
+    for (name, reduction) in REDUCTIONS {
+        let what = format!(
+            "{name} over {dim} of {what} {:?} {:?}",
+            cpu.dtype(),
+            cpu.shape()
+        );
+        assert_same(&reduction(here, dim)?, &reduction(cpu, dim)?, &what)?;
+    }
+    Ok(())
+}
+
+fn layouts(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        let cpu = numbers(&[5, 7, 9], dtype)?;
+        let here = cpu.to_device(device)?;
+        for (name, view) in VIEWS {
+            let (here, cpu) = (view(&here)?, view(&cpu)?);
+            for dim in 0..3 {
+                check(&here, &cpu, dim, name)?;
+            }
+            for dims in [vec![0, 1], vec![0, 2], vec![2, 1], vec![0, 1, 2], vec![]] {
+                let what = format!("sum over {dims:?} of {name} {dtype:?}");
+                let (got, want) = (here.sum_keepdim(dims.as_slice())?, cpu.sum_keepdim(dims)?);
+                assert_same(&got, &want, &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+test_device!(layouts);
+
+fn lengths(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        for len in [1, 2, 63, 64, 65, 255, 256, 257, 1000] {
+            let cpu = numbers(&[3, len], dtype)?;
+            check(&cpu.to_device(device)?, &cpu, 1, "rows")?;
+            let cpu = numbers(&[len, 3], dtype)?.t()?;
+            check(&cpu.to_device(device)?, &cpu, 1, "columns")?;
+        }
+    }
+    Ok(())
+}
+test_device!(lengths);
+
+/// Few long rows: a row is cut into parts.
+fn long_rows(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        for (rows, len) in [(1, 16384), (1, 40_001), (3, 20_000), (5, 16_385)] {
+            let cpu = numbers(&[rows, len], dtype)?;
+            check(&cpu.to_device(device)?, &cpu, 1, "long rows")?;
+        }
+        let cpu = numbers(&[20_000, 2], dtype)?;
+        let here = cpu.to_device(device)?;
+        check(&here, &cpu, 0, "long columns")?;
+        assert_same(&here.sum_all()?, &cpu.sum_all()?, "sum_all")?;
+    }
+    Ok(())
+}
+test_device!(long_rows);
+
+/// Many long columns: neighbours are read together.
+fn many_columns(device: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::BF16, DType::U8] {
+        let cpu = numbers(&[65, 16_385], dtype)?;
+        check(&cpu.to_device(device)?, &cpu, 0, "many columns")?;
+    }
+    Ok(())
+}
+test_device!(many_columns);
+
+fn first_of_equals(device: &Device) -> Result<()> {
+    for len in [50usize, 300, 20_000] {
+        let mut data = vec![1f32; len];
+        data[len / 3] = 4.;
+        data[len / 2] = 4.;
+        data[len / 4] = -4.;
+        data[len - 1] = -4.;
+        let t = Tensor::new(data, device)?;
+        assert_eq!(t.argmax(0)?.to_scalar::<u32>()?, len as u32 / 3);
+        assert_eq!(t.argmin(0)?.to_scalar::<u32>()?, len as u32 / 4);
+        let equal = t.ones_like()?;
+        assert_eq!(equal.argmax(0)?.to_scalar::<u32>()?, 0);
+        assert_eq!(equal.argmin(0)?.to_scalar::<u32>()?, 0);
+    }
+    Ok(())
+}
+test_device!(first_of_equals);
+
+/// A NaN stays where it comes first and is passed over elsewhere; sums take it up.
+fn not_a_number(device: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for len in [2usize, 40, 300, 20_000] {
+            for place in [0, 1, len - 1] {
+                let mut data: Vec<f32> = (0..len).map(|i| (i % 7) as f32).collect();
+                data[place] = f32::NAN;
+                let cpu = Tensor::new(data, &Device::Cpu)?.to_dtype(dtype)?;
+                check(&cpu.to_device(device)?, &cpu, 0, "a NaN in")?;
+            }
+        }
+        let infinities = Tensor::new(&[f32::NEG_INFINITY, f32::INFINITY], &Device::Cpu)?;
+        let cpu = infinities.to_dtype(dtype)?;
+        check(&cpu.to_device(device)?, &cpu, 0, "infinities in")?;
+        let cpu = cpu.narrow(0, 0, 1)?;
+        check(&cpu.to_device(device)?, &cpu, 0, "an infinity in")?;
+    }
+    Ok(())
+}
+test_device!(not_a_number);
+
+fn nothing(device: &Device) -> Result<()> {
+    for dtype in DTYPES {
+        let t = Tensor::zeros((3, 0, 2), dtype, device)?;
+        assert_same(
+            &t.sum(1)?,
+            &Tensor::zeros((3, 2), dtype, &Device::Cpu)?,
+            "sum",
+        )?;
+        assert_eq!(t.sum(0)?.dims(), [0, 2]);
+        assert_eq!(t.argmax(2)?.dims(), [3, 0]);
+        assert_same(
+            &t.sum_all()?,
+            &Tensor::zeros((), dtype, &Device::Cpu)?,
+            "sum_all",
+        )?;
+        for (name, reduction) in REDUCTIONS.iter().skip(1) {
+            let error = reduction(&t, 1).expect_err(name).to_string();
+            assert!(error.contains(name) && error.contains("empty"), "{error}");
+        }
+    }
+    Ok(())
+}
+test_device!(nothing);
+
+/// 16-bit sums are kept in f32: a sum in f16 would stop growing at 2048, one in bf16 at 256.
+fn sums_in_f32(device: &Device) -> Result<()> {
+    for dtype in [DType::F16, DType::BF16] {
+        for len in [60usize, 4096, 30_720] {
+            let t = Tensor::ones(len, dtype, device)?;
+            let sum = t.sum(0)?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+            assert_eq!(sum, len as f32, "{dtype:?}");
+        }
+    }
+    Ok(())
+}
+test_device!(sums_in_f32);
+
+fn integers_wrap(device: &Device) -> Result<()> {
+    for len in [3usize, 300, 20_000] {
+        let sum = Tensor::full(200u8, len, device)?
+            .sum(0)?
+            .to_scalar::<u8>()?;
+        assert_eq!(sum, (200 * len) as u8);
+        let value = i64::MAX / 2 + 7;
+        let sum = Tensor::full(value, len, device)?
+            .sum(0)?
+            .to_scalar::<i64>()?;
+        assert_eq!(sum, value.wrapping_mul(len as i64));
+    }
+    Ok(())
+}
+test_device!(integers_wrap);
+
+/// A vocabulary, as when the next token is chosen.
+fn argmax_of_a_vocabulary(device: &Device) -> Result<()> {
+    let mut data: Vec<f32> = (0..128_256)
+        .map(|i| ((i * 31) % 1009) as f32 / 64.)
+        .collect();
+    data[101_234] = 17.5;
+    let logits = Tensor::from_vec(data, (1, 128_256), device)?;
+    assert_eq!(logits.argmax(D::Minus1)?.to_vec1::<u32>()?, [101_234]);
+    assert_eq!(logits.max(1)?.to_vec1::<f32>()?, [17.5]);
+    Ok(())
+}
+test_device!(argmax_of_a_vocabulary);
+
+/// Values of numpy 2 for `t = np.cos(np.arange(60)).reshape(3, 4, 5)`.
+fn as_numpy(device: &Device) -> Result<()> {
+    let t = Tensor::arange(0f32, 60., device)?
+        .cos()?
+        .reshape((3, 4, 5))?;
+    assert_eq!(
+        test_utils::to_vec1_round(&t.sum((0, 2))?, 4)?,
+        [-2.2671, -0.6623, 1.8913, 1.7353]
+    );
+    assert_eq!(
+        t.argmax(1)?.to_vec2::<u32>()?,
+        [[0, 1, 2, 2, 3], [1, 2, 2, 3, 0], [2, 3, 3, 0, 0]]
+    );
+    assert_eq!(
+        t.argmin(2)?.to_vec2::<u32>()?,
+        [[3, 4, 0, 1], [2, 3, 4, 0], [1, 2, 3, 4]]
+    );
+    assert_eq!(
+        test_utils::to_vec1_round(&t.max(0)?.get(0)?, 4)?,
+        [1., 0.5403, -0.4, 0.5551, 0.9998]
+    );
+    Ok(())
+}
+test_device!(as_numpy);

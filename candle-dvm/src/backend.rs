@@ -1,0 +1,188 @@
+//! What a model does for its callers: a request in, text out, whole or as a stream.
+
+use crate::{Error, Result};
+use candle_transformers::generation::Sampling;
+use serde::Serialize;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// Something that completes prompts. Object safe, and usable from several threads.
+pub trait InferenceBackend: Send + Sync {
+    /// A short name: the device that the model runs on, such as `webgpu`.
+    fn id(&self) -> &str;
+
+    /// Completes a prompt and hands over the pieces of text as they are made. `on_piece` stops the generation by
+    /// returning `ControlFlow::Break`; the pieces put together are the completion's text.
+    ///
+    /// # Errors
+    /// A parameter out of range, a prompt without tokens or past the model's positions, and failures of the device.
+    fn complete_stream(
+        &self,
+        request: &CompletionRequest,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion>;
+
+    /// Completes a prompt and returns when all of it is there.
+    ///
+    /// # Errors
+    /// As [`InferenceBackend::complete_stream`].
+    fn complete(&self, request: &CompletionRequest) -> Result<Completion> {
+        self.complete_stream(request, &mut |_| ControlFlow::Continue(()))
+    }
+}
+
+/// A prompt and how to go on from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompletionRequest {
+    /// The text to go on from.
+    pub prompt: String,
+    /// The most tokens to make, at least 1.
+    pub max_tokens: usize,
+    /// 0 takes the likeliest token each time; above 0, tokens are drawn, the more evenly the higher it is.
+    pub temperature: f64,
+    /// Draw from this many of the likeliest tokens only.
+    pub top_k: Option<usize>,
+    /// Draw from the likeliest tokens that together have this probability, above 0 and at most 1.
+    pub top_p: Option<f64>,
+    /// Above 1, tokens of the recent context become less likely; 1 changes nothing.
+    pub repeat_penalty: f32,
+    /// How many of the last tokens the repeat penalty looks at.
+    pub repeat_last_n: usize,
+    /// The seed of the draws: the same request on the same device gives the same text.
+    pub seed: u64,
+}
+
+impl Default for CompletionRequest {
+    fn default() -> Self {
+        Self {
+            prompt: String::new(),
+            max_tokens: 128,
+            temperature: 0.0,
+            top_k: None,
+            top_p: None,
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            seed: 299_792_458,
+        }
+    }
+}
+
+impl CompletionRequest {
+    /// Checks every parameter but the prompt, which only the tokenizer can judge.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for the first one out of range.
+    pub fn validate(&self) -> Result<()> {
+        let check = |ok: bool, name, value: String, expected| {
+            ok.then_some(()).ok_or(Error::Parameter {
+                name,
+                value,
+                expected,
+            })
+        };
+        check(
+            self.max_tokens >= 1,
+            "max-tokens",
+            self.max_tokens.to_string(),
+            "at least 1",
+        )?;
+        check(
+            self.temperature.is_finite() && self.temperature >= 0.0,
+            "temperature",
+            self.temperature.to_string(),
+            "a finite number, 0 or above",
+        )?;
+        if let Some(top_k) = self.top_k {
+            check(top_k >= 1, "top-k", top_k.to_string(), "at least 1")?;
+        }
+        if let Some(top_p) = self.top_p {
+            check(
+                top_p > 0.0 && top_p <= 1.0,
+                "top-p",
+                top_p.to_string(),
+                "a number above 0 and at most 1",
+            )?;
+        }
+        check(
+            self.repeat_penalty.is_finite() && self.repeat_penalty > 0.0,
+            "repeat-penalty",
+            self.repeat_penalty.to_string(),
+            "a finite number above 0",
+        )
+    }
+
+    /// How the next token is chosen from the logits.
+    pub(crate) fn sampling(&self) -> Sampling {
+        let temperature = self.temperature;
+        if temperature == 0.0 {
+            return Sampling::ArgMax;
+        }
+        match (self.top_k, self.top_p) {
+            (None, None) => Sampling::All { temperature },
+            (Some(k), None) => Sampling::TopK { k, temperature },
+            (None, Some(p)) => Sampling::TopP { p, temperature },
+            (Some(k), Some(p)) => Sampling::TopKThenTopP { k, p, temperature },
+        }
+    }
+}
+
+/// Why a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The model made an end token.
+    EndOfText,
+    /// `max_tokens` was reached, or the model's last position.
+    Length,
+    /// The receiver of the stream asked for an end.
+    Cancelled,
+}
+
+/// A finished completion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Completion {
+    /// The text, without the prompt.
+    pub text: String,
+    /// The tokens of the text; an end token is not among them.
+    pub token_ids: Vec<u32>,
+    /// How many tokens the prompt had, the begin token included.
+    pub prompt_tokens: usize,
+    /// Why it ended.
+    pub stop_reason: StopReason,
+    /// How long it took.
+    pub timings: Timings,
+}
+
+/// Where the time of a completion went.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Timings {
+    /// Seconds from the start until the first token was known.
+    pub prompt_seconds: f64,
+    /// Prompt tokens per second.
+    pub prompt_tokens_per_second: f64,
+    /// Seconds for the tokens after the first.
+    pub generation_seconds: f64,
+    /// Tokens after the first, per second; 0 if there were none.
+    pub generation_tokens_per_second: f64,
+}
+
+impl Timings {
+    /// From the durations of the two phases and the tokens that each of them worked through.
+    pub(crate) fn new(prompt: (usize, Duration), generation: (usize, Duration)) -> Self {
+        Self {
+            prompt_seconds: prompt.1.as_secs_f64(),
+            prompt_tokens_per_second: per_second(prompt.0, prompt.1),
+            generation_seconds: generation.1.as_secs_f64(),
+            generation_tokens_per_second: per_second(generation.0, generation.1),
+        }
+    }
+}
+
+/// `count` things in `time` as a rate; 0 where either is 0.
+pub(crate) fn per_second(count: usize, time: Duration) -> f64 {
+    if time.is_zero() {
+        0.0
+    } else {
+        count as f64 / time.as_secs_f64()
+    }
+}

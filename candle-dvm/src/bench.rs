@@ -1,0 +1,331 @@
+//! Prompt and generation speed of a known shape on random weights.
+//!
+//! Measured as other engines' benchmarks do it: the prompt is one pass over all of its tokens from an empty cache;
+//! generation is single-token steps from an empty cache, the next token chosen greedily on the device and its id read
+//! back each time. The device is synchronised before the clock is read.
+
+use crate::backend::per_second;
+use crate::error::Doing;
+use crate::progress::note;
+use crate::shapes::{Dimensions, ModelShape};
+use crate::Result;
+use candle_core::{DType, Device, Shape, Tensor, D};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use candle_transformers::models::llama::{Cache, Config, Llama};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// What to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchRequest {
+    /// The model's shape.
+    pub shape: ModelShape,
+    /// The element type of weights and activations.
+    pub dtype: DType,
+    /// Tokens of the prompt, at least 1.
+    pub prompt: usize,
+    /// Tokens to generate, at least 1.
+    pub generate: usize,
+    /// How often to measure each, at least 1.
+    pub repeat: usize,
+    /// The memory bandwidth in GB/s to compare with.
+    pub bandwidth: Option<f64>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchReport {
+    /// The shape's name.
+    pub shape: &'static str,
+    /// The shape's numbers.
+    pub dimensions: Dimensions,
+    /// The element type.
+    pub dtype: &'static str,
+    /// The device's name.
+    pub device: String,
+    /// How often each speed was measured.
+    pub repeat: usize,
+    /// The pass over the prompt.
+    pub prompt: Speed,
+    /// Single-token steps.
+    pub generation: Speed,
+    /// Bytes that a step of generation has to read at the least.
+    pub bytes_per_token: f64,
+    /// The share of `--bandwidth` that reading those bytes at the median speed takes, from 0 to 1.
+    pub bandwidth_share: Option<f64>,
+    /// The most memory that was in use on the device, where it keeps count.
+    pub peak_bytes: Option<u64>,
+}
+
+/// One phase's speed.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Speed {
+    /// Tokens in each measurement.
+    pub tokens: usize,
+    /// The median in tokens per second.
+    pub median: f64,
+    /// The slowest measurement.
+    pub min: f64,
+    /// The fastest measurement.
+    pub max: f64,
+    /// Dispatches per pass over the prompt, or per generated token, where the device counts them.
+    pub dispatches: Option<f64>,
+    /// Submissions to the device's queue, counted likewise.
+    pub submits: Option<f64>,
+}
+
+/// Makes random weights on `device` and measures. Progress goes to standard error.
+///
+/// # Errors
+/// A device that runs out of memory or fails otherwise.
+pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result<BenchReport> {
+    let dimensions = request.shape.dimensions();
+    let config = dimensions.config(request.prompt.max(request.generate));
+    let start = Instant::now();
+    let runner = Runner::new(config, request.dtype, device).doing("making random weights")?;
+    note(&format!(
+        "made random weights for {} in {:.1} s",
+        request.shape.name(),
+        start.elapsed().as_secs_f64()
+    ));
+
+    let prompt: Vec<u32> = (0..request.prompt)
+        .map(|i| (i * 7919 % dimensions.vocab) as u32)
+        .collect();
+    runner.prompt(&prompt).doing("warming up")?;
+    runner
+        .generate(request.generate.min(8))
+        .doing("warming up")?;
+
+    let prompt = measure("prompt", request.repeat, request.prompt, 1, || {
+        runner.prompt(&prompt)
+    })?;
+    let steps = request.generate;
+    let generation = measure("generation", request.repeat, steps, steps, || {
+        runner.generate(steps)
+    })?;
+    let bytes_per_token = dimensions.bytes_per_token(request.dtype, steps);
+    Ok(BenchReport {
+        shape: request.shape.name(),
+        dimensions,
+        dtype: request.dtype.as_str(),
+        device: device_name.to_string(),
+        repeat: request.repeat,
+        prompt,
+        generation,
+        bytes_per_token,
+        bandwidth_share: request
+            .bandwidth
+            .map(|gb| bytes_per_token * generation.median / (gb * 1e9)),
+        peak_bytes: Counters::read(device).map(|counters| counters.peak_bytes),
+    })
+}
+
+/// Runs one phase `repeat` times; `passes` is what the counters are divided by.
+fn measure(
+    name: &str,
+    repeat: usize,
+    tokens: usize,
+    passes: usize,
+    run: impl Fn() -> candle_core::Result<Run>,
+) -> Result<Speed> {
+    let mut rates = Vec::with_capacity(repeat);
+    let mut counted = None;
+    for round in 1..=repeat {
+        let run = run().doing("measuring")?;
+        let rate = per_second(tokens, run.time);
+        note(&format!("{name} {round}/{repeat}: {rate:.1} tok/s"));
+        rates.push(rate);
+        counted = run.counted;
+    }
+    rates.sort_by(f64::total_cmp);
+    let per_pass = |count: u64| count as f64 / passes as f64;
+    Ok(Speed {
+        tokens,
+        median: median(&rates),
+        min: rates.first().copied().unwrap_or_default(),
+        max: rates.last().copied().unwrap_or_default(),
+        dispatches: counted.map(|counted| per_pass(counted.dispatches)),
+        submits: counted.map(|counted| per_pass(counted.submits)),
+    })
+}
+
+/// The middle of a sorted list, the mean of the two middle ones if there are two.
+fn median(sorted: &[f64]) -> f64 {
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+/// One measurement.
+struct Run {
+    time: Duration,
+    counted: Option<Counters>,
+}
+
+/// A model on random weights.
+struct Runner<'a> {
+    model: Llama,
+    empty_cache: Cache,
+    device: &'a Device,
+}
+
+impl<'a> Runner<'a> {
+    fn new(config: Config, dtype: DType, device: &'a Device) -> candle_core::Result<Self> {
+        let weights = VarBuilder::from_backend(Box::new(RandomWeights), dtype, device.clone());
+        let model = Llama::load(weights, &config)?;
+        let empty_cache = Cache::new(true, dtype, &config, device)?;
+        device.synchronize()?;
+        Ok(Self {
+            model,
+            empty_cache,
+            device,
+        })
+    }
+
+    /// One pass over the prompt.
+    fn prompt(&self, tokens: &[u32]) -> candle_core::Result<Run> {
+        let input = Tensor::new(tokens, self.device)?.unsqueeze(0)?;
+        self.timed(|| {
+            let mut cache = self.empty_cache.clone();
+            self.model.forward(&input, 0, &mut cache).map(drop)
+        })
+    }
+
+    /// `steps` single-token steps, each fed with the token that the one before chose.
+    fn generate(&self, steps: usize) -> candle_core::Result<Run> {
+        self.timed(|| {
+            let mut cache = self.empty_cache.clone();
+            let mut token = 0u32;
+            for position in 0..steps {
+                let input = Tensor::new(&[[token]], self.device)?;
+                let logits = self.model.forward(&input, position, &mut cache)?;
+                token = logits.squeeze(0)?.argmax(D::Minus1)?.to_scalar()?;
+            }
+            Ok(())
+        })
+    }
+
+    fn timed(&self, run: impl FnOnce() -> candle_core::Result<()>) -> candle_core::Result<Run> {
+        self.device.synchronize()?;
+        let before = Counters::read(self.device);
+        let start = Instant::now();
+        run()?;
+        self.device.synchronize()?;
+        let time = start.elapsed();
+        let after = Counters::read(self.device);
+        let counted = after.zip(before).map(|(after, before)| after.since(before));
+        Ok(Run { time, counted })
+    }
+}
+
+/// What a device counts, since it was opened.
+#[derive(Clone, Copy)]
+struct Counters {
+    dispatches: u64,
+    submits: u64,
+    peak_bytes: u64,
+}
+
+impl Counters {
+    #[cfg(feature = "webgpu")]
+    fn read(device: &Device) -> Option<Self> {
+        let stats = device.as_webgpu_device().ok()?.stats();
+        Some(Self {
+            dispatches: stats.dispatches,
+            submits: stats.submits,
+            peak_bytes: stats.peak_bytes,
+        })
+    }
+
+    #[cfg(not(feature = "webgpu"))]
+    fn read(_device: &Device) -> Option<Self> {
+        None
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            dispatches: self.dispatches - before.dispatches,
+            submits: self.submits - before.submits,
+            peak_bytes: self.peak_bytes,
+        }
+    }
+}
+
+/// Weights drawn on the device from a normal distribution with deviation 0.02, as Llama's are before training; norms
+/// are ones.
+struct RandomWeights;
+
+impl SimpleBackend for RandomWeights {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        if name.ends_with("norm.weight") {
+            return Tensor::ones(shape, dtype, device);
+        }
+        // `randn_like` takes the dtype at run time, and of its model only the shape, so one element is enough.
+        Tensor::zeros((), dtype, device)?
+            .broadcast_as(shape)?
+            .randn_like(0.0, 0.02)
+    }
+
+    fn get_unchecked(
+        &self,
+        name: &str,
+        _dtype: DType,
+        _device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        candle_core::bail!("random weights need a shape, and {name} was asked for without one")
+    }
+
+    fn contains_tensor(&self, _name: &str) -> bool {
+        true
+    }
+}
+
+impl BenchReport {
+    /// A small table for a reader.
+    pub fn table(&self) -> String {
+        let mut lines = vec![
+            format!("{} {} on {}", self.shape, self.dtype, self.device),
+            format!("{:<16}{:>12}{:>12}{:>12}", "tok/s", "median", "min", "max"),
+        ];
+        for (name, speed) in [("prompt", &self.prompt), ("generate", &self.generation)] {
+            lines.push(format!(
+                "{:<16}{:>12.1}{:>12.1}{:>12.1}",
+                format!("{name} {}", speed.tokens),
+                speed.median,
+                speed.min,
+                speed.max
+            ));
+        }
+        let counts = |speed: &Speed| match (speed.dispatches, speed.submits) {
+            (Some(dispatches), Some(submits)) => {
+                format!("{dispatches:.1} dispatches in {submits:.1} submits")
+            }
+            _ => "dispatches are not counted on this device".to_string(),
+        };
+        lines.push(format!("prompt pass:     {}", counts(&self.prompt)));
+        lines.push(format!("generated token: {}", counts(&self.generation)));
+        lines.push(format!(
+            "bytes read per generated token: {:.1} MB",
+            self.bytes_per_token / 1e6
+        ));
+        if let Some(share) = self.bandwidth_share {
+            lines.push(format!("share of the bandwidth: {:.1}%", share * 100.0));
+        }
+        if let Some(peak) = self.peak_bytes {
+            lines.push(format!("peak memory: {:.1} MB", peak as f64 / 1e6));
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}

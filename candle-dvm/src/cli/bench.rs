@@ -1,0 +1,85 @@
+//! `candle-dvm bench`.
+
+use super::{print, print_json};
+use crate::bench::{self, BenchRequest};
+use crate::device::{describe, DeviceChoice, FloatType};
+use crate::error::Error;
+use crate::registry::BackendRegistry;
+use crate::shapes::ModelShape;
+use crate::Result;
+
+#[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
+pub(super) struct Args {
+    /// The model's shape
+    #[arg(long, value_enum, default_value_t = ModelShape::Llama3_2_1b)]
+    shape: ModelShape,
+    /// Element type of weights and activations
+    #[arg(long, value_enum, default_value_t = FloatType::F16)]
+    dtype: FloatType,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    prompt: usize,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    generate: usize,
+    /// How often to measure; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    repeat: usize,
+    /// Where to run
+    #[arg(long, value_enum, default_value_t)]
+    device: DeviceChoice,
+    /// The device's memory bandwidth, to print what share of it generation uses
+    #[arg(long, value_name = "GB/s")]
+    bandwidth: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// More than any of the shapes was trained for; beyond it attention alone fills the memory.
+const MAX_TOKENS: usize = 1 << 17;
+
+pub(super) fn run(args: Args) -> Result<()> {
+    for (name, value, max) in [
+        ("prompt", args.prompt, MAX_TOKENS),
+        ("generate", args.generate, MAX_TOKENS),
+        ("repeat", args.repeat, 1000),
+    ] {
+        if !(1..=max).contains(&value) {
+            return Err(Error::Parameter {
+                name,
+                value: value.to_string(),
+                expected: if name == "repeat" {
+                    "1 to 1000"
+                } else {
+                    "1 to 131072"
+                },
+            });
+        }
+    }
+    if let Some(bandwidth) = args.bandwidth {
+        if !(bandwidth.is_finite() && bandwidth > 0.0) {
+            return Err(Error::Parameter {
+                name: "bandwidth",
+                value: bandwidth.to_string(),
+                expected: "a number above 0",
+            });
+        }
+    }
+    let registry = BackendRegistry::detect();
+    let device = registry.select(args.device)?.open()?;
+    let request = BenchRequest {
+        shape: args.shape,
+        dtype: args.dtype.dtype(),
+        prompt: args.prompt,
+        generate: args.generate,
+        repeat: args.repeat,
+        bandwidth: args.bandwidth,
+    };
+    let report = bench::run(&request, device, &describe(device))?;
+    if args.json {
+        return print_json(&report);
+    }
+    print(&report.table())
+}

@@ -1,0 +1,22 @@
+//! `candle-dvm devices`.
+
+use super::{print, print_json};
+use crate::devices::{report, BackendReport};
+use crate::registry::BackendRegistry;
+use crate::Result;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let report = report(&BackendRegistry::detect());
+    if args.json {
+        return print_json(&report);
+    }
+    let text: Vec<String> = report.iter().map(BackendReport::text).collect();
+    print(&text.concat())
+}

@@ -1,0 +1,152 @@
+//! `candle-dvm generate`.
+
+use super::{print, print_json};
+use crate::backend::{Completion, CompletionRequest, InferenceBackend};
+use crate::device::{describe, DeviceChoice, FloatType};
+use crate::model::{ModelFiles, ModelSource};
+use crate::progress::{note, LoadBar};
+use crate::registry::BackendRegistry;
+use crate::{Error, Result};
+use serde::Serialize;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+#[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
+pub(super) struct Args {
+    /// The text to go on from; `-` reads it from standard input, without its last line break
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: String,
+    /// A Hugging Face folder with config.json, tokenizer.json and safetensors; without it, the small embedded model
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// Where to run
+    #[arg(long, value_enum, default_value_t)]
+    device: DeviceChoice,
+    /// Element type of weights and activations [default: f32 for the embedded model and on the CPU; for a folder on a
+    /// GPU, what its weights are stored as]
+    #[arg(long, value_enum)]
+    dtype: Option<FloatType>,
+    /// The most tokens to generate
+    #[arg(long, value_name = "N", default_value_t = CompletionRequest::default().max_tokens)]
+    max_tokens: usize,
+    /// 0 takes the likeliest token each time; higher draws more freely
+    #[arg(long, value_name = "T", default_value_t = CompletionRequest::default().temperature)]
+    temperature: f64,
+    /// Draw from the K likeliest tokens only
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Draw from the likeliest tokens that together have probability P
+    #[arg(long, value_name = "P")]
+    top_p: Option<f64>,
+    /// Above 1, the last 64 tokens become less likely to come again
+    #[arg(long, value_name = "R", default_value_t = CompletionRequest::default().repeat_penalty)]
+    repeat_penalty: f32,
+    /// Seed of the draws
+    #[arg(long, value_name = "S", default_value_t = CompletionRequest::default().seed)]
+    seed: u64,
+    /// Print one JSON object at the end instead of streaming text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    device: String,
+    dtype: &'static str,
+    load_seconds: f64,
+    #[serde(flatten)]
+    completion: &'a Completion,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let request = CompletionRequest {
+        prompt: prompt(args.prompt)?,
+        max_tokens: args.max_tokens,
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        repeat_penalty: args.repeat_penalty,
+        seed: args.seed,
+        ..Default::default()
+    };
+    request.validate()?;
+    let start = Instant::now();
+    let source = args
+        .model
+        .map_or(ModelSource::Embedded, ModelSource::Folder);
+    let files = ModelFiles::open(&source)?;
+    // A prompt that cannot work is reported before a GPU is woken and gigabytes are read.
+    files.prompt_tokens(&request.prompt)?;
+    let name = files.name.clone();
+
+    let registry = BackendRegistry::detect();
+    let entry = registry.select(args.device)?;
+    let bytes = files.weights.total_bytes();
+    let bar = LoadBar::new(bytes);
+    let backend = entry.load(files, args.dtype.map(FloatType::dtype), &|bytes| {
+        bar.advance(bytes)
+    })?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let device = describe(backend.device());
+    let dtype = backend.dtype().as_str();
+    bar.finish(&format!(
+        "{name}: loaded {:.1} MB in {load_seconds:.2} s, {dtype} on {device}",
+        bytes as f64 / 1e6
+    ));
+
+    let mut written = Ok(());
+    let completion = backend.complete_stream(&request, &mut |piece| {
+        if args.json {
+            return ControlFlow::Continue(());
+        }
+        written = print(piece);
+        match written {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })?;
+    written?;
+    if args.json {
+        print_json(&Report {
+            model: &name,
+            device,
+            dtype,
+            load_seconds,
+            completion: &completion,
+        })?;
+    } else {
+        print("\n")?;
+    }
+    let timings = &completion.timings;
+    note(&format!(
+        "prompt: {} tokens, {:.1} tok/s; generation: {} tokens, {:.1} tok/s",
+        completion.prompt_tokens,
+        timings.prompt_tokens_per_second,
+        completion.token_ids.len(),
+        timings.generation_tokens_per_second
+    ));
+    Ok(())
+}
+
+/// The prompt itself, or standard input for `-`.
+fn prompt(argument: String) -> Result<String> {
+    if argument != "-" {
+        return Ok(argument);
+    }
+    let mut text = String::new();
+    std::io::stdin()
+        .read_to_string(&mut text)
+        .map_err(Error::Stdin)?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}

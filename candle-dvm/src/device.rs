@@ -1,0 +1,112 @@
+//! The devices by name, and how each is opened.
+
+use candle_core::Device;
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// A kind of device that models can run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// An NVIDIA GPU through CUDA.
+    Cuda,
+    /// An Apple GPU through Metal.
+    Metal,
+    /// Any GPU through WebGPU (natively Vulkan, Metal or DX12).
+    WebGpu,
+    /// The processor.
+    Cpu,
+}
+
+impl DeviceKind {
+    /// Every kind, best first: the order in which `--device auto` tries them, and that of
+    /// [`Device::best_available`].
+    pub const ALL: [Self; 4] = [Self::Cuda, Self::Metal, Self::WebGpu, Self::Cpu];
+
+    /// The name, as `--device` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Metal => "metal",
+            Self::WebGpu => "webgpu",
+            Self::Cpu => "cpu",
+        }
+    }
+
+    /// Opens the first device of this kind.
+    ///
+    /// # Errors
+    /// The backend's reason, if it is not compiled in or finds no device.
+    pub fn open(self) -> candle_core::Result<Device> {
+        match self {
+            Self::Cuda => Device::new_cuda(0),
+            Self::Metal => Device::new_metal(0),
+            Self::WebGpu => Device::new_webgpu(0),
+            Self::Cpu => Ok(Device::Cpu),
+        }
+    }
+}
+
+/// The device in words: its kind, and for a GPU its name.
+pub fn describe(device: &Device) -> String {
+    #[cfg(feature = "webgpu")]
+    if let Ok(gpu) = device.as_webgpu_device() {
+        return format!("webgpu: {}", gpu.name());
+    }
+    match device {
+        Device::Cpu => DeviceKind::Cpu.name().to_string(),
+        other => format!("{:?}", other.location()),
+    }
+}
+
+/// What `--device` asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The best device that is present: CUDA, then Metal, then WebGPU on a GPU, then the CPU
+    #[default]
+    Auto,
+    /// The processor
+    Cpu,
+    /// An NVIDIA GPU through CUDA
+    Cuda,
+    /// An Apple GPU through Metal
+    Metal,
+    /// Any GPU through WebGPU
+    #[value(name = "webgpu")]
+    WebGpu,
+}
+
+impl DeviceChoice {
+    /// The one kind that was asked for, or `None` for the best that is present.
+    pub fn kind(self) -> Option<DeviceKind> {
+        match self {
+            Self::Auto => None,
+            Self::Cpu => Some(DeviceKind::Cpu),
+            Self::Cuda => Some(DeviceKind::Cuda),
+            Self::Metal => Some(DeviceKind::Metal),
+            Self::WebGpu => Some(DeviceKind::WebGpu),
+        }
+    }
+}
+
+/// The element type that weights are held and computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FloatType {
+    /// 32-bit floats
+    F32,
+    /// 16-bit IEEE floats
+    F16,
+    /// 16-bit brain floats
+    Bf16,
+}
+
+impl FloatType {
+    /// The tensor library's name for it.
+    pub fn dtype(self) -> candle_core::DType {
+        match self {
+            Self::F32 => candle_core::DType::F32,
+            Self::F16 => candle_core::DType::F16,
+            Self::Bf16 => candle_core::DType::BF16,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The `devices` report: every backend, present or the reason why not, with what there is to know about it.
+
+use crate::registry::{BackendEntry, BackendRegistry};
+use crate::DeviceKind;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One backend.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackendReport {
+    /// Its name, as `--device` takes it.
+    pub name: &'static str,
+    /// Why it is absent; `None` if it is present.
+    pub absent: Option<String>,
+    /// The processor, for the CPU backend.
+    pub cpu: Option<CpuReport>,
+    /// Every adapter that WebGPU finds, the one in use marked as chosen.
+    pub adapters: Vec<AdapterReport>,
+}
+
+/// The processor.
+#[derive(Clone, Debug, Serialize)]
+pub struct CpuReport {
+    /// Hardware threads that this process may use.
+    pub cores: usize,
+    /// The vector extensions that it has, of those that matter for arithmetic on tensors.
+    pub simd: Vec<&'static str>,
+}
+
+/// One WebGPU adapter.
+#[derive(Clone, Debug, Serialize)]
+pub struct AdapterReport {
+    /// Its place in the list, as `Device::new_webgpu` takes it.
+    pub ordinal: usize,
+    /// The GPU's name.
+    pub name: String,
+    /// The driver's name.
+    pub driver: String,
+    /// The driver's version.
+    pub driver_info: String,
+    /// The interface below: Vulkan, Metal or DX12.
+    pub backend: String,
+    /// Discrete or integrated GPU, or a CPU that plays one.
+    pub device_type: String,
+    /// Whether this is the one that `--device webgpu` uses.
+    pub chosen: bool,
+    /// The features that it offers.
+    pub features: Vec<String>,
+    /// Its limits.
+    pub limits: BTreeMap<&'static str, u64>,
+}
+
+/// Asks every backend of the registry.
+pub fn report(registry: &BackendRegistry) -> Vec<BackendReport> {
+    registry.entries().iter().map(describe).collect()
+}
+
+fn describe(entry: &BackendEntry) -> BackendReport {
+    let kind = entry.kind();
+    BackendReport {
+        name: kind.name(),
+        absent: entry.device().err().map(str::to_string),
+        cpu: (kind == DeviceKind::Cpu).then(cpu),
+        adapters: if kind == DeviceKind::WebGpu {
+            adapters()
+        } else {
+            Vec::new()
+        },
+    }
+}
+
+#[cfg(feature = "webgpu")]
+fn adapters() -> Vec<AdapterReport> {
+    let found = candle_core::webgpu_backend::adapters().into_iter();
+    found
+        .map(|adapter| AdapterReport {
+            ordinal: adapter.ordinal,
+            name: adapter.name,
+            driver: adapter.driver,
+            driver_info: adapter.driver_info,
+            backend: adapter.backend,
+            device_type: adapter.device_type,
+            chosen: adapter.chosen,
+            features: adapter.features,
+            limits: adapter.limits.into_iter().collect(),
+        })
+        .collect()
+}
+
+#[cfg(not(feature = "webgpu"))]
+fn adapters() -> Vec<AdapterReport> {
+    Vec::new()
+}
+
+fn cpu() -> CpuReport {
+    CpuReport {
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        simd: simd(),
+    }
+}
+
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+fn simd() -> Vec<&'static str> {
+    [
+        ("sse4.2", is_x86_feature_detected!("sse4.2")),
+        ("avx", is_x86_feature_detected!("avx")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("f16c", is_x86_feature_detected!("f16c")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("avx512bw", is_x86_feature_detected!("avx512bw")),
+    ]
+    .into_iter()
+    .filter_map(|(name, present)| present.then_some(name))
+    .collect()
+}
+
+#[cfg(target_arch = "aarch64")]
+fn simd() -> Vec<&'static str> {
+    use std::arch::is_aarch64_feature_detected;
+    [
+        ("neon", is_aarch64_feature_detected!("neon")),
+        ("fp16", is_aarch64_feature_detected!("fp16")),
+        ("dotprod", is_aarch64_feature_detected!("dotprod")),
+        ("sve", is_aarch64_feature_detected!("sve")),
+    ]
+    .into_iter()
+    .filter_map(|(name, present)| present.then_some(name))
+    .collect()
+}
+
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+fn simd() -> Vec<&'static str> {
+    Vec::new()
+}
+
+impl BackendReport {
+    /// The report as lines for a reader.
+    pub fn text(&self) -> String {
+        let state = match &self.absent {
+            None => "present".to_string(),
+            Some(reason) => format!("absent: {reason}"),
+        };
+        let mut lines = vec![format!("{:<8} {state}", self.name)];
+        if let Some(cpu) = &self.cpu {
+            lines.push(format!("  cores: {}", cpu.cores));
+            lines.push(format!("  SIMD:  {}", listed(&cpu.simd)));
+        }
+        for adapter in &self.adapters {
+            lines.extend(adapter.lines());
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}
+
+impl AdapterReport {
+    fn lines(&self) -> Vec<String> {
+        let chosen = if self.chosen { " (chosen)" } else { "" };
+        let mut lines = vec![
+            format!("  adapter {}{chosen}: {}", self.ordinal, self.name),
+            format!("    driver:   {} {}", self.driver, self.driver_info),
+            format!("    backend:  {}", self.backend),
+            format!("    type:     {}", self.device_type),
+            format!("    features: {}", listed(&self.features)),
+            "    limits:".to_string(),
+        ];
+        let limits = self.limits.iter();
+        lines.extend(limits.map(|(name, value)| format!("      {name}: {value}")));
+        lines
+    }
+}
+
+fn listed(names: &[impl AsRef<str>]) -> String {
+    if names.is_empty() {
+        return "none".to_string();
+    }
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    names.join(", ")
+}

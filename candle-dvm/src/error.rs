@@ -1,0 +1,142 @@
+//! What can go wrong, each as one line that says which file, field, tensor, device or parameter it was.
+
+use std::path::Path;
+
+/// The result of everything in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One failure. Its `Display` form is a single line.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file that is missing, unreadable or not what its name says.
+    #[error("{file}: {problem}")]
+    File {
+        /// The file, as the user can find it.
+        file: String,
+        /// What was found, and what was expected.
+        problem: String,
+    },
+    /// A JSON file in which one field is missing or has a value that does not fit.
+    #[error("{file}: field `{field}`: {problem}")]
+    Field {
+        /// The file.
+        file: String,
+        /// The field's path, parts joined by dots.
+        field: String,
+        /// What was found, and what was expected.
+        problem: String,
+    },
+    /// A tensor that is missing or has the wrong shape or dtype.
+    #[error("{file}: tensor `{tensor}`: {problem}")]
+    Tensor {
+        /// The safetensors file or its index.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+        /// What was found, and what was expected.
+        problem: String,
+    },
+    /// A device that was asked for and is not there.
+    #[error("--device {asked}: {reason}")]
+    Device {
+        /// The device's name.
+        asked: &'static str,
+        /// Why it is absent.
+        reason: String,
+    },
+    /// A parameter outside its range.
+    #[error("--{name} {value}: expected {expected}")]
+    Parameter {
+        /// The parameter, as its flag is spelt.
+        name: &'static str,
+        /// The value that was given.
+        value: String,
+        /// The values that are allowed.
+        expected: &'static str,
+    },
+    /// A prompt in which the tokenizer finds no token.
+    #[error("--prompt: the prompt has no tokens; give at least one character of text")]
+    EmptyPrompt,
+    /// A prompt that the model's positions cannot hold.
+    #[error(
+        "--prompt: the prompt has {tokens} tokens, more than the model's max_position_embeddings of {limit}"
+    )]
+    PromptTooLong {
+        /// The prompt's length in tokens, the begin token included.
+        tokens: usize,
+        /// `max_position_embeddings` of the model's configuration.
+        limit: usize,
+    },
+    /// Text that the tokenizer cannot encode, or ids that it cannot decode.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// An operation on tensors failed.
+    #[error("{doing}: {}", brief(.source))]
+    Tensors {
+        /// What was being done.
+        doing: &'static str,
+        /// The tensor library's own error.
+        source: candle_core::Error,
+    },
+    /// Standard input could not be read as text.
+    #[error("--prompt -: standard input: {0}")]
+    Stdin(std::io::Error),
+    /// Standard output could not be written.
+    #[error("standard output: {0}")]
+    Stdout(std::io::Error),
+}
+
+impl Error {
+    /// An error about a whole file.
+    pub(crate) fn file(file: &Path, problem: impl std::fmt::Display) -> Self {
+        Self::File {
+            file: file.display().to_string(),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// Whether the reader of standard output has gone away (`candle-dvm … | head -1`), which is no failure.
+    pub fn is_closed_stdout(&self) -> bool {
+        matches!(self, Self::Stdout(err) if err.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+
+    /// The error as one line, whatever line breaks a cause may have brought along.
+    pub fn one_line(&self) -> String {
+        one_line(&self.to_string())
+    }
+}
+
+/// Adds what was being done to a tensor library's error.
+pub(crate) trait Doing<T> {
+    /// Wraps the error as [`Error::Tensors`].
+    fn doing(self, doing: &'static str) -> Result<T>;
+}
+
+impl<T> Doing<T> for candle_core::Result<T> {
+    fn doing(self, doing: &'static str) -> Result<T> {
+        self.map_err(|source| {
+            tracing::debug!(doing, error = %source, "tensor operation failed");
+            Error::Tensors { doing, source }
+        })
+    }
+}
+
+/// A tensor library's error without the stack trace that `RUST_BACKTRACE=1` puts behind it.
+pub(crate) fn brief(err: &candle_core::Error) -> String {
+    match err {
+        candle_core::Error::WithBacktrace { inner, .. } => brief(inner),
+        candle_core::Error::WithPath { inner, path } => {
+            format!("{}: {}", path.display(), brief(inner))
+        }
+        other => one_line(&other.to_string()),
+    }
+}
+
+/// `text` with every run of white space that holds a line break turned into one space.
+pub(crate) fn one_line(text: &str) -> String {
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,44 @@
+//! Runs language models on whichever device is present: CUDA, Metal, any GPU that speaks WebGPU, or the CPU.
+//!
+//! ```no_run
+//! use candle_dvm::{BackendRegistry, CompletionRequest, DeviceChoice, InferenceBackend, ModelFiles, ModelSource};
+//! # fn main() -> candle_dvm::Result<()> {
+//! let files = ModelFiles::open(&ModelSource::Embedded)?;
+//! let registry = BackendRegistry::detect();
+//! let backend = registry.select(DeviceChoice::Auto)?.load(files, None, &|_| ())?;
+//! let request = CompletionRequest {
+//!     prompt: "The borrow checker".to_string(),
+//!     ..Default::default()
+//! };
+//! println!("{}", backend.complete(&request)?.text);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Where things are
+//! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle, with the generation loop.
+//! - [`registry`]: which backends are present; [`device`]: their names.
+//! - [`model`]: what is read from a folder or from the binary itself, checked before any device is touched.
+//! - [`stream`]: tokens to text. [`bench`] and [`shapes`]: speed on random weights. [`cli`]: the commands.
+
+#![deny(missing_docs)]
+
+pub mod backend;
+pub mod bench;
+pub mod cli;
+pub mod device;
+pub mod devices;
+pub mod engine;
+pub mod error;
+pub mod model;
+pub mod progress;
+pub mod registry;
+pub mod shapes;
+pub mod stream;
+
+pub use backend::{Completion, CompletionRequest, InferenceBackend, StopReason, Timings};
+pub use device::{DeviceChoice, DeviceKind, FloatType};
+pub use engine::CandleBackend;
+pub use error::{Error, Result};
+pub use model::{ModelFiles, ModelSource};
+pub use registry::BackendRegistry;

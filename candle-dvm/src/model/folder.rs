@@ -1,0 +1,125 @@
+//! Models from a Hugging Face folder.
+
+use super::{JsonFiles, ModelFiles, Weights};
+use crate::{Error, Result};
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Reads `config.json`, `tokenizer.json`, `generation_config.json` if it is there, and the headers of the weights.
+pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
+    if !folder.is_dir() {
+        let problem = if folder.exists() {
+            "not a folder; expected one with config.json, tokenizer.json and model.safetensors"
+        } else {
+            "no such folder"
+        };
+        return Err(Error::file(folder, problem));
+    }
+    let config_file = folder.join("config.json");
+    let generation_file = folder.join("generation_config.json");
+    let tokenizer_file = folder.join("tokenizer.json");
+    let config = read(&config_file)?;
+    let generation_config = generation_file
+        .exists()
+        .then(|| read(&generation_file))
+        .transpose()?;
+    let tokenizer = read(&tokenizer_file)?;
+    let weights = open_weights(folder)?;
+    let json = JsonFiles {
+        config: (&config_file, &config),
+        generation_config: generation_config
+            .as_ref()
+            .map(|bytes| (generation_file.as_path(), bytes.as_slice())),
+        tokenizer: (&tokenizer_file, &tokenizer),
+    };
+    ModelFiles::from_parts(folder.display().to_string(), json, weights, false)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).map_err(|err| Error::file(file, err))
+}
+
+/// One file if there is one, else the shards that the index names.
+fn open_weights(folder: &Path) -> Result<Weights> {
+    let single = folder.join(SINGLE);
+    if single.exists() {
+        return Weights::from_files(&[single]);
+    }
+    let index = folder.join(INDEX);
+    if !index.exists() {
+        return Err(Error::file(
+            &single,
+            format!("no such file, and no {INDEX} beside it"),
+        ));
+    }
+    let shard_of = read_index(&index)?;
+    let mut shards: Vec<&str> = shard_of.values().map(String::as_str).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    let files: Vec<PathBuf> = shards.iter().map(|shard| folder.join(shard)).collect();
+    for (shard, file) in shards.iter().zip(&files) {
+        if !file.is_file() {
+            let tensor = shard_of.iter().find(|(_, of)| of == shard);
+            return Err(Error::Tensor {
+                file: index.display().to_string(),
+                tensor: tensor.map_or_else(String::new, |(name, _)| name.clone()),
+                problem: format!("its shard `{shard}` is not in the folder"),
+            });
+        }
+    }
+    let weights = Weights::from_files(&files)?;
+    for (tensor, shard) in &shard_of {
+        if weights.file_of(tensor) != Some(folder.join(shard).as_path()) {
+            return Err(Error::Tensor {
+                file: index.display().to_string(),
+                tensor: tensor.clone(),
+                problem: format!("the shard `{shard}` does not hold it"),
+            });
+        }
+    }
+    Ok(weights)
+}
+
+/// The index's map from tensor to shard. A shard has to be a plain file name: an index must not reach outside its
+/// folder.
+fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
+    let bytes = read(index)?;
+    let json: serde_json::Value =
+        serde_json::from_slice(&bytes).map_err(|err| Error::file(index, err))?;
+    let field = |field: String, problem: String| Error::Field {
+        file: index.display().to_string(),
+        field,
+        problem,
+    };
+    let map = json.get("weight_map").and_then(|map| map.as_object());
+    let map = map.ok_or_else(|| {
+        field(
+            "weight_map".to_string(),
+            "expected an object from tensor names to file names".to_string(),
+        )
+    })?;
+    if map.is_empty() {
+        return Err(field(
+            "weight_map".to_string(),
+            "names no tensor".to_string(),
+        ));
+    }
+    map.iter()
+        .map(|(tensor, shard)| {
+            let plain = shard.as_str().filter(|shard| {
+                let mut parts = Path::new(shard).components();
+                matches!(parts.next(), Some(Component::Normal(_))) && parts.next().is_none()
+            });
+            let shard = plain.ok_or_else(|| {
+                field(
+                    format!("weight_map.{tensor}"),
+                    format!("expected the name of a file in the same folder, found {shard}"),
+                )
+            })?;
+            Ok((tensor.clone(), shard.to_string()))
+        })
+        .collect()
+}

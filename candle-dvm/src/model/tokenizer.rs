@@ -1,0 +1,130 @@
+//! `tokenizer.json`: text to tokens and back.
+
+use crate::error::one_line;
+use crate::{Error, Result};
+use serde_json::Value;
+use std::path::Path;
+use tokenizers::Tokenizer;
+
+/// A tokenizer that puts the begin token where the model expects it.
+pub struct TextTokenizer {
+    inner: Tokenizer,
+    /// The begin token, if the tokenizer's own post-processor does not add it.
+    missing_begin: Option<u32>,
+    vocab_size: usize,
+}
+
+impl TextTokenizer {
+    /// Parses `tokenizer.json`. `begin_token` is put before each prompt unless the tokenizer does so itself; ids of
+    /// `vocab_size` and above have no row in the model's embedding.
+    pub(super) fn parse(
+        file: &Path,
+        bytes: &[u8],
+        begin_token: Option<u32>,
+        vocab_size: usize,
+    ) -> Result<Self> {
+        if let Err(err) = std::str::from_utf8(bytes) {
+            return Err(invalid_utf8(file, bytes, err.valid_up_to()));
+        }
+        let mut inner = Tokenizer::from_bytes(bytes)
+            .map_err(|err| Error::file(file, one_line(&err.to_string())))?;
+        // Both would change a prompt without a word.
+        inner
+            .with_truncation(None)
+            .map_err(|err| Error::file(file, one_line(&err.to_string())))?;
+        inner.with_padding(None);
+        let added = inner
+            .encode("", true)
+            .map_err(|err| Error::file(file, one_line(&err.to_string())))?;
+        let missing_begin = begin_token.filter(|begin| !added.get_ids().contains(begin));
+        Ok(Self {
+            inner,
+            missing_begin,
+            vocab_size,
+        })
+    }
+
+    /// The tokens of a prompt, the begin token first.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] if the text has no token of its own, and tokens that the model does not know.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
+        let encode = |special| {
+            let encoding = self.inner.encode(prompt, special);
+            encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))
+        };
+        if encode(false)?.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let encoding = encode(true)?;
+        let tokens: Vec<u32> = self
+            .missing_begin
+            .into_iter()
+            .chain(encoding.get_ids().iter().copied())
+            .collect();
+        match tokens.iter().find(|id| **id as usize >= self.vocab_size) {
+            None => Ok(tokens),
+            Some(id) => Err(Error::Tokenizer(format!(
+                "the prompt has token {id}, but the model's vocab_size is {}",
+                self.vocab_size
+            ))),
+        }
+    }
+
+    /// The text of `tokens`, special tokens left out; bytes that are no character become U+FFFD.
+    ///
+    /// # Errors
+    /// The tokenizer's own.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        let text = self.inner.decode(tokens, true);
+        text.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))
+    }
+}
+
+/// Says where in the file the bad byte is: its offset, and the field around it if the rest of the file is JSON.
+fn invalid_utf8(file: &Path, bytes: &[u8], offset: usize) -> Error {
+    /// Stands for the bad byte; no tokenizer has this noncharacter in its vocabulary.
+    const MARK: char = '\u{10FFFE}';
+    let problem = format!("invalid UTF-8 at byte {offset}");
+    let valid = String::from_utf8_lossy(&bytes[..offset]);
+    let rest = String::from_utf8_lossy(&bytes[offset + 1..]);
+    let field = serde_json::from_str(&format!("{valid}{MARK}{rest}"))
+        .ok()
+        .and_then(|json: Value| path_to(&json, MARK))
+        .filter(|field| !field.is_empty());
+    match field {
+        Some(field) => Error::Field {
+            file: file.display().to_string(),
+            field,
+            problem,
+        },
+        None => Error::file(file, problem),
+    }
+}
+
+/// The path to the first key or string with `mark` in it.
+fn path_to(json: &Value, mark: char) -> Option<String> {
+    let below = |name: String, value: &Value| {
+        let rest = path_to(value, mark)?;
+        Some(if rest.is_empty() {
+            name
+        } else {
+            format!("{name}.{rest}")
+        })
+    };
+    match json {
+        Value::String(text) => text.contains(mark).then(String::new),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| below(index.to_string(), item)),
+        Value::Object(map) => map.iter().find_map(|(key, value)| {
+            if key.contains(mark) {
+                Some(String::new())
+            } else {
+                below(key.clone(), value)
+            }
+        }),
+        _ => None,
+    }
+}

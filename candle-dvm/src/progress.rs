@@ -1,0 +1,37 @@
+//! Notes for the person at the terminal, on standard error.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Write;
+
+/// Writes one line to standard error. A closed standard error is not worth failing for.
+pub fn note(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// The bar that fills while weights are loaded. It draws nothing where standard error is no terminal.
+pub struct LoadBar {
+    bar: ProgressBar,
+}
+
+impl LoadBar {
+    /// An empty bar for `total` bytes.
+    pub fn new(total: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+        let template = "loading [{bar:40}] {bytes}/{total_bytes} {binary_bytes_per_sec}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self { bar }
+    }
+
+    /// Says that `bytes` more have arrived.
+    pub fn advance(&self, bytes: u64) {
+        self.bar.inc(bytes);
+    }
+
+    /// Takes the bar away and leaves `summary` in its place.
+    pub fn finish(self, summary: &str) {
+        self.bar.finish_and_clear();
+        note(summary);
+    }
+}

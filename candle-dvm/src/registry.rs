@@ -1,0 +1,113 @@
+//! Which backends are present on this machine, and why the others are not.
+
+use crate::device::{DeviceChoice, DeviceKind};
+use crate::engine::CandleBackend;
+use crate::error::brief;
+use crate::model::ModelFiles;
+use crate::{Error, Result};
+use candle_core::{DType, Device};
+use std::sync::OnceLock;
+
+/// Every backend of this build, present or absent.
+///
+/// A device is opened when it is first asked about and kept: `--device cpu` wakes no GPU, and nothing is opened twice.
+pub struct BackendRegistry {
+    entries: Vec<BackendEntry>,
+}
+
+/// One backend in the registry.
+pub struct BackendEntry {
+    kind: DeviceKind,
+    found: OnceLock<std::result::Result<Device, String>>,
+}
+
+impl BackendRegistry {
+    /// The backends in order of preference: CUDA, Metal, WebGPU, CPU.
+    pub fn detect() -> Self {
+        let entry = |kind| BackendEntry {
+            kind,
+            found: OnceLock::new(),
+        };
+        Self {
+            entries: DeviceKind::ALL.into_iter().map(entry).collect(),
+        }
+    }
+
+    /// All entries, best first.
+    pub fn entries(&self) -> &[BackendEntry] {
+        &self.entries
+    }
+
+    /// The entry that `choice` names, or for `Auto` the first that is present. Like [`Device::best_available`], `Auto`
+    /// passes over a WebGPU adapter that is itself software: the CPU backend is faster.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the reason, if a device was named and is absent.
+    pub fn select(&self, choice: DeviceChoice) -> Result<&BackendEntry> {
+        let wanted = choice.kind();
+        let mut reasons = Vec::new();
+        for entry in &self.entries {
+            if wanted.is_some_and(|kind| kind != entry.kind) {
+                continue;
+            }
+            let reason = match entry.device() {
+                Ok(device) if wanted.is_none() && device.is_software_gpu() => {
+                    "its adapter is software, the CPU backend is faster"
+                }
+                Ok(_) => return Ok(entry),
+                Err(reason) => reason,
+            };
+            tracing::info!(backend = entry.kind.name(), reason, "passed over");
+            reasons.push(reason);
+        }
+        Err(Error::Device {
+            asked: wanted.map_or("auto", DeviceKind::name),
+            reason: reasons.join("; "),
+        })
+    }
+}
+
+impl BackendEntry {
+    /// Which kind of device this backend runs on.
+    pub fn kind(&self) -> DeviceKind {
+        self.kind
+    }
+
+    /// The open device, or the reason why there is none.
+    ///
+    /// # Errors
+    /// The reason, as one line.
+    pub fn device(&self) -> std::result::Result<&Device, &str> {
+        self.found
+            .get_or_init(|| self.kind.open().map_err(|err| brief(&err)))
+            .as_ref()
+            .map_err(String::as_str)
+    }
+
+    /// As [`BackendEntry::device`], with this crate's error.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the reason.
+    pub fn open(&self) -> Result<&Device> {
+        self.device().map_err(|reason| Error::Device {
+            asked: self.kind.name(),
+            reason: reason.to_string(),
+        })
+    }
+
+    /// Loads a model onto this backend's device. `dtype` of `None` takes [`ModelFiles::default_dtype`]; `progress`
+    /// hears of each tensor's bytes as they arrive.
+    ///
+    /// # Errors
+    /// The backend's absence, and whatever fails while weights are read and placed on the device.
+    pub fn load(
+        &self,
+        files: ModelFiles,
+        dtype: Option<DType>,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<CandleBackend> {
+        let device = self.open()?;
+        let dtype = dtype.unwrap_or_else(|| files.default_dtype(device));
+        CandleBackend::load(files, self.kind.name(), device, dtype, progress)
+    }
+}

@@ -1,0 +1,72 @@
+//! Text from tokens as they come, never half a character.
+
+use crate::model::TextTokenizer;
+use crate::Result;
+
+/// What a decoder puts where bytes are no character, or not yet one.
+const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
+
+/// Turns tokens into pieces of text.
+///
+/// A character may be spread over several tokens; until its last byte is there the decoder shows it as U+FFFD, so text
+/// is held back while it ends in that. Only a window of the latest tokens is decoded again at each step. The window
+/// keeps the tokens of the piece before, because decoders treat the first token of a text differently (they strip its
+/// space).
+pub struct TokenStream<'a> {
+    tokenizer: &'a TextTokenizer,
+    window: Vec<u32>,
+    /// How many tokens at the window's start belong to pieces already handed out.
+    done: usize,
+    /// The part of the window's text already handed out.
+    emitted: String,
+}
+
+impl<'a> TokenStream<'a> {
+    /// A stream in which nothing has been seen.
+    pub fn new(tokenizer: &'a TextTokenizer) -> Self {
+        Self {
+            tokenizer,
+            window: Vec::new(),
+            done: 0,
+            emitted: String::new(),
+        }
+    }
+
+    /// Takes the next token and returns the text that is now certain, if there is any.
+    ///
+    /// # Errors
+    /// The tokenizer's, on an id that it cannot decode.
+    pub fn push(&mut self, token: u32) -> Result<Option<String>> {
+        self.window.push(token);
+        let text = self.tokenizer.decode(&self.window)?;
+        let certain = text.trim_end_matches(REPLACEMENT);
+        let whole = certain.len() == text.len();
+        let piece = match certain.strip_prefix(self.emitted.as_str()) {
+            Some(rest) => rest.to_string(),
+            // Bytes that turned out to be no character can spoil the decoder's view of those before them.
+            None if whole => self.tokenizer.decode(&self.window[self.done..])?,
+            None => return Ok(None),
+        };
+        if piece.is_empty() {
+            return Ok(None);
+        }
+        if whole {
+            self.window.drain(..self.done);
+            self.done = self.window.len();
+            self.emitted = self.tokenizer.decode(&self.window)?;
+        } else {
+            self.emitted = certain.to_string();
+        }
+        Ok(Some(piece))
+    }
+
+    /// The rest, once no token follows: bytes that never became a character show as U+FFFD.
+    ///
+    /// # Errors
+    /// The tokenizer's, on an id that it cannot decode.
+    pub fn finish(self) -> Result<Option<String>> {
+        let text = self.tokenizer.decode(&self.window)?;
+        let rest = text.strip_prefix(self.emitted.as_str());
+        Ok(rest.filter(|rest| !rest.is_empty()).map(str::to_string))
+    }
+}

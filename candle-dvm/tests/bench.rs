@@ -1,0 +1,46 @@
+//! The benchmark at a size that takes no time; and the arithmetic behind its figures.
+
+use crate::support::{choice, on_each_device, registry};
+use candle_core::DType;
+use candle_dvm::bench::{run, BenchRequest};
+use candle_dvm::shapes::ModelShape;
+use candle_dvm::DeviceKind;
+
+on_each_device!(demo_shape);
+
+fn demo_shape(kind: DeviceKind) {
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let request = BenchRequest {
+            shape: ModelShape::Demo,
+            dtype,
+            prompt: 5,
+            generate: 3,
+            repeat: 2,
+            bandwidth: Some(100.0),
+        };
+        let report = run(&request, device, kind.name()).unwrap();
+        for speed in [&report.prompt, &report.generation] {
+            assert!(speed.min > 0.0 && speed.min <= speed.median && speed.median <= speed.max);
+            assert_eq!(speed.dispatches.is_some(), kind == DeviceKind::WebGpu);
+            assert!(speed.dispatches.is_none_or(|count| count > 6.0));
+        }
+        let share = report.bytes_per_token * report.generation.median / 100e9;
+        assert_eq!(report.bandwidth_share, Some(share));
+        assert!(report.table().contains("prompt 5"));
+    }
+}
+
+/// The sizes that these models are known by.
+#[test]
+fn bytes_per_token() {
+    let bytes = |shape: ModelShape| shape.dimensions().bytes_per_token(DType::F16, 128) / 1e9;
+    for (shape, expected) in [
+        (ModelShape::TinyLlama1_1b, 2.07),
+        (ModelShape::Llama3_2_1b, 2.47),
+        (ModelShape::Llama3_8b, 15.0),
+    ] {
+        let found = bytes(shape);
+        assert!((found - expected).abs() < 0.02, "{}: {found}", shape.name());
+    }
+}

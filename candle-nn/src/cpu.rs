@@ -1,0 +1,230 @@
+//! What the fused ops share on the CPU: strided tensors as rows, 16-bit floats computed in f32, rows spread over threads.
+
+use candle_core::{Layout, WithDType};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+use rayon::prelude::*;
+
+/// Below this many elementary steps a task is not worth handing to another thread.
+const TASK_STEPS: usize = 16 * 1024;
+
+/// A float as it is stored, and the float it is computed in: f64 for f64, f32 for everything smaller.
+pub(crate) trait Float: WithDType {
+    type Acc: num_traits::Float + num_traits::NumAssign + WithDType;
+
+    /// The stored value of a result, rounded. (Not called `round`, which on f32 would be the inherent method.)
+    fn narrow(acc: Self::Acc) -> Self;
+
+    /// The value to compute with.
+    fn widen(self) -> Self::Acc;
+
+    /// `src` in the dtype of the computation: `src` itself, or its conversion in `scratch` (of the same length).
+    fn widen_row<'a>(src: &'a [Self], scratch: &'a mut [Self::Acc]) -> &'a [Self::Acc];
+}
+
+macro_rules! native_float {
+    ($t:ty) => {
+        impl Float for $t {
+            type Acc = $t;
+
+            fn narrow(acc: $t) -> $t {
+                acc
+            }
+
+            fn widen(self) -> $t {
+                self
+            }
+
+            fn widen_row<'a>(src: &'a [$t], _scratch: &'a mut [$t]) -> &'a [$t] {
+                src
+            }
+        }
+    };
+}
+
+macro_rules! half_float {
+    ($t:ty) => {
+        impl Float for $t {
+            type Acc = f32;
+
+            fn narrow(acc: f32) -> $t {
+                <$t>::from_f32(acc)
+            }
+
+            fn widen(self) -> f32 {
+                self.to_f32()
+            }
+
+            fn widen_row<'a>(src: &'a [$t], scratch: &'a mut [f32]) -> &'a [f32] {
+                src.convert_to_f32_slice(scratch);
+                scratch
+            }
+        }
+    };
+}
+
+native_float!(f32);
+native_float!(f64);
+half_float!(f16);
+half_float!(bf16);
+
+/// Runs `$body` with `$t` standing for the element type of `$storage`, or fails with the dtype and the op's name.
+macro_rules! with_float {
+    ($op:expr, $storage:expr, $t:ident => $body:expr) => {
+        match candle_core::backend::BackendStorage::dtype($storage) {
+            candle_core::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            candle_core::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            candle_core::DType::F16 => {
+                type $t = half::f16;
+                $body
+            }
+            candle_core::DType::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            dtype => Err(candle_core::Error::UnsupportedDTypeForOp(dtype, $op).bt()),
+        }
+    };
+}
+pub(crate) use with_float;
+
+/// A strided tensor as rows along its last dimension, numbered in row-major order. A scalar is one row of one element.
+pub(crate) struct Rows<'a, T> {
+    data: &'a [T],
+    start: usize,
+    dims: &'a [usize],
+    strides: &'a [usize],
+    len: usize,
+    step: usize,
+}
+
+impl<'a, T: Float> Rows<'a, T> {
+    pub(crate) fn new(data: &'a [T], layout: &'a Layout) -> Self {
+        let (dims, len) = split_last(layout.dims(), 1);
+        let (strides, step) = split_last(layout.stride(), 1);
+        Self {
+            data,
+            start: layout.start_offset(),
+            dims,
+            strides,
+            len,
+            step,
+        }
+    }
+
+    /// Elements in a row.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Row `index`, widened. `scratch` has the length of a row.
+    pub(crate) fn get<'b>(&self, index: usize, scratch: &'b mut [T::Acc]) -> &'b [T::Acc]
+    where
+        'a: 'b,
+    {
+        let start = self.offset(index);
+        if self.step == 1 || self.len <= 1 {
+            return T::widen_row(&self.data[start..start + self.len], scratch);
+        }
+        for (i, dst) in scratch.iter_mut().enumerate() {
+            *dst = self.data[start + i * self.step].widen();
+        }
+        scratch
+    }
+
+    /// Where row `index` starts.
+    pub(crate) fn offset(&self, index: usize) -> usize {
+        let mut rest = index;
+        let mut offset = self.start;
+        for (&dim, &stride) in self.dims.iter().zip(self.strides).rev() {
+            offset += (rest % dim) * stride;
+            rest /= dim;
+        }
+        offset
+    }
+}
+
+fn split_last(values: &[usize], default: usize) -> (&[usize], usize) {
+    match values.split_last() {
+        Some((&last, rest)) => (rest, last),
+        None => (values, default),
+    }
+}
+
+/// A buffer of `len` zeros to widen a row into.
+pub(crate) fn scratch<A: num_traits::Zero + Clone>(len: usize) -> Vec<A> {
+    vec![A::zero(); len]
+}
+
+/// The new contiguous buffer whose row `i` of `len` elements was filled by `f(scratch, i, row)`.
+///
+/// `steps` is about how many elementary operations a row takes: rows are handed out to threads in pieces that are worth it,
+/// and not at all when the whole is smaller than such a piece. Each piece gets a scratch value of its own.
+pub(crate) fn map_rows<T: Float, S>(
+    count: usize,
+    len: usize,
+    steps: usize,
+    scratch: impl Fn() -> S + Sync,
+    f: impl Fn(&mut S, usize, &mut [T]) + Sync,
+) -> Vec<T> {
+    let mut dst = vec![T::zero(); count * len];
+    if dst.is_empty() {
+        return dst;
+    }
+    let rows_per_task = (TASK_STEPS / steps.max(1)).max(1);
+    let run = |task: usize, rows: &mut [T]| {
+        let mut s = scratch();
+        for (i, row) in rows.chunks_mut(len).enumerate() {
+            f(&mut s, task * rows_per_task + i, row);
+        }
+    };
+    if count <= rows_per_task {
+        run(0, &mut dst);
+    } else {
+        dst.par_chunks_mut(rows_per_task * len)
+            .enumerate()
+            .for_each(|(task, rows)| run(task, rows));
+    }
+    dst
+}
+
+/// The dot product of two rows. Eight running sums let the compiler use vector registers, which one sum would not: float
+/// addition may not be reordered.
+pub(crate) fn dot<A: num_traits::Float + num_traits::NumAssign>(lhs: &[A], rhs: &[A]) -> A {
+    let mut lanes = [A::zero(); 8];
+    let (lhs_chunks, rhs_chunks) = (lhs.chunks_exact(8), rhs.chunks_exact(8));
+    let mut sum = A::zero();
+    for (&l, &r) in lhs_chunks.remainder().iter().zip(rhs_chunks.remainder()) {
+        sum += l * r;
+    }
+    for (l, r) in lhs_chunks.zip(rhs_chunks) {
+        for (lane, (&l, &r)) in lanes.iter_mut().zip(l.iter().zip(r)) {
+            *lane += l * r;
+        }
+    }
+    lanes.into_iter().fold(sum, |sum, lane| sum + lane)
+}
+
+/// The sum of a row, in eight running sums as in [`dot`].
+pub(crate) fn sum<A: num_traits::Float + num_traits::NumAssign>(row: &[A]) -> A {
+    let mut lanes = [A::zero(); 8];
+    let chunks = row.chunks_exact(8);
+    let rest = chunks.remainder().iter().fold(A::zero(), |sum, &x| sum + x);
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane += x;
+        }
+    }
+    lanes.into_iter().fold(rest, |sum, lane| sum + lane)
+}
+
+/// The largest element; NaN is skipped here and shows up in the sum that follows.
+pub(crate) fn max<A: num_traits::Float>(row: &[A]) -> A {
+    row.iter()
+        .fold(A::neg_infinity(), |max, &x| if x > max { x } else { max })
+}

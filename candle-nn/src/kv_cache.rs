@@ -1,0 +1,274 @@
+//! Keys and values of past tokens, so that each token's are computed once.
+//!
+//! [`KvCache`] writes into a buffer made ahead of time, [`ConcatKvCache`] makes a new tensor at each step, and
+//! [`RotatingKvCache`] keeps a window of the last tokens. Each of them holds two tensors, grown along the dimension given to
+//! `new`: 2 for keys of shape (batch, heads, seq, head_dim).
+
+mod rotating;
+
+pub use rotating::{RotatingCache, RotatingKvCache};
+
+use candle_core::{Result, Tensor};
+
+/// One tensor that grows along a dimension, in a buffer made ahead of time.
+///
+/// The buffer is made by the first [`Cache::append`], with room for the length given to [`Cache::new`]. When that is used up it
+/// is copied into one with room for as much again.
+///
+/// Clones share the buffer: append to one of them only.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    all_data: Option<Tensor>,
+    dim: usize,
+    current_seq_len: usize,
+    grow_by: usize,
+    max_seq_len: usize,
+}
+
+impl Cache {
+    /// An empty cache that grows along `dim`, with room for `max_seq_len` at first.
+    pub fn new(dim: usize, max_seq_len: usize) -> Self {
+        Self {
+            all_data: None,
+            dim,
+            current_seq_len: 0,
+            grow_by: max_seq_len,
+            max_seq_len,
+        }
+    }
+
+    /// The dimension along which it grows.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// How much is in it.
+    pub fn current_seq_len(&self) -> usize {
+        self.current_seq_len
+    }
+
+    /// How much it has room for.
+    pub fn max_seq_len(&self) -> usize {
+        self.max_seq_len
+    }
+
+    /// The whole buffer, with what is not yet used.
+    pub fn all_data(&self) -> &Option<Tensor> {
+        &self.all_data
+    }
+
+    /// What is in it, as a view of the buffer; `None` if nothing was appended yet.
+    ///
+    /// # Errors
+    /// None that appended data could cause.
+    pub fn current_data(&self) -> Result<Option<Tensor>> {
+        self.all_data
+            .as_ref()
+            .map(|data| data.narrow(self.dim, 0, self.current_seq_len))
+            .transpose()
+    }
+
+    /// Empties the cache and drops its buffer.
+    pub fn reset(&mut self) {
+        self.current_seq_len = 0;
+        self.all_data = None;
+    }
+
+    /// Appends `src`, whose other dimensions and dtype are those of what is there.
+    ///
+    /// # Errors
+    /// They are not, or the device is out of memory, or the cache was made with room for nothing.
+    pub fn append(&mut self, src: &Tensor) -> Result<()> {
+        let seq_len = src.dim(self.dim)?;
+        let needed = self.current_seq_len + seq_len;
+        if needed > self.max_seq_len {
+            if self.grow_by == 0 {
+                candle_core::bail!("kv-cache: appending {seq_len} to a cache with room for 0")
+            }
+            let room = needed.next_multiple_of(self.grow_by);
+            if let Some(data) = self.current_data()? {
+                let grown = buffer(&data, self.dim, room)?;
+                grown.slice_set(&data.contiguous()?, self.dim, 0)?;
+                self.all_data = Some(grown);
+            }
+            self.max_seq_len = room;
+        }
+        let data = match &self.all_data {
+            Some(data) => data,
+            None => self
+                .all_data
+                .insert(buffer(src, self.dim, self.max_seq_len)?),
+        };
+        data.slice_set(&src.contiguous()?, self.dim, self.current_seq_len)?;
+        self.current_seq_len = needed;
+        Ok(())
+    }
+}
+
+/// Zeros in the shape of `like`, except for `len` along `dim`.
+fn buffer(like: &Tensor, dim: usize, len: usize) -> Result<Tensor> {
+    let mut dims = like.dims().to_vec();
+    dims[dim] = len;
+    Tensor::zeros(dims, like.dtype(), like.device())
+}
+
+/// The [`Cache`] of the keys and that of the values.
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    k: Cache,
+    v: Cache,
+}
+
+impl KvCache {
+    /// An empty cache that grows along `dim`, with room for `max_seq_len` at first.
+    pub fn new(dim: usize, max_seq_len: usize) -> Self {
+        let cache = Cache::new(dim, max_seq_len);
+        Self {
+            k: cache.clone(),
+            v: cache,
+        }
+    }
+
+    /// The cache of the keys.
+    pub fn k_cache(&self) -> &Cache {
+        &self.k
+    }
+
+    /// The cache of the values.
+    pub fn v_cache(&self) -> &Cache {
+        &self.v
+    }
+
+    /// The cache of the keys.
+    pub fn k_cache_mut(&mut self) -> &mut Cache {
+        &mut self.k
+    }
+
+    /// The cache of the values.
+    pub fn v_cache_mut(&mut self) -> &mut Cache {
+        &mut self.v
+    }
+
+    /// The keys; `None` if nothing was appended yet.
+    ///
+    /// # Errors
+    /// None that appended data could cause.
+    pub fn k(&self) -> Result<Option<Tensor>> {
+        self.k.current_data()
+    }
+
+    /// The values; `None` if nothing was appended yet.
+    ///
+    /// # Errors
+    /// None that appended data could cause.
+    pub fn v(&self) -> Result<Option<Tensor>> {
+        self.v.current_data()
+    }
+
+    /// Appends to both, and returns all keys and all values, as views of the buffers.
+    ///
+    /// # Errors
+    /// Those of [`Cache::append`].
+    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        self.k.append(k)?;
+        self.v.append(v)?;
+        let current = |cache: &Cache, like: &Tensor| match cache.current_data()? {
+            Some(data) => Ok(data),
+            None => like.zeros_like(),
+        };
+        Ok((current(&self.k, k)?, current(&self.v, v)?))
+    }
+
+    /// How many tokens are in it.
+    pub fn current_seq_len(&self) -> usize {
+        self.k.current_seq_len()
+    }
+
+    /// Empties the cache and drops its buffers.
+    pub fn reset(&mut self) {
+        self.k.reset();
+        self.v.reset();
+    }
+}
+
+/// Keys and values in tensors that are concatenated anew at each step. No length has to be known ahead of time, but each step
+/// copies all that came before it.
+#[derive(Clone, Debug)]
+pub struct ConcatKvCache {
+    k: Option<Tensor>,
+    v: Option<Tensor>,
+    dim: usize,
+}
+
+impl ConcatKvCache {
+    /// An empty cache that grows along `dim`.
+    pub fn new(dim: usize) -> Self {
+        Self {
+            k: None,
+            v: None,
+            dim,
+        }
+    }
+
+    /// The dimension along which it grows.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// How many tokens are in it.
+    pub fn current_seq_len(&self) -> usize {
+        let len = |k: &Tensor| k.dims().get(self.dim).copied();
+        self.k.as_ref().and_then(len).unwrap_or(0)
+    }
+
+    /// Whether nothing was appended yet.
+    pub fn is_empty(&self) -> bool {
+        self.k.is_none()
+    }
+
+    /// The keys; `None` if nothing was appended yet.
+    pub fn k(&self) -> Option<&Tensor> {
+        self.k.as_ref()
+    }
+
+    /// The values; `None` if nothing was appended yet.
+    pub fn v(&self) -> Option<&Tensor> {
+        self.v.as_ref()
+    }
+
+    /// The keys, to be changed in place.
+    pub fn k_mut(&mut self) -> Option<&mut Tensor> {
+        self.k.as_mut()
+    }
+
+    /// The values, to be changed in place.
+    pub fn v_mut(&mut self) -> Option<&mut Tensor> {
+        self.v.as_mut()
+    }
+
+    /// The keys and values; `None` if nothing was appended yet.
+    pub fn into_inner(self) -> Option<(Tensor, Tensor)> {
+        self.k.zip(self.v)
+    }
+
+    /// Appends to both, and returns all keys and all values.
+    ///
+    /// # Errors
+    /// The other dimensions, the dtypes or the devices are not those of what is there.
+    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
+        let join = |old: &Option<Tensor>, new: &Tensor| match old {
+            None => new.contiguous(),
+            Some(old) => Tensor::cat(&[old, new], self.dim),
+        };
+        let (k, v) = (join(&self.k, k)?, join(&self.v, v)?);
+        self.k = Some(k.clone());
+        self.v = Some(v.clone());
+        Ok((k, v))
+    }
+
+    /// Empties the cache.
+    pub fn reset(&mut self) {
+        self.k = None;
+        self.v = None;
+    }
+}

@@ -1,0 +1,61 @@
+//! Functions over tensors: activations, softmax, norms, attention.
+//!
+//! The fused ones ([`softmax_last_dim`], [`rms_norm`], [`layer_norm`], [`silu_mul`], [`sdpa`] and those of
+//! [`rotary_emb`](crate::rotary_emb)) are one kernel on each device, take any strided layout, and compute 16-bit inputs in
+//! f32. Beside each stands its plain form, made of tensor ops. Inputs that are part of a graph for autograd take the plain
+//! form, so that gradients flow through all of them.
+
+mod dropout;
+mod elementwise;
+mod norm;
+mod sdpa;
+mod softmax;
+
+pub use dropout::{dropout, Dropout, Identity};
+pub use elementwise::{
+    hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, silu_mul, silu_mul_slow, swiglu,
+};
+pub(crate) use norm::{centred, normed};
+pub use norm::{layer_norm, layer_norm_slow, rms_norm, rms_norm_slow};
+pub use sdpa::{sdpa, sdpa_slow};
+pub use softmax::{log_softmax, softmax, softmax_last_dim};
+
+use candle_core::{DType, Error, Result, Tensor};
+
+/// Checks what every fused op asks of its inputs: one float dtype that it can compute in.
+pub(crate) fn check_dtypes(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
+    let dtype = tensors[0].dtype();
+    if let Some(other) = tensors.iter().find(|t| t.dtype() != dtype) {
+        return Err(Error::DTypeMismatchBinaryOp {
+            lhs: dtype,
+            rhs: other.dtype(),
+            op,
+        }
+        .bt());
+    }
+    match dtype {
+        DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Ok(()),
+        dtype => Err(Error::UnsupportedDTypeForOp(dtype, op).bt()),
+    }
+}
+
+/// Whether a gradient may be asked of one of these, so that the op has to be made of ops that have one.
+pub(crate) fn in_graph(tensors: &[&Tensor]) -> bool {
+    tensors.iter().any(|t| t.track_op())
+}
+
+/// The dtype to compute in: f32 for the 16-bit floats, otherwise the one given.
+pub(crate) fn compute_dtype(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
+    }
+}
+
+/// `t` with elements of its last dimension next to each other in memory, copied only if they are not.
+pub(crate) fn last_dim_contiguous(t: &Tensor) -> Result<Tensor> {
+    match (t.dims().last(), t.stride().last()) {
+        (Some(&dim), Some(&stride)) if dim > 1 && stride != 1 => t.contiguous(),
+        _ => Ok(t.clone()),
+    }
+}

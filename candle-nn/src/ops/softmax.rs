@@ -1,0 +1,116 @@
+//! Softmax over any dimension, and the fused one over the last.
+
+use super::{check_dtypes, in_graph};
+use crate::cpu::{self, with_float, Float, Rows};
+use candle_core::shape::Dim;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, D};
+
+/// `exp(xs) / sum(exp(xs))` along `dim`, in the dtype of `xs`. The maximum is subtracted first, so large values are fine.
+///
+/// # Errors
+/// `dim` is out of range or has no elements.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # fn main() -> candle_core::Result<()> {
+/// let xs = Tensor::new(&[[0f32, 0.], [1000., 1000.]], &Device::Cpu)?;
+/// assert_eq!(candle_nn::ops::softmax(&xs, 1)?.to_vec2::<f32>()?, &[[0.5, 0.5], [0.5, 0.5]]);
+/// # Ok(())
+/// # }
+/// ```
+pub fn softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
+    let dim = dim.to_index(xs.shape(), "softmax")?;
+    let exp = xs.broadcast_sub(&xs.max_keepdim(dim)?)?.exp()?;
+    exp.broadcast_div(&exp.sum_keepdim(dim)?)
+}
+
+/// The logarithm of [`softmax`] along `d`, without the underflow of computing it in two steps.
+///
+/// # Errors
+/// `d` is out of range or has no elements.
+pub fn log_softmax<D: Dim>(xs: &Tensor, d: D) -> Result<Tensor> {
+    let dim = d.to_index(xs.shape(), "log-softmax")?;
+    let shifted = xs.broadcast_sub(&xs.max_keepdim(dim)?)?;
+    let log_sum = shifted.exp()?.sum_keepdim(dim)?.log()?;
+    shifted.broadcast_sub(&log_sum)
+}
+
+/// [`softmax`] along the last dimension in one kernel, its plain form being `softmax(xs, D::Minus1)`. Any layout.
+///
+/// # Errors
+/// `xs` is a scalar, or not of a float dtype.
+pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
+    D::Minus1.to_index(xs.shape(), SoftmaxLastDim::NAME)?;
+    check_dtypes(SoftmaxLastDim::NAME, &[xs])?;
+    if xs.elem_count() == 0 {
+        return xs.zeros_like();
+    }
+    if in_graph(&[xs]) {
+        return softmax(xs, D::Minus1);
+    }
+    xs.apply_op1_no_bwd(&SoftmaxLastDim)
+}
+
+struct SoftmaxLastDim;
+
+impl SoftmaxLastDim {
+    const NAME: &'static str = "softmax-last-dim";
+}
+
+impl CustomOp1 for SoftmaxLastDim {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let shape = layout.shape().clone();
+        let dst = with_float!(self.name(), storage, T => {
+            let dst = softmax_rows(&Rows::new(storage.as_slice::<T>()?, layout), shape.elem_count());
+            Ok(T::to_cpu_storage_owned(dst))
+        })?;
+        Ok((dst, shape))
+    }
+
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        storage: &candle_core::WebGpuStorage,
+        layout: &Layout,
+    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+        let dst = candle_core::webgpu_backend::ops::fused::softmax_last_dim(storage, layout)?;
+        Ok((dst, layout.shape().clone()))
+    }
+}
+
+fn softmax_rows<T: Float>(src: &Rows<'_, T>, elem_count: usize) -> Vec<T> {
+    let len = src.len();
+    // An exponential costs about as much as 8 plain steps.
+    cpu::map_rows(
+        elem_count / len,
+        len,
+        8 * len,
+        || (cpu::scratch(len), cpu::scratch(len)),
+        |(widened, exps), index, dst| {
+            let row = src.get(index, widened);
+            softmax_into(row, exps);
+            for (dst, &exp) in dst.iter_mut().zip(exps.iter()) {
+                *dst = T::narrow(exp);
+            }
+        },
+    )
+}
+
+/// Writes the softmax of `row` to `dst`.
+pub(super) fn softmax_into<A>(row: &[A], dst: &mut [A])
+where
+    A: num_traits::Float + num_traits::NumAssign,
+{
+    let max = cpu::max(row);
+    for (dst, &x) in dst.iter_mut().zip(row) {
+        *dst = (x - max).exp();
+    }
+    let scale = cpu::sum(dst).recip();
+    for dst in dst.iter_mut() {
+        *dst *= scale;
+    }
+}

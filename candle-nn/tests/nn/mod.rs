@@ -1,0 +1,10 @@
+mod attention;
+mod common;
+mod elementwise;
+mod errors;
+mod kv_cache;
+mod layers;
+mod norms;
+mod rope;
+mod softmax;
+mod var_builder;

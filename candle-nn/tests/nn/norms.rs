@@ -1,0 +1,115 @@
+use super::common::{assert_close, assert_values, data, dtypes, layouts, reference};
+use candle_core::{test_device, Device, Module, Result, Tensor};
+use candle_nn::ops::{layer_norm, layer_norm_slow, rms_norm, rms_norm_slow};
+use candle_nn::{LayerNorm, RmsNorm};
+
+const EPS: f32 = 1e-5;
+
+const SHAPES: [&[usize]; 10] = [
+    &[4],
+    &[1, 1],
+    &[3, 1],
+    &[2, 7],
+    &[2, 3, 33],
+    &[4, 255],
+    &[3, 257],
+    &[70, 1025],
+    &[0, 4],
+    &[3, 0],
+];
+
+/// Weights of length n: contiguous, and every third element of something longer.
+fn weights(xs: &Tensor) -> Result<[Tensor; 2]> {
+    let n = xs.dims()[xs.rank() - 1];
+    let spread = data(&[n, 3], xs.dtype(), xs.device())?;
+    Ok([
+        data(&[n], xs.dtype(), xs.device())?,
+        spread.narrow(1, 2, 1)?.squeeze(1)?,
+    ])
+}
+
+fn fused_norms(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        for dims in SHAPES {
+            for (layout, xs) in layouts(dims, dtype, dev)? {
+                let case = format!("{dtype:?} {dims:?} {layout}");
+                let [beta, alpha] = weights(&xs)?;
+                let rms = rms_norm(&xs, &alpha, EPS)?;
+                let layer = layer_norm(&xs, &alpha, &beta, EPS)?;
+                assert_eq!((rms.dtype(), layer.dtype()), (dtype, dtype));
+                if xs.elem_count() == 0 {
+                    assert_eq!((rms.dims(), layer.dims()), (dims, dims), "{case}");
+                    continue;
+                }
+                let [rx, ra, rb] = [reference(&xs)?, reference(&alpha)?, reference(&beta)?];
+                let rms_expected = rms_norm_slow(&rx, &ra, EPS)?;
+                let layer_expected = layer_norm_slow(&rx, &ra, &rb, EPS)?;
+                assert_close(&format!("rms {case}"), &rms, &rms_expected, tolerance);
+                // A row of one element, or nearly equal ones, is a difference of nearly equal numbers scaled up.
+                let tolerance = tolerance * 4.;
+                assert_close(&format!("layer {case}"), &layer, &layer_expected, tolerance);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn plain_norms(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        let xs = data(&[3, 33], dtype, dev)?;
+        let [alpha, beta] = weights(&xs)?;
+        let [rx, ra, rb] = [reference(&xs)?, reference(&alpha)?, reference(&beta)?];
+        // The plain forms round after the norm, after the scale, and after the shift.
+        let tolerance = 3. * tolerance;
+        let got = rms_norm_slow(&xs, &alpha, EPS)?;
+        assert_close("rms", &got, &rms_norm_slow(&rx, &ra, EPS)?, tolerance);
+        let got = layer_norm_slow(&xs, &alpha, &beta, EPS)?;
+        let expected = layer_norm_slow(&rx, &ra, &rb, EPS)?;
+        assert_close("layer", &got, &expected, tolerance);
+    }
+    Ok(())
+}
+
+fn norm_values(dev: &Device) -> Result<()> {
+    // x / sqrt(mean(x²) + 1e-5) * a, and (x - mean) / sqrt(var + 1e-5) * a + b, in Python's float64.
+    let xs = Tensor::new(&[[0.5f32, -1.5, 2., 3.]], dev)?;
+    let alpha = Tensor::new(&[1f32, 0.5, -2., 0.25], dev)?;
+    let beta = Tensor::new(&[0.1f32, 0.2, 0.3, 0.4], dev)?;
+    let rms = [
+        0.2539999262587521,
+        -0.3809998893881282,
+        -2.031999410070017,
+        0.3809998893881282,
+    ];
+    let layer = [
+        -0.1948833994695455,
+        -0.5372084986738637,
+        -0.879533597878182,
+        0.6948833994695456,
+    ];
+    assert_values("rms", &rms_norm(&xs, &alpha, EPS)?, &rms, 1e-6);
+    assert_values("layer", &layer_norm(&xs, &alpha, &beta, EPS)?, &layer, 1e-6);
+
+    let eps = f64::from(EPS);
+    let layer_rms = RmsNorm::new(alpha.clone(), eps);
+    assert_values("RmsNorm", &layer_rms.forward(&xs)?, &rms, 1e-6);
+    assert_values("forward_diff", &layer_rms.forward_diff(&xs)?, &rms, 1e-6);
+    let with_bias = LayerNorm::new(alpha.clone(), beta.clone(), eps);
+    assert_values("LayerNorm", &with_bias.forward(&xs)?, &layer, 1e-6);
+    let without = LayerNorm::new_no_bias(alpha, eps).forward(&xs)?;
+    assert_values("no bias", &without.broadcast_add(&beta)?, &layer, 1e-6);
+    Ok(())
+}
+
+fn norms_of_large_values(dev: &Device) -> Result<()> {
+    // The squares of these overflow f16, not the f32 they are summed in.
+    let xs = (Tensor::ones((1, 64), candle_core::DType::F16, dev)? * 1000.)?;
+    let alpha = Tensor::ones(64, candle_core::DType::F16, dev)?;
+    assert_values("rms", &rms_norm(&xs, &alpha, EPS)?, &[1.; 64], 1e-3);
+    Ok(())
+}
+
+test_device!(fused_norms);
+test_device!(plain_norms);
+test_device!(norm_values);
+test_device!(norms_of_large_values);

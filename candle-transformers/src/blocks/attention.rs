@@ -1,0 +1,86 @@
+//! Causal self-attention with grouped key/value heads, GQA: [arXiv 2305.13245](https://arxiv.org/abs/2305.13245).
+
+use candle_core::{Module, Result, Tensor};
+use candle_nn::{linear_no_bias, ops::sdpa, rotary_emb::rope, Linear, VarBuilder};
+
+use super::{GrowingKvCache, MergedLinear};
+
+/// The sizes of an attention block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionConfig {
+    /// Size of the input and output.
+    pub hidden_size: usize,
+    /// Query heads; a multiple of `kv_heads`.
+    pub heads: usize,
+    /// Key and value heads, each read by `heads / kv_heads` query heads.
+    pub kv_heads: usize,
+    /// Size of a head.
+    pub head_dim: usize,
+}
+
+/// Causal self-attention with rotary positions and an optional KV cache.
+#[derive(Debug, Clone)]
+pub struct CausalSelfAttention {
+    qkv: MergedLinear<3>,
+    o_proj: Linear,
+    cfg: AttentionConfig,
+    scale: f32,
+}
+
+impl CausalSelfAttention {
+    /// Loads `q_proj`, `k_proj`, `v_proj` and `o_proj` from `vb`, without biases.
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape.
+    pub fn load(cfg: AttentionConfig, vb: VarBuilder) -> Result<Self> {
+        let q_size = cfg.heads * cfg.head_dim;
+        let kv_size = cfg.kv_heads * cfg.head_dim;
+        let parts = [("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size)];
+        Ok(Self {
+            qkv: MergedLinear::load(cfg.hidden_size, parts, &vb)?,
+            o_proj: linear_no_bias(q_size, cfg.hidden_size, vb.pp("o_proj"))?,
+            cfg,
+            scale: 1. / (cfg.head_dim as f32).sqrt(),
+        })
+    }
+
+    /// Attends from each of the `t` positions of `xs`, `(b, t, hidden_size)`, to those before it and to what `kv` holds,
+    /// which the new positions are added to. `cos` and `sin`, `(t, head_dim / 2)`, are the positions' rotary rows.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not fit together.
+    pub fn forward(
+        &self,
+        xs: &Tensor,
+        cos: &Tensor,
+        sin: &Tensor,
+        kv: Option<&mut GrowingKvCache>,
+    ) -> Result<Tensor> {
+        let (b, t, _) = xs.dims3()?;
+        let AttentionConfig {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = self.cfg;
+        // Splitting the heads while the projections lie side by side keeps all that follows a view, and lets one
+        // rotation serve queries and keys.
+        let by_head = self
+            .qkv
+            .forward_joined(xs)?
+            .reshape((b, t, heads + 2 * kv_heads, head_dim))?
+            .transpose(1, 2)?;
+        let qk = rope(&by_head.narrow(1, 0, heads + kv_heads)?, cos, sin)?;
+        let q = qk.narrow(1, 0, heads)?;
+        let k = qk.narrow(1, heads, kv_heads)?;
+        let v = by_head.narrow(1, heads + kv_heads, kv_heads)?;
+        let (k, v) = match kv {
+            Some(kv) => kv.append(&k, &v)?,
+            None => (k, v),
+        };
+        // A single query sees every key, no mask is needed. The softcapping of 1 means none.
+        let ys = sdpa(&q, &k, &v, None, t > 1, self.scale, 1.)?;
+        let ys = ys.transpose(1, 2)?.reshape((b, t, heads * head_dim))?;
+        self.o_proj.forward(&ys)
+    }
+}

@@ -1,0 +1,37 @@
+//! The gated MLP, SwiGLU: [arXiv 2002.05202](https://arxiv.org/abs/2002.05202).
+
+use candle_core::{Module, Result, Tensor};
+use candle_nn::{linear_no_bias, ops::silu_mul, Linear, VarBuilder};
+
+use super::MergedLinear;
+
+/// `down(silu(gate(x)) * up(x))`.
+#[derive(Debug, Clone)]
+pub struct GatedMlp {
+    gate_up: MergedLinear<2>,
+    down_proj: Linear,
+}
+
+impl GatedMlp {
+    /// Loads `gate_proj`, `up_proj` and `down_proj` from `vb`, without biases.
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape.
+    pub fn load(hidden_size: usize, intermediate_size: usize, vb: VarBuilder) -> Result<Self> {
+        let parts = [
+            ("gate_proj", intermediate_size),
+            ("up_proj", intermediate_size),
+        ];
+        Ok(Self {
+            gate_up: MergedLinear::load(hidden_size, parts, &vb)?,
+            down_proj: linear_no_bias(intermediate_size, hidden_size, vb.pp("down_proj"))?,
+        })
+    }
+}
+
+impl Module for GatedMlp {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let [gate, up] = self.gate_up.forward(xs)?;
+        self.down_proj.forward(&silu_mul(&gate, &up)?)
+    }
+}

@@ -1,0 +1,182 @@
+//! What a Llama is made of, and the frequencies of its rotary positions.
+
+use candle_core::{bail, Result};
+use serde::Deserialize;
+
+use crate::blocks::inverse_frequencies;
+
+/// The context length of [`Config::config_7b_v1`] and [`Config::config_7b_v2`].
+pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
+
+/// How the rotary frequencies are scaled.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Llama3RopeType {
+    /// As Llama 3.1 and later do: see [`Llama3RopeConfig::scale`].
+    Llama3,
+    /// Not at all.
+    #[default]
+    Default,
+}
+
+/// Llama 3's scaling of rotary frequencies, to run past the context of its pre-training; `rope_scaling` in a
+/// checkpoint's configuration.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Llama3RopeConfig {
+    /// What low frequencies are divided by.
+    pub factor: f32,
+    /// Frequencies that turn fewer times than this within the original context are low.
+    pub low_freq_factor: f32,
+    /// Frequencies that turn more often than this within the original context stay as they are.
+    pub high_freq_factor: f32,
+    /// The original context: positions seen in pre-training.
+    pub original_max_position_embeddings: usize,
+    /// Whether to scale.
+    #[serde(alias = "type")]
+    pub rope_type: Llama3RopeType,
+}
+
+impl Llama3RopeConfig {
+    /// One inverse frequency, scaled: divided by `factor` where its wavelength is long against the original context,
+    /// kept where it is short, and in between blended by how often it turns within that context.
+    ///
+    /// The formula is that of `rope_type: "llama3"` in Hugging Face Transformers.
+    pub fn scale(&self, inverse_frequency: f32) -> f32 {
+        if matches!(self.rope_type, Llama3RopeType::Default) {
+            return inverse_frequency;
+        }
+        let context = self.original_max_position_embeddings as f32;
+        let wavelength = 2. * std::f32::consts::PI / inverse_frequency;
+        if wavelength > context / self.low_freq_factor {
+            inverse_frequency / self.factor
+        } else if wavelength < context / self.high_freq_factor {
+            inverse_frequency
+        } else {
+            let smooth = (context / wavelength - self.low_freq_factor)
+                / (self.high_freq_factor - self.low_freq_factor);
+            (1. - smooth) * inverse_frequency / self.factor + smooth * inverse_frequency
+        }
+    }
+}
+
+/// The token or tokens that end a text.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum LlamaEosToks {
+    /// One.
+    Single(u32),
+    /// Any of several.
+    Multiple(Vec<u32>),
+}
+
+/// What a Llama is made of. From a checkpoint's `config.json`: [`super::LlamaConfig`] and its `into_config`.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Size of the residual stream; a multiple of `num_attention_heads`.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Number of tokens.
+    pub vocab_size: usize,
+    /// Number of decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads; a multiple of `num_key_value_heads`.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    pub use_flash_attn: bool,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f32,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// What ends a text.
+    pub eos_token_id: Option<LlamaEosToks>,
+    /// Scaling of the rotary frequencies.
+    pub rope_scaling: Option<Llama3RopeConfig>,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// Whether the output layer uses the embedding's weight.
+    pub tie_word_embeddings: bool,
+}
+
+impl Config {
+    /// Llama 7B.
+    pub fn config_7b_v1(use_flash_attn: bool) -> Self {
+        Self {
+            hidden_size: 4096,
+            intermediate_size: 11008,
+            vocab_size: 32000,
+            num_hidden_layers: 32,
+            num_attention_heads: 32,
+            num_key_value_heads: 32,
+            use_flash_attn,
+            rms_norm_eps: 1e-6,
+            rope_theta: 10_000.,
+            bos_token_id: None,
+            eos_token_id: None,
+            rope_scaling: None,
+            max_position_embeddings: DEFAULT_MAX_SEQ_LEN,
+            tie_word_embeddings: false,
+        }
+    }
+
+    /// Llama 2 7B.
+    pub fn config_7b_v2(use_flash_attn: bool) -> Self {
+        Self {
+            rms_norm_eps: 1e-5,
+            ..Self::config_7b_v1(use_flash_attn)
+        }
+    }
+
+    /// The rotary angle per position of each pair of a head's elements, scaled as `rope_scaling` says:
+    /// `hidden_size / num_attention_heads / 2` values.
+    pub fn inverse_frequencies(&self) -> Vec<f32> {
+        let mut frequencies = inverse_frequencies(self.rope_theta, self.head_dim());
+        if let Some(scaling) = &self.rope_scaling {
+            for frequency in &mut frequencies {
+                *frequency = scaling.scale(*frequency);
+            }
+        }
+        frequencies
+    }
+
+    pub(super) fn head_dim(&self) -> usize {
+        self.hidden_size / self.num_attention_heads.max(1)
+    }
+
+    /// Checks what the layers take for granted, so that a bad configuration is told by its fields' names.
+    ///
+    /// # Errors
+    /// The first that does not fit.
+    pub fn validate(&self) -> Result<()> {
+        let (hidden, heads, kv_heads) = (
+            self.hidden_size,
+            self.num_attention_heads,
+            self.num_key_value_heads,
+        );
+        if heads == 0 || kv_heads == 0 {
+            bail!(
+                "llama config: num_attention_heads is {heads} and num_key_value_heads {kv_heads}, both have to be at \
+                 least 1"
+            )
+        }
+        if heads % kv_heads != 0 {
+            bail!(
+                "llama config: num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({kv_heads})"
+            )
+        }
+        if hidden == 0 || hidden % (2 * heads) != 0 {
+            bail!(
+                "llama config: hidden_size ({hidden}) has to be a multiple of 2 * num_attention_heads ({heads}), so \
+                 that heads have an even size to rotate"
+            )
+        }
+        if self.max_position_embeddings == 0 {
+            bail!("llama config: max_position_embeddings is 0, no token would fit")
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,3 @@
+//! The model families.
+
+pub mod llama;

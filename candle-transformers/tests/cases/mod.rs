@@ -1,0 +1,6 @@
+mod blocks;
+mod config;
+mod generation;
+mod llama;
+mod support;
+mod utils;

@@ -1,0 +1,120 @@
+//! `cargo xtask test`: everything that has to hold before a change lands, in one command.
+
+mod command;
+mod setup;
+mod steps;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand};
+
+use steps::{Step, STEPS};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The workspace's own commands")]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what the tests need where that is possible, then run every check and test
+    Test(TestArgs),
+}
+
+#[derive(Args)]
+struct TestArgs {
+    /// Run these steps alone, in the usual order: `--only fmt,clippy`
+    #[arg(long, value_delimiter = ',', value_name = "STEP",
+          value_parser = PossibleValuesParser::new(STEPS.iter().map(|step| step.name)))]
+    only: Vec<String>,
+    /// Print the steps and stop
+    #[arg(long)]
+    list: bool,
+}
+
+/// A step that ran: its time, and its note or the reason why it failed.
+struct Outcome {
+    step: &'static Step,
+    elapsed: Duration,
+    result: Result<String, String>,
+}
+
+fn main() -> ExitCode {
+    let Task::Test(args) = Cli::parse().command;
+    if args.list {
+        for step in STEPS {
+            println!("{:<10} {}", step.name, step.title);
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Err(err) = std::env::set_current_dir(workspace_root()) {
+        eprintln!("cannot enter {}: {err}", workspace_root().display());
+        return ExitCode::FAILURE;
+    }
+    let selected: Vec<&'static Step> = STEPS
+        .iter()
+        .filter(|step| args.only.is_empty() || args.only.iter().any(|name| name == step.name))
+        .collect();
+    let outcomes = run_until_failure(&selected);
+    print_summary(&selected, &outcomes);
+    match outcomes.last() {
+        Some(Outcome {
+            step,
+            result: Err(reason),
+            ..
+        }) => {
+            eprintln!("\n{} failed: {reason}", step.name);
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn workspace_root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
+}
+
+fn run_until_failure(selected: &[&'static Step]) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for (index, step) in selected.iter().copied().enumerate() {
+        println!("\n== [{}/{}] {}", index + 1, selected.len(), step.title);
+        let start = Instant::now();
+        let result = (step.run)();
+        let failed = result.is_err();
+        outcomes.push(Outcome {
+            step,
+            elapsed: start.elapsed(),
+            result,
+        });
+        if failed {
+            break;
+        }
+    }
+    outcomes
+}
+
+/// One row a step, those that were not reached included.
+fn print_summary(selected: &[&'static Step], outcomes: &[Outcome]) {
+    println!("\n{:<10} {:<8} {:>9}", "step", "result", "time");
+    for outcome in outcomes {
+        let (word, note) = match &outcome.result {
+            Ok(note) => ("ok", note.as_str()),
+            Err(_) => ("FAILED", ""),
+        };
+        let row = format!(
+            "{:<10} {word:<8} {:>7.1} s  {note}",
+            outcome.step.name,
+            outcome.elapsed.as_secs_f64()
+        );
+        println!("{}", row.trim_end());
+    }
+    for step in &selected[outcomes.len()..] {
+        println!("{:<10} not run", step.name);
+    }
+}

@@ -1,0 +1,225 @@
+//! What `cargo xtask test` does, in order.
+
+use std::path::PathBuf;
+
+use crate::command::cmd;
+use crate::setup;
+
+/// One named part of `cargo xtask test`.
+pub struct Step {
+    pub name: &'static str,
+    pub title: &'static str,
+    /// `Ok` holds a note for the summary, `Err` the command that failed or what is missing.
+    pub run: fn() -> Result<String, String>,
+}
+
+/// Cheap steps come first, so that a slip is found before the long ones.
+pub const STEPS: &[Step] = &[
+    Step {
+        name: "setup",
+        title: "setup: a Vulkan driver, rustfmt and clippy are there",
+        run: setup::setup,
+    },
+    Step {
+        name: "fmt",
+        title: "rustfmt finds nothing to change",
+        run: fmt,
+    },
+    Step {
+        name: "deps",
+        title: "candle-core's default build pulls in no wgpu",
+        run: deps,
+    },
+    Step {
+        name: "clippy",
+        title: "clippy is silent, with WebGPU and without",
+        run: clippy,
+    },
+    Step {
+        name: "default",
+        title: "candle-core builds with its default features",
+        run: default_build,
+    },
+    Step {
+        name: "test",
+        title: "all tests, on the CPU and on WebGPU",
+        run: test,
+    },
+    Step {
+        name: "doc",
+        title: "the documentation builds without a warning",
+        run: doc,
+    },
+];
+
+const WEBGPU: &str = "--features candle-core/webgpu,candle-nn/webgpu,candle-transformers/webgpu";
+
+fn fmt() -> Result<String, String> {
+    cmd("cargo fmt --all --check").run()?;
+    Ok(String::new())
+}
+
+fn deps() -> Result<String, String> {
+    let mut found = Vec::new();
+    let tree = cmd("cargo tree -p candle-core -e normal --prefix none");
+    tree.run_lines(|line| {
+        if line.starts_with("wgpu") {
+            found.push(line.to_string());
+        }
+    })?;
+    if found.is_empty() {
+        Ok(String::new())
+    } else {
+        Err(format!(
+            "{tree}\n  lists {}; wgpu may come in with the `webgpu` feature alone",
+            found.join(", ")
+        ))
+    }
+}
+
+fn clippy() -> Result<String, String> {
+    cmd(&format!(
+        "cargo clippy --workspace --all-targets {WEBGPU} -- -D warnings"
+    ))
+    .run()?;
+    cmd(
+        "cargo clippy -p candle-core -p candle-nn -p candle-transformers -p candle-dvm \
+         --no-default-features --all-targets -- -D warnings",
+    )
+    .run()?;
+    Ok(String::new())
+}
+
+fn default_build() -> Result<String, String> {
+    cmd("cargo check -p candle-core").run()?;
+    Ok(String::new())
+}
+
+fn test() -> Result<String, String> {
+    // Shaders check their bounds in tests; outside they rely on ours.
+    let mut tests = cmd(&format!("cargo test --workspace --no-fail-fast {WEBGPU}"))
+        .env("CANDLE_WEBGPU_CHECKS", "1");
+    // Mesa looks for a Wayland socket there and complains when the variable is not set.
+    let runtime_dir = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(_) => None,
+        None => Some(EmptyDir::new()?),
+    };
+    if let Some(dir) = &runtime_dir {
+        tests = tests.env("XDG_RUNTIME_DIR", dir.0.display().to_string());
+    }
+    let mut tally = Tally::default();
+    let result = tests.run_lines(|line| {
+        println!("{line}");
+        tally.add(line);
+    });
+    // One line for the whole run; cargo closes each test binary with its own.
+    println!("tests: {} passed, {} failed", tally.passed, tally.failed);
+    result?;
+    if tally.webgpu == 0 {
+        return Err(format!("{tests}\n  ran no test on WebGPU"));
+    }
+    Ok(format!(
+        "{} passed, {} of them on WebGPU",
+        tally.passed, tally.webgpu
+    ))
+}
+
+fn doc() -> Result<String, String> {
+    cmd(&format!("cargo doc --workspace --no-deps {WEBGPU}"))
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()?;
+    Ok(String::new())
+}
+
+/// A folder with nothing in it that goes away with the value.
+struct EmptyDir(PathBuf);
+
+impl EmptyDir {
+    fn new() -> Result<Self, String> {
+        let path = std::env::temp_dir().join(format!("candle-xtask-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .map_err(|err| format!("cannot make {}: {err}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for EmptyDir {
+    fn drop(&mut self) {
+        // What is left behind in the temporary folder does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What the test harness said, summed over every test binary.
+#[derive(Debug, Default, PartialEq)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    /// Of `passed`, those whose name says that they ran on WebGPU.
+    webgpu: usize,
+}
+
+impl Tally {
+    /// Reads `test result: ok. 3 passed; 0 failed; …` and `test add::webgpu ... ok`.
+    fn add(&mut self, line: &str) {
+        if let Some((_, counts)) = line
+            .strip_prefix("test result: ")
+            .and_then(|rest| rest.split_once(". "))
+        {
+            for part in counts.split("; ") {
+                match part.split_once(' ') {
+                    Some((n, "passed")) => self.passed += n.parse().unwrap_or(0),
+                    Some((n, "failed")) => self.failed += n.parse().unwrap_or(0),
+                    _ => {}
+                }
+            }
+        } else if let Some(name) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.strip_suffix(" ... ok"))
+        {
+            self.webgpu += usize::from(name.ends_with("webgpu"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tally_sums_over_test_binaries() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 3 tests",
+            "test matmul::cpu ... ok",
+            "test matmul::webgpu ... ok",
+            "test softmax::webgpu ... FAILED",
+            "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
+            "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        ] {
+            tally.add(line);
+        }
+        let expected = Tally {
+            passed: 7,
+            failed: 1,
+            webgpu: 1,
+        };
+        assert_eq!(tally, expected);
+    }
+
+    #[test]
+    fn every_step_has_a_name_of_its_own() {
+        for (index, step) in STEPS.iter().enumerate() {
+            assert!(STEPS[..index].iter().all(|other| other.name != step.name));
+        }
+    }
+
+    #[test]
+    fn an_empty_dir_is_made_and_goes_away() {
+        let dir = EmptyDir::new().unwrap();
+        let path = dir.0.clone();
+        assert!(path.is_dir());
+        drop(dir);
+        assert!(!path.exists());
+    }
+}
