@@ -17,7 +17,7 @@ pub trait BackendStorage: Sized {
     /// The device that holds storages of this kind.
     type Device: BackendDevice;
 
-    /// A copy of the elements that `layout` covers, in a storage of its own.
+    /// A storage of its own with the same elements; `layout`, which says which of them matter, fits the copy too.
     fn try_clone(&self, layout: &Layout) -> Result<Self>;
 
     /// The elements' dtype.

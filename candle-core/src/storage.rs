@@ -26,7 +26,7 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// A copy of the elements that `layout` covers.
+    /// A storage of its own with the same elements; `layout` fits the copy too.
     pub fn try_clone(&self, layout: &Layout) -> Result<Self> {
         map_backend!(self => |a| a.try_clone(layout))
     }

@@ -22,6 +22,16 @@ fn ids(shape: &[usize], size: usize, dtype: DType) -> Result<Tensor> {
     Tensor::from_vec(data, shape, &Device::Cpu)?.to_dtype(dtype)
 }
 
+/// Whole numbers, so that every sum of a few is exact in 16 bits too, however it is rounded on the way.
+fn whole_numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
+    let t = numbers(shape, dtype)?;
+    if dtype.is_float() {
+        t.round()
+    } else {
+        Ok(t)
+    }
+}
+
 const ID_DTYPES: [DType; 4] = [DType::U8, DType::U32, DType::I32, DType::I64];
 
 /// Gather, scatter, scatter_add, index_select and index_add along `dim` with `n` indexes, against the CPU.
@@ -33,7 +43,7 @@ fn check(here: &Tensor, cpu: &Tensor, dim: usize, n: usize, by: DType, what: &st
     shape[dim] = n;
     let all = ids(&shape, size, by)?;
     let some = ids(&[n], size, by)?;
-    let src = numbers(&shape, dtype)?;
+    let src = whole_numbers(&shape, dtype)?;
     let (all_here, some_here) = (all.to_device(device)?, some.to_device(device)?);
     let src_here = src.to_device(device)?;
     let same = |got: Result<Tensor>, want: Result<Tensor>, op: &str| {
@@ -64,8 +74,7 @@ fn check(here: &Tensor, cpu: &Tensor, dim: usize, n: usize, by: DType, what: &st
 
 fn layouts(device: &Device) -> Result<()> {
     for dtype in DTYPES {
-        // Small, so that sums of a few are exact in 16 bits too.
-        let cpu = numbers(&[3, 5, 7], dtype)?;
+        let cpu = whole_numbers(&[3, 5, 7], dtype)?;
         let here = cpu.to_device(device)?;
         for (name, view) in VIEWS {
             let (here, cpu) = (view(&here)?, view(&cpu)?);
@@ -82,7 +91,7 @@ fn sizes(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::BF16, DType::U8, DType::I64] {
         for by in ID_DTYPES {
             for size in [1, 2, 31, 255, 256, 257] {
-                let cpu = numbers(&[3, size], dtype)?;
+                let cpu = whole_numbers(&[3, size], dtype)?;
                 let here = cpu.to_device(device)?;
                 check(&here, &cpu, 0, 2, by, "rows")?;
                 if size < 255 || by != DType::U8 {
@@ -98,11 +107,11 @@ test_device!(sizes);
 /// Indexes and sources that are views themselves.
 fn strided_operands(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::U8] {
-        let cpu = numbers(&[4, 6], dtype)?;
+        let cpu = whole_numbers(&[4, 6], dtype)?;
         let here = cpu.to_device(device)?;
         let view = |t: &Tensor| t.t()?.narrow(1, 1, 3);
         let all = ids(&[6, 5], 4, DType::I64)?;
-        let src = numbers(&[6, 5], dtype)?;
+        let src = whole_numbers(&[6, 5], dtype)?;
         let (all_here, src_here) = (
             view(&all.to_device(device)?)?,
             view(&src.to_device(device)?)?,
@@ -131,9 +140,9 @@ test_device!(strided_operands);
 fn in_place(device: &Device) -> Result<()> {
     for dtype in DTYPES {
         let changed = |device: &Device| {
-            let t = numbers(&[5, 7], dtype)?.to_device(device)?.copy()?;
+            let t = whole_numbers(&[5, 7], dtype)?.to_device(device)?.copy()?;
             let all = ids(&[2, 7], 3, DType::U32)?.to_device(device)?;
-            let src = numbers(&[2, 7], dtype)?.to_device(device)?;
+            let src = whole_numbers(&[2, 7], dtype)?.to_device(device)?;
             let part = t.narrow(0, 1, 3)?;
             part.scatter_set(&all, &src, 0)?;
             part.scatter_add_set(&all, &src, 0)?;

@@ -200,7 +200,7 @@ fn choose(
     sampler: &mut LogitsProcessor,
 ) -> Result<u32> {
     let recent = &context[context.len().saturating_sub(request.repeat_last_n)..];
-    let run = || {
+    let mut run = || {
         if request.repeat_penalty == 1.0 {
             return sampler.sample(logits);
         }

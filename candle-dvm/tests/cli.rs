@@ -10,6 +10,8 @@ fn program(args: &[&str]) -> Command {
     command
         .args(args)
         .env_remove("RUST_LOG")
+        // Without it Mesa complains on standard error, whose lines are counted here.
+        .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null());
     command
 }
@@ -64,9 +66,9 @@ fn json_is_one_object() {
     assert_eq!(json["stop_reason"], "length");
     assert_eq!(json["device"], "cpu");
     assert_eq!(json["dtype"], "f32");
-    assert!(prompt
-        .greedy_text
-        .starts_with(json["text"].as_str().unwrap()));
+    // Eight tokens may end in the middle of a character, which shows as U+FFFD.
+    let text = json["text"].as_str().unwrap().trim_end_matches('\u{FFFD}');
+    assert!(!text.is_empty() && prompt.greedy_text.starts_with(text));
     for rate in ["prompt_tokens_per_second", "generation_tokens_per_second"] {
         assert!(json["timings"][rate].as_f64().unwrap() > 0.0);
     }

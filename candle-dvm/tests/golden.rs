@@ -144,8 +144,8 @@ fn likelihood(kind: DeviceKind) {
     }
 }
 
-/// In 16 bits the first token agrees, and the eight largest logits (of up to 30) stay within what rounding the
-/// activations of six layers allows: measured 0.0 in f16 and 0.0 in bf16, on the CPU and on WebGPU.
+/// In 16 bits the first token agrees. The eight largest logits, of up to 30, stay within twice what was measured on the
+/// CPU and on llvmpipe: 0.024 in f16, 0.21 in bf16, which is what rounding the activations of six layers does.
 fn half_precision(kind: DeviceKind) {
     for (dtype, tolerance) in [(DType::F16, 0.05), (DType::BF16, 0.4)] {
         let backend = load(&ModelSource::Embedded, kind, Some(dtype));

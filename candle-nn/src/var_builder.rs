@@ -1,7 +1,7 @@
 //! Weights by name. A [`VarBuilder`] walks the names of a model's tensors while its layers are made:
 //! `vb.pp("layers").pp(0).get((n, n), "weight")` asks its backend for `layers.0.weight`, of that shape.
 //!
-//! Backends are safetensors files, a map of tensors, a [`VarMap`](crate::VarMap), or anything that implements
+//! Backends are safetensors files, a map of tensors, a [`VarMap`], or anything that implements
 //! [`SimpleBackend`].
 
 mod backends;

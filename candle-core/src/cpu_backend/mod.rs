@@ -1,7 +1,7 @@
 //! The CPU backend.
 //!
-//! One file for each family of ops. All ops read through any layout with [`walk`], which turns strided operands into runs; large
-//! inputs are split over rayon's threads. [`element`] is what the kernels need of an element type.
+//! One file for each family of ops. All ops read through any layout with `walk.rs`, which turns strided operands into runs; large
+//! inputs are split over rayon's threads. `element.rs` is what the kernels need of an element type.
 //!
 //! The containers F4, F6E2M3, F6E3M2 and F8E8M0 can be held and moved; ops on them fail with `UnsupportedDTypeForOp`.
 

@@ -24,7 +24,7 @@ fn unsupported<R>(storage: &CpuStorage, op: &'static str) -> Result<R> {
 }
 
 pub(super) fn unary<B: UnaryOpT>(storage: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
-    if storage.dtype().is_int() && !B::INTEGERS {
+    if storage.dtype().is_int() && !B::has_integers() {
         return unsupported(storage, B::NAME);
     }
     match storage {

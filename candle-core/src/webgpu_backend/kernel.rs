@@ -229,7 +229,7 @@ impl Shader {
             self.text,
             "alias {name}_t = {ty};\nconst {upper}_LANES = {lanes}u;\n\
              fn {name}_at(i: u32) -> {ty} {{ {read} }}\n\
-             fn {name}_put(word: u32, lanes: array<{ty}, {lanes}>) {{ var v = lanes; {name}[word] = {pack}; }}"
+             fn {name}_put(word: u32, lanes: array<{name}_t, {lanes}>) {{ var v = lanes; {name}[word] = {pack}; }}"
         );
         self
     }

@@ -89,7 +89,7 @@ impl Pool {
     /// # Errors
     /// More than the adapter allows in one buffer, or no memory left even after the pool gave back what is free.
     pub(super) fn get(self: &Arc<Self>, bytes: u64) -> Result<Arc<Buffer>> {
-        let size = size_class(bytes).min(self.max_buffer_size.next_multiple_of(4));
+        let size = size_class(bytes).min(self.max_buffer_size & !3);
         if bytes > self.max_buffer_size {
             return Err(Error::WebGpu(format!(
                 "a tensor of {bytes} bytes was asked for, the adapter's max_buffer_size is {}: use a smaller dtype or shape",

@@ -489,13 +489,15 @@ impl RawRead {
         self.queue
             .queue
             .write_buffer(&self.queue.status, 0, &[0; STATUS_BYTES as usize]);
+        let [code, index, size] = status;
+        if code == super::ops::DIVISION_BY_ZERO {
+            return Err(Error::Msg("div: integer division by zero on a webgpu device".into()).bt());
+        }
+        let op = super::ops::INDEX_OPS[(code as usize - 1).min(super::ops::INDEX_OPS.len() - 1)];
         Err(Error::InvalidIndex {
-            op: super::ops::INDEX_OPS
-                .get(status[0] as usize - 1)
-                .copied()
-                .unwrap_or("index"),
-            index: status[1] as usize,
-            size: status[2] as usize,
+            op,
+            index: index as usize,
+            size: size as usize,
         }
         .bt())
     }

@@ -29,7 +29,7 @@ pub(in super::super) struct Rows {
 /// Copies rows; elements of `dst` between and around them stay.
 pub(in super::super) fn copy2d(
     src: &WebGpuStorage,
-    dst: &WebGpuStorage,
+    dst: &mut WebGpuStorage,
     mut rows: Rows,
 ) -> Result<()> {
     const OP: &str = "copy2d";

@@ -1,9 +1,10 @@
 //! Elementwise ops: one argument (functions, casts, copies), two (arithmetic, comparison), and `where`.
 
-use super::{bind, index, Views, WORKGROUP};
+use super::{bind, index, Views, DIVISION_BY_ZERO, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::CmpOp;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
@@ -306,6 +307,11 @@ fn zip(
     if name == "silu_mul" && !from.is_float() {
         return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));
     }
+    let divides = name == "div" && !from.is_float();
+    let mut bindings = vec![bind(lhs), bind(rhs), bind(&dst)];
+    if divides {
+        bindings.push(Binding::Status);
+    }
     let key = Key::new("zip")
         .with(function, 4)
         .elem(from)
@@ -313,21 +319,29 @@ fn zip(
     device.launch(
         key,
         || {
-            Shader::new(format!("{name} {from:?} rank{}", views.rank))
+            let shader = Shader::new(format!("{name} {from:?} rank{}", views.rank))
                 .input("lhs", from)
                 .input("rhs", from)
-                .output("dst", to)
+                .output("dst", to);
+            let f = if divides {
+                // WGSL defines a quotient by zero; the CPU has an error, and so has this.
+                format!(
+                    "fn f(a: T, b: T) -> dst_t {{ if (all(b == T())) {{ atomicStore(&status[0], {DIVISION_BY_ZERO}u); }} return f_div(a, b); }}"
+                )
+            } else {
+                format!("fn f(a: T, b: T) -> dst_t {{ return f_{name}(a, b); }}")
+            };
+            let shader = if divides { shader.status() } else { shader };
+            shader
                 .strided("lhs", views.rank)
                 .strided("rhs", views.rank)
                 .constant("WG", WORKGROUP)
                 .text("alias T = lhs_t;")
                 .text(functions(from))
-                .text(&format!(
-                    "fn f(a: T, b: T) -> dst_t {{ return f_{name}(a, b); }}"
-                ))
+                .text(&f)
                 .body::<ZipParams>(include_str!("../shaders/zip.wgsl"))
         },
-        &[bind(lhs), bind(rhs), bind(&dst)],
+        &bindings,
         &ZipParams {
             dims: views.dims,
             lhs_stride: views.strides[0],

@@ -27,6 +27,9 @@ pub(super) const INDEX_OPS: [&str; 5] = [
     "index-add",
 ];
 
+/// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].
+pub(super) const DIVISION_BY_ZERO: u32 = 100;
+
 /// `N` operands of one shape, in as few dimensions as their strides allow.
 ///
 /// Dimensions of size 1 are dropped, and neighbours that every operand walks as one are merged, so that most layouts end as

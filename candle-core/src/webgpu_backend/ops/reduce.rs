@@ -110,7 +110,7 @@ impl Pass<'_> {
                 let mut keep = "";
                 if dst_places.is_some() {
                     shader = shader.output("found_dst", Elem::U32);
-                    keep = "found_dst_put(o, array<u32, 1>(place));";
+                    keep = "found_dst_put(o, array<found_dst_t, 1>(place));";
                 }
                 let result = match finds_place && dst_places.is_none() {
                     true => "place",

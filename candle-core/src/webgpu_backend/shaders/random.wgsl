@@ -43,7 +43,7 @@ fn main(
   if (word * DST_LANES >= p.len) {
     return;
   }
-  var lanes: array<f32, DST_LANES>;
+  var lanes: array<dst_t, DST_LANES>;
   for (var lane = 0u; lane < DST_LANES; lane++) {
     let i = word * DST_LANES + lane;
     let place = f_add(vec2<u32>(p.first_low, p.first_high), vec2<u32>(i, 0u));
