@@ -31,6 +31,8 @@ pub struct BenchRequest {
     pub repeat: usize,
     /// The memory bandwidth in GB/s to compare with.
     pub bandwidth: Option<f64>,
+    /// Whether to time each kernel on the GPU, in a run of its own after the measurements.
+    pub profile: bool,
 }
 
 /// What was measured.
@@ -56,6 +58,17 @@ pub struct BenchReport {
     pub bandwidth_share: Option<f64>,
     /// The most memory that was in use on the device, where it keeps count.
     pub peak_bytes: Option<u64>,
+    /// Where the time of a pass over the prompt, then of a generated token, goes on the GPU; empty without `--profile`.
+    pub profile: Vec<PhaseProfile>,
+}
+
+/// The GPU time of one phase by kernel, longest first.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseProfile {
+    /// `prompt` or `generate`.
+    pub phase: &'static str,
+    /// Each kernel with its dispatches and its time in microseconds, per pass or per token.
+    pub kernels: Vec<(String, f64, f64)>,
 }
 
 /// One phase's speed.
@@ -98,7 +111,7 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
         .generate(request.generate.min(8))
         .doing("warming up")?;
 
-    let prompt = measure("prompt", request.repeat, request.prompt, 1, || {
+    let prompt_speed = measure("prompt", request.repeat, request.prompt, 1, || {
         runner.prompt(&prompt)
     })?;
     let steps = request.generate;
@@ -106,20 +119,69 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
         runner.generate(steps)
     })?;
     let bytes_per_token = dimensions.bytes_per_token(request.dtype, steps);
+    let mut profile = Vec::new();
+    if request.profile {
+        profile.push(profiled(device, "prompt", 1, || runner.prompt(&prompt))?);
+        profile.push(profiled(device, "generate", steps, || {
+            runner.generate(steps)
+        })?);
+    }
     Ok(BenchReport {
         shape: request.shape.name(),
         dimensions,
         dtype: request.dtype.as_str(),
         device: device_name.to_string(),
         repeat: request.repeat,
-        prompt,
+        prompt: prompt_speed,
         generation,
         bytes_per_token,
         bandwidth_share: request
             .bandwidth
             .map(|gb| bytes_per_token * generation.median / (gb * 1e9)),
         peak_bytes: Counters::read(device).map(|counters| counters.peak_bytes),
+        profile,
     })
+}
+
+/// Times each kernel of one phase; `passes` is what its sums are divided by.
+#[cfg(feature = "webgpu")]
+fn profiled(
+    device: &Device,
+    phase: &'static str,
+    passes: usize,
+    run: impl FnOnce() -> candle_core::Result<Run>,
+) -> Result<PhaseProfile> {
+    let timed = || {
+        let gpu = device.as_webgpu_device()?;
+        gpu.start_profile()?;
+        run()?;
+        gpu.stop_profile()
+    };
+    let kernels = timed()
+        .doing("timing kernels")?
+        .into_iter()
+        .map(|time| {
+            let per_pass = |sum: f64| sum / passes as f64;
+            (
+                time.kernel,
+                per_pass(time.count as f64),
+                per_pass(time.total_us),
+            )
+        })
+        .collect();
+    Ok(PhaseProfile { phase, kernels })
+}
+
+#[cfg(not(feature = "webgpu"))]
+fn profiled(
+    _device: &Device,
+    phase: &'static str,
+    _passes: usize,
+    _run: impl FnOnce() -> candle_core::Result<Run>,
+) -> Result<PhaseProfile> {
+    let none = || candle_core::bail!("kernels are timed on webgpu devices, which this build lacks");
+    let kernels = none().doing("timing kernels")?;
+    Ok(PhaseProfile { phase, kernels })
 }
 
 /// Runs one phase `repeat` times; `passes` is what the counters are divided by.
@@ -324,6 +386,13 @@ impl BenchReport {
         }
         if let Some(peak) = self.peak_bytes {
             lines.push(format!("peak memory: {:.1} MB", peak as f64 / 1e6));
+        }
+        for phase in &self.profile {
+            let total: f64 = phase.kernels.iter().map(|(_, _, us)| us).sum();
+            lines.push(format!("{} on the GPU: {total:.1} us", phase.phase));
+            for (kernel, count, us) in &phase.kernels {
+                lines.push(format!("{us:>10.1} us {count:>6.1} x {kernel}"));
+            }
         }
         lines.push(String::new());
         lines.join("\n")

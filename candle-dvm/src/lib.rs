@@ -19,7 +19,7 @@
 //! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle, with the generation loop.
 //! - [`registry`]: which backends are present; [`device`]: their names.
 //! - [`model`]: what is read from a folder or from the binary itself, checked before any device is touched.
-//! - [`stream`]: tokens to text. [`bench`] and [`shapes`]: speed on random weights. [`cli`]: the commands.
+//! - [`stream`]: tokens to text. [`mod@bench`] and [`shapes`]: speed on random weights. [`cli`]: the commands.
 
 #![deny(missing_docs)]
 

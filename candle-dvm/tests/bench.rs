@@ -18,6 +18,7 @@ fn demo_shape(kind: DeviceKind) {
             generate: 3,
             repeat: 2,
             bandwidth: Some(100.0),
+            profile: false,
         };
         let report = run(&request, device, kind.name()).unwrap();
         for speed in [&report.prompt, &report.generation] {

@@ -294,6 +294,11 @@ impl Shader {
         self
     }
 
+    #[cfg(test)]
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+
     /// The parameter struct as `p`, then the body. The prelude that all kernels share comes with it.
     pub(super) fn body<P: Params>(mut self, body: &str) -> Self {
         assert!(size_of::<P>() <= PARAM_BYTES);

@@ -32,6 +32,9 @@ pub(super) struct Args {
     /// The device's memory bandwidth, to print what share of it generation uses
     #[arg(long, value_name = "GB/s")]
     bandwidth: Option<f64>,
+    /// Also time each kernel on the GPU (webgpu only), in a run of its own
+    #[arg(long)]
+    profile: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -76,6 +79,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         generate: args.generate,
         repeat: args.repeat,
         bandwidth: args.bandwidth,
+        profile: args.profile,
     };
     let report = bench::run(&request, device, &describe(device))?;
     if args.json {

@@ -10,11 +10,11 @@ var<workgroup> rhs_tile: array<vec4<f16>, 128u * PITCH>;
 var<workgroup> fragments: array<f32, 8u * 256u>;
 
 // Writes one fragment from workgroup memory; its rows and columns may end beyond dst's.
-fn put_fragment(batch: u32, row: u32, col: u32, subgroup: u32, lane: u32) {
+fn put_fragment(batch: u32, rows: u32, row: u32, col: u32, subgroup: u32, lane: u32) {
   for (var word = lane; word < 256u / DST_LANES; word += 32u) {
     let r = row + word * DST_LANES / 16u;
     let c = col + word * DST_LANES % 16u;
-    if (r < p.m && c < p.n) {
+    if (r < rows && c < p.n) {
       var lanes: array<dst_t, DST_LANES>;
       for (var i = 0u; i < DST_LANES; i++) {
         lanes[i] = fragments[subgroup * 256u + word * DST_LANES + i];
@@ -35,10 +35,10 @@ fn main(
   let tiles_m = (p.m + 127u) / 128u;
   let tiles_n = (p.n + 127u) / 128u;
   let tile = flat(workgroup, workgroups, 0u, 1u);
-  let batch = tile / (tiles_m * tiles_n);
-  if (batch >= p.batch) {
-    return;
-  }
+  // Cooperative matrices need uniform control flow, which naga does not see past a return: workgroups beyond the last tile
+  // do its work again, without rows to write.
+  let batch = min(tile / (tiles_m * tiles_n), p.batch - 1u);
+  let rows = select(0u, p.m, tile < tiles_m * tiles_n * p.batch);
   let m0 = tile % tiles_m * 128u;
   let n0 = tile / tiles_m % tiles_n * 128u;
   let lhs_base = lhs_offset(batch);
