@@ -109,7 +109,12 @@ macro_rules! absent_backend {
 }
 
 absent_backend!("CUDA", CudaDevice, CudaStorage, NotCompiledWithCudaSupport);
-absent_backend!("Metal", MetalDevice, MetalStorage, NotCompiledWithMetalSupport);
+absent_backend!(
+    "Metal",
+    MetalDevice,
+    MetalStorage,
+    NotCompiledWithMetalSupport
+);
 
 impl CudaDevice {
     /// As [`BackendDevice::new`], on a stream of its own.
@@ -164,7 +169,19 @@ pub mod cuda {
         };
     }
 
-    reduced_precision!(gemm_reduced_precision_f32, set_gemm_reduced_precision_f32, "f32");
-    reduced_precision!(gemm_reduced_precision_f16, set_gemm_reduced_precision_f16, "f16");
-    reduced_precision!(gemm_reduced_precision_bf16, set_gemm_reduced_precision_bf16, "bf16");
+    reduced_precision!(
+        gemm_reduced_precision_f32,
+        set_gemm_reduced_precision_f32,
+        "f32"
+    );
+    reduced_precision!(
+        gemm_reduced_precision_f16,
+        set_gemm_reduced_precision_f16,
+        "f16"
+    );
+    reduced_precision!(
+        gemm_reduced_precision_bf16,
+        set_gemm_reduced_precision_bf16,
+        "bf16"
+    );
 }

@@ -4,9 +4,7 @@
 //! narrowed, broadcast with stride 0, empty) and returns a fresh contiguous storage in row-major order of its output's shape,
 //! unless it says that it writes in place.
 
-use crate::conv::{
-    ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,
-};
+use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
 use crate::{CpuStorage, DType, DeviceLocation, Layout, Result, Shape, WithDType};
@@ -42,13 +40,7 @@ pub trait BackendStorage: Sized {
     fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self>;
 
     /// Elementwise comparison of two storages of the same shape and dtype; u8 results, 0 or 1.
-    fn cmp(
-        &self,
-        op: CmpOp,
-        rhs: &Self,
-        lhs_layout: &Layout,
-        rhs_layout: &Layout,
-    ) -> Result<Self>;
+    fn cmp(&self, op: CmpOp, rhs: &Self, lhs_layout: &Layout, rhs_layout: &Layout) -> Result<Self>;
 
     /// Converts to `dtype` as Rust's `as` does: saturating, NaN to 0 for integers.
     fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self>;
@@ -130,12 +122,8 @@ pub trait BackendStorage: Sized {
     fn upsample_nearest1d(&self, layout: &Layout, target_size: usize) -> Result<Self>;
 
     /// Nearest-neighbour resampling of the last two dimensions.
-    fn upsample_nearest2d(
-        &self,
-        layout: &Layout,
-        target_h: usize,
-        target_w: usize,
-    ) -> Result<Self>;
+    fn upsample_nearest2d(&self, layout: &Layout, target_h: usize, target_w: usize)
+        -> Result<Self>;
 
     /// Bilinear resampling of the last two dimensions.
     fn upsample_bilinear2d(
@@ -149,13 +137,7 @@ pub trait BackendStorage: Sized {
     ) -> Result<Self>;
 
     /// `dst[.., i, ..] = self[.., ids[.., i, ..], ..]` along `dim`.
-    fn gather(
-        &self,
-        layout: &Layout,
-        ids: &Self,
-        ids_layout: &Layout,
-        dim: usize,
-    ) -> Result<Self>;
+    fn gather(&self, layout: &Layout, ids: &Self, ids_layout: &Layout, dim: usize) -> Result<Self>;
 
     /// `self[.., ids[.., i, ..], ..] = src[.., i, ..]` along `dim`, in place.
     fn scatter_set(
@@ -267,8 +249,7 @@ pub trait BackendDevice: Sized + std::fmt::Debug + Clone {
     fn storage_from_cpu_storage_owned(&self, storage: CpuStorage) -> Result<Self::Storage>;
 
     /// Uniform random numbers in `[lo, up)`.
-    fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64)
-        -> Result<Self::Storage>;
+    fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64) -> Result<Self::Storage>;
 
     /// Normally distributed random numbers.
     fn rand_normal(

@@ -2,9 +2,7 @@
 
 use crate::backend::BackendDevice;
 use crate::dispatch::Backend;
-use crate::{
-    CpuStorage, CudaDevice, DType, MetalDevice, Result, Shape, Storage, WithDType,
-};
+use crate::{CpuStorage, CudaDevice, DType, MetalDevice, Result, Shape, Storage, WithDType};
 
 /// Kind and ordinal of a device: what two handles can be compared by, and what errors print.
 #[derive(Debug, Copy, Clone, PartialEq, Eq, Hash)]

@@ -110,13 +110,7 @@ pub(crate) trait Backend: BackendStorage {
         op: &dyn CustomOp3,
     ) -> Result<(Self, Shape)>;
     fn inplace1(&mut self, l1: &Layout, op: &dyn InplaceOp1) -> Result<()>;
-    fn inplace2(
-        &mut self,
-        l1: &Layout,
-        s2: &Self,
-        l2: &Layout,
-        op: &dyn InplaceOp2,
-    ) -> Result<()>;
+    fn inplace2(&mut self, l1: &Layout, s2: &Self, l2: &Layout, op: &dyn InplaceOp2) -> Result<()>;
     fn inplace3(
         &mut self,
         l1: &Layout,

@@ -1,7 +1,5 @@
 //! The elements behind a tensor, on whichever backend they live: one line per op.
 
-use std::future::Future;
-
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::dispatch::Backend;
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
@@ -306,13 +304,11 @@ pub(crate) enum PendingRead {
 impl PendingRead {
     /// Waits for the copy without blocking the thread where the platform allows that.
     #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
-    pub(crate) fn finish(self) -> impl Future<Output = Result<CpuStorage>> {
-        async move {
-            match self {
-                Self::Ready(storage) => Ok(storage),
-                #[cfg(feature = "webgpu")]
-                Self::WebGpu(read) => read.finish().await,
-            }
+    pub(crate) async fn finish(self) -> Result<CpuStorage> {
+        match self {
+            Self::Ready(storage) => Ok(storage),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(read) => read.finish().await,
         }
     }
 }

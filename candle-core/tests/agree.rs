@@ -71,3 +71,71 @@ pub fn assert_same(got: &Tensor, want: &Tensor, what: &str) -> Result<()> {
     }
     Ok(())
 }
+
+/// By how much two devices may differ.
+#[derive(Debug, Clone, Copy)]
+pub struct Tolerance {
+    pub relative: f64,
+    pub absolute: f64,
+}
+
+impl Tolerance {
+    /// For functions that every device computes as IEEE 754 says; +0 and -0 count as equal.
+    pub const EXACT: Self = Self {
+        relative: 0.,
+        absolute: 0.,
+    };
+
+    /// `relative` in f32, where a GPU may take subnormal numbers for 0; results in a 16-bit dtype may in addition fall on the
+    /// other side of a rounding step.
+    pub fn of(dtype: DType, relative: f64) -> Self {
+        let (step, absolute) = match dtype {
+            DType::F16 => (2f64.powi(-10), 2f64.powi(-24)),
+            DType::BF16 => (2f64.powi(-7), f64::from(f32::MIN_POSITIVE)),
+            _ => (0., f64::from(f32::MIN_POSITIVE)),
+        };
+        Self {
+            relative: relative + step,
+            absolute,
+        }
+    }
+
+    /// As it is, with more room for results near 0.
+    pub fn or_absolute(mut self, absolute: f64) -> Self {
+        self.absolute = self.absolute.max(absolute);
+        self
+    }
+
+    fn admits(self, got: f64, want: f64) -> bool {
+        got == want
+            || (got.is_nan() && want.is_nan())
+            // Infinities differ from everything but themselves.
+            || (want.is_finite() && (got - want).abs() <= self.absolute + self.relative * want.abs())
+    }
+}
+
+/// Checks shape, dtype and that every element is as near as it must be. NaN equals NaN.
+pub fn assert_close(got: &Tensor, want: &Tensor, tolerance: Tolerance, what: &str) -> Result<()> {
+    let numbers = |t: &Tensor| {
+        let t = t.to_device(&Device::Cpu)?.flatten_all()?;
+        t.to_dtype(DType::F64)?.to_vec1::<f64>()
+    };
+    assert_eq!(got.dtype(), want.dtype(), "{what}");
+    assert_eq!(got.shape(), want.shape(), "{what}");
+    let (got, want) = (numbers(got)?, numbers(want)?);
+    let mut pairs = got.iter().zip(&want);
+    if let Some(i) = pairs.position(|(got, want)| !tolerance.admits(*got, *want)) {
+        let (got, want) = (got[i], want[i]);
+        panic!("{what}: element {i} is {got}, expected {want} within {tolerance:?}");
+    }
+    Ok(())
+}
+
+/// Runs the same on the device and on the CPU, and checks that every element is equal.
+pub fn assert_as_on_cpu(
+    device: &Device,
+    what: &str,
+    f: impl Fn(&Device) -> Result<Tensor>,
+) -> Result<()> {
+    assert_same(&f(device)?, &f(&Device::Cpu)?, what)
+}

@@ -1,4 +1,10 @@
 mod agree;
+mod cast;
+#[cfg(feature = "webgpu")]
+mod device;
+mod elementwise;
 mod indexing;
+mod matmul;
+mod movement;
 mod random;
 mod reduce;

@@ -189,6 +189,14 @@ impl RmsNorm {
     pub fn forward_diff(&self, xs: &Tensor) -> Result<Tensor> {
         ops::rms_norm_slow(xs, self.weight(), self.eps() as f32)
     }
+
+    /// `xs + residual` and its norm, in one kernel: gives (sum, normed). Not in upstream's interface.
+    ///
+    /// # Errors
+    /// Those of [`ops::add_rms_norm`].
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        ops::add_rms_norm(xs, residual, self.weight(), self.eps() as f32)
+    }
 }
 
 /// From (…, n) to the same shape, n being the length of the weight.

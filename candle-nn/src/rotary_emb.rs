@@ -16,7 +16,7 @@ use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Tensor, W
 /// # Errors
 /// `cos` or `sin` does not fit `xs` (see the [module](self)), `head_dim` is odd, the dtypes differ or are not floats.
 pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    apply(Kind::HalfSplit, xs, cos, sin)
+    apply(Kind::HalfSplit, xs, cos, sin, None)
 }
 
 /// Rotates `xs` (batch, heads, seq, head_dim), pairing element `2 i` with `2 i + 1`, in one kernel. Any layouts.
@@ -24,7 +24,7 @@ pub fn rope(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Those of [`rope`].
 pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    apply(Kind::Interleaved, xs, cos, sin)
+    apply(Kind::Interleaved, xs, cos, sin, None)
 }
 
 /// [`rope`] for `xs` of shape (batch, seq, heads, head_dim).
@@ -32,7 +32,26 @@ pub fn rope_i(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Those of [`rope`].
 pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-    apply(Kind::Thd, xs, cos, sin)
+    apply(Kind::Thd, xs, cos, sin, None)
+}
+
+/// [`rope`] on the first `rotated` heads of `xs`; the others are copied as they are. So one kernel serves queries, keys and
+/// values that lie side by side. Not in upstream's interface.
+///
+/// # Errors
+/// Those of [`rope`], or `xs` has fewer heads.
+pub fn rope_heads(xs: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
+    apply(Kind::HalfSplit, xs, cos, sin, Some(rotated))
+}
+
+/// The plain form of [`rope_heads`].
+///
+/// # Errors
+/// Those of [`rope_heads`].
+pub fn rope_heads_slow(x: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
+    let heads = x.dim(1)?;
+    let turned = rope_slow(&x.narrow(1, 0, rotated)?, cos, sin)?;
+    Tensor::cat(&[&turned, &x.narrow(1, rotated, heads - rotated)?], 1)
 }
 
 /// The plain form of [`rope`].
@@ -84,7 +103,13 @@ impl Kind {
     }
 }
 
-fn apply(kind: Kind, xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+fn apply(
+    kind: Kind,
+    xs: &Tensor,
+    cos: &Tensor,
+    sin: &Tensor,
+    rotated: Option<usize>,
+) -> Result<Tensor> {
     let (cos, sin) = (angles(kind, xs, cos)?, angles(kind, xs, sin)?);
     check_dtypes(kind.name(), &[xs, &cos, &sin])?;
     if cos.shape() != sin.shape() {
@@ -95,13 +120,29 @@ fn apply(kind: Kind, xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> 
         }
         .bt());
     }
+    let heads = xs.dim(3 - kind.seq_dim())?;
+    let turned = rotated.unwrap_or(heads);
+    if turned > heads {
+        candle_core::bail!(
+            "{}: {turned} heads are to be rotated, the input {:?} has {heads}",
+            kind.name(),
+            xs.dims()
+        )
+    }
     if xs.elem_count() == 0 {
         return xs.zeros_like();
     }
     if in_graph(&[xs, &cos, &sin]) {
-        return apply_slow(kind, xs, &cos, &sin);
+        return match rotated {
+            Some(rotated) => rope_heads_slow(xs, &cos, &sin, rotated),
+            None => apply_slow(kind, xs, &cos, &sin),
+        };
     }
-    xs.apply_op3_no_bwd(&cos, &sin, &Rope(kind))
+    let rope = Rope {
+        kind,
+        rotated: turned,
+    };
+    xs.apply_op3_no_bwd(&cos, &sin, &rope)
 }
 
 fn apply_slow(kind: Kind, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
@@ -162,11 +203,15 @@ fn angles(kind: Kind, xs: &Tensor, t: &Tensor) -> Result<Tensor> {
     t.narrow(seq_dim, 0, seq)
 }
 
-struct Rope(Kind);
+struct Rope {
+    kind: Kind,
+    /// Heads after these are copied.
+    rotated: usize,
+}
 
 impl CustomOp3 for Rope {
     fn name(&self) -> &'static str {
-        self.0.name()
+        self.kind.name()
     }
 
     fn cpu_fwd(
@@ -183,7 +228,7 @@ impl CustomOp3 for Rope {
             let x = Rows::new(x.as_slice::<T>()?, x_l);
             let cos = Rows::new(cos.as_slice::<T>()?, cos_l);
             let sin = Rows::new(sin.as_slice::<T>()?, sin_l);
-            Ok(T::to_cpu_storage_owned(rotate_rows(self.0, &x, x_l.dims(), &cos, &sin, batched)))
+            Ok(T::to_cpu_storage_owned(self.rotate_rows(&x, x_l.dims(), &cos, &sin, batched)))
         })?;
         Ok((dst, x_l.shape().clone()))
     }
@@ -199,55 +244,64 @@ impl CustomOp3 for Rope {
         sin_l: &Layout,
     ) -> Result<(candle_core::WebGpuStorage, Shape)> {
         use candle_core::webgpu_backend::ops::fused::{rope, RopeKind};
-        let kind = match self.0 {
+        let kind = match self.kind {
             Kind::HalfSplit => RopeKind::HalfSplit,
             Kind::Interleaved => RopeKind::Interleaved,
             Kind::Thd => RopeKind::Thd,
         };
-        let dst = rope(x, x_l, cos, cos_l, sin, sin_l, kind)?;
+        let dst = rope(x, x_l, cos, cos_l, sin, sin_l, kind, self.rotated)?;
         Ok((dst, x_l.shape().clone()))
     }
 }
 
-fn rotate_rows<T: Float>(
-    kind: Kind,
-    x: &Rows<'_, T>,
-    dims: &[usize],
-    cos: &Rows<'_, T>,
-    sin: &Rows<'_, T>,
-    batched: bool,
-) -> Vec<T> {
-    let (len, half) = (x.len(), x.len() / 2);
-    let (seq_dim, seq) = (kind.seq_dim(), dims[kind.seq_dim()]);
-    let rows_per_batch = dims[1] * dims[2];
-    let scratch = || (cpu::scratch(len), cpu::scratch(half), cpu::scratch(half));
-    cpu::map_rows(
-        dims[0] * rows_per_batch,
-        len,
-        4 * len,
-        scratch,
-        |(xs, coss, sins), index, dst| {
-            let in_batch = index % rows_per_batch;
-            let position = if seq_dim == 2 {
-                in_batch % seq
-            } else {
-                in_batch / dims[2]
-            };
-            let angle = if batched {
-                index / rows_per_batch * seq + position
-            } else {
-                position
-            };
-            let x = x.get(index, xs);
-            let (cos, sin) = (cos.get(angle, coss), sin.get(angle, sins));
-            for (i, (&cos, &sin)) in cos.iter().zip(sin).enumerate() {
-                let (i0, i1) = match kind {
-                    Kind::HalfSplit | Kind::Thd => (i, i + half),
-                    Kind::Interleaved => (2 * i, 2 * i + 1),
+impl Rope {
+    fn rotate_rows<T: Float>(
+        &self,
+        x: &Rows<'_, T>,
+        dims: &[usize],
+        cos: &Rows<'_, T>,
+        sin: &Rows<'_, T>,
+        batched: bool,
+    ) -> Vec<T> {
+        let kind = self.kind;
+        let (len, half) = (x.len(), x.len() / 2);
+        let (seq_dim, seq) = (kind.seq_dim(), dims[kind.seq_dim()]);
+        let rows_per_batch = dims[1] * dims[2];
+        let scratch = || (cpu::scratch(len), cpu::scratch(half), cpu::scratch(half));
+        cpu::map_rows(
+            dims[0] * rows_per_batch,
+            len,
+            4 * len,
+            scratch,
+            |(xs, coss, sins), index, dst| {
+                let in_batch = index % rows_per_batch;
+                let (head, position) = if seq_dim == 2 {
+                    (in_batch / seq, in_batch % seq)
+                } else {
+                    (in_batch % dims[2], in_batch / dims[2])
                 };
-                dst[i0] = T::narrow(x[i0] * cos - x[i1] * sin);
-                dst[i1] = T::narrow(x[i0] * sin + x[i1] * cos);
-            }
-        },
-    )
+                let angle = if batched {
+                    index / rows_per_batch * seq + position
+                } else {
+                    position
+                };
+                let x = x.get(index, xs);
+                if head >= self.rotated {
+                    for (dst, &x) in dst.iter_mut().zip(x) {
+                        *dst = T::narrow(x);
+                    }
+                    return;
+                }
+                let (cos, sin) = (cos.get(angle, coss), sin.get(angle, sins));
+                for (i, (&cos, &sin)) in cos.iter().zip(sin).enumerate() {
+                    let (i0, i1) = match kind {
+                        Kind::HalfSplit | Kind::Thd => (i, i + half),
+                        Kind::Interleaved => (2 * i, 2 * i + 1),
+                    };
+                    dst[i0] = T::narrow(x[i0] * cos - x[i1] * sin);
+                    dst[i1] = T::narrow(x[i0] * sin + x[i1] * cos);
+                }
+            },
+        )
+    }
 }

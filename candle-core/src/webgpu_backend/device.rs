@@ -180,7 +180,12 @@ impl WebGpuDevice {
     }
 
     /// A storage with arbitrary contents.
-    pub(super) fn alloc(&self, len: usize, dtype: DType, op: &'static str) -> Result<WebGpuStorage> {
+    pub(super) fn alloc(
+        &self,
+        len: usize,
+        dtype: DType,
+        op: &'static str,
+    ) -> Result<WebGpuStorage> {
         self.elem(dtype, op)?;
         // Kernels count elements in u32.
         if u32::try_from(len).is_err() {
@@ -255,7 +260,8 @@ impl BackendDevice for WebGpuDevice {
     fn new(ordinal: usize) -> Result<Self> {
         if cfg!(target_arch = "wasm32") {
             return Err(Error::WebGpu(
-                "a browser's thread cannot wait for an adapter: use Device::new_webgpu_async".into(),
+                "a browser's thread cannot wait for an adapter: use Device::new_webgpu_async"
+                    .into(),
             ));
         }
         pollster::block_on(Self::new_async(ordinal))
@@ -306,13 +312,7 @@ impl BackendDevice for WebGpuDevice {
         self.storage_from_cpu_storage(&storage)
     }
 
-    fn rand_uniform(
-        &self,
-        shape: &Shape,
-        dtype: DType,
-        lo: f64,
-        up: f64,
-    ) -> Result<WebGpuStorage> {
+    fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64) -> Result<WebGpuStorage> {
         ops::random::uniform(self, shape.elem_count(), dtype, lo, up)
     }
 

@@ -93,6 +93,17 @@ impl Elem {
         }
     }
 
+    /// WGSL for the lanes `v` as they read back once stored.
+    fn round(self) -> &'static str {
+        match self {
+            Self::F16 => "let w = unpack2x16float(pack_f16(v[0], v[1])); v[0] = w.x; v[1] = w.y;",
+            Self::BF16 => {
+                "let w = pack_bf16(v[0], v[1]); v[0] = bitcast<f32>(w << 16u); v[1] = bitcast<f32>(w & 0xffff0000u);"
+            }
+            _ => "",
+        }
+    }
+
     /// The type of one stored word.
     fn word(self) -> &'static str {
         match self {
@@ -193,7 +204,10 @@ impl Shader {
 
     fn binding(&mut self, name: &str, word: &str, read_only: bool) {
         let index = self.bindings.len();
-        assert!(index < MAX_BUFFERS, "kernels have at most {MAX_BUFFERS} buffers");
+        assert!(
+            index < MAX_BUFFERS,
+            "kernels have at most {MAX_BUFFERS} buffers"
+        );
         let access = if read_only { "read" } else { "read_write" };
         let _ = writeln!(
             self.text,
@@ -220,16 +234,19 @@ impl Shader {
         self
     }
 
-    /// A tensor to write: `name_put(word, lanes)` writes the `NAME_LANES` elements of a word; `name_at(i)` reads.
+    /// A tensor to write: `name_put(word, lanes)` writes the `NAME_LANES` elements of a word; `name_at(i)` reads;
+    /// `name_rounded(lanes)` is what a written word reads back as.
     pub(super) fn output(mut self, name: &str, elem: Elem) -> Self {
         self.binding(name, elem.word(), false);
         let (ty, read, pack) = (elem.arithmetic(), elem.read(name), elem.pack());
+        let round = elem.round();
         let (upper, lanes) = (name.to_uppercase(), elem.lanes());
         let _ = writeln!(
             self.text,
             "alias {name}_t = {ty};\nconst {upper}_LANES = {lanes}u;\n\
              fn {name}_at(i: u32) -> {ty} {{ {read} }}\n\
-             fn {name}_put(word: u32, lanes: array<{name}_t, {lanes}>) {{ var v = lanes; {name}[word] = {pack}; }}"
+             fn {name}_put(word: u32, lanes: array<{name}_t, {lanes}>) {{ var v = lanes; {name}[word] = {pack}; }}\n\
+             fn {name}_rounded(lanes: array<{name}_t, {lanes}>) -> array<{name}_t, {lanes}> {{ var v = lanes; {round} return v; }}"
         );
         self
     }
@@ -415,16 +432,18 @@ impl Kernels {
             .map(|ty| (*ty, false))
             .chain([(wgpu::BufferBindingType::Uniform, true)])
             .enumerate()
-            .map(|(binding, (ty, has_dynamic_offset))| wgpu::BindGroupLayoutEntry {
-                binding: binding as u32,
-                visibility: wgpu::ShaderStages::COMPUTE,
-                ty: wgpu::BindingType::Buffer {
-                    ty,
-                    has_dynamic_offset,
-                    min_binding_size: None,
+            .map(
+                |(binding, (ty, has_dynamic_offset))| wgpu::BindGroupLayoutEntry {
+                    binding: binding as u32,
+                    visibility: wgpu::ShaderStages::COMPUTE,
+                    ty: wgpu::BindingType::Buffer {
+                        ty,
+                        has_dynamic_offset,
+                        min_binding_size: None,
+                    },
+                    count: None,
                 },
-                count: None,
-            })
+            )
             .collect();
         if let Some(wgpu::BindGroupLayoutEntry {
             ty: wgpu::BindingType::Buffer {

@@ -177,9 +177,24 @@ mod tests {
 
     #[test]
     fn classes_waste_little_and_are_words() {
-        for bytes in [0, 1, 255, 256, 257, 1000, 4096, 4097, 1 << 20, (1 << 24) + 1, 1 << 31] {
+        for bytes in [
+            0,
+            1,
+            255,
+            256,
+            257,
+            1000,
+            4096,
+            4097,
+            1 << 20,
+            (1 << 24) + 1,
+            1 << 31,
+        ] {
             let class = size_class(bytes);
-            assert!(class >= bytes.max(256) && class.is_multiple_of(256), "{bytes} -> {class}");
+            assert!(
+                class >= bytes.max(256) && class.is_multiple_of(256),
+                "{bytes} -> {class}"
+            );
             assert!(class <= bytes + (bytes / 8).max(256), "{bytes} -> {class}");
         }
     }

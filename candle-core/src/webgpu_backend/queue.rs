@@ -6,7 +6,6 @@
 //! in them, which the pool hands out in the same order step after step.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::task::Poll;
@@ -374,13 +373,7 @@ impl Queue {
             }),
         };
         self.submit(state, |encoder| {
-            encoder.copy_buffer_to_buffer(
-                buffer.raw(),
-                0,
-                &staging,
-                0,
-                padded.min(buffer.size()),
-            );
+            encoder.copy_buffer_to_buffer(buffer.raw(), 0, &staging, 0, padded.min(buffer.size()));
             encoder.copy_buffer_to_buffer(&self.status, 0, &staging, padded, STATUS_BYTES);
         })?;
         state.batch = FIRST_BATCH;
@@ -511,15 +504,13 @@ pub struct PendingRead {
 
 impl PendingRead {
     /// Waits without blocking the thread: the form for browsers, and for native programs with an executor.
-    pub fn finish(self) -> impl Future<Output = Result<crate::CpuStorage>> {
-        async move {
-            let mut storage = Err(Error::WebGpu("nothing was read back".into()));
-            let dtype = self.dtype;
-            self.raw
-                .finish(|bytes| storage = super::storage::cpu_storage(bytes, dtype))
-                .await?;
-            storage
-        }
+    pub async fn finish(self) -> Result<crate::CpuStorage> {
+        let mut storage = Err(Error::WebGpu("nothing was read back".into()));
+        let dtype = self.dtype;
+        self.raw
+            .finish(|bytes| storage = super::storage::cpu_storage(bytes, dtype))
+            .await?;
+        storage
     }
 
     /// Waits on this thread.

@@ -55,7 +55,8 @@ impl WebGpuStorage {
     }
 
     fn not_yet(&self, op: &'static str) -> crate::Error {
-        self.device.unsupported(op, self.dtype, "not implemented yet")
+        self.device
+            .unsupported(op, self.dtype, "not implemented yet")
     }
 }
 
@@ -273,12 +274,7 @@ impl BackendStorage for WebGpuStorage {
         ops::matmul::matmul(self, rhs, bmnk, lhs_l, rhs_l)
     }
 
-    fn copy_strided_src(
-        &self,
-        dst: &mut Self,
-        dst_offset: usize,
-        src_l: &Layout,
-    ) -> Result<()> {
+    fn copy_strided_src(&self, dst: &mut Self, dst_offset: usize, src_l: &Layout) -> Result<()> {
         ops::elementwise::copy_strided_src(self, dst, dst_offset, src_l)
     }
 

@@ -15,8 +15,10 @@ pub use dropout::{dropout, Dropout, Identity};
 pub use elementwise::{
     hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, silu_mul, silu_mul_slow, swiglu,
 };
+pub use norm::{
+    add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,
+};
 pub(crate) use norm::{centred, normed};
-pub use norm::{layer_norm, layer_norm_slow, rms_norm, rms_norm_slow};
 pub use sdpa::{sdpa, sdpa_slow};
 pub use softmax::{log_softmax, softmax, softmax_last_dim};
 

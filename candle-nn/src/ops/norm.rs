@@ -36,6 +36,49 @@ pub fn rms_norm_slow(x: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
         .broadcast_mul(alpha)
 }
 
+/// `xs + residual` and the [`rms_norm`] of that sum, in one kernel: what a transformer does between two of its blocks. Both
+/// inputs are (…, n) of one shape, `alpha` is (n); any layouts. Gives (sum, normed). Not in upstream's interface.
+///
+/// # Errors
+/// The inputs' shapes differ, or those of [`rms_norm`].
+pub fn add_rms_norm(
+    xs: &Tensor,
+    residual: &Tensor,
+    alpha: &Tensor,
+    eps: f32,
+) -> Result<(Tensor, Tensor)> {
+    check_weight(AddRmsNorm::NAME, xs, alpha)?;
+    check_dtypes(AddRmsNorm::NAME, &[xs, residual, alpha])?;
+    if xs.shape() != residual.shape() {
+        return Err(Error::ShapeMismatchBinaryOp {
+            lhs: xs.shape().clone(),
+            rhs: residual.shape().clone(),
+            op: AddRmsNorm::NAME,
+        }
+        .bt());
+    }
+    if xs.elem_count() == 0 || in_graph(&[xs, residual, alpha]) {
+        return add_rms_norm_slow(xs, residual, alpha, eps);
+    }
+    let both = xs.apply_op3_no_bwd(residual, alpha, &AddRmsNorm { eps })?;
+    Ok((both.get(0)?, both.get(1)?))
+}
+
+/// The plain form of [`add_rms_norm`].
+///
+/// # Errors
+/// Those of [`add_rms_norm`].
+pub fn add_rms_norm_slow(
+    x: &Tensor,
+    residual: &Tensor,
+    alpha: &Tensor,
+    eps: f32,
+) -> Result<(Tensor, Tensor)> {
+    let sum = (x + residual)?;
+    let normed = rms_norm(&sum, alpha, eps)?;
+    Ok((sum, normed))
+}
+
 /// `(xs - mean(xs)) / sqrt(var(xs) + eps) * alpha + beta`, over the last dimension and with the biased variance, in one
 /// kernel; see <https://arxiv.org/abs/1607.06450>. `xs` is (…, n), `alpha` and `beta` are (n); any layouts.
 ///
@@ -132,6 +175,70 @@ impl CustomOp2 for RmsNorm {
         use candle_core::webgpu_backend::ops::fused;
         let dst = fused::rms_norm(x, x_l, alpha, alpha_l, self.eps)?;
         Ok((dst, x_l.shape().clone()))
+    }
+}
+
+struct AddRmsNorm {
+    eps: f32,
+}
+
+impl AddRmsNorm {
+    const NAME: &'static str = "add-rms-norm";
+
+    /// Two tensors of the input's shape, one after the other.
+    fn shape(x_l: &Layout) -> Shape {
+        Shape::from([&[2], x_l.dims()].concat())
+    }
+}
+
+impl CustomOp3 for AddRmsNorm {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_l: &Layout,
+        residual: &CpuStorage,
+        residual_l: &Layout,
+        alpha: &CpuStorage,
+        alpha_l: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let dst = with_float!(self.name(), x, T => {
+            let x = Rows::new(x.as_slice::<T>()?, x_l);
+            let residual = Rows::new(residual.as_slice::<T>()?, residual_l);
+            let alpha = Rows::new(alpha.as_slice::<T>()?, alpha_l);
+            let (n, count) = (x.len(), x_l.shape().elem_count());
+            let scratch = || (cpu::scratch(n), cpu::scratch(n));
+            let mut sums = cpu::map_rows(count / n, n, n, scratch, |(xs, rs), index, dst| {
+                let pairs = x.get(index, xs).iter().zip(residual.get(index, rs));
+                for (dst, (&x, &r)) in dst.iter_mut().zip(pairs) {
+                    *dst = T::narrow(x + r);
+                }
+            });
+            let sum_l = Layout::contiguous(x_l.shape());
+            let rows = Rows::new(&sums, &sum_l);
+            let normed = norm_rows(&rows, count, false, self.eps, &alpha, None);
+            sums.extend_from_slice(&normed);
+            Ok(T::to_cpu_storage_owned(sums))
+        })?;
+        Ok((dst, Self::shape(x_l)))
+    }
+
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        x: &candle_core::WebGpuStorage,
+        x_l: &Layout,
+        residual: &candle_core::WebGpuStorage,
+        residual_l: &Layout,
+        alpha: &candle_core::WebGpuStorage,
+        alpha_l: &Layout,
+    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+        use candle_core::webgpu_backend::ops::fused;
+        let dst = fused::add_rms_norm(x, x_l, residual, residual_l, alpha, alpha_l, self.eps)?;
+        Ok((dst, Self::shape(x_l)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Causal self-attention with grouped key/value heads, GQA: [arXiv 2305.13245](https://arxiv.org/abs/2305.13245).
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{linear_no_bias, ops::sdpa, rotary_emb::rope, Linear, VarBuilder};
+use candle_nn::{linear_no_bias, ops::sdpa, rotary_emb::rope_heads, Linear, VarBuilder};
 
 use super::{GrowingKvCache, MergedLinear};
 
@@ -63,21 +63,22 @@ impl CausalSelfAttention {
             head_dim,
             ..
         } = self.cfg;
-        // Splitting the heads while the projections lie side by side keeps all that follows a view, and lets one
-        // rotation serve queries and keys.
+        // Splitting the heads while the projections lie side by side keeps all that follows a view, lets one rotation serve
+        // queries and keys, and one copy put keys and values into the cache.
         let by_head = self
             .qkv
             .forward_joined(xs)?
             .reshape((b, t, heads + 2 * kv_heads, head_dim))?
             .transpose(1, 2)?;
-        let qk = rope(&by_head.narrow(1, 0, heads + kv_heads)?, cos, sin)?;
-        let q = qk.narrow(1, 0, heads)?;
-        let k = qk.narrow(1, heads, kv_heads)?;
-        let v = by_head.narrow(1, heads + kv_heads, kv_heads)?;
-        let (k, v) = match kv {
-            Some(kv) => kv.append(&k, &v)?,
-            None => (k, v),
+        let qkv = rope_heads(&by_head, cos, sin, heads + kv_heads)?;
+        let q = qkv.narrow(1, 0, heads)?;
+        let kv_new = qkv.narrow(1, heads, 2 * kv_heads)?;
+        let kv = match kv {
+            Some(kv) => kv.append(&kv_new)?,
+            None => kv_new,
         };
+        let k = kv.narrow(1, 0, kv_heads)?;
+        let v = kv.narrow(1, kv_heads, kv_heads)?;
         // A single query sees every key, no mask is needed. The softcapping of 1 means none.
         let ys = sdpa(&q, &k, &v, None, t > 1, self.scale, 1.)?;
         let ys = ys.transpose(1, 2)?.reshape((b, t, heads * head_dim))?;

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
-use candle_nn::kv_cache::KvCache;
+use candle_nn::kv_cache::Cache;
 
-/// The dimension of the sequence in `(b, kv_heads, seq, head_dim)`.
+/// The dimension of the sequence in `(b, heads, seq, head_dim)`.
 const SEQ_DIM: usize = 2;
 /// Room made at first. A model's whole context can be gigabytes, most conversations are short.
 const INITIAL_LEN: usize = 512;
 
-/// The keys and values of one layer, in one buffer each that doubles when it is full.
+/// The keys and values of one layer, in one buffer that doubles when it is full.
 ///
-/// Appending writes into the buffers in place, so a clone, which starts with the same buffers, takes its own on the
-/// first append to either.
+/// The heads of the keys come first, then those of the values, so that a step adds both in one copy. Appending writes into the
+/// buffer in place, so a clone, which starts with the same buffer, takes its own on the first append to either.
 #[derive(Debug, Clone)]
 pub struct GrowingKvCache {
     limit: usize,
-    cache: Option<KvCache>,
-    /// Cloned with the cache: a count above 1 says that another cache writes to the same buffers.
+    cache: Option<Cache>,
+    /// Cloned with the cache: a count above 1 says that another cache writes to the same buffer.
     owner: Arc<()>,
 }
 
@@ -34,7 +34,7 @@ impl GrowingKvCache {
 
     /// How many positions are held.
     pub fn len(&self) -> usize {
-        self.cache.as_ref().map_or(0, KvCache::current_seq_len)
+        self.cache.as_ref().map_or(0, Cache::current_seq_len)
     }
 
     /// Whether nothing is held.
@@ -42,11 +42,9 @@ impl GrowingKvCache {
         self.len() == 0
     }
 
-    /// How many positions fit before the buffers grow.
+    /// How many positions fit before the buffer grows.
     pub fn capacity(&self) -> usize {
-        self.cache
-            .as_ref()
-            .map_or(0, |cache| cache.k_cache().max_seq_len())
+        self.cache.as_ref().map_or(0, Cache::max_seq_len)
     }
 
     /// Forgets everything. A sequence of another batch size may follow.
@@ -54,13 +52,13 @@ impl GrowingKvCache {
         *self = Self::new(self.limit);
     }
 
-    /// Adds keys and values of shape `(b, kv_heads, t, head_dim)`, in any layout, and returns all that are held as
-    /// views of shape `(b, kv_heads, len, head_dim)`.
+    /// Adds keys and values, side by side in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all that are
+    /// held as a view of shape `(b, 2 * kv_heads, len, head_dim)`.
     ///
     /// # Errors
-    /// If the shapes do not fit each other or what is held, or there is no memory.
-    pub fn append(&mut self, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor)> {
-        let needed = self.len() + k.dim(SEQ_DIM)?;
+    /// If the shape does not fit what is held, or there is no memory.
+    pub fn append(&mut self, kv: &Tensor) -> Result<Tensor> {
+        let needed = self.len() + kv.dim(SEQ_DIM)?;
         let fits = needed <= self.capacity() && !self.is_shared();
         let cache = match &mut self.cache {
             Some(cache) if fits => cache,
@@ -70,7 +68,11 @@ impl GrowingKvCache {
                 old.insert(rehoused)
             }
         };
-        cache.append(&k.contiguous()?, &v.contiguous()?)
+        cache.append(&kv.contiguous()?)?;
+        match cache.current_data()? {
+            Some(held) => Ok(held),
+            None => candle_core::bail!("the KV cache is empty after {:?} was added", kv.shape()),
+        }
     }
 
     fn is_shared(&self) -> bool {
@@ -78,14 +80,12 @@ impl GrowingKvCache {
     }
 }
 
-/// The contents of `old` in new buffers with room for `needed` positions.
-fn rehouse(old: Option<&KvCache>, needed: usize, limit: usize) -> Result<KvCache> {
+/// The contents of `old` in a new buffer with room for `needed` positions.
+fn rehouse(old: Option<&Cache>, needed: usize, limit: usize) -> Result<Cache> {
     let doubled = needed.next_power_of_two().max(INITIAL_LEN);
-    let mut cache = KvCache::new(SEQ_DIM, doubled.min(limit).max(needed));
-    if let Some(old) = old {
-        if let (Some(k), Some(v)) = (old.k()?, old.v()?) {
-            cache.append(&k.contiguous()?, &v.contiguous()?)?;
-        }
+    let mut cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));
+    if let Some(held) = old.map(Cache::current_data).transpose()?.flatten() {
+        cache.append(&held.contiguous()?)?;
     }
     Ok(cache)
 }

@@ -11,7 +11,7 @@ mod mlp;
 mod rotary;
 
 pub use attention::{AttentionConfig, CausalSelfAttention};
-pub use decoder::{DecoderConfig, DecoderLayer};
+pub use decoder::{DecoderConfig, DecoderLayer, Residual};
 pub use kv::GrowingKvCache;
 pub use merged_linear::MergedLinear;
 pub use mlp::GatedMlp;

@@ -16,6 +16,9 @@ params!(MapParams {
     len: u32,
     a: u32,
     b: u32,
+    // The upper words of 64-bit parameters.
+    a_high: u32,
+    b_high: u32,
 });
 
 params!(ZipParams {
@@ -40,17 +43,18 @@ params!(WhereParams {
 
 /// Functions of one argument; a kernel's `f(x)` is `f_NAME(x)` of `shaders/unary_*.wgsl`. The list's order is the key's.
 const UNARY: [&str; 25] = [
-    "id", "affine", "powf", "elu", "abs", "neg", "recip", "sqr", "sqrt", "exp", "log", "sin", "cos",
-    "tanh", "erf", "gelu", "gelu_erf", "relu", "silu", "ceil", "floor", "round", "sign", "sigmoid",
-    "cast",
+    "id", "affine", "powf", "elu", "abs", "neg", "recip", "sqr", "sqrt", "exp", "log", "sin",
+    "cos", "tanh", "erf", "gelu", "gelu_erf", "relu", "silu", "ceil", "floor", "round", "sign",
+    "sigmoid", "to_dtype",
 ];
 /// Those that integers have too.
 const UNARY_INT: [&str; 11] = [
-    "id", "affine", "abs", "neg", "sqr", "relu", "ceil", "floor", "round", "sign", "cast",
+    "id", "affine", "abs", "neg", "sqr", "relu", "ceil", "floor", "round", "sign", "to_dtype",
 ];
 
 const BINARY: [&str; 13] = [
-    "add", "sub", "mul", "div", "minimum", "maximum", "silu_mul", "eq", "ne", "lt", "le", "gt", "ge",
+    "add", "sub", "mul", "div", "minimum", "maximum", "silu_mul", "eq", "ne", "lt", "le", "gt",
+    "ge",
 ];
 
 fn place(list: &[&str], name: &str) -> Option<u32> {
@@ -76,8 +80,8 @@ fn parametrised(elem: Elem) -> &'static str {
             "fn f_affine(x: i32) -> i32 { return x * bitcast<i32>(p.a) + bitcast<i32>(p.b); }"
         }
         Elem::I64 => {
-            "fn wide(x: u32) -> vec2<u32> { return vec2<u32>(x, select(0u, 0xffffffffu, (x >> 31u) == 1u)); }\n\
-             fn f_affine(x: vec2<u32>) -> vec2<u32> { return f_add(f_mul(x, wide(p.a)), wide(p.b)); }"
+            "fn f_affine(x: vec2<u32>) -> vec2<u32> { \
+             return f_add(f_mul(x, vec2<u32>(p.a, p.a_high)), vec2<u32>(p.b, p.b_high)); }"
         }
     }
 }
@@ -95,7 +99,7 @@ fn map(
     src: &WebGpuStorage,
     layout: &Layout,
     name: &'static str,
-    params: [u32; 2],
+    params: [u64; 2],
     target: Target<'_>,
 ) -> Result<()> {
     let device = src.device();
@@ -126,7 +130,7 @@ fn map(
         key,
         || {
             let f = match name {
-                "cast" => cast(from, to),
+                "to_dtype" => cast(from, to),
                 _ => format!("fn f(x: src_t) -> dst_t {{ return f_{name}(x); }}"),
             };
             Shader::new(format!("{name} {from:?}->{to:?} rank{}", views.rank))
@@ -148,8 +152,10 @@ fn map(
             src_offset: views.offsets[0],
             dst_offset: index(target.offset)?,
             len: views.len,
-            a: params[0],
-            b: params[1],
+            a: params[0] as u32,
+            b: params[1] as u32,
+            a_high: (params[0] >> 32) as u32,
+            b_high: (params[1] >> 32) as u32,
         },
         device.grid(last - first, WORKGROUP),
     )
@@ -184,7 +190,7 @@ fn mapped(
     src: &WebGpuStorage,
     layout: &Layout,
     name: &'static str,
-    params: [u32; 2],
+    params: [u64; 2],
     dtype: DType,
 ) -> Result<WebGpuStorage> {
     let dst = src
@@ -212,16 +218,17 @@ pub(in super::super) fn copy(src: &WebGpuStorage, layout: &Layout) -> Result<Web
 }
 
 /// A scalar parameter as the bits that kernels of `dtype` expect.
-fn scalar_bits(value: f64, dtype: DType) -> u32 {
+fn scalar_bits(value: f64, dtype: DType) -> u64 {
+    let float = |value: f32| u64::from(value.to_bits());
     match dtype {
-        DType::U8 => u32::from(value as u8),
-        DType::U32 => value as u32,
-        DType::I32 => value as i32 as u32,
-        DType::I64 => value as i64 as u32,
+        DType::U8 => u64::from(value as u8),
+        DType::U32 => u64::from(value as u32),
+        DType::I32 => u64::from(value as i32 as u32),
+        DType::I64 => value as i64 as u64,
         // A 16-bit tensor computes with the parameter rounded to its own dtype, as on the CPU.
-        DType::F16 => half::f16::from_f64(value).to_f32().to_bits(),
-        DType::BF16 => half::bf16::from_f64(value).to_f32().to_bits(),
-        _ => (value as f32).to_bits(),
+        DType::F16 => float(half::f16::from_f64(value).to_f32()),
+        DType::BF16 => float(half::bf16::from_f64(value).to_f32()),
+        _ => float(value as f32),
     }
 }
 
@@ -232,14 +239,6 @@ pub(in super::super) fn affine(
     add: f64,
 ) -> Result<WebGpuStorage> {
     let dtype = src.dtype();
-    let fits = |v: f64| v as i64 == i64::from(v as i32);
-    if dtype == DType::I64 && !(fits(mul) && fits(add)) {
-        return Err(src.device().unsupported(
-            "affine",
-            dtype,
-            "factors of i64 tensors must fit an i32 here",
-        ));
-    }
     let params = [scalar_bits(mul, dtype), scalar_bits(add, dtype)];
     mapped(src, layout, "affine", params, dtype)
 }
@@ -267,7 +266,7 @@ pub(in super::super) fn to_dtype(
     layout: &Layout,
     dtype: DType,
 ) -> Result<WebGpuStorage> {
-    mapped(src, layout, "cast", [0; 2], dtype)
+    mapped(src, layout, "to_dtype", [0; 2], dtype)
 }
 
 pub(in super::super) fn copy_strided_src(

@@ -36,6 +36,8 @@ params!(MatmulParams {
 const MAX_VECTOR_ROWS: usize = 8;
 /// Loads of each operand in flight in the vector regime.
 const UNROLL: u32 = 4;
+/// Enough tiles to keep the largest GPUs' multiprocessors busy.
+const BUSY_TILES: usize = 256;
 /// Enough subgroups to keep the largest GPUs' memory busy.
 const BUSY_SUBGROUPS: u32 = 2048;
 
@@ -167,7 +169,7 @@ enum Plan {
         /// Elements of the result that an invocation computes, in each direction.
         size: u32,
     },
-    Cooperative,
+    Cooperative(CoopTile),
 }
 
 /// Chooses the kernel; pure, so that the tests can see every choice.
@@ -195,11 +197,10 @@ fn plan(problem: &Problem, elem: Elem, out_lanes: u32, caps: &Caps) -> Plan {
         && problem.m > 16
         && problem.k.is_multiple_of(COOP_K as usize)
     {
-        return Plan::Cooperative;
+        return Plan::Cooperative(CoopTile::choose(problem));
     }
-    let tiles = |size: usize| {
-        problem.m.div_ceil(16 * size) * problem.n.div_ceil(16 * size) * problem.batch
-    };
+    let tiles =
+        |size: usize| problem.m.div_ceil(16 * size) * problem.n.div_ceil(16 * size) * problem.batch;
     Plan::Tile {
         lhs: problem.access(0, 4),
         rhs: problem.access(1, 4),
@@ -270,7 +271,7 @@ pub(super) fn product(
             wide,
         } => run.vector(rows, cols, workgroup, wide)?,
         Plan::Tile { lhs, rhs, size } => run.tile(lhs, rhs, size)?,
-        Plan::Cooperative => run.cooperative()?,
+        Plan::Cooperative(tile) => run.cooperative(tile)?,
     }
     if packs {
         Ok(dst)
@@ -297,12 +298,7 @@ impl Run<'_> {
             .with(self.problem.views.rank as u32, 4)
     }
 
-    fn launch(
-        &self,
-        key: Key,
-        shader: impl FnOnce() -> Shader,
-        workgroups: usize,
-    ) -> Result<()> {
+    fn launch(&self, key: Key, shader: impl FnOnce() -> Shader, workgroups: usize) -> Result<()> {
         let device = self.lhs.device();
         device.launch(
             key,
@@ -350,7 +346,11 @@ impl Run<'_> {
                 .constant("SUBGROUP", subgroup.unwrap_or(0))
                 .constant(
                     "GROUP",
-                    if wide { 16 / elem_bytes(self.elem) as u32 } else { 1 },
+                    if wide {
+                        16 / elem_bytes(self.elem) as u32
+                    } else {
+                        1
+                    },
                 )
                 .text(&vector_sums(rows, cols))
                 .text(if subgroup.is_some() {
@@ -392,24 +392,28 @@ impl Run<'_> {
         self.launch(key, shader, groups)
     }
 
-    fn cooperative(&self) -> Result<()> {
-        let groups = self.problem.m.div_ceil(COOP_M as usize)
-            * self.problem.n.div_ceil(COOP_N as usize)
-            * self.problem.batch;
-        let shader = || cooperative_shader(self.out, self.problem.views.rank);
-        self.launch(self.key("matmul_cooperative"), shader, groups)
+    fn cooperative(&self, tile: CoopTile) -> Result<()> {
+        let key = self
+            .key("matmul_cooperative")
+            .with(tile.down, 3)
+            .with(tile.across, 3);
+        let shader = || cooperative_shader(self.out, self.problem.views.rank, tile);
+        self.launch(key, shader, tile.count(self.problem))
     }
 }
 
-fn cooperative_shader(out: Elem, rank: usize) -> Shader {
-    Shader::new("matmul_cooperative F16")
+fn cooperative_shader(out: Elem, rank: usize, tile: CoopTile) -> Shader {
+    let CoopTile { down, across } = tile;
+    Shader::new(format!("matmul_cooperative F16->{out:?} {down}x{across}"))
         .input_words("lhs", "vec4<f16>")
         .input_words("rhs", "vec4<f16>")
         .output("dst", out)
         .strided("lhs", rank)
         .strided("rhs", rank)
         .constant("DEPTH", COOP_K)
-        .body::<MatmulParams>(&cooperative_body())
+        .constant("DOWN", down)
+        .constant("ACROSS", across)
+        .body::<MatmulParams>(&cooperative_body(tile))
         .directive("enable f16;\nenable wgpu_cooperative_matrix;\n")
 }
 
@@ -454,7 +458,9 @@ const NARROW_FMA: &str = "fn lhs_word(i: u32) -> f32 { return lhs_at(i); }\n\
 /// WGSL of the vector regime's loop over `k`, unrolled over rows, columns and steps: all loads of a turn come before their
 /// use, so that they are in flight together.
 fn vector_sums(rows: u32, cols: u32) -> String {
-    let mut text = String::from("fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT> {\n");
+    let mut text = String::from(
+        "fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT> {\n",
+    );
     for row in 0..rows {
         let _ = writeln!(text, "  let lhs{row} = lhs_base + {row}u * p.lhs_row;");
         for col in 0..cols {
@@ -560,7 +566,10 @@ impl Shader {
             }
             body.push_str("  return transpose(mat4x4<f32>(r0, r1, r2, r3));\n}");
         } else {
-            let _ = writeln!(body, "  if (outer >= outer_len) {{ return mat4x4<f32>(); }}");
+            let _ = writeln!(
+                body,
+                "  if (outer >= outer_len) {{ return mat4x4<f32>(); }}"
+            );
             for j in 0..4 {
                 let _ = writeln!(
                     body,
@@ -605,44 +614,83 @@ fn tile_body(size: u32) -> String {
         .replace("STORE;", &store)
 }
 
-/// Tile of the cooperative regime: eight subgroups, four down and two across, of 2x4 fragments.
-const COOP_M: u32 = 128;
-const COOP_N: u32 = 128;
+/// How deep the cooperative regime's tiles are over `k`.
 const COOP_K: u32 = 32;
 
-/// The cooperative kernel with the fragments of a subgroup unrolled: naga takes no arrays of cooperative matrices.
-fn cooperative_body() -> String {
+/// A tile of the cooperative regime: subgroups down and across, each 32 rows by 64 columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CoopTile {
+    down: u32,
+    across: u32,
+}
+
+impl CoopTile {
+    /// Largest first.
+    const ALL: [Self; 3] = [
+        Self { down: 4, across: 2 },
+        Self { down: 2, across: 2 },
+        Self { down: 2, across: 1 },
+    ];
+
+    fn count(self, problem: &Problem) -> usize {
+        let (m, n) = (32 * self.down as usize, 64 * self.across as usize);
+        problem.m.div_ceil(m) * problem.n.div_ceil(n) * problem.batch
+    }
+
+    /// The largest tile that still gives every multiprocessor of a large GPU work, else the smallest.
+    fn choose(problem: &Problem) -> Self {
+        let busy = |tile: &&Self| tile.count(problem) >= BUSY_TILES;
+        *Self::ALL.iter().find(busy).unwrap_or(&Self::ALL[2])
+    }
+}
+
+/// The cooperative kernel with the fragments of a subgroup and the loads of an invocation unrolled: naga takes no arrays of
+/// cooperative matrices, and an array of loads would not stay in registers.
+fn cooperative_body(tile: CoopTile) -> String {
     let (down, across) = (2, 4);
     let (mut declare, mut product, mut store) = (String::new(), String::new(), String::new());
-    for i in 0..down {
-        for j in 0..across {
-            let _ = writeln!(declare, "  var c{i}_{j} = coop_mat16x16<f32, C>();");
+    let (mut fetch, mut stage) = (String::new(), String::new());
+    let step = tile.down * tile.across * 32 / (COOP_K / 4);
+    for (name, outer, loads) in [
+        ("lhs", "m0", 32 * tile.down / step),
+        ("rhs", "n0", 64 * tile.across / step),
+    ] {
+        for i in 0..loads {
+            let _ = writeln!(declare, "var {name}{i} = vec4<f16>();");
+            let _ = writeln!(
+                fetch,
+                "{name}{i} = {name}_group({name}_base, {outer} + r + {}u, NEXT + c * 4u);",
+                i * step
+            );
+            let _ = writeln!(
+                stage,
+                "{name}_tile[(r + {}u) * PITCH + c] = {name}{i};",
+                i * step
+            );
         }
     }
     for i in 0..down {
         let _ = writeln!(
             product,
-            "      let a{i} = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[(row + {}u) * PITCH + at / 4u], PITCH);",
+            "let a{i} = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[(row + {}u) * PITCH + at / 4u], PITCH);",
             16 * i
         );
     }
     for j in 0..across {
         let _ = writeln!(
             product,
-            "      let b{j} = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[(col + {}u) * PITCH + at / 4u], PITCH);",
+            "let b{j} = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[(col + {}u) * PITCH + at / 4u], PITCH);",
             16 * j
         );
     }
     for i in 0..down {
         for j in 0..across {
-            let _ = writeln!(
-                product,
-                "      c{i}_{j} = coopMultiplyAdd(a{i}, b{j}, c{i}_{j});"
-            );
+            let _ = writeln!(declare, "var c{i}_{j} = coop_mat16x16<f32, C>();");
+            let _ = writeln!(product, "c{i}_{j} = coopMultiplyAdd(a{i}, b{j}, c{i}_{j});");
             // naga 30 does not emit a store's operands by itself: they must have names.
             let _ = writeln!(
                 store,
-                "  let v{i}_{j} = c{i}_{j}; coopStoreT(v{i}_{j}, slot, pitch); workgroupBarrier();\n  \
+                "let v{i}_{j} = c{i}_{j}; coopStoreT(v{i}_{j}, slot, pitch); workgroupBarrier();\n\
                  put_fragment(batch, rows, m0 + row + {}u, n0 + col + {}u, subgroup, lane); workgroupBarrier();",
                 16 * i,
                 16 * j
@@ -651,6 +699,9 @@ fn cooperative_body() -> String {
     }
     include_str!("../shaders/matmul_cooperative.wgsl")
         .replace("DECLARE;", &declare)
+        .replace("FETCH(0u);", &fetch.replace("NEXT", "0u"))
+        .replace("FETCH(k + DEPTH);", &fetch.replace("NEXT", "k + DEPTH"))
+        .replace("STAGE;", &stage)
         .replace("PRODUCT;", &product)
         .replace("STORE;", &store)
 }
@@ -678,8 +729,12 @@ mod tests {
     /// No adapter here may have cooperative matrices, so at least the compiler sees their kernel.
     #[test]
     fn the_cooperative_kernel_is_valid_wgsl() {
-        for out in [Elem::F16, Elem::F32] {
-            let text = cooperative_shader(out, 2).into_text();
+        for (out, tile) in [
+            (Elem::F16, CoopTile::ALL[0]),
+            (Elem::F32, CoopTile::ALL[1]),
+            (Elem::F16, CoopTile::ALL[2]),
+        ] {
+            let text = cooperative_shader(out, 2, tile).into_text();
             let module = naga::front::wgsl::parse_str(&text)
                 .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
             let flags = naga::valid::ValidationFlags::all();
@@ -703,7 +758,11 @@ mod tests {
         );
         assert!(matches!(
             plan(&linear(8, 64, 30), Elem::F32, 1, &caps(None, false)),
-            Plan::Vector { wide: false, workgroup: 128, .. }
+            Plan::Vector {
+                wide: false,
+                workgroup: 128,
+                ..
+            }
         ));
     }
 
@@ -712,7 +771,16 @@ mod tests {
         let problem = linear(512, 2048, 2048);
         assert_eq!(
             plan(&problem, Elem::F16, 2, &caps(Some(32), true)),
-            Plan::Cooperative
+            Plan::Cooperative(CoopTile { down: 2, across: 1 })
+        );
+        assert_eq!(
+            plan(
+                &linear(512, 16384, 2048),
+                Elem::F16,
+                2,
+                &caps(Some(32), true)
+            ),
+            Plan::Cooperative(CoopTile { down: 4, across: 2 })
         );
         assert_eq!(
             plan(&problem, Elem::F16, 2, &caps(Some(32), false)),

@@ -58,9 +58,8 @@ impl<const N: usize> Views<N> {
                 continue;
             }
             let merges = !dims.is_empty()
-                && (0..N).all(|n| {
-                    strides[n].last().copied() == Some(layouts[n].stride()[axis] * size)
-                });
+                && (0..N)
+                    .all(|n| strides[n].last().copied() == Some(layouts[n].stride()[axis] * size));
             if merges {
                 *dims.last_mut().expect("not empty") *= size;
                 for n in 0..N {
@@ -95,12 +94,12 @@ impl<const N: usize> Views<N> {
         };
         for (axis, size) in dims.iter().enumerate() {
             views.dims[axis] = index(*size)?;
-            for n in 0..N {
-                views.strides[n][axis] = index(strides[n][axis])?;
-            }
         }
-        for n in 0..N {
-            views.offsets[n] = index(layouts[n].start_offset())?;
+        for (n, layout) in layouts.iter().enumerate() {
+            views.offsets[n] = index(layout.start_offset())?;
+            for (axis, stride) in strides[n].iter().enumerate() {
+                views.strides[n][axis] = index(*stride)?;
+            }
         }
         Ok(views)
     }

@@ -8,10 +8,29 @@ fn f_sqr(x: f32) -> f32 { return x * x; }
 fn f_sqrt(x: f32) -> f32 { return sqrt(x); }
 fn f_exp(x: f32) -> f32 { return exp(x); }
 fn f_log(x: f32) -> f32 { return log(x); }
-fn f_sin(x: f32) -> f32 { return sin(x); }
-fn f_cos(x: f32) -> f32 { return cos(x); }
 fn f_ceil(x: f32) -> f32 { return ceil(x); }
 fn f_floor(x: f32) -> f32 { return floor(x); }
+
+// WGSL promises sin and cos to 2^-11 and only up to pi; rotary embeddings need angles in the thousands. So an angle is
+// reduced to a quarter turn, by pi / 2 in three parts whose products with the number of quarters are exact, and Taylor's
+// series does the rest, to some 1e-7 up to 1e4 and 2e-6 up to 1e5.
+fn sin_of_quarters(x: f32, ahead: u32) -> f32 {
+  if (!(abs(x) < 1e5)) {
+    // Beyond, f32 resolves angles poorly; infinity and NaN give NaN.
+    return select(select(sin(x), cos(x), ahead == 1u), not_a_number(x), !is_finite(x));
+  }
+  let quarters = round(x * 0.63661977);
+  let rest = fma(-quarters, 7.54978995489e-8, fma(-quarters, 4.8375129699707e-4, fma(-quarters, 1.5703125, x)));
+  let s = rest * rest;
+  let sine = rest * (1.0 - s * (0.16666667 - s * (0.008333334 - s * (0.0001984127 - s * 0.0000027557319))));
+  let cosine = 1.0 - s * (0.5 - s * (0.041666668 - s * (0.0013888889 - s * 0.000024801588)));
+  let turn = bitcast<u32>(i32(quarters)) + ahead;
+  let y = select(sine, cosine, (turn & 1u) == 1u);
+  return select(y, -y, (turn & 2u) == 2u);
+}
+
+fn f_sin(x: f32) -> f32 { return sin_of_quarters(x, 0u); }
+fn f_cos(x: f32) -> f32 { return sin_of_quarters(x, 1u); }
 
 // WGSL's round takes halves to even; Candle's takes them away from zero.
 fn f_round(x: f32) -> f32 {

@@ -85,8 +85,21 @@ fn f_le(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(!less(b, a)); }
 fn f_gt(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(less(b, a)); }
 fn f_ge(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(!less(a, b)); }
 
+// Rounded once: the upper 32 significant bits are converted, and whatever is cut off sets the last of them, which lies below
+// those that f32 keeps.
 fn i64_to_float(x: vec2<u32>) -> f32 {
   let magnitude = f_abs(x);
-  let y = f32(magnitude.y) * 4294967296.0 + f32(magnitude.x);
+  var y = f32(magnitude.x);
+  if (magnitude.y != 0u) {
+    let space = countLeadingZeros(magnitude.y);
+    var upper = magnitude.y;
+    var cut = magnitude.x;
+    if (space > 0u) {
+      upper = (magnitude.y << space) | (magnitude.x >> (32u - space));
+      cut = magnitude.x << space;
+    }
+    let scale = bitcast<f32>((127u + 32u - space) << 23u);
+    y = f32(upper | u32(cut != 0u)) * scale;
+  }
   return select(y, -y, is_negative(x));
 }

@@ -4,8 +4,13 @@ fn f_affine(x: f32) -> f32 {
   return x * bitcast<f32>(p.a) + bitcast<f32>(p.b);
 }
 
+// exp(x) - 1 is 2 t / (1 - t) with t = tanh(x / 2), which loses no digits near zero.
 fn f_elu(x: f32) -> f32 {
-  return select((exp(x) - 1.0) * bitcast<f32>(p.a), x, x > 0.0);
+  if (x > 0.0) {
+    return x;
+  }
+  let t = f_tanh(0.5 * x);
+  return 2.0 * t / (1.0 - t) * bitcast<f32>(p.a);
 }
 
 // WGSL's pow is for positive bases only.
@@ -14,7 +19,7 @@ fn f_powf(x: f32) -> f32 {
   if (e == 0.0) {
     return 1.0;
   }
-  if (e == 1.0) {
+  if (e == 1.0 || is_nan(x)) {
     return x;
   }
   if (e == 2.0) {
@@ -26,8 +31,8 @@ fn f_powf(x: f32) -> f32 {
     let base = select(abs(x), x, odd);
     return select(1.0 / base, base, e > 0.0);
   }
-  if (x < 0.0 && !whole) {
-    return bitcast<f32>(0x7fc00000u | (bitcast<u32>(x) & 1u));
+  if (x < 0.0 && !whole && is_finite(x)) {
+    return not_a_number(x);
   }
   let y = pow(abs(x), e);
   return select(y, -y, x < 0.0 && odd);

@@ -1,13 +1,17 @@
-// A tile of 128 x 128 of dst in eight subgroups of 32, four down and two across, each with 2 x 4 cooperative matrices of
-// 16 x 16. The operands go through workgroup memory, DEPTH deep; rows are padded against bank conflicts. Lines in capitals
-// are written by Rust, unrolled.
+// A tile of TILE_M x TILE_N of dst in subgroups of 32, DOWN by ACROSS of them, each with 2 x 4 cooperative matrices of
+// 16 x 16. The operands go through workgroup memory, DEPTH deep; rows are padded against bank conflicts. While a step is
+// multiplied, the next one is on its way to registers. Lines in capitals are written by Rust, unrolled.
 
+const TILE_M = DOWN * 32u;
+const TILE_N = ACROSS * 64u;
+const WG = DOWN * ACROSS * 32u;
 const GROUPS = DEPTH / 4u;
 const PITCH = GROUPS + 2u;
+const_assert TILE_M * GROUPS % WG == 0u && TILE_N * GROUPS % WG == 0u;
 
-var<workgroup> lhs_tile: array<vec4<f16>, 128u * PITCH>;
-var<workgroup> rhs_tile: array<vec4<f16>, 128u * PITCH>;
-var<workgroup> fragments: array<f32, 8u * 256u>;
+var<workgroup> lhs_tile: array<vec4<f16>, TILE_M * PITCH>;
+var<workgroup> rhs_tile: array<vec4<f16>, TILE_N * PITCH>;
+var<workgroup> fragments: array<f32, DOWN * ACROSS * 256u>;
 
 // Writes one fragment from workgroup memory; its rows and columns may end beyond dst's.
 fn put_fragment(batch: u32, rows: u32, row: u32, col: u32, subgroup: u32, lane: u32) {
@@ -24,7 +28,24 @@ fn put_fragment(batch: u32, rows: u32, row: u32, col: u32, subgroup: u32, lane: 
   }
 }
 
-@compute @workgroup_size(256)
+// Four elements of a row of an operand, zeros beyond its last row.
+fn lhs_group(base: u32, row: u32, k: u32) -> vec4<f16> {
+  var value = vec4<f16>();
+  if (row < p.m && k < p.k) {
+    value = lhs[(base + row * p.lhs_row + k) / 4u];
+  }
+  return value;
+}
+
+fn rhs_group(base: u32, row: u32, k: u32) -> vec4<f16> {
+  var value = vec4<f16>();
+  if (row < p.n && k < p.k) {
+    value = rhs[(base + row * p.rhs_row + k) / 4u];
+  }
+  return value;
+}
+
+@compute @workgroup_size(WG)
 fn main(
   @builtin(workgroup_id) workgroup: vec3<u32>,
   @builtin(num_workgroups) workgroups: vec3<u32>,
@@ -32,36 +53,27 @@ fn main(
   @builtin(subgroup_id) subgroup: u32,
   @builtin(subgroup_invocation_id) lane: u32,
 ) {
-  let tiles_m = (p.m + 127u) / 128u;
-  let tiles_n = (p.n + 127u) / 128u;
+  let tiles_m = (p.m + TILE_M - 1u) / TILE_M;
+  let tiles_n = (p.n + TILE_N - 1u) / TILE_N;
   let tile = flat(workgroup, workgroups, 0u, 1u);
   // Cooperative matrices need uniform control flow, which naga does not see past a return: workgroups beyond the last tile
   // do its work again, without rows to write.
   let batch = min(tile / (tiles_m * tiles_n), p.batch - 1u);
   let rows = select(0u, p.m, tile < tiles_m * tiles_n * p.batch);
-  let m0 = tile % tiles_m * 128u;
-  let n0 = tile / tiles_m % tiles_n * 128u;
+  let m0 = tile % tiles_m * TILE_M;
+  let n0 = tile / tiles_m % tiles_n * TILE_N;
   let lhs_base = lhs_offset(batch);
   let rhs_base = rhs_offset(batch);
-  let row = subgroup / 2u * 32u;
-  let col = subgroup % 2u * 64u;
+  let row = subgroup / ACROSS * 32u;
+  let col = subgroup % ACROSS * 64u;
+  let r = local / GROUPS;
+  let c = local % GROUPS;
   DECLARE;
+  FETCH(0u);
   for (var k = 0u; k < p.k; k += DEPTH) {
-    for (var i = local; i < 128u * GROUPS; i += 256u) {
-      let r = i / GROUPS;
-      let c = i % GROUPS;
-      var lhs_value = vec4<f16>();
-      if (m0 + r < p.m) {
-        lhs_value = lhs[(lhs_base + (m0 + r) * p.lhs_row + k) / 4u + c];
-      }
-      var rhs_value = vec4<f16>();
-      if (n0 + r < p.n) {
-        rhs_value = rhs[(rhs_base + (n0 + r) * p.rhs_row + k) / 4u + c];
-      }
-      lhs_tile[r * PITCH + c] = lhs_value;
-      rhs_tile[r * PITCH + c] = rhs_value;
-    }
+    STAGE;
     workgroupBarrier();
+    FETCH(k + DEPTH);
     for (var at = 0u; at < DEPTH; at += 16u) {
       PRODUCT;
     }

@@ -1,5 +1,29 @@
 // dst = (v - mean) / sqrt(mean((v - mean)^2) + eps) * alpha + bias for each row of v; without CENTRED the mean is taken as 0
-// (RMS norm). A workgroup takes a row, an invocation every WG-th word of it.
+// (RMS norm). A workgroup takes a row, an invocation every WG-th word of it. Rows of up to KEPT words an invocation stay in
+// registers between the passes.
+
+const KEPT_LANES = max(KEPT, 1u) * DST_LANES;
+var<private> kept: array<f32, KEPT_LANES>;
+
+fn load(row: u32, word: u32, start: u32, second: u32) -> array<dst_t, DST_LANES> {
+  var v: array<dst_t, DST_LANES>;
+  for (var lane = 0u; lane < DST_LANES; lane++) {
+    v[lane] = value(start, second, row, word * DST_LANES + lane);
+  }
+  return v;
+}
+
+// Word number `turn` of this invocation.
+fn word_of(row: u32, turn: u32, local: u32, start: u32, second: u32) -> array<dst_t, DST_LANES> {
+  if (KEPT == 0u) {
+    return load(row, turn * WG + local, start, second);
+  }
+  var v: array<dst_t, DST_LANES>;
+  for (var lane = 0u; lane < DST_LANES; lane++) {
+    v[lane] = kept[turn * DST_LANES + lane];
+  }
+  return v;
+}
 
 @compute @workgroup_size(WG)
 fn main(invocation: Invocation) {
@@ -7,40 +31,56 @@ fn main(invocation: Invocation) {
   if (row >= p.rows) {
     return;
   }
+  let local = invocation.local;
   let start = row_start(row);
   let second = second_start(row);
   let words = p.len / DST_LANES;
-  var mean = 0.0;
-  for (var word = invocation.local; word < words; word += WG) {
-    store_sum(row, word, start, second);
+  var turns = KEPT;
+  if (KEPT == 0u) {
+    turns = (words + WG - 1u) / WG;
   }
-  if (CENTRED) {
-    var sum = 0.0;
-    for (var word = invocation.local; word < words; word += WG) {
+  var sum = 0.0;
+  for (var turn = 0u; turn < turns; turn++) {
+    let word = turn * WG + local;
+    if (word < words) {
+      let v = first_value(row, word, start, second);
       for (var lane = 0u; lane < DST_LANES; lane++) {
-        sum += value(start, second, row, word * DST_LANES + lane);
+        if (KEPT > 0u) {
+          kept[turn * DST_LANES + lane] = v[lane];
+        }
+        sum += select(v[lane] * v[lane], v[lane], CENTRED);
+      }
+    }
+  }
+  reduce(array<f32, COUNT>(sum), invocation);
+  var mean = 0.0;
+  var squares = total(0u);
+  if (CENTRED) {
+    mean = squares / f32(p.len);
+    workgroupBarrier();
+    sum = 0.0;
+    for (var turn = 0u; turn < turns; turn++) {
+      if (turn * WG + local < words) {
+        let v = word_of(row, turn, local, start, second);
+        for (var lane = 0u; lane < DST_LANES; lane++) {
+          sum += (v[lane] - mean) * (v[lane] - mean);
+        }
       }
     }
     reduce(array<f32, COUNT>(sum), invocation);
-    mean = total(0u) / f32(p.len);
-    workgroupBarrier();
+    squares = total(0u);
   }
-  var squares = 0.0;
-  for (var word = invocation.local; word < words; word += WG) {
-    for (var lane = 0u; lane < DST_LANES; lane++) {
-      let v = value(start, second, row, word * DST_LANES + lane) - mean;
-      squares += v * v;
+  let scale = inverseSqrt(squares / f32(p.len) + p.eps);
+  for (var turn = 0u; turn < turns; turn++) {
+    let word = turn * WG + local;
+    if (word < words) {
+      let v = word_of(row, turn, local, start, second);
+      var lanes: array<dst_t, DST_LANES>;
+      for (var lane = 0u; lane < DST_LANES; lane++) {
+        let i = word * DST_LANES + lane;
+        lanes[lane] = (v[lane] - mean) * scale * alpha_at(p.alpha_offset + i * p.alpha_step) + bias(i);
+      }
+      dst_put(result_row(row) * words + word, lanes);
     }
-  }
-  reduce(array<f32, COUNT>(squares), invocation);
-  let scale = inverseSqrt(total(0u) / f32(p.len) + p.eps);
-  for (var word = invocation.local; word < words; word += WG) {
-    var lanes: array<dst_t, DST_LANES>;
-    for (var lane = 0u; lane < DST_LANES; lane++) {
-      let i = word * DST_LANES + lane;
-      let v = value(start, second, row, i) - mean;
-      lanes[lane] = v * scale * alpha_at(p.alpha_offset + i * p.alpha_step) + bias(i);
-    }
-    dst_put(row * words + word, lanes);
   }
 }

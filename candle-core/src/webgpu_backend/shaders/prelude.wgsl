@@ -10,6 +10,15 @@ fn is_nan(x: f32) -> bool {
   return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
+fn is_finite(x: f32) -> bool {
+  return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+// NaN; from a value, because a constant expression must not be one.
+fn not_a_number(x: f32) -> f32 {
+  return bitcast<f32>(bitcast<u32>(x) | 0x7fc00000u);
+}
+
 // f32 to f16 bits, rounded to nearest even, overflow to infinity, NaN kept: pack2x16float promises none of these.
 fn f16_bits(x: f32) -> u32 {
   let bits = bitcast<u32>(x);

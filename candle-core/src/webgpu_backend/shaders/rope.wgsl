@@ -1,4 +1,4 @@
-// dst[i] = x[i] * cos -+ x[partner] * sin; an invocation writes one word of dst, whose lanes lie in one head.
+// dst[i] = x[i] * cos -+ x[partner] * sin in the first `rotated` heads, x[i] in the others; an invocation writes one word of dst, whose lanes lie in one head.
 
 @compute @workgroup_size(WG)
 fn main(
@@ -25,6 +25,11 @@ fn main(
   var lanes: array<dst_t, DST_LANES>;
   for (var lane = 0u; lane < DST_LANES; lane++) {
     let i = (word * DST_LANES + lane) % p.dim;
+    let x = x_at(start + i * p.x_dim);
+    lanes[lane] = x;
+    if (head >= p.rotated) {
+      continue;
+    }
     var pair = i % half;
     var partner = select(i - half, i + half, i < half);
     var first = i < half;
@@ -36,7 +41,7 @@ fn main(
     let c = cos_table_at(cos_start + pair * p.cos_dim);
     let s = sin_table_at(sin_start + pair * p.sin_dim);
     let turned = x_at(start + partner * p.x_dim) * s;
-    lanes[lane] = x_at(start + i * p.x_dim) * c + select(turned, -turned, first);
+    lanes[lane] = x * c + select(turned, -turned, first);
   }
   dst_put(word, lanes);
 }

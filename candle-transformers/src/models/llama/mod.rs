@@ -6,7 +6,9 @@
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::{embedding, linear_no_bias, rms_norm, Embedding, Linear, RmsNorm, VarBuilder};
 
-use crate::blocks::{AttentionConfig, DecoderConfig, DecoderLayer, GrowingKvCache, RotaryTables};
+use crate::blocks::{
+    AttentionConfig, DecoderConfig, DecoderLayer, GrowingKvCache, Residual, RotaryTables,
+};
 
 mod config;
 mod config_json;
@@ -135,16 +137,13 @@ impl Llama {
         self.check_positions(t, index_pos, cache)?;
         let (cos, sin) = cache.rotary.rows(index_pos, t)?;
         let use_kv_cache = cache.use_kv_cache;
-        let mut xs = input_embed.clone();
+        let mut xs = Residual::new(input_embed.clone());
         for (layer, kv) in self.layers.iter().zip(&mut cache.kvs) {
-            xs = layer.forward(&xs, &cos, &sin, use_kv_cache.then_some(kv))?;
+            xs = layer.forward(xs, &cos, &sin, use_kv_cache.then_some(kv))?;
         }
         // The norm goes row by row: only the last one is needed.
-        let last = xs
-            .narrow(1, t - 1, 1)?
-            .contiguous()?
-            .reshape(((), hidden_size))?;
-        let logits = self.lm_head.forward(&self.norm.forward(&last)?)?;
+        let (_, last) = xs.position(t - 1)?.normed(&self.norm)?;
+        let logits = self.lm_head.forward(&last.reshape(((), hidden_size))?)?;
         logits.to_dtype(DType::F32)
     }
 

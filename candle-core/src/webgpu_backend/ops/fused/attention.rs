@@ -89,7 +89,9 @@ fn sizes(q_l: &Layout, k_l: &Layout, v_l: &Layout, causal: bool) -> Result<Sizes
         );
     }
     if causal && keys < queries {
-        crate::bail!("causal sdpa needs as many keys as queries at least, got {keys} and {queries}");
+        crate::bail!(
+            "causal sdpa needs as many keys as queries at least, got {keys} and {queries}"
+        );
     }
     if keys == 0 && queries * batch * heads > 0 {
         return Err(Error::EmptyTensor { op: "sdpa" }.bt());
@@ -289,10 +291,7 @@ fn decode(
             rows: index(rows)?,
             splits: index(splits)?,
         },
-        device.grid(
-            rows * sizes.head_dim / elem.lanes() as usize,
-            workgroup,
-        ),
+        device.grid(rows * sizes.head_dim / elem.lanes() as usize, workgroup),
     )?;
     Ok(dst)
 }
@@ -357,7 +356,11 @@ fn blocks(
         )?;
         let attention = Attention {
             scale: params.scale,
-            softcap: if params.softcap == 1. { 0. } else { params.softcap },
+            softcap: if params.softcap == 1. {
+                0.
+            } else {
+                params.softcap
+            },
             causal_queries: params.causal.then_some(count),
         };
         let scores_l = Layout::contiguous((batch, kv_heads, group, count, seen));

@@ -6,7 +6,7 @@ use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Key, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Layout, Result};
+use crate::{Error, Layout, Result};
 
 params!(NormParams {
     dims: Dims,
@@ -25,6 +25,9 @@ params!(NormParams {
     eps: f32,
 });
 
+/// Words of its row that an invocation keeps in registers; longer rows are read again for each pass.
+const MAX_KEPT_WORDS: usize = 8;
+
 type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 
 /// Which norm, and what goes with it.
@@ -33,7 +36,7 @@ struct Kind<'a> {
     op: &'static str,
     /// Layer norm's bias; with it the mean is taken off.
     beta: Option<Input<'a>>,
-    /// Added to the input first; the sum is a second result.
+    /// Added to the input first; the sums are kept in front of the result.
     residual: Option<Input<'a>>,
 }
 
@@ -43,12 +46,7 @@ fn vector(layout: &Layout) -> Result<(u32, u32)> {
     Ok((index(layout.start_offset())?, index(step)?))
 }
 
-fn norm(
-    x: Input<'_>,
-    alpha: Input<'_>,
-    eps: f32,
-    kind: Kind<'_>,
-) -> Result<(WebGpuStorage, Option<WebGpuStorage>)> {
+fn norm(x: Input<'_>, alpha: Input<'_>, eps: f32, kind: Kind<'_>) -> Result<WebGpuStorage> {
     let Kind { op, beta, residual } = kind;
     let (src, layout) = x;
     let device = src.device();
@@ -57,13 +55,13 @@ fn norm(
     let rows = Rows::new([layout, residual.unwrap_or(x).1], op)?;
     let (out_dtype, out) = rows.out(dtype, elem);
     let len = layout.shape().elem_count();
-    let dst = device.alloc(len, out_dtype, op)?;
-    let sum = match residual {
-        Some(_) => Some(device.alloc(len, out_dtype, op)?),
-        None => None,
-    };
+    let results = if residual.is_some() { 2 } else { 1 };
+    let dst = device.alloc(results * len, out_dtype, op)?;
     let workgroup = rows.workgroup();
+    let words = (rows.len / out.lanes() as usize).div_ceil(workgroup as usize);
+    let kept = if words <= MAX_KEPT_WORDS { words } else { 0 };
     let key = Key::new("norm")
+        .with(kept as u32, 4)
         .elem(elem)
         .elem(out)
         .with(rows.starts.rank as u32, 4)
@@ -75,7 +73,6 @@ fn norm(
     let mut bindings: Vec<Binding<'_>> = vec![bind(src), bind(alpha.0), bind(&dst)];
     bindings.extend(beta.map(|b| bind(b.0)));
     bindings.extend(residual.map(|r| bind(r.0)));
-    bindings.extend(sum.as_ref().map(bind));
     let shader = || {
         let mut shader = Shader::new(format!("{op} {elem:?} wg{workgroup}"))
             .input("x", elem)
@@ -83,21 +80,21 @@ fn norm(
             .output("dst", out)
             .strided("x", rows.starts.rank);
         shader = match beta {
-            Some(_) => shader
-                .input("beta", elem)
-                .text("fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }"),
+            Some(_) => shader.input("beta", elem).text(
+                "fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }",
+            ),
             None => shader.text("fn bias(i: u32) -> f32 { return 0.0; }"),
         };
         shader = match residual {
             Some(_) => shader
                 .input("residual", elem)
-                .output("sum", out)
                 .strided("residual", rows.starts.rank)
                 .text(include_str!("../../shaders/norm_residual.wgsl")),
             None => shader.text(include_str!("../../shaders/norm_plain.wgsl")),
         };
         shader
             .constant("CENTRED", beta.is_some())
+            .constant("KEPT", kept as u32)
             .reduction(device, workgroup, 1)
             .body::<NormParams>(include_str!("../../shaders/norm.wgsl"))
     };
@@ -123,8 +120,7 @@ fn norm(
         },
         device.grid(if len == 0 { 0 } else { rows.count() }, 1),
     )?;
-    let sum = sum.map(|sum| finish(sum, dtype)).transpose()?;
-    Ok((finish(dst, dtype)?, sum))
+    finish(dst, dtype)
 }
 
 /// `x / sqrt(mean(x^2) + eps) * alpha` over the last dimension. `alpha` has one element for each place of it.
@@ -140,7 +136,7 @@ pub fn rms_norm(
         beta: None,
         residual: None,
     };
-    Ok(norm((x, x_l), (alpha, alpha_l), eps, kind)?.0)
+    norm((x, x_l), (alpha, alpha_l), eps, kind)
 }
 
 /// `(x - mean) / sqrt(variance + eps) * alpha + beta` over the last dimension.
@@ -158,10 +154,10 @@ pub fn layer_norm(
         beta: Some((beta, beta_l)),
         residual: None,
     };
-    Ok(norm((x, x_l), (alpha, alpha_l), eps, kind)?.0)
+    norm((x, x_l), (alpha, alpha_l), eps, kind)
 }
 
-/// `sum = x + residual` and `rms_norm(sum)` in one dispatch; gives `(sum, normed)`. Both inputs have one shape.
+/// `sum = x + residual` and `rms_norm(sum)` in one dispatch: the sums, then the norms, each contiguous in the inputs' shape.
 pub fn add_rms_norm(
     x: &WebGpuStorage,
     x_l: &Layout,
@@ -170,22 +166,20 @@ pub fn add_rms_norm(
     alpha: &WebGpuStorage,
     alpha_l: &Layout,
     eps: f32,
-) -> Result<(WebGpuStorage, WebGpuStorage)> {
+) -> Result<WebGpuStorage> {
+    const OP: &str = "add-rms-norm";
     if residual_l.dims() != x_l.dims() {
-        crate::bail!(
-            "add-rms-norm needs two tensors of one shape, got {:?} and {:?}",
-            x_l.shape(),
-            residual_l.shape()
-        );
+        return Err(Error::ShapeMismatchBinaryOp {
+            lhs: x_l.shape().clone(),
+            rhs: residual_l.shape().clone(),
+            op: OP,
+        }
+        .bt());
     }
     let kind = Kind {
-        op: "add-rms-norm",
+        op: OP,
         beta: None,
         residual: Some((residual, residual_l)),
     };
-    let (normed, sum) = norm((x, x_l), (alpha, alpha_l), eps, kind)?;
-    match sum {
-        Some(sum) => Ok((sum, normed)),
-        None => crate::bail!("add-rms-norm gave no sum"),
-    }
+    norm((x, x_l), (alpha, alpha_l), eps, kind)
 }

@@ -23,6 +23,7 @@ params!(RopeParams {
     sin_dim: u32,
     len: u32,
     heads: u32,
+    rotated: u32,
     seq: u32,
     dim: u32,
 });
@@ -50,7 +51,9 @@ fn table_steps(layout: &Layout) -> Result<[u32; 3]> {
     })
 }
 
-/// Turns each pair of elements of `x` by its position's angle. `x` is 4D, any strides; the result is contiguous in its shape.
+/// Turns each pair of elements of the first `rotated` heads of `x` by its position's angle; other heads are copied. `x` is 4D,
+/// any strides; the result is contiguous in its shape.
+#[allow(clippy::too_many_arguments)]
 pub fn rope(
     x: &WebGpuStorage,
     x_l: &Layout,
@@ -59,6 +62,7 @@ pub fn rope(
     sin: &WebGpuStorage,
     sin_l: &Layout,
     kind: RopeKind,
+    rotated: usize,
 ) -> Result<WebGpuStorage> {
     const OP: &str = "rope";
     let device = x.device();
@@ -107,6 +111,7 @@ pub fn rope(
             sin_dim,
             len: index(len)?,
             heads: index(heads)?,
+            rotated: index(rotated)?,
             seq: index(seq)?,
             dim: index(dim)?,
         },

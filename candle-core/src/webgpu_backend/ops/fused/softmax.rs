@@ -64,15 +64,17 @@ pub(super) fn softmax(
     device.launch(
         key,
         || {
-            Shader::new(format!("softmax {elem:?}->{out:?} causal={causal} wg{workgroup}"))
-                .input("x", elem)
-                .output("dst", out)
-                .strided("x", rows.starts.rank)
-                .constant("CAUSAL", causal)
-                .constant("SOFTCAP", softcap)
-                .reduction(device, workgroup, 1)
-                .text(include_str!("../../shaders/functions_float.wgsl"))
-                .body::<SoftmaxParams>(include_str!("../../shaders/softmax.wgsl"))
+            Shader::new(format!(
+                "softmax {elem:?}->{out:?} causal={causal} wg{workgroup}"
+            ))
+            .input("x", elem)
+            .output("dst", out)
+            .strided("x", rows.starts.rank)
+            .constant("CAUSAL", causal)
+            .constant("SOFTCAP", softcap)
+            .reduction(device, workgroup, 1)
+            .text(include_str!("../../shaders/functions_float.wgsl"))
+            .body::<SoftmaxParams>(include_str!("../../shaders/softmax.wgsl"))
         },
         &[bind(x), bind(&dst)],
         &SoftmaxParams {
