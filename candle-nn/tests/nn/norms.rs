@@ -1,6 +1,8 @@
 use super::common::{assert_close, assert_values, data, dtypes, layouts, reference};
 use candle_core::{test_device, Device, Module, Result, Tensor};
-use candle_nn::ops::{layer_norm, layer_norm_slow, rms_norm, rms_norm_slow};
+use candle_nn::ops::{
+    add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,
+};
 use candle_nn::{LayerNorm, RmsNorm};
 
 const EPS: f32 = 1e-5;
@@ -51,6 +53,38 @@ fn fused_norms(dev: &Device) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+fn added_norms(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        for dims in SHAPES {
+            let residuals = layouts(dims, dtype, dev)?;
+            // Each layout of one side meets each of the other, so that their rows start apart.
+            for (layout, xs) in layouts(dims, dtype, dev)? {
+                for (other, residual) in &residuals {
+                    let case = format!("{dtype:?} {dims:?} {layout} + {other}");
+                    let [_, alpha] = weights(&xs)?;
+                    let (sum, normed) = add_rms_norm(&xs, residual, &alpha, EPS)?;
+                    assert_eq!((sum.dims(), normed.dims()), (dims, dims), "{case}");
+                    if xs.elem_count() == 0 {
+                        continue;
+                    }
+                    let [rx, rr, ra] = [reference(&xs)?, reference(residual)?, reference(&alpha)?];
+                    let (_, expected) = add_rms_norm_slow(&rx, &rr, &ra, EPS)?;
+                    assert_close(&format!("sum {case}"), &sum, &(rx + rr)?, tolerance);
+                    // The norm is that of the sum as it is stored, rounded.
+                    assert_close(&case, &normed, &expected, 2. * tolerance);
+                }
+            }
+        }
+    }
+    let (x, alpha) = (
+        data(&[2, 4], candle_core::DType::F32, dev)?,
+        Tensor::ones(4, candle_core::DType::F32, dev)?,
+    );
+    let error = add_rms_norm(&x, &x.narrow(0, 0, 1)?, &alpha, EPS).unwrap_err();
+    assert!(error.to_string().contains("add-rms-norm"), "{error}");
     Ok(())
 }
 
@@ -109,6 +143,7 @@ fn norms_of_large_values(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+test_device!(added_norms);
 test_device!(fused_norms);
 test_device!(plain_norms);
 test_device!(norm_values);

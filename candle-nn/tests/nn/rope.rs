@@ -1,6 +1,8 @@
 use super::common::{assert_close, assert_values, data, dtypes, layouts, reference};
 use candle_core::{test_device, DType, Device, Result, Tensor};
-use candle_nn::rotary_emb::{rope, rope_i, rope_i_slow, rope_slow, rope_thd, rope_thd_slow};
+use candle_nn::rotary_emb::{
+    rope, rope_heads, rope_heads_slow, rope_i, rope_i_slow, rope_slow, rope_thd, rope_thd_slow,
+};
 
 type Form = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
 
@@ -58,6 +60,30 @@ fn fused_rope(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+fn rope_of_the_first_heads(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        let dims = [2, 5, 3, 6];
+        let (cos, sin) = (
+            data(&[3, 3], dtype, dev)?,
+            (data(&[3, 3], dtype, dev)? * 0.5)?,
+        );
+        for (layout, xs) in layouts(&dims, dtype, dev)? {
+            let [rx, rc, rs] = [reference(&xs)?, reference(&cos)?, reference(&sin)?];
+            for rotated in [0, 1, 4, 5] {
+                let case = format!("{dtype:?} {layout}, {rotated} heads");
+                let got = rope_heads(&xs, &cos, &sin, rotated)?;
+                let expected = rope_heads_slow(&rx, &rc, &rs, rotated)?;
+                assert_close(&case, &got, &expected, 2. * tolerance);
+                // The others are not touched at all.
+                let rest = |t: &Tensor| t.narrow(1, rotated, 5 - rotated);
+                assert_close(&case, &rest(&got)?, &reference(&rest(&xs)?)?, 0.);
+            }
+            assert!(rope_heads(&xs, &cos, &sin, 6).is_err(), "{layout}");
+        }
+    }
+    Ok(())
+}
+
 fn rope_values(dev: &Device) -> Result<()> {
     // Positions 1 and 2, angles position * 1 and position * 0.01: (x0 cos - x1 sin, x0 sin + x1 cos) in Python's float64.
     let xs = Tensor::arange(1f32, 9., dev)?.reshape((1, 1, 2, 4))?;
@@ -108,5 +134,6 @@ fn rope_from_a_position(dev: &Device) -> Result<()> {
 }
 
 test_device!(fused_rope);
+test_device!(rope_of_the_first_heads);
 test_device!(rope_values);
 test_device!(rope_from_a_position);

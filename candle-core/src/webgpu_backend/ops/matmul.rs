@@ -37,9 +37,9 @@ const MAX_VECTOR_ROWS: usize = 8;
 /// Loads of each operand in flight in the vector regime.
 const UNROLL: u32 = 4;
 /// Enough tiles to keep the largest GPUs' multiprocessors busy.
-const BUSY_TILES: usize = 256;
+const BUSY_TILES: usize = 64;
 /// Enough subgroups to keep the largest GPUs' memory busy.
-const BUSY_SUBGROUPS: u32 = 2048;
+const BUSY_SUBGROUPS: u32 = 4096;
 
 /// How a kernel reads one operand, seen as a matrix of `outer` rows (of lhs) or columns (of rhs) by `k`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,12 +191,7 @@ fn plan(problem: &Problem, elem: Elem, out_lanes: u32, caps: &Caps) -> Plan {
             wide,
         };
     }
-    if caps.cooperative
-        && elem == Elem::F16
-        && wide
-        && problem.m > 16
-        && problem.k.is_multiple_of(COOP_K as usize)
-    {
+    if caps.cooperative && elem == Elem::F16 && wide && problem.k.is_multiple_of(COOP_K as usize) {
         return Plan::Cooperative(CoopTile::choose(problem));
     }
     let tiles =
@@ -752,7 +747,7 @@ mod tests {
             Plan::Vector {
                 rows: 1,
                 cols: 2,
-                workgroup: 64,
+                workgroup: 128,
                 wide: true
             }
         );
@@ -771,7 +766,7 @@ mod tests {
         let problem = linear(512, 2048, 2048);
         assert_eq!(
             plan(&problem, Elem::F16, 2, &caps(Some(32), true)),
-            Plan::Cooperative(CoopTile { down: 2, across: 1 })
+            Plan::Cooperative(CoopTile { down: 4, across: 2 })
         );
         assert_eq!(
             plan(
