@@ -111,7 +111,7 @@ test_device!(cat);
 /// In place, at every offset that words of packed dtypes can have: the elements around stay.
 fn slice_set(device: &Device) -> Result<()> {
     for dtype in DTYPES {
-        for len in 1..6 {
+        for len in [1, 2, 3, 5, 8, 9] {
             for start in 0..=9 - len {
                 let what = format!("{len} from {start} {dtype:?}");
                 assert_as_on_cpu(device, &what, |device| {

@@ -1,7 +1,6 @@
 //! Copies between storages, constants, and choosing between two storages.
 
 use super::element::Element;
-use super::map::unary_map_vec_par;
 use super::storage::{peer, per_dtype};
 use super::walk::{fill_par, Walk};
 use super::CpuStorage;
@@ -14,17 +13,6 @@ fn too_small(op: &str, what: &str, needed: usize, len: usize) -> Error {
         "{op}: needs {needed} elements in the {what}, which has {len}"
     ))
     .bt()
-}
-
-/// A contiguous copy of the elements of `layout`.
-pub(super) fn try_clone(src: &CpuStorage, layout: &Layout) -> Result<CpuStorage> {
-    if layout.contiguous_offsets() == Some((0, src.len())) {
-        return Ok(src.clone());
-    }
-    per_dtype!(src, "copy", |src: T| {
-        let dst = unary_map_vec_par(src, layout, |v| v, |xs, ys| ys.copy_from_slice(xs));
-        Ok(T::to_cpu_storage_owned(dst))
-    })
 }
 
 /// Copies the elements of `src_l` to `dst` from `dst_offset` on, contiguously.

@@ -47,8 +47,8 @@ fn unsupported(op: &'static str, dtype: DType) -> Result<CpuStorage> {
 impl BackendStorage for CpuStorage {
     type Device = CpuDevice;
 
-    fn try_clone(&self, layout: &Layout) -> Result<Self> {
-        copy::try_clone(self, layout)
+    fn try_clone(&self, _layout: &Layout) -> Result<Self> {
+        Ok(self.clone())
     }
 
     fn dtype(&self) -> DType {
