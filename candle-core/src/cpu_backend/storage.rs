@@ -27,13 +27,6 @@ macro_rules! cpu_storage {
                 }
             }
 
-            /// Number of elements; of bytes for the containers.
-            pub(super) fn len(&self) -> usize {
-                match self {
-                    $(Self::$variant(data) => data.len(),)+
-                }
-            }
-
             /// Joins storages of one dtype, in order.
             ///
             /// # Errors

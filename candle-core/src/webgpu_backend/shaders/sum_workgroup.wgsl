@@ -6,7 +6,7 @@ struct Invocation {
   @builtin(local_invocation_index) local: u32,
 }
 
-const_assert (WG & (WG - 1u)) == 0u;
+const_assert 0u == (WG & (WG - 1u));
 var<workgroup> parts: array<f32, WG * COUNT>;
 
 // Sums each of COUNT values over the workgroup; total(i) then gives the sums.
