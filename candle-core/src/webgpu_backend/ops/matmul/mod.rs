@@ -106,7 +106,11 @@ impl Problem {
     /// Whether all places of an operand where a group of `width` elements may start are multiples of `width`.
     fn aligned(&self, operand: usize, outer_step: usize, width: usize) -> bool {
         let views = &self.views;
-        let steps = &views.strides[operand][..views.rank];
+        // Rank 0 with a batch: both operands go on by one element from matrix to matrix.
+        let steps = match views.rank {
+            0 if self.batch > 1 => &[1][..],
+            rank => &views.strides[operand][..rank],
+        };
         (views.offsets[operand] as usize).is_multiple_of(width)
             && outer_step.is_multiple_of(width)
             && steps.iter().all(|s| (*s as usize).is_multiple_of(width))
