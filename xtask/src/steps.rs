@@ -46,6 +46,11 @@ pub const STEPS: &[Step] = &[
         run: test,
     },
     Step {
+        name: "browser",
+        title: "all WebGPU tests, with no more than every browser gives",
+        run: browser_test,
+    },
+    Step {
         name: "doc",
         title: "the documentation builds without a warning",
         run: doc,
@@ -96,9 +101,21 @@ fn default_build() -> Result<String, String> {
 }
 
 fn test() -> Result<String, String> {
+    run_tests("", &[])
+}
+
+/// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU.
+fn browser_test() -> Result<String, String> {
+    run_tests("--tests webgpu", &[("CANDLE_WEBGPU_LIMITS", "browser")])
+}
+
+fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
     // Shaders check their bounds in tests; outside they rely on ours.
-    let mut tests = cmd(&format!("cargo test --workspace --no-fail-fast {WEBGPU}"))
-        .env("CANDLE_WEBGPU_CHECKS", "1");
+    let line = format!("cargo test --workspace --no-fail-fast {WEBGPU} {args}");
+    let mut tests = cmd(line.trim_end()).env("CANDLE_WEBGPU_CHECKS", "1");
+    for (name, value) in env {
+        tests = tests.env(name, value.to_string());
+    }
     // Mesa looks for a Wayland socket there and complains when the variable is not set.
     let runtime_dir = match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(_) => None,
