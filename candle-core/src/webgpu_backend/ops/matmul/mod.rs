@@ -100,17 +100,15 @@ impl Problem {
             self.m *= self.batch;
             self.batch = 1;
             self.views.rank = 0;
+            self.views.strides = [[0; 8]; 2];
         }
     }
 
     /// Whether all places of an operand where a group of `width` elements may start are multiples of `width`.
     fn aligned(&self, operand: usize, outer_step: usize, width: usize) -> bool {
         let views = &self.views;
-        // Rank 0 with a batch: both operands go on by one element from matrix to matrix.
-        let steps = match views.rank {
-            0 if self.batch > 1 => &[1][..],
-            rank => &views.strides[operand][..rank],
-        };
+        // Unused steps are 0. The rank does not say which: it is also 0 for a batch whose matrices start one element apart.
+        let steps = views.strides[operand];
         (views.offsets[operand] as usize).is_multiple_of(width)
             && outer_step.is_multiple_of(width)
             && steps.iter().all(|s| (*s as usize).is_multiple_of(width))
