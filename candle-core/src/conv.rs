@@ -1,4 +1,4 @@
-//! Parameters of the convolutions, as the backends take them.
+//! Parameters of the convolutions, as the backends take them, and the sizes of their results.
 
 /// Which algorithm cuDNN uses for a forward convolution; other backends ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,30 +27,33 @@ macro_rules! conv_params {
     ($(#[$doc:meta])* $name:ident { $($field:ident),+ } $($(#[$algo_doc:meta])* $vis:vis cudnn_fwd_algo)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
-        #[allow(dead_code, reason = "read by the convolution kernels, which no backend has yet")]
         pub struct $name {
             $(pub(crate) $field: usize,)+
-            $($(#[$algo_doc])* $vis cudnn_fwd_algo: Option<CudnnFwdAlgo>,)?
+            $(
+                $(#[$algo_doc])*
+                #[allow(dead_code, reason = "only cuDNN has a choice")]
+                $vis cudnn_fwd_algo: Option<CudnnFwdAlgo>,
+            )?
         }
     };
 }
 
 conv_params! {
-    /// 1D convolution: input `(b_size, c_in, l_in)`, kernel `(c_out, c_in, k_size)`.
-    ParamsConv1D { b_size, l_in, c_out, c_in, k_size, padding, stride, dilation }
+    /// 1D convolution: input `(b_size, c_in, l_in)`, kernel `(c_out, c_in / groups, k_size)`.
+    ParamsConv1D { b_size, l_in, c_out, c_in, k_size, padding, stride, dilation, groups }
     pub(crate) cudnn_fwd_algo
 }
 
 conv_params! {
-    /// Transposed 1D convolution: input `(b_size, c_in, l_in)`, kernel `(c_in, c_out, k_size)`.
+    /// Transposed 1D convolution: input `(b_size, c_in, l_in)`, kernel `(c_in, c_out / groups, k_size)`.
     ParamsConvTranspose1D {
-        b_size, l_in, c_out, c_in, k_size, padding, output_padding, stride, dilation
+        b_size, l_in, c_out, c_in, k_size, padding, output_padding, stride, dilation, groups
     }
 }
 
 conv_params! {
-    /// 2D convolution: input `(b_size, c_in, i_h, i_w)`, kernel `(c_out, c_in, k_h, k_w)`.
-    ParamsConv2D { b_size, i_h, i_w, k_h, k_w, c_out, c_in, padding, stride, dilation }
+    /// 2D convolution: input `(b_size, c_in, i_h, i_w)`, kernel `(c_out, c_in / groups, k_h, k_w)`.
+    ParamsConv2D { b_size, i_h, i_w, k_h, k_w, c_out, c_in, padding, stride, dilation, groups }
     /// The algorithm that cuDNN is to use; `None` lets it choose.
     pub cudnn_fwd_algo
 }
@@ -59,5 +62,119 @@ conv_params! {
     /// Transposed 2D convolution: input `(b_size, c_in, i_h, i_w)`, kernel `(c_in, c_out, k_h, k_w)`.
     ParamsConvTranspose2D {
         b_size, i_h, i_w, k_h, k_w, c_out, c_in, padding, output_padding, stride, dilation
+    }
+}
+
+/// How a kernel moves along one dimension, all in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Steps {
+    /// Zeros on both sides; of a transposed convolution, elements left out on both sides.
+    pub padding: usize,
+    /// From one place of the kernel to the next.
+    pub stride: usize,
+    /// From one element of the kernel to the next.
+    pub dilation: usize,
+}
+
+impl Steps {
+    /// Elements that a kernel of `k` elements spans.
+    fn span(&self, k: usize) -> Result<usize, &'static str> {
+        if self.stride == 0 {
+            return Err("stride has to be 1 at least");
+        }
+        if self.dilation == 0 {
+            return Err("dilation has to be 1 at least");
+        }
+        let gaps = k.checked_sub(1).ok_or("the kernel is empty")?;
+        let span = gaps
+            .checked_mul(self.dilation)
+            .and_then(|v| v.checked_add(1));
+        span.ok_or(TOO_LARGE)
+    }
+
+    /// Size of a convolution's result along a dimension of `size` elements:
+    /// `(size + 2 * padding - dilation * (k - 1) - 1) / stride + 1`.
+    pub fn conv_size(&self, size: usize, k: usize) -> Result<usize, &'static str> {
+        let span = self.span(k)?;
+        let padded = self
+            .padding
+            .checked_mul(2)
+            .and_then(|v| v.checked_add(size));
+        let room = padded
+            .filter(|&v| isize::try_from(v).is_ok())
+            .ok_or(TOO_LARGE)?
+            .checked_sub(span)
+            .ok_or("the kernel is larger than the padded input")?;
+        Ok(room / self.stride + 1)
+    }
+
+    /// Size of a transposed convolution's result along a dimension of `size` elements:
+    /// `(size - 1) * stride + dilation * (k - 1) + output_padding + 1 - 2 * padding`.
+    pub fn transposed_size(
+        &self,
+        size: usize,
+        k: usize,
+        output_padding: usize,
+    ) -> Result<usize, &'static str> {
+        let span = self.span(k)?;
+        let steps = size.checked_sub(1).ok_or("the input is empty")?;
+        let full = steps
+            .checked_mul(self.stride)
+            .and_then(|v| v.checked_add(span)?.checked_add(output_padding))
+            .filter(|&v| isize::try_from(v).is_ok())
+            .ok_or(TOO_LARGE)?;
+        let cropped = self
+            .padding
+            .checked_mul(2)
+            .and_then(|v| full.checked_sub(v));
+        cropped.ok_or("the padding is larger than the result")
+    }
+}
+
+const TOO_LARGE: &str = "the sizes are too large";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(padding: usize, stride: usize, dilation: usize) -> Steps {
+        Steps {
+            padding,
+            stride,
+            dilation,
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(steps(0, 1, 1).conv_size(5, 3), Ok(3));
+        assert_eq!(steps(3, 2, 1).conv_size(224, 7), Ok(112));
+        assert_eq!(steps(1, 2, 2).conv_size(7, 3), Ok(3));
+        assert_eq!(steps(1, 1, 1).conv_size(0, 2), Ok(1));
+        assert_eq!(steps(0, 2, 1).transposed_size(3, 3, 1), Ok(8));
+        assert_eq!(steps(1, 2, 2).transposed_size(4, 3, 0), Ok(9));
+        // A convolution's size, transposed back, is the one that it came from or less than a stride away.
+        for size in 5..20 {
+            for stride in 1..4 {
+                let steps = steps(1, stride, 2);
+                let out = steps.conv_size(size, 3).unwrap();
+                let back = steps.transposed_size(out, 3, 0).unwrap();
+                assert!(back <= size && size < back + stride);
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_sizes() {
+        assert!(steps(0, 0, 1).conv_size(5, 3).is_err());
+        assert!(steps(0, 1, 0).conv_size(5, 3).is_err());
+        assert!(steps(0, 1, 1).conv_size(5, 0).is_err());
+        assert!(steps(0, 1, 1).conv_size(2, 3).is_err());
+        assert!(steps(usize::MAX, 1, 1).conv_size(2, 3).is_err());
+        assert!(steps(0, 1, usize::MAX).conv_size(2, 3).is_err());
+        assert!(steps(0, 1, 1).transposed_size(0, 3, 0).is_err());
+        assert!(steps(2, 1, 1).transposed_size(1, 3, 0).is_err());
+        assert!(steps(0, usize::MAX, 1).transposed_size(3, 3, 0).is_err());
+        assert!(steps(0, 1, 1).transposed_size(3, 3, usize::MAX).is_err());
     }
 }

@@ -7,21 +7,27 @@
 
 mod binary;
 mod cast;
+mod conv;
 mod copy;
 mod element;
 mod indexing;
 mod map;
 mod matmul;
+mod planes;
+mod pool;
 mod random;
 mod reduce;
+mod sort;
 mod storage;
 mod unary;
+mod upsample;
 mod walk;
 
 pub use map::{
     binary_map, binary_map_vec, binary_map_vec_par, unary_map, unary_map_vec, unary_map_vec_par,
     Map1, Map1Any, Map2, Map2InPlace, Map2U8,
 };
+pub(crate) use sort::arg_sort;
 pub use storage::{CpuStorage, CpuStorageRef};
 
 use crate::backend::{BackendDevice, BackendStorage};
@@ -33,16 +39,6 @@ use crate::{DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
 /// The CPU; its random generator is shared by the process.
 #[derive(Debug, Clone)]
 pub struct CpuDevice;
-
-fn unsupported(op: &'static str, dtype: DType) -> Result<CpuStorage> {
-    Err(Error::UnsupportedOnDevice {
-        op,
-        dtype,
-        device: "cpu".to_string(),
-        hint: "not implemented yet".to_string(),
-    }
-    .bt())
-}
 
 impl BackendStorage for CpuStorage {
     type Device = CpuDevice;
@@ -115,60 +111,96 @@ impl BackendStorage for CpuStorage {
         )
     }
 
-    fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
-        unsupported("conv1d", self.dtype())
+    fn conv1d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_layout: &Layout,
+        params: &ParamsConv1D,
+    ) -> Result<Self> {
+        let geometry = conv::Geometry::conv1d(params)?;
+        conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 
     fn conv_transpose1d(
         &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose1D,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_layout: &Layout,
+        params: &ParamsConvTranspose1D,
     ) -> Result<Self> {
-        unsupported("conv_transpose1d", self.dtype())
+        let geometry = conv::Geometry::conv_transpose1d(params)?;
+        conv::conv_transpose(self, layout, kernel, kernel_layout, geometry)
     }
 
-    fn conv2d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv2D) -> Result<Self> {
-        unsupported("conv2d", self.dtype())
+    fn conv2d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_layout: &Layout,
+        params: &ParamsConv2D,
+    ) -> Result<Self> {
+        let geometry = conv::Geometry::conv2d(params)?;
+        conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 
     fn conv_transpose2d(
         &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose2D,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_layout: &Layout,
+        params: &ParamsConvTranspose2D,
     ) -> Result<Self> {
-        unsupported("conv_transpose2d", self.dtype())
+        let geometry = conv::Geometry::conv_transpose2d(params)?;
+        conv::conv_transpose(self, layout, kernel, kernel_layout, geometry)
     }
 
-    fn avg_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        unsupported("avg_pool2d", self.dtype())
+    fn avg_pool2d(
+        &self,
+        layout: &Layout,
+        kernel: (usize, usize),
+        stride: (usize, usize),
+    ) -> Result<Self> {
+        pool::avg_pool2d(self, layout, pool::Windows { kernel, stride })
     }
 
-    fn max_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        unsupported("max_pool2d", self.dtype())
+    fn max_pool2d(
+        &self,
+        layout: &Layout,
+        kernel: (usize, usize),
+        stride: (usize, usize),
+    ) -> Result<Self> {
+        pool::max_pool2d(self, layout, pool::Windows { kernel, stride })
     }
 
-    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
-        unsupported("upsample_nearest1d", self.dtype())
+    fn upsample_nearest1d(&self, layout: &Layout, target_size: usize) -> Result<Self> {
+        upsample::nearest(self, layout, (1, target_size), "upsample_nearest1d")
     }
 
-    fn upsample_nearest2d(&self, _: &Layout, _: usize, _: usize) -> Result<Self> {
-        unsupported("upsample_nearest2d", self.dtype())
+    fn upsample_nearest2d(
+        &self,
+        layout: &Layout,
+        target_h: usize,
+        target_w: usize,
+    ) -> Result<Self> {
+        upsample::nearest(self, layout, (target_h, target_w), "upsample_nearest2d")
     }
 
     fn upsample_bilinear2d(
         &self,
-        _: &Layout,
-        _: usize,
-        _: usize,
-        _: bool,
-        _: Option<f64>,
-        _: Option<f64>,
+        layout: &Layout,
+        target_h: usize,
+        target_w: usize,
+        align_corners: bool,
+        scale_h: Option<f64>,
+        scale_w: Option<f64>,
     ) -> Result<Self> {
-        unsupported("upsample_bilinear2d", self.dtype())
+        let params = upsample::Bilinear {
+            target: (target_h, target_w),
+            align_corners,
+            scale: (scale_h, scale_w),
+        };
+        upsample::bilinear(self, layout, params)
     }
 
     fn gather(&self, layout: &Layout, ids: &Self, ids_layout: &Layout, dim: usize) -> Result<Self> {

@@ -1,6 +1,7 @@
 //! [`Tensor`]: a shared storage, a layout over it, and the op that made it. What a tensor can do is in this folder's
 //! other files, by what a reader looks for.
 
+mod conv;
 mod convert;
 mod create;
 mod elementwise;
@@ -8,7 +9,9 @@ mod indexing;
 mod matmul;
 mod movement;
 mod operators;
+mod pool;
 mod reduce;
+mod sort;
 #[cfg(test)]
 mod tests;
 

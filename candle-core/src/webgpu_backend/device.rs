@@ -169,7 +169,7 @@ impl WebGpuDevice {
     }
 
     /// The error for an op that has no WebGPU form for a dtype.
-    pub(super) fn unsupported(&self, op: &'static str, dtype: DType, hint: &str) -> Error {
+    pub(crate) fn unsupported(&self, op: &'static str, dtype: DType, hint: &str) -> Error {
         Error::UnsupportedOnDevice {
             op,
             dtype,

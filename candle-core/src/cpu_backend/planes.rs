@@ -1,0 +1,207 @@
+//! Images for pooling and resampling: planes of rows, of any strides, written row by row on several threads.
+
+use float8::F8E4M3;
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use super::element::Element;
+use super::walk::PAR_MIN;
+use crate::{Error, Layout, Result};
+
+/// An input `(batch, channels, height, width)`; one of three dimensions has height 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planes {
+    pub dims: [usize; 4],
+    pub strides: [usize; 4],
+    offset: usize,
+}
+
+impl Planes {
+    /// The layout of a storage of `len` elements.
+    ///
+    /// # Errors
+    /// A layout of neither three nor four dimensions, or one that reaches past the storage.
+    pub fn new(layout: &Layout, len: usize, op: &'static str) -> Result<Self> {
+        let four = |v: &[usize], height: usize| match *v {
+            [b, c, h, w] => Some([b, c, h, w]),
+            [b, c, l] => Some([b, c, height, l]),
+            _ => None,
+        };
+        let (Some(dims), Some(strides)) = (four(layout.dims(), 1), four(layout.stride(), 0)) else {
+            return Err(Error::UnexpectedNumberOfDims {
+                expected: 4,
+                got: layout.dims().len(),
+                shape: layout.shape().clone(),
+            }
+            .context(op)
+            .bt());
+        };
+        let planes = Self {
+            dims,
+            strides,
+            offset: layout.start_offset(),
+        };
+        if !dims.contains(&0) {
+            let reach = dims
+                .iter()
+                .zip(strides)
+                .try_fold(planes.offset, |at, (dim, stride)| {
+                    at.checked_add((dim - 1).checked_mul(stride)?)
+                });
+            if reach.is_none_or(|last| last >= len) {
+                crate::bail!("{op}: {layout:?} reaches past its storage of {len} elements")
+            }
+        }
+        Ok(planes)
+    }
+
+    /// Offset of a plane's first element.
+    pub fn start(&self, plane: usize) -> usize {
+        let (b, c) = (plane / self.dims[1], plane % self.dims[1]);
+        self.offset + b * self.strides[0] + c * self.strides[1]
+    }
+}
+
+/// A zeroed vector for a result.
+///
+/// # Errors
+/// When there is not as much memory, which a small input and a large target size can ask for.
+pub(super) fn zeros<T: Element>(dims: &[usize], op: &'static str) -> Result<Vec<T>> {
+    const LARGE: usize = 1 << 28;
+    let len = dims.iter().try_fold(1usize, |len, &d| len.checked_mul(d));
+    let room = |len: &usize| *len < LARGE || Vec::<T>::new().try_reserve_exact(*len).is_ok();
+    match len.filter(room) {
+        Some(len) => Ok(vec![T::from_i64(0); len]),
+        None => crate::bail!("{op}: there is no memory for a result of shape {dims:?}"),
+    }
+}
+
+/// Lets `f` fill each row of `width` elements, on several threads where that pays; it gets the row's index. `cost` is the work
+/// for one element, counted in elements read.
+pub(super) fn fill_rows<T: Send>(
+    dst: &mut [T],
+    width: usize,
+    cost: usize,
+    f: impl Fn(usize, &mut [T]) + Sync,
+) {
+    if dst.is_empty() {
+        return;
+    }
+    let threads = rayon::current_num_threads();
+    let rows = dst.len() / width;
+    let work = |rows: usize| rows.saturating_mul(width).saturating_mul(cost.max(1));
+    if threads == 1 || work(rows) < PAR_MIN {
+        return dst
+            .chunks_mut(width)
+            .enumerate()
+            .for_each(|(i, row)| f(i, row));
+    }
+    let row_work = work(1);
+    let piece = rows
+        .div_ceil(4 * threads)
+        .max((PAR_MIN / 4).div_ceil(row_work));
+    dst.par_chunks_mut(piece.saturating_mul(width))
+        .enumerate()
+        .for_each(|(i, rows)| {
+            for (r, row) in rows.chunks_mut(width).enumerate() {
+                f(i * piece + r, row);
+            }
+        });
+}
+
+/// An element that can be averaged and interpolated.
+pub(super) trait Pixel: Element {
+    /// Sums of elements are kept in this: i64 for integers, so that sums of small ones do not wrap.
+    type Sum: Copy;
+    /// Weighted sums are kept in this: f64 for integers, which it rounds towards 0.
+    type Weight: num_traits::Float + Send + Sync;
+
+    const NO_SUM: Self::Sum;
+    fn add_to(self, sum: Self::Sum) -> Self::Sum;
+    fn mean(sum: Self::Sum, count: usize) -> Self;
+    fn to_weight(self) -> Self::Weight;
+    fn from_weight(v: Self::Weight) -> Self;
+    fn weight(v: f64) -> Self::Weight;
+}
+
+macro_rules! int_pixels {
+    ($($ty:ty),+) => {$(
+        impl Pixel for $ty {
+            type Sum = i64;
+            type Weight = f64;
+
+            const NO_SUM: i64 = 0;
+
+            #[inline(always)]
+            fn add_to(self, sum: i64) -> i64 {
+                sum.wrapping_add(self as i64)
+            }
+
+            #[inline(always)]
+            fn mean(sum: i64, count: usize) -> Self {
+                // A window has no more elements than memory has bytes.
+                (sum / count as i64) as Self
+            }
+
+            #[inline(always)]
+            fn to_weight(self) -> f64 {
+                self as f64
+            }
+
+            #[inline(always)]
+            fn from_weight(v: f64) -> Self {
+                v as Self
+            }
+
+            #[inline(always)]
+            fn weight(v: f64) -> f64 {
+                v
+            }
+        }
+    )+};
+}
+
+macro_rules! float_pixels {
+    ($($ty:ty, $acc:ty;)+) => {$(
+        impl Pixel for $ty {
+            type Sum = $acc;
+            type Weight = $acc;
+
+            const NO_SUM: $acc = 0.;
+
+            #[inline(always)]
+            fn add_to(self, sum: $acc) -> $acc {
+                sum + self.to_acc()
+            }
+
+            #[inline(always)]
+            fn mean(sum: $acc, count: usize) -> Self {
+                Self::from_acc(sum / count as $acc)
+            }
+
+            #[inline(always)]
+            fn to_weight(self) -> $acc {
+                self.to_acc()
+            }
+
+            #[inline(always)]
+            fn from_weight(v: $acc) -> Self {
+                Self::from_acc(v)
+            }
+
+            #[inline(always)]
+            fn weight(v: f64) -> $acc {
+                v as $acc
+            }
+        }
+    )+};
+}
+
+int_pixels!(u8, u32, i16, i32, i64);
+float_pixels! {
+    f16, f32;
+    bf16, f32;
+    F8E4M3, f32;
+    f32, f32;
+    f64, f64;
+}
