@@ -304,6 +304,10 @@ pub enum Error {
     #[error("npy/npz: {0}")]
     Npy(String),
 
+    /// A malformed zip archive: an npz file or a PyTorch checkpoint.
+    #[error("zip: {0}")]
+    Zip(#[from] zip::result::ZipError),
+
     /// An integer does not fit.
     #[error(transparent)]
     TryFromIntError(#[from] std::num::TryFromIntError),

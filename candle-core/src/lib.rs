@@ -35,7 +35,9 @@ pub mod dummy_dtype;
 pub mod error;
 mod indexer;
 pub mod layout;
+pub mod npy;
 pub mod op;
+pub mod pickle;
 pub mod safetensors;
 pub mod scalar;
 pub mod shape;
@@ -43,10 +45,12 @@ mod storage;
 mod strided_index;
 mod tensor;
 pub mod test_utils;
+mod untrusted;
 pub mod utils;
 mod variable;
 #[cfg(feature = "webgpu")]
 pub mod webgpu_backend;
+mod zip_archive;
 
 /// Stand-in for the CUDA backend, which this build does not have.
 pub use absent::cuda;

@@ -1,0 +1,225 @@
+//! How a checkpoint describes a tensor: a call that would rebuild it.
+
+use std::path::Path;
+
+use super::Object;
+use crate::untrusted::shown;
+use crate::{Context, DType, Layout, Result, Shape};
+
+/// A tensor that repeats its elements (a stride of 0, as `expand` makes it) may have this many; a mask has fewer. One that
+/// does not repeat any has no more than its storage.
+const MAX_REPEATED: usize = 1 << 26;
+
+/// A tensor in a checkpoint: where its elements are and how they lie there.
+#[derive(Debug, Clone)]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// Its dtype. PyTorch's `bool` is u8.
+    pub dtype: DType,
+    /// Its shape, its strides and its first element, in elements of the storage.
+    pub layout: Layout,
+    /// The entry of the archive that holds its storage.
+    pub path: String,
+    /// Number of elements in its storage, which other tensors may share.
+    pub storage_size: usize,
+}
+
+/// A dtype by the name of PyTorch's storage of it, or `None` where there is no counterpart here.
+fn dtype_of_storage(class: &str) -> Option<DType> {
+    Some(match class {
+        "FloatStorage" => DType::F32,
+        "DoubleStorage" => DType::F64,
+        "HalfStorage" => DType::F16,
+        "BFloat16Storage" => DType::BF16,
+        "ByteStorage" | "BoolStorage" => DType::U8,
+        "ShortStorage" => DType::I16,
+        "IntStorage" => DType::I32,
+        "LongStorage" => DType::I64,
+        "Float8_e4m3fnStorage" => DType::F8E4M3,
+        _ => return None,
+    })
+}
+
+/// A dtype by its name in `torch`, which newer checkpoints write beside a storage without dtype.
+fn dtype_of_name(name: &str) -> Option<DType> {
+    Some(match name {
+        "float32" => DType::F32,
+        "float64" => DType::F64,
+        "float16" => DType::F16,
+        "bfloat16" => DType::BF16,
+        "uint8" | "bool" => DType::U8,
+        "int16" => DType::I16,
+        "int32" => DType::I32,
+        "int64" => DType::I64,
+        "uint32" => DType::U32,
+        "float8_e4m3fn" => DType::F8E4M3,
+        _ => return None,
+    })
+}
+
+/// A storage that is written as `("storage", class, key, location, size)`.
+struct StorageRef {
+    class: String,
+    key: String,
+    size: usize,
+}
+
+impl StorageRef {
+    fn new(id: Object) -> Result<Self> {
+        let id = id.persistent_load()?.tuple()?;
+        let Ok([kind, class, key, _location, size]) = <[Object; 5]>::try_from(id) else {
+            crate::bail!("a storage is described by five values")
+        };
+        if kind != Object::Unicode("storage".to_string()) {
+            crate::bail!("expected \"storage\", found {}", kind.summary())
+        }
+        Ok(Self {
+            class: class.class()?.1,
+            key: key.unicode()?,
+            size: size_of(size, "size")?,
+        })
+    }
+}
+
+fn size_of(object: Object, what: &str) -> Result<usize> {
+    usize::try_from(object).map_err(|other| {
+        crate::Error::msg(format_args!(
+            "{what}: expected a count, found {}",
+            other.summary()
+        ))
+    })
+}
+
+fn sizes_of(object: Object, what: &str) -> Result<Vec<usize>> {
+    let items = object.tuple()?.into_iter();
+    items.map(|item| size_of(item, what)).collect()
+}
+
+/// The call behind a tensor, without the wrappings of parameters and subclasses.
+fn rebuild_call(object: Object) -> Option<(String, Vec<Object>)> {
+    let (callable, args) = object.reduce().ok()?;
+    let (module, function) = callable.class().ok()?;
+    let mut args = args.tuple().ok()?;
+    match (module.as_str(), function.as_str()) {
+        // (data, requires_grad, backward_hooks[, state])
+        ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state")
+            if !args.is_empty() =>
+        {
+            rebuild_call(args.swap_remove(0))
+        }
+        // (function, class, arguments, state)
+        ("torch._tensor", "_rebuild_from_type_v2") if args.len() >= 3 => {
+            let (args, callable) = (args.swap_remove(2), args.swap_remove(0));
+            rebuild_call(Object::Reduce {
+                callable: Box::new(callable),
+                args: Box::new(args),
+            })
+        }
+        ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2" | "_rebuild_tensor_v3") => {
+            Some((function, args))
+        }
+        _ => None,
+    }
+}
+
+impl Object {
+    /// Reads the description of a tensor whose storage lies below `dir_name`, or `None` for anything else: other values,
+    /// tensors without a name, and dtypes without a counterpart here.
+    ///
+    /// Known are `_rebuild_tensor`, `_rebuild_tensor_v2` and `_v3`, also inside of `_rebuild_parameter` and
+    /// `_rebuild_from_type_v2`. None of them is called.
+    ///
+    /// # Errors
+    /// When the description is damaged or reaches past its storage; the error names the tensor.
+    pub fn into_tensor_info(self, name: Self, dir_name: &Path) -> Result<Option<TensorInfo>> {
+        let (Ok(name), Some((function, args))) = (name.unicode(), rebuild_call(self)) else {
+            return Ok(None);
+        };
+        let info = tensor_info(&name, &function, args, dir_name);
+        info.with_context(|| format!("pickle: tensor {}", shown(&name)))
+    }
+}
+
+fn tensor_info(
+    name: &str,
+    function: &str,
+    args: Vec<Object>,
+    dir_name: &Path,
+) -> Result<Option<TensorInfo>> {
+    let mut args = args.into_iter();
+    let mut next = |what: &str| {
+        let missing = || crate::Error::msg(format_args!("{function}: there is no {what}"));
+        args.next().ok_or_else(missing)
+    };
+    let storage = StorageRef::new(next("storage")?).context("storage")?;
+    let start = size_of(next("offset")?, "offset")?;
+    let dims = sizes_of(next("shape")?, "shape").context("shape")?;
+    let stride = sizes_of(next("stride")?, "stride").context("stride")?;
+    let (dtype, storage_size) = match function {
+        // (…, requires_grad, backward_hooks, dtype, metadata), and the size counts bytes.
+        "_rebuild_tensor_v3" => {
+            let (_, _) = (next("requires_grad")?, next("backward_hooks")?);
+            let Some(dtype) = dtype_of_name(&next("dtype")?.class()?.1) else {
+                return Ok(None);
+            };
+            (dtype, storage.size / dtype.size_in_bytes())
+        }
+        _ => match dtype_of_storage(&storage.class) {
+            Some(dtype) => (dtype, storage.size),
+            None => return Ok(None),
+        },
+    };
+    if dims.len() != stride.len() {
+        crate::bail!("shape {dims:?} has not as many dimensions as stride {stride:?}")
+    }
+    let layout = Layout::new(Shape::from(dims), stride, start);
+    check_layout(&layout, storage_size)?;
+    let dir = dir_name.to_string_lossy().replace('\\', "/");
+    let path = match dir.is_empty() {
+        true => storage.key,
+        false => format!("{dir}/{}", storage.key),
+    };
+    Ok(Some(TensorInfo {
+        name: name.to_string(),
+        dtype,
+        layout,
+        path,
+        storage_size,
+    }))
+}
+
+/// One past the last element of the storage that the layout names, counted from its first.
+///
+/// `None` when that number is too large to be one.
+pub(super) fn span(layout: &Layout) -> Option<usize> {
+    if layout.shape().elem_count() == 0 {
+        return Some(0);
+    }
+    let steps = layout.dims().iter().zip(layout.stride());
+    steps
+        .into_iter()
+        .try_fold(1usize, |span, (&size, &stride)| {
+            (size - 1).checked_mul(stride)?.checked_add(span)
+        })
+}
+
+fn check_layout(layout: &Layout, storage_size: usize) -> Result<()> {
+    let end = span(layout).and_then(|span| span.checked_add(layout.start_offset()));
+    if end.is_none_or(|end| end > storage_size) {
+        crate::bail!(
+            "shape {:?}, stride {:?}, offset {}: reaches past its storage of {storage_size} elements",
+            layout.shape(),
+            layout.stride(),
+            layout.start_offset()
+        )
+    }
+    let count = layout.shape().elem_count();
+    if count > storage_size.max(MAX_REPEATED) {
+        crate::bail!(
+            "shape {:?}: repeats a storage of {storage_size} elements to more than {MAX_REPEATED}",
+            layout.shape()
+        )
+    }
+    Ok(())
+}

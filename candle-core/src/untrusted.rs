@@ -1,0 +1,82 @@
+//! Reading what a file claims to hold without believing it.
+//!
+//! A length out of a file never decides how much memory is taken: room is made as bytes arrive, and ahead of them only as far
+//! as the file is known to reach.
+
+use std::io::Read;
+
+use crate::{Error, Result};
+
+/// Reads exactly `len` bytes. `known` of them may be taken for granted, because the file is that long.
+///
+/// # Errors
+/// When there are fewer bytes; the error says how many.
+pub(crate) fn read_bytes<R: Read>(reader: &mut R, len: usize, known: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(len.min(known)).is_err() {
+        crate::bail!("there is no memory for {} bytes", len.min(known))
+    }
+    reader.take(len as u64).read_to_end(&mut bytes)?;
+    if bytes.len() < len {
+        crate::bail!(
+            "{len} bytes are needed, the data ends after {}",
+            bytes.len()
+        )
+    }
+    Ok(bytes)
+}
+
+/// Reads an array of bytes, such as a number's.
+///
+/// # Errors
+/// When there are fewer bytes.
+pub(crate) fn read_array<R: Read, const N: usize>(reader: &mut R) -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    reader.read_exact(&mut bytes).map_err(|err| {
+        if err.kind() == std::io::ErrorKind::UnexpectedEof {
+            return Error::msg(format_args!("{N} bytes are needed, the data ends before"));
+        }
+        Error::from(err)
+    })?;
+    Ok(bytes)
+}
+
+/// Turns elements of `size` bytes from big-endian to little-endian, in place.
+pub(crate) fn reverse_elements(bytes: &mut [u8], size: usize) {
+    if size > 1 {
+        bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+    }
+}
+
+/// At most this much of a text that a file brought goes into an error.
+const SHOWN: usize = 80;
+
+/// The text, cut where an error would get too long, with what does not print escaped.
+pub(crate) fn shown(text: &str) -> String {
+    let mut start: String = text.chars().take(SHOWN).collect();
+    if start.len() < text.len() {
+        start.push('…');
+    }
+    start.escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claimed_length_takes_no_memory() {
+        let err = read_bytes(&mut [1u8, 2, 3].as_slice(), usize::MAX / 2, 3).unwrap_err();
+        assert!(err.to_string().contains("ends after 3"), "{err}");
+        let read = read_bytes(&mut [1u8, 2, 3].as_slice(), 2, usize::MAX).unwrap();
+        assert_eq!(read, [1, 2]);
+        let none = read_bytes(&mut [].as_slice(), usize::MAX, usize::MAX).unwrap_err();
+        assert!(none.to_string().contains("no memory"), "{none}");
+    }
+
+    #[test]
+    fn long_texts_are_cut() {
+        assert_eq!(shown("a\nb"), "a\\nb");
+        assert!(shown(&"ä".repeat(10_000)).chars().count() <= SHOWN + 1);
+    }
+}
