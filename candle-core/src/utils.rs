@@ -11,14 +11,15 @@ pub fn get_num_threads() -> usize {
     }
 }
 
-/// Whether this build calls Apple's Accelerate. It does not.
+/// Whether this build multiplies f32 and f64 matrices with Apple's Accelerate (feature `accelerate` on
+/// Apple's systems).
 pub fn has_accelerate() -> bool {
-    false
+    cfg!(all(feature = "accelerate", target_vendor = "apple"))
 }
 
-/// Whether this build calls Intel's MKL. It does not.
+/// Whether this build multiplies f32 and f64 matrices with Intel's MKL (feature `mkl`).
 pub fn has_mkl() -> bool {
-    false
+    cfg!(feature = "mkl")
 }
 
 /// Whether a CUDA device can be used.

@@ -248,6 +248,21 @@ impl Problem {
         let Self { m, n, k, .. } = *self;
         assert!(dst.len() >= m * n);
         let (l, r) = (self.lhs, self.rhs);
+        #[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
+        {
+            use super::blas::View;
+            let lhs = (
+                &lhs[l.offset..],
+                View::new(m, k, l.row_stride, l.column_stride),
+            );
+            let rhs = (
+                &rhs[r.offset..],
+                View::new(k, n, r.row_stride, r.column_stride),
+            );
+            if super::blas::gemm(lhs, rhs, dst, matches!(parallelism, Parallelism::None)) {
+                return;
+            }
+        }
         // SAFETY: `Plan::check_bounds` has checked the largest index of both sides; the destination holds m rows of n.
         unsafe {
             gemm::gemm(

@@ -6,6 +6,8 @@
 //! The containers F4, F6E2M3, F6E3M2 and F8E8M0 can be held and moved; ops on them fail with `UnsupportedDTypeForOp`.
 
 mod binary;
+#[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
+mod blas;
 mod cast;
 mod conv;
 mod copy;
