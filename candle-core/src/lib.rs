@@ -24,6 +24,7 @@ mod dispatch;
 
 pub mod absent;
 pub mod backend;
+pub mod backprop;
 pub mod conv;
 pub mod cpu;
 pub mod cpu_backend;
@@ -38,6 +39,7 @@ pub mod layout;
 pub mod npy;
 pub mod op;
 pub mod pickle;
+mod resample;
 pub mod safetensors;
 pub mod scalar;
 pub mod shape;

@@ -241,6 +241,66 @@ pub enum Op {
     ),
 }
 
+impl Op {
+    /// Calls `f` with each tensor that the op took, in order.
+    pub(crate) fn for_each_arg<'a>(&'a self, mut f: impl FnMut(&'a Tensor)) {
+        match self {
+            Self::Unary(arg, _)
+            | Self::Cmp(arg, _)
+            | Self::Reduce(arg, _, _)
+            | Self::AvgPool2D { arg, .. }
+            | Self::MaxPool2D { arg, .. }
+            | Self::UpsampleNearest1D { arg, .. }
+            | Self::UpsampleNearest2D { arg, .. }
+            | Self::UpsampleBilinear2D { arg, .. }
+            | Self::Affine { arg, .. }
+            | Self::ToDType(arg)
+            | Self::Copy(arg)
+            | Self::Broadcast(arg)
+            | Self::Narrow(arg, _, _, _)
+            | Self::Reshape(arg)
+            | Self::ToDevice(arg)
+            | Self::Transpose(arg, _, _)
+            | Self::Permute(arg, _)
+            | Self::Elu(arg, _)
+            | Self::Powf(arg, _)
+            | Self::CustomOp1(arg, _) => f(arg),
+            Self::Binary(arg1, arg2, _)
+            | Self::Matmul(arg1, arg2)
+            | Self::Gather(arg1, arg2, _)
+            | Self::IndexSelect(arg1, arg2, _)
+            | Self::SliceScatter0(arg1, arg2, _)
+            | Self::CustomOp2(arg1, arg2, _)
+            | Self::Conv1D {
+                arg: arg1,
+                kernel: arg2,
+                ..
+            }
+            | Self::ConvTranspose1D {
+                arg: arg1,
+                kernel: arg2,
+                ..
+            }
+            | Self::Conv2D {
+                arg: arg1,
+                kernel: arg2,
+                ..
+            }
+            | Self::ConvTranspose2D {
+                arg: arg1,
+                kernel: arg2,
+                ..
+            } => [arg1, arg2].into_iter().for_each(f),
+            Self::Scatter(arg1, arg2, arg3, _)
+            | Self::ScatterAdd(arg1, arg2, arg3, _)
+            | Self::IndexAdd(arg1, arg2, arg3, _)
+            | Self::WhereCond(arg1, arg2, arg3)
+            | Self::CustomOp3(arg1, arg2, arg3, _) => [arg1, arg2, arg3].into_iter().for_each(f),
+            Self::Cat(args, _) => args.iter().for_each(f),
+        }
+    }
+}
+
 /// The [`Op`] behind a tensor, or `None` where no argument leads to a variable, so that nothing is kept alive for a backward pass
 /// that cannot reach it.
 #[derive(Clone)]
@@ -250,6 +310,11 @@ impl BackpropOp {
     /// For a tensor that does not come from others.
     pub fn none() -> Self {
         Self(None)
+    }
+
+    /// Takes the op out.
+    pub(crate) fn take(&mut self) -> Option<Op> {
+        self.0.take()
     }
 
     pub(crate) fn new<A: AsRef<Tensor>>(args: &[A], op: impl FnOnce(Vec<Tensor>) -> Op) -> Self {
@@ -278,6 +343,25 @@ impl BackpropOp {
     ) -> Self {
         let tracked = arg1.track_op() || arg2.track_op() || arg3.track_op();
         Self(tracked.then(|| op(arg1.clone(), arg2.clone(), arg3.clone())))
+    }
+}
+
+/// A graph goes one tensor after another: left to itself each would drop its arguments from within its own drop, and a long
+/// chain would run out of stack.
+impl Drop for BackpropOp {
+    fn drop(&mut self) {
+        let mut ops: Vec<Op> = self.0.take().into_iter().collect();
+        while let Some(op) = ops.pop() {
+            let mut args = vec![];
+            op.for_each_arg(|arg| {
+                // What is a leaf or used elsewhere as well goes no deeper.
+                if arg.op().is_some() {
+                    args.push(arg.clone());
+                }
+            });
+            drop(op);
+            ops.extend(args.into_iter().filter_map(Tensor::into_op));
+        }
     }
 }
 

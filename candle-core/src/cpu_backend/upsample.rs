@@ -5,7 +5,7 @@ use num_traits::One;
 use super::planes::{fill_rows, zeros, Pixel, Planes};
 use super::storage::per_dtype;
 use super::CpuStorage;
-use crate::{Layout, Result, WithDType};
+use crate::{resample, Layout, Result, WithDType};
 
 /// Nearest neighbours, to `target_h` rows of `target_w` elements; a layout of three dimensions is one row.
 pub(super) fn nearest(
@@ -33,11 +33,10 @@ pub(super) fn nearest(
     })
 }
 
-/// Offsets of the elements that make `target` elements out of `size`.
+/// Offsets of the elements that make `target` elements out of `size`, which lie `stride` apart.
 fn nearest_offsets(size: usize, target: usize, stride: usize) -> Vec<usize> {
-    let scale = size as f64 / target as f64;
-    let index = |i: usize| ((i as f64 * scale) as usize).min(size - 1);
-    (0..target).map(|i| index(i) * stride).collect()
+    let indices = resample::nearest(size, target).into_iter();
+    indices.map(|i| i * stride).collect()
 }
 
 /// What bilinear interpolation has to know beside the sizes.
@@ -109,24 +108,10 @@ fn mixes<T: Pixel>(
     align_corners: bool,
     scale: Option<f64>,
 ) -> Vec<Mix<T::Weight>> {
-    let step = match scale {
-        _ if align_corners && target <= 1 => 0.,
-        _ if align_corners => (size - 1) as f64 / (target - 1) as f64,
-        Some(scale) => 1. / scale,
-        None => size as f64 / target as f64,
+    let mixes = resample::linear(size, target, align_corners, scale).into_iter();
+    let mix = |mix: resample::Mix| Mix {
+        offsets: mix.indices.map(|i| i * stride),
+        second: T::weight(mix.second),
     };
-    let mix = |i: usize| {
-        let at = if align_corners {
-            i as f64 * step
-        } else {
-            ((i as f64 + 0.5) * step - 0.5).max(0.)
-        };
-        let first = (at as usize).min(size - 1);
-        let next = (first + 1).min(size - 1);
-        Mix {
-            offsets: [first * stride, next * stride],
-            second: T::weight((at - first as f64).clamp(0., 1.)),
-        }
-    };
-    (0..target).map(mix).collect()
+    mixes.map(mix).collect()
 }

@@ -36,13 +36,14 @@ impl Tensor {
         }
         self.same_kind(rhs, "matmul")?;
         let shape = Shape::from(lhs_batch).extend(&[*m, *n]);
-        if shape.elem_count() == 0 || *k == 0 {
-            return Self::zeros(shape, self.dtype(), self.device());
-        }
-        let bmnk = (lhs_batch.iter().product(), *m, *n, *k);
-        let storage = self
-            .storage()
-            .matmul(&rhs.storage(), bmnk, self.layout(), rhs.layout())?;
+        let storage = if shape.elem_count() == 0 || *k == 0 {
+            shape.checked_byte_count(self.dtype().size_in_bytes())?;
+            self.device().zeros(&shape, self.dtype())?
+        } else {
+            let bmnk = (lhs_batch.iter().product(), *m, *n, *k);
+            self.storage()
+                .matmul(&rhs.storage(), bmnk, self.layout(), rhs.layout())?
+        };
         let op = BackpropOp::new2(self, rhs, Op::Matmul);
         Ok(Self::from_storage(storage, shape, op, false))
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::op::BackpropOp;
+use crate::op::{BackpropOp, Op};
 use crate::scalar::Scalar;
 use crate::shape::Dim;
 use crate::{
@@ -140,6 +140,16 @@ impl Tensor {
     /// The same elements as a variable: a tensor that gradients are kept for and that can be set.
     pub(crate) fn into_variable(self) -> Self {
         self.with_layout(self.layout.clone(), BackpropOp::none(), true)
+    }
+
+    /// How the tensor was made.
+    pub(crate) fn op(&self) -> &Option<Op> {
+        &self.op
+    }
+
+    /// How the tensor was made, if nobody else holds it.
+    pub(crate) fn into_op(self) -> Option<Op> {
+        Arc::into_inner(self.0).and_then(|mut inner| inner.op.take())
     }
 
     /// The tensor's id.
@@ -264,6 +274,13 @@ impl Tensor {
     /// Whether both tensors are over one storage.
     pub(crate) fn same_storage(&self, rhs: &Self) -> bool {
         Arc::ptr_eq(&self.storage, &rhs.storage)
+    }
+
+    /// Whether the elements lie side by side in a storage that holds nothing else, and no other tensor is over it.
+    pub(crate) fn owns_storage(&self) -> bool {
+        self.is_contiguous()
+            && self.storage_len == self.elem_count()
+            && Arc::strong_count(&self.storage) == 1
     }
 
     /// Locks this tensor's storage for writing and those of `args` for reading.

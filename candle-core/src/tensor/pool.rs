@@ -1,6 +1,9 @@
 //! Pooling and resampling of images `(batch, channels, height, width)` and signals `(batch, channels, length)`.
 
+use std::sync::Arc;
+
 use crate::backend::BackendStorage;
+use crate::backprop::ScaledBilinear;
 use crate::op::{BackpropOp, Op};
 use crate::{Error, Result, Shape, Storage, Tensor, ToUsize2};
 
@@ -226,11 +229,23 @@ impl Tensor {
         scales: Option<(f64, f64)>,
     ) -> Result<Self> {
         let (b, c, _, _) = self.dims4()?;
-        let op = BackpropOp::new1(self, |arg| Op::UpsampleBilinear2D {
-            arg,
-            target_h,
-            target_w,
-            align_corners,
+        let op = BackpropOp::new1(self, |arg| match scales {
+            None => Op::UpsampleBilinear2D {
+                arg,
+                target_h,
+                target_w,
+                align_corners,
+            },
+            // The op has no place for scales.
+            Some(scales) => {
+                let target = (target_h, target_w);
+                let op = ScaledBilinear {
+                    target,
+                    align_corners,
+                    scales,
+                };
+                Op::CustomOp1(arg, Arc::new(Box::new(op)))
+            }
         });
         let (scale_h, scale_w) = scales.unzip();
         self.resampled("upsample_bilinear2d", &[b, c, target_h, target_w], op, |storage| {

@@ -1,0 +1,68 @@
+//! Gradients of pooling: each window's gradient goes to its elements, and windows may overlap or leave elements out.
+
+use super::{masked, Grads, Node};
+use crate::{Result, Tensor};
+
+/// Size and stride of windows, each `(height, width)`.
+#[derive(Clone, Copy)]
+pub(super) struct Windows {
+    pub size: (usize, usize),
+    pub stride: (usize, usize),
+}
+
+impl Windows {
+    /// From `(b, c, h, w)` to a view `(b, c, h_out, w_out, k_h, k_w)`.
+    fn of(self, t: &Tensor) -> Result<Tensor> {
+        t.unfold(2, self.size.0, self.stride.0)?
+            .unfold(3, self.size.1, self.stride.1)
+    }
+
+    /// Repeats what each window has, `(b, c, h_out, w_out)`, for its elements.
+    fn spread(self, t: &Tensor) -> Result<Tensor> {
+        let (b, c, h, w) = t.dims4()?;
+        t.reshape((b, c, h, w, 1, 1))?
+            .broadcast_as((b, c, h, w, self.size.0, self.size.1))
+    }
+
+    /// The reverse of [`Windows::of`], with the sum where windows overlap and 0 where there is none.
+    fn fold(self, t: &Tensor, arg: &Tensor) -> Result<Tensor> {
+        let (_, _, h, w) = arg.dims4()?;
+        // (b, c, h_out, w_out, k_h, k_w), then without w_out and k_w, then without h_out and k_h.
+        let rows = fold_dim(&t.transpose(3, 4)?, 4, w, self.stride.1)?;
+        fold_dim(&rows, 2, h, self.stride.0)
+    }
+}
+
+/// Makes dimension `dim`, of windows `stride` apart, and the one after it, of elements within, one dimension of `size` elements.
+fn fold_dim(t: &Tensor, dim: usize, size: usize, stride: usize) -> Result<Tensor> {
+    let (count, len) = (t.dims()[dim], t.dims()[dim + 1]);
+    let places = (0..count).flat_map(|i| (0..len).map(move |j| i * stride + j));
+    let places = places
+        .map(u32::try_from)
+        .collect::<std::result::Result<Vec<_>, _>>()?;
+    let places = Tensor::new(places, t.device())?;
+    let elements = t.flatten(dim, dim + 1)?;
+    let mut dims = elements.dims().to_vec();
+    dims[dim] = size;
+    super::zeros(dims, t)?.index_add(&places, &elements, dim)
+}
+
+pub(super) fn avg(grads: &mut Grads, node: &Node, arg: &Tensor, windows: Windows) -> Result<()> {
+    let count = windows.size.0 * windows.size.1;
+    grads.add(arg, || {
+        let share = (&node.grad / count as f64)?;
+        windows.fold(&windows.spread(&share)?, arg)
+    })
+}
+
+/// Where several elements of a window are the greatest, they share its gradient.
+pub(super) fn max(grads: &mut Grads, node: &Node, arg: &Tensor, windows: Windows) -> Result<()> {
+    grads.add(arg, || {
+        let greatest = windows
+            .of(&node.arg(arg).detach())?
+            .eq(&windows.spread(&node.res.detach())?)?;
+        let count = greatest.to_dtype(node.grad.dtype())?.sum((4, 5))?;
+        let share = windows.spread(&(&node.grad / count)?)?;
+        windows.fold(&masked(&greatest, &share)?, arg)
+    })
+}

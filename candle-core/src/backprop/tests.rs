@@ -1,0 +1,1 @@
+//! What cannot be seen from outside: gradients that keep their graph.
