@@ -1,0 +1,522 @@
+//! The table of work. It is compiled twice, against either side's crates.
+
+use super::{candle_core, candle_nn};
+use crate::{numbers, Work};
+use candle_core::{DType, Device, Result, Tensor, D};
+
+const F: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// A case's name and what prepares it.
+pub type Case = (String, Box<dyn Fn() -> Work>);
+
+/// Collects cases.
+struct Table(Vec<Case>);
+
+impl Table {
+    /// `inputs` are shapes of f32 tensors with numbers between -1 and 1, converted to `dtype`; `f` is what is timed.
+    fn add<const N: usize>(
+        &mut self,
+        name: impl Into<String>,
+        dtype: DType,
+        inputs: [&[usize]; N],
+        f: impl Fn(&[Tensor; N]) -> Result<Tensor> + Copy + 'static,
+    ) {
+        self.prepared(name, dtype, inputs, Ok, f);
+    }
+
+    /// As `add`, with views of the inputs (or others made from them) that are not timed.
+    fn prepared<const N: usize, P: 'static>(
+        &mut self,
+        name: impl Into<String>,
+        dtype: DType,
+        inputs: [&[usize]; N],
+        prepare: impl Fn([Tensor; N]) -> Result<P> + Copy + 'static,
+        f: impl Fn(&P) -> Result<Tensor> + Copy + 'static,
+    ) {
+        let shapes = inputs.map(<[usize]>::to_vec);
+        let name = format!("{} {}", name.into(), dtype.as_str());
+        let shown = name.clone();
+        let make = move || {
+            let inputs = shapes.clone().map(|shape| tensor(&shape, dtype));
+            let prepared = prepare(inputs).unwrap_or_else(|e| panic!("{shown}: {e}"));
+            let shown = shown.clone();
+            let work: Work = Box::new(move || {
+                let out = f(&prepared).unwrap_or_else(|e| panic!("{shown}: {e}"));
+                std::hint::black_box(&out);
+            });
+            work
+        };
+        self.0.push((name, Box::new(make)));
+    }
+}
+
+fn tensor(shape: &[usize], dtype: DType) -> Tensor {
+    Tensor::from_vec(numbers(shape.iter().product()), shape, &Device::Cpu)
+        .and_then(|t| t.to_dtype(dtype))
+        .expect("a tensor of that shape")
+}
+
+/// All cases.
+pub fn cases() -> Vec<Case> {
+    let mut table = Table(vec![]);
+    matmul(&mut table);
+    elementwise(&mut table);
+    strided(&mut table);
+    reduce(&mut table);
+    nn(&mut table);
+    movement(&mut table);
+    table.0
+}
+
+fn matmul(table: &mut Table) {
+    for dtype in F {
+        for (what, m, k, n) in [
+            ("square", 64, 64, 64),
+            ("square", 256, 256, 256),
+            ("square", 768, 768, 768),
+            ("tall", 4096, 256, 64),
+            ("wide", 64, 256, 4096),
+            ("deep", 64, 4096, 64),
+            ("rows", 8, 2048, 2048),
+            ("rows", 2, 2048, 2048),
+            ("mat-vec", 1, 2048, 2048),
+        ] {
+            let name = format!("matmul/{what} {m}x{k}x{n}");
+            table.add(name, dtype, [&[m, k], &[k, n]], |[a, b]| a.matmul(b));
+        }
+        for (what, m, k, n) in [
+            ("linear", 256, 512, 512),
+            ("linear", 4, 2048, 2048),
+            ("linear mat-vec", 1, 2048, 2048),
+            ("linear mat-vec", 1, 2048, 8192),
+        ] {
+            let name = format!("matmul/{what} {m}x{k}x{n}");
+            table.prepared(
+                name,
+                dtype,
+                [&[m, k], &[n, k]],
+                |[a, b]| Ok((a, b.t()?)),
+                |(a, b)| a.matmul(b),
+            );
+        }
+        table.add(
+            "matmul/column 2048x2048x1",
+            dtype,
+            [&[2048, 2048], &[2048, 1]],
+            |[a, b]| a.matmul(b),
+        );
+        table.add(
+            "matmul/batch 64 of 32x32x32",
+            dtype,
+            [&[64, 32, 32], &[64, 32, 32]],
+            |[a, b]| a.matmul(b),
+        );
+        table.add(
+            "matmul/batch 16 of 128x64x128",
+            dtype,
+            [&[16, 128, 64], &[16, 64, 128]],
+            |[a, b]| a.matmul(b),
+        );
+        table.prepared(
+            "matmul/scores 32 of 1x64x512",
+            dtype,
+            [&[32, 1, 64], &[32, 512, 64]],
+            |[q, k]| Ok((q, k.t()?)),
+            |(q, k)| q.matmul(k),
+        );
+        table.add(
+            "matmul/values 32 of 1x512x64",
+            dtype,
+            [&[32, 1, 512], &[32, 512, 64]],
+            |[p, v]| p.matmul(v),
+        );
+    }
+}
+
+fn elementwise(table: &mut Table) {
+    type Unary = fn(&Tensor) -> Result<Tensor>;
+    let unary: [(&str, Unary); 16] = [
+        ("neg", Tensor::neg),
+        ("abs", Tensor::abs),
+        ("sqr", Tensor::sqr),
+        ("sqrt", Tensor::sqrt),
+        ("recip", Tensor::recip),
+        ("relu", Tensor::relu),
+        ("floor", Tensor::floor),
+        ("exp", Tensor::exp),
+        ("log", Tensor::log),
+        ("sin", Tensor::sin),
+        ("tanh", Tensor::tanh),
+        ("erf", Tensor::erf),
+        ("gelu", Tensor::gelu),
+        ("gelu_erf", Tensor::gelu_erf),
+        ("silu", Tensor::silu),
+        ("round", Tensor::round),
+    ];
+    type Binary = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    let binary: [(&str, Binary); 4] = [
+        ("add", Tensor::add),
+        ("mul", Tensor::mul),
+        ("div", Tensor::div),
+        ("maximum", |a, b| a.maximum(b)),
+    ];
+    for dtype in F {
+        for (op, f) in unary {
+            table.add(
+                format!("elementwise/{op} 1M"),
+                dtype,
+                [&[1 << 20]],
+                move |[x]| f(x),
+            );
+        }
+        for (op, f) in binary {
+            table.add(
+                format!("elementwise/{op} 1M"),
+                dtype,
+                [&[1 << 20], &[1 << 20]],
+                move |[x, y]| f(x, y),
+            );
+        }
+        table.add("elementwise/affine 1M", dtype, [&[1 << 20]], |[x]| {
+            x.affine(2., 1.)
+        });
+        table.add(
+            "elementwise/lt 1M",
+            dtype,
+            [&[1 << 20], &[1 << 20]],
+            |[x, y]| x.lt(y),
+        );
+        table.prepared(
+            "elementwise/where 1M",
+            dtype,
+            [&[1 << 20], &[1 << 20]],
+            |[x, y]| Ok((x.ge(&y)?, x, y)),
+            |(c, x, y)| c.where_cond(x, y),
+        );
+        for to in [
+            DType::F32,
+            DType::F16,
+            DType::BF16,
+            DType::F64,
+            DType::U8,
+            DType::I64,
+        ] {
+            if to != dtype {
+                let name = format!("elementwise/to {} 1M from", to.as_str());
+                table.add(name, dtype, [&[1 << 20]], move |[x]| x.to_dtype(to));
+            }
+        }
+    }
+    table.add("elementwise/powf 1M", DType::F32, [&[1 << 20]], |[x]| {
+        x.powf(2.5)
+    });
+    table.add("elementwise/elu 1M", DType::F32, [&[1 << 20]], |[x]| {
+        x.elu(1.)
+    });
+    table.add(
+        "elementwise/add 1M",
+        DType::F64,
+        [&[1 << 20], &[1 << 20]],
+        |[x, y]| x.add(y),
+    );
+    table.add("elementwise/exp 1M", DType::F64, [&[1 << 20]], |[x]| {
+        x.exp()
+    });
+    table.add(
+        "elementwise/add 1M",
+        DType::I64,
+        [&[1 << 20], &[1 << 20]],
+        |[x, y]| x.add(y),
+    );
+    table.add(
+        "elementwise/add 1M",
+        DType::U8,
+        [&[1 << 20], &[1 << 20]],
+        |[x, y]| x.add(y),
+    );
+    for len in [16, 1024, 16384, 65536] {
+        for dtype in [DType::F32, DType::BF16] {
+            table.add(
+                format!("elementwise/add {len}"),
+                dtype,
+                [&[len], &[len]],
+                |[x, y]| x.add(y),
+            );
+            table.add(format!("elementwise/exp {len}"), dtype, [&[len]], |[x]| {
+                x.exp()
+            });
+        }
+    }
+}
+
+fn strided(table: &mut Table) {
+    for dtype in F {
+        table.prepared(
+            "strided/transposed + contiguous 1024x1024",
+            dtype,
+            [&[1024, 1024], &[1024, 1024]],
+            |[x, y]| Ok((x.t()?, y)),
+            |(x, y)| x.add(y),
+        );
+        table.prepared(
+            "strided/contiguous * transposed 512x2048",
+            dtype,
+            [&[512, 2048], &[2048, 512]],
+            |[x, y]| Ok((x, y.t()?)),
+            |(x, y)| x.mul(y),
+        );
+        table.prepared(
+            "strided/neg of transposed 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            |[x]| x.t(),
+            |x| x.neg(),
+        );
+        table.prepared(
+            "strided/exp of permuted 8x128x16x64",
+            dtype,
+            [&[8, 128, 16, 64]],
+            |[x]| x.permute((0, 2, 1, 3)),
+            |x| x.exp(),
+        );
+        table.prepared(
+            "strided/add of narrowed 1024x1000",
+            dtype,
+            [&[1024, 1024], &[1024, 1024]],
+            |[x, y]| Ok((x.narrow(1, 3, 1000)?, y.narrow(1, 5, 1000)?)),
+            |(x, y)| x.add(y),
+        );
+        table.add(
+            "strided/broadcast_add row 1024x1024",
+            dtype,
+            [&[1024, 1024], &[1024]],
+            |[x, y]| x.broadcast_add(y),
+        );
+        table.add(
+            "strided/broadcast_mul column 1024x1024",
+            dtype,
+            [&[1024, 1024], &[1024, 1]],
+            |[x, y]| x.broadcast_mul(y),
+        );
+        table.add(
+            "strided/broadcast_sub column on the left",
+            dtype,
+            [&[1024, 1], &[1024, 1024]],
+            |[x, y]| x.broadcast_sub(y),
+        );
+        table.add(
+            "strided/broadcast_add channels 8x64x32x32",
+            dtype,
+            [&[8, 64, 32, 32], &[1, 64, 1, 1]],
+            |[x, y]| x.broadcast_add(y),
+        );
+        table.add(
+            "strided/broadcast_mul last of 4 262144x4",
+            dtype,
+            [&[262144, 4], &[4]],
+            |[x, y]| x.broadcast_mul(y),
+        );
+        table.prepared(
+            "strided/contiguous of transposed 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            |[x]| x.t(),
+            |x| x.contiguous(),
+        );
+        table.prepared(
+            "strided/contiguous of heads 8x128x16x64",
+            dtype,
+            [&[8, 128, 16, 64]],
+            |[x]| x.transpose(1, 2),
+            |x| x.contiguous(),
+        );
+        table.prepared(
+            "strided/where transposed 1024x1024",
+            dtype,
+            [&[1024, 1024], &[1024, 1024]],
+            |[x, y]| Ok((x.ge(&y)?.t()?, x, y)),
+            |(c, x, y)| c.where_cond(x, y),
+        );
+        table.prepared(
+            "strided/lt transposed 1024x1024",
+            dtype,
+            [&[1024, 1024], &[1024, 1024]],
+            |[x, y]| Ok((x.t()?, y)),
+            |(x, y)| x.lt(y),
+        );
+    }
+}
+
+fn reduce(table: &mut Table) {
+    for dtype in F {
+        for (what, dim) in [("first", 0), ("middle", 1), ("last", 2)] {
+            let shape: &[usize] = &[64, 128, 128];
+            table.add(
+                format!("reduce/sum {what} 64x128x128"),
+                dtype,
+                [shape],
+                move |[x]| x.sum(dim),
+            );
+            table.add(
+                format!("reduce/max {what} 64x128x128"),
+                dtype,
+                [shape],
+                move |[x]| x.max(dim),
+            );
+            table.add(
+                format!("reduce/argmax {what} 64x128x128"),
+                dtype,
+                [shape],
+                move |[x]| x.argmax(dim),
+            );
+        }
+        table.add(
+            "reduce/sum first 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            |[x]| x.sum(0),
+        );
+        table.add("reduce/sum last 1024x1024", dtype, [&[1024, 1024]], |[x]| {
+            x.sum(1)
+        });
+        table.add("reduce/sum all 1M", dtype, [&[1 << 20]], |[x]| x.sum_all());
+        table.add(
+            "reduce/sum all of 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            |[x]| x.sum_all(),
+        );
+        table.add("reduce/argmax all 128k", dtype, [&[1 << 17]], |[x]| {
+            x.argmax(0)
+        });
+        table.add(
+            "reduce/mean last 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            |[x]| x.mean(1),
+        );
+        table.add("reduce/sum last 32x32", dtype, [&[32, 32]], |[x]| x.sum(1));
+    }
+}
+
+fn nn(table: &mut Table) {
+    for dtype in F {
+        for (rows, len) in [(1024, 1024), (16384, 64), (8, 50000), (4, 64)] {
+            table.add(
+                format!("nn/softmax_last_dim {rows}x{len}"),
+                dtype,
+                [&[rows, len]],
+                |[x]| candle_nn::ops::softmax_last_dim(x),
+            );
+        }
+        table.add(
+            "nn/softmax over the last 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            |[x]| candle_nn::ops::softmax(x, D::Minus1),
+        );
+        table.add(
+            "nn/rms_norm 512x2048",
+            dtype,
+            [&[512, 2048], &[2048]],
+            |[x, w]| candle_nn::ops::rms_norm(x, w, 1e-5),
+        );
+        table.add(
+            "nn/layer_norm 512x2048",
+            dtype,
+            [&[512, 2048], &[2048], &[2048]],
+            |[x, w, b]| candle_nn::ops::layer_norm(x, w, b, 1e-5),
+        );
+        table.add("nn/sigmoid 1M", dtype, [&[1 << 20]], |[x]| {
+            candle_nn::ops::sigmoid(x)
+        });
+        table.add(
+            "nn/rope 1x32x128x64",
+            dtype,
+            [&[1, 32, 128, 64], &[128, 32], &[128, 32]],
+            |[x, c, s]| candle_nn::rotary_emb::rope(x, c, s),
+        );
+    }
+}
+
+fn movement(table: &mut Table) {
+    let ids = |count: usize, below: usize| {
+        let ids = (0..count).map(|i| (i * 7919 % below) as u32);
+        Tensor::from_iter(ids, &Device::Cpu)
+    };
+    for dtype in F {
+        table.prepared(
+            "index/index_select rows 512 of 32000x1024",
+            dtype,
+            [&[32000, 1024]],
+            move |[x]| Ok((ids(512, 32000)?, x)),
+            |(ids, x)| x.index_select(ids, 0),
+        );
+        table.prepared(
+            "index/index_select one row of 32000x1024",
+            dtype,
+            [&[32000, 1024]],
+            move |[x]| Ok((ids(1, 32000)?, x)),
+            |(ids, x)| x.index_select(ids, 0),
+        );
+        table.prepared(
+            "index/index_select columns 512 of 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            move |[x]| Ok((ids(512, 1024)?, x)),
+            |(ids, x)| x.index_select(ids, 1),
+        );
+        table.prepared(
+            "index/index_select middle 64 of 32x128x256",
+            dtype,
+            [&[32, 128, 256]],
+            move |[x]| Ok((ids(64, 128)?, x)),
+            |(ids, x)| x.index_select(ids, 1),
+        );
+        table.prepared(
+            "index/gather last 1024x256 of 1024x1024",
+            dtype,
+            [&[1024, 1024]],
+            move |[x]| Ok((ids(1 << 18, 1024)?.reshape((1024, 256))?, x)),
+            |(ids, x)| x.gather(ids, 1),
+        );
+        table.prepared(
+            "index/index_add rows 512 into 2048x1024",
+            dtype,
+            [&[2048, 1024], &[512, 1024]],
+            move |[x, y]| Ok((ids(512, 2048)?, x, y)),
+            |(ids, x, y)| x.index_add(ids, y, 0),
+        );
+        table.add(
+            "cat/first 2 of 512x1024",
+            dtype,
+            [&[512, 1024], &[512, 1024]],
+            |[x, y]| Tensor::cat(&[x, y], 0),
+        );
+        table.add(
+            "cat/last 2 of 1024x512",
+            dtype,
+            [&[1024, 512], &[1024, 512]],
+            |[x, y]| Tensor::cat(&[x, y], 1),
+        );
+        table.add(
+            "cat/cache 1x32x511x64 + 1",
+            dtype,
+            [&[1, 32, 511, 64], &[1, 32, 1, 64]],
+            |[x, y]| Tensor::cat(&[x, y], 2),
+        );
+        table.prepared(
+            "cat/last 2 transposed 512x1024",
+            dtype,
+            [&[512, 1024], &[512, 1024]],
+            |[x, y]| Ok((x.t()?, y.t()?)),
+            |(x, y)| Tensor::cat(&[x, y], 1),
+        );
+        table.add("cat/last 4 of 65536x4", dtype, [&[65536, 4]], |[x]| {
+            Tensor::cat(&[x, x, x, x], 1)
+        });
+        table.add("cat/stack 8 of 128x128", dtype, [&[128, 128]], |[x]| {
+            Tensor::stack(&[x, x, x, x, x, x, x, x], 0)
+        });
+    }
+}
