@@ -6,5 +6,7 @@ mod elementwise;
 mod indexing;
 mod matmul;
 mod movement;
+mod npy;
+mod pickle;
 mod random;
 mod reduce;
