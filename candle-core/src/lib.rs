@@ -40,6 +40,7 @@ pub mod npy;
 pub mod op;
 pub mod pickle;
 mod resample;
+pub mod quantized;
 pub mod safetensors;
 pub mod scalar;
 pub mod shape;

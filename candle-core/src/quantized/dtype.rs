@@ -1,0 +1,132 @@
+//! The formats that GGML and GGUF files store weights in.
+
+use std::borrow::Cow;
+
+use super::blocks::{from_bytes, zeros};
+use super::k_quants::*;
+use super::QuantizedType;
+use crate::{Error, Result};
+
+/// A storage format of GGML: blocks of a fixed number of elements, each block a fixed number of bytes.
+///
+/// The layouts are those of GGML (`ggml-common.h`); the numbers in a file are those of its `ggml_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GgmlDType {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats.
+    F16,
+    /// 16-bit floats with the exponent of an f32.
+    BF16,
+    /// 32 elements of 4 bits and a scale.
+    Q4_0,
+    /// 32 elements of 4 bits, a scale and a minimum.
+    Q4_1,
+    /// 32 elements of 5 bits and a scale.
+    Q5_0,
+    /// 32 elements of 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 32 elements of 8 bits and a scale.
+    Q8_0,
+    /// As `Q8_0`, with the sum of the elements.
+    Q8_1,
+    /// 256 elements of 2 bits, with scales and minima of 4 bits for every 16.
+    Q2K,
+    /// 256 elements of 3 bits, with scales of 6 bits for every 16.
+    Q3K,
+    /// 256 elements of 4 bits, with scales and minima of 6 bits for every 32.
+    Q4K,
+    /// 256 elements of 5 bits, with scales and minima of 6 bits for every 32.
+    Q5K,
+    /// 256 elements of 6 bits, with scales of 8 bits for every 16.
+    Q6K,
+    /// 256 elements of 8 bits, with a scale in 32 bits and sums of every 16: what k-quants are multiplied with.
+    Q8K,
+}
+
+/// Calls `$f::<T>($args)` with the block type of a format.
+macro_rules! on_block_type {
+    ($dtype:expr, $f:ident($($arg:expr),*)) => {
+        match $dtype {
+            GgmlDType::F32 => $f::<f32>($($arg),*),
+            GgmlDType::F16 => $f::<half::f16>($($arg),*),
+            GgmlDType::BF16 => $f::<half::bf16>($($arg),*),
+            GgmlDType::Q4_0 => $f::<BlockQ4_0>($($arg),*),
+            GgmlDType::Q4_1 => $f::<BlockQ4_1>($($arg),*),
+            GgmlDType::Q5_0 => $f::<BlockQ5_0>($($arg),*),
+            GgmlDType::Q5_1 => $f::<BlockQ5_1>($($arg),*),
+            GgmlDType::Q8_0 => $f::<BlockQ8_0>($($arg),*),
+            GgmlDType::Q8_1 => $f::<BlockQ8_1>($($arg),*),
+            GgmlDType::Q2K => $f::<BlockQ2K>($($arg),*),
+            GgmlDType::Q3K => $f::<BlockQ3K>($($arg),*),
+            GgmlDType::Q4K => $f::<BlockQ4K>($($arg),*),
+            GgmlDType::Q5K => $f::<BlockQ5K>($($arg),*),
+            GgmlDType::Q6K => $f::<BlockQ6K>($($arg),*),
+            GgmlDType::Q8K => $f::<BlockQ8K>($($arg),*),
+        }
+    };
+}
+
+impl GgmlDType {
+    /// Every format with its number in a file.
+    const NUMBERS: [(Self, u32); 15] = [
+        (Self::F32, 0),
+        (Self::F16, 1),
+        (Self::Q4_0, 2),
+        (Self::Q4_1, 3),
+        (Self::Q5_0, 6),
+        (Self::Q5_1, 7),
+        (Self::Q8_0, 8),
+        (Self::Q8_1, 9),
+        (Self::Q2K, 10),
+        (Self::Q3K, 11),
+        (Self::Q4K, 12),
+        (Self::Q5K, 13),
+        (Self::Q6K, 14),
+        (Self::Q8K, 15),
+        (Self::BF16, 30),
+    ];
+
+    /// The format with this number in a file.
+    pub(crate) fn from_u32(number: u32) -> Result<Self> {
+        let found = Self::NUMBERS.iter().find(|(_, n)| *n == number);
+        found.map(|(dtype, _)| *dtype).ok_or_else(|| {
+            Error::Msg(format!(
+                "GGML dtype {number} is not supported, known are {}",
+                Self::NUMBERS.map(|(dtype, n)| format!("{n} ({dtype:?})")).join(", ")
+            ))
+            .bt()
+        })
+    }
+
+    /// The number of this format in a file.
+    pub(crate) fn to_u32(self) -> u32 {
+        let found = Self::NUMBERS.iter().find(|(dtype, _)| *dtype == self);
+        found.map_or(u32::MAX, |(_, number)| *number)
+    }
+
+    /// Bytes of a block.
+    pub fn type_size(&self) -> usize {
+        on_block_type!(self, size_of())
+    }
+
+    /// Elements of a block.
+    pub fn block_size(&self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::BF16 => 1,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Q8_1 => QK8_0,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Q8K => QK_K,
+        }
+    }
+
+    /// Blocks on the CPU for `elem_count` elements, all zero. An unfinished block at the end is left out.
+    pub fn cpu_zeros(&self, elem_count: usize) -> Box<dyn QuantizedType> {
+        on_block_type!(self, zeros(elem_count / self.block_size()))
+    }
+
+    /// Blocks on the CPU from their bytes. Owned bytes are kept as they are where their alignment allows it, others are
+    /// copied. Bytes after the last whole block are left out.
+    pub fn from_data(&self, data: Cow<'_, [u8]>) -> Box<dyn QuantizedType> {
+        on_block_type!(self, from_bytes(data))
+    }
+}
