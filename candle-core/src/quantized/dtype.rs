@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::blocks::{from_bytes, zeros};
+use super::blocks::{from_bytes, from_shared, zeros};
 use super::k_quants::*;
 use super::QuantizedType;
 use crate::{Error, Result};
@@ -42,6 +42,25 @@ pub enum GgmlDType {
     Q6K,
     /// 256 elements of 8 bits, with a scale in 32 bits and sums of every 16: what k-quants are multiplied with.
     Q8K,
+}
+
+/// Blocks may be made of any bytes. The sizes are those of GGML.
+macro_rules! plain_blocks {
+    ($($block:ident $bytes:literal),+ $(,)?) => {
+        $(
+            impl Copy for $block {}
+            // SAFETY: integers, f16 and f32 in C's order: zeros are a value.
+            unsafe impl bytemuck::Zeroable for $block {}
+            // SAFETY: as above; any bits are a value, and the size leaves no room for padding.
+            unsafe impl bytemuck::Pod for $block {}
+            const _: () = assert!(size_of::<$block>() == $bytes);
+        )+
+    };
+}
+
+plain_blocks! {
+    BlockQ4_0 18, BlockQ4_1 20, BlockQ5_0 22, BlockQ5_1 24, BlockQ8_0 34, BlockQ8_1 36,
+    BlockQ2K 84, BlockQ3K 110, BlockQ4K 144, BlockQ5K 176, BlockQ6K 210, BlockQ8K 292,
 }
 
 /// Calls `$f::<T>($args)` with the block type of a format.
@@ -93,7 +112,9 @@ impl GgmlDType {
         found.map(|(dtype, _)| *dtype).ok_or_else(|| {
             Error::Msg(format!(
                 "GGML dtype {number} is not supported, known are {}",
-                Self::NUMBERS.map(|(dtype, n)| format!("{n} ({dtype:?})")).join(", ")
+                Self::NUMBERS
+                    .map(|(dtype, n)| format!("{n} ({dtype:?})"))
+                    .join(", ")
             ))
             .bt()
         })
@@ -122,6 +143,11 @@ impl GgmlDType {
     /// Blocks on the CPU for `elem_count` elements, all zero. An unfinished block at the end is left out.
     pub fn cpu_zeros(&self, elem_count: usize) -> Box<dyn QuantizedType> {
         on_block_type!(self, zeros(elem_count / self.block_size()))
+    }
+
+    /// Blocks on the CPU over bytes that something else keeps alive.
+    pub(super) fn from_shared(self, bytes: super::blocks::Bytes) -> Box<dyn QuantizedType> {
+        on_block_type!(self, from_shared(bytes))
     }
 
     /// Blocks on the CPU from their bytes. Owned bytes are kept as they are where their alignment allows it, others are

@@ -1,12 +1,36 @@
 //! Weights in the block formats of GGML, and the files that hold them.
 //!
-//! A quantised tensor keeps its elements in blocks of 32 or 256 that share scales ([`GgmlDType`]). Products with it bring the
-//! other side to 8 bits and multiply integers.
+//! A [`QTensor`] keeps its elements in blocks of 32 or 256 that share scales ([`GgmlDType`]). A product with it, most often
+//! through [`QMatMul`], brings the other side to 8 bits and multiplies integers.
+//!
+//! # Where things are
+//! - [`QTensor`], [`QMatMul`]: what models use.
+//! - [`gguf_file`], [`ggml_file`], [`imatrix_file`]: files; `tokenizer`: the tokenizer in a GGUF file.
+//! - [`k_quants`]: the block formats; [`GgmlType`] is what one has to offer.
+//! - [`QStorage`], [`QuantizedType`]: blocks on a device, whatever their format.
 
+mod absent;
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+pub mod avx;
 mod blocks;
 mod dtype;
+mod experts;
+pub mod ggml_file;
+pub mod gguf_file;
+pub mod imatrix_file;
 pub mod k_quants;
+mod matmul;
+mod qmatmul;
+mod qtensor;
+mod reader;
+mod storage;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod tokenizer;
 mod traits;
+pub mod utils;
 
 pub use dtype::GgmlDType;
+pub use qmatmul::QMatMul;
+pub use qtensor::QTensor;
+pub use storage::QStorage;
 pub use traits::{GgmlType, QuantizedType};

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::GgmlDType;
-use crate::{CpuStorage, Result};
+use crate::{CpuStorage, Error, Result};
 
 /// A block of quantised elements, as GGML stores it.
 ///
@@ -116,20 +116,32 @@ pub trait QuantizedType: Send + Sync {
     ///
     /// # Errors
     /// When `k` is not a multiple of the block size, or a slice is too short.
-    fn matmul_t(
+    fn matmul_t(&self, mkn: (usize, usize, usize), lhs: &[f32], dst: &mut [f32]) -> Result<()>;
+
+    /// As [`matmul_t`](Self::matmul_t), from f16 to f16; sums are f32.
+    fn matmul_t_f16(&self, mkn: (usize, usize, usize), lhs: &[f16], dst: &mut [f16]) -> Result<()>;
+
+    /// As [`matmul_t`](Self::matmul_t) with the rows from `first_row` on: one matrix of several that lie one after
+    /// another, as the experts of a mixture do.
+    ///
+    /// # Errors
+    /// As `matmul_t`; and when the type has no form of this and `first_row` is not 0.
+    fn matmul_t_from(
         &self,
+        first_row: usize,
         mkn: (usize, usize, usize),
         lhs: &[f32],
         dst: &mut [f32],
-    ) -> Result<()>;
-
-    /// As [`matmul_t`](Self::matmul_t), from f16 to f16; sums are f32.
-    fn matmul_t_f16(
-        &self,
-        mkn: (usize, usize, usize),
-        lhs: &[f16],
-        dst: &mut [f16],
-    ) -> Result<()>;
+    ) -> Result<()> {
+        if first_row != 0 {
+            return Err(Error::Msg(format!(
+                "a matmul with rows from {first_row} on has no form for this holder of {:?} blocks",
+                self.dtype()
+            ))
+            .bt());
+        }
+        self.matmul_t(mkn, lhs, dst)
+    }
 
     /// The rows `ids` of the table `(rows, hidden)` held here, as f32: `(ids.len(), hidden)`.
     ///
@@ -205,7 +217,8 @@ macro_rules! half_blocks {
                 let (mut x_floats, mut y_floats) = ([0f32; PIECE], [0f32; PIECE]);
                 let mut sum = 0.;
                 for (xs, ys) in xs[..n].chunks(PIECE).zip(ys[..n].chunks(PIECE)) {
-                    let (x_floats, y_floats) = (&mut x_floats[..xs.len()], &mut y_floats[..xs.len()]);
+                    let (x_floats, y_floats) =
+                        (&mut x_floats[..xs.len()], &mut y_floats[..xs.len()]);
                     Self::to_float(xs, x_floats);
                     Self::to_float(ys, y_floats);
                     sum += dot(x_floats, y_floats);

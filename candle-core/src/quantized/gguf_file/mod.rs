@@ -1,0 +1,219 @@
+//! GGUF files: metadata and named tensors, most often quantised.
+//!
+//! After the [specification](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): the bytes `GGUF`, a version, the
+//! numbers of tensors and of metadata entries; the entries; a name, a shape, a format and an offset for each tensor; then,
+//! aligned to `general.alignment` bytes, the tensors' blocks. All little endian. Versions 1 (with counts of 32 bits), 2 and 3
+//! are read, version 3 is written.
+//!
+//! ```
+//! use candle_core::quantized::gguf_file::{self, Content, Value};
+//! use candle_core::quantized::{GgmlDType, QTensor};
+//! use candle_core::{DType, Device, Tensor};
+//! # fn main() -> candle_core::Result<()> {
+//! let weight = Tensor::ones((2, 32), DType::F32, &Device::Cpu)?;
+//! let weight = QTensor::quantize(&weight, GgmlDType::Q8_0)?;
+//! let mut file = std::io::Cursor::new(vec![]);
+//! let name = Value::String("tiny".into());
+//! gguf_file::write(&mut file, &[("general.name", &name)], &[("weight", &weight)])?;
+//!
+//! file.set_position(0);
+//! let content = Content::read(&mut file)?;
+//! assert_eq!(content.metadata["general.name"].to_string()?, "tiny");
+//! let weight = content.tensor(&mut file, "weight", &Device::Cpu)?;
+//! assert_eq!(weight.shape().dims(), &[2, 32]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A file that is mapped into memory needs no copy: see [`MmapedContent`].
+
+mod read;
+mod value;
+mod write;
+
+use std::collections::HashMap;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::{Deref, Range};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::blocks::Bytes;
+use super::reader::tensor_bytes;
+use super::{GgmlDType, QStorage, QTensor};
+use crate::{Context, Device, Error, Result, Shape};
+
+pub use value::{Value, ValueType};
+pub use write::write;
+
+/// Multiple of bytes at which tensors begin, unless `general.alignment` says another.
+pub const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// The metadata entry that says what tensors are aligned to.
+const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// What a file begins with: "GGUF" and a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionedMagic {
+    /// Counts and lengths of 32 bits.
+    GgufV1,
+    /// Counts and lengths of 64 bits.
+    GgufV2,
+    /// As version 2; the file may be big endian (such files are refused).
+    GgufV3,
+}
+
+/// Where a file has a tensor, and what it is.
+#[derive(Debug)]
+pub struct TensorInfo {
+    /// The format of its blocks.
+    pub ggml_dtype: GgmlDType,
+    /// Its shape, the slowest dimension first (a file has the fastest first).
+    pub shape: Shape,
+    /// Bytes from the start of the tensors' part of the file.
+    pub offset: u64,
+}
+
+/// Everything in a file but the tensors' blocks.
+#[derive(Debug)]
+pub struct Content {
+    /// The version.
+    pub magic: VersionedMagic,
+    /// Values by key.
+    pub metadata: HashMap<String, Value>,
+    /// Tensors by name.
+    pub tensor_infos: HashMap<String, TensorInfo>,
+    /// Where the tensors' part begins, in bytes from the start of the stream.
+    pub tensor_data_offset: u64,
+}
+
+impl TensorInfo {
+    /// The bytes of the blocks in a stream of `len` bytes.
+    fn range(&self, tensor_data_offset: u64, len: u64) -> Result<Range<u64>> {
+        let (_, bytes) = tensor_bytes(self.shape.dims(), self.ggml_dtype)?;
+        let start = tensor_data_offset.checked_add(self.offset);
+        let end = start.and_then(|start| start.checked_add(bytes as u64));
+        match (start, end) {
+            (Some(start), Some(end)) if end <= len => Ok(start..end),
+            _ => Err(Error::Msg(format!(
+                "{bytes} bytes of {:?} at offset {} after {tensor_data_offset}, the file has {len} bytes",
+                self.ggml_dtype, self.offset
+            ))
+            .bt()),
+        }
+    }
+
+    /// Reads the tensor's blocks. `tensor_data_offset` is [`Content::tensor_data_offset`].
+    ///
+    /// # Errors
+    /// When the file ends before the blocks do, the shape is no whole number of blocks, or `device` has no quantised
+    /// tensors.
+    pub fn read<R: Seek + Read>(
+        &self,
+        reader: &mut R,
+        tensor_data_offset: u64,
+        device: &Device,
+    ) -> Result<QTensor> {
+        let len = reader.seek(SeekFrom::End(0))?;
+        let range = self.range(tensor_data_offset, len)?;
+        reader.seek(SeekFrom::Start(range.start))?;
+        let mut blocks = vec![0u8; usize::try_from(range.end - range.start)?];
+        reader.read_exact(&mut blocks)?;
+        let storage = QStorage::from_data(blocks.into(), device, self.ggml_dtype)?;
+        QTensor::new(storage, self.shape.clone())
+    }
+}
+
+impl Content {
+    fn info(&self, name: &str) -> Result<&TensorInfo> {
+        self.tensor_infos.get(name).ok_or_else(|| {
+            Error::CannotFindTensor {
+                path: name.to_string(),
+            }
+            .bt()
+        })
+    }
+
+    /// Reads a tensor's blocks from the stream that the content was read from.
+    ///
+    /// # Errors
+    /// `CannotFindTensor`, or what [`TensorInfo::read`] gives, with the tensor's name.
+    pub fn tensor<R: Seek + Read>(
+        &self,
+        reader: &mut R,
+        name: &str,
+        device: &Device,
+    ) -> Result<QTensor> {
+        self.info(name)?
+            .read(reader, self.tensor_data_offset, device)
+            .with_context(|| format!("tensor {name:?}"))
+    }
+}
+
+/// A GGUF file mapped into memory: its tensors on the CPU use the file's pages as they are, without a copy, and tensors that are
+/// never used are never read. (Upstream has no counterpart.)
+///
+/// Dereferences to its [`Content`].
+pub struct MmapedContent {
+    content: Content,
+    map: Arc<memmap2::Mmap>,
+}
+
+impl MmapedContent {
+    /// Maps a file and reads its metadata.
+    ///
+    /// # Safety
+    /// Nobody may change or shorten the file while this value or a tensor of it exists; see [`memmap2::MmapOptions`].
+    ///
+    /// # Errors
+    /// When the file cannot be mapped, or as [`Content::read`], with the path.
+    pub unsafe fn new<P: AsRef<Path>>(path: P) -> Result<Self> {
+        let path = path.as_ref();
+        let open = || {
+            let file = std::fs::File::open(path)?;
+            // SAFETY: the caller's promise.
+            let map = unsafe { memmap2::MmapOptions::new().map(&file)? };
+            let content = Content::read(&mut std::io::Cursor::new(&map[..]))?;
+            Ok(Self {
+                content,
+                map: Arc::new(map),
+            })
+        };
+        open().map_err(|err: Error| err.with_path(path))
+    }
+
+    /// A tensor. On the CPU its blocks stay where they are, unless the file has them at an odd address.
+    ///
+    /// # Errors
+    /// As [`Content::tensor`].
+    pub fn tensor(&self, name: &str, device: &Device) -> Result<QTensor> {
+        let read = || {
+            let info = self.content.info(name)?;
+            let range = info.range(self.content.tensor_data_offset, self.map.len() as u64)?;
+            let range = range.start as usize..range.end as usize;
+            let storage = match device {
+                Device::Cpu => {
+                    let bytes =
+                        Bytes::new(self.map.clone(), range).context("a range of the file")?;
+                    QStorage::Cpu(info.ggml_dtype.from_shared(bytes))
+                }
+                _ => QStorage::from_data(self.map[range].into(), device, info.ggml_dtype)?,
+            };
+            QTensor::new(storage, info.shape.clone())
+        };
+        read().with_context(|| format!("tensor {name:?}"))
+    }
+}
+
+impl Deref for MmapedContent {
+    type Target = Content;
+
+    fn deref(&self) -> &Content {
+        &self.content
+    }
+}
+
+impl std::fmt::Debug for MmapedContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.content.fmt(f)
+    }
+}

@@ -1,0 +1,256 @@
+//! The product of a dense matrix with rows of blocks.
+//!
+//! The dense side is brought once to the format that the blocks are multiplied with (8 bits for all quantised ones); then
+//! every task takes some rows of blocks and runs all rows of the dense side through them. A prompt's many rows go in
+//! groups that stay in the cache together with the blocks they meet.
+
+use std::marker::PhantomData;
+
+use half::f16;
+use rayon::prelude::*;
+
+use super::GgmlType;
+use crate::{Error, Result};
+
+/// Products of elements below which a second thread costs more than it brings: some 20 microseconds of work.
+const SERIAL_PRODUCTS: usize = 1 << 18;
+
+/// Bytes of blocks and of the dense side that a task works on at a time: together they stay in a core's own cache.
+const PANEL_BYTES: usize = 1 << 17;
+
+/// Rows of the dense side that a tile has at the most.
+const TILE_M: usize = 32;
+
+/// Rows of blocks that a tile has at the most.
+const TILE_N: usize = 64;
+
+/// `dst = lhs * rhs_t^T` in f32: `lhs` is `(m, k)`, the blocks `rhs_t` hold `(n, k)`, `dst` is `(m, n)`, all row-major.
+///
+/// For quantised blocks each row of `lhs` is brought to 8 bits first, so results carry that rounding (as upstream's do).
+///
+/// # Errors
+/// When `lhs` does not have `m * k` elements, `k` is no multiple of the block size, or `rhs_t` or `dst` is too short.
+///
+/// ```
+/// use candle_core::quantized::k_quants::{matmul, BlockQ8_0, GgmlType};
+/// # fn main() -> candle_core::Result<()> {
+/// let mut weight = vec![BlockQ8_0::zeros(); 2];
+/// let rows = [[1f32; 32], [2f32; 32]].concat();
+/// BlockQ8_0::from_float(&rows, &mut weight);
+/// let mut dst = [0f32; 2];
+/// matmul((1, 32, 2), &[0.5; 32], &weight, &mut dst)?;
+/// assert!((dst[0] - 16.).abs() < 0.05 && (dst[1] - 32.).abs() < 0.1);
+/// # Ok(())
+/// # }
+/// ```
+pub fn matmul<T: GgmlType>(
+    (m, k, n): (usize, usize, usize),
+    lhs: &[f32],
+    rhs_t: &[T],
+    dst: &mut [f32],
+) -> Result<()> {
+    product((m, k, n), lhs, rhs_t, dst)
+}
+
+/// As [`matmul`], from f16 to f16; sums are f32.
+///
+/// # Errors
+/// As [`matmul`].
+pub fn matmul_f16<T: GgmlType>(
+    mkn: (usize, usize, usize),
+    lhs: &[f16],
+    rhs_t: &[T],
+    dst: &mut [f16],
+) -> Result<()> {
+    product(mkn, lhs, rhs_t, dst)
+}
+
+/// The product for a dense side of elements `E` (f32, f16, bf16).
+fn product<T: GgmlType, E: GgmlType>(
+    (m, k, n): (usize, usize, usize),
+    lhs: &[E],
+    rhs_t: &[T],
+    dst: &mut [E],
+) -> Result<()> {
+    let (rhs_blocks, lhs_blocks) = check::<T>((m, k, n), lhs.len(), rhs_t.len(), dst.len())?;
+    let dst = &mut dst[..m * n];
+    if m == 0 || n == 0 {
+        return Ok(());
+    }
+    if k == 0 {
+        E::from_float(&vec![0.; dst.len()], dst);
+        return Ok(());
+    }
+    let lhs = vec_dot_rows::<T::VecDotType, E>(lhs, k, lhs_blocks);
+    let rhs = &rhs_t[..n * rhs_blocks];
+
+    let threads = rayon::current_num_threads();
+    let serial = threads == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
+    let tile = Tile::choose::<T>(m, n, k, if serial { 1 } else { threads });
+    let dst = Dst::new(dst, n);
+    // One task has `tile.task_n` rows of blocks and `tile.task_m` dense rows.
+    let run = |task: usize| {
+        let (task_i, task_j) = (task / tile.tasks_n, task % tile.tasks_n);
+        let rows = task_i * tile.task_m..m.min((task_i + 1) * tile.task_m);
+        let columns = task_j * tile.task_n..n.min((task_j + 1) * tile.task_n);
+        let mut floats = [0f32; TILE_M * TILE_N];
+        let mut narrow: [E; TILE_N] = std::array::from_fn(|_| E::zeros());
+        for j in columns.clone().step_by(tile.n) {
+            let tile_n = tile.n.min(columns.end - j);
+            let xs = &rhs[j * rhs_blocks..(j + tile_n) * rhs_blocks];
+            for i in rows.clone().step_by(tile.m) {
+                let tile_m = tile.m.min(rows.end - i);
+                let ys = &lhs[i * lhs_blocks..(i + tile_m) * lhs_blocks];
+                let floats = &mut floats[..tile_m * tile_n];
+                T::vec_dot_tile(k, xs, ys, floats);
+                for (r, floats) in floats.chunks_exact(tile_n).enumerate() {
+                    let narrow = &mut narrow[..tile_n];
+                    E::from_float(floats, narrow);
+                    // SAFETY: tasks have rows and columns of their own, so nobody else touches these elements.
+                    unsafe { dst.write(i + r, j, narrow) };
+                }
+            }
+        }
+    };
+    let tasks = tile.tasks_m * tile.tasks_n;
+    if serial {
+        (0..tasks).for_each(run);
+    } else {
+        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+    }
+    Ok(())
+}
+
+/// Blocks of a row on both sides, if all sizes go together.
+fn check<T: GgmlType>(
+    (m, k, n): (usize, usize, usize),
+    lhs: usize,
+    rhs: usize,
+    dst: usize,
+) -> Result<(usize, usize)> {
+    let block = T::BLCK_SIZE.max(T::VecDotType::BLCK_SIZE);
+    let refuse = |what: String| {
+        Err(Error::Msg(format!(
+            "quantized matmul of ({m}, {k}) with ({n}, {k}) {:?} transposed: {what}",
+            T::DTYPE
+        ))
+        .bt())
+    };
+    if k % block != 0 {
+        return refuse(format!("{k} is no multiple of the block size {block}"));
+    }
+    if m.checked_mul(k) != Some(lhs) {
+        return refuse(format!("lhs has {lhs} elements"));
+    }
+    let (rhs_blocks, lhs_blocks) = (k / T::BLCK_SIZE, k / T::VecDotType::BLCK_SIZE);
+    if n.checked_mul(rhs_blocks).is_none_or(|needed| needed > rhs) {
+        return refuse(format!("rhs has {rhs} blocks of {}", T::BLCK_SIZE));
+    }
+    if m.checked_mul(n).is_none_or(|needed| needed > dst) {
+        return refuse(format!("dst has room for {dst} elements"));
+    }
+    Ok((rhs_blocks, lhs_blocks))
+}
+
+/// The rows of the dense side in the format that blocks are multiplied with.
+fn vec_dot_rows<V: GgmlType, E: GgmlType>(lhs: &[E], k: usize, row_blocks: usize) -> Vec<V> {
+    let rows = lhs.len() / k;
+    let mut blocks = vec![V::zeros(); rows * row_blocks];
+    let convert = |lhs: &[E], blocks: &mut [V]| {
+        let mut floats = vec![0f32; lhs.len()];
+        E::to_float(lhs, &mut floats);
+        if V::DIRECT_COPY {
+            V::direct_copy(&floats, blocks)
+        } else {
+            V::from_float(&floats, blocks)
+        }
+    };
+    if rows > 1 && lhs.len() >= SERIAL_PRODUCTS / 4 {
+        let rows = (SERIAL_PRODUCTS / 8).div_ceil(k);
+        let blocks = blocks.par_chunks_mut(rows * row_blocks);
+        let lhs = lhs.par_chunks(rows * k);
+        lhs.zip(blocks)
+            .for_each(|(lhs, blocks)| convert(lhs, blocks));
+    } else {
+        convert(lhs, &mut blocks);
+    }
+    blocks
+}
+
+/// How a product is cut: tasks for threads, tiles for caches.
+struct Tile {
+    /// Dense rows of a tile.
+    m: usize,
+    /// Rows of blocks of a tile.
+    n: usize,
+    task_m: usize,
+    task_n: usize,
+    tasks_m: usize,
+    tasks_n: usize,
+}
+
+impl Tile {
+    fn choose<T: GgmlType>(m: usize, n: usize, k: usize, threads: usize) -> Self {
+        let row_bytes = |size: usize, block: usize| (k / block * size).max(1);
+        let lhs_row = row_bytes(size_of::<T::VecDotType>(), T::VecDotType::BLCK_SIZE);
+        let rhs_row = row_bytes(size_of::<T>(), T::BLCK_SIZE);
+        // Multiples of 4 rows: kernels take that many at once.
+        let fours = |rows: usize| (rows / 4 * 4).max(4);
+        let tile_m = fours(PANEL_BYTES / lhs_row).min(TILE_M).min(m);
+        let tile_n = fours(PANEL_BYTES / rhs_row).min(TILE_N);
+        // Some tasks for each thread, so that one that is held up does not hold up all.
+        let wanted = if threads == 1 { 1 } else { 8 * threads };
+        let task_n = n.div_ceil(wanted).next_multiple_of(4).max(tile_n.min(16));
+        let tasks_n = n.div_ceil(task_n);
+        // Few rows of blocks: the dense rows are shared out as well.
+        let task_m = if tasks_n >= 2 * threads {
+            m
+        } else {
+            m.div_ceil(wanted.div_ceil(tasks_n))
+                .next_multiple_of(tile_m)
+        };
+        Self {
+            m: tile_m,
+            n: tile_n.min(task_n),
+            task_m,
+            task_n,
+            tasks_m: m.div_ceil(task_m),
+            tasks_n,
+        }
+    }
+}
+
+/// The destination, of which tasks write parts that do not overlap.
+struct Dst<'a, E> {
+    start: *mut E,
+    len: usize,
+    row: usize,
+    lifetime: PhantomData<&'a mut [E]>,
+}
+
+// SAFETY: whoever writes promises to be alone on these elements (see `write`).
+unsafe impl<E: Send> Sync for Dst<'_, E> {}
+
+impl<'a, E: Clone> Dst<'a, E> {
+    /// `dst` has rows of `row` elements.
+    fn new(dst: &'a mut [E], row: usize) -> Self {
+        Self {
+            start: dst.as_mut_ptr(),
+            len: dst.len(),
+            row,
+            lifetime: PhantomData,
+        }
+    }
+
+    /// Writes elements of row `i` from column `j` on.
+    ///
+    /// # Safety
+    /// No two threads write the same elements.
+    unsafe fn write(&self, i: usize, j: usize, elements: &[E]) {
+        let at = i * self.row + j;
+        assert!(at + elements.len() <= self.len, "a tile leaves dst");
+        // SAFETY: the range lies in the slice this was made of, which is borrowed mutably for `'a`.
+        let dst = unsafe { std::slice::from_raw_parts_mut(self.start.add(at), elements.len()) };
+        dst.clone_from_slice(elements);
+    }
+}

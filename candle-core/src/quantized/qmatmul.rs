@@ -1,0 +1,148 @@
+//! A linear layer's weight, quantised or not.
+
+use std::sync::Arc;
+
+use super::{experts, GgmlDType, QTensor};
+use crate::{CpuStorage, CustomOp1, DType, Layout, Module, Result, Shape, Tensor};
+
+/// A linear layer's weight `(n, k)`: as a [`Module`] it maps `(.., m, k)` to `(.., m, n)`.
+#[derive(Clone, Debug)]
+pub enum QMatMul {
+    /// A quantised weight; the product runs on its blocks.
+    QTensor(Arc<QTensor>),
+    /// A dense weight; the argument has its dtype.
+    Tensor(Tensor),
+    /// A dense weight in f16; arguments of other dtypes are brought to f16, the result to theirs.
+    TensorF16(Tensor),
+}
+
+/// Whether an environment variable is set, and not to `0` or nothing.
+fn is_on(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| !value.is_empty() && value != "0")
+}
+
+/// The weight as matmul wants it, repeated (as a view) for the batch dimensions of `xs`.
+fn transposed(weight: &Tensor, xs: &Tensor) -> Result<Tensor> {
+    let batch = xs.rank().saturating_sub(2);
+    weight.broadcast_left(&xs.dims()[..batch])?.t()
+}
+
+impl QMatMul {
+    /// The weight as it is multiplied: F32, F16 and BF16 become a dense f32 tensor, other formats stay as they are.
+    ///
+    /// The environment can ask for dense weights: `CANDLE_DEQUANTIZE_ALL=1` in f32, `CANDLE_DEQUANTIZE_ALL_F16=1` in f16.
+    ///
+    /// # Errors
+    /// When the device refuses the memory for a dense tensor.
+    pub fn from_arc(qtensor: Arc<QTensor>) -> Result<Self> {
+        let device = qtensor.device();
+        let dense = matches!(
+            qtensor.dtype(),
+            GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16
+        );
+        if dense || is_on("CANDLE_DEQUANTIZE_ALL") {
+            Ok(Self::Tensor(qtensor.dequantize(&device)?))
+        } else if is_on("CANDLE_DEQUANTIZE_ALL_F16") {
+            Ok(Self::TensorF16(qtensor.dequantize_f16(&device)?))
+        } else {
+            Ok(Self::QTensor(qtensor))
+        }
+    }
+
+    /// As [`from_arc`](Self::from_arc), for a tensor that nobody shares yet.
+    ///
+    /// # Errors
+    /// As `from_arc`.
+    pub fn from_qtensor(qtensor: QTensor) -> Result<Self> {
+        Self::from_arc(Arc::new(qtensor))
+    }
+
+    /// The weight as a dense f16 tensor.
+    ///
+    /// # Errors
+    /// When the device refuses the memory.
+    pub fn dequantize_f16(&self) -> Result<Tensor> {
+        match self {
+            Self::QTensor(weight) => weight.dequantize_f16(&weight.device()),
+            Self::Tensor(weight) => weight.to_dtype(DType::F16),
+            Self::TensorF16(weight) => Ok(weight.clone()),
+        }
+    }
+
+    /// The product through a dense f16 weight, which is made for this call; the result has the dtype of `xs`.
+    ///
+    /// # Errors
+    /// When the shapes do not go together.
+    pub fn forward_via_f16(&self, xs: &Tensor) -> Result<Tensor> {
+        let weight = self.dequantize_f16()?;
+        xs.to_dtype(DType::F16)?
+            .matmul(&transposed(&weight, xs)?)?
+            .to_dtype(xs.dtype())
+    }
+
+    /// Rows of the weight by their ids: shape of the ids, then the row's length. See [`QTensor::embedding`].
+    ///
+    /// # Errors
+    /// When an id is out of range or the ids are on another device.
+    pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::QTensor(table) => table.embedding(ids),
+            Self::Tensor(table) | Self::TensorF16(table) => {
+                let (_, hidden) = table.dims2()?;
+                let shape = ids.shape().clone().extend(&[hidden]);
+                table.index_select(&ids.flatten_all()?, 0)?.reshape(shape)
+            }
+        }
+    }
+
+    /// A mixture of experts' layer; see [`QTensor::indexed_moe_forward`].
+    ///
+    /// # Errors
+    /// When the shapes do not go together or an id is not below the number of experts.
+    pub fn indexed_moe_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::QTensor(weight) => weight.indexed_moe_forward(x, ids),
+            Self::Tensor(weight) => experts::route(x, ids, weight.dims3()?, |expert, rows| {
+                rows.matmul(&weight.get(expert)?.t()?)
+            }),
+            Self::TensorF16(weight) => {
+                let xs = x.to_dtype(DType::F16)?;
+                Self::Tensor(weight.clone())
+                    .indexed_moe_forward(&xs, ids)?
+                    .to_dtype(x.dtype())
+            }
+        }
+    }
+}
+
+/// A shared weight in the graph, so that gradients pass through to what is in front of it.
+struct Tracked(Arc<QTensor>);
+
+impl CustomOp1 for Tracked {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.0.cpu_fwd(storage, layout)
+    }
+
+    fn bwd(&self, arg: &Tensor, res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
+        self.0.bwd(arg, res, grad_res)
+    }
+}
+
+impl Module for QMatMul {
+    /// `xs` of shape `(.., m, k)` times the weight: `(.., m, n)`, in the dtype of `xs`. A gradient flows to `xs`.
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::QTensor(weight) if xs.track_op() => xs.apply_op1(Tracked(weight.clone())),
+            Self::QTensor(weight) => xs.apply_op1_no_bwd(&**weight),
+            Self::Tensor(weight) => xs.matmul(&transposed(weight, xs)?),
+            Self::TensorF16(weight) => xs
+                .to_dtype(DType::F16)?
+                .matmul(&transposed(weight, xs)?)?
+                .to_dtype(xs.dtype()),
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! A tensor of quantised blocks: made from floats or from a file, turned into floats, multiplied with.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+
+use super::{experts, GgmlDType, QStorage};
+use crate::{CpuStorage, CustomOp1, DType, Device, Error, Layout, Result, Shape, Storage, Tensor};
+
+/// A tensor of quantised blocks. Blocks run along the last dimension, whose length is a multiple of the block size.
+///
+/// As a [`CustomOp1`] it is a linear layer's weight `(n, k)`: `x` of shape `(.., m, k)` becomes `(.., m, n)`.
+///
+/// ```
+/// use candle_core::quantized::{GgmlDType, QTensor};
+/// use candle_core::{DType, Device, Tensor};
+/// # fn main() -> candle_core::Result<()> {
+/// let weight = Tensor::ones((4, 32), DType::F32, &Device::Cpu)?;
+/// let weight = QTensor::quantize(&weight, GgmlDType::Q4_0)?;
+/// assert_eq!(weight.storage_size_in_bytes(), 4 * 18);
+/// let x = Tensor::ones((1, 32), DType::F32, &Device::Cpu)?;
+/// assert_eq!(x.apply_op1_no_bwd(&weight)?.dims(), &[1, 4]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct QTensor {
+    storage: QStorage,
+    shape: Shape,
+}
+
+impl std::fmt::Debug for QTensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "QTensor[{:?}; {:?}]", self.shape, self.dtype())
+    }
+}
+
+/// Elements of a shape whose rows are whole blocks of `dtype`.
+pub(super) fn check_shape(shape: &Shape, dtype: GgmlDType) -> Result<usize> {
+    let elements = shape
+        .dims()
+        .iter()
+        .try_fold(1usize, |count, &dim| count.checked_mul(dim));
+    let Some(elements) = elements else {
+        return Err(Error::Msg(format!("shape {shape:?} has too many elements")).bt());
+    };
+    match shape.dims().last() {
+        None => Err(Error::Msg(format!("a scalar cannot be quantized to {dtype:?}")).bt()),
+        Some(last) if last % dtype.block_size() != 0 => Err(Error::Msg(format!(
+            "shape {shape:?} cannot be held as {dtype:?}: the last dimension is no multiple of the block size {}",
+            dtype.block_size()
+        ))
+        .bt()),
+        Some(_) => Ok(elements),
+    }
+}
+
+/// The elements of a layout in order; copied only if they do not lie so.
+fn in_order<'a, T: Copy>(elements: &'a [T], layout: &Layout) -> Cow<'a, [T]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Cow::Borrowed(&elements[start..end]),
+        None => Cow::Owned(layout.strided_index().map(|i| elements[i]).collect()),
+    }
+}
+
+impl QTensor {
+    /// A tensor of `shape` over blocks.
+    ///
+    /// # Errors
+    /// When the last dimension is no multiple of the block size, or the blocks are too few for the shape.
+    pub fn new<S: Into<Shape>>(storage: QStorage, shape: S) -> Result<Self> {
+        let (shape, dtype) = (shape.into(), storage.dtype());
+        let elements = check_shape(&shape, dtype)?;
+        let needed = elements / dtype.block_size() * dtype.type_size();
+        if storage.size_in_bytes() < needed {
+            return Err(Error::Msg(format!(
+                "shape {shape:?} of {dtype:?} needs {needed} bytes, there are {}",
+                storage.size_in_bytes()
+            ))
+            .bt());
+        }
+        Ok(Self { storage, shape })
+    }
+
+    /// Quantises a tensor of floats; the result stays on its device.
+    ///
+    /// # Errors
+    /// When the last dimension is no multiple of the block size, or the device has no quantised tensors.
+    pub fn quantize(src: &Tensor, dtype: GgmlDType) -> Result<Self> {
+        Self::quantize_onto(src, dtype, src.device())
+    }
+
+    /// As [`quantize`](Self::quantize), with a weight for each column: errors in columns with large weights count for
+    /// more. `imatrix_weights` has as many values as the last dimension; [`super::imatrix_file`] reads them.
+    ///
+    /// Formats without a weighted search (the floats, `Q8_0`, `Q8_1`, `Q8K`, and those in which each block has one scale)
+    /// take all columns as equal.
+    ///
+    /// # Errors
+    /// As `quantize`, and when the number of weights is another.
+    pub fn quantize_imatrix(
+        src: &Tensor,
+        imatrix_weights: &[f32],
+        dtype: GgmlDType,
+    ) -> Result<Self> {
+        Self::quantize_imatrix_onto(src, imatrix_weights, dtype, src.device())
+    }
+
+    /// As [`quantize_imatrix`](Self::quantize_imatrix), with the result on `dev`.
+    ///
+    /// # Errors
+    /// As `quantize_imatrix`.
+    pub fn quantize_imatrix_onto(
+        src: &Tensor,
+        imatrix_weights: &[f32],
+        dtype: GgmlDType,
+        dev: &Device,
+    ) -> Result<Self> {
+        let columns = src.dims().last().copied().unwrap_or(0);
+        if imatrix_weights.len() != columns {
+            return Err(Error::Msg(format!(
+                "quantize_imatrix: {} weights for {columns} columns of {:?}",
+                imatrix_weights.len(),
+                src.shape()
+            ))
+            .bt());
+        }
+        Self::quantize_with(src, dtype, dev, |storage, floats| {
+            storage
+                .cpu_mut()
+                .from_float_imatrix(floats, imatrix_weights, columns)
+        })
+    }
+
+    /// As [`quantize`](Self::quantize), with the result on `dev`.
+    ///
+    /// # Errors
+    /// As `quantize`.
+    pub fn quantize_onto(src: &Tensor, dtype: GgmlDType, dev: &Device) -> Result<Self> {
+        Self::quantize_with(src, dtype, dev, |storage, floats| {
+            storage.cpu_mut().from_float(floats)
+        })
+    }
+
+    fn quantize_with(
+        src: &Tensor,
+        dtype: GgmlDType,
+        device: &Device,
+        fill: impl FnOnce(&mut QStorage, &[f32]),
+    ) -> Result<Self> {
+        let elements = check_shape(src.shape(), dtype)?;
+        let mut storage = QStorage::zeros(elements, device, dtype)?;
+        let floats = src
+            .to_dtype(DType::F32)?
+            .to_device(&Device::Cpu)?
+            .flatten_all()?
+            .to_vec1::<f32>()?;
+        if elements > 0 {
+            fill(&mut storage, &floats);
+        }
+        Ok(Self {
+            storage,
+            shape: src.shape().clone(),
+        })
+    }
+
+    /// The format.
+    pub fn dtype(&self) -> GgmlDType {
+        self.storage.dtype()
+    }
+
+    /// The device that holds the blocks.
+    pub fn device(&self) -> Device {
+        self.storage.device()
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.rank()
+    }
+
+    /// The shape in elements.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The elements as f32, on `device`.
+    ///
+    /// # Errors
+    /// When the device refuses the memory.
+    pub fn dequantize(&self, device: &Device) -> Result<Tensor> {
+        self.floats()?.to_device(device)
+    }
+
+    /// The elements as f16, on `device`.
+    ///
+    /// # Errors
+    /// When the device refuses the memory.
+    pub fn dequantize_f16(&self, device: &Device) -> Result<Tensor> {
+        self.floats()?.to_dtype(DType::F16)?.to_device(device)
+    }
+
+    fn floats(&self) -> Result<Tensor> {
+        let storage = self.storage.dequantize(self.shape.elem_count())?;
+        Ok(self.result(storage, self.shape.clone()))
+    }
+
+    fn result(&self, storage: CpuStorage, shape: Shape) -> Tensor {
+        Tensor::from_storage(
+            Storage::Cpu(storage),
+            shape,
+            crate::op::BackpropOp::none(),
+            false,
+        )
+    }
+
+    /// Rows of a table `(rows, hidden)` by their ids (integers of any shape), as f32: shape of the ids, then `hidden`.
+    /// Only the rows asked for are dequantised.
+    ///
+    /// # Errors
+    /// When this is no table, an id is out of range, or the ids are on another device.
+    pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
+        let (rows, hidden) = self.shape.dims2()?;
+        self.same_device(ids, "quantized embedding")?;
+        let numbers = ids.flatten_all()?.to_dtype(DType::I64)?.to_vec1::<i64>()?;
+        let numbers = numbers
+            .into_iter()
+            .map(|id| {
+                u32::try_from(id).map_err(|_| {
+                    Error::Msg(format!("quantized embedding: {id} is no row of {rows}")).bt()
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let storage = self.storage.cpu().embedding(&numbers, rows, hidden)?;
+        Ok(self.result(storage, ids.shape().clone().extend(&[hidden])))
+    }
+
+    fn same_device(&self, rhs: &Tensor, op: &'static str) -> Result<()> {
+        if rhs.device().same_device(&self.device()) {
+            return Ok(());
+        }
+        Err(Error::DeviceMismatchBinaryOp {
+            lhs: rhs.device().location(),
+            rhs: self.device().location(),
+            op,
+        }
+        .bt())
+    }
+
+    /// Bytes of the blocks.
+    pub fn storage_size_in_bytes(&self) -> usize {
+        self.storage.size_in_bytes()
+    }
+
+    /// The bytes of the blocks, as a file holds them.
+    ///
+    /// # Errors
+    /// None on the CPU.
+    pub fn data(&self) -> Result<Cow<'_, [u8]>> {
+        Ok(self.storage.data())
+    }
+
+    /// A mixture of experts' layer: the weights `(experts, n, k)` are held here, `ids` `(batch, topk)` says which experts
+    /// each token goes to, and `x` is `(batch, topk, k)`, or `(batch, 1, k)` for the same input to all of a token's
+    /// experts. The result is `(batch, topk, n)`.
+    ///
+    /// # Errors
+    /// When the shapes do not go together or an id is not below the number of experts.
+    pub fn indexed_moe_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
+        let (count, n, k) = self.shape.dims3()?;
+        self.same_device(x, "indexed_moe_forward")?;
+        experts::route(x, ids, (count, n, k), |expert, rows| {
+            rows.apply_op1_no_bwd(&Rows {
+                weight: self,
+                first: expert * n,
+                n,
+                k,
+            })
+        })
+    }
+
+    /// The address of the blocks on their device.
+    ///
+    /// # Errors
+    /// None on the CPU.
+    pub fn device_ptr(&self) -> Result<*const u8> {
+        self.storage.device_ptr()
+    }
+
+    /// The products of one row with several weights in one go, `None` where the device has no such form. The CPU has none:
+    /// apply the weights one after another.
+    ///
+    /// # Errors
+    /// None.
+    pub fn gemv_fused_shared_lhs(_ts: &[&Self], _lhs: &Tensor) -> Result<Option<Vec<Tensor>>> {
+        Ok(None)
+    }
+
+    /// The products of one token with the experts that `ids` names, in one go, `None` where the device has no such form. The
+    /// CPU has none: [`indexed_moe_forward`](Self::indexed_moe_forward) does it for any number of tokens.
+    ///
+    /// # Errors
+    /// None.
+    pub fn indexed_gemv(&self, _x: &Tensor, _ids: &Tensor) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+}
+
+/// Some rows `(n, k)` of a weight, of which there may be more.
+struct Rows<'a> {
+    weight: &'a QTensor,
+    first: usize,
+    n: usize,
+    k: usize,
+}
+
+const MATMUL: &str = "qmatmul";
+
+impl CustomOp1 for Rows<'_> {
+    fn name(&self) -> &'static str {
+        MATMUL
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let mismatch = || {
+            Error::ShapeMismatchBinaryOp {
+                lhs: layout.shape().clone(),
+                rhs: self.weight.shape.clone(),
+                op: MATMUL,
+            }
+            .bt()
+        };
+        let (k, n) = (self.k, self.n);
+        let Some((&last, rows)) = layout.dims().split_last() else {
+            return Err(mismatch());
+        };
+        if last != k || rows.is_empty() {
+            return Err(mismatch());
+        }
+        let m: usize = rows.iter().product();
+        let shape = Shape::from_dims(rows).extend(&[n]);
+        let blocks = self.weight.storage.cpu();
+        let product = |lhs: &[f32]| {
+            let mut dst = vec![0f32; m * n];
+            blocks.matmul_t_from(self.first, (m, k, n), lhs, &mut dst)?;
+            Ok::<_, Error>(dst)
+        };
+        let dst = match storage {
+            CpuStorage::F32(lhs) => CpuStorage::F32(product(&in_order(lhs, layout))?),
+            CpuStorage::F16(lhs) if self.first == 0 => {
+                let mut dst = vec![f16::ZERO; m * n];
+                blocks.matmul_t_f16((m, k, n), &in_order(lhs, layout), &mut dst)?;
+                CpuStorage::F16(dst)
+            }
+            CpuStorage::F16(lhs) => {
+                let lhs: Vec<_> = in_order(lhs, layout).iter().map(|v| v.to_f32()).collect();
+                CpuStorage::F16(product(&lhs)?.into_iter().map(f16::from_f32).collect())
+            }
+            CpuStorage::BF16(lhs) => {
+                let lhs: Vec<_> = in_order(lhs, layout).iter().map(|v| v.to_f32()).collect();
+                CpuStorage::BF16(product(&lhs)?.into_iter().map(bf16::from_f32).collect())
+            }
+            other => {
+                use crate::backend::BackendStorage;
+                return Err(Error::UnsupportedDTypeForOp(other.dtype(), MATMUL).bt());
+            }
+        };
+        Ok((dst, shape))
+    }
+}
+
+impl CustomOp1 for QTensor {
+    fn name(&self) -> &'static str {
+        MATMUL
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (n, k) = self.shape.dims2()?;
+        let rows = Rows {
+            weight: self,
+            first: 0,
+            n,
+            k,
+        };
+        rows.cpu_fwd(storage, layout)
+    }
+
+    /// The gradient with respect to `x`; the weight has none.
+    fn bwd(&self, arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
+        let weight = self.dequantize(arg.device())?.to_dtype(arg.dtype())?;
+        let (n, _) = self.shape.dims2()?;
+        let rows = arg.elem_count() / arg.dim(crate::D::Minus1)?.max(1);
+        let grad = grad_res.reshape((rows, n))?.matmul(&weight)?;
+        Ok(Some(grad.reshape(arg.shape())?))
+    }
+}
