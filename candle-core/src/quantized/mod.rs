@@ -20,9 +20,13 @@ pub mod gguf_file;
 pub mod imatrix_file;
 pub mod k_quants;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+pub mod neon;
 mod qmatmul;
 mod qtensor;
 mod reader;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub mod simd128;
 mod storage;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod tokenizer;

@@ -1,0 +1,259 @@
+//! The products' primitives for x86-64 with AVX2, and with the byte products of AVX-VNNI or AVX512-VNNI.
+//!
+//! Nothing here is public: `k_quants` asks the machine at run time and calls in.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::x86_64::*;
+
+use half::f16;
+
+use super::k_quants::simd::{Kernel, Simd};
+
+/// Runs a kernel with AVX2, FMA and F16C.
+///
+/// # Safety
+/// The machine has them.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx<Plain>>()
+}
+
+/// As [`run_avx2`], with AVX-VNNI.
+///
+/// # Safety
+/// The machine has them.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(crate) unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx<AvxVnni>>()
+}
+
+/// As [`run_avx2`], with AVX512-VNNI for 256 bits.
+///
+/// # Safety
+/// The machine has them.
+#[target_feature(enable = "avx2,fma,f16c,avx512vnni,avx512vl")]
+pub(crate) unsafe fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx<Avx512Vnni>>()
+}
+
+/// How four neighbouring products of bytes become one sum.
+pub(crate) trait ByteProducts: Copy + 'static {
+    /// `x` in `0..=128`, `y` signed, at most one of a pair at the end of its range.
+    unsafe fn dot(x: __m256i, y: __m256i) -> __m256i;
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Plain;
+
+#[derive(Clone, Copy)]
+pub(crate) struct AvxVnni;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Vnni;
+
+impl ByteProducts for Plain {
+    #[inline(always)]
+    unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
+        // Two products of at most 128 * 127 each: 16 bits hold them.
+        _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), _mm256_set1_epi16(1))
+    }
+}
+
+impl ByteProducts for AvxVnni {
+    #[inline(always)]
+    unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
+        _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), x, y)
+    }
+}
+
+impl ByteProducts for Avx512Vnni {
+    #[inline(always)]
+    unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
+        _mm256_dpbusd_epi32(_mm256_setzero_si256(), x, y)
+    }
+}
+
+/// Vectors of 256 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx<P>(std::marker::PhantomData<P>);
+
+impl<P: ByteProducts> Simd for Avx<P> {
+    type Bytes = __m256i;
+    /// The magnitudes, and the bytes themselves for their signs.
+    type Signed = (__m256i, __m256i);
+    type Words = __m256i;
+    /// The even scales in the lower half, the odd ones in the upper: a shuffle within the halves finds a pair.
+    type Scales = __m256i;
+    type Ints = __m256i;
+    type Floats = __m256;
+
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> __m256i {
+        _mm256_loadu_si256(p.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> __m256i {
+        let bytes = _mm_loadu_si128(p.cast());
+        let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
+        _mm256_and_si256(both, _mm256_set1_epi8(15))
+    }
+
+    #[inline(always)]
+    unsafe fn fifth_bits(bits: [u8; 4]) -> __m256i {
+        let bits = _mm256_set1_epi32(i32::from_le_bytes(bits));
+        // Byte `i` of the result takes byte `i / 8`, then keeps bit `i % 8` of it.
+        let spread = _mm256_set_epi64x(
+            0x0303_0303_0303_0303,
+            0x0202_0202_0202_0202,
+            0x0101_0101_0101_0101,
+            0,
+        );
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let found = _mm256_and_si256(_mm256_shuffle_epi8(bits, spread), bit);
+        _mm256_and_si256(_mm256_cmpeq_epi8(found, bit), _mm256_set1_epi8(16))
+    }
+
+    #[inline(always)]
+    unsafe fn right<const BY: i32>(b: __m256i, mask: u8) -> __m256i {
+        _mm256_and_si256(_mm256_srli_epi16::<BY>(b), _mm256_set1_epi8(mask as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn left<const BY: i32>(b: __m256i, mask: u8) -> __m256i {
+        _mm256_and_si256(_mm256_slli_epi16::<BY>(b), _mm256_set1_epi8(mask as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
+        _mm256_or_si256(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn less(b: __m256i, by: u8) -> __m256i {
+        _mm256_sub_epi8(b, _mm256_set1_epi8(by as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn signed(b: __m256i) -> Self::Signed {
+        (_mm256_abs_epi8(b), b)
+    }
+
+    #[inline(always)]
+    unsafe fn dot_signed(x: Self::Signed, y: __m256i) -> __m256i {
+        P::dot(x.0, _mm256_sign_epi8(y, x.1))
+    }
+
+    #[inline(always)]
+    unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
+        P::dot(x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn dot_wide(x: __m256i, y: __m256i) -> __m256i {
+        let low = |v| _mm256_cvtepi8_epi16(_mm256_castsi256_si128(v));
+        let high = |v| _mm256_cvtepi8_epi16(_mm256_extracti128_si256::<1>(v));
+        let low = _mm256_madd_epi16(low(x), low(y));
+        _mm256_add_epi32(low, _mm256_madd_epi16(high(x), high(y)))
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_16(bytes: [u64; 2]) -> __m256i {
+        let bytes = _mm_set_epi64x(bytes[1] as i64, bytes[0] as i64);
+        let even_odd = _mm_set_epi8(15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0);
+        _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, even_odd))
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_32(bytes: u64) -> __m256i {
+        _mm256_cvtepi8_epi16(_mm_set1_epi64x(bytes as i64))
+    }
+
+    #[inline(always)]
+    unsafe fn dot_scaled<const J: usize>(
+        sum: __m256i,
+        x: __m256i,
+        y: __m256i,
+        scales: __m256i,
+    ) -> __m256i {
+        let pair = _mm256_set1_epi16((2 * J | (2 * J + 1) << 8) as i16);
+        let scale = _mm256_shuffle_epi8(scales, pair);
+        // Two products of at most 63 * 128 each: 16 bits hold them.
+        let products = _mm256_maddubs_epi16(x, y);
+        _mm256_add_epi32(sum, _mm256_madd_epi16(products, scale))
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(p: *const i16) -> __m256i {
+        _mm256_loadu_si256(p.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn words_of_16(bytes: [u64; 2]) -> __m256i {
+        _mm256_cvtepi8_epi16(_mm_set_epi64x(bytes[1] as i64, bytes[0] as i64))
+    }
+
+    #[inline(always)]
+    unsafe fn words_of_32(bytes: u64) -> __m256i {
+        let bytes = _mm_cvtsi64_si128(bytes as i64);
+        _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(bytes, bytes))
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(x: __m256i, y: __m256i) -> __m256i {
+        _mm256_madd_epi16(x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn no_ints() -> __m256i {
+        _mm256_setzero_si256()
+    }
+
+    #[inline(always)]
+    unsafe fn add_ints(a: __m256i, b: __m256i) -> __m256i {
+        _mm256_add_epi32(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn sub_shifted<const BY: i32>(a: __m256i, b: __m256i) -> __m256i {
+        _mm256_sub_epi32(a, _mm256_slli_epi32::<BY>(b))
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        _mm256_set1_ps(x)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(x: f16) -> __m256 {
+        _mm256_cvtph_ps(_mm_set1_epi16(x.to_bits() as i16))
+    }
+
+    #[inline(always)]
+    unsafe fn floats(x: __m256i) -> __m256 {
+        _mm256_cvtepi32_ps(x)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        _mm256_mul_ps(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        _mm256_fmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn neg_mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        _mm256_fnmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn sum(x: __m256) -> f32 {
+        let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}

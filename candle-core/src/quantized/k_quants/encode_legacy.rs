@@ -1,0 +1,183 @@
+//! Codes for the formats with 32 elements and one scale to a block.
+//!
+//! Without weights the scale comes from the largest element, or from the range, alone: the formats' own rule, which gives the same
+//! bytes everywhere. With weights it is searched for.
+
+use half::f16;
+
+use super::fit;
+use super::utils::{f16_to_f32, nearest_away, nearest_in};
+use super::*;
+
+/// A block that can be made from elements.
+pub(crate) trait Encode: Sized {
+    /// The block for `xs`, with a weight for the squared error of each element, or all alike.
+    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self;
+}
+
+/// The element with the largest magnitude, with its sign.
+#[inline(always)]
+fn largest(xs: &[f32]) -> f32 {
+    xs.iter().fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a })
+}
+
+/// The smallest and the largest element.
+#[inline(always)]
+fn range(xs: &[f32]) -> (f32, f32) {
+    xs.iter()
+        .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), &x| {
+            (low.min(x), high.max(x))
+        })
+}
+
+/// `1 / d`, and 0 for 0.
+#[inline(always)]
+fn inverse(d: f32) -> f32 {
+    if d == 0. {
+        0.
+    } else {
+        1. / d
+    }
+}
+
+/// A scale and codes in `0..2n` with `n` added: `x = d (q − n)`.
+#[inline(always)]
+fn symmetric_codes(xs: &[f32], weights: Option<&[f32]>, n: i32) -> (f16, [u8; 32]) {
+    let (d, inverse) = match weights {
+        None => {
+            let d = largest(xs) / -n as f32;
+            (f16::from_f32(d), inverse(d))
+        }
+        Some(weights) => {
+            let d = f16::from_f32(fit::symmetric(xs, weights, n));
+            (d, inverse(f16_to_f32(d)))
+        }
+    };
+    // Halves go up, and a value past the end gets the last code.
+    let code = |x: f32| ((x * inverse + (n as f32 + 0.5)) as i8).min((2 * n - 1) as i8) as u8;
+    (d, std::array::from_fn(|i| code(xs[i])))
+}
+
+/// A scale, a minimum and codes in `0..=n`: `x = d q + m`.
+#[inline(always)]
+fn codes_above_minimum(xs: &[f32], weights: Option<&[f32]>, n: i32) -> (f16, f16, [u8; 32]) {
+    match weights {
+        None => {
+            let (low, high) = range(xs);
+            let d = (high - low) / n as f32;
+            let inverse = inverse(d);
+            let code = |x: f32| (((x - low) * inverse + 0.5) as u8).min(n as u8);
+            (
+                f16::from_f32(d),
+                f16::from_f32(low),
+                std::array::from_fn(|i| code(xs[i])),
+            )
+        }
+        Some(weights) => {
+            let (d, m) = fit::above_minimum(xs, weights, n, false);
+            let (d, m) = (f16::from_f32(d), f16::from_f32(m));
+            let (inverse, low) = (inverse(f16_to_f32(d)), f16_to_f32(m));
+            let code = |x: f32| nearest_in((x - low) * inverse, 0, n) as u8;
+            (d, m, std::array::from_fn(|i| code(xs[i])))
+        }
+    }
+}
+
+/// The lower four bits of 32 codes.
+#[inline(always)]
+fn nibbles(codes: &[u8; 32]) -> [u8; 16] {
+    std::array::from_fn(|i| codes[i] & 15 | codes[i + 16] << 4)
+}
+
+/// The fifth bits of 32 codes.
+#[inline(always)]
+fn fifth_bits(codes: &[u8; 32]) -> [u8; 4] {
+    let bits = codes
+        .iter()
+        .enumerate()
+        .fold(0u32, |bits, (i, &q)| bits | u32::from(q >> 4) << i);
+    bits.to_le_bytes()
+}
+
+impl Encode for BlockQ4_0 {
+    #[inline(always)]
+    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+        let (d, codes) = symmetric_codes(xs, weights, 8);
+        Self {
+            d,
+            qs: nibbles(&codes),
+        }
+    }
+}
+
+impl Encode for BlockQ4_1 {
+    #[inline(always)]
+    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+        let (d, m, codes) = codes_above_minimum(xs, weights, 15);
+        Self {
+            d,
+            m,
+            qs: nibbles(&codes),
+        }
+    }
+}
+
+impl Encode for BlockQ5_0 {
+    #[inline(always)]
+    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+        let (d, codes) = symmetric_codes(xs, weights, 16);
+        Self {
+            d,
+            qh: fifth_bits(&codes),
+            qs: nibbles(&codes),
+        }
+    }
+}
+
+impl Encode for BlockQ5_1 {
+    #[inline(always)]
+    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+        let (d, m, codes) = codes_above_minimum(xs, weights, 31);
+        Self {
+            d,
+            m,
+            qh: fifth_bits(&codes),
+            qs: nibbles(&codes),
+        }
+    }
+}
+
+/// A scale and codes in `-127..=127`.
+#[inline(always)]
+fn eight_bits(xs: &[f32]) -> (f32, [i8; 32]) {
+    let d = xs.iter().fold(0f32, |a, x| a.max(x.abs())) / 127.;
+    let inverse = inverse(d);
+    // The clamp is for a scale so small that its inverse is infinite.
+    let code = |x: f32| nearest_away((x * inverse).clamp(-127., 127.)) as i8;
+    (d, std::array::from_fn(|i| code(xs[i])))
+}
+
+impl Encode for BlockQ8_0 {
+    #[inline(always)]
+    fn encode(xs: &[f32], _weights: Option<&[f32]>) -> Self {
+        let (d, qs) = eight_bits(xs);
+        Self {
+            d: f16::from_f32(d),
+            qs,
+        }
+    }
+}
+
+impl Encode for BlockQ8_1 {
+    #[inline(always)]
+    fn encode(xs: &[f32], _weights: Option<&[f32]>) -> Self {
+        let (d, qs) = eight_bits(xs);
+        let sum: i32 = qs.iter().map(|&q| i32::from(q)).sum();
+        let d = f16::from_f32(d);
+        Self {
+            d,
+            s: f16::from_f32(f16_to_f32(d) * sum as f32),
+            qs,
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The block formats of GGML: layouts, conversion from and to floats, and products.
+//!
+//! | file | what it has |
+//! | --- | --- |
+//! | `blocks.rs` | the layouts, byte for byte those of a GGUF file |
+//! | `decode.rs`, `pack.rs` | elements and scales out of bits |
+//! | `encode_legacy.rs`, `encode_k.rs`, `fit.rs` | the choice of scales and codes |
+//! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, once for all machines |
+//! | `simd.rs`, `scalar.rs`, `../avx.rs`, `../neon.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
+//!
+//! ```
+//! use candle_core::quantized::k_quants::{BlockQ4K, BlockQ8K, GgmlType, QK_K};
+//!
+//! let xs: Vec<f32> = (0..2 * QK_K).map(|i| (i as f32 * 0.1).sin()).collect();
+//! let mut weights = vec![BlockQ4K::zeros(); 2];
+//! BlockQ4K::from_float(&xs, &mut weights);
+//! let mut activations = vec![BlockQ8K::zeros(); 2];
+//! BlockQ8K::from_float(&xs, &mut activations);
+//! let dot = BlockQ4K::vec_dot(2 * QK_K, &weights, &activations);
+//! let exact: f32 = xs.iter().map(|x| x * x).sum();
+//! assert!((dot - exact).abs() < 0.01 * exact);
+//! ```
+
+mod blocks;
+mod decode;
+mod encode_k;
+mod encode_legacy;
+mod fit;
+mod pack;
+mod products;
+pub(crate) mod scalar;
+pub(crate) mod simd;
+#[cfg(test)]
+mod tests;
+mod unpack_k;
+mod unpack_legacy;
+
+pub use super::matmul::{matmul, matmul_f16};
+pub use super::GgmlType;
+pub use blocks::*;
+
+use super::{utils, GgmlDType};
+use decode::Decode;
+use encode_legacy::Encode;
+use products::{Rows, Tile};
+use simd::{dispatch, Kernel, Simd};
+
+/// [`GgmlType::to_float`]
+struct ToFloat<'a, T> {
+    xs: &'a [T],
+    ys: &'a mut [f32],
+}
+
+impl<T: Decode + GgmlType> Kernel for ToFloat<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (x, ys) in self.xs.iter().zip(self.ys.chunks_exact_mut(T::BLCK_SIZE)) {
+            x.decode(ys);
+        }
+    }
+}
+
+/// [`GgmlType::from_float`], and with weights [`GgmlType::from_float_imatrix`].
+struct FromFloat<'a, T> {
+    xs: &'a [f32],
+    ys: &'a mut [T],
+    /// A weight for each column, in a row as long as they are many.
+    weights: &'a [f32],
+}
+
+impl<T: Encode + GgmlType> Kernel for FromFloat<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let len = T::BLCK_SIZE;
+        for (i, (xs, y)) in self.xs.chunks_exact(len).zip(self.ys).enumerate() {
+            let weights = (!self.weights.is_empty()).then(|| {
+                let first = i * len % self.weights.len();
+                &self.weights[first..first + len]
+            });
+            // Weights that are all zero say nothing about the block.
+            let weights = weights.filter(|weights| weights.iter().any(|&w| w > 0.));
+            *y = T::encode(xs, weights);
+        }
+    }
+}
+
+/// # Panics
+/// When `elements` are not those of `blocks`.
+#[inline]
+fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
+    assert!(
+        elements == blocks * T::BLCK_SIZE,
+        "{op}: {blocks} blocks of {:?} have {} elements, found {elements}",
+        T::DTYPE,
+        blocks * T::BLCK_SIZE
+    );
+}
+
+macro_rules! block_types {
+    ($($ty:ident, $dtype:ident, $len:ident, $other:ident;)*) => {$(
+        /// Slices that do not fit each other, and an `n` that is not a whole number of blocks, are a panic that tells both.
+        impl GgmlType for $ty {
+            const DTYPE: GgmlDType = GgmlDType::$dtype;
+            const BLCK_SIZE: usize = $len;
+            type VecDotType = $other;
+
+            fn to_float(xs: &[Self], ys: &mut [f32]) {
+                check_len::<Self>("to_float", ys.len(), xs.len());
+                dispatch(ToFloat { xs, ys })
+            }
+
+            fn from_float(xs: &[f32], ys: &mut [Self]) {
+                check_len::<Self>("from_float", xs.len(), ys.len());
+                dispatch(FromFloat { xs, ys, weights: &[] })
+            }
+
+            /// Minimises `Σ w[column] · (x − decoded)²` in each block. The formats of 8 bits take no weights.
+            fn from_float_imatrix(
+                xs: &[f32],
+                ys: &mut [Self],
+                imatrix_weights: &[f32],
+                n_per_row: usize,
+            ) {
+                check_len::<Self>("from_float_imatrix", xs.len(), ys.len());
+                assert!(
+                    imatrix_weights.len() == n_per_row && n_per_row.is_multiple_of($len),
+                    "from_float_imatrix: rows of {n_per_row} elements, a multiple of {}, need as many weights, found {}",
+                    $len,
+                    imatrix_weights.len()
+                );
+                dispatch(FromFloat { xs, ys, weights: imatrix_weights })
+            }
+
+            fn vec_dot(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
+                let [sum] = dispatch(Rows::new(n, [xs], ys));
+                sum
+            }
+
+            fn vec_dot_unopt(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
+                // SAFETY: plain Rust runs everywhere.
+                let [sum] = unsafe { Rows::new(n, [xs], ys).run::<scalar::Scalar>() };
+                sum
+            }
+
+            fn vec_dot_2(n: usize, xs0: &[Self], xs1: &[Self], ys: &[$other]) -> (f32, f32) {
+                dispatch(Rows::new(n, [xs0, xs1], ys)).into()
+            }
+
+            fn vec_dot_4(
+                n: usize,
+                xs0: &[Self],
+                xs1: &[Self],
+                xs2: &[Self],
+                xs3: &[Self],
+                ys: &[$other],
+            ) -> (f32, f32, f32, f32) {
+                dispatch(Rows::new(n, [xs0, xs1, xs2, xs3], ys)).into()
+            }
+
+            fn vec_dot_tile(n: usize, xs: &[Self], ys: &[$other], dst: &mut [f32]) {
+                dispatch(Tile::new(n, xs, ys, dst))
+            }
+        }
+    )*};
+}
+
+block_types! {
+    BlockQ4_0, Q4_0, QK4_0, BlockQ8_0;
+    BlockQ4_1, Q4_1, QK4_1, BlockQ8_1;
+    BlockQ5_0, Q5_0, QK5_0, BlockQ8_0;
+    BlockQ5_1, Q5_1, QK5_1, BlockQ8_1;
+    BlockQ8_0, Q8_0, QK8_0, BlockQ8_0;
+    BlockQ8_1, Q8_1, QK8_1, BlockQ8_1;
+    BlockQ2K, Q2K, QK_K, BlockQ8K;
+    BlockQ3K, Q3K, QK_K, BlockQ8K;
+    BlockQ4K, Q4K, QK_K, BlockQ8K;
+    BlockQ5K, Q5K, QK_K, BlockQ8K;
+    BlockQ6K, Q6K, QK_K, BlockQ8K;
+    BlockQ8K, Q8K, QK_K, BlockQ8K;
+}

@@ -1,0 +1,181 @@
+//! [`Simd`] in plain Rust: where there are no vector instructions, and what those are tested against.
+
+use half::f16;
+
+use super::simd::Simd;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar;
+
+/// The sums of four neighbours' products each.
+#[inline(always)]
+fn dot(x: [i32; 32], y: [u8; 32]) -> [i32; 8] {
+    let product = |i: usize| x[i] * i32::from(y[i] as i8);
+    std::array::from_fn(|i| (4 * i..4 * i + 4).map(product).sum())
+}
+
+#[inline(always)]
+fn bytes_of(words: [u64; 2]) -> [u8; 16] {
+    let [low, high] = words.map(u64::to_le_bytes);
+    std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] })
+}
+
+impl Simd for Scalar {
+    type Bytes = [u8; 32];
+    type Signed = [u8; 32];
+    type Words = [i16; 16];
+    type Scales = [i16; 16];
+    type Ints = [i32; 8];
+    type Floats = [f32; 8];
+
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> [u8; 32] {
+        p.cast::<[u8; 32]>().read()
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> [u8; 32] {
+        let b = p.cast::<[u8; 16]>().read();
+        std::array::from_fn(|i| if i < 16 { b[i] & 15 } else { b[i - 16] >> 4 })
+    }
+
+    #[inline(always)]
+    unsafe fn fifth_bits(bits: [u8; 4]) -> [u8; 32] {
+        let bits = u32::from_le_bytes(bits);
+        std::array::from_fn(|i| ((bits >> i) as u8 & 1) << 4)
+    }
+
+    #[inline(always)]
+    unsafe fn right<const BY: i32>(b: [u8; 32], mask: u8) -> [u8; 32] {
+        b.map(|b| (b >> BY) & mask)
+    }
+
+    #[inline(always)]
+    unsafe fn left<const BY: i32>(b: [u8; 32], mask: u8) -> [u8; 32] {
+        b.map(|b| (b << BY) & mask)
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: [u8; 32], b: [u8; 32]) -> [u8; 32] {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn less(b: [u8; 32], by: u8) -> [u8; 32] {
+        b.map(|b| b.wrapping_sub(by))
+    }
+
+    #[inline(always)]
+    unsafe fn signed(b: [u8; 32]) -> [u8; 32] {
+        b
+    }
+
+    #[inline(always)]
+    unsafe fn dot_signed(x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
+        dot(x.map(|x| i32::from(x as i8)), y)
+    }
+
+    #[inline(always)]
+    unsafe fn dot(x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
+        dot(x.map(i32::from), y)
+    }
+
+    #[inline(always)]
+    unsafe fn dot_wide(x: [u8; 32], y: [u8; 32]) -> [i32; 8] {
+        Self::dot_signed(x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_16(bytes: [u64; 2]) -> [i16; 16] {
+        Self::words_of_16(bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn scales_of_32(bytes: u64) -> [i16; 16] {
+        Self::words_of_32(bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn dot_scaled<const J: usize>(
+        sum: [i32; 8],
+        x: [u8; 32],
+        y: [u8; 32],
+        scales: [i16; 16],
+    ) -> [i32; 8] {
+        let dot = Self::dot(x, y);
+        std::array::from_fn(|i| sum[i] + dot[i] * i32::from(scales[2 * J + i / 4]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(p: *const i16) -> [i16; 16] {
+        p.cast::<[i16; 16]>().read_unaligned()
+    }
+
+    #[inline(always)]
+    unsafe fn words_of_16(bytes: [u64; 2]) -> [i16; 16] {
+        bytes_of(bytes).map(|b| i16::from(b as i8))
+    }
+
+    #[inline(always)]
+    unsafe fn words_of_32(bytes: u64) -> [i16; 16] {
+        let bytes = bytes.to_le_bytes();
+        std::array::from_fn(|i| i16::from(bytes[i / 2]))
+    }
+
+    #[inline(always)]
+    unsafe fn dot_words(x: [i16; 16], y: [i16; 16]) -> [i32; 8] {
+        let product = |i: usize| i32::from(x[i]) * i32::from(y[i]);
+        std::array::from_fn(|i| product(2 * i).wrapping_add(product(2 * i + 1)))
+    }
+
+    #[inline(always)]
+    unsafe fn no_ints() -> [i32; 8] {
+        [0; 8]
+    }
+
+    #[inline(always)]
+    unsafe fn add_ints(a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
+    }
+
+    #[inline(always)]
+    unsafe fn sub_shifted<const BY: i32>(a: [i32; 8], b: [i32; 8]) -> [i32; 8] {
+        std::array::from_fn(|i| a[i].wrapping_sub(b[i] << BY))
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [f32; 8] {
+        [x; 8]
+    }
+
+    #[inline(always)]
+    unsafe fn splat_f16(x: f16) -> [f32; 8] {
+        [super::utils::f16_to_f32(x); 8]
+    }
+
+    #[inline(always)]
+    unsafe fn floats(x: [i32; 8]) -> [f32; 8] {
+        x.map(|x| x as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    unsafe fn neg_mul_add(a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| c[i] - a[i] * b[i])
+    }
+
+    #[inline(always)]
+    unsafe fn sum(x: [f32; 8]) -> f32 {
+        let [a, b, c, d, e, f, g, h] = x;
+        ((a + e) + (b + f)) + ((c + g) + (d + h))
+    }
+}

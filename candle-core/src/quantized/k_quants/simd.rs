@@ -1,0 +1,212 @@
+//! What the products need from a machine's vector instructions, and which of them a machine has.
+//!
+//! The formats are written once, over [`Simd`] (`products.rs`). An implementation is a type without values; its functions are
+//! inlined into one function per set of instructions, which [`dispatch`] calls after it found the machine to have them.
+
+use half::f16;
+
+/// Vectors of 32 bytes, and of 8 sums.
+///
+/// # Safety
+/// Every function may use the instructions that its type stands for: it has to be called on a machine that has them, out of a
+/// function compiled for them. Pointers are to as many bytes as the text says, at any alignment.
+#[allow(clippy::missing_safety_doc)]
+pub(crate) trait Simd: Copy + 'static {
+    /// 32 bytes, signed or not.
+    type Bytes: Copy;
+    /// 32 signed bytes, made ready for [`dot_signed`](Self::dot_signed).
+    type Signed: Copy;
+    /// 16 integers of 16 bits.
+    type Words: Copy;
+    /// The scales of the 16 sixteenths of 256 elements.
+    type Scales: Copy;
+    /// 8 integers of 32 bits: sums of products, in some order.
+    type Ints: Copy;
+    /// 8 floats.
+    type Floats: Copy;
+
+    /// The 32 bytes at `p`.
+    unsafe fn load(p: *const u8) -> Self::Bytes;
+    /// The nibbles of the 16 bytes at `p`: first the low ones, then the high ones.
+    unsafe fn nibbles(p: *const u8) -> Self::Bytes;
+    /// The bits of 4 bytes as 32 bytes, 16 for a set bit and 0 for another.
+    unsafe fn fifth_bits(bits: [u8; 4]) -> Self::Bytes;
+    /// `(b >> BY) & mask` in every byte.
+    unsafe fn right<const BY: i32>(b: Self::Bytes, mask: u8) -> Self::Bytes;
+    /// `(b << BY) & mask` in every byte.
+    unsafe fn left<const BY: i32>(b: Self::Bytes, mask: u8) -> Self::Bytes;
+    /// Bitwise or.
+    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// `b - by` in every byte.
+    unsafe fn less(b: Self::Bytes, by: u8) -> Self::Bytes;
+
+    /// Signed bytes, ready for [`dot_signed`](Self::dot_signed).
+    unsafe fn signed(b: Self::Bytes) -> Self::Signed;
+    /// The products of signed bytes. None of `y` may be -128.
+    unsafe fn dot_signed(x: Self::Signed, y: Self::Bytes) -> Self::Ints;
+    /// The products of bytes in `0..=127` with signed bytes.
+    unsafe fn dot(x: Self::Bytes, y: Self::Bytes) -> Self::Ints;
+    /// The products of any signed bytes.
+    unsafe fn dot_wide(x: Self::Bytes, y: Self::Bytes) -> Self::Ints;
+
+    /// 16 signed bytes as scales, the first in the lowest byte of the first word.
+    unsafe fn scales_of_16(bytes: [u64; 2]) -> Self::Scales;
+    /// 8 bytes in `0..=127` as scales, each for two sixteenths.
+    unsafe fn scales_of_32(bytes: u64) -> Self::Scales;
+    /// `sum` and the products of bytes in `0..=63` with signed bytes: the first 16 times scale `2 * J`, the others times scale
+    /// `2 * J + 1`.
+    unsafe fn dot_scaled<const J: usize>(
+        sum: Self::Ints,
+        x: Self::Bytes,
+        y: Self::Bytes,
+        scales: Self::Scales,
+    ) -> Self::Ints;
+
+    /// The 16 integers at `p`.
+    unsafe fn load_words(p: *const i16) -> Self::Words;
+    /// 16 signed bytes.
+    unsafe fn words_of_16(bytes: [u64; 2]) -> Self::Words;
+    /// 8 bytes in `0..=127`, each twice.
+    unsafe fn words_of_32(bytes: u64) -> Self::Words;
+    /// The products of 16 integers.
+    unsafe fn dot_words(x: Self::Words, y: Self::Words) -> Self::Ints;
+
+    /// Zeros.
+    unsafe fn no_ints() -> Self::Ints;
+    /// `a + b`
+    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// `a - (b << BY)`
+    unsafe fn sub_shifted<const BY: i32>(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+
+    /// `x` in every place.
+    unsafe fn splat(x: f32) -> Self::Floats;
+    /// `x` in every place.
+    unsafe fn splat_f16(x: f16) -> Self::Floats;
+    /// As floats.
+    unsafe fn floats(x: Self::Ints) -> Self::Floats;
+    /// `a * b`
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`
+    unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `c - a * b`
+    unsafe fn neg_mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// The sum of all places.
+    unsafe fn sum(x: Self::Floats) -> f32;
+}
+
+/// Work that is compiled for every set of instructions.
+pub(crate) trait Kernel {
+    type Output;
+
+    /// Does the work. To be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
+/// A set of instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Plain Rust.
+    Scalar,
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// These, and products of four bytes in one instruction (AVX-VNNI).
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    /// These, and products of four bytes in one instruction (AVX512-VNNI for vectors of 256 bits).
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    /// NEON, which every AArch64 has.
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    /// NEON with products of four bytes in one instruction.
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
+    /// WebAssembly's vectors, which a program is compiled for or not.
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    Simd128,
+}
+
+impl Level {
+    /// What this machine has, the best last. The standard library asks the machine once and remembers the answer.
+    #[inline]
+    pub(crate) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
+            if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl") {
+                return Self::Avx512Vnni;
+            }
+            if is_x86_feature_detected!("avxvnni") {
+                return Self::AvxVnni;
+            }
+            return Self::Avx2;
+        }
+        #[cfg(target_arch = "aarch64")]
+        return if std::arch::is_aarch64_feature_detected!("dotprod") {
+            Self::NeonDot
+        } else {
+            Self::Neon
+        };
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        return Self::Simd128;
+        #[allow(unreachable_code)]
+        Self::Scalar
+    }
+
+    /// Every set that this machine has, for tests.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = vec![Self::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if Self::best() != Self::Scalar {
+                all.push(Self::Avx2);
+            }
+            if is_x86_feature_detected!("avxvnni") {
+                all.push(Self::AvxVnni);
+            }
+        }
+        if !all.contains(&Self::best()) {
+            all.push(Self::best());
+        }
+        all
+    }
+}
+
+/// Runs a kernel with the best instructions that this machine has.
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    // SAFETY: the machine has what `best` found.
+    unsafe { run_at(Level::best(), kernel) }
+}
+
+/// Runs a kernel with the instructions of a level.
+///
+/// # Safety
+/// The machine has these instructions.
+#[inline]
+pub(crate) unsafe fn run_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    use crate::quantized::avx;
+    match level {
+        Level::Scalar => kernel.run::<super::scalar::Scalar>(),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx::run_avx2(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Level::AvxVnni => avx::run_avx_vnni(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni => avx::run_avx512_vnni(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => crate::quantized::neon::run_neon(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Level::NeonDot => crate::quantized::neon::run_neon_dot(kernel),
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Level::Simd128 => kernel.run::<crate::quantized::simd128::Simd128>(),
+    }
+}

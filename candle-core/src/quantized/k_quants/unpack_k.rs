@@ -1,0 +1,256 @@
+//! Products of the k-quants. A super-block is eight vectors of 32 codes, each with a pair of scales.
+
+use super::pack::{scales_and_mins, signed_scales};
+use super::products::Weights;
+use super::simd::Simd;
+use super::*;
+
+/// What a minimum or an offset takes away, per sixteenth of the super-block.
+#[derive(Clone, Copy)]
+pub(crate) struct Unpacked<S: Simd> {
+    codes: [S::Bytes; 8],
+    scales: S::Scales,
+    /// What the sums of the activations are multiplied with: minima, or the scales again.
+    mins: S::Words,
+    d: S::Floats,
+    dmin: S::Floats,
+}
+
+/// `Σ scale[i / 16] · q[i] · y[i]`
+#[inline(always)]
+unsafe fn scaled_dot<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K) -> S::Ints {
+    let mut sum = S::no_ints();
+    macro_rules! steps {
+        ($($j:literal)*) => {$(
+            let y_codes = S::load(y.qs.as_ptr().add(32 * $j).cast());
+            sum = S::dot_scaled::<$j>(sum, x.codes[$j], y_codes, x.scales);
+        )*};
+    }
+    steps!(0 1 2 3 4 5 6 7);
+    sum
+}
+
+/// `Σ min[i / 16] · y[i]`
+#[inline(always)]
+unsafe fn mins_dot<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K) -> S::Ints {
+    S::dot_words(x.mins, S::load_words(y.bsums.as_ptr()))
+}
+
+/// The two bits of 256 elements: byte `b` of half `h` has those of `128 h + b + {0, 32, 64, 96}`.
+#[inline(always)]
+unsafe fn two_bits<S: Simd>(qs: &[u8; 64]) -> [S::Bytes; 8] {
+    let (a, b) = (S::load(qs.as_ptr()), S::load(qs.as_ptr().add(32)));
+    [
+        S::right::<0>(a, 3),
+        S::right::<2>(a, 3),
+        S::right::<4>(a, 3),
+        S::right::<6>(a, 3),
+        S::right::<0>(b, 3),
+        S::right::<2>(b, 3),
+        S::right::<4>(b, 3),
+        S::right::<6>(b, 3),
+    ]
+}
+
+/// The nibbles of 256 elements: byte `b` of quarter `h` has those of `64 h + b` and `64 h + b + 32`.
+#[inline(always)]
+unsafe fn four_bits<S: Simd>(qs: &[u8; 128]) -> [S::Bytes; 8] {
+    let quarter = |h: usize| S::load(qs.as_ptr().add(32 * h));
+    let (a, b, c, d) = (quarter(0), quarter(1), quarter(2), quarter(3));
+    [
+        S::right::<0>(a, 15),
+        S::right::<4>(a, 15),
+        S::right::<0>(b, 15),
+        S::right::<4>(b, 15),
+        S::right::<0>(c, 15),
+        S::right::<4>(c, 15),
+        S::right::<0>(d, 15),
+        S::right::<4>(d, 15),
+    ]
+}
+
+/// One more bit of 256 elements: bit `j` of byte `b` is that of element `32 j + b`, and becomes the bit `BIT` of its byte, 2 or 4.
+#[inline(always)]
+unsafe fn with_top_bit<S: Simd, const BIT: u8>(
+    codes: [S::Bytes; 8],
+    bits: &[u8; 32],
+) -> [S::Bytes; 8] {
+    let bits = S::load(bits.as_ptr());
+    let top = if BIT == 2 {
+        [
+            S::left::<2>(bits, 4),
+            S::left::<1>(bits, 4),
+            S::right::<0>(bits, 4),
+            S::right::<1>(bits, 4),
+            S::right::<2>(bits, 4),
+            S::right::<3>(bits, 4),
+            S::right::<4>(bits, 4),
+            S::right::<5>(bits, 4),
+        ]
+    } else {
+        [
+            S::left::<4>(bits, 16),
+            S::left::<3>(bits, 16),
+            S::left::<2>(bits, 16),
+            S::left::<1>(bits, 16),
+            S::right::<0>(bits, 16),
+            S::right::<1>(bits, 16),
+            S::right::<2>(bits, 16),
+            S::right::<3>(bits, 16),
+        ]
+    };
+    let mut codes = codes;
+    for (code, top) in codes.iter_mut().zip(top) {
+        *code = S::or(*code, top);
+    }
+    codes
+}
+
+/// The eight bytes of each half.
+#[inline(always)]
+fn two_words(bytes: &[u8; 16]) -> [u64; 2] {
+    let bytes = u128::from_le_bytes(*bytes);
+    [bytes as u64, (bytes >> 64) as u64]
+}
+
+/// Formats with minima: `d · Σ scale · q · y − dmin · Σ min · y`.
+macro_rules! above_minimum {
+    ($ty:ident, |$x:ident| $unpacked:expr) => {
+        impl Weights for $ty {
+            type Unpacked<S: Simd> = Unpacked<S>;
+
+            #[inline(always)]
+            unsafe fn unpack<S: Simd>(&self) -> Unpacked<S> {
+                let $x = self;
+                let (codes, scales, mins) = $unpacked;
+                Unpacked {
+                    codes,
+                    scales,
+                    mins,
+                    d: S::splat_f16($x.d),
+                    dmin: S::splat_f16($x.dmin),
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn mul_add<S: Simd>(
+                x: &Unpacked<S>,
+                y: &BlockQ8K,
+                sum: S::Floats,
+            ) -> S::Floats {
+                let y_d = S::splat(y.d);
+                let mins = S::floats(mins_dot(x, y));
+                let sum = S::neg_mul_add(mins, S::mul(x.dmin, y_d), sum);
+                let dot = S::floats(scaled_dot(x, y));
+                S::mul_add(dot, S::mul(x.d, y_d), sum)
+            }
+        }
+    };
+}
+
+above_minimum!(BlockQ2K, |x| {
+    const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+    let words = two_words(&x.scales);
+    (
+        two_bits::<S>(&x.qs),
+        S::scales_of_16(words.map(|w| w & LOW)),
+        S::words_of_16(words.map(|w| (w >> 4) & LOW)),
+    )
+});
+
+above_minimum!(BlockQ4K, |x| {
+    let (scales, mins) = scales_and_mins(&x.scales);
+    (
+        four_bits::<S>(&x.qs),
+        S::scales_of_32(scales),
+        S::words_of_32(mins),
+    )
+});
+
+above_minimum!(BlockQ5K, |x| {
+    let (scales, mins) = scales_and_mins(&x.scales);
+    (
+        with_top_bit::<S, 4>(four_bits::<S>(&x.qs), &x.qh),
+        S::scales_of_32(scales),
+        S::words_of_32(mins),
+    )
+});
+
+/// Formats whose codes have `1 << SHIFT` added: `d · (Σ scale · q · y − (1 << SHIFT) · Σ scale · y)`, in whole numbers up to `d`.
+macro_rules! symmetric {
+    ($ty:ident, $shift:literal, |$x:ident| $unpacked:expr) => {
+        impl Weights for $ty {
+            type Unpacked<S: Simd> = Unpacked<S>;
+
+            #[inline(always)]
+            unsafe fn unpack<S: Simd>(&self) -> Unpacked<S> {
+                let $x = self;
+                let (codes, scales): (_, [u64; 2]) = $unpacked;
+                let d = S::splat_f16($x.d);
+                Unpacked {
+                    codes,
+                    scales: S::scales_of_16(scales),
+                    mins: S::words_of_16(scales),
+                    d,
+                    dmin: d,
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn mul_add<S: Simd>(
+                x: &Unpacked<S>,
+                y: &BlockQ8K,
+                sum: S::Floats,
+            ) -> S::Floats {
+                let dot = S::sub_shifted::<$shift>(scaled_dot(x, y), mins_dot(x, y));
+                S::mul_add(S::floats(dot), S::mul(x.d, S::splat(y.d)), sum)
+            }
+        }
+    };
+}
+
+symmetric!(BlockQ3K, 2, |x| {
+    let codes = with_top_bit::<S, 2>(two_bits::<S>(&x.qs), &x.hmask);
+    (codes, signed_scales(&x.scales))
+});
+
+symmetric!(BlockQ6K, 5, |x| {
+    let low = |i: usize| S::load(x.ql.as_ptr().add(32 * i));
+    let high = |i: usize| S::load(x.qh.as_ptr().add(32 * i));
+    let (a, b, c, d, e, f) = (low(0), low(1), low(2), low(3), high(0), high(1));
+    let codes = [
+        S::or(S::right::<0>(a, 15), S::left::<4>(e, 48)),
+        S::or(S::right::<0>(b, 15), S::left::<2>(e, 48)),
+        S::or(S::right::<4>(a, 15), S::right::<0>(e, 48)),
+        S::or(S::right::<4>(b, 15), S::right::<2>(e, 48)),
+        S::or(S::right::<0>(c, 15), S::left::<4>(f, 48)),
+        S::or(S::right::<0>(d, 15), S::left::<2>(f, 48)),
+        S::or(S::right::<4>(c, 15), S::right::<0>(f, 48)),
+        S::or(S::right::<4>(d, 15), S::right::<2>(f, 48)),
+    ];
+    (codes, two_words(&x.scales.map(|s| s as u8)))
+});
+
+impl Weights for BlockQ8K {
+    type Unpacked<S: Simd> = ([S::Bytes; 8], f32);
+
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S> {
+        let codes = std::array::from_fn(|j| S::load(self.qs.as_ptr().add(32 * j).cast()));
+        (codes, self.d)
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add<S: Simd>(
+        (codes, d): &Self::Unpacked<S>,
+        y: &BlockQ8K,
+        sum: S::Floats,
+    ) -> S::Floats {
+        let mut dot = S::no_ints();
+        for (j, &codes) in codes.iter().enumerate() {
+            let y_codes = S::load(y.qs.as_ptr().add(32 * j).cast());
+            dot = S::add_ints(dot, S::dot_wide(codes, y_codes));
+        }
+        S::mul_add(S::floats(dot), S::splat(d * y.d), sum)
+    }
+}

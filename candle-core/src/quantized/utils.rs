@@ -1,0 +1,73 @@
+//! Rounding and conversions that compilers turn into vector instructions. Nothing here is public.
+
+use half::f16;
+
+/// As f32. Arithmetic on the bits: `half` asks the machine for its instruction at every call.
+#[inline(always)]
+pub(crate) fn f16_to_f32(x: f16) -> f32 {
+    let bits = u32::from(x.to_bits());
+    let sign = (bits & 0x8000) << 16;
+    // The exponent's bias of f32 is 112 more; the product also brings subnormal numbers to their place.
+    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
+    let exponent = if bits & 0x7c00 == 0x7c00 { 0xff << 23 } else { 0 };
+    f32::from_bits(magnitude.to_bits() | exponent | sign)
+}
+
+/// The nearest whole number, halves to even, for magnitudes below 2^22. Others, NaN among them, give some number.
+#[inline(always)]
+pub(crate) fn nearest(x: f32) -> i32 {
+    // 1.5 * 2^23: the sum's last bit is worth one.
+    const SHIFT: f32 = 12_582_912.;
+    (x + SHIFT).to_bits() as i32 - SHIFT.to_bits() as i32
+}
+
+/// [`nearest`] within `lo..=hi`.
+#[inline(always)]
+pub(crate) fn nearest_in(x: f32, lo: i32, hi: i32) -> i32 {
+    // Before the rounding, which needs small numbers. `max` and `min` take the limit for a NaN.
+    nearest(x.max(lo as f32).min(hi as f32))
+}
+
+/// The nearest whole number, halves away from zero, for magnitudes below 2^22. Others, NaN among them, give some number.
+#[inline(always)]
+pub(crate) fn nearest_away(x: f32) -> i32 {
+    // The largest number below a half: with a half itself 0.49999997 would become 1.
+    const HALF: f32 = 0.499_999_97;
+    let x = x.clamp(-4e6, 4e6) + HALF.copysign(x);
+    // SAFETY: the clamped sum is in range; a NaN is replaced.
+    unsafe { if x.is_nan() { 0. } else { x }.to_int_unchecked() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_f16() {
+        for bits in 0..=u16::MAX {
+            let x = f16::from_bits(bits);
+            let (found, right) = (f16_to_f32(x), x.to_f32());
+            assert!(
+                found.to_bits() == right.to_bits() || found.is_nan() && right.is_nan(),
+                "{bits:#x}: {found} for {right}"
+            );
+        }
+    }
+
+    #[test]
+    fn rounding() {
+        for i in -8000..8000 {
+            let x = i as f32 / 16.;
+            assert_eq!(nearest(x), x.round_ties_even() as i32, "{x}");
+            assert_eq!(nearest_away(x), x.round() as i32, "{x}");
+        }
+        for x in [0.499_999_97f32, 0.5, 1.5, 2.5, 4_000_000.5 / 2.] {
+            assert_eq!(nearest_away(x), x.round() as i32, "{x}");
+            assert_eq!(nearest_away(-x), (-x).round() as i32, "-{x}");
+        }
+        assert_eq!(nearest_in(f32::INFINITY, -8, 7), 7);
+        assert_eq!(nearest_in(f32::NEG_INFINITY, -8, 7), -8);
+        assert!((-8..=7).contains(&nearest_in(f32::NAN, -8, 7)));
+        assert_eq!(nearest_away(f32::NAN), 0);
+    }
+}
