@@ -118,7 +118,7 @@ absent_backend!(
 
 impl CudaDevice {
     /// As [`BackendDevice::new`], on a stream of its own.
-    pub fn new_with_stream(_ordinal: usize) -> Result<Self> {
+    pub fn new_with_stream(_: usize) -> Result<Self> {
         Err(Error::NotCompiledWithCudaSupport)
     }
 
@@ -158,30 +158,33 @@ pub mod cuda {
     pub struct DeviceId(super::Never);
 
     macro_rules! reduced_precision {
-        ($get:ident, $set:ident, $dtype:literal) => {
+        ($get:ident, $set:ident, $allow:pat_param, $dtype:literal) => {
             #[doc = concat!("Whether CUDA may multiply ", $dtype, " matrices with lower precision; false without CUDA.")]
             pub fn $get() -> bool {
                 false
             }
 
             #[doc = concat!("Allows CUDA lower precision for ", $dtype, " matrices; nothing to do without CUDA.")]
-            pub fn $set(_allow: bool) {}
+            pub fn $set($allow: bool) {}
         };
     }
 
     reduced_precision!(
         gemm_reduced_precision_f32,
         set_gemm_reduced_precision_f32,
+        _b,
         "f32"
     );
     reduced_precision!(
         gemm_reduced_precision_f16,
         set_gemm_reduced_precision_f16,
+        _,
         "f16"
     );
     reduced_precision!(
         gemm_reduced_precision_bf16,
         set_gemm_reduced_precision_bf16,
+        _,
         "bf16"
     );
 }

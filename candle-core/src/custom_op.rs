@@ -80,10 +80,10 @@ pub trait CustomOp2 {
     /// As `cpu_fwd`, on a CUDA device.
     fn cuda_fwd(
         &self,
-        _s1: &CudaStorage,
-        _l1: &Layout,
-        _s2: &CudaStorage,
-        _l2: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         Err(no_cuda_form(self.name()))
     }
@@ -91,10 +91,10 @@ pub trait CustomOp2 {
     /// As `cpu_fwd`, on a Metal device.
     fn metal_fwd(
         &self,
-        _s1: &MetalStorage,
-        _l1: &Layout,
-        _s2: &MetalStorage,
-        _l2: &Layout,
+        _: &MetalStorage,
+        _: &Layout,
+        _: &MetalStorage,
+        _: &Layout,
     ) -> Result<(MetalStorage, Shape)> {
         Err(no_metal_form(self.name()))
     }
@@ -142,12 +142,12 @@ pub trait CustomOp3 {
     /// As `cpu_fwd`, on a CUDA device.
     fn cuda_fwd(
         &self,
-        _s1: &CudaStorage,
-        _l1: &Layout,
-        _s2: &CudaStorage,
-        _l2: &Layout,
-        _s3: &CudaStorage,
-        _l3: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
     ) -> Result<(CudaStorage, Shape)> {
         Err(no_cuda_form(self.name()))
     }
@@ -155,12 +155,12 @@ pub trait CustomOp3 {
     /// As `cpu_fwd`, on a Metal device.
     fn metal_fwd(
         &self,
-        _s1: &MetalStorage,
-        _l1: &Layout,
-        _s2: &MetalStorage,
-        _l2: &Layout,
-        _s3: &MetalStorage,
-        _l3: &Layout,
+        _: &MetalStorage,
+        _: &Layout,
+        _: &MetalStorage,
+        _: &Layout,
+        _: &MetalStorage,
+        _: &Layout,
     ) -> Result<(MetalStorage, Shape)> {
         Err(no_metal_form(self.name()))
     }
@@ -227,23 +227,25 @@ pub trait InplaceOp2 {
         -> Result<()>;
 
     /// As `cpu_fwd`, on a CUDA device.
+    #[allow(unused_variables)]
     fn cuda_fwd(
         &self,
-        _s1: &mut CudaStorage,
-        _l1: &Layout,
-        _s2: &CudaStorage,
-        _l2: &Layout,
+        s1: &mut CudaStorage,
+        l1: &Layout,
+        s2: &CudaStorage,
+        l2: &Layout,
     ) -> Result<()> {
         Err(no_cuda_form(self.name()))
     }
 
     /// As `cpu_fwd`, on a Metal device.
+    #[allow(unused_variables)]
     fn metal_fwd(
         &self,
-        _s1: &mut MetalStorage,
-        _l1: &Layout,
-        _s2: &MetalStorage,
-        _l2: &Layout,
+        s1: &mut MetalStorage,
+        l1: &Layout,
+        s2: &MetalStorage,
+        l2: &Layout,
     ) -> Result<()> {
         Err(no_metal_form(self.name()))
     }
@@ -280,12 +282,12 @@ pub trait InplaceOp3 {
     /// As `cpu_fwd`, on a CUDA device.
     fn cuda_fwd(
         &self,
-        _s1: &mut CudaStorage,
-        _l1: &Layout,
-        _s2: &CudaStorage,
-        _l2: &Layout,
-        _s3: &CudaStorage,
-        _l3: &Layout,
+        _: &mut CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
     ) -> Result<()> {
         Err(no_cuda_form(self.name()))
     }
@@ -293,12 +295,12 @@ pub trait InplaceOp3 {
     /// As `cpu_fwd`, on a Metal device.
     fn metal_fwd(
         &self,
-        _s1: &mut MetalStorage,
-        _l1: &Layout,
-        _s2: &MetalStorage,
-        _l2: &Layout,
-        _s3: &MetalStorage,
-        _l3: &Layout,
+        _: &mut MetalStorage,
+        _: &Layout,
+        _: &MetalStorage,
+        _: &Layout,
+        _: &MetalStorage,
+        _: &Layout,
     ) -> Result<()> {
         Err(no_metal_form(self.name()))
     }

@@ -335,10 +335,10 @@ impl<S: WithDType> NdArray for S {
 }
 
 macro_rules! array_nd {
-    ($([$($n:ident),+] $array:ty, $flat:expr;)*) => {$(
+    ($([$($n:ident),+] $array:ty, [$($dim:ident),+], $flat:expr;)*) => {$(
         impl<S: WithDType, $(const $n: usize),+> NdArray for $array {
             fn shape(&self) -> Result<Shape> {
-                Ok(Shape::from(&[$($n),+][..]))
+                Ok(Shape::from(&[$($dim),+][..]))
             }
 
             fn to_cpu_storage(&self) -> CpuStorage {
@@ -350,10 +350,10 @@ macro_rules! array_nd {
 }
 
 array_nd! {
-    [N] &[S; N], |a| a.to_vec();
-    [M, N] &[[S; N]; M], |a| a.as_flattened().to_vec();
-    [N1, N2, N3] &[[[S; N3]; N2]; N1], |a| a.as_flattened().as_flattened().to_vec();
-    [N1, N2, N3, N4] &[[[[S; N4]; N3]; N2]; N1], |a| {
+    [N] &[S; N], [N], |a| a.to_vec();
+    [N, M] &[[S; N]; M], [M, N], |a| a.as_flattened().to_vec();
+    [N1, N2, N3] &[[[S; N3]; N2]; N1], [N1, N2, N3], |a| a.as_flattened().as_flattened().to_vec();
+    [N1, N2, N3, N4] &[[[[S; N4]; N3]; N2]; N1], [N1, N2, N3, N4], |a| {
         a.as_flattened().as_flattened().as_flattened().to_vec()
     };
 }

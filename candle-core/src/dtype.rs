@@ -341,3 +341,34 @@ mod tests {
         assert_eq!(i64::from_f64(f64::NAN), 0);
     }
 }
+
+/// Applies a function to the elements inside a `CpuStorage`, whichever of the given dtypes they have, and wraps what it gives as a
+/// `CpuStorage` of the same dtype. Any other dtype leaves the function around it with
+/// [`Error::UnsupportedDTypeForOp`](crate::Error::UnsupportedDTypeForOp), which names the op.
+///
+/// The function is written out for each dtype: a closure's argument type may differ from one to the next.
+///
+/// ```
+/// use candle_core::{map_dtype, CpuStorage, Result};
+///
+/// fn reversed(storage: &CpuStorage) -> Result<CpuStorage> {
+///     fn reverse<T: Clone>(values: &Vec<T>) -> Vec<T> {
+///         values.iter().rev().cloned().collect()
+///     }
+///     Ok(map_dtype!("reversed", storage, reverse, (U8, F32)))
+/// }
+/// assert!(matches!(reversed(&CpuStorage::U8(vec![1, 2])), Ok(CpuStorage::U8(v)) if v == [2, 1]));
+/// assert!(reversed(&CpuStorage::I64(vec![])).unwrap_err().to_string().contains("I64 is not supported by reversed"));
+/// ```
+#[macro_export]
+macro_rules! map_dtype {
+    ($name:expr, $storage:ident, $fn:expr, ($($dtypes:ident),+)) => {
+        match $storage {
+            $($crate::CpuStorage::$dtypes(values) => $crate::CpuStorage::$dtypes($fn(values)),)+
+            other => {
+                use $crate::backend::BackendStorage as _;
+                Err($crate::Error::UnsupportedDTypeForOp(other.dtype(), $name).bt())?
+            }
+        }
+    };
+}

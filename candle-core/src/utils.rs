@@ -1,4 +1,8 @@
-//! What this build and this machine offer.
+//! What this build and this machine offer, and threads for work on the CPU.
+
+mod barrier_pool;
+
+pub use barrier_pool::{barrier_pool, BarrierPool};
 
 /// Number of threads for work on the CPU: `RAYON_NUM_THREADS` where it is set, else what the machine has.
 pub fn get_num_threads() -> usize {
@@ -8,6 +12,47 @@ pub fn get_num_threads() -> usize {
     match asked {
         Some(count) if count > 0 => count,
         _ => std::thread::available_parallelism().map_or(1, usize::from),
+    }
+}
+
+/// Sets up the threads that rayon shares among the whole process: [`get_num_threads`] of them, each with
+/// [`set_thread_affinity`]. Does nothing if they run already, which they do after the first parallel op.
+pub fn init_global_threadpool() {
+    static DONE: std::sync::Once = std::sync::Once::new();
+    DONE.call_once(|| {
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(get_num_threads())
+            .thread_name(|i| format!("candle-rayon-{i}"))
+            .start_handler(|_| set_thread_affinity());
+        // The only error is that there is such a pool already, or no threads at all; rayon then works with what there is.
+        let _ = threads.build_global();
+    });
+}
+
+/// Runs `f` on one of the process's threads for parallel work, after [`init_global_threadpool`]. Parallel loops that `f` starts then
+/// begin without a change of threads, which pays where there are many short ones.
+///
+/// ```
+/// let threads = candle_core::utils::with_threadpool(|| rayon::current_num_threads());
+/// assert!(threads >= 1);
+/// ```
+pub fn with_threadpool<F: FnOnce() -> R + Send, R: Send>(f: F) -> R {
+    init_global_threadpool();
+    rayon::scope(|_| f())
+}
+
+/// Asks the system to run this thread on its fast cores. Apple's systems have two kinds of cores and go by a thread's quality of
+/// service, which becomes "user interactive"; elsewhere the scheduler decides as it does without.
+pub fn set_thread_affinity() {
+    #[cfg(target_os = "macos")]
+    {
+        extern "C" {
+            fn pthread_set_qos_class_self_np(class: u32, relative_priority: i32) -> i32;
+        }
+        /// From Apple's `sys/qos.h`.
+        const QOS_CLASS_USER_INTERACTIVE: u32 = 0x21;
+        // SAFETY: it concerns the calling thread alone. A refusal changes nothing.
+        unsafe { pthread_set_qos_class_self_np(QOS_CLASS_USER_INTERACTIVE, 0) };
     }
 }
 
