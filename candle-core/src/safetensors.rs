@@ -8,11 +8,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use ::safetensors::tensor::{Metadata, SafeTensors, TensorView};
-use ::safetensors::{Dtype as StDtype, View};
+use ::safetensors::tensor::{Metadata, SafeTensors, TensorInfo, TensorView};
+use ::safetensors::{Dtype as StDtype, SafeTensorError, View};
+use serde_json::Value;
 
 use crate::op::BackpropOp;
 use crate::tensor::{bytes_of, storage_from_bytes};
+use crate::untrusted::shown;
 use crate::{DType, Device, Error, Result, Shape, Tensor};
 
 impl View for Tensor {
@@ -121,7 +123,7 @@ pub fn save<K: AsRef<str> + Ord + std::fmt::Display, P: AsRef<Path>>(
 
 /// Says which tensor an error is about.
 fn of_tensor(err: Error, name: &str) -> Error {
-    err.context(format!("tensor {name}"))
+    err.context(format!("tensor {}", shown(name)))
 }
 
 /// A tensor in the format's own terms, which can be put on a device.
@@ -190,14 +192,104 @@ struct Parsed<B> {
     data_start: usize,
 }
 
+/// The longest header that the format allows.
+const MAX_HEADER_LEN: u64 = 100_000_000;
+
+/// An error about a part of the file.
+fn in_part(err: SafeTensorError, part: String) -> Error {
+    Error::from(err).bt().context(part)
+}
+
+/// Reads and checks a header: where the elements begin, and the tensors. Every offset lies in the file, no two tensors share
+/// bytes, none is left over, and each has as many as its shape and its dtype need.
+///
+/// The `safetensors` crate checks most of this as well, but it adds sizes up without looking for an overflow, and it leaves the
+/// tensor's name out of some of its errors.
+fn read_header(bytes: &[u8]) -> Result<(usize, Metadata)> {
+    const LEN: usize = size_of::<u64>();
+    let part = || "safetensors header length".to_string();
+    let Some((len, rest)) = bytes.split_first_chunk::<LEN>() else {
+        return Err(in_part(SafeTensorError::HeaderTooSmall, part()));
+    };
+    let len = u64::from_le_bytes(*len);
+    if len > MAX_HEADER_LEN {
+        let part = format!("{} of {len} bytes", part());
+        return Err(in_part(SafeTensorError::HeaderTooLarge, part));
+    }
+    // It fits: it is at most `MAX_HEADER_LEN`.
+    let Some((header, data)) = rest.split_at_checked(len as usize) else {
+        let part = format!("{} of {len} bytes, {} are there", part(), rest.len());
+        return Err(in_part(SafeTensorError::InvalidHeaderLength, part));
+    };
+    let part = || "safetensors header".to_string();
+    let header = std::str::from_utf8(header)
+        .map_err(|err| in_part(SafeTensorError::InvalidHeader(err), part()))?;
+    let json =
+        |part: String| move |err| in_part(SafeTensorError::InvalidHeaderDeserialization(err), part);
+    let mut entries: HashMap<String, Value> = serde_json::from_str(header).map_err(json(part()))?;
+    let metadata = match entries.remove("__metadata__") {
+        Some(metadata) => {
+            serde_json::from_value(metadata).map_err(json(format!("{}, __metadata__", part())))?
+        }
+        None => None,
+    };
+    let tensors = entries.into_iter().map(|(name, entry)| {
+        let info = serde_json::from_value::<TensorInfo>(entry);
+        let info = info.map_err(json(format!("{}, tensor {}", part(), shown(&name))))?;
+        Ok((name, info))
+    });
+    let mut tensors = tensors.collect::<Result<Vec<_>>>()?;
+    tensors.sort_by_key(|(_, info)| info.data_offsets);
+
+    let mut covered = 0;
+    for (name, info) in &tensors {
+        let (start, end) = info.data_offsets;
+        let part = || {
+            format!(
+                "safetensors header, tensor {} of shape {:?} and dtype {:?} at bytes {start} to {end} of {}",
+                shown(name),
+                Shape::from(info.shape.as_slice()),
+                info.dtype,
+                data.len()
+            )
+        };
+        if start != covered || end < start || end > data.len() {
+            let err = SafeTensorError::InvalidOffset(shown(name));
+            return Err(in_part(err, part()));
+        }
+        covered = end;
+        let mut sizes = info.shape.iter().copied().chain([info.dtype.bitsize()]);
+        let bits = sizes.try_fold(1usize, usize::checked_mul);
+        match bits {
+            None => return Err(in_part(SafeTensorError::ValidationOverflow, part())),
+            Some(bits) if bits % 8 != 0 => {
+                return Err(in_part(SafeTensorError::MisalignedSlice, part()))
+            }
+            Some(bits) if bits / 8 != end - start => {
+                return Err(in_part(SafeTensorError::TensorInvalidInfo, part()))
+            }
+            Some(_) => {}
+        }
+    }
+    if covered != data.len() {
+        let part = format!(
+            "{}: tensors take {covered} bytes, {} follow",
+            part(),
+            data.len()
+        );
+        return Err(in_part(SafeTensorError::MetadataIncompleteBuffer, part));
+    }
+    let header = Metadata::new(metadata, tensors).map_err(|err| in_part(err, part()))?;
+    Ok((bytes.len() - data.len(), header))
+}
+
 impl<B: AsRef<[u8]>> Parsed<B> {
     fn new(bytes: B) -> Result<Self> {
-        let (header_len, header) = SafeTensors::read_metadata(bytes.as_ref())?;
+        let (data_start, header) = read_header(bytes.as_ref())?;
         Ok(Self {
             bytes,
             header,
-            // The header's own length comes first, as a u64.
-            data_start: header_len + size_of::<u64>(),
+            data_start,
         })
     }
 
@@ -428,8 +520,10 @@ impl MmapedFile {
     /// # Errors
     /// When the file is damaged; the error names it.
     pub fn deserialize(&self) -> Result<SafeTensors<'_>> {
-        SafeTensors::deserialize(self.file.as_ref())
-            .map_err(|err| Error::from(err).with_path(&self.file.path))
+        // First, because the crate's own checks may overflow.
+        read_header(self.file.as_ref())
+            .and_then(|_| Ok(SafeTensors::deserialize(self.file.as_ref())?))
+            .map_err(|err| err.with_path(&self.file.path))
     }
 }
 

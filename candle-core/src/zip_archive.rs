@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use zip::HasZipMetadata;
 
 use crate::untrusted::{read_bytes, shown};
-use crate::{Error, Result};
+use crate::{DType, Error, Result};
 
 /// Where an archive is read from.
 trait Source: Read + Seek + Send {}
@@ -74,6 +74,16 @@ impl Archive {
         }
     }
 
+    /// What all entries may hold together: as much as the archive can be packed from.
+    pub(crate) fn budget(&self) -> Budget {
+        let limit = self.len.saturating_mul(MAX_DEFLATE_RATIO);
+        Budget {
+            archive_len: self.len,
+            limit,
+            left: limit,
+        }
+    }
+
     /// Reads an entry with `f`. An error names the entry; [`Archive::in_file`] adds the file.
     pub(crate) fn read<T>(
         &self,
@@ -93,6 +103,32 @@ impl Archive {
             })
         });
         result.map_err(|err| err.context(format!("zip entry {}", shown(name))))
+    }
+}
+
+/// Deflate packs no more than this many bytes into one.
+const MAX_DEFLATE_RATIO: u64 = 1032;
+
+/// Bytes that may still be read out of an archive. Without it, many names for the same bytes would make much of little.
+pub(crate) struct Budget {
+    archive_len: u64,
+    limit: u64,
+    left: u64,
+}
+
+impl Budget {
+    /// Counts `elements` that were read.
+    pub(crate) fn charge(&mut self, elements: usize, dtype: DType) -> Result<()> {
+        let bytes = elements.saturating_mul(dtype.size_in_bytes());
+        match self.left.checked_sub(bytes as u64) {
+            Some(left) => self.left = left,
+            None => crate::bail!(
+                "its tensors take more than {} bytes together, in an archive of {} bytes",
+                self.limit,
+                self.archive_len
+            ),
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@ mod cast;
 #[cfg(feature = "webgpu")]
 mod device;
 mod elementwise;
+mod hostile;
 mod indexing;
 mod matmul;
 mod movement;

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that has to hold before a change lands, in one command.
 
 mod command;
+mod fuzz;
 mod setup;
 mod steps;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::command::cmd;
+use crate::fuzz;
 use crate::setup;
 
 /// One named part of `cargo xtask test`.
@@ -49,6 +50,11 @@ pub const STEPS: &[Step] = &[
         name: "browser",
         title: "all WebGPU tests, with no more than every browser gives",
         run: browser_test,
+    },
+    Step {
+        name: "fuzz",
+        title: "each file format's fuzz target finds nothing in a short run",
+        run: fuzz::fuzz,
     },
     Step {
         name: "doc",

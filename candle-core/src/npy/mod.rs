@@ -150,10 +150,14 @@ impl Tensor {
     /// As [`NpzTensors::get`].
     pub fn read_npz<T: AsRef<Path>>(path: T) -> Result<Vec<(String, Self)>> {
         let npz = NpzTensors::new(path)?;
-        let names = npz.names.iter();
-        names
-            .map(|name| Ok((name.clone(), npz.expect(name)?)))
-            .collect()
+        let mut budget = npz.archive.budget();
+        let read = |name: &String| {
+            let tensor = npz.expect(name)?;
+            let charged = budget.charge(tensor.elem_count(), tensor.dtype());
+            charged.map_err(|err| npz.archive.in_file(err))?;
+            Ok((name.clone(), tensor))
+        };
+        npz.names.iter().map(read).collect()
     }
 
     /// Reads the arrays of these names from a `.npz` file, onto the CPU.

@@ -13,6 +13,9 @@ use crate::{Context, Device, Layout, Result, Tensor};
 /// The entry with the pickle, in a folder whose name is the file's when it was saved.
 const PICKLE: &str = "data.pkl";
 
+/// Longest name of a folder, which is that of the file when it was saved.
+const MAX_FOLDER: usize = 1024;
+
 /// The folder with the storages, beside the pickle.
 const STORAGES: &str = "data";
 
@@ -59,6 +62,14 @@ impl Checkpoint {
         let (mut infos, mut big_endian) = (vec![], false);
         for name in pickles {
             let folder = name.strip_suffix(PICKLE).unwrap_or_default();
+            // It is repeated for each tensor.
+            if folder.len() > MAX_FOLDER {
+                crate::bail!(
+                    "zip entry {}: its folder has a name of {} bytes, at most {MAX_FOLDER} are read",
+                    shown(name),
+                    folder.len()
+                )
+            }
             if verbose {
                 println!("{name}");
             }
@@ -247,8 +258,12 @@ pub fn read_all_with_key<P: AsRef<Path>>(
     key: Option<&str>,
 ) -> Result<Vec<(String, Tensor)>> {
     let checkpoint = Checkpoint::new(Archive::open(path.as_ref())?, key, false)?;
-    let infos = checkpoint.infos.iter();
-    infos
-        .map(|info| Ok((info.name.clone(), checkpoint.read(info)?)))
-        .collect()
+    let mut budget = checkpoint.archive.budget();
+    let read = |info: &TensorInfo| {
+        let elements = span(&info.layout).unwrap_or(usize::MAX);
+        let charged = budget.charge(elements, info.dtype);
+        charged.map_err(|err| checkpoint.archive.in_file(err))?;
+        Ok((info.name.clone(), checkpoint.read(info)?))
+    };
+    checkpoint.infos.iter().map(read).collect()
 }

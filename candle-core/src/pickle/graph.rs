@@ -106,24 +106,36 @@ impl Graph {
     /// # Errors
     /// When it is nested too deep, which a value in itself always is, or sharing makes it many times as large as the pickle.
     pub(super) fn tree(&self, id: Id, pickle_len: u64) -> Result<Object> {
-        let len = usize::try_from(pickle_len).unwrap_or(usize::MAX);
-        let limit = len
-            .saturating_mul(TREE_BYTES_PER_BYTE)
-            .saturating_add(TREE_BYTES_ALWAYS);
-        let mut builder = TreeBuilder {
-            graph: self,
-            limit,
-            left: limit,
-        };
-        builder.build(id, 0)
+        TreeBuilder::new(self, pickle_len).build(id, 0)
+    }
+
+    /// The values with all that is in them, together within the bounds of one; those beyond are `None`.
+    pub(super) fn trees(&self, ids: &[Id], pickle_len: u64) -> Vec<Object> {
+        let mut builder = TreeBuilder::new(self, pickle_len);
+        let tree = |&id| builder.build(id, 0).unwrap_or(Object::None);
+        ids.iter().map(tree).collect()
     }
 }
 
-/// Builds a tree and counts its bytes.
+/// Builds trees and counts their bytes.
 struct TreeBuilder<'a> {
     graph: &'a Graph,
     limit: usize,
     left: usize,
+}
+
+impl<'a> TreeBuilder<'a> {
+    fn new(graph: &'a Graph, pickle_len: u64) -> Self {
+        let len = usize::try_from(pickle_len).unwrap_or(usize::MAX);
+        let limit = len
+            .saturating_mul(TREE_BYTES_PER_BYTE)
+            .saturating_add(TREE_BYTES_ALWAYS);
+        Self {
+            graph,
+            limit,
+            left: limit,
+        }
+    }
 }
 
 impl TreeBuilder<'_> {

@@ -110,13 +110,11 @@ impl Stack {
         }
     }
 
-    /// What lies on the stack, its top last. A value that is nested too deep or too large is shown as [`Object::None`];
-    /// [`Stack::finalize`] says so.
+    /// What lies on the stack, its top last. Values that are nested too deep, or too large together, are shown as
+    /// [`Object::None`]; [`Stack::finalize`] says so.
     pub fn stack(&self) -> &[Object] {
-        self.shown.get_or_init(|| {
-            let tree = |&id| self.graph.tree(id, self.position).unwrap_or(Object::None);
-            self.stack.iter().map(tree).collect()
-        })
+        self.shown
+            .get_or_init(|| self.graph.trees(&self.stack, self.position))
     }
 
     /// Reads one instruction and says whether it was the last.

@@ -4,11 +4,14 @@
 Needs NumPy 2 (`pip install numpy`). PyTorch is not needed: the classes below have the names and the pickled form
 of PyTorch's, as its serialization notes describe them: a zip archive with `data.pkl`, whose persistent ids name the
 entries `data/N` that hold the storages.
+
+The files are also where the fuzz targets start; a target reads those whose extension is its name.
 """
 
 import collections
 import io
 import pickle
+import struct
 import sys
 import types
 import zipfile
@@ -209,5 +212,48 @@ def pth():
     save("old_deflated.pth", {"w": contiguous("FloatStorage")}, byte_order=None, compression=zipfile.ZIP_DEFLATED)
 
 
+def seeds():
+    """Where the fuzzer starts for the formats that have no other file here."""
+    file = io.BytesIO()
+    Pickler(file).dump(views())
+    (HERE / "views.pickle").write_bytes(file.getvalue())
+    file = io.BytesIO()
+    Pickler(file).dump(contiguous("FloatStorage"))
+    (HERE / "tensor.pickle").write_bytes(file.getvalue())
+
+    floats = VALUES.astype("<f4").tobytes()
+    header = (
+        b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},'
+        b'"b":{"dtype":"BOOL","shape":[3],"data_offsets":[24,27]}}'
+    )
+    tensors = struct.pack("<Q", len(header)) + header + floats + b"\0\1\1"
+    (HERE / "tiny.safetensors").write_bytes(tensors)
+
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    # Types of values: 4 u32, 8 text, 9 array. Types of tensors: 0 f32, 8 q8_0 with 34 bytes for 32 numbers.
+    gguf = b"GGUF" + struct.pack("<IQQ", 3, 2, 3)
+    gguf += text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    gguf += text("general.alignment") + struct.pack("<II", 4, 32)
+    gguf += text("tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
+    gguf += text("a") + struct.pack("<IQQIQ", 2, 3, 2, 0, 0)
+    gguf += text("b") + struct.pack("<IQIQ", 1, 32, 8, 32)
+    gguf += bytes(-len(gguf) % 32) + floats + bytes(8)
+    gguf += np.float16(0.5).tobytes() + bytes(range(32))
+    (HERE / "tiny.gguf").write_bytes(gguf)
+
+    # Sizes of the vocabulary, of embeddings and so on; then tokens with scores, then tensors at multiples of 32.
+    ggml = struct.pack("<I", 0x67676A74) + struct.pack("<8I", 3, 2, 3, 1, 1, 1, 1, 0)
+    ggml += struct.pack("<I1sf", 1, b"a", 0.5) + struct.pack("<I1sf", 1, b"b", 1)
+    ggml += struct.pack("<5I", 2, 1, 0, 3, 2) + b"w"
+    ggml += bytes(-len(ggml) % 32) + floats
+    (HERE / "tiny.ggml").write_bytes(ggml)
+
+    imatrix = struct.pack("<ii1sii", 1, 1, b"w", 2, 6) + floats + struct.pack("<ii4s", 2, 4, b"text")
+    (HERE / "tiny.imatrix").write_bytes(imatrix)
+
+
 npy()
 pth()
+seeds()
