@@ -1,4 +1,5 @@
 mod agree;
+mod backprop;
 mod cast;
 #[cfg(feature = "webgpu")]
 mod device;

@@ -142,6 +142,20 @@ impl Grads<'_> {
         };
         self.store.accumulate(arg.id(), grad)
     }
+
+    /// Adds to the part from `start` on along `dim` of an argument's gradient. A part of a gradient that exists is changed where
+    /// it is: of a sequence taken apart step by step, each step would else cost as much as the whole.
+    fn add_part(&mut self, arg: &Tensor, dim: usize, start: usize, part: &Tensor) -> Result<()> {
+        let len = part.dims()[dim];
+        if let Some(grad) = self.store.get(arg).filter(|_| !self.keep_graph) {
+            if grad.owns_storage() {
+                let sum = (grad.narrow(dim, start, len)? + part)?;
+                return grad.slice_set(&sum, dim, start);
+            }
+        }
+        let right = arg.dims()[dim] - start - len;
+        self.add(arg, || movement::pad(part, dim, start, right))
+    }
 }
 
 /// What a rule starts from: an op's result, and the gradient with respect to it.
@@ -329,7 +343,7 @@ fn propagate(grads: &mut Grads, node: &Node, op: &Op) -> Result<()> {
         Op::Transpose(arg, dim1, dim2) => grads.add(arg, || grad.transpose(*dim1, *dim2)),
         Op::Permute(arg, dims) => movement::permute(grads, node, arg, dims),
         Op::Broadcast(arg) => movement::broadcast(grads, node, arg),
-        Op::Narrow(arg, dim, start, len) => movement::narrow(grads, node, arg, *dim, *start, *len),
+        Op::Narrow(arg, dim, start, _) => grads.add_part(arg, *dim, *start, grad),
         Op::Cat(args, dim) => movement::cat(grads, node, args, *dim),
         Op::SliceScatter0(arg, src, start) => {
             movement::slice_scatter0(grads, node, arg, src, *start)

@@ -23,18 +23,6 @@ pub(super) fn permute(grads: &mut Grads, node: &Node, arg: &Tensor, dims: &[usiz
     })
 }
 
-pub(super) fn narrow(
-    grads: &mut Grads,
-    node: &Node,
-    arg: &Tensor,
-    dim: usize,
-    start: usize,
-    len: usize,
-) -> Result<()> {
-    let right = arg.dims()[dim] - start - len;
-    grads.add(arg, || pad(&node.grad, dim, start, right))
-}
-
 /// Zeros before and after along a dimension.
 pub(super) fn pad(t: &Tensor, dim: usize, left: usize, right: usize) -> Result<Tensor> {
     let mut parts = vec![t.clone()];

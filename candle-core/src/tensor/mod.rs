@@ -276,10 +276,12 @@ impl Tensor {
         Arc::ptr_eq(&self.storage, &rhs.storage)
     }
 
-    /// Whether the elements lie side by side in a storage that holds nothing else, and no other tensor is over it.
+    /// Whether the elements lie side by side in a storage that holds nothing else, and nobody else has this tensor or another
+    /// over the storage.
     pub(crate) fn owns_storage(&self) -> bool {
         self.is_contiguous()
             && self.storage_len == self.elem_count()
+            && Arc::strong_count(&self.0) == 1
             && Arc::strong_count(&self.storage) == 1
     }
 

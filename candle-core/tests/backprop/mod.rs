@@ -1,0 +1,5 @@
+//! Gradients.
+
+mod cases;
+mod gradcheck;
+mod walk;
