@@ -10,11 +10,12 @@ use crate::op::{BackpropOp, Op};
 use crate::{CpuStorage, CudaStorage, Error, Layout, MetalStorage, Result, Shape, Storage, Tensor};
 
 fn no_cuda_form(op: &str) -> Error {
-    Error::Cuda(format!("{op} has no CUDA form: implement cuda_fwd or move the tensor").into())
+    Error::Cuda(format!("{op} has no CUDA form: implement cuda_fwd or move the tensor").into()).bt()
 }
 
 fn no_metal_form(op: &str) -> Error {
     Error::Metal(format!("{op} has no Metal form: implement metal_fwd or move the tensor").into())
+        .bt()
 }
 
 /// The error for an op without a WebGPU form. It names the op and says what to do.
@@ -23,6 +24,7 @@ pub fn no_webgpu_form(op: &str) -> Error {
     Error::WebGpu(format!(
         "{op} has no WebGPU form: implement `webgpu_fwd` for it, or move its arguments to the CPU with `to_device`"
     ))
+    .bt()
 }
 
 /// An operation on one tensor.
@@ -59,7 +61,7 @@ pub trait CustomOp1 {
 
     /// The gradient with respect to the argument, from the argument, the result, and the gradient of the result.
     fn bwd(&self, _arg: &Tensor, _res: &Tensor, _grad_res: &Tensor) -> Result<Option<Tensor>> {
-        Err(Error::BackwardNotSupported { op: self.name() })
+        Err(Error::BackwardNotSupported { op: self.name() }.bt())
     }
 }
 
@@ -119,7 +121,7 @@ pub trait CustomOp2 {
         _res: &Tensor,
         _grad_res: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        Err(Error::BackwardNotSupported { op: self.name() })
+        Err(Error::BackwardNotSupported { op: self.name() }.bt())
     }
 }
 
@@ -188,7 +190,7 @@ pub trait CustomOp3 {
         _res: &Tensor,
         _grad_res: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        Err(Error::BackwardNotSupported { op: self.name() })
+        Err(Error::BackwardNotSupported { op: self.name() }.bt())
     }
 }
 

@@ -511,9 +511,12 @@ where
         C: Display + Send + Sync + 'static,
         F: FnOnce() -> C,
     {
-        self.map_err(|err| Error::WrappedContext {
-            wrapped: Box::new(err),
-            context: f().to_string(),
+        self.map_err(|err| {
+            Error::WrappedContext {
+                wrapped: Box::new(err),
+                context: f().to_string(),
+            }
+            .bt()
         })
     }
 }

@@ -5,7 +5,37 @@ use std::ops::RangeBounds;
 use crate::indexer::resolve_range;
 use crate::op::{BackpropOp, Op};
 use crate::shape::Dim;
-use crate::{Error, Layout, Result, Tensor};
+use crate::{Error, Layout, Result, Storage, Tensor};
+
+/// What becomes of the element that a scattered value meets.
+#[derive(Clone, Copy)]
+enum Scatter {
+    Replace,
+    Add,
+}
+
+impl Scatter {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Replace => "scatter",
+            Self::Add => "scatter-add",
+        }
+    }
+
+    fn run(
+        self,
+        dst: &mut Storage,
+        dst_l: &Layout,
+        (ids, ids_l): (&Storage, &Layout),
+        (src, src_l): (&Storage, &Layout),
+        dim: usize,
+    ) -> Result<()> {
+        match self {
+            Self::Replace => dst.scatter_set(dst_l, ids, ids_l, src, src_l, dim),
+            Self::Add => dst.scatter_add_set(dst_l, ids, ids_l, src, src_l, dim),
+        }
+    }
+}
 
 impl Tensor {
     /// The shapes of two tensors that do not go together.
@@ -79,28 +109,69 @@ impl Tensor {
         self.same_dims_except(source, dim, op)
     }
 
+    /// The body of `scatter` and `scatter_add`: scatters into a copy.
+    fn scattered<D: Dim>(
+        &self,
+        indexes: &Self,
+        source: &Self,
+        dim: D,
+        how: Scatter,
+    ) -> Result<Self> {
+        let op = how.name();
+        let dim = dim.to_index(self.shape(), op)?;
+        self.check_scatter(indexes, source, dim, op)?;
+        let mut storage = self.copied_storage()?;
+        let ids = (&*indexes.storage(), indexes.layout());
+        let src = (&*source.storage(), source.layout());
+        how.run(
+            &mut storage,
+            &Layout::contiguous(self.shape()),
+            ids,
+            src,
+            dim,
+        )?;
+        let op = BackpropOp::new3(self, indexes, source, |t, ids, src| match how {
+            Scatter::Replace => Op::Scatter(t, ids, src, dim),
+            Scatter::Add => Op::ScatterAdd(t, ids, src, dim),
+        });
+        Ok(Self::from_storage(storage, self.shape(), op, false))
+    }
+
+    /// The body of `scatter_set` and `scatter_add_set`: scatters into this tensor.
+    fn scatter_in_place<D: Dim>(
+        &self,
+        indexes: &Self,
+        source: &Self,
+        dim: D,
+        how: Scatter,
+        op: &'static str,
+    ) -> Result<()> {
+        let dim = dim.to_index(self.shape(), op)?;
+        self.check_scatter(indexes, source, dim, op)?;
+        let (mut dst, [ids, src]) = self.lock_for_write([indexes, source], op)?;
+        let (ids, src) = ((&*ids, indexes.layout()), (&*src, source.layout()));
+        how.run(&mut dst, self.layout(), ids, src, dim)
+    }
+
     /// A copy in which `source` replaces elements: with `dim` 1, `out[i][indexes[i][j]] = source[i][j]`. Of several values
     /// for one place, one stays.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+    /// let ids = Tensor::new(&[[2u32], [0]], &Device::Cpu)?;
+    /// let source = Tensor::new(&[[5f32], [7.]], &Device::Cpu)?;
+    /// assert_eq!(t.scatter(&ids, &source, 1)?.to_vec2::<f32>()?, [[0., 0., 5.], [7., 0., 0.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When the shapes of `indexes` and `source` differ, those of `source` and this tensor do in another dimension, dtypes
     /// or devices do, or an index is out of range.
     pub fn scatter<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<Self> {
-        let dim = dim.to_index(self.shape(), "scatter")?;
-        self.check_scatter(indexes, source, dim, "scatter")?;
-        let mut storage = self.copied_storage()?;
-        storage.scatter_set(
-            &Layout::contiguous(self.shape()),
-            &indexes.storage(),
-            indexes.layout(),
-            &source.storage(),
-            source.layout(),
-            dim,
-        )?;
-        let op = BackpropOp::new3(self, indexes, source, |t, ids, src| {
-            Op::Scatter(t, ids, src, dim)
-        });
-        Ok(Self::from_storage(storage, self.shape(), op, false))
+        self.scattered(indexes, source, dim, Scatter::Replace)
     }
 
     /// As [`Tensor::scatter`], in place and without gradients.
@@ -108,17 +179,7 @@ impl Tensor {
     /// # Errors
     /// As for `scatter`, and when an argument shares this tensor's storage.
     pub fn scatter_set<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<()> {
-        let dim = dim.to_index(self.shape(), "scatter-set")?;
-        self.check_scatter(indexes, source, dim, "scatter-set")?;
-        let (mut dst, [ids, src]) = self.lock_for_write([indexes, source], "scatter-set")?;
-        dst.scatter_set(
-            self.layout(),
-            &ids,
-            indexes.layout(),
-            &src,
-            source.layout(),
-            dim,
-        )
+        self.scatter_in_place(indexes, source, dim, Scatter::Replace, "scatter-set")
     }
 
     /// A copy to which `source` is added: with `dim` 1, `out[i][indexes[i][j]] += source[i][j]`.
@@ -126,21 +187,7 @@ impl Tensor {
     /// # Errors
     /// As for [`Tensor::scatter`].
     pub fn scatter_add<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<Self> {
-        let dim = dim.to_index(self.shape(), "scatter-add")?;
-        self.check_scatter(indexes, source, dim, "scatter-add")?;
-        let mut storage = self.copied_storage()?;
-        storage.scatter_add_set(
-            &Layout::contiguous(self.shape()),
-            &indexes.storage(),
-            indexes.layout(),
-            &source.storage(),
-            source.layout(),
-            dim,
-        )?;
-        let op = BackpropOp::new3(self, indexes, source, |t, ids, src| {
-            Op::ScatterAdd(t, ids, src, dim)
-        });
-        Ok(Self::from_storage(storage, self.shape(), op, false))
+        self.scattered(indexes, source, dim, Scatter::Add)
     }
 
     /// As [`Tensor::scatter_add`], in place and without gradients.
@@ -148,17 +195,7 @@ impl Tensor {
     /// # Errors
     /// As for `scatter`, and when an argument shares this tensor's storage.
     pub fn scatter_add_set<D: Dim>(&self, indexes: &Self, source: &Self, dim: D) -> Result<()> {
-        let dim = dim.to_index(self.shape(), "scatter-add-set")?;
-        self.check_scatter(indexes, source, dim, "scatter-add-set")?;
-        let (mut dst, [ids, src]) = self.lock_for_write([indexes, source], "scatter-add-set")?;
-        dst.scatter_add_set(
-            self.layout(),
-            &ids,
-            indexes.layout(),
-            &src,
-            source.layout(),
-            dim,
-        )
+        self.scatter_in_place(indexes, source, dim, Scatter::Add, "scatter-add-set")
     }
 
     /// A copy to which slices of `source` are added: with `dim` 0, `out[indexes[i]] += source[i]`.

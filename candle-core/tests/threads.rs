@@ -1,0 +1,172 @@
+//! The pool for short parallel sections, and the process's pool.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use candle_core::utils::{self, BarrierPool};
+
+/// How often each number was called.
+fn calls(pool: &BarrierPool) -> Vec<usize> {
+    let counts: Vec<_> = (0..=pool.n_workers())
+        .map(|_| AtomicUsize::new(0))
+        .collect();
+    pool.execute(|i| {
+        counts[i].fetch_add(1, Relaxed);
+    });
+    counts.into_iter().map(AtomicUsize::into_inner).collect()
+}
+
+#[test]
+fn each_number_once() {
+    for workers in [0, 1, 2, 7] {
+        let pool = BarrierPool::new(workers);
+        assert_eq!(pool.n_workers(), workers);
+        for round in 0..200 {
+            if round % 50 == 49 {
+                // Long enough for the threads to fall asleep.
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            assert_eq!(calls(&pool), vec![1; workers + 1]);
+        }
+    }
+    let pool = utils::barrier_pool();
+    assert!(std::ptr::eq(pool, utils::barrier_pool()));
+    assert_eq!(pool.n_workers() + 1, utils::get_num_threads());
+}
+
+/// The caller has the last number, and sections really are shared.
+#[test]
+fn the_caller_takes_part() {
+    let pool = BarrierPool::new(2);
+    let ids = Mutex::new([None; 3]);
+    pool.execute(|i| ids.lock().unwrap()[i] = Some(std::thread::current().id()));
+    let ids = ids.into_inner().unwrap();
+    assert_eq!(ids[2], Some(std::thread::current().id()));
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
+}
+
+#[test]
+fn chunks_cover_all_items_once() {
+    for workers in [0, 1, 3] {
+        let pool = BarrierPool::new(workers);
+        for n_items in [0, 1, 2, 7, 31, 32, 33, 1000] {
+            let counts: Vec<_> = (0..n_items).map(|_| AtomicUsize::new(0)).collect();
+            pool.execute_chunked(n_items, |range| {
+                assert!(!range.is_empty());
+                range.for_each(|i| {
+                    counts[i].fetch_add(1, Relaxed);
+                });
+            });
+            assert!(
+                counts.iter().all(|count| count.load(Relaxed) == 1),
+                "{n_items}"
+            );
+        }
+    }
+}
+
+#[test]
+fn sections_within_sections() {
+    let pool = BarrierPool::new(3);
+    let count = AtomicUsize::new(0);
+    pool.execute(|_| {
+        pool.execute(|_| {
+            pool.execute_chunked(10, |range| {
+                count.fetch_add(range.len(), Relaxed);
+            });
+        });
+    });
+    assert_eq!(count.into_inner(), 4 * 4 * 10);
+}
+
+#[test]
+fn many_callers_at_once() {
+    let pool = BarrierPool::new(3);
+    let count = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    assert_eq!(calls(&pool), [1; 4]);
+                    count.fetch_add(1, Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(count.into_inner(), 8 * 300);
+}
+
+/// A panic comes out at the caller, whoever panicked, once nobody uses the section's data any more; the pool works on.
+#[test]
+fn panics_come_out_at_the_caller() {
+    let pool = BarrierPool::new(3);
+    for who in 0..4 {
+        for _ in 0..20 {
+            let running = AtomicUsize::new(0);
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.execute(|i| {
+                    running.fetch_add(1, Relaxed);
+                    if i == who {
+                        running.fetch_sub(1, Relaxed);
+                        std::panic::resume_unwind(Box::new(i));
+                    }
+                    std::thread::sleep(Duration::from_micros(50));
+                    running.fetch_sub(1, Relaxed);
+                });
+            }));
+            assert_eq!(running.into_inner(), 0);
+            assert_eq!(result.unwrap_err().downcast_ref(), Some(&who));
+            assert_eq!(calls(&pool), [1; 4]);
+        }
+    }
+    // All at once: one of them comes out.
+    let all = catch_unwind(AssertUnwindSafe(|| {
+        pool.execute(|i| std::panic::resume_unwind(Box::new(i)));
+    }));
+    assert!(all.is_err());
+    assert_eq!(calls(&pool), [1; 4]);
+}
+
+/// The other parts of a section see what was written before it, and the caller what they wrote.
+#[test]
+fn writes_are_seen_on_both_sides() {
+    let pool = BarrierPool::new(3);
+    let mut data = vec![0usize; 1000];
+    for round in 1..=100 {
+        let previous = data.clone();
+        let next: Vec<_> = (0..data.len()).map(|_| AtomicUsize::new(0)).collect();
+        pool.execute_chunked(data.len(), |range| {
+            for i in range {
+                next[i].store(previous[i] + i, Relaxed);
+            }
+        });
+        data = next.into_iter().map(AtomicUsize::into_inner).collect();
+        assert!(data.iter().enumerate().all(|(i, &v)| v == round * i));
+    }
+}
+
+#[test]
+fn the_process_pool_runs_what_it_is_given() {
+    utils::init_global_threadpool();
+    utils::init_global_threadpool();
+    let caller = std::thread::current().id();
+    let (inside, sum) = utils::with_threadpool(|| {
+        use rayon::prelude::*;
+        let sum: usize = (0..1000usize).into_par_iter().sum();
+        (std::thread::current().id(), sum)
+    });
+    assert_eq!(sum, 499_500);
+    assert_ne!(inside, caller);
+    let panic = catch_unwind(|| utils::with_threadpool(|| std::panic::resume_unwind(Box::new(3))));
+    assert!(panic.is_err());
+    utils::set_thread_affinity();
+}
+
+#[test]
+fn a_build_says_what_is_in_it() {
+    assert_eq!(utils::has_mkl(), cfg!(feature = "mkl"));
+    let accelerate = cfg!(feature = "accelerate") && cfg!(target_vendor = "apple");
+    assert_eq!(utils::has_accelerate(), accelerate);
+}
