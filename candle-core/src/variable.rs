@@ -2,7 +2,30 @@
 
 use crate::{DType, Device, Error, FloatDType, NdArray, Result, Shape, Tensor, WithDType};
 
-/// A tensor whose elements can be replaced, as a training step does. Gradients flow to it.
+/// A tensor whose elements can be replaced, as a training step does. Gradients flow to it; see
+/// [`backprop`](crate::backprop).
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// # fn main() -> candle_core::Result<()> {
+/// // The line through (0, 1), (1, 3), (2, 5), by gradient descent.
+/// let xs = Tensor::new(&[0f64, 1., 2.], &Device::Cpu)?;
+/// let ys = Tensor::new(&[1f64, 3., 5.], &Device::Cpu)?;
+/// let slope = Var::new(0f64, &Device::Cpu)?;
+/// let start = Var::new(0f64, &Device::Cpu)?;
+/// for _ in 0..500 {
+///     let distance = xs.broadcast_mul(&slope)?.broadcast_add(&start)?.sub(&ys)?;
+///     let grads = distance.sqr()?.mean_all()?.backward()?;
+///     for var in [&slope, &start] {
+///         let grad = grads.get(var).expect("the loss depends on it");
+///         var.set(&var.sub(&(grad * 0.2)?)?)?;
+///     }
+/// }
+/// assert!((slope.to_scalar::<f64>()? - 2.).abs() < 1e-6);
+/// assert!((start.to_scalar::<f64>()? - 1.).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Var(Tensor);
 
