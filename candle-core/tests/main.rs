@@ -4,8 +4,8 @@ mod cast;
 #[cfg(feature = "webgpu")]
 mod device;
 mod elementwise;
-mod hostile;
 mod errors;
+mod hostile;
 mod indexing;
 mod matmul;
 mod movement;

@@ -8,7 +8,8 @@ use std::ops::{Add, Mul};
 use float8::F8E4M3;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use rayon::prelude::*;
+
+use super::threads;
 
 /// Partial results of a float dot product: eight AVX2 registers.
 const LANES: usize = 32;
@@ -348,7 +349,7 @@ pub fn par_range(lo: usize, up: usize, n_threads: usize, func: impl Fn(usize) + 
     if run == up - lo {
         return (lo..up).for_each(func);
     }
-    (0..(up - lo).div_ceil(run)).into_par_iter().for_each(|i| {
+    threads::for_each((up - lo).div_ceil(run), &|i| {
         let start = lo + i * run;
         (start..up.min(start + run)).for_each(&func);
     });

@@ -2,3 +2,4 @@
 
 pub mod erf;
 pub mod kernels;
+pub(crate) mod threads;

@@ -2,10 +2,10 @@
 
 use float8::F8E4M3;
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::element::Element;
 use super::walk::PAR_MIN;
+use crate::cpu::threads;
 use crate::{Error, Layout, Result};
 
 /// An input `(batch, channels, height, width)`; one of three dimensions has height 1.
@@ -100,13 +100,11 @@ pub(super) fn fill_rows<T: Send>(
     let piece = rows
         .div_ceil(4 * threads)
         .max((PAR_MIN / 4).div_ceil(row_work));
-    dst.par_chunks_mut(piece.saturating_mul(width))
-        .enumerate()
-        .for_each(|(i, rows)| {
-            for (r, row) in rows.chunks_mut(width).enumerate() {
-                f(i * piece + r, row);
-            }
-        });
+    threads::chunks_mut(dst, piece.saturating_mul(width), |i, rows| {
+        for (r, row) in rows.chunks_mut(width).enumerate() {
+            f(i * piece + r, row);
+        }
+    });
 }
 
 /// An element that can be averaged and interpolated.

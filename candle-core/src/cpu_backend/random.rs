@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal, StandardUniform};
-use rayon::prelude::*;
 
 use super::element::Element;
 use super::CpuStorage;
+use crate::cpu::threads;
 use crate::{DType, Error, Result, Shape};
 
 /// Elements from one generator.
@@ -146,7 +146,7 @@ fn fill(
 
 fn blocks<T: Element>(len: usize, seed: u64, sample: impl Fn(&mut StdRng) -> T + Sync) -> Vec<T> {
     let mut dst = vec![T::from_i64(0); len];
-    dst.par_chunks_mut(BLOCK).enumerate().for_each(|(i, dst)| {
+    threads::chunks_mut(&mut dst, BLOCK, |i, dst| {
         let mut rng = StdRng::seed_from_u64(seed.wrapping_add(i as u64));
         dst.iter_mut().for_each(|dst| *dst = sample(&mut rng));
     });

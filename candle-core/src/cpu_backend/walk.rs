@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
+use crate::cpu::threads;
 use crate::Layout;
 
 /// Work below which threads cost more than they save, in elements.
@@ -133,7 +132,7 @@ pub(super) fn fill_par<U: Send>(
     }
     // Four pieces a thread even out threads that are slower, unless that makes the pieces tiny.
     let piece = dst.len().div_ceil(4 * threads).max(PAR_MIN / 4 / cost + 1);
-    dst.par_chunks_mut(piece).enumerate().for_each(|(i, dst)| {
+    threads::chunks_mut(dst, piece, |i, dst| {
         let start = i * piece;
         f(start..start + dst.len(), dst);
     });

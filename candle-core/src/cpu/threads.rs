@@ -1,0 +1,69 @@
+//! Work on several threads: the one place that hands loops to rayon.
+//!
+//! Rayon's machinery is compiled once for each closure type that it is given. Kernels exist for every op and dtype, so here their
+//! closures are passed as trait objects: one call through a pointer a task, in exchange for well over half of the compile time.
+
+use rayon::prelude::*;
+
+/// A pointer whose user sees to it that threads do not write to the same place.
+struct Shared<T>(*mut T);
+
+// SAFETY: see `chunks_mut`, which gives each task its own part.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// A method, so that closures capture the struct and not the bare pointer.
+    fn at(&self, offset: usize) -> *mut T {
+        // SAFETY: callers stay within the slice that the pointer came from.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+/// Runs `task(0)`, ... `task(count - 1)`, in any order and on any thread.
+pub fn for_each(count: usize, task: &(dyn Fn(usize) + Sync)) {
+    match count {
+        0 => {}
+        1 => task(0),
+        _ => (0..count).into_par_iter().with_max_len(1).for_each(task),
+    }
+}
+
+/// Runs `task(i, chunk)` for each chunk of `size` elements, of which the last may have fewer.
+pub fn chunks_mut<T: Send>(dst: &mut [T], size: usize, task: impl Fn(usize, &mut [T]) + Sync) {
+    let (len, size) = (dst.len(), size.max(1));
+    let start = Shared(dst.as_mut_ptr());
+    for_each(len.div_ceil(size), &|i| {
+        let first = i * size;
+        // SAFETY: the chunks are parts of `dst` that do not overlap, and `dst` is borrowed until all tasks are done.
+        let chunk =
+            unsafe { std::slice::from_raw_parts_mut(start.at(first), size.min(len - first)) };
+        task(i, chunk)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_everything_once() {
+        for len in [0, 1, 7, 8, 9, 1000] {
+            for size in [0, 1, 8, 2000] {
+                let mut dst = vec![usize::MAX; len];
+                chunks_mut(&mut dst, size, |i, chunk| {
+                    for (j, v) in chunk.iter_mut().enumerate() {
+                        assert_eq!(*v, usize::MAX);
+                        *v = i * size.max(1) + j;
+                    }
+                });
+                assert!(dst.iter().copied().eq(0..len), "{len} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller() {
+        let caught = std::panic::catch_unwind(|| for_each(9, &|i| assert_ne!(i, 5, "five")));
+        assert!(caught.is_err());
+    }
+}
