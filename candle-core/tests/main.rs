@@ -1,6 +1,7 @@
 mod agree;
 mod backprop;
 mod cast;
+mod conv;
 #[cfg(feature = "webgpu")]
 mod device;
 mod elementwise;

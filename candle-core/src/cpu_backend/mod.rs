@@ -132,7 +132,7 @@ impl BackendStorage for CpuStorage {
         params: &ParamsConvTranspose1D,
     ) -> Result<Self> {
         let geometry = conv::Geometry::conv_transpose1d(params)?;
-        conv::conv_transpose(self, layout, kernel, kernel_layout, geometry)
+        conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 
     fn conv2d(
@@ -154,7 +154,7 @@ impl BackendStorage for CpuStorage {
         params: &ParamsConvTranspose2D,
     ) -> Result<Self> {
         let geometry = conv::Geometry::conv_transpose2d(params)?;
-        conv::conv_transpose(self, layout, kernel, kernel_layout, geometry)
+        conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 
     fn avg_pool2d(

@@ -55,6 +55,20 @@ impl Planes {
         Ok(planes)
     }
 
+    /// Whether the elements lie side by side in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        let mut next = 1;
+        self.dims
+            .iter()
+            .zip(self.strides)
+            .rev()
+            .all(|(&dim, stride)| {
+                let fits = dim == 1 || stride == next;
+                next *= dim;
+                fits
+            })
+    }
+
     /// Offset of a plane's first element.
     pub fn start(&self, plane: usize) -> usize {
         let (b, c) = (plane / self.dims[1], plane % self.dims[1]);

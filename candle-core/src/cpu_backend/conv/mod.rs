@@ -1,17 +1,44 @@
-//! Convolutions, plain and transposed. One dimension is two with a height of 1.
+//! Convolutions, plain and transposed, of any element type and layout. One dimension is two with a height of 1.
+//!
+//! All of them are one product: the kernel as a matrix, a row for each output channel and a column for each tap (an input channel
+//! and a place in the kernel), times the elements that each tap meets in each place of the output.
+//!
+//! - `source.rs` copies the input once, padded, widened and with its columns ordered such that neighbouring outputs meet
+//!   neighbouring elements for every tap, whatever the stride is. An input that lies like that already is borrowed.
+//! - `passes.rs` says which elements the taps meet. A transposed convolution of stride `s` is `s` (times `s`) plain ones, each with
+//!   the taps that reach its share of the outputs, so that it multiplies by no zeros and adds in registers.
+//! - `product.rs` multiplies, tile by tile and on several threads, with the instructions of `lanes.rs`.
+//!
+//! The elements for a tile are gathered where they are used, so the matrix of all of them is never stored.
 
-use super::element::{Accumulator, Element};
+mod element;
+mod lanes;
+mod passes;
+mod product;
+mod source;
+mod sparse;
+
+use std::borrow::Cow;
+
+use element::Operand;
+use lanes::{Kernels, Kind};
+use product::{Product, Target};
+use source::Axis;
+
+use super::element::Element;
 use super::planes::{zeros, Planes};
 use super::storage::{peer, per_dtype};
 use super::CpuStorage;
 use crate::conv::{
     ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D, Steps,
 };
-use crate::{Layout, Result, WithDType};
+use crate::{Error, Layout, Result, WithDType};
 
-/// Sizes and steps of a convolution, `[height, width]` where there are two.
+/// Sizes and steps of a convolution; pairs are `[height, width]`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
+    op: &'static str,
+    transposed: bool,
     b: usize,
     groups: usize,
     /// Channels of all groups.
@@ -21,7 +48,6 @@ pub(super) struct Geometry {
     kernel: [usize; 2],
     output: [usize; 2],
     steps: [Steps; 2],
-    op: &'static str,
 }
 
 /// The steps along the height of something that has none.
@@ -31,98 +57,124 @@ const STILL: Steps = Steps {
     dilation: 1,
 };
 
-fn size(op: &'static str, size: std::result::Result<usize, &'static str>) -> Result<usize> {
-    size.map_err(|msg| crate::Error::Msg(format!("{op}: {msg}")).bt())
+macro_rules! steps {
+    ($params:expr) => {
+        Steps {
+            padding: $params.padding,
+            stride: $params.stride,
+            dilation: $params.dilation,
+        }
+    };
 }
 
 impl Geometry {
     pub fn conv1d(p: &ParamsConv1D) -> Result<Self> {
-        let op = "conv1d";
-        let steps = Steps {
-            padding: p.padding,
-            stride: p.stride,
-            dilation: p.dilation,
-        };
-        Ok(Self {
+        Self {
+            op: "conv1d",
+            transposed: false,
             b: p.b_size,
             groups: p.groups,
             c_in: p.c_in,
             c_out: p.c_out,
             input: [1, p.l_in],
             kernel: [1, p.k_size],
-            output: [1, size(op, steps.conv_size(p.l_in, p.k_size))?],
-            steps: [STILL, steps],
-            op,
-        })
+            output: [0; 2],
+            steps: [STILL, steps!(p)],
+        }
+        .sized([0, 0])
     }
 
     pub fn conv2d(p: &ParamsConv2D) -> Result<Self> {
-        let op = "conv2d";
-        let steps = Steps {
-            padding: p.padding,
-            stride: p.stride,
-            dilation: p.dilation,
-        };
-        Ok(Self {
+        Self {
+            op: "conv2d",
+            transposed: false,
             b: p.b_size,
             groups: p.groups,
             c_in: p.c_in,
             c_out: p.c_out,
             input: [p.i_h, p.i_w],
             kernel: [p.k_h, p.k_w],
-            output: [
-                size(op, steps.conv_size(p.i_h, p.k_h))?,
-                size(op, steps.conv_size(p.i_w, p.k_w))?,
-            ],
-            steps: [steps, steps],
-            op,
-        })
+            output: [0; 2],
+            steps: [steps!(p); 2],
+        }
+        .sized([0, 0])
     }
 
     pub fn conv_transpose1d(p: &ParamsConvTranspose1D) -> Result<Self> {
-        let op = "conv_transpose1d";
-        let steps = Steps {
-            padding: p.padding,
-            stride: p.stride,
-            dilation: p.dilation,
-        };
-        let length = steps.transposed_size(p.l_in, p.k_size, p.output_padding);
-        Ok(Self {
+        Self {
+            op: "conv_transpose1d",
+            transposed: true,
             b: p.b_size,
             groups: p.groups,
             c_in: p.c_in,
             c_out: p.c_out,
             input: [1, p.l_in],
             kernel: [1, p.k_size],
-            output: [1, size(op, length)?],
-            steps: [STILL, steps],
-            op,
-        })
+            output: [0; 2],
+            steps: [STILL, steps!(p)],
+        }
+        .sized([0, p.output_padding])
     }
 
     pub fn conv_transpose2d(p: &ParamsConvTranspose2D) -> Result<Self> {
-        let op = "conv_transpose2d";
-        let steps = Steps {
-            padding: p.padding,
-            stride: p.stride,
-            dilation: p.dilation,
-        };
-        let out = |length, k| size(op, steps.transposed_size(length, k, p.output_padding));
-        Ok(Self {
+        Self {
+            op: "conv_transpose2d",
+            transposed: true,
             b: p.b_size,
             groups: 1,
             c_in: p.c_in,
             c_out: p.c_out,
             input: [p.i_h, p.i_w],
             kernel: [p.k_h, p.k_w],
-            output: [out(p.i_h, p.k_h)?, out(p.i_w, p.k_w)?],
-            steps: [steps, steps],
-            op,
-        })
+            output: [0; 2],
+            steps: [steps!(p); 2],
+        }
+        .sized([p.output_padding; 2])
+    }
+
+    /// With the sizes of the output.
+    fn sized(mut self, output_padding: [usize; 2]) -> Result<Self> {
+        for d in 0..2 {
+            let (steps, input, k) = (self.steps[d], self.input[d], self.kernel[d]);
+            let size = if self.transposed {
+                steps.transposed_size(input, k, output_padding[d])
+            } else {
+                steps.conv_size(input, k)
+            };
+            self.output[d] = size.map_err(|msg| Error::Msg(format!("{}: {msg}", self.op)).bt())?;
+        }
+        Ok(self)
+    }
+
+    /// Channels of one group, `(in, out)`.
+    fn group_channels(&self) -> (usize, usize) {
+        (self.c_in / self.groups, self.c_out / self.groups)
+    }
+
+    /// An error unless the layouts have the sizes.
+    fn check(&self, inp: &Planes, kernel: &Planes) -> Result<()> {
+        let (group_c_in, group_c_out) = self.group_channels();
+        let channels = if self.transposed {
+            [self.c_in, group_c_out]
+        } else {
+            [self.c_out, group_c_in]
+        };
+        let dims = |[a, b]: [usize; 2], [h, w]: [usize; 2]| [a, b, h, w];
+        if inp.dims != dims([self.b, self.c_in], self.input)
+            || kernel.dims != dims(channels, self.kernel)
+        {
+            return Err(Error::ShapeMismatchBinaryOp {
+                lhs: inp.dims.to_vec().into(),
+                rhs: kernel.dims.to_vec().into(),
+                op: self.op,
+            }
+            .bt());
+        }
+        Ok(())
     }
 }
 
-/// A convolution.
+/// A convolution, plain or transposed.
 pub(super) fn conv(
     inp: &CpuStorage,
     inp_l: &Layout,
@@ -132,88 +184,85 @@ pub(super) fn conv(
 ) -> Result<CpuStorage> {
     per_dtype!(inp, geometry.op, |inp: T| {
         let kernel = peer::<T>(kernel, geometry.op)?;
-        let dst = plain(inp, inp_l, kernel, kernel_l, geometry, false)?;
+        let inp_planes = Planes::new(inp_l, inp.len(), geometry.op)?;
+        let kernel_planes = Planes::new(kernel_l, kernel.len(), geometry.op)?;
+        geometry.check(&inp_planes, &kernel_planes)?;
+        let kind = <T as Element>::Acc::kinds()[0];
+        let dst = run((inp, inp_planes), (kernel, kernel_planes), geometry, kind)?;
         Ok(T::to_cpu_storage_owned(dst))
     })
 }
 
-/// A transposed convolution.
-pub(super) fn conv_transpose(
-    inp: &CpuStorage,
-    inp_l: &Layout,
-    kernel: &CpuStorage,
-    kernel_l: &Layout,
-    geometry: Geometry,
-) -> Result<CpuStorage> {
-    per_dtype!(inp, geometry.op, |inp: T| {
-        let kernel = peer::<T>(kernel, geometry.op)?;
-        let dst = plain(inp, inp_l, kernel, kernel_l, geometry, true)?;
-        Ok(T::to_cpu_storage_owned(dst))
-    })
-}
+/// A slice and where its elements are.
+type Operand4<'a, T> = (&'a [T], Planes);
 
-fn plain<T: Element>(
-    inp: &[T],
-    inp_l: &Layout,
-    kernel: &[T],
-    kernel_l: &Layout,
+fn run<T: Operand>(
+    inp: Operand4<T>,
+    kernel: Operand4<T>,
     g: Geometry,
-    transposed: bool,
+    kind: Kind<T::Acc>,
 ) -> Result<Vec<T>> {
-    let (ip, kp) = (
-        Planes::new(inp_l, inp.len(), g.op)?,
-        Planes::new(kernel_l, kernel.len(), g.op)?,
-    );
-    let [h_out, w_out] = g.output;
-    let (gi, go) = (g.c_in / g.groups, g.c_out / g.groups);
-    let mut dst = zeros::<T>(&[g.b, g.c_out, h_out, w_out], g.op)?;
-    let mut acc = vec![T::Acc::ZERO; dst.len()];
-    let plane = h_out * w_out;
-    for b in 0..g.b {
-        for co in 0..g.c_out {
-            let acc = &mut acc[(b * g.c_out + co) * plane..][..plane];
-            let group = co / go;
-            for ci in 0..gi {
-                let src = ip.start(b * g.c_in + group * gi + ci);
-                let k = match transposed {
-                    false => kp.start(co * gi + ci),
-                    true => kp.start((group * gi + ci) * go + co % go),
-                };
-                // The smaller side of the relation `large = small * stride + k * dilation - padding`.
-                let small = if transposed { g.input } else { g.output };
-                let large = if transposed { g.output } else { g.input };
-                for y in 0..small[0] {
-                    for x in 0..small[1] {
-                        for ky in 0..g.kernel[0] {
-                            for kx in 0..g.kernel[1] {
-                                let at = |d: usize, i: usize, k: usize| {
-                                    let s = g.steps[d];
-                                    (i * s.stride + k * s.dilation)
-                                        .checked_sub(s.padding)
-                                        .filter(|&v| v < large[d])
-                                };
-                                let (Some(ly), Some(lx)) = (at(0, y, ky), at(1, x, kx)) else {
-                                    continue;
-                                };
-                                let (iy, ix, oy, ox) = if transposed {
-                                    (y, x, ly, lx)
-                                } else {
-                                    (ly, lx, y, x)
-                                };
-                                let v = inp[src + iy * ip.strides[2] + ix * ip.strides[3]].to_acc();
-                                let w =
-                                    kernel[k + ky * kp.strides[2] + kx * kp.strides[3]].to_acc();
-                                let dst = &mut acc[oy * w_out + ox];
-                                *dst = dst.add(v.mul(w));
-                            }
-                        }
-                    }
-                }
-            }
-        }
+    let mut dst = zeros::<T>(&[g.b, g.c_out, g.output[0], g.output[1]], g.op)?;
+    let (group_c_in, group_c_out) = g.group_channels();
+    if dst.is_empty() || group_c_in == 0 {
+        return Ok(dst);
     }
-    for (dst, acc) in dst.iter_mut().zip(acc) {
-        *dst = T::from_acc(acc);
+    let axes = passes::axes(&g);
+    if !worth_copying(&g, axes, &dst) {
+        sparse::run(inp, kernel, g, &mut dst);
+        return Ok(dst);
     }
+    let direct = product::is_direct(group_c_out, g.output[1]);
+    let source = source::Source::new(inp, axes, direct);
+    let weights = converted(kernel);
+    let passes = passes::passes(&g, axes, &source, &weights);
+    let target = Target::new(&mut dst, g.output[0] * g.output[1]);
+    Product {
+        source: &source.data,
+        group_len: group_c_in * source.plane,
+        batches: g.b,
+        groups: g.groups,
+        rows: group_c_out,
+        passes,
+        direct,
+    }
+    .run(&target, kind);
     Ok(dst)
+}
+
+/// Whether the copied input has a size in proportion to what it is for. Paddings, strides and dilations far greater than the
+/// input leave few places where kernel and input meet.
+fn worth_copying<T>(g: &Geometry, axes: [Axis; 2], dst: &[T]) -> bool {
+    let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    let copied = product(&[g.b, g.c_in, axes[0].len(), axes[1].len()]);
+    let input = product(&[g.b, g.c_in, g.input[0], g.input[1]]).unwrap_or(0);
+    let limit = input
+        .saturating_add(dst.len())
+        .saturating_mul(8)
+        .saturating_add(1 << 16);
+    copied.is_some_and(|copied| copied <= limit)
+}
+
+/// All elements of a kernel, converted to the type that products are summed in, in the order of `dims` of `planes`.
+fn converted<'a, T: Operand>((vs, planes): Operand4<'a, T>) -> Cow<'a, [T::Acc]> {
+    let [c_out, c_in, h, w] = planes.dims;
+    let contiguous = planes.is_contiguous();
+    let all = planes.start(0)..;
+    if let (true, Some(vs)) = (contiguous, T::as_acc(vs)) {
+        return Cow::Borrowed(&vs[all][..c_out * c_in * h * w]);
+    }
+    let mut dst = vec![T::from_i64(0).to_acc(); c_out * c_in * h * w];
+    if contiguous {
+        super::walk::fill_par(&mut dst, 1, |piece, dst| {
+            T::to_accs(&vs[planes.start(0) + piece.start..][..dst.len()], dst);
+        });
+    } else {
+        super::planes::fill_rows(&mut dst, w, 2, |row, dst| {
+            let start = planes.start(row / h) + row % h * planes.strides[2];
+            for (x, dst) in dst.iter_mut().enumerate() {
+                *dst = vs[start + x * planes.strides[3]].to_acc();
+            }
+        });
+    }
+    Cow::Owned(dst)
 }
