@@ -5,7 +5,8 @@
 
 use std::io::Read;
 
-use crate::{Error, Result};
+/// What went wrong, to become part of an error of the format that is read.
+pub(crate) type Result<T> = std::result::Result<T, String>;
 
 /// Reads exactly `len` bytes. `known` of them may be taken for granted, because the file is that long.
 ///
@@ -14,14 +15,18 @@ use crate::{Error, Result};
 pub(crate) fn read_bytes<R: Read>(reader: &mut R, len: usize, known: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if bytes.try_reserve_exact(len.min(known)).is_err() {
-        crate::bail!("there is no memory for {} bytes", len.min(known))
+        return Err(format!(
+            "there is no memory for {} bytes",
+            len.min(known)
+        ));
     }
-    reader.take(len as u64).read_to_end(&mut bytes)?;
+    let read = reader.take(len as u64).read_to_end(&mut bytes);
+    read.map_err(|err| err.to_string())?;
     if bytes.len() < len {
-        crate::bail!(
+        return Err(format!(
             "{len} bytes are needed, the data ends after {}",
             bytes.len()
-        )
+        ));
     }
     Ok(bytes)
 }
@@ -32,13 +37,13 @@ pub(crate) fn read_bytes<R: Read>(reader: &mut R, len: usize, known: usize) -> R
 /// When there are fewer bytes.
 pub(crate) fn read_array<R: Read, const N: usize>(reader: &mut R) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    reader.read_exact(&mut bytes).map_err(|err| {
-        if err.kind() == std::io::ErrorKind::UnexpectedEof {
-            return Error::msg(format_args!("{N} bytes are needed, the data ends before"));
+    match reader.read_exact(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(err) if err.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Err(format!("{N} bytes are needed, the data ends before"))
         }
-        Error::from(err)
-    })?;
-    Ok(bytes)
+        Err(err) => Err(err.to_string()),
+    }
 }
 
 /// Turns elements of `size` bytes from big-endian to little-endian, in place.
@@ -67,11 +72,11 @@ mod tests {
     #[test]
     fn a_claimed_length_takes_no_memory() {
         let err = read_bytes(&mut [1u8, 2, 3].as_slice(), usize::MAX / 2, 3).unwrap_err();
-        assert!(err.to_string().contains("ends after 3"), "{err}");
+        assert!(err.contains("ends after 3"), "{err}");
         let read = read_bytes(&mut [1u8, 2, 3].as_slice(), 2, usize::MAX).unwrap();
         assert_eq!(read, [1, 2]);
         let none = read_bytes(&mut [].as_slice(), usize::MAX, usize::MAX).unwrap_err();
-        assert!(none.to_string().contains("no memory"), "{none}");
+        assert!(none.contains("no memory"), "{none}");
     }
 
     #[test]

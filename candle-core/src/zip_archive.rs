@@ -159,7 +159,7 @@ impl Entry<'_> {
             )
         }
         std::io::copy(&mut self.file.by_ref().take(start), &mut std::io::sink())?;
-        let bytes = read_bytes(self, len, self.known)?;
+        let bytes = read_bytes(self, len, self.known).map_err(Error::msg)?;
         self.check_end()?;
         Ok(bytes)
     }

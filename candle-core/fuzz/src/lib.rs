@@ -5,6 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::Once;
 
 use candle_core::{Result, Tensor};
 
@@ -12,8 +13,8 @@ use candle_core::{Result, Tensor};
 /// grows may be twice as large as what is in it.
 const BYTES_PER_BYTE: usize = 2048;
 
-/// Memory that reading may take whatever the input is: buffers, thread pools, an error with a backtrace.
-const BYTES_ALWAYS: usize = 16 << 20;
+/// Memory that reading may take whatever the input is: buffers and thread pools.
+const BYTES_ALWAYS: usize = 4 << 20;
 
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -59,6 +60,9 @@ unsafe impl GlobalAlloc for Counting {
 
 /// Reads an input with `f`, within the memory that its length justifies. An error is a fine outcome, as long as it has a text.
 pub fn bounded(data: &[u8], f: impl FnOnce() -> Result<()>) {
+    static WITHOUT_BACKTRACES: Once = Once::new();
+    // Naming the functions in one takes more memory than any input. SAFETY: no other thread reads the environment yet.
+    WITHOUT_BACKTRACES.call_once(|| unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") });
     let justified = data.len().saturating_mul(BYTES_PER_BYTE);
     let limit = TAKEN.load(Relaxed).saturating_add(justified);
     LIMIT.store(limit.saturating_add(BYTES_ALWAYS), Relaxed);

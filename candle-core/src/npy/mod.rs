@@ -70,16 +70,17 @@ pub fn to_writer<W: Write>(tensor: &Tensor, writer: &mut W) -> Result<()> {
 fn read_array<R: Read>(reader: &mut R, known: usize) -> Result<Tensor> {
     let header = Header::read(reader)?;
     let (shape, dtype) = (&header.shape, header.dtype);
-    let of_data = |err: Error| {
+    let of_data = |message: String| {
         npy_error(format!(
-            "data of shape {shape:?}, {}: {err}",
+            "data of shape {shape:?}, {}: {message}",
             dtype.as_str()
         ))
     };
-    let len = shape
-        .checked_byte_count(dtype.size_in_bytes())
-        .map_err(of_data)?;
-    let mut bytes = read_bytes(reader, len, known).map_err(of_data)?;
+    let len = shape.elem_count().checked_mul(dtype.size_in_bytes());
+    let too_large = || "it has more bytes than can be counted".to_string();
+    let bytes = len.ok_or_else(too_large);
+    let bytes = bytes.and_then(|len| read_bytes(reader, len, known));
+    let mut bytes = bytes.map_err(of_data)?;
     if header.big_endian {
         reverse_elements(&mut bytes, dtype.size_in_bytes());
     }

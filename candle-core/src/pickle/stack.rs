@@ -68,16 +68,24 @@ impl<R: BufRead> Read for Counted<'_, R> {
 }
 
 impl<R: BufRead> Counted<'_, R> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        read_array(self).map_err(Error::msg)
+    }
+
+    fn bytes(&mut self, len: usize) -> Result<Vec<u8>> {
+        read_bytes(self, len, 0).map_err(Error::msg)
+    }
+
     fn u8(&mut self) -> Result<u8> {
-        Ok(read_array::<_, 1>(self)?[0])
+        Ok(self.array::<1>()?[0])
     }
 
     fn u32(&mut self) -> Result<u32> {
-        Ok(u32::from_le_bytes(read_array(self)?))
+        Ok(u32::from_le_bytes(self.array()?))
     }
 
     fn text(&mut self, len: u32) -> Result<Box<str>> {
-        let bytes = read_bytes(self, usize::try_from(len)?, 0)?;
+        let bytes = self.bytes(usize::try_from(len)?)?;
         Ok(String::from_utf8(bytes)?.into_boxed_str())
     }
 
@@ -91,10 +99,6 @@ impl<R: BufRead> Counted<'_, R> {
         Ok(String::from_utf8(line)?.into_boxed_str())
     }
 
-    /// An integer of `len` bytes of two's complement.
-    fn long(&mut self, len: u8) -> Result<Vec<u8>> {
-        read_bytes(self, len.into(), 0)
-    }
 }
 
 impl Stack {
@@ -184,7 +188,7 @@ impl Stack {
                 self.push(Node::Text(text))
             }
             OpCode::BinInt => {
-                let value = i32::from_le_bytes(read_array(&mut reader)?);
+                let value = i32::from_le_bytes(reader.array()?);
                 self.push(Node::Int(value))
             }
             OpCode::BinInt1 => {
@@ -192,16 +196,16 @@ impl Stack {
                 self.push(Node::Int(value.into()))
             }
             OpCode::BinInt2 => {
-                let value = u16::from_le_bytes(read_array(&mut reader)?);
+                let value = u16::from_le_bytes(reader.array()?);
                 self.push(Node::Int(value.into()))
             }
             OpCode::BinFloat => {
-                let value = f64::from_be_bytes(read_array(&mut reader)?);
+                let value = f64::from_be_bytes(reader.array()?);
                 self.push(Node::Float(value))
             }
             OpCode::Long1 => {
                 let len = reader.u8()?;
-                let bytes = reader.long(len)?;
+                let bytes = reader.bytes(len.into())?;
                 self.push_long(&bytes)
             }
             OpCode::BinPut => {
