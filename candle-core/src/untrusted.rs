@@ -15,10 +15,7 @@ pub(crate) type Result<T> = std::result::Result<T, String>;
 pub(crate) fn read_bytes<R: Read>(reader: &mut R, len: usize, known: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if bytes.try_reserve_exact(len.min(known)).is_err() {
-        return Err(format!(
-            "there is no memory for {} bytes",
-            len.min(known)
-        ));
+        return Err(format!("there is no memory for {} bytes", len.min(known)));
     }
     let read = reader.take(len as u64).read_to_end(&mut bytes);
     read.map_err(|err| err.to_string())?;

@@ -29,7 +29,9 @@ fn take(bytes: usize) {
     if taken > LIMIT.load(Relaxed) {
         // Telling it allocates as well.
         LIMIT.store(usize::MAX, Relaxed);
-        eprintln!("{taken} bytes are taken after an allocation of {bytes}, more than the input justifies");
+        eprintln!(
+            "{taken} bytes are taken after an allocation of {bytes}, more than the input justifies"
+        );
         std::process::abort();
     }
 }

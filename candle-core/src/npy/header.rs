@@ -32,7 +32,8 @@ pub(super) fn npy_error(message: impl Into<String>) -> Error {
 impl Header {
     /// Reads magic, version and header; the data comes next.
     pub(super) fn read<R: Read>(reader: &mut R) -> Result<Self> {
-        let part = |part: &'static str| move |message: String| npy_error(format!("{part}: {message}"));
+        let part =
+            |part: &'static str| move |message: String| npy_error(format!("{part}: {message}"));
         let magic: [u8; 6] = read_array(reader).map_err(part("magic"))?;
         if &magic != MAGIC {
             return Err(npy_error(format!(

@@ -98,7 +98,6 @@ impl<R: BufRead> Counted<'_, R> {
         }
         Ok(String::from_utf8(line)?.into_boxed_str())
     }
-
 }
 
 impl Stack {
