@@ -205,7 +205,7 @@ quantized_type!([T: GgmlType + bytemuck::Pod] ByteBlocks<T>);
 
 fn dequantize<T: GgmlType>(blocks: &[T], elem_count: usize) -> Result<CpuStorage> {
     let held = blocks.len() * T::BLCK_SIZE;
-    if elem_count > held || elem_count % T::BLCK_SIZE != 0 {
+    if elem_count > held || !elem_count.is_multiple_of(T::BLCK_SIZE) {
         return Err(Error::Msg(format!(
             "dequantize {:?}: {elem_count} elements asked for, there are {held} in blocks of {}",
             T::DTYPE,
@@ -229,7 +229,11 @@ fn embedding<T: GgmlType>(
 ) -> Result<CpuStorage> {
     const OP: &str = "quantized embedding";
     let row_blocks = hidden / T::BLCK_SIZE;
-    if hidden % T::BLCK_SIZE != 0 || rows.checked_mul(row_blocks) > Some(blocks.len()) {
+    if !hidden.is_multiple_of(T::BLCK_SIZE)
+        || rows
+            .checked_mul(row_blocks)
+            .is_none_or(|needed| needed > blocks.len())
+    {
         return Err(Error::Msg(format!(
             "{OP}: a table of {rows} rows of {hidden} elements does not fit {} blocks of {} ({:?})",
             blocks.len(),

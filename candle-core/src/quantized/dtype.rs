@@ -146,7 +146,7 @@ impl GgmlDType {
     }
 
     /// Blocks on the CPU over bytes that something else keeps alive.
-    pub(super) fn from_shared(self, bytes: super::blocks::Bytes) -> Box<dyn QuantizedType> {
+    pub(super) fn over_shared(self, bytes: super::blocks::Bytes) -> Box<dyn QuantizedType> {
         on_block_type!(self, from_shared(bytes))
     }
 

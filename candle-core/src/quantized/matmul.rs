@@ -10,6 +10,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use super::GgmlType;
+use crate::utils::barrier_pool;
 use crate::{Error, Result};
 
 /// Products of elements below which a second thread costs more than it brings: some 20 microseconds of work.
@@ -84,7 +85,10 @@ fn product<T: GgmlType, E: GgmlType>(
     let lhs = vec_dot_rows::<T::VecDotType, E>(lhs, k, lhs_blocks);
     let rhs = &rhs_t[..n * rhs_blocks];
 
-    let threads = rayon::current_num_threads();
+    let threads = match rayon::current_thread_index() {
+        Some(_) => rayon::current_num_threads(),
+        None => barrier_pool().n_workers() + 1,
+    };
     let serial = threads == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
     let tile = Tile::choose::<T>(m, n, k, if serial { 1 } else { threads });
     let dst = Dst::new(dst, n);
@@ -115,8 +119,11 @@ fn product<T: GgmlType, E: GgmlType>(
     let tasks = tile.tasks_m * tile.tasks_n;
     if serial {
         (0..tasks).for_each(run);
-    } else {
+    } else if rayon::current_thread_index().is_some() {
+        // Other work of the same pool may run beside this.
         (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+    } else {
+        barrier_pool().execute_chunked(tasks, |tasks| tasks.for_each(&run));
     }
     Ok(())
 }
@@ -136,7 +143,7 @@ fn check<T: GgmlType>(
         ))
         .bt())
     };
-    if k % block != 0 {
+    if !k.is_multiple_of(block) {
         return refuse(format!("{k} is no multiple of the block size {block}"));
     }
     if m.checked_mul(k) != Some(lhs) {

@@ -45,7 +45,7 @@ pub(super) fn check_shape(shape: &Shape, dtype: GgmlDType) -> Result<usize> {
     };
     match shape.dims().last() {
         None => Err(Error::Msg(format!("a scalar cannot be quantized to {dtype:?}")).bt()),
-        Some(last) if last % dtype.block_size() != 0 => Err(Error::Msg(format!(
+        Some(last) if !last.is_multiple_of(dtype.block_size()) => Err(Error::Msg(format!(
             "shape {shape:?} cannot be held as {dtype:?}: the last dimension is no multiple of the block size {}",
             dtype.block_size()
         ))

@@ -85,7 +85,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
 
     /// Skips to the next multiple of `alignment`, or to the end.
     pub(super) fn align(&mut self, alignment: u64) -> Result<()> {
-        let skip = self.position.wrapping_neg() % alignment;
+        let skip = alignment - 1 - (self.position + alignment - 1) % alignment;
         self.bytes(skip.min(self.remaining())).map(drop)
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn tensor_bytes(dims: &[usize], dtype: super::GgmlDType) -> Result<(u
     let Some((elements, bytes)) = sizes else {
         return Err(Error::Msg(format!("shape {dims:?} has too many elements")).bt());
     };
-    if elements % dtype.block_size() != 0 {
+    if !elements.is_multiple_of(dtype.block_size()) {
         return Err(Error::Msg(format!(
             "shape {dims:?} of {elements} elements is no whole number of {dtype:?} blocks of {}",
             dtype.block_size()

@@ -44,7 +44,7 @@ impl QStorage {
     /// `UnsupportedOnDevice` where the device has no quantised tensors; bytes that are no whole number of blocks.
     pub fn from_data(data: Cow<'_, [u8]>, device: &Device, dtype: GgmlDType) -> Result<Self> {
         on_cpu("quantized from_data", dtype, device)?;
-        if data.len() % dtype.type_size() != 0 {
+        if !data.len().is_multiple_of(dtype.type_size()) {
             return Err(Error::Msg(format!(
                 "{} bytes are no whole number of {dtype:?} blocks of {} bytes",
                 data.len(),

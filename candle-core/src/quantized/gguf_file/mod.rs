@@ -194,7 +194,7 @@ impl MmapedContent {
                 Device::Cpu => {
                     let bytes =
                         Bytes::new(self.map.clone(), range).context("a range of the file")?;
-                    QStorage::Cpu(info.ggml_dtype.from_shared(bytes))
+                    QStorage::Cpu(info.ggml_dtype.over_shared(bytes))
                 }
                 _ => QStorage::from_data(self.map[range].into(), device, info.ggml_dtype)?,
             };

@@ -49,8 +49,8 @@ fn write_value<W: Write>(w: &mut W, value: &Value) -> Result<()> {
 /// Zeros up to the next multiple of `alignment`.
 fn pad<W: Write>(w: &mut W, position: u64, alignment: u64) -> Result<u64> {
     const ZEROS: [u8; 64] = [0; 64];
-    let mut left = position.wrapping_neg() % alignment;
-    let end = position + left;
+    let end = position.next_multiple_of(alignment);
+    let mut left = end - position;
     while left > 0 {
         let count = left.min(ZEROS.len() as u64);
         w.write_all(&ZEROS[..count as usize])?;
