@@ -28,6 +28,36 @@ pub fn no_webgpu_form(op: &str) -> Error {
 }
 
 /// An operation on one tensor.
+///
+/// ```
+/// use candle_core::{cpu_backend, CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, Var};
+///
+/// struct Cube;
+///
+/// impl CustomOp1 for Cube {
+///     fn name(&self) -> &'static str {
+///         "cube"
+///     }
+///
+///     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+///         let cubes = cpu_backend::unary_map(storage.as_slice::<f32>()?, layout, |v| v * v * v);
+///         Ok((CpuStorage::F32(cubes), layout.shape().clone()))
+///     }
+///
+///     fn bwd(&self, arg: &Tensor, _res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
+///         Ok(Some(((arg.sqr()? * 3.)? * grad_res)?))
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let x = Var::new(&[1f32, 2.], &Device::Cpu)?;
+/// let cubes = x.apply_op1(Cube)?;
+/// assert_eq!(cubes.to_vec1::<f32>()?, [1., 8.]);
+/// let gradients = cubes.sum_all()?.backward()?;
+/// assert_eq!(gradients.get(&x).unwrap().to_vec1::<f32>()?, [3., 12.]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait CustomOp1 {
     /// The op's name, for errors.
     fn name(&self) -> &'static str;
@@ -195,6 +225,33 @@ pub trait CustomOp3 {
 }
 
 /// An operation that changes a tensor's elements where they are.
+///
+/// ```
+/// use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor};
+///
+/// struct Increment;
+///
+/// impl InplaceOp1 for Increment {
+///     fn name(&self) -> &'static str {
+///         "increment"
+///     }
+///
+///     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+///         let CpuStorage::U32(values) = storage else {
+///             candle_core::bail!("increment takes u32")
+///         };
+///         layout.strided_index().for_each(|i| values[i] += 1);
+///         Ok(())
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let t = Tensor::new(&[1u32, 2, 3], &Device::Cpu)?;
+/// t.narrow(0, 1, 2)?.inplace_op1(&Increment)?;
+/// assert_eq!(t.to_vec1::<u32>()?, [1, 3, 4]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait InplaceOp1 {
     /// The op's name, for errors.
     fn name(&self) -> &'static str;

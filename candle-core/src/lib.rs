@@ -19,10 +19,12 @@
 //! - [`backend`]: the two traits that a backend implements.
 //! - `cpu_backend/`, `webgpu_backend/`: the backends. One that is not compiled in is a type without values (`absent.rs`).
 
+#![deny(missing_docs)]
+
 #[macro_use]
 mod dispatch;
 
-pub mod absent;
+mod absent;
 pub mod backend;
 pub mod backprop;
 pub mod conv;

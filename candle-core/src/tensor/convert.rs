@@ -143,6 +143,16 @@ fn only<S: WithDType>(data: Vec<S>) -> Result<S> {
 
 impl Tensor {
     /// The elements converted to another dtype, as `as` does in Rust: to integers it truncates and saturates.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[-1.5f32, 2.7, f32::NAN], &Device::Cpu)?;
+    /// assert_eq!(t.to_dtype(DType::I64)?.to_vec1::<i64>()?, [-1, 2, 0]);
+    /// assert_eq!(t.to_dtype(DType::U8)?.to_vec1::<u8>()?, [0, 2, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn to_dtype(&self, dtype: DType) -> Result<Self> {
         if self.dtype() == dtype {
             return Ok(self.clone());
@@ -227,6 +237,15 @@ impl Tensor {
 
     /// The value of a scalar.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let sum = Tensor::new(&[1f32, 2.], &Device::Cpu)?.sum_all()?;
+    /// assert_eq!(sum.to_scalar::<f32>()?, 3.);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When the tensor has a dimension or another dtype.
     pub fn to_scalar<S: WithDType>(&self) -> Result<S> {
@@ -252,6 +271,15 @@ impl Tensor {
     }
 
     /// The rows of a matrix.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::arange(0u32, 6, &Device::Cpu)?.reshape((2, 3))?;
+    /// assert_eq!(t.t()?.to_vec2::<u32>()?, [[0, 3], [1, 4], [2, 5]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When the tensor has another rank than 2, or another dtype.
@@ -312,6 +340,16 @@ impl Tensor {
     }
 
     /// Writes the elements in row-major order as little-endian bytes.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let mut bytes = vec![];
+    /// Tensor::new(&[1u32, 258], &Device::Cpu)?.write_bytes(&mut bytes)?;
+    /// assert_eq!(bytes, [1, 0, 0, 0, 2, 1, 0, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write_bytes<W: Write>(&self, f: &mut W) -> Result<()> {
         f.write_all(&bytes_of(&self.to_cpu_elements()?))?;
         Ok(())

@@ -72,6 +72,16 @@ impl Tensor {
 
     /// From a vector in row-major order. One size of the shape may be left open as `()`.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::from_vec(vec![1f32, 2., 3., 4., 5., 6.], (2, 3), &Device::Cpu)?;
+    /// assert_eq!(t.to_vec2::<f32>()?, [[1., 2., 3.], [4., 5., 6.]]);
+    /// assert!(Tensor::from_vec(vec![1f32], (2, 3), &Device::Cpu).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When the shape does not have as many elements as the vector.
     pub fn from_vec<S: ShapeWithOneHole, D: WithDType>(
@@ -125,6 +135,15 @@ impl Tensor {
     }
 
     /// Zeros.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::zeros((2, 3), DType::BF16, &Device::Cpu)?;
+    /// assert_eq!((t.dims(), t.dtype()), (&[2, 3][..], DType::BF16));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn zeros<S: Into<Shape>>(shape: S, dtype: DType, device: &Device) -> Result<Self> {
         let shape = shape.into();
         shape.checked_byte_count(dtype.size_in_bytes())?;
@@ -177,6 +196,15 @@ impl Tensor {
     }
 
     /// The numbers from `start` up to `end`, which is left out.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::arange(2i64, 5, &Device::Cpu)?;
+    /// assert_eq!(t.to_vec1::<i64>()?, [2, 3, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn arange<D: WithDType>(start: D, end: D, device: &Device) -> Result<Self> {
         Self::arange_step(start, end, D::one(), device)
     }
@@ -250,6 +278,18 @@ impl Tensor {
     }
 
     /// Normally distributed random numbers.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// Device::Cpu.set_seed(7)?;
+    /// let t = Tensor::randn(0f32, 1., (2, 3), &Device::Cpu)?;
+    /// Device::Cpu.set_seed(7)?;
+    /// let again = Tensor::randn(0f32, 1., (2, 3), &Device::Cpu)?;
+    /// assert_eq!(t.to_vec2::<f32>()?, again.to_vec2::<f32>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn randn<S: Into<Shape>, T: FloatDType>(
         mean: T,
         std: T,
@@ -287,6 +327,15 @@ impl Tensor {
     }
 
     /// The matrix `(n, n)` with ones on the diagonal and below, zeros above.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::tril2(3, DType::U8, &Device::Cpu)?;
+    /// assert_eq!(t.to_vec2::<u8>()?, [[1, 0, 0], [1, 1, 0], [1, 1, 1]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn tril2(n: usize, dtype: DType, device: &Device) -> Result<Self> {
         let (row, column) = row_and_column(n, device)?;
         row.broadcast_ge(&column)?.to_dtype(dtype)
@@ -300,6 +349,17 @@ impl Tensor {
 
     /// Coordinates of a grid from one vector per axis, all with the grid's shape. With `xy_indexing` the first two axes of
     /// the grid change places.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let (x, y) = (Tensor::new(&[1f32, 2.], &Device::Cpu)?, Tensor::new(&[5f32, 6.], &Device::Cpu)?);
+    /// let grid = Tensor::meshgrid(&[x, y], false)?;
+    /// assert_eq!(grid[0].to_vec2::<f32>()?, [[1., 1.], [2., 2.]]);
+    /// assert_eq!(grid[1].to_vec2::<f32>()?, [[5., 6.], [5., 6.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When there are fewer than two vectors, or one is no vector.

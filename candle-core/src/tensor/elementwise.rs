@@ -67,9 +67,10 @@ macro_rules! compare {
 }
 
 macro_rules! broadcast {
-    ($($broadcast:ident $name:ident)*) => {$(
+    ($($(#[$example:meta])* $broadcast:ident $name:ident)*) => {$(
         #[doc = concat!("As [`", stringify!($name), "`](Tensor::", stringify!($name), "), ")]
         /// with sizes of 1, and dimensions missing on the left, repeated to match the other side.
+        $(#[$example])*
         ///
         /// # Errors
         /// When the shapes cannot be broadcast to each other, or dtypes or devices differ.
@@ -125,6 +126,16 @@ impl Tensor {
     }
 
     broadcast! {
+        ///
+        /// ```
+        /// use candle_core::{Device, Tensor};
+        /// # fn main() -> candle_core::Result<()> {
+        /// let lhs = Tensor::new(&[[1f32], [2.]], &Device::Cpu)?;
+        /// let rhs = Tensor::new(&[10f32, 20.], &Device::Cpu)?;
+        /// assert_eq!(lhs.broadcast_add(&rhs)?.to_vec2::<f32>()?, [[11., 21.], [12., 22.]]);
+        /// # Ok(())
+        /// # }
+        /// ```
         broadcast_add add
         broadcast_sub sub
         broadcast_mul mul
@@ -163,6 +174,16 @@ impl Tensor {
     /// Compares with `op`: 1 where it holds and 0 elsewhere, as u8. The right-hand side is a tensor of the same shape and
     /// dtype, or a number.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
+    /// assert_eq!(t.ge(2.)?.to_vec1::<u8>()?, [0, 1, 1]);
+    /// assert_eq!(t.ne(&t.recip()?)?.to_vec1::<u8>()?, [0, 1, 1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When shapes, dtypes or devices of two tensors differ.
     pub fn cmp<T: TensorOrScalar>(&self, rhs: T, op: CmpOp) -> Result<Self> {
@@ -177,6 +198,15 @@ impl Tensor {
     }
 
     /// Limits each element to the range from `min` to `max`; each a number, or a tensor of the same shape.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[-2f32, 0.5, 7.], &Device::Cpu)?;
+    /// assert_eq!(t.clamp(-1., 1.)?.to_vec1::<f32>()?, [-1., 0.5, 1.]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When shapes, dtypes or devices of two tensors differ.
@@ -237,6 +267,16 @@ impl Tensor {
     }
 
     /// The element of `on_true` where this tensor is not 0, of `on_false` elsewhere. The condition is u8, u32 or i64.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[-1f32, 2., -3.], &Device::Cpu)?;
+    /// let positive = t.gt(0.)?.where_cond(&t, &t.zeros_like()?)?;
+    /// assert_eq!(positive.to_vec1::<f32>()?, [0., 2., 0.]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When shapes or devices differ, or the dtypes of both branches do.

@@ -200,6 +200,16 @@ impl Tensor {
 
     /// A copy to which slices of `source` are added: with `dim` 0, `out[indexes[i]] += source[i]`.
     ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::zeros((2, 2), DType::F32, &Device::Cpu)?;
+    /// let (ids, rows) = (Tensor::new(&[1u32, 1], &Device::Cpu)?, Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?);
+    /// assert_eq!(t.index_add(&ids, &rows, 0)?.to_vec2::<f32>()?, [[0., 0.], [4., 6.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When `indexes` is no vector as long as `source` is in `dim`, shapes differ in another dimension, dtypes or devices
     /// differ, or an index is out of range.
@@ -254,6 +264,16 @@ impl Tensor {
     }
 
     /// The rows of a matrix `(vocabulary, hidden)` by index: ids of shape `(...)` give `(..., hidden)`.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let table = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
+    /// let ids = Tensor::new(&[[1u32], [0]], &Device::Cpu)?;
+    /// assert_eq!(table.embedding(&ids)?.to_vec3::<f32>()?, [[[3., 4.]], [[1., 2.]]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When this tensor is no matrix, or an index is out of range.
@@ -381,6 +401,16 @@ impl Tensor {
 
     /// Copies `src` in place to the indices from `offset` on along a dimension. Tensors that share the elements see the
     /// change; gradients do not.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let cache = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+    /// cache.slice_set(&Tensor::new(&[[5f32], [6.]], &Device::Cpu)?, 1, 2)?;
+    /// assert_eq!(cache.to_vec2::<f32>()?, [[0., 0., 5.], [0., 0., 6.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When one of both is not contiguous, they share a storage, `src` does not fit, or dtypes or devices differ.

@@ -50,6 +50,16 @@ impl Tensor {
 
     /// As [`Tensor::matmul`], with the dimensions before the last two broadcast.
     ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let batch = Tensor::ones((5, 2, 3), DType::F32, &Device::Cpu)?;
+    /// let weights = Tensor::ones((3, 4), DType::F32, &Device::Cpu)?;
+    /// assert_eq!(batch.broadcast_matmul(&weights)?.dims(), &[5, 2, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When the shapes do not go together, or dtypes or devices differ.
     pub fn broadcast_matmul(&self, rhs: &Self) -> Result<Self> {
@@ -76,6 +86,15 @@ impl Tensor {
     }
 
     /// The sum of products of two vectors of one length, as a scalar.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
+    /// assert_eq!(t.dot(&t)?.to_scalar::<f32>()?, 14.);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When a side is no vector, or lengths, dtypes or devices differ.

@@ -357,6 +357,16 @@ impl Tensor {
 
     /// Sets all elements of this tensor in place. Tensors that share them see the change; gradients do not.
     ///
+    /// ```
+    /// use candle_core::{DType, Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::zeros((2, 2), DType::F32, &Device::Cpu)?;
+    /// t.narrow(1, 0, 1)?.const_set(3f32.into())?;
+    /// assert_eq!(t.to_vec2::<f32>()?, [[3., 0.], [3., 0.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When the value has another dtype.
     pub fn const_set(&self, value: Scalar) -> Result<()> {
@@ -382,6 +392,16 @@ impl Tensor {
     }
 
     /// Applies a layer: `xs.apply(&layer)` is `layer.forward(&xs)`, in the order of reading.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[-1f32, 2.], &Device::Cpu)?;
+    /// let doubled_relu = t.apply(&Tensor::relu)?.apply(&|xs: &Tensor| xs * 2.)?;
+    /// assert_eq!(doubled_relu.to_vec1::<f32>()?, [0., 4.]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn apply<M: Module>(&self, m: &M) -> Result<Self> {
         m.forward(self)
     }

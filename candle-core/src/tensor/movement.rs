@@ -18,6 +18,17 @@ impl Tensor {
     /// The same elements in row-major order in another shape. One size may be left open as `()`. A contiguous tensor
     /// shares its storage with the result, any other is copied.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::arange(0u32, 6, &Device::Cpu)?;
+    /// assert_eq!(t.reshape((2, 3))?.to_vec2::<u32>()?, [[0, 1, 2], [3, 4, 5]]);
+    /// // One dimension may be left to the number of elements.
+    /// assert_eq!(t.reshape((3, ()))?.dims(), &[3, 2]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When the shape has another number of elements.
     pub fn reshape<S: ShapeWithOneHole>(&self, s: S) -> Result<Tensor> {
@@ -90,6 +101,15 @@ impl Tensor {
 
     /// The part from `start` to `start + len` along a dimension.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::arange(0u32, 5, &Device::Cpu)?;
+    /// assert_eq!(t.narrow(0, 1, 3)?.to_vec1::<u32>()?, [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When the dimension does not exist or has fewer indices.
     pub fn narrow<D: Dim>(&self, dim: D, start: usize, len: usize) -> Result<Self> {
@@ -104,6 +124,16 @@ impl Tensor {
 
     /// Parts of nearly equal size along a dimension. When they cannot be equal, the first ones are longer by one; when
     /// there are fewer indices than parts, there is a part for each index.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let parts = Tensor::arange(0u32, 5, &Device::Cpu)?.chunk(2, 0)?;
+    /// assert_eq!(parts[0].to_vec1::<u32>()?, [0, 1, 2]);
+    /// assert_eq!(parts[1].to_vec1::<u32>()?, [3, 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When the dimension does not exist or `chunks` is 0.
@@ -125,6 +155,15 @@ impl Tensor {
 
     /// Repeats dimensions of size 1, and new ones on the left, without copying.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let row = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// assert_eq!(row.broadcast_as((2, 2))?.to_vec2::<f32>()?, [[1., 2.], [1., 2.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When a dimension of another size would have to change.
     pub fn broadcast_as<S: Into<Shape>>(&self, shape: S) -> Result<Self> {
@@ -143,6 +182,17 @@ impl Tensor {
     }
 
     /// Removes a dimension of size 1. A dimension of another size stays.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor, D};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[[1f32, 2.]], &Device::Cpu)?;
+    /// assert_eq!(t.squeeze(0)?.dims(), &[2]);
+    /// assert_eq!(t.unsqueeze(D::Minus1)?.dims(), &[1, 2, 1]);
+    /// assert_eq!(t.flatten_all()?.dims(), &[2]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When there is no such dimension.
@@ -337,6 +387,15 @@ impl Tensor {
 
     /// Puts tensors of one shape one after another along a new dimension.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// assert_eq!(Tensor::stack(&[&t, &t], 1)?.to_vec2::<f32>()?, [[1., 1.], [2., 2.]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When there is no tensor, or shapes, dtypes or devices differ.
     pub fn stack<A: AsRef<Tensor>, D: Dim>(args: &[A], dim: D) -> Result<Self> {
@@ -377,6 +436,16 @@ impl Tensor {
 
     /// Adds zeros before and after along a dimension.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[1f32, 2.], &Device::Cpu)?;
+    /// assert_eq!(t.pad_with_zeros(0, 1, 2)?.to_vec1::<f32>()?, [0., 1., 2., 0., 0.]);
+    /// assert_eq!(t.pad_with_same(0, 1, 2)?.to_vec1::<f32>()?, [1., 1., 2., 2., 2.]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When there is no such dimension.
     pub fn pad_with_zeros<D: Dim>(&self, dim: D, left: usize, right: usize) -> Result<Self> {
@@ -415,6 +484,16 @@ impl Tensor {
     }
 
     /// Moves the elements by `shift` along a dimension; those that leave at one end come back at the other.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::arange(0u32, 4, &Device::Cpu)?;
+    /// assert_eq!(t.roll(1, 0)?.to_vec1::<u32>()?, [3, 0, 1, 2]);
+    /// assert_eq!(t.flip(&[0])?.to_vec1::<u32>()?, [3, 2, 1, 0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When there is no such dimension.

@@ -100,6 +100,17 @@ impl Tensor {
 
     /// The mean over dimensions.
     ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[[1f32, 2.], [3., 6.]], &Device::Cpu)?;
+    /// assert_eq!(t.mean(0)?.to_vec1::<f32>()?, [2., 4.]);
+    /// assert_eq!(t.max(1)?.to_vec1::<f32>()?, [2., 6.]);
+    /// assert_eq!(t.argmax_keepdim(1)?.to_vec2::<u32>()?, [[1], [1]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// When a dimension is out of range or appears twice.
     pub fn mean<D: Dims>(&self, mean_dims: D) -> Result<Self> {
@@ -141,6 +152,15 @@ impl Tensor {
     }
 
     /// `log(sum(exp(x)))` over dimensions, in a form that does not overflow.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::new(&[1000f32, 1000.], &Device::Cpu)?;
+    /// assert_eq!(t.log_sum_exp(0)?.to_scalar::<f32>()?, 1000. + 2f32.ln());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When a dimension is out of range, appears twice or has size 0.
