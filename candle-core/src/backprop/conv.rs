@@ -47,8 +47,8 @@ impl Steps {
 
 /// Cuts the dimensions after the first two to the sizes of `like`.
 fn cut(t: &Tensor, like: &Tensor) -> Result<Tensor> {
-    let sizes = like.dims().iter().enumerate().skip(2);
-    sizes.fold(Ok(t.clone()), |t, (dim, &size)| t?.narrow(dim, 0, size))
+    let mut sizes = like.dims().iter().enumerate().skip(2);
+    sizes.try_fold(t.clone(), |t, (dim, &size)| t.narrow(dim, 0, size))
 }
 
 pub(super) fn conv(

@@ -40,8 +40,8 @@ const LAYOUTS: [Layout; 3] = [
         "offset",
         |dims| dims.iter().map(|&size| size + 1).collect(),
         |t, dims| {
-            let sizes = dims.iter().enumerate();
-            sizes.fold(Ok(t.clone()), |t, (dim, &size)| t?.narrow(dim, 1, size))
+            let mut sizes = dims.iter().enumerate();
+            sizes.try_fold(t.clone(), |t, (dim, &size)| t.narrow(dim, 1, size))
         },
     ),
 ];
