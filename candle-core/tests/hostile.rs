@@ -429,7 +429,7 @@ fn pickles() {
         (
             "a mark is no value",
             b"(.".to_vec(),
-            vec!["Stop at byte 0", "mark"],
+            vec!["Stop at byte 1", "mark"],
         ),
         ("no mark", b"Nt.".to_vec(), vec!["Tuple at byte 1", "mark"]),
         (
@@ -738,7 +738,7 @@ fn checkpoints() -> Result<()> {
     let item = |i: u32| {
         let name = i.to_le_bytes();
         let text: Vec<u8> = name.iter().map(|byte| byte % 64 + 48).collect();
-        [b"X\x08\0\0\0", &text[..], &text[..], b"h\0s"].concat()
+        [b"X\x10\0\0\0", &text.repeat(4)[..], b"h\0s"].concat()
     };
     let flat = float(
         zero,

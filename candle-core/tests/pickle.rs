@@ -76,7 +76,7 @@ fn views_share_a_storage() -> Result<()> {
     assert!(pth.get("nothing")?.is_none());
 
     let info = &pth.tensor_infos()["columns"];
-    assert_eq!((info.storage_size, info.layout.start_offset()), (24, 2));
+    assert_eq!((info.storage_size, info.layout.start_offset()), (24, 8));
     assert_eq!(
         (info.path.as_str(), info.layout.stride()),
         ("views/data/0", &[8, 1][..])

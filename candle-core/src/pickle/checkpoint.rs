@@ -90,13 +90,10 @@ impl Checkpoint {
             let size = dtype.size_in_bytes();
             // Checked with the description; and a storage that is shared may be far larger than what is needed of it.
             let elements = span(layout).context("the tensor is too large")?;
-            let bytes_of = |elements: usize| {
-                elements
-                    .checked_mul(size)
-                    .context("the tensor is too large")
-            };
-            let start = bytes_of(layout.start_offset())?;
-            let mut bytes = entry.read_range(start as u64, bytes_of(elements)?)?;
+            let len = elements
+                .checked_mul(size)
+                .context("the tensor is too large")?;
+            let mut bytes = entry.read_range(layout.start_offset() as u64, len)?;
             if self.big_endian {
                 reverse_elements(&mut bytes, size);
             }
@@ -260,10 +257,11 @@ pub fn read_all_with_key<P: AsRef<Path>>(
     let checkpoint = Checkpoint::new(Archive::open(path.as_ref())?, key, false)?;
     let mut budget = checkpoint.archive.budget();
     let read = |info: &TensorInfo| {
+        let tensor = checkpoint.read(info)?;
         let elements = span(&info.layout).unwrap_or(usize::MAX);
         let charged = budget.charge(elements, info.dtype);
         charged.map_err(|err| checkpoint.archive.in_file(err))?;
-        Ok((info.name.clone(), checkpoint.read(info)?))
+        Ok((info.name.clone(), tensor))
     };
     checkpoint.infos.iter().map(read).collect()
 }

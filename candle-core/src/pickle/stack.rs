@@ -72,7 +72,7 @@ impl<R: BufRead> Counted<'_, R> {
         read_array(self).map_err(Error::msg)
     }
 
-    fn bytes(&mut self, len: usize) -> Result<Vec<u8>> {
+    fn block(&mut self, len: usize) -> Result<Vec<u8>> {
         read_bytes(self, len, 0).map_err(Error::msg)
     }
 
@@ -85,7 +85,7 @@ impl<R: BufRead> Counted<'_, R> {
     }
 
     fn text(&mut self, len: u32) -> Result<Box<str>> {
-        let bytes = self.bytes(usize::try_from(len)?)?;
+        let bytes = self.block(usize::try_from(len)?)?;
         Ok(String::from_utf8(bytes)?.into_boxed_str())
     }
 
@@ -204,7 +204,7 @@ impl Stack {
             }
             OpCode::Long1 => {
                 let len = reader.u8()?;
-                let bytes = reader.bytes(len.into())?;
+                let bytes = reader.block(len.into())?;
                 self.push_long(&bytes)
             }
             OpCode::BinPut => {

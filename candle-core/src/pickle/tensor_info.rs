@@ -17,7 +17,8 @@ pub struct TensorInfo {
     pub name: String,
     /// Its dtype. PyTorch's `bool` is u8.
     pub dtype: DType,
-    /// Its shape, its strides and its first element, in elements of the storage.
+    /// Its shape, its strides in elements of the storage, and where its first element is. As in Candle, that offset counts
+    /// bytes, unlike that of a tensor's layout.
     pub layout: Layout,
     /// The entry of the archive that holds its storage.
     pub path: String,
@@ -175,6 +176,10 @@ fn tensor_info(
     }
     let layout = Layout::new(Shape::from(dims), stride, start);
     check_layout(&layout, storage_size)?;
+    let start_bytes = start.checked_mul(dtype.size_in_bytes());
+    let start_bytes = start_bytes.context("offset: it has more bytes than can be counted")?;
+    let (shape, stride) = (layout.shape().clone(), layout.stride().to_vec());
+    let layout = Layout::new(shape, stride, start_bytes);
     let dir = dir_name.to_string_lossy().replace('\\', "/");
     let path = match dir.is_empty() {
         true => storage.key,
