@@ -1,0 +1,132 @@
+//! Two outcomes held against each other.
+
+use crate::case::{Case, Outcome};
+use crate::generate::Gen;
+use crate::value::{Tolerance, Value};
+use crate::{ours, upstream};
+use std::cell::Cell;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Once;
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`; an error and a panic become outcomes. The panic's message is kept and not printed.
+pub fn guarded<E: std::fmt::Display>(f: impl FnOnce() -> Result<Vec<Value>, E>) -> Outcome {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                usual(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    QUIET.set(false);
+    match result {
+        Ok(Ok(values)) => Outcome::Done(values),
+        // The message without its backtrace, if there is one.
+        Ok(Err(err)) => Outcome::Refused(err.to_string().lines().next().unwrap_or_default().into()),
+        Err(payload) => {
+            let text = payload.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|s| s.to_string()));
+            Outcome::Panicked(text.unwrap_or_default())
+        }
+    }
+}
+
+/// What an op family demands of its cases.
+#[derive(Clone, Copy)]
+pub struct Rule {
+    pub tolerance: fn(&Case) -> Tolerance,
+    /// Why ours may differ from upstream's outcome in this case; `None` where it may not. Each reason is a difference on purpose,
+    /// listed in the README.
+    pub differs: fn(&Case) -> Option<&'static str>,
+}
+
+impl Rule {
+    pub const EXACT: Self = Self {
+        tolerance: |_| Tolerance::EXACT,
+        differs: |_| None,
+    };
+}
+
+/// Whether numbers were compared, or only that both sides refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreed {
+    Values,
+    Refusal,
+    /// Upstream panics, or the difference is on purpose.
+    Nothing,
+}
+
+/// Fails with everything a reader needs when ours does not do what upstream does.
+///
+/// * Both succeed: the values agree within the tolerance.
+/// * Upstream refuses: so does ours. If it refuses only the layout (it takes row-major copies of the inputs), ours may refuse or
+///   give what upstream gives on those copies.
+/// * Upstream panics: ours does not.
+/// * Where the family's rule says that ours differs: ours does not panic. Upstream is not asked; it may never answer.
+pub fn agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
+    judge(case, rule, ours::interpret::run(case), |ours| {
+        match (ours, upstream::interpret::run(case)) {
+            (Outcome::Done(_), Outcome::Refused(_)) => upstream::interpret::run_contiguous(case),
+            (_, theirs) => theirs,
+        }
+    })
+}
+
+/// As [`agree`], for the gradients of the case. What upstream cannot differentiate, ours may.
+pub fn gradients_agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
+    judge(case, rule, ours::interpret::gradients(case), |ours| match (
+        ours,
+        upstream::interpret::gradients(case),
+    ) {
+        (Outcome::Done(_), Outcome::Refused(why)) => Outcome::Panicked(why),
+        (_, theirs) => theirs,
+    })
+}
+
+fn judge(
+    case: &Case,
+    rule: Rule,
+    ours: Outcome,
+    ask_upstream: impl FnOnce(&Outcome) -> Outcome,
+) -> Result<Agreed, String> {
+    if (rule.differs)(case).is_some() && !matches!(ours, Outcome::Panicked(_)) {
+        return Ok(Agreed::Nothing);
+    }
+    let theirs = ask_upstream(&ours);
+    compare(&ours, &theirs, (rule.tolerance)(case))
+        .map_err(|what| format!("{what}\n{case:?}\nours: {ours:?}\nupstream: {theirs:?}"))
+}
+
+/// Whether two outcomes are the same within the tolerance.
+pub fn compare(ours: &Outcome, theirs: &Outcome, tolerance: Tolerance) -> Result<Agreed, String> {
+    match (ours, theirs) {
+        (Outcome::Panicked(_), _) => Err("ours panicked".into()),
+        (_, Outcome::Panicked(_)) => Ok(Agreed::Nothing),
+        (Outcome::Refused(_), Outcome::Refused(_)) => Ok(Agreed::Refusal),
+        (Outcome::Done(_), Outcome::Refused(_)) => Err("upstream refuses this".into()),
+        (Outcome::Refused(_), Outcome::Done(_)) => Err("ours refuses this".into()),
+        (Outcome::Done(ours), Outcome::Done(theirs)) => {
+            if ours.len() != theirs.len() {
+                return Err(format!("{} and {} results", ours.len(), theirs.len()));
+            }
+            for (i, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
+                if let Some(what) = ours.difference(theirs, tolerance) {
+                    return Err(format!("result {i}: {what}"));
+                }
+            }
+            Ok(Agreed::Values)
+        }
+    }
+}
+
+/// The case of a family that a seed and a size stand for.
+pub fn case(family: fn(&mut Gen) -> Case, seed: u64, size: usize) -> Case {
+    family(&mut Gen::new(seed, size))
+}

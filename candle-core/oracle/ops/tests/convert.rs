@@ -1,0 +1,71 @@
+//! Casts between all dtypes, and tensors as text.
+
+use crate::values;
+use oracle_ops::case::{Case, Input, Op, View};
+use oracle_ops::check::Rule;
+use oracle_ops::generate::{Fill, Gen};
+use oracle_ops::value::{Elements, Ty};
+
+pub fn cast(g: &mut Gen) -> Case {
+    let (from, to) = (g.pick(&Ty::ALL), g.pick(&Ty::ALL));
+    let dims = g.shape(0..=5);
+    let fill = g.pick(&[Fill::Special, Fill::Few, Fill::Unit]);
+    Case {
+        inputs: vec![g.input(from, &dims, fill)],
+        op: Op::ToDtype(to),
+    }
+}
+
+/// `WithDType::to_f64` of upstream's F8E4M3 calls itself.
+fn differs(case: &Case) -> Option<&'static str> {
+    let f8 = case.inputs[0].ty() == Ty::F8E4M3;
+    (f8 && matches!(case.op, Op::ToDtype(Ty::F64))).then_some("upstream never returns")
+}
+
+#[test]
+fn casts_of_all_pairs() {
+    values(
+        cast,
+        Rule {
+            differs,
+            ..Rule::EXACT
+        },
+    );
+}
+
+fn format(g: &mut Gen) -> Case {
+    let ty = g.pick(&Ty::ALL);
+    // Beyond 1,000 elements a tensor is shortened.
+    let dims = if g.chance(15) {
+        vec![g.within(1, 30), g.within(20, 60)]
+    } else {
+        g.shape(0..=4)
+    };
+    let fill = g.pick(&[
+        Fill::Quarters,
+        Fill::Unit,
+        Fill::Few,
+        Fill::Special,
+        Fill::Positive,
+    ]);
+    let mut input = g.input(ty, &dims, fill);
+    if g.chance(20) {
+        // Large and small magnitudes, which are printed with an exponent.
+        let scale = g.pick(&[1e-6, 1e-3, 1e4, 1e8]);
+        let n = dims.iter().product();
+        let values: Vec<_> = g.values(n, Fill::Unit).iter().map(|v| v * scale).collect();
+        input = Input {
+            data: Elements::new(ty, &values),
+            view: View::whole(&dims),
+        };
+    }
+    Case {
+        inputs: vec![input],
+        op: Op::Format,
+    }
+}
+
+#[test]
+fn display_and_debug() {
+    values(format, Rule::EXACT);
+}

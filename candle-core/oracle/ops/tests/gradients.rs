@@ -1,0 +1,146 @@
+//! `backward` of every family's cases, and of expressions put together from several ops.
+
+use crate::{convert, elementwise, hold, indexing, movement, neural, product, reduce};
+use oracle_ops::case::{Case, Op};
+use oracle_ops::check::{self, Rule};
+use oracle_ops::generate::{Fill, Gen};
+use oracle_ops::value::{Tolerance, Ty};
+
+/// A gradient is a sum over what an element went into, after a few roundings more than the op itself has.
+const RULE: Rule = Rule {
+    tolerance: |case| {
+        let n = case
+            .inputs
+            .iter()
+            .map(|i| i.dims().iter().product::<usize>());
+        let n = n.max().unwrap_or(1).max(16) as f64;
+        Tolerance::new(n, n)
+    },
+    differs: |case| {
+        let mixed = matches!(case.op, Op::Binary(_)) && case.inputs[0].ty() != case.inputs[1].ty();
+        mixed.then_some("two dtypes: upstream looks at them only when there are elements")
+    },
+};
+
+/// One test a family. Cases of integers alone are drawn again.
+macro_rules! families {
+    ($($test:ident: $family:path;)+) => {$(
+        #[test]
+        fn $test() {
+            let family = |g: &mut Gen| loop {
+                let case = $family(g);
+                if case.inputs.iter().any(|i| Ty::FLOATS.contains(&i.ty())) {
+                    return case;
+                }
+            };
+            hold(family, |case| check::gradients_agree(case, RULE));
+        }
+    )+};
+}
+
+families! {
+    unary: elementwise::unary;
+    binary: elementwise::binary;
+    broadcast: elementwise::broadcast;
+    with_numbers: elementwise::with_numbers;
+    float_parameters: elementwise::float_parameters;
+    over_dims: reduce::over_dims;
+    along_one: reduce::along_one;
+    cumsum: reduce::cumsum;
+    whole: reduce::whole;
+    matmul: product::matmul;
+    broadcast_matmul: product::broadcast_matmul;
+    dot_or_mv: product::dot_or_mv;
+    convolution: neural::convolution;
+    pool: neural::pool;
+    resize: neural::resize;
+    sort: neural::sort;
+    index_select: indexing::index_select;
+    embedding: indexing::embedding;
+    gather: indexing::gather;
+    scatter: indexing::scatter;
+    where_cond: indexing::where_cond;
+    slices: indexing::slices;
+    index: indexing::index;
+    pad: movement::pad;
+    join: movement::join;
+    split: movement::split;
+    rearrange: movement::rearrange;
+    view: movement::view;
+    cast: convert::cast;
+    expressions: expression;
+}
+
+/// Two tensors of three dimensions and up to eight ops on them, in f64: what is used twice, what is used by several ops, what is
+/// not used at all.
+fn expression(g: &mut Gen) -> Case {
+    let dims = g.full_shape(3..=3);
+    let inputs = vec![
+        g.input(Ty::F64, &dims, Fill::Unit),
+        g.input(Ty::F64, &dims, Fill::Unit),
+    ];
+    let mut shapes = vec![dims.clone(), dims];
+    let mut ops = Vec::new();
+    for _ in 0..g.within(2, 8) {
+        let a = g.below(shapes.len());
+        let dims = shapes[a].clone();
+        let axis = g.below(3);
+        // Any other of the same shape; at least itself.
+        let same: Vec<_> = (0..shapes.len()).filter(|i| shapes[*i] == dims).collect();
+        let b = g.pick(&same);
+        let mut result = dims.clone();
+        let (op, arguments) = match g.below(11) {
+            0..3 => {
+                let smooth = [
+                    "sin", "cos", "tanh", "gelu", "gelu_erf", "silu", "relu", "sqr", "abs", "erf",
+                ];
+                (Op::Unary(g.pick(&smooth)), vec![a])
+            }
+            3 | 4 => (
+                Op::Binary(g.pick(&["add", "sub", "mul", "maximum"])),
+                vec![a, b],
+            ),
+            5 => {
+                result[axis] = 1;
+                let name = g.pick(&["sum_keepdim", "mean_keepdim"]);
+                (Op::Reduce(name, vec![axis]), vec![a])
+            }
+            6 => {
+                let c = g.below(shapes.len());
+                for (d, other) in result.iter_mut().zip(&shapes[c]) {
+                    *d = (*d).max(*other);
+                }
+                let fits = |s: &[usize]| s.iter().zip(&result).all(|(d, r)| *d == 1 || d == r);
+                if !fits(&shapes[a]) || !fits(&shapes[c]) {
+                    continue;
+                }
+                (
+                    Op::Binary(g.pick(&["broadcast_add", "broadcast_mul"])),
+                    vec![a, c],
+                )
+            }
+            7 => {
+                let order = g.permutation(3);
+                result = order.iter().map(|d| dims[*d]).collect();
+                (Op::Permute(order), vec![a])
+            }
+            8 => {
+                let start = g.below(dims[axis]);
+                result[axis] = g.within(1, dims[axis] - start);
+                (Op::Narrow(axis as isize, start, result[axis]), vec![a])
+            }
+            9 if 2 * dims[axis] < 20 => {
+                result[axis] *= 2;
+                (Op::Cat(axis as isize), vec![a, b])
+            }
+            _ => (Op::Affine(g.quarter(1), g.quarter(1)), vec![a]),
+        };
+        shapes.push(result);
+        ops.push((op, arguments));
+    }
+    ops.push((Op::Unary("tanh"), vec![shapes.len() - 1]));
+    Case {
+        inputs,
+        op: Op::Chain(ops),
+    }
+}

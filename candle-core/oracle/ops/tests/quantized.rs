@@ -1,0 +1,134 @@
+//! Quantised blocks: made by one side and read by the other, products with them, and GGUF files.
+
+use crate::hold;
+use oracle_ops::case::{Block, Case, Op, Outcome};
+use oracle_ops::check::{compare, Agreed};
+use oracle_ops::generate::{Fill, Gen};
+use oracle_ops::value::{Tolerance, Ty, Value};
+use oracle_ops::{ours, upstream};
+
+/// A matrix to quantise and what it is multiplied with. A k-quant's block is 256 elements long.
+fn product(g: &mut Gen) -> Case {
+    let (m, n) = (g.full_dim(), g.full_dim());
+    let k = 256 * g.within(1, 2);
+    let fill = g.pick(&[Fill::Unit, Fill::Unit, Fill::Quarters]);
+    let mut rows = vec![m, k];
+    if g.chance(40) {
+        rows.insert(0, g.within(1, 2));
+    }
+    Case {
+        inputs: vec![
+            g.whole(Ty::F32, &[n, k], fill),
+            g.whole(Ty::F32, &rows, Fill::Unit),
+            // The importance of each column.
+            g.whole(Ty::F32, &[k], Fill::Positive),
+        ],
+        op: Op::Format,
+    }
+}
+
+fn bytes(outcome: &Outcome) -> Option<&[u8]> {
+    match outcome {
+        Outcome::Done(values) => match values.as_slice() {
+            [Value::Bytes(bytes)] => Some(bytes),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Runs `judge` for every format with upstream's blocks of the first input.
+fn each_block(
+    case: &Case,
+    judge: impl Fn(Block, &Outcome, &[u8]) -> Result<Agreed, String>,
+) -> Result<Agreed, String> {
+    let mut agreed = Agreed::Nothing;
+    for block in Block::ALL {
+        let made = upstream::interpret::quantize(block, &case.inputs[0]);
+        let Some(blocks) = bytes(&made) else { continue };
+        agreed = judge(block, &made, blocks).map_err(|what| format!("{block:?}: {what}"))?;
+    }
+    Ok(agreed)
+}
+
+#[test]
+fn quantizing_gives_the_same_blocks() {
+    hold(product, |case| {
+        each_block(case, |block, made, _| {
+            let ours = ours::interpret::quantize(block, &case.inputs[0]);
+            compare(&ours, made, Tolerance::EXACT)
+        })
+    });
+}
+
+#[test]
+fn quantizing_by_importance_gives_the_same_blocks() {
+    hold(product, |case| {
+        let oracle_ops::value::Elements::F32(weights) = &case.inputs[2].data else {
+            return Err("the weights are f32".into());
+        };
+        each_block(case, |block, _, _| {
+            let ours = ours::interpret::quantize_imatrix(block, &case.inputs[0], weights);
+            let theirs = upstream::interpret::quantize_imatrix(block, &case.inputs[0], weights);
+            compare(&ours, &theirs, Tolerance::EXACT)
+        })
+    });
+}
+
+#[test]
+fn dequantizing_is_bit_identical() {
+    hold(product, |case| {
+        each_block(case, |block, _, blocks| {
+            let dims = case.inputs[0].dims();
+            let ours = ours::interpret::dequantize(block, dims, blocks);
+            let theirs = upstream::interpret::dequantize(block, dims, blocks);
+            compare(&ours, &theirs, Tolerance::EXACT)
+        })
+    });
+}
+
+/// Sums of some 500 products of two numbers below 4 that 8 bits hold, in another order.
+const PRODUCT: Tolerance = Tolerance::new(64., 4096.);
+
+#[test]
+fn products_with_blocks() {
+    hold(product, |case| {
+        each_block(case, |block, _, blocks| {
+            let dims = case.inputs[0].dims();
+            let ours = ours::interpret::multiply(block, dims, blocks, &case.inputs[1]);
+            let theirs = upstream::interpret::multiply(block, dims, blocks, &case.inputs[1]);
+            compare(&ours, &theirs, PRODUCT)
+        })
+    });
+}
+
+#[test]
+fn gguf_files_both_ways() {
+    hold(product, |case| {
+        let folder = tempfile::tempdir().map_err(|err| err.to_string())?;
+        let (by_us, by_them) = (folder.path().join("ours"), folder.path().join("theirs"));
+        let mut tensors = Vec::new();
+        for block in Block::ALL {
+            let made = upstream::interpret::quantize(block, &case.inputs[0]);
+            if let Some(blocks) = bytes(&made) {
+                tensors.push((block, case.inputs[0].dims().to_vec(), blocks.to_vec()));
+            }
+        }
+        let saved = ours::interpret::save_gguf(&tensors, &by_us);
+        compare(
+            &saved,
+            &upstream::interpret::save_gguf(&tensors, &by_them),
+            Tolerance::EXACT,
+        )?;
+        let reference = upstream::interpret::load_gguf(&by_them);
+        for result in [
+            ours::interpret::load_gguf(&by_them),
+            ours::interpret::load_gguf(&by_us),
+            upstream::interpret::load_gguf(&by_us),
+        ] {
+            compare(&result, &reference, Tolerance::EXACT)
+                .map_err(|what| format!("{what}\n{result:?}\n{reference:?}"))?;
+        }
+        Ok(Agreed::Values)
+    });
+}
