@@ -65,6 +65,8 @@ conv_params! {
     }
 }
 
+pub(crate) use crate::cpu_backend::conv::Geometry;
+
 /// How a kernel moves along one dimension, all in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Steps {

@@ -22,3 +22,4 @@ mod random;
 mod reduce;
 mod streaming;
 mod threads;
+mod windows;

@@ -9,7 +9,7 @@ mod binary;
 #[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
 mod blas;
 mod cast;
-mod conv;
+pub(crate) mod conv;
 mod copy;
 mod element;
 mod indexing;

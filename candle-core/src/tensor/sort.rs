@@ -22,11 +22,10 @@ impl CustomOp1 for ArgSort {
     fn webgpu_fwd(
         &self,
         storage: &crate::WebGpuStorage,
-        _layout: &Layout,
+        layout: &Layout,
     ) -> Result<(crate::WebGpuStorage, Shape)> {
-        use crate::backend::BackendStorage;
-        let hint = "move the tensor to the CPU with to_device";
-        Err(storage.device().unsupported(OP, storage.dtype(), hint))
+        let indexes = crate::webgpu_backend::ops::sort::arg_sort(storage, layout, self.asc, OP)?;
+        Ok((indexes, layout.shape().clone()))
     }
 }
 

@@ -7,7 +7,9 @@ use super::ops;
 use super::pool::Buffer;
 use super::queue::PendingRead;
 use crate::backend::BackendStorage;
-use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
+use crate::conv::{
+    Geometry, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,
+};
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
 use crate::{CpuStorage, DType, Layout, Result, WithDType};
@@ -52,11 +54,6 @@ impl WebGpuStorage {
             raw: self.device.queue().begin_read(&self.buffer, bytes)?,
             dtype: self.dtype,
         })
-    }
-
-    fn not_yet(&self, op: &'static str) -> crate::Error {
-        self.device
-            .unsupported(op, self.dtype, "not implemented yet")
     }
 }
 
@@ -144,60 +141,86 @@ impl BackendStorage for WebGpuStorage {
         ops::elementwise::where_cond(self, layout, on_true, on_true_l, on_false, on_false_l)
     }
 
-    fn conv1d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv1D) -> Result<Self> {
-        Err(self.not_yet("conv1d"))
+    fn conv1d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConv1D,
+    ) -> Result<Self> {
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::forward(operands, Geometry::conv1d(params)?)
     }
 
     fn conv_transpose1d(
         &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose1D,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConvTranspose1D,
     ) -> Result<Self> {
-        Err(self.not_yet("conv_transpose1d"))
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::transposed(operands, Geometry::conv_transpose1d(params)?)
     }
 
-    fn conv2d(&self, _: &Layout, _: &Self, _: &Layout, _: &ParamsConv2D) -> Result<Self> {
-        Err(self.not_yet("conv2d"))
+    fn conv2d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConv2D,
+    ) -> Result<Self> {
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::forward(operands, Geometry::conv2d(params)?)
     }
 
     fn conv_transpose2d(
         &self,
-        _: &Layout,
-        _: &Self,
-        _: &Layout,
-        _: &ParamsConvTranspose2D,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConvTranspose2D,
     ) -> Result<Self> {
-        Err(self.not_yet("conv_transpose2d"))
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::transposed(operands, Geometry::conv_transpose2d(params)?)
     }
 
-    fn avg_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        Err(self.not_yet("avg_pool2d"))
+    fn avg_pool2d(
+        &self,
+        layout: &Layout,
+        kernel: (usize, usize),
+        stride: (usize, usize),
+    ) -> Result<Self> {
+        ops::pool::pool2d(self, layout, kernel, stride, ops::pool::Pool::Mean)
     }
 
-    fn max_pool2d(&self, _: &Layout, _: (usize, usize), _: (usize, usize)) -> Result<Self> {
-        Err(self.not_yet("max_pool2d"))
+    fn max_pool2d(
+        &self,
+        layout: &Layout,
+        kernel: (usize, usize),
+        stride: (usize, usize),
+    ) -> Result<Self> {
+        ops::pool::pool2d(self, layout, kernel, stride, ops::pool::Pool::Max)
     }
 
-    fn upsample_nearest1d(&self, _: &Layout, _: usize) -> Result<Self> {
-        Err(self.not_yet("upsample_nearest1d"))
+    fn upsample_nearest1d(&self, layout: &Layout, target: usize) -> Result<Self> {
+        ops::upsample::nearest(self, layout, (1, target), "upsample_nearest1d")
     }
 
-    fn upsample_nearest2d(&self, _: &Layout, _: usize, _: usize) -> Result<Self> {
-        Err(self.not_yet("upsample_nearest2d"))
+    fn upsample_nearest2d(&self, layout: &Layout, h: usize, w: usize) -> Result<Self> {
+        ops::upsample::nearest(self, layout, (h, w), "upsample_nearest2d")
     }
 
     fn upsample_bilinear2d(
         &self,
-        _: &Layout,
-        _: usize,
-        _: usize,
-        _: bool,
-        _: Option<f64>,
-        _: Option<f64>,
+        layout: &Layout,
+        h: usize,
+        w: usize,
+        align_corners: bool,
+        scale_h: Option<f64>,
+        scale_w: Option<f64>,
     ) -> Result<Self> {
-        Err(self.not_yet("upsample_bilinear2d"))
+        ops::upsample::bilinear(self, layout, (h, w), align_corners, (scale_h, scale_w))
     }
 
     fn gather(&self, layout: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {

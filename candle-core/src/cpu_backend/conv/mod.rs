@@ -36,18 +36,18 @@ use crate::{Error, Layout, Result, WithDType};
 
 /// Sizes and steps of a convolution; pairs are `[height, width]`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Geometry {
-    op: &'static str,
-    transposed: bool,
-    b: usize,
-    groups: usize,
+pub(crate) struct Geometry {
+    pub op: &'static str,
+    pub transposed: bool,
+    pub b: usize,
+    pub groups: usize,
     /// Channels of all groups.
-    c_in: usize,
-    c_out: usize,
-    input: [usize; 2],
-    kernel: [usize; 2],
-    output: [usize; 2],
-    steps: [Steps; 2],
+    pub c_in: usize,
+    pub c_out: usize,
+    pub input: [usize; 2],
+    pub kernel: [usize; 2],
+    pub output: [usize; 2],
+    pub steps: [Steps; 2],
 }
 
 /// The steps along the height of something that has none.

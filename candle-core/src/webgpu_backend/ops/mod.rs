@@ -1,14 +1,18 @@
 //! From layouts to dispatches: which kernel, how many workgroups, which parameters. One file an op family, with its shader
 //! of the same name in `shaders/`.
 
+pub(super) mod conv;
 pub(super) mod copy2d;
 pub(super) mod elementwise;
 pub(super) mod fill;
 pub mod fused;
 pub(super) mod indexing;
 pub(super) mod matmul;
+pub(super) mod pool;
 pub(super) mod random;
 pub(super) mod reduce;
+pub(crate) mod sort;
+pub(super) mod upsample;
 
 use super::kernel::Dims;
 use super::queue::Binding;

@@ -1,0 +1,363 @@
+//! Convolutions as matrix products.
+//!
+//! Forward: `unfold` writes each window of the input as a column, and the kernel, seen as a matrix, multiplies them. Transposed: the
+//! kernel multiplies the input, and `fold` adds what the windows have in common. Matrix products are where the backend is
+//! quick; the columns cost memory, so a large problem is done in pieces. A 1D convolution is a 2D one of height 1.
+
+use super::copy2d::{copy2d, Rows};
+use super::{bind, elementwise, index, matmul, WORKGROUP};
+use crate::backend::BackendStorage;
+use crate::conv::Geometry;
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{Layout, Result, Shape};
+
+/// The most bytes of columns at a time. More at once gains nothing: the products are large by then.
+const MAX_COLUMN_BYTES: usize = 64 << 20;
+
+params!(UnfoldParams {
+    src_offset: u32,
+    src_batch: u32,
+    src_channel: u32,
+    src_row: u32,
+    src_col: u32,
+    channels: u32,
+    i_h: u32,
+    i_w: u32,
+    k_h: u32,
+    k_w: u32,
+    padding_h: u32,
+    padding_w: u32,
+    stride_h: u32,
+    stride_w: u32,
+    dilation_h: u32,
+    dilation_w: u32,
+    o_w: u32,
+    first_row: u32,
+    columns: u32,
+    len: u32,
+});
+
+params!(FoldParams {
+    i_h: u32,
+    i_w: u32,
+    k_h: u32,
+    k_w: u32,
+    padding_h: u32,
+    padding_w: u32,
+    stride_h: u32,
+    stride_w: u32,
+    dilation_h: u32,
+    dilation_w: u32,
+    o_h: u32,
+    o_w: u32,
+    len: u32,
+});
+
+/// Elements of the kernel in one channel.
+fn taps(g: &Geometry) -> usize {
+    g.kernel[0] * g.kernel[1]
+}
+
+fn input_len(g: &Geometry) -> usize {
+    g.input[0] * g.input[1]
+}
+
+fn output_len(g: &Geometry) -> usize {
+    g.output[0] * g.output[1]
+}
+
+/// Whether every window is one element, in order: the columns are the input itself.
+fn is_pointwise(g: &Geometry) -> bool {
+    taps(g) == 1 && g.steps.iter().all(|s| s.stride == 1 && s.padding == 0)
+}
+
+/// The operands of a convolution: the input `(batch, c_in, height, width)` (height left out in 1D) and the kernel.
+pub(in super::super) struct Operands<'a> {
+    src: &'a WebGpuStorage,
+    src_l: &'a Layout,
+    kernel: &'a WebGpuStorage,
+    kernel_l: &'a Layout,
+}
+
+impl<'a> Operands<'a> {
+    pub(in super::super) fn new(
+        src: &'a WebGpuStorage,
+        src_l: &'a Layout,
+        kernel: &'a WebGpuStorage,
+        kernel_l: &'a Layout,
+    ) -> Self {
+        Self {
+            src,
+            src_l,
+            kernel,
+            kernel_l,
+        }
+    }
+
+    /// How convolutions of this dtype are stored, or an error for those that matmul does not take.
+    fn elem(&self, op: &'static str) -> Result<Elem> {
+        let device = self.src.device();
+        let elem = device.elem(self.src.dtype(), op)?;
+        if elem.is_float() {
+            return Ok(elem);
+        }
+        let hint = "convolutions take f32, f16 and bf16";
+        Err(device.unsupported(op, self.src.dtype(), hint))
+    }
+
+    /// The input's strides over batch, channel, row and column.
+    fn src_strides(&self) -> [usize; 4] {
+        match *self.src_l.stride() {
+            [batch, channel, col] => [batch, channel, 0, col],
+            [batch, channel, row, col] => [batch, channel, row, col],
+            _ => [0; 4],
+        }
+    }
+}
+
+/// A storage and a layout in which it is contiguous; copied only if it was not.
+fn contiguous(src: &WebGpuStorage, layout: &Layout) -> Result<(Option<WebGpuStorage>, usize)> {
+    if layout.is_contiguous() {
+        return Ok((None, layout.start_offset()));
+    }
+    Ok((Some(elementwise::copy(src, layout)?), 0))
+}
+
+/// `(batch, group, row, column)`.
+fn matrices(dims: [usize; 4], stride: [usize; 4], offset: usize) -> Layout {
+    Layout::new(Shape::from(dims.to_vec()), stride.to_vec(), offset)
+}
+
+/// Convolution: kernel `(c_out, c_in / groups, height, width)`.
+pub(in super::super) fn forward(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
+    let elem = operands.elem(g.op)?;
+    let device = operands.src.device();
+    let dtype = operands.src.dtype();
+    let mut dst = device.alloc(g.b * g.c_out * output_len(&g), dtype, g.op)?;
+    if dst.is_empty() {
+        return Ok(dst);
+    }
+    let (c_in, c_out) = (g.c_in / g.groups, g.c_out / g.groups);
+    let k = c_in * taps(&g);
+    let (copied, kernel_offset) = contiguous(operands.kernel, operands.kernel_l)?;
+    let kernel = copied.as_ref().unwrap_or(operands.kernel);
+    let multiply = |columns: &WebGpuStorage, batch: usize, n: usize, columns_l: &Layout| {
+        let kernel_l = matrices(
+            [batch, g.groups, c_out, k],
+            [0, c_out * k, k, 1],
+            kernel_offset,
+        );
+        let bmnk = (batch * g.groups, c_out, n, k);
+        matmul::matmul(kernel, columns, bmnk, &kernel_l, columns_l)
+    };
+
+    let [batch_step, channel_step, row_step, col_step] = operands.src_strides();
+    if is_pointwise(&g) && (g.input[0] == 1 || row_step == g.input[1] * col_step) {
+        let n = output_len(&g);
+        let strides = [batch_step, c_in * channel_step, channel_step, col_step];
+        let offset = operands.src_l.start_offset();
+        let columns_l = matrices([g.b, g.groups, k, n], strides, offset);
+        return multiply(operands.src, g.b, n, &columns_l);
+    }
+
+    for piece in Piece::all(&g, g.groups * k * dtype.size_in_bytes()) {
+        let n = piece.rows * g.output[1];
+        let columns = unfold(&operands, &g, elem, &piece)?;
+        let columns_l = Layout::contiguous((piece.batch, g.groups, k, n));
+        let product = multiply(&columns, piece.batch, n, &columns_l)?;
+        if piece.batch == g.b && piece.rows == g.output[0] {
+            return Ok(product);
+        }
+        // Several whole images, or a band of rows of one image in every channel.
+        let first = piece.first_batch * g.c_out * output_len(&g);
+        let rows = Rows {
+            d1: piece.batch * g.c_out,
+            d2: n,
+            src_stride: n,
+            dst_stride: output_len(&g),
+            src_offset: 0,
+            dst_offset: first + piece.first_row * g.output[1],
+        };
+        copy2d(&product, &mut dst, rows)?;
+    }
+    Ok(dst)
+}
+
+/// What is unfolded at a time: some images, or, where one is too large, some rows of one.
+struct Piece {
+    first_batch: usize,
+    batch: usize,
+    first_row: usize,
+    rows: usize,
+}
+
+impl Piece {
+    /// Pieces in order; `column_bytes` is the size of one column.
+    fn all(g: &Geometry, column_bytes: usize) -> Vec<Self> {
+        let budget = (MAX_COLUMN_BYTES / (column_bytes * g.output[1]).max(1)).max(1);
+        let rows = budget.min(g.output[0]);
+        let batch = (budget / g.output[0]).clamp(1, g.b);
+        let mut pieces = Vec::new();
+        for first_batch in (0..g.b).step_by(batch) {
+            for first_row in (0..g.output[0]).step_by(rows) {
+                pieces.push(Self {
+                    first_batch,
+                    batch: batch.min(g.b - first_batch),
+                    first_row,
+                    rows: rows.min(g.output[0] - first_row),
+                });
+            }
+        }
+        pieces
+    }
+}
+
+/// The windows of a piece as columns: `(batch, c_in * taps, rows * o_w)`.
+fn unfold(
+    operands: &Operands<'_>,
+    g: &Geometry,
+    elem: Elem,
+    piece: &Piece,
+) -> Result<WebGpuStorage> {
+    let device = operands.src.device();
+    let [batch_step, channel_step, row_step, col_step] = operands.src_strides();
+    let columns = piece.rows * g.output[1];
+    let len = piece.batch * g.c_in * taps(g) * columns;
+    let dst = device.alloc(len, operands.src.dtype(), g.op)?;
+    if dst.is_empty() {
+        return Ok(dst);
+    }
+    device.launch(
+        Key::new("unfold").elem(elem),
+        || {
+            Shader::new(format!("unfold {elem:?}"))
+                .input("src", elem)
+                .output("dst", elem)
+                .constant("WG", WORKGROUP)
+                .body::<UnfoldParams>(include_str!("../shaders/unfold.wgsl"))
+        },
+        &[bind(operands.src), bind(&dst)],
+        &UnfoldParams {
+            src_offset: index(operands.src_l.start_offset() + piece.first_batch * batch_step)?,
+            src_batch: index(batch_step)?,
+            src_channel: index(channel_step)?,
+            src_row: index(row_step)?,
+            src_col: index(col_step)?,
+            channels: index(g.c_in)?,
+            i_h: index(g.input[0])?,
+            i_w: index(g.input[1])?,
+            k_h: index(g.kernel[0])?,
+            k_w: index(g.kernel[1])?,
+            padding_h: index(g.steps[0].padding)?,
+            padding_w: index(g.steps[1].padding)?,
+            stride_h: index(g.steps[0].stride)?,
+            stride_w: index(g.steps[1].stride)?,
+            dilation_h: index(g.steps[0].dilation)?,
+            dilation_w: index(g.steps[1].dilation)?,
+            o_w: index(g.output[1])?,
+            first_row: index(piece.first_row)?,
+            columns: index(columns)?,
+            len: index(len)?,
+        },
+        device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+    )?;
+    Ok(dst)
+}
+
+/// Transposed convolution: kernel `(c_in, c_out / groups, height, width)`.
+pub(in super::super) fn transposed(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
+    let elem = operands.elem(g.op)?;
+    let device = operands.src.device();
+    let dtype = operands.src.dtype();
+    let mut dst = device.alloc(g.b * g.c_out * output_len(&g), dtype, g.op)?;
+    if dst.is_empty() {
+        return Ok(dst);
+    }
+    let (c_in, c_out) = (g.c_in / g.groups, g.c_out / g.groups);
+    let (taps, n) = (taps(&g), input_len(&g));
+    let (kernel_copy, kernel_offset) = contiguous(operands.kernel, operands.kernel_l)?;
+    let kernel = kernel_copy.as_ref().unwrap_or(operands.kernel);
+    let (src_copy, src_offset) = contiguous(operands.src, operands.src_l)?;
+    let src = src_copy.as_ref().unwrap_or(operands.src);
+
+    // A piece is some images; of one that is too large, some groups; of one group, some channels.
+    let budget = MAX_COLUMN_BYTES / (taps * n * dtype.size_in_bytes()).max(1);
+    let channels = budget.clamp(1, c_out);
+    let groups = (budget / c_out).clamp(1, g.groups);
+    let batch = (budget / g.c_out).clamp(1, g.b);
+    for first_batch in (0..g.b).step_by(batch) {
+        for first_group in (0..g.groups).step_by(groups) {
+            for first_channel in (0..c_out).step_by(channels) {
+                let batch = batch.min(g.b - first_batch);
+                let groups = groups.min(g.groups - first_group);
+                let channels = channels.min(c_out - first_channel);
+                let m = channels * taps;
+                let kernel_l = matrices(
+                    [batch, groups, m, c_in],
+                    [0, c_in * c_out * taps, 1, c_out * taps],
+                    kernel_offset + (first_group * c_in * c_out + first_channel) * taps,
+                );
+                let src_l = matrices(
+                    [batch, groups, c_in, n],
+                    [g.c_in * n, c_in * n, n, 1],
+                    src_offset + (first_batch * g.c_in + first_group * c_in) * n,
+                );
+                let bmnk = (batch * groups, m, n, c_in);
+                let columns = matmul::matmul(kernel, src, bmnk, &kernel_l, &src_l)?;
+                let planes = groups * channels;
+                let folded = fold(&columns, batch * planes, &g, elem)?;
+                if batch == g.b && planes == g.c_out {
+                    return Ok(folded);
+                }
+                let len = planes * output_len(&g);
+                let first = first_batch * g.c_out + first_group * c_out + first_channel;
+                let rows = Rows {
+                    d1: batch,
+                    d2: len,
+                    src_stride: len,
+                    dst_stride: g.c_out * output_len(&g),
+                    src_offset: 0,
+                    dst_offset: first * output_len(&g),
+                };
+                copy2d(&folded, &mut dst, rows)?;
+            }
+        }
+    }
+    Ok(dst)
+}
+
+/// `planes` images `(o_h, o_w)`, each the sum of its windows: columns `(planes, taps, i_h * i_w)`.
+fn fold(columns: &WebGpuStorage, planes: usize, g: &Geometry, elem: Elem) -> Result<WebGpuStorage> {
+    let device = columns.device();
+    let len = planes * output_len(g);
+    let dst = device.alloc(len, columns.dtype(), g.op)?;
+    device.launch(
+        Key::new("fold").elem(elem),
+        || {
+            Shader::new(format!("fold {elem:?}"))
+                .input("src", elem)
+                .output("dst", elem)
+                .constant("WG", WORKGROUP)
+                .body::<FoldParams>(include_str!("../shaders/fold.wgsl"))
+        },
+        &[bind(columns), bind(&dst)],
+        &FoldParams {
+            i_h: index(g.input[0])?,
+            i_w: index(g.input[1])?,
+            k_h: index(g.kernel[0])?,
+            k_w: index(g.kernel[1])?,
+            padding_h: index(g.steps[0].padding)?,
+            padding_w: index(g.steps[1].padding)?,
+            stride_h: index(g.steps[0].stride)?,
+            stride_w: index(g.steps[1].stride)?,
+            dilation_h: index(g.steps[0].dilation)?,
+            dilation_w: index(g.steps[1].dilation)?,
+            o_h: index(g.output[0])?,
+            o_w: index(g.output[1])?,
+            len: index(len)?,
+        },
+        device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+    )?;
+    Ok(dst)
+}
