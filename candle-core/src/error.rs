@@ -406,9 +406,9 @@ impl Error {
         Self::Msg(format!("{err:?}")).bt()
     }
 
-    /// Adds a backtrace when the environment asks for one (`RUST_BACKTRACE=1`).
+    /// Adds a backtrace when the environment asks for one (`RUST_BACKTRACE=1`) and the error has none yet.
     pub fn bt(self) -> Self {
-        if matches!(self, Self::WithBacktrace { .. }) {
+        if self.has_backtrace() {
             return self;
         }
         let backtrace = std::backtrace::Backtrace::capture();
@@ -421,12 +421,21 @@ impl Error {
         }
     }
 
+    fn has_backtrace(&self) -> bool {
+        match self {
+            Self::WithBacktrace { .. } => true,
+            Self::WithPath { inner, .. } | Self::Context { inner, .. } => inner.has_backtrace(),
+            _ => false,
+        }
+    }
+
     /// Names the file that the error is about.
     pub fn with_path<P: AsRef<Path>>(self, p: P) -> Self {
         Self::WithPath {
             inner: Box::new(self),
             path: p.as_ref().to_path_buf(),
         }
+        .bt()
     }
 
     /// Says what was being done.
@@ -435,6 +444,7 @@ impl Error {
             inner: Box::new(self),
             context: Box::new(c),
         }
+        .bt()
     }
 }
 
@@ -534,6 +544,6 @@ impl<T> Context<T, Infallible> for Option<T> {
         C: Display + Send + Sync + 'static,
         F: FnOnce() -> C,
     {
-        self.ok_or_else(|| Error::UnwrapNone.context(f()).bt())
+        self.ok_or_else(|| Error::UnwrapNone.context(f()))
     }
 }
