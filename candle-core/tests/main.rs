@@ -8,6 +8,7 @@ mod elementwise;
 mod errors;
 mod hostile;
 mod indexing;
+mod layouts;
 mod matmul;
 mod movement;
 mod ndarray;

@@ -6,13 +6,12 @@
 use std::ops::{Add, Mul};
 
 use float8::F8E4M3;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::threads;
 
-/// Partial results of a float dot product: eight AVX2 registers.
-const LANES: usize = 32;
+use super::half_floats::HalfFloat;
+use super::simd::multiversioned;
 
 /// Elements that are widened to f32 at a time, on the stack.
 const WIDEN: usize = 256;
@@ -103,46 +102,44 @@ unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
     }
 }
 
-/// `ys = f(xs)`.
-#[inline(always)]
-pub(crate) fn map_slice<T: Copy, U>(xs: &[T], ys: &mut [U], f: impl Fn(T) -> U) {
-    for (y, &x) in ys.iter_mut().zip(xs) {
-        *y = f(x);
+multiversioned! {
+    /// `ys = f(xs)`.
+    pub(crate) fn map_slice[T: Copy, U, F: Fn(T) -> U](xs: &[T], ys: &mut [U], f: F) {
+        for (y, &x) in ys.iter_mut().zip(xs) {
+            *y = f(x);
+        }
+    }
+
+    /// `ys = f(lhs, rhs)`.
+    pub(crate) fn zip_slices[T: Copy, U, F: Fn(T, T) -> U](lhs: &[T], rhs: &[T], ys: &mut [U], f: F) {
+        for ((y, &l), &r) in ys.iter_mut().zip(lhs).zip(rhs) {
+            *y = f(l, r);
+        }
     }
 }
 
-/// `ys = f(lhs, rhs)`.
-#[inline(always)]
-pub(crate) fn zip_slices<T: Copy, U>(lhs: &[T], rhs: &[T], ys: &mut [U], f: impl Fn(T, T) -> U) {
-    for ((y, &l), &r) in ys.iter_mut().zip(lhs).zip(rhs) {
-        *y = f(l, r);
-    }
-}
-
-/// Runs an f32 function over 16-bit floats: half's conversions of slices use the CPU's instructions, those of single values
-/// look for them each time.
-pub(crate) fn map_through_f32<T>(xs: &[T], ys: &mut [T], f: impl Fn(&[f32], &mut [f32]))
-where
-    [T]: HalfFloatSliceExt,
-{
+/// Runs an f32 function over 16-bit floats, slice by slice.
+pub(crate) fn map_through_f32<T: HalfFloat>(
+    xs: &[T],
+    ys: &mut [T],
+    f: impl Fn(&[f32], &mut [f32]),
+) {
     let (mut x, mut y) = ([0f32; WIDEN], [0f32; WIDEN]);
     for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
         let (x, y) = (&mut x[..xs.len()], &mut y[..xs.len()]);
-        xs.convert_to_f32_slice(x);
+        T::widen(xs, x);
         f(x, y);
-        ys.convert_from_f32_slice(y);
+        T::narrow(y, ys);
     }
 }
 
 /// As [`map_through_f32`], for a function of two slices.
-pub(crate) fn zip_through_f32<T>(
+pub(crate) fn zip_through_f32<T: HalfFloat>(
     lhs: &[T],
     rhs: &[T],
     ys: &mut [T],
     f: impl Fn(&[f32], &[f32], &mut [f32]),
-) where
-    [T]: HalfFloatSliceExt,
-{
+) {
     let mut r = [0f32; WIDEN];
     for ((lhs, rhs), ys) in lhs
         .chunks(WIDEN)
@@ -150,7 +147,7 @@ pub(crate) fn zip_through_f32<T>(
         .zip(ys.chunks_mut(WIDEN))
     {
         let r = &mut r[..rhs.len()];
-        rhs.convert_to_f32_slice(r);
+        T::widen(rhs, r);
         map_through_f32(lhs, ys, |l, y| f(l, r, y));
     }
 }
@@ -170,75 +167,6 @@ fn fold<T: Copy>(xs: &[T], f: impl Fn(T, T) -> T) -> Option<T> {
         }
     }
     acc.iter().chain(tail).copied().reduce(f)
-}
-
-/// The dot product with `rhs` widened element by element; `FMA` only where the CPU has it, as it is slow in software.
-#[inline(always)]
-fn dot_lanes<const FMA: bool, T: Copy>(lhs: &[f32], rhs: &[T], widen: impl Fn(T) -> f32) -> f32 {
-    let mut acc = [0f32; LANES];
-    let (l, r) = (lhs.chunks_exact(LANES), rhs.chunks_exact(LANES));
-    let tail = l.remainder().iter().zip(r.remainder());
-    for (l, r) in l.zip(r) {
-        for i in 0..LANES {
-            let r = widen(r[i]);
-            acc[i] = if FMA {
-                l[i].mul_add(r, acc[i])
-            } else {
-                acc[i] + l[i] * r
-            };
-        }
-    }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            acc[i] += acc[i + width];
-        }
-        width /= 2;
-    }
-    tail.fold(acc[0], |acc, (&l, &r)| acc + l * widen(r))
-}
-
-/// A dot product compiled twice on x86-64: for every CPU, and for those with AVX2 and FMA.
-macro_rules! dot {
-    ($(#[$doc:meta])* $name:ident, $ty:ty, $widen:expr) => {
-        $(#[$doc])*
-        pub(crate) fn $name(lhs: &[f32], rhs: &[$ty]) -> f32 {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma")]
-                fn with_fma(lhs: &[f32], rhs: &[$ty]) -> f32 {
-                    dot_lanes::<true, _>(lhs, rhs, $widen)
-                }
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    // SAFETY: the CPU has both features.
-                    return unsafe { with_fma(lhs, rhs) };
-                }
-            }
-            dot_lanes::<{ cfg!(target_arch = "aarch64") }, _>(lhs, rhs, $widen)
-        }
-    };
-}
-
-dot! {
-    /// The dot product of two f32 slices of the same length.
-    dot_f32, f32, |v| v
-}
-
-dot! {
-    /// The dot product of an f32 and a bf16 slice of the same length, in f32.
-    dot_bf16, bf16, |v: bf16| f32::from_bits(u32::from(v.to_bits()) << 16)
-}
-
-/// The dot product of an f32 and an f16 slice of the same length, in f32.
-pub(crate) fn dot_f16(lhs: &[f32], rhs: &[f16]) -> f32 {
-    let mut buffer = [0f32; WIDEN];
-    let mut sum = 0.;
-    for (lhs, rhs) in lhs.chunks(WIDEN).zip(rhs.chunks(WIDEN)) {
-        let buffer = &mut buffer[..rhs.len()];
-        rhs.convert_to_f32_slice(buffer);
-        sum += dot_f32(lhs, buffer);
-    }
-    sum
 }
 
 macro_rules! int_vec_ops {

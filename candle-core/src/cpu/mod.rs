@@ -1,5 +1,10 @@
 //! Numeric building blocks of the CPU backend that know nothing of tensors.
 
 pub mod erf;
+pub(crate) mod functions;
+pub(crate) mod gemv;
+pub(crate) mod half_floats;
 pub mod kernels;
+pub(crate) mod simd;
+pub mod slices;
 pub(crate) mod threads;

@@ -1,7 +1,7 @@
 //! Conversion between dtypes.
 
-use super::element::Element;
-use super::map::unary_map_vec_par;
+use super::element::{Accumulator, Element};
+use super::map::map;
 use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::cpu::kernels::map_slice;
@@ -14,24 +14,48 @@ pub(super) fn to_dtype(storage: &CpuStorage, layout: &Layout, dtype: DType) -> R
         (CpuStorage::BF16(vs), DType::F32) => Ok(widen(vs, layout)),
         (CpuStorage::F32(vs), DType::F16) => Ok(narrow::<half::f16>(vs, layout)),
         (CpuStorage::F32(vs), DType::BF16) => Ok(narrow::<half::bf16>(vs, layout)),
+        (CpuStorage::F16(vs), DType::BF16) => Ok(narrow_small::<_, half::bf16>(vs, layout)),
+        (CpuStorage::BF16(vs), DType::F16) => Ok(narrow_small::<_, half::f16>(vs, layout)),
         _ => per_dtype!(storage, "to_dtype", |vs: T| cast(vs, layout, dtype)),
     }
 }
 
 fn widen<T: Element>(vs: &[T], layout: &Layout) -> CpuStorage {
-    CpuStorage::F32(unary_map_vec_par(vs, layout, T::as_f32, T::widen))
+    // SAFETY: `widen` writes every element.
+    CpuStorage::F32(unsafe { map(vs, layout, &T::widen) })
 }
 
 fn narrow<D: Element>(vs: &[f32], layout: &Layout) -> CpuStorage {
-    D::to_cpu_storage_owned(unary_map_vec_par(vs, layout, D::from_f32, D::narrow))
+    // SAFETY: `narrow` writes every element; elements are numbers.
+    D::to_cpu_storage_owned(unsafe { map(vs, layout, &D::narrow) })
+}
+
+/// Between two smaller floats, through f32.
+fn narrow_small<S: Element, D: Element>(vs: &[S], layout: &Layout) -> CpuStorage {
+    let convert = |xs: &[S], ys: &mut [D]| {
+        let mut buffer = [0f32; 256];
+        for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
+            let buffer = &mut buffer[..xs.len()];
+            S::widen(xs, buffer);
+            D::narrow(buffer, ys);
+        }
+    };
+    // SAFETY: as above.
+    D::to_cpu_storage_owned(unsafe { map(vs, layout, &convert) })
 }
 
 fn cast<S: Element>(vs: &[S], layout: &Layout, dtype: DType) -> Result<CpuStorage> {
     fn to<S: Element, D: Element>(vs: &[S], layout: &Layout) -> Result<CpuStorage> {
-        let dst = unary_map_vec_par(vs, layout, S::cast::<D>, |xs, ys| {
-            map_slice(xs, ys, S::cast::<D>)
-        });
-        Ok(D::to_cpu_storage_owned(dst))
+        let convert = |xs: &[S], ys: &mut [D]| {
+            let mut buffer = [S::Acc::ZERO; 256];
+            for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
+                map_slice(S::acc_slice(xs, &mut buffer), ys, |v| v.cast::<D>());
+            }
+        };
+        // SAFETY: `map_slice` writes every element; elements are numbers.
+        Ok(D::to_cpu_storage_owned(unsafe {
+            map(vs, layout, &convert)
+        }))
     }
     match dtype {
         DType::U8 => to::<S, u8>(vs, layout),

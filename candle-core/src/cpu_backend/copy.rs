@@ -1,10 +1,14 @@
 //! Copies between storages, constants, and choosing between two storages.
 
+use std::ops::Range;
+
 use super::element::Element;
+use super::pack::{blocks, Operand};
 use super::storage::{peer, per_dtype};
-use super::walk::{fill_par, Walk};
+use super::walk::{fill_par_by, filled, Walk};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
+use crate::cpu::simd::multiversioned;
 use crate::scalar::Scalar;
 use crate::{Error, IntDType, Layout, Result, WithDType};
 
@@ -23,26 +27,19 @@ pub(super) fn copy_strided_src(
     src_l: &Layout,
 ) -> Result<()> {
     const OP: &str = "copy_strided_src";
-    let walk = Walk::of([src_l]);
-    let [stride] = walk.strides();
     per_dtype!(dst, OP, |dst: T| {
-        let src = peer::<T>(src, OP)?;
-        let (end, len) = (dst_offset + walk.len(), dst.len());
+        let operand = Operand::new(peer::<T>(src, OP)?, src_l);
+        let (end, len) = (dst_offset + operand.len(), dst.len());
         let Some(dst) = dst.get_mut(dst_offset..end) else {
             return Err(too_small(OP, "destination", end, len));
         };
-        fill_par(dst, 1, |piece, dst| {
+        fill_par_by(dst, operand.unit(), 1, &|piece, dst| {
             let base = piece.start;
-            walk.for_runs(piece, |run, [start]| {
-                let dst = &mut dst[run.start - base..run.end - base];
-                if stride == 1 {
-                    dst.copy_from_slice(&src[start..start + run.len()]);
-                } else {
-                    for (i, dst) in dst.iter_mut().enumerate() {
-                        *dst = src[start + i * stride];
-                    }
-                }
-            });
+            // Blocks with whole rows of tiles: a column of the source should still be in the cache for the next row.
+            for block in blocks(piece, operand.unit()) {
+                let dst = &mut dst[block.start - base..block.end - base];
+                operand.pack(block, dst);
+            }
         });
         Ok(())
     })
@@ -77,13 +74,42 @@ pub(super) fn copy2d(
         if end(dst_rows) > dst.len() {
             return Err(too_small(OP, "destination", end(dst_rows), dst.len()));
         }
-        for row in 0..d1 {
-            let from = src_rows.offset + row * src_rows.stride;
-            let to = dst_rows.offset + row * dst_rows.stride;
-            dst[to..to + d2].copy_from_slice(&src[from..from + d2]);
+        let (src, dst) = (&src[src_rows.offset..], &mut dst[dst_rows.offset..]);
+        let copy = |first: usize, dst: &mut [T]| {
+            let rows = dst.chunks_mut(dst_rows.stride.max(d2)).enumerate();
+            let from = |row: usize| (first + row) * src_rows.stride;
+            // A call for a few elements would take longer than they do.
+            match d2 {
+                1 => rows.for_each(|(row, dst)| dst[0] = src[from(row)]),
+                2 => rows.for_each(|(row, dst)| copy_short::<T, 2>(&src[from(row)..], dst)),
+                4 => rows.for_each(|(row, dst)| copy_short::<T, 4>(&src[from(row)..], dst)),
+                8 => rows.for_each(|(row, dst)| copy_short::<T, 8>(&src[from(row)..], dst)),
+                _ => rows.for_each(|(row, dst)| {
+                    dst[..d2].copy_from_slice(&src[from(row)..][..d2]);
+                }),
+            }
+        };
+        if dst_rows.stride < d2 {
+            // Rows of the destination overlap: in order, one by one.
+            for row in 0..d1 {
+                let (from, to) = (row * src_rows.stride, row * dst_rows.stride);
+                dst[to..to + d2].copy_from_slice(&src[from..from + d2]);
+            }
+            return Ok(());
         }
+        let end = (d1 - 1) * dst_rows.stride + d2;
+        fill_par_by(&mut dst[..end], dst_rows.stride, 1, &|piece, dst| {
+            copy(piece.start / dst_rows.stride, dst)
+        });
         Ok(())
     })
+}
+
+#[inline(always)]
+fn copy_short<T: Copy, const N: usize>(src: &[T], dst: &mut [T]) {
+    if let (Some(src), Some(dst)) = (src.first_chunk::<N>(), dst.first_chunk_mut::<N>()) {
+        *dst = *src;
+    }
 }
 
 /// Sets the elements of `layout` to `value`, which has the storage's dtype.
@@ -147,24 +173,33 @@ fn choose<I: IntDType>(
             .bt());
         }
     }
-    let walk = Walk::of([cond_l, true_l, false_l]);
-    let [c_stride, t_stride, f_stride] = walk.strides();
+    let cond = Operand::new(cond, cond_l);
     per_dtype!(on_true, OP, |on_true: T| {
-        let on_false = peer::<T>(on_false, OP)?;
-        let mut dst = vec![T::from_i64(0); walk.len()];
-        fill_par(&mut dst, 1, |piece, dst| {
+        let on_true = Operand::new(on_true, true_l);
+        let on_false = Operand::new(peer::<T>(on_false, OP)?, false_l);
+        let unit = cond.unit().max(on_true.unit()).max(on_false.unit());
+        let fill = |piece: Range<usize>, dst: &mut [T]| {
             let base = piece.start;
-            walk.for_runs(piece, |run, [c, t, f]| {
-                let dst = &mut dst[run.start - base..run.end - base];
-                for (i, dst) in dst.iter_mut().enumerate() {
-                    *dst = if cond[c + i * c_stride].is_true() {
-                        on_true[t + i * t_stride]
-                    } else {
-                        on_false[f + i * f_stride]
-                    };
-                }
-            });
-        });
+            let (mut c, mut t, mut f) = (vec![], vec![], vec![]);
+            for block in blocks(piece, unit) {
+                let dst = &mut dst[block.start - base..block.end - base];
+                let c = cond.slice(block.clone(), &mut c);
+                let t = on_true.slice(block.clone(), &mut t);
+                select(c, t, on_false.slice(block, &mut f), dst);
+            }
+        };
+        // SAFETY: `select` writes every element of a block; they are numbers.
+        let dst = unsafe { filled(cond.len(), unit, 1, &fill) };
         Ok(T::to_cpu_storage_owned(dst))
     })
+}
+
+multiversioned! {
+    /// `dst = c ? t : f`
+    fn select[I: IntDType, T: Copy](c: &[I], t: &[T], f: &[T], dst: &mut [T]) {
+        let zero = I::zero();
+        for (((dst, &c), &t), &f) in dst.iter_mut().zip(c).zip(t).zip(f) {
+            *dst = if c != zero { t } else { f };
+        }
+    }
 }

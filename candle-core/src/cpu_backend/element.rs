@@ -1,14 +1,14 @@
 //! What the kernels of this backend need of an element type beside [`WithDType`].
 
 use float8::F8E4M3;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::cpu::kernels::{dot_bf16, dot_f16, dot_f32, map_slice};
+use crate::cpu::half_floats::HalfFloat;
+use crate::cpu::kernels::{map_slice, zip_slices};
 use crate::WithDType;
 
 /// What sums and products are kept in. Integers wrap.
-pub(super) trait Accumulator: Copy + Send + Sync {
+pub(super) trait Accumulator: Copy + Send + Sync + PartialOrd {
     const ZERO: Self;
     fn add(self, rhs: Self) -> Self;
     fn mul(self, rhs: Self) -> Self;
@@ -17,7 +17,7 @@ pub(super) trait Accumulator: Copy + Send + Sync {
 /// An element type with arithmetic.
 pub(super) trait Element: WithDType {
     /// f32 for the smaller floats, else the type itself.
-    type Acc: Accumulator;
+    type Acc: Accumulator + Element;
 
     fn to_acc(self) -> Self::Acc;
     fn from_acc(acc: Self::Acc) -> Self;
@@ -39,6 +39,25 @@ pub(super) trait Element: WithDType {
         Self::from_acc(self.to_acc().mul(rhs.to_acc()))
     }
 
+    /// `dst += src`, rounded once for each element.
+    fn add_slice(dst: &mut [Self], src: &[Self]) {
+        let mut buffers = [[Self::Acc::ZERO; 256]; 2];
+        for (dst, src) in dst.chunks_mut(256).zip(src.chunks(256)) {
+            let [left, right] = &mut buffers;
+            let mut sums = [Self::Acc::ZERO; 256];
+            let sums = &mut sums[..src.len()];
+            let left = Self::acc_slice(dst, left);
+            zip_slices(left, Self::acc_slice(src, right), sums, Accumulator::add);
+            Self::narrow_acc(sums, dst);
+        }
+    }
+
+    /// `dst = src`, rounded to this type.
+    fn narrow_acc(src: &[Self::Acc], dst: &mut [Self]);
+
+    /// `src` in the type that sums are kept in: `src` itself, or the first elements of `buffer`, which is as long.
+    fn acc_slice<'a>(src: &'a [Self], buffer: &'a mut [Self::Acc]) -> &'a [Self::Acc];
+
     /// `dst = src`, widened to f32.
     fn widen(src: &[Self], dst: &mut [f32]) {
         map_slice(src, dst, Self::as_f32);
@@ -48,11 +67,6 @@ pub(super) trait Element: WithDType {
     fn narrow(src: &[f32], dst: &mut [Self]) {
         map_slice(src, dst, Self::from_f32);
     }
-}
-
-/// A float whose dot products with an f32 vector are made in f32.
-pub(super) trait Dot: Element {
-    fn dot(lhs: &[f32], rhs: &[Self]) -> f32;
 }
 
 macro_rules! int_elements {
@@ -109,6 +123,15 @@ macro_rules! native_element {
                 acc
             }
 
+            fn narrow_acc(src: &[Self], dst: &mut [Self]) {
+                dst.copy_from_slice(src);
+            }
+
+            #[inline(always)]
+            fn acc_slice<'a>(src: &'a [Self], _buffer: &'a mut [Self]) -> &'a [Self] {
+                src
+            }
+
             #[inline(always)]
             fn from_i64(v: i64) -> Self {
                 v as Self
@@ -149,6 +172,16 @@ macro_rules! small_float {
                 <$ty>::from_f32(acc)
             }
 
+            fn narrow_acc(src: &[f32], dst: &mut [Self]) {
+                <Self as Element>::narrow(src, dst);
+            }
+
+            fn acc_slice<'a>(src: &'a [Self], buffer: &'a mut [f32]) -> &'a [f32] {
+                let buffer = &mut buffer[..src.len()];
+                <Self as Element>::widen(src, buffer);
+                buffer
+            }
+
             #[inline(always)]
             fn from_i64(v: i64) -> Self {
                 <$ty>::from_f32(v as f32)
@@ -174,29 +207,19 @@ macro_rules! small_float {
     };
 }
 
-/// A 16-bit float, with half's conversions of slices, which use the CPU's instructions.
+/// A 16-bit float, whose slices are converted by the CPU's instructions.
 macro_rules! half_float {
     ($ty:ty) => {
         small_float! {
             $ty,
             fn widen(src: &[Self], dst: &mut [f32]) {
-                src.convert_to_f32_slice(dst);
+                <Self as HalfFloat>::widen(src, dst);
             },
             fn narrow(src: &[f32], dst: &mut [Self]) {
-                dst.convert_from_f32_slice(src);
+                <Self as HalfFloat>::narrow(src, dst);
             }
         }
     };
-}
-
-macro_rules! dot {
-    ($($ty:ty, $dot:ident;)+) => {$(
-        impl Dot for $ty {
-            fn dot(lhs: &[f32], rhs: &[Self]) -> f32 {
-                $dot(lhs, rhs)
-            }
-        }
-    )+};
 }
 
 int_elements!(u8, u32, i16, i32, i64);
@@ -206,8 +229,3 @@ native_element!(f64, |v| D::from_f64(v));
 half_float!(f16);
 half_float!(bf16);
 small_float!(F8E4M3);
-dot! {
-    f32, dot_f32;
-    f16, dot_f16;
-    bf16, dot_bf16;
-}

@@ -2,10 +2,12 @@
 //!
 //! The largest value of the index type stands for "no element": reading it gives 0, writing to it does nothing.
 
+use std::ops::Range;
+
 use super::element::Element;
-use super::map::unary_map;
+use super::map::{map, unary_map};
 use super::storage::{peer, per_dtype};
-use super::walk::{fill_par, Walk};
+use super::walk::{filled, Walk};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::{Error, IntDType, Layout, Result, Shape, WithDType};
@@ -109,19 +111,23 @@ pub(super) fn gather(
     let walk = Walk::new(ids_l.dims(), [&strides], [layout.start_offset()]);
     let [stride] = walk.strides();
     per_dtype!(src, OP, |src: T| {
-        let mut dst = vec![T::from_i64(0); ids.len()];
-        fill_par(&mut dst, 1, |piece, dst| {
+        let zero = T::from_i64(0);
+        let fill = |piece: Range<usize>, dst: &mut [T]| {
             let base = piece.start;
             walk.for_runs(piece, |run, [start]| {
                 let dst = &mut dst[run.start - base..run.end - base];
                 for (i, (dst, &id)) in dst.iter_mut().zip(&ids[run]).enumerate() {
-                    if id != NONE {
-                        *dst = src[start + i * stride + id * id_stride];
-                    }
+                    *dst = match id {
+                        NONE => zero,
+                        id => src[start + i * stride + id * id_stride],
+                    };
                 }
             });
-        });
-        Ok(T::to_cpu_storage_owned(dst))
+        };
+        // SAFETY: the runs cover each piece; elements are numbers.
+        Ok(T::to_cpu_storage_owned(unsafe {
+            filled(ids.len(), 1, 2, &fill)
+        }))
     })
 }
 
@@ -216,22 +222,23 @@ pub(super) fn index_select(
         starts.extend((0..run.len()).map(|i| start + i * before_stride));
     });
     per_dtype!(src, OP, |src: T| {
-        let mut dst = vec![T::from_i64(0); before.len() * ids.len() * after.len()];
-        fill_par(&mut dst, 1, |piece, dst| {
+        let fill = |piece: Range<usize>, dst: &mut [T]| {
             // A piece may begin and end within a slice.
-            let (mut at, mut done) = (piece.start, 0);
+            let (mut at, mut dst) = (piece.start, dst);
             while at < piece.end {
                 let (slice, from) = (at / after.len(), at % after.len());
                 let to = after.len().min(from + piece.end - at);
+                let (part, rest) = dst.split_at_mut(to - from);
                 let id = ids[slice % ids.len()];
-                if id != NONE {
+                if id == NONE {
+                    part.fill(T::from_i64(0));
+                } else {
                     let base = starts[slice / ids.len()] + id * id_stride;
                     after.for_runs(from..to, |run, [start]| {
-                        let len = run.len();
-                        let dst = &mut dst[done + run.start - from..][..len];
+                        let dst = &mut part[run.start - from..run.end - from];
                         let start = base + start;
                         if after_stride == 1 {
-                            dst.copy_from_slice(&src[start..start + len]);
+                            dst.copy_from_slice(&src[start..start + dst.len()]);
                         } else {
                             for (i, dst) in dst.iter_mut().enumerate() {
                                 *dst = src[start + i * after_stride];
@@ -239,10 +246,35 @@ pub(super) fn index_select(
                         }
                     });
                 }
+                dst = rest;
                 at += to - from;
-                done += to - from;
             }
-        });
+        };
+        let columns = |piece: Range<usize>, dst: &mut [T]| {
+            // Single elements: a row of them for each place before.
+            let base = piece.start;
+            let mut at = piece.start;
+            while at < piece.end {
+                let (row, from) = (at / ids.len(), at % ids.len());
+                let to = ids.len().min(from + piece.end - at);
+                let dst = &mut dst[at - base..][..to - from];
+                for (dst, &id) in dst.iter_mut().zip(&ids[from..to]) {
+                    *dst = match id {
+                        NONE => T::from_i64(0),
+                        id => src[starts[row] + id * id_stride],
+                    };
+                }
+                at += to - from;
+            }
+        };
+        let len = before.len() * ids.len() * after.len();
+        // SAFETY: both write every element of a piece; elements are numbers.
+        let dst = unsafe {
+            match after.len() {
+                1 => filled(len, 1, 1, &columns),
+                _ => filled(len, 1, 1, &fill),
+            }
+        };
         Ok(T::to_cpu_storage_owned(dst))
     })
 }
@@ -282,15 +314,36 @@ pub(super) fn index_add(
     let slice = dst_l.stride()[dim];
     per_dtype!(storage, OP, |storage: T| {
         let src = peer::<T>(src, OP)?;
-        let mut dst = unary_map(storage, layout, |v| v);
-        // The source is contiguous in the order of the walk, so its place tells the index.
+        // SAFETY: `copy_from_slice` writes every element; elements are numbers.
+        let mut dst: Vec<T> = unsafe {
+            map(storage, layout, &|xs: &[T], ys: &mut [T]| {
+                ys.copy_from_slice(xs)
+            })
+        };
+        // The source is walked in its own order, so its place tells the index.
         walk.for_runs(0..walk.len(), |run, [dst_start, src_start]| {
-            for (i, at) in run.enumerate() {
+            let (mut at, end) = (run.start, run.end);
+            while at < end {
+                // Elements that share an index.
+                let next = ((at / slice + 1) * slice).min(end);
                 let id = ids[at / slice % ids.len()];
+                let i = at - run.start;
                 if id != NONE {
-                    let dst = &mut dst[dst_start + i * dst_stride + id * slice];
-                    *dst = dst.plus(src[src_start + i * src_stride]);
+                    let (to, from) = (
+                        dst_start + i * dst_stride + id * slice,
+                        src_start + i * src_stride,
+                    );
+                    if (dst_stride, src_stride) == (1, 1) {
+                        let src = &src[from..from + next - at];
+                        T::add_slice(&mut dst[to..to + src.len()], src);
+                    } else {
+                        for i in 0..next - at {
+                            let dst = &mut dst[to + i * dst_stride];
+                            *dst = dst.plus(src[from + i * src_stride]);
+                        }
+                    }
                 }
+                at = next;
             }
         });
         Ok(T::to_cpu_storage_owned(dst))

@@ -1,7 +1,10 @@
 //! Elementwise maps over storages and slices of any layout; public for custom ops.
 
 use super::storage::{peer, per_dtype};
-use super::walk::{fill_par, Walk};
+use std::ops::Range;
+
+use super::pack::{blocks, Operand, BLOCK, LONG_RUN};
+use super::walk::{filled, Walk};
 use super::CpuStorage;
 use crate::{Layout, Result, WithDType};
 
@@ -119,23 +122,20 @@ pub fn unary_map<T: Copy, U: Copy, F: FnMut(T) -> U>(
     dst
 }
 
-/// As [`unary_map`], with `f_vec` for runs of contiguous elements.
+/// As [`unary_map`], with `f_vec` for contiguous elements; strided ones are copied together first.
 pub fn unary_map_vec<T: Copy, U: Copy, F: FnMut(T) -> U, FV: FnMut(&[T], &mut [U])>(
     vs: &[T],
     layout: &Layout,
     mut f: F,
     mut f_vec: FV,
 ) -> Vec<U> {
-    let walk = Walk::of([layout]);
-    if walk.len() == 0 {
+    let operand = Operand::new(vs, layout);
+    if operand.len() == 0 {
         return vec![];
     }
     // Safe code cannot hand out memory that was not written yet.
-    let mut dst = vec![f(vs[layout.start_offset()]); walk.len()];
-    let [stride] = walk.strides();
-    walk.for_runs(0..walk.len(), |run, [start]| {
-        unary_run(vs, start, stride, &mut dst[run], &mut f, &mut f_vec)
-    });
+    let mut dst = vec![f(vs[layout.start_offset()]); operand.len()];
+    operand.for_slices(0..operand.len(), |range, xs| f_vec(xs, &mut dst[range]));
     dst
 }
 
@@ -151,39 +151,42 @@ pub fn unary_map_vec_par<
     f: F,
     f_vec: FV,
 ) -> Vec<U> {
-    let walk = Walk::of([layout]);
-    if walk.len() == 0 {
+    if layout.shape().elem_count() == 0 {
         return vec![];
     }
-    let mut dst = vec![f(vs[layout.start_offset()]); walk.len()];
-    let [stride] = walk.strides();
-    fill_par(&mut dst, 1, |piece, dst| {
-        let base = piece.start;
-        walk.for_runs(piece, |run, [start]| {
-            let dst = &mut dst[run.start - base..run.end - base];
-            unary_run(vs, start, stride, dst, &mut &f, &mut &f_vec)
-        });
-    });
-    dst
+    let seed = f(vs[layout.start_offset()]);
+    // SAFETY: every element is written before `f_vec` sees it.
+    unsafe { map(vs, layout, &seeded1(seed, f_vec)) }
 }
 
-fn unary_run<T: Copy, U: Copy>(
-    vs: &[T],
-    start: usize,
-    stride: usize,
-    dst: &mut [U],
-    f: &mut impl FnMut(T) -> U,
-    f_vec: &mut impl FnMut(&[T], &mut [U]),
-) {
-    match stride {
-        0 => dst.fill(f(vs[start])),
-        1 => f_vec(&vs[start..start + dst.len()], dst),
-        _ => {
-            for (i, dst) in dst.iter_mut().enumerate() {
-                *dst = f(vs[start + i * stride]);
-            }
+/// `f_vec` on memory that it may read: blocks are written just before, while they are in the first-level cache.
+fn seeded1<T: Copy, U: Copy>(seed: U, f_vec: impl Fn(&[T], &mut [U])) -> impl Fn(&[T], &mut [U]) {
+    move |xs: &[T], dst: &mut [U]| {
+        for (xs, dst) in xs.chunks(BLOCK).zip(dst.chunks_mut(BLOCK)) {
+            dst.fill(seed);
+            f_vec(xs, dst);
         }
     }
+}
+
+/// `f_vec` of the elements, in row-major order, on several threads for large inputs.
+///
+/// # Safety
+/// `f_vec` writes all of its second argument, and does not read it. `U` is a number.
+pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
+    vs: &[T],
+    layout: &Layout,
+    f_vec: &(dyn Fn(&[T], &mut [U]) + Sync),
+) -> Vec<U> {
+    let operand = Operand::new(vs, layout);
+    let fill = |piece: Range<usize>, dst: &mut [U]| {
+        let base = piece.start;
+        operand.for_slices(piece, |range, xs| {
+            f_vec(xs, &mut dst[range.start - base..range.end - base])
+        });
+    };
+    // SAFETY: the slices cover each piece; the rest is this function's contract.
+    unsafe { filled(operand.len(), operand.unit(), 1, &fill) }
 }
 
 /// `f` of each pair of elements, in row-major order; the layouts have one shape.
@@ -214,8 +217,8 @@ pub fn binary_map<T: Copy, U: Copy, F: FnMut(T, T) -> U>(
     dst
 }
 
-/// As [`binary_map`], with `f_vec(lhs, rhs, dst)` where both sides are contiguous, and `f_scalar_vec(rhs, lhs, dst)` where the
-/// left side is and the right side repeats one element.
+/// As [`binary_map`], with `f_vec(lhs, rhs, dst)` for contiguous elements, and `f_scalar_vec(rhs, lhs, dst)` where the right side
+/// repeats one element. Other layouts are copied together first.
 pub fn binary_map_vec<
     T: Copy,
     F: FnMut(T, T) -> T,
@@ -226,20 +229,18 @@ pub fn binary_map_vec<
     rhs_l: &Layout,
     lhs: &[T],
     rhs: &[T],
-    mut f: F,
+    _f: F,
     mut f_vec: FV,
     mut f_scalar_vec: FSV,
 ) -> Vec<T> {
-    let walk = Walk::of([lhs_l, rhs_l]);
-    if walk.len() == 0 {
+    let pair = OperandPair::new(lhs_l, rhs_l, lhs, rhs);
+    if pair.len() == 0 {
         return vec![];
     }
-    let mut dst = vec![lhs[lhs_l.start_offset()]; walk.len()];
-    let strides = walk.strides();
-    walk.for_runs(0..walk.len(), |run, starts| {
-        let dst = &mut dst[run];
-        let fs = (&mut f, &mut f_vec, &mut f_scalar_vec);
-        binary_run([lhs, rhs], starts, strides, dst, fs)
+    let mut dst = vec![lhs[lhs_l.start_offset()]; pair.len()];
+    pair.for_slices(0..pair.len(), |range, xs, right| match right {
+        Right::Slice(ys) => f_vec(xs, ys, &mut dst[range]),
+        Right::Scalar(y) => f_scalar_vec(y, xs, &mut dst[range]),
     });
     dst
 }
@@ -255,45 +256,111 @@ pub fn binary_map_vec_par<
     rhs_l: &Layout,
     lhs: &[T],
     rhs: &[T],
-    f: F,
+    _f: F,
     f_vec: FV,
     f_scalar_vec: FSV,
 ) -> Vec<T> {
-    let walk = Walk::of([lhs_l, rhs_l]);
-    if walk.len() == 0 {
+    if lhs_l.shape().elem_count() == 0 {
         return vec![];
     }
-    let mut dst = vec![lhs[lhs_l.start_offset()]; walk.len()];
-    let strides = walk.strides();
-    fill_par(&mut dst, 1, |piece, dst| {
-        let base = piece.start;
-        walk.for_runs(piece, |run, starts| {
-            let dst = &mut dst[run.start - base..run.end - base];
-            let fs = (&mut &f, &mut &f_vec, &mut &f_scalar_vec);
-            binary_run([lhs, rhs], starts, strides, dst, fs)
-        });
-    });
-    dst
+    let seed = lhs[lhs_l.start_offset()];
+    let f_vec = |xs: &[T], ys: &[T], dst: &mut [T]| {
+        let chunks = xs.chunks(BLOCK).zip(ys.chunks(BLOCK));
+        for ((xs, ys), dst) in chunks.zip(dst.chunks_mut(BLOCK)) {
+            dst.fill(seed);
+            f_vec(xs, ys, dst);
+        }
+    };
+    let f_scalar_vec = |y: T, xs: &[T], dst: &mut [T]| {
+        seeded1(seed, |xs: &[T], dst: &mut [T]| f_scalar_vec(y, xs, dst))(xs, dst)
+    };
+    // SAFETY: every element is written before the functions see it.
+    unsafe { zip(lhs_l, rhs_l, lhs, rhs, &f_vec, &f_scalar_vec) }
 }
 
-fn binary_run<T: Copy>(
-    [lhs, rhs]: [&[T]; 2],
-    [l, r]: [usize; 2],
-    strides: [usize; 2],
-    dst: &mut [T],
-    (f, f_vec, f_scalar_vec): (
-        &mut impl FnMut(T, T) -> T,
-        &mut impl FnMut(&[T], &[T], &mut [T]),
-        &mut impl FnMut(T, &[T], &mut [T]),
-    ),
-) {
-    let len = dst.len();
-    match strides {
-        [1, 1] => f_vec(&lhs[l..l + len], &rhs[r..r + len], dst),
-        [1, 0] => f_scalar_vec(rhs[r], &lhs[l..l + len], dst),
-        [ls, rs] => {
-            for (i, dst) in dst.iter_mut().enumerate() {
-                *dst = f(lhs[l + i * ls], rhs[r + i * rs]);
+/// `f_vec` of both operands' elements, in row-major order, on several threads for large inputs; `f_scalar_vec(rhs, lhs, dst)` where
+/// the right side repeats one element.
+///
+/// # Safety
+/// Both functions write all of their last argument, and do not read it. `U` is a number.
+pub(super) unsafe fn zip<T: Copy + Sync, U: Copy + Send>(
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+    lhs: &[T],
+    rhs: &[T],
+    f_vec: &(dyn Fn(&[T], &[T], &mut [U]) + Sync),
+    f_scalar_vec: &(dyn Fn(T, &[T], &mut [U]) + Sync),
+) -> Vec<U> {
+    let pair = OperandPair::new(lhs_l, rhs_l, lhs, rhs);
+    let fill = |piece: Range<usize>, dst: &mut [U]| {
+        let base = piece.start;
+        pair.for_slices(piece, |range, xs, right| {
+            let dst = &mut dst[range.start - base..range.end - base];
+            match right {
+                Right::Slice(ys) => f_vec(xs, ys, dst),
+                Right::Scalar(y) => f_scalar_vec(y, xs, dst),
+            }
+        });
+    };
+    // SAFETY: the slices cover each piece; the rest is this function's contract.
+    unsafe { filled(pair.len(), pair.unit(), 1, &fill) }
+}
+
+/// Two operands of one shape.
+struct OperandPair<'a, T> {
+    /// Both in step.
+    walk: Walk<2>,
+    slices: [&'a [T]; 2],
+    /// Each for itself: one may be contiguous where both together are not.
+    operands: [Operand<'a, T>; 2],
+}
+
+/// The right operand of some elements: as many, or one for all.
+enum Right<'a, T> {
+    Slice(&'a [T]),
+    Scalar(T),
+}
+
+impl<'a, T: Copy> OperandPair<'a, T> {
+    fn new(lhs_l: &Layout, rhs_l: &Layout, lhs: &'a [T], rhs: &'a [T]) -> Self {
+        Self {
+            walk: Walk::of([lhs_l, rhs_l]),
+            slices: [lhs, rhs],
+            operands: [Operand::new(lhs, lhs_l), Operand::new(rhs, rhs_l)],
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.walk.len()
+    }
+
+    fn unit(&self) -> usize {
+        let [l, r] = &self.operands;
+        l.unit().max(r.unit())
+    }
+
+    /// Calls `f` with slices that together are `piece` of the row-major order.
+    fn for_slices(&self, piece: Range<usize>, mut f: impl FnMut(Range<usize>, &[T], Right<T>)) {
+        let long = self.walk.run_len() >= LONG_RUN || self.walk.is_single_run();
+        let [lhs, rhs] = self.slices;
+        match self.walk.strides() {
+            [1, 1] if long => self.walk.for_runs(piece, |run, [l, r]| {
+                let ys = Right::Slice(&rhs[r..r + run.len()]);
+                let xs = &lhs[l..l + run.len()];
+                f(run, xs, ys);
+            }),
+            [1, 0] if long => self.walk.for_runs(piece, |run, [l, r]| {
+                let xs = &lhs[l..l + run.len()];
+                f(run, xs, Right::Scalar(rhs[r]));
+            }),
+            _ => {
+                let (mut left, mut right) = (vec![], vec![]);
+                let [l, r] = &self.operands;
+                for block in blocks(piece, self.unit()) {
+                    let xs = l.slice(block.clone(), &mut left);
+                    let ys = r.slice(block.clone(), &mut right);
+                    f(block, xs, Right::Slice(ys));
+                }
             }
         }
     }

@@ -1,13 +1,14 @@
 //! Batched matrix products over any strides.
 //!
 //! f32 and f64 go to the `gemm` crate as they are. The smaller floats are widened to f32 in panels of bounded size, so that
-//! their products are summed in f32 and rounded once. A single row times a transposed matrix, which is what decoding one token
-//! does, reads every weight once and has a kernel of its own. Integers wrap.
+//! their products are summed in f32 and rounded once. A few rows times a matrix, which is what decoding one token does, read every
+//! weight once and have kernels of their own, in `few_rows.rs`. Integers wrap.
 
 use gemm::Parallelism;
 use rayon::prelude::*;
 
-use super::element::{Dot, Element};
+use super::element::Element;
+use super::few_rows;
 use super::storage::peer;
 use super::walk::{fill_par, Walk};
 use super::CpuStorage;
@@ -44,48 +45,47 @@ pub(super) fn matmul(
         };
     }
     run! {
-        F32 Kernel { one: Problem::gemm, row: Some(Dot::dot) },
-        F64 Kernel { one: Problem::gemm, row: None },
-        F16 Kernel { one: Problem::widened, row: Some(Dot::dot) },
-        BF16 Kernel { one: Problem::widened, row: Some(Dot::dot) },
-        F8E4M3 Kernel { one: Problem::widened, row: None },
-        U8 Kernel { one: Problem::wrapping, row: None },
-        U32 Kernel { one: Problem::wrapping, row: None },
-        I16 Kernel { one: Problem::wrapping, row: None },
-        I32 Kernel { one: Problem::wrapping, row: None },
-        I64 Kernel { one: Problem::wrapping, row: None }
+        F32 Kernel { one: Problem::gemm, few_rows: Some(few_rows::product) },
+        F64 Kernel { one: Problem::gemm, few_rows: None },
+        F16 Kernel { one: Problem::widened, few_rows: Some(few_rows::product) },
+        BF16 Kernel { one: Problem::widened, few_rows: Some(few_rows::product) },
+        F8E4M3 Kernel { one: Problem::widened, few_rows: None },
+        U8 Kernel { one: Problem::wrapping, few_rows: None },
+        U32 Kernel { one: Problem::wrapping, few_rows: None },
+        I16 Kernel { one: Problem::wrapping, few_rows: None },
+        I32 Kernel { one: Problem::wrapping, few_rows: None },
+        I64 Kernel { one: Problem::wrapping, few_rows: None }
     }
 }
 
 /// Makes one product.
 type Product<T> = fn(&Problem, &[T], &[T], &mut [T], Parallelism);
 
-/// Makes the dot product with a column of the right side that is contiguous.
-type RowProduct<T> = fn(&[f32], &[T]) -> f32;
+/// Makes one product of few rows or columns, on several threads if the last argument says so; or says that it is no such product.
+type FewRows<T> = fn(&Problem, &[T], &[T], &mut [T], bool) -> bool;
 
 /// How the products of one element type are made.
 struct Kernel<T> {
     one: Product<T>,
-    /// For left sides of a single row.
-    row: Option<RowProduct<T>>,
+    few_rows: Option<FewRows<T>>,
 }
 
 /// A matrix within a slice.
 #[derive(Debug, Clone, Copy)]
-struct Matrix {
-    offset: usize,
-    row_stride: usize,
-    column_stride: usize,
+pub(super) struct Matrix {
+    pub offset: usize,
+    pub row_stride: usize,
+    pub column_stride: usize,
 }
 
 /// One product, `(m, k)` times `(k, n)`.
 #[derive(Debug, Clone, Copy)]
-struct Problem {
-    m: usize,
-    n: usize,
-    k: usize,
-    lhs: Matrix,
-    rhs: Matrix,
+pub(super) struct Problem {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    pub lhs: Matrix,
+    pub rhs: Matrix,
 }
 
 /// Products that differ in their matrices' offsets.
@@ -190,24 +190,28 @@ impl Plan {
             return Ok(dst);
         }
         self.check_bounds(lhs.len(), rhs.len())?;
-        if let (1, Some(dot)) = (m, kernel.row) {
-            if self.problem.rhs.row_stride == 1 || k == 1 {
-                self.rows(lhs, rhs, &mut dst, dot);
-                return Ok(dst);
-            }
-        }
         let threads = rayon::current_num_threads();
         let products = m.saturating_mul(n).saturating_mul(k);
         let one = |i: usize, dst: &mut [T], parallelism| {
             let mut problem = self.problem;
             [problem.lhs.offset, problem.rhs.offset] = self.offsets[i];
-            (kernel.one)(&problem, lhs, rhs, dst, parallelism);
+            let parallel = !matches!(parallelism, Parallelism::None);
+            let few_rows = kernel.few_rows;
+            if !few_rows.is_some_and(|product| product(&problem, lhs, rhs, dst, parallel)) {
+                (kernel.one)(&problem, lhs, rhs, dst, parallelism);
+            }
         };
         let all = products.saturating_mul(self.offsets.len());
         if threads > 1 && self.offsets.len() >= threads && all >= PAR_PRODUCTS {
-            // Whole products on each thread wait for each other less often than parts of one.
-            let products = dst.par_chunks_mut(m * n).enumerate();
-            products.for_each(|(i, dst)| one(i, dst, Parallelism::None));
+            // Whole products on each thread wait for each other less often than parts of one; small ones are handed out together.
+            let group = (PAR_PRODUCTS / 4 / products.max(1))
+                .clamp(1, self.offsets.len().div_ceil(2 * threads));
+            let groups = dst.par_chunks_mut(m * n * group).enumerate();
+            groups.for_each(|(g, dst)| {
+                for (i, dst) in dst.chunks_mut(m * n).enumerate() {
+                    one(g * group + i, dst, Parallelism::None);
+                }
+            });
         } else {
             let parallelism = if threads > 1 && products >= PAR_PRODUCTS {
                 Parallelism::Rayon(threads)
@@ -219,26 +223,6 @@ impl Plan {
             }
         }
         Ok(dst)
-    }
-
-    /// Products with one row on the left and contiguous columns on the right.
-    fn rows<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], dot: RowProduct<T>) {
-        let Problem { n, k, .. } = self.problem;
-        let stride = self.problem.lhs.column_stride;
-        let column_stride = self.problem.rhs.column_stride;
-        let left: Vec<f32> = self
-            .offsets
-            .iter()
-            .flat_map(|[l, _]| (0..k).map(move |i| lhs[l + i * stride].as_f32()))
-            .collect();
-        fill_par(dst, k, |piece, dst| {
-            for (at, dst) in piece.zip(dst) {
-                let (i, column) = (at / n, at % n);
-                let start = self.offsets[i][1] + column * column_stride;
-                let left = &left[i * k..(i + 1) * k];
-                *dst = T::from_f32(dot(left, &rhs[start..start + k]));
-            }
-        });
     }
 }
 
@@ -353,14 +337,15 @@ impl Matrix {
         let mut panel = vec![0f32; rows * columns];
         fill_par(&mut panel, 1, |piece, panel| {
             let base = piece.start;
+            let mut row = vec![];
             walk.for_runs(piece, |run, [start]| {
                 let panel = &mut panel[run.start - base..run.end - base];
                 if stride == 1 {
                     T::widen(&vs[start..start + panel.len()], panel);
                 } else {
-                    for (i, v) in panel.iter_mut().enumerate() {
-                        *v = vs[start + i * stride].as_f32();
-                    }
+                    row.clear();
+                    row.extend((0..panel.len()).map(|i| vs[start + i * stride]));
+                    T::widen(&row, panel);
                 }
             });
         });

@@ -12,9 +12,11 @@ mod cast;
 pub(crate) mod conv;
 mod copy;
 mod element;
+mod few_rows;
 mod indexing;
 mod map;
 mod matmul;
+mod pack;
 mod planes;
 mod pool;
 mod random;
@@ -329,9 +331,29 @@ impl BackendDevice for CpuDevice {
         zeros!(U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8E4M3)
     }
 
-    /// Zeros: fresh pages are zero anyway, and nothing unwritten is ever read.
+    /// Memory that was not written, for numbers: writing it twice would cost a copy as much as the copy itself.
     unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<CpuStorage> {
-        self.zeros_impl(shape, dtype)
+        use DType as D;
+        let len = shape.elem_count();
+        macro_rules! uninit {
+            ($($variant:ident),+) => {
+                match dtype {
+                    $(D::$variant => {
+                        let mut data = Vec::with_capacity(len);
+                        // SAFETY: all bits are values of these types, and the caller writes each element before one is read.
+                        #[allow(clippy::uninit_vec, reason = "this is what the method is for")]
+                        unsafe {
+                            data.set_len(len)
+                        };
+                        Ok(CpuStorage::$variant(data))
+                    })+
+                    D::F6E2M3 | D::F6E3M2 | D::F4 | D::F8E8M0 => {
+                        Err(Error::UnsupportedDTypeForOp(dtype, "alloc").bt())
+                    }
+                }
+            };
+        }
+        uninit!(U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8E4M3)
     }
 
     fn storage_from_slice<T: WithDType>(&self, data: &[T]) -> Result<CpuStorage> {

@@ -2,35 +2,52 @@
 //!
 //! Minimum and maximum compare, so a NaN is passed over unless it is the first element, which then stays.
 
+use std::marker::PhantomData;
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::element::{Accumulator, Element};
 use super::storage::per_dtype;
-use super::walk::{fill_par, Walk, PAR_MIN};
+use super::walk::{filled, Walk, PAR_MIN};
 use super::CpuStorage;
+use crate::cpu::simd::multiversioned;
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
 
-/// Partial results of a contiguous fold.
-const LANES: usize = 16;
+/// Partial results of a contiguous fold: four AVX2 registers of f32.
+const LANES: usize = 32;
 
-/// Columns that are folded together where the reduced dimension is not the contiguous one.
-const COLUMNS: usize = 64;
+/// Elements that are widened at a time, on the stack.
+const WIDEN: usize = 256;
+
+/// Columns that are folded together where the reduced dimension is not the contiguous one: few enough for their partial results
+/// to stay in the first-level cache, many enough for memory to be read in long runs.
+const COLUMNS: usize = 256;
 
 /// Elements folded by one task; fixed, so that a sum does not depend on the number of threads.
 const TASK: usize = 1 << 16;
 
-/// How elements become one result.
-trait Fold<T> {
+/// How elements become one result. Smaller floats are widened before.
+trait Fold<T: Element> {
     type Acc: Copy + Send + Sync;
     type Out: Copy + Send;
 
     /// The start of a fold over elements of which the first is given: adding it does not change the result.
-    fn start(first: T) -> Self::Acc;
+    fn start(first: T::Acc) -> Self::Acc;
     /// Adds the element at `index`.
-    fn push(acc: Self::Acc, v: T, index: usize) -> Self::Acc;
+    fn push(acc: Self::Acc, v: T::Acc, index: usize) -> Self::Acc;
     fn merge(lhs: Self::Acc, rhs: Self::Acc) -> Self::Acc;
     fn finish(acc: Self::Acc) -> Self::Out;
+
+    /// Adds neighbours in memory, the first of which has the index `index`; `first` is as for `start`.
+    #[inline(always)]
+    fn push_all(acc: Self::Acc, vs: &[T::Acc], first: T::Acc, index: usize) -> Self::Acc
+    where
+        Self: Sized,
+    {
+        Self::merge(acc, fold_lanes::<T, Self>(vs, first, index))
+    }
 }
 
 struct Sum;
@@ -40,13 +57,13 @@ impl<T: Element> Fold<T> for Sum {
     type Out = T;
 
     #[inline(always)]
-    fn start(_first: T) -> T::Acc {
+    fn start(_first: T::Acc) -> T::Acc {
         T::Acc::ZERO
     }
 
     #[inline(always)]
-    fn push(acc: T::Acc, v: T, _index: usize) -> T::Acc {
-        acc.add(v.to_acc())
+    fn push(acc: T::Acc, v: T::Acc, _index: usize) -> T::Acc {
+        acc.add(v)
     }
 
     #[inline(always)]
@@ -73,17 +90,17 @@ fn better<T: PartialOrd, const MAX: bool>(v: &T, best: &T) -> bool {
 struct Extreme<const MAX: bool>;
 
 impl<T: Element, const MAX: bool> Fold<T> for Extreme<MAX> {
-    type Acc = T;
+    type Acc = T::Acc;
     type Out = T;
 
     #[inline(always)]
-    fn start(first: T) -> T {
+    fn start(first: T::Acc) -> T::Acc {
         first
     }
 
     #[inline(always)]
-    fn push(acc: T, v: T, _index: usize) -> T {
-        if better::<T, MAX>(&v, &acc) {
+    fn push(acc: T::Acc, v: T::Acc, _index: usize) -> T::Acc {
+        if better::<T::Acc, MAX>(&v, &acc) {
             v
         } else {
             acc
@@ -91,40 +108,39 @@ impl<T: Element, const MAX: bool> Fold<T> for Extreme<MAX> {
     }
 
     #[inline(always)]
-    fn merge(lhs: T, rhs: T) -> T {
+    fn merge(lhs: T::Acc, rhs: T::Acc) -> T::Acc {
         <Self as Fold<T>>::push(lhs, rhs, 0)
     }
 
     #[inline(always)]
-    fn finish(acc: T) -> T {
-        acc
+    fn finish(acc: T::Acc) -> T {
+        T::from_acc(acc)
     }
 }
 
 struct ArgExtreme<const MAX: bool>;
 
 impl<T: Element, const MAX: bool> Fold<T> for ArgExtreme<MAX> {
-    type Acc = (T, u32);
+    type Acc = (T::Acc, u32);
     type Out = u32;
 
     #[inline(always)]
-    fn start(first: T) -> (T, u32) {
+    fn start(first: T::Acc) -> Self::Acc {
         (first, 0)
     }
 
     #[inline(always)]
-    fn push(acc: (T, u32), v: T, index: usize) -> (T, u32) {
-        if better::<T, MAX>(&v, &acc.0) {
-            (v, index as u32)
-        } else {
-            acc
-        }
+    fn push(acc: Self::Acc, v: T::Acc, index: usize) -> Self::Acc {
+        let better = better::<T::Acc, MAX>(&v, &acc.0);
+        // Both halves as selections, which a vector has too.
+        let at = if better { index as u32 } else { acc.1 };
+        (if better { v } else { acc.0 }, at)
     }
 
     #[inline(always)]
-    fn merge(lhs: (T, u32), rhs: (T, u32)) -> (T, u32) {
+    fn merge(lhs: Self::Acc, rhs: Self::Acc) -> Self::Acc {
         let first_of_equals = rhs.0 == lhs.0 && rhs.1 < lhs.1;
-        if better::<T, MAX>(&rhs.0, &lhs.0) || first_of_equals {
+        if better::<T::Acc, MAX>(&rhs.0, &lhs.0) || first_of_equals {
             rhs
         } else {
             lhs
@@ -132,8 +148,22 @@ impl<T: Element, const MAX: bool> Fold<T> for ArgExtreme<MAX> {
     }
 
     #[inline(always)]
-    fn finish(acc: (T, u32)) -> u32 {
+    fn finish(acc: Self::Acc) -> u32 {
         acc.1
+    }
+
+    /// First the extreme of each chunk, and its place only where it is a new one.
+    #[inline(always)]
+    fn push_all(acc: Self::Acc, vs: &[T::Acc], _first: T::Acc, index: usize) -> Self::Acc {
+        let mut acc = acc;
+        for (i, chunk) in vs.chunks(WIDEN).enumerate() {
+            let best = fold_lanes::<T, Extreme<MAX>>(chunk, acc.0, 0);
+            if better::<T::Acc, MAX>(&best, &acc.0) {
+                let at = chunk.iter().position(|&v| v == best).unwrap_or_default();
+                acc = (best, (index + i * WIDEN + at) as u32);
+            }
+        }
+        acc
     }
 }
 
@@ -204,17 +234,11 @@ impl Plan {
 
     /// Folds at least one element for each result.
     fn run<T: Element, F: Fold<T>>(&self, vs: &[T]) -> Vec<F::Out> {
-        let len = self.kept.len();
-        if len == 0 {
-            return vec![];
-        }
         let [kept_stride] = self.kept.strides();
         let [reduced_stride] = self.reduced.strides();
         let by_columns = kept_stride == 1 && reduced_stride != 1;
-        let mut first = 0;
-        self.kept.for_runs(0..1, |_, [start]| first = start);
-        let mut dst = vec![F::finish(F::start(vs[first])); len];
-        fill_par(&mut dst, self.reduced.len(), |piece, dst| {
+        let unit = if by_columns { COLUMNS } else { 1 };
+        let fill = |piece: Range<usize>, dst: &mut [F::Out]| {
             let base = piece.start;
             self.kept.for_runs(piece, |run, [start]| {
                 let dst = &mut dst[run.start - base..run.end - base];
@@ -228,16 +252,20 @@ impl Plan {
                     }
                 }
             });
-        });
-        dst
+        };
+        // SAFETY: the runs cover each piece, and every result of a run is written; results are numbers.
+        unsafe { filled(self.kept.len(), unit, self.reduced.len().max(1), &fill) }
     }
 
     /// The fold of the elements for one result, of which the first is at `at`.
     fn fold_one<T: Element, F: Fold<T>>(&self, vs: &[T], at: usize) -> F::Acc {
-        let first = vs[at];
+        let first = vs[at].to_acc();
         let [stride] = self.reduced.strides();
         let len = self.reduced.len();
-        if stride == 1 && self.reduced.is_single_run() && len >= PAR_MIN {
+        if stride == 1 && self.reduced.is_single_run() {
+            if len < PAR_MIN {
+                return fold_contiguous::<T, F>(&vs[at..at + len], first, 0);
+            }
             let tasks = vs[at..at + len].par_chunks(TASK).enumerate();
             let parts: Vec<F::Acc> = tasks
                 .map(|(i, vs)| fold_contiguous::<T, F>(vs, first, i * TASK))
@@ -252,7 +280,7 @@ impl Plan {
                 acc = F::merge(acc, fold_contiguous::<T, F>(vs, first, run.start));
             } else {
                 for (i, index) in run.enumerate() {
-                    acc = F::push(acc, vs[start + i * stride], index);
+                    acc = F::push(acc, vs[start + i * stride].to_acc(), index);
                 }
             }
         });
@@ -262,38 +290,97 @@ impl Plan {
     /// The folds for neighbouring results, whose elements are neighbours in memory too.
     fn fold_columns<T: Element, F: Fold<T>>(&self, vs: &[T], at: usize, dst: &mut [F::Out]) {
         let width = dst.len();
-        let mut acc = [F::start(vs[at]); COLUMNS];
-        for (acc, &first) in acc.iter_mut().zip(&vs[at..at + width]) {
-            *acc = F::start(first);
+        let mut acc = [F::start(vs[at].to_acc()); COLUMNS];
+        let acc = &mut acc[..width];
+        for (acc, &first) in acc.iter_mut().zip(&vs[at..]) {
+            *acc = F::start(first.to_acc());
         }
         let [stride] = self.reduced.strides();
         self.reduced
             .for_runs(0..self.reduced.len(), |run, [start]| {
-                for (i, index) in run.enumerate() {
-                    let row = &vs[at + start + i * stride..][..width];
-                    for (acc, &v) in acc.iter_mut().zip(row) {
-                        *acc = F::push(*acc, v, index);
-                    }
-                }
+                let start = at + start;
+                push_rows::<T, F>(&vs[start..], stride, run, acc);
             });
-        for (dst, acc) in dst.iter_mut().zip(acc) {
+        for (dst, &acc) in dst.iter_mut().zip(&*acc) {
             *dst = F::finish(acc);
         }
     }
 }
 
-/// The fold of a slice whose first element has the index `index`, with partial results that the compiler can vectorise.
+/// The fold of a slice whose first element has the index `index`.
 #[inline]
-fn fold_contiguous<T: Element, F: Fold<T>>(vs: &[T], first: T, index: usize) -> F::Acc {
-    let mut lanes = [F::start(first); LANES];
-    let chunks = vs.chunks_exact(LANES);
-    let tail = chunks.remainder();
-    for (c, chunk) in chunks.enumerate() {
-        for (lane, &v) in chunk.iter().enumerate() {
-            lanes[lane] = F::push(lanes[lane], v, index + c * LANES + lane);
+fn fold_contiguous<T: Element, F: Fold<T>>(vs: &[T], first: T::Acc, index: usize) -> F::Acc {
+    fold_slice(vs, first, index, PhantomData::<F>)
+}
+
+multiversioned! {
+    fn fold_slice[T: Element, F: Fold<T>](
+        vs: &[T],
+        first: T::Acc,
+        index: usize,
+        _fold: PhantomData<F>,
+    ) -> F::Acc {
+        let mut acc = F::start(first);
+        if size_of::<T>() == size_of::<T::Acc>() {
+            return F::push_all(acc, T::acc_slice(vs, &mut []), first, index);
+        }
+        let mut buffer = [T::Acc::ZERO; WIDEN];
+        for (i, vs) in vs.chunks(WIDEN).enumerate() {
+            let vs = T::acc_slice(vs, &mut buffer);
+            acc = F::push_all(acc, vs, first, index + i * WIDEN);
+        }
+        acc
+    }
+
+    /// Adds to each column's fold its elements from the rows, `stride` apart, of which `run` are the indexes.
+    fn add_rows[T: Element, F: Fold<T>](
+        vs: &[T],
+        stride: usize,
+        run: Range<usize>,
+        acc: &mut [F::Acc],
+        _fold: PhantomData<F>,
+    ) {
+        let mut buffer = [T::Acc::ZERO; COLUMNS];
+        let width = acc.len();
+        for (i, index) in run.enumerate() {
+            let row = T::acc_slice(&vs[i * stride..][..width], &mut buffer);
+            for (acc, &v) in acc.iter_mut().zip(row) {
+                *acc = F::push(*acc, v, index);
+            }
         }
     }
-    let acc = lanes.into_iter().fold(F::start(first), F::merge);
+}
+
+fn push_rows<T: Element, F: Fold<T>>(
+    vs: &[T],
+    stride: usize,
+    run: Range<usize>,
+    acc: &mut [F::Acc],
+) {
+    add_rows(vs, stride, run, acc, PhantomData::<F>)
+}
+
+/// The fold of a slice whose first element has the index `index`, with partial results that the compiler can vectorise.
+#[inline(always)]
+fn fold_lanes<T: Element, F: Fold<T>>(vs: &[T::Acc], first: T::Acc, index: usize) -> F::Acc {
+    let mut acc = F::start(first);
+    let (chunks, tail) = vs.as_chunks::<LANES>();
+    if !chunks.is_empty() {
+        let mut lanes = [acc; LANES];
+        for (c, chunk) in chunks.iter().enumerate() {
+            for lane in 0..LANES {
+                lanes[lane] = F::push(lanes[lane], chunk[lane], index + c * LANES + lane);
+            }
+        }
+        let mut width = LANES / 2;
+        while width > 0 {
+            for lane in 0..width {
+                lanes[lane] = F::merge(lanes[lane], lanes[lane + width]);
+            }
+            width /= 2;
+        }
+        acc = lanes[0];
+    }
     let tail_index = index + vs.len() - tail.len();
     tail.iter()
         .enumerate()

@@ -1,21 +1,24 @@
 //! Elementwise ops on one storage.
 
 use super::element::Element;
-use super::map::unary_map_vec_par;
+use super::map;
 use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::backend::BackendStorage;
+use crate::cpu::functions;
 use crate::cpu::kernels::map_slice;
+use crate::cpu::simd::multiversioned;
 use crate::op::UnaryOpT;
 use crate::{Error, Layout, Result, WithDType};
 
 /// A function of each element, without a form of its own for slices.
-fn map<T: Element>(
+fn map_all<T: Element>(
     vs: &[T],
     layout: &Layout,
     f: impl Fn(T) -> T + Sync + Copy,
 ) -> Result<CpuStorage> {
-    let dst = unary_map_vec_par(vs, layout, f, |xs, ys| map_slice(xs, ys, f));
+    // SAFETY: `map_slice` writes its slice; elements are numbers.
+    let dst = unsafe { map::map(vs, layout, &|xs: &[T], ys: &mut [T]| map_slice(xs, ys, f)) };
     Ok(T::to_cpu_storage_owned(dst))
 }
 
@@ -29,52 +32,61 @@ pub(super) fn unary<B: UnaryOpT>(storage: &CpuStorage, layout: &Layout) -> Resul
     }
     match storage {
         CpuStorage::BF16(vs) => {
-            let dst = unary_map_vec_par(vs, layout, B::bf16, B::bf16_vec);
+            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            let dst = unsafe { map::map(vs, layout, &B::bf16_vec) };
             Ok(CpuStorage::BF16(dst))
         }
         CpuStorage::F16(vs) => {
-            let dst = unary_map_vec_par(vs, layout, B::f16, B::f16_vec);
+            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            let dst = unsafe { map::map(vs, layout, &B::f16_vec) };
             Ok(CpuStorage::F16(dst))
         }
         CpuStorage::F32(vs) => {
-            let dst = unary_map_vec_par(vs, layout, B::f32, B::f32_vec);
+            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            let dst = unsafe { map::map(vs, layout, &B::f32_vec) };
             Ok(CpuStorage::F32(dst))
         }
         CpuStorage::F64(vs) => {
-            let dst = unary_map_vec_par(vs, layout, B::f64, B::f64_vec);
+            // SAFETY: the slice functions of ops write all of their result, which is numbers.
+            let dst = unsafe { map::map(vs, layout, &B::f64_vec) };
             Ok(CpuStorage::F64(dst))
         }
-        CpuStorage::F8E4M3(vs) => map(vs, layout, B::f8e4m3),
-        CpuStorage::U8(vs) => map(vs, layout, B::u8),
-        CpuStorage::U32(vs) => map(vs, layout, B::u32),
-        CpuStorage::I16(vs) => map(vs, layout, B::i16),
-        CpuStorage::I32(vs) => map(vs, layout, B::i32),
-        CpuStorage::I64(vs) => map(vs, layout, B::i64),
+        CpuStorage::F8E4M3(vs) => map_all(vs, layout, B::f8e4m3),
+        CpuStorage::U8(vs) => map_all(vs, layout, B::u8),
+        CpuStorage::U32(vs) => map_all(vs, layout, B::u32),
+        CpuStorage::I16(vs) => map_all(vs, layout, B::i16),
+        CpuStorage::I32(vs) => map_all(vs, layout, B::i32),
+        CpuStorage::I64(vs) => map_all(vs, layout, B::i64),
         other => unsupported(other, B::NAME),
     }
 }
 
-/// As [`map`], for a function of f32 on a smaller float: widens and rounds slice by slice.
+/// As `map`, for a function of f32 on a smaller float: widens and rounds slice by slice.
 fn map_small<T: Element>(
     vs: &[T],
     layout: &Layout,
     f: impl Fn(f32) -> f32 + Sync + Copy,
 ) -> Result<CpuStorage> {
-    let dst = unary_map_vec_par(
-        vs,
-        layout,
-        |v| T::from_f32(f(v.as_f32())),
-        |xs, ys| {
-            let mut buffer = [0f32; 256];
-            for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
-                let buffer = &mut buffer[..xs.len()];
-                T::widen(xs, buffer);
-                buffer.iter_mut().for_each(|v| *v = f(*v));
-                T::narrow(buffer, ys);
-            }
-        },
-    );
+    let f_vec = |xs: &[T], ys: &mut [T]| {
+        let mut buffer = [0f32; 256];
+        for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
+            let buffer = &mut buffer[..xs.len()];
+            T::widen(xs, buffer);
+            map_in_place(buffer, f);
+            T::narrow(buffer, ys);
+        }
+    };
+    // SAFETY: `narrow` writes every element; they are numbers.
+    let dst = unsafe { map::map(vs, layout, &f_vec) };
     Ok(T::to_cpu_storage_owned(dst))
+}
+
+multiversioned! {
+    fn map_in_place[F: Fn(f32) -> f32](vs: &mut [f32], f: F) {
+        for v in vs {
+            *v = f(*v);
+        }
+    }
 }
 
 /// `x * mul + add`, with both converted to the elements' type first: on integers 0.5 counts as 0, and results wrap.
@@ -94,7 +106,7 @@ pub(super) fn affine(
         CpuStorage::F16(vs) => small(vs, layout, mul, add),
         _ => per_dtype!(storage, "affine", |vs: T| {
             let (mul, add) = (T::from_f64(mul), T::from_f64(add));
-            map(vs, layout, |v: T| v.times(mul).plus(add))
+            map_all(vs, layout, |v: T| v.times(mul).plus(add))
         }),
     }
 }
@@ -111,8 +123,8 @@ fn map_float(
         CpuStorage::F8E4M3(vs) => map_small(vs, layout, f32),
         CpuStorage::BF16(vs) => map_small(vs, layout, f32),
         CpuStorage::F16(vs) => map_small(vs, layout, f32),
-        CpuStorage::F32(vs) => map(vs, layout, f32),
-        CpuStorage::F64(vs) => map(vs, layout, f64),
+        CpuStorage::F32(vs) => map_all(vs, layout, f32),
+        CpuStorage::F64(vs) => map_all(vs, layout, f64),
         other => unsupported(other, op),
     }
 }
@@ -128,18 +140,18 @@ pub(super) fn powf(storage: &CpuStorage, layout: &Layout, exponent: f64) -> Resu
 }
 
 pub(super) fn elu(storage: &CpuStorage, layout: &Layout, alpha: f64) -> Result<CpuStorage> {
-    fn elu<T: num_traits::Float>(v: T, alpha: T) -> T {
-        if v > T::zero() {
-            v
-        } else {
-            v.exp_m1() * alpha
-        }
-    }
+    let alpha32 = alpha as f32;
     map_float(
         storage,
         layout,
         "elu",
-        |v| elu(v, alpha as f32),
-        |v| elu(v, alpha),
+        move |v| {
+            if v > 0. {
+                v
+            } else {
+                functions::exp_m1(v) * alpha32
+            }
+        },
+        move |v| if v > 0. { v } else { v.exp_m1() * alpha },
     )
 }

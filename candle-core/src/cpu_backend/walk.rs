@@ -1,12 +1,13 @@
 //! Going through strided operands in row-major order, and doing so on several threads.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::cpu::threads;
 use crate::Layout;
 
-/// Work below which threads cost more than they save, in elements.
-pub(super) const PAR_MIN: usize = 1 << 15;
+/// Work below which threads cost more than they save, in elements read: waking one takes some microseconds.
+pub(super) const PAR_MIN: usize = 1 << 16;
 
 /// `N` operands of one shape, visited in row-major order. Dimensions that every operand lays out as one are merged, so
 /// contiguous operands are a single run.
@@ -64,6 +65,16 @@ impl<const N: usize> Walk<N> {
     /// The operands' strides within a run.
     pub fn strides(&self) -> [usize; N] {
         self.inner_strides
+    }
+
+    /// The length of a run: the innermost dimension, after merging.
+    pub fn run_len(&self) -> usize {
+        self.inner
+    }
+
+    /// The dimension outside of the runs: how many runs there are to it, and the operands' strides from one to the next.
+    pub fn rows(&self) -> Option<(usize, [usize; N])> {
+        self.outer.last().copied()
     }
 
     /// Whether the elements are a single run.
@@ -125,17 +136,56 @@ pub(super) fn fill_par<U: Send>(
     cost: usize,
     f: impl Fn(Range<usize>, &mut [U]) + Sync,
 ) {
-    let threads = rayon::current_num_threads();
-    let cost = cost.max(1);
-    if threads == 1 || dst.len().saturating_mul(cost) < PAR_MIN {
+    fill_par_by(dst, 1, cost.max(1), &f)
+}
+
+/// Fills a piece of a result, whose place in it is given.
+pub(super) type Fill<'a, U> = &'a (dyn Fn(Range<usize>, &mut [U]) + Sync + 'a);
+
+/// As [`fill_par`], in pieces that are multiples of `unit`, the last one excepted. With a `cost` of 0 there is one piece.
+///
+/// (`f` is no type parameter: this would be compiled for each op and dtype, and a call is nothing beside a piece.)
+pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: Fill<U>) {
+    if dst.is_empty() {
+        return;
+    }
+    if dst.len().saturating_mul(cost) < PAR_MIN || rayon::current_num_threads() == 1 {
         return f(0..dst.len(), dst);
     }
+    let threads = rayon::current_num_threads();
     // Four pieces a thread even out threads that are slower, unless that makes the pieces tiny.
-    let piece = dst.len().div_ceil(4 * threads).max(PAR_MIN / 4 / cost + 1);
+    let piece = dst.len().div_ceil(4 * threads).max(PAR_MIN / 2 / cost + 1);
+    let piece = piece.next_multiple_of(unit);
+    if piece >= dst.len() {
+        return f(0..dst.len(), dst);
+    }
     threads::chunks_mut(dst, piece, |i, dst| {
         let start = i * piece;
         f(start..start + dst.len(), dst);
     });
+}
+
+/// A vector of `len` elements, filled by `f` as by [`fill_par_by`]. The memory is not written beforehand: half of what a simple op
+/// does would be that.
+///
+/// # Safety
+/// `f` writes every element of the slices that it gets, and reads none before. `U` is a number: any bits are a value of it.
+pub(super) unsafe fn filled<U: Copy + Send>(
+    len: usize,
+    unit: usize,
+    cost: usize,
+    f: Fill<U>,
+) -> Vec<U> {
+    let mut dst = Vec::<U>::with_capacity(len);
+    let spare = &mut dst.spare_capacity_mut()[..len];
+    fill_par_by(spare, unit, cost, &|piece, dst| {
+        // SAFETY: by this function's contract nobody reads what was not written.
+        let dst = unsafe { &mut *(dst as *mut [MaybeUninit<U>] as *mut [U]) };
+        f(piece, dst)
+    });
+    // SAFETY: the pieces cover all elements, and `f` has written each.
+    unsafe { dst.set_len(len) };
+    dst
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use float8::F8E4M3;
 use half::{bf16, f16};
 use num_traits::Float;
 
-use crate::cpu::erf;
 use crate::cpu::kernels::{map_slice, map_through_f32, zip_slices, zip_through_f32};
+use crate::cpu::{erf, functions};
 
 /// An elementwise function of one argument, for each dtype. All functions are total: none panics for any argument.
 pub trait UnaryOpT {
@@ -260,33 +260,34 @@ unary_ops! {
 }
 
 unary_ops! {
-    /// Marks [`UnaryOp::Exp`](super::UnaryOp::Exp).
-    Exp "exp" "uexp", |v| float v.exp();
-    /// Marks [`UnaryOp::Log`](super::UnaryOp::Log).
-    Log "log" "ulog", |v| float v.ln();
     /// Marks [`UnaryOp::Sin`](super::UnaryOp::Sin).
     Sin "sin" "usin", |v| float v.sin();
     /// Marks [`UnaryOp::Cos`](super::UnaryOp::Cos).
     Cos "cos" "ucos", |v| float v.cos();
-    /// Marks [`UnaryOp::Tanh`](super::UnaryOp::Tanh).
-    Tanh "tanh" "utanh", |v| float v.tanh();
     /// Marks [`UnaryOp::Recip`](super::UnaryOp::Recip).
     Recip "recip" "urecip", |v| float v.recip();
     /// Marks [`UnaryOp::Sqrt`](super::UnaryOp::Sqrt).
     Sqrt "sqrt" "usqrt", |v| float v.sqrt();
-    /// Marks [`UnaryOp::Silu`](super::UnaryOp::Silu).
-    Silu "silu" "usilu", |v| float v / (1. + (-v).exp());
 }
 
+// In f32, forms that the compiler can vectorise.
 unary_ops! {
+    /// Marks [`UnaryOp::Exp`](super::UnaryOp::Exp).
+    Exp "exp" "uexp", |v| f32 functions::exp(v), f64 v.exp();
+    /// Marks [`UnaryOp::Log`](super::UnaryOp::Log).
+    Log "log" "ulog", |v| f32 functions::ln(v), f64 v.ln();
+    /// Marks [`UnaryOp::Tanh`](super::UnaryOp::Tanh).
+    Tanh "tanh" "utanh", |v| f32 functions::tanh(v), f64 v.tanh();
+    /// Marks [`UnaryOp::Silu`](super::UnaryOp::Silu).
+    Silu "silu" "usilu", |v| f32 functions::silu(v), f64 v / (1. + (-v).exp());
     /// Marks [`UnaryOp::Gelu`](super::UnaryOp::Gelu).
-    Gelu "gelu" "ugelu", |v| f32 gelu_tanh(v, 0.044715), f64 gelu_tanh(v, 0.044715);
+    Gelu "gelu" "ugelu", |v| f32 functions::gelu_tanh(v), f64 gelu_tanh(v, 0.044715);
     /// Marks [`UnaryOp::GeluErf`](super::UnaryOp::GeluErf).
     GeluErf "gelu_erf" "ugelu_erf", |v|
-        f32 0.5 * v * erf::erfc_f32(-v * std::f32::consts::FRAC_1_SQRT_2),
+        f32 0.5 * v * functions::erfc(-v * std::f32::consts::FRAC_1_SQRT_2),
         f64 0.5 * v * erf::erfc_f64(-v * std::f64::consts::FRAC_1_SQRT_2);
     /// Marks [`UnaryOp::Erf`](super::UnaryOp::Erf).
-    Erf "erf" "uerf", |v| f32 erf::erf_f32(v), f64 erf::erf_f64(v);
+    Erf "erf" "uerf", |v| f32 functions::erf(v), f64 erf::erf_f64(v);
 }
 
 #[inline(always)]

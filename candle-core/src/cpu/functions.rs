@@ -1,0 +1,303 @@
+//! Functions of f32 without branches or calls, so that loops over them are vectorised.
+//!
+//! The reductions of the argument are the usual ones (Cody and Waite's for `exp`, the exponent taken apart for `ln`); the
+//! coefficients are minimax fits on the reduced range, made for these functions. Nothing is fused: every CPU gives the same bits.
+//! The tests state each function's error, in units in the last place.
+
+/// `a` held between `lo` and `hi`; a NaN stays one, which `clamp` would do too, but with a panic behind it.
+#[inline(always)]
+fn limit(a: f32, lo: f32, hi: f32) -> f32 {
+    let a = if a > hi { hi } else { a };
+    if a < lo {
+        lo
+    } else {
+        a
+    }
+}
+
+/// `c[0] + c[1] x + c[2] x² + …`
+#[inline(always)]
+fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
+    let mut sum = c[N - 1];
+    for i in (0..N - 1).rev() {
+        sum = sum * x + c[i];
+    }
+    sum
+}
+
+/// `(exp(r) - 1 - r) / r²` for `|r| <= ln(2) / 2`.
+const EXP: [f32; 5] = [
+    0.5,
+    0.166_665_18,
+    0.041_666_206,
+    0.008_368_89,
+    0.001_395_048_9,
+];
+
+/// `ln(2)` in two parts, the first short enough for its products with small integers to be exact.
+const LN_2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
+
+/// `e^x`, within 2 ulp; subnormal results too.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    // Adding it leaves the nearest integer in the lowest bits.
+    const ROUND: f32 = 12_582_912.;
+    let x = limit(x, -104., 89.);
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = x - n * LN_2[0] - n * LN_2[1];
+    let e = 1. + (r + r * r * polynomial(r, EXP));
+    // In two steps, as 2^n alone may not be a normal number.
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let half = n >> 1;
+    let power = |n: i32| f32::from_bits((n.wrapping_add(127) as u32) << 23);
+    e * power(half) * power(n.wrapping_sub(half))
+}
+
+/// `e^x - 1`, within 4 ulp.
+#[inline(always)]
+pub(crate) fn exp_m1(x: f32) -> f32 {
+    let near = x + x * x * polynomial(x, EXP);
+    if x.abs() < 0.34 {
+        near
+    } else {
+        exp(x) - 1.
+    }
+}
+
+/// The natural logarithm, within 2 ulp; subnormal arguments too.
+#[inline(always)]
+pub(crate) fn ln(x: f32) -> f32 {
+    // (ln(1 + f) - f + f²/2) / f³ for 1 + f between the roots of 1/2 and 2.
+    const LN: [f32; 9] = [
+        0.333_333_13,
+        -0.250_000_1,
+        0.200_021_2,
+        -0.166_679_96,
+        0.142_195_5,
+        -0.124_055_915,
+        0.118_881_75,
+        -0.116_756_41,
+        0.067_466_01,
+    ];
+    const ROOT_OF_HALF: u32 = 0x3F35_04F3;
+    let tiny = x < f32::MIN_POSITIVE;
+    let scaled = if tiny { x * 8_388_608. } else { x };
+    let bits = scaled.to_bits();
+    let exponent = (bits.wrapping_sub(ROOT_OF_HALF) as i32) >> 23;
+    let f = f32::from_bits(bits.wrapping_sub((exponent << 23) as u32)) - 1.;
+    let n = (exponent - if tiny { 23 } else { 0 }) as f32;
+    let square = f * f;
+    let small = square * f * polynomial(f, LN) + n * LN_2[1] - 0.5 * square;
+    let ln = small + f + n * LN_2[0];
+    let ln = if x == f32::INFINITY { x } else { ln };
+    let ln = if x == 0. { f32::NEG_INFINITY } else { ln };
+    // The comparison is false for a NaN.
+    if x >= 0. {
+        ln
+    } else {
+        f32::NAN
+    }
+}
+
+/// The hyperbolic tangent, within 3 ulp.
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    // (tanh(x) / x - 1) / x², in x², for |x| < 0.625.
+    const TANH: [f32; 5] = [
+        -0.333_332_84,
+        0.133_314_91,
+        -0.053_743_497,
+        0.020_650_579,
+        -0.005_717_037,
+    ];
+    let a = x.abs();
+    let square = a * a;
+    let near = a + a * square * polynomial(square, TANH);
+    let far = 1. - 2. / (exp(2. * a) + 1.);
+    if a < 0.625 { near } else { far }.copysign(x)
+}
+
+/// `1 / (1 + e^-x)`, within 3 ulp.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1. / (1. + exp(-x))
+}
+
+/// `x / (1 + e^-x)`, within 4 ulp.
+#[inline(always)]
+pub(crate) fn silu(x: f32) -> f32 {
+    x / (1. + exp(-x))
+}
+
+/// GELU in its tanh approximation, as `x * sigmoid(2 u)`, which does not cancel for negative `x`.
+#[inline(always)]
+pub(crate) fn gelu_tanh(x: f32) -> f32 {
+    // sqrt(8 / pi)
+    const SCALE: f32 = 1.595_769_1;
+    x / (1. + exp(-SCALE * x * (1. + 0.044_715 * x * x)))
+}
+
+/// `erf(x) / x` in `x²`, for `|x| < 1`.
+const ERF: [f32; 7] = [
+    1.128_379_1,
+    -0.376_126_26,
+    0.112_836,
+    -0.026_854_444,
+    0.005_189_535,
+    -0.000_802_084_1,
+    7.889_119e-5,
+];
+
+/// `erfc(a)` for `a >= 0.5`.
+#[inline(always)]
+fn erfc_far(a: f32) -> f32 {
+    // erfc(a) * exp(a²), in 1 / (a + 1.5).
+    const ERFCX: [f32; 10] = [
+        -5.076_862e-6,
+        0.564_461_17,
+        0.840_040_9,
+        1.068_318,
+        -0.018_575_951,
+        2.859_867_8,
+        -13.220_837,
+        19.627_552,
+        -13.287_664,
+        3.504_761_5,
+    ];
+    let a = limit(a, 0.5, 10.6);
+    // a² is rounded; its error would be one of the result, times a². The upper half of a has an exact square.
+    let upper = f32::from_bits(a.to_bits() & 0xFFFF_F000);
+    let square = exp(-upper * upper) * exp((upper - a) * (upper + a));
+    square * polynomial(1. / (a + 1.5), ERFCX)
+}
+
+/// The error function, within 4 ulp.
+#[inline(always)]
+pub(crate) fn erf(x: f32) -> f32 {
+    let a = x.abs();
+    let near = a * polynomial(a * a, ERF);
+    let far = 1. - erfc_far(a);
+    if a < 1. { near } else { far }.copysign(x)
+}
+
+/// `1 - erf(x)`, within 16 ulp.
+#[inline(always)]
+pub(crate) fn erfc(x: f32) -> f32 {
+    let a = x.abs();
+    let near = 1. - x * polynomial(x * x, ERF);
+    let far = erfc_far(a);
+    let far = if x < 0. { 2. - far } else { far };
+    if a < 0.5 {
+        near
+    } else {
+        far
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every 4999th f32 and the values around which functions change their form.
+    fn arguments() -> impl Iterator<Item = f32> {
+        let edges = [
+            0.,
+            -0.,
+            f32::MIN_POSITIVE,
+            f32::from_bits(1),
+            f32::MAX,
+            f32::INFINITY,
+            f32::NAN,
+            0.34,
+            0.5,
+            0.625,
+            1.,
+            88.722_84,
+            -87.336_55,
+            -103.972_08,
+            10.054,
+        ];
+        let edges = edges.into_iter().flat_map(|v| [v, -v]);
+        edges.chain((0..u32::MAX / 4999).map(|i| f32::from_bits(i * 4999)))
+    }
+
+    /// The largest error in units in the last place (of the least normal number, below that).
+    fn worst(f: fn(f32) -> f32, exact: fn(f64) -> f64, within: impl Fn(f32) -> bool) -> f64 {
+        let mut worst = 0f64;
+        for x in arguments().filter(|&x| within(x)) {
+            let (got, exact) = (f(x), exact(f64::from(x)));
+            let rounded = exact as f32;
+            if rounded.is_nan() || got.is_nan() {
+                assert!(
+                    rounded.is_nan() && got.is_nan(),
+                    "f({x}) = {got}, not {exact}"
+                );
+                continue;
+            }
+            if got == rounded {
+                continue;
+            }
+            let exponent = rounded
+                .abs()
+                .clamp(f32::MIN_POSITIVE, f32::MAX)
+                .log2()
+                .floor();
+            let ulp = 2f64.powi(exponent as i32 - 23);
+            let got = if got.is_infinite() {
+                2f64.powi(128).copysign(got.into())
+            } else {
+                got.into()
+            };
+            let exact = exact.clamp(-(2f64.powi(128)), 2f64.powi(128));
+            let error = (got - exact).abs() / ulp;
+            assert!(error < 64., "f({x}) = {got}, not {exact}: {error} ulp");
+            worst = worst.max(error);
+        }
+        worst
+    }
+
+    #[test]
+    fn errors_are_what_is_stated() {
+        let all = |_| true;
+        for (name, limit, error) in [
+            ("exp", 2., worst(exp, f64::exp, all)),
+            ("exp_m1", 4., worst(exp_m1, f64::exp_m1, all)),
+            ("ln", 2., worst(ln, f64::ln, all)),
+            ("tanh", 3., worst(tanh, f64::tanh, all)),
+            (
+                "sigmoid",
+                3.,
+                worst(sigmoid, |x| 1. / (1. + (-x).exp()), |x| x > -87.),
+            ),
+            (
+                "silu",
+                4.,
+                worst(silu, |x| x / (1. + (-x).exp()), |x| x > -87.),
+            ),
+            ("erf", 4., worst(erf, libm::erf, all)),
+            ("erfc", 16., worst(erfc, libm::erfc, all)),
+        ] {
+            assert!(error <= limit, "{name}: {error} ulp");
+            println!("{name}: {error:.2} ulp");
+        }
+    }
+
+    #[test]
+    fn signs_and_ends() {
+        assert_eq!(exp(f32::NEG_INFINITY), 0.);
+        assert_eq!(exp(89.), f32::INFINITY);
+        assert_eq!(ln(0.), f32::NEG_INFINITY);
+        assert_eq!(ln(-0.), f32::NEG_INFINITY);
+        assert!(ln(-1.).is_nan() && ln(f32::NEG_INFINITY).is_nan());
+        assert_eq!(ln(f32::INFINITY), f32::INFINITY);
+        assert!(tanh(-0.).is_sign_negative() && erf(-0.).is_sign_negative());
+        assert_eq!([tanh(f32::INFINITY), erf(f32::NEG_INFINITY)], [1., -1.]);
+        assert_eq!([erfc(f32::INFINITY), erfc(f32::NEG_INFINITY)], [0., 2.]);
+        assert_eq!(
+            [gelu_tanh(0.), gelu_tanh(100.), gelu_tanh(-1e30)],
+            [0., 100., 0.]
+        );
+        assert!(silu(f32::NAN).is_nan() && gelu_tanh(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,337 @@
+//! Products of a few f32 rows with a matrix of f32, f16 or bf16, which is read once and widened in registers.
+//!
+//! Where a matrix is used for a single row, as in decoding one token, its way through memory is all that counts. These kernels read it
+//! in order, whichever of its dimensions is contiguous.
+
+use half::{bf16, f16};
+
+use super::half_floats::HalfFloat;
+
+/// Partial results of a dot product without AVX2.
+const LANES: usize = 32;
+
+/// Elements that are widened at a time without AVX2.
+const WIDEN: usize = 256;
+
+/// A float that the products here can be made with.
+pub(crate) trait Weight: Copy + Send + Sync {
+    /// `dst = src`, of one length.
+    fn widen(src: &[Self], dst: &mut [f32]);
+
+    /// Eight elements as f32.
+    ///
+    /// # Safety
+    /// `src` must be readable for 8 elements; the CPU must have AVX2 and F16C.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn load(src: *const Self) -> std::arch::x86_64::__m256;
+}
+
+impl Weight for f32 {
+    fn widen(src: &[Self], dst: &mut [f32]) {
+        dst.copy_from_slice(src);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(src: *const Self) -> std::arch::x86_64::__m256 {
+        unsafe { std::arch::x86_64::_mm256_loadu_ps(src) }
+    }
+}
+
+impl Weight for f16 {
+    fn widen(src: &[Self], dst: &mut [f32]) {
+        <Self as HalfFloat>::widen(src, dst);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(src: *const Self) -> std::arch::x86_64::__m256 {
+        use std::arch::x86_64::*;
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(src.cast())) }
+    }
+}
+
+impl Weight for bf16 {
+    fn widen(src: &[Self], dst: &mut [f32]) {
+        <Self as HalfFloat>::widen(src, dst);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn load(src: *const Self) -> std::arch::x86_64::__m256 {
+        use std::arch::x86_64::*;
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(src.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+}
+
+/// `out[r]` is the dot product of `column` with row `r` of `rows`, which lie one behind the other.
+pub(crate) fn dot_rows<T: Weight>(rows: &[f32], column: &[T], out: &mut [f32]) {
+    let k = column.len();
+    assert_eq!(rows.len(), k * out.len());
+    #[cfg(target_arch = "x86_64")]
+    if super::simd::has_avx2() {
+        let row = |r: usize| rows[r * k..(r + 1) * k].as_ptr();
+        let mut r = 0;
+        while r + 4 <= out.len() {
+            let four = [row(r), row(r + 1), row(r + 2), row(r + 3)];
+            // SAFETY: rows and column have k elements; the CPU has AVX2, FMA and F16C.
+            out[r..r + 4].copy_from_slice(&unsafe { x86::dots::<T, 4, 2>(four, column) });
+            r += 4;
+        }
+        for (r, out) in out.iter_mut().enumerate().skip(r) {
+            // SAFETY: as above.
+            [*out] = unsafe { x86::dots::<T, 1, 8>([row(r)], column) };
+        }
+        return;
+    }
+    let mut wide = [0f32; WIDEN];
+    out.fill(0.);
+    for (i, column) in column.chunks(WIDEN).enumerate() {
+        let wide = &mut wide[..column.len()];
+        T::widen(column, wide);
+        for (r, out) in out.iter_mut().enumerate() {
+            *out += dot(&rows[r * k + i * WIDEN..][..wide.len()], wide);
+        }
+    }
+}
+
+/// Adds to row `r` of `out` the rows of a matrix, row `i` times `factors[r * k + i]`. Row `i` of the matrix is the `width` elements
+/// from `matrix[i * stride]` on.
+pub(crate) fn add_rows<T: Weight>(
+    factors: &[f32],
+    k: usize,
+    (matrix, stride): (&[T], usize),
+    out: &mut [f32],
+    width: usize,
+) {
+    let row = |i: usize| &matrix[i * stride..][..width];
+    let mut i = 0;
+    while i < k {
+        for (r, out) in out.chunks_mut(width).enumerate() {
+            let factors = &factors[r * k + i..(r + 1) * k];
+            match *factors {
+                [a, b, c, d, ..] => {
+                    let rows = [row(i), row(i + 1), row(i + 2), row(i + 3)];
+                    add_scaled([a, b, c, d], rows, out);
+                }
+                _ => {
+                    for (n, &factor) in factors.iter().enumerate() {
+                        add_scaled([factor], [row(i + n)], out);
+                    }
+                }
+            }
+        }
+        i += 4;
+    }
+}
+
+/// `out += factors · rows`; all rows are as long as `out`.
+#[inline]
+fn add_scaled<T: Weight, const N: usize>(factors: [f32; N], rows: [&[T]; N], out: &mut [f32]) {
+    assert!(rows.iter().all(|row| row.len() == out.len()));
+    #[cfg(target_arch = "x86_64")]
+    if super::simd::has_avx2() {
+        // SAFETY: the lengths were compared; the CPU has AVX2, FMA and F16C.
+        return unsafe { x86::add_scaled(factors, rows, out) };
+    }
+    let mut wide = [0f32; WIDEN];
+    for (factor, row) in factors.into_iter().zip(rows) {
+        for (row, out) in row.chunks(WIDEN).zip(out.chunks_mut(WIDEN)) {
+            let wide = &mut wide[..row.len()];
+            T::widen(row, wide);
+            for (out, &v) in out.iter_mut().zip(&*wide) {
+                *out += factor * v;
+            }
+        }
+    }
+}
+
+/// The dot product of two slices of one length, on any CPU; fused only where that is no call.
+fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
+    const FMA: bool = cfg!(target_arch = "aarch64");
+    let mut acc = [0f32; LANES];
+    let ((l, l_tail), (r, r_tail)) = (lhs.as_chunks::<LANES>(), rhs.as_chunks::<LANES>());
+    for (l, r) in l.iter().zip(r) {
+        for i in 0..LANES {
+            acc[i] = if FMA {
+                l[i].mul_add(r[i], acc[i])
+            } else {
+                acc[i] + l[i] * r[i]
+            };
+        }
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            acc[i] += acc[i + width];
+        }
+        width /= 2;
+    }
+    let tail = l_tail.iter().zip(r_tail);
+    tail.fold(acc[0], |acc, (&l, &r)| acc + l * r)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Weight;
+    use std::arch::x86_64::*;
+
+    /// The dot products of `R` rows with a column; `U` registers of it at a time.
+    ///
+    /// # Safety
+    /// Each row must be readable for as many elements as the column has.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn dots<T: Weight, const R: usize, const U: usize>(
+        rows: [*const f32; R],
+        column: &[T],
+    ) -> [f32; R] {
+        let (k, column) = (column.len(), column.as_ptr());
+        let mut acc = [[_mm256_setzero_ps(); U]; R];
+        let mut i = 0;
+        while i + 8 * U <= k {
+            for u in 0..U {
+                let at = i + 8 * u;
+                // SAFETY: 8 elements from `at` on are below k.
+                unsafe {
+                    let v = T::load(column.add(at));
+                    for r in 0..R {
+                        acc[r][u] = _mm256_fmadd_ps(_mm256_loadu_ps(rows[r].add(at)), v, acc[r][u]);
+                    }
+                }
+            }
+            i += 8 * U;
+        }
+        while i + 8 <= k {
+            // SAFETY: as above.
+            unsafe {
+                let v = T::load(column.add(i));
+                for r in 0..R {
+                    acc[r][0] = _mm256_fmadd_ps(_mm256_loadu_ps(rows[r].add(i)), v, acc[r][0]);
+                }
+            }
+            i += 8;
+        }
+        let rest = k - i;
+        let mut tail = [0f32; 8];
+        if rest > 0 {
+            // SAFETY: the last elements of the column.
+            let column = unsafe { std::slice::from_raw_parts(column.add(i), rest) };
+            T::widen(column, &mut tail[..rest]);
+        }
+        let mut sums = [0f32; R];
+        for r in 0..R {
+            let mut sum = acc[r][0];
+            for &more in &acc[r][1..] {
+                sum = _mm256_add_ps(sum, more);
+            }
+            let four = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            let one = _mm_add_ss(two, _mm_movehdup_ps(two));
+            sums[r] = _mm_cvtss_f32(one);
+            for (n, v) in tail[..rest].iter().enumerate() {
+                // SAFETY: below k.
+                sums[r] += unsafe { *rows[r].add(i + n) } * v;
+            }
+        }
+        sums
+    }
+
+    /// # Safety
+    /// All rows must be as long as `out`.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn add_scaled<T: Weight, const N: usize>(
+        factors: [f32; N],
+        rows: [&[T]; N],
+        out: &mut [f32],
+    ) {
+        let wide = factors.map(|factor| _mm256_set1_ps(factor));
+        let (chunks, tail) = out.as_chunks_mut::<8>();
+        let start = chunks.len() * 8;
+        for (i, chunk) in chunks.iter_mut().enumerate() {
+            // SAFETY: 8 elements of `out` and of each row.
+            unsafe {
+                let mut sum = _mm256_loadu_ps(chunk.as_ptr());
+                for n in 0..N {
+                    sum = _mm256_fmadd_ps(wide[n], T::load(rows[n].as_ptr().add(i * 8)), sum);
+                }
+                _mm256_storeu_ps(chunk.as_mut_ptr(), sum);
+            }
+        }
+        let mut rest = [0f32; 8];
+        for n in 0..N {
+            let rest = &mut rest[..tail.len()];
+            T::widen(&rows[n][start..], rest);
+            for (out, &v) in tail.iter_mut().zip(&*rest) {
+                *out += factors[n] * v;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(len: usize, salt: usize) -> Vec<f32> {
+        (0..len)
+            .map(|i| ((i * 7 + salt * 13) % 31) as f32 / 8. - 2.)
+            .collect()
+    }
+
+    /// Against sums in f64, at lengths around the registers' and with offsets.
+    fn check<T: Weight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
+        for k in [0, 1, 3, 7, 8, 9, 31, 33, 64, 300] {
+            for m in [1, 2, 4, 5, 8] {
+                let rows = numbers(m * k, 1);
+                let matrix: Vec<T> = numbers(1 + k * (k + 2), 2)
+                    .into_iter()
+                    .map(narrow)
+                    .collect();
+                let expected = |r: usize, element: &dyn Fn(usize) -> T| -> f64 {
+                    (0..k)
+                        .map(|i| f64::from(rows[r * k + i]) * f64::from(wide(element(i))))
+                        .sum()
+                };
+                let mut out = vec![f32::NAN; m];
+                dot_rows(&rows, &matrix[1..1 + k], &mut out);
+                for (r, &got) in out.iter().enumerate() {
+                    let expected = expected(r, &|i| matrix[1 + i]);
+                    assert!(
+                        (f64::from(got) - expected).abs() < 1e-4,
+                        "k {k}, m {m}: {got} {expected}"
+                    );
+                }
+                let width = k.clamp(1, 33);
+                let mut out = vec![0f32; m * width];
+                add_rows(&rows, k, (&matrix[1..], k + 2), &mut out, width);
+                for (at, &got) in out.iter().enumerate() {
+                    let (r, j) = (at / width, at % width);
+                    let expected = expected(r, &|i| matrix[1 + i * (k + 2) + j]);
+                    assert!(
+                        (f64::from(got) - expected).abs() < 1e-4,
+                        "k {k}, m {m}: {got} {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_agree_with_sums_in_f64() {
+        check(|v| v, |v| v);
+        check(f16::from_f32, f16::to_f32);
+        check(bf16::from_f32, bf16::to_f32);
+    }
+
+    #[test]
+    fn not_a_number_and_infinity_go_through() {
+        let mut out = [0.];
+        dot_rows(&[0., 1.], &[f32::INFINITY, 1.], &mut out);
+        assert!(out[0].is_nan());
+        dot_rows(&[1., 1.], &[f16::INFINITY, f16::ONE], &mut out);
+        assert_eq!(out, [f32::INFINITY]);
+    }
+}

@@ -1,0 +1,45 @@
+//! Compiling a loop for more than one instruction set, and choosing when the program runs.
+//!
+//! A build without `target-cpu` may use no more than SSE2 on x86-64. What [`multiversioned!`] wraps is compiled a second time for
+//! CPUs with AVX2, FMA and F16C, which nearly all have. Multiplications and additions are never fused by it, so both forms give
+//! the same bits.
+
+/// Whether this CPU has AVX2, FMA and F16C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+/// Functions over slices, compiled for each instruction set. The generic parameters stand in brackets: `fn f[T: Copy](xs: &[T]) {}`.
+///
+/// What the body calls has to be `#[inline(always)]` to be compiled along with it, small closures excepted.
+macro_rules! multiversioned {
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident [$($generics:tt)*] ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
+    )+) => {$(
+        $(#[$meta])*
+        $vis fn $name<$($generics)*>($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body<$($generics)*>($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+                fn avx2<$($generics)*>($($arg: $ty),*) $(-> $ret)? {
+                    body($($arg),*)
+                }
+                if $crate::cpu::simd::has_avx2() {
+                    // SAFETY: the CPU has AVX2, FMA and F16C; every CPU that has these has the others too.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            body($($arg),*)
+        }
+    )+};
+}
+
+pub(crate) use multiversioned;

@@ -1,0 +1,166 @@
+//! Matrix products with few rows on the left, or few columns on the right: the other side is read once, in order.
+
+use rayon::prelude::*;
+
+use super::element::Element;
+use super::matmul::Problem;
+use super::walk::fill_par_by;
+use crate::cpu::gemv::{add_rows, dot_rows, Weight};
+
+/// Rows up to which reading the matrix once beats what `gemm` makes of it, by repacking it, as measured for f32.
+const FEW: usize = 4;
+
+/// The same where the matrix would have to be widened first.
+const FEW_SMALL: usize = 8;
+
+/// Columns of the result that are added up together: with four rows of the matrix they stay in the first-level cache.
+const STRIP: usize = 1024;
+
+/// The product's two sides by their roles. `(few, k)` times `(k, many)`, or its transpose.
+#[derive(Debug, Clone, Copy)]
+struct Roles {
+    few: usize,
+    many: usize,
+    k: usize,
+    /// Offset, and steps over `few` and `k`.
+    few_side: [usize; 3],
+    /// Offset, and steps over `many` and `k`.
+    many_side: [usize; 3],
+    /// Steps in the result over `few` and `many`.
+    dst: [usize; 2],
+}
+
+impl Roles {
+    fn of(problem: &Problem, few: usize) -> Option<Self> {
+        let Problem { m, n, k, lhs, rhs } = *problem;
+        let left = [lhs.offset, lhs.row_stride, lhs.column_stride];
+        let right = [rhs.offset, rhs.column_stride, rhs.row_stride];
+        if m <= few && m <= n {
+            return Some(Self {
+                few: m,
+                many: n,
+                k,
+                few_side: left,
+                many_side: right,
+                dst: [n, 1],
+            });
+        }
+        (n <= few).then_some(Self {
+            few: n,
+            many: m,
+            k,
+            few_side: right,
+            many_side: left,
+            dst: [1, n],
+        })
+    }
+}
+
+/// Makes the product if it is one for these kernels, and says so. The bounds were checked by the caller.
+pub(super) fn product<T: Element + Weight>(
+    problem: &Problem,
+    lhs: &[T],
+    rhs: &[T],
+    dst: &mut [T],
+    parallel: bool,
+) -> bool {
+    let small = size_of::<T>() < size_of::<f32>();
+    let Some(roles) = Roles::of(problem, if small { FEW_SMALL } else { FEW }) else {
+        return false;
+    };
+    let swapped = roles.dst[0] == 1 && roles.few != problem.m;
+    let (few, many) = if swapped { (rhs, lhs) } else { (lhs, rhs) };
+    let [_, step, k_step] = roles.many_side;
+    let by_columns = k_step == 1 || roles.k == 1;
+    if !by_columns && step != 1 && roles.many > 1 {
+        return false;
+    }
+    let [offset, few_step, few_k_step] = roles.few_side;
+    let rows = (0..roles.few).flat_map(|r| {
+        let start = offset + r * few_step;
+        (0..roles.k).map(move |i| start + i * few_k_step)
+    });
+    let rows: Vec<f32> = rows.map(|at| few[at].as_f32()).collect();
+    if by_columns {
+        columns(&roles, &rows, many, dst, parallel);
+    } else {
+        strips(&roles, &rows, many, dst, parallel);
+    }
+    true
+}
+
+/// Dot products with what is contiguous along `k`.
+fn columns<T: Element + Weight>(
+    roles: &Roles,
+    rows: &[f32],
+    many: &[T],
+    dst: &mut [T],
+    parallel: bool,
+) {
+    let Roles { few, k, .. } = *roles;
+    let [offset, step, _] = roles.many_side;
+    // All products with one column lie together here.
+    let mut products = vec![0f32; few * roles.many];
+    let cost = if parallel { k } else { 0 };
+    fill_par_by(&mut products, few, cost, &|piece, products| {
+        for (j, out) in (piece.start / few..).zip(products.chunks_mut(few)) {
+            dot_rows(rows, &many[offset + j * step..][..k], out);
+        }
+    });
+    if few == 1 || roles.dst == [1, few] {
+        return T::narrow(&products, dst);
+    }
+    for (j, products) in products.chunks(few).enumerate() {
+        for (r, &v) in products.iter().enumerate() {
+            dst[r * roles.dst[0] + j * roles.dst[1]] = T::from_f32(v);
+        }
+    }
+}
+
+/// Sums of what is contiguous across `k`, each times a factor.
+fn strips<T: Element + Weight>(
+    roles: &Roles,
+    rows: &[f32],
+    many: &[T],
+    dst: &mut [T],
+    parallel: bool,
+) {
+    let Roles { few, k, .. } = *roles;
+    let [offset, _, k_step] = roles.many_side;
+    let threads = if parallel {
+        rayon::current_num_threads()
+    } else {
+        1
+    };
+    let even = roles.many.div_ceil(2 * threads).next_multiple_of(64);
+    let width = if threads > 1 { even.min(STRIP) } else { STRIP };
+    let strip = |s: usize| {
+        let start = s * width;
+        let width = width.min(roles.many - start);
+        let mut sums = vec![0f32; few * width];
+        add_rows(rows, k, (&many[offset + start..], k_step), &mut sums, width);
+        sums
+    };
+    let mut put = |s: usize, sums: Vec<f32>| {
+        let width_here = sums.len() / few;
+        for (r, sums) in sums.chunks(width_here).enumerate() {
+            let start = r * roles.dst[0] + s * width * roles.dst[1];
+            if roles.dst[1] == 1 {
+                T::narrow(sums, &mut dst[start..start + width_here]);
+            } else {
+                for (j, &v) in sums.iter().enumerate() {
+                    dst[start + j * roles.dst[1]] = T::from_f32(v);
+                }
+            }
+        }
+    };
+    let count = roles.many.div_ceil(width);
+    if threads > 1 && count > 1 {
+        let all: Vec<Vec<f32>> = (0..count).into_par_iter().map(strip).collect();
+        all.into_iter()
+            .enumerate()
+            .for_each(|(s, sums)| put(s, sums));
+    } else {
+        (0..count).for_each(|s| put(s, strip(s)));
+    }
+}

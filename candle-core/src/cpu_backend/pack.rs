@@ -1,0 +1,236 @@
+//! Operands of any layout as contiguous slices, block by block, so that every op needs a kernel for contiguous slices only.
+//!
+//! What lies in order is borrowed; the rest is copied to a buffer that stays in the cache. A transposed operand is copied in tiles:
+//! element by element it would fetch a line of the cache for each.
+
+use std::ops::Range;
+
+use super::walk::Walk;
+use crate::cpu::simd::multiversioned;
+use crate::Layout;
+
+/// Elements of a block: with a few operands of four bytes it fits the first-level cache.
+pub(super) const BLOCK: usize = 4096;
+
+/// Elements of a block where whole rows are needed to make tiles: it fits the second-level cache.
+const LARGE_BLOCK: usize = 1 << 16;
+
+/// Runs that are long enough to be worth a call each.
+pub(super) const LONG_RUN: usize = 64;
+
+/// Rows and columns of a tile.
+const TILE: usize = 8;
+
+/// One operand of an elementwise op.
+#[derive(Debug)]
+pub(super) struct Operand<'a, T> {
+    vs: &'a [T],
+    walk: Walk<1>,
+}
+
+impl<'a, T: Copy> Operand<'a, T> {
+    pub fn new(vs: &'a [T], layout: &Layout) -> Self {
+        Self {
+            vs,
+            walk: Walk::of([layout]),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.walk.len()
+    }
+
+    /// A number of elements that pieces should be multiples of, for tiles to be possible.
+    pub fn unit(&self) -> usize {
+        let tiles = self.walk.run_len() * TILE;
+        if self.is_transposed() && tiles <= LARGE_BLOCK {
+            tiles
+        } else {
+            1
+        }
+    }
+
+    fn is_transposed(&self) -> bool {
+        let [stride] = self.walk.strides();
+        stride > 1 && matches!(self.walk.rows(), Some((_, [1])))
+    }
+
+    fn is_contiguous(&self) -> bool {
+        self.walk.is_single_run() && self.walk.strides() == [1]
+    }
+
+    /// The elements in `range` of the row-major order, borrowed or in `buffer`.
+    pub fn slice<'b>(&'b self, range: Range<usize>, buffer: &'b mut Vec<T>) -> &'b [T] {
+        if self.is_contiguous() {
+            let start = self.offset(0);
+            return &self.vs[start + range.start..start + range.end];
+        }
+        if buffer.len() < range.len() {
+            buffer.resize(range.len(), self.vs[self.offset(range.start)]);
+        }
+        let buffer = &mut buffer[..range.len()];
+        self.pack(range, buffer);
+        buffer
+    }
+
+    /// Calls `f` with slices that together are `piece` of the row-major order, and the place of each.
+    pub fn for_slices(&self, piece: Range<usize>, mut f: impl FnMut(Range<usize>, &[T])) {
+        let long = self.walk.run_len() >= LONG_RUN || self.walk.is_single_run();
+        if self.walk.strides() == [1] && long {
+            return self.walk.for_runs(piece, |run, [start]| {
+                let slice = &self.vs[start..start + run.len()];
+                f(run, slice);
+            });
+        }
+        let mut buffer = vec![];
+        for block in blocks(piece, self.unit()) {
+            f(block.clone(), self.slice(block, &mut buffer));
+        }
+    }
+
+    /// Where the element at `index` of the row-major order is.
+    fn offset(&self, index: usize) -> usize {
+        let mut offset = 0;
+        self.walk
+            .for_runs(index..index + 1, |_, [start]| offset = start);
+        offset
+    }
+
+    /// Copies the elements in `range` of the row-major order to `dst`, which is as long.
+    pub fn pack(&self, range: Range<usize>, dst: &mut [T]) {
+        let [stride] = self.walk.strides();
+        let inner = self.walk.run_len();
+        let rows = self.walk.rows();
+        if matches!(rows, Some((count, [0])) if self.walk.len() == count * inner)
+            && dst.len() >= 2 * inner
+        {
+            // One row again and again.
+            let (first, rest) = (range.start..range.start + inner, inner);
+            self.copy_runs(first, &mut dst[..inner], stride);
+            let mut done = rest;
+            while done < dst.len() {
+                let more = done.min(dst.len() - done);
+                dst.copy_within(..more, done);
+                done += more;
+            }
+            return;
+        }
+        let Some((count, _)) = rows.filter(|_| self.is_transposed()) else {
+            return self.copy_runs(range, dst, stride);
+        };
+        let (mut at, mut dst) = (range.start, dst);
+        while at < range.end {
+            let row = at / inner % count;
+            let whole = ((range.end - at) / inner).min(count - row);
+            let taken;
+            if at % inner == 0 && whole > 1 {
+                taken = whole * inner;
+                let src = &self.vs[self.offset(at)..];
+                transpose(src, stride, &mut dst[..taken], inner);
+            } else {
+                taken = (inner - at % inner).min(range.end - at);
+                self.copy_runs(at..at + taken, &mut dst[..taken], stride);
+            }
+            dst = &mut dst[taken..];
+            at += taken;
+        }
+    }
+
+    fn copy_runs(&self, range: Range<usize>, dst: &mut [T], stride: usize) {
+        let base = range.start;
+        self.walk.for_runs(range, |run, [start]| {
+            let dst = &mut dst[run.start - base..run.end - base];
+            match stride {
+                0 => dst.fill(self.vs[start]),
+                1 => dst.copy_from_slice(&self.vs[start..start + dst.len()]),
+                _ => {
+                    let src = self.vs[start..].iter().step_by(stride);
+                    for (dst, &v) in dst.iter_mut().zip(src) {
+                        *dst = v;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Blocks that together are `piece`, multiples of `unit` long, the last one excepted.
+pub(super) fn blocks(piece: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
+    let block = (BLOCK / unit).max(1) * unit;
+    let starts = piece.clone().step_by(block);
+    starts.map(move |start| start..piece.end.min(start + block))
+}
+
+multiversioned! {
+    /// `dst[r * columns + c] = src[c * stride + r]`; `dst` holds whole rows.
+    fn transpose[T: Copy](src: &[T], stride: usize, dst: &mut [T], columns: usize) {
+        let rows = dst.len() / columns;
+        let (whole_rows, whole_columns) = (rows - rows % TILE, columns - columns % TILE);
+        for r in (0..whole_rows).step_by(TILE) {
+            for c in (0..whole_columns).step_by(TILE) {
+                let tile: [&[T; TILE]; TILE] = std::array::from_fn(|i| {
+                    src[(c + i) * stride + r..].first_chunk().expect("a line of the tile")
+                });
+                for i in 0..TILE {
+                    let line: [T; TILE] = std::array::from_fn(|j| tile[j][i]);
+                    dst[(r + i) * columns + c..][..TILE].copy_from_slice(&line);
+                }
+            }
+        }
+        for r in 0..rows {
+            let first = if r < whole_rows { whole_columns } else { 0 };
+            for c in first..columns {
+                dst[r * columns + c] = src[c * stride + r];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shape;
+
+    /// Every range of a layout, against the elements one by one.
+    fn check(dims: &[usize], strides: &[usize], offset: usize) {
+        let layout = Layout::new(Shape::from(dims), strides.to_vec(), offset);
+        let extent: usize = dims.iter().zip(strides).map(|(d, s)| (d - 1) * s).sum();
+        let vs: Vec<u32> = (0..(offset + extent + 1) as u32).collect();
+        let operand = Operand::new(&vs, &layout);
+        let expected: Vec<u32> = layout.strided_index().map(|i| vs[i]).collect();
+        let len = expected.len();
+        let step = (len / 23).max(1);
+        for start in (0..len).step_by(step) {
+            for end in (start + 1..=len).step_by(step) {
+                let mut out = vec![u32::MAX; end - start];
+                operand.pack(start..end, &mut out);
+                assert_eq!(out, expected[start..end], "{layout:?} {start}..{end}");
+                let mut out = vec![];
+                operand.for_slices(start..end, |range, xs| {
+                    assert_eq!(range.start, start + out.len());
+                    out.extend_from_slice(xs);
+                });
+                assert_eq!(out, expected[start..end], "{layout:?} {start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn layouts_of_all_kinds() {
+        for size in [1, 2, 7, 8, 9, 17] {
+            // Transposed, in a batch, with an offset.
+            check(&[size, 19], &[1, size], 0);
+            check(&[2, 33, size], &[33 * size, 1, 33], 3);
+            // Broadcast rows and columns, narrowed, a step within rows.
+            check(&[size, 5], &[0, 1], 2);
+            check(&[5, size], &[3, 0], 0);
+            check(&[3, size, 4], &[0, 0, 1], 0);
+            check(&[3, size], &[size + 3, 1], 1);
+            check(&[4, size], &[3 * size, 3], 0);
+            // All dimensions turned round.
+            check(&[3, 4, size], &[1, 3, 12], 0);
+        }
+        check(&[70, 80], &[1, 70], 0);
+        check(&[], &[], 4);
+    }
+}
