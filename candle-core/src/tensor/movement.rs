@@ -329,6 +329,14 @@ impl Tensor {
             }
             cat_size += arg.dims()[dim];
         }
+        // Where all lie with the two dimensions exchanged they are cat as they lie, without a copy in another order.
+        let exchanged = |t: &Tensor| t.transpose(0, dim).ok().filter(Self::is_contiguous);
+        let lie_exchanged = dim > 0 && !first.is_contiguous();
+        let all = || args.iter().map(|arg| exchanged(arg.as_ref())).collect();
+        if let Some(all) = lie_exchanged.then(all).flatten() {
+            let all: Vec<Tensor> = all;
+            return Self::cat(&all, 0)?.transpose(0, dim);
+        }
         let shape = first.shape_with(dim, cat_size);
         // SAFETY: the arguments cover every element.
         let mut storage = unsafe { alloc_uninit(&shape, first.dtype(), first.device())? };
