@@ -1,15 +1,21 @@
 //! What the fused ops share on the CPU: strided tensors as rows, 16-bit floats computed in f32, rows spread over threads.
 
+use candle_core::cpu::slices;
+use candle_core::cpu_backend::unary_map_vec_par;
 use candle_core::{Layout, WithDType};
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16};
+use num_traits::Zero;
 use rayon::prelude::*;
 
 /// Below this many elementary steps a task is not worth handing to another thread.
 const TASK_STEPS: usize = 16 * 1024;
 
+/// Elements that are widened at a time, on the stack.
+const CHUNK: usize = 256;
+
 /// A float as it is stored, and the float it is computed in: f64 for f64, f32 for everything smaller.
 pub(crate) trait Float: WithDType {
-    type Acc: num_traits::Float + num_traits::NumAssign + WithDType;
+    type Acc: Acc;
 
     /// The stored value of a result, rounded. (Not called `round`, which on f32 would be the inherent method.)
     fn narrow(acc: Self::Acc) -> Self;
@@ -19,6 +25,85 @@ pub(crate) trait Float: WithDType {
 
     /// `src` in the dtype of the computation: `src` itself, or its conversion in `scratch` (of the same length).
     fn widen_row<'a>(src: &'a [Self], scratch: &'a mut [Self::Acc]) -> &'a [Self::Acc];
+
+    /// Lets `f` write a row of results to `dst`, directly or by way of `scratch` (of the same length).
+    fn write_row(dst: &mut [Self], scratch: &mut [Self::Acc], f: impl FnOnce(&mut [Self::Acc]));
+}
+
+/// The float of a computation, with loops over rows of it.
+pub(crate) trait Acc: num_traits::Float + num_traits::NumAssign + WithDType {
+    /// The dot product of two rows.
+    fn dot(lhs: &[Self], rhs: &[Self]) -> Self {
+        lanes(lhs.len(), |i| lhs[i] * rhs[i])
+    }
+
+    /// The sum of a row.
+    fn sum(row: &[Self]) -> Self {
+        lanes(row.len(), |i| row[i])
+    }
+
+    /// The largest element; NaN is skipped here and shows up in the sum that follows.
+    fn greatest(row: &[Self]) -> Self {
+        row.iter().fold(
+            Self::neg_infinity(),
+            |max, &x| if x > max { x } else { max },
+        )
+    }
+
+    /// `dst = exp(row - shift)`
+    fn exp_less(shift: Self, row: &[Self], dst: &mut [Self]) {
+        for (dst, &x) in dst.iter_mut().zip(row) {
+            *dst = (x - shift).exp();
+        }
+    }
+
+    /// `dst = 1 / (1 + exp(-row))`
+    fn sigmoid(row: &[Self], dst: &mut [Self]) {
+        for (dst, &x) in dst.iter_mut().zip(row) {
+            *dst = (Self::one() + (-x).exp()).recip();
+        }
+    }
+}
+
+/// In eight running sums, which let the compiler use vector registers: float addition may not be reordered.
+fn lanes<A: num_traits::Float + num_traits::NumAssign>(
+    len: usize,
+    value: impl Fn(usize) -> A,
+) -> A {
+    let mut lanes = [A::zero(); 8];
+    let whole = len - len % 8;
+    for start in (0..whole).step_by(8) {
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            *lane += value(start + i);
+        }
+    }
+    let rest = (whole..len).fold(A::zero(), |sum, i| sum + value(i));
+    lanes.into_iter().fold(rest, |sum, lane| sum + lane)
+}
+
+impl Acc for f64 {}
+
+/// The loops of candle-core, which are vectorised for the CPU that the program runs on.
+impl Acc for f32 {
+    fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
+        slices::dot(lhs, rhs)
+    }
+
+    fn sum(row: &[f32]) -> f32 {
+        slices::sum(row)
+    }
+
+    fn greatest(row: &[f32]) -> f32 {
+        slices::max(row)
+    }
+
+    fn exp_less(shift: f32, row: &[f32], dst: &mut [f32]) {
+        slices::exp_less(shift, row, dst);
+    }
+
+    fn sigmoid(row: &[f32], dst: &mut [f32]) {
+        slices::sigmoid(row, dst);
+    }
 }
 
 macro_rules! native_float {
@@ -37,12 +122,16 @@ macro_rules! native_float {
             fn widen_row<'a>(src: &'a [$t], _scratch: &'a mut [$t]) -> &'a [$t] {
                 src
             }
+
+            fn write_row(dst: &mut [$t], _scratch: &mut [$t], f: impl FnOnce(&mut [$t])) {
+                f(dst);
+            }
         }
     };
 }
 
 macro_rules! half_float {
-    ($t:ty) => {
+    ($t:ty, $widen:ident, $narrow:ident) => {
         impl Float for $t {
             type Acc = f32;
 
@@ -55,8 +144,13 @@ macro_rules! half_float {
             }
 
             fn widen_row<'a>(src: &'a [$t], scratch: &'a mut [f32]) -> &'a [f32] {
-                src.convert_to_f32_slice(scratch);
+                slices::$widen(src, scratch);
                 scratch
+            }
+
+            fn write_row(dst: &mut [$t], scratch: &mut [f32], f: impl FnOnce(&mut [f32])) {
+                f(scratch);
+                slices::$narrow(scratch, dst);
             }
         }
     };
@@ -64,8 +158,8 @@ macro_rules! half_float {
 
 native_float!(f32);
 native_float!(f64);
-half_float!(f16);
-half_float!(bf16);
+half_float!(f16, widen_f16, narrow_f16);
+half_float!(bf16, widen_bf16, narrow_bf16);
 
 /// Runs `$body` with `$t` standing for the element type of `$storage`, or fails with the dtype and the op's name.
 macro_rules! with_float {
@@ -193,38 +287,19 @@ pub(crate) fn map_rows<T: Float, S>(
     dst
 }
 
-/// The dot product of two rows. Eight running sums let the compiler use vector registers, which one sum would not: float
-/// addition may not be reordered.
-pub(crate) fn dot<A: num_traits::Float + num_traits::NumAssign>(lhs: &[A], rhs: &[A]) -> A {
-    let mut lanes = [A::zero(); 8];
-    let (lhs_chunks, rhs_chunks) = (lhs.chunks_exact(8), rhs.chunks_exact(8));
-    let mut sum = A::zero();
-    for (&l, &r) in lhs_chunks.remainder().iter().zip(rhs_chunks.remainder()) {
-        sum += l * r;
-    }
-    for (l, r) in lhs_chunks.zip(rhs_chunks) {
-        for (lane, (&l, &r)) in lanes.iter_mut().zip(l.iter().zip(r)) {
-            *lane += l * r;
+/// `f` of each element, which gets slices of at most [`CHUNK`] elements and writes to others of the same length.
+pub(crate) fn map_elements<T: Float>(
+    src: &[T],
+    layout: &Layout,
+    f: impl Fn(&[T::Acc], &mut [T::Acc]) + Sync,
+) -> Vec<T> {
+    let map = |src: &[T], dst: &mut [T]| {
+        let mut buffers = [[T::Acc::zero(); CHUNK]; 2];
+        for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
+            let [widened, results] = buffers.each_mut().map(|buffer| &mut buffer[..src.len()]);
+            let src = T::widen_row(src, widened);
+            T::write_row(dst, results, |dst| f(src, dst));
         }
-    }
-    lanes.into_iter().fold(sum, |sum, lane| sum + lane)
-}
-
-/// The sum of a row, in eight running sums as in [`dot`].
-pub(crate) fn sum<A: num_traits::Float + num_traits::NumAssign>(row: &[A]) -> A {
-    let mut lanes = [A::zero(); 8];
-    let chunks = row.chunks_exact(8);
-    let rest = chunks.remainder().iter().fold(A::zero(), |sum, &x| sum + x);
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane += x;
-        }
-    }
-    lanes.into_iter().fold(rest, |sum, lane| sum + lane)
-}
-
-/// The largest element; NaN is skipped here and shows up in the sum that follows.
-pub(crate) fn max<A: num_traits::Float>(row: &[A]) -> A {
-    row.iter()
-        .fold(A::neg_infinity(), |max, &x| if x > max { x } else { max })
+    };
+    unary_map_vec_par(src, layout, |v| v, map)
 }

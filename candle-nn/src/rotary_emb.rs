@@ -267,13 +267,16 @@ impl Rope {
         let (len, half) = (x.len(), x.len() / 2);
         let (seq_dim, seq) = (kind.seq_dim(), dims[kind.seq_dim()]);
         let rows_per_batch = dims[1] * dims[2];
-        let scratch = || (cpu::scratch(len), cpu::scratch(half), cpu::scratch(half));
+        let scratch = || {
+            let row = || cpu::scratch(len);
+            (row(), cpu::scratch(half), cpu::scratch(half), row())
+        };
         cpu::map_rows(
             dims[0] * rows_per_batch,
             len,
             4 * len,
             scratch,
-            |(xs, coss, sins), index, dst| {
+            |(xs, coss, sins, results), index, dst| {
                 let in_batch = index % rows_per_batch;
                 let (head, position) = if seq_dim == 2 {
                     (in_batch / seq, in_batch % seq)
@@ -287,20 +290,26 @@ impl Rope {
                 };
                 let x = x.get(index, xs);
                 if head >= self.rotated {
-                    for (dst, &x) in dst.iter_mut().zip(x) {
-                        *dst = T::narrow(x);
-                    }
-                    return;
+                    return T::write_row(dst, results, |dst| dst.copy_from_slice(x));
                 }
                 let (cos, sin) = (cos.get(angle, coss), sin.get(angle, sins));
-                for (i, (&cos, &sin)) in cos.iter().zip(sin).enumerate() {
-                    let (i0, i1) = match kind {
-                        Kind::HalfSplit | Kind::Thd => (i, i + half),
-                        Kind::Interleaved => (2 * i, 2 * i + 1),
-                    };
-                    dst[i0] = T::narrow(x[i0] * cos - x[i1] * sin);
-                    dst[i1] = T::narrow(x[i0] * sin + x[i1] * cos);
-                }
+                T::write_row(dst, results, |dst| match kind {
+                    Kind::HalfSplit | Kind::Thd => {
+                        let ((x0, x1), (y0, y1)) = (x.split_at(half), dst.split_at_mut(half));
+                        for i in 0..half {
+                            y0[i] = x0[i] * cos[i] - x1[i] * sin[i];
+                            y1[i] = x0[i] * sin[i] + x1[i] * cos[i];
+                        }
+                    }
+                    Kind::Interleaved => {
+                        let pairs = x.as_chunks::<2>().0.iter().zip(cos.iter().zip(sin));
+                        for (y, (&[x0, x1], (&cos, &sin))) in
+                            dst.as_chunks_mut::<2>().0.iter_mut().zip(pairs)
+                        {
+                            *y = [x0 * cos - x1 * sin, x0 * sin + x1 * cos];
+                        }
+                    }
+                });
             },
         )
     }

@@ -1,7 +1,7 @@
 //! Activations: one element in, one element out.
 
 use super::{check_dtypes, in_graph};
-use crate::cpu::{self, with_float, Float, Rows};
+use crate::cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, Error, Layout, Result, Shape, Tensor, WithDType, D,
 };
@@ -89,12 +89,15 @@ impl CustomOp2 for SiluMul {
                 shape.elem_count() / len,
                 len,
                 8 * len,
-                || (cpu::scratch(len), cpu::scratch(len)),
-                |(gates, ups), index, dst| {
+                || (cpu::scratch(len), cpu::scratch(len), cpu::scratch(len)),
+                |(gates, ups, results), index, dst| {
                     let (gate, up) = (gate.get(index, gates), up.get(index, ups));
-                    for (dst, (&gate, &up)) in dst.iter_mut().zip(gate.iter().zip(up)) {
-                        *dst = T::narrow(gate * sigmoid_of(gate) * up);
-                    }
+                    T::write_row(dst, results, |dst| {
+                        Acc::sigmoid(gate, dst);
+                        for (dst, (&gate, &up)) in dst.iter_mut().zip(gate.iter().zip(up)) {
+                            *dst = gate * *dst * up;
+                        }
+                    });
                 },
             );
             Ok(T::to_cpu_storage_owned(dst))
@@ -113,10 +116,6 @@ impl CustomOp2 for SiluMul {
         let dst = candle_core::webgpu_backend::ops::fused::silu_mul(gate, gate_l, up, up_l)?;
         Ok((dst, gate_l.shape().clone()))
     }
-}
-
-fn sigmoid_of<A: num_traits::Float>(x: A) -> A {
-    (A::one() + (-x).exp()).recip()
 }
 
 /// `1 / (1 + exp(-x))`. Any layout.
@@ -148,19 +147,7 @@ impl CustomOp1 for Sigmoid {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let shape = layout.shape().clone();
         let dst = with_float!(self.name(), storage, T => {
-            let src = Rows::new(storage.as_slice::<T>()?, layout);
-            let len = src.len();
-            let dst: Vec<T> = cpu::map_rows(
-                shape.elem_count() / len,
-                len,
-                8 * len,
-                || cpu::scratch(len),
-                |scratch, index, dst| {
-                    for (dst, &x) in dst.iter_mut().zip(src.get(index, scratch)) {
-                        *dst = T::narrow(sigmoid_of(x));
-                    }
-                },
-            );
+            let dst = cpu::map_elements::<T>(storage.as_slice()?, layout, Acc::sigmoid);
             Ok(T::to_cpu_storage_owned(dst))
         })?;
         Ok((dst, shape))

@@ -1,7 +1,7 @@
 //! RMS norm and layer norm over the last dimension.
 
 use super::{check_dtypes, compute_dtype, in_graph};
-use crate::cpu::{self, with_float, Float, Rows};
+use crate::cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::{
     CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, WithDType, D,
 };
@@ -310,30 +310,30 @@ fn norm_rows<T: Float>(
         elem_count / n,
         n,
         4 * n,
-        || (cpu::scratch(n), cpu::scratch(n)),
-        |(widened, centred), index, dst| {
+        || (cpu::scratch(n), cpu::scratch(n), cpu::scratch(n)),
+        |(widened, centred, results), index, dst| {
             let mut row = x.get(index, widened);
             if centre {
-                let mean = cpu::sum(row) / len;
+                let mean = Acc::sum(row) / len;
                 for (dst, &x) in centred.iter_mut().zip(row) {
                     *dst = x - mean;
                 }
                 row = centred;
             }
-            let scale = (cpu::dot(row, row) / len + eps).sqrt().recip();
-            match beta {
+            let scale = (Acc::dot(row, row) / len + eps).sqrt().recip();
+            T::write_row(dst, results, |dst| match beta {
                 None => {
                     for ((dst, &x), &alpha) in dst.iter_mut().zip(row).zip(alpha) {
-                        *dst = T::narrow(x * scale * alpha);
+                        *dst = x * scale * alpha;
                     }
                 }
                 Some(beta) => {
                     let weights = alpha.iter().zip(beta);
                     for ((dst, &x), (&alpha, &beta)) in dst.iter_mut().zip(row).zip(weights) {
-                        *dst = T::narrow(x * scale * alpha + beta);
+                        *dst = x * scale * alpha + beta;
                     }
                 }
-            }
+            });
         },
     )
 }

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention.
 
 use super::{check_dtypes, compute_dtype, in_graph, last_dim_contiguous, softmax::softmax_into};
-use crate::cpu::{self, with_float, Float, Rows};
+use crate::cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::{
     CpuStorage, CustomOp3, DType, Device, Error, Layout, Result, Shape, Tensor, WithDType,
 };
@@ -322,7 +322,7 @@ impl Sdpa {
             };
             let query = q.get(index, &mut s.query);
             for (j, score) in s.scores[..visible].iter_mut().enumerate() {
-                *score = cpu::dot(query, k.get(first_key + j, &mut s.row)) * scale;
+                *score = Acc::dot(query, k.get(first_key + j, &mut s.row)) * scale;
                 if self.softcap != 1.0 {
                     *score = num_traits::Float::tanh(*score / cap) * cap;
                 }

@@ -1,7 +1,7 @@
 //! Softmax over any dimension, and the fused one over the last.
 
 use super::{check_dtypes, in_graph};
-use crate::cpu::{self, with_float, Float, Rows};
+use crate::cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, D};
 
@@ -84,7 +84,7 @@ impl CustomOp1 for SoftmaxLastDim {
 
 fn softmax_rows<T: Float>(src: &Rows<'_, T>, elem_count: usize) -> Vec<T> {
     let len = src.len();
-    // An exponential costs about as much as 8 plain steps.
+    // Three passes, one of them with exponentials.
     cpu::map_rows(
         elem_count / len,
         len,
@@ -92,24 +92,15 @@ fn softmax_rows<T: Float>(src: &Rows<'_, T>, elem_count: usize) -> Vec<T> {
         || (cpu::scratch(len), cpu::scratch(len)),
         |(widened, exps), index, dst| {
             let row = src.get(index, widened);
-            softmax_into(row, exps);
-            for (dst, &exp) in dst.iter_mut().zip(exps.iter()) {
-                *dst = T::narrow(exp);
-            }
+            T::write_row(dst, exps, |dst| softmax_into(row, dst));
         },
     )
 }
 
 /// Writes the softmax of `row` to `dst`.
-pub(super) fn softmax_into<A>(row: &[A], dst: &mut [A])
-where
-    A: num_traits::Float + num_traits::NumAssign,
-{
-    let max = cpu::max(row);
-    for (dst, &x) in dst.iter_mut().zip(row) {
-        *dst = (x - max).exp();
-    }
-    let scale = cpu::sum(dst).recip();
+pub(super) fn softmax_into<A: Acc>(row: &[A], dst: &mut [A]) {
+    A::exp_less(A::greatest(row), row, dst);
+    let scale = A::sum(dst).recip();
     for dst in dst.iter_mut() {
         *dst *= scale;
     }
