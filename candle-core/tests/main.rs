@@ -19,6 +19,7 @@ mod quantized_api;
 mod quantized_files;
 mod quantized_ggml;
 mod quantized_tokenizer;
+mod quantized_blocks;
 mod random;
 mod reduce;
 mod streaming;

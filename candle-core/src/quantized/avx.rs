@@ -1,4 +1,4 @@
-//! The products' primitives for x86-64 with AVX2, and with the byte products of AVX-VNNI or AVX512-VNNI.
+//! The products' primitives for x86-64 with AVX2, and with the products of AVX512-VNNI.
 //!
 //! Nothing here is public: `k_quants` asks the machine at run time and calls in.
 
@@ -19,15 +19,6 @@ pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<Plain>>()
 }
 
-/// As [`run_avx2`], with AVX-VNNI.
-///
-/// # Safety
-/// The machine has them.
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub(crate) unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx<AvxVnni>>()
-}
-
 /// As [`run_avx2`], with AVX512-VNNI for 256 bits.
 ///
 /// # Safety
@@ -39,15 +30,14 @@ pub(crate) unsafe fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
 
 /// How four neighbouring products of bytes become one sum.
 pub(crate) trait ByteProducts: Copy + 'static {
-    /// `x` in `0..=128`, `y` signed, at most one of a pair at the end of its range.
+    /// `x` in `0..=128`, `y` in `-127..=127`.
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i;
+    /// `sum` and the products of neighbouring integers of 16 bits.
+    unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Plain;
-
-#[derive(Clone, Copy)]
-pub(crate) struct AvxVnni;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Vnni;
@@ -58,12 +48,10 @@ impl ByteProducts for Plain {
         // Two products of at most 128 * 127 each: 16 bits hold them.
         _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), _mm256_set1_epi16(1))
     }
-}
 
-impl ByteProducts for AvxVnni {
     #[inline(always)]
-    unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
-        _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), x, y)
+    unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
+        _mm256_add_epi32(sum, _mm256_madd_epi16(x, y))
     }
 }
 
@@ -71,6 +59,11 @@ impl ByteProducts for Avx512Vnni {
     #[inline(always)]
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
         _mm256_dpbusd_epi32(_mm256_setzero_si256(), x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
+        _mm256_dpwssd_epi32(sum, x, y)
     }
 }
 
@@ -180,8 +173,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
         let pair = _mm256_set1_epi16((2 * J | (2 * J + 1) << 8) as i16);
         let scale = _mm256_shuffle_epi8(scales, pair);
         // Two products of at most 63 * 128 each: 16 bits hold them.
-        let products = _mm256_maddubs_epi16(x, y);
-        _mm256_add_epi32(sum, _mm256_madd_epi16(products, scale))
+        P::madd(sum, _mm256_maddubs_epi16(x, y), scale)
     }
 
     #[inline(always)]

@@ -9,7 +9,11 @@ pub(crate) fn f16_to_f32(x: f16) -> f32 {
     let sign = (bits & 0x8000) << 16;
     // The exponent's bias of f32 is 112 more; the product also brings subnormal numbers to their place.
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
-    let exponent = if bits & 0x7c00 == 0x7c00 { 0xff << 23 } else { 0 };
+    let exponent = if bits & 0x7c00 == 0x7c00 {
+        0xff << 23
+    } else {
+        0
+    };
     f32::from_bits(magnitude.to_bits() | exponent | sign)
 }
 
@@ -24,8 +28,10 @@ pub(crate) fn nearest(x: f32) -> i32 {
 /// [`nearest`] within `lo..=hi`.
 #[inline(always)]
 pub(crate) fn nearest_in(x: f32, lo: i32, hi: i32) -> i32 {
-    // Before the rounding, which needs small numbers. `max` and `min` take the limit for a NaN.
-    nearest(x.max(lo as f32).min(hi as f32))
+    // Before the rounding, which needs small numbers. These comparisons are one instruction each, and take `lo` for a NaN.
+    let (lo, hi) = (lo as f32, hi as f32);
+    let x = if x > lo { x } else { lo };
+    nearest(if x < hi { x } else { hi })
 }
 
 /// The nearest whole number, halves away from zero, for magnitudes below 2^22. Others, NaN among them, give some number.

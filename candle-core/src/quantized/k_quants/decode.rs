@@ -139,8 +139,7 @@ impl Decode for BlockQ3K {
     fn decode(&self, ys: &mut [f32]) {
         let d = f16_to_f32(self.d);
         let scales = signed_scales(&self.scales).map(u64::to_le_bytes);
-        let code =
-            |j, i: usize| (two_bits(&self.qs, j, i) | bit(self.hmask[i], j) << 2) as i8 - 4;
+        let code = |j, i: usize| (two_bits(&self.qs, j, i) | bit(self.hmask[i], j) << 2) as i8 - 4;
         sub_blocks::<16, _>(ys, code, |s| {
             let scale = d * f32::from(scales[s / 8][s % 8] as i8);
             move |q| scale * q

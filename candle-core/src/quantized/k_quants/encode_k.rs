@@ -4,7 +4,7 @@
 use half::f16;
 
 use super::encode_legacy::Encode;
-use super::fit::{self, TwoUnknowns};
+use super::fit::{self, inverse, largest, range, TwoUnknowns};
 use super::pack::{pack_scales_and_mins, pack_signed_scales};
 use super::utils::{f16_to_f32, nearest, nearest_in};
 use super::*;
@@ -12,18 +12,15 @@ use super::*;
 /// All weights alike.
 const EQUAL: [f32; QK_K] = [1.; QK_K];
 
-/// `1 / d`, and 0 for 0.
+/// Sub-block `j` of `LEN` elements.
 #[inline(always)]
-fn inverse(d: f32) -> f32 {
-    if d == 0. {
-        0.
-    } else {
-        1. / d
-    }
+fn part<const LEN: usize>(of: &[f32; QK_K], j: usize) -> &[f32; LEN] {
+    let (parts, _) = of.as_chunks();
+    &parts[j]
 }
 
-/// A super-block with minima before its bits are packed: `N` sub-blocks.
-struct AboveMinimum<const N: usize> {
+/// A super-block with minima before its bits are packed: `N` sub-blocks of `LEN` elements.
+struct AboveMinimum<const N: usize, const LEN: usize> {
     d: f16,
     dmin: f16,
     scales: [u8; N],
@@ -31,56 +28,85 @@ struct AboveMinimum<const N: usize> {
     codes: [u8; QK_K],
 }
 
-impl<const N: usize> AboveMinimum<N> {
-    const LEN: usize = QK_K / N;
-
+impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
     /// Codes in `0..=n`, scales and minima in `0..=limit`.
     #[inline(always)]
-    fn new(xs: &[f32], weights: Option<&[f32]>, n: i32, limit: i32) -> Self {
-        let weights = weights.unwrap_or(&EQUAL);
+    fn new(xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32, limit: i32) -> Self {
         let (mut scales, mut mins) = ([0f32; N], [0f32; N]);
         for j in 0..N {
-            let part = j * Self::LEN..(j + 1) * Self::LEN;
-            let (scale, min) = fit::above_minimum(&xs[part.clone()], &weights[part], n, true);
+            let (scale, min) = fit::above_minimum::<LEN>(part(xs, j), part(weights, j), n, true);
             (scales[j], mins[j]) = (scale, -min);
         }
-        let largest = |of: &[f32; N]| of.iter().fold(0f32, |a, &s| a.max(s));
-        let d = f16::from_f32(largest(&scales) / limit as f32);
-        let dmin = f16::from_f32(largest(&mins) / limit as f32);
-        let (by, min_by) = (inverse(f16_to_f32(d)), inverse(f16_to_f32(dmin)));
+        let (_, largest) = range(&scales);
+        let (_, largest_min) = range(&mins);
         let mut block = Self {
-            d,
-            dmin,
-            scales: scales.map(|s| nearest_in(s * by, 0, limit) as u8),
-            mins: mins.map(|m| nearest_in(m * min_by, 0, limit) as u8),
+            d: f16::from_f32(largest / limit as f32),
+            dmin: f16::from_f32(largest_min / limit as f32),
+            scales: [0; N],
+            mins: [0; N],
             codes: [0; QK_K],
         };
+        let (by, min_by) = (
+            inverse(f16_to_f32(block.d)),
+            inverse(f16_to_f32(block.dmin)),
+        );
+        block.scales = scales.map(|s| nearest_in(s * by, 0, limit) as u8);
+        block.mins = mins.map(|m| nearest_in(m * min_by, 0, limit) as u8);
+        block.best_neighbours(xs, weights, n, limit);
         block.nearest_codes(xs, n);
-        block.refine(xs, weights, n);
+        block.solve_again(xs, weights, n);
         block
+    }
+
+    /// The scale and the minimum that the codes of sub-block `j` stand for.
+    #[inline(always)]
+    fn values(&self, scale: u8, min: u8) -> (f32, f32) {
+        (
+            f16_to_f32(self.d) * f32::from(scale),
+            -f16_to_f32(self.dmin) * f32::from(min),
+        )
+    }
+
+    /// Scales and minima were rounded each for itself; together a neighbour may fit better.
+    #[inline(always)]
+    fn best_neighbours(&mut self, xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32, limit: i32) {
+        for j in 0..N {
+            let (xs, weights) = (part::<LEN>(xs, j), part::<LEN>(weights, j));
+            let (scale, min) = (i32::from(self.scales[j]), i32::from(self.mins[j]));
+            let mut best = f32::INFINITY;
+            for scale in (scale - 1).max(0)..=(scale + 1).min(limit) {
+                for min in (min - 1).max(0)..=(min + 1).min(limit) {
+                    let values = self.values(scale as u8, min as u8);
+                    let error = fit::error(xs, weights, values, (0, n));
+                    if error < best {
+                        best = error;
+                        (self.scales[j], self.mins[j]) = (scale as u8, min as u8);
+                    }
+                }
+            }
+        }
     }
 
     /// The nearest codes for these scales.
     #[inline(always)]
-    fn nearest_codes(&mut self, xs: &[f32], n: i32) {
-        let (d, dmin) = (f16_to_f32(self.d), f16_to_f32(self.dmin));
+    fn nearest_codes(&mut self, xs: &[f32; QK_K], n: i32) {
         for j in 0..N {
-            let by = inverse(d * f32::from(self.scales[j]));
-            let min = dmin * f32::from(self.mins[j]);
-            for i in j * Self::LEN..(j + 1) * Self::LEN {
-                self.codes[i] = nearest_in((xs[i] + min) * by, 0, n) as u8;
+            let (s, m) = self.values(self.scales[j], self.mins[j]);
+            let (by, xs) = (inverse(s), part::<LEN>(xs, j));
+            for (q, x) in self.codes[j * LEN..(j + 1) * LEN].iter_mut().zip(xs) {
+                *q = nearest_in((x - m) * by, 0, n) as u8;
             }
         }
     }
 
     /// Solves for the two scales of the super-block, and takes the solution and its nearest codes if the error is smaller.
     #[inline(always)]
-    fn refine(&mut self, xs: &[f32], weights: &[f32], n: i32) {
+    fn solve_again(&mut self, xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32) {
         let mut sums = TwoUnknowns::default();
-        for i in 0..QK_K {
-            let j = i / Self::LEN;
-            let a = f32::from(self.scales[j]) * f32::from(self.codes[i]);
-            sums.add(weights[i], xs[i], a, f32::from(self.mins[j]));
+        for j in 0..N {
+            let (scale, min) = (f32::from(self.scales[j]), f32::from(self.mins[j]));
+            let code = |i: usize| f32::from(self.codes[j * LEN + i]);
+            sums.add::<LEN>(part(xs, j), part(weights, j), code, scale, min);
         }
         let Some((d, dmin)) = sums.solve() else {
             return;
@@ -107,45 +133,59 @@ struct Symmetric {
 impl Symmetric {
     /// Codes in `-n..n`, scales in `-limit..limit`.
     #[inline(always)]
-    fn new(xs: &[f32], weights: Option<&[f32]>, n: i32, limit: i32) -> Self {
-        let weights = weights.unwrap_or(&EQUAL);
-        let mut scales = [0f32; 16];
-        for (j, scale) in scales.iter_mut().enumerate() {
-            let part = j * 16..(j + 1) * 16;
-            *scale = fit::symmetric(&xs[part.clone()], &weights[part], n);
-        }
-        let largest = scales.iter().fold(0f32, |a, &s| if s.abs() > a.abs() { s } else { a });
-        let d = f16::from_f32(largest / -limit as f32);
+    fn new(xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32, limit: i32) -> Self {
+        let scales: [f32; 16] =
+            std::array::from_fn(|j| fit::symmetric::<16>(part(xs, j), part(weights, j), n));
+        let d = f16::from_f32(largest(&scales) / -limit as f32);
         let by = inverse(f16_to_f32(d));
         let mut block = Self {
             d,
             scales: scales.map(|s| nearest_in(s * by, -limit, limit - 1) as i8),
             codes: [0; QK_K],
         };
+        block.best_neighbours(xs, weights, n, limit);
         block.nearest_codes(xs, n);
-        block.refine(xs, weights, n);
+        block.solve_again(xs, weights, n);
         block
+    }
+
+    /// A rounded scale's neighbour may fit better, as its codes are other ones.
+    #[inline(always)]
+    fn best_neighbours(&mut self, xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32, limit: i32) {
+        let d = f16_to_f32(self.d);
+        for j in 0..16 {
+            let (xs, weights) = (part::<16>(xs, j), part::<16>(weights, j));
+            let scale = i32::from(self.scales[j]);
+            let mut best = f32::INFINITY;
+            for scale in (scale - 1).max(-limit)..=(scale + 1).min(limit - 1) {
+                let error = fit::error(xs, weights, (d * scale as f32, 0.), (-n, n - 1));
+                if error < best {
+                    best = error;
+                    self.scales[j] = scale as i8;
+                }
+            }
+        }
     }
 
     /// The nearest codes for these scales.
     #[inline(always)]
-    fn nearest_codes(&mut self, xs: &[f32], n: i32) {
+    fn nearest_codes(&mut self, xs: &[f32; QK_K], n: i32) {
         let d = f16_to_f32(self.d);
         for (j, &scale) in self.scales.iter().enumerate() {
-            let by = inverse(d * f32::from(scale));
-            for i in 16 * j..16 * (j + 1) {
-                self.codes[i] = nearest_in(xs[i] * by, -n, n - 1) as i8;
+            let (by, xs) = (inverse(d * f32::from(scale)), part::<16>(xs, j));
+            for (q, x) in self.codes[16 * j..16 * (j + 1)].iter_mut().zip(xs) {
+                *q = nearest_in(x * by, -n, n - 1) as i8;
             }
         }
     }
 
     /// Solves for the scale of the super-block, and takes the solution and its nearest codes if the error is smaller.
     #[inline(always)]
-    fn refine(&mut self, xs: &[f32], weights: &[f32], n: i32) {
+    fn solve_again(&mut self, xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32) {
         let mut sums = TwoUnknowns::default();
-        for i in 0..QK_K {
-            let a = f32::from(self.scales[i / 16]) * f32::from(self.codes[i]);
-            sums.add(weights[i], xs[i], a, 0.);
+        for (j, &scale) in self.scales.iter().enumerate() {
+            let code = |i: usize| f32::from(self.codes[16 * j + i]);
+            sums.add::<16>(part(xs, j), part(weights, j), code, f32::from(scale), 0.);
         }
         let Some((d, _)) = sums.solve() else {
             return;
@@ -180,15 +220,13 @@ fn four_bits(codes: &[u8; QK_K]) -> [u8; QK_K / 2] {
 /// Bit `BIT` of 256 codes: bit `j` of byte `b` is that of element `32 j + b`.
 #[inline(always)]
 fn one_bit<const BIT: u8>(codes: &[u8; QK_K]) -> [u8; QK_K / 8] {
-    std::array::from_fn(|b| {
-        (0..8).fold(0, |byte, j| byte | ((codes[32 * j + b] >> BIT) & 1) << j)
-    })
+    std::array::from_fn(|b| (0..8).fold(0, |byte, j| byte | ((codes[32 * j + b] >> BIT) & 1) << j))
 }
 
-impl Encode for BlockQ2K {
+impl Encode<QK_K> for BlockQ2K {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
-        let block = AboveMinimum::<16>::new(xs, weights, 3, 15);
+    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+        let block = AboveMinimum::<16, 16>::new(xs, weights.unwrap_or(&EQUAL), 3, 15);
         Self {
             scales: std::array::from_fn(|j| block.scales[j] | block.mins[j] << 4),
             qs: two_bits(&block.codes),
@@ -198,10 +236,10 @@ impl Encode for BlockQ2K {
     }
 }
 
-impl Encode for BlockQ3K {
+impl Encode<QK_K> for BlockQ3K {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
-        let block = Symmetric::new(xs, weights, 4, 32);
+    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+        let block = Symmetric::new(xs, weights.unwrap_or(&EQUAL), 4, 32);
         let codes = block.codes.map(|q| (q + 4) as u8);
         Self {
             hmask: one_bit::<2>(&codes),
@@ -212,10 +250,10 @@ impl Encode for BlockQ3K {
     }
 }
 
-impl Encode for BlockQ4K {
+impl Encode<QK_K> for BlockQ4K {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
-        let block = AboveMinimum::<8>::new(xs, weights, 15, 63);
+    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+        let block = AboveMinimum::<8, 32>::new(xs, weights.unwrap_or(&EQUAL), 15, 63);
         Self {
             d: block.d,
             dmin: block.dmin,
@@ -225,10 +263,10 @@ impl Encode for BlockQ4K {
     }
 }
 
-impl Encode for BlockQ5K {
+impl Encode<QK_K> for BlockQ5K {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
-        let block = AboveMinimum::<8>::new(xs, weights, 31, 63);
+    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+        let block = AboveMinimum::<8, 32>::new(xs, weights.unwrap_or(&EQUAL), 31, 63);
         Self {
             d: block.d,
             dmin: block.dmin,
@@ -239,10 +277,10 @@ impl Encode for BlockQ5K {
     }
 }
 
-impl Encode for BlockQ6K {
+impl Encode<QK_K> for BlockQ6K {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
-        let block = Symmetric::new(xs, weights, 32, 128);
+    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+        let block = Symmetric::new(xs, weights.unwrap_or(&EQUAL), 32, 128);
         let codes = block.codes.map(|q| (q + 32) as u8);
         let upper = codes.map(|q| q >> 4);
         Self {
@@ -257,11 +295,11 @@ impl Encode for BlockQ6K {
     }
 }
 
-impl Encode for BlockQ8K {
+impl Encode<QK_K> for BlockQ8K {
     /// The element with the largest magnitude gets the code -127, so that every code can change its sign.
     #[inline(always)]
-    fn encode(xs: &[f32], _weights: Option<&[f32]>) -> Self {
-        let largest = xs.iter().fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a });
+    fn encode(xs: &[f32; QK_K], _weights: Option<&[f32; QK_K]>) -> Self {
+        let largest = largest(xs);
         if largest == 0. {
             return Self::zeros();
         }

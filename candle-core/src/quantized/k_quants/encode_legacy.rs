@@ -5,44 +5,19 @@
 
 use half::f16;
 
-use super::fit;
+use super::fit::{self, inverse, largest, range};
 use super::utils::{f16_to_f32, nearest_away, nearest_in};
 use super::*;
 
-/// A block that can be made from elements.
-pub(crate) trait Encode: Sized {
+/// A block that can be made from `LEN` elements.
+pub(crate) trait Encode<const LEN: usize>: Sized {
     /// The block for `xs`, with a weight for the squared error of each element, or all alike.
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self;
-}
-
-/// The element with the largest magnitude, with its sign.
-#[inline(always)]
-fn largest(xs: &[f32]) -> f32 {
-    xs.iter().fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a })
-}
-
-/// The smallest and the largest element.
-#[inline(always)]
-fn range(xs: &[f32]) -> (f32, f32) {
-    xs.iter()
-        .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), &x| {
-            (low.min(x), high.max(x))
-        })
-}
-
-/// `1 / d`, and 0 for 0.
-#[inline(always)]
-fn inverse(d: f32) -> f32 {
-    if d == 0. {
-        0.
-    } else {
-        1. / d
-    }
+    fn encode(xs: &[f32; LEN], weights: Option<&[f32; LEN]>) -> Self;
 }
 
 /// A scale and codes in `0..2n` with `n` added: `x = d (q − n)`.
 #[inline(always)]
-fn symmetric_codes(xs: &[f32], weights: Option<&[f32]>, n: i32) -> (f16, [u8; 32]) {
+fn symmetric_codes(xs: &[f32; 32], weights: Option<&[f32; 32]>, n: i32) -> (f16, [u8; 32]) {
     let (d, inverse) = match weights {
         None => {
             let d = largest(xs) / -n as f32;
@@ -60,7 +35,11 @@ fn symmetric_codes(xs: &[f32], weights: Option<&[f32]>, n: i32) -> (f16, [u8; 32
 
 /// A scale, a minimum and codes in `0..=n`: `x = d q + m`.
 #[inline(always)]
-fn codes_above_minimum(xs: &[f32], weights: Option<&[f32]>, n: i32) -> (f16, f16, [u8; 32]) {
+fn codes_above_minimum(
+    xs: &[f32; 32],
+    weights: Option<&[f32; 32]>,
+    n: i32,
+) -> (f16, f16, [u8; 32]) {
     match weights {
         None => {
             let (low, high) = range(xs);
@@ -99,9 +78,9 @@ fn fifth_bits(codes: &[u8; 32]) -> [u8; 4] {
     bits.to_le_bytes()
 }
 
-impl Encode for BlockQ4_0 {
+impl Encode<32> for BlockQ4_0 {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, codes) = symmetric_codes(xs, weights, 8);
         Self {
             d,
@@ -110,9 +89,9 @@ impl Encode for BlockQ4_0 {
     }
 }
 
-impl Encode for BlockQ4_1 {
+impl Encode<32> for BlockQ4_1 {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, m, codes) = codes_above_minimum(xs, weights, 15);
         Self {
             d,
@@ -122,9 +101,9 @@ impl Encode for BlockQ4_1 {
     }
 }
 
-impl Encode for BlockQ5_0 {
+impl Encode<32> for BlockQ5_0 {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, codes) = symmetric_codes(xs, weights, 16);
         Self {
             d,
@@ -134,9 +113,9 @@ impl Encode for BlockQ5_0 {
     }
 }
 
-impl Encode for BlockQ5_1 {
+impl Encode<32> for BlockQ5_1 {
     #[inline(always)]
-    fn encode(xs: &[f32], weights: Option<&[f32]>) -> Self {
+    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, m, codes) = codes_above_minimum(xs, weights, 31);
         Self {
             d,
@@ -149,7 +128,7 @@ impl Encode for BlockQ5_1 {
 
 /// A scale and codes in `-127..=127`.
 #[inline(always)]
-fn eight_bits(xs: &[f32]) -> (f32, [i8; 32]) {
+fn eight_bits(xs: &[f32; 32]) -> (f32, [i8; 32]) {
     let d = xs.iter().fold(0f32, |a, x| a.max(x.abs())) / 127.;
     let inverse = inverse(d);
     // The clamp is for a scale so small that its inverse is infinite.
@@ -157,9 +136,9 @@ fn eight_bits(xs: &[f32]) -> (f32, [i8; 32]) {
     (d, std::array::from_fn(|i| code(xs[i])))
 }
 
-impl Encode for BlockQ8_0 {
+impl Encode<32> for BlockQ8_0 {
     #[inline(always)]
-    fn encode(xs: &[f32], _weights: Option<&[f32]>) -> Self {
+    fn encode(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
         let (d, qs) = eight_bits(xs);
         Self {
             d: f16::from_f32(d),
@@ -168,9 +147,9 @@ impl Encode for BlockQ8_0 {
     }
 }
 
-impl Encode for BlockQ8_1 {
+impl Encode<32> for BlockQ8_1 {
     #[inline(always)]
-    fn encode(xs: &[f32], _weights: Option<&[f32]>) -> Self {
+    fn encode(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
         let (d, qs) = eight_bits(xs);
         let sum: i32 = qs.iter().map(|&q| i32::from(q)).sum();
         let d = f16::from_f32(d);

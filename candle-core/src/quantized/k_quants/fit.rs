@@ -9,28 +9,74 @@ use super::utils::nearest_in;
 /// Steps in turn after the search. Each lowers the error; more than a few no longer matter.
 const STEPS: usize = 3;
 
-/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s`, of either sign, and codes `q` in `-n..n`, for which it returns `s`.
+/// Sums of terms over `LEN` elements, a multiple of 8. Eight lanes, so that vector instructions can have them.
+#[inline(always)]
+fn sums<const LEN: usize, const K: usize>(term: impl Fn(usize) -> [f32; K]) -> [f32; K] {
+    let mut lanes = [[0f32; 8]; K];
+    for first in (0..LEN).step_by(8) {
+        for lane in 0..8 {
+            let terms = term(first + lane);
+            for k in 0..K {
+                lanes[k][lane] += terms[k];
+            }
+        }
+    }
+    lanes.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (b + f)) + ((c + g) + (d + h)))
+}
+
+/// The element with the largest magnitude, with its sign.
+#[inline(always)]
+pub(super) fn largest(xs: &[f32]) -> f32 {
+    xs.iter()
+        .fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a })
+}
+
+/// The smallest and the largest element.
+#[inline(always)]
+pub(super) fn range(xs: &[f32]) -> (f32, f32) {
+    xs.iter()
+        .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), &x| {
+            (low.min(x), high.max(x))
+        })
+}
+
+/// `1 / d`, and 0 for 0.
+#[inline(always)]
+pub(super) fn inverse(d: f32) -> f32 {
+    if d == 0. {
+        0.
+    } else {
+        1. / d
+    }
+}
+
+/// Whether a number can be divided by: not zero, not so small that its inverse overflows, not infinite, not NaN.
+#[inline(always)]
+fn is_scale(x: f32) -> bool {
+    x.abs() > 1e-30 && x.is_finite()
+}
+
+/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s`, of either sign, and codes `q` in `-n..n`, and returns `s`.
 ///
 /// `Q3K` and `Q6K` sub-blocks, and with weights `Q4_0` and `Q5_0`.
 #[inline(always)]
-pub(super) fn symmetric(xs: &[f32], weights: &[f32], n: i32) -> f32 {
-    let largest = xs.iter().fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a });
+pub(super) fn symmetric<const LEN: usize>(xs: &[f32; LEN], weights: &[f32; LEN], n: i32) -> f32 {
+    let largest = largest(xs);
     if !is_scale(largest) {
         return 0.;
     }
-    // For codes rounded at `inverse`: Σ w x q and Σ w q². The best scale is their quotient, and the error that it leaves
+    // With the codes rounded at `inverse`, the best scale is Σ w x q / Σ w q², and leaves the error
     // Σ w x² − (Σ w x q)² / Σ w q².
     let fit = |inverse: f32| {
-        let (mut xq, mut qq) = (0f32, 0f32);
-        for (&x, &w) in xs.iter().zip(weights) {
-            let q = nearest_in(x * inverse, -n, n - 1) as f32;
-            xq += w * x * q;
-            qq += w * q * q;
-        }
+        let [xq, qq] = sums::<LEN, 2>(|i| {
+            let q = nearest_in(xs[i] * inverse, -n, n - 1) as f32;
+            let wq = weights[i] * q;
+            [wq * xs[i], wq * q]
+        });
         (xq * xq / qq, xq / qq)
     };
     let (mut best, mut scale) = (0f32, 0f32);
-    // The largest element gets the code -n, or n - 1 on the other side, or one near these.
+    // The largest element gets the code -n, or one near it; with few codes it may do better on the shorter side.
     let sides = if n <= 4 { &[-1f32, 1.][..] } else { &[-1.] };
     for side in sides {
         for step in -9..=9 {
@@ -57,9 +103,13 @@ pub(super) fn symmetric(xs: &[f32], weights: &[f32], n: i32) -> f32 {
 ///
 /// The k-quants with minima, and with weights `Q4_1` and `Q5_1`.
 #[inline(always)]
-pub(super) fn above_minimum(xs: &[f32], weights: &[f32], n: i32, below_zero: bool) -> (f32, f32) {
-    let mut lowest = xs.iter().fold(f32::INFINITY, |a, &x| a.min(x));
-    let highest = xs.iter().fold(f32::NEG_INFINITY, |a, &x| a.max(x));
+pub(super) fn above_minimum<const LEN: usize>(
+    xs: &[f32; LEN],
+    weights: &[f32; LEN],
+    n: i32,
+    below_zero: bool,
+) -> (f32, f32) {
+    let (mut lowest, highest) = range(xs);
     if below_zero {
         lowest = lowest.min(0.);
     }
@@ -68,23 +118,18 @@ pub(super) fn above_minimum(xs: &[f32], weights: &[f32], n: i32, below_zero: boo
         // All are equal (then that is the minimum), or there are infinities.
         return (0., if lowest.is_finite() { lowest } else { 0. });
     }
-    let (mut w_sum, mut x_sum, mut xx_sum) = (0f32, 0f32, 0f32);
-    for (&x, &w) in xs.iter().zip(weights) {
-        let x = x - lowest;
-        w_sum += w;
-        x_sum += w * x;
-        xx_sum += w * x * x;
-    }
     // Everything below is relative to `lowest`, where the numbers are small and the sums exact enough.
+    let xs = xs.map(|x| x - lowest);
+    let [w_sum, x_sum, xx] = sums::<LEN, 3>(|i| {
+        let wx = weights[i] * xs[i];
+        [weights[i], wx, wx * xs[i]]
+    });
     let fit = |inverse: f32, from: f32| {
-        let (mut q_sum, mut qq, mut xq) = (0f32, 0f32, 0f32);
-        for (&x, &w) in xs.iter().zip(weights) {
-            let x = x - lowest;
-            let q = nearest_in((x - from) * inverse, 0, n) as f32;
-            q_sum += w * q;
-            qq += w * q * q;
-            xq += w * x * q;
-        }
+        let [q_sum, qq, xq] = sums::<LEN, 3>(|i| {
+            let q = nearest_in((xs[i] - from) * inverse, 0, n) as f32;
+            let wq = weights[i] * q;
+            [wq, wq * q, wq * xs[i]]
+        });
         let determinant = w_sum * qq - q_sum * q_sum;
         let mut s = (w_sum * xq - x_sum * q_sum) / determinant;
         let mut m = (qq * x_sum - q_sum * xq) / determinant;
@@ -93,14 +138,13 @@ pub(super) fn above_minimum(xs: &[f32], weights: &[f32], n: i32, below_zero: boo
             s = (xq - m * q_sum) / qq;
         }
         // Σ w (x − s q − m)², multiplied out.
-        let error = xx_sum + s * (s * qq + 2. * (m * q_sum - xq)) + m * (m * w_sum - 2. * x_sum);
+        let error = xx + s * (s * qq + 2. * (m * q_sum - xq)) + m * (m * w_sum - 2. * x_sum);
         (error, s, m)
     };
     // A NaN is not smaller than anything.
     let better = |new: (f32, f32, f32), old: (f32, f32, f32)| new.1 > 0. && new.0 < old.0;
     let mut best = (f32::INFINITY, range / n as f32, 0f32);
-    let (from, to) = if n <= 3 { (-12, 8) } else { (-10, 10) };
-    for step in from..=to {
+    for step in -10..=10 {
         let new = fit((n as f32 + 0.1 * step as f32) / range, 0.);
         if better(new, best) {
             best = new;
@@ -116,14 +160,24 @@ pub(super) fn above_minimum(xs: &[f32], weights: &[f32], n: i32, below_zero: boo
     (best.1, best.2 + lowest)
 }
 
-/// Whether a number can be divided by: not zero, not so small that its inverse overflows, not infinite, not NaN.
+/// `Σ w[i] (x[i] − (s q[i] + m))²` with the nearest codes `q` in `lo..=hi`.
 #[inline(always)]
-fn is_scale(x: f32) -> bool {
-    x.abs() > 1e-30 && x.is_finite()
+pub(super) fn error<const LEN: usize>(
+    xs: &[f32; LEN],
+    weights: &[f32; LEN],
+    (s, m): (f32, f32),
+    (lo, hi): (i32, i32),
+) -> f32 {
+    let by = inverse(s);
+    let [error] = sums::<LEN, 1>(|i| {
+        let q = nearest_in((xs[i] - m) * by, lo, hi) as f32;
+        let off = xs[i] - (s * q + m);
+        [weights[i] * off * off]
+    });
+    error
 }
 
-/// The scale and the minimum with the smallest `Σ w (x − (s a − m b))²` for elements made of `a` and `b`, as `(s, m)`.
-/// `None` where the problem has no single solution.
+/// The scale and the minimum with the smallest `Σ w (x − (s a − m b))²` for elements made of `a` and `b`.
 #[derive(Default)]
 pub(super) struct TwoUnknowns {
     aa: f64,
@@ -134,36 +188,49 @@ pub(super) struct TwoUnknowns {
 }
 
 impl TwoUnknowns {
-    /// Adds an element.
+    /// Adds elements that share `b`: `a` is `scale` times their codes.
     #[inline(always)]
-    pub(super) fn add(&mut self, w: f32, x: f32, a: f32, b: f32) {
-        let [w, x, a, b] = [w, x, a, b].map(f64::from);
-        self.aa += w * a * a;
-        self.ab += w * a * b;
-        self.bb += w * b * b;
-        self.ax += w * a * x;
-        self.bx += w * b * x;
+    pub(super) fn add<const LEN: usize>(
+        &mut self,
+        xs: &[f32; LEN],
+        weights: &[f32; LEN],
+        codes: impl Fn(usize) -> f32,
+        scale: f32,
+        b: f32,
+    ) {
+        let [w, x, q, qq, xq] = sums::<LEN, 5>(|i| {
+            let (w, x, q) = (weights[i], xs[i], codes(i));
+            [w, w * x, w * q, w * q * q, w * x * q]
+        })
+        .map(f64::from);
+        let (scale, b) = (f64::from(scale), f64::from(b));
+        self.aa += scale * scale * qq;
+        self.ab += scale * b * q;
+        self.bb += b * b * w;
+        self.ax += scale * xq;
+        self.bx += b * x;
     }
 
-    /// The solution for both.
+    /// The solution `(s, m)`, or `None` where there is no single one.
     pub(super) fn solve(&self) -> Option<(f32, f32)> {
-        if self.bb == 0. {
-            let s = self.ax / self.aa;
-            return s.is_finite().then_some((s as f32, 0.));
-        }
-        let determinant = self.aa * self.bb - self.ab * self.ab;
-        if determinant <= 1e-9 * self.aa * self.bb {
-            return None;
-        }
-        let s = (self.ax * self.bb - self.bx * self.ab) / determinant;
-        let m = (self.ax * self.ab - self.bx * self.aa) / determinant;
+        let (s, m) = if self.bb == 0. {
+            (self.ax / self.aa, 0.)
+        } else {
+            let determinant = self.aa * self.bb - self.ab * self.ab;
+            if determinant <= 1e-9 * self.aa * self.bb {
+                return None;
+            }
+            (
+                (self.ax * self.bb - self.bx * self.ab) / determinant,
+                (self.ax * self.ab - self.bx * self.aa) / determinant,
+            )
+        };
         (s.is_finite() && m.is_finite()).then_some((s as f32, m as f32))
     }
 
     /// The error less `Σ w x²`, which does not depend on the solution.
     pub(super) fn error(&self, s: f32, m: f32) -> f64 {
         let (s, m) = (f64::from(s), f64::from(m));
-        s * s * self.aa + m * m * self.bb
-            - 2. * (s * m * self.ab + s * self.ax - m * self.bx)
+        s * s * self.aa + m * m * self.bb - 2. * (s * m * self.ab + s * self.ax - m * self.bx)
     }
 }

@@ -42,8 +42,8 @@ pub use blocks::*;
 use super::{utils, GgmlDType};
 use decode::Decode;
 use encode_legacy::Encode;
-use products::{Rows, Tile};
-use simd::{dispatch, Kernel, Simd};
+use products::Tile;
+use simd::{dispatch, run_at, Kernel, Level, Simd};
 
 /// [`GgmlType::to_float`]
 struct ToFloat<'a, T> {
@@ -53,6 +53,7 @@ struct ToFloat<'a, T> {
 
 impl<T: Decode + GgmlType> Kernel for ToFloat<'_, T> {
     type Output = ();
+    const PRODUCTS: bool = false;
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
@@ -63,26 +64,26 @@ impl<T: Decode + GgmlType> Kernel for ToFloat<'_, T> {
 }
 
 /// [`GgmlType::from_float`], and with weights [`GgmlType::from_float_imatrix`].
-struct FromFloat<'a, T> {
+struct FromFloat<'a, T, const LEN: usize> {
     xs: &'a [f32],
     ys: &'a mut [T],
     /// A weight for each column, in a row as long as they are many.
     weights: &'a [f32],
 }
 
-impl<T: Encode + GgmlType> Kernel for FromFloat<'_, T> {
+impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
     type Output = ();
+    const PRODUCTS: bool = false;
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let len = T::BLCK_SIZE;
-        for (i, (xs, y)) in self.xs.chunks_exact(len).zip(self.ys).enumerate() {
-            let weights = (!self.weights.is_empty()).then(|| {
-                let first = i * len % self.weights.len();
-                &self.weights[first..first + len]
-            });
+        let (blocks, _) = self.xs.as_chunks::<LEN>();
+        let (weights, _) = self.weights.as_chunks::<LEN>();
+        for (i, (xs, y)) in blocks.iter().zip(self.ys).enumerate() {
             // Weights that are all zero say nothing about the block.
-            let weights = weights.filter(|weights| weights.iter().any(|&w| w > 0.));
+            let weights = (!weights.is_empty())
+                .then(|| &weights[i % weights.len()])
+                .filter(|weights| weights.iter().any(|&w| w > 0.));
             *y = T::encode(xs, weights);
         }
     }
@@ -115,7 +116,7 @@ macro_rules! block_types {
 
             fn from_float(xs: &[f32], ys: &mut [Self]) {
                 check_len::<Self>("from_float", xs.len(), ys.len());
-                dispatch(FromFloat { xs, ys, weights: &[] })
+                dispatch(FromFloat::<Self, $len> { xs, ys, weights: &[] })
             }
 
             /// Minimises `Σ w[column] · (x − decoded)²` in each block. The formats of 8 bits take no weights.
@@ -132,33 +133,20 @@ macro_rules! block_types {
                     $len,
                     imatrix_weights.len()
                 );
-                dispatch(FromFloat { xs, ys, weights: imatrix_weights })
+                dispatch(FromFloat::<Self, $len> { xs, ys, weights: imatrix_weights })
             }
 
             fn vec_dot(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
-                let [sum] = dispatch(Rows::new(n, [xs], ys));
-                sum
+                let mut dot = [0.];
+                dispatch(Tile::one(n, xs, ys, &mut dot));
+                dot[0]
             }
 
             fn vec_dot_unopt(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
+                let mut dot = [0.];
                 // SAFETY: plain Rust runs everywhere.
-                let [sum] = unsafe { Rows::new(n, [xs], ys).run::<scalar::Scalar>() };
-                sum
-            }
-
-            fn vec_dot_2(n: usize, xs0: &[Self], xs1: &[Self], ys: &[$other]) -> (f32, f32) {
-                dispatch(Rows::new(n, [xs0, xs1], ys)).into()
-            }
-
-            fn vec_dot_4(
-                n: usize,
-                xs0: &[Self],
-                xs1: &[Self],
-                xs2: &[Self],
-                xs3: &[Self],
-                ys: &[$other],
-            ) -> (f32, f32, f32, f32) {
-                dispatch(Rows::new(n, [xs0, xs1, xs2, xs3], ys)).into()
+                unsafe { run_at(Level::Scalar, Tile::one(n, xs, ys, &mut dot)) };
+                dot[0]
             }
 
             fn vec_dot_tile(n: usize, xs: &[Self], ys: &[$other], dst: &mut [f32]) {

@@ -2,29 +2,32 @@
 
 use super::K_SCALE_SIZE;
 
-const LOW_2: u32 = 0x0303_0303;
-const LOW_4: u32 = 0x0f0f_0f0f;
-const LOW_6: u32 = 0x3f3f_3f3f;
+const LOW_2: u64 = 0x0303_0303_0303_0303;
+const LOW_4: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+const LOW_6: u64 = 0x3f3f_3f3f_3f3f_3f3f;
+const LOW_HALF: u64 = 0xffff_ffff;
 
+/// The first 8 bytes and the last 4.
 #[inline(always)]
-fn words(packed: &[u8; K_SCALE_SIZE]) -> [u32; 3] {
+fn words(packed: &[u8; K_SCALE_SIZE]) -> (u64, u64) {
     let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3] = *packed;
-    [[a0, a1, a2, a3], [b0, b1, b2, b3], [c0, c1, c2, c3]].map(u32::from_le_bytes)
-}
-
-#[inline(always)]
-fn join(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
+    let last = u32::from_le_bytes([c0, c1, c2, c3]);
+    (
+        u64::from_le_bytes([a0, a1, a2, a3, b0, b1, b2, b3]),
+        u64::from(last),
+    )
 }
 
 /// The eight scales and the eight minima of a `BlockQ4K` or `BlockQ5K`, a byte each, the first in the lowest byte.
 #[inline(always)]
 pub(super) fn scales_and_mins(packed: &[u8; K_SCALE_SIZE]) -> (u64, u64) {
-    let [scales, mins, rest] = words(packed);
-    let upper = |word: u32| ((word >> 6) & LOW_2) << 4;
+    let (first, last) = words(packed);
+    // Scales in the lower half of a word, minima in the upper: 0–3 of both, then 4–7.
+    let low = first & LOW_6;
+    let high = ((last | last << 28) & LOW_4) | ((first >> 2) & (LOW_2 << 4));
     (
-        join(scales & LOW_6, (rest & LOW_4) | upper(scales)),
-        join(mins & LOW_6, ((rest >> 4) & LOW_4) | upper(mins)),
+        (low & LOW_HALF) | high << 32,
+        low >> 32 | (high & !LOW_HALF),
     )
 }
 
@@ -42,16 +45,15 @@ pub(super) fn pack_scales_and_mins(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; K_S
 /// The sixteen scales of a `BlockQ3K` less 32, as signed bytes, the first in the lowest byte of the first word.
 #[inline(always)]
 pub(super) fn signed_scales(packed: &[u8; K_SCALE_SIZE]) -> [u64; 2] {
-    let [a, b, upper] = words(packed);
-    let scale = |low: u32, shift: u32| {
-        let scale = (low & LOW_4) | ((upper >> shift) & LOW_2) << 4;
+    const TOP: u64 = 0x8080_8080_8080_8080;
+    let (low, upper) = words(packed);
+    let upper = upper | upper << 30;
+    let scales = |low: u64, upper: u64| {
+        let scales = (low & LOW_4) | (upper & LOW_2) << 4;
         // 32 less in every byte: the set top bit keeps a borrow from its neighbour.
-        ((scale | 0x8080_8080) - 0x2020_2020) ^ 0x8080_8080
+        ((scales | TOP) - (TOP >> 2)) ^ TOP
     };
-    [
-        join(scale(a, 0), scale(b, 2)),
-        join(scale(a >> 4, 4), scale(b >> 4, 6)),
-    ]
+    [scales(low, upper), scales(low >> 4, upper >> 4)]
 }
 
 /// The inverse of [`signed_scales`], for scales in `-32..=31`.

@@ -28,67 +28,24 @@ pub(crate) trait Weights: GgmlType {
     ) -> S::Floats;
 }
 
-/// `R` rows of weights times `C` rows of activations, of `blocks` blocks each: `result[c][r]`.
+/// A row of weights times `C` rows of activations, of `blocks` blocks each. A block is unpacked once.
 ///
 /// # Safety
 /// As for [`Simd`]; every pointer is to `blocks` blocks.
 #[inline(always)]
-unsafe fn products<T: Weights, S: Simd, const R: usize, const C: usize>(
+unsafe fn products<T: Weights, S: Simd, const C: usize>(
     blocks: usize,
-    xs: [*const T; R],
+    xs: *const T,
     ys: [*const T::VecDotType; C],
-) -> [[f32; R]; C] {
-    let mut sums = [[S::splat(0.); R]; C];
+) -> [f32; C] {
+    let mut sums = [S::splat(0.); C];
     for i in 0..blocks {
-        for r in 0..R {
-            let x = (*xs[r].add(i)).unpack::<S>();
-            for c in 0..C {
-                sums[c][r] = T::mul_add::<S>(&x, &*ys[c].add(i), sums[c][r]);
-            }
+        let x = (*xs.add(i)).unpack::<S>();
+        for c in 0..C {
+            sums[c] = T::mul_add::<S>(&x, &*ys[c].add(i), sums[c]);
         }
     }
-    sums.map(|sums| sums.map(|sum| S::sum(sum)))
-}
-
-/// `R` rows of weights times one row of activations.
-pub(crate) struct Rows<'a, T: Weights, const R: usize> {
-    xs: [&'a [T]; R],
-    ys: &'a [T::VecDotType],
-}
-
-impl<'a, T: Weights, const R: usize> Rows<'a, T, R> {
-    /// The first `n` elements of each row.
-    ///
-    /// # Panics
-    /// When `n` is not a multiple of the block's length, or a row is shorter.
-    #[inline]
-    pub(crate) fn new(n: usize, xs: [&'a [T]; R], ys: &'a [T::VecDotType]) -> Self {
-        let blocks = blocks_of::<T>(n);
-        let row = |len: usize, of: &str| {
-            assert!(
-                len >= blocks,
-                "vec_dot: {n} elements of {:?} are {blocks} blocks, the {of} have {len}",
-                T::DTYPE
-            )
-        };
-        xs.iter().for_each(|xs| row(xs.len(), "weights"));
-        row(ys.len(), "activations");
-        Self {
-            xs: xs.map(|xs| &xs[..blocks]),
-            ys: &ys[..blocks],
-        }
-    }
-}
-
-impl<T: Weights, const R: usize> Kernel for Rows<'_, T, R> {
-    type Output = [f32; R];
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) -> [f32; R] {
-        let xs = self.xs.map(<[T]>::as_ptr);
-        let [sums] = products::<T, S, R, 1>(self.ys.len(), xs, [self.ys.as_ptr()]);
-        sums
-    }
+    sums.map(|sum| S::sum(sum))
 }
 
 /// Every row of weights times every row of activations.
@@ -101,6 +58,34 @@ pub(crate) struct Tile<'a, T: Weights> {
 }
 
 impl<'a, T: Weights> Tile<'a, T> {
+    /// One row of each, the first `n` elements.
+    ///
+    /// # Panics
+    /// When `n` is not a multiple of the block's length, or a row is shorter.
+    #[inline]
+    pub(crate) fn one(
+        n: usize,
+        xs: &'a [T],
+        ys: &'a [T::VecDotType],
+        dst: &'a mut [f32; 1],
+    ) -> Self {
+        let blocks = blocks_of::<T>(n);
+        assert!(
+            xs.len().min(ys.len()) >= blocks,
+            "vec_dot: {n} elements of {:?} are {blocks} blocks, the weights have {}, the activations {}",
+            T::DTYPE,
+            xs.len(),
+            ys.len()
+        );
+        // No blocks: no rows either, and `dst` stays as it is.
+        Self {
+            blocks: blocks.max(1),
+            xs: &xs[..blocks],
+            ys: &ys[..blocks],
+            dst,
+        }
+    }
+
     /// Rows of `n` elements; `dst[c * rows + r]` becomes row `r` of `xs` times row `c` of `ys`.
     ///
     /// # Panics
@@ -127,16 +112,15 @@ impl<'a, T: Weights> Tile<'a, T> {
         }
     }
 
-    /// `R` rows of weights from row `r` on times `C` rows of activations from row `c` on.
+    /// The row `r` of weights times `C` rows of activations from row `c` on.
     #[inline(always)]
-    unsafe fn part<S: Simd, const R: usize, const C: usize>(&mut self, r: usize, c: usize) {
+    unsafe fn part<S: Simd, const C: usize>(&mut self, r: usize, c: usize) {
         let rows = self.xs.len() / self.blocks;
-        let xs = std::array::from_fn(|i| self.xs.as_ptr().add((r + i) * self.blocks));
+        let xs = self.xs.as_ptr().add(r * self.blocks);
         let ys = std::array::from_fn(|i| self.ys.as_ptr().add((c + i) * self.blocks));
-        let sums = products::<T, S, R, C>(self.blocks, xs, ys);
-        for (i, sums) in sums.iter().enumerate() {
-            let at = (c + i) * rows + r;
-            self.dst[at..at + R].copy_from_slice(sums);
+        let sums = products::<T, S, C>(self.blocks, xs, ys);
+        for (i, sum) in sums.into_iter().enumerate() {
+            self.dst[(c + i) * rows + r] = sum;
         }
     }
 }
@@ -146,6 +130,7 @@ const COLUMNS: usize = 4;
 
 impl<T: Weights> Kernel for Tile<'_, T> {
     type Output = ();
+    const PRODUCTS: bool = true;
 
     #[inline(always)]
     unsafe fn run<S: Simd>(mut self) {
@@ -153,16 +138,10 @@ impl<T: Weights> Kernel for Tile<'_, T> {
         let many = columns - columns % COLUMNS;
         for r in 0..rows {
             for c in (0..many).step_by(COLUMNS) {
-                self.part::<S, 1, COLUMNS>(r, c);
+                self.part::<S, COLUMNS>(r, c);
             }
-        }
-        for c in many..columns {
-            let fours = rows - rows % 4;
-            for r in (0..fours).step_by(4) {
-                self.part::<S, 4, 1>(r, c);
-            }
-            for r in fours..rows {
-                self.part::<S, 1, 1>(r, c);
+            for c in many..columns {
+                self.part::<S, 1>(r, c);
             }
         }
     }

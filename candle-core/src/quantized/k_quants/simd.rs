@@ -97,6 +97,8 @@ pub(crate) trait Simd: Copy + 'static {
 /// Work that is compiled for every set of instructions.
 pub(crate) trait Kernel {
     type Output;
+    /// Whether the work has products of bytes or words, for which there may be better instructions than AVX2's.
+    const PRODUCTS: bool;
 
     /// Does the work. To be `#[inline(always)]`.
     ///
@@ -113,18 +115,12 @@ pub(crate) enum Level {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// These, and products of four bytes in one instruction (AVX-VNNI).
-    #[cfg(target_arch = "x86_64")]
-    AvxVnni,
     /// These, and products of four bytes in one instruction (AVX512-VNNI for vectors of 256 bits).
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
     /// NEON, which every AArch64 has.
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// NEON with products of four bytes in one instruction.
-    #[cfg(target_arch = "aarch64")]
-    NeonDot,
     /// WebAssembly's vectors, which a program is compiled for or not.
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     Simd128,
@@ -142,17 +138,10 @@ impl Level {
             if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl") {
                 return Self::Avx512Vnni;
             }
-            if is_x86_feature_detected!("avxvnni") {
-                return Self::AvxVnni;
-            }
             return Self::Avx2;
         }
         #[cfg(target_arch = "aarch64")]
-        return if std::arch::is_aarch64_feature_detected!("dotprod") {
-            Self::NeonDot
-        } else {
-            Self::Neon
-        };
+        return Self::Neon;
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
         return Self::Simd128;
         #[allow(unreachable_code)]
@@ -164,13 +153,8 @@ impl Level {
     pub(crate) fn all() -> Vec<Self> {
         let mut all = vec![Self::Scalar];
         #[cfg(target_arch = "x86_64")]
-        {
-            if Self::best() != Self::Scalar {
-                all.push(Self::Avx2);
-            }
-            if is_x86_feature_detected!("avxvnni") {
-                all.push(Self::AvxVnni);
-            }
+        if Self::best() != Self::Scalar {
+            all.push(Self::Avx2);
         }
         if !all.contains(&Self::best()) {
             all.push(Self::best());
@@ -199,13 +183,11 @@ pub(crate) unsafe fn run_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx::run_avx2(kernel),
         #[cfg(target_arch = "x86_64")]
-        Level::AvxVnni => avx::run_avx_vnni(kernel),
+        Level::Avx512Vnni if K::PRODUCTS => avx::run_avx512_vnni(kernel),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni => avx::run_avx512_vnni(kernel),
+        Level::Avx512Vnni => avx::run_avx2(kernel),
         #[cfg(target_arch = "aarch64")]
-        Level::Neon => crate::quantized::neon::run_neon(kernel),
-        #[cfg(target_arch = "aarch64")]
-        Level::NeonDot => crate::quantized::neon::run_neon_dot(kernel),
+        Level::Neon => kernel.run::<crate::quantized::neon::Neon>(),
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
         Level::Simd128 => kernel.run::<crate::quantized::simd128::Simd128>(),
     }

@@ -133,11 +133,7 @@ macro_rules! above_minimum {
             }
 
             #[inline(always)]
-            unsafe fn mul_add<S: Simd>(
-                x: &Unpacked<S>,
-                y: &BlockQ8K,
-                sum: S::Floats,
-            ) -> S::Floats {
+            unsafe fn mul_add<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                 let y_d = S::splat(y.d);
                 let mins = S::floats(mins_dot(x, y));
                 let sum = S::neg_mul_add(mins, S::mul(x.dmin, y_d), sum);
@@ -197,11 +193,7 @@ macro_rules! symmetric {
             }
 
             #[inline(always)]
-            unsafe fn mul_add<S: Simd>(
-                x: &Unpacked<S>,
-                y: &BlockQ8K,
-                sum: S::Floats,
-            ) -> S::Floats {
+            unsafe fn mul_add<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                 let dot = S::sub_shifted::<$shift>(scaled_dot(x, y), mins_dot(x, y));
                 S::mul_add(S::floats(dot), S::mul(x.d, S::splat(y.d)), sum)
             }

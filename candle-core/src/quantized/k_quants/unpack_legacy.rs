@@ -37,11 +37,7 @@ macro_rules! symmetric {
             }
 
             #[inline(always)]
-            unsafe fn mul_add<S: Simd>(
-                x: &Self::Unpacked<S>,
-                y: &$y,
-                sum: S::Floats,
-            ) -> S::Floats {
+            unsafe fn mul_add<S: Simd>(x: &Self::Unpacked<S>, y: &$y, sum: S::Floats) -> S::Floats {
                 scaled::<S>(x, &y.qs, y.d, sum)
             }
         }
