@@ -180,7 +180,9 @@ impl Entry<'_> {
 
     /// Lets the checksum be compared, which happens where the entry ends.
     pub(crate) fn check_end(&mut self) -> Result<()> {
-        self.file.read(&mut [0])?;
-        Ok(())
+        match self.file.read(&mut [0])? {
+            0 => Ok(()),
+            _ => crate::bail!("has more bytes than its size says"),
+        }
     }
 }

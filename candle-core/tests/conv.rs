@@ -274,8 +274,8 @@ fn check(case: Case, dtype: DType, views: [usize; 2], numbers: &mut Numbers) -> 
 /// A case of any sizes up to small limits, whose output has a size.
 fn any_case(n: &mut Numbers) -> Case {
     loop {
-        let flat = n.next() % 2 == 0;
-        let transposed = n.next() % 2 == 0;
+        let flat = n.next().is_multiple_of(2);
+        let transposed = n.next().is_multiple_of(2);
         let height = |n: &mut Numbers, to| if flat { 1 } else { n.within(1, to) };
         let stride = n.within(1, 4);
         let case = Case {

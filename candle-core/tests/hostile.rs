@@ -748,7 +748,7 @@ fn checkpoints() -> Result<()> {
     );
     let flat = flat.strip_suffix(b"s.").expect("it ends so");
     let items: Vec<u8> = (0..4000)
-        .map(|i| item(i % 64 + (i / 64 << 8)))
+        .map(|i| item(i % 64 + ((i / 64) << 8)))
         .collect::<Vec<_>>()
         .concat();
     let shared = [flat, b"q\0s", &items, b"."].concat();

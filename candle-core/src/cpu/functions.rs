@@ -35,7 +35,7 @@ const EXP: [f32; 5] = [
 ];
 
 /// `ln(2)` in two parts, the first short enough for its products with small integers to be exact.
-const LN_2: [f32; 2] = [0.693_359_375, -2.121_944_4e-4];
+const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 
 /// `e^x`, within 2 ulp; subnormal results too.
 #[inline(always)]
@@ -134,13 +134,13 @@ pub(crate) fn silu(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn gelu_tanh(x: f32) -> f32 {
     // sqrt(8 / pi)
-    const SCALE: f32 = 1.595_769_1;
+    const SCALE: f32 = 1.595_769;
     x / (1. + exp(-SCALE * x * (1. + 0.044_715 * x * x)))
 }
 
 /// `erf(x) / x` in `x²`, for `|x| < 1`.
 const ERF: [f32; 7] = [
-    1.128_379_1,
+    std::f32::consts::FRAC_2_SQRT_PI,
     -0.376_126_26,
     0.112_836,
     -0.026_854_444,
@@ -155,7 +155,7 @@ fn erfc_far(a: f32) -> f32 {
     // erfc(a) * exp(a²), in 1 / (a + 1.5).
     const ERFCX: [f32; 10] = [
         -5.076_862e-6,
-        0.564_461_17,
+        0.564_461_2,
         0.840_040_9,
         1.068_318,
         -0.018_575_951,

@@ -159,7 +159,7 @@ mod tests {
         // Values between two patterns, ties among them, and lengths around a register's.
         for len in [0, 1, 7, 8, 9, 31, 33, 4096] {
             let values: Vec<f32> = (0..len as u32)
-                .map(|i| f32::from_bits(i.wrapping_mul(0x9E37_79B9) & !0xFF | i % 3 * 0x80))
+                .map(|i| f32::from_bits(i.wrapping_mul(0x9E37_79B9) & !0xFF | (i % 3 * 0x80)))
                 .collect();
             let mut narrow = vec![from_bits(0); len];
             T::narrow(&values, &mut narrow);

@@ -278,6 +278,12 @@ pub fn binary_map_vec_par<
     unsafe { zip(lhs_l, rhs_l, lhs, rhs, &f_vec, &f_scalar_vec) }
 }
 
+/// A function of two slices and where to write.
+pub(super) type BySlices<'a, T, U> = &'a (dyn Fn(&[T], &[T], &mut [U]) + Sync + 'a);
+
+/// As [`BySlices`], where the right side is one element, which comes first.
+pub(super) type ByScalar<'a, T, U> = &'a (dyn Fn(T, &[T], &mut [U]) + Sync + 'a);
+
 /// `f_vec` of both operands' elements, in row-major order, on several threads for large inputs; `f_scalar_vec(rhs, lhs, dst)` where
 /// the right side repeats one element.
 ///
@@ -288,8 +294,8 @@ pub(super) unsafe fn zip<T: Copy + Sync, U: Copy + Send>(
     rhs_l: &Layout,
     lhs: &[T],
     rhs: &[T],
-    f_vec: &(dyn Fn(&[T], &[T], &mut [U]) + Sync),
-    f_scalar_vec: &(dyn Fn(T, &[T], &mut [U]) + Sync),
+    f_vec: BySlices<T, U>,
+    f_scalar_vec: ByScalar<T, U>,
 ) -> Vec<U> {
     let pair = OperandPair::new(lhs_l, rhs_l, lhs, rhs);
     let fill = |piece: Range<usize>, dst: &mut [U]| {

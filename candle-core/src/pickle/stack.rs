@@ -454,7 +454,7 @@ impl Stack {
 
 /// Keys and values in turn.
 fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
-    if items.len() % 2 != 0 {
+    if !items.len().is_multiple_of(2) {
         crate::bail!("the key that comes last has no value")
     }
     Ok(items

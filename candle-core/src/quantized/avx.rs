@@ -170,7 +170,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
         y: __m256i,
         scales: __m256i,
     ) -> __m256i {
-        let pair = _mm256_set1_epi16((2 * J | (2 * J + 1) << 8) as i16);
+        let pair = _mm256_set1_epi16(((2 * J) | ((2 * J + 1) << 8)) as i16);
         let scale = _mm256_shuffle_epi8(scales, pair);
         // Two products of at most 63 * 128 each: 16 bits hold them.
         P::madd(sum, _mm256_maddubs_epi16(x, y), scale)

@@ -165,9 +165,11 @@ pub trait QuantizedType: Send + Sync {
     fn block_size(&self) -> usize;
 
     /// Quantises `xs` into the blocks, which have to be as many as the elements need.
+    #[allow(clippy::wrong_self_convention, reason = "upstream's name")]
     fn from_float(&mut self, xs: &[f32]);
 
     /// As [`from_float`](Self::from_float), with a weight for each of the `n_per_row` columns.
+    #[allow(clippy::wrong_self_convention, reason = "upstream's name")]
     fn from_float_imatrix(&mut self, xs: &[f32], imatrix_weights: &[f32], n_per_row: usize);
 
     /// Bytes of all blocks.

@@ -134,10 +134,10 @@ impl Geometry {
 
     /// With the sizes of the output.
     fn sized(mut self, output_padding: [usize; 2]) -> Result<Self> {
-        for d in 0..2 {
+        for (d, output_padding) in output_padding.into_iter().enumerate() {
             let (steps, input, k) = (self.steps[d], self.input[d], self.kernel[d]);
             let size = if self.transposed {
-                steps.transposed_size(input, k, output_padding[d])
+                steps.transposed_size(input, k, output_padding)
             } else {
                 steps.conv_size(input, k)
             };
