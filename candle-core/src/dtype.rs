@@ -311,37 +311,6 @@ float_dtypes! {
     F8E4M3, F8E4M3, |v| F8E4M3::from_f64(v), |s| F8E4M3::to_f64(&s);
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_parse_back() {
-        for dtype in DType::ALL {
-            assert_eq!(dtype.as_str().parse(), Ok(dtype));
-            assert!(dtype.is_int() != dtype.is_float());
-        }
-        let err = "f33".parse::<DType>().unwrap_err().to_string();
-        assert!(err.contains("\"f33\"") && err.contains("bf16"), "{err}");
-    }
-
-    #[test]
-    fn safetensors_dtypes_convert_back() {
-        for dtype in DType::ALL {
-            assert_eq!(DType::try_from(StDtype::from(dtype)).unwrap(), dtype);
-        }
-        assert!(DType::try_from(StDtype::C64).is_err());
-    }
-
-    #[test]
-    fn conversion_from_f64_saturates() {
-        assert_eq!(u8::from_f64(-3.7), 0);
-        assert_eq!(u8::from_f64(300.), 255);
-        assert_eq!(i32::from_f64(-3.7), -3);
-        assert_eq!(i64::from_f64(f64::NAN), 0);
-    }
-}
-
 /// Applies a function to the elements inside a `CpuStorage`, whichever of the given dtypes they have, and wraps what it gives as a
 /// `CpuStorage` of the same dtype. Any other dtype leaves the function around it with
 /// [`Error::UnsupportedDTypeForOp`](crate::Error::UnsupportedDTypeForOp), which names the op.
@@ -371,4 +340,35 @@ macro_rules! map_dtype {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype.as_str().parse(), Ok(dtype));
+            assert!(dtype.is_int() != dtype.is_float());
+        }
+        let err = "f33".parse::<DType>().unwrap_err().to_string();
+        assert!(err.contains("\"f33\"") && err.contains("bf16"), "{err}");
+    }
+
+    #[test]
+    fn safetensors_dtypes_convert_back() {
+        for dtype in DType::ALL {
+            assert_eq!(DType::try_from(StDtype::from(dtype)).unwrap(), dtype);
+        }
+        assert!(DType::try_from(StDtype::C64).is_err());
+    }
+
+    #[test]
+    fn conversion_from_f64_saturates() {
+        assert_eq!(u8::from_f64(-3.7), 0);
+        assert_eq!(u8::from_f64(300.), 255);
+        assert_eq!(i32::from_f64(-3.7), -3);
+        assert_eq!(i64::from_f64(f64::NAN), 0);
+    }
 }
