@@ -5,6 +5,9 @@ use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::{Layout, Result, WithDType};
 
+/// Windows that are folded together.
+const WINDOWS: usize = 64;
+
 /// Windows of `kernel` elements, `stride` apart; `(height, width)` each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Windows {
@@ -51,25 +54,51 @@ fn pool<T: Pixel, S: Copy>(
     let w_out = (w - kernel.1) / stride.1 + 1;
     let mut dst = zeros(&[b, c, h_out, w_out], op)?;
     let [_, _, row_stride, step] = planes.strides;
+    let next = stride.1.saturating_mul(step);
     fill_rows(&mut dst, w_out, kernel.0 * kernel.1, |row, dst| {
         let first_row = planes.start(row / h_out) + row % h_out * stride.0 * row_stride;
-        for (x, dst) in dst.iter_mut().enumerate() {
-            let first = first_row + x * stride.1 * step;
-            let mut state = start(vs[first]);
+        for (i, dst) in dst.chunks_mut(WINDOWS).enumerate() {
+            let first = first_row + i * WINDOWS * next;
+            let mut states = [start(vs[first]); WINDOWS];
+            let states = &mut states[..dst.len()];
+            every(&vs[first..], next, states, |_, v| start(v));
             for y in 0..kernel.0 {
-                let row = first + y * row_stride;
-                if step == 1 {
-                    for &v in &vs[row..row + kernel.1] {
-                        state = push(state, v);
-                    }
-                } else {
-                    for x in 0..kernel.1 {
-                        state = push(state, vs[row + x * step]);
-                    }
+                for x in 0..kernel.1 {
+                    every(
+                        &vs[first + y * row_stride + x * step..],
+                        next,
+                        states,
+                        &push,
+                    );
                 }
             }
-            *dst = finish(state);
+            for (dst, &state) in dst.iter_mut().zip(&*states) {
+                *dst = finish(state);
+            }
         }
     });
     Ok(dst)
+}
+
+/// `states[i] = f(states[i], vs[i * step])`.
+#[inline(always)]
+fn every<T: Copy, S: Copy>(vs: &[T], step: usize, states: &mut [S], f: impl Fn(S, T) -> S) {
+    match step {
+        1 => {
+            for (state, &v) in states.iter_mut().zip(vs) {
+                *state = f(*state, v);
+            }
+        }
+        // Known steps are what the compiler can vectorise.
+        2 => {
+            for (state, vs) in states.iter_mut().zip(vs.chunks(2)) {
+                *state = f(*state, vs[0]);
+            }
+        }
+        step => {
+            for (i, state) in states.iter_mut().enumerate() {
+                *state = f(*state, vs[i * step]);
+            }
+        }
+    }
 }

@@ -134,15 +134,16 @@ impl Geometry {
 
     /// With the sizes of the output.
     fn sized(mut self, output_padding: [usize; 2]) -> Result<Self> {
-        for (d, output_padding) in output_padding.into_iter().enumerate() {
+        let size = |d: usize| {
             let (steps, input, k) = (self.steps[d], self.input[d], self.kernel[d]);
             let size = if self.transposed {
-                steps.transposed_size(input, k, output_padding)
+                steps.transposed_size(input, k, output_padding[d])
             } else {
                 steps.conv_size(input, k)
             };
-            self.output[d] = size.map_err(|msg| Error::Msg(format!("{}: {msg}", self.op)).bt())?;
-        }
+            size.map_err(|msg| Error::Msg(format!("{}: {msg}", self.op)).bt())
+        };
+        self.output = [size(0)?, size(1)?];
         Ok(self)
     }
 
@@ -265,4 +266,63 @@ fn converted<'a, T: Operand>((vs, planes): Operand4<'a, T>) -> Cow<'a, [T::Acc]>
         });
     }
     Cow::Owned(dst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whichever vectors the CPU has, they give what loops give; the tests of `Tensor` only see the widest.
+    fn every_kind<T: Operand>() -> Result<()> {
+        for (c_in, c_out, input, padding, stride) in [
+            (3, 1, [9, 40], 1, 1),
+            (3, 15, [9, 40], 1, 2),
+            (40, 29, [7, 11], 1, 1),
+            (40, 6, [6, 4], 0, 2),
+        ] {
+            let params = ParamsConv2D {
+                b_size: 2,
+                i_h: input[0],
+                i_w: input[1],
+                k_h: 3,
+                k_w: 3,
+                c_out,
+                c_in,
+                padding,
+                stride,
+                dilation: 1,
+                groups: 1,
+                cudnn_fwd_algo: None,
+            };
+            let g = Geometry::conv2d(&params)?;
+            let numbers = |len: usize| -> Vec<T> {
+                let numbers = (0..len as i64).map(|i| i * 7919 % 11);
+                numbers.map(T::from_i64).collect()
+            };
+            let layouts = [
+                Layout::contiguous((2, c_in, input[0], input[1])),
+                Layout::contiguous((c_out, c_in, 3, 3)),
+            ];
+            let [inp, kernel] = [0, 1].map(|i| numbers(layouts[i].shape().elem_count()));
+            let inp = (&inp[..], Planes::new(&layouts[0], inp.len(), g.op)?);
+            let kernel = (&kernel[..], Planes::new(&layouts[1], kernel.len(), g.op)?);
+            let mut want = zeros(&[2, c_out, g.output[0], g.output[1]], g.op)?;
+            sparse::run(inp, kernel, g, &mut want);
+            for kind in T::Acc::kinds() {
+                let (rows, columns) = (kind.rows, kind.columns);
+                let got = run(inp, kernel, g, kind)?;
+                assert!(got == want, "{params:?}, tiles of {rows} by {columns}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn every_kind_of_vector() -> Result<()> {
+        every_kind::<f32>()?;
+        every_kind::<f64>()?;
+        every_kind::<half::bf16>()?;
+        every_kind::<i32>()?;
+        every_kind::<u8>()
+    }
 }
