@@ -134,10 +134,16 @@ impl Layout {
         }
         let mut dims = self.dims().to_vec();
         dims[dim] = len;
+        let shape = Shape::from(dims);
+        // Where there is no element, a step could lead past the end of the storage.
+        let skipped = match shape.elem_count() {
+            0 => 0,
+            _ => self.stride[dim] * start,
+        };
         Ok(Self::new(
-            Shape::from(dims),
+            shape,
             self.stride.clone(),
-            self.start_offset + self.stride[dim] * start,
+            self.start_offset + skipped,
         ))
     }
 

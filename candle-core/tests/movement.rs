@@ -353,3 +353,36 @@ fn as_numpy(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(as_numpy);
+
+/// A part without elements may lie past the end of the storage.
+fn parts_without_elements(device: &Device) -> Result<()> {
+    let empty = Tensor::zeros((0, 2, 2), DType::F32, device)?;
+    let column = empty.narrow(2, 1, 1)?.narrow(1, 1, 1)?;
+    assert_eq!(column.contiguous()?.flatten_all()?.to_vec1::<f32>()?, []);
+    column.one_set()?;
+    let behind = Tensor::new(&[1f32, 2., 3.], device)?
+        .narrow(0, 1, 2)?
+        .narrow(0, 2, 0)?;
+    assert_eq!(behind.to_vec1::<f32>()?, []);
+    let row = Tensor::new(&[[1f32, 2., 3.]], device)?.narrow(1, 1, 1)?;
+    assert_eq!(row.narrow(0, 1, 0)?.flatten_all()?.to_vec1::<f32>()?, []);
+    Ok(())
+}
+test_device!(parts_without_elements);
+
+/// Values of Candle 0.11.1: `xy_indexing` turns the order of all axes around.
+fn meshgrid_of_three(device: &Device) -> Result<()> {
+    let sides = [2u32, 3, 4].map(|n| Tensor::arange(0, n, device));
+    let sides: Vec<_> = sides.into_iter().collect::<Result<_>>()?;
+    for (xy, dims) in [(false, [2, 3, 4]), (true, [4, 3, 2])] {
+        let grid = Tensor::meshgrid(&sides, xy)?;
+        for (i, coordinate) in grid.iter().enumerate() {
+            assert_eq!(coordinate.dims(), dims);
+            let axis = if xy { 2 - i } else { i };
+            let line = coordinate.transpose(axis, 2)?.i((0, 0))?;
+            assert_eq!(line.to_vec1::<u32>()?, sides[i].to_vec1::<u32>()?);
+        }
+    }
+    Ok(())
+}
+test_device!(meshgrid_of_three);

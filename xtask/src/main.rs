@@ -2,6 +2,7 @@
 
 mod command;
 mod fuzz;
+mod oracle;
 mod setup;
 mod steps;
 

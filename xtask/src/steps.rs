@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::command::cmd;
 use crate::fuzz;
+use crate::oracle;
 use crate::setup;
 
 /// One named part of `cargo xtask test`.
@@ -55,6 +56,11 @@ pub const STEPS: &[Step] = &[
         name: "fuzz",
         title: "each file format's fuzz target finds nothing in a short run",
         run: fuzz::fuzz,
+    },
+    Step {
+        name: "oracle",
+        title: "ops and models agree with crates.io's candle 0.11.1",
+        run: oracle::oracle,
     },
     Step {
         name: "doc",
@@ -155,10 +161,10 @@ fn doc() -> Result<String, String> {
 }
 
 /// A folder with nothing in it that goes away with the value.
-struct EmptyDir(PathBuf);
+pub struct EmptyDir(pub PathBuf);
 
 impl EmptyDir {
-    fn new() -> Result<Self, String> {
+    pub fn new() -> Result<Self, String> {
         let path = std::env::temp_dir().join(format!("candle-xtask-{}", std::process::id()));
         std::fs::create_dir_all(&path)
             .map_err(|err| format!("cannot make {}: {err}", path.display()))?;
@@ -175,8 +181,8 @@ impl Drop for EmptyDir {
 
 /// What the test harness said, summed over every test binary.
 #[derive(Debug, Default, PartialEq)]
-struct Tally {
-    passed: usize,
+pub struct Tally {
+    pub passed: usize,
     failed: usize,
     /// Of `passed`, those whose name says that they ran on WebGPU.
     webgpu: usize,
@@ -184,7 +190,7 @@ struct Tally {
 
 impl Tally {
     /// Reads `test result: ok. 3 passed; 0 failed; …` and `test add::webgpu ... ok`.
-    fn add(&mut self, line: &str) {
+    pub fn add(&mut self, line: &str) {
         if let Some((_, counts)) = line
             .strip_prefix("test result: ")
             .and_then(|rest| rest.split_once(". "))

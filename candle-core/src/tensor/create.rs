@@ -347,8 +347,8 @@ impl Tensor {
         row.broadcast_le(&column)?.to_dtype(dtype)
     }
 
-    /// Coordinates of a grid from one vector per axis, all with the grid's shape. With `xy_indexing` the first two axes of
-    /// the grid change places.
+    /// Coordinates of a grid from one vector per axis, all with the grid's shape. With `xy_indexing` the axes of the
+    /// grid are in the reverse order: for two vectors, columns before rows.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -367,7 +367,8 @@ impl Tensor {
         if args.len() < 2 {
             return Err(Error::OpRequiresAtLeastTwoTensors { op: "meshgrid" }.bt());
         }
-        let axis = |i: usize| if xy_indexing && i < 2 { 1 - i } else { i };
+        let last = args.len() - 1;
+        let axis = |i: usize| if xy_indexing { last - i } else { i };
         let mut grid = vec![0; args.len()];
         for (i, arg) in args.iter().enumerate() {
             grid[axis(i)] = arg.as_ref().dims1()?;

@@ -65,43 +65,55 @@ pub enum Agreed {
 
 /// Fails with everything a reader needs when ours does not do what upstream does.
 ///
-/// * Both succeed: the values agree within the tolerance.
-/// * Upstream refuses: so does ours. If it refuses only the layout (it takes row-major copies of the inputs), ours may refuse or
-///   give what upstream gives on those copies.
+/// * Both succeed: the values agree within the tolerance. Where upstream's depend on how the inputs lie in memory, ours are those
+///   that it gives on row-major copies.
+/// * Upstream refuses: so does ours. If it refuses only the layout, ours may refuse or give what upstream gives on row-major
+///   copies.
 /// * Upstream panics: ours does not.
 /// * Where the family's rule says that ours differs: ours does not panic. Upstream is not asked; it may never answer.
 pub fn agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
-    judge(case, rule, ours::interpret::run(case), |ours| {
-        match (ours, upstream::interpret::run(case)) {
-            (Outcome::Done(_), Outcome::Refused(_)) => upstream::interpret::run_contiguous(case),
-            (_, theirs) => theirs,
-        }
+    let ours = ours::interpret::run(case, false);
+    judge(case, rule, &ours, |rows| {
+        upstream::interpret::run(case, rows)
     })
 }
 
 /// As [`agree`], for the gradients of the case. What upstream cannot differentiate, ours may.
 pub fn gradients_agree(case: &Case, rule: Rule) -> Result<Agreed, String> {
-    judge(case, rule, ours::interpret::gradients(case), |ours| match (
-        ours,
-        upstream::interpret::gradients(case),
-    ) {
-        (Outcome::Done(_), Outcome::Refused(why)) => Outcome::Panicked(why),
-        (_, theirs) => theirs,
+    let ours = ours::interpret::gradients(case, false);
+    judge(case, rule, &ours, |rows| {
+        match (&ours, upstream::interpret::gradients(case, rows)) {
+            (Outcome::Done(_), Outcome::Refused(why)) => Outcome::Panicked(why),
+            (_, theirs) => theirs,
+        }
     })
 }
 
+/// `ask_upstream` is given whether to make row-major copies of the inputs first.
 fn judge(
     case: &Case,
     rule: Rule,
-    ours: Outcome,
-    ask_upstream: impl FnOnce(&Outcome) -> Outcome,
+    ours: &Outcome,
+    ask_upstream: impl Fn(bool) -> Outcome,
 ) -> Result<Agreed, String> {
     if (rule.differs)(case).is_some() && !matches!(ours, Outcome::Panicked(_)) {
         return Ok(Agreed::Nothing);
     }
-    let theirs = ask_upstream(&ours);
-    compare(&ours, &theirs, (rule.tolerance)(case))
-        .map_err(|what| format!("{what}\n{case:?}\nours: {ours:?}\nupstream: {theirs:?}"))
+    let tolerance = (rule.tolerance)(case);
+    let theirs = ask_upstream(false);
+    let result = compare(ours, &theirs, tolerance);
+    match (result, ours) {
+        (Ok(agreed), _) => Ok(agreed),
+        (Err(_), Outcome::Done(_)) => {
+            let on_copies = ask_upstream(true);
+            compare(ours, &on_copies, tolerance).map_err(|what| {
+                format!("{what}\n{case:?}\nours: {ours:?}\nupstream: {theirs:?}\non row-major copies: {on_copies:?}")
+            })
+        }
+        (Err(what), _) => Err(format!(
+            "{what}\n{case:?}\nours: {ours:?}\nupstream: {theirs:?}"
+        )),
+    }
 }
 
 /// Whether two outcomes are the same within the tolerance.

@@ -105,6 +105,14 @@ impl Elements {
         }
     }
 
+    /// Whether all are finite and below 1,000 in magnitude.
+    pub fn is_tame(&self) -> bool {
+        match self.numbers() {
+            Numbers::Int(v) => v.iter().all(|v| v.unsigned_abs() < 1000),
+            Numbers::Float(v) => v.iter().all(|v| v.abs() < 1000.),
+        }
+    }
+
     /// The elements as they lie in a file, little-endian.
     pub fn bytes(&self) -> Vec<u8> {
         match self {

@@ -7,20 +7,44 @@ use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::{Tolerance, Ty};
 
 /// A gradient is a sum over what an element went into, after a few roundings more than the op itself has.
-const RULE: Rule = Rule {
-    tolerance: |case| {
-        let n = case
-            .inputs
-            .iter()
-            .map(|i| i.dims().iter().product::<usize>());
-        let n = n.max().unwrap_or(1).max(16) as f64;
-        Tolerance::new(n, n)
-    },
-    differs: |case| {
-        let mixed = matches!(case.op, Op::Binary(_)) && case.inputs[0].ty() != case.inputs[1].ty();
-        mixed.then_some("two dtypes: upstream looks at them only when there are elements")
-    },
-};
+const RULE: Rule = Rule { tolerance, differs };
+
+/// Upstream's derivatives of `gelu_erf` and `erf` have constants of 8 digits.
+fn tolerance(case: &Case) -> Tolerance {
+    let n = case
+        .inputs
+        .iter()
+        .map(|i| i.dims().iter().product::<usize>());
+    let n = n.max().unwrap_or(1).max(16) as f64;
+    let short = |op: &Op| matches!(op, Op::Unary("gelu_erf" | "erf" | "gelu"));
+    let chained = matches!(&case.op, Op::Chain(ops) if ops.iter().any(|(op, _)| short(op)));
+    if (short(&case.op) || chained) && case.inputs.iter().any(|i| i.ty() == Ty::F64) {
+        return Tolerance::new(1e10, 1e10);
+    }
+    Tolerance::new(n, n)
+}
+
+/// Where upstream's gradients are not those of its functions, which finite differences show.
+fn differs(case: &Case) -> Option<&'static str> {
+    let dims = case.inputs[0].dims();
+    match &case.op {
+        Op::Binary(_) if case.inputs[0].ty() != case.inputs[1].ty() => {
+            Some("two dtypes: upstream looks at them only when there are elements")
+        }
+        Op::Binary(_) | Op::Unary(_) if case.inputs.iter().any(|i| !i.data.is_tame()) => {
+            Some("another order of the same factors, one of which overflows")
+        }
+        Op::ByIds("scatter", _) => {
+            Some("an element that is overwritten has no gradient; upstream's keeps it")
+        }
+        Op::Unfold(..) => Some("upstream exchanges windows and their elements"),
+        Op::Pool(_, (h, w), _) if dims[2] % h != 0 || dims[3] % w != 0 => {
+            Some("elements in no window have no gradient; upstream moves the others onto them")
+        }
+        Op::Cat(_) if case.inputs.len() == 1 => Some("as in the family's values"),
+        _ => None,
+    }
+}
 
 /// One test a family. Cases of integers alone are drawn again.
 macro_rules! families {

@@ -14,10 +14,23 @@ fn tolerance(case: &Case) -> Tolerance {
     }
 }
 
-const RULE: Rule = Rule {
-    tolerance,
-    differs: |_| None,
-};
+const RULE: Rule = Rule { tolerance, differs };
+
+fn differs(case: &Case) -> Option<&'static str> {
+    match &case.op {
+        Op::Embedding if case.inputs[1].dims().len() != 1 => {
+            Some("ids of any shape; upstream takes vectors")
+        }
+        Op::Index(entries) if entries.iter().any(|e| matches!(e, Index::Ids(_))) => {
+            let plain = case.inputs[0].view.base == case.inputs[0].view.dims;
+            let first = entries.iter().position(|e| !matches!(e, Index::All));
+            let first = first.map(|i| matches!(entries[i], Index::Ids(_)));
+            (!plain || first != Some(true) || entries.len() > 1)
+                .then_some("lists of indices on any layout; upstream takes row-major ones")
+        }
+        _ => None,
+    }
+}
 
 /// Ids below `n`; now and then one that is too large.
 fn ids(g: &mut Gen, dims: &[usize], n: usize) -> Input {

@@ -6,6 +6,23 @@ use oracle_ops::check::Rule;
 use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::Ty;
 
+const RULE: Rule = Rule {
+    differs,
+    ..Rule::EXACT
+};
+
+fn differs(case: &Case) -> Option<&'static str> {
+    match &case.op {
+        Op::Cat(_) if case.inputs.len() == 1 => {
+            Some("a dimension that does not exist; upstream does not look when there is one tensor")
+        }
+        Op::Pad("pad_with_same", ..) if case.inputs[0].dims().contains(&0) => {
+            Some("another dimension may be empty; upstream refuses")
+        }
+        _ => None,
+    }
+}
+
 fn case(g: &mut Gen, ty: Ty, dims: &[usize], op: Op) -> Case {
     Case {
         inputs: vec![g.input(ty, dims, Fill::Few)],
@@ -23,7 +40,7 @@ pub fn pad(g: &mut Gen) -> Case {
 
 #[test]
 fn padding() {
-    values(pad, Rule::EXACT);
+    values(pad, RULE);
 }
 
 pub fn join(g: &mut Gen) -> Case {
@@ -57,7 +74,7 @@ pub fn join(g: &mut Gen) -> Case {
 
 #[test]
 fn cat_and_stack() {
-    values(join, Rule::EXACT);
+    values(join, RULE);
 }
 
 pub fn split(g: &mut Gen) -> Case {
@@ -68,7 +85,7 @@ pub fn split(g: &mut Gen) -> Case {
 
 #[test]
 fn chunk() {
-    values(split, Rule::EXACT);
+    values(split, RULE);
 }
 
 fn meshgrid(g: &mut Gen) -> Case {
@@ -87,7 +104,7 @@ fn meshgrid(g: &mut Gen) -> Case {
 
 #[test]
 fn meshgrid_of_vectors() {
-    values(meshgrid, Rule::EXACT);
+    values(meshgrid, RULE);
 }
 
 pub fn rearrange(g: &mut Gen) -> Case {
@@ -104,7 +121,7 @@ pub fn rearrange(g: &mut Gen) -> Case {
 
 #[test]
 fn flip_roll_unfold_repeat() {
-    values(rearrange, Rule::EXACT);
+    values(rearrange, RULE);
 }
 
 pub fn view(g: &mut Gen) -> Case {
@@ -171,7 +188,7 @@ pub fn view(g: &mut Gen) -> Case {
 
 #[test]
 fn views() {
-    values(view, Rule::EXACT);
+    values(view, RULE);
 }
 
 fn make(g: &mut Gen) -> Case {
@@ -201,5 +218,5 @@ fn make(g: &mut Gen) -> Case {
 
 #[test]
 fn makers() {
-    values(make, Rule::EXACT);
+    values(make, RULE);
 }

@@ -102,7 +102,8 @@ fn pooling() {
 }
 
 pub fn resize(g: &mut Gen) -> Case {
-    let ty = g.pick(&Ty::ALL);
+    // Upstream goes through f64, whose conversion from F8E4M3 never returns there.
+    let ty = g.pick(&[Ty::F32, Ty::F64, Ty::F16, Ty::BF16, Ty::U8, Ty::I64]);
     let (h, w) = (g.within(1, 12), g.within(1, 12));
     let corners = g.chance(50);
     let dims = [g.full_dim(), g.full_dim(), g.full_dim(), g.full_dim()];

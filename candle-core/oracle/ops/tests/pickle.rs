@@ -2,7 +2,7 @@
 //! of protocol 2 and one member for each storage).
 
 use crate::hold;
-use oracle_ops::case::{Case, Format, Input, Op};
+use oracle_ops::case::{Case, Format, Input, Op, Outcome};
 use oracle_ops::check::{compare, Agreed};
 use oracle_ops::generate::{Fill, Gen};
 use oracle_ops::value::{Tolerance, Ty};
@@ -139,6 +139,10 @@ fn read_alike(case: &Case) -> Result<Agreed, String> {
     write(&case.inputs, &path).map_err(|err| err.to_string())?;
     let ours = ours::interpret::load(Format::Pickle, &path);
     let theirs = upstream::interpret::load(Format::Pickle, &path);
+    if let (Outcome::Done(_), Outcome::Refused(_)) = (&ours, &theirs) {
+        // Upstream reads row-major and column-major tensors alone.
+        return Ok(Agreed::Nothing);
+    }
     compare(&ours, &theirs, Tolerance::EXACT)
         .map_err(|what| format!("{what}\n{case:?}\nours: {ours:?}\nupstream: {theirs:?}"))
 }

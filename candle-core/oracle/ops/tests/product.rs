@@ -12,10 +12,16 @@ pub fn tolerance(case: &Case) -> Tolerance {
     Tolerance::new(4., 2. * k)
 }
 
-const RULE: Rule = Rule {
-    tolerance,
-    differs: |_| None,
-};
+const RULE: Rule = Rule { tolerance, differs };
+
+fn differs(case: &Case) -> Option<&'static str> {
+    let dims = case.inputs[0].dims();
+    if !case.inputs[0].ty().is_float() {
+        return Some("products of integers, which upstream refuses");
+    }
+    let ones = dims.len() > 2 && dims[..dims.len() - 2].contains(&1);
+    ones.then_some("a batch dimension of size 1 may have any stride; upstream refuses some even of row-major tensors")
+}
 
 pub fn matmul(g: &mut Gen) -> Case {
     let ty = g.pick(&[

@@ -18,10 +18,23 @@ pub fn tolerance(case: &Case) -> Tolerance {
     }
 }
 
-const RULE: Rule = Rule {
-    tolerance,
-    differs: |_| None,
-};
+const RULE: Rule = Rule { tolerance, differs };
+
+fn differs(case: &Case) -> Option<&'static str> {
+    let input = &case.inputs[0];
+    match &case.op {
+        Op::Reduce("log_sum_exp", _) if !input.ty().is_float() => {
+            Some("a function of floats, of integers: upstream panics or gives zeros")
+        }
+        Op::Along("cumsum", _) if !Ty::FLOATS.contains(&input.ty()) => Some(
+            "upstream multiplies with a triangular matrix, which it does for these floats alone",
+        ),
+        Op::Along(..) if input.dims().contains(&0) => {
+            Some("an empty tensor has results where another dimension is empty; upstream refuses")
+        }
+        _ => None,
+    }
+}
 
 pub fn over_dims(g: &mut Gen) -> Case {
     let (ty, dims) = (g.pick(&Ty::ALL), g.shape(1..=5));

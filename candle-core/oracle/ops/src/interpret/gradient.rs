@@ -9,7 +9,7 @@ use crate::value::Ty;
 ///
 /// The inputs' memory is the variable and the view is part of the expression, so views are differentiated as well. The weights
 /// differ from element to element, so that a gradient in the wrong place is seen.
-pub fn gradients(case: &Case) -> Outcome {
+pub fn gradients(case: &Case, on_copies: bool) -> Outcome {
     guarded(|| {
         let mut variables = Vec::new();
         let mut inputs = Vec::new();
@@ -21,6 +21,10 @@ pub fn gradients(case: &Case) -> Outcome {
             } else {
                 inputs.push(tensor(input)?);
             }
+        }
+        if on_copies {
+            let copies: Result<_> = inputs.iter().map(|t| t.contiguous()).collect();
+            inputs = copies?;
         }
         let outputs = apply::outputs(&case.op, &inputs)?;
         let mut loss = Tensor::zeros((), DType::F64, &Device::Cpu)?;

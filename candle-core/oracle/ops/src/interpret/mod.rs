@@ -19,20 +19,15 @@ pub use files::{load, save};
 pub use gradient::gradients;
 pub use quantized::{dequantize, load_gguf, multiply, quantize, quantize_imatrix, save_gguf};
 
-/// Runs the op on the inputs in their layouts.
-pub fn run(case: &Case) -> Outcome {
+/// Runs the op on the inputs in their layouts, or on row-major copies of them.
+pub fn run(case: &Case, on_copies: bool) -> Outcome {
     guarded(|| {
-        let inputs = tensors(&case.inputs)?;
+        let mut inputs = tensors(&case.inputs)?;
+        if on_copies {
+            let copies: Result<_> = inputs.iter().map(|t| t.force_contiguous()).collect();
+            inputs = copies?;
+        }
         apply::apply(&case.op, &inputs)
-    })
-}
-
-/// Runs the op on copies of the inputs in row-major order.
-pub fn run_contiguous(case: &Case) -> Outcome {
-    guarded(|| {
-        let inputs = tensors(&case.inputs)?;
-        let inputs: Result<Vec<_>> = inputs.iter().map(|t| t.force_contiguous()).collect();
-        apply::apply(&case.op, &inputs?)
     })
 }
 
