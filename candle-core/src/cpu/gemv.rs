@@ -192,7 +192,10 @@ mod x86 {
         let mut acc = [[_mm256_setzero_ps(); U]; R];
         let mut i = 0;
         while i + 8 * U <= k {
-            #[allow(clippy::needless_range_loop, reason = "acc is a block of R by U registers")]
+            #[allow(
+                clippy::needless_range_loop,
+                reason = "acc is a block of R by U registers"
+            )]
             for u in 0..U {
                 let at = i + 8 * u;
                 // SAFETY: 8 elements from `at` on are below k.

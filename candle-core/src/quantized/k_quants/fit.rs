@@ -10,7 +10,10 @@ use super::utils::nearest_in;
 const STEPS: usize = 3;
 
 /// Sums of terms over `LEN` elements, a multiple of 8. Eight lanes, so that vector instructions can have them.
-#[allow(clippy::needless_range_loop, reason = "lanes are the inner index, which is what makes them vectors")]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "lanes are the inner index, which is what makes them vectors"
+)]
 #[inline(always)]
 fn sums<const LEN: usize, const K: usize>(term: impl Fn(usize) -> [f32; K]) -> [f32; K] {
     let mut lanes = [[0f32; 8]; K];
