@@ -138,8 +138,8 @@ impl Storage {
         on_false: &Self,
         on_false_l: &Layout,
     ) -> Result<Self> {
-        on_true.same_dtype(on_false, "where")?;
-        map_backend!("where", self, on_true, on_false => |a, t, f| a.where_cond(layout, t, on_true_l, f, on_false_l))
+        on_true.same_dtype(on_false, "where_cond")?;
+        map_backend!("where_cond", self, on_true, on_false => |a, t, f| a.where_cond(layout, t, on_true_l, f, on_false_l))
     }
 
     pub(crate) fn gather(

@@ -125,7 +125,9 @@ impl Header {
             writer.write_all(&[1, 0])?;
             writer.write_all(&u16::try_from(len)?.to_le_bytes())?;
         }
-        writeln!(writer, "{text:<width$}", width = len - 1)?;
+        // No width in the format: those end at 65,535.
+        let padding = " ".repeat(len - 1 - text.len());
+        writeln!(writer, "{text}{padding}")?;
         Ok(())
     }
 }

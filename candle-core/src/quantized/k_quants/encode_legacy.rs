@@ -28,8 +28,9 @@ fn symmetric_codes(xs: &[f32; 32], weights: Option<&[f32; 32]>, n: i32) -> (f16,
             (d, inverse(f16_to_f32(d)))
         }
     };
-    // Halves go up, and a value past the end gets the last code.
-    let code = |x: f32| ((x * inverse + (n as f32 + 0.5)) as i8).min((2 * n - 1) as i8) as u8;
+    // Halves go up, and a value past an end gets the code there.
+    let last = (2 * n - 1) as i8;
+    let code = |x: f32| ((x * inverse + (n as f32 + 0.5)) as i8).clamp(0, last) as u8;
     (d, std::array::from_fn(|i| code(xs[i])))
 }
 

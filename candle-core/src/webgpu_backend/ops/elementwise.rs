@@ -390,7 +390,7 @@ pub(in super::super) fn where_cond(
     on_false: &WebGpuStorage,
     on_false_l: &Layout,
 ) -> Result<WebGpuStorage> {
-    const OP: &str = "where";
+    const OP: &str = "where_cond";
     let device = cond.device();
     let views = Views::new([cond_l, on_true_l, on_false_l])?;
     let test = device.elem(cond.dtype(), OP)?;
