@@ -98,6 +98,24 @@ pub(crate) fn dot_rows<T: Weight>(rows: &[f32], column: &[T], out: &mut [f32]) {
     }
 }
 
+/// `out[j]` is the dot product of `row` with the elements from `matrix[j * stride]` on.
+pub(crate) fn dot_columns<T: Weight>(row: &[f32], matrix: &[T], stride: usize, out: &mut [f32]) {
+    let k = row.len();
+    assert!(out.is_empty() || (out.len() - 1) * stride + k <= matrix.len());
+    #[cfg(target_arch = "x86_64")]
+    if super::simd::has_avx2() {
+        // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
+        return unsafe { x86::dot_columns(row, matrix, stride, out) };
+    }
+    for (j, out) in out.iter_mut().enumerate() {
+        dot_rows(row, &matrix[j * stride..][..k], std::slice::from_mut(out));
+    }
+}
+
+/// Rows up to which sums stay in registers while the whole matrix goes by; memory is then read in short runs.
+#[cfg(target_arch = "x86_64")]
+const NARROW: usize = 128;
+
 /// Adds to row `r` of `out` the rows of a matrix, row `i` times `factors[r * k + i]`. Row `i` of the matrix is the `width` elements
 /// from `matrix[i * stride]` on.
 pub(crate) fn add_rows<T: Weight>(
@@ -108,6 +126,16 @@ pub(crate) fn add_rows<T: Weight>(
     width: usize,
 ) {
     let row = |i: usize| &matrix[i * stride..][..width];
+    #[cfg(target_arch = "x86_64")]
+    if k > 0 && width <= NARROW && super::simd::has_avx2() {
+        assert!((k - 1) * stride + width <= matrix.len());
+        for (r, out) in out.chunks_exact_mut(width).enumerate() {
+            let factors = &factors[r * k..(r + 1) * k];
+            // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
+            unsafe { x86::add_narrow(factors, matrix, stride, out) };
+        }
+        return;
+    }
     let mut i = 0;
     while i < k {
         for (r, out) in out.chunks_mut(width).enumerate() {
@@ -244,6 +272,135 @@ mod x86 {
     }
 
     /// # Safety
+    /// `matrix` must have `row.len()` elements from `(out.len() - 1) * stride` on.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn dot_columns<T: Weight>(
+        row: &[f32],
+        matrix: &[T],
+        stride: usize,
+        out: &mut [f32],
+    ) {
+        let k = row.len();
+        let (fours, rest) = out.as_chunks_mut::<4>();
+        let start = fours.len() * 4;
+        for (j, out) in fours.iter_mut().enumerate() {
+            let column = |c: usize| &matrix[(4 * j + c) * stride..][..k];
+            let columns = [column(0), column(1), column(2), column(3)];
+            let mut acc = [[_mm256_setzero_ps(); 2]; 4];
+            let mut i = 0;
+            while i + 16 <= k {
+                // SAFETY: 16 elements from `i` on are below k.
+                unsafe {
+                    let left = _mm256_loadu_ps(row.as_ptr().add(i));
+                    let right = _mm256_loadu_ps(row.as_ptr().add(i + 8));
+                    for c in 0..4 {
+                        let column = columns[c].as_ptr().add(i);
+                        acc[c][0] = _mm256_fmadd_ps(left, T::load(column), acc[c][0]);
+                        acc[c][1] = _mm256_fmadd_ps(right, T::load(column.add(8)), acc[c][1]);
+                    }
+                }
+                i += 16;
+            }
+            if i + 8 <= k {
+                // SAFETY: as above, 8 elements.
+                unsafe {
+                    let left = _mm256_loadu_ps(row.as_ptr().add(i));
+                    for c in 0..4 {
+                        let column = T::load(columns[c].as_ptr().add(i));
+                        acc[c][0] = _mm256_fmadd_ps(left, column, acc[c][0]);
+                    }
+                }
+                i += 8;
+            }
+            let [a, b, c, d] = acc.map(|[l, r]| _mm256_add_ps(l, r));
+            let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let sums = _mm_add_ps(
+                _mm256_castps256_ps128(pairs),
+                _mm256_extractf128_ps::<1>(pairs),
+            );
+            // SAFETY: four elements.
+            unsafe { _mm_storeu_ps(out.as_mut_ptr(), sums) };
+            if i < k {
+                let mut tail = [0f32; 8];
+                for c in 0..4 {
+                    T::widen(&columns[c][i..], &mut tail[..k - i]);
+                    for (&x, v) in row[i..].iter().zip(tail) {
+                        out[c] += x * v;
+                    }
+                }
+            }
+        }
+        for (j, out) in (start..).zip(rest) {
+            let column = &matrix[j * stride..][..k];
+            // SAFETY: the row is as long as the column.
+            [*out] = unsafe { dots::<T, 1, 8>([row.as_ptr()], column) };
+        }
+    }
+
+    /// # Safety
+    /// `matrix` must have `out.len()` elements from `(factors.len() - 1) * stride` on.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn add_narrow<T: Weight>(
+        factors: &[f32],
+        matrix: &[T],
+        stride: usize,
+        out: &mut [f32],
+    ) {
+        let mut start = 0;
+        while start + 8 <= out.len() {
+            // SAFETY: as many columns as are left; the rows are long enough by this function's contract.
+            start += unsafe {
+                let (matrix, out) = (matrix.as_ptr().add(start), &mut out[start..]);
+                match out.len() {
+                    64.. => add_registers::<T, 8>(factors, matrix, stride, out),
+                    32.. => add_registers::<T, 4>(factors, matrix, stride, out),
+                    16.. => add_registers::<T, 2>(factors, matrix, stride, out),
+                    _ => add_registers::<T, 1>(factors, matrix, stride, out),
+                }
+            };
+        }
+        let rest = out.len() - start;
+        let mut tail = [0f32; 8];
+        for (i, &factor) in factors.iter().enumerate() {
+            let tail = &mut tail[..rest];
+            T::widen(&matrix[i * stride + start..][..rest], tail);
+            for (out, &v) in out[start..].iter_mut().zip(&*tail) {
+                *out += factor * v;
+            }
+        }
+    }
+
+    /// Adds up `8 * N` columns, and gives their number.
+    ///
+    /// # Safety
+    /// Both `out` and each of the rows must have as many elements; there are as many rows as factors.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn add_registers<T: Weight, const N: usize>(
+        factors: &[f32],
+        matrix: *const T,
+        stride: usize,
+        out: &mut [f32],
+    ) -> usize {
+        let mut acc = [_mm256_setzero_ps(); N];
+        for (i, &factor) in factors.iter().enumerate() {
+            let factor = _mm256_set1_ps(factor);
+            for (n, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: by this function's contract.
+                let v = unsafe { T::load(matrix.add(i * stride + 8 * n)) };
+                *acc = _mm256_fmadd_ps(factor, v, *acc);
+            }
+        }
+        for (acc, out) in acc.into_iter().zip(out.as_chunks_mut::<8>().0) {
+            // SAFETY: 8 elements.
+            unsafe {
+                let sum = _mm256_add_ps(acc, _mm256_loadu_ps(out.as_ptr()));
+                _mm256_storeu_ps(out.as_mut_ptr(), sum);
+            }
+        }
+        8 * N
+    }
+
+    /// # Safety
     /// All rows must be as long as `out`.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn add_scaled<T: Weight, const N: usize>(
@@ -308,7 +465,18 @@ mod tests {
                         "k {k}, m {m}: {got} {expected}"
                     );
                 }
-                let width = k.clamp(1, 33);
+                if k > 0 {
+                    let mut out = vec![f32::NAN; k.min(9)];
+                    dot_columns(&rows[..k], &matrix[1..], k + 2, &mut out);
+                    for (j, &got) in out.iter().enumerate() {
+                        let expected = expected(0, &|i| matrix[1 + j * (k + 2) + i]);
+                        assert!(
+                            (f64::from(got) - expected).abs() < 1e-4,
+                            "k {k}, {j}: {got} {expected}"
+                        );
+                    }
+                }
+                let width = k.max(1);
                 let mut out = vec![0f32; m * width];
                 add_rows(&rows, k, (&matrix[1..], k + 2), &mut out, width);
                 for (at, &got) in out.iter().enumerate() {

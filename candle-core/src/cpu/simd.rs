@@ -13,6 +13,13 @@ pub(crate) fn has_avx2() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
+/// Partial results, as they are. The compiler cannot see through it, or it would shape the loop that made them after the few
+/// instructions that join them, in halves and quarters of a register.
+#[inline(always)]
+pub(crate) fn settled<T, const N: usize>(lanes: [T; N]) -> [T; N] {
+    std::hint::black_box(lanes)
+}
+
 /// Functions over slices, compiled for each instruction set. The generic parameters stand in brackets: `fn f[T: Copy](xs: &[T]) {}`.
 ///
 /// What the body calls has to be `#[inline(always)]` to be compiled along with it, small closures excepted.

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::functions;
 use super::half_floats::HalfFloat;
-use super::simd::multiversioned;
+use super::simd::{multiversioned, settled};
 
 /// Partial results of sums and maxima.
 const LANES: usize = 32;
@@ -14,7 +14,7 @@ const LANES: usize = 32;
 /// The lanes and what is left, folded with `f`.
 #[inline(always)]
 fn fold(lanes: [f32; LANES], rest: impl Iterator<Item = f32>, f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = lanes;
+    let mut lanes = settled(lanes);
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {

@@ -34,6 +34,9 @@ pub(super) fn copy_strided_src(
             return Err(too_small(OP, "destination", end, len));
         };
         fill_par_by(dst, operand.unit(), 1, &|piece, dst| {
+            if operand.unit() == 1 {
+                return operand.pack(piece, dst);
+            }
             let base = piece.start;
             // Blocks with whole rows of tiles: a column of the source should still be in the cache for the next row.
             for block in blocks(piece, operand.unit()) {

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::element::Element;
 use super::matmul::Problem;
 use super::walk::fill_par_by;
-use crate::cpu::gemv::{add_rows, dot_rows, Weight};
+use crate::cpu::gemv::{add_rows, dot_columns, dot_rows, Weight};
 
 /// Rows up to which reading the matrix once beats what `gemm` makes of it, by repacking it, as measured for f32.
 const FEW: usize = 4;
@@ -76,11 +76,17 @@ pub(super) fn product<T: Element + Weight>(
         return false;
     }
     let [offset, few_step, few_k_step] = roles.few_side;
-    let rows = (0..roles.few).flat_map(|r| {
+    let mut rows = vec![0f32; roles.few * roles.k];
+    for (r, row) in rows.chunks_mut(roles.k).enumerate() {
         let start = offset + r * few_step;
-        (0..roles.k).map(move |i| start + i * few_k_step)
-    });
-    let rows: Vec<f32> = rows.map(|at| few[at].as_f32()).collect();
+        if few_k_step == 1 {
+            <T as Weight>::widen(&few[start..start + roles.k], row);
+        } else {
+            for (i, v) in row.iter_mut().enumerate() {
+                *v = few[start + i * few_k_step].as_f32();
+            }
+        }
+    }
     if by_columns {
         columns(&roles, &rows, many, dst, parallel);
     } else {
@@ -103,6 +109,9 @@ fn columns<T: Element + Weight>(
     let mut products = vec![0f32; few * roles.many];
     let cost = if parallel { k } else { 0 };
     fill_par_by(&mut products, few, cost, &|piece, products| {
+        if few == 1 {
+            return dot_columns(rows, &many[offset + piece.start * step..], step, products);
+        }
         for (j, out) in (piece.start / few..).zip(products.chunks_mut(few)) {
             dot_rows(rows, &many[offset + j * step..][..k], out);
         }

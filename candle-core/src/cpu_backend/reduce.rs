@@ -11,7 +11,7 @@ use super::element::{Accumulator, Element};
 use super::storage::per_dtype;
 use super::walk::{filled, Walk, PAR_MIN};
 use super::CpuStorage;
-use crate::cpu::simd::multiversioned;
+use crate::cpu::simd::{multiversioned, settled};
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
 
@@ -236,6 +236,7 @@ impl Plan {
     fn run<T: Element, F: Fold<T>>(&self, vs: &[T]) -> Vec<F::Out> {
         let [kept_stride] = self.kept.strides();
         let [reduced_stride] = self.reduced.strides();
+        let len = self.reduced.len();
         let by_columns = kept_stride == 1 && reduced_stride != 1;
         let unit = if by_columns { COLUMNS } else { 1 };
         let fill = |piece: Range<usize>, dst: &mut [F::Out]| {
@@ -246,6 +247,8 @@ impl Plan {
                     for (i, dst) in dst.chunks_mut(COLUMNS).enumerate() {
                         self.fold_columns::<T, F>(vs, start + i * COLUMNS, dst);
                     }
+                } else if self.reduced.is_single_run() && reduced_stride == 1 && len < PAR_MIN {
+                    fold_rows(&vs[start..], kept_stride, len, dst, PhantomData::<F>);
                 } else {
                     for (i, dst) in dst.iter_mut().enumerate() {
                         *dst = F::finish(self.fold_one::<T, F>(vs, start + i * kept_stride));
@@ -254,7 +257,7 @@ impl Plan {
             });
         };
         // SAFETY: the runs cover each piece, and every result of a run is written; results are numbers.
-        unsafe { filled(self.kept.len(), unit, self.reduced.len().max(1), &fill) }
+        unsafe { filled(self.kept.len(), unit, len.max(1), &fill) }
     }
 
     /// The fold of the elements for one result, of which the first is at `at`.
@@ -263,9 +266,6 @@ impl Plan {
         let [stride] = self.reduced.strides();
         let len = self.reduced.len();
         if stride == 1 && self.reduced.is_single_run() {
-            if len < PAR_MIN {
-                return fold_contiguous::<T, F>(&vs[at..at + len], first, 0);
-            }
             let tasks = vs[at..at + len].par_chunks(TASK).enumerate();
             let parts: Vec<F::Acc> = tasks
                 .map(|(i, vs)| fold_contiguous::<T, F>(vs, first, i * TASK))
@@ -314,22 +314,27 @@ fn fold_contiguous<T: Element, F: Fold<T>>(vs: &[T], first: T::Acc, index: usize
 }
 
 multiversioned! {
+    /// The folds of slices of `len` elements, `stride` apart.
+    fn fold_rows[T: Element, F: Fold<T>](
+        vs: &[T],
+        stride: usize,
+        len: usize,
+        dst: &mut [F::Out],
+        fold: PhantomData<F>,
+    ) {
+        for (i, dst) in dst.iter_mut().enumerate() {
+            let row = &vs[i * stride..][..len];
+            *dst = F::finish(fold_slice_body(row, row[0].to_acc(), 0, fold));
+        }
+    }
+
     fn fold_slice[T: Element, F: Fold<T>](
         vs: &[T],
         first: T::Acc,
         index: usize,
-        _fold: PhantomData<F>,
+        fold: PhantomData<F>,
     ) -> F::Acc {
-        let mut acc = F::start(first);
-        if size_of::<T>() == size_of::<T::Acc>() {
-            return F::push_all(acc, T::acc_slice(vs, &mut []), first, index);
-        }
-        let mut buffer = [T::Acc::ZERO; WIDEN];
-        for (i, vs) in vs.chunks(WIDEN).enumerate() {
-            let vs = T::acc_slice(vs, &mut buffer);
-            acc = F::push_all(acc, vs, first, index + i * WIDEN);
-        }
-        acc
+        fold_slice_body(vs, first, index, fold)
     }
 
     /// Adds to each column's fold its elements from the rows, `stride` apart, of which `run` are the indexes.
@@ -349,6 +354,25 @@ multiversioned! {
             }
         }
     }
+}
+
+#[inline(always)]
+fn fold_slice_body<T: Element, F: Fold<T>>(
+    vs: &[T],
+    first: T::Acc,
+    index: usize,
+    _fold: PhantomData<F>,
+) -> F::Acc {
+    let mut acc = F::start(first);
+    if size_of::<T>() == size_of::<T::Acc>() {
+        return F::push_all(acc, T::acc_slice(vs, &mut []), first, index);
+    }
+    let mut buffer = [T::Acc::ZERO; WIDEN];
+    for (i, vs) in vs.chunks(WIDEN).enumerate() {
+        let vs = T::acc_slice(vs, &mut buffer);
+        acc = F::push_all(acc, vs, first, index + i * WIDEN);
+    }
+    acc
 }
 
 fn push_rows<T: Element, F: Fold<T>>(
@@ -372,6 +396,7 @@ fn fold_lanes<T: Element, F: Fold<T>>(vs: &[T::Acc], first: T::Acc, index: usize
                 lanes[lane] = F::push(lanes[lane], chunk[lane], index + c * LANES + lane);
             }
         }
+        let mut lanes = settled(lanes);
         let mut width = LANES / 2;
         while width > 0 {
             for lane in 0..width {

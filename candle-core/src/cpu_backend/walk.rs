@@ -24,21 +24,23 @@ pub(super) struct Walk<const N: usize> {
 impl<const N: usize> Walk<N> {
     /// Operands given by their strides and start offsets.
     pub fn new(dims: &[usize], strides: [&[usize]; N], offsets: [usize; N]) -> Self {
-        let mut outer: Vec<(usize, [usize; N])> = Vec::with_capacity(dims.len());
+        // The innermost dimension so far is kept apart: a contiguous operand needs no list.
+        let mut outer = vec![];
+        let mut last: Option<(usize, [usize; N])> = None;
         for (d, &dim) in dims.iter().enumerate().filter(|(_, &dim)| dim != 1) {
             let strides = strides.map(|s| s[d]);
-            match outer.last_mut() {
-                Some((last, last_strides))
-                    if (0..N).all(|n| last_strides[n] == strides[n] * dim) =>
+            match &mut last {
+                Some((inner, inner_strides))
+                    if (0..N).all(|n| inner_strides[n] == strides[n] * dim) =>
                 {
-                    *last *= dim;
-                    *last_strides = strides;
+                    *inner *= dim;
+                    *inner_strides = strides;
                 }
-                _ => outer.push((dim, strides)),
+                last => outer.extend(last.replace((dim, strides))),
             }
         }
         // A single element counts as a contiguous run.
-        let (inner, inner_strides) = outer.pop().unwrap_or((1, [1; N]));
+        let (inner, inner_strides) = last.unwrap_or((1, [1; N]));
         Self {
             outer,
             inner,

@@ -1,10 +1,13 @@
 //! The elementwise operations: what each one is on every dtype.
 
+use std::marker::PhantomData;
+
 use float8::F8E4M3;
 use half::{bf16, f16};
 use num_traits::Float;
 
 use crate::cpu::kernels::{map_slice, map_through_f32, zip_slices, zip_through_f32};
+use crate::cpu::simd::multiversioned;
 use crate::cpu::{erf, functions};
 
 /// An elementwise function of one argument, for each dtype. All functions are total: none panics for any argument.
@@ -52,11 +55,26 @@ pub trait UnaryOpT {
     }
     /// The function on each element, `ys = f(xs)`.
     fn f32_vec(xs: &[f32], ys: &mut [f32]) {
-        map_slice(xs, ys, Self::f32);
+        map_f32(xs, ys, PhantomData::<Self>);
     }
     /// The function on each element, `ys = f(xs)`.
     fn f64_vec(xs: &[f64], ys: &mut [f64]) {
-        map_slice(xs, ys, Self::f64);
+        map_f64(xs, ys, PhantomData::<Self>);
+    }
+}
+
+// By the op's type: the call of a function that was passed as a value is only inlined while the function is small.
+multiversioned! {
+    fn map_f32[Op: UnaryOpT + ?Sized](xs: &[f32], ys: &mut [f32], _op: PhantomData<Op>) {
+        for (y, &x) in ys.iter_mut().zip(xs) {
+            *y = Op::f32(x);
+        }
+    }
+
+    fn map_f64[Op: UnaryOpT + ?Sized](xs: &[f64], ys: &mut [f64], _op: PhantomData<Op>) {
+        for (y, &x) in ys.iter_mut().zip(xs) {
+            *y = Op::f64(x);
+        }
     }
 }
 
@@ -186,6 +204,34 @@ binary_ops! {
     Minimum "minimum" "bminimum", |l, r| float if l > r { r } else { l }, int l.min(r);
 }
 
+/// Slices of 16-bit floats: ops that only look at the sign work on the bits, the others go through f32.
+macro_rules! half_slices {
+    (Neg $($ty:ident $vec:ident),+) => {
+        half_slices!(@bits |v, infinity| v ^ 0x8000; $($ty $vec),+);
+    };
+    (Abs $($ty:ident $vec:ident),+) => {
+        half_slices!(@bits |v, infinity| v & 0x7FFF; $($ty $vec),+);
+    };
+    (Relu $($ty:ident $vec:ident),+) => {
+        // What is greater is a NaN or negative.
+        half_slices!(@bits |v, infinity| if v <= infinity { v } else { 0 }; $($ty $vec),+);
+    };
+    ($name:ident $($ty:ident $vec:ident),+) => {$(
+        fn $vec(xs: &[$ty], ys: &mut [$ty]) {
+            map_through_f32(xs, ys, Self::f32_vec);
+        }
+    )+};
+    (@bits |$v:ident, $infinity:ident| $value:expr; $($ty:ident $vec:ident),+) => {$(
+        fn $vec(xs: &[$ty], ys: &mut [$ty]) {
+            map_slice(xs, ys, |v| {
+                #[allow(unused_variables, reason = "one op looks at it")]
+                let ($v, $infinity) = (v.to_bits(), $ty::INFINITY.to_bits());
+                $ty::from_bits($value)
+            });
+        }
+    )+};
+}
+
 macro_rules! unary_ops {
     // Ops for floats; on integers they go through f64.
     ($($(#[$doc:meta])* $name:ident $op:literal $kernel:literal, |$v:ident| float $float:expr;)+) => {
@@ -223,13 +269,7 @@ macro_rules! unary_ops {
             unary_ops!(@fns |$v| $unsigned; u8 u32);
             unary_ops!(@fns |$v| $signed; i16 i32 i64);
 
-            fn bf16_vec(xs: &[bf16], ys: &mut [bf16]) {
-                map_through_f32(xs, ys, Self::f32_vec);
-            }
-
-            fn f16_vec(xs: &[f16], ys: &mut [f16]) {
-                map_through_f32(xs, ys, Self::f32_vec);
-            }
+            half_slices!($name bf16 bf16_vec, f16 f16_vec);
         }
     )+};
     (@fns |$v:ident| $value:expr; $($ty:ident)+) => {$(
@@ -344,6 +384,22 @@ mod tests {
         assert_eq!(Round::f32(-2.5), -3.);
         assert_eq!(Sign::f32(-0.), 0.);
         assert_eq!(Silu::bf16(bf16::ZERO), bf16::ZERO);
+    }
+
+    #[test]
+    fn sign_ops_on_the_bits_of_half_floats() {
+        fn check<Op: UnaryOpT>() {
+            let xs: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+            let mut ys = vec![f16::ONE; xs.len()];
+            Op::f16_vec(&xs, &mut ys);
+            for (&x, &y) in xs.iter().zip(&ys) {
+                let expected = Op::f16(x);
+                assert!(y == expected || y.is_nan() && expected.is_nan(), "{x:?}");
+            }
+        }
+        check::<Neg>();
+        check::<Abs>();
+        check::<Relu>();
     }
 
     #[test]
