@@ -229,10 +229,12 @@ pub fn binary_map_vec<
     rhs_l: &Layout,
     lhs: &[T],
     rhs: &[T],
-    _f: F,
+    f: F,
     mut f_vec: FV,
     mut f_scalar_vec: FSV,
 ) -> Vec<T> {
+    // Part of the listed signature; whole slices are gathered, so single elements are never asked for.
+    drop(f);
     let pair = OperandPair::new(lhs_l, rhs_l, lhs, rhs);
     if pair.len() == 0 {
         return vec![];
@@ -256,10 +258,11 @@ pub fn binary_map_vec_par<
     rhs_l: &Layout,
     lhs: &[T],
     rhs: &[T],
-    _f: F,
+    f: F,
     f_vec: FV,
     f_scalar_vec: FSV,
 ) -> Vec<T> {
+    drop(f);
     if lhs_l.shape().elem_count() == 0 {
         return vec![];
     }

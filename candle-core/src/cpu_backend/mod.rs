@@ -9,7 +9,7 @@ mod binary;
 #[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
 mod blas;
 mod cast;
-pub(crate) mod conv;
+mod conv;
 mod copy;
 mod element;
 mod few_rows;
@@ -35,7 +35,9 @@ pub(crate) use sort::arg_sort;
 pub use storage::{CpuStorage, CpuStorageRef};
 
 use crate::backend::{BackendDevice, BackendStorage};
-use crate::conv::{ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D};
+use crate::conv::{
+    Geometry, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,
+};
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
 use crate::{DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
@@ -122,7 +124,7 @@ impl BackendStorage for CpuStorage {
         kernel_layout: &Layout,
         params: &ParamsConv1D,
     ) -> Result<Self> {
-        let geometry = conv::Geometry::conv1d(params)?;
+        let geometry = Geometry::conv1d(params)?;
         conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 
@@ -133,7 +135,7 @@ impl BackendStorage for CpuStorage {
         kernel_layout: &Layout,
         params: &ParamsConvTranspose1D,
     ) -> Result<Self> {
-        let geometry = conv::Geometry::conv_transpose1d(params)?;
+        let geometry = Geometry::conv_transpose1d(params)?;
         conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 
@@ -144,7 +146,7 @@ impl BackendStorage for CpuStorage {
         kernel_layout: &Layout,
         params: &ParamsConv2D,
     ) -> Result<Self> {
-        let geometry = conv::Geometry::conv2d(params)?;
+        let geometry = Geometry::conv2d(params)?;
         conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 
@@ -155,7 +157,7 @@ impl BackendStorage for CpuStorage {
         kernel_layout: &Layout,
         params: &ParamsConvTranspose2D,
     ) -> Result<Self> {
-        let geometry = conv::Geometry::conv_transpose2d(params)?;
+        let geometry = Geometry::conv_transpose2d(params)?;
         conv::conv(self, layout, kernel, kernel_layout, geometry)
     }
 

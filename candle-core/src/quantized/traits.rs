@@ -33,17 +33,17 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     /// As [`from_float`](Self::from_float), where the error of an element counts by its column's weight. There are
     /// `n_per_row` elements to a row and as many weights. A format without a weighted search takes all as equal.
     fn from_float_imatrix(
-        xs: &[f32],
-        ys: &mut [Self],
+        _xs: &[f32],
+        _ys: &mut [Self],
         _imatrix_weights: &[f32],
         _n_per_row: usize,
     ) {
-        Self::from_float(xs, ys)
+        Self::from_float(_xs, _ys)
     }
 
     /// Converts floats one by one, for formats with [`DIRECT_COPY`](Self::DIRECT_COPY).
-    fn direct_copy(xs: &[f32], ys: &mut [Self]) {
-        Self::from_float(xs, ys)
+    fn direct_copy(_xs: &[f32], _ys: &mut [Self]) {
+        Self::from_float(_xs, _ys)
     }
 
     /// The sum of the products of `n` elements, with the instructions that this machine has.

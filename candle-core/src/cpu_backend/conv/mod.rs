@@ -29,150 +29,27 @@ use super::element::Element;
 use super::planes::{zeros, Planes};
 use super::storage::{peer, per_dtype};
 use super::CpuStorage;
-use crate::conv::{
-    ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D, Steps,
-};
+use crate::conv::Geometry;
 use crate::{Error, Layout, Result, WithDType};
 
-/// Sizes and steps of a convolution; pairs are `[height, width]`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Geometry {
-    pub op: &'static str,
-    pub transposed: bool,
-    pub b: usize,
-    pub groups: usize,
-    /// Channels of all groups.
-    pub c_in: usize,
-    pub c_out: usize,
-    pub input: [usize; 2],
-    pub kernel: [usize; 2],
-    pub output: [usize; 2],
-    pub steps: [Steps; 2],
-}
-
-/// The steps along the height of something that has none.
-const STILL: Steps = Steps {
-    padding: 0,
-    stride: 1,
-    dilation: 1,
-};
-
-macro_rules! steps {
-    ($params:expr) => {
-        Steps {
-            padding: $params.padding,
-            stride: $params.stride,
-            dilation: $params.dilation,
-        }
+/// An error unless the layouts have the sizes.
+fn check(g: &Geometry, inp: &Planes, kernel: &Planes) -> Result<()> {
+    let (group_c_in, group_c_out) = g.group_channels();
+    let channels = if g.transposed {
+        [g.c_in, group_c_out]
+    } else {
+        [g.c_out, group_c_in]
     };
-}
-
-impl Geometry {
-    pub fn conv1d(p: &ParamsConv1D) -> Result<Self> {
-        Self {
-            op: "conv1d",
-            transposed: false,
-            b: p.b_size,
-            groups: p.groups,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [1, p.l_in],
-            kernel: [1, p.k_size],
-            output: [0; 2],
-            steps: [STILL, steps!(p)],
+    let dims = |[a, b]: [usize; 2], [h, w]: [usize; 2]| [a, b, h, w];
+    if inp.dims != dims([g.b, g.c_in], g.input) || kernel.dims != dims(channels, g.kernel) {
+        return Err(Error::ShapeMismatchBinaryOp {
+            lhs: inp.dims.to_vec().into(),
+            rhs: kernel.dims.to_vec().into(),
+            op: g.op,
         }
-        .sized([0, 0])
+        .bt());
     }
-
-    pub fn conv2d(p: &ParamsConv2D) -> Result<Self> {
-        Self {
-            op: "conv2d",
-            transposed: false,
-            b: p.b_size,
-            groups: p.groups,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [p.i_h, p.i_w],
-            kernel: [p.k_h, p.k_w],
-            output: [0; 2],
-            steps: [steps!(p); 2],
-        }
-        .sized([0, 0])
-    }
-
-    pub fn conv_transpose1d(p: &ParamsConvTranspose1D) -> Result<Self> {
-        Self {
-            op: "conv_transpose1d",
-            transposed: true,
-            b: p.b_size,
-            groups: p.groups,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [1, p.l_in],
-            kernel: [1, p.k_size],
-            output: [0; 2],
-            steps: [STILL, steps!(p)],
-        }
-        .sized([0, p.output_padding])
-    }
-
-    pub fn conv_transpose2d(p: &ParamsConvTranspose2D) -> Result<Self> {
-        Self {
-            op: "conv_transpose2d",
-            transposed: true,
-            b: p.b_size,
-            groups: 1,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [p.i_h, p.i_w],
-            kernel: [p.k_h, p.k_w],
-            output: [0; 2],
-            steps: [steps!(p); 2],
-        }
-        .sized([p.output_padding; 2])
-    }
-
-    /// With the sizes of the output.
-    fn sized(mut self, output_padding: [usize; 2]) -> Result<Self> {
-        let size = |d: usize| {
-            let (steps, input, k) = (self.steps[d], self.input[d], self.kernel[d]);
-            let size = if self.transposed {
-                steps.transposed_size(input, k, output_padding[d])
-            } else {
-                steps.conv_size(input, k)
-            };
-            size.map_err(|msg| Error::Msg(format!("{}: {msg}", self.op)).bt())
-        };
-        self.output = [size(0)?, size(1)?];
-        Ok(self)
-    }
-
-    /// Channels of one group, `(in, out)`.
-    fn group_channels(&self) -> (usize, usize) {
-        (self.c_in / self.groups, self.c_out / self.groups)
-    }
-
-    /// An error unless the layouts have the sizes.
-    fn check(&self, inp: &Planes, kernel: &Planes) -> Result<()> {
-        let (group_c_in, group_c_out) = self.group_channels();
-        let channels = if self.transposed {
-            [self.c_in, group_c_out]
-        } else {
-            [self.c_out, group_c_in]
-        };
-        let dims = |[a, b]: [usize; 2], [h, w]: [usize; 2]| [a, b, h, w];
-        if inp.dims != dims([self.b, self.c_in], self.input)
-            || kernel.dims != dims(channels, self.kernel)
-        {
-            return Err(Error::ShapeMismatchBinaryOp {
-                lhs: inp.dims.to_vec().into(),
-                rhs: kernel.dims.to_vec().into(),
-                op: self.op,
-            }
-            .bt());
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// A convolution, plain or transposed.
@@ -187,7 +64,7 @@ pub(super) fn conv(
         let kernel = peer::<T>(kernel, geometry.op)?;
         let inp_planes = Planes::new(inp_l, inp.len(), geometry.op)?;
         let kernel_planes = Planes::new(kernel_l, kernel.len(), geometry.op)?;
-        geometry.check(&inp_planes, &kernel_planes)?;
+        check(&geometry, &inp_planes, &kernel_planes)?;
         let kind = <T as Element>::Acc::kinds()[0];
         let dst = run((inp, inp_planes), (kernel, kernel_planes), geometry, kind)?;
         Ok(T::to_cpu_storage_owned(dst))
@@ -271,6 +148,7 @@ fn converted<'a, T: Operand>((vs, planes): Operand4<'a, T>) -> Cow<'a, [T::Acc]>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conv::ParamsConv2D;
 
     /// Whichever vectors the CPU has, they give what loops give; the tests of `Tensor` only see the widest.
     fn every_kind<T: Operand>() -> Result<()> {

@@ -1,5 +1,9 @@
 //! Parameters of the convolutions, as the backends take them, and the sizes of their results.
 
+mod geometry;
+
+pub(crate) use geometry::Geometry;
+
 /// Which algorithm cuDNN uses for a forward convolution; other backends ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CudnnFwdAlgo {
@@ -64,8 +68,6 @@ conv_params! {
         b_size, i_h, i_w, k_h, k_w, c_out, c_in, padding, output_padding, stride, dilation
     }
 }
-
-pub(crate) use crate::cpu_backend::conv::Geometry;
 
 /// How a kernel moves along one dimension, all in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
