@@ -5,13 +5,12 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::element::{Accumulator, Element};
 use super::storage::per_dtype;
 use super::walk::{filled, Walk, PAR_MIN};
 use super::CpuStorage;
 use crate::cpu::simd::{multiversioned, settled};
+use crate::cpu::threads;
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
 
@@ -27,6 +26,9 @@ const COLUMNS: usize = 256;
 
 /// Elements folded by one task; fixed, so that a sum does not depend on the number of threads.
 const TASK: usize = 1 << 16;
+
+/// Tasks of a single fold that one thread does: other threads would have to fetch what is in its cache.
+const SERIAL_TASKS: usize = 32;
 
 /// How elements become one result. Smaller floats are widened before.
 trait Fold<T: Element> {
@@ -266,10 +268,16 @@ impl Plan {
         let [stride] = self.reduced.strides();
         let len = self.reduced.len();
         if stride == 1 && self.reduced.is_single_run() {
-            let tasks = vs[at..at + len].par_chunks(TASK).enumerate();
-            let parts: Vec<F::Acc> = tasks
-                .map(|(i, vs)| fold_contiguous::<T, F>(vs, first, i * TASK))
-                .collect();
+            let count = len.div_ceil(TASK);
+            let part = |i: usize| {
+                let range = at + i * TASK..at + len.min((i + 1) * TASK);
+                fold_contiguous::<T, F>(&vs[range], first, i * TASK)
+            };
+            if count <= SERIAL_TASKS || rayon::current_num_threads() == 1 {
+                return (0..count).map(part).fold(F::start(first), F::merge);
+            }
+            let mut parts = vec![F::start(first); count];
+            threads::chunks_mut(&mut parts, 1, |i, dst| dst[0] = part(i));
             return parts.into_iter().fold(F::start(first), F::merge);
         }
         let mut acc = F::start(first);
