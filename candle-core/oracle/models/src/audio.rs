@@ -35,7 +35,7 @@ pub fn whisper(_: &Path) -> Result<Vec<Tensor>> {
 
 pub fn encodec(_: &Path) -> Result<Vec<Tensor>> {
     let config = encodec::Config {
-        target_bandwidths: vec![1.5, 3.],
+        target_bandwidths: vec![15., 30.],
         sampling_rate: 8_000,
         audio_channels: 1,
         normalize: false,

@@ -80,7 +80,7 @@ pub fn phi(_: &Path) -> Result<Vec<Tensor>> {
         "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "gelu_new",
         "max_position_embeddings": 64, "layer_norm_eps": 1e-5, "tie_word_embeddings": false,
-        "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "qk_layernorm": true
+        "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "qk_layernorm": false
     }"#;
     let config: phi::Config = serde_json::from_str(config).map_err(candle_core::Error::wrap)?;
     let mut model = phi::Model::new(&config, var_builder().pp("phi"))?;

@@ -11,7 +11,7 @@ fn tolerance(case: &Case) -> Tolerance {
     match &case.op {
         Op::Conv1d(_) | Op::Conv2d(_) | Op::ConvTranspose1d(_) | Op::ConvTranspose2d(_) => {
             let terms: usize = case.inputs[1].dims().iter().product();
-            Tolerance::new(4., 4. * (1. + terms as f64).sqrt())
+            Tolerance::new(4., 4. * (1f64 + terms as f64).sqrt())
         }
         Op::Pool("avg_pool2d", kernel, _) => Tolerance::new(4. + (kernel.0 * kernel.1) as f64, 4.),
         // Positions are computed in f32 by one side.
