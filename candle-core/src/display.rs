@@ -273,7 +273,6 @@ impl Shown {
                 };
                 let after = if innermost { ", " } else { &newline };
                 write!(f, "{before}...{after}")?;
-                written += 1;
             } else if written > 0 && written % per_line == 0 {
                 write!(f, ",{newline}")?;
             } else if i > 0 {

@@ -17,15 +17,22 @@ pub fn llama(folder: &Path) -> Result<Vec<Tensor>> {
     let path = folder.join("llama.gguf");
     if !path.exists() {
         std::fs::create_dir_all(folder)?;
-        write(&path)?;
+        write(&path, |dtype| dtype)?;
     }
     read(&path)
 }
 
-/// A file that this side has just written: its own quantizer and writer as well.
+/// A file that this side has just written: its own quantizer and writer as well. The scales of k-quants are found by a search,
+/// and each side's is its own; so other formats stand for them here.
 pub fn llama_written_here(folder: &Path) -> Result<Vec<Tensor>> {
     let path = folder.join("llama-own.gguf");
-    write(&path)?;
+    write(&path, |dtype| match dtype {
+        GgmlDType::Q3K => GgmlDType::Q4_1,
+        GgmlDType::Q4K => GgmlDType::Q4_0,
+        GgmlDType::Q5K => GgmlDType::Q5_1,
+        GgmlDType::Q6K => GgmlDType::Q5_0,
+        other => other,
+    })?;
     read(&path)
 }
 
@@ -38,7 +45,7 @@ fn read(path: &Path) -> Result<Vec<Tensor>> {
     Ok(vec![first, model.forward(&prompt.narrow(1, 2, 1)?, 6)?])
 }
 
-fn write(path: &Path) -> Result<()> {
+fn write(path: &Path, format: fn(GgmlDType) -> GgmlDType) -> Result<()> {
     let whole = |n: usize| Value::U32(n as u32);
     let metadata = [
         ("general.architecture", Value::String("llama".into())),
@@ -52,7 +59,7 @@ fn write(path: &Path) -> Result<()> {
     let mut tensors = Vec::new();
     let mut add = |name: String, dims: &[usize], dtype| -> Result<()> {
         let plain = weight(&name, &Shape::from(dims))?;
-        tensors.push((name, QTensor::quantize(&plain, dtype)?));
+        tensors.push((name, QTensor::quantize(&plain, format(dtype))?));
         Ok(())
     };
     add("token_embd.weight".into(), &[64, WIDTH], GgmlDType::Q4_0)?;
@@ -64,7 +71,7 @@ fn write(path: &Path) -> Result<()> {
             ("attn_q", square, GgmlDType::Q4K),
             ("attn_k", square, GgmlDType::Q5K),
             ("attn_v", square, GgmlDType::Q6K),
-            ("attn_output", square, GgmlDType::Q8_0),
+            ("attn_output", square, GgmlDType::Q4_0),
             ("ffn_gate", [2 * WIDTH, WIDTH], GgmlDType::Q4_0),
             ("ffn_up", [2 * WIDTH, WIDTH], GgmlDType::Q3K),
             ("ffn_down", [WIDTH, 2 * WIDTH], GgmlDType::Q5_0),

@@ -67,5 +67,17 @@ fn format(g: &mut Gen) -> Case {
 
 #[test]
 fn display_and_debug() {
-    values(format, Rule::EXACT);
+    let differs = |case: &Case| {
+        let f8 = case.inputs[0].ty() == Ty::F8E4M3;
+        f8.then_some(
+            "whole numbers end in a point, as those of other floats; upstream's F8E4M3 do not",
+        )
+    };
+    values(
+        format,
+        Rule {
+            differs,
+            ..Rule::EXACT
+        },
+    );
 }

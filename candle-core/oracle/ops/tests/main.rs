@@ -35,7 +35,7 @@ fn hold(family: fn(&mut Gen) -> Case, judge: impl Fn(&Case) -> Result<Agreed, St
     seed[..4].copy_from_slice(&number("ORACLE_SEED", 0).to_le_bytes());
     let mut runner = TestRunner::new_with_rng(
         Config {
-            cases: 8 * wanted,
+            cases: 32 * wanted,
             failure_persistence: None,
             max_shrink_iters: 64,
             ..Config::default()

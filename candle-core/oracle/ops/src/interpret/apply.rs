@@ -64,10 +64,14 @@ macro_rules! with_numbers {
 
 pub fn apply(op: &Op, ts: &[Tensor]) -> Result<Vec<Value>> {
     match op {
-        Op::Format => Ok(vec![
-            Value::Text(format!("{}", ts[0])),
-            Value::Text(format!("{:?}", ts[0])),
-        ]),
+        Op::Format => {
+            // A panic in upstream's `Display` poisons the options, and all later ones panic for that.
+            candle::display::print_options().clear_poison();
+            Ok(vec![
+                Value::Text(format!("{}", ts[0])),
+                Value::Text(format!("{:?}", ts[0])),
+            ])
+        }
         // What these return is the change to their first argument.
         Op::SliceSet(axis, offset) => {
             let dst = ts[0].copy()?;

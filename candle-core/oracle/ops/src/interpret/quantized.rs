@@ -99,14 +99,14 @@ pub fn save_gguf(tensors: &[(Block, Vec<usize>, Vec<u8>)], path: &Path) -> Outco
     })
 }
 
-/// Metadata and tensors of a GGUF file, in the order of their names.
+/// Metadata and tensors of a GGUF file, in the order of their names. Not its version: ours writes 3, upstream 2.
 pub fn load_gguf(path: &Path) -> Outcome {
     guarded(|| {
         let mut file = std::fs::File::open(path)?;
         let content = gguf_file::Content::read(&mut file)?;
         let mut metadata: Vec<_> = content.metadata.iter().collect();
         metadata.sort_by_key(|(name, _)| name.as_str());
-        let mut values = vec![Value::Text(format!("{:?} {metadata:?}", content.magic))];
+        let mut values = vec![Value::Text(format!("{metadata:?}"))];
         let mut names: Vec<_> = content.tensor_infos.keys().cloned().collect();
         names.sort();
         for name in names {
