@@ -34,8 +34,9 @@ fn differs(case: &Case) -> Option<&'static str> {
         Op::Binary(_) | Op::Unary(_) if case.inputs.iter().any(|i| !i.data.is_tame()) => {
             Some("another order of the same factors, one of which overflows")
         }
-        Op::Conv1d(conv) | Op::Conv2d(conv) if conv.groups > 1 => {
-            Some("a kernel times its gradient is not the input times the input's in upstream")
+        // A kernel times its gradient has to be the input times the input's, and is not in upstream.
+        Op::Conv1d(conv) | Op::Conv2d(conv) if conv.groups > 1 || dims[0] > 1 => {
+            Some("the kernel's gradient is a convolution by a kernel that is not row-major, where upstream is wrong")
         }
         Op::ByIds("scatter", _) => {
             Some("an element that is overwritten has no gradient; upstream's keeps it")
