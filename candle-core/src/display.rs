@@ -379,6 +379,13 @@ mod tests {
             t.to_string(),
             format!("[{matrix},\n {matrix}]\nTensor[[2, 100, 100], f32]")
         );
+        // Six items of this width fill a line; the gap between them takes none of it.
+        let t = Tensor::full(123456.5f32, 1001, &Cpu)?;
+        let half = ["123456.5000"; 3].join(", ");
+        assert_eq!(
+            t.to_string(),
+            format!("[{half}, ..., {half}]\nTensor[[1001], f32]")
+        );
         Ok(())
     }
 }

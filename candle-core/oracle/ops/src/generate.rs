@@ -128,11 +128,11 @@ impl Gen {
         if self.chance(60) {
             view.permute = self.permutation(dims.len());
         }
-        for d in 0..dims.len() {
-            let len = if dims[d] > 0 && self.chance(15) {
+        for (d, size) in dims.iter().enumerate() {
+            let len = if *size > 0 && self.chance(15) {
                 1
             } else {
-                dims[d]
+                *size
             };
             let (before, after) = if self.chance(25) {
                 (self.below(3), self.below(3))

@@ -26,6 +26,9 @@ fn differs(case: &Case) -> Option<&'static str> {
         Op::Reduce("log_sum_exp", _) if !input.ty().is_float() => {
             Some("a function of floats, of integers: upstream panics or gives zeros")
         }
+        Op::Reduce("log_sum_exp", _) if input.dims().contains(&0) => {
+            Some("an empty tensor has results where another dimension is empty; upstream refuses")
+        }
         Op::Along("cumsum", _) if !Ty::FLOATS.contains(&input.ty()) => Some(
             "upstream multiplies with a triangular matrix, which it does for these floats alone",
         ),

@@ -85,7 +85,7 @@ pub fn apply(op: &Op, ts: &[Tensor]) -> Result<Vec<Value>> {
                 "one_set" => dst.one_set()?,
                 _ => with_numbers!(dst.dtype(), (n = *number), dst.const_set(Scalar::from(n)))?,
             }
-            values(&[dst.clone()])
+            values(std::slice::from_ref(dst))
         }
         Op::ByIds(name @ ("scatter_set" | "scatter_add_set"), axis) => {
             let dst = ts[0].copy()?;
