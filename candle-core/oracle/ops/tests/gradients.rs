@@ -55,7 +55,7 @@ fn differs(case: &Case) -> Option<&'static str> {
             Some("a window's largest element has its whole gradient; upstream divides it by the window's size")
         }
         Op::Unfold(..) => Some("upstream exchanges windows and their elements"),
-        Op::Pool(_, (h, w), _) if dims[2] % h != 0 || dims[3] % w != 0 => {
+        Op::Pool(_, (h, w), _) if !dims[2].is_multiple_of(*h) || !dims[3].is_multiple_of(*w) => {
             Some("elements in no window have no gradient; upstream moves the others onto them")
         }
         Op::Cat(_) if case.inputs.len() == 1 => Some("as in the family's values"),

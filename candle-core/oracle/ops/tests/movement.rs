@@ -138,7 +138,7 @@ pub fn view(g: &mut Gen) -> Case {
     let op = match g.below(12) {
         0 => {
             let n: usize = dims.iter().product();
-            let first = (1..=n.max(1)).filter(|d| n % d == 0);
+            let first = (1..=n.max(1)).filter(|d| n.is_multiple_of(*d));
             let first: Vec<_> = first.collect();
             let first = g.pick(&first);
             Op::Reshape(vec![first, n / first + usize::from(g.chance(3))])

@@ -65,7 +65,7 @@ pub fn convolution(g: &mut Gen) -> Case {
     if g.chance(2) {
         channels += 1;
     }
-    let spatial = if kind % 2 == 0 { 1 } else { 2 };
+    let spatial = if kind.is_multiple_of(2) { 1 } else { 2 };
     let mut input = vec![g.within(1, 3), channels];
     let mut kernel = match kind {
         // (out, in / groups, …)
