@@ -263,7 +263,6 @@ impl Shown {
             false => usize::MAX,
         };
         f.write_str("[")?;
-        let mut written = 0;
         for i in 0..count {
             if i == gap_at {
                 let before = if innermost {
@@ -273,7 +272,7 @@ impl Shown {
                 };
                 let after = if innermost { ", " } else { &newline };
                 write!(f, "{before}...{after}")?;
-            } else if written > 0 && written % per_line == 0 {
+            } else if i > 0 && i % per_line == 0 {
                 write!(f, ",{newline}")?;
             } else if i > 0 {
                 f.write_str(", ")?;
@@ -283,7 +282,6 @@ impl Shown {
                 [x] if innermost => write!(f, "{x:>width$}")?,
                 _ => self.write_level(f, depth + 1, part, width)?,
             }
-            written += 1;
         }
         f.write_str("]")
     }
