@@ -44,14 +44,28 @@ pub fn rope_heads(xs: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Re
     apply(Kind::HalfSplit, xs, cos, sin, Some(rotated))
 }
 
+/// [`rope_i`] on the first `rotated` heads of `xs`, as [`rope_heads`] is [`rope`] on them. Not in upstream's interface.
+///
+/// # Errors
+/// Those of [`rope`], or `xs` has fewer heads.
+pub fn rope_i_heads(xs: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
+    apply(Kind::Interleaved, xs, cos, sin, Some(rotated))
+}
+
 /// The plain form of [`rope_heads`].
 ///
 /// # Errors
 /// Those of [`rope_heads`].
 pub fn rope_heads_slow(x: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
-    let heads = x.dim(1)?;
-    let turned = rope_slow(&x.narrow(1, 0, rotated)?, cos, sin)?;
-    Tensor::cat(&[&turned, &x.narrow(1, rotated, heads - rotated)?], 1)
+    heads_slow(Kind::HalfSplit, x, cos, sin, rotated)
+}
+
+/// The plain form of [`rope_i_heads`].
+///
+/// # Errors
+/// Those of [`rope_i_heads`].
+pub fn rope_i_heads_slow(x: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
+    heads_slow(Kind::Interleaved, x, cos, sin, rotated)
 }
 
 /// The plain form of [`rope`].
@@ -134,7 +148,7 @@ fn apply(
     }
     if in_graph(&[xs, &cos, &sin]) {
         return match rotated {
-            Some(rotated) => rope_heads_slow(xs, &cos, &sin, rotated),
+            Some(rotated) => heads_slow(kind, xs, &cos, &sin, rotated),
             None => apply_slow(kind, xs, &cos, &sin),
         };
     }
@@ -143,6 +157,20 @@ fn apply(
         rotated: turned,
     };
     xs.apply_op3_no_bwd(&cos, &sin, &rope)
+}
+
+fn heads_slow(
+    kind: Kind,
+    x: &Tensor,
+    cos: &Tensor,
+    sin: &Tensor,
+    rotated: usize,
+) -> Result<Tensor> {
+    let heads_dim = 3 - kind.seq_dim();
+    let heads = x.dim(heads_dim)?;
+    let turned = apply_slow(kind, &x.narrow(heads_dim, 0, rotated)?, cos, sin)?;
+    let others = x.narrow(heads_dim, rotated, heads - rotated)?;
+    Tensor::cat(&[&turned, &others], heads_dim)
 }
 
 fn apply_slow(kind: Kind, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {

@@ -3,6 +3,7 @@
 //! # Where things are
 //! - [`models`]: one file per model family: its configuration, its weight names and what its paper adds.
 //! - [`blocks`]: the parts that models share (attention, gated MLP, decoder layer, rotary tables, KV cache).
+//! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
 //! - [`generation`]: from logits to the next token.
 //! - [`utils`]: masks, repeat penalty, repeating KV heads.
 //!
@@ -44,4 +45,6 @@
 pub mod blocks;
 pub mod generation;
 pub mod models;
+pub mod quantized_nn;
+pub mod quantized_var_builder;
 pub mod utils;

@@ -1,10 +1,12 @@
 use super::common::{assert_close, assert_values, data, dtypes, layouts, reference};
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_nn::rotary_emb::{
-    rope, rope_heads, rope_heads_slow, rope_i, rope_i_slow, rope_slow, rope_thd, rope_thd_slow,
+    rope, rope_heads, rope_heads_slow, rope_i, rope_i_heads, rope_i_heads_slow, rope_i_slow,
+    rope_slow, rope_thd, rope_thd_slow,
 };
 
 type Form = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
+type HeadsForm = fn(&Tensor, &Tensor, &Tensor, usize) -> Result<Tensor>;
 
 // The fused form, its plain form, and the dimension of the sequence.
 const FORMS: [(&str, Form, Form, usize); 3] = [
@@ -60,8 +62,17 @@ fn fused_rope(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+// The fused form and its plain form.
+const HEADS_FORMS: [(&str, HeadsForm, HeadsForm); 2] = [
+    ("rope", rope_heads, rope_heads_slow),
+    ("rope_i", rope_i_heads, rope_i_heads_slow),
+];
+
 fn rope_of_the_first_heads(dev: &Device) -> Result<()> {
-    for (dtype, tolerance) in dtypes(dev) {
+    let cases = HEADS_FORMS
+        .into_iter()
+        .flat_map(|form| dtypes(dev).into_iter().map(move |dtype| (form, dtype)));
+    for ((name, fused, plain), (dtype, tolerance)) in cases {
         let dims = [2, 5, 3, 6];
         let (cos, sin) = (
             data(&[3, 3], dtype, dev)?,
@@ -70,15 +81,15 @@ fn rope_of_the_first_heads(dev: &Device) -> Result<()> {
         for (layout, xs) in layouts(&dims, dtype, dev)? {
             let [rx, rc, rs] = [reference(&xs)?, reference(&cos)?, reference(&sin)?];
             for rotated in [0, 1, 4, 5] {
-                let case = format!("{dtype:?} {layout}, {rotated} heads");
-                let got = rope_heads(&xs, &cos, &sin, rotated)?;
-                let expected = rope_heads_slow(&rx, &rc, &rs, rotated)?;
+                let case = format!("{name} {dtype:?} {layout}, {rotated} heads");
+                let got = fused(&xs, &cos, &sin, rotated)?;
+                let expected = plain(&rx, &rc, &rs, rotated)?;
                 assert_close(&case, &got, &expected, 2. * tolerance);
                 // The others are not touched at all.
                 let rest = |t: &Tensor| t.narrow(1, rotated, 5 - rotated);
                 assert_close(&case, &rest(&got)?, &reference(&rest(&xs)?)?, 0.);
             }
-            assert!(rope_heads(&xs, &cos, &sin, 6).is_err(), "{layout}");
+            assert!(fused(&xs, &cos, &sin, 6).is_err(), "{name} {layout}");
         }
     }
     Ok(())

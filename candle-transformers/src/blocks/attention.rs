@@ -1,9 +1,9 @@
 //! Causal self-attention with grouped key/value heads, GQA: [arXiv 2305.13245](https://arxiv.org/abs/2305.13245).
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{linear_no_bias, ops::sdpa, rotary_emb::rope_heads, Linear, VarBuilder};
+use candle_nn::{linear_no_bias, ops::sdpa, VarBuilder};
 
-use super::{GrowingKvCache, MergedLinear};
+use super::{GrowingKvCache, MergedLinear, Projection, RotaryPairs};
 
 /// The sizes of an attention block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,18 +16,31 @@ pub struct AttentionConfig {
     pub kv_heads: usize,
     /// Size of a head.
     pub head_dim: usize,
+    /// Which elements of a head are rotated together.
+    pub rotary_pairs: RotaryPairs,
 }
 
 /// Causal self-attention with rotary positions and an optional KV cache.
 #[derive(Debug, Clone)]
 pub struct CausalSelfAttention {
     qkv: MergedLinear<3>,
-    o_proj: Linear,
+    o_proj: Projection,
     cfg: AttentionConfig,
     scale: f32,
 }
 
 impl CausalSelfAttention {
+    /// A block from its projections: to queries, keys and values (`heads * head_dim`, and twice `kv_heads * head_dim` outputs), and
+    /// from the heads back to `hidden_size`. They are checked when the block is applied.
+    pub fn new(cfg: AttentionConfig, qkv: MergedLinear<3>, o_proj: Projection) -> Self {
+        Self {
+            qkv,
+            o_proj,
+            cfg,
+            scale: 1. / (cfg.head_dim as f32).sqrt(),
+        }
+    }
+
     /// Loads `q_proj`, `k_proj`, `v_proj` and `o_proj` from `vb`, without biases.
     ///
     /// # Errors
@@ -36,12 +49,9 @@ impl CausalSelfAttention {
         let q_size = cfg.heads * cfg.head_dim;
         let kv_size = cfg.kv_heads * cfg.head_dim;
         let parts = [("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size)];
-        Ok(Self {
-            qkv: MergedLinear::load(cfg.hidden_size, parts, &vb)?,
-            o_proj: linear_no_bias(q_size, cfg.hidden_size, vb.pp("o_proj"))?,
-            cfg,
-            scale: 1. / (cfg.head_dim as f32).sqrt(),
-        })
+        let qkv = MergedLinear::load(cfg.hidden_size, parts, &vb)?;
+        let o_proj = linear_no_bias(q_size, cfg.hidden_size, vb.pp("o_proj"))?;
+        Ok(Self::new(cfg, qkv, o_proj.into()))
     }
 
     /// Attends from each of the `t` positions of `xs`, `(b, t, hidden_size)`, to those before it and to what `kv` holds,
@@ -61,6 +71,7 @@ impl CausalSelfAttention {
             heads,
             kv_heads,
             head_dim,
+            rotary_pairs,
             ..
         } = self.cfg;
         // Splitting the heads while the projections lie side by side keeps all that follows a view, lets one rotation serve
@@ -70,7 +81,7 @@ impl CausalSelfAttention {
             .forward_joined(xs)?
             .reshape((b, t, heads + 2 * kv_heads, head_dim))?
             .transpose(1, 2)?;
-        let qkv = rope_heads(&by_head, cos, sin, heads + kv_heads)?;
+        let qkv = rotary_pairs.rotate(&by_head, cos, sin, heads + kv_heads)?;
         let q = qkv.narrow(1, 0, heads)?;
         let kv_new = qkv.narrow(1, heads, 2 * kv_heads)?;
         let kv = match kv {

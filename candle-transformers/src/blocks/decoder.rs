@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{rms_norm, RmsNorm, VarBuilder};
 
-use super::{AttentionConfig, CausalSelfAttention, GatedMlp, GrowingKvCache};
+use super::{AttentionConfig, CausalSelfAttention, GatedMlp, GrowingKvCache, SparseMoe};
 
 /// The sizes of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,16 +16,49 @@ pub struct DecoderConfig {
     pub rms_norm_eps: f64,
 }
 
+/// What follows attention in a decoder layer.
+#[derive(Debug, Clone)]
+pub enum FeedForward {
+    /// One MLP for all tokens.
+    Dense(GatedMlp),
+    /// Several, of which each token takes some.
+    Sparse(SparseMoe),
+}
+
+impl Module for FeedForward {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(mlp) => mlp.forward(xs),
+            Self::Sparse(experts) => experts.forward(xs),
+        }
+    }
+}
+
 /// `x += attention(norm(x)); x += mlp(norm(x))`.
 #[derive(Debug, Clone)]
 pub struct DecoderLayer {
     input_norm: RmsNorm,
     attention: CausalSelfAttention,
     post_attention_norm: RmsNorm,
-    mlp: GatedMlp,
+    mlp: FeedForward,
 }
 
 impl DecoderLayer {
+    /// A layer from its parts.
+    pub fn new(
+        input_norm: RmsNorm,
+        attention: CausalSelfAttention,
+        post_attention_norm: RmsNorm,
+        mlp: FeedForward,
+    ) -> Self {
+        Self {
+            input_norm,
+            attention,
+            post_attention_norm,
+            mlp,
+        }
+    }
+
     /// Loads `input_layernorm`, `self_attn`, `post_attention_layernorm` and `mlp` from `vb`.
     ///
     /// # Errors
@@ -37,7 +70,11 @@ impl DecoderLayer {
             input_norm: norm("input_layernorm")?,
             attention: CausalSelfAttention::load(cfg.attention, vb.pp("self_attn"))?,
             post_attention_norm: norm("post_attention_layernorm")?,
-            mlp: GatedMlp::load(hidden_size, cfg.intermediate_size, vb.pp("mlp"))?,
+            mlp: FeedForward::Dense(GatedMlp::load(
+                hidden_size,
+                cfg.intermediate_size,
+                vb.pp("mlp"),
+            )?),
         })
     }
 

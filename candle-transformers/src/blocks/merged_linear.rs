@@ -1,13 +1,18 @@
 //! Several linear layers over one input as one matmul.
 
-use candle_core::{bail, Module, Result, Tensor, D};
+use std::ops::Range;
+
+use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 use candle_nn::{linear_no_bias, Linear, VarBuilder};
+
+use super::projection::{dense_dtype, StoredLinear};
+use super::Projection;
 
 /// `N` linear layers that read the same input, kept as one layer whose weight is theirs stacked along the output.
 ///
 /// One wide matmul reads the input once and costs one kernel launch; a decoding step is bound by such launches and by
 /// memory. Weights that are variables, or results of tracked ops, stay separate: stacking copies them, and an optimizer
-/// would go on changing tensors that nobody reads.
+/// would go on changing tensors that nobody reads. Quantised weights are stacked with neighbours of the same format.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -26,14 +31,16 @@ use candle_nn::{linear_no_bias, Linear, VarBuilder};
 /// ```
 #[derive(Debug, Clone)]
 pub struct MergedLinear<const N: usize> {
-    weights: Weights<N>,
+    /// Neighbouring layers, stacked; together they are all of them in order.
+    groups: Vec<Group>,
     out_dims: [usize; N],
 }
 
 #[derive(Debug, Clone)]
-enum Weights<const N: usize> {
-    Merged(Linear),
-    Separate([Linear; N]),
+struct Group {
+    linear: Projection,
+    /// The layers in it.
+    parts: Range<usize>,
 }
 
 impl<const N: usize> MergedLinear<N> {
@@ -43,30 +50,34 @@ impl<const N: usize> MergedLinear<N> {
     /// # Errors
     /// If a weight is not two-dimensional, or the weights differ in `in_dim`, dtype or device.
     pub fn new(parts: [Linear; N]) -> Result<Self> {
-        let mut out_dims = [0; N];
-        let mut in_dims = [0; N];
-        for (i, part) in parts.iter().enumerate() {
-            (out_dims[i], in_dims[i]) = part.weight().dims2()?;
+        let mut shapes = [(0, 0); N];
+        for (shape, part) in shapes.iter_mut().zip(&parts) {
+            *shape = part.weight().dims2()?;
         }
-        if in_dims.iter().any(|in_dim| *in_dim != in_dims[0]) {
-            bail!("merged linear: layers over one input, but their input sizes are {in_dims:?}")
-        }
+        let out_dims = checked_out_dims(shapes)?;
         let tracked = |part: &Linear| {
             part.weight().track_op() || part.bias().is_some_and(|bias| bias.track_op())
         };
         let biases: Vec<&Tensor> = parts.iter().filter_map(Linear::bias).collect();
         let biases_agree = biases.is_empty() || biases.len() == N;
-        let weights = if N < 2 || !biases_agree || parts.iter().any(tracked) {
-            Weights::Separate(parts)
+        let groups = if N < 2 || !biases_agree || parts.iter().any(tracked) {
+            let group = |(i, linear): (usize, Linear)| Group {
+                linear: linear.into(),
+                parts: i..i + 1,
+            };
+            parts.into_iter().enumerate().map(group).collect()
         } else {
             let weight = Tensor::cat(&parts.each_ref().map(Linear::weight), 0)?;
             let bias = match biases.as_slice() {
                 [] => None,
                 biases => Some(Tensor::cat(biases, 0)?),
             };
-            Weights::Merged(Linear::new(weight, bias))
+            vec![Group {
+                linear: Linear::new(weight, bias).into(),
+                parts: 0..N,
+            }]
         };
-        Ok(Self { weights, out_dims })
+        Ok(Self { groups, out_dims })
     }
 
     /// Loads layers without bias by name and output size, each as `vb / name / weight`, and merges them.
@@ -84,9 +95,46 @@ impl<const N: usize> MergedLinear<N> {
         }
     }
 
+    /// Places `parts`, whose weights have shape `(out_dim, in_dim)` with one `in_dim`, on `device`, for an input of `dtype`.
+    ///
+    /// Neighbours of one format are merged before they go there. On the CPU quantised ones stay separate: a launch costs nothing,
+    /// and a weight that is mapped from a file would have to be copied.
+    ///
+    /// # Errors
+    /// If a weight is not two-dimensional, the weights differ in `in_dim`, or the device refuses them.
+    pub fn from_stored(parts: [StoredLinear; N], dtype: DType, device: &Device) -> Result<Self> {
+        let mut shapes = [(0, 0); N];
+        for (shape, part) in shapes.iter_mut().zip(&parts) {
+            *shape = part.weight.shape().dims2()?;
+        }
+        let out_dims = checked_out_dims(shapes)?;
+        let kind = |part: &StoredLinear| (part.weight.dtype(), part.bias.is_some());
+        let mut neighbours: Vec<Vec<StoredLinear>> = Vec::new();
+        for part in parts {
+            let merges = !device.is_cpu() || dense_dtype(part.weight.dtype()).is_some();
+            match neighbours.last_mut() {
+                Some(group) if merges && kind(&group[0]) == kind(&part) => group.push(part),
+                _ => neighbours.push(vec![part]),
+            }
+        }
+        let mut start = 0;
+        let mut group = |parts: Vec<StoredLinear>| {
+            start += parts.len();
+            Ok(Group {
+                parts: start - parts.len()..start,
+                linear: StoredLinear::stack(parts, dtype, device)?,
+            })
+        };
+        let groups = neighbours.into_iter().map(&mut group);
+        Ok(Self {
+            groups: groups.collect::<Result<_>>()?,
+            out_dims,
+        })
+    }
+
     /// Whether the layers run as one matmul.
     pub fn is_merged(&self) -> bool {
-        matches!(self.weights, Weights::Merged(_))
+        self.groups.len() == 1
     }
 
     /// The layers' outputs, `(.., out_dim)` each. Merged, they are views into one tensor.
@@ -94,23 +142,15 @@ impl<const N: usize> MergedLinear<N> {
     /// # Errors
     /// If the last dimension of `xs` is not the layers' input size.
     pub fn forward(&self, xs: &Tensor) -> Result<[Tensor; N]> {
-        let outputs = match &self.weights {
-            Weights::Merged(linear) => {
-                let all = linear.forward(xs)?;
-                let mut start = 0;
-                self.out_dims
-                    .iter()
-                    .map(|&out_dim| {
-                        start += out_dim;
-                        all.narrow(D::Minus1, start - out_dim, out_dim)
-                    })
-                    .collect::<Result<Vec<_>>>()?
+        let mut outputs = Vec::with_capacity(N);
+        for group in &self.groups {
+            let all = group.linear.forward(xs)?;
+            let mut start = 0;
+            for &out_dim in &self.out_dims[group.parts.clone()] {
+                outputs.push(all.narrow(D::Minus1, start, out_dim)?);
+                start += out_dim;
             }
-            Weights::Separate(linears) => linears
-                .iter()
-                .map(|linear| linear.forward(xs))
-                .collect::<Result<Vec<_>>>()?,
-        };
+        }
         match <[Tensor; N]>::try_from(outputs) {
             Ok(outputs) => Ok(outputs),
             Err(outputs) => bail!("merged linear: {} outputs instead of {N}", outputs.len()),
@@ -122,9 +162,19 @@ impl<const N: usize> MergedLinear<N> {
     /// # Errors
     /// If the last dimension of `xs` is not the layers' input size.
     pub fn forward_joined(&self, xs: &Tensor) -> Result<Tensor> {
-        match &self.weights {
-            Weights::Merged(linear) => linear.forward(xs),
-            Weights::Separate(_) => Tensor::cat(&self.forward(xs)?, D::Minus1),
+        let outputs = self.groups.iter().map(|group| group.linear.forward(xs));
+        match outputs.collect::<Result<Vec<_>>>()?.as_slice() {
+            [all] => Ok(all.clone()),
+            outputs => Tensor::cat(outputs, D::Minus1),
         }
     }
+}
+
+/// The output sizes of layers that have to have one input size.
+fn checked_out_dims<const N: usize>(shapes: [(usize, usize); N]) -> Result<[usize; N]> {
+    let in_dims = shapes.map(|(_, in_dim)| in_dim);
+    if in_dims.iter().any(|in_dim| *in_dim != in_dims[0]) {
+        bail!("merged linear: layers over one input, but their input sizes are {in_dims:?}")
+    }
+    Ok(shapes.map(|(out_dim, _)| out_dim))
 }

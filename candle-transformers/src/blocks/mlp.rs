@@ -1,18 +1,23 @@
 //! The gated MLP, SwiGLU: [arXiv 2002.05202](https://arxiv.org/abs/2002.05202).
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{linear_no_bias, ops::silu_mul, Linear, VarBuilder};
+use candle_nn::{linear_no_bias, ops::silu_mul, VarBuilder};
 
-use super::MergedLinear;
+use super::{MergedLinear, Projection};
 
 /// `down(silu(gate(x)) * up(x))`.
 #[derive(Debug, Clone)]
 pub struct GatedMlp {
     gate_up: MergedLinear<2>,
-    down_proj: Linear,
+    down_proj: Projection,
 }
 
 impl GatedMlp {
+    /// A block from its projections. They are checked when it is applied.
+    pub fn new(gate_up: MergedLinear<2>, down_proj: Projection) -> Self {
+        Self { gate_up, down_proj }
+    }
+
     /// Loads `gate_proj`, `up_proj` and `down_proj` from `vb`, without biases.
     ///
     /// # Errors
@@ -22,10 +27,9 @@ impl GatedMlp {
             ("gate_proj", intermediate_size),
             ("up_proj", intermediate_size),
         ];
-        Ok(Self {
-            gate_up: MergedLinear::load(hidden_size, parts, &vb)?,
-            down_proj: linear_no_bias(intermediate_size, hidden_size, vb.pp("down_proj"))?,
-        })
+        let gate_up = MergedLinear::load(hidden_size, parts, &vb)?;
+        let down_proj = linear_no_bias(intermediate_size, hidden_size, vb.pp("down_proj"))?;
+        Ok(Self::new(gate_up, down_proj.into()))
     }
 }
 

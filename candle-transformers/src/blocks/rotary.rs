@@ -1,6 +1,30 @@
 //! Tables for rotary position embeddings, RoPE: [arXiv 2104.09864](https://arxiv.org/abs/2104.09864).
 
 use candle_core::{bail, DType, Device, Result, Tensor};
+use candle_nn::rotary_emb::{rope_heads, rope_i_heads};
+
+/// Which elements of a head are rotated together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RotaryPairs {
+    /// `i` and `i + head_dim / 2`, as Hugging Face's checkpoints have them.
+    Halves,
+    /// `2 i` and `2 i + 1`, as Llama's own checkpoints and GGUF files have them.
+    Neighbours,
+}
+
+impl RotaryPairs {
+    /// Rotates the first `rotated` heads of `xs`, `(b, heads, t, head_dim)`; the others are copied. `cos` and `sin`,
+    /// `(t, head_dim / 2)`, are the positions' rotary rows.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not fit together.
+    pub fn rotate(self, xs: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
+        match self {
+            Self::Halves => rope_heads(xs, cos, sin, rotated),
+            Self::Neighbours => rope_i_heads(xs, cos, sin, rotated),
+        }
+    }
+}
 
 /// The angle per position of each pair of a head's elements: `theta^(-2i / head_dim)` for `i` in `0 .. head_dim / 2`.
 pub fn inverse_frequencies(theta: f32, head_dim: usize) -> Vec<f32> {

@@ -1,3 +1,5 @@
 //! The model families.
 
 pub mod llama;
+pub mod quantized_llama;
+pub mod with_tracing;

@@ -4,10 +4,11 @@
 //! Hugging Face's checkpoints.
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
-use candle_nn::{embedding, linear_no_bias, rms_norm, Embedding, Linear, RmsNorm, VarBuilder};
+use candle_nn::{embedding, linear_no_bias, rms_norm, RmsNorm, VarBuilder};
 
 use crate::blocks::{
-    AttentionConfig, DecoderConfig, DecoderLayer, GrowingKvCache, Residual, RotaryTables,
+    AttentionConfig, DecoderConfig, DecoderLayer, GrowingKvCache, Projection, Residual,
+    RotaryPairs, RotaryTables, TokenEmbedding,
 };
 
 mod config;
@@ -37,13 +38,22 @@ impl Cache {
         config.validate()?;
         let positions = config.max_position_embeddings;
         let frequencies = config.inverse_frequencies();
+        let rotary = RotaryTables::new(&frequencies, positions, dtype, device)?;
         Ok(Self {
             use_kv_cache,
-            kvs: (0..config.num_hidden_layers)
+            ..Self::from_parts(config.num_hidden_layers, positions, rotary)
+        })
+    }
+
+    /// An empty cache for a model of `layers` layers and `positions` positions.
+    pub(crate) fn from_parts(layers: usize, positions: usize, rotary: RotaryTables) -> Self {
+        Self {
+            use_kv_cache: true,
+            kvs: (0..layers)
                 .map(|_| GrowingKvCache::new(positions))
                 .collect(),
-            rotary: RotaryTables::new(&frequencies, positions, dtype, device)?,
-        })
+            rotary,
+        }
     }
 
     /// Forgets the sequence, so that another can start at position 0; cheaper than a new cache, since the rotary
@@ -53,14 +63,14 @@ impl Cache {
     }
 }
 
-/// The Llama language model.
+/// The Llama language model, with dense weights ([`Llama::load`]) or quantised ones ([`super::quantized_llama::load`]).
 #[derive(Debug, Clone)]
 pub struct Llama {
-    embed_tokens: Embedding,
-    layers: Vec<DecoderLayer>,
-    norm: RmsNorm,
-    lm_head: Linear,
-    max_position_embeddings: usize,
+    pub(crate) embed_tokens: TokenEmbedding,
+    pub(crate) layers: Vec<DecoderLayer>,
+    pub(crate) norm: RmsNorm,
+    pub(crate) lm_head: Projection,
+    pub(crate) max_position_embeddings: usize,
 }
 
 impl Llama {
@@ -78,19 +88,24 @@ impl Llama {
                 heads: cfg.num_attention_heads,
                 kv_heads: cfg.num_key_value_heads,
                 head_dim: cfg.head_dim(),
+                rotary_pairs: RotaryPairs::Halves,
             },
             intermediate_size: cfg.intermediate_size,
             rms_norm_eps: cfg.rms_norm_eps,
         };
         let model = vb.pp("model");
-        let embed_tokens = embedding(cfg.vocab_size, cfg.hidden_size, model.pp("embed_tokens"))?;
+        let embed_tokens = TokenEmbedding::from(embedding(
+            cfg.vocab_size,
+            cfg.hidden_size,
+            model.pp("embed_tokens"),
+        )?);
         let layers = (0..cfg.num_hidden_layers)
             .map(|i| DecoderLayer::load(layer_config, model.pp("layers").pp(i)))
             .collect::<Result<Vec<_>>>()?;
         let lm_head = if cfg.tie_word_embeddings {
-            Linear::new(embed_tokens.embeddings().clone(), None)
+            embed_tokens.tied()
         } else {
-            linear_no_bias(cfg.hidden_size, cfg.vocab_size, vb.pp("lm_head"))?
+            linear_no_bias(cfg.hidden_size, cfg.vocab_size, vb.pp("lm_head"))?.into()
         };
         Ok(Self {
             embed_tokens,

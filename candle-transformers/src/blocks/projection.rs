@@ -1,0 +1,196 @@
+//! Linear layers and embeddings whose weight is dense or quantised.
+
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::{bail, DType, Device, Module, Result, Tensor};
+use candle_nn::{Embedding, Linear};
+
+/// A linear layer over a dense or a quantised weight, `(out_dim, in_dim)`.
+#[derive(Debug, Clone)]
+pub enum Projection {
+    /// Over a dense weight, in the dtype of what it is applied to.
+    Dense(Linear),
+    /// Over a quantised weight. The bias, `(out_dim)`, has the dtype of what the layer is applied to.
+    Quantized {
+        /// The weight.
+        weight: QMatMul,
+        /// What is added last.
+        bias: Option<Tensor>,
+    },
+}
+
+impl Projection {
+    /// A layer from its weights: `(out_dim, in_dim)` and `(out_dim)`. They are checked when the layer is applied.
+    pub fn new(weight: QMatMul, bias: Option<Tensor>) -> Self {
+        match weight {
+            QMatMul::Tensor(weight) => Self::Dense(Linear::new(weight, bias)),
+            weight => Self::Quantized { weight, bias },
+        }
+    }
+}
+
+impl From<Linear> for Projection {
+    fn from(linear: Linear) -> Self {
+        Self::Dense(linear)
+    }
+}
+
+/// From `(.., n, in_dim)` to `(.., n, out_dim)`.
+impl Module for Projection {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(linear) => linear.forward(xs),
+            Self::Quantized { weight, bias: None } => weight.forward(xs),
+            Self::Quantized {
+                weight,
+                bias: Some(bias),
+            } => weight.forward(xs)?.broadcast_add(bias),
+        }
+    }
+}
+
+/// The vectors of tokens, from a dense or a quantised table `(vocab, hidden)`. Of a quantised one, the rows asked for are made
+/// dense.
+#[derive(Debug, Clone)]
+pub struct TokenEmbedding {
+    table: QMatMul,
+    dtype: DType,
+}
+
+impl TokenEmbedding {
+    /// A layer from its table, giving vectors of `dtype`.
+    pub fn new(table: QMatMul, dtype: DType) -> Self {
+        Self { table, dtype }
+    }
+
+    /// The output layer that shares the table: from a vector to a logit for each token.
+    pub fn tied(&self) -> Projection {
+        Projection::new(self.table.clone(), None)
+    }
+}
+
+impl From<Embedding> for TokenEmbedding {
+    fn from(embedding: Embedding) -> Self {
+        let table = embedding.embeddings().clone();
+        let dtype = table.dtype();
+        Self::new(QMatMul::Tensor(table), dtype)
+    }
+}
+
+/// From token ids of any shape to that shape with `hidden` appended.
+impl Module for TokenEmbedding {
+    fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+        self.table.embedding(ids)?.to_dtype(self.dtype)
+    }
+}
+
+/// The weights of a linear layer as a file has them, most often on the CPU.
+#[derive(Debug)]
+pub struct StoredLinear {
+    /// `(out_dim, in_dim)`.
+    pub weight: QTensor,
+    /// `(out_dim)`.
+    pub bias: Option<QTensor>,
+}
+
+impl StoredLinear {
+    /// The layer whose outputs are those of `parts` one after another, on `device`, for arguments of `dtype`.
+    ///
+    /// # Errors
+    /// As [`place`], or some parts have a bias and others none.
+    pub fn stack(parts: Vec<Self>, dtype: DType, device: &Device) -> Result<Projection> {
+        let count = parts.len();
+        let (weights, biases): (Vec<_>, Vec<_>) = parts
+            .into_iter()
+            .map(|part| (part.weight, part.bias))
+            .unzip();
+        let biases = biases.into_iter().flatten().collect::<Vec<_>>();
+        let bias = match biases.len() {
+            0 => None,
+            n if n == count => Some(place_dense(biases, dtype, device)?),
+            n => bail!("{n} of {count} linear layers have a bias, they cannot be one layer"),
+        };
+        Ok(Projection::new(place(weights, dtype, device)?, bias))
+    }
+}
+
+/// The rows of `parts` one after another as one weight on `device`, whatever devices they are on. F32, F16 and BF16 become a dense
+/// tensor of `dtype`; what [`QMatMul::from_arc`] says of the environment holds here too.
+///
+/// One quantised part that is on the device already stays where it is: on the CPU, in the pages of its file.
+///
+/// # Errors
+/// If the parts differ in format or in the size of a row, or the device refuses them.
+pub fn place(parts: Vec<QTensor>, dtype: DType, device: &Device) -> Result<QMatMul> {
+    let is_dense = |part: &QTensor| dense_dtype(part.dtype()).is_some();
+    if parts.iter().all(is_dense) {
+        return Ok(QMatMul::Tensor(place_dense(parts, dtype, device)?));
+    }
+    QMatMul::from_qtensor(match <[QTensor; 1]>::try_from(parts) {
+        Ok([part]) if part.device().same_device(device) => part,
+        Ok(part) => on_device(&part, device)?,
+        Err(parts) => on_device(&parts, device)?,
+    })
+}
+
+/// As [`place`], as a dense tensor whatever the format is.
+///
+/// # Errors
+/// As [`place`].
+pub fn place_dense(parts: Vec<QTensor>, dtype: DType, device: &Device) -> Result<Tensor> {
+    let (format, dims) = stacked_shape(&parts)?;
+    match dense_dtype(format) {
+        // As it is stored: by way of f32, a table of 16 bits would for a moment take three times its size.
+        Some(stored) => {
+            let bytes = stacked_bytes(&parts)?;
+            Tensor::from_raw_buffer(&bytes, stored, &dims, device)?.to_dtype(dtype)
+        }
+        None => on_device(&parts, device)?
+            .dequantize(device)?
+            .to_dtype(dtype),
+    }
+}
+
+fn on_device(parts: &[QTensor], device: &Device) -> Result<QTensor> {
+    let (format, dims) = stacked_shape(parts)?;
+    let storage = QStorage::from_data(stacked_bytes(parts)?, device, format)?;
+    QTensor::new(storage, dims)
+}
+
+/// The format of the parts, and their shape one after another.
+fn stacked_shape(parts: &[QTensor]) -> Result<(GgmlDType, Vec<usize>)> {
+    let Some(first) = parts.first() else {
+        bail!("no tensors to place on a device, at least one is needed")
+    };
+    let mut dims = first.shape().dims().to_vec();
+    for part in &parts[1..] {
+        let others = part.shape().dims();
+        if others.len() != dims.len() || others[1..] != dims[1..] || part.dtype() != first.dtype() {
+            bail!(
+                "{first:?} and {part:?} cannot be one weight, their formats and rows have to agree"
+            )
+        }
+        dims[0] += others[0];
+    }
+    Ok((first.dtype(), dims))
+}
+
+fn stacked_bytes(parts: &[QTensor]) -> Result<std::borrow::Cow<'_, [u8]>> {
+    if let [part] = parts {
+        return part.data();
+    }
+    let mut bytes = Vec::with_capacity(parts.iter().map(QTensor::storage_size_in_bytes).sum());
+    for part in parts {
+        bytes.extend_from_slice(&part.data()?);
+    }
+    Ok(bytes.into())
+}
+
+/// The tensor dtype with the same bytes, for a format without blocks.
+pub(crate) fn dense_dtype(format: GgmlDType) -> Option<DType> {
+    match format {
+        GgmlDType::F32 => Some(DType::F32),
+        GgmlDType::F16 => Some(DType::F16),
+        GgmlDType::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
