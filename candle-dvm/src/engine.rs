@@ -26,7 +26,7 @@ pub struct CandleBackend {
 }
 
 impl CandleBackend {
-    /// Places the weights on `device` as `dtype`. `progress` hears of each tensor's bytes as they arrive.
+    /// Places the weights on `device`, floats as `dtype`, blocks as they are. `progress` hears of each tensor's bytes as they arrive.
     ///
     /// # Errors
     /// Failures to read a tensor, to convert it, or to place it on the device.
@@ -37,18 +37,15 @@ impl CandleBackend {
         dtype: DType,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Self> {
-        let weights = files.weights.var_builder(dtype, device, progress);
-        let model = Llama::load(weights, &files.config).doing("loading the weights")?;
-        let empty_cache = Cache::new(true, dtype, &files.config, device)
-            .doing("making the rotary embedding's tables")?;
+        let (model, empty_cache) = files.place(dtype, device, progress)?;
         device.synchronize().doing("loading the weights")?;
         Ok(Self {
             id,
             model,
             empty_cache,
+            max_positions: files.max_positions(),
             tokenizer: files.tokenizer,
             stop_tokens: files.stop_tokens,
-            max_positions: files.config.max_position_embeddings,
             device: device.clone(),
             dtype,
         })
@@ -59,7 +56,7 @@ impl CandleBackend {
         &self.device
     }
 
-    /// The element type of the weights and the arithmetic's storage.
+    /// The element type of activations, and of weights that are no blocks.
     pub fn dtype(&self) -> DType {
         self.dtype
     }

@@ -16,12 +16,12 @@ pub enum Error {
         /// What was found, and what was expected.
         problem: String,
     },
-    /// A JSON file in which one field is missing or has a value that does not fit.
+    /// A file in which one field is missing or has a value that does not fit.
     #[error("{file}: field `{field}`: {problem}")]
     Field {
         /// The file.
         file: String,
-        /// The field's path, parts joined by dots.
+        /// The field's path, parts joined by dots; of a GGUF file the metadata's key.
         field: String,
         /// What was found, and what was expected.
         problem: String,
@@ -29,7 +29,7 @@ pub enum Error {
     /// A tensor that is missing or has the wrong shape or dtype.
     #[error("{file}: tensor `{tensor}`: {problem}")]
     Tensor {
-        /// The safetensors file or its index.
+        /// The safetensors file or its index, or the GGUF file.
         file: String,
         /// The tensor's name.
         tensor: String,
@@ -129,6 +129,15 @@ pub(crate) fn brief(err: &candle_core::Error) -> String {
             format!("{}: {}", path.display(), brief(inner))
         }
         other => one_line(&other.to_string()),
+    }
+}
+
+/// The error without the path that candle puts around it: the messages here name the file themselves.
+pub(crate) fn unlocated(err: &candle_core::Error) -> &candle_core::Error {
+    match err {
+        candle_core::Error::WithPath { inner, .. }
+        | candle_core::Error::WithBacktrace { inner, .. } => unlocated(inner),
+        other => other,
     }
 }
 

@@ -18,7 +18,8 @@
 //! # Where things are
 //! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle, with the generation loop.
 //! - [`registry`]: which backends are present; [`device`]: their names.
-//! - [`model`]: what is read from a folder or from the binary itself, checked before any device is touched.
+//! - [`model`]: what is read from a folder, a GGUF file or the binary itself, checked before any device is touched;
+//!   [`mod@format`]: what weights are stored as.
 //! - [`stream`]: tokens to text. [`mod@bench`] and [`shapes`]: speed on random weights. [`cli`]: the commands.
 
 #![deny(missing_docs)]
@@ -30,6 +31,7 @@ pub mod device;
 pub mod devices;
 pub mod engine;
 pub mod error;
+pub mod format;
 pub mod model;
 pub mod progress;
 pub mod registry;
@@ -40,5 +42,6 @@ pub use backend::{Completion, CompletionRequest, InferenceBackend, StopReason, T
 pub use device::{DeviceChoice, DeviceKind, FloatType};
 pub use engine::CandleBackend;
 pub use error::{Error, Result};
+pub use format::WeightFormat;
 pub use model::{ModelFiles, ModelSource};
 pub use registry::BackendRegistry;

@@ -1,7 +1,10 @@
 //! The shapes of known models, for benchmarks on random weights.
 
+use crate::format::WeightFormat;
 use candle_core::DType;
+use candle_transformers::blocks::{AttentionConfig, RotaryPairs};
 use candle_transformers::models::llama::Config;
+use candle_transformers::models::quantized_llama;
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -97,6 +100,26 @@ impl Dimensions {
         }
     }
 
+    /// The configuration of a GGUF file with this shape that holds `positions` tokens.
+    pub fn gguf_config(&self, positions: usize) -> quantized_llama::Config {
+        quantized_llama::Config {
+            attention: AttentionConfig {
+                hidden_size: self.hidden,
+                heads: self.heads,
+                kv_heads: self.kv_heads,
+                head_dim: self.head_dim,
+                rotary_pairs: RotaryPairs::Neighbours,
+            },
+            layers: self.layers,
+            rms_norm_eps: 1e-5,
+            rope_theta: 10_000.0,
+            rope_dim: self.head_dim,
+            rope_scale: 1.0,
+            context_length: positions,
+            experts: None,
+        }
+    }
+
     /// Weights that one token's step reads: every matrix and norm, and of the embedding the whole when it is the
     /// output layer too, else one row.
     fn weights_read(&self) -> u64 {
@@ -114,10 +137,10 @@ impl Dimensions {
     }
 
     /// Bytes that one step of generation has to read at the least, on average over `steps` steps from an empty cache:
-    /// the weights once, and the keys and values up to the mean position.
-    pub fn bytes_per_token(&self, dtype: DType, steps: usize) -> f64 {
+    /// the weights once, and the keys and values, which have the dtype of activations, up to the mean position.
+    pub fn bytes_per_token(&self, weights: WeightFormat, activations: DType, steps: usize) -> f64 {
         let mean_position = (steps as f64 + 1.0) / 2.0;
-        let elements = self.weights_read() as f64 + self.cache_read(mean_position);
-        elements * dtype.size_in_bytes() as f64
+        self.weights_read() as f64 * weights.bytes_per_weight()
+            + self.cache_read(mean_position) * activations.size_in_bytes() as f64
     }
 }

@@ -1,19 +1,25 @@
 //! The benchmark at a size that takes no time; and the arithmetic behind its figures.
 
 use crate::support::{choice, on_each_device, registry};
+use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_dvm::bench::{run, BenchRequest};
 use candle_dvm::shapes::ModelShape;
-use candle_dvm::DeviceKind;
+use candle_dvm::{DeviceKind, WeightFormat};
 
 on_each_device!(demo_shape);
 
 fn demo_shape(kind: DeviceKind) {
     let device = registry().select(choice(kind)).unwrap().open().unwrap();
-    for dtype in [DType::F32, DType::F16, DType::BF16] {
+    let floats = [DType::F32, DType::F16, DType::BF16].map(WeightFormat::Dense);
+    let mut formats = floats.to_vec();
+    if kind == DeviceKind::Cpu {
+        formats.extend([GgmlDType::Q4_0, GgmlDType::Q4K].map(WeightFormat::Blocks));
+    }
+    for format in formats {
         let request = BenchRequest {
             shape: ModelShape::Demo,
-            dtype,
+            format,
             prompt: 5,
             generate: 3,
             repeat: 2,
@@ -35,13 +41,16 @@ fn demo_shape(kind: DeviceKind) {
 /// The sizes that these models are known by.
 #[test]
 fn bytes_per_token() {
-    let bytes = |shape: ModelShape| shape.dimensions().bytes_per_token(DType::F16, 128) / 1e9;
-    for (shape, expected) in [
-        (ModelShape::TinyLlama1_1b, 2.07),
-        (ModelShape::Llama3_2_1b, 2.47),
-        (ModelShape::Llama3_8b, 15.0),
+    let f16 = WeightFormat::Dense(DType::F16);
+    let q4_0 = WeightFormat::Blocks(GgmlDType::Q4_0);
+    for (shape, format, expected) in [
+        (ModelShape::TinyLlama1_1b, f16, 2.07),
+        (ModelShape::Llama3_2_1b, f16, 2.47),
+        (ModelShape::Llama3_8b, f16, 15.0),
+        (ModelShape::Llama3_8b, q4_0, 4.23),
     ] {
-        let found = bytes(shape);
+        let dimensions = shape.dimensions();
+        let found = dimensions.bytes_per_token(format, format.activations(), 128) / 1e9;
         assert!((found - expected).abs() < 0.02, "{}: {found}", shape.name());
     }
 }

@@ -16,11 +16,11 @@ fn program(args: &[&str]) -> Command {
     command
 }
 
-fn run(args: &[&str]) -> Output {
+pub fn run(args: &[&str]) -> Output {
     program(args).output().unwrap()
 }
 
-fn stdout(output: &Output) -> String {
+pub fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
@@ -160,7 +160,7 @@ fn bench_prints_a_table_or_json() {
 
 /// Exit code 1, nothing on standard output, and one line on standard error with each of `parts` in it.
 #[track_caller]
-fn assert_one_line(args: &[&str], parts: &[&str]) {
+pub fn assert_one_line(args: &[&str], parts: &[&str]) {
     let output = run(args);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
@@ -199,6 +199,10 @@ fn bad_flags() {
     }
     assert_one_line(&["generate"], &["--prompt"]);
     assert_one_line(&["bench", "--shape", "gpt"], &["--shape", "gpt"]);
+    assert_one_line(
+        &["bench", "--dtype", "q4_9"],
+        &["--dtype", "q4_9", "f16", "q4_0", "q4_k", "q6_k", "q8_0"],
+    );
     assert_one_line(&["bench", "--repeat", "0"], &["--repeat 0"]);
     assert_one_line(&["bench", "--bandwidth", "-1"], &["--bandwidth -1"]);
 }

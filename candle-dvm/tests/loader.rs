@@ -82,7 +82,7 @@ fn default_dtypes() {
 fn progress_hears_of_every_byte() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let files = ModelFiles::open(&ModelSource::Embedded).unwrap();
-    let total = files.weights.total_bytes();
+    let total = files.total_bytes();
     let heard = AtomicU64::new(0);
     let entry = crate::support::registry()
         .select(candle_dvm::DeviceChoice::Cpu)

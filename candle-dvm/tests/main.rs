@@ -2,6 +2,9 @@
 
 mod bench;
 mod cli;
+mod gguf;
+mod gguf_cli;
+mod gguf_model;
 mod golden;
 mod loader;
 mod registry;

@@ -1,6 +1,7 @@
 //! What several tests need: the reference outputs, models loaded once, model folders to break.
 
-use candle_core::DType;
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device};
 use candle_dvm::{
     BackendRegistry, CandleBackend, DeviceChoice, DeviceKind, ModelFiles, ModelSource,
 };
@@ -163,6 +164,17 @@ impl ModelFolder {
         for (file, tensors) in files {
             self.write(file, safetensors::serialize(tensors, None).unwrap());
         }
+    }
+
+    /// Replaces each matrix by what is left of it after it was quantised.
+    pub fn round_weights(&self, format: GgmlDType) {
+        let file = self.file("model.safetensors");
+        let mut weights = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
+        for weight in weights.values_mut().filter(|weight| weight.rank() == 2) {
+            let rounded = QTensor::quantize(weight, format).unwrap();
+            *weight = rounded.dequantize(&Device::Cpu).unwrap();
+        }
+        candle_core::safetensors::save(&weights, file).unwrap();
     }
 
     /// Splits the weights into two shards with an index.

@@ -4,15 +4,16 @@
 //! generation is single-token steps from an empty cache, the next token chosen greedily on the device and its id read
 //! back each time. The device is synchronised before the clock is read.
 
+mod random;
+
 use crate::backend::per_second;
 use crate::error::Doing;
+use crate::format::WeightFormat;
 use crate::progress::note;
 use crate::shapes::{Dimensions, ModelShape};
 use crate::Result;
-use candle_core::{DType, Device, Shape, Tensor, D};
-use candle_nn::var_builder::SimpleBackend;
-use candle_nn::{Init, VarBuilder};
-use candle_transformers::models::llama::{Cache, Config, Llama};
+use candle_core::{Device, Tensor, D};
+use candle_transformers::models::llama::{Cache, Llama};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ use std::time::{Duration, Instant};
 pub struct BenchRequest {
     /// The model's shape.
     pub shape: ModelShape,
-    /// The element type of weights and activations.
-    pub dtype: DType,
+    /// What weights are stored as; activations go with it ([`WeightFormat::activations`]).
+    pub format: WeightFormat,
     /// Tokens of the prompt, at least 1.
     pub prompt: usize,
     /// Tokens to generate, at least 1.
@@ -42,8 +43,10 @@ pub struct BenchReport {
     pub shape: &'static str,
     /// The shape's numbers.
     pub dimensions: Dimensions,
-    /// The element type.
-    pub dtype: &'static str,
+    /// What weights are stored as.
+    pub dtype: String,
+    /// The element type of activations.
+    pub activations: &'static str,
     /// The device's name.
     pub device: String,
     /// How often each speed was measured.
@@ -94,9 +97,17 @@ pub struct Speed {
 /// A device that runs out of memory or fails otherwise.
 pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result<BenchReport> {
     let dimensions = request.shape.dimensions();
-    let config = dimensions.config(request.prompt.max(request.generate));
+    let positions = request.prompt.max(request.generate);
+    let dtype = request.format.activations();
     let start = Instant::now();
-    let runner = Runner::new(config, request.dtype, device).doing("making random weights")?;
+    let (model, empty_cache) = random::model(&dimensions, positions, request.format, dtype, device)
+        .doing("making random weights")?;
+    device.synchronize().doing("making random weights")?;
+    let runner = Runner {
+        model,
+        empty_cache,
+        device,
+    };
     note(&format!(
         "made random weights for {} in {:.1} s",
         request.shape.name(),
@@ -118,7 +129,7 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
     let generation = measure("generation", request.repeat, steps, steps, || {
         runner.generate(steps)
     })?;
-    let bytes_per_token = dimensions.bytes_per_token(request.dtype, steps);
+    let bytes_per_token = dimensions.bytes_per_token(request.format, dtype, steps);
     let mut profile = Vec::new();
     if request.profile {
         profile.push(profiled(device, "prompt", 1, || runner.prompt(&prompt))?);
@@ -129,7 +140,8 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
     Ok(BenchReport {
         shape: request.shape.name(),
         dimensions,
-        dtype: request.dtype.as_str(),
+        dtype: request.format.name(),
+        activations: dtype.as_str(),
         device: device_name.to_string(),
         repeat: request.repeat,
         prompt: prompt_speed,
@@ -235,19 +247,7 @@ struct Runner<'a> {
     device: &'a Device,
 }
 
-impl<'a> Runner<'a> {
-    fn new(config: Config, dtype: DType, device: &'a Device) -> candle_core::Result<Self> {
-        let weights = VarBuilder::from_backend(Box::new(RandomWeights), dtype, device.clone());
-        let model = Llama::load(weights, &config)?;
-        let empty_cache = Cache::new(true, dtype, &config, device)?;
-        device.synchronize()?;
-        Ok(Self {
-            model,
-            empty_cache,
-            device,
-        })
-    }
-
+impl Runner<'_> {
     /// One pass over the prompt.
     fn prompt(&self, tokens: &[u32]) -> candle_core::Result<Run> {
         let input = Tensor::new(tokens, self.device)?.unsqueeze(0)?;
@@ -317,47 +317,14 @@ impl Counters {
     }
 }
 
-/// Weights drawn on the device from a normal distribution with deviation 0.02, as Llama's are before training; norms
-/// are ones.
-struct RandomWeights;
-
-impl SimpleBackend for RandomWeights {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        _init: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> candle_core::Result<Tensor> {
-        if name.ends_with("norm.weight") {
-            return Tensor::ones(shape, dtype, device);
-        }
-        // `randn_like` takes the dtype at run time, and of its model only the shape, so one element is enough.
-        Tensor::zeros((), dtype, device)?
-            .broadcast_as(shape)?
-            .randn_like(0.0, 0.02)
-    }
-
-    fn get_unchecked(
-        &self,
-        name: &str,
-        _dtype: DType,
-        _device: &Device,
-    ) -> candle_core::Result<Tensor> {
-        candle_core::bail!("random weights need a shape, and {name} was asked for without one")
-    }
-
-    fn contains_tensor(&self, _name: &str) -> bool {
-        true
-    }
-}
-
 impl BenchReport {
     /// A small table for a reader.
     pub fn table(&self) -> String {
         let mut lines = vec![
-            format!("{} {} on {}", self.shape, self.dtype, self.device),
+            format!(
+                "{} {} on {}, activations {}",
+                self.shape, self.dtype, self.device, self.activations
+            ),
             format!("{:<16}{:>12}{:>12}{:>12}", "tok/s", "median", "min", "max"),
         ];
         for (name, speed) in [("prompt", &self.prompt), ("generate", &self.generation)] {

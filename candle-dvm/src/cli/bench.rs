@@ -2,8 +2,9 @@
 
 use super::{print, print_json};
 use crate::bench::{self, BenchRequest};
-use crate::device::{describe, DeviceChoice, FloatType};
+use crate::device::{describe, DeviceChoice};
 use crate::error::Error;
+use crate::format::WeightFormat;
 use crate::registry::BackendRegistry;
 use crate::shapes::ModelShape;
 use crate::Result;
@@ -14,9 +15,9 @@ pub(super) struct Args {
     /// The model's shape
     #[arg(long, value_enum, default_value_t = ModelShape::Llama3_2_1b)]
     shape: ModelShape,
-    /// Element type of weights and activations
-    #[arg(long, value_enum, default_value_t = FloatType::F16)]
-    dtype: FloatType,
+    /// What weights are stored as; activations are the same, and f32 beside quantised weights
+    #[arg(long, value_enum, default_value = "f16")]
+    dtype: WeightFormat,
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value_t = 512)]
     prompt: usize,
@@ -74,7 +75,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let device = registry.select(args.device)?.open()?;
     let request = BenchRequest {
         shape: args.shape,
-        dtype: args.dtype.dtype(),
+        format: args.dtype,
         prompt: args.prompt,
         generate: args.generate,
         repeat: args.repeat,

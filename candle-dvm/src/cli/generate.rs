@@ -19,14 +19,15 @@ pub(super) struct Args {
     /// The text to go on from; `-` reads it from standard input, without its last line break
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
-    /// A Hugging Face folder with config.json, tokenizer.json and safetensors; without it, the small embedded model
+    /// A GGUF file, or a Hugging Face folder with config.json, tokenizer.json and safetensors; without it, the small
+    /// embedded model
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// Where to run
     #[arg(long, value_enum, default_value_t)]
     device: DeviceChoice,
-    /// Element type of weights and activations [default: f32 for the embedded model and on the CPU; for a folder on a
-    /// GPU, what its weights are stored as]
+    /// Element type of activations, and of weights that are not quantised [default: f32 for the embedded model, on the CPU
+    /// and beside quantised weights; otherwise what the weights are stored as]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
     /// The most tokens to generate
@@ -57,6 +58,7 @@ pub(super) struct Args {
 struct Report<'a> {
     model: &'a str,
     device: String,
+    weights: &'a str,
     dtype: &'static str,
     load_seconds: f64,
     #[serde(flatten)]
@@ -76,17 +78,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
     request.validate()?;
     let start = Instant::now();
-    let source = args
-        .model
-        .map_or(ModelSource::Embedded, ModelSource::Folder);
+    let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);
     let files = ModelFiles::open(&source)?;
     // A prompt that cannot work is reported before a GPU is woken and gigabytes are read.
     files.prompt_tokens(&request.prompt)?;
     let name = files.name.clone();
+    let weights = files.format().name();
 
     let registry = BackendRegistry::detect();
     let entry = registry.select(args.device)?;
-    let bytes = files.weights.total_bytes();
+    let bytes = files.total_bytes();
     let bar = LoadBar::new(bytes);
     let backend = entry.load(files, args.dtype.map(FloatType::dtype), &|bytes| {
         bar.advance(bytes)
@@ -95,7 +96,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let device = describe(backend.device());
     let dtype = backend.dtype().as_str();
     bar.finish(&format!(
-        "{name}: loaded {:.1} MB in {load_seconds:.2} s, {dtype} on {device}",
+        "{name}: loaded {:.1} MB of {weights} in {load_seconds:.2} s, {dtype} on {device}",
         bytes as f64 / 1e6
     ));
 
@@ -115,6 +116,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         print_json(&Report {
             model: &name,
             device,
+            weights: &weights,
             dtype,
             load_seconds,
             completion: &completion,

@@ -14,10 +14,11 @@ pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
         let problem = if folder.exists() {
             "not a folder; expected one with config.json, tokenizer.json and model.safetensors"
         } else {
-            "no such folder"
+            "no such folder or file"
         };
         return Err(Error::file(folder, problem));
     }
+    refuse_gguf(folder)?;
     let config_file = folder.join("config.json");
     let generation_file = folder.join("generation_config.json");
     let tokenizer_file = folder.join("tokenizer.json");
@@ -36,6 +37,33 @@ pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
         tokenizer: (&tokenizer_file, &tokenizer),
     };
     ModelFiles::from_parts(folder.display().to_string(), json, weights, false)
+}
+
+/// A folder around GGUF files, which are models of their own, gets the hint to name one of them.
+fn refuse_gguf(folder: &Path) -> Result<()> {
+    if folder.join("config.json").exists() {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(folder).map_err(|err| Error::file(folder, err))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut models: Vec<String> = paths
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "gguf")
+        })
+        .map(|path| path.display().to_string())
+        .collect();
+    models.sort_unstable();
+    match models.as_slice() {
+        [] => Ok(()),
+        models => Err(Error::file(
+            folder,
+            format!(
+                "no config.json; to run a GGUF file, name it: {}",
+                models.join(", ")
+            ),
+        )),
+    }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! What a model is made of: configuration, tokenizer, weights; from a folder or from this binary.
+//! What a model is made of: configuration, tokenizer, weights; from a folder, a GGUF file or this binary.
 //!
 //! [`ModelFiles::open`] reads and checks everything that can be checked without a device, down to the name and shape of
 //! each tensor, so that a bad file is reported before a GPU is woken.
@@ -6,15 +6,19 @@
 mod config;
 mod embedded;
 mod folder;
+mod gguf;
+mod network;
 mod tokenizer;
 mod weights;
 
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
 
+use crate::format::WeightFormat;
 use crate::{Error, Result};
 use candle_core::{DType, Device};
-use candle_transformers::models::llama::Config;
+use candle_transformers::models::llama::{Cache, Llama};
+use network::Network;
 use std::path::{Path, PathBuf};
 
 /// Where a model comes from.
@@ -25,20 +29,29 @@ pub enum ModelSource {
     /// A Hugging Face folder: `config.json`, `tokenizer.json`, `model.safetensors` or
     /// `model.safetensors.index.json` with its shards, and `generation_config.json` if there is one.
     Folder(PathBuf),
+    /// A GGUF file.
+    Gguf(PathBuf),
+}
+
+impl ModelSource {
+    /// The model at a path: a file is taken for GGUF, anything else for a folder.
+    pub fn at(path: PathBuf) -> Self {
+        match path.is_file() {
+            true => Self::Gguf(path),
+            false => Self::Folder(path),
+        }
+    }
 }
 
 /// A model that has been read and checked, and is on no device yet.
 pub struct ModelFiles {
     /// What to call the model in messages.
     pub name: String,
-    /// The configuration.
-    pub config: Config,
     /// The tokenizer.
     pub tokenizer: TextTokenizer,
-    /// The tokens that end a text, from `config.json` and `generation_config.json`.
+    /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
-    /// The weights, still in the file.
-    pub weights: Weights,
+    network: Network,
     embedded: bool,
 }
 
@@ -58,17 +71,44 @@ impl ModelFiles {
         match source {
             ModelSource::Embedded => embedded::open(),
             ModelSource::Folder(path) => folder::open(path),
+            ModelSource::Gguf(path) => gguf::open(path),
         }
     }
 
-    /// The element type to use unless one is asked for: f32 for the embedded model, whose reference outputs are in
-    /// f32, and for any model on the CPU; otherwise what the weights are stored as.
+    /// The element type of activations unless one is asked for: f32 for the embedded model, whose reference outputs are in
+    /// f32, and for any model on the CPU; otherwise [`WeightFormat::activations`].
     pub fn default_dtype(&self, device: &Device) -> DType {
         if self.embedded || device.is_cpu() {
             DType::F32
         } else {
-            self.weights.dtype()
+            self.network.activations()
         }
+    }
+
+    /// What the weights are stored as; where they differ, most of them by size.
+    pub fn format(&self) -> WeightFormat {
+        self.network.format()
+    }
+
+    /// The stored size of the weights.
+    pub fn total_bytes(&self) -> u64 {
+        self.network.total_bytes()
+    }
+
+    /// The longest sequence that the model can work on.
+    pub fn max_positions(&self) -> usize {
+        self.network.max_positions()
+    }
+
+    /// The model on `device` with activations of `dtype`, and an empty cache for it. Floats become `dtype`, blocks stay blocks.
+    /// `progress` hears of each tensor's bytes as they arrive.
+    pub(crate) fn place(
+        &self,
+        dtype: DType,
+        device: &Device,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<(Llama, Cache)> {
+        self.network.place(dtype, device, progress)
     }
 
     /// The prompt's tokens with the begin token.
@@ -76,7 +116,7 @@ impl ModelFiles {
     /// # Errors
     /// A prompt without tokens, or longer than the model's positions.
     pub fn prompt_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
-        prompt_tokens(&self.tokenizer, self.config.max_position_embeddings, prompt)
+        prompt_tokens(&self.tokenizer, self.max_positions(), prompt)
     }
 
     fn from_parts(name: String, json: JsonFiles, weights: Weights, embedded: bool) -> Result<Self> {
@@ -101,10 +141,9 @@ impl ModelFiles {
         weights.check(&config, config_file)?;
         Ok(Self {
             name,
-            config,
             tokenizer,
             stop_tokens,
-            weights,
+            network: Network::Checkpoint { config, weights },
             embedded,
         })
     }

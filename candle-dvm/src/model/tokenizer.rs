@@ -1,4 +1,4 @@
-//! `tokenizer.json`: text to tokens and back.
+//! Text to tokens and back, from `tokenizer.json` or a GGUF file's metadata.
 
 use crate::error::one_line;
 use crate::{Error, Result};
@@ -26,8 +26,18 @@ impl TextTokenizer {
         if let Err(err) = std::str::from_utf8(bytes) {
             return Err(invalid_utf8(file, bytes, err.valid_up_to()));
         }
-        let mut inner = Tokenizer::from_bytes(bytes)
+        let inner = Tokenizer::from_bytes(bytes)
             .map_err(|err| Error::file(file, one_line(&err.to_string())))?;
+        Self::new(file, inner, begin_token, vocab_size)
+    }
+
+    /// A tokenizer that came from `file`; the rest as in [`Self::parse`].
+    pub(super) fn new(
+        file: &Path,
+        mut inner: Tokenizer,
+        begin_token: Option<u32>,
+        vocab_size: usize,
+    ) -> Result<Self> {
         // Both would change a prompt without a word.
         inner
             .with_truncation(None)

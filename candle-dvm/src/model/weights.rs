@@ -1,6 +1,6 @@
 //! Weights in safetensors files: headers checked against the configuration, data mapped and read tensor by tensor.
 
-use crate::error::brief;
+use crate::error::{brief, unlocated};
 use crate::{Error, Result};
 use candle_core::safetensors::{MmapedSafetensors, SliceSafetensors};
 use candle_core::{DType, Device, Shape, Tensor};
@@ -158,15 +158,6 @@ impl Weights {
             progress,
         };
         VarBuilder::from_backend(Box::new(reader), dtype, device.clone())
-    }
-}
-
-/// The error without the path that candle puts around it: the messages here name the file themselves.
-fn unlocated(err: &candle_core::Error) -> &candle_core::Error {
-    match err {
-        candle_core::Error::WithPath { inner, .. }
-        | candle_core::Error::WithBacktrace { inner, .. } => unlocated(inner),
-        other => other,
     }
 }
 

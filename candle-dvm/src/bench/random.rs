@@ -1,0 +1,207 @@
+//! Random weights, made fast enough for models of billions of parameters.
+
+use crate::format::WeightFormat;
+use crate::shapes::Dimensions;
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::{bail, DType, Device, Result, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use candle_transformers::models::llama::{Cache, Llama};
+use candle_transformers::models::quantized_llama::{self, WeightSource};
+use half::f16;
+
+/// The deviation of the weights: that of a Llama before training.
+const DEVIATION: f64 = 0.02;
+
+/// A model of this shape for `positions` tokens, with activations of `dtype`, and an empty cache for it.
+pub(super) fn model(
+    dimensions: &Dimensions,
+    positions: usize,
+    format: WeightFormat,
+    dtype: DType,
+    device: &Device,
+) -> Result<(Llama, Cache)> {
+    match format {
+        WeightFormat::Dense(_) => {
+            let config = dimensions.config(positions);
+            let weights = VarBuilder::from_backend(Box::new(RandomFloats), dtype, device.clone());
+            let model = Llama::load(weights, &config)?;
+            Ok((model, Cache::new(true, dtype, &config, device)?))
+        }
+        WeightFormat::Blocks(format) => {
+            let mut weights = RandomBlocks {
+                dimensions: *dimensions,
+                format,
+                state: 0,
+            };
+            let config = dimensions.gguf_config(positions);
+            quantized_llama::load(&config, &mut weights, dtype, device)
+        }
+    }
+}
+
+/// Weights drawn on the device from a normal distribution; norms are ones.
+struct RandomFloats;
+
+impl SimpleBackend for RandomFloats {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        if name.ends_with("norm.weight") {
+            return Tensor::ones(shape, dtype, device);
+        }
+        // `randn_like` takes the dtype at run time, and of its model only the shape, so one element is enough.
+        Tensor::zeros((), dtype, device)?
+            .broadcast_as(shape)?
+            .randn_like(0.0, DEVIATION)
+    }
+
+    fn get_unchecked(&self, name: &str, _dtype: DType, _device: &Device) -> Result<Tensor> {
+        bail!("random weights need a shape, and {name} was asked for without one")
+    }
+
+    fn contains_tensor(&self, _name: &str) -> bool {
+        true
+    }
+}
+
+/// Blocks of random bits with scales that give the weights their deviation and a mean near 0; norms are ones. Quantising floats
+/// would take minutes.
+struct RandomBlocks {
+    dimensions: Dimensions,
+    format: GgmlDType,
+    /// Of the random numbers.
+    state: u64,
+}
+
+impl RandomBlocks {
+    /// The next number of SplitMix64 (Steele, Lea, Flood 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn blocks(&mut self, shape: Shape) -> Result<QTensor> {
+        let size = self.format.type_size();
+        let count = shape.elem_count() / self.format.block_size();
+        let mut bytes = vec![0u8; count * size];
+        let mut words = bytes.chunks_exact_mut(8);
+        for word in &mut words {
+            word.copy_from_slice(&self.next().to_le_bytes());
+        }
+        let rest = words.into_remainder();
+        let last = self.next().to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+        for (at, value) in scales(self.format)? {
+            let value = f16::from_f64(value * DEVIATION).to_le_bytes();
+            for block in bytes.chunks_exact_mut(size) {
+                block[at..at + 2].copy_from_slice(&value);
+            }
+        }
+        let storage = QStorage::from_data(bytes.into(), &Device::Cpu, self.format)?;
+        QTensor::new(storage, shape)
+    }
+}
+
+/// Where a block has its scale and its minimum (f16), and their values for which random bits make weights of deviation 1 around 0.
+///
+/// A code of `b` bits has the mean `(2^b - 1) / 2` and the deviation `2^b / sqrt(12)`; k-quants multiply it with a random scale of 4 or
+/// 6 bits, for which the factors were found by making random blocks dense.
+fn scales(format: GgmlDType) -> Result<Vec<(usize, f64)>> {
+    let code = |bits: i32| 12f64.sqrt() / f64::from(1 << bits);
+    Ok(match format {
+        GgmlDType::Q4_0 => vec![(0, code(4))],
+        GgmlDType::Q4_1 => vec![(0, code(4)), (2, -7.5 * code(4))],
+        GgmlDType::Q5_0 => vec![(0, code(5))],
+        GgmlDType::Q5_1 => vec![(0, code(5)), (2, -15.5 * code(5))],
+        GgmlDType::Q8_0 => vec![(0, code(8))],
+        GgmlDType::Q2K => vec![(80, 1. / 15.), (82, 1.5 / 15.)],
+        GgmlDType::Q3K => vec![(108, 1. / 42.)],
+        GgmlDType::Q4K => vec![(0, 1. / 258.), (2, 7.5 / 258.)],
+        GgmlDType::Q5K => vec![(0, 1. / 528.), (2, 15.5 / 528.)],
+        GgmlDType::Q6K => vec![(208, 1. / 1365.)],
+        other => bail!("random blocks of {other:?} are not made"),
+    })
+}
+
+impl WeightSource for RandomBlocks {
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let Dimensions {
+            hidden,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            vocab,
+            tied,
+            ..
+        } = self.dimensions;
+        let part = name.strip_suffix(".weight")?;
+        let part = part.rsplit('.').next().unwrap_or(part);
+        let shape = match part {
+            "token_embd" => Shape::from((vocab, hidden)),
+            "output" if !tied => (vocab, hidden).into(),
+            "output_norm" | "attn_norm" | "ffn_norm" => hidden.into(),
+            "attn_q" => (heads * head_dim, hidden).into(),
+            "attn_k" | "attn_v" => (kv_heads * head_dim, hidden).into(),
+            "attn_output" => (hidden, heads * head_dim).into(),
+            "ffn_gate" | "ffn_up" => (ffn, hidden).into(),
+            "ffn_down" => (hidden, ffn).into(),
+            _ => return None,
+        };
+        Some(shape)
+    }
+
+    fn read(&mut self, name: &str) -> Result<QTensor> {
+        match self.shape(name) {
+            None => bail!("a model of this shape has no {name}"),
+            Some(shape) if shape.rank() == 1 => {
+                let ones = Tensor::ones(shape, DType::F32, &Device::Cpu)?;
+                QTensor::quantize(&ones, GgmlDType::F32)
+            }
+            Some(shape) => self.blocks(shape),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::ModelShape;
+
+    /// Every format that can be asked for makes weights of the deviation wanted.
+    #[test]
+    fn deviation_and_mean() {
+        use clap::ValueEnum;
+        for format in WeightFormat::value_variants() {
+            let WeightFormat::Blocks(format) = *format else {
+                continue;
+            };
+            let mut weights = RandomBlocks {
+                dimensions: ModelShape::Demo.dimensions(),
+                format,
+                state: 0,
+            };
+            let weights = weights.read("blk.0.ffn_gate.weight").unwrap();
+            let weights = weights.dequantize(&Device::Cpu).unwrap();
+            let weights = weights.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            let mean = weights.iter().map(|w| f64::from(*w)).sum::<f64>() / weights.len() as f64;
+            let square = weights.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>();
+            let deviation = (square / weights.len() as f64 - mean * mean).sqrt();
+            println!("{format:?}: mean {mean}, deviation {deviation}");
+            assert!(
+                (deviation / DEVIATION - 1.).abs() < 0.1,
+                "{format:?}: deviation {deviation}"
+            );
+            assert!(mean.abs() < 0.15 * DEVIATION, "{format:?}: mean {mean}");
+        }
+    }
+}
