@@ -10,6 +10,8 @@ mod hostile;
 mod indexing;
 mod layouts;
 mod matmul;
+#[cfg(feature = "webgpu")]
+mod memory;
 mod movement;
 mod ndarray;
 mod nditer;

@@ -53,6 +53,11 @@ pub const STEPS: &[Step] = &[
         run: browser_test,
     },
     Step {
+        name: "tiny",
+        title: "candle-core's WebGPU tests, with 16 KiB in a binding: every op is split",
+        run: tiny_test,
+    },
+    Step {
         name: "fuzz",
         title: "each file format's fuzz target finds nothing in a short run",
         run: fuzz::fuzz,
@@ -113,18 +118,27 @@ fn default_build() -> Result<String, String> {
 }
 
 fn test() -> Result<String, String> {
-    run_tests("", &[])
+    run_tests("--workspace", &[])
 }
 
 /// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU.
 fn browser_test() -> Result<String, String> {
-    run_tests("--tests webgpu", &[("CANDLE_WEBGPU_LIMITS", "browser")])
+    run_tests(
+        "--workspace --tests webgpu",
+        &[("CANDLE_WEBGPU_LIMITS", "browser")],
+    )
+}
+
+/// The tests of candle-core with bindings and buffers so small that nearly everything is split.
+fn tiny_test() -> Result<String, String> {
+    let limits = [("CANDLE_WEBGPU_LIMITS", "tiny")];
+    run_tests("-p candle-core --test core webgpu", &limits)
 }
 
 fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
     // Shaders check their bounds in tests; outside they rely on ours.
-    let line = format!("cargo test --workspace --no-fail-fast {WEBGPU} {args}");
-    let mut tests = cmd(line.trim_end()).env("CANDLE_WEBGPU_CHECKS", "1");
+    let line = format!("cargo test --no-fail-fast {WEBGPU} {args}");
+    let mut tests = cmd(&line).env("CANDLE_WEBGPU_CHECKS", "1");
     for (name, value) in env {
         tests = tests.env(name, value.to_string());
     }

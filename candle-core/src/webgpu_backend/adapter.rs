@@ -1,7 +1,20 @@
 //! Choosing an adapter and opening a device on it, or saying why not.
 
+use super::memory::WINDOW_ALIGN;
 use crate::{Error, Result};
 use wgpu::{DeviceType, Features};
+
+/// How to open a device, beside what the environment says.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Bind no more than so many bytes of a buffer at once, a multiple of 256, if the adapter's limit is not smaller anyway. Larger
+    /// tensors are worked on in parts.
+    pub max_binding: Option<u64>,
+    /// Make no buffer of more than so many bytes, a multiple of 256. Larger tensors lie in several.
+    pub max_buffer: Option<u64>,
+    /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
+    pub pipeline_cache: Option<std::path::PathBuf>,
+}
 
 /// What an adapter is and can do, as `candle-dvm devices` prints it.
 #[derive(Debug, Clone)]
@@ -142,19 +155,43 @@ fn wanted_features() -> Features {
     }
     let mut wanted = Features::SHADER_F16 | Features::TIMESTAMP_QUERY;
     if cfg!(not(target_arch = "wasm32")) {
-        wanted |= Features::SUBGROUP | Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        wanted |= Features::SUBGROUP
+            | Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+            | Features::PIPELINE_CACHE;
     }
     wanted
 }
 
+/// Bytes in a binding and in a buffer with `CANDLE_WEBGPU_LIMITS=tiny`: so little that ordinary tests reach past it.
+const TINY: (u64, u64) = (16 << 10, 40 << 10);
+
 /// The adapter's own limits, or in browser mode the least of WebGPU's defaults and the adapter's.
-fn wanted_limits(adapter: &wgpu::Adapter) -> wgpu::Limits {
-    if browser_limits() {
+fn wanted_limits(adapter: &wgpu::Adapter, options: &Options) -> wgpu::Limits {
+    let mut limits = if browser_limits() {
         wgpu::Limits::default().or_worse_values_from(&adapter.limits())
     } else {
         adapter.limits()
-    }
+    };
+    let tiny = std::env::var("CANDLE_WEBGPU_LIMITS").is_ok_and(|value| value == "tiny");
+    let (binding, buffer) = if tiny { TINY } else { (u64::MAX, u64::MAX) };
+    // Windows start at multiples of it, so they have to end there as well.
+    let least = |limit: u64, wanted: u64, option: Option<u64>| {
+        let limit = limit.min(wanted).min(option.unwrap_or(u64::MAX));
+        (limit & !(WINDOW_ALIGN - 1)).max(2 * WINDOW_ALIGN)
+    };
+    limits.max_storage_buffer_binding_size = least(
+        limits.max_storage_buffer_binding_size,
+        binding,
+        options.max_binding,
+    );
+    // The queue's own buffers have some 16 KiB.
+    limits.max_buffer_size =
+        least(limits.max_buffer_size, buffer, options.max_buffer).max(LEAST_BUFFER);
+    limits
 }
+
+/// What the queue needs in a buffer for itself.
+const LEAST_BUFFER: u64 = 32 << 10;
 
 async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
     if cfg!(target_arch = "wasm32") {
@@ -190,11 +227,11 @@ async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
 }
 
 /// Opens the adapter with this ordinal and asks for all that it offers and kernels use.
-pub(super) async fn open(ordinal: usize) -> Result<Opened> {
+pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
     let adapter = choose(ordinal).await?;
     let info = adapter.get_info();
     let features = wanted_features() & adapter.features();
-    let limits = wanted_limits(&adapter);
+    let limits = wanted_limits(&adapter, options);
     let (device, queue) = adapter
         .request_device(&wgpu::DeviceDescriptor {
             label: Some("candle"),

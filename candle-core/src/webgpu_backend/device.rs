@@ -3,13 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::adapter;
+use super::adapter::{self, Options};
 use super::kernel::{Elem, Kernels, Key, Params, Shader};
+use super::memory::Memory;
 use super::ops;
+use super::pipeline_cache::{PipelineCache, PipelineCacheReport};
 use super::pool::Pool;
 use super::profile::{KernelTime, Profile};
 use super::queue::{Binding, Health, Queue};
 use super::storage::WebGpuStorage;
+use super::warm_up;
 use crate::backend::BackendDevice;
 use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
 
@@ -28,6 +31,14 @@ struct Inner {
     seed: AtomicU64,
     /// Random numbers drawn since the seed was set: where the next draw's counter starts.
     drawn: AtomicU64,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(err) = self.kernels.save() {
+            tracing::warn!(%err, "the pipeline cache cannot be written");
+        }
+    }
 }
 
 /// A GPU through WebGPU. Clones are handles of the same device.
@@ -51,7 +62,7 @@ pub struct Stats {
     pub pipelines: u64,
     /// Bytes in buffers that storages hold now.
     pub live_bytes: u64,
-    /// The most that `live_bytes` has been.
+    /// The most that `live_bytes` has been since the device was opened or [`WebGpuDevice::reset_peak`] was called.
     pub peak_bytes: u64,
     /// Bytes in buffers that wait to be used again.
     pub free_bytes: u64,
@@ -63,33 +74,51 @@ impl WebGpuDevice {
     /// # Errors
     /// [`Error::WebGpu`] if there is no such adapter (with the names of those that there are) or it gives no device.
     pub async fn new_async(ordinal: usize) -> Result<Self> {
+        Self::open(ordinal, &Options::default()).await
+    }
+
+    /// Opens the adapter with this ordinal as `options` say.
+    ///
+    /// # Errors
+    /// As [`WebGpuDevice::new_async`].
+    pub fn with_options(ordinal: usize, options: &Options) -> Result<Self> {
+        pollster::block_on(Self::open(ordinal, options))
+    }
+
+    async fn open(ordinal: usize, options: &Options) -> Result<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let adapter::Opened {
             device,
             queue: raw_queue,
             info,
             caps,
-        } = adapter::open(ordinal).await?;
+        } = adapter::open(ordinal, options).await?;
         let health = Arc::new(Health::default());
         let on_error = health.clone();
         device.on_uncaptured_error(Arc::new(move |err: wgpu::Error| {
             on_error.fail(format!("the GPU reports: {err}"));
         }));
         let on_lost = health.clone();
-        device.set_device_lost_callback(move |reason, message| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                on_lost.fail(format!(
-                    "the GPU was lost ({message}): make a new device with Device::new_webgpu"
-                ));
-            }
+        device.set_device_lost_callback(move |_, message| {
+            on_lost.fail(format!(
+                "the GPU was lost ({message}): make a new device with Device::new_webgpu"
+            ));
         });
-        let queue = Queue::new(device.clone(), raw_queue.clone(), &caps.limits, health);
+        let pool = Pool::new(device.clone(), caps.limits.max_buffer_size);
+        let queue = Queue::new(
+            device.clone(),
+            raw_queue.clone(),
+            &caps.limits,
+            pool.clone(),
+            health,
+        );
+        let cache = PipelineCache::open(&device, &info, options.pipeline_cache.as_deref());
         Ok(Self(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             ordinal,
             info,
-            pool: Pool::new(device.clone(), caps.limits.max_buffer_size),
-            kernels: Kernels::new(device.clone(), caps),
+            pool,
+            kernels: Kernels::new(device.clone(), caps, cache),
             queue: Arc::new(queue),
             device,
             raw_queue,
@@ -125,12 +154,49 @@ impl WebGpuDevice {
         }
     }
 
-    /// Frees the buffers that no storage holds. Waits for the GPU.
+    /// Lets [`Stats::peak_bytes`] count from what is live now.
+    pub fn reset_peak(&self) {
+        self.0.pool.reset_peak();
+    }
+
+    /// Frees the buffers that no storage holds. Waits for the GPU, but in a browser, where a thread must not.
     pub fn trim(&self) -> Result<()> {
-        self.0.queue.synchronize()?;
-        self.0.queue.forget_bind_groups();
+        self.0.queue.flush()?;
+        self.0.queue.forget_buffers();
         self.0.pool.trim();
-        self.0.queue.health().check()
+        self.0.queue.health().check("trim")
+    }
+
+    /// The most bytes that buffers of storages and of the pool may have together: past it is an out-of-memory error, as where the
+    /// GPU has no more. `None`, as at first, leaves it to the GPU.
+    pub fn set_memory_budget(&self, bytes: Option<u64>) {
+        self.0.pool.set_budget(bytes);
+    }
+
+    /// The most bytes that wait in the pool to be used again; what comes back beyond goes to the GPU. `None`, as at first, is half of
+    /// [`Stats::peak_bytes`] but at least 256 MiB.
+    pub fn set_pool_cap(&self, bytes: Option<u64>) {
+        self.0.pool.set_cap(bytes);
+    }
+
+    /// Destroys the GPU's device under this one, as a driver's reset does; for tests of what follows.
+    #[doc(hidden)]
+    pub fn lose(&self) {
+        self.0.device.destroy();
+        let _ = self.0.device.poll(wgpu::PollType::Poll);
+    }
+
+    /// Where compiled pipelines are kept; `None` where the adapter cannot (only Vulkan can) or nobody wants it.
+    pub fn pipeline_cache(&self) -> Option<&PipelineCacheReport> {
+        self.0.kernels.disk().map(PipelineCache::report)
+    }
+
+    /// Writes compiled pipelines to disk, as happens anyway when the device is dropped and after [`WebGpuDevice::warm_up`].
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be written.
+    pub fn save_pipeline_cache(&self) -> Result<()> {
+        Ok(self.0.kernels.save()?)
     }
 
     /// Starts timing every kernel on the GPU. Makes everything slower.
@@ -153,6 +219,10 @@ impl WebGpuDevice {
     pub fn stop_profile(&self) -> Result<Vec<KernelTime>> {
         let profile = self.0.queue.set_profile(None)?;
         Ok(profile.map(Profile::report).unwrap_or_default())
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
     }
 
     pub(super) fn kernels(&self) -> &Kernels {
@@ -195,18 +265,23 @@ impl WebGpuDevice {
             ))
             .bt());
         }
+        self.0.queue.health().check(op)?;
         let bytes = (len * dtype.size_in_bytes()).next_multiple_of(4) as u64;
-        let limit = self.kernels().caps.limits.max_storage_buffer_binding_size;
-        if bytes > limit {
-            return Err(Error::WebGpu(format!(
-                "{op}: a {dtype:?} tensor of {bytes} bytes was asked for; {} binds at most {limit} bytes at once: \
-                 use a smaller dtype or shape",
-                self.name()
-            ))
-            .bt());
-        }
-        let buffer = self.0.pool.get(bytes)?;
-        Ok(WebGpuStorage::new(buffer, len, dtype, self.clone()))
+        let pool = &self.0.pool;
+        let memory = match Memory::new(pool, bytes) {
+            Ok(memory) => memory,
+            // What nobody uses may be enough.
+            Err(_) => {
+                self.trim()?;
+                Memory::new(pool, bytes).map_err(|reason| pool.exhausted(op, bytes, reason))?
+            }
+        };
+        Ok(WebGpuStorage::new(memory, len, dtype, self.clone()))
+    }
+
+    /// The most bytes that a binding reaches, a multiple of 256.
+    pub(super) fn max_binding(&self) -> u64 {
+        self.kernels().caps.limits.max_storage_buffer_binding_size
     }
 
     /// A grid of at least `invocations` invocations, `size` to a workgroup, folded where a dimension would be too long.
@@ -231,6 +306,10 @@ impl WebGpuDevice {
         params: &P,
         groups: [u32; 3],
     ) -> Result<()> {
+        if warm_up::is_warming(self.0.id) {
+            warm_up::keep(key, shader);
+            return Ok(());
+        }
         let pipeline = self.0.kernels.get(key, shader)?;
         self.0
             .queue
@@ -243,7 +322,7 @@ impl WebGpuDevice {
         let bytes = unsafe {
             std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data))
         };
-        self.0.queue.upload(storage.buffer(), bytes)?;
+        self.0.queue.upload(storage.memory(), bytes)?;
         Ok(storage)
     }
 

@@ -6,12 +6,13 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::adapter::Caps;
+use super::pipeline_cache::PipelineCache;
 use super::queue::{MAX_BUFFERS, PARAM_BYTES};
 use crate::{DType, Error, Result};
 
@@ -365,11 +366,16 @@ pub(super) struct Kernels {
     dump: Option<std::path::PathBuf>,
     next_id: AtomicU32,
     cache: RwLock<HashMap<Key, Arc<Pipeline>>>,
+    disk: Option<PipelineCache>,
+    /// Pipelines that `disk` was last written with.
+    saved: AtomicUsize,
 }
 
 impl Kernels {
-    pub(super) fn new(device: wgpu::Device, caps: Caps) -> Self {
+    pub(super) fn new(device: wgpu::Device, caps: Caps, disk: Option<PipelineCache>) -> Self {
         Self {
+            disk,
+            saved: AtomicUsize::new(0),
             device,
             caps,
             checks: super::switch("CANDLE_WEBGPU_CHECKS").unwrap_or(cfg!(debug_assertions)),
@@ -390,6 +396,55 @@ impl Kernels {
         }
         let pipeline = Arc::new(self.compile(shader())?);
         Ok(self.cache.write().entry(key).or_insert(pipeline).clone())
+    }
+
+    /// Compiles those that are new, on as many threads as the machine runs at once; gives their number.
+    pub(super) fn compile_all(&self, mut shaders: Vec<(Key, Shader)>) -> Result<usize> {
+        shaders.retain(|(key, _)| !self.cache.read().contains_key(key));
+        let count = shaders.len();
+        // A browser has one thread here, and compiles beside it anyway.
+        let threads = match std::thread::available_parallelism() {
+            Ok(threads) if cfg!(not(target_arch = "wasm32")) => threads.get().min(count),
+            _ => 1,
+        };
+        if threads <= 1 {
+            for (key, shader) in shaders {
+                self.get(key, || shader)?;
+            }
+            return Ok(count);
+        }
+        let rest = Mutex::new(shaders);
+        std::thread::scope(|scope| {
+            let work = || -> Result<()> {
+                loop {
+                    let next = rest.lock().pop();
+                    let Some((key, shader)) = next else {
+                        return Ok(());
+                    };
+                    self.get(key, || shader)?;
+                }
+            };
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| {
+                let died =
+                    |_| Err(Error::WebGpu("a thread that compiled kernels died".into()).bt());
+                thread.join().unwrap_or_else(died)
+            })
+        })?;
+        Ok(count)
+    }
+
+    pub(super) fn disk(&self) -> Option<&PipelineCache> {
+        self.disk.as_ref()
+    }
+
+    /// Writes compiled pipelines to disk, if there are new ones.
+    pub(super) fn save(&self) -> std::io::Result<()> {
+        let count = self.count();
+        match &self.disk {
+            Some(disk) if self.saved.swap(count, Ordering::Relaxed) < count => disk.save(),
+            _ => Ok(()),
+        }
     }
 
     fn compile(&self, shader: Shader) -> Result<Pipeline> {
@@ -478,7 +533,7 @@ impl Kernels {
                     zero_initialize_workgroup_memory: false,
                     ..Default::default()
                 },
-                cache: None,
+                cache: self.disk.as_ref().map(PipelineCache::raw),
             });
         #[cfg(not(target_arch = "wasm32"))]
         if let Some(err) = pollster::block_on(scope.pop()) {

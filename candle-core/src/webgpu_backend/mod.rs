@@ -4,7 +4,7 @@
 //! - `ops/` and `shaders/`: from layouts to dispatches. Which kernel, how many workgroups, which parameters; nothing else.
 //! - `queue.rs`: the ordered list of dispatches that were not submitted yet.
 //! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key.
-//! - `pool.rs`: buffers, reused by size class.
+//! - `pool.rs`: buffers, reused by size class; `memory.rs`: what a storage has of them.
 //! - `adapter.rs`: which adapter, its features and limits, or the reason why there is none.
 //!
 //! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
@@ -29,24 +29,32 @@
 //! # Environment
 //! - `CANDLE_WEBGPU_ADAPTER=TEXT`: use only adapters whose name contains TEXT.
 //! - `CANDLE_WEBGPU_LIMITS=browser`: ask for no more than every browser gives: no f16, no subgroups, default limits.
+//! - `CANDLE_WEBGPU_LIMITS=tiny`: for tests, 16 KiB in a binding and 40 KiB in a buffer, so that nearly everything is split.
 //! - `CANDLE_WEBGPU_CHECKS=1` (or `0`): bounds checks in shaders; by default on in debug builds and off in release builds.
+//! - `CANDLE_WEBGPU_PIPELINE_CACHE=DIR` (or `0`): the folder for compiled pipelines where the adapter has such (or not to keep them); by
+//!   default `candle/webgpu` in the user's folder for caches.
 //! - `CANDLE_WEBGPU_LOG=1`: each dispatch on stderr, with kernel, grid and buffers.
 //! - `CANDLE_WEBGPU_DUMP_SHADERS=DIR`: the WGSL of each pipeline that is made.
 
 mod adapter;
 mod device;
 mod kernel;
+mod memory;
 pub mod ops;
+mod pipeline_cache;
 mod pool;
 mod profile;
 mod queue;
 mod storage;
+mod warm_up;
 
-pub use adapter::{adapters, AdapterReport};
+pub use adapter::{adapters, AdapterReport, Options};
 pub use device::{Stats, WebGpuDevice};
+pub use pipeline_cache::PipelineCacheReport;
 pub use profile::KernelTime;
 pub use queue::PendingRead;
 pub use storage::WebGpuStorage;
+pub use warm_up::WarmUp;
 
 /// Whether an environment switch is set: to anything but nothing and `0`.
 fn switch(name: &str) -> Option<bool> {

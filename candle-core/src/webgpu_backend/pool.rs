@@ -3,17 +3,19 @@
 //! A buffer can be reused at once, without waiting for the GPU: all its uses were recorded before it came back, the next ones
 //! are recorded after, and one queue runs them in that order.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::{Error, Result};
-
 const USAGE: wgpu::BufferUsages = wgpu::BufferUsages::STORAGE
     .union(wgpu::BufferUsages::COPY_SRC)
     .union(wgpu::BufferUsages::COPY_DST);
+
+/// Free bytes that are kept in any case. Above it, no more than half of what was in use at the most: a program that once needed much
+/// and now needs little gives the rest back.
+const KEPT_BYTES: u64 = 256 << 20;
 
 /// A buffer on loan from the pool; dropping it gives it back.
 #[derive(Debug)]
@@ -47,16 +49,27 @@ impl Drop for Buffer {
     }
 }
 
+/// The device gives no more memory.
+#[derive(Debug)]
+pub(super) struct OutOfMemory(String);
+
 /// The free buffers of one device, and the count of those on loan.
 #[derive(Debug)]
 pub(super) struct Pool {
     device: wgpu::Device,
     max_buffer_size: u64,
-    free: Mutex<HashMap<u64, Vec<(wgpu::Buffer, u64)>>>,
+    /// By size, so that the largest go first when there are too many.
+    free: Mutex<BTreeMap<u64, Vec<(wgpu::Buffer, u64)>>>,
     next_id: AtomicU64,
     live_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     free_bytes: AtomicU64,
+    /// The most that live and free buffers may have together.
+    budget: AtomicU64,
+    /// The most that free buffers may have together, if somebody said so.
+    cap: AtomicU64,
+    /// How often buffers went back to the device: caches that hold buffers have to let go of them then.
+    given_back: AtomicU64,
 }
 
 /// The size that a request for `bytes` is rounded to: an eighth of a power of two, so at most an eighth is unused; whole MiB
@@ -81,22 +94,20 @@ impl Pool {
             live_bytes: AtomicU64::new(0),
             peak_bytes: AtomicU64::new(0),
             free_bytes: AtomicU64::new(0),
+            budget: AtomicU64::new(u64::MAX),
+            cap: AtomicU64::new(u64::MAX),
+            given_back: AtomicU64::new(0),
         })
     }
 
-    /// A buffer of at least `bytes`, with arbitrary contents.
-    ///
-    /// # Errors
-    /// More than the adapter allows in one buffer, or no memory left even after the pool gave back what is free.
-    pub(super) fn get(self: &Arc<Self>, bytes: u64) -> Result<Arc<Buffer>> {
-        let size = size_class(bytes).min(self.max_buffer_size & !3);
-        if bytes > self.max_buffer_size {
-            return Err(Error::WebGpu(format!(
-                "a tensor of {bytes} bytes was asked for, the adapter's max_buffer_size is {}: use a smaller dtype or shape",
-                self.max_buffer_size
-            ))
-            .bt());
-        }
+    /// The size of the largest buffer, a multiple of 256.
+    pub(super) fn max_buffer_size(&self) -> u64 {
+        self.max_buffer_size
+    }
+
+    /// A buffer of at least `bytes`, which are no more than `max_buffer_size`, with arbitrary contents.
+    pub(super) fn get(self: &Arc<Self>, bytes: u64) -> Result<Arc<Buffer>, OutOfMemory> {
+        let size = size_class(bytes).min(self.max_buffer_size);
         let reused = self.free.lock().get_mut(&size).and_then(Vec::pop);
         let (raw, id) = match reused {
             Some(found) => {
@@ -104,10 +115,7 @@ impl Pool {
                 found
             }
             None => (
-                self.create(size).or_else(|_| {
-                    self.trim();
-                    self.create(size)
-                })?,
+                self.create(size)?,
                 self.next_id.fetch_add(1, Ordering::Relaxed),
             ),
         };
@@ -120,7 +128,11 @@ impl Pool {
         }))
     }
 
-    fn create(&self, size: u64) -> Result<wgpu::Buffer> {
+    fn create(&self, size: u64) -> Result<wgpu::Buffer, OutOfMemory> {
+        let budget = self.budget.load(Ordering::Relaxed);
+        if (self.live_bytes() + self.free_bytes()).saturating_add(size) > budget {
+            return Err(OutOfMemory(format!("the budget is {budget} bytes")));
+        }
         // In a browser the scope's answer comes later than this function can wait for; there, the device's handler of
         // uncaptured errors has it.
         #[cfg(not(target_arch = "wasm32"))]
@@ -133,11 +145,7 @@ impl Pool {
         });
         #[cfg(not(target_arch = "wasm32"))]
         if let Some(err) = pollster::block_on(scope.pop()) {
-            return Err(Error::WebGpu(format!(
-                "no memory for a buffer of {size} bytes beside the {} in use: {err}",
-                self.live_bytes()
-            ))
-            .bt());
+            return Err(OutOfMemory(err.to_string()));
         }
         Ok(raw)
     }
@@ -145,8 +153,31 @@ impl Pool {
     fn take_back(&self, raw: wgpu::Buffer, id: u64) {
         let size = raw.size();
         self.live_bytes.fetch_sub(size, Ordering::Relaxed);
-        self.free_bytes.fetch_add(size, Ordering::Relaxed);
-        self.free.lock().entry(size).or_default().push((raw, id));
+        let mut free = self.free.lock();
+        free.entry(size).or_default().push((raw, id));
+        let mut total = self.free_bytes.fetch_add(size, Ordering::Relaxed) + size;
+        let cap = match self.cap.load(Ordering::Relaxed) {
+            u64::MAX => KEPT_BYTES.max(self.peak_bytes() / 2),
+            cap => cap,
+        };
+        if total <= cap {
+            return;
+        }
+        // Somewhat below the cap, so that this is not done for every buffer.
+        while total > cap - cap / 4 {
+            let Some(mut largest) = free.last_entry() else {
+                break;
+            };
+            let size = *largest.key();
+            if largest.get_mut().pop().is_some() {
+                self.free_bytes.fetch_sub(size, Ordering::Relaxed);
+                total -= size;
+            }
+            if largest.get().is_empty() {
+                largest.remove();
+            }
+        }
+        self.given_back.fetch_add(1, Ordering::Release);
     }
 
     /// Frees every buffer that is not on loan.
@@ -155,7 +186,35 @@ impl Pool {
         for (raw, _) in freed.into_values().flatten() {
             self.free_bytes.fetch_sub(raw.size(), Ordering::Relaxed);
         }
+        self.given_back.fetch_add(1, Ordering::Release);
+        // Buffers that the GPU still uses are freed by the next submission's clean-up otherwise.
         let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
+    }
+
+    /// The error for `bytes` that could not be had.
+    pub(super) fn exhausted(&self, op: &str, bytes: u64, reason: OutOfMemory) -> crate::Error {
+        crate::Error::WebGpu(format!(
+            "{op}: out of memory: {bytes} bytes were asked for, {} are in use by tensors and {} wait in the pool; {}: drop \
+             tensors, or use a smaller dtype or batch",
+            self.live_bytes(),
+            self.free_bytes(),
+            reason.0
+        ))
+        .bt()
+    }
+
+    pub(super) fn set_budget(&self, bytes: Option<u64>) {
+        self.budget
+            .store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_cap(&self, bytes: Option<u64>) {
+        self.cap.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Counts from what is live now.
+    pub(super) fn reset_peak(&self) {
+        self.peak_bytes.store(self.live_bytes(), Ordering::Relaxed);
     }
 
     pub(super) fn live_bytes(&self) -> u64 {
@@ -168,6 +227,10 @@ impl Pool {
 
     pub(super) fn free_bytes(&self) -> u64 {
         self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn given_back(&self) -> u64 {
+        self.given_back.load(Ordering::Acquire)
     }
 }
 

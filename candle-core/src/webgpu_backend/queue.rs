@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::kernel::Pipeline;
-use super::pool::Buffer;
+use super::memory::{Memory, WINDOW_ALIGN};
+use super::pool::{Buffer, Pool};
 use super::profile::Profile;
 use crate::{Error, Result};
 
@@ -28,7 +29,9 @@ const FIRST_BATCH: usize = 16;
 /// Bind groups kept; past it the cache starts over.
 const MAX_BIND_GROUPS: usize = 4096;
 /// Uploads are cut into pieces of this size, because each waits in a staging buffer of its own size.
-const UPLOAD_BYTES: usize = 32 << 20;
+const UPLOAD_BYTES: u64 = 32 << 20;
+/// Buffers for reading back are kept up to this size.
+const KEPT_STAGING: u64 = 16 << 20;
 /// How long a readback polls before it lets the operating system wake it: a wake-up costs some 30 us.
 const SPIN: Duration = Duration::from_millis(2);
 /// Words in the status buffer: kernel number plus one, the index, the size.
@@ -50,12 +53,12 @@ impl Health {
         self.failed.store(true, Ordering::Release);
     }
 
-    /// The first failure as an error. It stays: what was computed after it cannot be trusted.
-    pub(super) fn check(&self) -> Result<()> {
+    /// The first failure as an error that names what was asked for. It stays: what was computed after it cannot be trusted.
+    pub(super) fn check(&self, op: &str) -> Result<()> {
         if !self.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(Error::WebGpu(self.reason.lock().clone()).bt())
+        Err(Error::WebGpu(format!("{op}: {}", self.reason.lock())).bt())
     }
 }
 
@@ -69,6 +72,7 @@ struct Recorded {
 #[derive(PartialEq, Eq, Hash)]
 struct GroupKey {
     pipeline: u32,
+    /// What [`Binding::key`] gives.
     buffers: [u64; MAX_BUFFERS],
 }
 
@@ -76,6 +80,8 @@ struct State {
     pending: Vec<Recorded>,
     params: Vec<u8>,
     bind_groups: HashMap<GroupKey, wgpu::BindGroup>,
+    /// The pool's count when the bind groups were last known to hold no buffer that it gave back.
+    given_back: u64,
     batch: usize,
     staging: Vec<wgpu::Buffer>,
     profile: Option<Profile>,
@@ -84,6 +90,7 @@ struct State {
 pub(super) struct Queue {
     device: wgpu::Device,
     queue: wgpu::Queue,
+    pool: Arc<Pool>,
     max_binding: u64,
     param_stride: usize,
     param_ring: wgpu::Buffer,
@@ -100,13 +107,24 @@ pub(super) struct Queue {
 #[derive(Clone, Copy)]
 pub(super) enum Binding<'a> {
     Buffer(&'a Buffer),
+    /// A buffer from a byte on, a multiple of [`WINDOW_ALIGN`].
+    Window(&'a Buffer, u64),
+    /// So many bytes, of which a binding reaches only some: an error.
+    TooLarge(u64),
     /// The status buffer, for kernels that check indexes.
     Status,
 }
 
-impl<'a> From<&'a Arc<Buffer>> for Binding<'a> {
-    fn from(buffer: &'a Arc<Buffer>) -> Self {
-        Self::Buffer(buffer)
+impl Binding<'_> {
+    /// A number for the bound range. It ends where the buffer or the limit does, so its start tells it.
+    fn key(&self) -> u64 {
+        // 2^36 buffers are never made; 2^28 windows are 64 GiB.
+        const ID_BITS: u32 = 36;
+        match self {
+            Self::Buffer(buffer) => buffer.id(),
+            Self::Window(buffer, offset) => buffer.id() | (offset / WINDOW_ALIGN) << ID_BITS,
+            Self::TooLarge(_) | Self::Status => u64::MAX,
+        }
     }
 }
 
@@ -115,6 +133,7 @@ impl Queue {
         device: wgpu::Device,
         queue: wgpu::Queue,
         limits: &wgpu::Limits,
+        pool: Arc<Pool>,
         health: Arc<Health>,
     ) -> Self {
         let param_stride =
@@ -143,6 +162,7 @@ impl Queue {
                 pending: Vec::with_capacity(BATCH),
                 params: Vec::with_capacity(param_stride * BATCH),
                 bind_groups: HashMap::new(),
+                given_back: 0,
                 batch: FIRST_BATCH,
                 staging: Vec::new(),
                 profile: None,
@@ -152,6 +172,7 @@ impl Queue {
             submits: AtomicU64::new(0),
             device,
             queue,
+            pool,
         }
     }
 
@@ -182,19 +203,26 @@ impl Queue {
         if self.log {
             eprintln!("webgpu: {} {groups:?}", pipeline.label);
         }
+        self.health.check(&pipeline.label)?;
         let mut key = GroupKey {
             pipeline: pipeline.id,
             buffers: [0; MAX_BUFFERS],
         };
         for (slot, binding) in key.buffers.iter_mut().zip(bindings) {
-            *slot = match binding {
-                Binding::Buffer(buffer) => buffer.id(),
-                Binding::Status => u64::MAX,
-            };
+            if let Binding::TooLarge(bytes) = binding {
+                return Err(Error::WebGpu(format!(
+                    "{}: an operand of {bytes} bytes, a binding reaches {}, and this kernel is not split",
+                    pipeline.label, self.max_binding
+                ))
+                .bt());
+            }
+            *slot = binding.key();
         }
         let state = &mut *self.state.lock();
-        if state.bind_groups.len() >= MAX_BIND_GROUPS {
+        let given_back = self.pool.given_back();
+        if state.bind_groups.len() >= MAX_BIND_GROUPS || state.given_back != given_back {
             state.bind_groups.clear();
+            state.given_back = given_back;
         }
         let bind_group = state
             .bind_groups
@@ -222,16 +250,19 @@ impl Queue {
             .iter()
             .enumerate()
             .map(|(index, binding)| {
-                let buffer = match binding {
-                    Binding::Buffer(buffer) => buffer.raw(),
-                    Binding::Status => &self.status,
+                let (buffer, offset) = match *binding {
+                    Binding::Buffer(buffer) => (buffer.raw(), 0),
+                    Binding::Window(buffer, offset) => (buffer.raw(), offset),
+                    // `dispatch` has refused the former.
+                    Binding::TooLarge(_) | Binding::Status => (&self.status, 0),
                 };
+                let bytes = (buffer.size() - offset).min(self.max_binding);
                 wgpu::BindGroupEntry {
                     binding: index as u32,
                     resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
                         buffer,
-                        offset: 0,
-                        size: std::num::NonZeroU64::new(buffer.size().min(self.max_binding)),
+                        offset,
+                        size: std::num::NonZeroU64::new(bytes),
                     }),
                 }
             })
@@ -257,6 +288,7 @@ impl Queue {
         state: &mut State,
         after: impl FnOnce(&mut wgpu::CommandEncoder),
     ) -> Result<()> {
+        self.health.check("submit")?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
         if !state.pending.is_empty() {
             self.queue.write_buffer(&self.param_ring, 0, &state.params);
@@ -282,7 +314,7 @@ impl Queue {
         if let Some(profile) = &mut state.profile {
             profile.collect(&self.device)?;
         }
-        self.health.check()
+        self.health.check("submit")
     }
 
     /// One compute pass over `recorded`, whose parameters start at slot `first`.
@@ -334,36 +366,87 @@ impl Queue {
             .poll(wgpu::PollType::wait_indefinitely())
             .map_err(|err| Error::WebGpu(format!("waiting for the GPU: {err}")).bt())?;
         self.state.lock().batch = FIRST_BATCH;
-        self.health.check()
+        self.health.check("synchronize")
     }
 
-    /// Writes `data` to the start of a buffer.
-    pub(super) fn upload(&self, buffer: &Buffer, data: &[u8]) -> Result<()> {
+    /// Writes `data` to the start of a storage's memory.
+    pub(super) fn upload(&self, memory: &Memory, data: &[u8]) -> Result<()> {
         // `write_buffer` goes before all that is not submitted yet, which may still read the buffer's last contents.
         self.flush()?;
-        let whole = data.len() & !3;
-        for (index, piece) in data[..whole].chunks(UPLOAD_BYTES).enumerate() {
-            let offset = (index * UPLOAD_BYTES) as u64;
-            self.queue.write_buffer(buffer.raw(), offset, piece);
-            if piece.len() == UPLOAD_BYTES {
+        self.health.check("upload")?;
+        let mut rest = data;
+        for piece in memory.pieces(data.len() as u64, UPLOAD_BYTES) {
+            let (now, later) = rest.split_at(piece.bytes as usize);
+            rest = later;
+            let (words, end) = now.split_at(now.len() & !3);
+            let raw = piece.buffer.raw();
+            if !words.is_empty() {
+                self.queue.write_buffer(raw, piece.offset, words);
+            }
+            if !end.is_empty() {
+                let mut word = [0; 4];
+                word[..end.len()].copy_from_slice(end);
+                let offset = piece.offset + words.len() as u64;
+                self.queue.write_buffer(raw, offset, &word);
+            }
+            if piece.bytes == UPLOAD_BYTES {
                 self.queue.submit([]);
             }
         }
-        if whole < data.len() {
-            let mut word = [0; 4];
-            word[..data.len() - whole].copy_from_slice(&data[whole..]);
-            self.queue.write_buffer(buffer.raw(), whole as u64, &word);
-        }
-        self.health.check()
+        self.health.check("upload")
     }
 
-    /// Submits what is pending and starts copying the first `bytes` of a buffer to the host.
-    pub(super) fn begin_read(self: &Arc<Self>, buffer: &Buffer, bytes: u64) -> Result<RawRead> {
-        let padded = bytes.next_multiple_of(16).max(16);
-        let size = (padded + STATUS_BYTES).next_power_of_two();
+    /// Submits what is pending and starts copying the first `bytes` of a storage's memory to the host.
+    pub(super) fn begin_read(self: &Arc<Self>, memory: &Memory, bytes: u64) -> Result<RawRead> {
+        self.health.check("readback")?;
+        // A staging buffer's size is a power of two, with room for the status after the data.
+        let most = (self.pool.max_buffer_size() / 2 + 1).next_power_of_two() / 2;
+        let mut pieces = memory.pieces(bytes, most.max(WINDOW_ALIGN));
+        if pieces.is_empty() {
+            pieces = memory.pieces(1, WINDOW_ALIGN);
+            pieces.iter_mut().for_each(|piece| piece.bytes = 0);
+        }
         let state = &mut *self.state.lock();
-        let found = state.staging.iter().position(|s| s.size() == size);
-        let staging = match found {
+        let mut staged = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            let padded = piece.bytes.next_multiple_of(16).max(16);
+            staged.push(Staged {
+                buffer: self.staging(state, padded + STATUS_BYTES),
+                bytes: piece.bytes,
+                padded,
+                arrived: Arc::default(),
+            });
+        }
+        let submitted = self.submit(state, |encoder| {
+            for (piece, to) in pieces.iter().zip(&staged) {
+                let raw = piece.buffer.raw();
+                let bytes = to.padded.min(piece.buffer.size() - piece.offset);
+                encoder.copy_buffer_to_buffer(raw, piece.offset, &to.buffer, 0, bytes);
+            }
+            if let Some(last) = staged.last() {
+                let to = (&last.buffer, last.padded);
+                encoder.copy_buffer_to_buffer(&self.status, 0, to.0, to.1, STATUS_BYTES);
+            }
+        });
+        submitted?;
+        state.batch = FIRST_BATCH;
+        for piece in &staged {
+            let slot = piece.arrived.clone();
+            let map = piece.buffer.slice(..);
+            map.map_async(wgpu::MapMode::Read, move |result| {
+                *slot.lock() = Some(result.map_err(|err| err.to_string()));
+            });
+        }
+        Ok(RawRead {
+            queue: self.clone(),
+            staged,
+        })
+    }
+
+    /// A buffer of at least `bytes` that the host can read.
+    fn staging(&self, state: &mut State, bytes: u64) -> wgpu::Buffer {
+        let size = bytes.next_power_of_two();
+        match state.staging.iter().position(|s| s.size() == size) {
             Some(index) => state.staging.swap_remove(index),
             None => self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("readback"),
@@ -371,26 +454,7 @@ impl Queue {
                 usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
                 mapped_at_creation: false,
             }),
-        };
-        self.submit(state, |encoder| {
-            encoder.copy_buffer_to_buffer(buffer.raw(), 0, &staging, 0, padded.min(buffer.size()));
-            encoder.copy_buffer_to_buffer(&self.status, 0, &staging, padded, STATUS_BYTES);
-        })?;
-        state.batch = FIRST_BATCH;
-        let arrived = Arc::new(Mutex::new(None));
-        let slot = arrived.clone();
-        staging
-            .slice(..)
-            .map_async(wgpu::MapMode::Read, move |result| {
-                *slot.lock() = Some(result.map_err(|err| err.to_string()));
-            });
-        Ok(RawRead {
-            queue: self.clone(),
-            staging,
-            bytes,
-            padded,
-            arrived,
-        })
+        }
     }
 
     /// Starts or stops timing each dispatch; see [`super::profile`].
@@ -399,26 +463,38 @@ impl Queue {
         Ok(std::mem::replace(&mut self.state.lock().profile, profile))
     }
 
-    /// Forgets cached bind groups, which keep their buffers alive.
-    pub(super) fn forget_bind_groups(&self) {
-        self.state.lock().bind_groups.clear();
+    /// Forgets what keeps buffers alive: cached bind groups, and the buffers for reading back.
+    pub(super) fn forget_buffers(&self) {
+        let state = &mut *self.state.lock();
+        state.bind_groups.clear();
+        state.staging.clear();
     }
 }
 
 type Arrived = Arc<Mutex<Option<std::result::Result<(), String>>>>;
 
-/// Bytes on their way to the host.
-pub(super) struct RawRead {
-    queue: Arc<Queue>,
-    staging: wgpu::Buffer,
+/// A staging buffer that data is on its way to.
+struct Staged {
+    buffer: wgpu::Buffer,
     bytes: u64,
     padded: u64,
     arrived: Arrived,
 }
 
+/// Bytes on their way to the host.
+pub(super) struct RawRead {
+    queue: Arc<Queue>,
+    /// In order; behind the last one's data comes the status.
+    staged: Vec<Staged>,
+}
+
 impl RawRead {
+    fn is_there(&self) -> bool {
+        self.staged.iter().all(|s| s.arrived.lock().is_some())
+    }
+
     /// Waits on this thread. A browser's thread must not wait, so there it is an error that names the asynchronous form.
-    pub(super) fn wait(self, read: impl FnOnce(&[u8])) -> Result<()> {
+    fn wait(&self) -> Result<()> {
         if cfg!(target_arch = "wasm32") {
             return Err(Error::WebGpu(
                 "a browser's thread cannot wait for the GPU: use to_vec1_async and its kin".into(),
@@ -426,7 +502,8 @@ impl RawRead {
             .bt());
         }
         let start = Instant::now();
-        while self.arrived.lock().is_none() {
+        while !self.is_there() {
+            self.queue.health.check("readback")?;
             let poll = if start.elapsed() < SPIN {
                 wgpu::PollType::Poll
             } else {
@@ -436,15 +513,14 @@ impl RawRead {
                 .device
                 .poll(poll)
                 .map_err(|err| Error::WebGpu(format!("waiting for the GPU: {err}")).bt())?;
-            self.queue.health.check()?;
         }
-        self.take(read)
+        Ok(())
     }
 
     /// Waits without blocking the thread.
-    pub(super) async fn finish(self, read: impl FnOnce(&[u8])) -> Result<()> {
+    async fn arrive(&self) -> Result<()> {
         std::future::poll_fn(|context| {
-            if self.arrived.lock().is_some() || self.queue.health.check().is_err() {
+            if self.is_there() || self.queue.health.check("readback").is_err() {
                 return Poll::Ready(());
             }
             // Natively nobody else drives the device; in a browser the event loop does, and poll does nothing.
@@ -453,35 +529,46 @@ impl RawRead {
             Poll::Pending
         })
         .await;
-        self.queue.health.check()?;
-        self.take(read)
+        self.queue.health.check("readback")
     }
 
-    fn take(self, read: impl FnOnce(&[u8])) -> Result<()> {
-        if let Some(Err(err)) = &*self.arrived.lock() {
-            return Err(Error::WebGpu(format!("reading a result back: {err}")).bt());
-        }
-        let status = {
-            let mapped = self
-                .staging
-                .slice(..)
-                .get_mapped_range()
-                .map_err(|err| Error::WebGpu(format!("reading a result back: {err:?}")).bt())?;
-            let (data, rest) = mapped.split_at(self.padded as usize);
-            read(&data[..self.bytes as usize]);
-            let mut words = [0u32; 3];
-            bytemuck::cast_slice_mut::<u32, u8>(&mut words).copy_from_slice(&rest[..12]);
-            words
+    /// Gives the bytes to `read`, piece by piece in order, and what kernels reported as an error.
+    fn take(self, read: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let failed = |err: &dyn std::fmt::Display| {
+            let lost = self.queue.health.check("readback").err();
+            lost.unwrap_or_else(|| Error::WebGpu(format!("reading a result back: {err}")).bt())
         };
-        self.staging.unmap();
-        self.queue.state.lock().staging.push(self.staging);
-        self.queue.health.check()?;
+        let mut status = [0u32; 3];
+        let last = self.staged.len() - 1;
+        for (index, staged) in self.staged.iter().enumerate() {
+            if let Some(Err(err)) = &*staged.arrived.lock() {
+                return Err(failed(err));
+            }
+            let range = staged.buffer.slice(..).get_mapped_range();
+            let mapped = range.map_err(|err| failed(&format!("{err:?}")))?;
+            let (data, rest) = mapped.split_at(staged.padded as usize);
+            read(&data[..staged.bytes as usize]);
+            if index == last {
+                bytemuck::cast_slice_mut::<u32, u8>(&mut status).copy_from_slice(&rest[..12]);
+            }
+        }
+        let queue = self.queue;
+        let mut state = queue.state.lock();
+        for staged in self.staged {
+            staged.buffer.unmap();
+            // Large ones are rare, and hold memory that tensors may need.
+            if staged.buffer.size() <= KEPT_STAGING {
+                state.staging.push(staged.buffer);
+            }
+        }
+        drop(state);
+        queue.health.check("readback")?;
         if status[0] == 0 {
             return Ok(());
         }
-        self.queue
+        queue
             .queue
-            .write_buffer(&self.queue.status, 0, &[0; STATUS_BYTES as usize]);
+            .write_buffer(&queue.status, 0, &[0; STATUS_BYTES as usize]);
         let [code, index, size] = status;
         if code == super::ops::DIVISION_BY_ZERO {
             return Err(Error::Msg("div: integer division by zero on a webgpu device".into()).bt());
@@ -498,27 +585,37 @@ impl RawRead {
 
 /// A storage on its way to the host.
 pub struct PendingRead {
-    pub(super) raw: RawRead,
+    /// `None` while kernels are only compiled: then it is zeros.
+    pub(super) raw: Option<RawRead>,
     pub(super) dtype: crate::DType,
+    pub(super) len: usize,
 }
 
 impl PendingRead {
     /// Waits without blocking the thread: the form for browsers, and for native programs with an executor.
     pub async fn finish(self) -> Result<crate::CpuStorage> {
-        let mut storage = Err(Error::WebGpu("nothing was read back".into()));
-        let dtype = self.dtype;
-        self.raw
-            .finish(|bytes| storage = super::storage::cpu_storage(bytes, dtype))
-            .await?;
-        storage
+        if let Some(raw) = &self.raw {
+            raw.arrive().await?;
+        }
+        self.take()
     }
 
     /// Waits on this thread.
     pub(super) fn wait(self) -> Result<crate::CpuStorage> {
-        let mut storage = Err(Error::WebGpu("nothing was read back".into()));
-        let dtype = self.dtype;
-        self.raw
-            .wait(|bytes| storage = super::storage::cpu_storage(bytes, dtype))?;
-        storage
+        if let Some(raw) = &self.raw {
+            raw.wait()?;
+        }
+        self.take()
+    }
+
+    fn take(self) -> Result<crate::CpuStorage> {
+        let bytes = self.len * self.dtype.size_in_bytes();
+        super::storage::cpu_storage(self.len, self.dtype, |read| match self.raw {
+            Some(raw) => raw.take(read),
+            None => {
+                read(&vec![0; bytes]);
+                Ok(())
+            }
+        })
     }
 }

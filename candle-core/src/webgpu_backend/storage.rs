@@ -1,11 +1,9 @@
-//! The storage: a buffer with a dtype. Every op is one call into `ops`.
-
-use std::sync::Arc;
+//! The storage: memory with a dtype. Every op is one call into `ops`.
 
 use super::device::WebGpuDevice;
+use super::memory::Memory;
 use super::ops;
-use super::pool::Buffer;
-use super::queue::PendingRead;
+use super::queue::{Binding, PendingRead};
 use crate::backend::BackendStorage;
 use crate::conv::{
     Geometry, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,
@@ -14,27 +12,27 @@ use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
 use crate::{CpuStorage, DType, Layout, Result, WithDType};
 
-/// Elements of one dtype in a GPU buffer.
+/// Elements of one dtype on the GPU.
 #[derive(Debug)]
 pub struct WebGpuStorage {
-    buffer: Arc<Buffer>,
+    memory: Memory,
     len: usize,
     dtype: DType,
     device: WebGpuDevice,
 }
 
 impl WebGpuStorage {
-    pub(super) fn new(buffer: Arc<Buffer>, len: usize, dtype: DType, device: WebGpuDevice) -> Self {
+    pub(super) fn new(memory: Memory, len: usize, dtype: DType, device: WebGpuDevice) -> Self {
         Self {
-            buffer,
+            memory,
             len,
             dtype,
             device,
         }
     }
 
-    pub(super) fn buffer(&self) -> &Arc<Buffer> {
-        &self.buffer
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// The number of elements.
@@ -47,31 +45,100 @@ impl WebGpuStorage {
         self.len == 0
     }
 
+    fn bytes(&self) -> u64 {
+        self.len as u64 * self.dtype.size_in_bytes() as u64
+    }
+
+    /// Whether one binding reaches all of it.
+    pub(super) fn fits_binding(&self) -> bool {
+        !matches!(self.memory, Memory::Chunks { .. }) && self.bytes() <= self.device.max_binding()
+    }
+
+    /// All of it as a kernel's binding.
+    pub(super) fn binding(&self) -> Binding<'_> {
+        match &self.memory {
+            _ if !self.fits_binding() => Binding::TooLarge(self.bytes()),
+            Memory::One(buffer) => Binding::Buffer(buffer),
+            Memory::Window { buffer, offset } => Binding::Window(buffer, *offset),
+            Memory::Chunks { .. } => Binding::TooLarge(self.bytes()),
+        }
+    }
+
+    /// Another handle of the same memory.
+    pub(super) fn share(&self) -> Self {
+        Self::new(
+            self.memory.clone(),
+            self.len,
+            self.dtype,
+            self.device.clone(),
+        )
+    }
+
+    /// Elements `first..first + len` as a storage that fits a binding, and the first one's place in it. `None` if they are too many or
+    /// lie in two buffers. The same memory: what is written to one is seen in the other.
+    pub(super) fn window(&self, first: usize, len: usize) -> Option<(Self, usize)> {
+        if self.fits_binding() {
+            return Some((self.share(), first));
+        }
+        let size = self.dtype.size_in_bytes();
+        let (begin, end) = (first * size, (first + len) * size);
+        let limit = self.device.max_binding();
+        let (memory, start) = self.memory.window(begin as u64, end as u64, limit)?;
+        let shift = (begin - start as usize) / size;
+        let window = Self::new(memory, shift + len, self.dtype, self.device.clone());
+        Some((window, shift))
+    }
+
+    /// As [`WebGpuStorage::window`], starting at `first` itself; `None` as well if no binding can start there.
+    pub(super) fn aligned_window(&self, first: usize, len: usize) -> Option<Self> {
+        let size = self.dtype.size_in_bytes();
+        let (begin, end) = ((first * size) as u64, ((first + len) * size) as u64);
+        let (memory, start) = self.memory.window(begin, end, self.device.max_binding())?;
+        let window = || Self::new(memory, len, self.dtype, self.device.clone());
+        (start == begin).then(window)
+    }
+
     /// Starts copying the elements to the host, without waiting.
     pub fn begin_read(&self) -> Result<PendingRead> {
-        let bytes = (self.len * self.dtype.size_in_bytes()) as u64;
+        let raw = match super::warm_up::is_warming(self.device.id()) {
+            true => None,
+            false => Some(self.device.queue().begin_read(&self.memory, self.bytes())?),
+        };
         Ok(PendingRead {
-            raw: self.device.queue().begin_read(&self.buffer, bytes)?,
+            raw,
             dtype: self.dtype,
+            len: self.len,
         })
     }
 }
 
-/// The host's storage made of a buffer's bytes.
-pub(super) fn cpu_storage(bytes: &[u8], dtype: DType) -> Result<CpuStorage> {
-    fn read<T: WithDType + bytemuck::Pod>(bytes: &[u8]) -> CpuStorage {
-        T::to_cpu_storage_owned(bytemuck::pod_collect_to_vec(bytes))
+/// The host's storage made of a storage's bytes, which `feed` gives in order and in pieces of whole elements.
+pub(super) fn cpu_storage(
+    len: usize,
+    dtype: DType,
+    feed: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<()>,
+) -> Result<CpuStorage> {
+    fn read<T: WithDType + bytemuck::Pod>(
+        len: usize,
+        feed: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<()>,
+    ) -> Result<CpuStorage> {
+        let mut data: Vec<T> = Vec::with_capacity(len);
+        feed(&mut |bytes| match bytemuck::try_cast_slice(bytes) {
+            Ok(elements) => data.extend_from_slice(elements),
+            Err(_) => data.extend(bytemuck::pod_collect_to_vec::<u8, T>(bytes)),
+        })?;
+        Ok(T::to_cpu_storage_owned(data))
     }
-    Ok(match dtype {
-        DType::U8 => read::<u8>(bytes),
-        DType::U32 => read::<u32>(bytes),
-        DType::I32 => read::<i32>(bytes),
-        DType::I64 => read::<i64>(bytes),
-        DType::BF16 => read::<half::bf16>(bytes),
-        DType::F16 => read::<half::f16>(bytes),
-        DType::F32 => read::<f32>(bytes),
+    match dtype {
+        DType::U8 => read::<u8>(len, feed),
+        DType::U32 => read::<u32>(len, feed),
+        DType::I32 => read::<i32>(len, feed),
+        DType::I64 => read::<i64>(len, feed),
+        DType::BF16 => read::<half::bf16>(len, feed),
+        DType::F16 => read::<half::f16>(len, feed),
+        DType::F32 => read::<f32>(len, feed),
         other => crate::bail!("a WebGPU storage cannot hold {other:?}"),
-    })
+    }
 }
 
 impl BackendStorage for WebGpuStorage {
@@ -236,14 +303,14 @@ impl BackendStorage for WebGpuStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<()> {
-        let updates = ops::indexing::Updates {
+        let updates = ops::scatter::Updates {
             ids,
             ids_l,
             src,
             src_l,
             dim,
         };
-        ops::indexing::scatter(self, layout, updates, false)
+        ops::scatter::scatter(self, layout, updates, false)
     }
 
     fn scatter_add_set(
@@ -255,14 +322,14 @@ impl BackendStorage for WebGpuStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<()> {
-        let updates = ops::indexing::Updates {
+        let updates = ops::scatter::Updates {
             ids,
             ids_l,
             src,
             src_l,
             dim,
         };
-        ops::indexing::scatter(self, layout, updates, true)
+        ops::scatter::scatter(self, layout, updates, true)
     }
 
     fn index_select(
@@ -284,7 +351,7 @@ impl BackendStorage for WebGpuStorage {
         src_l: &Layout,
         dim: usize,
     ) -> Result<Self> {
-        ops::indexing::index_add(self, layout, ids, ids_l, src, src_l, dim)
+        ops::scatter::index_add(self, layout, ids, ids_l, src, src_l, dim)
     }
 
     fn matmul(

@@ -5,6 +5,7 @@
 //! quick; the columns cost memory, so a large problem is done in pieces. A 1D convolution is a 2D one of height 1.
 
 use super::copy2d::{copy2d, Rows};
+use super::windows::{fit, room, Operand, Split};
 use super::{bind, elementwise, index, matmul, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::conv::Geometry;
@@ -34,11 +35,16 @@ params!(UnfoldParams {
     dilation_w: u32,
     o_w: u32,
     first_row: u32,
+    // The first row of the input that is there.
+    top: u32,
     columns: u32,
     len: u32,
 });
 
 params!(FoldParams {
+    src_offset: u32,
+    src_tap: u32,
+    src_row: u32,
     i_h: u32,
     i_w: u32,
     k_h: u32,
@@ -161,7 +167,11 @@ pub(in super::super) fn forward(operands: Operands<'_>, g: Geometry) -> Result<W
         return multiply(operands.src, g.b, n, &columns_l);
     }
 
-    for piece in Piece::all(&g, g.groups * k * dtype.size_in_bytes()) {
+    for piece in Piece::all(
+        &g,
+        g.groups * k * dtype.size_in_bytes(),
+        most_rows(&operands, &g),
+    ) {
         let n = piece.rows * g.output[1];
         let columns = unfold(&operands, &g, elem, &piece)?;
         let columns_l = Layout::contiguous((piece.batch, g.groups, k, n));
@@ -193,11 +203,14 @@ struct Piece {
 }
 
 impl Piece {
-    /// Pieces in order; `column_bytes` is the size of one column.
-    fn all(g: &Geometry, column_bytes: usize) -> Vec<Self> {
+    /// Pieces in order, of at most `most_rows` rows; `column_bytes` is the size of one column.
+    fn all(g: &Geometry, column_bytes: usize, most_rows: usize) -> Vec<Self> {
         let budget = (MAX_COLUMN_BYTES / (column_bytes * g.output[1]).max(1)).max(1);
-        let rows = budget.min(g.output[0]);
-        let batch = (budget / g.output[0]).clamp(1, g.b);
+        let rows = budget.min(g.output[0]).min(most_rows);
+        let batch = match rows < g.output[0] {
+            true => 1,
+            false => (budget / g.output[0]).clamp(1, g.b),
+        };
         let mut pieces = Vec::new();
         for first_batch in (0..g.b).step_by(batch) {
             for first_row in (0..g.output[0]).step_by(rows) {
@@ -213,6 +226,15 @@ impl Piece {
     }
 }
 
+/// The most rows of results of which one channel's columns, and the input that they are made of, are within a binding's reach.
+fn most_rows(operands: &Operands<'_>, g: &Geometry) -> usize {
+    let size = operands.src.dtype().size_in_bytes();
+    let most = room(operands.src.device()) / size;
+    let columns = most / (taps(g) * g.output[1]).max(1);
+    let input = (most / g.input[1].max(1)).saturating_sub(g.steps[0].dilation * g.kernel[0]);
+    columns.min(input / g.steps[0].stride).max(1)
+}
+
 /// The windows of a piece as columns: `(batch, c_in * taps, rows * o_w)`.
 fn unfold(
     operands: &Operands<'_>,
@@ -220,14 +242,58 @@ fn unfold(
     elem: Elem,
     piece: &Piece,
 ) -> Result<WebGpuStorage> {
+    let dtype = operands.src.dtype();
+    let plane = taps(g) * piece.rows * g.output[1];
     let device = operands.src.device();
-    let [batch_step, channel_step, row_step, col_step] = operands.src_strides();
-    let columns = piece.rows * g.output[1];
-    let len = piece.batch * g.c_in * taps(g) * columns;
-    let dst = device.alloc(len, operands.src.dtype(), g.op)?;
+    let dst = device.alloc(piece.batch * g.c_in * plane, dtype, g.op)?;
     if dst.is_empty() {
         return Ok(dst);
     }
+    // The rows of the input that the windows reach; one of the padding reaches none.
+    let step = &g.steps[0];
+    let first = piece.first_row * step.stride;
+    let end = first + (piece.rows - 1) * step.stride + (g.kernel[0] - 1) * step.dilation + 1;
+    let top = first.saturating_sub(step.padding).min(g.input[0] - 1);
+    let bottom = end.saturating_sub(step.padding).clamp(top + 1, g.input[0]);
+    let [batch_step, channel_step, row_step, col_step] = operands.src_strides();
+    let src_l = Layout::new(
+        Shape::from((piece.batch, g.c_in, bottom - top, g.input[1])),
+        vec![batch_step, channel_step, row_step, col_step],
+        operands.src_l.start_offset() + piece.first_batch * batch_step + top * row_step,
+    );
+    if fit([operands.src, &dst]) {
+        unfold_into(&dst, (operands.src, &src_l), g, elem, piece, top)?;
+        return Ok(dst);
+    }
+    let split = Split {
+        op: g.op,
+        dims: &[piece.batch, g.c_in],
+        unit: plane,
+        bytes: plane * dtype.size_in_bytes(),
+        inputs: [(operands.src, &src_l)],
+        anywhere: false,
+    };
+    split.run(&dst, 0, &mut |part| {
+        let [(src, src_l)] = &part.inputs;
+        unfold_into(&part.dst, (src, src_l), g, elem, piece, top)
+    })?;
+    Ok(dst)
+}
+
+/// `src_l` has the input's rows from `top` on.
+fn unfold_into(
+    dst: &WebGpuStorage,
+    (src, src_l): Operand<'_>,
+    g: &Geometry,
+    elem: Elem,
+    piece: &Piece,
+    top: usize,
+) -> Result<()> {
+    let device = dst.device();
+    let columns = piece.rows * g.output[1];
+    let (batch, channels, _, _) = src_l.shape().dims4()?;
+    let len = batch * channels * taps(g) * columns;
+    let steps = src_l.stride();
     device.launch(
         Key::new("unfold").elem(elem),
         || {
@@ -237,14 +303,14 @@ fn unfold(
                 .constant("WG", WORKGROUP)
                 .body::<UnfoldParams>(include_str!("../shaders/unfold.wgsl"))
         },
-        &[bind(operands.src), bind(&dst)],
+        &[bind(src), bind(dst)],
         &UnfoldParams {
-            src_offset: index(operands.src_l.start_offset() + piece.first_batch * batch_step)?,
-            src_batch: index(batch_step)?,
-            src_channel: index(channel_step)?,
-            src_row: index(row_step)?,
-            src_col: index(col_step)?,
-            channels: index(g.c_in)?,
+            src_offset: index(src_l.start_offset())?,
+            src_batch: index(steps[0])?,
+            src_channel: index(steps[1])?,
+            src_row: index(steps[2])?,
+            src_col: index(steps[3])?,
+            channels: index(channels)?,
             i_h: index(g.input[0])?,
             i_w: index(g.input[1])?,
             k_h: index(g.kernel[0])?,
@@ -257,12 +323,12 @@ fn unfold(
             dilation_w: index(g.steps[1].dilation)?,
             o_w: index(g.output[1])?,
             first_row: index(piece.first_row)?,
+            top: index(top)?,
             columns: index(columns)?,
             len: index(len)?,
         },
         device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
-    )?;
-    Ok(dst)
+    )
 }
 
 /// Transposed convolution: kernel `(c_in, c_out / groups, height, width)`.
@@ -330,8 +396,74 @@ pub(in super::super) fn transposed(operands: Operands<'_>, g: Geometry) -> Resul
 /// `planes` images `(o_h, o_w)`, each the sum of its windows: columns `(planes, taps, i_h * i_w)`.
 fn fold(columns: &WebGpuStorage, planes: usize, g: &Geometry, elem: Elem) -> Result<WebGpuStorage> {
     let device = columns.device();
-    let len = planes * output_len(g);
-    let dst = device.alloc(len, columns.dtype(), g.op)?;
+    let mut dst = device.alloc(planes * output_len(g), columns.dtype(), g.op)?;
+    let columns_l = Layout::contiguous((planes, taps(g), g.input[0], g.input[1]));
+    if fit([columns, &dst]) {
+        fold_into(&dst, (columns, &columns_l), g, elem, (0, g.output[0]), 0)?;
+        return Ok(dst);
+    }
+    // Where an image's columns are past a binding's reach, some rows of it at a time.
+    let step = &g.steps[0];
+    let most = room(device) / columns.dtype().size_in_bytes();
+    let input_rows = (most / (taps(g) * g.input[1])).saturating_sub(1) * step.stride;
+    let rows = input_rows
+        .saturating_sub((g.kernel[0] - 1) * step.dilation)
+        .min(most / g.output[1])
+        .clamp(1, g.output[0]);
+    for first in (0..g.output[0]).step_by(rows) {
+        let rows = rows.min(g.output[0] - first);
+        // The rows of the input whose windows reach these.
+        let reach = (first + step.padding).saturating_sub((g.kernel[0] - 1) * step.dilation);
+        let top = (reach / step.stride).min(g.input[0] - 1);
+        let last = (first + rows - 1 + step.padding) / step.stride;
+        let count = last.clamp(top, g.input[0] - 1) + 1 - top;
+        let band_l = columns_l.narrow(2, top, count)?;
+        let plane = rows * g.output[1];
+        let band = device.alloc(planes * plane, columns.dtype(), g.op)?;
+        let split = Split {
+            op: g.op,
+            dims: &[planes],
+            unit: plane,
+            bytes: plane * columns.dtype().size_in_bytes(),
+            inputs: [(columns, &band_l)],
+            anywhere: false,
+        };
+        split.run(&band, 0, &mut |part| {
+            let [(columns, columns_l)] = &part.inputs;
+            fold_into(&part.dst, (columns, columns_l), g, elem, (first, rows), top)
+        })?;
+        if rows == g.output[0] {
+            return Ok(band);
+        }
+        let rows = Rows {
+            d1: planes,
+            d2: plane,
+            src_stride: plane,
+            dst_stride: output_len(g),
+            src_offset: 0,
+            dst_offset: first * g.output[1],
+        };
+        copy2d(&band, &mut dst, rows)?;
+    }
+    Ok(dst)
+}
+
+/// Rows `first..first + rows` of the images, from columns `(planes, taps, rows, i_w)` that have the input's rows from `top` on.
+fn fold_into(
+    dst: &WebGpuStorage,
+    (columns, columns_l): Operand<'_>,
+    g: &Geometry,
+    elem: Elem,
+    (first, rows): (usize, usize),
+    top: usize,
+) -> Result<()> {
+    let device = dst.device();
+    let (planes, _, i_h, i_w) = columns_l.shape().dims4()?;
+    let steps = columns_l.stride();
+    let len = planes * rows * g.output[1];
+    // A place above the first row wraps, as one in the padding does.
+    let padding_h = index(g.steps[0].padding + first)?;
+    let padding_h = padding_h.wrapping_sub(index(top * g.steps[0].stride)?);
     device.launch(
         Key::new("fold").elem(elem),
         || {
@@ -341,23 +473,25 @@ fn fold(columns: &WebGpuStorage, planes: usize, g: &Geometry, elem: Elem) -> Res
                 .constant("WG", WORKGROUP)
                 .body::<FoldParams>(include_str!("../shaders/fold.wgsl"))
         },
-        &[bind(columns), bind(&dst)],
+        &[bind(columns), bind(dst)],
         &FoldParams {
-            i_h: index(g.input[0])?,
-            i_w: index(g.input[1])?,
+            src_offset: index(columns_l.start_offset())?,
+            src_tap: index(steps[1])?,
+            src_row: index(steps[2])?,
+            i_h: index(i_h)?,
+            i_w: index(i_w)?,
             k_h: index(g.kernel[0])?,
             k_w: index(g.kernel[1])?,
-            padding_h: index(g.steps[0].padding)?,
+            padding_h,
             padding_w: index(g.steps[1].padding)?,
             stride_h: index(g.steps[0].stride)?,
             stride_w: index(g.steps[1].stride)?,
             dilation_h: index(g.steps[0].dilation)?,
             dilation_w: index(g.steps[1].dilation)?,
-            o_h: index(g.output[0])?,
+            o_h: index(rows)?,
             o_w: index(g.output[1])?,
             len: index(len)?,
         },
         device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
-    )?;
-    Ok(dst)
+    )
 }

@@ -1,5 +1,6 @@
 //! Rows copied from one storage into another: concatenation, and appending to a cache.
 
+use super::windows::fit;
 use super::{bind, index, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -17,6 +18,7 @@ params!(CopyParams {
 });
 
 /// `d1` rows of `d2` elements. Strides from row to row and offsets are in elements.
+#[derive(Clone, Copy)]
 pub(in super::super) struct Rows {
     pub(in super::super) d1: usize,
     pub(in super::super) d2: usize,
@@ -24,6 +26,53 @@ pub(in super::super) struct Rows {
     pub(in super::super) dst_stride: usize,
     pub(in super::super) src_offset: usize,
     pub(in super::super) dst_offset: usize,
+}
+
+impl Rows {
+    /// One range of elements.
+    pub(in super::super) fn range(len: usize, src_offset: usize, dst_offset: usize) -> Self {
+        Self {
+            d1: 1,
+            d2: len,
+            src_stride: len,
+            dst_stride: len,
+            src_offset,
+            dst_offset,
+        }
+    }
+}
+
+/// Copies rows by windows of both sides: halves the rows, or the only one, until both have one.
+fn windowed(src: &WebGpuStorage, dst: &WebGpuStorage, rows: Rows) -> Result<()> {
+    let span = |stride: usize| (rows.d1 - 1) * stride + rows.d2;
+    let from = src.window(rows.src_offset, span(rows.src_stride));
+    let to = dst.window(rows.dst_offset, span(rows.dst_stride));
+    if let (Some((from, src_offset)), Some((mut to, dst_offset))) = (from, to) {
+        let rows = Rows {
+            src_offset,
+            dst_offset,
+            ..rows
+        };
+        return copy2d(&from, &mut to, rows);
+    }
+    let (mut low, mut high) = (rows, rows);
+    let (src_step, dst_step) = if rows.d1 > 1 {
+        low.d1 /= 2;
+        high.d1 -= low.d1;
+        (low.d1 * rows.src_stride, low.d1 * rows.dst_stride)
+    } else {
+        // Halves that end where words do, if there are so many: 256 elements are whole words of any dtype.
+        low.d2 = match rows.d2 > 512 {
+            true => (rows.d2 / 2).next_multiple_of(256) - rows.dst_offset % 256,
+            false => rows.d2 / 2,
+        };
+        high.d2 -= low.d2;
+        (low.d2, low.d2)
+    };
+    high.src_offset += src_step;
+    high.dst_offset += dst_step;
+    windowed(src, dst, low)?;
+    windowed(src, dst, high)
 }
 
 /// Copies rows; elements of `dst` between and around them stay.
@@ -44,6 +93,9 @@ pub(in super::super) fn copy2d(
         rows.d1 = 1;
         rows.src_stride = rows.d2;
         rows.dst_stride = rows.d2;
+    }
+    if !fit([src, dst]) {
+        return windowed(src, dst, rows);
     }
     let in_words = |place: usize| place.is_multiple_of(elem.lanes() as usize);
     let whole = in_words(rows.d2) && in_words(rows.dst_stride) && in_words(rows.dst_offset);

@@ -1,5 +1,6 @@
 //! Elementwise ops: one argument (functions, casts, copies), two (arithmetic, comparison), and `where`.
 
+use super::windows::{fit, Operand, Split};
 use super::{bind, index, Views, DIVISION_BY_ZERO, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::CmpOp;
@@ -102,6 +103,25 @@ fn map(
     params: [u64; 2],
     target: Target<'_>,
 ) -> Result<()> {
+    if !fit([src, target.dst]) {
+        let split = Split {
+            op: name,
+            dims: layout.dims(),
+            unit: 1,
+            bytes: target.dst.dtype().size_in_bytes(),
+            inputs: [(src, layout)],
+            anywhere: true,
+        };
+        return split.run(target.dst, target.offset, &mut |part| {
+            let [(src, layout)] = &part.inputs;
+            let target = Target {
+                dst: &part.dst,
+                offset: part.offset,
+                inside: true,
+            };
+            map(src, layout, name, params, target)
+        });
+    }
     let device = src.device();
     let views = Views::new([layout])?;
     if views.len == 0 {
@@ -283,6 +303,21 @@ pub(in super::super) fn copy_strided_src(
     map(src, layout, "id", [0; 2], target)
 }
 
+/// As [`to_dtype`], written to `dst` from element `offset` on; other elements stay.
+pub(super) fn convert_into(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    dst: &WebGpuStorage,
+    offset: usize,
+) -> Result<()> {
+    let target = Target {
+        dst,
+        offset,
+        inside: true,
+    };
+    map(src, layout, "to_dtype", [0; 2], target)
+}
+
 /// `f(lhs, rhs)` for two tensors of one shape and dtype.
 fn zip(
     lhs: &WebGpuStorage,
@@ -292,13 +327,38 @@ fn zip(
     name: &'static str,
     dtype: DType,
 ) -> Result<WebGpuStorage> {
+    let len = lhs_l.shape().elem_count();
+    let dst = lhs.device().alloc(len, dtype, name)?;
+    zip_into(&dst, (lhs, lhs_l), (rhs, rhs_l), name)?;
+    Ok(dst)
+}
+
+fn zip_into(
+    dst: &WebGpuStorage,
+    (lhs, lhs_l): Operand<'_>,
+    (rhs, rhs_l): Operand<'_>,
+    name: &'static str,
+) -> Result<()> {
+    if !fit([lhs, rhs, dst]) {
+        let split = Split {
+            op: name,
+            dims: lhs_l.dims(),
+            unit: 1,
+            bytes: dst.dtype().size_in_bytes(),
+            inputs: [(lhs, lhs_l), (rhs, rhs_l)],
+            anywhere: false,
+        };
+        return split.run(dst, 0, &mut |part| {
+            let [(lhs, lhs_l), (rhs, rhs_l)] = &part.inputs;
+            zip_into(&part.dst, (lhs, lhs_l), (rhs, rhs_l), name)
+        });
+    }
     let device = lhs.device();
     let views = Views::new([lhs_l, rhs_l])?;
     let from = device.elem(lhs.dtype(), name)?;
-    let to = device.elem(dtype, name)?;
-    let dst = device.alloc(views.len as usize, dtype, name)?;
+    let to = device.elem(dst.dtype(), name)?;
     if views.len == 0 {
-        return Ok(dst);
+        return Ok(());
     }
     let Some(function) = place(&BINARY, name) else {
         return Err(device.unsupported(name, lhs.dtype(), "there is no WGSL for this function"));
@@ -307,7 +367,7 @@ fn zip(
         return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));
     }
     let divides = name == "div" && !from.is_float();
-    let mut bindings = vec![bind(lhs), bind(rhs), bind(&dst)];
+    let mut bindings = vec![bind(lhs), bind(rhs), bind(dst)];
     if divides {
         bindings.push(Binding::Status);
     }
@@ -350,8 +410,7 @@ fn zip(
             len: views.len,
         },
         device.grid(views.len.div_ceil(to.lanes()) as usize, WORKGROUP),
-    )?;
-    Ok(dst)
+    )
 }
 
 pub(in super::super) fn binary(
@@ -390,7 +449,38 @@ pub(in super::super) fn where_cond(
     on_false: &WebGpuStorage,
     on_false_l: &Layout,
 ) -> Result<WebGpuStorage> {
+    let len = cond_l.shape().elem_count();
+    let dst = cond.device().alloc(len, on_true.dtype(), "where_cond")?;
+    where_into(
+        &dst,
+        (cond, cond_l),
+        (on_true, on_true_l),
+        (on_false, on_false_l),
+    )?;
+    Ok(dst)
+}
+
+fn where_into(
+    dst: &WebGpuStorage,
+    (cond, cond_l): Operand<'_>,
+    (on_true, on_true_l): Operand<'_>,
+    (on_false, on_false_l): Operand<'_>,
+) -> Result<()> {
     const OP: &str = "where_cond";
+    if !fit([cond, on_true, on_false, dst]) {
+        let split = Split {
+            op: OP,
+            dims: cond_l.dims(),
+            unit: 1,
+            bytes: dst.dtype().size_in_bytes(),
+            inputs: [(cond, cond_l), (on_true, on_true_l), (on_false, on_false_l)],
+            anywhere: false,
+        };
+        return split.run(dst, 0, &mut |part| {
+            let [cond, on_true, on_false] = part.inputs.each_ref().map(|(s, l)| (s, l));
+            where_into(&part.dst, cond, on_true, on_false)
+        });
+    }
     let device = cond.device();
     let views = Views::new([cond_l, on_true_l, on_false_l])?;
     let test = device.elem(cond.dtype(), OP)?;
@@ -403,9 +493,8 @@ pub(in super::super) fn where_cond(
         }
     };
     let elem = device.elem(on_true.dtype(), OP)?;
-    let dst = device.alloc(views.len as usize, on_true.dtype(), OP)?;
     if views.len == 0 {
-        return Ok(dst);
+        return Ok(());
     }
     let key = Key::new(OP)
         .elem(test)
@@ -428,7 +517,7 @@ pub(in super::super) fn where_cond(
                 ))
                 .body::<WhereParams>(include_str!("../shaders/where.wgsl"))
         },
-        &[bind(cond), bind(on_true), bind(on_false), bind(&dst)],
+        &[bind(cond), bind(on_true), bind(on_false), bind(dst)],
         &WhereParams {
             dims: views.dims,
             cond_stride: views.strides[0],
@@ -440,6 +529,5 @@ pub(in super::super) fn where_cond(
             len: views.len,
         },
         device.grid(views.len.div_ceil(elem.lanes()) as usize, WORKGROUP),
-    )?;
-    Ok(dst)
+    )
 }

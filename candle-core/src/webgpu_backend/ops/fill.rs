@@ -1,5 +1,6 @@
 //! Setting elements to a constant, in place.
 
+use super::windows::{each, fit};
 use super::{bind, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::scalar::Scalar;
@@ -39,6 +40,11 @@ pub(in super::super) fn const_set(
     layout: &Layout,
 ) -> Result<()> {
     const OP: &str = "const-set";
+    if !fit([dst]) && layout.shape().elem_count() > 0 {
+        return each(dst, layout, &mut |dst, layout| {
+            const_set(&mut dst.share(), value, layout)
+        });
+    }
     let device = dst.device().clone();
     let elem = device.elem(dst.dtype(), OP)?;
     let views = Views::new([layout])?;

@@ -11,8 +11,10 @@ pub(super) mod matmul;
 pub(super) mod pool;
 pub(super) mod random;
 pub(super) mod reduce;
+pub(super) mod scatter;
 pub(crate) mod sort;
 pub(super) mod upsample;
+mod windows;
 
 use super::kernel::Dims;
 use super::queue::Binding;
@@ -122,7 +124,7 @@ fn index(value: usize) -> Result<u32> {
 
 /// A storage as a kernel's binding.
 fn bind(storage: &WebGpuStorage) -> Binding<'_> {
-    storage.buffer().into()
+    storage.binding()
 }
 
 #[cfg(test)]

@@ -1,22 +1,24 @@
 //! Pooling: each element of the result is the mean or the largest of a window.
 
 use super::elementwise::functions;
+use super::windows::{fit, Operand, Split};
 use super::{bind, index, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Layout, Result};
+use crate::{Layout, Result, Shape};
 
 params!(PoolParams {
     src_offset: u32,
     src_batch: u32,
     src_channel: u32,
+    // From one row of results to the next.
+    src_down: u32,
     src_row: u32,
     src_col: u32,
     channels: u32,
     k_h: u32,
     k_w: u32,
-    stride_h: u32,
     stride_w: u32,
     o_h: u32,
     o_w: u32,
@@ -42,52 +44,101 @@ pub(in super::super) fn pool2d(
         Pool::Mean => "avg_pool2d",
         Pool::Max => "max_pool2d",
     };
-    let device = src.device();
-    let elem = device.elem(src.dtype(), op)?;
     let (batch, channels, i_h, i_w) = layout.shape().dims4()?;
     let o_h = (i_h - kernel.0) / stride.0 + 1;
     let o_w = (i_w - kernel.1) / stride.1 + 1;
-    let len = batch * channels * o_h * o_w;
-    let dst = device.alloc(len, src.dtype(), op)?;
-    if len == 0 {
+    let dst = src
+        .device()
+        .alloc(batch * channels * o_h * o_w, src.dtype(), op)?;
+    if dst.is_empty() {
         return Ok(dst);
     }
+    // For each row of results the rows of the input that it is made of.
     let steps = layout.stride();
-    let count = match elem {
-        Elem::F32 | Elem::F16 | Elem::BF16 => "f32(p.k_h * p.k_w)",
-        Elem::U32 | Elem::U8 => "p.k_h * p.k_w",
-        Elem::I32 => "i32(p.k_h * p.k_w)",
-        Elem::I64 => "vec2<u32>(p.k_h * p.k_w, 0u)",
+    let windows = Layout::new(
+        Shape::from((batch, channels, o_h, kernel.0, i_w)),
+        vec![steps[0], steps[1], stride.0 * steps[2], steps[2], steps[3]],
+        layout.start_offset(),
+    );
+    let pooling = Pooling {
+        op,
+        pool,
+        o_w,
+        k_w: kernel.1,
+        stride_w: stride.1,
     };
-    device.launch(
-        Key::new("pool2d").elem(elem).with(pool as u32, 1),
-        || {
-            Shader::new(format!("pool2d {elem:?} {pool:?}"))
-                .input("src", elem)
-                .output("dst", elem)
-                .constant("WG", WORKGROUP)
-                .constant("MEAN", pool == Pool::Mean)
-                .text(functions(elem))
-                .text(&format!("fn count() -> src_t {{ return {count}; }}"))
-                .body::<PoolParams>(include_str!("../shaders/pool.wgsl"))
-        },
-        &[bind(src), bind(&dst)],
-        &PoolParams {
-            src_offset: index(layout.start_offset())?,
-            src_batch: index(steps[0])?,
-            src_channel: index(steps[1])?,
-            src_row: index(steps[2])?,
-            src_col: index(steps[3])?,
-            channels: index(channels)?,
-            k_h: index(kernel.0)?,
-            k_w: index(kernel.1)?,
-            stride_h: index(stride.0)?,
-            stride_w: index(stride.1)?,
-            o_h: index(o_h)?,
-            o_w: index(o_w)?,
-            len: index(len)?,
-        },
-        device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
-    )?;
+    if fit([src, &dst]) {
+        pooling.launch(&dst, (src, &windows))?;
+        return Ok(dst);
+    }
+    let split = Split {
+        op,
+        dims: &[batch, channels, o_h],
+        unit: o_w,
+        bytes: o_w * src.dtype().size_in_bytes(),
+        inputs: [(src, &windows)],
+        anywhere: false,
+    };
+    split.run(&dst, 0, &mut |part| {
+        let [(src, windows)] = &part.inputs;
+        pooling.launch(&part.dst, (src, windows))
+    })?;
     Ok(dst)
+}
+
+/// A pooling and its sizes along a row.
+struct Pooling {
+    op: &'static str,
+    pool: Pool,
+    o_w: usize,
+    k_w: usize,
+    stride_w: usize,
+}
+
+impl Pooling {
+    /// `windows` is the input as `(batch, channels, o_h, k_h, i_w)`.
+    fn launch(&self, dst: &WebGpuStorage, (src, windows): Operand<'_>) -> Result<()> {
+        let pool = self.pool;
+        let device = src.device();
+        let elem = device.elem(src.dtype(), self.op)?;
+        let (batch, channels, o_h, k_h, _) = windows.shape().dims5()?;
+        let steps = windows.stride();
+        let len = batch * channels * o_h * self.o_w;
+        let count = match elem {
+            Elem::F32 | Elem::F16 | Elem::BF16 => "f32(p.k_h * p.k_w)",
+            Elem::U32 | Elem::U8 => "p.k_h * p.k_w",
+            Elem::I32 => "i32(p.k_h * p.k_w)",
+            Elem::I64 => "vec2<u32>(p.k_h * p.k_w, 0u)",
+        };
+        device.launch(
+            Key::new("pool2d").elem(elem).with(pool as u32, 1),
+            || {
+                Shader::new(format!("pool2d {elem:?} {pool:?}"))
+                    .input("src", elem)
+                    .output("dst", elem)
+                    .constant("WG", WORKGROUP)
+                    .constant("MEAN", pool == Pool::Mean)
+                    .text(functions(elem))
+                    .text(&format!("fn count() -> src_t {{ return {count}; }}"))
+                    .body::<PoolParams>(include_str!("../shaders/pool.wgsl"))
+            },
+            &[bind(src), bind(dst)],
+            &PoolParams {
+                src_offset: index(windows.start_offset())?,
+                src_batch: index(steps[0])?,
+                src_channel: index(steps[1])?,
+                src_down: index(steps[2])?,
+                src_row: index(steps[3])?,
+                src_col: index(steps[4])?,
+                channels: index(channels)?,
+                k_h: index(k_h)?,
+                k_w: index(self.k_w)?,
+                stride_w: index(self.stride_w)?,
+                o_h: index(o_h)?,
+                o_w: index(self.o_w)?,
+                len: index(len)?,
+            },
+            device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+        )
+    }
 }

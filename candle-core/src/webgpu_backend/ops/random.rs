@@ -1,7 +1,9 @@
 //! Random numbers. The same seed gives the same sequence on every adapter.
 
 use super::elementwise::functions;
+use super::windows::{fit, Split};
 use super::{bind, index, WORKGROUP};
+use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Result};
@@ -29,39 +31,77 @@ fn random(
     if !elem.is_float() {
         return Err(device.unsupported(distribution, dtype, "use a float dtype and convert"));
     }
-    let [a, b, width] = of(elem)?;
+    let numbers = Numbers {
+        elem,
+        distribution,
+        params: of(elem)?,
+    };
     let dst = device.alloc(len, dtype, distribution)?;
     if len == 0 {
         return Ok(dst);
     }
     let (seed, first) = device.draw(len);
-    device.launch(
-        Key::new(distribution).elem(elem),
-        || {
-            Shader::new(format!("{distribution} {elem:?}"))
-                .output("dst", elem)
-                .constant("WG", WORKGROUP)
-                // For 64-bit products and sums.
-                .text(functions(Elem::I64))
-                .text(&format!(
-                    "fn number(bits: vec4<u32>) -> f32 {{ return {distribution}_number(bits); }}"
-                ))
-                .body::<RandomParams>(include_str!("../shaders/random.wgsl"))
-        },
-        &[bind(&dst)],
-        &RandomParams {
-            seed_low: seed as u32,
-            seed_high: (seed >> 32) as u32,
-            first_low: first as u32,
-            first_high: (first >> 32) as u32,
-            a,
-            b,
-            width,
-            len: index(len)?,
-        },
-        device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
-    )?;
+    if fit([&dst]) {
+        numbers.launch(&dst, len, seed, first)?;
+        return Ok(dst);
+    }
+    let split = Split {
+        op: distribution,
+        dims: &[len],
+        unit: 1,
+        bytes: dtype.size_in_bytes(),
+        inputs: [],
+        anywhere: false,
+    };
+    split.run(&dst, 0, &mut |part| {
+        numbers.launch(&part.dst, part.dims[0], seed, first + part.start[0] as u64)
+    })?;
     Ok(dst)
+}
+
+/// A distribution.
+struct Numbers {
+    elem: Elem,
+    distribution: &'static str,
+    params: [f32; 3],
+}
+
+impl Numbers {
+    /// Fills `dst` with `len` numbers of the sequence that `seed` names, from number `first` on.
+    fn launch(&self, dst: &WebGpuStorage, len: usize, seed: u64, first: u64) -> Result<()> {
+        let Self {
+            elem,
+            distribution,
+            params: [a, b, width],
+        } = *self;
+        let device = dst.device();
+        device.launch(
+            Key::new(distribution).elem(elem),
+            || {
+                Shader::new(format!("{distribution} {elem:?}"))
+                    .output("dst", elem)
+                    .constant("WG", WORKGROUP)
+                    // For 64-bit products and sums.
+                    .text(functions(Elem::I64))
+                    .text(&format!(
+                        "fn number(bits: vec4<u32>) -> f32 {{ return {distribution}_number(bits); }}"
+                    ))
+                    .body::<RandomParams>(include_str!("../shaders/random.wgsl"))
+            },
+            &[bind(dst)],
+            &RandomParams {
+                seed_low: seed as u32,
+                seed_high: (seed >> 32) as u32,
+                first_low: first as u32,
+                first_high: (first >> 32) as u32,
+                a,
+                b,
+                width,
+                len: index(len)?,
+            },
+            device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+        )
+    }
 }
 
 /// The number of a storage dtype that is nearest to `value`.

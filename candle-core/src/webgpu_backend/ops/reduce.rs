@@ -2,8 +2,10 @@
 //!
 //! The dimensions that stay are moved to the front, so that each result has a row of elements, in the order of the CPU.
 
+use super::copy2d::{copy2d, Rows};
 use super::elementwise::functions;
-use super::{bind, fill, index, Views, WORKGROUP};
+use super::windows::{fit, reach, room, Operand, Split};
+use super::{bind, elementwise, fill, index, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
 use crate::scalar::Scalar;
@@ -191,7 +193,42 @@ pub(in super::super) fn reduce(
         return Ok(dst);
     }
     let order: Vec<usize> = kept.iter().chain(dims).copied().collect();
-    let views = Views::new([&layout.permute(&order)?])?;
+    rows_into(&dst, op, (src, &layout.permute(&order)?), kept.len())?;
+    Ok(dst)
+}
+
+/// Reduces all dimensions but the first `kept` ones. `dst` may be of the dtype that kernels compute in.
+pub(super) fn rows_into(
+    dst: &WebGpuStorage,
+    op: ReduceOp,
+    (src, layout): Operand<'_>,
+    kept: usize,
+) -> Result<()> {
+    let name = op.name();
+    let device = src.device();
+    let (dims, row) = layout.dims().split_at(kept);
+    if !fit([src, dst]) {
+        let bytes = row.iter().product::<usize>() * src.dtype().size_in_bytes();
+        if bytes > room(device) {
+            return long_rows_into(dst, op, (src, layout), kept);
+        }
+        let split = Split {
+            op: name,
+            dims,
+            unit: 1,
+            bytes: dst.dtype().size_in_bytes(),
+            inputs: [(src, layout)],
+            anywhere: false,
+        };
+        return split.run(dst, 0, &mut |part| {
+            let [(src, layout)] = &part.inputs;
+            rows_into(&part.dst, op, (src, layout), kept)
+        });
+    }
+    let rows = index(dims.iter().product())?;
+    let inner = index(row.iter().product())?;
+    let finds_place = matches!(op, ReduceOp::ArgMin | ReduceOp::ArgMax);
+    let views = Views::new([layout])?;
     let adjacent = views.rank == 0 || views.strides[0][views.rank - 1] == 1;
     let whole = |group| Pass {
         op,
@@ -204,8 +241,8 @@ pub(in super::super) fn reduce(
         group,
     };
     match way(rows, inner, adjacent) {
-        Way::Alone => whole(false).run(device, &dst, None)?,
-        Way::Group => whole(true).run(device, &dst, None)?,
+        Way::Alone => whole(false).run(device, dst, None),
+        Way::Group => whole(true).run(device, dst, None),
         Way::Chunks(chunks) => {
             // Every part must have an element.
             let chunks = inner.div_ceil(inner.div_ceil(chunks));
@@ -227,10 +264,78 @@ pub(in super::super) fn reduce(
                 inner: chunks,
                 ..whole(way(rows, chunks, true) != Way::Alone)
             };
-            last.run(device, &dst, None)?;
+            last.run(device, dst, None)
         }
     }
-    Ok(dst)
+}
+
+/// Rows that one binding does not reach: each is reduced in parts, then the parts' results.
+///
+/// The least and the greatest are looked for from the row's first element on, and a NaN counts only there. So a part starts with that
+/// element as well; where a part's result is its first element, an earlier part has the same, and wins.
+fn long_rows_into(
+    dst: &WebGpuStorage,
+    op: ReduceOp,
+    (src, layout): Operand<'_>,
+    kept: usize,
+) -> Result<()> {
+    let device = src.device();
+    let name = op.name();
+    let (rows, row) = layout.dims().split_at(kept);
+    let (rows, len) = (
+        rows.iter().product::<usize>(),
+        row.iter().product::<usize>(),
+    );
+    let copy;
+    let (src, offset) = match layout.is_contiguous() {
+        true => (src, layout.start_offset()),
+        false => {
+            copy = elementwise::copy(src, layout)?;
+            (&copy, 0)
+        }
+    };
+    let most = room(device) / src.dtype().size_in_bytes() - 1;
+    let parts = len.div_ceil(most);
+    let (best, finds_place) = match op {
+        ReduceOp::ArgMin => (ReduceOp::Min, true),
+        ReduceOp::ArgMax => (ReduceOp::Max, true),
+        op => (op, false),
+    };
+    let mut values = device.alloc(rows * parts, accumulator(src.dtype()), name)?;
+    let mut places = device.alloc(if finds_place { rows * parts } else { 0 }, DType::U32, name)?;
+    let element = |at| Rows::range(1, 0, at);
+    for at in 0..rows * parts {
+        let (first, start) = (offset + at / parts * len, at % parts * most);
+        let count = most.min(len - start);
+        let piece = Layout::contiguous_with_offset(count, first + start);
+        let (piece, layout) = if op == ReduceOp::Sum || start == 0 {
+            reach((src, &piece))?
+        } else {
+            let mut piece = device.alloc(1 + count, src.dtype(), name)?;
+            copy2d(src, &mut piece, Rows::range(1, first, 0))?;
+            copy2d(src, &mut piece, Rows::range(count, first + start, 1))?;
+            (piece, Layout::contiguous(1 + count))
+        };
+        let value = device.alloc(1, values.dtype(), name)?;
+        rows_into(&value, best, (&piece, &layout), 0)?;
+        copy2d(&value, &mut values, element(at))?;
+        if finds_place {
+            let place = device.alloc(1, DType::U32, name)?;
+            rows_into(&place, op, (&piece, &layout), 0)?;
+            let behind = start.saturating_sub(1) as f64;
+            let place = elementwise::affine(&place, &Layout::contiguous(1), 1., behind)?;
+            copy2d(&place, &mut places, element(at))?;
+        }
+    }
+    let results = Layout::contiguous((rows, parts));
+    if !finds_place {
+        return rows_into(dst, op, (&values, &results), 1);
+    }
+    let winner = device.alloc(rows, DType::U32, name)?;
+    rows_into(&winner, op, (&values, &results), 1)?;
+    let ids = Layout::contiguous((rows, 1));
+    let found = super::indexing::gather(&places, &results, &winner, &ids, 1)?;
+    elementwise::convert_into(&found, &Layout::contiguous(rows), dst, 0)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Reference: Batcher, "Sorting networks and their applications", AFIPS 1968.
 
 use super::copy2d::{copy2d, Rows};
+use super::windows::{Operand, Split};
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -181,19 +182,52 @@ pub(crate) fn arg_sort(
     let elem = device.elem(src.dtype(), op)?;
     let len = layout.shape().elem_count();
     let n = layout.dims().last().copied().unwrap_or(1);
-    let mut dst = device.alloc(len, DType::U32, op)?;
+    let dst = device.alloc(len, DType::U32, op)?;
     if len == 0 {
         return Ok(dst);
     }
-    let rows = len / n;
-    let padded = n.next_power_of_two().max(2);
     let key_dtype = match elem {
         Elem::I64 => DType::I64,
         _ => DType::U32,
     };
+    let row_bytes = n.next_power_of_two().max(2) * key_dtype.size_in_bytes();
+    let whole = (len / n * row_bytes) as u64 <= device.max_binding();
+    if whole && src.fits_binding() {
+        sort_into(&dst, (src, layout), ascending, key_dtype, op)?;
+        return Ok(dst);
+    }
+    // By rows. A row takes part in a merge as a whole, so one whose keys a binding does not reach is an error: on a phone's 128 MiB
+    // that is a row of more than 2^24 elements.
+    let rank = layout.dims().len().saturating_sub(1);
+    let split = Split {
+        op,
+        dims: &layout.dims()[..rank],
+        unit: n,
+        bytes: row_bytes,
+        inputs: [(src, layout)],
+        anywhere: false,
+    };
+    split.run(&dst, 0, &mut |part| {
+        let [(src, layout)] = &part.inputs;
+        sort_into(&part.dst, (src, layout), ascending, key_dtype, op)
+    })?;
+    Ok(dst)
+}
+
+fn sort_into(
+    dst: &WebGpuStorage,
+    (src, layout): Operand<'_>,
+    ascending: bool,
+    key_dtype: DType,
+    op: &'static str,
+) -> Result<()> {
+    let device = src.device();
+    let n = layout.dims().last().copied().unwrap_or(1);
+    let rows = layout.shape().elem_count() / n;
+    let padded = n.next_power_of_two().max(2);
     let network = Network {
         device,
-        elem,
+        elem: device.elem(src.dtype(), op)?,
         ascending,
         keys: device.alloc(rows * padded, key_dtype, op)?,
         ids: device.alloc(rows * padded, DType::U32, op)?,
@@ -221,6 +255,5 @@ pub(crate) fn arg_sort(
         src_offset: 0,
         dst_offset: 0,
     };
-    copy2d(&network.ids, &mut dst, rows)?;
-    Ok(dst)
+    copy2d(&network.ids, &mut dst.share(), rows)
 }

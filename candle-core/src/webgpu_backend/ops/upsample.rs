@@ -1,11 +1,13 @@
 //! Resizing images. Which elements make an output row or column is worked out on the host, where the CPU backend asks as well, and
 //! read by the kernel from a table.
 
+use super::copy2d::{copy2d, Rows};
+use super::windows::{fit, room, Operand, Split};
 use super::{bind, index, WORKGROUP};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{resample, Layout, Result};
+use crate::{resample, Layout, Result, Shape};
 
 params!(UpsampleParams {
     src_offset: u32,
@@ -37,9 +39,9 @@ pub(in super::super) fn nearest(
     op: &'static str,
 ) -> Result<WebGpuStorage> {
     let image = Image::new(layout);
-    let mut table = nearest_entries(image.size[0], o_h)?;
-    table.extend(nearest_entries(image.size[1], o_w)?);
-    image.resample(src, &table, (o_h, o_w), false, op)
+    let rows = nearest_entries(image.size[0], o_h)?;
+    let columns = nearest_entries(image.size[1], o_w)?;
+    image.resample(src, &rows, &columns, false, op)
 }
 
 /// Bilinear interpolation of an input `(batch, channels, height, width)`.
@@ -58,26 +60,20 @@ pub(in super::super) fn bilinear(
     }
     let rows = resample::linear(image.size[0], o_h, align_corners, scale_h);
     let columns = resample::linear(image.size[1], o_w, align_corners, scale_w);
-    let table = rows
-        .into_iter()
-        .chain(columns)
-        .map(|mix| {
-            let [first, second] = mix.indices;
-            Ok([index(first)?, index(second)?, (mix.second as f32).to_bits()])
-        })
-        .collect::<Result<Vec<_>>>()?;
-    image.resample(src, &table, (o_h, o_w), true, OP)
+    let entry = |mix: resample::Mix| {
+        let [first, second] = mix.indices;
+        Ok([index(first)?, index(second)?, (mix.second as f32).to_bits()])
+    };
+    let rows = rows.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
+    let columns = columns.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
+    image.resample(src, &rows, &columns, true, OP)
 }
 
-/// A batch of images and where their elements are.
+/// A batch of images `(batch, channels, height, width)`.
 struct Image {
-    batch: usize,
-    channels: usize,
+    layout: Layout,
     /// Height and width.
     size: [usize; 2],
-    /// Steps over batch, channel, row and column.
-    steps: [usize; 4],
-    offset: usize,
 }
 
 impl Image {
@@ -88,31 +84,124 @@ impl Image {
             _ => ([0; 4], [0; 4]),
         };
         Self {
-            batch: dims[0],
-            channels: dims[1],
+            layout: Layout::new(
+                Shape::from(dims.to_vec()),
+                steps.to_vec(),
+                layout.start_offset(),
+            ),
             size: [dims[2], dims[3]],
-            steps,
-            offset: layout.start_offset(),
         }
     }
 
-    /// `table` has an entry for each row of the result, then one for each column.
+    /// `rows` and `columns` have an entry for each row and column of the result.
     fn resample(
         &self,
         src: &WebGpuStorage,
-        table: &[Entry],
-        (o_h, o_w): (usize, usize),
+        rows: &[Entry],
+        columns: &[Entry],
         mix: bool,
         op: &'static str,
     ) -> Result<WebGpuStorage> {
         let device = src.device();
-        let elem = device.elem(src.dtype(), op)?;
-        let len = self.batch * self.channels * o_h * o_w;
-        let dst = device.alloc(len, src.dtype(), op)?;
-        if len == 0 {
+        let (batch, channels, i_h, i_w) = self.layout.shape().dims4()?;
+        let plane = rows.len() * columns.len();
+        let dst = device.alloc(batch * channels * plane, src.dtype(), op)?;
+        if dst.is_empty() {
             return Ok(dst);
         }
+        let whole = fit([src, &dst]);
+        let size = src.dtype().size_in_bytes();
+        let largest = plane.max(i_h * i_w) * size;
+        if !whole && largest > room(device) && rows.len() > 1 {
+            return self.halves(src, rows, columns, mix, op);
+        }
+        let table = [rows, columns].concat();
         let table = device.storage_from_slice(table.as_flattened())?;
+        let sampling = Sampling {
+            table,
+            o_h: rows.len(),
+            o_w: columns.len(),
+            mix,
+            op,
+        };
+        if whole {
+            sampling.launch(&dst, (src, &self.layout))?;
+            return Ok(dst);
+        }
+        let split = Split {
+            op,
+            dims: &[batch, channels],
+            unit: plane,
+            bytes: plane * size,
+            inputs: [(src, &self.layout)],
+            anywhere: false,
+        };
+        split.run(&dst, 0, &mut |part| {
+            let [(src, layout)] = &part.inputs;
+            sampling.launch(&part.dst, (src, layout))
+        })?;
+        Ok(dst)
+    }
+
+    /// The upper and the lower half of the result, each from the rows of the input that it needs.
+    fn halves(
+        &self,
+        src: &WebGpuStorage,
+        rows: &[Entry],
+        columns: &[Entry],
+        mix: bool,
+        op: &'static str,
+    ) -> Result<WebGpuStorage> {
+        let planes = self.layout.dims()[0] * self.layout.dims()[1];
+        let plane = rows.len() * columns.len();
+        let mut dst = src.device().alloc(planes * plane, src.dtype(), op)?;
+        let (upper, lower) = rows.split_at(rows.len() / 2);
+        for (rows, dst_offset) in [(upper, 0), (lower, upper.len() * columns.len())] {
+            let used = || rows.iter().flat_map(|entry| [entry[0], entry[1]]);
+            let (first, last) = (used().min().unwrap_or(0), used().max().unwrap_or(0));
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|[a, b, weight]| [a - first, b - first, *weight])
+                .collect();
+            let count = (last - first + 1) as usize;
+            let half = Self {
+                layout: self.layout.narrow(2, first as usize, count)?,
+                size: [count, self.size[1]],
+            };
+            let made = half.resample(src, &rows, columns, mix, op)?;
+            let len = rows.len() * columns.len();
+            let rows = Rows {
+                d1: planes,
+                d2: len,
+                src_stride: len,
+                dst_stride: plane,
+                src_offset: 0,
+                dst_offset,
+            };
+            copy2d(&made, &mut dst, rows)?;
+        }
+        Ok(dst)
+    }
+}
+
+/// What is the same for all images.
+struct Sampling {
+    /// The entries of the rows, then those of the columns.
+    table: WebGpuStorage,
+    o_h: usize,
+    o_w: usize,
+    mix: bool,
+    op: &'static str,
+}
+
+impl Sampling {
+    fn launch(&self, dst: &WebGpuStorage, (src, layout): Operand<'_>) -> Result<()> {
+        let mix = self.mix;
+        let device = src.device();
+        let elem = device.elem(src.dtype(), self.op)?;
+        let (batch, channels, _, _) = layout.shape().dims4()?;
+        let steps = layout.stride();
+        let len = batch * channels * self.o_h * self.o_w;
         device.launch(
             Key::new("upsample").elem(elem).with(mix.into(), 1),
             || {
@@ -124,21 +213,20 @@ impl Image {
                     .text(if mix { MIX } else { CHOOSE })
                     .body::<UpsampleParams>(include_str!("../shaders/upsample.wgsl"))
             },
-            &[bind(src), bind(&table), bind(&dst)],
+            &[bind(src), bind(&self.table), bind(dst)],
             &UpsampleParams {
-                src_offset: index(self.offset)?,
-                src_batch: index(self.steps[0])?,
-                src_channel: index(self.steps[1])?,
-                src_row: index(self.steps[2])?,
-                src_col: index(self.steps[3])?,
-                channels: index(self.channels)?,
-                o_h: index(o_h)?,
-                o_w: index(o_w)?,
+                src_offset: index(layout.start_offset())?,
+                src_batch: index(steps[0])?,
+                src_channel: index(steps[1])?,
+                src_row: index(steps[2])?,
+                src_col: index(steps[3])?,
+                channels: index(channels)?,
+                o_h: index(self.o_h)?,
+                o_w: index(self.o_w)?,
                 len: index(len)?,
             },
             device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
-        )?;
-        Ok(dst)
+        )
     }
 }
 

@@ -20,7 +20,7 @@ fn sum_at(i: u32) -> src_t {
         continue;
       }
       let tap = (plane * p.k_h + ky) * p.k_w + kx;
-      sum += src_at((tap * p.i_h + iy) * p.i_w + ix);
+      sum += src_at(p.src_offset + tap * p.src_tap + iy * p.src_row + ix);
     }
   }
   return sum;

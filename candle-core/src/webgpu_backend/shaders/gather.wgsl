@@ -1,5 +1,7 @@
 // dst[i] = the element of src that ids[i] chooses along a dimension, 0 for a skipped index; an invocation writes one word
-// of dst. src_offset gives the place for index 0, p.src_step the distance to the next.
+// of dst. src_offset gives the place for index p.first, p.src_step the distance to the next.
+//
+// PART: src has the elements for p.count indexes from p.first on; what others choose is left as it is.
 
 @compute @workgroup_size(WG)
 fn main(
@@ -17,7 +19,12 @@ fn main(
     if (i < p.len) {
       let id = id_at(ids_offset(i));
       if (id != NOTHING) {
-        lanes[lane] = src_at(src_offset(i) + id * p.src_step);
+        let place = id - p.first;
+        if (PART && place >= p.count) {
+          lanes[lane] = dst_at(i);
+        } else {
+          lanes[lane] = src_at(src_offset(i) + place * p.src_step);
+        }
       }
     }
   }

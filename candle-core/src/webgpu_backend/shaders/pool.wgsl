@@ -6,7 +6,7 @@ fn pooled(i: u32) -> src_t {
   let oy = rest % p.o_h;
   rest /= p.o_h;
   let plane = p.src_offset + rest / p.channels * p.src_batch + rest % p.channels * p.src_channel;
-  let corner = plane + oy * p.stride_h * p.src_row + ox * p.stride_w * p.src_col;
+  let corner = plane + oy * p.src_down + ox * p.stride_w * p.src_col;
   var sum = src_t();
   var largest = src_at(corner);
   for (var ky = 0u; ky < p.k_h; ky++) {

@@ -1,5 +1,6 @@
 // dst[.., ids[.., j, ..], ..] = or += src[.., j, ..] for j < p.count in order, along a dimension. The offset functions give
-// the places for j = 0 and index 0; steps lead along the dimension.
+// the places for j = 0 and index p.first; steps lead along the dimension. dst has the places for p.window indexes from p.first on;
+// others are left out.
 //
 // By column, for dtypes of a word: an invocation takes a position of the other dimensions. Otherwise it takes a word of dst,
 // which is contiguous then, and looks for each lane which j choose it.
@@ -16,9 +17,10 @@ fn scatter_column(i: u32) {
   let src_first = src_offset(i);
   let dst_first = dst_offset(i);
   for (var j = 0u; j < p.count; j++) {
-    let id = id_at(ids_first + j * p.ids_step);
-    if (id != NOTHING) {
-      let at = dst_first + id * p.dst_step;
+    // NOTHING is past every window.
+    let place = id_at(ids_first + j * p.ids_step) - p.first;
+    if (place < p.window) {
+      let at = dst_first + place * p.dst_step;
       var lanes: array<dst_t, DST_LANES>;
       lanes[0] = changed(dst_at(at), src_at(src_first + j * p.src_step));
       dst_put(at, lanes);

@@ -1,5 +1,5 @@
 // dst = softmax(scale * x) over each row of x. With SOFTCAP, cap * tanh(scale * x / cap) in place of scale * x. With CAUSAL a
-// row sees only its first elements: row i of `queries` sees i + 1 + len - queries of them, the rest become 0.
+// row sees only its first elements: row i of `queries` sees i + p.seen of them, the rest become 0.
 
 const LEAST = -0x1.fffffep+127f;
 
@@ -20,7 +20,7 @@ fn main(invocation: Invocation) {
   let start = x_offset(row);
   var seen = p.len;
   if (CAUSAL) {
-    seen = row % p.queries + 1u + p.len - p.queries;
+    seen = row % p.queries + p.seen;
   }
   var most = LEAST;
   for (var i = invocation.local; i < seen; i += WG) {

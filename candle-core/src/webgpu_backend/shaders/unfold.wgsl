@@ -16,7 +16,7 @@ fn window_at(i: u32) -> src_t {
   }
   let batch = rest / p.channels;
   let channel = rest % p.channels;
-  return src_at(p.src_offset + batch * p.src_batch + channel * p.src_channel + y * p.src_row + x * p.src_col);
+  return src_at(p.src_offset + batch * p.src_batch + channel * p.src_channel + (y - p.top) * p.src_row + x * p.src_col);
 }
 
 @compute @workgroup_size(WG)

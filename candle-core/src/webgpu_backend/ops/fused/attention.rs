@@ -4,6 +4,7 @@
 //! (as in Flash-Decoding, Dao et al. 2023). Many queries go through matrix products with a causal softmax in between, some
 //! hundreds of queries at a time, so that the scores stay small.
 
+use super::super::windows::fit;
 use super::super::{bind, index, matmul};
 use super::softmax::{softmax, Attention};
 use super::{float_elem, Shader};
@@ -124,7 +125,9 @@ pub fn sdpa(
         let (lhs, rhs) = (q.dtype(), k.dtype());
         return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
     }
-    if sizes.queries <= MAX_DECODE_QUERIES && decode_fits(&sizes, elem) {
+    // What one binding does not reach is split by the matrix products.
+    let bound = fit([q, k, v]) && (q_l.shape().elem_count() * 4) as u64 <= q.device().max_binding();
+    if bound && sizes.queries <= MAX_DECODE_QUERIES && decode_fits(&sizes, elem) {
         decode((q, q_l), (k, k_l), (v, v_l), &sizes, params, elem)
     } else {
         blocks((q, q_l), (k, k_l), (v, v_l), &sizes, params)
@@ -178,7 +181,9 @@ fn decode(
     }
     // The kernels step through a head one element after the other.
     let contiguous = |input: Input<'_>| input.1.stride()[3] == 1 || sizes.head_dim == 1;
-    if !(contiguous(q) && contiguous(k) && contiguous(v)) {
+    let partial = rows * splits * (sizes.head_dim + 2) * 4;
+    let bound = partial as u64 <= device.max_binding();
+    if !(bound && contiguous(q) && contiguous(k) && contiguous(v)) {
         return blocks(q, k, v, sizes, params);
     }
     let wide = aligned(q.1) && aligned(k.1) && aligned(v.1);
@@ -361,7 +366,7 @@ fn blocks(
             } else {
                 params.softcap
             },
-            causal_queries: params.causal.then_some(count),
+            causal: params.causal,
         };
         let scores_l = Layout::contiguous((batch, kv_heads, group, count, seen));
         let weights = softmax(&scores, &scores_l, &attention, dtype)?;

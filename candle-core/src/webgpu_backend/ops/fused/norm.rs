@@ -1,6 +1,8 @@
 //! RMS norm (Zhang and Sennrich, arXiv 1910.07467) and layer norm (Ba et al., arXiv 1607.06450) over the last dimension.
 
-use super::super::{bind, index};
+use super::super::copy2d::{copy2d, Rows as Ranges};
+use super::super::windows::{fit, reach, Operand, Split};
+use super::super::{bind, elementwise, index};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Key, Shader};
@@ -28,16 +30,14 @@ params!(NormParams {
 /// Words of its row that an invocation keeps in registers; longer rows are read again for each pass.
 const MAX_KEPT_WORDS: usize = 8;
 
-type Input<'a> = (&'a WebGpuStorage, &'a Layout);
-
 /// Which norm, and what goes with it.
 #[derive(Clone, Copy)]
 struct Kind<'a> {
     op: &'static str,
     /// Layer norm's bias; with it the mean is taken off.
-    beta: Option<Input<'a>>,
+    beta: Option<Operand<'a>>,
     /// Added to the input first; the sums are kept in front of the result.
-    residual: Option<Input<'a>>,
+    residual: Option<Operand<'a>>,
 }
 
 /// The first element and the step of a vector.
@@ -46,17 +46,70 @@ fn vector(layout: &Layout) -> Result<(u32, u32)> {
     Ok((index(layout.start_offset())?, index(step)?))
 }
 
-fn norm(x: Input<'_>, alpha: Input<'_>, eps: f32, kind: Kind<'_>) -> Result<WebGpuStorage> {
+fn norm(x: Operand<'_>, alpha: Operand<'_>, eps: f32, kind: Kind<'_>) -> Result<WebGpuStorage> {
     let Kind { op, beta, residual } = kind;
     let (src, layout) = x;
     let device = src.device();
     let dtype = src.dtype();
     let elem = float_elem(device, dtype, op)?;
-    let rows = Rows::new([layout, residual.unwrap_or(x).1], op)?;
-    let (out_dtype, out) = rows.out(dtype, elem);
+    let rows = Rows::new([layout], op)?;
+    let (out_dtype, _) = rows.out(dtype, elem);
     let len = layout.shape().elem_count();
     let results = if residual.is_some() { 2 } else { 1 };
     let dst = device.alloc(results * len, out_dtype, op)?;
+    if fit([src, alpha.0, &dst]) && fit([residual.unwrap_or(x).0, beta.unwrap_or(alpha).0]) {
+        norm_into(&dst, x, alpha, eps, kind)?;
+        return finish(dst, dtype);
+    }
+    if let Some(residual) = residual {
+        // The sums by themselves, for then each result is one range.
+        let sums = elementwise::binary(src, residual.0, layout, residual.1, "add")?;
+        let sums_l = Layout::contiguous(layout.shape());
+        let plain = Kind {
+            residual: None,
+            ..kind
+        };
+        let norms = norm((&sums, &sums_l), alpha, eps, plain)?;
+        let mut dst = device.alloc(2 * len, dtype, op)?;
+        copy2d(&sums, &mut dst, Ranges::range(len, 0, 0))?;
+        copy2d(&norms, &mut dst, Ranges::range(len, 0, len))?;
+        return Ok(dst);
+    }
+    // By rows, as softmax. alpha and beta are as long as a row.
+    let rank = layout.dims().len() - 1;
+    let split = Split {
+        op,
+        dims: &layout.dims()[..rank],
+        unit: rows.len,
+        bytes: rows.len * out_dtype.size_in_bytes(),
+        inputs: [x],
+        anywhere: false,
+    };
+    let alpha = reach(alpha)?;
+    let beta = beta.map(reach).transpose()?;
+    split.run(&dst, 0, &mut |part| {
+        let [(x, layout)] = &part.inputs;
+        let beta = beta.as_ref().map(|(beta, layout)| (beta, layout));
+        let kind = Kind { beta, ..kind };
+        norm_into(&part.dst, (x, layout), (&alpha.0, &alpha.1), eps, kind)
+    })?;
+    finish(dst, dtype)
+}
+
+fn norm_into(
+    dst: &WebGpuStorage,
+    x: Operand<'_>,
+    alpha: Operand<'_>,
+    eps: f32,
+    kind: Kind<'_>,
+) -> Result<()> {
+    let Kind { op, beta, residual } = kind;
+    let (src, layout) = x;
+    let device = src.device();
+    let elem = float_elem(device, src.dtype(), op)?;
+    let out = float_elem(device, dst.dtype(), op)?;
+    let rows = Rows::new([layout, residual.unwrap_or(x).1], op)?;
+    let len = layout.shape().elem_count();
     let workgroup = rows.workgroup();
     let words = (rows.len / out.lanes() as usize).div_ceil(workgroup as usize);
     let kept = if words <= MAX_KEPT_WORDS { words } else { 0 };
@@ -70,7 +123,7 @@ fn norm(x: Input<'_>, alpha: Input<'_>, eps: f32, kind: Kind<'_>) -> Result<WebG
         .with(residual.is_some().into(), 1);
     let (alpha_offset, alpha_step) = vector(alpha.1)?;
     let (beta_offset, beta_step) = vector(beta.unwrap_or(alpha).1)?;
-    let mut bindings: Vec<Binding<'_>> = vec![bind(src), bind(alpha.0), bind(&dst)];
+    let mut bindings: Vec<Binding<'_>> = vec![bind(src), bind(alpha.0), bind(dst)];
     bindings.extend(beta.map(|b| bind(b.0)));
     bindings.extend(residual.map(|r| bind(r.0)));
     let shader = || {
@@ -119,8 +172,7 @@ fn norm(x: Input<'_>, alpha: Input<'_>, eps: f32, kind: Kind<'_>) -> Result<WebG
             eps,
         },
         device.grid(if len == 0 { 0 } else { rows.count() }, 1),
-    )?;
-    finish(dst, dtype)
+    )
 }
 
 /// `x / sqrt(mean(x^2) + eps) * alpha` over the last dimension. `alpha` has one element for each place of it.

@@ -1,5 +1,6 @@
 //! Softmax over the last dimension, alone and as attention needs it: scaled, capped and causal.
 
+use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, index};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
@@ -14,18 +15,21 @@ params!(SoftmaxParams {
     rows: u32,
     len: u32,
     x_step: u32,
+    // With CAUSAL: row i sees its first i % queries + seen elements.
     queries: u32,
+    seen: u32,
     scale: f32,
     softcap: f32,
 });
 
 /// What attention's softmax does beside softmax.
+#[derive(Clone, Copy)]
 pub(super) struct Attention {
     pub(super) scale: f32,
     /// 0 for none.
     pub(super) softcap: f32,
-    /// Rows of one head, if query `i` sees only keys up to `i + len - queries`.
-    pub(super) causal_queries: Option<usize>,
+    /// If query `i` sees only keys up to `i + len - queries`, and the last dimension but one counts queries.
+    pub(super) causal: bool,
 }
 
 /// `exp(x) / sum(exp(x))` over the last dimension, stable for large inputs; the result is contiguous.
@@ -33,7 +37,7 @@ pub fn softmax_last_dim(x: &WebGpuStorage, layout: &Layout) -> Result<WebGpuStor
     let plain = Attention {
         scale: 1.,
         softcap: 0.,
-        causal_queries: None,
+        causal: false,
     };
     softmax(x, layout, &plain, x.dtype())
 }
@@ -44,15 +48,56 @@ pub(super) fn softmax(
     attention: &Attention,
     dtype: DType,
 ) -> Result<WebGpuStorage> {
-    const OP: &str = "softmax-last-dim";
     let device = x.device();
-    let elem = float_elem(device, x.dtype(), OP)?;
     let rows = Rows::new([layout], OP)?;
-    let (out_dtype, out) = rows.out(dtype, float_elem(device, dtype, OP)?);
+    let (out_dtype, _) = rows.out(dtype, float_elem(device, dtype, OP)?);
     let len = layout.shape().elem_count();
     let dst = device.alloc(len, out_dtype, OP)?;
+    let rank = layout.dims().len() - 1;
+    let queries = layout.dims()[rank.saturating_sub(1)];
+    let before = (rows.len + 1).saturating_sub(queries);
+    if fit([x, &dst]) {
+        softmax_into(&dst, (x, layout), attention, before)?;
+        return finish(dst, dtype);
+    }
+    // A row is summed by one workgroup, so one that a binding does not reach is an error: on a phone's 128 MiB that is a row of more than
+    // 2^25 elements in f32, where the longest in use, a vocabulary, have some 2^18.
+    let split = Split {
+        op: OP,
+        dims: &layout.dims()[..rank],
+        unit: rows.len,
+        bytes: rows.len * out_dtype.size_in_bytes(),
+        inputs: [(x, layout)],
+        anywhere: false,
+    };
+    split.run(&dst, 0, &mut |part| {
+        let [(x, layout)] = &part.inputs;
+        let first = part.start.last().copied().unwrap_or(0);
+        softmax_into(&part.dst, (x, layout), attention, before + first)
+    })?;
+    finish(dst, dtype)
+}
+
+const OP: &str = "softmax-last-dim";
+
+/// The first query sees `seen` keys, if attention is causal.
+fn softmax_into(
+    dst: &WebGpuStorage,
+    (x, layout): Operand<'_>,
+    attention: &Attention,
+    seen: usize,
+) -> Result<()> {
+    let device = x.device();
+    let elem = float_elem(device, x.dtype(), OP)?;
+    let out = float_elem(device, dst.dtype(), OP)?;
+    let rows = Rows::new([layout], OP)?;
+    let len = layout.shape().elem_count();
+    let queries = match layout.dims() {
+        [.., queries, _] => *queries,
+        _ => 1,
+    };
     let workgroup = rows.workgroup();
-    let causal = attention.causal_queries.is_some();
+    let causal = attention.causal;
     let softcap = attention.softcap != 0.;
     let key = Key::new(OP)
         .elem(elem)
@@ -76,7 +121,7 @@ pub(super) fn softmax(
             .text(include_str!("../../shaders/functions_float.wgsl"))
             .body::<SoftmaxParams>(include_str!("../../shaders/softmax.wgsl"))
         },
-        &[bind(x), bind(&dst)],
+        &[bind(x), bind(dst)],
         &SoftmaxParams {
             dims: rows.starts.dims,
             x_stride: rows.starts.strides[0],
@@ -84,11 +129,11 @@ pub(super) fn softmax(
             rows: rows.starts.len,
             len: index(rows.len)?,
             x_step: rows.steps[0],
-            queries: index(attention.causal_queries.unwrap_or(1))?,
+            queries: index(queries.max(1))?,
+            seen: index(seen)?,
             scale: attention.scale,
             softcap: attention.softcap,
         },
         device.grid(if len == 0 { 0 } else { rows.count() }, 1),
-    )?;
-    finish(dst, dtype)
+    )
 }

@@ -8,11 +8,13 @@
 //! are f32.
 
 mod cooperative;
+mod split;
 mod tile;
 mod vector;
 
 use cooperative::CoopTile;
 
+use super::windows::fit;
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
@@ -242,6 +244,11 @@ pub(super) fn product(
     if b * m * n == 0 || k == 0 {
         let shape = Shape::from((b, m, n));
         return crate::backend::BackendDevice::zeros_impl(device, &shape, to);
+    }
+    // The result may be made in f32 first.
+    let fits = (b * m * n * 4) as u64 <= device.max_binding();
+    if !(fits && fit([lhs, rhs])) {
+        return split::product((lhs, lhs_l), (rhs, rhs_l), bmnk, to);
     }
     let problem = Problem::new(bmnk, lhs_l, rhs_l)?;
     // Rows of an odd length share words of a packed dtype; such a result is made in f32 and then converted.

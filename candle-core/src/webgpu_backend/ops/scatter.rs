@@ -1,0 +1,310 @@
+//! Elements written by index: the other direction of `indexing.rs`.
+
+use super::elementwise::{self, functions};
+use super::indexing::{along, ids_elem, number, reads_ids, with_stride};
+use super::windows::{fit, halves, longest, window};
+use super::{bind, index, Views, WORKGROUP};
+use crate::backend::BackendStorage;
+use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::queue::Binding;
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{DType, Error, Layout, Result};
+
+params!(ScatterParams {
+    dims: Dims,
+    ids_stride: Dims,
+    src_stride: Dims,
+    dst_stride: Dims,
+    ids_offset: u32,
+    src_offset: u32,
+    dst_offset: u32,
+    ids_step: u32,
+    src_step: u32,
+    dst_step: u32,
+    size: u32,
+    first: u32,
+    window: u32,
+    count: u32,
+    len: u32,
+    op: u32,
+});
+
+/// What is written along `dim`, and where: `ids_l` and `src_l` have one shape.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Updates<'a> {
+    pub(in super::super) ids: &'a WebGpuStorage,
+    pub(in super::super) ids_l: &'a Layout,
+    pub(in super::super) src: &'a WebGpuStorage,
+    pub(in super::super) src_l: &'a Layout,
+    pub(in super::super) dim: usize,
+}
+
+/// `dst[.., ids[.., i, ..], ..] = src[.., i, ..]` in place, or `+=` if `add`. Of several elements for one place the last
+/// stays, or they are added in order.
+pub(in super::super) fn scatter(
+    dst: &mut WebGpuStorage,
+    layout: &Layout,
+    updates: Updates<'_>,
+    add: bool,
+) -> Result<()> {
+    let op = if add { "scatter-add" } else { "scatter" };
+    update(dst, layout, updates, add, op)
+}
+
+fn update(
+    dst: &WebGpuStorage,
+    layout: &Layout,
+    updates: Updates<'_>,
+    add: bool,
+    op: &'static str,
+) -> Result<()> {
+    let device = dst.device();
+    let elem = device.elem(dst.dtype(), op)?;
+    ids_elem(device, updates.ids, op)?;
+    if updates.ids_l.shape().elem_count() == 0 {
+        return Ok(());
+    }
+    // Where dst has no element there is no word to take, but the indexes are to be checked.
+    let by_column = elem.lanes() == 1 || layout.shape().elem_count() == 0;
+    if !by_column && !layout.is_contiguous() {
+        return Err(Error::RequiresContiguous { op }.bt());
+    }
+    let share = Share {
+        dst: layout.clone(),
+        first: 0,
+        ids: updates.ids_l.clone(),
+        src: updates.src_l.clone(),
+    };
+    let job = Job {
+        dst,
+        ids: updates.ids,
+        src: updates.src,
+        dim: updates.dim,
+        size: layout.dims()[updates.dim],
+        by_column,
+        add,
+        op,
+    };
+    if fit([dst, updates.ids, updates.src]) {
+        return job.launch(&share);
+    }
+    if by_column {
+        return job.split(share);
+    }
+    // A packed dtype by way of one whose elements are words. Its sums are rounded once, as in one go.
+    let wide = match dst.dtype() {
+        DType::U8 => DType::U32,
+        _ => DType::F32,
+    };
+    let wide_dst = elementwise::to_dtype(dst, layout, wide)?;
+    let wide_src = elementwise::to_dtype(updates.src, updates.src_l, wide)?;
+    let updates = Updates {
+        src: &wide_src,
+        src_l: &Layout::contiguous(updates.src_l.shape()),
+        ..updates
+    };
+    let wide_l = Layout::contiguous(layout.shape());
+    update(&wide_dst, &wide_l, updates, add, op)?;
+    elementwise::convert_into(&wide_dst, &wide_l, dst, layout.start_offset())
+}
+
+/// What is the same for all dispatches of an update.
+struct Job<'a> {
+    dst: &'a WebGpuStorage,
+    ids: &'a WebGpuStorage,
+    src: &'a WebGpuStorage,
+    dim: usize,
+    /// How many places there are along the dimension.
+    size: usize,
+    /// Whether an invocation takes a position of the other dimensions, or a word of `dst`.
+    by_column: bool,
+    add: bool,
+    op: &'static str,
+}
+
+/// Some of an update: some positions of the other dimensions, and along the dimension some of the places and some of what is
+/// written.
+struct Share {
+    dst: Layout,
+    /// The first place of `dst` along the dimension.
+    first: usize,
+    ids: Layout,
+    src: Layout,
+}
+
+impl Job<'_> {
+    /// Halves a share until a window of each operand has what it needs. Updates keep their order: the first half comes first.
+    fn split(&self, mut share: Share) -> Result<()> {
+        // What is written may have more positions than what is chosen from.
+        for axis in (0..share.ids.dims().len()).filter(|axis| *axis != self.dim) {
+            share.dst = share.dst.narrow(axis, 0, share.ids.dims()[axis])?;
+        }
+        let windows = (
+            window((self.dst, &share.dst)),
+            window((self.ids, &share.ids)),
+            window((self.src, &share.src)),
+        );
+        let (cut, of_dst) = match windows {
+            (Some((dst, dst_l)), Some((ids, ids_l)), Some((src, src_l))) => {
+                let job = Job {
+                    dst: &dst,
+                    ids: &ids,
+                    src: &src,
+                    ..*self
+                };
+                return job.launch(&Share {
+                    dst: dst_l,
+                    ids: ids_l,
+                    src: src_l,
+                    ..share
+                });
+            }
+            (None, _, _) => (&share.dst, true),
+            (_, None, _) => (&share.ids, false),
+            (_, _, None) => (&share.src, false),
+        };
+        let Some(axis) = longest(cut.dims(), cut.stride()) else {
+            return Err(Error::Msg(format!("{}: no window has a single element", self.op)).bt());
+        };
+        let both = |layout: &Layout| halves(layout, axis);
+        let keep = |layout: &Layout| Ok([layout.clone(), layout.clone()]);
+        let along = axis == self.dim;
+        let dst = if along && !of_dst {
+            keep(&share.dst)
+        } else {
+            both(&share.dst)
+        }?;
+        let ids = if along && of_dst {
+            keep(&share.ids)
+        } else {
+            both(&share.ids)
+        }?;
+        let src = if along && of_dst {
+            keep(&share.src)
+        } else {
+            both(&share.src)
+        }?;
+        let second = match along && of_dst {
+            true => share.first + dst[0].dims()[axis],
+            false => share.first,
+        };
+        let parts = dst.into_iter().zip(ids).zip(src).zip([share.first, second]);
+        for (((dst, ids), src), first) in parts {
+            self.split(Share {
+                dst,
+                first,
+                ids,
+                src,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// One dispatch; indexes of places that the share does not have are left out.
+    fn launch(&self, share: &Share) -> Result<()> {
+        let Job {
+            dim, by_column, op, ..
+        } = *self;
+        let Share {
+            dst: layout,
+            ids: ids_l,
+            src: src_l,
+            ..
+        } = share;
+        let device = self.dst.device();
+        let by = ids_elem(device, self.ids, op)?;
+        let elem = device.elem(self.dst.dtype(), op)?;
+        let mut shape = if by_column { ids_l } else { layout }.dims().to_vec();
+        if by_column {
+            shape[dim] = 1;
+        }
+        let views = Views::new([
+            &with_stride(layout, &shape, dim, layout.stride()[dim]),
+            &with_stride(ids_l, &shape, dim, 0),
+            &with_stride(src_l, &shape, dim, 0),
+        ])?;
+        let lanes = elem.lanes();
+        let invocations = match by_column {
+            true => views.len,
+            false => (views.offsets[0] % lanes + views.len).div_ceil(lanes),
+        };
+        // The stride of a dimension of size 1 may be anything, but words are found by dividing by it.
+        let dst_step = match by_column {
+            true => index(layout.stride()[dim])?,
+            false => index(layout.stride()[dim])?.max(1),
+        };
+        let key = Key::new("scatter")
+            .elem(by)
+            .elem(elem)
+            .with(views.rank as u32, 4)
+            .with(by_column.into(), 1)
+            .with(self.add.into(), 1);
+        device.launch(
+            key,
+            || {
+                Shader::new(format!("scatter {by:?} {elem:?} rank{}", views.rank))
+                    .input("ids", by)
+                    .input("src", elem)
+                    .output("dst", elem)
+                    .status()
+                    .strided("ids", views.rank)
+                    .strided("src", views.rank)
+                    .strided("dst", views.rank)
+                    .constant("WG", WORKGROUP)
+                    .constant("BY_COLUMN", by_column)
+                    .constant("ADD", self.add)
+                    .text(functions(elem))
+                    .text(&reads_ids(by))
+                    .body::<ScatterParams>(include_str!("../shaders/scatter.wgsl"))
+            },
+            &[
+                bind(self.ids),
+                bind(self.src),
+                bind(self.dst),
+                Binding::Status,
+            ],
+            &ScatterParams {
+                dims: views.dims,
+                ids_stride: views.strides[1],
+                src_stride: views.strides[2],
+                dst_stride: views.strides[0],
+                ids_offset: views.offsets[1],
+                src_offset: views.offsets[2],
+                dst_offset: views.offsets[0],
+                ids_step: index(ids_l.stride()[dim])?,
+                src_step: index(src_l.stride()[dim])?,
+                dst_step,
+                size: index(self.size)?,
+                first: index(share.first)?,
+                window: index(layout.dims()[dim])?,
+                count: index(ids_l.dims()[dim])?,
+                len: views.len,
+                op: number(op),
+            },
+            device.grid(invocations as usize, WORKGROUP),
+        )
+    }
+}
+
+/// A contiguous copy of `src` with slice `i` of `add_src` added to slice `ids[i]` along `dim`.
+pub(in super::super) fn index_add(
+    src: &WebGpuStorage,
+    layout: &Layout,
+    ids: &WebGpuStorage,
+    ids_l: &Layout,
+    add_src: &WebGpuStorage,
+    add_l: &Layout,
+    dim: usize,
+) -> Result<WebGpuStorage> {
+    let dst = elementwise::copy(src, layout)?;
+    let updates = Updates {
+        ids,
+        ids_l: &along(ids_l, add_l.dims(), dim),
+        src: add_src,
+        src_l: add_l,
+        dim,
+    };
+    let dst_l = Layout::contiguous(layout.shape());
+    update(&dst, &dst_l, updates, true, "index-add")?;
+    Ok(dst)
+}

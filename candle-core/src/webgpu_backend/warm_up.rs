@@ -1,0 +1,90 @@
+//! Compiling kernels before they are needed.
+//!
+//! Which kernels a model takes follows from its shapes, dtypes and layouts, in ways that only the ops know. So a warm-up runs the
+//! model's own code on a thread that is marked: ops put nothing into the queue but leave their shaders, and those that are new are
+//! then compiled, several at a time.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::kernel::{Key, Shader};
+use super::WebGpuDevice;
+use crate::{Error, Result};
+
+thread_local! {
+    static WARMING: RefCell<Option<Warming>> = const { RefCell::new(None) };
+}
+
+struct Warming {
+    device: u64,
+    shaders: HashMap<Key, Shader>,
+}
+
+/// What a warm-up did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarmUp {
+    /// Kernels that the work takes.
+    pub kernels: usize,
+    /// Those of them that were compiled now.
+    pub compiled: usize,
+}
+
+/// Whether this thread is warming up the device with this number.
+pub(super) fn is_warming(device: u64) -> bool {
+    WARMING.with_borrow(|warming| warming.as_ref().is_some_and(|w| w.device == device))
+}
+
+/// Keeps a shader for later.
+pub(super) fn keep(key: Key, shader: impl FnOnce() -> Shader) {
+    WARMING.with_borrow_mut(|warming| {
+        if let Some(warming) = warming {
+            warming.shaders.entry(key).or_insert_with(shader);
+        }
+    });
+}
+
+/// Takes the mark off the thread, also where the work panics.
+struct Unmark;
+
+impl Drop for Unmark {
+    fn drop(&mut self) {
+        WARMING.take();
+    }
+}
+
+impl WebGpuDevice {
+    /// Compiles the kernels that `work` takes, several at a time, without running any: what a server calls before its first job.
+    ///
+    /// `work` is the program's own code on tensors of this device and on the calling thread, say a model's forward pass over a
+    /// prompt and over one token. Its ops make tensors of the right shapes with arbitrary contents, and what it reads back is zeros.
+    /// So what it leaves behind, such as a key-value cache, has to be thrown away. Kernels depend on shapes: a prompt of
+    /// 500 tokens and one of 5 may take different ones.
+    ///
+    /// # Errors
+    /// Those of `work`, and of kernels that do not compile. A warm-up within a warm-up is an error.
+    pub fn warm_up<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<WarmUp> {
+        let nested = WARMING.with_borrow_mut(|warming| {
+            let nested = warming.is_some();
+            if !nested {
+                *warming = Some(Warming {
+                    device: self.id(),
+                    shaders: HashMap::new(),
+                });
+            }
+            nested
+        });
+        if nested {
+            return Err(Error::WebGpu("warm_up: this thread is warming up already".into()).bt());
+        }
+        let unmark = Unmark;
+        let worked = work();
+        let shaders = WARMING.take().map(|warming| warming.shaders);
+        drop(unmark);
+        worked?;
+        let shaders = shaders.unwrap_or_default();
+        let kernels = shaders.len();
+        let compiled = self.kernels().compile_all(shaders.into_iter().collect())?;
+        self.save_pipeline_cache()?;
+        Ok(WarmUp { kernels, compiled })
+    }
+}
