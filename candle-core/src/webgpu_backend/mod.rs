@@ -2,7 +2,7 @@
 //!
 //! # Five rooms, each knowing only the ones below it
 //! - `ops/` and `shaders/`: from layouts to dispatches. Which kernel, how many workgroups, which parameters; nothing else.
-//! - `queue.rs`: the ordered list of dispatches that were not submitted yet.
+//! - `queue.rs`: the ordered list of dispatches that were not submitted yet; `readback.rs`: what comes back to the host.
 //! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key.
 //! - `pool.rs`: buffers, reused by size class; `memory.rs`: what a storage has of them.
 //! - `adapter.rs`: which adapter, its features and limits, or the reason why there is none.
@@ -45,6 +45,7 @@ mod pipeline_cache;
 mod pool;
 mod profile;
 mod queue;
+mod readback;
 mod storage;
 mod warm_up;
 
@@ -52,7 +53,7 @@ pub use adapter::{adapters, AdapterReport, Options};
 pub use device::{Stats, WebGpuDevice};
 pub use pipeline_cache::PipelineCacheReport;
 pub use profile::KernelTime;
-pub use queue::PendingRead;
+pub use readback::PendingRead;
 pub use storage::WebGpuStorage;
 pub use warm_up::WarmUp;
 

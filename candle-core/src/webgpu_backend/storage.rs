@@ -3,7 +3,8 @@
 use super::device::WebGpuDevice;
 use super::memory::Memory;
 use super::ops;
-use super::queue::{Binding, PendingRead};
+use super::queue::Binding;
+use super::readback::PendingRead;
 use crate::backend::BackendStorage;
 use crate::conv::{
     Geometry, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,

@@ -1,0 +1,228 @@
+//! What comes back to the host: bytes of a storage and, behind them, what kernels reported.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::memory::{Memory, WINDOW_ALIGN};
+use super::queue::{Queue, State, FIRST_BATCH, STATUS_BYTES};
+use crate::{Error, Result};
+
+/// How long a readback polls before it lets the operating system wake it: a wake-up costs some 30 us.
+const SPIN: Duration = Duration::from_millis(2);
+/// Buffers for reading back are kept up to this size.
+const KEPT_STAGING: u64 = 16 << 20;
+
+impl Queue {
+    /// Submits what is pending and starts copying the first `bytes` of a storage's memory to the host.
+    pub(super) fn begin_read(self: &Arc<Self>, memory: &Memory, bytes: u64) -> Result<RawRead> {
+        self.health.check("readback")?;
+        // A staging buffer's size is a power of two, with room for the status after the data.
+        let most = (self.pool.max_buffer_size() / 2 + 1).next_power_of_two() / 2;
+        let mut pieces = memory.pieces(bytes, most.max(WINDOW_ALIGN));
+        if pieces.is_empty() {
+            pieces = memory.pieces(1, WINDOW_ALIGN);
+            pieces.iter_mut().for_each(|piece| piece.bytes = 0);
+        }
+        let state = &mut *self.state.lock();
+        let mut staged = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            let padded = piece.bytes.next_multiple_of(16).max(16);
+            staged.push(Staged {
+                buffer: self.staging(state, padded + STATUS_BYTES),
+                bytes: piece.bytes,
+                padded,
+                arrived: Arc::default(),
+            });
+        }
+        let submitted = self.submit(state, |encoder| {
+            for (piece, to) in pieces.iter().zip(&staged) {
+                let raw = piece.buffer.raw();
+                let bytes = to.padded.min(piece.buffer.size() - piece.offset);
+                encoder.copy_buffer_to_buffer(raw, piece.offset, &to.buffer, 0, bytes);
+            }
+            if let Some(last) = staged.last() {
+                let to = (&last.buffer, last.padded);
+                encoder.copy_buffer_to_buffer(&self.status, 0, to.0, to.1, STATUS_BYTES);
+            }
+        });
+        submitted?;
+        state.batch = FIRST_BATCH;
+        for piece in &staged {
+            let slot = piece.arrived.clone();
+            let map = piece.buffer.slice(..);
+            map.map_async(wgpu::MapMode::Read, move |result| {
+                *slot.lock() = Some(result.map_err(|err| err.to_string()));
+            });
+        }
+        Ok(RawRead {
+            queue: self.clone(),
+            staged,
+        })
+    }
+
+    /// A buffer of at least `bytes` that the host can read.
+    fn staging(&self, state: &mut State, bytes: u64) -> wgpu::Buffer {
+        let size = bytes.next_power_of_two();
+        match state.staging.iter().position(|s| s.size() == size) {
+            Some(index) => state.staging.swap_remove(index),
+            None => self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("readback"),
+                size,
+                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            }),
+        }
+    }
+}
+
+type Arrived = Arc<Mutex<Option<std::result::Result<(), String>>>>;
+
+/// A staging buffer that data is on its way to.
+struct Staged {
+    buffer: wgpu::Buffer,
+    bytes: u64,
+    padded: u64,
+    arrived: Arrived,
+}
+
+/// Bytes on their way to the host.
+pub(super) struct RawRead {
+    queue: Arc<Queue>,
+    /// In order; behind the last one's data comes the status.
+    staged: Vec<Staged>,
+}
+
+impl RawRead {
+    fn is_there(&self) -> bool {
+        self.staged.iter().all(|s| s.arrived.lock().is_some())
+    }
+
+    /// Waits on this thread. A browser's thread must not wait, so there it is an error that names the asynchronous form.
+    fn wait(&self) -> Result<()> {
+        if cfg!(target_arch = "wasm32") {
+            return Err(Error::WebGpu(
+                "a browser's thread cannot wait for the GPU: use to_vec1_async and its kin".into(),
+            )
+            .bt());
+        }
+        let start = Instant::now();
+        while !self.is_there() {
+            self.queue.health.check("readback")?;
+            let poll = if start.elapsed() < SPIN {
+                wgpu::PollType::Poll
+            } else {
+                wgpu::PollType::wait_indefinitely()
+            };
+            self.queue
+                .device
+                .poll(poll)
+                .map_err(|err| Error::WebGpu(format!("waiting for the GPU: {err}")).bt())?;
+        }
+        Ok(())
+    }
+
+    /// Waits without blocking the thread.
+    async fn arrive(&self) -> Result<()> {
+        std::future::poll_fn(|context| {
+            if self.is_there() || self.queue.health.check("readback").is_err() {
+                return Poll::Ready(());
+            }
+            // Natively nobody else drives the device; in a browser the event loop does, and poll does nothing.
+            let _ = self.queue.device.poll(wgpu::PollType::Poll);
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        self.queue.health.check("readback")
+    }
+
+    /// Gives the bytes to `read`, piece by piece in order, and what kernels reported as an error.
+    fn take(self, read: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let failed = |err: &dyn std::fmt::Display| {
+            let lost = self.queue.health.check("readback").err();
+            lost.unwrap_or_else(|| Error::WebGpu(format!("reading a result back: {err}")).bt())
+        };
+        let mut status = [0u32; 3];
+        let last = self.staged.len() - 1;
+        for (index, staged) in self.staged.iter().enumerate() {
+            if let Some(Err(err)) = &*staged.arrived.lock() {
+                return Err(failed(err));
+            }
+            let range = staged.buffer.slice(..).get_mapped_range();
+            let mapped = range.map_err(|err| failed(&format!("{err:?}")))?;
+            let (data, rest) = mapped.split_at(staged.padded as usize);
+            read(&data[..staged.bytes as usize]);
+            if index == last {
+                bytemuck::cast_slice_mut::<u32, u8>(&mut status).copy_from_slice(&rest[..12]);
+            }
+        }
+        let queue = self.queue;
+        let mut state = queue.state.lock();
+        for staged in self.staged {
+            staged.buffer.unmap();
+            // Large ones are rare, and hold memory that tensors may need.
+            if staged.buffer.size() <= KEPT_STAGING {
+                state.staging.push(staged.buffer);
+            }
+        }
+        drop(state);
+        queue.health.check("readback")?;
+        if status[0] == 0 {
+            return Ok(());
+        }
+        queue
+            .queue
+            .write_buffer(&queue.status, 0, &[0; STATUS_BYTES as usize]);
+        let [code, index, size] = status;
+        if code == super::ops::DIVISION_BY_ZERO {
+            return Err(Error::Msg("div: integer division by zero on a webgpu device".into()).bt());
+        }
+        let op = super::ops::INDEX_OPS[(code as usize - 1).min(super::ops::INDEX_OPS.len() - 1)];
+        Err(Error::InvalidIndex {
+            op,
+            index: index as usize,
+            size: size as usize,
+        }
+        .bt())
+    }
+}
+
+/// A storage on its way to the host.
+pub struct PendingRead {
+    /// `None` while kernels are only compiled: then it is zeros.
+    pub(super) raw: Option<RawRead>,
+    pub(super) dtype: crate::DType,
+    pub(super) len: usize,
+}
+
+impl PendingRead {
+    /// Waits without blocking the thread: the form for browsers, and for native programs with an executor.
+    pub async fn finish(self) -> Result<crate::CpuStorage> {
+        if let Some(raw) = &self.raw {
+            raw.arrive().await?;
+        }
+        self.take()
+    }
+
+    /// Waits on this thread.
+    pub(super) fn wait(self) -> Result<crate::CpuStorage> {
+        if let Some(raw) = &self.raw {
+            raw.wait()?;
+        }
+        self.take()
+    }
+
+    fn take(self) -> Result<crate::CpuStorage> {
+        let bytes = self.len * self.dtype.size_in_bytes();
+        super::storage::cpu_storage(self.len, self.dtype, |read| match self.raw {
+            Some(raw) => raw.take(read),
+            None => {
+                read(&vec![0; bytes]);
+                Ok(())
+            }
+        })
+    }
+}
