@@ -136,7 +136,7 @@ fn bad_files() {
     ];
     let dir = tempfile::tempdir().unwrap();
     for (i, (change, parts)) in cases.iter().enumerate() {
-        let mut model = GgufModel::new(|_| GgmlDType::Q4_0);
+        let mut model = GgufModel::new(|_| GgmlDType::F16);
         change(&mut model);
         let path = dir.path().join(format!("{i}.gguf"));
         model.write(&path);
@@ -148,7 +148,7 @@ fn bad_files() {
 #[test]
 fn cut_short() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = std::fs::read(in_format(GgmlDType::Q4_0)).unwrap();
+    let bytes = std::fs::read(in_format(GgmlDType::Q8_0)).unwrap();
     let path = dir.path().join("cut.gguf");
     let name = path.to_str().unwrap().to_string();
     // In the head, in the metadata, in the tensors.
@@ -169,13 +169,13 @@ fn cut_short() {
 /// A folder around GGUF files, and a name that is none.
 #[test]
 fn paths_beside_the_file() {
-    let file = in_format(GgmlDType::Q4_0);
+    let file = in_format(GgmlDType::Q8_0);
     let (folder, name) = (file.parent().unwrap(), file.to_str().unwrap());
     assert_one_line(
         &generate(folder),
         &[folder.to_str().unwrap(), "config.json", name],
     );
-    let mistyped = folder.join("Q4_00.gguf");
+    let mistyped = folder.join("Q8_00.gguf");
     let parts = [mistyped.to_str().unwrap(), "no such folder or file"];
     assert_one_line(&generate(&mistyped), &parts);
 }

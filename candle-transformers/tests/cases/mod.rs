@@ -3,6 +3,8 @@ mod config;
 mod generation;
 mod gguf;
 mod llama;
+mod moe;
+mod quantized_files;
 mod quantized_llama;
 mod support;
 mod utils;
