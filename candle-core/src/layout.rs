@@ -1,5 +1,6 @@
 //! Where the elements of a tensor lie in its storage.
 
+use crate::few::Few;
 use crate::shape::Dim;
 use crate::{Error, Result, Shape, StridedBlocks, StridedIndex};
 
@@ -7,7 +8,7 @@ use crate::{Error, Result, Shape, StridedBlocks, StridedIndex};
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub struct Layout {
     shape: Shape,
-    stride: Vec<usize>,
+    stride: Few<usize>,
     start_offset: usize,
 }
 
@@ -27,6 +28,11 @@ pub enum LayoutRelation {
 impl Layout {
     /// A layout from its parts; `stride` has one entry per dimension of `shape`.
     pub fn new(shape: Shape, stride: Vec<usize>, start_offset: usize) -> Self {
+        Self::from_parts(shape, Few::from(stride), start_offset)
+    }
+
+    /// As [`Layout::new`].
+    pub(crate) fn from_parts(shape: Shape, stride: Few<usize>, start_offset: usize) -> Self {
         Self {
             shape,
             stride,
@@ -43,7 +49,7 @@ impl Layout {
     pub fn contiguous_with_offset<S: Into<Shape>>(shape: S, start_offset: usize) -> Self {
         let shape = shape.into();
         let stride = shape.stride_contiguous();
-        Self::new(shape, stride, start_offset)
+        Self::from_parts(shape, stride, start_offset)
     }
 
     /// The sizes.
@@ -132,15 +138,13 @@ impl Layout {
             }
             .bt());
         }
-        let mut dims = self.dims().to_vec();
-        dims[dim] = len;
-        let shape = Shape::from(dims);
+        let shape = self.shape.clone().with_size(dim, len);
         // Where there is no element, a step could lead past the end of the storage.
         let skipped = match shape.elem_count() {
             0 => 0,
             _ => self.stride[dim] * start,
         };
-        Ok(Self::new(
+        Ok(Self::from_parts(
             shape,
             self.stride.clone(),
             self.start_offset + skipped,
@@ -154,11 +158,15 @@ impl Layout {
     pub fn transpose(&self, dim1: usize, dim2: usize) -> Result<Self> {
         let dim1 = dim1.to_index(&self.shape, "transpose")?;
         let dim2 = dim2.to_index(&self.shape, "transpose")?;
-        let mut dims = self.dims().to_vec();
+        let (size1, size2) = (self.dims()[dim1], self.dims()[dim2]);
+        let shape = self.shape.clone();
         let mut stride = self.stride.clone();
-        dims.swap(dim1, dim2);
         stride.swap(dim1, dim2);
-        Ok(Self::new(Shape::from(dims), stride, self.start_offset))
+        Ok(Self::from_parts(
+            shape.with_size(dim1, size2).with_size(dim2, size1),
+            stride,
+            self.start_offset,
+        ))
     }
 
     /// Orders the dimensions as `idxs` says: dimension `i` of the result is dimension `idxs[i]` of this one.
@@ -176,7 +184,11 @@ impl Layout {
         }
         let dims: Vec<usize> = idxs.iter().map(|&i| self.dims()[i]).collect();
         let stride = idxs.iter().map(|&i| self.stride[i]).collect();
-        Ok(Self::new(Shape::from(dims), stride, self.start_offset))
+        Ok(Self::from_parts(
+            Shape::from(dims),
+            stride,
+            self.start_offset,
+        ))
     }
 
     /// Repeats dimensions of size 1, and new ones on the left, to reach `shape`. Their stride is 0.
@@ -196,7 +208,7 @@ impl Layout {
             .rank()
             .checked_sub(self.shape.rank())
             .ok_or_else(incompatible)?;
-        let mut stride = vec![0; added];
+        let mut stride = Few::repeated(0, added);
         for ((&dst, &src), &src_stride) in shape.dims()[added..]
             .iter()
             .zip(self.dims())
@@ -208,7 +220,7 @@ impl Layout {
                 _ => return Err(incompatible()),
             })
         }
-        Ok(Self::new(shape, stride, self.start_offset))
+        Ok(Self::from_parts(shape, stride, self.start_offset))
     }
 
     /// The storage offset of each element, in row-major order.

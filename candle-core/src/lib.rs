@@ -36,6 +36,7 @@ pub mod display;
 mod dtype;
 pub mod dummy_dtype;
 pub mod error;
+mod few;
 mod indexer;
 pub mod layout;
 pub mod nditer;

@@ -349,19 +349,27 @@ impl BackpropOp {
 /// A graph goes one tensor after another: left to itself each would drop its arguments from within its own drop, and a long
 /// chain would run out of stack.
 impl Drop for BackpropOp {
+    #[inline]
     fn drop(&mut self) {
-        let mut ops: Vec<Op> = self.0.take().into_iter().collect();
-        while let Some(op) = ops.pop() {
-            let mut args = vec![];
-            op.for_each_arg(|arg| {
-                // What is a leaf or used elsewhere as well goes no deeper.
-                if arg.op().is_some() {
-                    args.push(arg.clone());
-                }
-            });
-            drop(op);
-            ops.extend(args.into_iter().filter_map(Tensor::into_op));
+        if let Some(op) = self.0.take() {
+            drop_graph(op);
         }
+    }
+}
+
+#[inline(never)]
+fn drop_graph(op: Op) {
+    let mut ops = vec![op];
+    while let Some(op) = ops.pop() {
+        let mut args = vec![];
+        op.for_each_arg(|arg| {
+            // What is a leaf or used elsewhere as well goes no deeper.
+            if arg.op().is_some() {
+                args.push(arg.clone());
+            }
+        });
+        drop(op);
+        ops.extend(args.into_iter().filter_map(Tensor::into_op));
     }
 }
 

@@ -1,13 +1,14 @@
 //! Shapes, dimension indices, and the conversions that let callers write `(2, 3)`, `D::Minus1` or `(2, ())`.
 
+use crate::few::Few;
 use crate::{Error, Result};
 
 /// The size of each dimension, outermost first. A scalar has none.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Shape(Vec<usize>);
+pub struct Shape(Few<usize>);
 
 /// The shape of a scalar.
-pub const SCALAR: Shape = Shape(Vec::new());
+pub const SCALAR: Shape = Shape(Few::EMPTY);
 
 impl std::fmt::Debug for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -17,13 +18,13 @@ impl std::fmt::Debug for Shape {
 
 impl<const C: usize> From<&[usize; C]> for Shape {
     fn from(dims: &[usize; C]) -> Self {
-        Self(dims.to_vec())
+        Self::from_dims(dims)
     }
 }
 
 impl From<&[usize]> for Shape {
     fn from(dims: &[usize]) -> Self {
-        Self(dims.to_vec())
+        Self::from_dims(dims)
     }
 }
 
@@ -41,13 +42,13 @@ impl From<()> for Shape {
 
 impl From<usize> for Shape {
     fn from(d1: usize) -> Self {
-        Self(vec![d1])
+        Self::from_dims(&[d1])
     }
 }
 
 impl From<Vec<usize>> for Shape {
     fn from(dims: Vec<usize>) -> Self {
-        Self(dims)
+        Self(Few::from(dims))
     }
 }
 
@@ -62,7 +63,7 @@ macro_rules! shape_from_tuple {
     ($($d:ident),+) => {
         impl From<($(size_of_dim!($d),)+)> for Shape {
             fn from(($($d,)+): ($(size_of_dim!($d),)+)) -> Self {
-                Self(vec![$($d),+])
+                Self::from_dims(&[$($d),+])
             }
         }
     };
@@ -146,7 +147,18 @@ extract_dims!(
 impl Shape {
     /// The shape with these sizes.
     pub fn from_dims(dims: &[usize]) -> Self {
-        Self(dims.to_vec())
+        Self(Few::from(dims))
+    }
+
+    /// The shape with these sizes.
+    pub(crate) fn from_sizes(sizes: impl Iterator<Item = usize>) -> Self {
+        Self(sizes.collect())
+    }
+
+    /// The shape with another size in one dimension, which exists.
+    pub(crate) fn with_size(mut self, dim: usize, size: usize) -> Self {
+        self.0[dim] = size;
+        self
     }
 
     /// Number of dimensions.
@@ -156,7 +168,7 @@ impl Shape {
 
     /// The sizes, as a vector.
     pub fn into_dims(self) -> Vec<usize> {
-        self.0
+        self.0.into_vec()
     }
 
     /// The sizes.
@@ -195,8 +207,8 @@ impl Shape {
     }
 
     /// The strides of a row-major tensor of this shape, in elements.
-    pub(crate) fn stride_contiguous(&self) -> Vec<usize> {
-        let mut stride = vec![1usize; self.0.len()];
+    pub(crate) fn stride_contiguous(&self) -> Few<usize> {
+        let mut stride = Few::repeated(1usize, self.0.len());
         for i in (1..self.0.len()).rev() {
             stride[i - 1] = stride[i].saturating_mul(self.0[i]);
         }
@@ -216,7 +228,7 @@ impl Shape {
 
     /// Appends dimensions.
     pub fn extend(mut self, additional_dims: &[usize]) -> Self {
-        self.0.extend(additional_dims);
+        self.0.extend(additional_dims.iter().copied());
         self
     }
 
@@ -279,7 +291,7 @@ fn is_dense<'a>(innermost_first: impl Iterator<Item = (&'a usize, &'a usize)> + 
     true
 }
 
-fn broadcast_dims(lhs: &[usize], rhs: &[usize]) -> Option<Vec<usize>> {
+fn broadcast_dims(lhs: &[usize], rhs: &[usize]) -> Option<Few<usize>> {
     let rank = lhs.len().max(rhs.len());
     let size = |dims: &[usize], i: usize| match (i + dims.len()).checked_sub(rank) {
         Some(i) => dims[i],
@@ -480,8 +492,10 @@ impl<S: Into<Shape>> ShapeWithOneHole for S {
 /// Fills the hole between `before` and `after`.
 fn fill_hole(el_count: usize, before: &[usize], after: &[usize]) -> Result<Shape> {
     let dims = |hole| [before, &[hole], after].concat();
-    match Shape(dims(1)).elem_count() {
-        known if known != 0 && el_count.is_multiple_of(known) => Ok(Shape(dims(el_count / known))),
+    match Shape::from(dims(1)).elem_count() {
+        known if known != 0 && el_count.is_multiple_of(known) => {
+            Ok(Shape::from(dims(el_count / known)))
+        }
         _ => crate::bail!(
             "cannot reshape {el_count} elements to {before:?} + (open size) + {after:?}"
         ),
@@ -522,7 +536,7 @@ mod tests {
     #[test]
     fn strides_of_sizes_one_do_not_matter() {
         let shape = Shape::from((1, 3, 1, 2));
-        assert_eq!(shape.stride_contiguous(), [6, 2, 2, 1]);
+        assert_eq!(*shape.stride_contiguous(), [6, 2, 2, 1]);
         assert!(shape.is_contiguous(&[100, 2, 7, 1]));
         assert!(!shape.is_contiguous(&[6, 3, 2, 1]));
         assert!(Shape::from((3, 0)).is_contiguous(&[5, 9]));

@@ -11,10 +11,8 @@ use half::{bf16, f16};
 use super::threads;
 
 use super::half_floats::HalfFloat;
+use super::scratch::{Scratch, WIDEN};
 use super::simd::multiversioned;
-
-/// Elements that are widened to f32 at a time, on the stack.
-const WIDEN: usize = 256;
 
 /// Slice functions of an element type. Integers wrap; 16-bit and 8-bit floats are summed in f32.
 pub trait VecOps: num_traits::NumAssign + Copy {
@@ -124,7 +122,8 @@ pub(crate) fn map_through_f32<T: HalfFloat>(
     ys: &mut [T],
     f: impl Fn(&[f32], &mut [f32]),
 ) {
-    let (mut x, mut y) = ([0f32; WIDEN], [0f32; WIDEN]);
+    let (mut x, mut y) = (Scratch::new(), Scratch::new());
+    let (x, y) = (x.filled(0., xs.len()), y.filled(0., xs.len()));
     for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
         let (x, y) = (&mut x[..xs.len()], &mut y[..xs.len()]);
         T::widen(xs, x);
@@ -140,7 +139,8 @@ pub(crate) fn zip_through_f32<T: HalfFloat>(
     ys: &mut [T],
     f: impl Fn(&[f32], &[f32], &mut [f32]),
 ) {
-    let mut r = [0f32; WIDEN];
+    let mut r = Scratch::new();
+    let r = r.filled(0., rhs.len());
     for ((lhs, rhs), ys) in lhs
         .chunks(WIDEN)
         .zip(rhs.chunks(WIDEN))

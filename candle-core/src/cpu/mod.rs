@@ -5,6 +5,7 @@ pub(crate) mod functions;
 pub(crate) mod gemv;
 pub(crate) mod half_floats;
 pub mod kernels;
+pub(crate) mod scratch;
 pub(crate) mod simd;
 pub mod slices;
-pub(crate) mod threads;
+pub mod threads;

@@ -6,11 +6,9 @@ use super::storage::{peer, per_dtype};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::kernels::{map_slice, zip_slices};
+use crate::cpu::scratch::{Scratch, WIDEN};
 use crate::op::{BinaryOpT, CmpOp};
 use crate::{Error, Layout, Result, WithDType};
-
-/// Elements that are widened at a time, on the stack.
-const WIDEN: usize = 256;
 
 fn check_shapes(lhs_l: &Layout, rhs_l: &Layout, op: &'static str) -> Result<()> {
     if lhs_l.shape() == rhs_l.shape() {
@@ -108,17 +106,19 @@ fn compare<T: Element>(
     f: impl Fn(T::Acc, T::Acc) -> u8 + Sync + Copy,
 ) -> Vec<u8> {
     let f_vec = |xs: &[T], ys: &[T], dst: &mut [u8]| {
-        let mut buffers = [[T::Acc::ZERO; WIDEN]; 2];
+        let (mut left, mut right) = (Scratch::new(), Scratch::new());
+        let left = left.filled(T::Acc::ZERO, xs.len());
+        let right = right.filled(T::Acc::ZERO, xs.len());
         let pairs = xs.chunks(WIDEN).zip(ys.chunks(WIDEN));
         for ((xs, ys), dst) in pairs.zip(dst.chunks_mut(WIDEN)) {
-            let [left, right] = &mut buffers;
             zip_slices(T::acc_slice(xs, left), T::acc_slice(ys, right), dst, f);
         }
     };
     let f_scalar_vec = |y: T, xs: &[T], dst: &mut [u8]| {
-        let (y, mut buffer) = (y.to_acc(), [T::Acc::ZERO; WIDEN]);
+        let (y, mut buffer) = (y.to_acc(), Scratch::new());
+        let buffer = buffer.filled(T::Acc::ZERO, xs.len());
         for (xs, dst) in xs.chunks(WIDEN).zip(dst.chunks_mut(WIDEN)) {
-            map_slice(T::acc_slice(xs, &mut buffer), dst, |x| f(x, y));
+            map_slice(T::acc_slice(xs, buffer), dst, |x| f(x, y));
         }
     };
     // SAFETY: both write all of `dst`.

@@ -5,6 +5,7 @@ use super::map::map;
 use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::cpu::kernels::map_slice;
+use crate::cpu::scratch::{Scratch, WIDEN};
 use crate::{DType, Error, Layout, Result};
 
 pub(super) fn to_dtype(storage: &CpuStorage, layout: &Layout, dtype: DType) -> Result<CpuStorage> {
@@ -33,8 +34,9 @@ fn narrow<D: Element>(vs: &[f32], layout: &Layout) -> CpuStorage {
 /// Between two smaller floats, through f32.
 fn narrow_small<S: Element, D: Element>(vs: &[S], layout: &Layout) -> CpuStorage {
     let convert = |xs: &[S], ys: &mut [D]| {
-        let mut buffer = [0f32; 256];
-        for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
+        let mut buffer = Scratch::new();
+        let buffer = buffer.filled(0f32, xs.len());
+        for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
             let buffer = &mut buffer[..xs.len()];
             S::widen(xs, buffer);
             D::narrow(buffer, ys);
@@ -47,9 +49,10 @@ fn narrow_small<S: Element, D: Element>(vs: &[S], layout: &Layout) -> CpuStorage
 fn cast<S: Element>(vs: &[S], layout: &Layout, dtype: DType) -> Result<CpuStorage> {
     fn to<S: Element, D: Element>(vs: &[S], layout: &Layout) -> Result<CpuStorage> {
         let convert = |xs: &[S], ys: &mut [D]| {
-            let mut buffer = [S::Acc::ZERO; 256];
-            for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
-                map_slice(S::acc_slice(xs, &mut buffer), ys, |v| v.cast::<D>());
+            let mut buffer = Scratch::new();
+            let buffer = buffer.filled(S::Acc::ZERO, xs.len());
+            for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
+                map_slice(S::acc_slice(xs, buffer), ys, |v| v.cast::<D>());
             }
         };
         // SAFETY: `map_slice` writes every element; elements are numbers.

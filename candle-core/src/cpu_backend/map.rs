@@ -178,6 +178,11 @@ pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
     layout: &Layout,
     f_vec: &(dyn Fn(&[T], &mut [U]) + Sync),
 ) -> Vec<U> {
+    if let Some(xs) = contiguous(vs, layout) {
+        let fill = |piece: Range<usize>, dst: &mut [U]| f_vec(&xs[piece], dst);
+        // SAFETY: this function's contract.
+        return unsafe { filled(xs.len(), 1, 1, &fill) };
+    }
     let operand = Operand::new(vs, layout);
     let fill = |piece: Range<usize>, dst: &mut [U]| {
         let base = piece.start;
@@ -187,6 +192,12 @@ pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
     };
     // SAFETY: the slices cover each piece; the rest is this function's contract.
     unsafe { filled(operand.len(), operand.unit(), 1, &fill) }
+}
+
+/// The elements of a layout without gaps. Small tensors are the reason to ask: planning a walk takes longer than they do.
+fn contiguous<'a, T>(vs: &'a [T], layout: &Layout) -> Option<&'a [T]> {
+    let (start, end) = layout.contiguous_offsets()?;
+    vs.get(start..end)
 }
 
 /// `f` of each pair of elements, in row-major order; the layouts have one shape.
@@ -300,6 +311,11 @@ pub(super) unsafe fn zip<T: Copy + Sync, U: Copy + Send>(
     f_vec: BySlices<T, U>,
     f_scalar_vec: ByScalar<T, U>,
 ) -> Vec<U> {
+    if let (Some(xs), Some(ys)) = (contiguous(lhs, lhs_l), contiguous(rhs, rhs_l)) {
+        let fill = |piece: Range<usize>, dst: &mut [U]| f_vec(&xs[piece.clone()], &ys[piece], dst);
+        // SAFETY: this function's contract.
+        return unsafe { filled(xs.len(), 1, 1, &fill) };
+    }
     let pair = OperandPair::new(lhs_l, rhs_l, lhs, rhs);
     let fill = |piece: Range<usize>, dst: &mut [U]| {
         let base = piece.start;

@@ -11,6 +11,7 @@ use super::walk::{filled, Walk, PAR_MIN};
 use super::CpuStorage;
 use crate::cpu::simd::{multiversioned, settled};
 use crate::cpu::threads;
+use crate::few::Few;
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
 
@@ -220,8 +221,8 @@ impl Plan {
         }
         let walk = |reduced: bool, offset: usize| {
             let of = (0..rank).filter(|d| dims.contains(d) == reduced);
-            let (dims, strides): (Vec<_>, Vec<_>) =
-                of.map(|d| (layout.dims()[d], layout.stride()[d])).unzip();
+            let dims: Few<usize> = of.clone().map(|d| layout.dims()[d]).collect();
+            let strides: Few<usize> = of.map(|d| layout.stride()[d]).collect();
             Walk::new(&dims, [&strides], [offset])
         };
         let plan = Self {

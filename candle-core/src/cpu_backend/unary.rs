@@ -7,6 +7,7 @@ use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::functions;
 use crate::cpu::kernels::map_slice;
+use crate::cpu::scratch::{Scratch, WIDEN};
 use crate::cpu::simd::multiversioned;
 use crate::op::UnaryOpT;
 use crate::{Error, Layout, Result, WithDType};
@@ -68,8 +69,9 @@ fn map_small<T: Element>(
     f: impl Fn(f32) -> f32 + Sync + Copy,
 ) -> Result<CpuStorage> {
     let f_vec = |xs: &[T], ys: &mut [T]| {
-        let mut buffer = [0f32; 256];
-        for (xs, ys) in xs.chunks(256).zip(ys.chunks_mut(256)) {
+        let mut buffer = Scratch::new();
+        let buffer = buffer.filled(0., xs.len());
+        for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
             let buffer = &mut buffer[..xs.len()];
             T::widen(xs, buffer);
             map_in_place(buffer, f);

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::cpu::threads;
+use crate::few::Few;
 use crate::Layout;
 
 /// Work below which threads cost more than they save, in elements read: waking one takes some microseconds.
@@ -14,7 +15,7 @@ pub(super) const PAR_MIN: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Walk<const N: usize> {
     /// Merged dimensions, the innermost last and apart from the others.
-    outer: Vec<(usize, [usize; N])>,
+    outer: Few<(usize, [usize; N])>,
     inner: usize,
     inner_strides: [usize; N],
     offsets: [usize; N],
@@ -24,8 +25,7 @@ pub(super) struct Walk<const N: usize> {
 impl<const N: usize> Walk<N> {
     /// Operands given by their strides and start offsets.
     pub fn new(dims: &[usize], strides: [&[usize]; N], offsets: [usize; N]) -> Self {
-        // The innermost dimension so far is kept apart: a contiguous operand needs no list.
-        let mut outer = vec![];
+        let mut outer = Few::new((0, [0; N]));
         let mut last: Option<(usize, [usize; N])> = None;
         for (d, &dim) in dims.iter().enumerate().filter(|(_, &dim)| dim != 1) {
             let strides = strides.map(|s| s[d]);
@@ -90,10 +90,15 @@ impl<const N: usize> Walk<N> {
         if range.is_empty() {
             return;
         }
+        if self.is_single_run() {
+            let start = range.start;
+            let at = |n: usize| self.offsets[n] + start * self.inner_strides[n];
+            return f(range, std::array::from_fn(at));
+        }
         let mut column = range.start % self.inner;
         let mut row = range.start / self.inner;
         let mut base = self.offsets;
-        let mut index = vec![0; self.outer.len()];
+        let mut index = Few::repeated(0, self.outer.len());
         for (i, (dim, strides)) in index.iter_mut().zip(&self.outer).rev() {
             *i = row % dim;
             row /= dim;

@@ -486,9 +486,7 @@ impl Tensor {
 
     /// The shape with another size in one dimension.
     pub(super) fn shape_with(&self, dim: usize, size: usize) -> Shape {
-        let mut dims = self.dims().to_vec();
-        dims[dim] = size;
-        Shape::from(dims)
+        self.shape().clone().with_size(dim, size)
     }
 
     /// Moves the elements by `shift` along a dimension; those that leave at one end come back at the other.

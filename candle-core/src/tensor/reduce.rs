@@ -37,11 +37,10 @@ impl Tensor {
     }
 
     fn reduce(&self, op: ReduceOp, dims: &[usize], keepdim: bool) -> Result<Self> {
-        let mut kept_dims = self.dims().to_vec();
+        let mut kept = self.shape().clone();
         for &dim in dims {
-            kept_dims[dim] = 1;
+            kept = kept.with_size(dim, 1);
         }
-        let kept = Shape::from(kept_dims);
         // A sum over nothing is 0; the others need something to choose from.
         if !matches!(op, ReduceOp::Sum) && self.elem_count() == 0 && kept.elem_count() > 0 {
             return Err(Error::EmptyTensor { op: op.name() }.bt());
@@ -53,21 +52,30 @@ impl Tensor {
             }
             ReduceOp::ArgMin | ReduceOp::ArgMax => BackpropOp::none(),
         };
-        let out = Self::from_storage(storage, kept, backprop, false);
         if keepdim {
-            Ok(out)
-        } else {
-            out.without_dims(dims)
+            return Ok(Self::from_storage(storage, kept, backprop, false));
         }
+        if backprop.is_none() {
+            return Ok(Self::from_storage(
+                storage,
+                self.shape_without(dims),
+                backprop,
+                false,
+            ));
+        }
+        // In the graph the reduction keeps its dimensions, for its gradient to broadcast.
+        let out = Self::from_storage(storage, kept, backprop, false);
+        out.without_dims(dims)
+    }
+
+    fn shape_without(&self, dims: &[usize]) -> Shape {
+        let left = (0..self.rank()).filter(|i| !dims.contains(i));
+        Shape::from_sizes(left.map(|i| self.dims()[i]))
     }
 
     /// Drops dimensions of size 1.
     fn without_dims(&self, dims: &[usize]) -> Result<Self> {
-        let left: Vec<usize> = (0..self.rank())
-            .filter(|i| !dims.contains(i))
-            .map(|i| self.dims()[i])
-            .collect();
-        self.reshape(left)
+        self.reshape(self.shape_without(dims))
     }
 
     /// The sum over dimensions. Nothing to sum gives 0.

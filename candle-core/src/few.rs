@@ -1,0 +1,180 @@
+//! Short lists that need no memory of their own.
+//!
+//! A tensor has its sizes and its strides, and every op makes a new tensor: on the heap these two lists would be two of the five
+//! allocations that an op on a few elements does, and most of its time.
+
+use std::ops::{Deref, DerefMut};
+
+/// Items that are kept in place: the dimensions of nearly all tensors.
+const ROOM: usize = 4;
+
+/// A list that is kept in place while it has at most [`ROOM`] items, and on the heap when it has more.
+#[derive(Clone)]
+pub(crate) enum Few<T> {
+    InPlace { len: u8, items: [T; ROOM] },
+    OnHeap(Vec<T>),
+}
+
+impl<T: Copy> Few<T> {
+    /// An empty list; the room for items has to hold something.
+    pub const fn new(placeholder: T) -> Self {
+        Self::InPlace {
+            len: 0,
+            items: [placeholder; ROOM],
+        }
+    }
+
+    /// `len` times the same item.
+    pub fn repeated(item: T, len: usize) -> Self {
+        if len <= ROOM {
+            Self::InPlace {
+                len: len as u8,
+                items: [item; ROOM],
+            }
+        } else {
+            Self::OnHeap(vec![item; len])
+        }
+    }
+
+    /// Appends an item.
+    pub fn push(&mut self, item: T) {
+        match self {
+            Self::InPlace { len, items } if usize::from(*len) < ROOM => {
+                items[usize::from(*len)] = item;
+                *len += 1;
+            }
+            Self::InPlace { items, .. } => {
+                let mut longer = Vec::with_capacity(2 * ROOM);
+                longer.extend_from_slice(items);
+                longer.push(item);
+                *self = Self::OnHeap(longer);
+            }
+            Self::OnHeap(items) => items.push(item),
+        }
+    }
+}
+
+impl Few<usize> {
+    /// The list without items.
+    pub const EMPTY: Self = Self::new(0);
+
+    /// The items as a vector.
+    pub fn into_vec(self) -> Vec<usize> {
+        match self {
+            Self::OnHeap(items) => items,
+            few => few.to_vec(),
+        }
+    }
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::InPlace { len, items } => &items[..usize::from(*len)],
+            Self::OnHeap(items) => items,
+        }
+    }
+}
+
+impl<T> DerefMut for Few<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Self::InPlace { len, items } => &mut items[..usize::from(*len)],
+            Self::OnHeap(items) => items,
+        }
+    }
+}
+
+impl From<&[usize]> for Few<usize> {
+    #[inline]
+    fn from(src: &[usize]) -> Self {
+        if src.len() > ROOM {
+            return Self::OnHeap(src.to_vec());
+        }
+        let mut items = [0; ROOM];
+        for (item, &v) in items.iter_mut().zip(src) {
+            *item = v;
+        }
+        Self::InPlace {
+            len: src.len() as u8,
+            items,
+        }
+    }
+}
+
+impl From<Vec<usize>> for Few<usize> {
+    fn from(src: Vec<usize>) -> Self {
+        if src.len() > ROOM {
+            Self::OnHeap(src)
+        } else {
+            Self::from(src.as_slice())
+        }
+    }
+}
+
+impl<T: Copy> Extend<T> for Few<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
+        items.into_iter().for_each(|item| self.push(item));
+    }
+}
+
+impl FromIterator<usize> for Few<usize> {
+    fn from_iter<I: IntoIterator<Item = usize>>(items: I) -> Self {
+        let mut few = Self::EMPTY;
+        few.extend(items);
+        few
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Few<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<T: PartialEq> PartialEq for Few<T> {
+    #[inline]
+    fn eq(&self, rhs: &Self) -> bool {
+        **self == **rhs
+    }
+}
+
+impl<T: Eq> Eq for Few<T> {}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Few<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_a_vector_at_every_length() {
+        for len in 0..=2 * ROOM + 1 {
+            let expected: Vec<usize> = (10..10 + len).collect();
+            let pushed: Few<usize> = expected.iter().copied().collect();
+            let from_slice = Few::from(expected.as_slice());
+            let from_vec = Few::from(expected.clone());
+            for few in [&pushed, &from_slice, &from_vec] {
+                assert_eq!(**few, *expected);
+                assert_eq!(*few, pushed);
+                assert_eq!(format!("{few:?}"), format!("{expected:?}"));
+                assert_eq!(few.clone().into_vec(), expected);
+            }
+            assert_eq!(*Few::repeated(7, len), *vec![7; len]);
+        }
+        // What is left in the room of a shorter list does not count.
+        assert_eq!(Few::repeated(1, 2), Few::from(vec![1, 1]));
+        assert_ne!(Few::repeated(1, 2), Few::repeated(1, 3));
+    }
+}
