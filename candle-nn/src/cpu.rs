@@ -1,11 +1,10 @@
 //! What the fused ops share on the CPU: strided tensors as rows, 16-bit floats computed in f32, rows spread over threads.
 
-use candle_core::cpu::slices;
+use candle_core::cpu::{slices, threads};
 use candle_core::cpu_backend::unary_map_vec_par;
 use candle_core::{Layout, WithDType};
 use half::{bf16, f16};
 use num_traits::Zero;
-use rayon::prelude::*;
 
 /// Below this many elementary steps a task is not worth handing to another thread.
 const TASK_STEPS: usize = 16 * 1024;
@@ -280,9 +279,7 @@ pub(crate) fn map_rows<T: Float, S>(
     if count <= rows_per_task {
         run(0, &mut dst);
     } else {
-        dst.par_chunks_mut(rows_per_task * len)
-            .enumerate()
-            .for_each(|(task, rows)| run(task, rows));
+        threads::chunks_mut(&mut dst, rows_per_task * len, run);
     }
     dst
 }

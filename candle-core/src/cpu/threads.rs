@@ -1,4 +1,4 @@
-//! Work on several threads: the one place that hands loops to rayon.
+//! Work on several threads: the one place that hands loops to rayon. Not in Candle's interface.
 //!
 //! Rayon's machinery is compiled once for each closure type that it is given. Kernels exist for every op and dtype, so here their
 //! closures are passed as trait objects: one call through a pointer a task, in exchange for well over half of the compile time.
@@ -41,6 +41,24 @@ pub fn chunks_mut<T: Send>(dst: &mut [T], size: usize, task: impl Fn(usize, &mut
     });
 }
 
+/// Runs `task(src, dst)` for each chunk of `src_size` elements of `src` and the chunk of `dst_size` elements of `dst` in the same
+/// place, as far as both go.
+pub fn zip_chunks<S: Sync, T: Send>(
+    src: &[S],
+    src_size: usize,
+    dst: &mut [T],
+    dst_size: usize,
+    task: impl Fn(&[S], &mut [T]) + Sync,
+) {
+    let (src_size, dst_size) = (src_size.max(1), dst_size.max(1));
+    let count = src.len().div_ceil(src_size);
+    let len = dst.len().min(count.saturating_mul(dst_size));
+    chunks_mut(&mut dst[..len], dst_size, |i, dst| {
+        let start = i * src_size;
+        task(&src[start..src.len().min(start + src_size)], dst)
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +76,17 @@ mod tests {
                 });
                 assert!(dst.iter().copied().eq(0..len), "{len} by {size}");
             }
+        }
+    }
+
+    #[test]
+    fn pairs_of_chunks_end_with_the_shorter_side() {
+        let src: Vec<usize> = (0..10).collect();
+        for (len, pairs) in [(0, 0), (1, 1), (4, 2), (5, 2), (99, 5)] {
+            let mut dst = vec![0; len];
+            zip_chunks(&src, 2, &mut dst, 3, |src, dst| dst.fill(src[0] + 1));
+            let expected = (0..len).map(|i| if i / 3 < pairs { i / 3 * 2 + 1 } else { 0 });
+            assert!(dst.iter().copied().eq(expected), "{len}");
         }
     }
 

@@ -1,11 +1,10 @@
 //! Matrix products with few rows on the left, or few columns on the right: the other side is read once, in order.
 
-use rayon::prelude::*;
-
 use super::element::Element;
 use super::matmul::Problem;
 use super::walk::fill_par_by;
 use crate::cpu::gemv::{add_rows, dot_columns, dot_rows, Weight};
+use crate::cpu::threads;
 
 /// Rows up to which reading the matrix once beats what `gemm` makes of it, by repacking it, as measured for f32.
 const FEW: usize = 4;
@@ -136,13 +135,13 @@ fn strips<T: Element + Weight>(
 ) {
     let Roles { few, k, .. } = *roles;
     let [offset, _, k_step] = roles.many_side;
-    let threads = if parallel {
+    let workers = if parallel {
         rayon::current_num_threads()
     } else {
         1
     };
-    let even = roles.many.div_ceil(2 * threads).next_multiple_of(64);
-    let width = if threads > 1 { even.min(STRIP) } else { STRIP };
+    let even = roles.many.div_ceil(2 * workers).next_multiple_of(64);
+    let width = if workers > 1 { even.min(STRIP) } else { STRIP };
     let strip = |s: usize| {
         let start = s * width;
         let width = width.min(roles.many - start);
@@ -164,8 +163,9 @@ fn strips<T: Element + Weight>(
         }
     };
     let count = roles.many.div_ceil(width);
-    if threads > 1 && count > 1 {
-        let all: Vec<Vec<f32>> = (0..count).into_par_iter().map(strip).collect();
+    if workers > 1 && count > 1 {
+        let mut all = vec![vec![]; count];
+        threads::chunks_mut(&mut all, 1, |s, sums| sums[0] = strip(s));
         all.into_iter()
             .enumerate()
             .for_each(|(s, sums)| put(s, sums));

@@ -5,7 +5,6 @@
 //! weight once and have kernels of their own, in `few_rows.rs`. Integers wrap.
 
 use gemm::Parallelism;
-use rayon::prelude::*;
 
 use super::element::Element;
 use super::few_rows;
@@ -13,6 +12,7 @@ use super::storage::peer;
 use super::walk::{fill_par, Walk};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
+use crate::cpu::threads;
 use crate::{Error, Layout, Result};
 
 /// Multiplications below which threads cost more than they save.
@@ -190,7 +190,7 @@ impl Plan {
             return Ok(dst);
         }
         self.check_bounds(lhs.len(), rhs.len())?;
-        let threads = rayon::current_num_threads();
+        let workers = rayon::current_num_threads();
         let products = m.saturating_mul(n).saturating_mul(k);
         let one = |i: usize, dst: &mut [T], parallelism| {
             let mut problem = self.problem;
@@ -202,19 +202,18 @@ impl Plan {
             }
         };
         let all = products.saturating_mul(self.offsets.len());
-        if threads > 1 && self.offsets.len() >= threads && all >= PAR_PRODUCTS {
+        if workers > 1 && self.offsets.len() >= workers && all >= PAR_PRODUCTS {
             // Whole products on each thread wait for each other less often than parts of one; small ones are handed out together.
             let group = (PAR_PRODUCTS / 4 / products.max(1))
-                .clamp(1, self.offsets.len().div_ceil(2 * threads));
-            let groups = dst.par_chunks_mut(m * n * group).enumerate();
-            groups.for_each(|(g, dst)| {
+                .clamp(1, self.offsets.len().div_ceil(2 * workers));
+            threads::chunks_mut(&mut dst, m * n * group, |g, dst| {
                 for (i, dst) in dst.chunks_mut(m * n).enumerate() {
                     one(g * group + i, dst, Parallelism::None);
                 }
             });
         } else {
-            let parallelism = if threads > 1 && products >= PAR_PRODUCTS {
-                Parallelism::Rayon(threads)
+            let parallelism = if workers > 1 && products >= PAR_PRODUCTS {
+                Parallelism::Rayon(workers)
             } else {
                 Parallelism::None
             };

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::f16;
-use rayon::prelude::*;
 
 use super::matmul::{matmul, matmul_f16};
 use super::{GgmlDType, GgmlType, QuantizedType};
+use crate::cpu::threads;
 use crate::{CpuStorage, Error, Result};
 
 /// Elements that are worth a thread's time when blocks are converted to or from floats.
@@ -168,10 +168,9 @@ macro_rules! quantized_type {
             fn from_float(&mut self, xs: &[f32]) {
                 // Rows have no meaning without weights: any number of blocks can be a task.
                 let blocks = (ELEMENTS_PER_TASK / T::BLCK_SIZE).max(1);
+                let elements = blocks * T::BLCK_SIZE;
                 let ys: &mut [T] = self.as_mut();
-                ys.par_chunks_mut(blocks)
-                    .zip(xs.par_chunks(blocks * T::BLCK_SIZE))
-                    .for_each(|(ys, xs)| T::from_float(xs, ys));
+                threads::zip_chunks(xs, elements, ys, blocks, T::from_float);
             }
 
             fn from_float_imatrix(
@@ -180,17 +179,16 @@ macro_rules! quantized_type {
                 imatrix_weights: &[f32],
                 n_per_row: usize,
             ) {
-                let ys: &mut [T] = self.as_mut();
                 let row_blocks = n_per_row / T::BLCK_SIZE;
                 if row_blocks == 0 {
                     return;
                 }
                 let rows = ELEMENTS_PER_TASK.div_ceil(n_per_row);
-                ys.par_chunks_mut(rows * row_blocks)
-                    .zip(xs.par_chunks(rows * n_per_row))
-                    .for_each(|(ys, xs)| {
-                        T::from_float_imatrix(xs, ys, imatrix_weights, n_per_row)
-                    });
+                let (elements, blocks) = (rows * n_per_row, rows * row_blocks);
+                let ys: &mut [T] = self.as_mut();
+                threads::zip_chunks(xs, elements, ys, blocks, |xs, ys| {
+                    T::from_float_imatrix(xs, ys, imatrix_weights, n_per_row)
+                });
             }
 
             fn size(&self) -> usize {
@@ -215,9 +213,14 @@ fn dequantize<T: GgmlType>(blocks: &[T], elem_count: usize) -> Result<CpuStorage
     }
     let mut ys = vec![0f32; elem_count];
     let per_task = (ELEMENTS_PER_TASK / T::BLCK_SIZE).max(1);
-    ys.par_chunks_mut(per_task * T::BLCK_SIZE)
-        .zip(blocks[..elem_count / T::BLCK_SIZE].par_chunks(per_task))
-        .for_each(|(ys, xs)| T::to_float(xs, ys));
+    let blocks = &blocks[..elem_count / T::BLCK_SIZE];
+    threads::zip_chunks(
+        blocks,
+        per_task,
+        &mut ys,
+        per_task * T::BLCK_SIZE,
+        T::to_float,
+    );
     Ok(CpuStorage::F32(ys))
 }
 
@@ -253,13 +256,13 @@ fn embedding<T: GgmlType>(
     let mut ys = vec![0f32; ids.len() * hidden];
     if hidden > 0 {
         let rows_per_task = ELEMENTS_PER_TASK.div_ceil(hidden);
-        ys.par_chunks_mut(hidden)
-            .with_min_len(rows_per_task)
-            .zip(ids)
-            .for_each(|(ys, &id)| {
+        let elements = rows_per_task * hidden;
+        threads::zip_chunks(ids, rows_per_task, &mut ys, elements, |ids, ys| {
+            for (&id, ys) in ids.iter().zip(ys.chunks_mut(hidden)) {
                 let start = id as usize * row_blocks;
                 T::to_float(&blocks[start..start + row_blocks], ys)
-            });
+            }
+        });
     }
     Ok(CpuStorage::F32(ys))
 }

@@ -7,9 +7,9 @@
 use std::marker::PhantomData;
 
 use half::f16;
-use rayon::prelude::*;
 
 use super::GgmlType;
+use crate::cpu::threads;
 use crate::utils::barrier_pool;
 use crate::{Error, Result};
 
@@ -85,12 +85,12 @@ fn product<T: GgmlType, E: GgmlType>(
     let lhs = vec_dot_rows::<T::VecDotType, E>(lhs, k, lhs_blocks);
     let rhs = &rhs_t[..n * rhs_blocks];
 
-    let threads = match rayon::current_thread_index() {
+    let workers = match rayon::current_thread_index() {
         Some(_) => rayon::current_num_threads(),
         None => barrier_pool().n_workers() + 1,
     };
-    let serial = threads == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
-    let tile = Tile::choose::<T>(m, n, k, if serial { 1 } else { threads });
+    let serial = workers == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
+    let tile = Tile::choose::<T>(m, n, k, if serial { 1 } else { workers });
     let dst = Dst::new(dst, n);
     // One task has `tile.task_n` rows of blocks and `tile.task_m` dense rows.
     let run = |task: usize| {
@@ -116,16 +116,20 @@ fn product<T: GgmlType, E: GgmlType>(
             }
         }
     };
-    let tasks = tile.tasks_m * tile.tasks_n;
+    run_tasks(tile.tasks_m * tile.tasks_n, serial, &run);
+    Ok(())
+}
+
+/// Runs `task(0)`, ... `task(count - 1)`. (A trait object, as there is a task for each format.)
+fn run_tasks(count: usize, serial: bool, task: &(dyn Fn(usize) + Sync)) {
     if serial {
-        (0..tasks).for_each(run);
+        (0..count).for_each(task);
     } else if rayon::current_thread_index().is_some() {
         // Other work of the same pool may run beside this.
-        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+        threads::for_each(count, task);
     } else {
-        barrier_pool().execute_chunked(tasks, |tasks| tasks.for_each(&run));
+        barrier_pool().execute_chunked(count, |tasks| tasks.for_each(task));
     }
-    Ok(())
 }
 
 /// Blocks of a row on both sides, if all sizes go together.
@@ -174,10 +178,7 @@ fn vec_dot_rows<V: GgmlType, E: GgmlType>(lhs: &[E], k: usize, row_blocks: usize
     };
     if rows > 1 && lhs.len() >= SERIAL_PRODUCTS / 4 {
         let rows = (SERIAL_PRODUCTS / 8).div_ceil(k);
-        let blocks = blocks.par_chunks_mut(rows * row_blocks);
-        let lhs = lhs.par_chunks(rows * k);
-        lhs.zip(blocks)
-            .for_each(|(lhs, blocks)| convert(lhs, blocks));
+        threads::zip_chunks(lhs, rows * k, &mut blocks, rows * row_blocks, convert);
     } else {
         convert(lhs, &mut blocks);
     }

@@ -3,11 +3,10 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rayon::prelude::*;
-
 use super::element::Operand;
 use super::lanes::{tile, Kernels, Kind, Lanes, Rows, SLACK};
 use super::passes::Pass;
+use crate::cpu::threads;
 
 /// Multiplications below which threads cost more than they save.
 const PAR_PRODUCTS: usize = 1 << 19;
@@ -127,17 +126,14 @@ impl<A: Kernels> Product<'_, A> {
         let tasks = self.tasks(threads, kind);
         let next = AtomicUsize::new(0);
         // One runner for each thread: its buffers are made once.
-        let worker = |_| {
+        let worker = |_: usize| {
             let mut runner = TaskRunner::new(self, target);
             while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 // SAFETY: `Kernels::kinds` lists what the CPU can run.
                 unsafe { (kind.run)(&mut runner, task) };
             }
         };
-        match threads.min(tasks.len()) {
-            1 => worker(0),
-            workers => (0..workers).into_par_iter().for_each(worker),
-        }
+        threads::for_each(threads.min(tasks.len()), &worker);
     }
 
     /// Checks once that no tap reads outside of the source, and that there is a weight for each.

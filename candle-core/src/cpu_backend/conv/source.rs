@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
-
 use super::super::walk::PAR_MIN;
 use super::element::Operand;
 use super::lanes::SLACK;
 use super::Operand4;
+use crate::cpu::threads;
 
 /// One dimension of the copied input, in elements.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +72,7 @@ impl<'a, A: super::lanes::Kernels> Source<'a, A> {
         let slack = if slack { SLACK } else { 0 };
         let mut data = vec![A::default(); b * c * plane + slack];
         let copies = &mut data[..b * c * plane];
-        let copy = |(i, dst): (usize, &mut [A])| {
+        let copy = |i: usize, dst: &mut [A]| {
             for y in 0..h.min(rows.saturating_sub(axes[0].before)) {
                 let src = planes.start(i) + y * planes.strides[2];
                 let dst = &mut dst[(axes[0].before + y) * row..][..row];
@@ -81,9 +80,10 @@ impl<'a, A: super::lanes::Kernels> Source<'a, A> {
             }
         };
         if copies.len() < PAR_MIN {
-            copies.chunks_mut(plane).enumerate().for_each(copy);
+            let planes = copies.chunks_mut(plane).enumerate();
+            planes.for_each(|(i, dst)| copy(i, dst));
         } else {
-            copies.par_chunks_mut(plane).enumerate().for_each(copy);
+            threads::chunks_mut(copies, plane, copy);
         }
         Self {
             data: Cow::Owned(data),

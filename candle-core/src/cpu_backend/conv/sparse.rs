@@ -1,9 +1,8 @@
 //! Convolutions whose kernel and input meet in few places: paddings, strides or dilations far greater than the input. Nothing is
 //! copied, and each place of the kernel is asked for the input that it meets.
 
-use rayon::prelude::*;
-
 use super::super::element::{Accumulator, Element};
+use super::super::planes::fill_rows;
 use super::{Geometry, Operand4};
 
 /// Fills `dst`, `(batch, c_out, rows, columns)`.
@@ -29,31 +28,30 @@ pub(super) fn run<T: Element>(
             (i < g.input[d]).then_some((k, i))
         })
     };
-    dst.par_chunks_mut(row_len)
-        .enumerate()
-        .for_each(|(row, dst)| {
-            let (plane, y) = (row / g.output[0], row % g.output[0]);
-            let (b, out) = (plane / g.c_out, plane % g.c_out);
-            let group = out / group_c_out;
-            for (x, dst) in dst.iter_mut().enumerate() {
-                let mut sum = T::Acc::ZERO;
-                for c in 0..group_c_in {
-                    let channel = group * group_c_in + c;
-                    let src = inp_p.start(b * g.c_in + channel);
-                    let weights = if g.transposed {
-                        kernel_p.start(channel * group_c_out + out % group_c_out)
-                    } else {
-                        kernel_p.start(out * group_c_in + c)
-                    };
-                    for (k_y, y) in meets(0, y) {
-                        for (k_x, x) in meets(1, x) {
-                            let v = inp[src + y * inp_p.strides[2] + x * inp_p.strides[3]];
-                            let at = k_y * kernel_p.strides[2] + k_x * kernel_p.strides[3];
-                            sum = sum.add(v.to_acc().mul(kernel[weights + at].to_acc()));
-                        }
+    let cost = group_c_in * g.kernel[0] * g.kernel[1];
+    fill_rows(dst, row_len, cost, |row, dst| {
+        let (plane, y) = (row / g.output[0], row % g.output[0]);
+        let (b, out) = (plane / g.c_out, plane % g.c_out);
+        let group = out / group_c_out;
+        for (x, dst) in dst.iter_mut().enumerate() {
+            let mut sum = T::Acc::ZERO;
+            for c in 0..group_c_in {
+                let channel = group * group_c_in + c;
+                let src = inp_p.start(b * g.c_in + channel);
+                let weights = if g.transposed {
+                    kernel_p.start(channel * group_c_out + out % group_c_out)
+                } else {
+                    kernel_p.start(out * group_c_in + c)
+                };
+                for (k_y, y) in meets(0, y) {
+                    for (k_x, x) in meets(1, x) {
+                        let v = inp[src + y * inp_p.strides[2] + x * inp_p.strides[3]];
+                        let at = k_y * kernel_p.strides[2] + k_x * kernel_p.strides[3];
+                        sum = sum.add(v.to_acc().mul(kernel[weights + at].to_acc()));
                     }
                 }
-                *dst = T::from_acc(sum);
             }
-        });
+            *dst = T::from_acc(sum);
+        }
+    });
 }
