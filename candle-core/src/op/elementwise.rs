@@ -313,13 +313,13 @@ unary_ops! {
 // In f32, forms that the compiler can vectorise.
 unary_ops! {
     /// Marks [`UnaryOp::Exp`](super::UnaryOp::Exp).
-    Exp "exp" "uexp", |v| f32 functions::exp(v), f64 v.exp();
+    Exp "exp" "uexp", |v| f32 functions::exp(v), f64 functions::exp_f64(v);
     /// Marks [`UnaryOp::Log`](super::UnaryOp::Log).
     Log "log" "ulog", |v| f32 functions::ln(v), f64 v.ln();
     /// Marks [`UnaryOp::Tanh`](super::UnaryOp::Tanh).
     Tanh "tanh" "utanh", |v| f32 functions::tanh(v), f64 v.tanh();
     /// Marks [`UnaryOp::Silu`](super::UnaryOp::Silu).
-    Silu "silu" "usilu", |v| f32 functions::silu(v), f64 v / (1. + (-v).exp());
+    Silu "silu" "usilu", |v| f32 functions::silu(v), f64 v / (1. + functions::exp_f64(-v));
     /// Marks [`UnaryOp::Gelu`](super::UnaryOp::Gelu).
     Gelu "gelu" "ugelu", |v| f32 functions::gelu_tanh(v), f64 gelu_tanh(v, 0.044715);
     /// Marks [`UnaryOp::GeluErf`](super::UnaryOp::GeluErf).
