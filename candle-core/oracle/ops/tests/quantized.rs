@@ -52,8 +52,15 @@ fn each_block(
 }
 
 /// The same blocks, or blocks that are as close to what they stand for: the scales of a k-quant are found by a search, and each
-/// side's is its own. Upstream judges both.
-fn as_close(case: &Case, block: Block, ours: &Outcome, theirs: &Outcome) -> Result<Agreed, String> {
+/// side's is its own. Upstream judges both. `weights`, one for each column, say how much an error counts; without any, all count
+/// alike.
+fn as_close(
+    case: &Case,
+    block: Block,
+    ours: &Outcome,
+    theirs: &Outcome,
+    weights: &[f32],
+) -> Result<Agreed, String> {
     let Err(what) = compare(ours, theirs, Tolerance::EXACT) else {
         return Ok(Agreed::Values);
     };
@@ -70,10 +77,13 @@ fn as_close(case: &Case, block: Block, ours: &Outcome, theirs: &Outcome) -> Resu
                 data: Elements::F32(values),
                 ..
             } => {
-                let squares = exact
-                    .iter()
-                    .zip(values)
-                    .map(|(a, b)| f64::from(a - b).powi(2));
+                let squares = exact.iter().zip(values).enumerate().map(|(i, (a, b))| {
+                    let weight = match weights {
+                        [] => 1.,
+                        weights => f64::from(weights[i % weights.len()]),
+                    };
+                    weight * f64::from(a - b).powi(2)
+                });
                 Ok((squares.sum::<f64>() / exact.len() as f64).sqrt())
             }
             other => Err(format!("{other:?}")),
@@ -98,7 +108,7 @@ fn quantizing_is_as_close() {
     hold(product, |case| {
         each_block(case, |block, made, _| {
             let ours = ours::interpret::quantize(block, &case.inputs[0]);
-            as_close(case, block, &ours, made)
+            as_close(case, block, &ours, made, &[])
         })
     });
 }
@@ -112,7 +122,7 @@ fn quantizing_by_importance_is_as_close() {
         each_block(case, |block, _, _| {
             let ours = ours::interpret::quantize_imatrix(block, &case.inputs[0], weights);
             let theirs = upstream::interpret::quantize_imatrix(block, &case.inputs[0], weights);
-            as_close(case, block, &ours, &theirs)
+            as_close(case, block, &ours, &theirs, weights)
         })
     });
 }

@@ -2,12 +2,32 @@
 //!
 //! For given codes the best scale (and minimum) is the solution of a linear least-squares problem; for a given scale the best codes are
 //! the nearest ones. A search tries scales around the one at which the largest element gets the last code, solves for each the
-//! linear problem, keeps the best, and then repeats the two steps in turn while that helps.
+//! linear problem, and then does the two steps once more from each solution. Candidates are tried eight at a time.
 
 use super::utils::nearest_in;
 
-/// Steps in turn after the search. Each lowers the error; more than a few no longer matter.
-const STEPS: usize = 3;
+/// Candidates that are tried at a time, one in each lane of a vector: sums over elements then stay in their lanes.
+const LANES: usize = 8;
+
+/// Groups of candidates for a scale and a minimum.
+const GROUPS: usize = 2;
+
+/// One number for each candidate.
+type Lanes = [f32; LANES];
+
+#[inline(always)]
+fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
+    std::array::from_fn(value)
+}
+
+/// [`nearest_in`] as a float, which is what it is multiplied with.
+#[inline(always)]
+fn code(x: f32, lo: f32, hi: f32) -> f32 {
+    const SHIFT: f32 = 12_582_912.;
+    let x = if x > lo { x } else { lo };
+    let x = if x < hi { x } else { hi };
+    (x + SHIFT) - SHIFT
+}
 
 /// Sums of terms over `LEN` elements, a multiple of 8. Eight lanes, so that vector instructions can have them.
 #[allow(
@@ -69,34 +89,41 @@ pub(super) fn symmetric<const LEN: usize>(xs: &[f32; LEN], weights: &[f32; LEN],
     if !is_scale(largest) {
         return 0.;
     }
+    let (lo, hi) = (-n as f32, (n - 1) as f32);
     // With the codes rounded at `inverse`, the best scale is Σ w x q / Σ w q², and leaves the error
     // Σ w x² − (Σ w x q)² / Σ w q².
-    let fit = |inverse: f32| {
-        let [xq, qq] = sums::<LEN, 2>(|i| {
-            let q = nearest_in(xs[i] * inverse, -n, n - 1) as f32;
-            let wq = weights[i] * q;
-            [wq * xs[i], wq * q]
-        });
-        (xq * xq / qq, xq / qq)
-    };
-    let (mut best, mut scale) = (0f32, 0f32);
-    // The largest element gets the code -n, or one near it; with few codes it may do better on the shorter side.
-    let sides = if n <= 4 { &[-1f32, 1.][..] } else { &[-1.] };
-    for side in sides {
-        for step in -9..=9 {
-            let (gain, new) = fit(side * (n as f32 + 0.1 * step as f32) / largest);
-            // A NaN is not larger than anything.
-            if gain > best {
-                (best, scale) = (gain, new);
+    let fit = |inverse: Lanes| {
+        let (mut xq, mut qq) = ([0f32; LANES], [0f32; LANES]);
+        for (&x, &w) in xs.iter().zip(weights) {
+            for l in 0..LANES {
+                let q = code(x * inverse[l], lo, hi);
+                let wq = w * q;
+                xq[l] += wq * x;
+                qq[l] += wq * q;
             }
         }
+        (lanes(|l| xq[l] * xq[l] / qq[l]), lanes(|l| xq[l] / qq[l]))
+    };
+    let (mut gains, mut scales) = ([0f32; LANES], [0f32; LANES]);
+    // The largest element gets the code -n, or one near it; with few codes it may do better on the shorter side.
+    let sides = if n <= 4 { &[-1f32, 1.][..] } else { &[-1.] };
+    for round in 0..=sides.len() {
+        let (gain, scale) = fit(match sides.get(round) {
+            Some(side) => lanes(|l| side * (n as f32 + 0.3 * (l as f32 - 3.5)) / largest),
+            // Once more from the best solution of each lane.
+            None => lanes(|l| 1. / scales[l]),
+        });
+        for l in 0..LANES {
+            // A NaN is not larger than anything.
+            let better = gain[l] > gains[l];
+            gains[l] = if better { gain[l] } else { gains[l] };
+            scales[l] = if better { scale[l] } else { scales[l] };
+        }
     }
-    for _ in 0..STEPS {
-        let (gain, new) = fit(1. / scale);
-        if gain > best {
-            (best, scale) = (gain, new);
-        } else {
-            break;
+    let (mut best, mut scale) = (0f32, 0f32);
+    for l in 0..LANES {
+        if gains[l] > best {
+            (best, scale) = (gains[l], scales[l]);
         }
     }
     scale
@@ -128,38 +155,60 @@ pub(super) fn above_minimum<const LEN: usize>(
         let wx = weights[i] * xs[i];
         [weights[i], wx, wx * xs[i]]
     });
-    let fit = |inverse: f32, from: f32| {
-        let [q_sum, qq, xq] = sums::<LEN, 3>(|i| {
-            let q = nearest_in((xs[i] - from) * inverse, 0, n) as f32;
-            let wq = weights[i] * q;
-            [wq, wq * q, wq * xs[i]]
-        });
-        let determinant = w_sum * qq - q_sum * q_sum;
-        let mut s = (w_sum * xq - x_sum * q_sum) / determinant;
-        let mut m = (qq * x_sum - q_sum * xq) / determinant;
-        if below_zero && m + lowest > 0. {
-            m = -lowest;
-            s = (xq - m * q_sum) / qq;
+    let fit = |inverse: Lanes, from: Lanes| {
+        let (mut q_sum, mut qq, mut xq) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
+        for (&x, &w) in xs.iter().zip(weights) {
+            for l in 0..LANES {
+                let q = code((x - from[l]) * inverse[l], 0., n as f32);
+                let wq = w * q;
+                q_sum[l] += wq;
+                qq[l] += wq * q;
+                xq[l] += wq * x;
+            }
         }
-        // Σ w (x − s q − m)², multiplied out.
-        let error = xx + s * (s * qq + 2. * (m * q_sum - xq)) + m * (m * w_sum - 2. * x_sum);
-        (error, s, m)
+        let (mut error, mut scale, mut min) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
+        for l in 0..LANES {
+            let (q_sum, qq, xq) = (q_sum[l], qq[l], xq[l]);
+            let by = 1. / (w_sum * qq - q_sum * q_sum);
+            let (s, m) = (
+                (w_sum * xq - x_sum * q_sum) * by,
+                (qq * x_sum - q_sum * xq) * by,
+            );
+            let above = below_zero && m + lowest > 0.;
+            let m = if above { -lowest } else { m };
+            let s = if above { (xq - m * q_sum) / qq } else { s };
+            // Σ w (x − s q − m)², multiplied out.
+            error[l] = xx + s * (s * qq + 2. * (m * q_sum - xq)) + m * (m * w_sum - 2. * x_sum);
+            (scale[l], min[l]) = (s, m);
+        }
+        (error, scale, min)
     };
-    // A NaN is not smaller than anything.
-    let better = |new: (f32, f32, f32), old: (f32, f32, f32)| new.1 > 0. && new.0 < old.0;
-    let mut best = (f32::INFINITY, range / n as f32, 0f32);
-    for step in -10..=10 {
-        let new = fit((n as f32 + 0.1 * step as f32) / range, 0.);
-        if better(new, best) {
-            best = new;
+    let mut errors = [f32::INFINITY; LANES];
+    let (mut scales, mut mins) = ([range / n as f32; LANES], [0f32; LANES]);
+    for round in 0..=GROUPS {
+        let step = |l: usize| (round * LANES + l) as f32 - (GROUPS * LANES - 1) as f32 / 2.;
+        let (error, scale, min) = if round < GROUPS {
+            fit(
+                lanes(|l| (n as f32 + 0.12 * step(l)) / range),
+                [0f32; LANES],
+            )
+        } else {
+            // Once more from the best solution of each lane.
+            fit(lanes(|l| 1. / scales[l]), mins)
+        };
+        for l in 0..LANES {
+            // A NaN is not smaller than anything.
+            let better = scale[l] > 0. && error[l] < errors[l];
+            errors[l] = if better { error[l] } else { errors[l] };
+            scales[l] = if better { scale[l] } else { scales[l] };
+            mins[l] = if better { min[l] } else { mins[l] };
         }
     }
-    for _ in 0..STEPS {
-        let new = fit(1. / best.1, best.2);
-        if !better(new, best) {
-            break;
+    let mut best = (f32::INFINITY, scales[0], mins[0]);
+    for l in 0..LANES {
+        if errors[l] < best.0 {
+            best = (errors[l], scales[l], mins[l]);
         }
-        best = new;
     }
     (best.1, best.2 + lowest)
 }
