@@ -1,6 +1,6 @@
 //! The same work, done by this repository's candle-core and by crates.io's 0.11.1, in one process.
 //!
-//! `cases.rs` is one table of work, compiled against either side; both share rayon's global pool, so `RAYON_NUM_THREADS` holds
+//! `cases/` is one table of work, compiled against either side; both share rayon's global pool, so `RAYON_NUM_THREADS` holds
 //! for both. Inputs come from a generator that starts anew for each case.
 
 /// The table of work over this repository's crates.
@@ -8,7 +8,7 @@
 pub mod here {
     use ours as candle_core;
     use ours_nn as candle_nn;
-    #[path = "cases.rs"]
+    #[path = "cases/mod.rs"]
     pub mod cases;
 }
 
@@ -17,7 +17,7 @@ pub mod here {
 pub mod there {
     use upstream as candle_core;
     use upstream_nn as candle_nn;
-    #[path = "cases.rs"]
+    #[path = "cases/mod.rs"]
     pub mod cases;
 }
 

@@ -1,5 +1,8 @@
 //! The table of work. It is compiled twice, against either side's crates.
 
+mod quantized;
+mod windows;
+
 use super::{candle_core, candle_nn};
 use crate::{numbers, Work};
 use candle_core::{DType, Device, Result, Tensor, D};
@@ -25,13 +28,13 @@ impl Table {
     }
 
     /// As `add`, with views of the inputs (or others made from them) that are not timed.
-    fn prepared<const N: usize, P: 'static>(
+    fn prepared<const N: usize, P: 'static, R>(
         &mut self,
         name: impl Into<String>,
         dtype: DType,
         inputs: [&[usize]; N],
         prepare: impl Fn([Tensor; N]) -> Result<P> + Copy + 'static,
-        f: impl Fn(&P) -> Result<Tensor> + Copy + 'static,
+        f: impl Fn(&P) -> Result<R> + Copy + 'static,
     ) {
         let shapes = inputs.map(<[usize]>::to_vec);
         let name = format!("{} {}", name.into(), dtype.as_str());
@@ -65,7 +68,10 @@ pub fn cases() -> Vec<Case> {
     reduce(&mut table);
     nn(&mut table);
     movement(&mut table);
-    conv(&mut table);
+    windows::conv(&mut table);
+    windows::pool(&mut table);
+    quantized::products(&mut table);
+    quantized::formats(&mut table);
     table.0
 }
 
@@ -519,36 +525,5 @@ fn movement(table: &mut Table) {
         table.add("cat/stack 8 of 128x128", dtype, [&[128, 128]], |[x]| {
             Tensor::stack(&[x, x, x, x, x, x, x, x], 0)
         });
-    }
-}
-
-fn conv(table: &mut Table) {
-    for dtype in F {
-        for (what, c_in, c_out, len, k, padding, stride) in [
-            ("whisper 80>384 k3", 80, 384, 3000, 3, 1, 1),
-            ("whisper 384>384 k3 s2", 384, 384, 1500, 3, 1, 2),
-            ("pointwise 256>256", 256, 256, 1024, 1, 0, 1),
-        ] {
-            table.add(
-                format!("conv1d/{what}"),
-                dtype,
-                [&[1, c_in, len], &[c_out, c_in, k]],
-                move |[x, w]| x.conv1d(w, padding, stride, 1, 1),
-            );
-        }
-        for (what, b, c_in, c_out, size, k, padding, stride) in [
-            ("resnet 64>64 56 k3", 1, 64, 64, 56, 3, 1, 1),
-            ("stem 3>64 224 k7 s2", 1, 3, 64, 224, 7, 3, 2),
-            ("patches 3>384 224 k16 s16", 1, 3, 384, 224, 16, 0, 16),
-            ("pointwise 256>64 56", 1, 256, 64, 56, 1, 0, 1),
-            ("batch 4 of 32>32 28 k3", 4, 32, 32, 28, 3, 1, 1),
-        ] {
-            table.add(
-                format!("conv2d/{what}"),
-                dtype,
-                [&[b, c_in, size, size], &[c_out, c_in, k, k]],
-                move |[x, w]| x.conv2d(w, padding, stride, 1, 1),
-            );
-        }
     }
 }
