@@ -95,45 +95,74 @@ impl<const N: usize> Walk<N> {
             let at = |n: usize| self.offsets[n] + start * self.inner_strides[n];
             return f(range, std::array::from_fn(at));
         }
-        let mut column = range.start % self.inner;
-        let mut row = range.start / self.inner;
-        let mut base = self.offsets;
+        let mut place = self.place(range.start);
+        let mut at = range.start;
+        loop {
+            let end = range.end.min(at + self.inner - place.column);
+            f(at..end, self.starts(&place));
+            if end == range.end {
+                return;
+            }
+            at = end;
+            self.to_next_run(&mut place);
+        }
+    }
+
+    // What follows is not part of `for_runs`, because that is compiled anew for each closure.
+
+    /// The place of the element at `at` in the row-major order.
+    #[inline(never)]
+    fn place(&self, at: usize) -> Place<N> {
+        let mut row = at / self.inner;
+        let mut run = self.offsets;
         let mut index = Few::repeated(0, self.outer.len());
         for (i, (dim, strides)) in index.iter_mut().zip(&self.outer).rev() {
             *i = row % dim;
             row /= dim;
             for n in 0..N {
-                base[n] += *i * strides[n];
+                run[n] += *i * strides[n];
             }
         }
-        let mut at = range.start;
-        loop {
-            let end = range.end.min(at + self.inner - column);
-            let mut starts = base;
-            for (start, stride) in starts.iter_mut().zip(self.inner_strides) {
-                *start += column * stride;
-            }
-            f(at..end, starts);
-            if end == range.end {
+        Place {
+            index,
+            run,
+            column: at % self.inner,
+        }
+    }
+
+    /// The operands' offsets at a place.
+    #[inline]
+    fn starts(&self, place: &Place<N>) -> [usize; N] {
+        std::array::from_fn(|n| place.run[n] + place.column * self.inner_strides[n])
+    }
+
+    #[inline(never)]
+    fn to_next_run(&self, place: &mut Place<N>) {
+        place.column = 0;
+        for (i, (dim, strides)) in place.index.iter_mut().zip(&self.outer).rev() {
+            *i += 1;
+            if *i < *dim {
+                for n in 0..N {
+                    place.run[n] += strides[n];
+                }
                 return;
             }
-            at = end;
-            column = 0;
-            for (i, (dim, strides)) in index.iter_mut().zip(&self.outer).rev() {
-                *i += 1;
-                if *i < *dim {
-                    for n in 0..N {
-                        base[n] += strides[n];
-                    }
-                    break;
-                }
-                *i = 0;
-                for n in 0..N {
-                    base[n] -= (dim - 1) * strides[n];
-                }
+            *i = 0;
+            for n in 0..N {
+                place.run[n] -= (dim - 1) * strides[n];
             }
         }
     }
+}
+
+/// A place on a walk.
+struct Place<const N: usize> {
+    /// The index in each outer dimension.
+    index: Few<usize>,
+    /// The operands' offsets at the start of the run.
+    run: [usize; N],
+    /// The index within the run.
+    column: usize,
 }
 
 /// Lets `f` fill `dst`, in pieces on several threads where that pays: `f` gets a piece's place in `dst` and the piece. `cost` is
