@@ -70,20 +70,26 @@ impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
     /// Scales and minima were rounded each for itself; together a neighbour may fit better.
     #[inline(always)]
     fn best_neighbours(&mut self, xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32, limit: i32) {
+        // One step in either, and in both where the second takes back what the first adds. The last is two such steps.
+        const STEPS: [(i32, i32); 8] = [
+            (0, 0),
+            (1, 0),
+            (-1, 0),
+            (0, 1),
+            (0, -1),
+            (1, 1),
+            (-1, -1),
+            (1, 2),
+        ];
         for j in 0..N {
-            let (xs, weights) = (part::<LEN>(xs, j), part::<LEN>(weights, j));
             let (scale, min) = (i32::from(self.scales[j]), i32::from(self.mins[j]));
-            let mut best = f32::INFINITY;
-            for scale in (scale - 1).max(0)..=(scale + 1).min(limit) {
-                for min in (min - 1).max(0)..=(min + 1).min(limit) {
-                    let values = self.values(scale as u8, min as u8);
-                    let error = fit::error(xs, weights, values, (0, n));
-                    if error < best {
-                        best = error;
-                        (self.scales[j], self.mins[j]) = (scale as u8, min as u8);
-                    }
-                }
-            }
+            let near = STEPS.map(|(scale_step, min_step)| {
+                let step = |from: i32, by: i32| (from + by).clamp(0, limit) as u8;
+                (step(scale, scale_step), step(min, min_step))
+            });
+            let values = near.map(|(scale, min)| self.values(scale, min));
+            let best = fit::best_of::<LEN>(part(xs, j), part(weights, j), values, (0, n));
+            (self.scales[j], self.mins[j]) = near[best];
         }
     }
 
@@ -154,16 +160,11 @@ impl Symmetric {
     fn best_neighbours(&mut self, xs: &[f32; QK_K], weights: &[f32; QK_K], n: i32, limit: i32) {
         let d = f16_to_f32(self.d);
         for j in 0..16 {
-            let (xs, weights) = (part::<16>(xs, j), part::<16>(weights, j));
             let scale = i32::from(self.scales[j]);
-            let mut best = f32::INFINITY;
-            for scale in (scale - 1).max(-limit)..=(scale + 1).min(limit - 1) {
-                let error = fit::error(xs, weights, (d * scale as f32, 0.), (-n, n - 1));
-                if error < best {
-                    best = error;
-                    self.scales[j] = scale as i8;
-                }
-            }
+            let near = [0, 1, -1, 2, -2, 3, -3, 4].map(|by| (scale + by).clamp(-limit, limit - 1));
+            let values = near.map(|scale| (d * scale as f32, 0.));
+            let best = fit::best_of::<16>(part(xs, j), part(weights, j), values, (-n, n - 1));
+            self.scales[j] = near[best] as i8;
         }
     }
 

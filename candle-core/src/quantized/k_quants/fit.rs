@@ -4,8 +4,6 @@
 //! the nearest ones. A search tries scales around the one at which the largest element gets the last code, solves for each the
 //! linear problem, and then does the two steps once more from each solution. Candidates are tried eight at a time.
 
-use super::utils::nearest_in;
-
 /// Candidates that are tried at a time, one in each lane of a vector: sums over elements then stay in their lanes.
 const LANES: usize = 8;
 
@@ -20,7 +18,7 @@ fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
     std::array::from_fn(value)
 }
 
-/// [`nearest_in`] as a float, which is what it is multiplied with.
+/// The nearest whole number in `lo..=hi`, as [`nearest_in`](super::utils::nearest_in) but a float: it is multiplied with floats.
 #[inline(always)]
 fn code(x: f32, lo: f32, hi: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.;
@@ -213,21 +211,32 @@ pub(super) fn above_minimum<const LEN: usize>(
     (best.1, best.2 + lowest)
 }
 
-/// `Σ w[i] (x[i] − (s q[i] + m))²` with the nearest codes `q` in `lo..=hi`.
+/// The first of eight pairs of a scale and a minimum `(s, m)` with the smallest `Σ w[i] (x[i] − (s q[i] + m))²`, where the codes `q`
+/// are the nearest ones in `lo..=hi`.
 #[inline(always)]
-pub(super) fn error<const LEN: usize>(
+pub(super) fn best_of<const LEN: usize>(
     xs: &[f32; LEN],
     weights: &[f32; LEN],
-    (s, m): (f32, f32),
+    pairs: [(f32, f32); LANES],
     (lo, hi): (i32, i32),
-) -> f32 {
-    let by = inverse(s);
-    let [error] = sums::<LEN, 1>(|i| {
-        let q = nearest_in((xs[i] - m) * by, lo, hi) as f32;
-        let off = xs[i] - (s * q + m);
-        [weights[i] * off * off]
-    });
-    error
+) -> usize {
+    let (s, m) = (lanes(|l| pairs[l].0), lanes(|l| pairs[l].1));
+    let by = s.map(inverse);
+    let mut errors = [0f32; LANES];
+    for (&x, &w) in xs.iter().zip(weights) {
+        for l in 0..LANES {
+            let x = x - m[l];
+            let off = x - s[l] * code(x * by[l], lo as f32, hi as f32);
+            errors[l] += w * off * off;
+        }
+    }
+    let mut best = 0;
+    for l in 1..LANES {
+        if errors[l] < errors[best] {
+            best = l;
+        }
+    }
+    best
 }
 
 /// The scale and the minimum with the smallest `Σ w (x − (s a − m b))²` for elements made of `a` and `b`.
