@@ -498,10 +498,10 @@ fn pickles() {
             nest(b"c\n\n)\x81", b"Nb", 100_000),
             vec!["value", "nested"],
         ),
-        // Two to the power of 100 values in 600 bytes.
+        // Two to the power of 60 values in 400 bytes.
         (
             "doubling",
-            nest(b"Nq\0", b"h\0h\0\x86q\0", 100),
+            nest(b"Nq\0", b"h\0h\0\x86q\0", 60),
             vec!["value", "written out"],
         ),
         (

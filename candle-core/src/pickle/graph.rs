@@ -7,8 +7,9 @@
 use super::Object;
 use crate::Result;
 
-/// Values may be nested this deep in a tree; checkpoints stay below ten.
-const MAX_DEPTH: usize = 256;
+/// Values may be nested this deep in a tree; checkpoints stay below ten. Each level is a few kilobytes of stack in a build without
+/// optimisation.
+const MAX_DEPTH: usize = 64;
 
 /// A tree may take this many bytes for each byte of the pickle. A tensor's entry takes some five.
 const TREE_BYTES_PER_BYTE: usize = 64;
