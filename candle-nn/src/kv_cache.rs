@@ -3,10 +3,17 @@
 //! [`KvCache`] writes into a buffer made ahead of time, [`ConcatKvCache`] makes a new tensor at each step, and
 //! [`RotatingKvCache`] keeps a window of the last tokens. Each of them holds two tensors, grown along the dimension given to
 //! `new`: 2 for keys of shape (batch, heads, seq, head_dim).
+//!
+//! [`ScatteredKvCache`] keeps such a window for each sequence of a batch, all of them of different lengths. [`InterleavedKvCache`] and
+//! [`RawInterleavedKvCache`] keep keys and values side by side.
 
+mod interleaved;
 mod rotating;
+mod scattered;
 
+pub use interleaved::{rope_i_inplace, InterleavedKvCache, RawInterleavedKvCache};
 pub use rotating::{RotatingCache, RotatingKvCache};
+pub use scattered::{IndicesAndMask, ScatteredCacheBuilder, ScatteredKvCache};
 
 use candle_core::{Result, Tensor};
 

@@ -103,7 +103,7 @@ impl Module for LayerNorm {
             (Some(bias), true) => ops::layer_norm(xs, &self.weight, bias, eps),
             (None, true) => {
                 let wide = xs.to_dtype(ops::compute_dtype(xs.dtype()))?;
-                let normed = ops::normed(&ops::centred(&wide)?, eps)?;
+                let normed = ops::normed(&ops::centred(&wide)?, self.eps)?;
                 normed.to_dtype(xs.dtype())?.broadcast_mul(&self.weight)
             }
             (Some(bias), false) => ops::rms_norm(xs, &self.weight, eps)?.broadcast_add(bias),

@@ -15,40 +15,61 @@
 //! ```
 //!
 //! # Where things are
-//! - A layer a file: [`linear`](mod@linear), [`embedding`](mod@embedding), [`layer_norm`](mod@layer_norm), [`activation`],
+//! - A layer a file: [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`rnn`], [`moe`], the norms
+//!   [`layer_norm`](mod@layer_norm), [`batch_norm`](mod@batch_norm) and [`group_norm`](mod@group_norm), [`activation`],
 //!   [`func`](mod@func), [`sequential`].
-//! - [`var_builder`]: weights by name, from safetensors files, a map, or a [`VarMap`]; [`init`]: how new ones are filled.
+//! - [`var_builder`]: weights by name, from files, a map, or a [`VarMap`]; [`init`]: how new ones are filled.
+//! - [`loss`] and [`optim`]: training.
 //! - [`ops`] and [`rotary_emb`]: functions. A fused op (one kernel) sits beside its plain form, made of tensor ops and
 //!   named `*_slow`. The plain form is what the fused one is tested against, and what runs where a gradient is wanted.
-//! - [`kv_cache`]: keys and values of past tokens.
+//! - [`attention`]: over batches and packed sequences, with masks, windows and ALiBi; [`kv_cache`]: keys and values of past tokens.
 #![deny(missing_docs)]
 
 pub mod activation;
+pub mod attention;
+pub mod batch_norm;
+pub mod conv;
 mod cpu;
+pub mod cpu_flash_attention;
 pub mod embedding;
 pub mod encoding;
 pub mod func;
+pub mod group_norm;
 pub mod init;
 pub mod kv_cache;
 pub mod layer_norm;
 pub mod linear;
+pub mod loss;
+pub mod moe;
 pub mod ops;
+pub mod optim;
+pub mod rnn;
 pub mod rotary_emb;
 pub mod sampling;
 pub mod sequential;
 pub mod var_builder;
 pub mod var_map;
+pub mod varlen_attention;
 
 pub use activation::{prelu, Activation, PReLU};
+pub use batch_norm::{batch_norm, BatchNorm, BatchNormConfig};
 pub use candle_core::{Module, ModuleT};
+pub use conv::{
+    conv1d, conv1d_no_bias, conv2d, conv2d_no_bias, conv_transpose1d, conv_transpose1d_no_bias,
+    conv_transpose2d, conv_transpose2d_no_bias, Conv1d, Conv1dConfig, Conv2d, Conv2dConfig,
+    ConvTranspose1d, ConvTranspose1dConfig, ConvTranspose2d, ConvTranspose2dConfig,
+};
 pub use embedding::{embedding, Embedding};
 pub use func::{func, func_t, Func, FuncT};
+pub use group_norm::{group_norm, GroupNorm};
 pub use init::Init;
 pub use layer_norm::{
     layer_norm, layer_norm_no_bias, rms_norm, LayerNorm, LayerNormConfig, RmsNorm,
 };
 pub use linear::{linear, linear_b, linear_no_bias, Linear};
 pub use ops::Dropout;
+pub use optim::{AdamW, Optimizer, ParamsAdamW, SGD};
+pub use rnn::{gru, lstm, GRUConfig, LSTMConfig, GRU, LSTM, RNN};
 pub use sequential::{seq, Sequential};
 pub use var_builder::VarBuilder;
 pub use var_map::VarMap;

@@ -1,14 +1,18 @@
 //! Weights by name. A [`VarBuilder`] walks the names of a model's tensors while its layers are made:
 //! `vb.pp("layers").pp(0).get((n, n), "weight")` asks its backend for `layers.0.weight`, of that shape.
 //!
-//! Backends are safetensors files, a map of tensors, a [`VarMap`], or anything that implements
-//! [`SimpleBackend`].
+//! Backends are safetensors, `.npz` and PyTorch files, a map of tensors, a [`VarMap`], or anything that implements
+//! [`SimpleBackend`]. [`ShardedSafeTensors`] loads a part of each tensor, for one of several processes.
 
 mod backends;
+mod sharded;
 
 pub use backends::{Rename, Renamer};
+pub use sharded::{SafeTensorWithRouting, Shard, ShardedSafeTensors, ShardedVarBuilder};
 
 use crate::{Init, VarMap};
+use candle_core::npy::NpzTensors;
+use candle_core::pickle::PthTensors;
 use candle_core::safetensors::{BufferedSafetensors, MmapedSafetensors, SliceSafetensors};
 use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use std::collections::HashMap;
@@ -359,6 +363,40 @@ impl<'a> VarBuilder<'a> {
         let place = format!("the given safetensors of {} bytes", data.len());
         let file = SliceSafetensors::new(data)?;
         Ok(Self::from_simple(file, place, dtype, dev))
+    }
+
+    /// The arrays of a NumPy `.npz` file, read when they are asked for.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no zip archive.
+    pub fn from_npz<P: AsRef<Path>>(p: P, dtype: DType, dev: &Device) -> Result<Self> {
+        let place = p.as_ref().display().to_string();
+        Ok(Self::from_simple(NpzTensors::new(p)?, place, dtype, dev))
+    }
+
+    /// The tensors of a PyTorch checkpoint, read when they are asked for.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no checkpoint.
+    pub fn from_pth<P: AsRef<Path>>(p: P, dtype: DType, dev: &Device) -> Result<Self> {
+        let place = p.as_ref().display().to_string();
+        let checkpoint = PthTensors::new(p, None)?;
+        Ok(Self::from_simple(checkpoint, place, dtype, dev))
+    }
+
+    /// [`VarBuilderArgs::from_pth`] for a checkpoint that keeps its tensors in a dictionary under `state_key`.
+    ///
+    /// # Errors
+    /// Those of [`VarBuilderArgs::from_pth`], or there is nothing under `state_key`.
+    pub fn from_pth_with_state<P: AsRef<Path>>(
+        p: P,
+        dtype: DType,
+        state_key: &str,
+        dev: &Device,
+    ) -> Result<Self> {
+        let place = format!("{} under {state_key}", p.as_ref().display());
+        let checkpoint = PthTensors::new(p, Some(state_key))?;
+        Ok(Self::from_simple(checkpoint, place, dtype, dev))
     }
 
     /// A builder whose names are passed through `renamer` before they are looked up here: from the names that a model uses

@@ -329,8 +329,5 @@ fn images() -> Vec<Case> {
         .into_iter()
         .map(Case::kinks),
     );
-    for case in &mut cases {
-        case.everywhere = false;
-    }
     cases
 }

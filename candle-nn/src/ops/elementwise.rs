@@ -127,10 +127,7 @@ pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
     if xs.elem_count() == 0 {
         return xs.zeros_like();
     }
-    if in_graph(&[xs]) {
-        return (xs.neg()?.exp()? + 1.0)?.recip();
-    }
-    xs.apply_op1_no_bwd(&Sigmoid)
+    xs.apply_op1(Sigmoid)
 }
 
 struct Sigmoid;
@@ -151,6 +148,12 @@ impl CustomOp1 for Sigmoid {
             Ok(T::to_cpu_storage_owned(dst))
         })?;
         Ok((dst, shape))
+    }
+
+    /// `res * (1 - res)`, which is finite where the exponential is not.
+    fn bwd(&self, _arg: &Tensor, res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
+        let slope = (res * res.affine(-1.0, 1.0)?)?;
+        Ok(Some((grad_res * slope)?))
     }
 
     /// Four elementwise dispatches, in f32 so that only the last one rounds a 16-bit input.

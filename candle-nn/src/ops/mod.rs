@@ -8,6 +8,7 @@
 mod dropout;
 mod elementwise;
 mod norm;
+mod pixels;
 mod sdpa;
 mod softmax;
 
@@ -19,7 +20,10 @@ pub use norm::{
     add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,
 };
 pub(crate) use norm::{centred, normed};
+pub use pixels::{pixel_shuffle, pixel_unshuffle, replication_pad2d};
+pub(crate) use sdpa::sdpa_with;
 pub use sdpa::{sdpa, sdpa_slow};
+pub(crate) use softmax::softmax_into;
 pub use softmax::{log_softmax, softmax, softmax_last_dim};
 
 use candle_core::{DType, Error, Result, Tensor};

@@ -31,7 +31,7 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 pub fn rms_norm_slow(x: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
     check_weight(RmsNorm::NAME, x, alpha)?;
     let wide = x.to_dtype(compute_dtype(x.dtype()))?;
-    normed(&wide, eps)?
+    normed(&wide, f64::from(eps))?
         .to_dtype(x.dtype())?
         .broadcast_mul(alpha)
 }
@@ -105,7 +105,7 @@ pub fn layer_norm_slow(x: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> R
     check_weight(LayerNorm::NAME, x, alpha)?;
     check_weight(LayerNorm::NAME, x, beta)?;
     let wide = x.to_dtype(compute_dtype(x.dtype()))?;
-    normed(&centred(&wide)?, eps)?
+    normed(&centred(&wide)?, f64::from(eps))?
         .to_dtype(x.dtype())?
         .broadcast_mul(alpha)?
         .broadcast_add(beta)
@@ -118,9 +118,9 @@ pub(crate) fn centred(x: &Tensor) -> Result<Tensor> {
 }
 
 /// `x` divided by the root of its mean square over the last dimension.
-pub(crate) fn normed(x: &Tensor, eps: f32) -> Result<Tensor> {
+pub(crate) fn normed(x: &Tensor, eps: f64) -> Result<Tensor> {
     let mean_square = (x.sqr()?.sum_keepdim(D::Minus1)? / x.dim(D::Minus1)? as f64)?;
-    x.broadcast_div(&(mean_square + f64::from(eps))?.sqrt()?)
+    x.broadcast_div(&(mean_square + eps)?.sqrt()?)
 }
 
 fn check_weight(op: &'static str, xs: &Tensor, weight: &Tensor) -> Result<()> {

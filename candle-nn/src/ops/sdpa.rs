@@ -74,6 +74,34 @@ pub fn sdpa_slow(
     softcapping: f32,
 ) -> Result<Tensor> {
     let dims = Dims::check(q, k, v, mask, do_causal, softcapping)?;
+    let softcap = (softcapping != 1.0).then_some(softcapping);
+    plain(q, k, v, mask, do_causal, scale, softcap, dims)
+}
+
+/// [`sdpa_slow`] over all keys that `mask` shows, with a `softcap` that may be 1.
+pub(crate) fn sdpa_with(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    scale: f32,
+    softcap: Option<f32>,
+) -> Result<Tensor> {
+    let dims = Dims::check(q, k, v, mask, false, softcap.unwrap_or(1.0))?;
+    plain(q, k, v, mask, false, scale, softcap, dims)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn plain(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    do_causal: bool,
+    scale: f32,
+    softcap: Option<f32>,
+    dims: Dims,
+) -> Result<Tensor> {
     if dims.is_empty() {
         return Tensor::zeros(dims.output(), q.dtype(), q.device());
     }
@@ -92,8 +120,8 @@ pub fn sdpa_slow(
     let q = q.reshape((batch, kv_heads, rows, dims.head_dim))?;
     let scores = (q.matmul(&k.transpose(2, 3)?)? * f64::from(scale))?;
     let mut scores = scores.reshape((batch, heads, queries, keys))?;
-    if softcapping != 1.0 {
-        let cap = f64::from(softcapping);
+    if let Some(cap) = softcap {
+        let cap = f64::from(cap);
         scores = ((scores / cap)?.tanh()? * cap)?;
     }
     if let Some(mask) = mask {

@@ -98,7 +98,7 @@ fn softmax_rows<T: Float>(src: &Rows<'_, T>, elem_count: usize) -> Vec<T> {
 }
 
 /// Writes the softmax of `row` to `dst`.
-pub(super) fn softmax_into<A: Acc>(row: &[A], dst: &mut [A]) {
+pub(crate) fn softmax_into<A: Acc>(row: &[A], dst: &mut [A]) {
     A::exp_less(A::greatest(row), row, dst);
     let scale = A::sum(dst).recip();
     for dst in dst.iter_mut() {

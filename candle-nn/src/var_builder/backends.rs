@@ -2,19 +2,21 @@
 
 use super::{SimpleBackend, VarBuilder};
 use crate::{Init, VarMap};
+use candle_core::npy::NpzTensors;
+use candle_core::pickle::PthTensors;
 use candle_core::safetensors::{BufferedSafetensors, MmapedSafetensors, SliceSafetensors};
 use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-fn missing(name: &str) -> Error {
+pub(super) fn missing(name: &str) -> Error {
     Error::CannotFindTensor {
         path: name.to_string(),
     }
     .bt()
 }
 
-fn check_shape(name: &str, expected: Shape, got: &Shape) -> Result<()> {
+pub(super) fn check_shape(name: &str, expected: Shape, got: &Shape) -> Result<()> {
     if *got == expected {
         return Ok(());
     }
@@ -114,6 +116,43 @@ macro_rules! safetensors_backend {
 safetensors_backend!(MmapedSafetensors);
 safetensors_backend!(BufferedSafetensors);
 safetensors_backend!(SliceSafetensors<'_>);
+
+macro_rules! archive_backend {
+    ($t:ty, |$archive:ident, $name:ident| $contains:expr) => {
+        impl SimpleBackend for $t {
+            fn get(
+                &self,
+                s: Shape,
+                name: &str,
+                _h: Init,
+                dtype: DType,
+                dev: &Device,
+            ) -> Result<Tensor> {
+                let tensor = <$t>::get(self, name)?.ok_or_else(|| missing(name))?;
+                check_shape(name, s, tensor.shape())?;
+                tensor.to_dtype(dtype)?.to_device(dev)
+            }
+
+            fn get_unchecked(&self, name: &str, dtype: DType, dev: &Device) -> Result<Tensor> {
+                let tensor = <$t>::get(self, name)?.ok_or_else(|| missing(name))?;
+                tensor.to_dtype(dtype)?.to_device(dev)
+            }
+
+            fn contains_tensor(&self, $name: &str) -> bool {
+                let $archive = self;
+                $contains
+            }
+        }
+    };
+}
+
+archive_backend!(NpzTensors, |npz, name| npz
+    .names()
+    .iter()
+    .any(|n| *n == name));
+archive_backend!(PthTensors, |pth, name| pth
+    .tensor_infos()
+    .contains_key(name));
 
 /// From the names that a model uses to those that are stored.
 pub trait Renamer {

@@ -1,6 +1,11 @@
 use super::common::{assert_close, assert_fails, assert_values, data};
 use candle_core::{test_device, DType, Device, Result, Tensor};
-use candle_nn::kv_cache::{Cache, ConcatKvCache, KvCache, RotatingCache, RotatingKvCache};
+use candle_nn::attention::cpu_flash::causal::causal_decode_f32_interleaved;
+use candle_nn::kv_cache::{
+    rope_i_inplace, Cache, ConcatKvCache, InterleavedKvCache, KvCache, RawInterleavedKvCache,
+    RotatingCache, RotatingKvCache, ScatteredCacheBuilder,
+};
+use candle_nn::{ops, rotary_emb};
 
 fn row(values: &[f32], dev: &Device) -> Result<Tensor> {
     Tensor::new(values, dev)
@@ -132,6 +137,143 @@ fn caches_reject(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Each sequence sees its own last tokens and no others, however far the others are.
+fn scattered_cache(dev: &Device) -> Result<()> {
+    let context = 5;
+    let mut builder = ScatteredCacheBuilder::new(2, context, DType::F32, dev)?;
+    let mut cache = builder.make_cache(1, 1)?;
+    // What each sequence was given.
+    let mut given = [vec![], vec![]];
+    let mut next = 1f32;
+    let steps = [
+        (2, [true, true]),
+        (1, [true, false]),
+        (2, [false, true]),
+        (4, [true, true]),
+        (1, [true, true]),
+        (7, [true, true]),
+        (5, [false, true]),
+        (3, [true, true]),
+        (1, [true, true]),
+    ];
+    for (len, active) in steps {
+        let values: Vec<f32> = (0..2 * len).map(|i| next + i as f32).collect();
+        next += values.len() as f32;
+        let k = Tensor::from_slice(&values, (2, 1, len, 1), dev)?;
+        let places = builder.indices_and_mask(len, &active)?;
+        let (k, v) = cache.append(&k, &k.neg()?, &places)?;
+        assert_close("values", &v, &k.neg()?, 0.);
+        let entries = k
+            .to_device(&Device::Cpu)?
+            .flatten_from(1)?
+            .to_vec2::<f32>()?;
+        let mask = match len < context {
+            true => places.mask().squeeze(1)?,
+            // One for all sequences.
+            false => places.mask().broadcast_left(2)?,
+        };
+        let mask = mask.to_device(&Device::Cpu)?.to_vec3::<f32>()?;
+        for b in 0..2 {
+            if !active[b] {
+                continue;
+            }
+            given[b].extend_from_slice(&values[b * len..(b + 1) * len]);
+            for (token, hidden) in mask[b].iter().enumerate() {
+                let end = given[b].len() - len + token + 1;
+                // As in Candle, a step that fills the ring sees one token further back.
+                let window = if len < context {
+                    context
+                } else {
+                    (context + 1).min(token + 1)
+                };
+                let mut expected = given[b][end.saturating_sub(window)..end].to_vec();
+                let shown = entries[b].iter().zip(hidden);
+                let mut seen: Vec<f32> = shown.filter(|(_, &m)| m == 0.).map(|(&x, _)| x).collect();
+                seen.sort_by(f32::total_cmp);
+                expected.sort_by(f32::total_cmp);
+                // Before a step's later tokens came, their slots held older ones that are overwritten now.
+                if len < context {
+                    expected.retain(|x| entries[b].contains(x));
+                }
+                assert_eq!(seen, expected, "sequence {b}, token {token} of {len}");
+            }
+        }
+        assert_eq!(builder.positions(), &[given[0].len(), given[1].len()]);
+    }
+    builder.reset_batch_index(0);
+    assert_eq!(builder.positions(), &[0, given[1].len()]);
+    builder.reset();
+    assert_eq!(builder.positions(), &[0, 0]);
+    assert_fails(builder.indices_and_mask(1, &[true]), &["1", "2 sequences"]);
+    let mut none = ScatteredCacheBuilder::new(1, 0, DType::F32, dev)?;
+    assert_fails(none.indices_and_mask(1, &[true]), &["no tokens"]);
+    Ok(())
+}
+
+fn interleaved_cache(dev: &Device) -> Result<()> {
+    let mut cache = InterleavedKvCache::new(3);
+    assert!(cache.is_empty() && cache.kv().is_none() && cache.head_dim() == 3);
+    let all = data(&[1, 2, 6, 3], DType::F32, dev)?;
+    for (start, len) in [(0, 4), (4, 1), (5, 1)] {
+        let k = all.narrow(2, start, len)?;
+        let kv = cache.append(&k, &k.neg()?)?;
+        assert_eq!(kv.dims(), &[start + len, 2, 6]);
+        let expected = all.narrow(2, 0, start + len)?.squeeze(0)?.transpose(0, 1)?;
+        assert_close("keys", &kv.narrow(2, 0, 3)?, &expected, 0.);
+        assert_close("values", &kv.narrow(2, 3, 3)?, &expected.neg()?, 0.);
+        assert_eq!(cache.current_seq_len(), start + len);
+    }
+    assert_fails(
+        cache.append(&all, &all.narrow(2, 0, 1)?),
+        &["[1, 2, 6, 3]", "[1, 2, 1, 3]"],
+    );
+    cache.reset();
+    assert_eq!(cache.current_seq_len(), 0);
+    Ok(())
+}
+
+/// Slices on the host give what tensors do.
+#[test]
+fn raw_interleaved_cache() -> Result<()> {
+    let cpu = &Device::Cpu;
+    let (heads, kv_heads, dim, len) = (4, 2, 8, 7);
+    let numbers = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
+    let q = data(&[1, heads, 1, dim], DType::F32, cpu)?;
+    let k = data(&[1, len, kv_heads, dim], DType::F32, cpu)?;
+    let v = (&k * 0.5)?.sin()?;
+    let mut cache = RawInterleavedKvCache::new(kv_heads, dim, 4);
+    assert!(cache.is_empty());
+    let (ks, vs) = (numbers(&k)?, numbers(&v)?);
+    let (first, rest) = (kv_heads * dim, len - 1);
+    cache.write_kv(&ks[..first], &vs[..first]);
+    cache.write_kv_batch(&ks[first..], &vs[first..], rest);
+    assert_eq!((cache.len(), cache.h_kv(), cache.d()), (len, kv_heads, dim));
+    let got =
+        causal_decode_f32_interleaved(&numbers(&q)?, cache.data(), heads, kv_heads, dim, len, 0.4)?;
+    let (k, v) = (k.transpose(1, 2)?, v.transpose(1, 2)?);
+    let expected = ops::sdpa_slow(&q, &k, &v, None, false, 0.4, 1.)?;
+    assert_close(
+        "attention",
+        &got.flatten_all()?,
+        &expected.flatten_all()?,
+        1e-5,
+    );
+    let short = causal_decode_f32_interleaved(&[0.; 8], cache.data(), 4, 2, 8, len, 1.);
+    assert_fails(short, &["8 numbers", "4 heads of 8"]);
+
+    let angles = data(&[1, dim / 2], DType::F32, cpu)?;
+    let (cos, sin) = (angles.cos()?, angles.sin()?);
+    let mut turned = numbers(&q)?;
+    rope_i_inplace(&mut turned, &numbers(&cos)?, &numbers(&sin)?, heads, dim);
+    let expected = numbers(&rotary_emb::rope_i(&q, &cos, &sin)?)?;
+    assert_eq!(turned, expected);
+    cache.reset();
+    assert!(cache.data().is_empty());
+    Ok(())
+}
+
+test_device!(scattered_cache);
+test_device!(interleaved_cache);
 test_device!(cache_appends);
 test_device!(cache_grows);
 test_device!(caches_agree);

@@ -1,5 +1,6 @@
 use super::common::{assert_close, assert_fails, assert_values, data};
 use candle_core::{test_device, DType, Device, Result, Tensor};
+use candle_nn::var_builder::{SafeTensorWithRouting, Shard, ShardedSafeTensors};
 use candle_nn::{linear, VarBuilder, VarMap};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,15 @@ fn tensors(dev: &Device) -> Result<HashMap<String, Tensor>> {
 fn save(dir: &Path, name: &str) -> Result<PathBuf> {
     let path = dir.join(name);
     candle_core::safetensors::save(&tensors(&Device::Cpu)?, &path)?;
+    Ok(path)
+}
+
+/// NumPy has no bf16, so that one is widened.
+fn save_npz(dir: &Path) -> Result<PathBuf> {
+    let path = dir.join("weights.npz");
+    let arrays = tensors(&Device::Cpu)?.into_iter();
+    let arrays = arrays.map(|(name, t)| Ok((name, t.to_dtype(DType::F32)?)));
+    Tensor::write_npz(&arrays.collect::<Result<Vec<_>>>()?, &path)?;
     Ok(path)
 }
 
@@ -62,6 +72,12 @@ fn every_source_agrees(dev: &Device) -> Result<()> {
         VarBuilder::from_buffered_safetensors(bytes.clone(), DType::F32, dev)?,
         VarBuilder::from_slice_safetensors(&bytes, DType::F32, dev)?,
         VarBuilder::from_tensors(tensors(dev)?, DType::F32, dev),
+        VarBuilder::from_npz(save_npz(dir.path())?, DType::F32, dev)?,
+        VarBuilder::from_backend(
+            Box::new(SafeTensorWithRouting::new(&[&bytes])?),
+            DType::F32,
+            dev.clone(),
+        ),
     ];
     let expected = tensors(dev)?;
     for vb in sources {
@@ -198,6 +214,106 @@ fn old_names_of_norms(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+/// The parts of a tensor, put together again.
+fn parts_of_tensors(dev: &Device) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("weights.safetensors");
+    let whole = data(&[4, 6, 2], DType::F32, &Device::Cpu)?;
+    candle_core::safetensors::save(&HashMap::from([("w", whole.clone())]), &path)?;
+    // SAFETY: nothing else writes to this directory.
+    let vb = unsafe { ShardedSafeTensors::var_builder(&[&path], DType::F32, dev)? };
+    let shard = |dim, rank, world_size| Shard {
+        dim,
+        rank,
+        world_size,
+    };
+    for (dim, world_size) in [(0, 2), (0, 4), (1, 3), (2, 2), (1, 1)] {
+        let mut parts = vec![];
+        for rank in 0..world_size {
+            let part = vb.get_with_hints((), "w", shard(dim, rank, world_size))?;
+            assert!(part.device().same_device(dev));
+            let size = whole.dim(dim)? / world_size;
+            let expected = whole.narrow(dim, rank * size, size)?;
+            assert_close("part", &part, &expected, 0.);
+            // Asked for by its own shape, or by that of the whole.
+            for dims in [expected.dims(), whole.dims()] {
+                vb.get_with_hints(dims, "w", shard(dim, rank, world_size))?;
+            }
+            parts.push(part);
+        }
+        assert_close("all", &Tensor::cat(&parts, dim)?, &whole, 0.);
+    }
+    assert_close("default", &vb.get((4, 6, 2), "w")?, &whole, 0.);
+    let half = vb.to_dtype(DType::F16);
+    let part = half.get_with_hints((), "w", shard(1, 2, 3))?;
+    assert_eq!((part.dtype(), part.dims()), (DType::F16, &[4, 2, 2][..]));
+
+    assert!(vb.contains_tensor("w") && !vb.contains_tensor("v"));
+    assert_fails(
+        vb.get_with_hints((), "w", shard(0, 0, 3)),
+        &["w", "[4, 6, 2]", "3 equal"],
+    );
+    assert_fails(
+        vb.get_with_hints((), "w", shard(3, 0, 2)),
+        &["no dimension 3"],
+    );
+    assert_fails(vb.get_with_hints((), "w", shard(0, 2, 2)), &["part 2 of 2"]);
+    assert_fails(
+        vb.get_with_hints((3, 6, 2), "w", shard(0, 0, 2)),
+        &["w", "weights.safetensors", "[2, 6, 2]"],
+    );
+    assert_fails(vb.get((), "v"), &["v", "weights.safetensors"]);
+    Ok(())
+}
+
+/// Checkpoints of candle-core's tests, one with its tensors in a dictionary.
+fn checkpoints(dev: &Device) -> Result<()> {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../candle-core/tests/files");
+    for (file, key) in [("old_deflated.pth", None), ("views.pth", Some("model"))] {
+        let path = files.join(file);
+        let expected = candle_core::pickle::read_all_with_key(&path, key)?;
+        let vb = match key {
+            None => VarBuilder::from_pth(&path, DType::F32, dev)?,
+            Some(key) => VarBuilder::from_pth_with_state(&path, DType::F32, key, dev)?,
+        };
+        assert!(!expected.is_empty() && !vb.contains_tensor("nothing"));
+        for (name, tensor) in expected {
+            assert!(vb.contains_tensor(&name));
+            let got = vb.get(tensor.dims(), &name)?;
+            assert!(got.device().same_device(dev));
+            assert_close(&name, &got, &tensor.to_dtype(DType::F32)?, 0.);
+            assert_fails(vb.get((1, 2, 3, 4, 5), &name), &[&name, file]);
+        }
+        assert_fails(vb.get(1, "nothing"), &["nothing", file]);
+        assert!(VarBuilder::from_pth_with_state(&path, DType::F32, "nothing", dev).is_err());
+    }
+    Ok(())
+}
+
+fn several_files_in_memory(dev: &Device) -> Result<()> {
+    let bytes = |name: &str, value: f32| -> Result<Vec<u8>> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("weights.safetensors");
+        let tensor = Tensor::new(&[value], &Device::Cpu)?;
+        candle_core::safetensors::save(&HashMap::from([(name, tensor)]), &path)?;
+        Ok(std::fs::read(path)?)
+    };
+    let (a, b) = (bytes("a", 1.)?, bytes("b", 2.)?);
+    let files = SafeTensorWithRouting::new(&[&a, &b])?;
+    let vb = VarBuilder::from_backend(Box::new(files), DType::F32, dev.clone());
+    assert!(vb.contains_tensor("a") && vb.contains_tensor("b") && !vb.contains_tensor("c"));
+    assert_values("a", &vb.get(1, "a")?, &[1.], 0.);
+    assert_values("b", &vb.get_unchecked("b")?, &[2.], 0.);
+    assert_fails(vb.get(2, "b"), &["b", "[2]", "[1]"]);
+    assert_fails(vb.get(1, "c"), &["cannot find", "c"]);
+    let broken = SafeTensorWithRouting::new(&[&a, &b[..9]]);
+    assert_fails(broken, &["safetensors 1 of 2"]);
+    Ok(())
+}
+
+test_device!(parts_of_tensors);
+test_device!(checkpoints);
+test_device!(several_files_in_memory);
 test_device!(names_and_places);
 test_device!(every_source_agrees);
 test_device!(errors_say_what_and_where);

@@ -1,0 +1,55 @@
+//! Attention over batches ([`flash_attn`]) and over sequences of different lengths that are packed one after the other
+//! ([`flash_attn_varlen_unfused`]), with masks, windows, softcapping and ALiBi.
+//!
+//! The names are those of the CPU kernels that Candle has; here all of them work on every device and in a graph for autograd, and lead to
+//! [`ops::sdpa`](crate::ops::sdpa). Layouts are those of flash attention: heads come after the sequence.
+
+mod attend;
+pub mod cpu_flash;
+pub mod varlen;
+
+pub use cpu_flash::flash_attn;
+pub use cpu_flash::varlen::flash_attn_varlen_cpu;
+pub use varlen::flash_attn_varlen_unfused;
+
+use candle_core::Tensor;
+
+/// Which keys a query may see.
+#[derive(Clone, Debug, Default)]
+pub enum AttnMask {
+    /// All of them.
+    #[default]
+    None,
+    /// Query `i` sees the keys up to `i + kv_offset`; a single query sees all of them.
+    Causal {
+        /// How many keys come before that of the first query: those of a cache.
+        kv_offset: usize,
+    },
+    /// What is added to the scores: (batch, queries, keys), or what broadcasts to (batch, heads, queries, keys).
+    Mask(Tensor),
+}
+
+impl AttnMask {
+    /// Causal attention in which the first query is that of the first key.
+    pub fn causal() -> Self {
+        Self::causal_with_offset(0)
+    }
+
+    /// Causal attention with `kv_offset` keys before that of the first query.
+    pub fn causal_with_offset(kv_offset: usize) -> Self {
+        Self::Causal { kv_offset }
+    }
+
+    /// Whether it is [`AttnMask::Causal`].
+    pub fn is_causal(&self) -> bool {
+        matches!(self, Self::Causal { .. })
+    }
+
+    /// The offset of [`AttnMask::Causal`], 0 for the others.
+    pub fn kv_offset(&self) -> usize {
+        match self {
+            Self::Causal { kv_offset } => *kv_offset,
+            _ => 0,
+        }
+    }
+}

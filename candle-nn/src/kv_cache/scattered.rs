@@ -1,0 +1,211 @@
+//! Caches for batches whose sequences are of different lengths, each with a ring of its own.
+
+use candle_core::{bail, DType, Device, Result, Tensor};
+
+/// Where the tokens of a step go, and what they may see: made once by [`ScatteredCacheBuilder::indices_and_mask`] for the caches of all
+/// layers.
+#[derive(Clone, Debug)]
+pub struct IndicesAndMask {
+    /// The slot of each token, u32 (batch, seq).
+    indices: Tensor,
+    mask: Tensor,
+}
+
+impl IndicesAndMask {
+    /// What is added to the scores: 0 where a token may see an entry, -infinity elsewhere; of shape (batch, 1, seq, context), or
+    /// (seq, seq) for steps that fill the whole ring.
+    pub fn mask(&self) -> &Tensor {
+        &self.mask
+    }
+}
+
+/// The keys and values of one layer: for each sequence of a batch a ring of its last entries.
+#[derive(Clone, Debug)]
+pub struct ScatteredKvCache {
+    k: Tensor,
+    v: Tensor,
+    context: usize,
+}
+
+impl ScatteredKvCache {
+    /// Puts keys and values (batch, heads, seq, head_dim) where `iam` says, and returns what their tokens attend to: the rings, or `k`
+    /// and `v` themselves if they fill the rings.
+    ///
+    /// # Errors
+    /// The shapes, dtypes or devices are not those of the cache and of `iam`.
+    pub fn append(
+        &mut self,
+        k: &Tensor,
+        v: &Tensor,
+        iam: &IndicesAndMask,
+    ) -> Result<(Tensor, Tensor)> {
+        let seq_len = k.dim(2)?;
+        if iam.indices.dim(1)? != seq_len {
+            bail!(
+                "kv-cache: {seq_len} tokens, and indices for {}",
+                iam.indices.dim(1)?
+            )
+        }
+        // Of those that share a slot the last one is kept.
+        let kept = seq_len.min(self.context);
+        let slots = iam.indices.narrow(1, seq_len - kept, kept)?;
+        let slots = slots.unsqueeze(2)?.unsqueeze(1)?;
+        for (ring, new) in [(&self.k, k), (&self.v, v)] {
+            let new = new.narrow(2, seq_len - kept, kept)?.contiguous()?;
+            let slots = slots.broadcast_as(new.shape())?.contiguous()?;
+            ring.scatter_set(&slots, &new, 2)?;
+        }
+        if seq_len >= self.context {
+            return Ok((k.clone(), v.clone()));
+        }
+        Ok((self.k.clone(), self.v.clone()))
+    }
+
+    /// The ring of the keys, (batch, heads, context, head_dim).
+    pub fn k(&self) -> &Tensor {
+        &self.k
+    }
+
+    /// The ring of the values, (batch, heads, context, head_dim).
+    pub fn v(&self) -> &Tensor {
+        &self.v
+    }
+}
+
+/// Makes the [`ScatteredKvCache`] of each layer, and keeps track of how far each sequence of the batch is.
+#[derive(Clone, Debug)]
+pub struct ScatteredCacheBuilder {
+    context: usize,
+    /// How many tokens each sequence had.
+    positions: Vec<usize>,
+    /// The slot of each sequence's next token.
+    indices: Vec<usize>,
+    dtype: DType,
+    device: Device,
+}
+
+impl ScatteredCacheBuilder {
+    /// For `batch_size` sequences, of which the last `context` tokens are kept.
+    ///
+    /// # Errors
+    /// None.
+    pub fn new(batch_size: usize, context: usize, dtype: DType, device: &Device) -> Result<Self> {
+        Ok(Self {
+            context,
+            positions: vec![0; batch_size],
+            indices: vec![0; batch_size],
+            dtype,
+            device: device.clone(),
+        })
+    }
+
+    /// The cache of a layer, filled with zeros.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn make_cache(&self, num_heads: usize, head_dim: usize) -> Result<ScatteredKvCache> {
+        let dims = (self.batch_size(), num_heads, self.context, head_dim);
+        let ring = || Tensor::zeros(dims, self.dtype, &self.device);
+        Ok(ScatteredKvCache {
+            k: ring()?,
+            v: ring()?,
+            context: self.context,
+        })
+    }
+
+    /// How many tokens each sequence had.
+    pub fn positions(&self) -> &[usize] {
+        &self.positions
+    }
+
+    /// The device that caches and masks are made on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How many sequences there are.
+    pub fn batch_size(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// Starts all sequences anew. What is in the caches is hidden until it is overwritten.
+    pub fn reset(&mut self) {
+        self.positions.fill(0);
+        self.indices.fill(0);
+    }
+
+    /// Starts the sequence `batch_index` anew.
+    ///
+    /// # Panics
+    /// There is no such sequence.
+    pub fn reset_batch_index(&mut self, batch_index: usize) {
+        self.positions[batch_index] = 0;
+        self.indices[batch_index] = 0;
+    }
+
+    /// Slots and mask for a step of `seq_len` tokens, and moves on by as many in each sequence that `batch_mask` holds `true` for. The
+    /// tokens of the others go to a slot that their next token overwrites, and may see everything.
+    ///
+    /// # Errors
+    /// `batch_mask` is not as long as the batch, the caches keep nothing, or the device is out of memory.
+    pub fn indices_and_mask(
+        &mut self,
+        seq_len: usize,
+        batch_mask: &[bool],
+    ) -> Result<IndicesAndMask> {
+        let (batch, context) = (self.batch_size(), self.context);
+        if batch_mask.len() != batch {
+            bail!(
+                "kv-cache: a batch mask of {} for {batch} sequences",
+                batch_mask.len()
+            )
+        }
+        if context == 0 {
+            bail!("kv-cache: the caches keep no tokens")
+        }
+        let mut mask = Vec::with_capacity(batch * seq_len * context);
+        let mut indices = Vec::with_capacity(batch * seq_len);
+        for (b, &active) in batch_mask.iter().enumerate() {
+            let (start, slot) = (self.positions[b], self.indices[b]);
+            if !active {
+                mask.resize(mask.len() + seq_len * context, 0f32);
+                indices.resize(indices.len() + seq_len, slot as u32);
+                continue;
+            }
+            indices.extend((0..seq_len).map(|i| ((slot + i) % context) as u32));
+            self.positions[b] += seq_len;
+            self.indices[b] = (slot + seq_len) % context;
+            // The position of what each slot holds after this step, none for one that is still empty.
+            let total = self.positions[b];
+            let newest = (slot + seq_len + context - 1) % context;
+            let position =
+                |slot: usize| (total - 1).checked_sub((newest + context - slot) % context);
+            for token in start..total {
+                let seen = |slot| position(slot).is_some_and(|at| at <= token);
+                mask.extend((0..context).map(|slot| additive(seen(slot))));
+            }
+        }
+        let device = &self.device;
+        // Tokens that fill the rings attend to each other, in all sequences alike.
+        let mask = if seq_len >= context {
+            let seen = |token, entry| entry <= token && entry + context >= token;
+            let row = |token| (0..seq_len).map(move |entry| additive(seen(token, entry)));
+            let mask: Vec<f32> = (0..seq_len).flat_map(row).collect();
+            Tensor::from_vec(mask, (seq_len, seq_len), device)?
+        } else {
+            Tensor::from_vec(mask, (batch, 1, seq_len, context), device)?
+        };
+        Ok(IndicesAndMask {
+            indices: Tensor::from_vec(indices, (batch, seq_len), device)?,
+            mask: mask.to_dtype(self.dtype)?,
+        })
+    }
+}
+
+/// What is added to a score that is to be seen or not.
+fn additive(seen: bool) -> f32 {
+    match seen {
+        true => 0.,
+        false => f32::NEG_INFINITY,
+    }
+}

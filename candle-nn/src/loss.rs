@@ -1,0 +1,92 @@
+//! Losses: one number for how far a model's output is from what it should be, averaged over the batch.
+
+use crate::ops::log_softmax;
+use candle_core::{bail, Result, Tensor};
+
+/// The mean of `-inp[i, target[i]]`: the negative log-likelihood, for `inp` (n, classes) of log-probabilities and `target` (n) of
+/// classes, in dtype u8, u32 or i64.
+///
+/// # Errors
+/// The shapes are others, or a class is not below `classes`.
+pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let &[n] = target.dims() else {
+        bail!(
+            "nll: the target has shape {:?}, it has to have one dimension",
+            target.dims()
+        )
+    };
+    match *inp.dims() {
+        [inputs, _] if inputs == n => {}
+        [inputs, _] => bail!("nll: {inputs} inputs and {n} targets"),
+        _ => bail!(
+            "nll: the input has shape {:?}, it has to have two dimensions",
+            inp.dims()
+        ),
+    }
+    let chosen = inp.gather(&target.unsqueeze(1)?, 1)?;
+    chosen.sum_all()?.affine(-1. / n as f64, 0.)
+}
+
+/// [`nll`] of the [`log_softmax`] of `inp`, which is (n, classes) and may hold any numbers; `target` is (n).
+///
+/// # Errors
+/// Those of [`nll`].
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// # fn main() -> candle_core::Result<()> {
+/// let logits = Tensor::new(&[[0f32, 0.], [1000., 0.]], &Device::Cpu)?;
+/// let loss = candle_nn::loss::cross_entropy(&logits, &Tensor::new(&[1u32, 0], &Device::Cpu)?)?;
+/// assert!((loss.to_scalar::<f32>()? - 2f32.ln() / 2.).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
+pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
+    if inp.rank() != 2 {
+        bail!(
+            "cross_entropy: the input has shape {:?}, it has to have two dimensions",
+            inp.dims()
+        )
+    }
+    nll(&log_softmax(inp, 1)?, target)
+}
+
+/// The mean of the squared differences.
+///
+/// # Errors
+/// The shapes or dtypes differ.
+pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
+    (inp - target)?.sqr()?.mean_all()
+}
+
+/// The mean of `-(t * ln(p) + (1 - t) * ln(1 - p))` with `p = sigmoid(inp)`, for targets `t` between 0 and 1. Finite for any finite
+/// input, and so is its gradient.
+///
+/// # Errors
+/// The shapes or dtypes differ, or the dtype is not a float.
+pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
+    // ln(1 + exp(x)) - t x, where max(x, 0) is taken out of the logarithm. What is taken out is put back, so it needs no gradient.
+    let shift = inp.detach().relu()?;
+    let log_sum = ((inp - &shift)?.exp()? + shift.neg()?.exp()?)?.log()?;
+    ((log_sum + shift)? - (inp * target)?)?.mean_all()
+}
+
+/// The mean of the Huber loss: half the squared difference up to `delta`, and `delta * (|difference| - delta / 2)` from there on; see
+/// <https://doi.org/10.1214/aoms/1177703732>.
+///
+/// # Errors
+/// The shapes or dtypes differ.
+pub fn huber(inp: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
+    if inp.dims() != target.dims() {
+        bail!(
+            "huber: the input has shape {:?}, the target {:?}",
+            inp.dims(),
+            target.dims()
+        )
+    }
+    let difference = (inp - target)?;
+    let size = difference.abs()?;
+    let squared = (difference.sqr()? * 0.5)?;
+    let straight = ((&size * delta)? - 0.5 * delta * delta)?;
+    size.le(delta)?.where_cond(&squared, &straight)?.mean_all()
+}

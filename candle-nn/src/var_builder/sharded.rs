@@ -1,0 +1,168 @@
+//! Files whose tensors are cut into parts, one for each of several processes; and several files in memory as one.
+
+use super::backends::{check_shape, missing};
+use super::{Backend, SimpleBackend, VarBuilderArgs};
+use crate::Init;
+use candle_core::safetensors::{Load, MmapedSafetensors};
+use candle_core::{bail, DType, Device, Error, Result, Shape, Tensor};
+use safetensors::tensor::{SafeTensors, TensorView};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Which part of a tensor is asked for: part `rank` of `world_size` equal ones along `dim`. The whole tensor by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// The dimension that is cut.
+    pub dim: usize,
+    /// The part's number, from 0 on.
+    pub rank: usize,
+    /// The number of parts.
+    pub world_size: usize,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            dim: 0,
+            rank: 0,
+            world_size: 1,
+        }
+    }
+}
+
+/// Safetensors files, of whose tensors only a part is loaded.
+pub struct ShardedSafeTensors(MmapedSafetensors);
+
+/// A [`VarBuilder`](crate::VarBuilder) whose hints say which part of a tensor is wanted.
+pub type ShardedVarBuilder<'a> = VarBuilderArgs<'a, ShardedSafeTensors>;
+
+impl ShardedSafeTensors {
+    /// The tensors of safetensors files, which are mapped into memory and read when they are asked for.
+    ///
+    /// # Safety
+    /// The files must not be changed or truncated while the builder or a clone of it lives.
+    ///
+    /// # Errors
+    /// A file cannot be opened, or is not a whole safetensors file.
+    pub unsafe fn var_builder<P: AsRef<Path>>(
+        paths: &[P],
+        dtype: DType,
+        dev: &Device,
+    ) -> Result<ShardedVarBuilder<'static>> {
+        // SAFETY: what this function demands.
+        let files = unsafe { MmapedSafetensors::multi(paths)? };
+        let place = super::list_files(paths);
+        Ok(VarBuilderArgs::at(Self(files), place, dtype, dev.clone()))
+    }
+}
+
+/// The shape that is asked for may be that of the part, that of the whole tensor, or `()` where the caller does not know.
+impl Backend for ShardedSafeTensors {
+    type Hints = Shard;
+
+    fn get(&self, s: Shape, name: &str, h: Shard, dtype: DType, dev: &Device) -> Result<Tensor> {
+        let view = self.0.get(name)?;
+        let whole = Shape::from(view.shape());
+        if h.world_size == 1 && h.rank == 0 {
+            if s.rank() > 0 {
+                check_shape(name, s, &whole)?;
+            }
+            return SimpleBackend::get_unchecked(&self.0, name, dtype, dev);
+        }
+        let (data, part) = cut(name, &view, h)?;
+        if s.rank() > 0 && s != whole {
+            check_shape(name, s, &part)?;
+        }
+        let part = TensorView::new(view.dtype(), part.into_dims(), &data).map_err(Error::wrap)?;
+        part.load(&Device::Cpu)?.to_dtype(dtype)?.to_device(dev)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, dev: &Device) -> Result<Tensor> {
+        SimpleBackend::get_unchecked(&self.0, name, dtype, dev)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.get(name).is_ok()
+    }
+}
+
+/// The bytes of a part, and its shape.
+fn cut(name: &str, view: &TensorView<'_>, shard: Shard) -> Result<(Vec<u8>, Shape)> {
+    let Shard {
+        dim,
+        rank,
+        world_size,
+    } = shard;
+    let mut dims = view.shape().to_vec();
+    let Some(&size) = dims.get(dim) else {
+        bail!("{name} of shape {dims:?} has no dimension {dim} to be cut along")
+    };
+    if rank >= world_size {
+        bail!("{name}: part {rank} of {world_size}, parts are counted from 0")
+    }
+    if !size.is_multiple_of(world_size) {
+        bail!("{name} of shape {dims:?} cannot be cut into {world_size} equal parts along dimension {dim}")
+    }
+    let bits = view.dtype().bitsize();
+    if !bits.is_multiple_of(8) {
+        bail!("{name}: elements of {bits} bits cannot be cut apart")
+    }
+    dims[dim] = size / world_size;
+    let inner = dims[dim + 1..].iter().product::<usize>() * bits / 8;
+    let (row, part) = (size * inner, dims[dim] * inner);
+    let mut data = Vec::with_capacity(view.data().len() / world_size);
+    if part > 0 {
+        for row in view.data().chunks_exact(row) {
+            data.extend_from_slice(&row[rank * part..(rank + 1) * part]);
+        }
+    }
+    Ok((data, Shape::from(dims)))
+}
+
+/// Several safetensors files in memory, and which of them holds a tensor.
+pub struct SafeTensorWithRouting<'a> {
+    routing: HashMap<String, usize>,
+    files: Vec<SafeTensors<'a>>,
+}
+
+impl<'a> SafeTensorWithRouting<'a> {
+    /// The tensors of all of `files`; of a name that several have, the last one's. Not in upstream's interface.
+    ///
+    /// # Errors
+    /// One of them is not a whole safetensors file; the error says which.
+    pub fn new(files: &[&'a [u8]]) -> Result<Self> {
+        let mut routing = HashMap::new();
+        let mut parsed = Vec::with_capacity(files.len());
+        for (i, data) in files.iter().enumerate() {
+            let file = SafeTensors::deserialize(data).map_err(|err| {
+                Error::msg(format!("safetensors {i} of {}: {err}", files.len())).bt()
+            })?;
+            routing.extend(file.names().into_iter().map(|name| (name.to_string(), i)));
+            parsed.push(file);
+        }
+        Ok(Self {
+            routing,
+            files: parsed,
+        })
+    }
+
+    fn view(&self, name: &str) -> Result<TensorView<'_>> {
+        let file = self.routing.get(name).ok_or_else(|| missing(name))?;
+        self.files[*file].tensor(name).map_err(Error::wrap)
+    }
+}
+
+impl SimpleBackend for SafeTensorWithRouting<'_> {
+    fn get(&self, s: Shape, name: &str, _h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        check_shape(name, s, &Shape::from(self.view(name)?.shape()))?;
+        self.get_unchecked(name, dtype, dev)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, dev: &Device) -> Result<Tensor> {
+        self.view(name)?.load(dev)?.to_dtype(dtype)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.routing.contains_key(name)
+    }
+}
