@@ -20,6 +20,7 @@ mod pickle;
 mod pool;
 mod quantized_api;
 mod quantized_blocks;
+mod quantized_device;
 mod quantized_files;
 mod quantized_ggml;
 mod quantized_tokenizer;

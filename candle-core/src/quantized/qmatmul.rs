@@ -127,6 +127,15 @@ impl CustomOp1 for Tracked {
         self.0.cpu_fwd(storage, layout)
     }
 
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        storage: &crate::WebGpuStorage,
+        layout: &Layout,
+    ) -> Result<(crate::WebGpuStorage, Shape)> {
+        self.0.webgpu_fwd(storage, layout)
+    }
+
     fn bwd(&self, arg: &Tensor, res: &Tensor, grad_res: &Tensor) -> Result<Option<Tensor>> {
         self.0.bwd(arg, res, grad_res)
     }

@@ -4,8 +4,13 @@ use std::borrow::Cow;
 
 use half::{bf16, f16};
 
-use super::{experts, GgmlDType, QStorage};
-use crate::{CpuStorage, CustomOp1, DType, Device, Error, Layout, Result, Shape, Storage, Tensor};
+use super::{experts, GgmlDType, QStorage, QuantizedType};
+#[cfg(feature = "webgpu")]
+use crate::WebGpuStorage;
+use crate::{
+    CpuStorage, CustomOp1, DType, Device, DeviceLocation, Error, Layout, Result, Shape, Storage,
+    Tensor,
+};
 
 /// A tensor of quantised blocks. Blocks run along the last dimension, whose length is a multiple of the block size.
 ///
@@ -81,7 +86,8 @@ impl QTensor {
         Ok(Self { storage, shape })
     }
 
-    /// Quantises a tensor of floats; the result stays on its device.
+    /// Quantises a tensor of floats; the result stays on its device. The encoders run on the CPU: a GPU's tensor is read back,
+    /// encoded, and its blocks are uploaded.
     ///
     /// # Errors
     /// When the last dimension is no multiple of the block size, or the device has no quantised tensors.
@@ -124,10 +130,8 @@ impl QTensor {
             ))
             .bt());
         }
-        Self::quantize_with(src, dtype, dev, |storage, floats| {
-            storage
-                .cpu_mut()
-                .from_float_imatrix(floats, imatrix_weights, columns)
+        Self::quantize_with(src, dtype, dev, |blocks, floats| {
+            blocks.from_float_imatrix(floats, imatrix_weights, columns)
         })
     }
 
@@ -136,29 +140,23 @@ impl QTensor {
     /// # Errors
     /// As `quantize`.
     pub fn quantize_onto(src: &Tensor, dtype: GgmlDType, dev: &Device) -> Result<Self> {
-        Self::quantize_with(src, dtype, dev, |storage, floats| {
-            storage.cpu_mut().from_float(floats)
-        })
+        Self::quantize_with(src, dtype, dev, |blocks, floats| blocks.from_float(floats))
     }
 
     fn quantize_with(
         src: &Tensor,
         dtype: GgmlDType,
         device: &Device,
-        fill: impl FnOnce(&mut QStorage, &[f32]),
+        fill: impl FnOnce(&mut dyn QuantizedType, &[f32]),
     ) -> Result<Self> {
         let elements = check_shape(src.shape(), dtype)?;
-        let mut storage = QStorage::zeros(elements, device, dtype)?;
         let floats = src
             .to_dtype(DType::F32)?
             .to_device(&Device::Cpu)?
             .flatten_all()?
             .to_vec1::<f32>()?;
-        if elements > 0 {
-            fill(&mut storage, &floats);
-        }
         Ok(Self {
-            storage,
+            storage: QStorage::encode(elements, device, dtype, |blocks| fill(blocks, &floats))?,
             shape: src.shape().clone(),
         })
     }
@@ -188,7 +186,7 @@ impl QTensor {
     /// # Errors
     /// When the device refuses the memory.
     pub fn dequantize(&self, device: &Device) -> Result<Tensor> {
-        self.floats()?.to_device(device)
+        self.floats(DType::F32)?.to_device(device)
     }
 
     /// The elements as f16, on `device`.
@@ -196,21 +194,14 @@ impl QTensor {
     /// # Errors
     /// When the device refuses the memory.
     pub fn dequantize_f16(&self, device: &Device) -> Result<Tensor> {
-        self.floats()?.to_dtype(DType::F16)?.to_device(device)
+        let floats = self.floats(DType::F16)?;
+        floats.to_dtype(DType::F16)?.to_device(device)
     }
 
-    fn floats(&self) -> Result<Tensor> {
-        let storage = self.storage.dequantize(self.shape.elem_count())?;
-        Ok(self.result(storage, self.shape.clone()))
-    }
-
-    fn result(&self, storage: CpuStorage, shape: Shape) -> Tensor {
-        Tensor::from_storage(
-            Storage::Cpu(storage),
-            shape,
-            crate::op::BackpropOp::none(),
-            false,
-        )
+    /// The elements on this tensor's device, in f32 or `to`.
+    fn floats(&self, to: DType) -> Result<Tensor> {
+        let storage = self.storage.dequantize(self.shape.elem_count(), to)?;
+        Ok(result(storage, self.shape.clone()))
     }
 
     /// Rows of a table `(rows, hidden)` by their ids (integers of any shape), as f32: shape of the ids, then `hidden`.
@@ -221,17 +212,10 @@ impl QTensor {
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         let (rows, hidden) = self.shape.dims2()?;
         self.same_device(ids, "quantized embedding")?;
-        let numbers = ids.flatten_all()?.to_dtype(DType::I64)?.to_vec1::<i64>()?;
-        let numbers = numbers
-            .into_iter()
-            .map(|id| {
-                u32::try_from(id).map_err(|_| {
-                    Error::Msg(format!("quantized embedding: {id} is no row of {rows}")).bt()
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let storage = self.storage.cpu().embedding(&numbers, rows, hidden)?;
-        Ok(self.result(storage, ids.shape().clone().extend(&[hidden])))
+        let numbers = ids.flatten_all()?.to_dtype(DType::I64)?;
+        let (numbers, layout) = numbers.storage_and_layout();
+        let storage = self.storage.embedding((&numbers, layout), (rows, hidden))?;
+        Ok(result(storage, ids.shape().clone().extend(&[hidden])))
     }
 
     fn same_device(&self, rhs: &Tensor, op: &'static str) -> Result<()> {
@@ -251,12 +235,12 @@ impl QTensor {
         self.storage.size_in_bytes()
     }
 
-    /// The bytes of the blocks, as a file holds them.
+    /// The bytes of the blocks, as a file holds them. A GPU's are read back, which waits.
     ///
     /// # Errors
     /// None on the CPU.
     pub fn data(&self) -> Result<Cow<'_, [u8]>> {
-        Ok(self.storage.data())
+        self.storage.data()
     }
 
     /// A mixture of experts' layer: the weights `(experts, n, k)` are held here, `ids` `(batch, topk)` says which experts
@@ -308,6 +292,10 @@ impl QTensor {
     }
 }
 
+fn result(storage: Storage, shape: Shape) -> Tensor {
+    Tensor::from_storage(storage, shape, crate::op::BackpropOp::none(), false)
+}
+
 /// Some rows `(n, k)` of a weight, of which there may be more.
 struct Rows<'a> {
     weight: &'a QTensor,
@@ -318,30 +306,45 @@ struct Rows<'a> {
 
 const MATMUL: &str = "qmatmul";
 
+impl Rows<'_> {
+    /// The number of rows of `layout`, if they go with these, and the result's shape.
+    fn check(&self, layout: &Layout) -> Result<(usize, Shape)> {
+        match layout.dims().split_last() {
+            Some((&last, rows)) if last == self.k && !rows.is_empty() => {
+                let shape = Shape::from_dims(rows).extend(&[self.n]);
+                Ok((rows.iter().product(), shape))
+            }
+            _ => Err(Error::ShapeMismatchBinaryOp {
+                lhs: layout.shape().clone(),
+                rhs: self.weight.shape.clone(),
+                op: MATMUL,
+            }
+            .bt()),
+        }
+    }
+
+    /// The error for an argument that is not where the blocks are.
+    fn elsewhere(&self, argument: DeviceLocation) -> Error {
+        Error::DeviceMismatchBinaryOp {
+            lhs: argument,
+            rhs: self.weight.device().location(),
+            op: MATMUL,
+        }
+        .bt()
+    }
+}
+
 impl CustomOp1 for Rows<'_> {
     fn name(&self) -> &'static str {
         MATMUL
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let mismatch = || {
-            Error::ShapeMismatchBinaryOp {
-                lhs: layout.shape().clone(),
-                rhs: self.weight.shape.clone(),
-                op: MATMUL,
-            }
-            .bt()
-        };
         let (k, n) = (self.k, self.n);
-        let Some((&last, rows)) = layout.dims().split_last() else {
-            return Err(mismatch());
+        let (m, shape) = self.check(layout)?;
+        let QStorage::Cpu(blocks) = &self.weight.storage else {
+            return Err(self.elsewhere(DeviceLocation::Cpu));
         };
-        if last != k || rows.is_empty() {
-            return Err(mismatch());
-        }
-        let m: usize = rows.iter().product();
-        let shape = Shape::from_dims(rows).extend(&[n]);
-        let blocks = self.weight.storage.cpu();
         let product = |lhs: &[f32]| {
             let mut dst = vec![0f32; m * n];
             blocks.matmul_t_from(self.first, (m, k, n), lhs, &mut dst)?;
@@ -369,6 +372,37 @@ impl CustomOp1 for Rows<'_> {
         };
         Ok((dst, shape))
     }
+
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        storage: &WebGpuStorage,
+        layout: &Layout,
+    ) -> Result<(WebGpuStorage, Shape)> {
+        use crate::backend::{BackendDevice, BackendStorage};
+        let (m, shape) = self.check(layout)?;
+        let device = storage.device();
+        match &self.weight.storage {
+            QStorage::WebGpu(blocks) if blocks.device().same_device(device) => {
+                let dst = blocks.matmul_t(self.first, (m, self.k, self.n), storage, layout)?;
+                Ok((dst, shape))
+            }
+            _ => Err(self.elsewhere(device.location())),
+        }
+    }
+}
+
+impl QTensor {
+    /// All rows of the matrix that this is.
+    fn rows(&self) -> Result<Rows<'_>> {
+        let (n, k) = self.shape.dims2()?;
+        Ok(Rows {
+            weight: self,
+            first: 0,
+            n,
+            k,
+        })
+    }
 }
 
 impl CustomOp1 for QTensor {
@@ -377,14 +411,16 @@ impl CustomOp1 for QTensor {
     }
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (n, k) = self.shape.dims2()?;
-        let rows = Rows {
-            weight: self,
-            first: 0,
-            n,
-            k,
-        };
-        rows.cpu_fwd(storage, layout)
+        self.rows()?.cpu_fwd(storage, layout)
+    }
+
+    #[cfg(feature = "webgpu")]
+    fn webgpu_fwd(
+        &self,
+        storage: &WebGpuStorage,
+        layout: &Layout,
+    ) -> Result<(WebGpuStorage, Shape)> {
+        self.rows()?.webgpu_fwd(storage, layout)
     }
 
     /// The gradient with respect to `x`; the weight has none.

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use super::absent::{cuda, metal};
 use super::{GgmlDType, QuantizedType};
-use crate::{CpuStorage, DType, Device, Error, Result};
+#[cfg(feature = "webgpu")]
+use crate::webgpu_backend::QWebGpuStorage;
+use crate::{DType, Device, Error, Layout, Result, Storage};
 
 /// Quantised blocks on a device.
 pub enum QStorage {
@@ -14,36 +16,32 @@ pub enum QStorage {
     Metal(metal::QMetalStorage),
     /// On a CUDA device.
     Cuda(cuda::QCudaStorage),
+    /// On a WebGPU device.
+    #[cfg(feature = "webgpu")]
+    WebGpu(QWebGpuStorage),
 }
 
 /// The error for what a device cannot hold or do with quantised tensors.
-pub(super) fn unsupported(op: &'static str, dtype: GgmlDType, device: &Device) -> Error {
+fn unsupported(op: &'static str, dtype: GgmlDType, device: &Device) -> Error {
     Error::UnsupportedOnDevice {
         op,
         dtype: DType::U8,
         device: format!("{:?}", device.location()),
         hint: format!(
-            "blocks of {dtype:?} are on the CPU only; keep the tensor there, or `dequantize` it to this device"
+            "blocks of {dtype:?} are on the CPU and on WebGPU only; keep the tensor there, or `dequantize` it to this device"
         ),
     }
     .bt()
 }
 
-/// The CPU, or the error that names the other device.
-fn on_cpu(op: &'static str, dtype: GgmlDType, device: &Device) -> Result<()> {
-    match device {
-        Device::Cpu => Ok(()),
-        other => Err(unsupported(op, dtype, other)),
-    }
-}
-
 impl QStorage {
-    /// Blocks of `dtype` from their bytes, on `device`. Owned bytes are not copied where their alignment allows it.
+    /// Blocks of `dtype` from their bytes, on `device`. On the CPU owned bytes are not copied where their alignment allows it; a
+    /// WebGPU device lays them out anew, see `webgpu_backend`.
     ///
     /// # Errors
-    /// `UnsupportedOnDevice` where the device has no quantised tensors; bytes that are no whole number of blocks.
+    /// `UnsupportedOnDevice` where the device has no quantised tensors; bytes that are no whole number of blocks; a device that
+    /// refuses the memory.
     pub fn from_data(data: Cow<'_, [u8]>, device: &Device, dtype: GgmlDType) -> Result<Self> {
-        on_cpu("quantized from_data", dtype, device)?;
         if !data.len().is_multiple_of(dtype.type_size()) {
             return Err(Error::Msg(format!(
                 "{} bytes are no whole number of {dtype:?} blocks of {} bytes",
@@ -52,61 +50,144 @@ impl QStorage {
             ))
             .bt());
         }
-        Ok(Self::Cpu(dtype.from_data(data)))
-    }
-
-    /// Blocks of zeros for `elem_count` elements.
-    pub(super) fn zeros(elem_count: usize, device: &Device, dtype: GgmlDType) -> Result<Self> {
-        on_cpu("quantize", dtype, device)?;
-        Ok(Self::Cpu(dtype.cpu_zeros(elem_count)))
-    }
-
-    /// The blocks on the CPU.
-    pub(super) fn cpu(&self) -> &dyn QuantizedType {
-        match self {
-            Self::Cpu(blocks) => &**blocks,
-            Self::Metal(absent) => absent.never(),
-            Self::Cuda(absent) => absent.never(),
+        match device {
+            Device::Cpu => Ok(Self::Cpu(dtype.from_data(data))),
+            #[cfg(feature = "webgpu")]
+            Device::WebGpu(device) => {
+                QWebGpuStorage::from_data(device, dtype, &data).map(Self::WebGpu)
+            }
+            other => Err(unsupported("quantized from_data", dtype, other)),
         }
     }
 
-    pub(super) fn cpu_mut(&mut self) -> &mut dyn QuantizedType {
-        match self {
-            Self::Cpu(blocks) => &mut **blocks,
-            Self::Metal(absent) => absent.never(),
-            Self::Cuda(absent) => absent.never(),
+    /// Blocks for `elem_count` elements, encoded by `fill` on the CPU, which is where all encoders are, and then put on `device`.
+    pub(super) fn encode(
+        elem_count: usize,
+        device: &Device,
+        dtype: GgmlDType,
+        fill: impl FnOnce(&mut dyn QuantizedType),
+    ) -> Result<Self> {
+        let mut blocks = dtype.cpu_zeros(elem_count);
+        if elem_count > 0 {
+            fill(&mut *blocks);
+        }
+        match device {
+            Device::Cpu => Ok(Self::Cpu(blocks)),
+            device => Self::from_data(Cow::Borrowed(bytes(&*blocks)), device, dtype),
         }
     }
 
     pub(super) fn dtype(&self) -> GgmlDType {
-        self.cpu().dtype()
+        match self {
+            Self::Cpu(blocks) => blocks.dtype(),
+            Self::Metal(absent) => absent.never(),
+            Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(blocks) => blocks.dtype(),
+        }
     }
 
     pub(super) fn device(&self) -> Device {
-        Device::Cpu
+        match self {
+            Self::Cpu(_) => Device::Cpu,
+            Self::Metal(absent) => absent.never(),
+            Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(blocks) => Device::WebGpu(blocks.device().clone()),
+        }
     }
 
     pub(super) fn size_in_bytes(&self) -> usize {
-        self.cpu().storage_size_in_bytes()
+        match self {
+            Self::Cpu(blocks) => blocks.storage_size_in_bytes(),
+            Self::Metal(absent) => absent.never(),
+            Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(blocks) => blocks.size_in_bytes(),
+        }
     }
 
-    pub(super) fn dequantize(&self, elem_count: usize) -> Result<CpuStorage> {
-        self.cpu().dequantize(elem_count)
+    /// The first `elem_count` elements on the blocks' device, in f32 or, where the device can do that at once, in `to`.
+    pub(super) fn dequantize(&self, elem_count: usize, to: DType) -> Result<Storage> {
+        // Only a GPU has a form for other dtypes.
+        let _ = to;
+        match self {
+            Self::Cpu(blocks) => blocks.dequantize(elem_count).map(Storage::Cpu),
+            Self::Metal(absent) => absent.never(),
+            Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(blocks) => blocks.dequantize(elem_count, to).map(Storage::WebGpu),
+        }
     }
 
-    pub(super) fn data(&self) -> Cow<'_, [u8]> {
-        let blocks = self.cpu();
-        // SAFETY: a `QuantizedType` holds `storage_size_in_bytes` bytes from `as_ptr` on for as long as it is borrowed.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(blocks.as_ptr(), blocks.storage_size_in_bytes()) };
-        Cow::Borrowed(bytes)
+    /// Rows of the table `(rows, hidden)` by their ids, which are a vector on the same device.
+    pub(super) fn embedding(
+        &self,
+        ids: (&Storage, &Layout),
+        (rows, hidden): (usize, usize),
+    ) -> Result<Storage> {
+        const OP: &str = "quantized embedding";
+        match (self, ids.0) {
+            (Self::Cpu(blocks), Storage::Cpu(storage)) => {
+                let numbers = storage.as_slice::<i64>()?;
+                let numbers = ids.1.strided_index().map(|i| {
+                    u32::try_from(numbers[i]).map_err(|_| {
+                        Error::Msg(format!("{OP}: {} is no row of {rows}", numbers[i])).bt()
+                    })
+                });
+                let numbers = numbers.collect::<Result<Vec<_>>>()?;
+                blocks.embedding(&numbers, rows, hidden).map(Storage::Cpu)
+            }
+            #[cfg(feature = "webgpu")]
+            (Self::WebGpu(blocks), Storage::WebGpu(storage)) => blocks
+                .embedding(storage, ids.1, (rows, hidden))
+                .map(Storage::WebGpu),
+            (_, storage) => Err(Error::DeviceMismatchBinaryOp {
+                lhs: storage.device().location(),
+                rhs: self.device().location(),
+                op: OP,
+            }
+            .bt()),
+        }
+    }
+
+    /// The blocks in the bytes that a file has for them. A GPU's are read back.
+    pub(super) fn data(&self) -> Result<Cow<'_, [u8]>> {
+        match self {
+            Self::Cpu(blocks) => Ok(Cow::Borrowed(bytes(&**blocks))),
+            Self::Metal(absent) => absent.never(),
+            Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(blocks) => blocks.data().map(Cow::Owned),
+        }
     }
 
     /// The address of the first block, on the device.
     ///
     /// # Errors
-    /// None on the CPU.
+    /// On WebGPU, where buffers have no address.
     pub fn device_ptr(&self) -> Result<*const u8> {
-        Ok(self.cpu().as_ptr())
+        match self {
+            Self::Cpu(blocks) => Ok(blocks.as_ptr()),
+            Self::Metal(absent) => absent.never(),
+            Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(blocks) => Err(Error::UnsupportedOnDevice {
+                op: "device_ptr",
+                dtype: DType::U8,
+                device: format!("webgpu ({})", blocks.device().name()),
+                hint: format!(
+                    "buffers have no address there; `QTensor::data` reads the {:?} blocks back",
+                    blocks.dtype()
+                ),
+            }
+            .bt()),
+        }
     }
+}
+
+/// The bytes of blocks on the CPU.
+fn bytes(blocks: &dyn QuantizedType) -> &[u8] {
+    // SAFETY: a `QuantizedType` holds `storage_size_in_bytes` bytes from `as_ptr` on for as long as it is borrowed.
+    unsafe { std::slice::from_raw_parts(blocks.as_ptr(), blocks.storage_size_in_bytes()) }
 }

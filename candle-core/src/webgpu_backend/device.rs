@@ -317,11 +317,16 @@ impl WebGpuDevice {
     }
 
     fn upload<T: WithDType>(&self, data: &[T]) -> Result<WebGpuStorage> {
-        let storage = self.alloc(data.len(), T::DTYPE, "upload")?;
         // SAFETY: every dtype's type is plain bytes without padding.
         let bytes = unsafe {
             std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data))
         };
+        self.upload_bytes(bytes, T::DTYPE)
+    }
+
+    /// A storage of the elements whose bytes these are.
+    pub(super) fn upload_bytes(&self, bytes: &[u8], dtype: DType) -> Result<WebGpuStorage> {
+        let storage = self.alloc(bytes.len() / dtype.size_in_bytes(), dtype, "upload")?;
         self.0.queue.upload(storage.memory(), bytes)?;
         Ok(storage)
     }

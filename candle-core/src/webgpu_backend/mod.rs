@@ -26,6 +26,11 @@
 //! adapter: subgroups and cooperative matrices are used where they are there and only make things faster. A kernel that
 //! writes a packed dtype writes whole words, one invocation a word, so there are neither races nor atomics.
 //!
+//! # Quantised weights
+//! [`QWebGpuStorage`] holds GGML's blocks, laid out anew so that a kernel reads words: codes, further bits and scales apart. Products
+//! decode them where they use them, in f32. With cooperative matrices and more than 8 rows, rows of the dense side and pieces of the
+//! weight are brought to f16 first, each with a power of two that keeps it in range.
+//!
 //! # Environment
 //! - `CANDLE_WEBGPU_ADAPTER=TEXT`: use only adapters whose name contains TEXT.
 //! - `CANDLE_WEBGPU_LIMITS=browser`: ask for no more than every browser gives: no f16, no subgroups, default limits.
@@ -44,6 +49,7 @@ pub mod ops;
 mod pipeline_cache;
 mod pool;
 mod profile;
+mod quantized;
 mod queue;
 mod readback;
 mod storage;
@@ -53,6 +59,7 @@ pub use adapter::{adapters, AdapterReport, Options};
 pub use device::{Stats, WebGpuDevice};
 pub use pipeline_cache::PipelineCacheReport;
 pub use profile::KernelTime;
+pub use quantized::QWebGpuStorage;
 pub use readback::PendingRead;
 pub use storage::WebGpuStorage;
 pub use warm_up::WarmUp;

@@ -46,8 +46,9 @@ pub(super) fn ids_elem(
     }
 }
 
-/// WGSL that reads indexes: `id_at`.
-pub(super) fn reads_ids(ids: Elem) -> String {
+/// WGSL that reads indexes: `id_at`. An index that is the greatest number of its dtype is skipped if `skips`, otherwise it is out
+/// of range like any other.
+pub(super) fn reads_ids(ids: Elem, skips: bool) -> String {
     let (skipped, low, fits) = match ids {
         Elem::U8 => ("id == 0xffu", "id", "true"),
         Elem::I32 => ("id == 0x7fffffff", "bitcast<u32>(id)", "id >= 0"),
@@ -58,6 +59,7 @@ pub(super) fn reads_ids(ids: Elem) -> String {
         ),
         _ => ("id == 0xffffffffu", "id", "true"),
     };
+    let skipped = if skips { skipped } else { "false" };
     format!(
         "fn skipped(id: ids_t) -> bool {{ return {skipped}; }}\n\
          fn low_word(id: ids_t) -> u32 {{ return {low}; }}\n\
@@ -197,7 +199,7 @@ impl Choice {
                     .strided("src", views.rank)
                     .constant("WG", WORKGROUP)
                     .constant("PART", part)
-                    .text(&reads_ids(by))
+                    .text(&reads_ids(by, true))
                     .body::<GatherParams>(include_str!("../shaders/gather.wgsl"))
             },
             &[bind(ids), bind(src), bind(dst), Binding::Status],

@@ -9,6 +9,7 @@ pub mod fused;
 pub(super) mod indexing;
 pub(super) mod matmul;
 pub(super) mod pool;
+pub(super) mod quantized;
 pub(super) mod random;
 pub(super) mod reduce;
 pub(super) mod scatter;
@@ -25,12 +26,13 @@ use crate::{Error, Layout, Result};
 const WORKGROUP: u32 = 256;
 
 /// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
-pub(super) const INDEX_OPS: [&str; 5] = [
+pub(super) const INDEX_OPS: [&str; 6] = [
     "gather",
     "scatter",
     "scatter-add",
     "index-select",
     "index-add",
+    "quantized embedding",
 ];
 
 /// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].
@@ -123,7 +125,7 @@ fn index(value: usize) -> Result<u32> {
 }
 
 /// A storage as a kernel's binding.
-fn bind(storage: &WebGpuStorage) -> Binding<'_> {
+pub(super) fn bind(storage: &WebGpuStorage) -> Binding<'_> {
     storage.binding()
 }
 

@@ -254,7 +254,7 @@ impl Job<'_> {
                     .constant("BY_COLUMN", by_column)
                     .constant("ADD", self.add)
                     .text(functions(elem))
-                    .text(&reads_ids(by))
+                    .text(&reads_ids(by, true))
                     .body::<ScatterParams>(include_str!("../shaders/scatter.wgsl"))
             },
             &[

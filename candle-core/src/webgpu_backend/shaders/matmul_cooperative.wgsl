@@ -21,9 +21,9 @@ fn put_fragment(batch: u32, rows: u32, row: u32, col: u32, subgroup: u32, lane: 
     if (r < rows && c < p.n) {
       var lanes: array<dst_t, DST_LANES>;
       for (var i = 0u; i < DST_LANES; i++) {
-        lanes[i] = fragments[subgroup * 256u + word * DST_LANES + i];
+        lanes[i] = fragments[subgroup * 256u + word * DST_LANES + i] * lhs_scale(r);
       }
-      dst_put(((batch * p.m + r) * p.n + c) / DST_LANES, lanes);
+      dst_put(((batch * p.m + r) * p.dst_row + p.dst_first + c) / DST_LANES, lanes);
     }
   }
 }

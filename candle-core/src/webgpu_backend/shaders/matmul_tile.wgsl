@@ -21,14 +21,14 @@ fn put(batch: u32, row: u32, col: u32, values: vec4<f32>) {
   if (row >= p.m) {
     return;
   }
-  var v = values;
+  var v = values * lhs_scale(row);
   for (var i = 0u; i < 4u; i += DST_LANES) {
     if (col + i < p.n) {
       var lanes: array<dst_t, DST_LANES>;
       for (var lane = 0u; lane < DST_LANES; lane++) {
         lanes[lane] = v[i + lane];
       }
-      dst_put(((batch * p.m + row) * p.n + col + i) / DST_LANES, lanes);
+      dst_put(((batch * p.m + row) * p.dst_row + p.dst_first + col + i) / DST_LANES, lanes);
     }
   }
 }

@@ -23,6 +23,6 @@ fn main(invocation: Invocation) {
     for (var lane = 0u; lane < DST_LANES; lane++) {
       lanes[lane] = total(row * COLS + first + lane);
     }
-    dst_put(((batch * p.m + row) * p.n + col + first) / DST_LANES, lanes);
+    dst_put(((batch * p.m + row) * p.dst_row + p.dst_first + col + first) / DST_LANES, lanes);
   }
 }

@@ -44,17 +44,20 @@ impl Run<'_> {
         let key = self
             .key("matmul_cooperative")
             .with(tile.down, 3)
-            .with(tile.across, 3);
-        let shader = || cooperative_shader(self.out, self.problem.views.rank, tile);
+            .with(tile.across, 3)
+            .with(self.scaled.into(), 1);
+        let rank = self.problem.views.rank;
+        let shader = || cooperative_shader(self.out, rank, tile, self.scaled);
         self.launch(key, shader, tile.count(self.problem))
     }
 }
 
-pub(super) fn cooperative_shader(out: Elem, rank: usize, tile: CoopTile) -> Shader {
+pub(super) fn cooperative_shader(out: Elem, rank: usize, tile: CoopTile, scaled: bool) -> Shader {
     let CoopTile { down, across } = tile;
     Shader::new(format!("matmul_cooperative F16->{out:?} {down}x{across}"))
         .input_words("lhs", "vec4<f16>")
         .input_words("rhs", "vec4<f16>")
+        .lhs_scales(scaled)
         .output("dst", out)
         .strided("lhs", rank)
         .strided("rhs", rank)

@@ -6,8 +6,14 @@
 //!
 //! All read through any strides; where the inner dimension is contiguous and aligned they read many elements at once. Sums
 //! are f32.
+//!
+//! What differs between operands is how elements come out of their bindings. `operand.rs` has that for dense ones, by dtype, and for
+//! quantised blocks `ops/quantized/loader.rs`; the kernels know the functions that these define, and neither dtypes nor
+//! formats.
 
 mod cooperative;
+mod operand;
+mod quantized;
 mod split;
 mod tile;
 mod vector;
@@ -19,8 +25,12 @@ use super::{bind, index, Views};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
-use crate::webgpu_backend::WebGpuStorage;
+use crate::webgpu_backend::ops::quantized::Format;
+use crate::webgpu_backend::queue::Binding;
+use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result, Shape};
+
+pub(in super::super) use quantized::matmul_t;
 
 params!(MatmulParams {
     dims: Dims,
@@ -36,6 +46,8 @@ params!(MatmulParams {
     lhs_col: u32,
     rhs_row: u32,
     rhs_col: u32,
+    dst_row: u32,
+    dst_first: u32,
 });
 
 /// The most rows that the vector regime takes.
@@ -63,6 +75,9 @@ struct Problem {
     lhs: (usize, usize),
     /// Steps of rhs over `n` and `k`.
     rhs: (usize, usize),
+    /// Columns that dst has, of which the product's are `n` from `dst_first` on.
+    dst_row: usize,
+    dst_first: usize,
 }
 
 impl Problem {
@@ -89,6 +104,8 @@ impl Problem {
             views: Views::new([&batch_layout(lhs_l), &batch_layout(rhs_l)])?,
             lhs,
             rhs: (rhs_n, rhs_k),
+            dst_row: n,
+            dst_first: 0,
         };
         problem.fold_batch();
         Ok(problem)
@@ -152,6 +169,8 @@ impl Problem {
             lhs_col: index(self.lhs.1)?,
             rhs_row: index(self.rhs.0)?,
             rhs_col: index(self.rhs.1)?,
+            dst_row: index(self.dst_row)?,
+            dst_first: index(self.dst_first)?,
         })
     }
 }
@@ -163,6 +182,8 @@ enum Plan {
         rows: u32,
         cols: u32,
         workgroup: u32,
+        /// Loads of each operand on their way at once.
+        unroll: u32,
         wide: bool,
     },
     Tile {
@@ -180,18 +201,7 @@ fn plan(problem: &Problem, elem: Elem, out_lanes: u32, caps: &Caps) -> Plan {
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
     if problem.m <= MAX_VECTOR_ROWS && (wide || problem.rhs.1 == 1) {
-        let cols = 2.max(out_lanes);
-        let groups = (problem.n as u32).div_ceil(cols) * problem.batch as u32;
-        let subgroup = caps.subgroup.unwrap_or(32).clamp(8, 64);
-        let parts = vector::BUSY_SUBGROUPS.div_ceil(groups.max(1)).clamp(1, 4);
-        // A reduction through workgroup memory needs barriers in any case, so it may as well have two subgroups' worth.
-        let least = if caps.subgroup.is_some() { 32 } else { 64 };
-        return Plan::Vector {
-            rows: problem.m as u32,
-            cols,
-            workgroup: (subgroup * parts.next_power_of_two()).clamp(least, 128),
-            wide,
-        };
+        return vector::plan(problem, out_lanes, wide, caps);
     }
     if caps.cooperative
         && elem == Elem::F16
@@ -200,12 +210,10 @@ fn plan(problem: &Problem, elem: Elem, out_lanes: u32, caps: &Caps) -> Plan {
     {
         return Plan::Cooperative(CoopTile::choose(problem));
     }
-    let tiles =
-        |size: usize| problem.m.div_ceil(16 * size) * problem.n.div_ceil(16 * size) * problem.batch;
     Plan::Tile {
         lhs: problem.access(0, 4),
         rhs: problem.access(1, 4),
-        size: if tiles(8) >= 256 { 8 } else { 4 },
+        size: tile::size(problem),
     }
 }
 
@@ -262,23 +270,15 @@ pub(super) fn product(
     let dst = device.alloc(b * m * n, out_dtype, OP)?;
     let plan = plan(&problem, elem, out.lanes(), &device.kernels().caps);
     let run = Run {
-        lhs,
-        rhs,
-        dst: &dst,
+        device,
+        bindings: &[bind(lhs), bind(rhs), bind(&dst)],
         problem: &problem,
-        elem,
+        lhs: elem,
+        rhs: Rhs::Dense(elem),
+        scaled: false,
         out,
     };
-    match plan {
-        Plan::Vector {
-            rows,
-            cols,
-            workgroup,
-            wide,
-        } => run.vector(rows, cols, workgroup, wide)?,
-        Plan::Tile { lhs, rhs, size } => run.tile(lhs, rhs, size)?,
-        Plan::Cooperative(tile) => run.cooperative(tile)?,
-    }
+    run.run(plan)?;
     if packs {
         Ok(dst)
     } else {
@@ -286,32 +286,60 @@ pub(super) fn product(
     }
 }
 
+/// What the right-hand side is stored as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rhs {
+    Dense(Elem),
+    Blocks(Format),
+}
+
 /// The operands of one call and its problem, for the three ways to run it.
 struct Run<'a> {
-    lhs: &'a WebGpuStorage,
-    rhs: &'a WebGpuStorage,
-    dst: &'a WebGpuStorage,
+    device: &'a WebGpuDevice,
+    /// lhs, what rhs has, scales if there are any, dst.
+    bindings: &'a [Binding<'a>],
     problem: &'a Problem,
-    elem: Elem,
+    lhs: Elem,
+    rhs: Rhs,
+    /// Whether rows of the product are multiplied by scales of lhs. The vector kernel has no such form.
+    scaled: bool,
     out: Elem,
 }
 
 impl Run<'_> {
+    fn run(&self, plan: Plan) -> Result<()> {
+        match plan {
+            Plan::Vector {
+                rows,
+                cols,
+                workgroup,
+                unroll,
+                wide,
+            } => self.vector((rows, cols), workgroup, unroll, wide),
+            Plan::Tile { lhs, rhs, size } => self.tile(lhs, rhs, size),
+            Plan::Cooperative(tile) => self.cooperative(tile),
+        }
+    }
+
     fn key(&self, kernel: &'static str) -> Key {
+        let rhs = match self.rhs {
+            Rhs::Dense(elem) => elem as u32,
+            Rhs::Blocks(format) => 8 + format.number(),
+        };
         Key::new(kernel)
-            .elem(self.elem)
+            .elem(self.lhs)
+            .with(rhs, 5)
             .elem(self.out)
             .with(self.problem.views.rank as u32, 4)
     }
 
     fn launch(&self, key: Key, shader: impl FnOnce() -> Shader, workgroups: usize) -> Result<()> {
-        let device = self.lhs.device();
-        device.launch(
+        self.device.launch(
             key,
             shader,
-            &[bind(self.lhs), bind(self.rhs), bind(self.dst)],
+            self.bindings,
             &self.problem.params()?,
-            device.grid(workgroups, 1),
+            self.device.grid(workgroups, 1),
         )
     }
 }
@@ -339,12 +367,12 @@ mod tests {
     /// No adapter here may have cooperative matrices, so at least the compiler sees their kernel.
     #[test]
     fn the_cooperative_kernel_is_valid_wgsl() {
-        for (out, tile) in [
-            (Elem::F16, CoopTile::ALL[0]),
-            (Elem::F32, CoopTile::ALL[1]),
-            (Elem::F16, CoopTile::ALL[2]),
+        for (out, tile, scaled) in [
+            (Elem::F16, CoopTile::ALL[0], false),
+            (Elem::F32, CoopTile::ALL[1], true),
+            (Elem::F16, CoopTile::ALL[2], false),
         ] {
-            let text = cooperative::cooperative_shader(out, 2, tile).into_text();
+            let text = cooperative::cooperative_shader(out, 2, tile, scaled).into_text();
             let module = naga::front::wgsl::parse_str(&text)
                 .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
             let flags = naga::valid::ValidationFlags::all();
@@ -363,6 +391,7 @@ mod tests {
                 rows: 1,
                 cols: 2,
                 workgroup: 128,
+                unroll: 4,
                 wide: true
             }
         );

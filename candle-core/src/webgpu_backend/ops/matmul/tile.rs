@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Access, MatmulParams, Run};
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use super::{Access, MatmulParams, Problem, Rhs, Run};
+use crate::webgpu_backend::kernel::Shader;
 use crate::Result;
 
 impl Run<'_> {
@@ -13,12 +13,17 @@ impl Run<'_> {
             .key("matmul_tile")
             .with(lhs as u32, 2)
             .with(rhs as u32, 2)
-            .with(size, 4);
+            .with(size, 4)
+            .with(self.scaled.into(), 1);
         let shader = || {
-            let label = format!("matmul_tile {:?} {lhs:?} x {rhs:?} {size}", self.elem);
+            let label = format!(
+                "matmul_tile {:?} {lhs:?} x {:?} {rhs:?} {size}",
+                self.lhs, self.rhs
+            );
             Shader::new(label)
-                .operand("lhs", self.elem, lhs)
-                .operand("rhs", self.elem, rhs)
+                .tile_operand("lhs", Rhs::Dense(self.lhs), lhs)
+                .tile_operand("rhs", self.rhs, rhs)
+                .lhs_scales(self.scaled)
                 .output("dst", self.out)
                 .strided("lhs", rank)
                 .strided("rhs", rank)
@@ -36,70 +41,19 @@ impl Run<'_> {
     }
 }
 
+/// How much of the result an invocation computes in each direction: the larger, if there are enough of the larger tiles.
+pub(super) fn size(problem: &Problem) -> u32 {
+    let tiles = problem.m.div_ceil(128) * problem.n.div_ceil(128) * problem.batch;
+    if tiles >= 256 {
+        8
+    } else {
+        4
+    }
+}
+
 /// How deep a tile is over `k`: as much as 16 KiB of workgroup memory holds for both operands.
 fn tile_depth(size: u32) -> u32 {
     128 / size
-}
-
-impl Shader {
-    /// A matrix operand of the tile kernel: `name_block(base, outer, k, outer_len)` gives the four elements
-    /// `outer .. outer + 4` for each of `k .. k + 4`, with zeros past the ends.
-    fn operand(self, name: &str, elem: Elem, access: Access) -> Self {
-        let (row, col) = (format!("p.{name}_row"), format!("p.{name}_col"));
-        let header = format!(
-            "fn {name}_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {{\n"
-        );
-        if access == Access::Strided {
-            let body = format!(
-                "  var m: mat4x4<f32>;\n\
-                 \x20 for (var j = 0u; j < 4u; j++) {{\n\
-                 \x20   for (var i = 0u; i < 4u; i++) {{\n\
-                 \x20     if (outer + i < outer_len && k + j < p.k) {{\n\
-                 \x20       m[j][i] = {name}_at(base + (outer + i) * {row} + (k + j) * {col});\n\
-                 \x20     }}\n    }}\n  }}\n  return m;\n}}"
-            );
-            return self.input(name, elem).text(&(header + &body));
-        }
-        let (word, unpack) = match elem {
-            Elem::F32 => ("vec4<f32>", "w"),
-            Elem::F16 => (
-                "vec2<u32>",
-                "vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y))",
-            ),
-            _ => (
-                "vec2<u32>",
-                "bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u))",
-            ),
-        };
-        let four = format!(
-            "fn {name}_four(i: u32) -> vec4<f32> {{ let w = {name}[i / 4u]; return {unpack}; }}\n"
-        );
-        let zero = "vec4<f32>(0.0)";
-        let mut body = String::new();
-        if access == Access::Inner {
-            let _ = writeln!(body, "  if (k >= p.k) {{ return mat4x4<f32>(); }}");
-            for i in 0..4 {
-                let _ = writeln!(
-                    body,
-                    "  var r{i} = {zero}; if (outer + {i}u < outer_len) {{ r{i} = {name}_four(base + (outer + {i}u) * {row} + k); }}"
-                );
-            }
-            body.push_str("  return transpose(mat4x4<f32>(r0, r1, r2, r3));\n}");
-        } else {
-            let _ = writeln!(
-                body,
-                "  if (outer >= outer_len) {{ return mat4x4<f32>(); }}"
-            );
-            for j in 0..4 {
-                let _ = writeln!(
-                    body,
-                    "  var c{j} = {zero}; if (k + {j}u < p.k) {{ c{j} = {name}_four(base + outer + (k + {j}u) * {col}); }}"
-                );
-            }
-            body.push_str("  return mat4x4<f32>(c0, c1, c2, c3);\n}");
-        }
-        self.input_words(name, word).text(&(four + &header + &body))
-    }
 }
 
 /// The tile kernel with what depends on an invocation's share of the result unrolled: the sums, one step of `k`, and the

@@ -2,44 +2,80 @@
 
 use std::fmt::Write;
 
-use super::{elem_bytes, MatmulParams, Run};
-use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use super::{MatmulParams, Plan, Problem, Run};
+use crate::webgpu_backend::adapter::Caps;
+use crate::webgpu_backend::kernel::Shader;
 use crate::Result;
 
 /// Loads of each operand in flight in the vector regime.
 const UNROLL: u32 = 4;
 /// Enough subgroups to keep the largest GPUs' memory busy.
-pub(super) const BUSY_SUBGROUPS: u32 = 4096;
+const BUSY_SUBGROUPS: u32 = 4096;
+/// Columns of which even four at a time keep a GPU busy.
+const MANY_COLUMNS: usize = 8192;
+
+/// How many columns and invocations a workgroup has for a dense rhs.
+pub(super) fn plan(problem: &Problem, out_lanes: u32, wide: bool, caps: &Caps) -> Plan {
+    let cols = 2.max(out_lanes);
+    Plan::Vector {
+        rows: problem.m as u32,
+        cols,
+        workgroup: workgroup(problem, cols, caps),
+        unroll: UNROLL,
+        wide,
+    }
+}
+
+/// The same for blocks, whose words have more elements: more columns share what is read of lhs, and with several rows
+/// there would be no registers for as many loads at once.
+pub(super) fn plan_blocks(problem: &Problem, caps: &Caps) -> Plan {
+    let cols = if problem.m <= 2 && problem.n >= MANY_COLUMNS {
+        4
+    } else {
+        2
+    };
+    Plan::Vector {
+        rows: problem.m as u32,
+        cols,
+        workgroup: workgroup(problem, cols, caps),
+        unroll: (UNROLL / problem.m as u32).max(1),
+        wide: true,
+    }
+}
+
+/// One subgroup where there are enough workgroups, else more that share the columns.
+fn workgroup(problem: &Problem, cols: u32, caps: &Caps) -> u32 {
+    let groups = (problem.n as u32).div_ceil(cols) * problem.batch as u32;
+    let subgroup = caps.subgroup.unwrap_or(32).clamp(8, 64);
+    let parts = BUSY_SUBGROUPS.div_ceil(groups.max(1)).clamp(1, 4);
+    // A reduction through workgroup memory needs barriers in any case, so it may as well have two subgroups' worth.
+    let least = if caps.subgroup.is_some() { 32 } else { 64 };
+    (subgroup * parts.next_power_of_two()).clamp(least, 128)
+}
 
 impl Run<'_> {
-    pub(super) fn vector(&self, rows: u32, cols: u32, workgroup: u32, wide: bool) -> Result<()> {
+    pub(super) fn vector(
+        &self,
+        (rows, cols): (u32, u32),
+        workgroup: u32,
+        unroll: u32,
+        wide: bool,
+    ) -> Result<()> {
         let rank = self.problem.views.rank;
-        let subgroup = self.lhs.device().kernels().caps.subgroup;
+        let subgroup = self.device.kernels().caps.subgroup;
         let key = self
             .key("matmul_vector")
             .with(rows, 4)
             .with(cols, 3)
             .with(workgroup, 8)
+            .with(unroll, 3)
             .with(wide.into(), 1);
         let shader = || {
             let label = format!(
-                "matmul_vector {:?} m{rows} cols{cols} wg{workgroup} wide={wide}",
-                self.elem
+                "matmul_vector {:?} x {:?} m{rows} cols{cols} wg{workgroup} wide={wide}",
+                self.lhs, self.rhs
             );
-            let shader = Shader::new(label);
-            let shader = if wide {
-                let word = wide_word(self.elem);
-                shader
-                    .input_words("lhs", word)
-                    .input_words("rhs", word)
-                    .text(wide_fma(self.elem))
-            } else {
-                shader
-                    .input("lhs", self.elem)
-                    .input("rhs", self.elem)
-                    .text(NARROW_FMA)
-            };
+            let shader = Shader::new(label).vector_operands(self.lhs, self.rhs, wide);
             shader
                 .output("dst", self.out)
                 .strided("lhs", rank)
@@ -48,15 +84,7 @@ impl Run<'_> {
                 .constant("COLS", cols)
                 .constant("WG", workgroup)
                 .constant("SUBGROUP", subgroup.unwrap_or(0))
-                .constant(
-                    "GROUP",
-                    if wide {
-                        16 / elem_bytes(self.elem) as u32
-                    } else {
-                        1
-                    },
-                )
-                .text(&vector_sums(rows, cols))
+                .text(&vector_sums(rows, cols, unroll))
                 .text(if subgroup.is_some() {
                     include_str!("../../shaders/sum_subgroup.wgsl")
                 } else {
@@ -69,54 +97,16 @@ impl Run<'_> {
     }
 }
 
-/// A word of 16 bytes.
-fn wide_word(elem: Elem) -> &'static str {
-    match elem {
-        Elem::F32 => "vec4<f32>",
-        _ => "vec4<u32>",
-    }
-}
-
-/// WGSL for sums of products of two words.
-fn wide_fma(elem: Elem) -> &'static str {
-    match elem {
-        Elem::F32 => {
-            "fn lhs_word(i: u32) -> vec4<f32> { return lhs[i / 4u]; }\n\
-             fn rhs_word(i: u32) -> vec4<f32> { return rhs[i / 4u]; }\n\
-             fn fma_words(a: vec4<f32>, b: vec4<f32>, sum: vec4<f32>) -> vec4<f32> { return fma(a, b, sum); }"
-        }
-        Elem::F16 => {
-            "fn lhs_word(i: u32) -> vec4<u32> { return lhs[i / 8u]; }\n\
-             fn rhs_word(i: u32) -> vec4<u32> { return rhs[i / 8u]; }\n\
-             fn low(w: vec4<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)); }\n\
-             fn high(w: vec4<u32>) -> vec4<f32> { return vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w)); }\n\
-             fn fma_words(a: vec4<u32>, b: vec4<u32>, sum: vec4<f32>) -> vec4<f32> { return fma(high(a), high(b), fma(low(a), low(b), sum)); }"
-        }
-        _ => {
-            "fn lhs_word(i: u32) -> vec4<u32> { return lhs[i / 8u]; }\n\
-             fn rhs_word(i: u32) -> vec4<u32> { return rhs[i / 8u]; }\n\
-             fn even(w: vec4<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(w << vec4<u32>(16u)); }\n\
-             fn odd(w: vec4<u32>) -> vec4<f32> { return bitcast<vec4<f32>>(w & vec4<u32>(0xffff0000u)); }\n\
-             fn fma_words(a: vec4<u32>, b: vec4<u32>, sum: vec4<f32>) -> vec4<f32> { return fma(odd(a), odd(b), fma(even(a), even(b), sum)); }"
-        }
-    }
-}
-
-/// The same for single elements.
-const NARROW_FMA: &str = "fn lhs_word(i: u32) -> f32 { return lhs_at(i); }\n\
-    fn rhs_word(i: u32) -> f32 { return rhs_at(i); }\n\
-    fn fma_words(a: f32, b: f32, sum: vec4<f32>) -> vec4<f32> { return sum + vec4<f32>(a * b, 0.0, 0.0, 0.0); }";
-
 /// WGSL of the vector regime's loop over `k`, unrolled over rows, columns and steps: all loads of a turn come before their
 /// use, so that they are in flight together.
-fn vector_sums(rows: u32, cols: u32) -> String {
+fn vector_sums(rows: u32, cols: u32, unroll: u32) -> String {
     let mut text = String::from(
         "fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT> {\n",
     );
     for row in 0..rows {
         let _ = writeln!(text, "  let lhs{row} = lhs_base + {row}u * p.lhs_row;");
         for col in 0..cols {
-            let _ = writeln!(text, "  var s{row}_{col} = vec4<f32>(0.0);");
+            let _ = writeln!(text, "  var s{row}_{col} = Sum();");
         }
     }
     for col in 0..cols {
@@ -143,24 +133,30 @@ fn vector_sums(rows: u32, cols: u32) -> String {
             }
         }
         for u in 0..unroll {
+            for col in 0..cols {
+                let _ = writeln!(text, "    let y{u}_{col} = rhs_values(b{u}_{col});");
+            }
             for row in 0..rows {
+                let _ = writeln!(text, "    let x{u}_{row} = lhs_values(a{u}_{row});");
                 for col in 0..cols {
                     let _ = writeln!(
                         text,
-                        "    s{row}_{col} = fma_words(a{u}_{row}, b{u}_{col}, s{row}_{col});"
+                        "    s{row}_{col} = fma_values(x{u}_{row}, y{u}_{col}, s{row}_{col});"
                     );
                 }
             }
         }
         text.push_str("  }\n");
     };
-    let last = UNROLL - 1;
-    turn(&mut text, UNROLL, &format!("at + {last}u * step < p.k"));
+    if unroll > 1 {
+        let last = unroll - 1;
+        turn(&mut text, unroll, &format!("at + {last}u * step < p.k"));
+    }
     turn(&mut text, 1, "at < p.k");
     text.push_str("  return array<f32, COUNT>(");
     for row in 0..rows {
         for col in 0..cols {
-            let _ = write!(text, "dot(s{row}_{col}, vec4<f32>(1.0)), ");
+            let _ = write!(text, "sum_of(s{row}_{col}), ");
         }
     }
     text.push_str(");\n}");

@@ -1,0 +1,228 @@
+//! What the kernels of products read their operands with, in WGSL: by dtype, by format of quantised blocks, by how an operand
+//! lies in memory.
+//!
+//! | kernel | functions |
+//! |---|---|
+//! | vector | `lhs_word(i)` and `rhs_word(i)` load `GROUP` elements from `i` on; `lhs_values`, `rhs_values` make numbers of them; `fma_values(a, b, sum)` adds the products to a `Sum`, and `sum_of` ends it |
+//! | tile | `name_block(base, outer, k, outer_len)`: four elements of each of four rows or columns |
+//!
+//! Loads are apart from the rest so that a kernel can have many of them on their way.
+
+use std::fmt::Write;
+
+use super::{elem_bytes, Access, Rhs};
+use crate::webgpu_backend::kernel::{Elem, Shader};
+
+impl Shader {
+    /// Both operands of the vector kernel; `wide` if dense ones can be read in words of 16 bytes.
+    pub(super) fn vector_operands(self, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
+        match rhs {
+            Rhs::Blocks(format) => {
+                let bias = format!("const LHS_BIAS = f32({});", format.bias());
+                let shader = self
+                    .input_words("lhs", wide_word(lhs))
+                    .constant("GROUP", 8u32);
+                format
+                    .load(shader)
+                    .text(&bias)
+                    .text(eight(lhs))
+                    .text(BLOCKS_FMA)
+            }
+            Rhs::Dense(elem) if wide => self
+                .input_words("lhs", wide_word(elem))
+                .input_words("rhs", wide_word(elem))
+                .constant("GROUP", 16 / elem_bytes(elem) as u32)
+                .text(wide_fma(elem))
+                .text(VEC4_SUM),
+            Rhs::Dense(elem) => self
+                .input("lhs", lhs)
+                .input("rhs", elem)
+                .constant("GROUP", 1u32)
+                .text(NARROW_FMA)
+                .text(F32_SUM),
+        }
+    }
+
+    /// An operand of the tile kernel: `name_block(base, outer, k, outer_len)` gives the four elements `outer .. outer + 4` for
+    /// each of `k .. k + 4`, with zeros past the ends.
+    pub(super) fn tile_operand(self, name: &str, rhs: Rhs, access: Access) -> Self {
+        let shader = match rhs {
+            Rhs::Blocks(format) => format.load(self).text(BLOCKS_FOUR),
+            Rhs::Dense(elem) if access == Access::Strided => self.input(name, elem),
+            Rhs::Dense(elem) => dense_four(self, name, elem),
+        };
+        shader.text(&block(name, access))
+    }
+}
+
+impl Shader {
+    /// `lhs_scale(row)`: what a row of the product is multiplied by; where there are no such scales, 1.
+    pub(super) fn lhs_scales(self, scaled: bool) -> Self {
+        match scaled {
+            true => self
+                .input_words("lhs_scales", "f32")
+                .text("fn lhs_scale(row: u32) -> f32 { return lhs_scales[row]; }"),
+            false => self.text("fn lhs_scale(row: u32) -> f32 { return 1.0; }"),
+        }
+    }
+}
+
+/// A word of 16 bytes.
+fn wide_word(elem: Elem) -> &'static str {
+    match elem {
+        Elem::F32 => "vec4<f32>",
+        _ => "vec4<u32>",
+    }
+}
+
+const VEC4_SUM: &str = "alias Sum = vec4<f32>;\n\
+    fn sum_of(s: Sum) -> f32 { return dot(s, vec4<f32>(1.0)); }";
+
+const F32_SUM: &str = "alias Sum = f32;\nfn sum_of(s: Sum) -> f32 { return s; }";
+
+/// WGSL for sums of products of two words.
+fn wide_fma(elem: Elem) -> &'static str {
+    match elem {
+        Elem::F32 => {
+            "fn lhs_word(i: u32) -> vec4<f32> { return lhs[i / 4u]; }\n\
+             fn rhs_word(i: u32) -> vec4<f32> { return rhs[i / 4u]; }\n\
+             fn lhs_values(w: vec4<f32>) -> vec4<f32> { return w; }\n\
+             fn rhs_values(w: vec4<f32>) -> vec4<f32> { return w; }\n\
+             fn fma_values(a: vec4<f32>, b: vec4<f32>, sum: Sum) -> Sum { return fma(a, b, sum); }"
+        }
+        Elem::F16 => {
+            "fn lhs_word(i: u32) -> vec4<u32> { return lhs[i / 8u]; }\n\
+             fn rhs_word(i: u32) -> vec4<u32> { return rhs[i / 8u]; }\n\
+             struct Eight { low: vec4<f32>, high: vec4<f32> }\n\
+             fn lhs_values(w: vec4<u32>) -> Eight { return Eight(\
+               vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)), \
+               vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w))); }\n\
+             fn rhs_values(w: vec4<u32>) -> Eight { return lhs_values(w); }\n\
+             fn fma_values(a: Eight, b: Eight, sum: Sum) -> Sum { return fma(a.high, b.high, fma(a.low, b.low, sum)); }"
+        }
+        // The order of elements does not matter, as it is the same on both sides.
+        _ => {
+            "fn lhs_word(i: u32) -> vec4<u32> { return lhs[i / 8u]; }\n\
+             fn rhs_word(i: u32) -> vec4<u32> { return rhs[i / 8u]; }\n\
+             struct Eight { even: vec4<f32>, odd: vec4<f32> }\n\
+             fn lhs_values(w: vec4<u32>) -> Eight { return Eight(\
+               bitcast<vec4<f32>>(w << vec4<u32>(16u)), bitcast<vec4<f32>>(w & vec4<u32>(0xffff0000u))); }\n\
+             fn rhs_values(w: vec4<u32>) -> Eight { return lhs_values(w); }\n\
+             fn fma_values(a: Eight, b: Eight, sum: Sum) -> Sum { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }"
+        }
+    }
+}
+
+/// The same for single elements.
+const NARROW_FMA: &str = "fn lhs_word(i: u32) -> f32 { return lhs_at(i); }\n\
+    fn rhs_word(i: u32) -> f32 { return rhs_at(i); }\n\
+    fn lhs_values(w: f32) -> f32 { return w; }\n\
+    fn rhs_values(w: f32) -> f32 { return w; }\n\
+    fn fma_values(a: f32, b: f32, sum: Sum) -> Sum { return fma(a, b, sum); }";
+
+/// Eight elements of lhs, in order, for products with blocks.
+fn eight(lhs: Elem) -> &'static str {
+    match lhs {
+        Elem::F32 => {
+            "alias LhsWord = array<vec4<f32>, 2>;\n\
+             fn lhs_word(i: u32) -> LhsWord { return LhsWord(lhs[i / 4u], lhs[i / 4u + 1u]); }\n\
+             fn lhs_eight(w: LhsWord) -> array<vec4<f32>, 2> { return w; }"
+        }
+        Elem::F16 => {
+            "alias LhsWord = vec4<u32>;\n\
+             fn lhs_word(i: u32) -> LhsWord { return lhs[i / 8u]; }\n\
+             fn lhs_eight(w: LhsWord) -> array<vec4<f32>, 2> { return array<vec4<f32>, 2>(\
+               vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)), \
+               vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w))); }"
+        }
+        _ => {
+            "alias LhsWord = vec4<u32>;\n\
+             fn lhs_word(i: u32) -> LhsWord { return lhs[i / 8u]; }\n\
+             fn lhs_eight(w: LhsWord) -> array<vec4<f32>, 2> { return array<vec4<f32>, 2>(\
+               bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u)), \
+               bitcast<vec4<f32>>(vec4<u32>(w.z << 16u, w.z & 0xffff0000u, w.w << 16u, w.w & 0xffff0000u))); }"
+        }
+    }
+}
+
+/// Products with blocks: codes are multiplied as they come, scale, offset and what codes are too large by are applied to
+/// eight products at once. The sum of lhs that this needs is made once for all columns.
+const BLOCKS_FMA: &str = "alias Sum = f32;\nfn sum_of(s: Sum) -> f32 { return s; }\n\
+    struct LhsValues { low: vec4<f32>, high: vec4<f32>, sum: f32, bias: f32 }\n\
+    fn lhs_values(w: LhsWord) -> LhsValues {\n\
+    \x20 let v = lhs_eight(w);\n\
+    \x20 let four = v[0] + v[1];\n\
+    \x20 let sum = (four.x + four.y) + (four.z + four.w);\n\
+    \x20 return LhsValues(v[0], v[1], sum, sum * LHS_BIAS);\n}\n\
+    fn fma_values(a: LhsValues, b: RhsValues, sum: Sum) -> Sum {\n\
+    \x20 let product = dot(a.low, b.low) + dot(a.high, b.high) - a.bias;\n\
+    \x20 return fma(b.scale, product, fma(b.offset, a.sum, sum));\n}";
+
+/// Four elements of blocks in f32, from a place that is a multiple of four.
+const BLOCKS_FOUR: &str = "fn rhs_four(i: u32) -> vec4<f32> {\n\
+    \x20 let values = rhs_elements(rhs_word(i & 0xfffffff8u));\n\
+    \x20 return select(values[0], values[1], (i & 4u) != 0u);\n}";
+
+/// Binds a dense operand that is read in groups of four: `name_four(i)`.
+fn dense_four(shader: Shader, name: &str, elem: Elem) -> Shader {
+    let (word, unpack) = match elem {
+        Elem::F32 => ("vec4<f32>", "w"),
+        Elem::F16 => (
+            "vec2<u32>",
+            "vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y))",
+        ),
+        _ => (
+            "vec2<u32>",
+            "bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u))",
+        ),
+    };
+    shader.input_words(name, word).text(&format!(
+        "fn {name}_four(i: u32) -> vec4<f32> {{ let w = {name}[i / 4u]; return {unpack}; }}"
+    ))
+}
+
+/// `name_block` over `name_four`, or for any strides over `name_at`.
+fn block(name: &str, access: Access) -> String {
+    let (row, col) = (format!("p.{name}_row"), format!("p.{name}_col"));
+    let mut text = format!(
+        "fn {name}_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {{\n"
+    );
+    let zero = "vec4<f32>(0.0)";
+    match access {
+        Access::Strided => {
+            let _ = write!(
+                text,
+                "  var m: mat4x4<f32>;\n\
+                 \x20 for (var j = 0u; j < 4u; j++) {{\n\
+                 \x20   for (var i = 0u; i < 4u; i++) {{\n\
+                 \x20     if (outer + i < outer_len && k + j < p.k) {{\n\
+                 \x20       m[j][i] = {name}_at(base + (outer + i) * {row} + (k + j) * {col});\n\
+                 \x20     }}\n    }}\n  }}\n  return m;\n}}"
+            );
+        }
+        Access::Inner => {
+            let _ = writeln!(text, "  if (k >= p.k) {{ return mat4x4<f32>(); }}");
+            for i in 0..4 {
+                let _ = writeln!(
+                    text,
+                    "  var r{i} = {zero}; if (outer + {i}u < outer_len) {{ r{i} = {name}_four(base + (outer + {i}u) * {row} + k); }}"
+                );
+            }
+            text.push_str("  return transpose(mat4x4<f32>(r0, r1, r2, r3));\n}");
+        }
+        Access::Outer => {
+            let _ = writeln!(
+                text,
+                "  if (outer >= outer_len) {{ return mat4x4<f32>(); }}"
+            );
+            for j in 0..4 {
+                let _ = writeln!(
+                    text,
+                    "  var c{j} = {zero}; if (k + {j}u < p.k) {{ c{j} = {name}_four(base + outer + (k + {j}u) * {col}); }}"
+                );
+            }
+            text.push_str("  return mat4x4<f32>(c0, c1, c2, c3);\n}");
+        }
+    }
+    text
+}

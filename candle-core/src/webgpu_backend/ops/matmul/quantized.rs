@@ -1,0 +1,316 @@
+//! Products with quantised weights, straight from their blocks.
+
+use super::cooperative::CoopTile;
+use super::{product, tile, vector, Access, Plan, Problem, Rhs, Run, Views, MAX_VECTOR_ROWS};
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::ops::quantized::{dequantize, Format};
+use crate::webgpu_backend::ops::{bind, elementwise, index, WORKGROUP};
+use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{DType, Layout, Result, Shape};
+
+const OP: &str = "qmatmul";
+
+/// `lhs (m, k)` times the rows `first_row .. first_row + n` of `weight`, `k` elements each, transposed: `(m, n)` in the dtype of
+/// `lhs`.
+pub(in crate::webgpu_backend) fn matmul_t(
+    weight: &QWebGpuStorage,
+    first_row: usize,
+    (m, k, n): (usize, usize, usize),
+    lhs: &WebGpuStorage,
+    lhs_l: &Layout,
+) -> Result<WebGpuStorage> {
+    let device = lhs.device();
+    let elem = device.elem(lhs.dtype(), OP)?;
+    if !elem.is_float() {
+        return Err(device.unsupported(OP, lhs.dtype(), "convert to f32, f16 or bf16 first"));
+    }
+    if m == 0 || n == 0 || k == 0 {
+        return device.zeros_impl(&Shape::from((m, n)), lhs.dtype());
+    }
+    // Rows of lhs follow each other, from a place where groups can be read.
+    let copied;
+    let (lhs, offset) = if lhs_l.is_contiguous() && lhs_l.start_offset().is_multiple_of(8) {
+        (lhs, lhs_l.start_offset())
+    } else {
+        copied = elementwise::copy(lhs, lhs_l)?;
+        (&copied, 0)
+    };
+    match weight.blocks() {
+        Blocks::Planes(format) => {
+            let operands = Operands {
+                weight,
+                format,
+                first_row,
+                lhs,
+                offset,
+            };
+            blocks(&operands, (m, k, n))
+        }
+        Blocks::Floats(floats) => {
+            let lhs_l = Layout::contiguous_with_offset((m, k), offset);
+            let mut rhs_l = Layout::contiguous_with_offset((n, k), first_row * k);
+            let converted;
+            let rhs = if floats.dtype() == lhs.dtype() {
+                floats
+            } else {
+                converted = elementwise::to_dtype(floats, &rhs_l, lhs.dtype())?;
+                rhs_l = Layout::contiguous((n, k));
+                &converted
+            };
+            let rhs_l = rhs_l.transpose(0, 1)?;
+            product(lhs, rhs, (1, m, n, k), &lhs_l, &rhs_l, lhs.dtype())
+        }
+    }
+}
+
+/// The operands of a product with blocks.
+struct Operands<'a> {
+    weight: &'a QWebGpuStorage,
+    format: Format,
+    first_row: usize,
+    lhs: &'a WebGpuStorage,
+    /// Where lhs, which is contiguous, begins.
+    offset: usize,
+}
+
+fn blocks(operands: &Operands<'_>, (m, k, n): (usize, usize, usize)) -> Result<WebGpuStorage> {
+    let lhs = operands.lhs;
+    let device = lhs.device();
+    let elem = device.elem(lhs.dtype(), OP)?;
+    // As in a dense product: rows of an odd length share words of a packed dtype.
+    let packs = n.is_multiple_of(elem.lanes() as usize);
+    let out_dtype = if packs { lhs.dtype() } else { DType::F32 };
+    let dst = device.alloc(m * n, out_dtype, OP)?;
+    let caps = &device.kernels().caps;
+    if m > MAX_VECTOR_ROWS && caps.cooperative {
+        let plan = |problem: &Problem| Plan::Cooperative(CoopTile::choose(problem));
+        via_f16(operands, (m, k, n), &dst, PIECE_BYTES, plan)?;
+    } else {
+        direct(operands, elem, (m, k, n), &dst)?;
+    }
+    if packs {
+        Ok(dst)
+    } else {
+        elementwise::to_dtype(&dst, &Layout::contiguous((m, n)), lhs.dtype())
+    }
+}
+
+/// A problem whose operands have their elements in order.
+fn problem((m, k, n): (usize, usize, usize), offsets: [usize; 2]) -> Result<Problem> {
+    Ok(Problem {
+        batch: 1,
+        m,
+        n,
+        k,
+        views: Views {
+            len: index(m * n)?,
+            rank: 0,
+            dims: [1; 8],
+            strides: [[0; 8]; 2],
+            offsets: [index(offsets[0])?, index(offsets[1])?],
+        },
+        lhs: (k, 1),
+        rhs: (k, 1),
+        dst_row: n,
+        dst_first: 0,
+    })
+}
+
+/// The kernels that decode blocks where they use them.
+fn direct(
+    operands: &Operands<'_>,
+    elem: Elem,
+    (m, k, n): (usize, usize, usize),
+    dst: &WebGpuStorage,
+) -> Result<()> {
+    let Operands { weight, format, .. } = *operands;
+    let device = dst.device();
+    let out = device.elem(dst.dtype(), OP)?;
+    let step = weight.window_rows(k).min(n);
+    for first in (0..n).step_by(step) {
+        let columns = step.min(n - first);
+        let rows = (operands.first_row + first) * k;
+        let window = weight.window(format, rows, columns * k)?;
+        let problem = Problem {
+            dst_row: n,
+            dst_first: first,
+            ..problem((m, k, columns), [operands.offset, window.offset])?
+        };
+        let mut bindings = vec![bind(operands.lhs)];
+        bindings.extend(window.bindings());
+        bindings.push(bind(dst));
+        let run = Run {
+            device,
+            bindings: &bindings,
+            problem: &problem,
+            lhs: elem,
+            rhs: Rhs::Blocks(format),
+            scaled: false,
+            out,
+        };
+        run.run(if m <= MAX_VECTOR_ROWS {
+            vector::plan_blocks(&problem, &device.kernels().caps)
+        } else {
+            Plan::Tile {
+                lhs: Access::Inner,
+                rhs: Access::Inner,
+                size: tile::size(&problem),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Bytes of a weight in f16 that are made at a time: enough tiles for the largest GPUs, and little enough to stay in their
+/// caches until they are read.
+const PIECE_BYTES: usize = 64 << 20;
+
+/// The product by f16 matrices with f32 sums: rows of `lhs` are brought to f16 once, the weight piece by piece. Decoding it apart
+/// from the product costs a write and a read of a cache, but happens once and not for every tile down the rows of lhs.
+///
+/// Powers of two keep both in the range of f16: one for each row of lhs, one for the weight.
+fn via_f16(
+    operands: &Operands<'_>,
+    (m, k, n): (usize, usize, usize),
+    dst: &WebGpuStorage,
+    piece_bytes: usize,
+    plan: impl Fn(&Problem) -> Plan,
+) -> Result<()> {
+    let Operands { weight, format, .. } = *operands;
+    let device = dst.device();
+    let factor = weight.f16_factor();
+    let (lhs, scales) = rows_as_f16(operands.lhs, operands.offset, (m, k), 1. / factor)?;
+    // Multiples of a tile, so that only the last piece has tiles that are not full.
+    let piece = (piece_bytes / (2 * k)).next_multiple_of(128);
+    for first in (0..n).step_by(piece) {
+        let columns = piece.min(n - first);
+        let rows = ((operands.first_row + first) * k, columns * k);
+        let rhs = dequantize(weight, format, rows, factor, DType::F16)?;
+        let problem = Problem {
+            dst_row: n,
+            dst_first: first,
+            ..problem((m, k, columns), [0, 0])?
+        };
+        let run = Run {
+            device,
+            bindings: &[bind(&lhs), bind(&rhs), bind(&scales), bind(dst)],
+            problem: &problem,
+            lhs: Elem::F16,
+            rhs: Rhs::Dense(Elem::F16),
+            scaled: true,
+            out: device.elem(dst.dtype(), OP)?,
+        };
+        run.run(plan(&problem))?;
+    }
+    Ok(())
+}
+
+params!(RowsParams {
+    rows: u32,
+    k: u32,
+    lhs_offset: u32,
+    scale: f32,
+});
+
+/// `lhs (m, k)` in f16, each row times a power of two, and for each row `scale` over that power.
+fn rows_as_f16(
+    lhs: &WebGpuStorage,
+    offset: usize,
+    (m, k): (usize, usize),
+    scale: f32,
+) -> Result<(WebGpuStorage, WebGpuStorage)> {
+    let device = lhs.device();
+    let elem = device.elem(lhs.dtype(), OP)?;
+    let dst = device.alloc(m * k, DType::F16, OP)?;
+    let scales = device.alloc(m, DType::F32, OP)?;
+    let shader = || {
+        Shader::new(format!("rows_as_f16 {elem:?}"))
+            .input("lhs", elem)
+            .output_words("dst", "u32")
+            .output_words("scales", "f32")
+            .constant("WG", WORKGROUP)
+            .body::<RowsParams>(include_str!("../../shaders/rows_as_f16.wgsl"))
+    };
+    device.launch(
+        Key::new("rows_as_f16").elem(elem),
+        shader,
+        &[bind(lhs), bind(&dst), bind(&scales)],
+        &RowsParams {
+            rows: index(m)?,
+            k: index(k)?,
+            lhs_offset: index(offset)?,
+            scale,
+        },
+        device.grid(m, 1),
+    )?;
+    Ok((dst, scales))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantized::{GgmlDType, QTensor};
+    use crate::{CpuStorage, Device, Tensor};
+
+    /// Software adapters have no cooperative matrices: here the tile kernel takes the f16 operands in their place.
+    #[test]
+    fn products_via_f16() -> Result<()> {
+        let Device::WebGpu(device) = Device::new_webgpu(0)? else {
+            unreachable!("a WebGPU device was asked for")
+        };
+        let (m, k, n) = (9, 64, 300);
+        let rows = |rows: usize, step: usize| {
+            let row = move |r: usize| (0..k).map(move |i| ((r * 31 + i * step) % 23) as f32 - 11.);
+            (0..rows).flat_map(row).collect::<Vec<f32>>()
+        };
+        // Far beyond f16 on one side, far below on the other.
+        for (lhs_size, rhs_size) in [(1f32, 1f32), (1e9, 1e-4), (1e-12, 1e3), (1e30, 1e-3)] {
+            let mut x = rows(m, 7);
+            // Rows of very different size.
+            for (r, row) in x.chunks_mut(k).enumerate() {
+                let size = lhs_size * 10f32.powi(r as i32 % 4);
+                row.iter_mut().for_each(|x| *x *= size);
+            }
+            let dense = rows(n, 5).iter().map(|w| w * rhs_size).collect();
+            let dense = Tensor::from_vec::<_, f32>(dense, (n, k), &Device::Cpu)?;
+            let blocks = QTensor::quantize(&dense, GgmlDType::Q8_0)?;
+            let weight = QWebGpuStorage::from_data(&device, GgmlDType::Q8_0, &blocks.data()?)?;
+            let lhs = device.storage_from_slice(&x)?;
+            let dst = device.alloc(m * n, DType::F32, OP)?;
+            let operands = Operands {
+                weight: &weight,
+                format: Format::of(GgmlDType::Q8_0).expect("a quantised format"),
+                first_row: 0,
+                lhs: &lhs,
+                offset: 0,
+            };
+            // Three pieces: 128, 128 and 44 columns.
+            via_f16(&operands, (m, k, n), &dst, 128 * 2 * k, |problem| {
+                Plan::Tile {
+                    lhs: Access::Inner,
+                    rhs: Access::Inner,
+                    size: tile::size(problem),
+                }
+            })?;
+            let CpuStorage::F32(got) = dst.to_cpu_storage()? else {
+                unreachable!("dst is f32")
+            };
+            let weight = blocks.dequantize(&Device::Cpu)?.to_vec2::<f32>()?;
+            for (i, x) in x.chunks(k).enumerate() {
+                for (j, w) in weight.iter().enumerate() {
+                    let products = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                    let (sum, size) = products.fold((0., 0.), |(s, n), p| (s + p, n + p.abs()));
+                    // Both sides are rounded to 11 bits.
+                    let off = (f64::from(got[i * n + j]) - sum).abs();
+                    assert!(
+                        off <= size * 2f64.powi(-10),
+                        "{lhs_size} {rhs_size} ({i}, {j}): {off} of {size}"
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,384 @@
+//! How blocks of GGML lie on the device: in planes, each a part of every block, in the order of the elements.
+//!
+//! The blocks of a file have odd lengths (18, 22, 34, 110 or 210 bytes) and mix codes with scales, and the k-quants keep elements
+//! that are 32 apart in one byte. WGSL reads words of 32 bits, and neighbouring invocations should read neighbouring words. So
+//! every format is laid out anew when it is uploaded: codes of two, four or eight bits in one plane, further bits of the codes in
+//! another, scales of sub-blocks as bytes, scales of blocks as they are. Eight elements that follow each other have their
+//! codes in one place and share their scales, which makes them one load of a product's kernel.
+//!
+//! This is worth it for all formats: for those whose blocks are no whole words because they cannot be read otherwise, for the
+//! k-quants because one word of a file's block has elements of two sub-blocks and scales of 6 bits over several bytes, which
+//! would be unpacked again for every product. It costs memory only where 12 bytes of 6-bit scales become 16 (`Q3K`, `Q4K`,
+//! `Q5K`: 2 to 4 percent). F32, F16 and BF16 stay as they are.
+//!
+//! No bit is lost: a plane is a list of places in the block, and the host goes the same list backwards
+//! ([`Format::join`]).
+
+use crate::quantized::GgmlDType;
+
+/// A piece of a plane that no bit of a block is in.
+pub(super) const NOTHING: u32 = u32::MAX;
+
+/// How a block's scales make those of eight elements. Elements are `scale * code + offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scales {
+    /// An f16 a block.
+    Half,
+    /// Two f16 a block: scale and offset.
+    HalfOffset,
+    /// Two f16 a block, of which the second is not needed.
+    HalfSum,
+    /// An f32 a block.
+    Single,
+    /// Two f16 a block, and a byte for 16 elements: their scale and minimum, 4 bits each.
+    Nibbles,
+    /// Two f16 a block, and two bytes for 32 elements: their scale and minimum.
+    Bytes,
+    /// An f16 a block, and a byte for 16 elements: their scale, 32 too large.
+    Biased,
+    /// An f16 a block, and a byte for 16 elements: their scale, signed.
+    Signed,
+}
+
+/// A quantised format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::webgpu_backend) struct Format {
+    pub(super) dtype: GgmlDType,
+    /// Bits of a code in the first plane.
+    pub(super) low: u32,
+    /// Further bits of a code in the second plane.
+    pub(super) high: u32,
+    /// The code of zero.
+    pub(super) zero: u32,
+    pub(super) scales: Scales,
+}
+
+/// A part of every block. A unit of blocks takes a whole number of words.
+pub(super) struct Plane {
+    /// Bits of a piece, which lie together in the block as well.
+    pub(super) piece: u32,
+    /// For every piece of a unit its first bit in the unit's blocks, or [`NOTHING`].
+    pub(super) places: Vec<u32>,
+}
+
+impl Plane {
+    /// Words that a unit takes.
+    pub(super) fn words(&self) -> usize {
+        self.places.len() * self.piece as usize / 32
+    }
+}
+
+impl Format {
+    /// The format, or nothing for floats.
+    pub(in crate::webgpu_backend) fn of(dtype: GgmlDType) -> Option<Self> {
+        use Scales::*;
+        let (low, high, zero, scales) = match dtype {
+            GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => return None,
+            GgmlDType::Q4_0 => (4, 0, 8, Half),
+            GgmlDType::Q4_1 => (4, 0, 0, HalfOffset),
+            GgmlDType::Q5_0 => (4, 1, 16, Half),
+            GgmlDType::Q5_1 => (4, 1, 0, HalfOffset),
+            GgmlDType::Q8_0 => (8, 0, 128, Half),
+            GgmlDType::Q8_1 => (8, 0, 128, HalfSum),
+            GgmlDType::Q2K => (2, 0, 0, Nibbles),
+            GgmlDType::Q3K => (2, 1, 4, Biased),
+            GgmlDType::Q4K => (4, 0, 0, Bytes),
+            GgmlDType::Q5K => (4, 1, 0, Bytes),
+            GgmlDType::Q6K => (4, 2, 32, Signed),
+            GgmlDType::Q8K => (8, 0, 128, Single),
+        };
+        Some(Self {
+            dtype,
+            low,
+            high,
+            zero,
+            scales,
+        })
+    }
+
+    /// A number for keys of pipelines, from 1 on.
+    pub(in crate::webgpu_backend) fn number(self) -> u32 {
+        self.dtype as u32 + 1
+    }
+
+    /// Elements of a block.
+    pub(super) fn block(self) -> u32 {
+        self.dtype.block_size() as u32
+    }
+
+    /// Whether there is a plane of scales of sub-blocks.
+    pub(super) fn has_sub_scales(self) -> bool {
+        self.block() == 256 && self.scales != Scales::Single
+    }
+
+    /// Blocks of a unit: as many as make every plane whole words.
+    pub(super) fn unit(self) -> usize {
+        match self.scales {
+            Scales::Half | Scales::Biased | Scales::Signed => 2,
+            _ => 1,
+        }
+    }
+
+    /// The planes, in the order of a kernel's bindings: codes, further bits, scales of sub-blocks, scales of blocks; then what
+    /// no kernel reads.
+    pub(super) fn planes(self) -> Vec<Plane> {
+        let mut planes = vec![self.plane(self.low, |e| self.code_bit(e))];
+        if self.high > 0 {
+            planes.push(self.plane(self.high, |e| self.high_bit(e)));
+        }
+        if self.has_sub_scales() {
+            planes.push(self.sub_scales());
+        }
+        let (at, bytes) = match self.dtype {
+            GgmlDType::Q2K => (80, 4),
+            GgmlDType::Q3K => (108, 2),
+            GgmlDType::Q6K => (208, 2),
+            GgmlDType::Q4_0 | GgmlDType::Q5_0 | GgmlDType::Q8_0 => (0, 2),
+            _ => (0, 4),
+        };
+        planes.push(self.bytes(at, bytes));
+        if self.dtype == GgmlDType::Q8K {
+            planes.push(self.bytes(260, 32));
+        }
+        planes
+    }
+
+    /// How many of the planes kernels read.
+    pub(in crate::webgpu_backend) fn bindings(self) -> usize {
+        2 + usize::from(self.high > 0) + usize::from(self.has_sub_scales())
+    }
+
+    /// Elements of a unit.
+    pub(in crate::webgpu_backend) fn unit_elements(self) -> usize {
+        self.block() as usize * self.unit()
+    }
+
+    /// Words of a unit in each plane.
+    pub(in crate::webgpu_backend) fn unit_words(self) -> Vec<usize> {
+        self.planes().iter().map(Plane::words).collect()
+    }
+
+    /// Bytes of a block.
+    fn bytes_of_block(self) -> u32 {
+        self.dtype.type_size() as u32
+    }
+
+    /// A plane of `bits` for each element. Codes of four and eight bits follow each other. Smaller ones are spread so that an
+    /// eighth element's codes, moved to the lowest bit, are the first four in the lower half of a word and the other four in its
+    /// upper half, as codes of four bits are too.
+    fn plane(self, bits: u32, place: impl Fn(u32) -> u32) -> Plane {
+        let elements = self.block() * self.unit() as u32;
+        // A unit of 32 elements with codes of a bit has one word, the least there is.
+        let mut places = vec![NOTHING; elements as usize];
+        for e in 0..elements {
+            let word = 32 / bits;
+            let in_word = e % word;
+            let piece = match bits {
+                4 | 8 => in_word,
+                _ => {
+                    let (eight, i) = (in_word / 8, in_word % 8);
+                    (i / 4) * (word / 2) + eight * 4 + i % 4
+                }
+            };
+            let (block, element) = (e / self.block(), e % self.block());
+            places[(e - in_word + piece) as usize] =
+                block * self.bytes_of_block() * 8 + place(element);
+        }
+        Plane {
+            piece: bits,
+            places,
+        }
+    }
+
+    /// `count` bytes of each block from byte `first` on.
+    fn bytes(self, first: u32, count: u32) -> Plane {
+        let blocks = 0..self.unit() as u32;
+        let places = blocks.flat_map(|block| {
+            let start = block * self.bytes_of_block() + first;
+            (start..start + count).map(|byte| byte * 8)
+        });
+        Plane {
+            piece: 8,
+            places: places.collect(),
+        }
+    }
+
+    /// The first bit of an element's code in the block.
+    fn code_bit(self, e: u32) -> u32 {
+        let (run, i) = (e / 32, e % 32);
+        let two_bits = |start: u32| (start + 32 * (run / 4) + i) * 8 + 2 * (run % 4);
+        let k_nibble = |start: u32| (start + 32 * (run / 2) + i) * 8 + 4 * (run % 2);
+        let nibble = |start: u32| (start + i % 16) * 8 + 4 * (i / 16);
+        match self.dtype {
+            GgmlDType::Q4_0 => nibble(2),
+            GgmlDType::Q4_1 => nibble(4),
+            GgmlDType::Q5_0 => nibble(6),
+            GgmlDType::Q5_1 => nibble(8),
+            GgmlDType::Q8_0 => (2 + e) * 8,
+            GgmlDType::Q2K => two_bits(16),
+            GgmlDType::Q3K => two_bits(32),
+            GgmlDType::Q4K => k_nibble(16),
+            GgmlDType::Q5K => k_nibble(48),
+            GgmlDType::Q6K => {
+                let (half, part) = (run / 4, run % 4);
+                (64 * half + 32 * (part % 2) + i) * 8 + 4 * (part / 2)
+            }
+            // Q8_1 and Q8K.
+            _ => (4 + e) * 8,
+        }
+    }
+
+    /// The first of an element's further bits.
+    fn high_bit(self, e: u32) -> u32 {
+        let (run, i) = (e / 32, e % 32);
+        match self.dtype {
+            GgmlDType::Q5_0 => 2 * 8 + e,
+            GgmlDType::Q5_1 => 4 * 8 + e,
+            GgmlDType::Q3K => i * 8 + run,
+            GgmlDType::Q5K => (16 + i) * 8 + run,
+            // Q6K.
+            _ => (128 + 32 * (run / 4) + i) * 8 + 2 * (run % 4),
+        }
+    }
+
+    /// The plane of scales of sub-blocks, 16 bytes a block.
+    fn sub_scales(self) -> Plane {
+        match self.scales {
+            Scales::Bytes => self.pairs(|byte, pair| {
+                // Scales are the even bytes, minima the odd ones.
+                let (j, minimum) = (byte / 2, byte % 2);
+                let packed = |byte: u32, bit: u32| (4 + byte) * 8 + bit;
+                match (j < 4, pair) {
+                    (_, 3) => NOTHING,
+                    (true, pair) => packed(j + 4 * minimum, 2 * pair),
+                    (false, 2) => packed(j - 4 + 4 * minimum, 6),
+                    (false, pair) => packed(j + 4, 4 * minimum + 2 * pair),
+                }
+            }),
+            Scales::Biased => self.pairs(|j, pair| match pair {
+                3 => NOTHING,
+                2 => (96 + 8 + j % 4) * 8 + 2 * (j / 4),
+                pair => (96 + j % 8) * 8 + 4 * (j / 8) + 2 * pair,
+            }),
+            Scales::Nibbles => self.bytes(0, 16),
+            _ => self.bytes(192, 16),
+        }
+    }
+
+    /// A plane of 16 bytes a block in pairs of bits, from the number of the byte and of the pair in it.
+    fn pairs(self, place: impl Fn(u32, u32) -> u32) -> Plane {
+        let places = (0..self.unit() as u32 * 64).map(|i| {
+            let block = i / 64;
+            match place(i % 64 / 4, i % 4) {
+                NOTHING => NOTHING,
+                bit => block * self.bytes_of_block() * 8 + bit,
+            }
+        });
+        Plane {
+            piece: 2,
+            places: places.collect(),
+        }
+    }
+
+    /// What no element of these blocks is beyond, from their scales alone; infinite if a scale is no number.
+    pub(in crate::webgpu_backend) fn reach(self, data: &[u8]) -> f32 {
+        let half = |block: &[u8], at: usize| {
+            half::f16::from_le_bytes([block[at], block[at + 1]])
+                .to_f32()
+                .abs()
+        };
+        // The place of the scale and what it is multiplied by at the most, then the same for what is added.
+        let (at, most, offset) = match self.dtype {
+            GgmlDType::Q4_0 => (0, 8., None),
+            GgmlDType::Q4_1 => (0, 15., Some((2, 1.))),
+            GgmlDType::Q5_0 => (0, 16., None),
+            GgmlDType::Q5_1 => (0, 31., Some((2, 1.))),
+            GgmlDType::Q2K => (80, 15. * 3., Some((82, 15.))),
+            GgmlDType::Q3K => (108, 32. * 4., None),
+            GgmlDType::Q4K => (0, 63. * 15., Some((2, 63.))),
+            GgmlDType::Q5K => (0, 63. * 31., Some((2, 63.))),
+            GgmlDType::Q6K => (208, 128. * 32., None),
+            // Q8_0, Q8_1 and Q8K.
+            _ => (0, 128., None),
+        };
+        let mut reach = 0f32;
+        for block in data.chunks_exact(self.dtype.type_size()) {
+            let scale = match self.scales {
+                Scales::Single => {
+                    f32::from_le_bytes([block[0], block[1], block[2], block[3]]).abs()
+                }
+                _ => half(block, at),
+            };
+            let own = scale * most + offset.map_or(0., |(at, most)| half(block, at) * most);
+            if own.is_nan() {
+                return f32::INFINITY;
+            }
+            reach = reach.max(own);
+        }
+        reach
+    }
+
+    /// The blocks whose planes these are, in their order in a file.
+    pub(super) fn join(self, planes: &[Vec<u32>], blocks: usize) -> Vec<u8> {
+        let unit_bytes = self.unit() * self.dtype.type_size();
+        let mut bytes = vec![0u8; blocks.div_ceil(self.unit()) * unit_bytes];
+        for (plane, words) in self.planes().iter().zip(planes) {
+            let unit_words = plane.words();
+            let pieces = 32 / plane.piece as usize;
+            let units = bytes.chunks_exact_mut(unit_bytes);
+            for (unit, words) in units.zip(words.chunks_exact(unit_words)) {
+                for (i, &place) in plane.places.iter().enumerate() {
+                    if place != NOTHING {
+                        let shifted = words[i / pieces] >> (i % pieces * plane.piece as usize);
+                        let piece = shifted & (u32::MAX >> (32 - plane.piece));
+                        unit[place as usize / 8] |= (piece << (place % 8)) as u8;
+                    }
+                }
+            }
+        }
+        bytes.truncate(blocks * self.dtype.type_size());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMATS: [GgmlDType; 12] = [
+        GgmlDType::Q4_0,
+        GgmlDType::Q4_1,
+        GgmlDType::Q5_0,
+        GgmlDType::Q5_1,
+        GgmlDType::Q8_0,
+        GgmlDType::Q8_1,
+        GgmlDType::Q2K,
+        GgmlDType::Q3K,
+        GgmlDType::Q4K,
+        GgmlDType::Q5K,
+        GgmlDType::Q6K,
+        GgmlDType::Q8K,
+    ];
+
+    #[test]
+    fn every_bit_of_a_block_is_in_one_plane() {
+        for dtype in FORMATS {
+            let format = Format::of(dtype).unwrap();
+            let mut found = vec![0; format.unit() * dtype.type_size() * 8];
+            for plane in format.planes() {
+                assert_eq!(
+                    plane.places.len() * plane.piece as usize % 32,
+                    0,
+                    "{dtype:?}"
+                );
+                for place in plane.places.iter().filter(|place| **place != NOTHING) {
+                    assert_eq!(place / 8, (place + plane.piece - 1) / 8, "{dtype:?}");
+                    for bit in *place..place + plane.piece {
+                        found[bit as usize] += 1;
+                    }
+                }
+            }
+            assert!(found.iter().all(|count| *count == 1), "{dtype:?} {found:?}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Eight elements of blocks out of their planes, in WGSL: what every kernel over a quantised weight is made with.
+//!
+//! A kernel gets `rhs_word(e)`, which loads what belongs to elements `e .. e + 8` and nothing more, so that many loads can be on
+//! their way at once; `rhs_values(word)`, their codes as floats with `scale` and `offset`; and `rhs_elements(word)`, the
+//! elements themselves, rounded as on the CPU.
+//!
+//! A code becomes a float without a conversion from integer, which GPUs do slowly: put behind the exponent of an f16, `B` bits
+//! of code are `2^B + code`, two to a word. `rhs_values` leaves `2^B` and the code of zero in (`BIAS`); a sum of
+//! products subtracts it once, with the sum of the other side.
+
+use std::fmt::Write;
+
+use super::format::{Format, Scales};
+use crate::webgpu_backend::kernel::Shader;
+
+impl Format {
+    /// What the codes that kernels see are too large by.
+    pub(in crate::webgpu_backend) fn bias(self) -> u32 {
+        (1 << (self.low + self.high)) + self.zero
+    }
+
+    /// Adds the bindings of the planes and the functions over them.
+    pub(in crate::webgpu_backend) fn load(self, mut shader: Shader) -> Shader {
+        let word = if self.low == 8 { "vec2<u32>" } else { "u32" };
+        shader = shader.input_words("rhs_codes", word);
+        if self.high > 0 {
+            shader = shader.input_words("rhs_high", "u32");
+        }
+        if self.has_sub_scales() {
+            shader = shader.input_words("rhs_sub", "u32");
+        }
+        shader = shader.input_words("rhs_scales", "u32");
+        shader.text(&self.word()).text(&self.values())
+    }
+
+    fn word(self) -> String {
+        let codes = if self.low == 8 { "vec2<u32>" } else { "u32" };
+        let mut fields = format!("at: u32, codes: {codes}");
+        let mut load = format!("e, rhs_codes[e / {}u]", (32 / self.low).max(8));
+        if let Some(elements) = 32u32.checked_div(self.high) {
+            fields.push_str(", high: u32");
+            let _ = write!(load, ", rhs_high[e / {elements}u]");
+        }
+        if self.has_sub_scales() {
+            fields.push_str(", sub: u32");
+            load.push_str(", rhs_sub[e / 64u]");
+        }
+        let elements = self.block() as usize * self.unit();
+        let _ = write!(load, ", rhs_scales[e / {elements}u]");
+        format!(
+            "struct RhsWord {{ {fields}, scales: u32 }}\n\
+             fn rhs_word(e: u32) -> RhsWord {{ return RhsWord({load}); }}"
+        )
+    }
+
+    /// WGSL for the codes as pairs of f16, and for scale and offset.
+    fn values(self) -> String {
+        let bits = self.low + self.high;
+        // The lowest bit of a code in an f16's mantissa of 10 bits.
+        let shift = 10 - bits as i32;
+        let twice = |half: u32| half << 16 | half;
+        // Codes of 8 bits are signed: what flips their sign makes them 128 larger.
+        let sign = if self.low == 8 { 0x200 } else { 0 };
+        let magic = twice((15 + bits) << 10 ^ sign);
+        let part = |from: &str, at: i32, to: i32, bits: u32| {
+            let mask = twice(((1u32 << bits) - 1) << to);
+            let moved = match to - at {
+                0 => from.to_string(),
+                up @ 1.. => format!("({from} << {up}u)"),
+                down => format!("({from} >> {}u)", -down),
+            };
+            format!("({moved} & {mask:#x}u)")
+        };
+        let mut text = String::from(
+            "struct RhsValues { low: vec4<f32>, high: vec4<f32>, scale: f32, offset: f32 }\n\
+             fn rhs_values(w: RhsWord) -> RhsValues {\n",
+        );
+        if self.low == 2 {
+            text.push_str("  let codes = w.codes >> (w.at & 8u);\n");
+        } else {
+            text.push_str("  let codes = w.codes;\n");
+        }
+        match self.high {
+            1 => text.push_str("  let further = w.high >> ((w.at / 2u) & 12u);\n"),
+            2 => text.push_str("  let further = w.high >> (w.at & 8u);\n"),
+            _ => (),
+        }
+        for j in 0..4 {
+            let pair = if self.low == 8 {
+                // Bytes 0 and 2, then 1 and 3, of either word.
+                let word = ["codes.x", "codes.y"][j / 2];
+                part(word, 8 * (j as i32 % 2), shift, 8)
+            } else {
+                let low = part("codes", (self.low * j as u32) as i32, shift, self.low);
+                match self.high {
+                    0 => low,
+                    high => {
+                        let to = shift + self.low as i32;
+                        let further = part("further", (high * j as u32) as i32, to, high);
+                        format!("({low} | {further})")
+                    }
+                }
+            };
+            let _ = writeln!(text, "  let p{j} = unpack2x16float({pair} ^ {magic:#x}u);");
+        }
+        let (low, high) = if self.low == 8 {
+            ("p0.x, p1.x, p0.y, p1.y", "p2.x, p3.x, p2.y, p3.y")
+        } else {
+            ("p0.x, p1.x, p2.x, p3.x", "p0.y, p1.y, p2.y, p3.y")
+        };
+        let (before, scale, offset) = self.scale();
+        let _ = write!(
+            text,
+            "  {before}\n  return RhsValues(vec4<f32>({low}), vec4<f32>({high}), {scale}, {offset});\n}}\n"
+        );
+        let bias = self.bias();
+        let exact = if offset == "0.0" {
+            // Not plus nothing: that would turn -0 to 0.
+            "v.scale * (v.low - BIAS), v.scale * (v.high - BIAS)"
+        } else {
+            "v.scale * (v.low - BIAS) + v.offset, v.scale * (v.high - BIAS) + v.offset"
+        };
+        let _ = write!(
+            text,
+            "const BIAS = {bias}.0;\n\
+             fn rhs_elements(w: RhsWord) -> array<vec4<f32>, 2> {{\n\
+             \x20 let v = rhs_values(w);\n  return array<vec4<f32>, 2>({exact});\n}}"
+        );
+        text
+    }
+
+    /// WGSL for what scale and offset need, for the scale, and for the offset.
+    fn scale(self) -> (String, &'static str, &'static str) {
+        let half_a_block = format!(
+            "let d = unpack2x16float(w.scales); let own = select(d.x, d.y, (w.at & {}u) != 0u);",
+            self.block()
+        );
+        let halves = "let d = unpack2x16float(w.scales);";
+        let byte = "let sub = w.sub >> ((w.at / 2u) & 24u);";
+        match self.scales {
+            Scales::Half => (half_a_block, "own", "0.0"),
+            Scales::HalfOffset => (halves.into(), "d.x", "d.y"),
+            Scales::HalfSum => (halves.into(), "d.x", "0.0"),
+            Scales::Single => (String::new(), "bitcast<f32>(w.scales)", "0.0"),
+            Scales::Nibbles => (
+                format!("{halves} {byte}"),
+                "d.x * f32(sub & 15u)",
+                "-(d.y * f32((sub >> 4u) & 15u))",
+            ),
+            Scales::Bytes => (
+                format!("{halves} let sub = w.sub >> ((w.at / 2u) & 16u);"),
+                "d.x * f32(sub & 63u)",
+                "-(d.y * f32((sub >> 8u) & 63u))",
+            ),
+            Scales::Biased => (
+                format!("{half_a_block} {byte}"),
+                "own * f32(i32(sub & 63u) - 32)",
+                "0.0",
+            ),
+            Scales::Signed => (
+                format!("{half_a_block} {byte}"),
+                "own * f32(i32(sub << 24u) >> 24u)",
+                "0.0",
+            ),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Blocks of GGML: laid out in planes as they are uploaded, turned into floats, looked up by row. Products with them are in
+//! `ops/matmul`.
+
+mod format;
+mod loader;
+
+use super::indexing::{ids_elem, number, reads_ids};
+use super::{bind, index, WORKGROUP};
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::quantized::QWebGpuStorage;
+use crate::webgpu_backend::queue::Binding;
+use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
+use crate::{DType, Error, Layout, Result};
+
+pub(in crate::webgpu_backend) use format::Format;
+
+params!(RepackParams {
+    words: u32,
+    bytes: u32,
+});
+
+params!(DequantizeParams {
+    len: u32,
+    first: u32,
+    factor: f32,
+    hidden: u32,
+    rows_first: u32,
+    rows: u32,
+    ids_offset: u32,
+    ids_step: u32,
+    size: u32,
+    op: u32,
+});
+
+/// Bytes of blocks that are uploaded before they are laid out: what the device needs beside the planes.
+const PIECE_BYTES: usize = 32 << 20;
+
+/// The planes of blocks, as storages of words.
+///
+/// # Errors
+/// When a plane is larger than the device takes.
+pub(in crate::webgpu_backend) fn upload(
+    device: &WebGpuDevice,
+    format: Format,
+    data: &[u8],
+) -> Result<Vec<WebGpuStorage>> {
+    const OP: &str = "quantized upload";
+    let unit_bytes = format.unit() * format.dtype.type_size();
+    let units = data.len().div_ceil(unit_bytes);
+    let planes = format.planes();
+    let mut storages = Vec::with_capacity(planes.len());
+    let mut places = Vec::with_capacity(planes.len());
+    for plane in &planes {
+        storages.push(device.alloc(units * plane.words(), DType::U32, OP)?);
+        places.push(device.storage_from_slice(&plane.places)?);
+    }
+    // A plane's part of a piece begins where a binding can, and fits one.
+    let piece_bytes = PIECE_BYTES.min(device.max_binding() as usize / 2);
+    let piece_units = (piece_bytes / unit_bytes / 64 * 64).max(64);
+    for (piece, data) in data.chunks(piece_units * unit_bytes).enumerate() {
+        let blocks = device.storage_from_slice(data)?;
+        for ((plane, storage), places) in planes.iter().zip(&storages).zip(&places) {
+            let unit_words = plane.words();
+            let words = data.len().div_ceil(unit_bytes) * unit_words;
+            let first = piece * piece_units * unit_words;
+            let storage = storage.aligned_window(first, words).ok_or_else(|| {
+                Error::WebGpu(format!(
+                    "{OP}: {} bytes of {:?} take more than the adapter's largest buffer",
+                    units * unit_bytes,
+                    format.dtype
+                ))
+                .bt()
+            })?;
+            let key = Key::new("repack")
+                .with(plane.piece, 4)
+                .with(unit_words as u32, 16)
+                .with(unit_bytes as u32, 16);
+            let shader = || {
+                Shader::new(format!("repack {:?} {} bits", format.dtype, plane.piece))
+                    .input_words("blocks", "u32")
+                    .input_words("places", "u32")
+                    .output_words("plane", "u32")
+                    .constant("WG", WORKGROUP)
+                    .constant("PIECE", plane.piece)
+                    .constant("UNIT_WORDS", unit_words as u32)
+                    .constant("UNIT_BYTES", unit_bytes as u32)
+                    .body::<RepackParams>(include_str!("../../shaders/repack.wgsl"))
+            };
+            device.launch(
+                key,
+                shader,
+                &[bind(&blocks), bind(places), bind(&storage)],
+                &RepackParams {
+                    words: index(words)?,
+                    bytes: index(data.len())?,
+                },
+                device.grid(words, WORKGROUP),
+            )?;
+        }
+    }
+    Ok(storages)
+}
+
+/// The bytes of the blocks whose planes these are. Waits for the GPU.
+pub(in crate::webgpu_backend) fn download(
+    format: Format,
+    planes: &[WebGpuStorage],
+    blocks: usize,
+) -> Result<Vec<u8>> {
+    let planes = planes.iter().map(|plane| {
+        let crate::CpuStorage::U32(words) = plane.to_cpu_storage()? else {
+            return Err(Error::WebGpu("a plane of blocks is not words".into()).bt());
+        };
+        Ok(words)
+    });
+    Ok(format.join(&planes.collect::<Result<Vec<_>>>()?, blocks))
+}
+
+/// Elements `first .. first + elements` times a power of two, in dtype `to`; both numbers are multiples of 32.
+pub(in crate::webgpu_backend) fn dequantize(
+    src: &QWebGpuStorage,
+    format: Format,
+    (first, elements): (usize, usize),
+    factor: f32,
+    to: DType,
+) -> Result<WebGpuStorage> {
+    const OP: &str = "dequantize";
+    let device = src.device();
+    let dst = device.alloc(elements, to, OP)?;
+    let out = device.elem(to, OP)?;
+    let key = Key::new("dequantize").elem(out).with(format.number(), 5);
+    let shader = || {
+        format
+            .load(Shader::new(format!("dequantize {:?} {to:?}", format.dtype)))
+            .output("dst", out)
+            .constant("WG", WORKGROUP)
+            .body::<DequantizeParams>(concat!(
+                "fn source(e: u32) -> u32 { return p.first + e; }\n",
+                include_str!("../../shaders/dequantize.wgsl")
+            ))
+    };
+    let piece = match src.fits_binding() && dst.fits_binding() {
+        true => elements.max(1),
+        false => src.window_elements(),
+    };
+    for start in (0..elements).step_by(piece) {
+        let len = piece.min(elements - start);
+        let part = match len == elements {
+            true => None,
+            false => Some(dst.aligned_window(start, len).ok_or_else(|| {
+                Error::WebGpu(format!(
+                    "{OP}: {elements} elements are past the largest buffer"
+                ))
+                .bt()
+            })?),
+        };
+        let window = src.window(format, first + start, len)?;
+        let mut bindings = window.bindings();
+        bindings.push(bind(part.as_ref().unwrap_or(&dst)));
+        let params = DequantizeParams {
+            len: index(len)?,
+            first: index(window.offset)?,
+            factor,
+            hidden: 0,
+            rows_first: 0,
+            rows: 0,
+            ids_offset: 0,
+            ids_step: 0,
+            size: 0,
+            op: 0,
+        };
+        let grid = device.grid(len / 8, WORKGROUP);
+        device.launch(key, shader, &bindings, &params, grid)?;
+    }
+    Ok(dst)
+}
+
+/// Rows of a table `(rows, hidden)` by their ids, as f32.
+pub(in crate::webgpu_backend) fn embedding(
+    src: &QWebGpuStorage,
+    format: Format,
+    (ids, ids_l): (&WebGpuStorage, &Layout),
+    (rows, hidden): (usize, usize),
+) -> Result<WebGpuStorage> {
+    const OP: &str = "quantized embedding";
+    let device = src.device();
+    let by = ids_elem(device, ids, OP)?;
+    let count = ids_l.shape().elem_count();
+    let dst = device.alloc(count * hidden, DType::F32, OP)?;
+    let key = Key::new("quantized_embedding")
+        .elem(by)
+        .with(format.number(), 5);
+    let shader = || {
+        let shader = Shader::new(format!("quantized_embedding {:?}", format.dtype));
+        format
+            .load(shader)
+            .input("ids", by)
+            .output("dst", Elem::F32)
+            .status()
+            .constant("WG", WORKGROUP)
+            .text(&reads_ids(by, false))
+            .body::<DequantizeParams>(concat!(
+                "fn source(e: u32) -> u32 {\n\
+                 \x20 let row = id_at(p.ids_offset + e / p.hidden * p.ids_step);\n\
+                 \x20 if (row < p.rows_first || row - p.rows_first >= p.rows) { return NOTHING_HERE; }\n\
+                 \x20 return p.first + (row - p.rows_first) * p.hidden + e % p.hidden;\n}\n",
+                include_str!("../../shaders/dequantize.wgsl")
+            ))
+    };
+    // Rows outside of a window are left to the others.
+    let step = src.window_rows(hidden).min(rows).max(1);
+    for rows_first in (0..rows).step_by(step) {
+        let here = step.min(rows - rows_first);
+        let window = src.window(format, rows_first * hidden, here * hidden)?;
+        let mut bindings = window.bindings();
+        bindings.extend([bind(ids), bind(&dst), Binding::Status]);
+        let params = DequantizeParams {
+            len: index(count * hidden)?,
+            first: index(window.offset)?,
+            factor: 1.,
+            hidden: index(hidden)?,
+            rows_first: index(rows_first)?,
+            rows: index(here)?,
+            ids_offset: index(ids_l.start_offset())?,
+            ids_step: index(ids_l.stride().last().copied().unwrap_or(1))?,
+            size: index(rows)?,
+            op: number(OP),
+        };
+        let grid = device.grid(count * hidden / 8, WORKGROUP);
+        device.launch(key, shader, &bindings, &params, grid)?;
+    }
+    Ok(dst)
+}

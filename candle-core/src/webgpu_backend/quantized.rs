@@ -1,0 +1,203 @@
+//! Quantised blocks on the device.
+
+use super::ops;
+use super::ops::quantized::Format;
+use super::queue::Binding;
+use super::{WebGpuDevice, WebGpuStorage};
+use crate::backend::BackendStorage;
+use crate::quantized::GgmlDType;
+use crate::{CpuStorage, DType, Layout, Result};
+
+/// Blocks of GGML on a WebGPU device. Floats lie there as in a tensor, quantised blocks in planes (`ops/quantized/format.rs`).
+#[derive(Debug)]
+pub struct QWebGpuStorage {
+    dtype: GgmlDType,
+    blocks: usize,
+    planes: Vec<WebGpuStorage>,
+    /// What no element is beyond.
+    reach: f32,
+}
+
+/// What holds the elements of blocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Blocks<'a> {
+    /// A tensor's storage, for formats that are floats.
+    Floats(&'a WebGpuStorage),
+    Planes(Format),
+}
+
+/// What windows begin at multiples of, in elements: there every plane is at a multiple of the 256 bytes that bindings begin at, as an f16
+/// for 256 elements has 2 bytes.
+const WINDOW_STEP: usize = 32768;
+
+/// The planes of some elements.
+pub(super) struct Window {
+    planes: Vec<WebGpuStorage>,
+    /// The place of the first element.
+    pub(super) offset: usize,
+}
+
+impl Window {
+    /// The planes as a kernel's bindings.
+    pub(super) fn bindings(&self) -> Vec<Binding<'_>> {
+        self.planes.iter().map(ops::bind).collect()
+    }
+}
+
+impl QWebGpuStorage {
+    /// Blocks from their bytes, which are a whole number of blocks.
+    ///
+    /// # Errors
+    /// When the device refuses the memory.
+    pub(crate) fn from_data(device: &WebGpuDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
+        let format = Format::of(dtype);
+        let planes = match (format, dtype) {
+            (Some(format), _) => ops::quantized::upload(device, format, data)?,
+            (None, GgmlDType::F16) => vec![device.upload_bytes(data, DType::F16)?],
+            (None, GgmlDType::BF16) => vec![device.upload_bytes(data, DType::BF16)?],
+            (None, _) => vec![device.upload_bytes(data, DType::F32)?],
+        };
+        Ok(Self {
+            dtype,
+            blocks: data.len() / dtype.type_size(),
+            planes,
+            reach: format.map_or(0., |format| format.reach(data)),
+        })
+    }
+
+    /// The format.
+    pub fn dtype(&self) -> GgmlDType {
+        self.dtype
+    }
+
+    /// The device.
+    pub fn device(&self) -> &WebGpuDevice {
+        self.planes[0].device()
+    }
+
+    /// Bytes of the blocks, as a file holds them. Some formats take up to 4 percent more on the device.
+    pub(crate) fn size_in_bytes(&self) -> usize {
+        self.blocks * self.dtype.type_size()
+    }
+
+    /// The bytes of the blocks, as a file holds them. Waits for the GPU.
+    pub(crate) fn data(&self) -> Result<Vec<u8>> {
+        match self.blocks() {
+            Blocks::Planes(format) => ops::quantized::download(format, &self.planes, self.blocks),
+            Blocks::Floats(floats) => Ok(match floats.to_cpu_storage()? {
+                CpuStorage::F16(floats) => bytemuck::cast_slice(&floats).to_vec(),
+                CpuStorage::BF16(floats) => bytemuck::cast_slice(&floats).to_vec(),
+                floats => bytemuck::cast_slice(floats.as_slice::<f32>()?).to_vec(),
+            }),
+        }
+    }
+
+    pub(super) fn blocks(&self) -> Blocks<'_> {
+        match Format::of(self.dtype) {
+            Some(format) => Blocks::Planes(format),
+            None => Blocks::Floats(&self.planes[0]),
+        }
+    }
+
+    /// A power of two that brings all elements into the range of an f16 without losing small ones.
+    pub(super) fn f16_factor(&self) -> f32 {
+        if self.reach == 0. || !self.reach.is_finite() {
+            return 1.;
+        }
+        // `reach` is below 2^(log2 + 1), the largest f16 is almost 2^16.
+        2f32.powi((14 - self.reach.log2().floor() as i32).clamp(-100, 100))
+    }
+
+    /// Whether every plane fits a binding.
+    pub(super) fn fits_binding(&self) -> bool {
+        self.planes.iter().all(WebGpuStorage::fits_binding)
+    }
+
+    /// Elements of which every plane fits a binding, wherever they begin.
+    pub(super) fn window_elements(&self) -> usize {
+        // An element of a result has at most four bytes, one of a plane at most one.
+        (self.device().max_binding() as usize / 4 / WINDOW_STEP * WINDOW_STEP)
+            .saturating_sub(WINDOW_STEP)
+            .max(WINDOW_STEP)
+    }
+
+    /// Rows of `k` elements of which every plane fits a binding.
+    pub(super) fn window_rows(&self, k: usize) -> usize {
+        match self.fits_binding() {
+            true => usize::MAX,
+            false => (self.window_elements() / k.max(1)).next_multiple_of(8),
+        }
+    }
+
+    /// The planes of some elements, as far as bindings reach.
+    pub(super) fn window(&self, format: Format, first: usize, elements: usize) -> Result<Window> {
+        let planes = self.planes.iter().take(format.bindings());
+        if self.fits_binding() {
+            let planes = planes.map(WebGpuStorage::share).collect();
+            return Ok(Window {
+                planes,
+                offset: first,
+            });
+        }
+        let start = first / WINDOW_STEP * WINDOW_STEP;
+        let mut windows = Vec::with_capacity(4);
+        for (plane, words) in planes.zip(format.unit_words()) {
+            let first_word = start / format.unit_elements() * words;
+            let units = (first + elements - start).div_ceil(format.unit_elements());
+            windows.push(match plane.aligned_window(first_word, units * words) {
+                Some(window) => window,
+                // It lies in two buffers.
+                None => ops::elementwise::copy(
+                    plane,
+                    &Layout::contiguous_with_offset(units * words, first_word),
+                )?,
+            });
+        }
+        Ok(Window {
+            planes: windows,
+            offset: first - start,
+        })
+    }
+
+    /// The first `elements` elements, in dtype `to`.
+    pub(crate) fn dequantize(&self, elements: usize, to: DType) -> Result<WebGpuStorage> {
+        match self.blocks() {
+            Blocks::Planes(format) => {
+                ops::quantized::dequantize(self, format, (0, elements), 1., to)
+            }
+            Blocks::Floats(floats) => {
+                ops::elementwise::to_dtype(floats, &Layout::contiguous(elements), to)
+            }
+        }
+    }
+
+    /// Rows of the table `(rows, hidden)` held here by their ids, a vector, as f32.
+    pub(crate) fn embedding(
+        &self,
+        ids: &WebGpuStorage,
+        ids_l: &Layout,
+        table: (usize, usize),
+    ) -> Result<WebGpuStorage> {
+        match self.blocks() {
+            Blocks::Planes(format) => ops::quantized::embedding(self, format, (ids, ids_l), table),
+            Blocks::Floats(floats) => {
+                let rows =
+                    ops::indexing::index_select(floats, ids, &Layout::contiguous(table), ids_l, 0)?;
+                let elements = ids_l.shape().elem_count() * table.1;
+                ops::elementwise::to_dtype(&rows, &Layout::contiguous(elements), DType::F32)
+            }
+        }
+    }
+
+    /// `lhs (m, k)` times the rows `first_row .. first_row + n` of `k` elements transposed, `(m, n)`, in the dtype of `lhs`; sums are
+    /// f32.
+    pub(crate) fn matmul_t(
+        &self,
+        first_row: usize,
+        mkn: (usize, usize, usize),
+        lhs: &WebGpuStorage,
+        lhs_l: &Layout,
+    ) -> Result<WebGpuStorage> {
+        ops::matmul::matmul_t(self, first_row, mkn, lhs, lhs_l)
+    }
+}

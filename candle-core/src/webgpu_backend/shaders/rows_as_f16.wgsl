@@ -1,0 +1,45 @@
+// Rows of lhs as f16, each multiplied by a power of two that brings its largest element near 2^14, so that neither overflows nor
+// loses its small elements; scales[row] is what a product with the row has to be multiplied by. A workgroup takes a row.
+
+var<workgroup> largest: array<u32, WG>;
+
+// 2^e for e from -126 to 127.
+fn power_of_two(e: i32) -> f32 {
+  return bitcast<f32>(u32(e + 127) << 23u);
+}
+
+@compute @workgroup_size(WG)
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  @builtin(local_invocation_index) local: u32,
+) {
+  let row = flat(workgroup, workgroups, 0u, 1u);
+  if (row >= p.rows) {
+    return;
+  }
+  let first = p.lhs_offset + row * p.k;
+  // As bits, which are in the same order as numbers without sign, and have NaN as the largest.
+  var most = 0u;
+  for (var i = local; i < p.k; i += WG) {
+    most = max(most, bitcast<u32>(lhs_at(first + i)) & 0x7fffffffu);
+  }
+  largest[local] = most;
+  for (var half = WG / 2u; half > 0u; half /= 2u) {
+    workgroupBarrier();
+    if (local < half) {
+      largest[local] = max(largest[local], largest[local + half]);
+    }
+  }
+  workgroupBarrier();
+  // The exponent of the largest element. Rows of zeros, of subnormal numbers, with infinities or NaN stay as they are.
+  let field = i32(largest[0] >> 23u);
+  let up = select(clamp(14 - (field - 127), -100, 100), 0, field == 0 || field == 255);
+  let factor = power_of_two(up);
+  if (local == 0u) {
+    scales[row] = power_of_two(-up) * p.scale;
+  }
+  for (var i = local * 2u; i < p.k; i += WG * 2u) {
+    dst[(row * p.k + i) / 2u] = pack_f16(lhs_at(first + i) * factor, lhs_at(first + i + 1u) * factor);
+  }
+}
