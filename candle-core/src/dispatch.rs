@@ -1,8 +1,12 @@
 //! The match over backends, written once.
 //!
-//! `on_backend!` opens one storage, or two or three of the same backend, and runs one body for whichever backend it is;
-//! `map_backend!` also wraps the body's result as a [`Storage`] of that backend. Storages of different backends become the
-//! device mismatch error, which carries the op's name. A new backend is added here, in `device.rs` and in its own folder.
+//! `on_backend!` opens one storage and asks it something. `map_backend!` runs an op: it opens one storage, or two or three of the
+//! same backend, each given with its layout, and wraps the new storage as a [`Storage`] of that backend. `change_backend!` does the same for
+//! ops that write into their first storage. Storages of different backends become the device mismatch error, which carries the
+//! op's name. A new backend is added here, in `device.rs` and in its own folder.
+//!
+//! On WebGPU an op goes by way of `webgpu_backend::debug`, which can run the same body on the CPU: to verify the result, or as
+//! a fallback that was asked for.
 
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{
@@ -10,7 +14,7 @@ use crate::{
     Layout, MetalStorage, Result, Shape, Storage,
 };
 
-/// Runs a body on the storage inside a `Storage`, or on those inside two or three of one backend.
+/// Runs a body on the storage inside a `Storage`.
 macro_rules! on_backend {
     ($self:expr => |$a:ident| $body:expr) => {
         match $self {
@@ -21,40 +25,63 @@ macro_rules! on_backend {
             $crate::Storage::WebGpu($a) => $body,
         }
     };
-    ($op:expr, $self:expr, $rhs:expr => |$a:ident, $b:ident| $body:expr) => {
-        on_backend!(@same [$op] [$self, $rhs] [$a, $b] $body)
-    };
-    ($op:expr, $self:expr, $s2:expr, $s3:expr => |$a:ident, $b:ident, $c:ident| $body:expr) => {
-        on_backend!(@same [$op] [$self, $s2, $s3] [$a, $b, $c] $body)
-    };
-    (@same [$op:expr] [$self:expr, $($other:expr),+] [$a:ident, $($b:ident),+] $body:expr) => {{
+}
+
+/// Runs an op's body, which gives a new storage, on the storages inside some `Storage`s of one backend.
+macro_rules! map_backend {
+    ($op:expr, ($self:expr, $layout:expr) $(, ($other:expr, $other_l:expr))* => |$a:ident $(, $b:ident)*| $body:expr) => {{
         let op = $op;
-        let locations = [$self.location(), $($other.location()),+];
-        match ($self, $($other),+) {
-            ($crate::Storage::Cpu($a), $($crate::Storage::Cpu($b)),+) => $body,
-            ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b)),+) => {
-                $($crate::dispatch::same_device(op, &*$a, &*$b)?;)+
-                $body
+        let locations = [$self.location() $(, $other.location())*];
+        #[allow(unreachable_patterns, reason = "one storage is always of one backend")]
+        match ($self, $($other,)*) {
+            ($crate::Storage::Cpu($a), $($crate::Storage::Cpu($b),)*) => {
+                $body.map($crate::dispatch::Backend::wrap)
             }
-            ($crate::Storage::Metal($a), $($crate::Storage::Metal($b)),+) => {
-                $($crate::dispatch::same_device(op, &*$a, &*$b)?;)+
-                $body
+            ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b),)*) => {
+                $($crate::dispatch::same_device(op, $a, $b)?;)*
+                $body.map($crate::dispatch::Backend::wrap)
+            }
+            ($crate::Storage::Metal($a), $($crate::Storage::Metal($b),)*) => {
+                $($crate::dispatch::same_device(op, $a, $b)?;)*
+                $body.map($crate::dispatch::Backend::wrap)
             }
             #[cfg(feature = "webgpu")]
-            ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b)),+) => {
-                $($crate::dispatch::same_device(op, &*$a, &*$b)?;)+
-                $body
+            ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
+                $($crate::dispatch::same_device(op, $a, $b)?;)*
+                let operands = [($a, $layout), $(($b, $other_l)),*];
+                $crate::webgpu_backend::debug::map(op, operands, || $body, |[$a, $($b),*]| $body)
+                    .map($crate::dispatch::Backend::wrap)
             }
             _ => Err($crate::dispatch::mismatch(op, &locations)),
         }
     }};
 }
 
-/// As `on_backend!`, for a body that gives a new storage: wraps it as a `Storage` of the same backend.
-macro_rules! map_backend {
-    ($($storage:expr),+ => |$($inner:ident),+| $body:expr) => {
-        on_backend!($($storage),+ => |$($inner),+| $body.map($crate::dispatch::Backend::wrap))
-    };
+/// As `map_backend!`, for an op that changes the first storage, which is given as `&mut`, and gives nothing.
+macro_rules! change_backend {
+    ($op:expr, ($self:expr, $layout:expr) $(, ($other:expr, $other_l:expr))* => |$a:ident $(, $b:ident)*| $body:expr) => {{
+        let op = $op;
+        let locations = [$self.location() $(, $other.location())*];
+        #[allow(unreachable_patterns, reason = "one storage is always of one backend")]
+        match ($self, $($other,)*) {
+            ($crate::Storage::Cpu($a), $($crate::Storage::Cpu($b),)*) => $body,
+            ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b),)*) => {
+                $($crate::dispatch::same_device(op, &*$a, $b)?;)*
+                $body
+            }
+            ($crate::Storage::Metal($a), $($crate::Storage::Metal($b),)*) => {
+                $($crate::dispatch::same_device(op, &*$a, $b)?;)*
+                $body
+            }
+            #[cfg(feature = "webgpu")]
+            ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
+                $($crate::dispatch::same_device(op, &*$a, $b)?;)*
+                let operands = [$(($b, $other_l)),*];
+                $crate::webgpu_backend::debug::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
+            }
+            _ => Err($crate::dispatch::mismatch(op, &locations)),
+        }
+    }};
 }
 
 /// Runs a body on the backend's own device inside a `Device`.

@@ -26,7 +26,7 @@ pub enum Storage {
 impl Storage {
     /// A storage of its own with the same elements; `layout` fits the copy too.
     pub fn try_clone(&self, layout: &Layout) -> Result<Self> {
-        map_backend!(self => |a| a.try_clone(layout))
+        map_backend!("clone", (self, layout) => |a| a.try_clone(layout))
     }
 
     /// The device that holds the elements.
@@ -82,19 +82,19 @@ impl Storage {
     }
 
     pub(crate) fn const_set(&mut self, value: Scalar, layout: &Layout) -> Result<()> {
-        on_backend!(self => |a| a.const_set(value, layout))
+        change_backend!("const-set", (self, layout) => |a| a.const_set(value, layout))
     }
 
     pub(crate) fn affine(&self, layout: &Layout, mul: f64, add: f64) -> Result<Self> {
-        map_backend!(self => |a| a.affine(layout, mul, add))
+        map_backend!("affine", (self, layout) => |a| a.affine(layout, mul, add))
     }
 
     pub(crate) fn powf(&self, layout: &Layout, exponent: f64) -> Result<Self> {
-        map_backend!(self => |a| a.powf(layout, exponent))
+        map_backend!("powf", (self, layout) => |a| a.powf(layout, exponent))
     }
 
     pub(crate) fn elu(&self, layout: &Layout, alpha: f64) -> Result<Self> {
-        map_backend!(self => |a| a.elu(layout, alpha))
+        map_backend!("elu", (self, layout) => |a| a.elu(layout, alpha))
     }
 
     pub(crate) fn cmp(
@@ -105,19 +105,19 @@ impl Storage {
         rhs_l: &Layout,
     ) -> Result<Self> {
         self.same_dtype(rhs, "cmp")?;
-        map_backend!("cmp", self, rhs => |a, b| a.cmp(op, b, lhs_l, rhs_l))
+        map_backend!("cmp", (self, lhs_l), (rhs, rhs_l) => |a, b| a.cmp(op, b, lhs_l, rhs_l))
     }
 
     pub(crate) fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self> {
-        map_backend!(self => |a| a.reduce_op(op, layout, dims))
+        map_backend!(op.name(), (self, layout) => |a| a.reduce_op(op, layout, dims))
     }
 
     pub(crate) fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
-        map_backend!(self => |a| a.to_dtype(layout, dtype))
+        map_backend!("to_dtype", (self, layout) => |a| a.to_dtype(layout, dtype))
     }
 
     pub(crate) fn unary_impl<B: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
-        map_backend!(self => |a| a.unary_impl::<B>(layout))
+        map_backend!(B::NAME, (self, layout) => |a| a.unary_impl::<B>(layout))
     }
 
     pub(crate) fn binary_impl<B: BinaryOpT>(
@@ -127,7 +127,7 @@ impl Storage {
         rhs_l: &Layout,
     ) -> Result<Self> {
         self.same_dtype(rhs, B::NAME)?;
-        map_backend!(B::NAME, self, rhs => |a, b| a.binary_impl::<B>(b, lhs_l, rhs_l))
+        map_backend!(B::NAME, (self, lhs_l), (rhs, rhs_l) => |a, b| a.binary_impl::<B>(b, lhs_l, rhs_l))
     }
 
     pub(crate) fn where_cond(
@@ -139,7 +139,9 @@ impl Storage {
         on_false_l: &Layout,
     ) -> Result<Self> {
         on_true.same_dtype(on_false, "where_cond")?;
-        map_backend!("where_cond", self, on_true, on_false => |a, t, f| a.where_cond(layout, t, on_true_l, f, on_false_l))
+        map_backend!("where_cond", (self, layout), (on_true, on_true_l), (on_false, on_false_l) => |a, t, f| {
+            a.where_cond(layout, t, on_true_l, f, on_false_l)
+        })
     }
 
     pub(crate) fn gather(
@@ -149,7 +151,7 @@ impl Storage {
         ids_l: &Layout,
         dim: usize,
     ) -> Result<Self> {
-        map_backend!("gather", self, ids => |a, i| a.gather(layout, i, ids_l, dim))
+        map_backend!("gather", (self, layout), (ids, ids_l) => |a, i| a.gather(layout, i, ids_l, dim))
     }
 
     pub(crate) fn scatter_set(
@@ -162,7 +164,9 @@ impl Storage {
         dim: usize,
     ) -> Result<()> {
         self.same_dtype(src, "scatter")?;
-        on_backend!("scatter", self, ids, src => |a, i, s| a.scatter_set(layout, i, ids_l, s, src_l, dim))
+        change_backend!("scatter", (self, layout), (ids, ids_l), (src, src_l) => |a, i, s| {
+            a.scatter_set(layout, i, ids_l, s, src_l, dim)
+        })
     }
 
     pub(crate) fn scatter_add_set(
@@ -175,7 +179,9 @@ impl Storage {
         dim: usize,
     ) -> Result<()> {
         self.same_dtype(src, "scatter-add")?;
-        on_backend!("scatter-add", self, ids, src => |a, i, s| a.scatter_add_set(layout, i, ids_l, s, src_l, dim))
+        change_backend!("scatter-add", (self, layout), (ids, ids_l), (src, src_l) => |a, i, s| {
+            a.scatter_add_set(layout, i, ids_l, s, src_l, dim)
+        })
     }
 
     pub(crate) fn index_add(
@@ -188,7 +194,9 @@ impl Storage {
         dim: usize,
     ) -> Result<Self> {
         self.same_dtype(src, "index-add")?;
-        map_backend!("index-add", self, ids, src => |a, i, s| a.index_add(layout, i, ids_l, s, src_l, dim))
+        map_backend!("index-add", (self, layout), (ids, ids_l), (src, src_l) => |a, i, s| {
+            a.index_add(layout, i, ids_l, s, src_l, dim)
+        })
     }
 
     pub(crate) fn index_select(
@@ -198,7 +206,7 @@ impl Storage {
         ids_l: &Layout,
         dim: usize,
     ) -> Result<Self> {
-        map_backend!("index-select", self, ids => |a, i| a.index_select(i, layout, ids_l, dim))
+        map_backend!("index-select", (self, layout), (ids, ids_l) => |a, i| a.index_select(i, layout, ids_l, dim))
     }
 
     pub(crate) fn matmul(
@@ -209,9 +217,10 @@ impl Storage {
         rhs_l: &Layout,
     ) -> Result<Self> {
         self.same_dtype(rhs, "matmul")?;
-        map_backend!("matmul", self, rhs => |a, b| a.matmul(b, bmnk, lhs_l, rhs_l))
+        map_backend!("matmul", (self, lhs_l), (rhs, rhs_l) => |a, b| a.matmul(b, bmnk, lhs_l, rhs_l))
     }
 
+    /// Copies what `src_l` covers to `dst[dst_offset..]`.
     pub(crate) fn copy_strided_src(
         &self,
         dst: &mut Self,
@@ -219,7 +228,7 @@ impl Storage {
         src_l: &Layout,
     ) -> Result<()> {
         self.same_dtype(dst, "copy-strided")?;
-        on_backend!("copy-strided", self, dst => |a, d| a.copy_strided_src(d, dst_offset, src_l))
+        change_backend!("copy-strided", (dst, src_l), (self, src_l) => |d, a| a.copy_strided_src(d, dst_offset, src_l))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -234,13 +243,17 @@ impl Storage {
         dst_offset: usize,
     ) -> Result<()> {
         self.same_dtype(dst, "copy2d")?;
-        on_backend!("copy2d", self, dst => |a, d| {
+        let rows = |stride, offset| Layout::new((d1, d2).into(), vec![stride, 1], offset);
+        let (src_l, dst_l) = (rows(src_stride1, src_offset), rows(dst_stride1, dst_offset));
+        change_backend!("copy2d", (dst, &dst_l), (self, &src_l) => |d, a| {
             a.copy2d(d, d1, d2, src_stride1, dst_stride1, src_offset, dst_offset)
         })
     }
 
     pub(crate) fn apply_op1(&self, l1: &Layout, op: &dyn CustomOp1) -> Result<(Self, Shape)> {
-        on_backend!(self => |a| a.custom1(l1, op).map(|(s, shape)| (s.wrap(), shape)))
+        let shape = OutShape::default();
+        let out = map_backend!(op.name(), (self, l1) => |a| shape.keep(a.custom1(l1, op)))?;
+        Ok((out, shape.get()))
     }
 
     pub(crate) fn apply_op2(
@@ -250,7 +263,9 @@ impl Storage {
         l2: &Layout,
         op: &dyn CustomOp2,
     ) -> Result<(Self, Shape)> {
-        on_backend!(op.name(), self, s2 => |a, b| a.custom2(l1, b, l2, op).map(|(s, shape)| (s.wrap(), shape)))
+        let shape = OutShape::default();
+        let out = map_backend!(op.name(), (self, l1), (s2, l2) => |a, b| shape.keep(a.custom2(l1, b, l2, op)))?;
+        Ok((out, shape.get()))
     }
 
     pub(crate) fn apply_op3(
@@ -262,13 +277,15 @@ impl Storage {
         l3: &Layout,
         op: &dyn CustomOp3,
     ) -> Result<(Self, Shape)> {
-        on_backend!(op.name(), self, s2, s3 => |a, b, c| {
-            a.custom3(l1, b, l2, c, l3, op).map(|(s, shape)| (s.wrap(), shape))
-        })
+        let shape = OutShape::default();
+        let out = map_backend!(op.name(), (self, l1), (s2, l2), (s3, l3) => |a, b, c| {
+            shape.keep(a.custom3(l1, b, l2, c, l3, op))
+        })?;
+        Ok((out, shape.get()))
     }
 
     pub(crate) fn inplace_op1(&mut self, l1: &Layout, op: &dyn InplaceOp1) -> Result<()> {
-        on_backend!(self => |a| a.inplace1(l1, op))
+        change_backend!(op.name(), (self, l1) => |a| a.inplace1(l1, op))
     }
 
     pub(crate) fn inplace_op2(
@@ -278,7 +295,7 @@ impl Storage {
         l2: &Layout,
         op: &dyn InplaceOp2,
     ) -> Result<()> {
-        on_backend!(op.name(), self, s2 => |a, b| a.inplace2(l1, b, l2, op))
+        change_backend!(op.name(), (self, l1), (s2, l2) => |a, b| a.inplace2(l1, b, l2, op))
     }
 
     pub(crate) fn inplace_op3(
@@ -290,7 +307,23 @@ impl Storage {
         l3: &Layout,
         op: &dyn InplaceOp3,
     ) -> Result<()> {
-        on_backend!(op.name(), self, s2, s3 => |a, b, c| a.inplace3(l1, b, l2, c, l3, op))
+        change_backend!(op.name(), (self, l1), (s2, l2), (s3, l3) => |a, b, c| a.inplace3(l1, b, l2, c, l3, op))
+    }
+}
+
+/// The shape that a custom op gives beside its storage.
+#[derive(Default)]
+struct OutShape(std::cell::RefCell<Option<Shape>>);
+
+impl OutShape {
+    fn keep<S>(&self, result: Result<(S, Shape)>) -> Result<S> {
+        let (storage, shape) = result?;
+        self.0.replace(Some(shape));
+        Ok(storage)
+    }
+
+    fn get(self) -> Shape {
+        self.0.into_inner().unwrap_or(Shape::from(()))
     }
 }
 

@@ -1,20 +1,61 @@
 //! For tests that hold a device against the CPU: data, views of it, and exact comparison.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Error, Result, Tensor};
 
 /// The dtypes that every device has.
-pub const DTYPES: [DType; 7] = [
+pub const DTYPES: [DType; 9] = [
     DType::F32,
     DType::F16,
     DType::BF16,
+    DType::F8E4M3,
     DType::U32,
     DType::U8,
+    DType::I16,
     DType::I32,
     DType::I64,
 ];
 
-/// Numbers that every one of [`DTYPES`] holds exactly, on the CPU: multiples of 1/16 between -8 and 8 for floats, so that
-/// sums of up to a hundred thousand of them are exact in f32 in any order.
+/// The error below backtraces and contexts.
+pub fn root(error: &Error) -> &Error {
+    match error {
+        Error::WithBacktrace { inner, .. } => root(inner),
+        other => other,
+    }
+}
+
+/// Whether a device computes with f64. A WebGPU device that does not has to say so.
+pub fn has_f64(device: &Device) -> Result<bool> {
+    match Tensor::zeros(1, DType::F64, device) {
+        Ok(_) => Ok(true),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(
+                matches!(root(&error), Error::UnsupportedOnDevice { .. })
+                    && text.contains("F64")
+                    && text.contains("SHADER_F64"),
+                "{text}"
+            );
+            Ok(false)
+        }
+    }
+}
+
+/// [`DTYPES`], and f64 where the device has it.
+pub fn dtypes(device: &Device) -> Result<Vec<DType>> {
+    let f64 = has_f64(device)?.then_some(DType::F64);
+    Ok(DTYPES.into_iter().chain(f64).collect())
+}
+
+/// The floats among [`dtypes`].
+pub fn floats(device: &Device) -> Result<Vec<DType>> {
+    Ok(dtypes(device)?
+        .into_iter()
+        .filter(DType::is_float)
+        .collect())
+}
+
+/// Numbers of a dtype, on the CPU: multiples of 1/16 between -8 and 8 for floats (F8E4M3 has only some of them), so that sums of
+/// up to a hundred thousand of them are exact in f32 in any order.
 pub fn numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
     let len = shape.iter().product();
     let number = |i: usize| (i * 7919 + 13) % 251;
@@ -22,7 +63,7 @@ pub fn numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
     let data = Tensor::from_vec(data, shape, &Device::Cpu)?;
     match dtype {
         DType::U8 | DType::U32 => data.to_dtype(dtype),
-        DType::I32 => data.to_dtype(dtype)? - 125.,
+        DType::I16 | DType::I32 => data.to_dtype(dtype)? - 125.,
         // Past 32 bits.
         DType::I64 => (data * 1e10)? - 1e12,
         _ => ((data.to_dtype(DType::F32)? - 125.)? / 16.)?.to_dtype(dtype),
@@ -92,12 +133,21 @@ impl Tolerance {
         let (step, absolute) = match dtype {
             DType::F16 => (2f64.powi(-10), 2f64.powi(-24)),
             DType::BF16 => (2f64.powi(-7), f64::from(f32::MIN_POSITIVE)),
+            DType::F8E4M3 => (2f64.powi(-3), 2f64.powi(-9)),
+            DType::F64 => (0., f64::MIN_POSITIVE),
             _ => (0., f64::from(f32::MIN_POSITIVE)),
         };
         Self {
             relative: relative + step,
             absolute,
         }
+    }
+
+    /// So many times as wide.
+    pub fn times(mut self, times: f64) -> Self {
+        self.relative *= times;
+        self.absolute *= times;
+        self
     }
 
     /// As it is, with more room for results near 0.

@@ -62,22 +62,17 @@ fn another_device_gets_its_own_copy() -> Result<()> {
 fn unsupported_dtypes_are_errors_that_say_so() -> Result<()> {
     let device = webgpu()?;
     let name = device.as_webgpu_device()?.name().to_string();
-    let f64 = Tensor::new(&[1f64, 2.], &Device::Cpu)?;
+    let codes = candle_core::CpuStorage::F8E8M0(vec![127, 128]);
+    let codes = Tensor::from_storage(
+        candle_core::Storage::Cpu(codes),
+        2,
+        candle_core::op::BackpropOp::none(),
+        false,
+    );
     let f32 = Tensor::new(&[1f32, 2.], &device)?;
     for (op, dtype, error) in [
-        ("upload", "F64", message(Tensor::new(&[1f64], &device))),
-        ("upload", "F64", message(f64.to_device(&device))),
-        (
-            "upload",
-            "I16",
-            message(f64.to_dtype(DType::I16)?.to_device(&device)),
-        ),
-        (
-            "zeros",
-            "F64",
-            message(Tensor::zeros(3, DType::F64, &device)),
-        ),
-        ("to_dtype", "F64", message(f32.to_dtype(DType::F64))),
+        ("upload", "F8E8M0", message(codes.to_device(&device))),
+        ("to_dtype", "F4", message(f32.to_dtype(DType::F4))),
     ] {
         let lower = error.to_lowercase();
         let complete = lower.contains(&op.to_lowercase())
@@ -86,8 +81,6 @@ fn unsupported_dtypes_are_errors_that_say_so() -> Result<()> {
         assert!(complete, "{op} {dtype}: {error}");
     }
     let ints = Tensor::new(&[[1u32, 2]], &device)?;
-    let error = message(ints.matmul(&ints.t()?));
-    assert!(error.contains("matmul") && error.contains(&name), "{error}");
     let error = message(ints.exp());
     assert!(error.contains("exp") && error.contains(&name), "{error}");
     Ok(())

@@ -9,6 +9,7 @@ fn ids(shape: &[usize], size: usize, dtype: DType) -> Result<Tensor> {
     let greatest = match dtype {
         DType::U8 => i64::from(u8::MAX),
         DType::U32 => i64::from(u32::MAX),
+        DType::I16 => i64::from(i16::MAX),
         DType::I32 => i64::from(i32::MAX),
         _ => i64::MAX,
     };
@@ -32,7 +33,7 @@ fn whole_numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
     }
 }
 
-const ID_DTYPES: [DType; 4] = [DType::U8, DType::U32, DType::I32, DType::I64];
+const ID_DTYPES: [DType; 5] = [DType::U8, DType::U32, DType::I16, DType::I32, DType::I64];
 
 /// Gather, scatter, scatter_add, index_select and index_add along `dim` with `n` indexes, against the CPU.
 fn check(here: &Tensor, cpu: &Tensor, dim: usize, n: usize, by: DType, what: &str) -> Result<()> {

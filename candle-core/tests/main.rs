@@ -3,6 +3,8 @@ mod backprop;
 mod cast;
 mod conv;
 #[cfg(feature = "webgpu")]
+mod debug;
+#[cfg(feature = "webgpu")]
 mod device;
 mod elementwise;
 mod errors;
@@ -10,6 +12,7 @@ mod hostile;
 mod indexing;
 mod layouts;
 mod matmul;
+mod matrix;
 #[cfg(feature = "webgpu")]
 mod memory;
 mod movement;

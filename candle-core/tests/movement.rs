@@ -165,10 +165,12 @@ fn three(dtype: DType) -> Scalar {
     match dtype {
         DType::U8 => Scalar::U8(3),
         DType::U32 => Scalar::U32(3),
+        DType::I16 => Scalar::I16(-3),
         DType::I32 => Scalar::I32(-3),
         DType::I64 => Scalar::I64(-3 << 40),
         DType::F16 => Scalar::F16(half::f16::from_f32(3.)),
         DType::BF16 => Scalar::BF16(half::bf16::from_f32(3.)),
+        DType::F8E4M3 => Scalar::F8E4M3(float8::F8E4M3::from_f32(3.)),
         _ => Scalar::F32(3.),
     }
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that has to hold before a change lands, in one command.
 
+mod chrome;
 mod command;
 mod fuzz;
 mod oracle;

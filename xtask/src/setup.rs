@@ -67,7 +67,7 @@ fn lacking_vulkan(has_loader: bool, has_driver: bool) -> String {
     }
 }
 
-fn may_install() -> bool {
+pub fn may_install() -> bool {
     let root = cmd("id -u").stdout().is_some_and(|id| id.trim() == "0");
     root && cmd("apt-get --version").succeeds()
 }

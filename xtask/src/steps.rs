@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::chrome;
 use crate::command::cmd;
 use crate::fuzz;
 use crate::oracle;
@@ -51,6 +52,11 @@ pub const STEPS: &[Step] = &[
         name: "browser",
         title: "all WebGPU tests, with no more than every browser gives",
         run: browser_test,
+    },
+    Step {
+        name: "chrome",
+        title: "a browser's compiler takes every shader of the step before",
+        run: chrome::chrome,
     },
     Step {
         name: "tiny",
@@ -123,9 +129,16 @@ fn test() -> Result<String, String> {
 
 /// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU.
 fn browser_test() -> Result<String, String> {
+    let shaders = chrome::shaders();
+    // Those of an earlier run may be no kernel's any more.
+    let _ = std::fs::remove_dir_all(&shaders);
+    let shaders = shaders.display().to_string();
     run_tests(
         "--workspace --tests webgpu",
-        &[("CANDLE_WEBGPU_LIMITS", "browser")],
+        &[
+            ("CANDLE_WEBGPU_LIMITS", "browser"),
+            ("CANDLE_WEBGPU_DUMP_SHADERS", &shaders),
+        ],
     )
 }
 

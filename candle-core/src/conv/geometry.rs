@@ -36,69 +36,47 @@ macro_rules! steps {
     };
 }
 
+/// What parameters of all kinds have in common, with the sizes of the output to be worked out.
+macro_rules! geometry {
+    ($p:ident, $op:literal, transposed $transposed:literal, groups $groups:expr, $input:expr, $kernel:expr, $steps:expr) => {
+        Self {
+            op: $op,
+            transposed: $transposed,
+            b: $p.b_size,
+            groups: $groups,
+            c_in: $p.c_in,
+            c_out: $p.c_out,
+            input: $input,
+            kernel: $kernel,
+            output: [0; 2],
+            steps: $steps,
+        }
+    };
+}
+
 impl Geometry {
     pub fn conv1d(p: &ParamsConv1D) -> Result<Self> {
-        Self {
-            op: "conv1d",
-            transposed: false,
-            b: p.b_size,
-            groups: p.groups,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [1, p.l_in],
-            kernel: [1, p.k_size],
-            output: [0; 2],
-            steps: [STILL, steps!(p)],
-        }
-        .sized([0, 0])
+        let (input, kernel, steps) = ([1, p.l_in], [1, p.k_size], [STILL, steps!(p)]);
+        geometry!(p, "conv1d", transposed false, groups p.groups, input, kernel, steps)
+            .sized([0, 0])
     }
 
     pub fn conv2d(p: &ParamsConv2D) -> Result<Self> {
-        Self {
-            op: "conv2d",
-            transposed: false,
-            b: p.b_size,
-            groups: p.groups,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [p.i_h, p.i_w],
-            kernel: [p.k_h, p.k_w],
-            output: [0; 2],
-            steps: [steps!(p); 2],
-        }
-        .sized([0, 0])
+        let (input, kernel, steps) = ([p.i_h, p.i_w], [p.k_h, p.k_w], [steps!(p); 2]);
+        geometry!(p, "conv2d", transposed false, groups p.groups, input, kernel, steps)
+            .sized([0, 0])
     }
 
     pub fn conv_transpose1d(p: &ParamsConvTranspose1D) -> Result<Self> {
-        Self {
-            op: "conv_transpose1d",
-            transposed: true,
-            b: p.b_size,
-            groups: p.groups,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [1, p.l_in],
-            kernel: [1, p.k_size],
-            output: [0; 2],
-            steps: [STILL, steps!(p)],
-        }
-        .sized([0, p.output_padding])
+        let (input, kernel, steps) = ([1, p.l_in], [1, p.k_size], [STILL, steps!(p)]);
+        geometry!(p, "conv_transpose1d", transposed true, groups p.groups, input, kernel, steps)
+            .sized([0, p.output_padding])
     }
 
     pub fn conv_transpose2d(p: &ParamsConvTranspose2D) -> Result<Self> {
-        Self {
-            op: "conv_transpose2d",
-            transposed: true,
-            b: p.b_size,
-            groups: 1,
-            c_in: p.c_in,
-            c_out: p.c_out,
-            input: [p.i_h, p.i_w],
-            kernel: [p.k_h, p.k_w],
-            output: [0; 2],
-            steps: [steps!(p); 2],
-        }
-        .sized([p.output_padding; 2])
+        let (input, kernel, steps) = ([p.i_h, p.i_w], [p.k_h, p.k_w], [steps!(p); 2]);
+        geometry!(p, "conv_transpose2d", transposed true, groups 1, input, kernel, steps)
+            .sized([p.output_padding; 2])
     }
 
     /// With the sizes of the output.

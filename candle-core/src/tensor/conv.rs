@@ -102,7 +102,7 @@ impl Tensor {
             },
             || {
                 let (inp, k) = (self.storage(), kernel.storage());
-                map_backend!(OP, &*inp, &*k => |a, b| a.conv1d(self.layout(), b, kernel.layout(), &params))
+                map_backend!(OP, (&*inp, self.layout()), (&*k, kernel.layout()) => |a, b| a.conv1d(self.layout(), b, kernel.layout(), &params))
             },
         )
     }
@@ -191,7 +191,7 @@ impl Tensor {
             },
             || {
                 let (inp, k) = (self.storage(), kernel.storage());
-                map_backend!(OP, &*inp, &*k => |a, b| a.conv2d(self.layout(), b, kernel.layout(), &params))
+                map_backend!(OP, (&*inp, self.layout()), (&*k, kernel.layout()) => |a, b| a.conv2d(self.layout(), b, kernel.layout(), &params))
             },
         )
     }
@@ -257,7 +257,7 @@ impl Tensor {
             },
             || {
                 let (inp, k) = (self.storage(), kernel.storage());
-                map_backend!(OP, &*inp, &*k => |a, b| {
+                map_backend!(OP, (&*inp, self.layout()), (&*k, kernel.layout()) => |a, b| {
                     a.conv_transpose1d(self.layout(), b, kernel.layout(), &params)
                 })
             },
@@ -319,7 +319,7 @@ impl Tensor {
             },
             || {
                 let (inp, k) = (self.storage(), kernel.storage());
-                map_backend!(OP, &*inp, &*k => |a, b| {
+                map_backend!(OP, (&*inp, self.layout()), (&*k, kernel.layout()) => |a, b| {
                     a.conv_transpose2d(self.layout(), b, kernel.layout(), &params)
                 })
             },

@@ -54,8 +54,7 @@ impl Tensor {
             kernel_size,
             stride,
         });
-        let storage =
-            map_backend!(&*self.storage() => |a| a.avg_pool2d(self.layout(), kernel_size, stride))?;
+        let storage = map_backend!("avg_pool2d", (&*self.storage(), self.layout()) => |a| a.avg_pool2d(self.layout(), kernel_size, stride))?;
         Ok(Self::from_storage(storage, shape, op, false))
     }
 
@@ -82,8 +81,7 @@ impl Tensor {
             kernel_size,
             stride,
         });
-        let storage =
-            map_backend!(&*self.storage() => |a| a.max_pool2d(self.layout(), kernel_size, stride))?;
+        let storage = map_backend!("max_pool2d", (&*self.storage(), self.layout()) => |a| a.max_pool2d(self.layout(), kernel_size, stride))?;
         Ok(Self::from_storage(storage, shape, op, false))
     }
 
@@ -134,7 +132,7 @@ impl Tensor {
             "upsample_nearest1d",
             &[b, c, target_size],
             op,
-            |storage| map_backend!(storage => |a| a.upsample_nearest1d(self.layout(), target_size)),
+            |storage| map_backend!("upsample_nearest1d", (storage, self.layout()) => |a| a.upsample_nearest1d(self.layout(), target_size)),
         )
     }
 
@@ -159,7 +157,7 @@ impl Tensor {
             target_w,
         });
         self.resampled("upsample_nearest2d", &[b, c, target_h, target_w], op, |storage| {
-            map_backend!(storage => |a| a.upsample_nearest2d(self.layout(), target_h, target_w))
+            map_backend!("upsample_nearest2d", (storage, self.layout()) => |a| a.upsample_nearest2d(self.layout(), target_h, target_w))
         })
     }
 
@@ -249,7 +247,7 @@ impl Tensor {
         });
         let (scale_h, scale_w) = scales.unzip();
         self.resampled("upsample_bilinear2d", &[b, c, target_h, target_w], op, |storage| {
-            map_backend!(storage => |a| {
+            map_backend!("upsample_bilinear2d", (storage, self.layout()) => |a| {
                 a.upsample_bilinear2d(self.layout(), target_h, target_w, align_corners, scale_h, scale_w)
             })
         })

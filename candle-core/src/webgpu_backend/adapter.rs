@@ -47,6 +47,8 @@ pub(super) struct Caps {
     pub(super) subgroup: Option<u32>,
     /// 16x16x16 matrices of f16 with f32 sums, one a subgroup.
     pub(super) cooperative: bool,
+    /// 64-bit floats, and 64-bit integers to look into them.
+    pub(super) f64: bool,
     /// Timestamps at the borders of compute passes.
     pub(super) timestamps: bool,
 }
@@ -148,6 +150,9 @@ fn browser_limits() -> bool {
     std::env::var("CANDLE_WEBGPU_LIMITS").is_ok_and(|value| value == "browser")
 }
 
+/// What tensors of f64 need.
+const F64: Features = Features::SHADER_F64.union(Features::SHADER_INT64);
+
 /// The optional features that some kernel or tool makes use of.
 fn wanted_features() -> Features {
     if browser_limits() {
@@ -157,7 +162,8 @@ fn wanted_features() -> Features {
     if cfg!(not(target_arch = "wasm32")) {
         wanted |= Features::SUBGROUP
             | Features::EXPERIMENTAL_COOPERATIVE_MATRIX
-            | Features::PIPELINE_CACHE;
+            | Features::PIPELINE_CACHE
+            | F64;
     }
     wanted
 }
@@ -267,6 +273,7 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
             limits,
             subgroup,
             cooperative,
+            f64: features.contains(F64),
             timestamps: features.contains(Features::TIMESTAMP_QUERY),
         },
         device,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::adapter::{self, Options};
+use super::debug::Switches;
 use super::kernel::{Elem, Kernels, Key, Params, Shader};
 use super::memory::Memory;
 use super::ops;
@@ -28,6 +29,7 @@ struct Inner {
     pool: Arc<Pool>,
     kernels: Kernels,
     queue: Arc<Queue>,
+    switches: Switches,
     seed: AtomicU64,
     /// Random numbers drawn since the seed was set: where the next draw's counter starts.
     drawn: AtomicU64,
@@ -105,13 +107,18 @@ impl WebGpuDevice {
             ));
         });
         let pool = Pool::new(device.clone(), caps.limits.max_buffer_size);
+        let switches = Switches::from_env();
         let queue = Queue::new(
             device.clone(),
             raw_queue.clone(),
             &caps.limits,
             pool.clone(),
             health,
+            switches.log,
         );
+        if switches.log && caps.timestamps {
+            queue.set_profile(Some(Profile::new(&device, &raw_queue)))?;
+        }
         let cache = PipelineCache::open(&device, &info, options.pipeline_cache.as_deref());
         Ok(Self(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -122,6 +129,7 @@ impl WebGpuDevice {
             queue: Arc::new(queue),
             device,
             raw_queue,
+            switches,
             seed: AtomicU64::new(DEFAULT_SEED),
             drawn: AtomicU64::new(0),
         })))
@@ -217,7 +225,9 @@ impl WebGpuDevice {
 
     /// Stops timing kernels and gives the time of each since [`WebGpuDevice::start_profile`], longest first.
     pub fn stop_profile(&self) -> Result<Vec<KernelTime>> {
-        let profile = self.0.queue.set_profile(None)?;
+        let log = self.0.switches.log && self.0.kernels.caps.timestamps;
+        let next = log.then(|| Profile::new(&self.0.device, &self.0.raw_queue));
+        let profile = self.0.queue.set_profile(next)?;
         Ok(profile.map(Profile::report).unwrap_or_default())
     }
 
@@ -233,9 +243,26 @@ impl WebGpuDevice {
         &self.0.queue
     }
 
+    pub(super) fn switches(&self) -> Switches {
+        self.0.switches
+    }
+
     /// How `dtype` is stored, or an error that names op, dtype and adapter.
     pub(super) fn elem(&self, dtype: DType, op: &'static str) -> Result<Elem> {
-        Elem::of(dtype, op, self.name())
+        match Elem::of(dtype) {
+            Some(Elem::F64) if !self.kernels().caps.f64 => Err(self.unsupported(
+                op,
+                dtype,
+                "this adapter computes in 32 bits (it lacks SHADER_F64 or SHADER_INT64): convert to f32 on the CPU, \
+                 or leave the tensor there",
+            )),
+            Some(elem) => Ok(elem),
+            None => Err(self.unsupported(
+                op,
+                dtype,
+                "this dtype can only be held, on the CPU: use f32, f16, bf16, f8e4m3, u32, u8, i16, i32 or i64",
+            )),
+        }
     }
 
     /// The error for an op that has no WebGPU form for a dtype.
@@ -380,14 +407,17 @@ impl BackendDevice for WebGpuDevice {
         match storage {
             CpuStorage::U8(data) => self.upload(data),
             CpuStorage::U32(data) => self.upload(data),
+            CpuStorage::I16(data) => self.upload(data),
             CpuStorage::I32(data) => self.upload(data),
             CpuStorage::I64(data) => self.upload(data),
             CpuStorage::BF16(data) => self.upload(data),
             CpuStorage::F16(data) => self.upload(data),
             CpuStorage::F32(data) => self.upload(data),
+            CpuStorage::F64(data) => self.upload(data),
+            CpuStorage::F8E4M3(data) => self.upload(data),
             other => {
                 let dtype = crate::backend::BackendStorage::dtype(other);
-                Err(self.unsupported("upload", dtype, "convert it on the CPU first"))
+                Err(self.unsupported("upload", dtype, "this dtype can only be held, on the CPU"))
             }
         }
     }

@@ -7,7 +7,8 @@
 //! - `pool.rs`: buffers, reused by size class; `memory.rs`: what a storage has of them.
 //! - `adapter.rs`: which adapter, its features and limits, or the reason why there is none.
 //!
-//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
+//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`. Ops reach them by way of `debug.rs`, which logs,
+//! verifies and falls back where the environment says so.
 //!
 //! # When it waits
 //! Ops only append to the queue. It is submitted in parts while it grows, and the host waits in two places: when results
@@ -17,13 +18,15 @@
 //! | dtype | stored as | arithmetic in |
 //! |---|---|---|
 //! | f32, u32, i32 | itself | itself |
-//! | f16 | two to a u32 | f32, rounded to nearest even |
-//! | bf16 | two to a u32 | f32, rounded to nearest even |
+//! | f16, bf16 | two to a u32 | f32, rounded to nearest even |
+//! | f8e4m3 | four to a u32 | f32, rounded to nearest even, at most 448 |
+//! | f64 | itself, on adapters with SHADER_F64 and SHADER_INT64 | itself |
 //! | u8 | four to a u32 | u32, wrapped |
+//! | i16 | two to a u32 | i32, wrapped |
 //! | i64 | a pair of u32 | pairs of u32 |
 //!
-//! Others give [`Error::UnsupportedOnDevice`](crate::Error::UnsupportedOnDevice). Nothing needs an optional feature of the
-//! adapter: subgroups and cooperative matrices are used where they are there and only make things faster. A kernel that
+//! Others give [`Error::UnsupportedOnDevice`](crate::Error::UnsupportedOnDevice). What moves elements without computing takes
+//! their bits as they are. Nothing but f64 needs an optional feature of the adapter: subgroups and cooperative matrices are used where they are there and only make things faster. A kernel that
 //! writes a packed dtype writes whole words, one invocation a word, so there are neither races nor atomics.
 //!
 //! # Quantised weights
@@ -38,10 +41,13 @@
 //! - `CANDLE_WEBGPU_CHECKS=1` (or `0`): bounds checks in shaders; by default on in debug builds and off in release builds.
 //! - `CANDLE_WEBGPU_PIPELINE_CACHE=DIR` (or `0`): the folder for compiled pipelines where the adapter has such (or not to keep them); by
 //!   default `candle/webgpu` in the user's folder for caches.
-//! - `CANDLE_WEBGPU_LOG=1`: each dispatch on stderr, with kernel, grid and buffers.
+//! - `CANDLE_WEBGPU_LOG=1`: each dispatch on stderr, with op, shapes, kernel and grid, and its time where there are timestamps.
+//! - `CANDLE_WEBGPU_VERIFY=1`: each op also on the CPU; the first element that differs is an error.
+//! - `CANDLE_WEBGPU_FALLBACK=1`: what the device cannot do is computed on the CPU, with a warning on stderr.
 //! - `CANDLE_WEBGPU_DUMP_SHADERS=DIR`: the WGSL of each pipeline that is made.
 
 mod adapter;
+pub(crate) mod debug;
 mod device;
 mod kernel;
 mod memory;

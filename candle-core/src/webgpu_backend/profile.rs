@@ -26,6 +26,8 @@ pub(super) struct Profile {
     mapped: wgpu::Buffer,
     period_ns: f32,
     labels: Vec<String>,
+    /// The number of the first dispatch among `labels`.
+    pub(super) first: u64,
     times: HashMap<String, (u64, f64)>,
 }
 
@@ -50,6 +52,7 @@ impl Profile {
             mapped: buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST),
             period_ns: queue.get_timestamp_period(),
             labels: Vec::new(),
+            first: 0,
             times: HashMap::new(),
         }
     }
@@ -79,8 +82,8 @@ impl Profile {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.mapped, 0, u64::from(count) * 8);
     }
 
-    /// Waits for the submission and adds its times.
-    pub(super) fn collect(&mut self, device: &wgpu::Device) -> Result<()> {
+    /// Waits for the submission and adds its times; `log` prints each.
+    pub(super) fn collect(&mut self, device: &wgpu::Device, log: bool) -> Result<()> {
         if self.labels.is_empty() {
             return Ok(());
         }
@@ -95,8 +98,13 @@ impl Profile {
                 .get_mapped_range()
                 .map_err(|err| Error::WebGpu(format!("reading timestamps: {err:?}")))?;
             let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&view[..]);
-            for (label, pair) in self.labels.drain(..).zip(ticks.chunks(2)) {
+            for (number, (label, pair)) in
+                (self.first..).zip(self.labels.drain(..).zip(ticks.chunks(2)))
+            {
                 let us = pair[1].saturating_sub(pair[0]) as f64 * f64::from(self.period_ns) / 1e3;
+                if log {
+                    super::debug::report(&format!("#{number} took {us:.1} us"));
+                }
                 let sum = self.times.entry(label).or_default();
                 sum.0 += 1;
                 sum.1 += us;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::debug;
 use super::kernel::Pipeline;
 use super::memory::{Memory, WINDOW_ALIGN};
 use super::pool::{Buffer, Pool};
@@ -129,6 +130,7 @@ impl Queue {
         limits: &wgpu::Limits,
         pool: Arc<Pool>,
         health: Arc<Health>,
+        log: bool,
     ) -> Self {
         let param_stride =
             PARAM_BYTES.next_multiple_of(limits.min_uniform_buffer_offset_alignment as usize);
@@ -161,7 +163,7 @@ impl Queue {
                 staging: Vec::new(),
                 profile: None,
             }),
-            log: super::switch("CANDLE_WEBGPU_LOG").unwrap_or(false),
+            log,
             dispatches: AtomicU64::new(0),
             submits: AtomicU64::new(0),
             device,
@@ -193,9 +195,6 @@ impl Queue {
         debug_assert!(params.len() <= PARAM_BYTES && bindings.len() <= MAX_BUFFERS);
         if groups.contains(&0) {
             return Ok(());
-        }
-        if self.log {
-            eprintln!("webgpu: {} {groups:?}", pipeline.label);
         }
         self.health.check(&pipeline.label)?;
         let mut key = GroupKey {
@@ -231,7 +230,14 @@ impl Queue {
             bind_group,
             groups,
         });
-        self.dispatches.fetch_add(1, Ordering::Relaxed);
+        let number = self.dispatches.fetch_add(1, Ordering::Relaxed);
+        if self.log {
+            let [x, y, z] = groups;
+            let (op, kernel) = (debug::current(), &pipeline.label);
+            debug::report(&format!(
+                "#{number} {op} | {kernel} | {x}x{y}x{z} workgroups"
+            ));
+        }
         if state.pending.len() >= state.batch {
             self.submit(state, |_| ())?;
             state.batch = BATCH;
@@ -286,6 +292,7 @@ impl Queue {
         let mut encoder = self.device.create_command_encoder(&Default::default());
         if !state.pending.is_empty() {
             self.queue.write_buffer(&self.param_ring, 0, &state.params);
+            let first = self.dispatches() - state.pending.len() as u64;
             let mut profile = state.profile.take();
             match &mut profile {
                 None => self.encode(&mut encoder, &state.pending, 0, None),
@@ -296,6 +303,7 @@ impl Queue {
                         self.encode(&mut encoder, recorded, index, timestamps);
                     }
                     profile.resolve(&mut encoder);
+                    profile.first = first;
                 }
             }
             state.profile = profile;
@@ -306,7 +314,7 @@ impl Queue {
         self.queue.submit([encoder.finish()]);
         self.submits.fetch_add(1, Ordering::Relaxed);
         if let Some(profile) = &mut state.profile {
-            profile.collect(&self.device)?;
+            profile.collect(&self.device, self.log)?;
         }
         self.health.check("submit")
     }

@@ -133,11 +133,20 @@ pub(super) fn cpu_storage(
     match dtype {
         DType::U8 => read::<u8>(len, feed),
         DType::U32 => read::<u32>(len, feed),
+        DType::I16 => read::<i16>(len, feed),
         DType::I32 => read::<i32>(len, feed),
         DType::I64 => read::<i64>(len, feed),
         DType::BF16 => read::<half::bf16>(len, feed),
         DType::F16 => read::<half::f16>(len, feed),
         DType::F32 => read::<f32>(len, feed),
+        DType::F64 => read::<f64>(len, feed),
+        DType::F8E4M3 => {
+            let mut data = Vec::with_capacity(len);
+            feed(&mut |bytes| {
+                data.extend(bytes.iter().copied().map(float8::F8E4M3::from_bits));
+            })?;
+            Ok(CpuStorage::F8E4M3(data))
+        }
         other => crate::bail!("a WebGPU storage cannot hold {other:?}"),
     }
 }

@@ -5,13 +5,15 @@
 //! quick; the columns cost memory, so a large problem is done in pieces. A 1D convolution is a 2D one of height 1.
 
 use super::copy2d::{copy2d, Rows};
+use super::elementwise::functions;
+use super::reduce::accumulator;
 use super::windows::{fit, room, Operand, Split};
-use super::{bind, elementwise, index, matmul, WORKGROUP};
+use super::{bind, elementwise, index, matmul};
 use crate::backend::BackendStorage;
 use crate::conv::Geometry;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Layout, Result, Shape};
+use crate::{DType, Layout, Result, Shape};
 
 /// The most bytes of columns at a time. More at once gains nothing: the products are large by then.
 const MAX_COLUMN_BYTES: usize = 64 << 20;
@@ -101,15 +103,8 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// How convolutions of this dtype are stored, or an error for those that matmul does not take.
     fn elem(&self, op: &'static str) -> Result<Elem> {
-        let device = self.src.device();
-        let elem = device.elem(self.src.dtype(), op)?;
-        if elem.is_float() {
-            return Ok(elem);
-        }
-        let hint = "convolutions take f32, f16 and bf16";
-        Err(device.unsupported(op, self.src.dtype(), hint))
+        self.src.device().elem(self.src.dtype(), op)
     }
 
     /// The input's strides over batch, channel, row and column.
@@ -242,6 +237,8 @@ fn unfold(
     elem: Elem,
     piece: &Piece,
 ) -> Result<WebGpuStorage> {
+    // Only moves elements.
+    let elem = elem.bits();
     let dtype = operands.src.dtype();
     let plane = taps(g) * piece.rows * g.output[1];
     let device = operands.src.device();
@@ -300,8 +297,7 @@ fn unfold_into(
             Shader::new(format!("unfold {elem:?}"))
                 .input("src", elem)
                 .output("dst", elem)
-                .constant("WG", WORKGROUP)
-                .body::<UnfoldParams>(include_str!("../shaders/unfold.wgsl"))
+                .each_element::<UnfoldParams>(include_str!("../shaders/unfold.wgsl"))
         },
         &[bind(src), bind(dst)],
         &UnfoldParams {
@@ -327,13 +323,12 @@ fn unfold_into(
             columns: index(columns)?,
             len: index(len)?,
         },
-        device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+        device.grid_of_words(len, elem),
     )
 }
 
 /// Transposed convolution: kernel `(c_in, c_out / groups, height, width)`.
 pub(in super::super) fn transposed(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
-    let elem = operands.elem(g.op)?;
     let device = operands.src.device();
     let dtype = operands.src.dtype();
     let mut dst = device.alloc(g.b * g.c_out * output_len(&g), dtype, g.op)?;
@@ -347,8 +342,10 @@ pub(in super::super) fn transposed(operands: Operands<'_>, g: Geometry) -> Resul
     let (src_copy, src_offset) = contiguous(operands.src, operands.src_l)?;
     let src = src_copy.as_ref().unwrap_or(operands.src);
 
+    // What falls on one element is added up before it is rounded to the dtype.
+    let sums = accumulator(dtype);
     // A piece is some images; of one that is too large, some groups; of one group, some channels.
-    let budget = MAX_COLUMN_BYTES / (taps * n * dtype.size_in_bytes()).max(1);
+    let budget = MAX_COLUMN_BYTES / (taps * n * sums.size_in_bytes()).max(1);
     let channels = budget.clamp(1, c_out);
     let groups = (budget / c_out).clamp(1, g.groups);
     let batch = (budget / g.c_out).clamp(1, g.b);
@@ -370,9 +367,9 @@ pub(in super::super) fn transposed(operands: Operands<'_>, g: Geometry) -> Resul
                     src_offset + (first_batch * g.c_in + first_group * c_in) * n,
                 );
                 let bmnk = (batch * groups, m, n, c_in);
-                let columns = matmul::matmul(kernel, src, bmnk, &kernel_l, &src_l)?;
+                let columns = matmul::product(kernel, src, bmnk, &kernel_l, &src_l, sums)?;
                 let planes = groups * channels;
-                let folded = fold(&columns, batch * planes, &g, elem)?;
+                let folded = fold(&columns, batch * planes, &g, dtype)?;
                 if batch == g.b && planes == g.c_out {
                     return Ok(folded);
                 }
@@ -394,12 +391,17 @@ pub(in super::super) fn transposed(operands: Operands<'_>, g: Geometry) -> Resul
 }
 
 /// `planes` images `(o_h, o_w)`, each the sum of its windows: columns `(planes, taps, i_h * i_w)`.
-fn fold(columns: &WebGpuStorage, planes: usize, g: &Geometry, elem: Elem) -> Result<WebGpuStorage> {
+fn fold(
+    columns: &WebGpuStorage,
+    planes: usize,
+    g: &Geometry,
+    dtype: DType,
+) -> Result<WebGpuStorage> {
     let device = columns.device();
-    let mut dst = device.alloc(planes * output_len(g), columns.dtype(), g.op)?;
+    let mut dst = device.alloc(planes * output_len(g), dtype, g.op)?;
     let columns_l = Layout::contiguous((planes, taps(g), g.input[0], g.input[1]));
     if fit([columns, &dst]) {
-        fold_into(&dst, (columns, &columns_l), g, elem, (0, g.output[0]), 0)?;
+        fold_into(&dst, (columns, &columns_l), g, (0, g.output[0]), 0)?;
         return Ok(dst);
     }
     // Where an image's columns are past a binding's reach, some rows of it at a time.
@@ -419,18 +421,18 @@ fn fold(columns: &WebGpuStorage, planes: usize, g: &Geometry, elem: Elem) -> Res
         let count = last.clamp(top, g.input[0] - 1) + 1 - top;
         let band_l = columns_l.narrow(2, top, count)?;
         let plane = rows * g.output[1];
-        let band = device.alloc(planes * plane, columns.dtype(), g.op)?;
+        let band = device.alloc(planes * plane, dtype, g.op)?;
         let split = Split {
             op: g.op,
             dims: &[planes],
             unit: plane,
-            bytes: plane * columns.dtype().size_in_bytes(),
+            bytes: plane * dtype.size_in_bytes(),
             inputs: [(columns, &band_l)],
             anywhere: false,
         };
         split.run(&band, 0, &mut |part| {
             let [(columns, columns_l)] = &part.inputs;
-            fold_into(&part.dst, (columns, columns_l), g, elem, (first, rows), top)
+            fold_into(&part.dst, (columns, columns_l), g, (first, rows), top)
         })?;
         if rows == g.output[0] {
             return Ok(band);
@@ -453,11 +455,12 @@ fn fold_into(
     dst: &WebGpuStorage,
     (columns, columns_l): Operand<'_>,
     g: &Geometry,
-    elem: Elem,
     (first, rows): (usize, usize),
     top: usize,
 ) -> Result<()> {
     let device = dst.device();
+    let from = device.elem(columns.dtype(), g.op)?;
+    let elem = device.elem(dst.dtype(), g.op)?;
     let (planes, _, i_h, i_w) = columns_l.shape().dims4()?;
     let steps = columns_l.stride();
     let len = planes * rows * g.output[1];
@@ -465,13 +468,13 @@ fn fold_into(
     let padding_h = index(g.steps[0].padding + first)?;
     let padding_h = padding_h.wrapping_sub(index(top * g.steps[0].stride)?);
     device.launch(
-        Key::new("fold").elem(elem),
+        Key::new("fold").elem(from).elem(elem),
         || {
-            Shader::new(format!("fold {elem:?}"))
-                .input("src", elem)
+            Shader::new(format!("fold {from:?}->{elem:?}"))
+                .input("src", from)
                 .output("dst", elem)
-                .constant("WG", WORKGROUP)
-                .body::<FoldParams>(include_str!("../shaders/fold.wgsl"))
+                .text(functions(from))
+                .each_element::<FoldParams>(include_str!("../shaders/fold.wgsl"))
         },
         &[bind(columns), bind(dst)],
         &FoldParams {
@@ -492,6 +495,6 @@ fn fold_into(
             o_w: index(g.output[1])?,
             len: index(len)?,
         },
-        device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+        device.grid_of_words(len, elem),
     )
 }

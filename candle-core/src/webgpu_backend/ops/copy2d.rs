@@ -83,7 +83,7 @@ pub(in super::super) fn copy2d(
 ) -> Result<()> {
     const OP: &str = "copy2d";
     let device = dst.device().clone();
-    let mut elem = device.elem(dst.dtype(), OP)?;
+    let mut elem = device.elem(dst.dtype(), OP)?.bits();
     if rows.d1 == 0 || rows.d2 == 0 {
         return Ok(());
     }
@@ -99,7 +99,7 @@ pub(in super::super) fn copy2d(
     }
     let in_words = |place: usize| place.is_multiple_of(elem.lanes() as usize);
     let whole = in_words(rows.d2) && in_words(rows.dst_stride) && in_words(rows.dst_offset);
-    if whole && in_words(rows.src_stride) && in_words(rows.src_offset) && elem != Elem::I64 {
+    if whole && in_words(rows.src_stride) && in_words(rows.src_offset) && elem.word_bytes() == 4 {
         // Whole words to whole words: no need to look into them.
         let lanes = elem.lanes() as usize;
         rows.d2 /= lanes;

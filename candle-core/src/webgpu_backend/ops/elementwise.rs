@@ -64,23 +64,26 @@ fn place(list: &[&str], name: &str) -> Option<u32> {
 
 /// The WGSL functions for a type of arithmetic.
 pub(super) fn functions(elem: Elem) -> &'static str {
-    match elem {
-        Elem::F32 | Elem::F16 | Elem::BF16 => include_str!("../shaders/functions_float.wgsl"),
-        Elem::U32 | Elem::U8 => include_str!("../shaders/functions_uint.wgsl"),
-        Elem::I32 => include_str!("../shaders/functions_int.wgsl"),
-        Elem::I64 => include_str!("../shaders/functions_int64.wgsl"),
+    match elem.arithmetic() {
+        "f32" => include_str!("../shaders/functions_float.wgsl"),
+        "f64" => concat!(
+            include_str!("../shaders/functions_float64.wgsl"),
+            "fn f_id(x: f64) -> f64 { return x; }\n"
+        ),
+        "u32" => include_str!("../shaders/functions_uint.wgsl"),
+        "i32" => include_str!("../shaders/functions_int.wgsl"),
+        _ => include_str!("../shaders/functions_int64.wgsl"),
     }
 }
 
 /// The WGSL functions of one argument that take parameters.
 fn parametrised(elem: Elem) -> &'static str {
-    match elem {
-        Elem::F32 | Elem::F16 | Elem::BF16 => include_str!("../shaders/map_float.wgsl"),
-        Elem::U32 | Elem::U8 => "fn f_affine(x: u32) -> u32 { return x * p.a + p.b; }",
-        Elem::I32 => {
-            "fn f_affine(x: i32) -> i32 { return x * bitcast<i32>(p.a) + bitcast<i32>(p.b); }"
-        }
-        Elem::I64 => {
+    match elem.arithmetic() {
+        "f32" => include_str!("../shaders/map_float.wgsl"),
+        "f64" => include_str!("../shaders/map_float64.wgsl"),
+        "u32" => "fn f_affine(x: u32) -> u32 { return x * p.a + p.b; }",
+        "i32" => "fn f_affine(x: i32) -> i32 { return x * bitcast<i32>(p.a) + bitcast<i32>(p.b); }",
+        _ => {
             "fn f_affine(x: vec2<u32>) -> vec2<u32> { \
              return f_add(f_mul(x, vec2<u32>(p.a, p.a_high)), vec2<u32>(p.b, p.b_high)); }"
         }
@@ -123,17 +126,20 @@ fn map(
         });
     }
     let device = src.device();
-    let views = Views::new([layout])?;
-    if views.len == 0 {
-        return Ok(());
+    let mut from = device.elem(src.dtype(), name)?;
+    let mut to = device.elem(target.dst.dtype(), name)?;
+    if name == "id" {
+        (from, to) = (from.bits(), to.bits());
     }
-    let from = device.elem(src.dtype(), name)?;
-    let to = device.elem(target.dst.dtype(), name)?;
     let Some(function) = place(&UNARY, name) else {
         return Err(device.unsupported(name, src.dtype(), "there is no WGSL for this function"));
     };
     if !from.is_float() && place(&UNARY_INT, name).is_none() {
         return Err(device.unsupported(name, src.dtype(), "convert to a float dtype first"));
+    }
+    let views = Views::new([layout])?;
+    if views.len == 0 {
+        return Ok(());
     }
     let lanes = to.lanes() as usize;
     let first = target.offset / lanes;
@@ -184,24 +190,31 @@ fn map(
 /// The conversion of one element: Rust's `as`, which saturates and takes NaN to 0.
 fn cast(from: Elem, to: Elem) -> String {
     use Elem::*;
-    // To u8 from something wider: the low byte from integers, saturated from floats.
-    let expression = match (from, to) {
-        (F32 | F16 | BF16, F32 | F16 | BF16) => "x",
-        (F32 | F16 | BF16, U32) => "float_to_u32(x)",
-        (F32 | F16 | BF16, U8) => "u32(clamp(select(x, 0.0, is_nan(x)), 0.0, 255.0))",
-        (F32 | F16 | BF16, I32) => "float_to_i32(x)",
-        (F32 | F16 | BF16, I64) => "float_to_i64(x)",
-        (U32 | U8, F32 | F16 | BF16) | (I32, F32 | F16 | BF16) => "f32(x)",
-        (U32 | U8, U32 | U8) => "x",
-        (U32 | U8, I32) => "bitcast<i32>(x)",
-        (U32 | U8, I64) => "vec2<u32>(x, 0u)",
-        (I32, U32 | U8) => "bitcast<u32>(x)",
-        (I32, I32) => "x",
-        (I32, I64) => "vec2<u32>(bitcast<u32>(x), bitcast<u32>(x >> 31u))",
-        (I64, F32 | F16 | BF16) => "i64_to_float(x)",
-        (I64, U32 | U8) => "x.x",
-        (I64, I32) => "bitcast<i32>(x.x)",
-        (I64, I64) => "x",
+    let expression = match (from.arithmetic(), to) {
+        // To a narrow integer: saturated from floats, the low bits from wider integers.
+        ("f32", U8) => "u32(clamp(select(x, 0.0, is_nan(x)), 0.0, 255.0))",
+        ("f32", I16) => "i32(clamp(select(x, 0.0, is_nan(x)), -32768.0, 32767.0))",
+        ("f64", U8) => "min(float_to_u32(x), 255u)",
+        ("f64", I16) => "clamp(float_to_i32(x), -32768, 32767)",
+        ("f32" | "f64", U32) => "float_to_u32(x)",
+        ("f32" | "f64", I32) => "float_to_i32(x)",
+        ("f32" | "f64", I64) => "float_to_i64(x)",
+        ("f64", F16 | BF16 | F8E4M3) => "to_odd(x)",
+        ("f64", F32) => "f32(x)",
+        ("f32", F64) => "f64(x)",
+        ("f32" | "f64", _) => "x",
+        ("u32" | "i32", F32 | F16 | BF16 | F8E4M3) => "f32(x)",
+        ("u32" | "i32", F64) => "f64(x)",
+        ("u32", I32 | I16) => "bitcast<i32>(x)",
+        ("u32", I64) => "vec2<u32>(x, 0u)",
+        ("i32", U32 | U8) => "bitcast<u32>(x)",
+        ("i32", I64) => "vec2<u32>(bitcast<u32>(x), bitcast<u32>(x >> 31u))",
+        ("u32" | "i32", _) => "x",
+        (_, F32 | F16 | BF16 | F8E4M3) => "i64_to_float(x)",
+        (_, F64) => "f64(bitcast<i32>(x.y)) * 4294967296.0lf + f64(x.x)",
+        (_, U32 | U8) => "x.x",
+        (_, I32 | I16) => "bitcast<i32>(x.x)",
+        (_, I64) => "x",
     };
     format!("fn f(x: src_t) -> dst_t {{ return {expression}; }}")
 }
@@ -243,11 +256,14 @@ fn scalar_bits(value: f64, dtype: DType) -> u64 {
     match dtype {
         DType::U8 => u64::from(value as u8),
         DType::U32 => u64::from(value as u32),
+        DType::I16 => u64::from(value as i16 as u32),
         DType::I32 => u64::from(value as i32 as u32),
         DType::I64 => value as i64 as u64,
-        // A 16-bit tensor computes with the parameter rounded to its own dtype, as on the CPU.
+        DType::F64 => value.to_bits(),
+        // A 16-bit or 8-bit tensor computes with the parameter rounded to its own dtype, as on the CPU.
         DType::F16 => float(half::f16::from_f64(value).to_f32()),
         DType::BF16 => float(half::bf16::from_f64(value).to_f32()),
+        DType::F8E4M3 => float(float8::F8E4M3::from_f64(value).to_f32()),
         _ => float(value as f32),
     }
 }
@@ -263,12 +279,20 @@ pub(in super::super) fn affine(
     mapped(src, layout, "affine", params, dtype)
 }
 
+/// As [`scalar_bits`], for functions that take their parameter in the type that they compute in.
+fn argument_bits(value: f64, dtype: DType) -> u64 {
+    match dtype {
+        DType::F64 => scalar_bits(value, dtype),
+        _ => scalar_bits(value, DType::F32),
+    }
+}
+
 pub(in super::super) fn powf(
     src: &WebGpuStorage,
     layout: &Layout,
     exponent: f64,
 ) -> Result<WebGpuStorage> {
-    let params = [scalar_bits(exponent, DType::F32), 0];
+    let params = [argument_bits(exponent, src.dtype()), 0];
     mapped(src, layout, "powf", params, src.dtype())
 }
 
@@ -277,7 +301,7 @@ pub(in super::super) fn elu(
     layout: &Layout,
     alpha: f64,
 ) -> Result<WebGpuStorage> {
-    let params = [scalar_bits(alpha, DType::F32), 0];
+    let params = [argument_bits(alpha, src.dtype()), 0];
     mapped(src, layout, "elu", params, src.dtype())
 }
 
@@ -394,11 +418,10 @@ fn zip_into(
             shader
                 .strided("lhs", views.rank)
                 .strided("rhs", views.rank)
-                .constant("WG", WORKGROUP)
                 .text("alias T = lhs_t;")
                 .text(functions(from))
                 .text(&f)
-                .body::<ZipParams>(include_str!("../shaders/zip.wgsl"))
+                .each_element::<ZipParams>(include_str!("../shaders/zip.wgsl"))
         },
         &bindings,
         &ZipParams {
@@ -409,7 +432,7 @@ fn zip_into(
             rhs_offset: views.offsets[1],
             len: views.len,
         },
-        device.grid(views.len.div_ceil(to.lanes()) as usize, WORKGROUP),
+        device.grid_of_words(views.len as usize, to),
     )
 }
 
@@ -486,13 +509,13 @@ fn where_into(
     let test = device.elem(cond.dtype(), OP)?;
     let nonzero = match test {
         Elem::U8 | Elem::U32 => "x != 0u",
-        Elem::I32 => "x != 0",
+        Elem::I32 | Elem::I16 => "x != 0",
         Elem::I64 => "(x.x | x.y) != 0u",
-        _ => {
+        Elem::F32 | Elem::F16 | Elem::BF16 | Elem::F8E4M3 | Elem::F64 => {
             return Err(device.unsupported(OP, cond.dtype(), "the condition must be an integer"));
         }
     };
-    let elem = device.elem(on_true.dtype(), OP)?;
+    let elem = device.elem(on_true.dtype(), OP)?.bits();
     if views.len == 0 {
         return Ok(());
     }
@@ -511,11 +534,10 @@ fn where_into(
                 .strided("cond", views.rank)
                 .strided("lhs", views.rank)
                 .strided("rhs", views.rank)
-                .constant("WG", WORKGROUP)
                 .text(&format!(
                     "fn holds(x: cond_t) -> bool {{ return {nonzero}; }}"
                 ))
-                .body::<WhereParams>(include_str!("../shaders/where.wgsl"))
+                .each_element::<WhereParams>(include_str!("../shaders/where.wgsl"))
         },
         &[bind(cond), bind(on_true), bind(on_false), bind(dst)],
         &WhereParams {
@@ -528,6 +550,6 @@ fn where_into(
             rhs_offset: views.offsets[2],
             len: views.len,
         },
-        device.grid(views.len.div_ceil(elem.lanes()) as usize, WORKGROUP),
+        device.grid_of_words(views.len as usize, elem),
     )
 }

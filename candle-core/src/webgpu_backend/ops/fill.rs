@@ -6,7 +6,7 @@ use crate::backend::BackendStorage;
 use crate::scalar::Scalar;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Layout, Result};
+use crate::{Error, Layout, Result};
 
 params!(FillParams {
     dims: Dims,
@@ -18,15 +18,19 @@ params!(FillParams {
     high: u32,
 });
 
-/// The constant's bits as a kernel's arithmetic type holds them: one word, or two for i64.
-fn bits(value: Scalar, elem: Elem) -> [u32; 2] {
-    let v = value.to_f64();
-    match (elem, value) {
-        (Elem::I64, Scalar::I64(v)) => [v as u32, (v >> 32) as u32],
-        (Elem::F32 | Elem::F16 | Elem::BF16, _) => [(v as f32).to_bits(), 0],
-        (Elem::U32 | Elem::U8, _) => [v as u32, 0],
-        (Elem::I32, _) => [v as i32 as u32, 0],
-        (Elem::I64, _) => [v as i64 as u32, (v as i64 >> 32) as u32],
+/// The constant's bits, as the integer of [`Elem::bits`] has them.
+fn bits(value: Scalar) -> u64 {
+    match value {
+        Scalar::U8(v) => v.into(),
+        Scalar::U32(v) => v.into(),
+        Scalar::I16(v) => u64::from(v as u32),
+        Scalar::I32(v) => u64::from(v as u32),
+        Scalar::I64(v) => v as u64,
+        Scalar::BF16(v) => v.to_bits().into(),
+        Scalar::F16(v) => v.to_bits().into(),
+        Scalar::F32(v) => v.to_bits().into(),
+        Scalar::F64(v) => v.to_bits(),
+        Scalar::F8E4M3(v) => v.to_bits().into(),
     }
 }
 
@@ -46,7 +50,15 @@ pub(in super::super) fn const_set(
         });
     }
     let device = dst.device().clone();
-    let elem = device.elem(dst.dtype(), OP)?;
+    let elem = device.elem(dst.dtype(), OP)?.bits();
+    if value.dtype() != dst.dtype() {
+        return Err(Error::UnexpectedDType {
+            msg: "const_set: the value has another dtype than the tensor",
+            expected: dst.dtype(),
+            got: value.dtype(),
+        }
+        .bt());
+    }
     let views = Views::new([layout])?;
     if views.len == 0 {
         return Ok(());
@@ -64,7 +76,7 @@ pub(in super::super) fn const_set(
     let first = views.offsets[0] / lanes;
     let last = (views.offsets[0] + span).div_ceil(lanes);
     let invocations = if by_element { views.len } else { last - first };
-    let [low, high] = bits(value, elem);
+    let bits = bits(value);
     let key = Key::new(OP)
         .elem(elem)
         .with(views.rank as u32, 4)
@@ -93,8 +105,8 @@ pub(in super::super) fn const_set(
             dst_offset: views.offsets[0],
             len: views.len,
             words: last - first,
-            low,
-            high,
+            low: bits as u32,
+            high: (bits >> 32) as u32,
         },
         device.grid(invocations as usize, WORKGROUP),
     )

@@ -4,7 +4,7 @@
 //! gives an error with the next result that it reads.
 
 use super::windows::{fit, reach, room, Operand, Split};
-use super::{bind, index, Views, INDEX_OPS, WORKGROUP};
+use super::{bind, index, Views, INDEX_OPS};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::queue::Binding;
@@ -38,12 +38,15 @@ pub(super) fn ids_elem(
     ids: &WebGpuStorage,
     op: &'static str,
 ) -> Result<Elem> {
-    match device.elem(ids.dtype(), op)? {
-        Elem::F32 | Elem::F16 | Elem::BF16 => {
-            Err(device.unsupported(op, ids.dtype(), "indexes must be u8, u32, i32 or i64"))
-        }
-        elem => Ok(elem),
+    let elem = device.elem(ids.dtype(), op)?;
+    if elem.is_float() {
+        return Err(device.unsupported(
+            op,
+            ids.dtype(),
+            "indexes must be u8, u32, i16, i32 or i64",
+        ));
     }
+    Ok(elem)
 }
 
 /// WGSL that reads indexes: `id_at`. An index that is the greatest number of its dtype is skipped if `skips`, otherwise it is out
@@ -51,6 +54,7 @@ pub(super) fn ids_elem(
 pub(super) fn reads_ids(ids: Elem, skips: bool) -> String {
     let (skipped, low, fits) = match ids {
         Elem::U8 => ("id == 0xffu", "id", "true"),
+        Elem::I16 => ("id == 0x7fff", "bitcast<u32>(id)", "id >= 0"),
         Elem::I32 => ("id == 0x7fffffff", "bitcast<u32>(id)", "id >= 0"),
         Elem::I64 => (
             "id.x == 0xffffffffu && id.y == 0x7fffffffu",
@@ -175,7 +179,7 @@ impl Choice {
         let Self { op, dim, size } = self;
         let device = src.device();
         let by = ids_elem(device, ids, op)?;
-        let elem = device.elem(src.dtype(), op)?;
+        let elem = device.elem(src.dtype(), op)?.bits();
         let views = Views::new([ids_l, &with_stride(layout, ids_l.dims(), dim, 0)])?;
         if views.len == 0 {
             return Ok(());
@@ -197,10 +201,9 @@ impl Choice {
                     .status()
                     .strided("ids", views.rank)
                     .strided("src", views.rank)
-                    .constant("WG", WORKGROUP)
                     .constant("PART", part)
                     .text(&reads_ids(by, true))
-                    .body::<GatherParams>(include_str!("../shaders/gather.wgsl"))
+                    .each_element::<GatherParams>(include_str!("../shaders/gather.wgsl"))
             },
             &[bind(ids), bind(src), bind(dst), Binding::Status],
             &GatherParams {
@@ -216,7 +219,7 @@ impl Choice {
                 len: views.len,
                 op: number(op),
             },
-            device.grid(views.len.div_ceil(elem.lanes()) as usize, WORKGROUP),
+            device.grid_of_words(views.len as usize, elem),
         )
     }
 }

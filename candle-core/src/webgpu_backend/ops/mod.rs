@@ -17,13 +17,30 @@ pub(crate) mod sort;
 pub(super) mod upsample;
 mod windows;
 
-use super::kernel::Dims;
+use super::device::WebGpuDevice;
+use super::kernel::{Dims, Elem, Params, Shader};
 use super::queue::Binding;
 use super::storage::WebGpuStorage;
 use crate::{Error, Layout, Result};
 
 /// Invocations in a workgroup of the kernels without a reason for another number.
 const WORKGROUP: u32 = 256;
+
+impl Shader {
+    /// A kernel that makes each element of `dst` by itself: `body` has the function `element_at(i)`, `p.len` is their number.
+    fn each_element<P: Params>(self, body: &str) -> Self {
+        let main = include_str!("../shaders/each_element.wgsl");
+        self.constant("WG", WORKGROUP)
+            .body::<P>(&(body.to_string() + main))
+    }
+}
+
+impl WebGpuDevice {
+    /// The grid of a kernel whose invocations write a word each of `len` elements.
+    fn grid_of_words(&self, len: usize, elem: Elem) -> [u32; 3] {
+        self.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP)
+    }
+}
 
 /// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
 pub(super) const INDEX_OPS: [&str; 6] = [

@@ -2,7 +2,7 @@
 
 use super::elementwise::functions;
 use super::windows::{fit, Operand, Split};
-use super::{bind, index, WORKGROUP};
+use super::{bind, index};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
@@ -30,6 +30,35 @@ params!(PoolParams {
 pub(in super::super) enum Pool {
     Mean,
     Max,
+}
+
+/// WGSL for the mean of a window: `add_to(sum, value)` and `mean(sum)`.
+fn mean(elem: Elem) -> String {
+    let ty = elem.arithmetic();
+    if matches!(ty, "u32" | "i32") {
+        // The sum may not fit 32 bits, but quotients and remainders do. The quotient is rounded towards 0 once, at the end.
+        return format!(
+            "struct Sum {{ quotients: {ty}, rests: {ty} }}\n\
+             fn add_to(sum: Sum, value: {ty}) -> Sum {{\n\
+             \x20 let n = {ty}(p.k_h * p.k_w);\n\
+             \x20 return Sum(sum.quotients + value / n, sum.rests + value % n);\n}}\n\
+             fn mean(sum: Sum) -> {ty} {{\n\
+             \x20 let n = {ty}(p.k_h * p.k_w);\n\
+             \x20 let whole = sum.quotients + sum.rests / n;\n\
+             \x20 let rest = sum.rests % n;\n\
+             \x20 if (whole > {ty}(0) && rest < {ty}(0)) {{ return whole - {ty}(1); }}\n\
+             \x20 return whole + select({ty}(0), {ty}(1), whole < {ty}(0) && rest > {ty}(0));\n}}\n"
+        );
+    }
+    let count = match elem {
+        Elem::I64 => "vec2<u32>(p.k_h * p.k_w, 0u)".to_string(),
+        _ => format!("{ty}(p.k_h * p.k_w)"),
+    };
+    format!(
+        "alias Sum = {ty};\n\
+         fn add_to(sum: {ty}, value: {ty}) -> {ty} {{ return f_add(sum, value); }}\n\
+         fn mean(sum: {ty}) -> {ty} {{ return f_div(sum, {count}); }}\n"
+    )
 }
 
 /// Pools windows of `kernel` elements, `stride` apart (both `(height, width)`), of an input `(batch, channels, height, width)`.
@@ -104,23 +133,16 @@ impl Pooling {
         let (batch, channels, o_h, k_h, _) = windows.shape().dims5()?;
         let steps = windows.stride();
         let len = batch * channels * o_h * self.o_w;
-        let count = match elem {
-            Elem::F32 | Elem::F16 | Elem::BF16 => "f32(p.k_h * p.k_w)",
-            Elem::U32 | Elem::U8 => "p.k_h * p.k_w",
-            Elem::I32 => "i32(p.k_h * p.k_w)",
-            Elem::I64 => "vec2<u32>(p.k_h * p.k_w, 0u)",
-        };
         device.launch(
             Key::new("pool2d").elem(elem).with(pool as u32, 1),
             || {
                 Shader::new(format!("pool2d {elem:?} {pool:?}"))
                     .input("src", elem)
                     .output("dst", elem)
-                    .constant("WG", WORKGROUP)
                     .constant("MEAN", pool == Pool::Mean)
                     .text(functions(elem))
-                    .text(&format!("fn count() -> src_t {{ return {count}; }}"))
-                    .body::<PoolParams>(include_str!("../shaders/pool.wgsl"))
+                    .text(&mean(elem))
+                    .each_element::<PoolParams>(include_str!("../shaders/pool.wgsl"))
             },
             &[bind(src), bind(dst)],
             &PoolParams {
@@ -138,7 +160,7 @@ impl Pooling {
                 o_w: index(self.o_w)?,
                 len: index(len)?,
             },
-            device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+            device.grid_of_words(len, elem),
         )
     }
 }

@@ -1,8 +1,10 @@
 //! Random numbers. The same seed gives the same sequence on every adapter.
 
+use float8::F8E4M3;
+
 use super::elementwise::functions;
 use super::windows::{fit, Split};
-use super::{bind, index, WORKGROUP};
+use super::{bind, index};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
@@ -13,9 +15,12 @@ params!(RandomParams {
     seed_high: u32,
     first_low: u32,
     first_high: u32,
-    a: f32,
-    b: f32,
-    width: f32,
+    a: u32,
+    b: u32,
+    width: u32,
+    a_high: u32,
+    b_high: u32,
+    width_high: u32,
     len: u32,
 });
 
@@ -25,7 +30,7 @@ fn random(
     len: usize,
     dtype: DType,
     distribution: &'static str,
-    of: impl FnOnce(Elem) -> Result<[f32; 3]>,
+    of: impl FnOnce(Elem) -> Result<[f64; 3]>,
 ) -> Result<WebGpuStorage> {
     let elem = device.elem(dtype, distribution)?;
     if !elem.is_float() {
@@ -63,7 +68,7 @@ fn random(
 struct Numbers {
     elem: Elem,
     distribution: &'static str,
-    params: [f32; 3],
+    params: [f64; 3],
 }
 
 impl Numbers {
@@ -72,21 +77,27 @@ impl Numbers {
         let Self {
             elem,
             distribution,
-            params: [a, b, width],
+            params,
         } = *self;
+        let [a, b, width] = params.map(|value| match elem {
+            Elem::F64 => value.to_bits(),
+            _ => u64::from((value as f32).to_bits()),
+        });
         let device = dst.device();
         device.launch(
             Key::new(distribution).elem(elem),
             || {
                 Shader::new(format!("{distribution} {elem:?}"))
                     .output("dst", elem)
-                    .constant("WG", WORKGROUP)
-                    // For 64-bit products and sums.
-                    .text(functions(Elem::I64))
+                    .text(functions(elem))
+                    .text(match elem {
+                        Elem::F64 => include_str!("../shaders/random_float64.wgsl"),
+                        _ => include_str!("../shaders/random_float.wgsl"),
+                    })
                     .text(&format!(
-                        "fn number(bits: vec4<u32>) -> f32 {{ return {distribution}_number(bits); }}"
+                        "fn number(bits: vec4<u32>) -> dst_t {{ return {distribution}_number(bits); }}"
                     ))
-                    .body::<RandomParams>(include_str!("../shaders/random.wgsl"))
+                    .each_element::<RandomParams>(include_str!("../shaders/random.wgsl"))
             },
             &[bind(dst)],
             &RandomParams {
@@ -94,37 +105,52 @@ impl Numbers {
                 seed_high: (seed >> 32) as u32,
                 first_low: first as u32,
                 first_high: (first >> 32) as u32,
-                a,
-                b,
-                width,
+                a: a as u32,
+                b: b as u32,
+                width: width as u32,
+                a_high: (a >> 32) as u32,
+                b_high: (b >> 32) as u32,
+                width_high: (width >> 32) as u32,
                 len: index(len)?,
             },
-            device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+            device.grid_of_words(len, elem),
         )
     }
 }
 
 /// The number of a storage dtype that is nearest to `value`.
-fn nearest(value: f64, elem: Elem) -> f32 {
+fn nearest(value: f64, elem: Elem) -> f64 {
     match elem {
-        Elem::F16 => half::f16::from_f64(value).to_f32(),
-        Elem::BF16 => half::bf16::from_f64(value).to_f32(),
-        _ => value as f32,
+        Elem::F16 => half::f16::from_f64(value).to_f64(),
+        Elem::BF16 => half::bf16::from_f64(value).to_f64(),
+        Elem::F8E4M3 => F8E4M3::from_f64(value).to_f64(),
+        Elem::F64 => value,
+        _ => f64::from(value as f32),
     }
 }
 
 /// The number of a storage dtype before `value`, one of its own.
-fn before(value: f32, elem: Elem) -> f32 {
+fn before(value: f64, elem: Elem) -> f64 {
     // The bits of a dtype's positive numbers count upwards, those of its negative ones downwards.
-    let step = |bits: u16| match bits {
-        0 | 0x8000 => 0x8001,
-        bits if bits < 0x8000 => bits - 1,
+    let step = |bits: u16, sign: u16| match bits {
+        0 => sign | 1,
+        bits if bits == sign => sign | 1,
+        bits if bits < sign => bits - 1,
         bits => bits + 1,
     };
     match elem {
-        Elem::F16 => half::f16::from_bits(step(half::f16::from_f32(value).to_bits())).to_f32(),
-        Elem::BF16 => half::bf16::from_bits(step(half::bf16::from_f32(value).to_bits())).to_f32(),
-        _ => value.next_down(),
+        Elem::F16 => {
+            half::f16::from_bits(step(half::f16::from_f64(value).to_bits(), 1 << 15)).to_f64()
+        }
+        Elem::BF16 => {
+            half::bf16::from_bits(step(half::bf16::from_f64(value).to_bits(), 1 << 15)).to_f64()
+        }
+        Elem::F8E4M3 => {
+            let bits = u16::from(F8E4M3::from_f64(value).to_bits());
+            F8E4M3::from_bits(step(bits, 1 << 7) as u8).to_f64()
+        }
+        Elem::F64 => value.next_down(),
+        _ => f64::from((value as f32).next_down()),
     }
 }
 
@@ -139,7 +165,8 @@ pub(in super::super) fn uniform(
     random(device, len, dtype, "rand_uniform", |elem| {
         let (first, end) = (nearest(lo, elem), nearest(up, elem));
         let width = end - first;
-        if !(width >= 0.0 && width.is_finite()) {
+        let fits = elem == Elem::F64 || (width as f32).is_finite();
+        if !(width >= 0.0 && width.is_finite() && fits) {
             crate::bail!(
                 "rand_uniform: needs finite bounds with lo <= up and up - lo within {dtype:?}, got lo = {lo} and up = {up}"
             )
@@ -167,7 +194,7 @@ pub(in super::super) fn normal(
                 "rand_normal: needs a finite mean and a finite std of at least 0, got mean = {mean} and std = {std}"
             )
         }
-        Ok([mean as f32, std as f32, 0.0])
+        Ok([mean, std, 0.0])
     })
 }
 
@@ -178,12 +205,12 @@ mod tests {
 
     #[test]
     fn the_number_before_is_the_next_smaller_one() {
-        for elem in [Elem::F32, Elem::F16, Elem::BF16] {
+        for elem in [Elem::F32, Elem::F16, Elem::BF16, Elem::F8E4M3] {
             for value in [1.0, 0.1, -3.0, 0.0, -0.0, 1e-5, 65504.0] {
                 let value = nearest(value, elem);
                 let smaller = before(value, elem);
                 assert!(smaller < value);
-                let between = (f64::from(smaller) + f64::from(value)) / 2.0;
+                let between = (smaller + value) / 2.0;
                 let nearest = nearest(between, elem);
                 assert!(nearest == smaller || nearest == value, "{elem:?} {value}");
             }

@@ -155,10 +155,11 @@ impl Pass<'_> {
 }
 
 /// The dtype that kernels compute `dtype` in.
-fn accumulator(dtype: DType) -> DType {
+pub(super) fn accumulator(dtype: DType) -> DType {
     match dtype {
-        DType::F16 | DType::BF16 => DType::F32,
+        DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,
         DType::U8 => DType::U32,
+        DType::I16 => DType::I32,
         other => other,
     }
 }

@@ -94,6 +94,7 @@ fn update(
     // A packed dtype by way of one whose elements are words. Its sums are rounded once, as in one go.
     let wide = match dst.dtype() {
         DType::U8 => DType::U32,
+        DType::I16 => DType::I32,
         _ => DType::F32,
     };
     let wide_dst = elementwise::to_dtype(dst, layout, wide)?;
@@ -213,7 +214,10 @@ impl Job<'_> {
         } = share;
         let device = self.dst.device();
         let by = ids_elem(device, self.ids, op)?;
-        let elem = device.elem(self.dst.dtype(), op)?;
+        let mut elem = device.elem(self.dst.dtype(), op)?;
+        if !self.add {
+            elem = elem.bits();
+        }
         let mut shape = if by_column { ids_l } else { layout }.dims().to_vec();
         if by_column {
             shape[dim] = 1;

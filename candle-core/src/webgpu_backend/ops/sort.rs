@@ -5,6 +5,7 @@
 //! Reference: Batcher, "Sorting networks and their applications", AFIPS 1968.
 
 use super::copy2d::{copy2d, Rows};
+use super::elementwise::functions;
 use super::windows::{Operand, Split};
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
@@ -35,40 +36,52 @@ params!(StepParams {
 
 /// WGSL for a key and its order. NaN comes last, and the two zeros are equal.
 fn key_functions(elem: Elem, ascending: bool) -> String {
-    let (key, of) = match elem {
-        Elem::F32 | Elem::F16 | Elem::BF16 => (
-            "u32",
+    let of = match elem.arithmetic() {
+        "f32" => {
             "let bits = bitcast<u32>(x); \
              if (is_nan(x)) { return 0xffffffffu; } \
              if ((bits << 1u) == 0u) { return 0x80000000u; } \
-             return select(bits ^ 0x80000000u, ~bits, (bits >> 31u) == 1u);",
-        ),
-        Elem::I32 => ("u32", "return bitcast<u32>(x) ^ 0x80000000u;"),
-        Elem::U32 | Elem::U8 => ("u32", "return x;"),
-        Elem::I64 => ("vec2<u32>", "return vec2<u32>(x.x, x.y ^ 0x80000000u);"),
+             return select(bits ^ 0x80000000u, ~bits, (bits >> 31u) == 1u);"
+        }
+        "f64" => {
+            "let bits = vec2<u32>(u32(bitcast<u64>(x) & 0xfffffffflu), u32(bitcast<u64>(x) >> 32u)); \
+             if (is_nan64(x)) { return vec2<u32>(0xffffffffu, 0xffffffffu); } \
+             if ((bits.x | (bits.y << 1u)) == 0u) { return vec2<u32>(0u, 0x80000000u); } \
+             return select(bits ^ vec2<u32>(0u, 0x80000000u), ~bits, (bits.y >> 31u) == 1u);"
+        }
+        "i32" => "return bitcast<u32>(x) ^ 0x80000000u;",
+        "u32" => "return x;",
+        _ => "return vec2<u32>(x.x, x.y ^ 0x80000000u);",
     };
-    let less = match elem {
-        Elem::I64 => "a.y < b.y || (a.y == b.y && a.x < b.x)",
-        _ => "a < b",
+    let key = key_word(elem);
+    let wide = elem.word_bytes() == 8;
+    let less = match wide {
+        true => "a.y < b.y || (a.y == b.y && a.x < b.x)",
+        false => "a < b",
     };
     let direction = if ascending { "" } else { "~" };
-    let last = match elem {
-        Elem::I64 => "vec2<u32>(0xffffffffu, 0xffffffffu)",
-        _ => "0xffffffffu",
+    let last = match wide {
+        true => "vec2<u32>(0xffffffffu, 0xffffffffu)",
+        false => "0xffffffffu",
     };
-    format!(
-        "alias key_t = {key};\n\
+    let is_nan64 = match elem {
+        Elem::F64 => functions(elem),
+        _ => "",
+    };
+    is_nan64.to_string()
+        + &format!(
+            "alias key_t = {key};\n\
          const LAST = {last};\n\
          fn order_of(x: src_t) -> key_t {{ {of} }}\n\
          fn key_of(x: src_t) -> key_t {{ return {direction}order_of(x); }}\n\
          fn key_less(a: key_t, b: key_t) -> bool {{ return {less}; }}\n"
-    )
+        )
 }
 
 /// The word that a key is stored in.
 fn key_word(elem: Elem) -> &'static str {
-    match elem {
-        Elem::I64 => "vec2<u32>",
+    match elem.word_bytes() {
+        8 => "vec2<u32>",
         _ => "u32",
     }
 }
@@ -186,8 +199,8 @@ pub(crate) fn arg_sort(
     if len == 0 {
         return Ok(dst);
     }
-    let key_dtype = match elem {
-        Elem::I64 => DType::I64,
+    let key_dtype = match elem.word_bytes() {
+        8 => DType::I64,
         _ => DType::U32,
     };
     let row_bytes = n.next_power_of_two().max(2) * key_dtype.size_in_bytes();

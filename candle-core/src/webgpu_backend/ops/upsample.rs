@@ -3,7 +3,7 @@
 
 use super::copy2d::{copy2d, Rows};
 use super::windows::{fit, room, Operand, Split};
-use super::{bind, index, WORKGROUP};
+use super::{bind, index};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
@@ -21,13 +21,13 @@ params!(UpsampleParams {
     len: u32,
 });
 
-/// A row of the table: two neighbours of an axis, and the bits of the second one's weight.
-type Entry = [u32; 3];
+/// A row of the table: two neighbours of an axis, and the lower and upper word of the second one's weight.
+type Entry = [u32; 4];
 
 fn nearest_entries(size: usize, target: usize) -> Result<Vec<Entry>> {
     resample::nearest(size, target)
         .into_iter()
-        .map(|i| Ok([index(i)?, index(i)?, 0]))
+        .map(|i| Ok([index(i)?, index(i)?, 0, 0]))
         .collect()
 }
 
@@ -54,15 +54,21 @@ pub(in super::super) fn bilinear(
 ) -> Result<WebGpuStorage> {
     const OP: &str = "upsample_bilinear2d";
     let image = Image::new(layout);
-    if !src.device().elem(src.dtype(), OP)?.is_float() {
-        let hint = "bilinear interpolation takes f32, f16 and bf16";
+    let elem = src.device().elem(src.dtype(), OP)?;
+    if !elem.is_float() {
+        let hint = "bilinear interpolation takes floats: convert to f32 first";
         return Err(src.device().unsupported(OP, src.dtype(), hint));
     }
     let rows = resample::linear(image.size[0], o_h, align_corners, scale_h);
     let columns = resample::linear(image.size[1], o_w, align_corners, scale_w);
     let entry = |mix: resample::Mix| {
         let [first, second] = mix.indices;
-        Ok([index(first)?, index(second)?, (mix.second as f32).to_bits()])
+        let weight = match elem {
+            Elem::F64 => mix.second.to_bits(),
+            _ => u64::from((mix.second as f32).to_bits()),
+        };
+        let (low, high) = (weight as u32, (weight >> 32) as u32);
+        Ok([index(first)?, index(second)?, low, high])
     };
     let rows = rows.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
     let columns = columns.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
@@ -161,7 +167,7 @@ impl Image {
             let (first, last) = (used().min().unwrap_or(0), used().max().unwrap_or(0));
             let rows: Vec<_> = rows
                 .iter()
-                .map(|[a, b, weight]| [a - first, b - first, *weight])
+                .map(|[a, b, low, high]| [a - first, b - first, *low, *high])
                 .collect();
             let count = (last - first + 1) as usize;
             let half = Self {
@@ -198,7 +204,10 @@ impl Sampling {
     fn launch(&self, dst: &WebGpuStorage, (src, layout): Operand<'_>) -> Result<()> {
         let mix = self.mix;
         let device = src.device();
-        let elem = device.elem(src.dtype(), self.op)?;
+        let mut elem = device.elem(src.dtype(), self.op)?;
+        if !mix {
+            elem = elem.bits();
+        }
         let (batch, channels, _, _) = layout.shape().dims4()?;
         let steps = layout.stride();
         let len = batch * channels * self.o_h * self.o_w;
@@ -209,9 +218,14 @@ impl Sampling {
                     .input("src", elem)
                     .input("table", Elem::U32)
                     .output("dst", elem)
-                    .constant("WG", WORKGROUP)
-                    .text(if mix { MIX } else { CHOOSE })
-                    .body::<UpsampleParams>(include_str!("../shaders/upsample.wgsl"))
+                    .text(&match (mix, elem) {
+                        (false, _) => CHOOSE.to_string(),
+                        (true, Elem::F64) => {
+                            MIX.replace("WEIGHT", "bitcast<f64>(u64(e.z) | (u64(e.w) << 32u))")
+                        }
+                        (true, _) => MIX.replace("WEIGHT", "bitcast<f32>(e.z)"),
+                    })
+                    .each_element::<UpsampleParams>(include_str!("../shaders/upsample.wgsl"))
             },
             &[bind(src), bind(&self.table), bind(dst)],
             &UpsampleParams {
@@ -225,18 +239,18 @@ impl Sampling {
                 o_w: index(self.o_w)?,
                 len: index(len)?,
             },
-            device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+            device.grid_of_words(len, elem),
         )
     }
 }
 
 /// WGSL for the element at a row and a column of the table, in the image that begins at `start`.
-const CHOOSE: &str = "fn resampled(start: u32, row: vec3<u32>, column: vec3<u32>) -> src_t { \
+const CHOOSE: &str = "fn resampled(start: u32, row: vec4<u32>, column: vec4<u32>) -> src_t { \
     return src_at(start + row.x * p.src_row + column.x * p.src_col); }";
 
-const MIX: &str = "fn mixed(start: u32, column: vec3<u32>) -> f32 { \
-    let second = bitcast<f32>(column.z); \
-    return src_at(start + column.x * p.src_col) * (1.0 - second) + src_at(start + column.y * p.src_col) * second; }
-fn resampled(start: u32, row: vec3<u32>, column: vec3<u32>) -> src_t { \
-    let second = bitcast<f32>(row.z); \
-    return mixed(start + row.x * p.src_row, column) * (1.0 - second) + mixed(start + row.y * p.src_row, column) * second; }";
+const MIX: &str = "fn between(first: src_t, second: src_t, e: vec4<u32>) -> src_t { \
+    let weight = WEIGHT; return first * (src_t(1) - weight) + second * weight; }
+fn mixed(start: u32, column: vec4<u32>) -> src_t { \
+    return between(src_at(start + column.x * p.src_col), src_at(start + column.y * p.src_col), column); }
+fn resampled(start: u32, row: vec4<u32>, column: vec4<u32>) -> src_t { \
+    return between(mixed(start + row.x * p.src_row, column), mixed(start + row.y * p.src_row, column), row); }";

@@ -1,11 +1,11 @@
 // Each pixel of dst (plane, oy, ox) is the sum of the columns' elements that fall on it: src is (plane, (ky, kx), (iy, ix)), and
-// its element falls on oy = iy * stride + ky * dilation - padding. An invocation writes one word of dst.
+// its element falls on oy = iy * stride + ky * dilation - padding.
 
-fn sum_at(i: u32) -> src_t {
+fn element_at(i: u32) -> src_t {
   let ox = i % p.o_w;
   let oy = i / p.o_w % p.o_h;
   let plane = i / (p.o_w * p.o_h);
-  var sum = src_t(0);
+  var sum = src_t();
   for (var ky = 0u; ky < p.k_h; ky++) {
     // A place before the first window wraps to a large number.
     let y = oy + p.padding_h - ky * p.dilation_h;
@@ -20,28 +20,8 @@ fn sum_at(i: u32) -> src_t {
         continue;
       }
       let tap = (plane * p.k_h + ky) * p.k_w + kx;
-      sum += src_at(p.src_offset + tap * p.src_tap + iy * p.src_row + ix);
+      sum = f_add(sum, src_at(p.src_offset + tap * p.src_tap + iy * p.src_row + ix));
     }
   }
   return sum;
-}
-
-@compute @workgroup_size(WG)
-fn main(
-  @builtin(workgroup_id) workgroup: vec3<u32>,
-  @builtin(num_workgroups) workgroups: vec3<u32>,
-  @builtin(local_invocation_index) local: u32,
-) {
-  let word = flat(workgroup, workgroups, local, WG);
-  if (word * DST_LANES >= p.len) {
-    return;
-  }
-  var lanes: array<dst_t, DST_LANES>;
-  for (var lane = 0u; lane < DST_LANES; lane++) {
-    let i = word * DST_LANES + lane;
-    if (i < p.len) {
-      lanes[lane] = sum_at(i);
-    }
-  }
-  dst_put(word, lanes);
 }

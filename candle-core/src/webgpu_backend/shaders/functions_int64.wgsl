@@ -27,18 +27,6 @@ fn f_sign(x: vec2<u32>) -> vec2<u32> {
   return vec2<u32>(u32((x.x | x.y) != 0u), 0u);
 }
 
-// The 64-bit product of two u32.
-fn wide_mul(a: u32, b: u32) -> vec2<u32> {
-  let a0 = a & 0xffffu;
-  let a1 = a >> 16u;
-  let b0 = b & 0xffffu;
-  let b1 = b >> 16u;
-  let low = a0 * b0;
-  let mid = a1 * b0 + (low >> 16u);
-  let mid2 = a0 * b1 + (mid & 0xffffu);
-  return vec2<u32>((mid2 << 16u) | (low & 0xffffu), a1 * b1 + (mid >> 16u) + (mid2 >> 16u));
-}
-
 fn f_mul(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
   let product = wide_mul(a.x, b.x);
   return vec2<u32>(product.x, product.y + a.x * b.y + a.y * b.x);

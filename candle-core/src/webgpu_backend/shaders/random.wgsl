@@ -1,4 +1,4 @@
-// dst[i] = random number p.first + i of the sequence that p.seed names; an invocation writes one word of dst.
+// dst[i] = random number p.first + i of the sequence that p.seed names. unit() and angle_cosine() come from random_*.wgsl.
 //
 // Philox 4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). Each number depends
 // on its place in the sequence alone, so grids and adapters do not matter.
@@ -15,39 +15,19 @@ fn philox(place: vec2<u32>, seed: vec2<u32>) -> vec4<u32> {
   return counter;
 }
 
-// The upper 24 bits, which f32 holds exactly, as a number in [0, 1).
-fn unit(bits: u32) -> f32 {
-  return f32(bits >> 8u) * 0x1p-24f;
+// From first() up to second(), which is the greatest number that is left in.
+fn rand_uniform_number(bits: vec4<u32>) -> dst_t {
+  let x = first() + unit(bits.xz) * width();
+  return select(x, second(), x > second());
 }
 
-// From p.a up to p.b, which is the greatest number that is left in.
-fn rand_uniform_number(bits: vec4<u32>) -> f32 {
-  return min(p.a + unit(bits.x) * p.width, p.b);
+// Box-Muller with mean first() and standard deviation second().
+fn rand_normal_number(bits: vec4<u32>) -> dst_t {
+  return first() + second() * radius(bits.xz) * angle_cosine(bits.yw);
 }
 
-// Box-Muller with mean p.a and standard deviation p.b. The logarithm's argument is in (0, 1], the angle in [-pi, pi), where
-// WGSL promises precision.
-fn rand_normal_number(bits: vec4<u32>) -> f32 {
-  let radius = sqrt(max(-2.0 * log(unit(bits.x) + 0x1p-24f), 0.0));
-  let angle = 6.2831853 * (unit(bits.y) - 0.5);
-  return p.a + p.b * radius * cos(angle);
-}
-
-@compute @workgroup_size(WG)
-fn main(
-  @builtin(workgroup_id) workgroup: vec3<u32>,
-  @builtin(num_workgroups) workgroups: vec3<u32>,
-  @builtin(local_invocation_index) local: u32,
-) {
-  let word = flat(workgroup, workgroups, local, WG);
-  if (word * DST_LANES >= p.len) {
-    return;
-  }
-  var lanes: array<dst_t, DST_LANES>;
-  for (var lane = 0u; lane < DST_LANES; lane++) {
-    let i = word * DST_LANES + lane;
-    let place = f_add(vec2<u32>(p.first_low, p.first_high), vec2<u32>(i, 0u));
-    lanes[lane] = number(philox(place, vec2<u32>(p.seed_low, p.seed_high)));
-  }
-  dst_put(word, lanes);
+fn element_at(i: u32) -> dst_t {
+  let low = p.first_low + i;
+  let place = vec2<u32>(low, p.first_high + u32(low < i));
+  return number(philox(place, vec2<u32>(p.seed_low, p.seed_high)));
 }

@@ -1,7 +1,7 @@
 // The windows of src as columns: dst is (batch, (channel, ky, kx), (oy, ox)), and 0 where a window reaches into the padding. An
 // invocation writes one word of dst.
 
-fn window_at(i: u32) -> src_t {
+fn element_at(i: u32) -> src_t {
   let column = i % p.columns;
   var rest = i / p.columns;
   let kx = rest % p.k_w;
@@ -12,29 +12,9 @@ fn window_at(i: u32) -> src_t {
   let y = (p.first_row + column / p.o_w) * p.stride_h + ky * p.dilation_h - p.padding_h;
   let x = (column % p.o_w) * p.stride_w + kx * p.dilation_w - p.padding_w;
   if (y >= p.i_h || x >= p.i_w) {
-    return src_t(0);
+    return src_t();
   }
   let batch = rest / p.channels;
   let channel = rest % p.channels;
   return src_at(p.src_offset + batch * p.src_batch + channel * p.src_channel + (y - p.top) * p.src_row + x * p.src_col);
-}
-
-@compute @workgroup_size(WG)
-fn main(
-  @builtin(workgroup_id) workgroup: vec3<u32>,
-  @builtin(num_workgroups) workgroups: vec3<u32>,
-  @builtin(local_invocation_index) local: u32,
-) {
-  let word = flat(workgroup, workgroups, local, WG);
-  if (word * DST_LANES >= p.len) {
-    return;
-  }
-  var lanes: array<dst_t, DST_LANES>;
-  for (var lane = 0u; lane < DST_LANES; lane++) {
-    let i = word * DST_LANES + lane;
-    if (i < p.len) {
-      lanes[lane] = window_at(i);
-    }
-  }
-  dst_put(word, lanes);
 }

@@ -83,7 +83,7 @@ impl<const N: usize> Rows<N> {
 /// An error unless `dtype` is a float that kernels compute with.
 fn float_elem(device: &WebGpuDevice, dtype: DType, op: &'static str) -> Result<Elem> {
     let elem = device.elem(dtype, op)?;
-    if !elem.is_float() {
+    if !elem.in_wide_kernels() {
         return Err(device.unsupported(op, dtype, "use f32, f16 or bf16"));
     }
     Ok(elem)

@@ -3,6 +3,7 @@
 //! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once.
 //! - *tile*: a workgroup takes a tile of the result and stages both operands through workgroup memory.
 //! - *cooperative*: as tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them.
+//! - *plain*: an element of the result in an invocation, for dtypes that are not multiplied in quantity: f64, f8e4m3 and integers.
 //!
 //! All read through any strides; where the inner dimension is contiguous and aligned they read many elements at once. Sums
 //! are f32.
@@ -13,6 +14,7 @@
 
 mod cooperative;
 mod operand;
+mod plain;
 mod quantized;
 mod split;
 mod tile;
@@ -48,6 +50,8 @@ params!(MatmulParams {
     rhs_col: u32,
     dst_row: u32,
     dst_first: u32,
+    // Elements of the result.
+    len: u32,
 });
 
 /// The most rows that the vector regime takes.
@@ -171,6 +175,7 @@ impl Problem {
             rhs_col: index(self.rhs.1)?,
             dst_row: index(self.dst_row)?,
             dst_first: index(self.dst_first)?,
+            len: index(self.batch * self.m * self.n)?,
         })
     }
 }
@@ -232,7 +237,7 @@ pub(in super::super::super) fn matmul(
     product(lhs, rhs, bmnk, lhs_l, rhs_l, lhs.dtype())
 }
 
-/// As [`matmul`], with a result of dtype `to`: the operands' own, or f32 to keep what the sums have.
+/// As [`matmul`], with a result of dtype `to`: the operands' own, or the one that sums are kept in.
 pub(super) fn product(
     lhs: &WebGpuStorage,
     rhs: &WebGpuStorage,
@@ -245,20 +250,22 @@ pub(super) fn product(
     let device = lhs.device();
     let dtype = lhs.dtype();
     let elem = device.elem(dtype, OP)?;
-    if !elem.is_float() {
-        return Err(device.unsupported(OP, dtype, "convert to f32, f16 or bf16 first"));
-    }
     let (b, m, n, k) = bmnk;
     if b * m * n == 0 || k == 0 {
         let shape = Shape::from((b, m, n));
         return crate::backend::BackendDevice::zeros_impl(device, &shape, to);
     }
     // The result may be made in f32 first.
-    let fits = (b * m * n * 4) as u64 <= device.max_binding();
+    let fits = (b * m * n * to.size_in_bytes().max(4)) as u64 <= device.max_binding();
     if !(fits && fit([lhs, rhs])) {
         return split::product((lhs, lhs_l), (rhs, rhs_l), bmnk, to);
     }
     let problem = Problem::new(bmnk, lhs_l, rhs_l)?;
+    if !elem.in_wide_kernels() {
+        let dst = device.alloc(b * m * n, to, OP)?;
+        plain::product(lhs, rhs, &dst, &problem)?;
+        return Ok(dst);
+    }
     // Rows of an odd length share words of a packed dtype; such a result is made in f32 and then converted.
     let packed = device.elem(to, OP)?;
     let packs = n.is_multiple_of(packed.lanes() as usize);
@@ -353,6 +360,7 @@ mod tests {
             limits: wgpu::Limits::default(),
             subgroup,
             cooperative,
+            f64: false,
             timestamps: false,
         }
     }

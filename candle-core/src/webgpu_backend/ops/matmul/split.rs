@@ -4,6 +4,7 @@
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
 use crate::webgpu_backend::ops::elementwise;
+use crate::webgpu_backend::ops::reduce::accumulator;
 use crate::webgpu_backend::ops::windows::{halves, room, Operand, Split};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
@@ -46,7 +47,7 @@ pub(super) fn product(
         dims: &lhs_l.dims()[..batch + 2],
         unit: 1,
         // A part may be made in f32 first.
-        bytes: 4,
+        bytes: to.size_in_bytes().max(4),
         inputs: [(lhs.0, &lhs_l), (rhs.0, &rhs_l)],
         anywhere: false,
     };
@@ -77,7 +78,7 @@ pub(super) fn product(
     Ok(dst)
 }
 
-/// The sum of the products over both halves of `k`, in f32.
+/// The sum of the products over both halves of `k`, in the dtype that sums are kept in.
 fn over_k(
     (lhs, lhs_l): Operand<'_>,
     (rhs, rhs_l): Operand<'_>,
@@ -85,17 +86,18 @@ fn over_k(
     to: DType,
 ) -> Result<WebGpuStorage> {
     let batch = lhs_l.dims().len() - 2;
+    let sums = accumulator(lhs.dtype());
     let part = |half: usize| -> Result<_> {
         let lhs_l = &halves(lhs_l, batch + 1)?[half];
         let rhs_l = &halves(rhs_l, batch)?[half];
         let bmnk = (b, m, n, lhs_l.dims()[batch + 1]);
-        super::product(lhs, rhs, bmnk, lhs_l, rhs_l, DType::F32)
+        super::product(lhs, rhs, bmnk, lhs_l, rhs_l, sums)
     };
     debug_assert!(k > 1);
     let all = Layout::contiguous(b * m * n);
     let sum = elementwise::binary(&part(0)?, &part(1)?, &all, &all, "add")?;
-    match to {
-        DType::F32 => Ok(sum),
-        to => elementwise::to_dtype(&sum, &all, to),
+    match to == sums {
+        true => Ok(sum),
+        false => elementwise::to_dtype(&sum, &all, to),
     }
 }

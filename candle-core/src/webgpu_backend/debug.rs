@@ -1,0 +1,292 @@
+//! Looking into what the device does. Every op passes here on its way to `ops`, with its operands and a form of the same op for the CPU;
+//! so logging, verifying and falling back are written once.
+//!
+//! The switches are read from the environment when a device is opened; see the list in [`super`]. With none set an op passes
+//! straight through.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+
+use super::storage::WebGpuStorage;
+use super::switch;
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::{CpuStorage, DType, Error, Layout, Result};
+
+/// What the environment asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Switches {
+    /// `CANDLE_WEBGPU_LOG`: every dispatch, with the op that it belongs to.
+    pub(super) log: bool,
+    /// `CANDLE_WEBGPU_VERIFY`: every op on the CPU too.
+    verify: bool,
+    /// `CANDLE_WEBGPU_FALLBACK`: what the device cannot do on the CPU.
+    fallback: bool,
+}
+
+impl Switches {
+    pub(super) fn from_env() -> Self {
+        let set = |name| switch(name).unwrap_or(false);
+        Self {
+            log: set("CANDLE_WEBGPU_LOG"),
+            verify: set("CANDLE_WEBGPU_VERIFY"),
+            fallback: set("CANDLE_WEBGPU_FALLBACK"),
+        }
+    }
+
+    fn any(self) -> bool {
+        self.log || self.verify || self.fallback
+    }
+}
+
+thread_local! {
+    /// The op that this thread is in, with its operands, as text.
+    static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// The op that the calling thread is in, for the log; empty outside of one.
+pub(super) fn current() -> String {
+    CURRENT.with_borrow(String::clone)
+}
+
+/// Prints a line for the person who set a switch.
+pub(super) fn report(line: &str) {
+    eprintln!("webgpu: {line}");
+}
+
+/// Sets [`current`] as long as it lives. Ops nest: one may be made of others.
+struct Scope(String);
+
+impl Scope {
+    fn enter(call: &str) -> Self {
+        Self(CURRENT.replace(call.to_string()))
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        CURRENT.set(std::mem::take(&mut self.0));
+    }
+}
+
+type Operand<'a> = (&'a WebGpuStorage, &'a Layout);
+
+/// `matmul [2, 3] F32, [3, 4] F32 stride [1, 3] offset 5`
+fn call(op: &str, operands: &[(DType, &Layout)]) -> String {
+    let mut text = op.to_string();
+    for (i, (dtype, layout)) in operands.iter().enumerate() {
+        let separator = if i == 0 { " " } else { ", " };
+        let _ = write!(text, "{separator}{:?} {dtype:?}", layout.dims());
+        if !layout.is_contiguous() {
+            let _ = write!(text, " stride {:?}", layout.stride());
+        }
+        if layout.start_offset() > 0 {
+            let _ = write!(text, " offset {}", layout.start_offset());
+        }
+    }
+    text
+}
+
+/// Whether this says that the device has no form of an op.
+fn is_unsupported(error: &Error) -> bool {
+    match error {
+        Error::UnsupportedOnDevice { .. } => true,
+        Error::WithBacktrace { inner, .. } | Error::Context { inner, .. } => is_unsupported(inner),
+        _ => false,
+    }
+}
+
+/// Runs an op that gives a new storage.
+pub(crate) fn map<const N: usize>(
+    op: &str,
+    operands: [Operand<'_>; N],
+    on_device: impl FnOnce() -> Result<WebGpuStorage>,
+    on_cpu: impl FnOnce([&CpuStorage; N]) -> Result<CpuStorage>,
+) -> Result<WebGpuStorage> {
+    let device = operands[0].0.device();
+    let switches = device.switches();
+    if !switches.any() {
+        return on_device();
+    }
+    let call = call(
+        op,
+        &operands.map(|(storage, layout)| (storage.dtype(), layout)),
+    );
+    let scope = Scope::enter(&call);
+    let result = on_device();
+    drop(scope);
+    let on_cpu = || {
+        let copies = to_cpu(&operands)?;
+        on_cpu(copies.each_ref())
+    };
+    match result {
+        Err(error) if switches.fallback && is_unsupported(&error) => {
+            report(&format!("warning: {call} runs on the CPU: {error}"));
+            device.storage_from_cpu_storage_owned(on_cpu()?)
+        }
+        Ok(result) if switches.verify => {
+            let got = result.to_cpu_storage()?;
+            compare(&call, device.name(), &operands, &got, on_cpu())?;
+            Ok(result)
+        }
+        result => result,
+    }
+}
+
+/// Runs an op that changes `dst`.
+pub(crate) fn change<const N: usize>(
+    op: &str,
+    (dst, dst_l): (&mut WebGpuStorage, &Layout),
+    operands: [Operand<'_>; N],
+    on_device: impl FnOnce(&mut WebGpuStorage) -> Result<()>,
+    on_cpu: impl FnOnce(&mut CpuStorage, [&CpuStorage; N]) -> Result<()>,
+) -> Result<()> {
+    let device = dst.device().clone();
+    let switches = device.switches();
+    if !switches.any() {
+        return on_device(dst);
+    }
+    let mut layouts = vec![(dst.dtype(), dst_l)];
+    layouts.extend(operands.map(|(storage, layout)| (storage.dtype(), layout)));
+    let call = call(op, &layouts);
+    // What it was before it is changed.
+    let before = match switches.verify || switches.fallback {
+        true => Some(dst.to_cpu_storage()?),
+        false => None,
+    };
+    let scope = Scope::enter(&call);
+    let result = on_device(dst);
+    drop(scope);
+    let Some(mut cpu) = before else {
+        return result;
+    };
+    let on_cpu = || {
+        let copies = to_cpu(&operands)?;
+        on_cpu(&mut cpu, copies.each_ref())?;
+        Ok(cpu)
+    };
+    match result {
+        Err(error) if switches.fallback && is_unsupported(&error) => {
+            report(&format!("warning: {call} runs on the CPU: {error}"));
+            *dst = device.storage_from_cpu_storage_owned(on_cpu()?)?;
+            Ok(())
+        }
+        Ok(()) if switches.verify => {
+            let got = dst.to_cpu_storage()?;
+            compare(&call, device.name(), &operands, &got, on_cpu())
+        }
+        result => result,
+    }
+}
+
+fn to_cpu<const N: usize>(operands: &[Operand<'_>; N]) -> Result<[CpuStorage; N]> {
+    let mut copies = Vec::with_capacity(N);
+    for (storage, _) in operands {
+        copies.push(storage.to_cpu_storage()?);
+    }
+    copies
+        .try_into()
+        .map_err(|_| Error::Msg("as many copies as operands".into()))
+}
+
+/// The elements as f64, and whether they are exact there.
+fn numbers(storage: &CpuStorage) -> Result<Vec<f64>> {
+    let count = match storage {
+        CpuStorage::U8(v) => v.len(),
+        CpuStorage::U32(v) => v.len(),
+        CpuStorage::I16(v) => v.len(),
+        CpuStorage::I32(v) => v.len(),
+        CpuStorage::I64(v) => v.len(),
+        CpuStorage::BF16(v) => v.len(),
+        CpuStorage::F16(v) => v.len(),
+        CpuStorage::F32(v) => v.len(),
+        CpuStorage::F64(v) => v.len(),
+        CpuStorage::F8E4M3(v) => v.len(),
+        other => crate::bail!("{:?} has no numbers", other.dtype()),
+    };
+    match storage.to_dtype(&Layout::contiguous(count), DType::F64)? {
+        CpuStorage::F64(numbers) => Ok(numbers),
+        other => crate::bail!("asked for F64, got {:?}", other.dtype()),
+    }
+}
+
+/// By how much a result of `dtype` may differ: relative to itself, and in units of the product of its operands' greatest
+/// elements, where sums cancel.
+fn tolerance(dtype: DType) -> (f64, f64) {
+    match dtype {
+        DType::F64 => (1e-9, 1e-12),
+        DType::F32 => (1e-4, 1e-6),
+        DType::F16 => (2f64.powi(-9), 2f64.powi(-10)),
+        DType::BF16 => (2f64.powi(-6), 2f64.powi(-7)),
+        DType::F8E4M3 => (2f64.powi(-2), 2f64.powi(-3)),
+        _ => (0., 0.),
+    }
+}
+
+/// An error at the first element that differs from the CPU's.
+fn compare(
+    call: &str,
+    adapter: &str,
+    operands: &[Operand<'_>],
+    got: &CpuStorage,
+    want: Result<CpuStorage>,
+) -> Result<()> {
+    let fail =
+        |what: String| Err(Error::WebGpu(format!("CANDLE_WEBGPU_VERIFY: {call}: {what}")).bt());
+    let want = match want {
+        Ok(want) => want,
+        Err(error) => {
+            report(&format!("{call} cannot be verified, the CPU says: {error}"));
+            return Ok(());
+        }
+    };
+    if got.dtype() != want.dtype() {
+        return fail(format!(
+            "{:?} on {adapter}, {:?} on the CPU",
+            got.dtype(),
+            want.dtype()
+        ));
+    }
+    let (relative, of_operands) = tolerance(got.dtype());
+    let mut room = f64::from(f32::MIN_POSITIVE);
+    if of_operands > 0. {
+        let mut scale = 1f64;
+        for (storage, _) in operands {
+            if storage.dtype().is_float() {
+                let finite = numbers(&storage.to_cpu_storage()?)?.into_iter();
+                let finite = finite.map(f64::abs).filter(|v| v.is_finite());
+                scale *= finite.fold(1., f64::max);
+            }
+        }
+        room += of_operands * scale;
+    }
+    let same = match (got, &want) {
+        (CpuStorage::I64(got), CpuStorage::I64(want)) => {
+            let first = got.iter().zip(want).position(|(got, want)| got != want);
+            first.map(|i| (i, got[i].to_string(), want[i].to_string()))
+        }
+        _ => {
+            let (got, want) = (numbers(got)?, numbers(&want)?);
+            if got.len() != want.len() {
+                return fail(format!(
+                    "{} elements on {adapter}, {} on the CPU",
+                    got.len(),
+                    want.len()
+                ));
+            }
+            let near = |got: f64, want: f64| {
+                got == want
+                    || (got.is_nan() && want.is_nan())
+                    || (want.is_finite() && (got - want).abs() <= relative * want.abs() + room)
+            };
+            let mut pairs = got.iter().zip(&want);
+            let first = pairs.position(|(got, want)| !near(*got, *want));
+            first.map(|i| (i, got[i].to_string(), want[i].to_string()))
+        }
+    };
+    match same {
+        None => Ok(()),
+        Some((i, got, want)) => fail(format!(
+            "element {i} of the result is {got} on {adapter}, {want} on the CPU"
+        )),
+    }
+}
