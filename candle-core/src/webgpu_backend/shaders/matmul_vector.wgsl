@@ -7,9 +7,13 @@ const_assert COLS % DST_LANES == 0u;
 const_assert ROWS * WORDS <= WG;
 
 @compute @workgroup_size(WG)
-fn main(invocation: Invocation) {
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  invocation: Invocation,
+) {
   let groups = (p.n + COLS - 1u) / COLS;
-  let group = flat(invocation.workgroup, invocation.workgroups, 0u, 1u);
+  let group = flat(workgroup, workgroups, 0u, 1u);
   let batch = group / groups;
   if (batch >= p.batch) {
     return;

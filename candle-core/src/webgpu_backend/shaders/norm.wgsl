@@ -26,8 +26,12 @@ fn word_of(row: u32, turn: u32, local: u32, start: u32, second: u32) -> array<ds
 }
 
 @compute @workgroup_size(WG)
-fn main(invocation: Invocation) {
-  let row = flat(invocation.workgroup, invocation.workgroups, 0u, 1u);
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  invocation: Invocation,
+) {
+  let row = flat(workgroup, workgroups, 0u, 1u);
   if (row >= p.rows) {
     return;
   }

@@ -12,8 +12,12 @@ var<workgroup> weights: array<f32, WG>;
 var<workgroup> sums: array<vec4<f32>, WG>;
 
 @compute @workgroup_size(WG)
-fn main(invocation: Invocation) {
-  let place = flat(invocation.workgroup, invocation.workgroups, 0u, 1u);
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  invocation: Invocation,
+) {
+  let place = flat(workgroup, workgroups, 0u, 1u);
   let row = place / p.splits;
   let split = place % p.splits;
   if (row >= p.rows) {

@@ -12,8 +12,12 @@ fn score(start: u32, i: u32) -> f32 {
 }
 
 @compute @workgroup_size(WG)
-fn main(invocation: Invocation) {
-  let row = flat(invocation.workgroup, invocation.workgroups, 0u, 1u);
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  invocation: Invocation,
+) {
+  let row = flat(workgroup, workgroups, 0u, 1u);
   if (row >= p.rows) {
     return;
   }

@@ -1,8 +1,8 @@
 // Sums and maxima over a workgroup of WG invocations, by subgroups of SUBGROUP.
 
+// Which invocation of its workgroup this is. The workgroup's own number is not in here: a structure with a member that differs between
+// invocations counts as different as a whole, and browsers then refuse barriers after a return that depends on it.
 struct Invocation {
-  @builtin(workgroup_id) workgroup: vec3<u32>,
-  @builtin(num_workgroups) workgroups: vec3<u32>,
   @builtin(local_invocation_index) local: u32,
   @builtin(subgroup_id) subgroup: u32,
   @builtin(subgroup_invocation_id) lane: u32,

@@ -1,8 +1,8 @@
 // Sums and maxima over a workgroup of WG invocations, a power of two, by workgroup memory alone.
 
+// Which invocation of its workgroup this is. The workgroup's own number is not in here: a structure with a member that differs between
+// invocations counts as different as a whole, and browsers then refuse barriers after a return that depends on it.
 struct Invocation {
-  @builtin(workgroup_id) workgroup: vec3<u32>,
-  @builtin(num_workgroups) workgroups: vec3<u32>,
   @builtin(local_invocation_index) local: u32,
 }
 
