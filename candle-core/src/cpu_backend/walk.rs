@@ -119,8 +119,8 @@ impl<const N: usize> Walk<N> {
         for (i, (dim, strides)) in index.iter_mut().zip(&self.outer).rev() {
             *i = row % dim;
             row /= dim;
-            for n in 0..N {
-                run[n] += *i * strides[n];
+            for (run, stride) in run.iter_mut().zip(strides) {
+                *run += *i * stride;
             }
         }
         Place {
@@ -142,14 +142,14 @@ impl<const N: usize> Walk<N> {
         for (i, (dim, strides)) in place.index.iter_mut().zip(&self.outer).rev() {
             *i += 1;
             if *i < *dim {
-                for n in 0..N {
-                    place.run[n] += strides[n];
+                for (run, stride) in place.run.iter_mut().zip(strides) {
+                    *run += stride;
                 }
                 return;
             }
             *i = 0;
-            for n in 0..N {
-                place.run[n] -= (dim - 1) * strides[n];
+            for (run, stride) in place.run.iter_mut().zip(strides) {
+                *run -= (dim - 1) * stride;
             }
         }
     }
