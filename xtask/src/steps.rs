@@ -144,8 +144,9 @@ fn browser_test() -> Result<String, String> {
 
 /// The tests of candle-core with bindings and buffers so small that nearly everything is split.
 fn tiny_test() -> Result<String, String> {
-    let limits = [("CANDLE_WEBGPU_LIMITS", "tiny")];
-    run_tests("-p candle-core --test core webgpu", &limits)
+    // Rows to sort are not split; `memory.rs` holds that to be an error.
+    let tests = "-p candle-core --test core webgpu -- --skip windows::sorting";
+    run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny")])
 }
 
 fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {

@@ -84,6 +84,13 @@ impl WebGpuDevice {
     /// # Errors
     /// As [`WebGpuDevice::new_async`].
     pub fn with_options(ordinal: usize, options: &Options) -> Result<Self> {
+        if cfg!(target_arch = "wasm32") {
+            return Err(Error::WebGpu(
+                "a browser's thread cannot wait for an adapter: use Device::new_webgpu_async"
+                    .into(),
+            )
+            .bt());
+        }
         pollster::block_on(Self::open(ordinal, options))
     }
 
@@ -369,13 +376,7 @@ impl BackendDevice for WebGpuDevice {
     type Storage = WebGpuStorage;
 
     fn new(ordinal: usize) -> Result<Self> {
-        if cfg!(target_arch = "wasm32") {
-            return Err(Error::WebGpu(
-                "a browser's thread cannot wait for an adapter: use Device::new_webgpu_async"
-                    .into(),
-            ));
-        }
-        pollster::block_on(Self::new_async(ordinal))
+        Self::with_options(ordinal, &Options::default())
     }
 
     fn location(&self) -> DeviceLocation {
