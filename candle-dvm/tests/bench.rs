@@ -12,11 +12,8 @@ on_each_device!(demo_shape);
 fn demo_shape(kind: DeviceKind) {
     let device = registry().select(choice(kind)).unwrap().open().unwrap();
     let floats = [DType::F32, DType::F16, DType::BF16].map(WeightFormat::Dense);
-    let mut formats = floats.to_vec();
-    if kind == DeviceKind::Cpu {
-        formats.extend([GgmlDType::Q4_0, GgmlDType::Q4K].map(WeightFormat::Blocks));
-    }
-    for format in formats {
+    let blocks = [GgmlDType::Q4_0, GgmlDType::Q4K].map(WeightFormat::Blocks);
+    for format in floats.into_iter().chain(blocks) {
         let request = BenchRequest {
             shape: ModelShape::Demo,
             format,

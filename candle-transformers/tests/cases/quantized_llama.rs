@@ -114,13 +114,7 @@ fn of_blocks_is_the_rounded_model(device: &Device) -> Result<()> {
     }
     Ok(())
 }
-#[cfg(test)]
-mod of_blocks_is_the_rounded_model {
-    #[test]
-    fn cpu() {
-        super::of_blocks_is_the_rounded_model(&candle_core::Device::Cpu).unwrap()
-    }
-}
+test_device!(of_blocks_is_the_rounded_model);
 
 fn check_rounded(name: &str, cfg: &Config, format: Format, device: &Device) -> Result<()> {
     let ids = token_ids(2, 12, cfg.vocab_size, device)?;
@@ -134,8 +128,13 @@ fn check_rounded(name: &str, cfg: &Config, format: Format, device: &Device) -> R
         .to_scalar::<f32>()?;
     let scale = expected.abs()?.max_all()?.to_scalar::<f32>()?;
     println!("{name}: off by {worst} of {scale}");
-    let exact = matches!(name, "f16" | "bf16");
-    assert_close(&logits, &expected, if exact { F32_TOLERANCE } else { 0.1 });
+    let tolerance = match name {
+        "f16" | "bf16" => F32_TOLERANCE,
+        _ if device.is_cpu() => 0.1,
+        // There activations stay f32: 1e-5 measured.
+        _ => 1e-4,
+    };
+    assert_close(&logits, &expected, tolerance);
     Ok(())
 }
 
