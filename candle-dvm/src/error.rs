@@ -76,7 +76,7 @@ pub enum Error {
         /// What was being done.
         doing: &'static str,
         /// The tensor library's own error.
-        source: candle_core::Error,
+        source: Box<candle_core::Error>,
     },
     /// Standard input could not be read as text.
     #[error("--prompt -: standard input: {0}")]
@@ -116,7 +116,10 @@ impl<T> Doing<T> for candle_core::Result<T> {
     fn doing(self, doing: &'static str) -> Result<T> {
         self.map_err(|source| {
             tracing::debug!(doing, error = %source, "tensor operation failed");
-            Error::Tensors { doing, source }
+            Error::Tensors {
+                doing,
+                source: Box::new(source),
+            }
         })
     }
 }
