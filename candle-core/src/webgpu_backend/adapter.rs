@@ -14,6 +14,9 @@ pub struct Options {
     pub max_buffer: Option<u64>,
     /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
     pub pipeline_cache: Option<std::path::PathBuf>,
+    /// Optional features to do without, so that the kernels for adapters that lack them can be tried: a list of `-f16`, `-subgroups`,
+    /// `-coop` (cooperative matrices) and `-timestamps`, with commas between.
+    pub without: String,
 }
 
 /// What an adapter is and can do, as `candle-dvm devices` prints it.
@@ -153,6 +156,37 @@ fn browser_limits() -> bool {
 /// What tensors of f64 need.
 const F64: Features = Features::SHADER_F64.union(Features::SHADER_INT64);
 
+/// Features that can be left out, by the names that `CANDLE_WEBGPU_FEATURES` has for them.
+const FEATURES: [(&str, Features); 4] = [
+    ("f16", Features::SHADER_F16),
+    (
+        "subgroups",
+        Features::SUBGROUP.union(Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+    ),
+    ("coop", Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+    ("timestamps", Features::TIMESTAMP_QUERY),
+];
+
+/// The features that a list such as `-subgroups,-coop` leaves out.
+fn left_out(list: &str) -> Result<Features> {
+    let mut found = Features::empty();
+    for entry in list.split(',').map(str::trim).filter(|e| !e.is_empty()) {
+        let feature = entry
+            .strip_prefix('-')
+            .and_then(|name| FEATURES.iter().find(|(known, _)| *known == name));
+        let Some((_, feature)) = feature else {
+            let known: Vec<_> = FEATURES.iter().map(|(n, _)| format!("-{n}")).collect();
+            return Err(Error::WebGpu(format!(
+                "features to leave out: {entry:?} is none of {}",
+                known.join(", ")
+            ))
+            .bt());
+        };
+        found |= *feature;
+    }
+    Ok(found)
+}
+
 /// The optional features that some kernel or tool makes use of.
 fn wanted_features() -> Features {
     if browser_limits() {
@@ -232,11 +266,14 @@ async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
     }))
 }
 
-/// Opens the adapter with this ordinal and asks for all that it offers and kernels use.
+/// Opens the adapter with this ordinal and asks for all that it offers and kernels use, but for what `options` and
+/// `CANDLE_WEBGPU_FEATURES` leave out.
 pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
+    let masked = std::env::var("CANDLE_WEBGPU_FEATURES").unwrap_or_default();
+    let without = left_out(&options.without)? | left_out(&masked)?;
     let adapter = choose(ordinal).await?;
     let info = adapter.get_info();
-    let features = wanted_features() & adapter.features();
+    let features = (wanted_features() & adapter.features()).difference(without);
     let limits = wanted_limits(&adapter, options);
     let (device, queue) = adapter
         .request_device(&wgpu::DeviceDescriptor {
@@ -280,4 +317,29 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
         queue,
         info,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{left_out, Features};
+
+    #[test]
+    fn features_are_left_out_by_name() {
+        assert_eq!(left_out("").unwrap(), Features::empty());
+        assert_eq!(left_out(" -f16 ,").unwrap(), Features::SHADER_F16);
+        // Cooperative matrices are a subgroup's.
+        let both = Features::SUBGROUP | Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        assert_eq!(left_out("-subgroups").unwrap(), both);
+        assert_eq!(
+            left_out("-f16,-coop").unwrap(),
+            Features::SHADER_F16 | Features::EXPERIMENTAL_COOPERATIVE_MATRIX
+        );
+        for wrong in ["f16", "-f17", "-subgroups -coop"] {
+            let line = left_out(wrong).unwrap_err().to_string();
+            assert!(
+                line.contains(wrong) && line.contains("-timestamps"),
+                "{line}"
+            );
+        }
+    }
 }
