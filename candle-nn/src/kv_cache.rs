@@ -86,7 +86,23 @@ impl Cache {
     /// # Errors
     /// They are not, or the device is out of memory, or the cache was made with room for nothing.
     pub fn append(&mut self, src: &Tensor) -> Result<()> {
-        let seq_len = src.dim(self.dim)?;
+        let dim = self.dim;
+        self.append_with(src, |data, start| {
+            data.slice_set(&src.contiguous()?, dim, start)
+        })
+    }
+
+    /// As [`Cache::append`] for something of the shape and dtype of `like`, which `write` puts into the buffer from the place on
+    /// that it is given. Not in upstream's interface.
+    ///
+    /// # Errors
+    /// Those of [`Cache::append`] and of `write`.
+    pub fn append_with<T>(
+        &mut self,
+        like: &Tensor,
+        write: impl FnOnce(&Tensor, usize) -> Result<T>,
+    ) -> Result<T> {
+        let seq_len = like.dim(self.dim)?;
         let needed = self.current_seq_len + seq_len;
         if needed > self.max_seq_len {
             if self.grow_by == 0 {
@@ -104,11 +120,11 @@ impl Cache {
             Some(data) => data,
             None => self
                 .all_data
-                .insert(buffer(src, self.dim, self.max_seq_len)?),
+                .insert(buffer(like, self.dim, self.max_seq_len)?),
         };
-        data.slice_set(&src.contiguous()?, self.dim, self.current_seq_len)?;
+        let written = write(data, self.current_seq_len)?;
         self.current_seq_len = needed;
-        Ok(())
+        Ok(written)
     }
 }
 

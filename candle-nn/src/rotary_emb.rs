@@ -7,6 +7,10 @@
 //! The forms differ in which elements make a pair: [`rope`] and [`rope_thd`] pair element `i` with `i + head_dim / 2` (Llama as
 //! Hugging Face stores it), [`rope_i`] pairs `2 i` with `2 i + 1` (GPT-J, original Llama weights).
 
+mod append;
+
+pub use append::{rope_append, rope_append_slow, Pairs};
+
 use crate::cpu::{self, with_float, Float, Rows};
 use crate::ops::{check_dtypes, in_graph};
 use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Tensor, WithDType, D};
@@ -271,18 +275,24 @@ impl CustomOp3 for Rope {
         sin: &candle_core::WebGpuStorage,
         sin_l: &Layout,
     ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        use candle_core::webgpu_backend::ops::fused::{rope, RopeKind};
-        let kind = match self.kind {
-            Kind::HalfSplit => RopeKind::HalfSplit,
-            Kind::Interleaved => RopeKind::Interleaved,
-            Kind::Thd => RopeKind::Thd,
-        };
+        use candle_core::webgpu_backend::ops::fused::rope;
+        let kind = self.webgpu_kind();
         let dst = rope(x, x_l, cos, cos_l, sin, sin_l, kind, self.rotated)?;
         Ok((dst, x_l.shape().clone()))
     }
 }
 
 impl Rope {
+    #[cfg(feature = "webgpu")]
+    fn webgpu_kind(&self) -> candle_core::webgpu_backend::ops::fused::RopeKind {
+        use candle_core::webgpu_backend::ops::fused::RopeKind;
+        match self.kind {
+            Kind::HalfSplit => RopeKind::HalfSplit,
+            Kind::Interleaved => RopeKind::Interleaved,
+            Kind::Thd => RopeKind::Thd,
+        }
+    }
+
     fn rotate_rows<T: Float>(
         &self,
         x: &Rows<'_, T>,

@@ -7,6 +7,7 @@
 
 mod dropout;
 mod elementwise;
+mod linear;
 mod norm;
 mod pixels;
 mod sdpa;
@@ -15,6 +16,10 @@ mod softmax;
 pub use dropout::{dropout, Dropout, Identity};
 pub use elementwise::{
     hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, silu_mul, silu_mul_slow, swiglu,
+};
+pub use linear::{
+    linear_add, linear_add_slow, rms_norm_linear, rms_norm_linear_slow, rms_norm_swiglu,
+    rms_norm_swiglu_slow,
 };
 pub use norm::{
     add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,

@@ -123,3 +123,13 @@ pub fn assert_fails<T>(result: Result<T>, parts: &[&str]) {
         assert!(message.contains(part), "{part:?} is not in {message:?}");
     }
 }
+
+/// The WebGPU device without some of its adapter's optional features.
+#[cfg(feature = "webgpu")]
+pub fn webgpu_without(features: &str) -> Result<candle_core::WebGpuDevice> {
+    let options = candle_core::webgpu_backend::Options {
+        without: features.to_string(),
+        ..Default::default()
+    };
+    candle_core::WebGpuDevice::with_options(0, &options)
+}

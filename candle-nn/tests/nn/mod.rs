@@ -1,4 +1,5 @@
 mod attention;
+mod attention_sizes;
 mod batches;
 mod common;
 mod conv;
@@ -8,13 +9,17 @@ mod flash;
 mod gradients;
 mod kv_cache;
 mod layers;
+mod linear;
 mod losses;
 mod moe;
 mod norms;
 mod optim;
 mod pixels;
+#[cfg(feature = "webgpu")]
+mod regimes;
 mod rnn;
 mod rope;
+mod rope_append;
 mod softmax;
 mod training;
 mod var_builder;

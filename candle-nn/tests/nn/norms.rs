@@ -30,7 +30,7 @@ fn weights(xs: &Tensor) -> Result<[Tensor; 2]> {
     ])
 }
 
-fn fused_norms(dev: &Device) -> Result<()> {
+pub(super) fn fused_norms(dev: &Device) -> Result<()> {
     for (dtype, tolerance) in dtypes(dev) {
         for dims in SHAPES {
             for (layout, xs) in layouts(dims, dtype, dev)? {

@@ -33,6 +33,8 @@ const LONG: u32 = 1 << 14;
 const FEW: u32 = 64;
 /// Elements of a part at the least: eight to an invocation.
 const CHUNK: u32 = 8 * WORKGROUP;
+/// From so many parts on a workgroup joins them: one invocation waits for each before it asks for the next.
+const SHARED: u32 = 16;
 /// The most parts in a dispatch.
 const MAX_CHUNKS: u32 = 1024;
 
@@ -263,7 +265,7 @@ pub(super) fn rows_into(
                 places: places.as_ref(),
                 views: Views::new([&Layout::contiguous(partial)])?,
                 inner: chunks,
-                ..whole(way(rows, chunks, true) != Way::Alone)
+                ..whole(chunks >= SHARED)
             };
             last.run(device, dst, None)
         }

@@ -1,7 +1,6 @@
 // dst[row, col] = sum over k of lhs[row, k] * rhs[col, k], for all ROWS rows and COLS columns in one workgroup, whose
-// invocations share k. sums() is written by Rust; reduce() and total() come from sum_*.wgsl.
+// invocations share k. sums() and value() are written by Rust; reduce() and total() come from sum_*.wgsl.
 
-const COUNT = ROWS * COLS;
 const WORDS = COLS / DST_LANES;
 const_assert COLS % DST_LANES == 0u;
 const_assert ROWS * WORDS <= WG;
@@ -23,10 +22,11 @@ fn main(
   let row = invocation.local / WORDS;
   let first = invocation.local % WORDS * DST_LANES;
   if (row < ROWS && col + first < p.n) {
+    let dst_row = batch * p.m + row;
     var lanes: array<dst_t, DST_LANES>;
     for (var lane = 0u; lane < DST_LANES; lane++) {
-      lanes[lane] = total(row * COLS + first + lane);
+      lanes[lane] = finish(dst_row, col + first + lane, value(row, row * SUMS + first + lane));
     }
-    dst_put(((batch * p.m + row) * p.dst_row + p.dst_first + col + first) / DST_LANES, lanes);
+    dst_put((dst_row * p.dst_row + p.dst_first + col + first) / DST_LANES, lanes);
   }
 }

@@ -1,4 +1,5 @@
-// dst[i] = x[i] * cos -+ x[partner] * sin in the first `rotated` heads, x[i] in the others; an invocation writes one word of dst, whose lanes lie in one head.
+// dst[i] = x[i] * cos -+ x[partner] * sin in the first `rotated` heads, x[i] in the others; an invocation writes one word of dst,
+// whose lanes lie in one head. store() comes from rope_*.wgsl.
 
 @compute @workgroup_size(WG)
 fn main(
@@ -43,5 +44,5 @@ fn main(
     let turned = x_at(start + partner * p.x_dim) * s;
     lanes[lane] = x * c + select(turned, -turned, first);
   }
-  dst_put(word, lanes);
+  store(word, vec4<u32>(batch, head, seq, word * DST_LANES % p.dim), lanes);
 }

@@ -11,6 +11,9 @@ var<workgroup> query: array<vec4<f32>, QUADS>;
 var<workgroup> weights: array<f32, WG>;
 var<workgroup> sums: array<vec4<f32>, WG>;
 
+// The weight of a turn's key number i; none past its keys.
+fn weight_of(i: u32) -> f32 { return select(0.0, weights[min(i, WG - 1u)], i < WG); }
+
 @compute @workgroup_size(WG)
 fn main(
   @builtin(workgroup_id) workgroup: vec3<u32>,
@@ -20,7 +23,7 @@ fn main(
   let place = flat(workgroup, workgroups, 0u, 1u);
   let row = place / p.splits;
   let split = place % p.splits;
-  if (row >= p.rows) {
+  if (row >= p.batch * p.heads * p.queries) {
     return;
   }
   let local = invocation.local;
@@ -32,7 +35,7 @@ fn main(
   let k_start = p.k_offset + batch * p.k_batch + kv_head * p.k_head;
   let v_start = p.v_offset + batch * p.v_batch + kv_head * p.v_head;
   if (local < QUADS) {
-    query[local] = q_four(q_start + local * 4u) * p.scale;
+    query[local] = q_quad(q_start, local) * p.scale;
   }
   var seen = p.keys;
   if (CAUSAL) {
@@ -53,7 +56,7 @@ fn main(
       let start = k_start + key * p.k_seq;
       var products = vec4<f32>(0.0);
       for (var i = 0u; i < QUADS; i++) {
-        products = fma(query[i], k_four(start + i * 4u), products);
+        products = fma(query[i], k_quad(start, i), products);
       }
       score = dot(products, vec4<f32>(1.0));
       if (SOFTCAP) {
@@ -72,8 +75,24 @@ fn main(
     value *= correction;
     workgroupBarrier();
     if (team < TEAMS) {
-      for (var i = team; i < min(WG, last - turn); i += TEAMS) {
-        value = fma(vec4<f32>(weights[i]), v_four(v_start + (turn + i) * p.v_seq + quad * 4u), value);
+      // Eight values are on their way at once: one after the other, each would wait for the last.
+      for (var i = team; i < min(WG, last - turn); i += 8u * TEAMS) {
+        let v0 = v_quad(v_start + min(turn + i + 0u * TEAMS, last - 1u) * p.v_seq, quad);
+        let v1 = v_quad(v_start + min(turn + i + 1u * TEAMS, last - 1u) * p.v_seq, quad);
+        let v2 = v_quad(v_start + min(turn + i + 2u * TEAMS, last - 1u) * p.v_seq, quad);
+        let v3 = v_quad(v_start + min(turn + i + 3u * TEAMS, last - 1u) * p.v_seq, quad);
+        let v4 = v_quad(v_start + min(turn + i + 4u * TEAMS, last - 1u) * p.v_seq, quad);
+        let v5 = v_quad(v_start + min(turn + i + 5u * TEAMS, last - 1u) * p.v_seq, quad);
+        let v6 = v_quad(v_start + min(turn + i + 6u * TEAMS, last - 1u) * p.v_seq, quad);
+        let v7 = v_quad(v_start + min(turn + i + 7u * TEAMS, last - 1u) * p.v_seq, quad);
+        value = fma(vec4<f32>(weight_of(i + 0u * TEAMS)), v0, value);
+        value = fma(vec4<f32>(weight_of(i + 1u * TEAMS)), v1, value);
+        value = fma(vec4<f32>(weight_of(i + 2u * TEAMS)), v2, value);
+        value = fma(vec4<f32>(weight_of(i + 3u * TEAMS)), v3, value);
+        value = fma(vec4<f32>(weight_of(i + 4u * TEAMS)), v4, value);
+        value = fma(vec4<f32>(weight_of(i + 5u * TEAMS)), v5, value);
+        value = fma(vec4<f32>(weight_of(i + 6u * TEAMS)), v6, value);
+        value = fma(vec4<f32>(weight_of(i + 7u * TEAMS)), v7, value);
       }
     }
   }

@@ -1,14 +1,16 @@
-//! Ops of candle-nn that do in one or two dispatches what would take many: norms, softmax, rotary embedding, gated
-//! activation, attention. Each has a twin made of plain ops in candle-nn, which says what it computes.
+//! Ops of candle-nn that do in one or two dispatches what would take many: norms, linear layers with what surrounds them,
+//! softmax, rotary embedding, gated activation, attention. Each has a twin made of plain ops in candle-nn, which says what it computes.
 
 mod attention;
+mod linear;
 mod norm;
 mod rope;
 mod softmax;
 
 pub use attention::{sdpa, SdpaParams};
+pub use linear::{linear, LinearExtras};
 pub use norm::{add_rms_norm, layer_norm, rms_norm};
-pub use rope::{rope, RopeKind};
+pub use rope::{rope, rope_append, RopeCache, RopeKind};
 pub use softmax::softmax_last_dim;
 
 use super::{index, Views};

@@ -1,7 +1,8 @@
 //! Rotary position embedding (Su et al., arXiv 2104.09864).
 
+use super::super::copy2d::{copy2d, Rows};
 use super::super::windows::{fit, Operand, Split};
-use super::super::{bind, index, WORKGROUP};
+use super::super::{bind, elementwise, index, WORKGROUP};
 use super::float_elem;
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Key, Shader};
@@ -27,7 +28,24 @@ params!(RopeParams {
     rotated: u32,
     seq: u32,
     dim: u32,
+    // Of a cache: the heads before those that go there, and its steps.
+    queries: u32,
+    cache_offset: u32,
+    cache_batch: u32,
+    cache_head: u32,
+    cache_seq: u32,
 });
+
+/// Where the keys and values of a rotation go.
+#[derive(Clone, Copy)]
+pub struct RopeCache<'a> {
+    /// Written from `position` on: `(batch, heads - queries, capacity, dim)`, contiguous.
+    pub cache: (&'a WebGpuStorage, &'a Layout),
+    /// The first place along the capacity that is written.
+    pub position: usize,
+    /// The first heads of the input: the result. Those after them go to the cache.
+    pub queries: usize,
+}
 
 /// Which elements of a head turn together, and in which order the dimensions come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +102,7 @@ pub fn rope(
     let (cos_l, sin_l) = (over(cos_l, dims, seq_axis)?, over(sin_l, dims, seq_axis)?);
     let operands = [(x, x_l), (cos, &cos_l), (sin, &sin_l)];
     if fit([x, cos, sin, &dst]) {
-        rope_into(&dst, operands, kind, rotated)?;
+        rope_into(&dst, operands, kind, rotated, None)?;
         return Ok(dst);
     }
     let split = Split {
@@ -98,9 +116,78 @@ pub fn rope(
     split.run(&dst, 0, &mut |part| {
         let operands = part.inputs.each_ref().map(|(s, l)| (s, l));
         let rotated = rotated.saturating_sub(part.start[axes(kind).0]);
-        rope_into(&part.dst, operands, kind, rotated)
+        rope_into(&part.dst, operands, kind, rotated, None)
     })?;
     Ok(dst)
+}
+
+/// As [`rope`] on `[x, cos, sin]`, of which only the first heads are the result, `(batch, queries, seq, dim)`; the others, keys
+/// and values, go straight into a cache, whose buffer is written in place.
+pub fn rope_append(
+    [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
+    kind: RopeKind,
+    rotated: usize,
+    into: RopeCache<'_>,
+) -> Result<WebGpuStorage> {
+    let (cache, cache_l) = into.cache;
+    let (batch, heads, seq, dim) = x_l.shape().dims4()?;
+    let (cache_batch, cache_heads, capacity, cache_dim) = cache_l.shape().dims4()?;
+    let fits = (cache_batch, cache_heads + into.queries, cache_dim) == (batch, heads, dim)
+        && into.position + seq <= capacity
+        && cache_l.is_contiguous()
+        && cache_l.start_offset().is_multiple_of(2)
+        && cache.dtype() == x.dtype()
+        && dim.is_multiple_of(2)
+        && kind != RopeKind::Thd;
+    if !fits {
+        crate::bail!(
+            "rope: keys and values of {:?} {:?} without its first {} heads do not fit into a cache of {:?} {:?} from {} on",
+            x.dtype(),
+            x_l.shape(),
+            into.queries,
+            cache.dtype(),
+            cache_l.shape(),
+            into.position
+        )
+    }
+    if !fit([x, cos, sin, cache]) {
+        return rope_then_copy([(x, x_l), (cos, cos_l), (sin, sin_l)], kind, rotated, into);
+    }
+    let dst = x
+        .device()
+        .alloc(batch * into.queries * seq * dim, x.dtype(), OP)?;
+    let dims = [batch, heads, seq];
+    let (cos_l, sin_l) = (over(cos_l, dims, 2)?, over(sin_l, dims, 2)?);
+    let operands = [(x, x_l), (cos, &cos_l), (sin, &sin_l)];
+    rope_into(&dst, operands, kind, rotated, Some(into))?;
+    Ok(dst)
+}
+
+/// The same where a binding does not reach all of a tensor.
+fn rope_then_copy(
+    [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
+    kind: RopeKind,
+    rotated: usize,
+    into: RopeCache<'_>,
+) -> Result<WebGpuStorage> {
+    let turned = rope(x, x_l, cos, cos_l, sin, sin_l, kind, rotated)?;
+    let (batch, heads, seq, dim) = x_l.shape().dims4()?;
+    let (cache, cache_l) = into.cache;
+    let capacity = cache_l.dims()[2];
+    let kept = heads - into.queries;
+    for b in 0..batch {
+        let rows = Rows {
+            d1: kept,
+            d2: seq * dim,
+            src_stride: seq * dim,
+            dst_stride: capacity * dim,
+            src_offset: (b * heads + into.queries) * seq * dim,
+            dst_offset: cache_l.start_offset() + (b * kept * capacity + into.position) * dim,
+        };
+        copy2d(&turned, &mut cache.share(), rows)?;
+    }
+    let queries = Layout::contiguous(x_l.shape()).narrow(1, 0, into.queries)?;
+    elementwise::copy(&turned, &queries)
 }
 
 const OP: &str = "rope";
@@ -119,6 +206,7 @@ fn rope_into(
     [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
     kind: RopeKind,
     rotated: usize,
+    into: Option<RopeCache<'_>>,
 ) -> Result<()> {
     let device = x.device();
     let elem = float_elem(device, x.dtype(), OP)?;
@@ -136,21 +224,50 @@ fn rope_into(
     };
     let [cos_batch, cos_seq, cos_dim] = steps(cos_l)?;
     let [sin_batch, sin_seq, sin_dim] = steps(sin_l)?;
-    let key = Key::new(OP).elem(elem).with(kind as u32, 2);
+    let key = Key::new(OP)
+        .elem(elem)
+        .with(kind as u32, 2)
+        .with(into.is_some().into(), 1);
+    let mut bindings = vec![bind(x), bind(cos), bind(sin), bind(dst)];
+    let mut cache_steps = [0; 4];
+    if let Some(RopeCache {
+        cache: (cache, layout),
+        position,
+        ..
+    }) = into
+    {
+        bindings.push(bind(cache));
+        let step = layout.stride();
+        cache_steps = [
+            index(layout.start_offset() + position * step[2])?,
+            index(step[0])?,
+            index(step[1])?,
+            index(step[2])?,
+        ];
+    }
+    let [cache_offset, cache_batch, cache_head, cache_seq] = cache_steps;
     device.launch(
         key,
         || {
-            Shader::new(format!("rope {kind:?} {elem:?}"))
+            let into_cache = if into.is_some() { " into a cache" } else { "" };
+            let shader = Shader::new(format!("rope {kind:?} {elem:?}{into_cache}"))
                 .input("x", elem)
                 .input("cos_table", elem)
                 .input("sin_table", elem)
-                .output("dst", elem)
+                .output("dst", elem);
+            let shader = match into {
+                Some(_) => shader
+                    .output("cache", elem)
+                    .text(include_str!("../../shaders/rope_cache.wgsl")),
+                None => shader.text(include_str!("../../shaders/rope_whole.wgsl")),
+            };
+            shader
                 .constant("WG", WORKGROUP)
                 .constant("INTERLEAVED", kind == RopeKind::Interleaved)
                 .constant("HEADS_LAST", kind == RopeKind::Thd)
                 .body::<RopeParams>(include_str!("../../shaders/rope.wgsl"))
         },
-        &[bind(x), bind(cos), bind(sin), bind(dst)],
+        &bindings,
         &RopeParams {
             x_offset: index(x_l.start_offset())?,
             x_batch: index(stride[0])?,
@@ -170,6 +287,11 @@ fn rope_into(
             rotated: index(rotated)?,
             seq: index(dims[seq_axis])?,
             dim: index(dims[3])?,
+            queries: index(into.map_or(dims[head_axis], |into| into.queries))?,
+            cache_offset,
+            cache_batch,
+            cache_head,
+            cache_seq,
         },
         device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
     )

@@ -6,9 +6,13 @@ use super::{MatmulParams, Problem, Run};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::Result;
 
-/// Tiles below which a smaller tile is taken. Measured on an H200 with 132 multiprocessors: 64 large tiles still beat 256 small
-/// ones, because they read the operands less often (34,700 against 29,900 tok/s in a Llama 3.2 1B prompt).
+/// Workgroups below which a smaller tile is taken: large ones read the operands less often.
 const BUSY_TILES: usize = 64;
+/// Workgroups that cutting `k` aims at. Measured on an H200 with 132 multiprocessors, of which a large tile fills one: 32 tiles in 4
+/// parts each take 114 us where 64 smaller ones took 293 (512 x 8192 x 2048), and more parts take longer again.
+const SPLIT_TILES: usize = 128;
+/// Parts of `k` are not made shorter than this.
+const LEAST_CHUNK: usize = 512;
 /// How deep the cooperative regime's tiles are over `k`.
 pub(super) const COOP_K: u32 = 32;
 
@@ -20,11 +24,14 @@ pub(super) struct CoopTile {
 }
 
 impl CoopTile {
-    /// Largest first.
-    pub(super) const ALL: [Self; 3] = [
+    /// Largest first; the last is for few rows.
+    pub(super) const ALL: [Self; 6] = [
+        Self { down: 4, across: 4 },
         Self { down: 4, across: 2 },
+        Self { down: 4, across: 1 },
         Self { down: 2, across: 2 },
         Self { down: 2, across: 1 },
+        Self { down: 1, across: 2 },
     ];
 
     fn count(self, problem: &Problem) -> usize {
@@ -32,10 +39,47 @@ impl CoopTile {
         problem.m.div_ceil(m) * problem.n.div_ceil(n) * problem.batch
     }
 
-    /// The largest tile of which there are enough, else the smallest.
-    pub(super) fn choose(problem: &Problem) -> Self {
-        let busy = |tile: &&Self| tile.count(problem) >= BUSY_TILES;
-        *Self::ALL.iter().find(busy).unwrap_or(&Self::ALL[2])
+    fn splits(self, problem: &Problem) -> usize {
+        super::plan::splits(self.count(problem), problem.k, SPLIT_TILES, LEAST_CHUNK)
+    }
+
+    /// The largest tile that the adapter takes, that is not half empty, and of which there are enough, else the smallest; and
+    /// into how many parts `k` is cut.
+    pub(super) fn choose(problem: &Problem, limits: &wgpu::Limits) -> (Self, usize) {
+        let [large @ .., small, few_rows] = &Self::ALL;
+        let fits = |tile: &&Self| {
+            tile.shared_bytes() <= limits.max_compute_workgroup_storage_size
+                && 32 * tile.down * tile.across <= limits.max_compute_invocations_per_workgroup
+        };
+        let filled = |tile: &&Self| {
+            16 * (tile.down as usize) < problem.m && 32 * (tile.across as usize) < problem.n
+        };
+        let busy = |tile: &&Self| tile.count(problem) * tile.splits(problem) >= BUSY_TILES;
+        let tile = match problem.m {
+            ..=32 => few_rows,
+            _ => large
+                .iter()
+                .filter(fits)
+                .filter(filled)
+                .find(busy)
+                .unwrap_or(small),
+        };
+        (*tile, tile.splits(problem))
+    }
+
+    /// Tiles of each operand in workgroup memory. With two, one is filled while the other is read, which saves a barrier a step;
+    /// where that leaves room for fewer workgroups it costs more. As measured on an H200.
+    pub(super) fn buffers(self) -> u32 {
+        match (self.down, self.across) {
+            (4, 2) | (1, 2) => 2,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of workgroup memory, as the kernel lays them out.
+    fn shared_bytes(self) -> u32 {
+        let rows = 32 * self.down + 64 * self.across;
+        self.buffers() * rows * (COOP_K / 4 + 2) * 8 + self.down * self.across * 1024
     }
 }
 
@@ -47,21 +91,30 @@ impl Run<'_> {
             .with(tile.across, 3)
             .with(self.scaled.into(), 1);
         let rank = self.problem.views.rank;
-        let shader = || cooperative_shader(self.out, rank, tile, self.scaled);
+        let residual = self.extras.residual.is_some();
+        let shader = || cooperative_shader(self.out, rank, tile, self.scaled, residual);
         self.launch(key, shader, tile.count(self.problem))
     }
 }
 
-pub(super) fn cooperative_shader(out: Elem, rank: usize, tile: CoopTile, scaled: bool) -> Shader {
+pub(super) fn cooperative_shader(
+    out: Elem,
+    rank: usize,
+    tile: CoopTile,
+    scaled: bool,
+    residual: bool,
+) -> Shader {
     let CoopTile { down, across } = tile;
     Shader::new(format!("matmul_cooperative F16->{out:?} {down}x{across}"))
         .input_words("lhs", "vec4<f16>")
         .input_words("rhs", "vec4<f16>")
         .lhs_scales(scaled)
         .output("dst", out)
+        .finish(residual.then_some(Elem::F16))
         .strided("lhs", rank)
         .strided("rhs", rank)
         .constant("DEPTH", COOP_K)
+        .constant("BUFFERS", tile.buffers())
         .constant("DOWN", down)
         .constant("ACROSS", across)
         .body::<MatmulParams>(&cooperative_body(tile))
@@ -88,7 +141,7 @@ fn cooperative_body(tile: CoopTile) -> String {
             );
             let _ = writeln!(
                 stage,
-                "{name}_tile[(r + {}u) * PITCH + c] = {name}{i};",
+                "{name}_tile[{name}_buffer + (r + {}u) * PITCH + c] = {name}{i};",
                 i * step
             );
         }
@@ -96,14 +149,14 @@ fn cooperative_body(tile: CoopTile) -> String {
     for i in 0..down {
         let _ = writeln!(
             product,
-            "let a{i} = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[(row + {}u) * PITCH + at / 4u], PITCH);",
+            "let a{i} = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[lhs_buffer + (row + {}u) * PITCH + at / 4u], PITCH);",
             16 * i
         );
     }
     for j in 0..across {
         let _ = writeln!(
             product,
-            "let b{j} = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[(col + {}u) * PITCH + at / 4u], PITCH);",
+            "let b{j} = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + (col + {}u) * PITCH + at / 4u], PITCH);",
             16 * j
         );
     }
@@ -115,7 +168,7 @@ fn cooperative_body(tile: CoopTile) -> String {
             let _ = writeln!(
                 store,
                 "let v{i}_{j} = c{i}_{j}; coopStoreT(v{i}_{j}, slot, pitch); workgroupBarrier();\n\
-                 put_fragment(batch, rows, m0 + row + {}u, n0 + col + {}u, subgroup, lane); workgroupBarrier();",
+                 put_fragment(part, rows, m0 + row + {}u, n0 + col + {}u, subgroup, lane); workgroupBarrier();",
                 16 * i,
                 16 * j
             );
@@ -123,7 +176,7 @@ fn cooperative_body(tile: CoopTile) -> String {
     }
     include_str!("../../shaders/matmul_cooperative.wgsl")
         .replace("DECLARE;", &declare)
-        .replace("FETCH(0u);", &fetch.replace("NEXT", "0u"))
+        .replace("FETCH(k_first);", &fetch.replace("NEXT", "k_first"))
         .replace("FETCH(k + DEPTH);", &fetch.replace("NEXT", "k + DEPTH"))
         .replace("STAGE;", &stage)
         .replace("PRODUCT;", &product)

@@ -6,26 +6,30 @@
 //! - *plain*: an element of the result in an invocation, for dtypes that are not multiplied in quantity: f64, f8e4m3 and integers.
 //!
 //! All read through any strides; where the inner dimension is contiguous and aligned they read many elements at once. Sums
-//! are f32.
+//! are f32. Where tiles are too few to keep a GPU busy, `k` is cut into parts whose sums a second kernel joins. What a linear
+//! layer does around its product can come with it: [`Extras`].
 //!
 //! What differs between operands is how elements come out of their bindings. `operand.rs` has that for dense ones, by dtype, and for
 //! quantised blocks `ops/quantized/loader.rs`; the kernels know the functions that these define, and neither dtypes nor
 //! formats.
 
 mod cooperative;
+mod extras;
 mod operand;
 mod plain;
+mod plan;
 mod quantized;
 mod split;
+mod split_k;
 mod tile;
 mod vector;
 
-use cooperative::CoopTile;
+pub use extras::Extras;
+use plan::{plan, Plan};
 
 use super::windows::fit;
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::ops::quantized::Format;
 use crate::webgpu_backend::queue::Binding;
@@ -52,10 +56,14 @@ params!(MatmulParams {
     dst_first: u32,
     // Elements of the result.
     len: u32,
+    // Parts of `k`, and how long each is.
+    splits: u32,
+    chunk: u32,
+    alpha_offset: u32,
+    residual_offset: u32,
+    residual_row: u32,
+    eps: f32,
 });
-
-/// The most rows that the vector regime takes.
-const MAX_VECTOR_ROWS: usize = 8;
 
 /// How a kernel reads one operand, seen as a matrix of `outer` rows (of lhs) or columns (of rhs) by `k`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +77,7 @@ enum Access {
 }
 
 /// One product, after batch dimensions that are really rows were folded into `m`.
-struct Problem {
+pub(super) struct Problem {
     batch: usize,
     m: usize,
     n: usize,
@@ -85,7 +93,7 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(
+    pub(super) fn new(
         (batch, m, n, k): (usize, usize, usize, usize),
         lhs_l: &Layout,
         rhs_l: &Layout,
@@ -176,49 +184,13 @@ impl Problem {
             dst_row: index(self.dst_row)?,
             dst_first: index(self.dst_first)?,
             len: index(self.batch * self.m * self.n)?,
+            splits: 1,
+            chunk: index(self.k)?,
+            alpha_offset: 0,
+            residual_offset: 0,
+            residual_row: 0,
+            eps: 0.,
         })
-    }
-}
-
-/// Which kernel runs, with the numbers that it is specialised for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Plan {
-    Vector {
-        rows: u32,
-        cols: u32,
-        workgroup: u32,
-        /// Loads of each operand on their way at once.
-        unroll: u32,
-        wide: bool,
-    },
-    Tile {
-        lhs: Access,
-        rhs: Access,
-        /// Elements of the result that an invocation computes, in each direction.
-        size: u32,
-    },
-    Cooperative(CoopTile),
-}
-
-/// Chooses the kernel; pure, so that the tests can see every choice.
-fn plan(problem: &Problem, elem: Elem, out_lanes: u32, caps: &Caps) -> Plan {
-    let group = 16 / elem_bytes(elem);
-    let inner = |operand| problem.access(operand, group) == Access::Inner;
-    let wide = inner(0) && inner(1);
-    if problem.m <= MAX_VECTOR_ROWS && (wide || problem.rhs.1 == 1) {
-        return vector::plan(problem, out_lanes, wide, caps);
-    }
-    if caps.cooperative
-        && elem == Elem::F16
-        && wide
-        && problem.k.is_multiple_of(cooperative::COOP_K as usize)
-    {
-        return Plan::Cooperative(CoopTile::choose(problem));
-    }
-    Plan::Tile {
-        lhs: problem.access(0, 4),
-        rhs: problem.access(1, 4),
-        size: tile::size(problem),
     }
 }
 
@@ -248,8 +220,7 @@ pub(super) fn product(
 ) -> Result<WebGpuStorage> {
     const OP: &str = "matmul";
     let device = lhs.device();
-    let dtype = lhs.dtype();
-    let elem = device.elem(dtype, OP)?;
+    let elem = device.elem(lhs.dtype(), OP)?;
     let (b, m, n, k) = bmnk;
     if b * m * n == 0 || k == 0 {
         let shape = Shape::from((b, m, n));
@@ -266,6 +237,22 @@ pub(super) fn product(
         plain::product(lhs, rhs, &dst, &problem)?;
         return Ok(dst);
     }
+    let fused = fused_product(lhs, rhs, &problem, Extras::default(), to)?;
+    Ok(fused.expect("a product without extras has a kernel for every problem"))
+}
+
+/// A product with `extras`, or `None` where no kernel does both. `problem.n` counts the columns of the result.
+pub(super) fn fused_product(
+    lhs: &WebGpuStorage,
+    rhs: &WebGpuStorage,
+    problem: &Problem,
+    extras: Extras<'_>,
+    to: DType,
+) -> Result<Option<WebGpuStorage>> {
+    const OP: &str = "matmul";
+    let device = lhs.device();
+    let elem = device.elem(lhs.dtype(), OP)?;
+    let (b, m, n) = (problem.batch, problem.m, problem.n);
     // Rows of an odd length share words of a packed dtype; such a result is made in f32 and then converted.
     let packed = device.elem(to, OP)?;
     let packs = n.is_multiple_of(packed.lanes() as usize);
@@ -274,23 +261,37 @@ pub(super) fn product(
     } else {
         (Elem::F32, DType::F32)
     };
+    let caps = &device.kernels().caps;
+    let plan = plan(problem, elem, out.lanes(), &extras, caps);
+    let only_residual = extras.norm.is_none() && !extras.gated;
+    if !extras.fit(16 / elem_bytes(elem)) || !(only_residual || matches!(plan, Plan::Vector { .. }))
+    {
+        return Ok(None);
+    }
+    // What one binding does not reach is for the plain products, which are split.
+    let fits = extras.each().all(WebGpuStorage::fits_binding)
+        && (b * m * n * 4) as u64 <= device.max_binding()
+        && fit([lhs, rhs]);
+    if !fits {
+        return Ok(None);
+    }
     let dst = device.alloc(b * m * n, out_dtype, OP)?;
-    let plan = plan(&problem, elem, out.lanes(), &device.kernels().caps);
     let run = Run {
         device,
         bindings: &[bind(lhs), bind(rhs), bind(&dst)],
-        problem: &problem,
+        problem,
         lhs: elem,
         rhs: Rhs::Dense(elem),
         scaled: false,
         out,
+        extras,
+        splits: 1,
     };
     run.run(plan)?;
     if packs {
-        Ok(dst)
-    } else {
-        super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to)
+        return Ok(Some(dst));
     }
+    super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to).map(Some)
 }
 
 /// What the right-hand side is stored as.
@@ -301,6 +302,7 @@ enum Rhs {
 }
 
 /// The operands of one call and its problem, for the three ways to run it.
+#[derive(Clone, Copy)]
 struct Run<'a> {
     device: &'a WebGpuDevice,
     /// lhs, what rhs has, scales if there are any, dst.
@@ -311,6 +313,9 @@ struct Run<'a> {
     /// Whether rows of the product are multiplied by scales of lhs. The vector kernel has no such form.
     scaled: bool,
     out: Elem,
+    extras: Extras<'a>,
+    /// Parts that `k` is cut into, each with a result of its own in `dst`.
+    splits: usize,
 }
 
 impl Run<'_> {
@@ -323,8 +328,13 @@ impl Run<'_> {
                 unroll,
                 wide,
             } => self.vector((rows, cols), workgroup, unroll, wide),
-            Plan::Tile { lhs, rhs, size } => self.tile(lhs, rhs, size),
-            Plan::Cooperative(tile) => self.cooperative(tile),
+            Plan::Tile {
+                lhs,
+                rhs,
+                shape,
+                splits,
+            } => self.split(splits, |run| run.tile(lhs, rhs, shape)),
+            Plan::Cooperative { tile, splits } => self.split(splits, |run| run.cooperative(tile)),
         }
     }
 
@@ -333,122 +343,28 @@ impl Run<'_> {
             Rhs::Dense(elem) => elem as u32,
             Rhs::Blocks(format) => 8 + format.number(),
         };
+        let (extras, bits) = self.extras.bits();
         Key::new(kernel)
             .elem(self.lhs)
             .with(rhs, 5)
             .elem(self.out)
             .with(self.problem.views.rank as u32, 4)
+            .with(extras, bits)
     }
 
     fn launch(&self, key: Key, shader: impl FnOnce() -> Shader, workgroups: usize) -> Result<()> {
+        let mut params = self.problem.params()?;
+        self.extras.fill(&mut params)?;
+        params.splits = index(self.splits)?;
+        params.chunk = index(split_k::chunk(self.problem.k, self.splits))?;
+        let mut bindings = self.bindings.to_vec();
+        bindings.extend(self.extras.bindings());
         self.device.launch(
             key,
             shader,
-            self.bindings,
-            &self.problem.params()?,
-            self.device.grid(workgroups, 1),
+            &bindings,
+            &params,
+            self.device.grid(workgroups * self.splits, 1),
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn caps(subgroup: Option<u32>, cooperative: bool) -> Caps {
-        Caps {
-            limits: wgpu::Limits::default(),
-            subgroup,
-            cooperative,
-            f64: false,
-            timestamps: false,
-        }
-    }
-
-    /// `(m, k) x (n, k)^T`, as a linear layer has it.
-    fn linear(m: usize, n: usize, k: usize) -> Problem {
-        let lhs = Layout::contiguous((m, k));
-        let rhs = Layout::contiguous((n, k)).transpose(0, 1).unwrap();
-        Problem::new((1, m, n, k), &lhs, &rhs).unwrap()
-    }
-
-    /// No adapter here may have cooperative matrices, so at least the compiler sees their kernel.
-    #[test]
-    fn the_cooperative_kernel_is_valid_wgsl() {
-        for (out, tile, scaled) in [
-            (Elem::F16, CoopTile::ALL[0], false),
-            (Elem::F32, CoopTile::ALL[1], true),
-            (Elem::F16, CoopTile::ALL[2], false),
-        ] {
-            let text = cooperative::cooperative_shader(out, 2, tile, scaled).into_text();
-            let module = naga::front::wgsl::parse_str(&text)
-                .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
-            let flags = naga::valid::ValidationFlags::all();
-            naga::valid::Validator::new(flags, naga::valid::Capabilities::all())
-                .validate(&module)
-                .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
-        }
-    }
-
-    #[test]
-    fn few_rows_take_the_vector_kernel() {
-        let chosen = plan(&linear(1, 2048, 2048), Elem::F16, 2, &caps(Some(32), true));
-        assert_eq!(
-            chosen,
-            Plan::Vector {
-                rows: 1,
-                cols: 2,
-                workgroup: 128,
-                unroll: 4,
-                wide: true
-            }
-        );
-        assert!(matches!(
-            plan(&linear(8, 64, 30), Elem::F32, 1, &caps(None, false)),
-            Plan::Vector {
-                wide: false,
-                workgroup: 128,
-                ..
-            }
-        ));
-    }
-
-    #[test]
-    fn many_rows_take_tiles_or_cooperative_matrices() {
-        let problem = linear(512, 2048, 2048);
-        assert_eq!(
-            plan(&problem, Elem::F16, 2, &caps(Some(32), true)),
-            Plan::Cooperative(CoopTile { down: 4, across: 2 })
-        );
-        assert_eq!(
-            plan(
-                &linear(512, 16384, 2048),
-                Elem::F16,
-                2,
-                &caps(Some(32), true)
-            ),
-            Plan::Cooperative(CoopTile { down: 4, across: 2 })
-        );
-        assert_eq!(
-            plan(&problem, Elem::F16, 2, &caps(Some(32), false)),
-            Plan::Tile {
-                lhs: Access::Inner,
-                rhs: Access::Inner,
-                size: 4
-            }
-        );
-        assert!(matches!(
-            plan(&linear(4096, 4096, 64), Elem::F32, 1, &caps(Some(32), true)),
-            Plan::Tile { size: 8, .. }
-        ));
-    }
-
-    #[test]
-    fn a_batch_of_rows_over_one_matrix_is_folded() {
-        let lhs = Layout::contiguous((4, 3, 8));
-        let rhs = Layout::contiguous((8, 5)).broadcast_as((4, 8, 5)).unwrap();
-        let problem = Problem::new((4, 3, 5, 8), &lhs, &rhs).unwrap();
-        assert_eq!((problem.batch, problem.m), (1, 12));
-        assert_eq!(problem.access(1, 4), Access::Strided);
     }
 }

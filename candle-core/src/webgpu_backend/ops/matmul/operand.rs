@@ -43,6 +43,27 @@ impl Shader {
         }
     }
 
+    /// The weights of a norm for the vector kernel: `alpha_word(i)` as `lhs_word(i)`, and `times_values(a, b)`. For dense operands.
+    pub(super) fn norm_weights(self, elem: Elem, wide: bool) -> Self {
+        if !wide {
+            return self.input("alpha", elem).text(
+                "fn alpha_word(i: u32) -> f32 { return alpha_at(i); }\n\
+                 fn times_values(a: f32, b: f32) -> f32 { return a * b; }",
+            );
+        }
+        let word = wide_word(elem);
+        let times = match elem {
+            Elem::F32 => "fn times_values(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> { return a * b; }",
+            Elem::F16 => "fn times_values(a: Eight, b: Eight) -> Eight { return Eight(a.low * b.low, a.high * b.high); }",
+            _ => "fn times_values(a: Eight, b: Eight) -> Eight { return Eight(a.even * b.even, a.odd * b.odd); }",
+        };
+        self.input_words("alpha", word)
+            .text(&format!(
+                "fn alpha_word(i: u32) -> {word} {{ return alpha[i / GROUP]; }}"
+            ))
+            .text(times)
+    }
+
     /// An operand of the tile kernel: `name_block(base, outer, k, outer_len)` gives the four elements `outer .. outer + 4` for
     /// each of `k .. k + 4`, with zeros past the ends.
     pub(super) fn tile_operand(self, name: &str, rhs: Rhs, access: Access) -> Self {

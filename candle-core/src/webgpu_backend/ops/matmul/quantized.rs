@@ -1,7 +1,8 @@
 //! Products with quantised weights, straight from their blocks.
 
 use super::cooperative::CoopTile;
-use super::{product, tile, vector, Access, Plan, Problem, Rhs, Run, Views, MAX_VECTOR_ROWS};
+use super::plan::{tiles, Plan, MAX_VECTOR_ROWS};
+use super::{product, vector, Access, Extras, Problem, Rhs, Run, Views};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::ops::quantized::{dequantize, Format};
@@ -85,7 +86,10 @@ fn blocks(operands: &Operands<'_>, (m, k, n): (usize, usize, usize)) -> Result<W
     let dst = device.alloc(m * n, out_dtype, OP)?;
     let caps = &device.kernels().caps;
     if m > MAX_VECTOR_ROWS && caps.cooperative {
-        let plan = |problem: &Problem| Plan::Cooperative(CoopTile::choose(problem));
+        let plan = |problem: &Problem| {
+            let (tile, splits) = CoopTile::choose(problem, &caps.limits);
+            Plan::Cooperative { tile, splits }
+        };
         via_f16(operands, (m, k, n), &dst, PIECE_BYTES, plan)?;
     } else {
         direct(operands, elem, (m, k, n), &dst)?;
@@ -149,15 +153,13 @@ fn direct(
             rhs: Rhs::Blocks(format),
             scaled: false,
             out,
+            extras: Extras::default(),
+            splits: 1,
         };
         run.run(if m <= MAX_VECTOR_ROWS {
             vector::plan_blocks(&problem, &device.kernels().caps)
         } else {
-            Plan::Tile {
-                lhs: Access::Inner,
-                rhs: Access::Inner,
-                size: tile::size(&problem),
-            }
+            tiles(&problem, Access::Inner, Access::Inner)
         })?;
     }
     Ok(())
@@ -201,6 +203,8 @@ fn via_f16(
             rhs: Rhs::Dense(Elem::F16),
             scaled: true,
             out: device.elem(dst.dtype(), OP)?,
+            extras: Extras::default(),
+            splits: 1,
         };
         run.run(plan(&problem))?;
     }
@@ -288,11 +292,7 @@ mod tests {
             };
             // Three pieces: 128, 128 and 44 columns.
             via_f16(&operands, (m, k, n), &dst, 128 * 2 * k, |problem| {
-                Plan::Tile {
-                    lhs: Access::Inner,
-                    rhs: Access::Inner,
-                    size: tile::size(problem),
-                }
+                tiles(problem, Access::Inner, Access::Inner)
             })?;
             let CpuStorage::F32(got) = dst.to_cpu_storage()? else {
                 unreachable!("dst is f32")

@@ -2,68 +2,98 @@
 
 use std::fmt::Write;
 
+use super::extras::residual_elem;
 use super::{Access, MatmulParams, Problem, Rhs, Run};
 use crate::webgpu_backend::kernel::Shader;
 use crate::Result;
 
+/// The shape of a workgroup, and of the tile that it computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TileShape {
+    /// Invocations along `n`, and along `m`.
+    x: u32,
+    y: u32,
+    /// Elements of the result that an invocation computes, in each direction.
+    size: u32,
+}
+
+impl TileShape {
+    /// 128 x 128.
+    pub(super) const LARGE: Self = Self::of(16, 16, 8);
+    /// 64 x 64.
+    pub(super) const MEDIUM: Self = Self::of(16, 16, 4);
+    /// 32 x 128, for few rows.
+    pub(super) const LOW: Self = Self::of(32, 8, 4);
+    /// 16 x 128, for fewer.
+    pub(super) const LOWEST: Self = Self::of(32, 4, 4);
+
+    const fn of(x: u32, y: u32, size: u32) -> Self {
+        Self { x, y, size }
+    }
+
+    /// How many there are without cutting `k`.
+    pub(super) fn count(self, problem: &Problem) -> usize {
+        let (m, n) = ((self.y * self.size) as usize, (self.x * self.size) as usize);
+        problem.m.div_ceil(m) * problem.n.div_ceil(n) * problem.batch
+    }
+
+    /// How deep a tile is over `k`: what 16 KiB of workgroup memory hold of both operands, in powers of two, so that parts of `k`
+    /// end where tiles do.
+    fn depth(self) -> u32 {
+        let rows = (self.x + self.y) * self.size;
+        1 << (4096 / rows).min(32).ilog2()
+    }
+}
+
 impl Run<'_> {
-    pub(super) fn tile(&self, lhs: Access, rhs: Access, size: u32) -> Result<()> {
+    pub(super) fn tile(&self, lhs: Access, rhs: Access, shape: TileShape) -> Result<()> {
         let rank = self.problem.views.rank;
+        let TileShape { x, y, size } = shape;
         let key = self
             .key("matmul_tile")
             .with(lhs as u32, 2)
             .with(rhs as u32, 2)
+            .with(x, 6)
+            .with(y, 6)
             .with(size, 4)
             .with(self.scaled.into(), 1);
         let shader = || {
             let label = format!(
-                "matmul_tile {:?} {lhs:?} x {:?} {rhs:?} {size}",
-                self.lhs, self.rhs
+                "matmul_tile {:?} {lhs:?} x {:?} {rhs:?} {}x{}",
+                self.lhs,
+                self.rhs,
+                y * size,
+                x * size
             );
             Shader::new(label)
                 .tile_operand("lhs", Rhs::Dense(self.lhs), lhs)
                 .tile_operand("rhs", self.rhs, rhs)
                 .lhs_scales(self.scaled)
                 .output("dst", self.out)
+                .finish(residual_elem(&self.extras, self.lhs))
                 .strided("lhs", rank)
                 .strided("rhs", rank)
                 .constant("LHS_OUTER", lhs == Access::Outer)
                 .constant("RHS_OUTER", rhs == Access::Outer)
+                .constant("TX", x)
+                .constant("TY", y)
                 .constant("SIZE", size)
-                .constant("TILE", 16 * size)
-                .constant("DEPTH", tile_depth(size))
-                .body::<MatmulParams>(&tile_body(size))
+                .constant("DEPTH", shape.depth())
+                .body::<MatmulParams>(&tile_body(shape))
         };
-        let tile = 16 * size as usize;
-        let groups =
-            self.problem.m.div_ceil(tile) * self.problem.n.div_ceil(tile) * self.problem.batch;
-        self.launch(key, shader, groups)
+        self.launch(key, shader, shape.count(self.problem))
     }
-}
-
-/// How much of the result an invocation computes in each direction: the larger, if there are enough of the larger tiles.
-pub(super) fn size(problem: &Problem) -> u32 {
-    let tiles = problem.m.div_ceil(128) * problem.n.div_ceil(128) * problem.batch;
-    if tiles >= 256 {
-        8
-    } else {
-        4
-    }
-}
-
-/// How deep a tile is over `k`: as much as 16 KiB of workgroup memory holds for both operands.
-fn tile_depth(size: u32) -> u32 {
-    128 / size
 }
 
 /// The tile kernel with what depends on an invocation's share of the result unrolled: the sums, one step of `k`, and the
 /// rows that are written.
-fn tile_body(size: u32) -> String {
+fn tile_body(shape: TileShape) -> String {
+    let TileShape { x, y, size } = shape;
     let quads = size / 4;
     let (mut declare, mut product, mut store) = (String::new(), String::new(), String::new());
     for q in 0..quads {
-        let _ = writeln!(product, "let a{q} = lhs_tile[lhs_row + {q}u * 16u];");
-        let _ = writeln!(product, "let b{q} = rhs_tile[rhs_row + {q}u * 16u];");
+        let _ = writeln!(product, "let a{q} = lhs_tile[lhs_row + {q}u * {y}u];");
+        let _ = writeln!(product, "let b{q} = rhs_tile[rhs_row + {q}u * {x}u];");
     }
     for i in 0..size {
         let lane = ["x", "y", "z", "w"][i as usize % 4];
@@ -76,9 +106,9 @@ fn tile_body(size: u32) -> String {
             );
             let _ = writeln!(
                 store,
-                "put(batch, m0 + row * 4u + {}u, n0 + col * 4u + {}u, c{i}_{q});",
-                a * 64 + i % 4,
-                q * 64
+                "put(part, m0 + row * 4u + {}u, n0 + col * 4u + {}u, c{i}_{q});",
+                a * 4 * y + i % 4,
+                q * 4 * x
             );
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::extras::residual_elem;
 use super::{MatmulParams, Plan, Problem, Run};
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Shader;
@@ -70,21 +71,47 @@ impl Run<'_> {
             .with(workgroup, 8)
             .with(unroll, 3)
             .with(wide.into(), 1);
+        let normed = self.extras.norm.is_some();
+        let gated = self.extras.gated;
         let shader = || {
-            let label = format!(
+            let mut label = format!(
                 "matmul_vector {:?} x {:?} m{rows} cols{cols} wg{workgroup} wide={wide}",
                 self.lhs, self.rhs
             );
-            let shader = Shader::new(label).vector_operands(self.lhs, self.rhs, wide);
+            for (extra, name) in [
+                (normed, " norm"),
+                (gated, " gated"),
+                (self.extras.residual.is_some(), " residual"),
+            ] {
+                label.push_str(if extra { name } else { "" });
+            }
+            // Columns of the product: of a gated one, those of the gate and those of what it is multiplied with.
+            let sums = if gated { 2 * cols } else { cols };
+            let shader = Shader::new(label)
+                .vector_operands(self.lhs, self.rhs, wide)
+                .output("dst", self.out);
+            let shader = match normed {
+                true => shader.norm_weights(self.lhs, wide),
+                false => shader,
+            };
             shader
-                .output("dst", self.out)
+                .finish(residual_elem(&self.extras, self.lhs))
+                .text(include_str!("../../shaders/functions_float.wgsl"))
+                .text(&vector_value(normed, gated))
+                .constant("SUMS", sums)
+                .constant("COUNT", rows * (sums + u32::from(normed)))
                 .strided("lhs", rank)
                 .strided("rhs", rank)
                 .constant("ROWS", rows)
                 .constant("COLS", cols)
                 .constant("WG", workgroup)
                 .constant("SUBGROUP", subgroup.unwrap_or(0))
-                .text(&vector_sums(rows, cols, unroll))
+                .text(&vector_sums(
+                    rows,
+                    (sums, cols),
+                    (unroll * cols / sums).max(1),
+                    normed,
+                ))
                 .text(if subgroup.is_some() {
                     include_str!("../../shaders/sum_subgroup.wgsl")
                 } else {
@@ -97,29 +124,47 @@ impl Run<'_> {
     }
 }
 
+/// WGSL for what sum number `at` of a row is before the residual.
+fn vector_value(normed: bool, gated: bool) -> String {
+    let scale = match normed {
+        true => "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)",
+        false => "1.0",
+    };
+    let value = match gated {
+        true => "f_silu_mul(scale * total(at), scale * total(at + COLS))",
+        false => "scale * total(at)",
+    };
+    format!("fn value(row: u32, at: u32) -> f32 {{ let scale = {scale}; return {value}; }}")
+}
+
 /// WGSL of the vector regime's loop over `k`, unrolled over rows, columns and steps: all loads of a turn come before their
-/// use, so that they are in flight together.
-fn vector_sums(rows: u32, cols: u32, unroll: u32) -> String {
+/// use, so that they are in flight together. Past `cols` columns follow those that a gate is multiplied with. With a norm,
+/// lhs is multiplied by its weights, and the sums of its squares come last.
+fn vector_sums(rows: u32, (sums, cols): (u32, u32), unroll: u32, normed: bool) -> String {
     let mut text = String::from(
         "fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT> {\n",
     );
     for row in 0..rows {
         let _ = writeln!(text, "  let lhs{row} = lhs_base + {row}u * p.lhs_row;");
-        for col in 0..cols {
+        for col in 0..sums {
             let _ = writeln!(text, "  var s{row}_{col} = Sum();");
         }
+        if normed {
+            let _ = writeln!(text, "  var squares{row} = Sum();");
+        }
     }
-    for col in 0..cols {
+    for sum in 0..sums {
+        let (col, half) = (sum % cols, sum / cols);
         let _ = writeln!(
             text,
-            "  let rhs{col} = rhs_base + min(col + {col}u, p.n - 1u) * p.rhs_row;"
+            "  let rhs{sum} = rhs_base + ({half}u * p.n + min(col + {col}u, p.n - 1u)) * p.rhs_row;"
         );
     }
     text.push_str("  let step = WG * GROUP;\n  var at = local * GROUP;\n");
     let turn = |text: &mut String, unroll: u32, condition: &str| {
         let _ = writeln!(text, "  for (; {condition}; at += {unroll}u * step) {{");
         for u in 0..unroll {
-            for col in 0..cols {
+            for col in 0..sums {
                 let _ = writeln!(
                     text,
                     "    let b{u}_{col} = rhs_word(rhs{col} + at + {u}u * step);"
@@ -131,17 +176,33 @@ fn vector_sums(rows: u32, cols: u32, unroll: u32) -> String {
                     "    let a{u}_{row} = lhs_word(lhs{row} + (at + {u}u * step) * LHS_COL);"
                 );
             }
+            if normed {
+                let _ = writeln!(
+                    text,
+                    "    let g{u} = alpha_word(p.alpha_offset + at + {u}u * step);"
+                );
+            }
         }
         for u in 0..unroll {
-            for col in 0..cols {
+            for col in 0..sums {
                 let _ = writeln!(text, "    let y{u}_{col} = rhs_values(b{u}_{col});");
             }
             for row in 0..rows {
-                let _ = writeln!(text, "    let x{u}_{row} = lhs_values(a{u}_{row});");
-                for col in 0..cols {
+                let x = format!("x{u}_{row}");
+                if normed {
                     let _ = writeln!(
                         text,
-                        "    s{row}_{col} = fma_values(x{u}_{row}, y{u}_{col}, s{row}_{col});"
+                        "    let z{u}_{row} = lhs_values(a{u}_{row});\n\
+                         \x20   squares{row} = fma_values(z{u}_{row}, z{u}_{row}, squares{row});\n\
+                         \x20   let {x} = times_values(z{u}_{row}, lhs_values(g{u}));"
+                    );
+                } else {
+                    let _ = writeln!(text, "    let {x} = lhs_values(a{u}_{row});");
+                }
+                for col in 0..sums {
+                    let _ = writeln!(
+                        text,
+                        "    s{row}_{col} = fma_values({x}, y{u}_{col}, s{row}_{col});"
                     );
                 }
             }
@@ -155,8 +216,13 @@ fn vector_sums(rows: u32, cols: u32, unroll: u32) -> String {
     turn(&mut text, 1, "at < p.k");
     text.push_str("  return array<f32, COUNT>(");
     for row in 0..rows {
-        for col in 0..cols {
+        for col in 0..sums {
             let _ = write!(text, "sum_of(s{row}_{col}), ");
+        }
+    }
+    if normed {
+        for row in 0..rows {
+            let _ = write!(text, "sum_of(squares{row}), ");
         }
     }
     text.push_str(");\n}");

@@ -1,0 +1,139 @@
+//! Where a kernel puts its result: at once, or as parts over some of the keys each, which are joined by a second kernel.
+
+use super::super::super::{bind, index};
+use super::super::finish;
+use super::Call;
+use crate::backend::BackendStorage;
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{DType, Result};
+
+params!(JoinParams {
+    rows: u32,
+    splits: u32,
+});
+
+/// How the keys are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) splits: usize,
+    /// Keys in a part.
+    pub(super) chunk: usize,
+}
+
+impl Parts {
+    /// About `splits` parts of whole turns of `turn` keys; none is empty.
+    pub(super) fn new(keys: usize, splits: usize, turn: usize) -> Self {
+        let turns = keys.div_ceil(turn);
+        let chunk = turns.div_ceil(splits.max(1)) * turn;
+        Self {
+            splits: keys.div_ceil(chunk).max(1),
+            chunk,
+        }
+    }
+}
+
+/// The result of a call, and the parts that it is joined from.
+pub(super) struct Destination {
+    dst: WebGpuStorage,
+    out: Elem,
+    dtype: DType,
+    head_dim: usize,
+    rows: usize,
+    splits: usize,
+    parts: Option<WebGpuStorage>,
+}
+
+impl Destination {
+    /// `out` is what the result is made in: another than the inputs' where a head would end within a word.
+    pub(super) fn new(call: &Call<'_>, parts: Parts, out: Elem) -> Result<Self> {
+        const OP: &str = "sdpa";
+        let device = call.inputs[0].0.device();
+        let (rows, head_dim) = (call.sizes.rows(), call.sizes.head_dim);
+        let dtype = call.inputs[0].0.dtype();
+        let made = if out == call.elem { dtype } else { DType::F32 };
+        let parts_len = rows * parts.splits * (head_dim + 2);
+        Ok(Self {
+            dst: device.alloc(rows * head_dim, made, OP)?,
+            out,
+            dtype,
+            head_dim,
+            rows,
+            splits: parts.splits,
+            parts: match parts.splits {
+                1 => None,
+                _ => Some(device.alloc(parts_len, DType::F32, OP)?),
+            },
+        })
+    }
+
+    pub(super) fn joins(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// What the kernel writes.
+    pub(super) fn target(&self) -> &WebGpuStorage {
+        self.parts.as_ref().unwrap_or(&self.dst)
+    }
+
+    /// The binding of [`target`](Self::target): `dst`, or `parts_out`, a head, its maximum and its sum of weights a part.
+    pub(super) fn declare(&self, shader: Shader) -> Shader {
+        match self.joins() {
+            true => shader.output_words("parts_out", "f32"),
+            false => shader.output("dst", self.out),
+        }
+    }
+
+    /// Joins the parts, once the kernel is on its way.
+    pub(super) fn finish(self) -> Result<WebGpuStorage> {
+        const WORKGROUP: u32 = 64;
+        let Some(parts) = self.parts else {
+            return finish(self.dst, self.dtype);
+        };
+        let (out, head_dim) = (self.out, self.head_dim);
+        let key = Key::new("sdpa_join").elem(out).with(head_dim as u32, 16);
+        let device = self.dst.device();
+        device.launch(
+            key,
+            || {
+                Shader::new(format!("sdpa_join {out:?} d{head_dim}"))
+                    .input_words("parts_in", "f32")
+                    .output("dst", out)
+                    .constant("WG", WORKGROUP)
+                    .constant("HEAD_DIM", head_dim as u32)
+                    .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl"))
+            },
+            &[bind(&parts), bind(&self.dst)],
+            &JoinParams {
+                rows: index(self.rows)?,
+                splits: index(self.splits)?,
+            },
+            device.grid(self.rows * head_dim / out.lanes() as usize, WORKGROUP),
+        )?;
+        finish(self.dst, self.dtype)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Parts;
+
+    #[test]
+    fn parts_are_whole_turns_and_none_is_empty() {
+        for (keys, splits, turn, expected) in [
+            (1, 16, 128, (1, 128)),
+            (128, 4, 128, (1, 128)),
+            (129, 16, 128, (2, 128)),
+            (1000, 3, 32, (3, 352)),
+            (1000, 30, 32, (16, 64)),
+        ] {
+            let parts = Parts::new(keys, splits, turn);
+            assert_eq!(
+                (parts.splits, parts.chunk),
+                expected,
+                "{keys} {splits} {turn}"
+            );
+            assert!(parts.chunk * (parts.splits - 1) < keys && parts.chunk * parts.splits >= keys);
+        }
+    }
+}

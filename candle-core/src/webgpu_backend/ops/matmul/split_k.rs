@@ -1,0 +1,111 @@
+//! A product whose inner dimension is cut into parts, each a result of its own, which a second kernel joins.
+
+use super::super::{bind, index, WORKGROUP};
+use super::extras::residual_elem;
+use super::{Extras, Run};
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::{DType, Result};
+
+params!(JoinParams {
+    len: u32,
+    n: u32,
+    splits: u32,
+    residual_offset: u32,
+    residual_row: u32,
+});
+
+/// What the kernels' depth over `k` divides: a part ends where a tile does.
+const CHUNK_UNIT: usize = 32;
+
+/// How long each part is.
+pub(super) fn chunk(k: usize, splits: usize) -> usize {
+    match splits {
+        1 => k,
+        _ => k.div_ceil(splits).next_multiple_of(CHUNK_UNIT),
+    }
+}
+
+impl Run<'_> {
+    /// Runs `kernel` over `splits` parts of `k`, and joins what they give.
+    pub(super) fn split(
+        &self,
+        splits: usize,
+        kernel: impl FnOnce(&Run<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let k = self.problem.k;
+        let device = self.device;
+        let len = self.problem.batch * self.problem.m * self.problem.n;
+        // The parts are one binding.
+        let splits = splits.min(device.max_binding() as usize / (4 * len)).max(1);
+        // A result between others' columns is written by the kernel itself.
+        let splits = if self.problem.dst_row == self.problem.n {
+            splits
+        } else {
+            1
+        };
+        // With parts rounded up, the last ones may have nothing left to do.
+        let splits = k.div_ceil(chunk(k, splits));
+        if splits == 1 {
+            return kernel(self);
+        }
+        let parts = device.alloc(splits * len, DType::F32, "matmul")?;
+        let (dst, operands) = match self.bindings {
+            [operands @ .., dst] => (*dst, operands),
+            [] => return Ok(()),
+        };
+        kernel(&Run {
+            bindings: &[operands, &[bind(&parts)]].concat(),
+            out: Elem::F32,
+            extras: Extras::default(),
+            splits,
+            ..*self
+        })?;
+        let mut params = self.problem.params()?;
+        self.extras.fill(&mut params)?;
+        let key = Key::new("matmul_join")
+            .elem(self.lhs)
+            .elem(self.out)
+            .with(self.extras.residual.is_some().into(), 1);
+        let shader = || {
+            Shader::new(format!("matmul_join {:?}", self.out))
+                .input_words("parts", "f32")
+                .output("dst", self.out)
+                .finish(residual_elem(&self.extras, self.lhs))
+                .constant("WG", WORKGROUP)
+                .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
+        };
+        let mut bindings = vec![bind(&parts), dst];
+        bindings.extend(self.extras.residual.map(|(residual, _)| bind(residual)));
+        device.launch(
+            key,
+            shader,
+            &bindings,
+            &JoinParams {
+                len: index(len)?,
+                n: index(self.problem.n)?,
+                splits: index(splits)?,
+                residual_offset: params.residual_offset,
+                residual_row: params.residual_row,
+            },
+            device.grid(len / self.out.lanes() as usize, WORKGROUP),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chunk;
+
+    #[test]
+    fn parts_cover_the_inner_dimension() {
+        for (k, splits, expected) in [
+            (2048, 4, 512),
+            (2048, 3, 704),
+            (1030, 2, 544),
+            (100, 1, 100),
+        ] {
+            assert_eq!(chunk(k, splits), expected, "{k} in {splits}");
+            assert!(expected * splits >= k);
+        }
+    }
+}
