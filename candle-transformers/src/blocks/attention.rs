@@ -1,9 +1,9 @@
 //! Causal self-attention with grouped key/value heads, GQA: [arXiv 2305.13245](https://arxiv.org/abs/2305.13245).
 
-use candle_core::{Module, Result, Tensor};
-use candle_nn::{linear_no_bias, ops::sdpa, VarBuilder};
+use candle_core::{Result, Tensor};
+use candle_nn::{linear_no_bias, ops::sdpa, RmsNorm, VarBuilder};
 
-use super::{GrowingKvCache, MergedLinear, Projection, RotaryPairs};
+use super::{GrowingKvCache, MergedLinear, Projection, Residual, RotaryPairs};
 
 /// The sizes of an attention block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,19 +54,20 @@ impl CausalSelfAttention {
         Ok(Self::new(cfg, qkv, o_proj.into()))
     }
 
-    /// Attends from each of the `t` positions of `xs`, `(b, t, hidden_size)`, to those before it and to what `kv` holds,
-    /// which the new positions are added to. `cos` and `sin`, `(t, head_dim / 2)`, are the positions' rotary rows.
+    /// The stream `xs`, `(b, t, hidden_size)`, with this block of its norm added to it: each position attends to those before it
+    /// and to what `kv` holds, which the new positions are added to. `cos` and `sin`, `(t, head_dim / 2)`, are the positions'
+    /// rotary rows.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not fit together.
     pub fn forward(
         &self,
-        xs: &Tensor,
+        xs: Residual,
+        norm: &RmsNorm,
         cos: &Tensor,
         sin: &Tensor,
         kv: Option<&mut GrowingKvCache>,
-    ) -> Result<Tensor> {
-        let (b, t, _) = xs.dims3()?;
+    ) -> Result<Residual> {
         let AttentionConfig {
             heads,
             kv_heads,
@@ -74,25 +75,32 @@ impl CausalSelfAttention {
             rotary_pairs,
             ..
         } = self.cfg;
-        // Splitting the heads while the projections lie side by side keeps all that follows a view, lets one rotation serve
-        // queries and keys, and one copy put keys and values into the cache.
-        let by_head = self
-            .qkv
-            .forward_joined(xs)?
+        let (xs, projected) = match self.qkv.merged() {
+            Some(qkv) => xs.project(norm, qkv)?,
+            None => {
+                let (xs, normed) = xs.normed(norm)?;
+                (xs, self.qkv.forward_joined(&normed)?)
+            }
+        };
+        let (b, t, _) = projected.dims3()?;
+        // Splitting the heads while the projections lie side by side keeps all that follows a view, and lets one kernel rotate
+        // queries and keys and put keys and values into the cache.
+        let by_head = projected
             .reshape((b, t, heads + 2 * kv_heads, head_dim))?
             .transpose(1, 2)?;
-        let qkv = rotary_pairs.rotate(&by_head, cos, sin, heads + kv_heads)?;
-        let q = qkv.narrow(1, 0, heads)?;
-        let kv_new = qkv.narrow(1, heads, 2 * kv_heads)?;
-        let kv = match kv {
-            Some(kv) => kv.append(&kv_new)?,
-            None => kv_new,
+        let (q, kv) = match kv {
+            Some(kv) => kv.append_rotated(&by_head, kv_heads, (cos, sin), rotary_pairs)?,
+            None => {
+                let qkv = rotary_pairs.rotate(&by_head, cos, sin, heads + kv_heads)?;
+                let kv = qkv.narrow(1, heads, 2 * kv_heads)?;
+                (qkv.narrow(1, 0, heads)?, kv)
+            }
         };
         let k = kv.narrow(1, 0, kv_heads)?;
         let v = kv.narrow(1, kv_heads, kv_heads)?;
         // A single query sees every key, no mask is needed. The softcapping of 1 means none.
         let ys = sdpa(&q, &k, &v, None, t > 1, self.scale, 1.)?;
         let ys = ys.transpose(1, 2)?.reshape((b, t, heads * head_dim))?;
-        self.o_proj.forward(&ys)
+        xs.add(&self.o_proj, &ys)
     }
 }

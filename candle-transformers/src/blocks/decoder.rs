@@ -3,7 +3,7 @@
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{rms_norm, RmsNorm, VarBuilder};
 
-use super::{AttentionConfig, CausalSelfAttention, GatedMlp, GrowingKvCache, SparseMoe};
+use super::{AttentionConfig, CausalSelfAttention, GatedMlp, GrowingKvCache, Residual, SparseMoe};
 
 /// The sizes of a decoder layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,6 +23,22 @@ pub enum FeedForward {
     Dense(GatedMlp),
     /// Several, of which each token takes some.
     Sparse(SparseMoe),
+}
+
+impl FeedForward {
+    /// The stream `xs` with this block of its norm added to it.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not fit together.
+    pub fn forward_residual(&self, xs: Residual, norm: &RmsNorm) -> Result<Residual> {
+        match self {
+            Self::Dense(mlp) => mlp.forward_residual(xs, norm),
+            Self::Sparse(experts) => {
+                let (xs, normed) = xs.normed(norm)?;
+                Ok(xs.plus(experts.forward(&normed)?))
+            }
+        }
+    }
 }
 
 impl Module for FeedForward {
@@ -89,63 +105,7 @@ impl DecoderLayer {
         sin: &Tensor,
         kv: Option<&mut GrowingKvCache>,
     ) -> Result<Residual> {
-        let (xs, normed) = xs.normed(&self.input_norm)?;
-        let attended = self.attention.forward(&normed, cos, sin, kv)?;
-        let (xs, normed) = xs.plus(attended).normed(&self.post_attention_norm)?;
-        Ok(xs.plus(self.mlp.forward(&normed)?))
-    }
-}
-
-/// The residual stream between two blocks: what the last block gave is added only when the next one norms the sum, which
-/// takes one kernel instead of two.
-#[derive(Debug, Clone)]
-pub struct Residual {
-    sum: Tensor,
-    pending: Option<Tensor>,
-}
-
-impl Residual {
-    /// A stream that starts with `xs`.
-    pub fn new(xs: Tensor) -> Self {
-        Self {
-            sum: xs,
-            pending: None,
-        }
-    }
-
-    /// The stream with `delta` added to it; nothing may be pending from before.
-    fn plus(self, delta: Tensor) -> Self {
-        debug_assert!(self.pending.is_none(), "a block norms before it adds");
-        Self {
-            sum: self.sum,
-            pending: Some(delta),
-        }
-    }
-
-    /// The stream with nothing pending, and its norm.
-    ///
-    /// # Errors
-    /// If what is pending, or the norm, does not fit the stream.
-    pub fn normed(self, norm: &RmsNorm) -> Result<(Self, Tensor)> {
-        let (sum, normed) = match self.pending {
-            Some(delta) => norm.forward_add(&delta, &self.sum)?,
-            None => {
-                let normed = norm.forward(&self.sum)?;
-                (self.sum, normed)
-            }
-        };
-        Ok((Self::new(sum), normed))
-    }
-
-    /// Position `index` of the sequence alone: `(b, 1, hidden_size)`.
-    ///
-    /// # Errors
-    /// If there is no such position.
-    pub fn position(&self, index: usize) -> Result<Self> {
-        let take = |xs: &Tensor| xs.narrow(1, index, 1);
-        Ok(Self {
-            sum: take(&self.sum)?,
-            pending: self.pending.as_ref().map(take).transpose()?,
-        })
+        let xs = self.attention.forward(xs, &self.input_norm, cos, sin, kv)?;
+        self.mlp.forward_residual(xs, &self.post_attention_norm)
     }
 }

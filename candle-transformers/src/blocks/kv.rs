@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 use candle_nn::kv_cache::Cache;
+use candle_nn::rotary_emb::rope_append;
+
+use super::RotaryPairs;
 
 /// The dimension of the sequence in `(b, heads, seq, head_dim)`.
 const SEQ_DIM: usize = 2;
@@ -58,20 +61,50 @@ impl GrowingKvCache {
     /// # Errors
     /// If the shape does not fit what is held, or there is no memory.
     pub fn append(&mut self, kv: &Tensor) -> Result<Tensor> {
+        self.with_room(kv)?.append(&kv.contiguous()?)?;
+        self.held()
+    }
+
+    /// Rotates the queries and keys of `qkv`, `(b, heads + 2 * kv_heads, t, head_dim)` with the heads of the queries, the keys and
+    /// the values one after another, in any layout, and adds the keys and values: one kernel, where the device has one for it.
+    /// `cos` and `sin`, `(t, head_dim / 2)`, are the positions' rotary rows. Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
+    ///
+    /// # Errors
+    /// If the shapes do not fit each other or what is held, or there is no memory.
+    pub fn append_rotated(
+        &mut self,
+        qkv: &Tensor,
+        kv_heads: usize,
+        (cos, sin): (&Tensor, &Tensor),
+        pairs: RotaryPairs,
+    ) -> Result<(Tensor, Tensor)> {
+        let heads = qkv.dim(1)?;
+        let kv = qkv.narrow(1, heads.saturating_sub(2 * kv_heads), 2 * kv_heads)?;
+        let q = self.with_room(&kv)?.append_with(&kv, |buffer, start| {
+            rope_append(qkv, cos, sin, pairs.into(), buffer, start)
+        })?;
+        Ok((q, self.held()?))
+    }
+
+    /// The buffer with room for `kv` after what is held.
+    fn with_room(&mut self, kv: &Tensor) -> Result<&mut Cache> {
         let needed = self.len() + kv.dim(SEQ_DIM)?;
-        let fits = needed <= self.capacity() && !self.is_shared();
-        let cache = match &mut self.cache {
-            Some(cache) if fits => cache,
-            old => {
-                let rehoused = rehouse(old.as_ref(), needed, self.limit)?;
-                self.owner = Arc::new(());
-                old.insert(rehoused)
-            }
-        };
-        cache.append(&kv.contiguous()?)?;
-        match cache.current_data()? {
-            Some(held) => Ok(held),
-            None => candle_core::bail!("the KV cache is empty after {:?} was added", kv.shape()),
+        let fits = self.cache.is_some() && needed <= self.capacity() && !self.is_shared();
+        if !fits {
+            let rehoused = rehouse(self.cache.as_ref(), needed, self.limit)?;
+            self.owner = Arc::new(());
+            self.cache = Some(rehoused);
+        }
+        match &mut self.cache {
+            Some(cache) => Ok(cache),
+            None => candle_core::bail!("the KV cache has no buffer"),
+        }
+    }
+
+    fn held(&self) -> Result<Tensor> {
+        match self.cache.as_ref().map(Cache::current_data).transpose()? {
+            Some(Some(held)) => Ok(held),
+            _ => candle_core::bail!("the KV cache is empty"),
         }
     }
 

@@ -132,6 +132,14 @@ impl<const N: usize> MergedLinear<N> {
         })
     }
 
+    /// The one layer that the layers are, if they run as one matmul: their outputs side by side.
+    pub fn merged(&self) -> Option<&Projection> {
+        match self.groups.as_slice() {
+            [group] => Some(&group.linear),
+            _ => None,
+        }
+    }
+
     /// Whether the layers run as one matmul.
     pub fn is_merged(&self) -> bool {
         self.groups.len() == 1

@@ -1,9 +1,9 @@
 //! The gated MLP, SwiGLU: [arXiv 2002.05202](https://arxiv.org/abs/2002.05202).
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{linear_no_bias, ops::silu_mul, VarBuilder};
+use candle_nn::{linear_no_bias, ops::silu_mul, RmsNorm, VarBuilder};
 
-use super::{MergedLinear, Projection};
+use super::{MergedLinear, Projection, Residual};
 
 /// `down(silu(gate(x)) * up(x))`.
 #[derive(Debug, Clone)]
@@ -30,6 +30,22 @@ impl GatedMlp {
         let gate_up = MergedLinear::load(hidden_size, parts, &vb)?;
         let down_proj = linear_no_bias(intermediate_size, hidden_size, vb.pp("down_proj"))?;
         Ok(Self::new(gate_up, down_proj.into()))
+    }
+
+    /// The stream `xs` with this block of its norm added to it.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not fit together.
+    pub fn forward_residual(&self, xs: Residual, norm: &RmsNorm) -> Result<Residual> {
+        let (xs, hidden) = match self.gate_up.merged() {
+            Some(gate_up) => xs.project_gated(norm, gate_up)?,
+            None => {
+                let (xs, normed) = xs.normed(norm)?;
+                let [gate, up] = self.gate_up.forward(&normed)?;
+                (xs, silu_mul(&gate, &up)?)
+            }
+        };
+        xs.add(&self.down_proj, &hidden)
     }
 }
 

@@ -11,13 +11,15 @@ mod merged_linear;
 mod mlp;
 mod moe;
 mod projection;
+mod residual;
 mod rotary;
 
 pub use attention::{AttentionConfig, CausalSelfAttention};
-pub use decoder::{DecoderConfig, DecoderLayer, FeedForward, Residual};
+pub use decoder::{DecoderConfig, DecoderLayer, FeedForward};
 pub use kv::GrowingKvCache;
 pub use merged_linear::MergedLinear;
 pub use mlp::GatedMlp;
 pub use moe::SparseMoe;
 pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbedding};
+pub use residual::Residual;
 pub use rotary::{inverse_frequencies, RotaryPairs, RotaryTables};

@@ -1,7 +1,7 @@
 //! Tables for rotary position embeddings, RoPE: [arXiv 2104.09864](https://arxiv.org/abs/2104.09864).
 
 use candle_core::{bail, DType, Device, Result, Tensor};
-use candle_nn::rotary_emb::{rope_heads, rope_i_heads};
+use candle_nn::rotary_emb::{rope_heads, rope_i_heads, Pairs};
 
 /// Which elements of a head are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,15 @@ impl RotaryPairs {
         match self {
             Self::Halves => rope_heads(xs, cos, sin, rotated),
             Self::Neighbours => rope_i_heads(xs, cos, sin, rotated),
+        }
+    }
+}
+
+impl From<RotaryPairs> for Pairs {
+    fn from(pairs: RotaryPairs) -> Self {
+        match pairs {
+            RotaryPairs::Halves => Self::Halves,
+            RotaryPairs::Neighbours => Self::Neighbours,
         }
     }
 }

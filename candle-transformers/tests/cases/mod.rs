@@ -1,5 +1,7 @@
 mod blocks;
 mod config;
+#[cfg(feature = "webgpu")]
+mod dispatches;
 mod generation;
 mod gguf;
 mod llama;

@@ -148,7 +148,7 @@ impl Llama {
         index_pos: usize,
         cache: &mut Cache,
     ) -> Result<Tensor> {
-        let (_, t, hidden_size) = input_embed.dims3()?;
+        let (_, t, _) = input_embed.dims3()?;
         self.check_positions(t, index_pos, cache)?;
         let (cos, sin) = cache.rotary.rows(index_pos, t)?;
         let use_kv_cache = cache.use_kv_cache;
@@ -157,9 +157,8 @@ impl Llama {
             xs = layer.forward(xs, &cos, &sin, use_kv_cache.then_some(kv))?;
         }
         // The norm goes row by row: only the last one is needed.
-        let (_, last) = xs.position(t - 1)?.normed(&self.norm)?;
-        let logits = self.lm_head.forward(&last.reshape(((), hidden_size))?)?;
-        logits.to_dtype(DType::F32)
+        let (_, logits) = xs.position(t - 1)?.project(&self.norm, &self.lm_head)?;
+        logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
     fn check_positions(&self, t: usize, index_pos: usize, cache: &Cache) -> Result<()> {
