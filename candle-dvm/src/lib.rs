@@ -20,12 +20,14 @@
 //! - [`registry`]: which backends are present; [`device`]: their names.
 //! - [`model`]: what is read from a folder, a GGUF file or the binary itself, checked before any device is touched;
 //!   [`mod@format`]: what weights are stored as.
-//! - [`stream`]: tokens to text. [`mod@bench`] and [`shapes`]: speed on random weights. [`cli`]: the commands.
+//! - [`stream`]: tokens to text. [`mod@bench`] and [`shapes`]: speed on random weights; [`bench_ops`]: of
+//!   single ops. [`cli`]: the commands.
 
 #![deny(missing_docs)]
 
 pub mod backend;
 pub mod bench;
+pub mod bench_ops;
 pub mod cli;
 pub mod device;
 pub mod devices;

@@ -2,6 +2,7 @@
 
 use super::{print, print_json};
 use crate::bench::{self, BenchRequest};
+use crate::bench_ops;
 use crate::device::{describe, DeviceChoice};
 use crate::error::Error;
 use crate::format::WeightFormat;
@@ -36,6 +37,9 @@ pub(super) struct Args {
     /// Also time each kernel on the GPU (webgpu only), in a run of its own
     #[arg(long)]
     profile: bool,
+    /// Time single ops beside the CPU instead of a model
+    #[arg(long)]
+    ops: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -73,6 +77,18 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     let registry = BackendRegistry::detect();
     let device = registry.select(args.device)?.open()?;
+    if args.ops {
+        let report = bench_ops::run(
+            args.dtype.activations(),
+            args.repeat,
+            device,
+            &describe(device),
+        )?;
+        return match args.json {
+            true => print_json(&report),
+            false => print(&report.table()),
+        };
+    }
     let request = BenchRequest {
         shape: args.shape,
         format: args.dtype,
