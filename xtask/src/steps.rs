@@ -145,7 +145,7 @@ fn browser_test() -> Result<String, String> {
 /// The tests of candle-core with bindings and buffers so small that nearly everything is split.
 fn tiny_test() -> Result<String, String> {
     // Rows to sort are not split; `memory.rs` holds that to be an error.
-    let tests = "-p candle-core --test core webgpu -- --skip windows::sorting";
+    let tests = "--workspace --test core webgpu -- --skip windows::sorting";
     run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny")])
 }
 
