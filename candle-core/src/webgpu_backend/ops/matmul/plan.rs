@@ -73,8 +73,8 @@ pub(super) fn tiles(problem: &Problem, lhs: Access, rhs: Access) -> Plan {
     let parts = |shape: TileShape| splits(shape.count(problem), problem.k, BUSY_TILES, LEAST_CHUNK);
     let large = TileShape::LARGE;
     let shape = match problem.m {
-        ..=16 => TileShape::LOWEST,
-        ..=32 => TileShape::LOW,
+        0..=16 => TileShape::LOWEST,
+        17..=32 => TileShape::LOW,
         // Large tiles read the operands less often, if they are neither mostly empty nor too few.
         65.. if large.count(problem) * parts(large) >= BUSY_TILES => large,
         _ => TileShape::MEDIUM,
