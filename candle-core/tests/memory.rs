@@ -160,7 +160,8 @@ fn indexing_is_split() -> Result<()> {
             let add = |d: &Device| -> Result<Tensor> {
                 t(d)?.index_add(&ids(d)?, &t(d)?.narrow(dim, 0, 5)?, dim)
             };
-            let tolerance = Tolerance::of(dtype, 0.);
+            // Three terms: the CPU rounds each of two sums, a split tensor its result.
+            let tolerance = Tolerance::of(dtype, 0.).times(2.);
             assert_close(
                 &add(&device)?,
                 &add(&Device::Cpu)?,
