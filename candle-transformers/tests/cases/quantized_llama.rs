@@ -132,7 +132,9 @@ fn check_rounded(name: &str, cfg: &Config, format: Format, device: &Device) -> R
         "f16" | "bf16" => F32_TOLERANCE,
         _ if device.is_cpu() => 0.1,
         // There activations stay f32: 1e-5 measured.
-        _ => 1e-4,
+        _ if device.is_software_gpu() => 1e-4,
+        // Cooperative matrices take f16: 1e-3 measured on an NVIDIA H200.
+        _ => 1e-2,
     };
     assert_close(&logits, &expected, tolerance);
     Ok(())
