@@ -75,6 +75,7 @@ pub fn linear_add_slow(xs: &Tensor, weight: &Tensor, residual: &Tensor) -> Resul
 
 /// One call of a linear layer, its shapes checked.
 struct Linear<'a> {
+    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     name: &'static str,
     xs: &'a Tensor,
     weight: &'a Tensor,
