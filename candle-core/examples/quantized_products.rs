@@ -8,7 +8,7 @@
 //! used in turn, so many of them that no cache holds them. Then 512 rows, as in a prompt, where arithmetic counts.
 //! Medians of 7; the error is that of the product against one with the decoded weight in f32, relative to its norm.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{DType, Device, Result, Tensor};
@@ -45,20 +45,27 @@ fn weight((n, k): (usize, usize), dtype: GgmlDType, device: &Device) -> Result<Q
     QTensor::new(QStorage::from_data(bytes.into(), device, dtype)?, (n, k))
 }
 
+/// How long products run before any is timed: the first compile kernels, and a GPU that was idle raises its clock only then.
+const WARM_UP: Duration = Duration::from_millis(300);
+
 /// Seconds that one of `count` products takes.
 fn seconds(x: &Tensor, weights: &[QTensor], count: usize, device: &Device) -> Result<f64> {
-    let mut times = Vec::new();
-    for run in 0..8 {
+    let run = || -> Result<Duration> {
         device.synchronize()?;
         let start = Instant::now();
         for weight in weights.iter().cycle().take(count) {
             x.apply_op1_no_bwd(weight)?;
         }
         device.synchronize()?;
-        // The first compiles the kernels.
-        if run > 0 {
-            times.push(start.elapsed().as_secs_f64() / count as f64);
-        }
+        Ok(start.elapsed())
+    };
+    let start = Instant::now();
+    while start.elapsed() < WARM_UP {
+        run()?;
+    }
+    let mut times = Vec::new();
+    for _ in 0..7 {
+        times.push(run()?.as_secs_f64() / count as f64);
     }
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])

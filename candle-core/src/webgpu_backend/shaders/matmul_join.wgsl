@@ -1,4 +1,4 @@
-// dst = the sum of `splits` results that lie one after the other. An invocation writes one word.
+// dst = the sum of `splits` results that lie one after the other, from column dst_first of dst on. An invocation writes one word.
 
 @compute @workgroup_size(WG)
 fn main(
@@ -19,5 +19,7 @@ fn main(
     }
     lanes[lane] = finish(i / p.n, i % p.n, sum);
   }
-  dst_put(word, lanes);
+  // A word has columns of one row: where dst is packed, its rows are whole words.
+  let first = word * DST_LANES;
+  dst_put((first / p.n * p.dst_row + p.dst_first + first % p.n) / DST_LANES, lanes);
 }

@@ -77,6 +77,7 @@ enum Access {
 }
 
 /// One product, after batch dimensions that are really rows were folded into `m`.
+#[derive(Clone)]
 pub(super) struct Problem {
     batch: usize,
     m: usize,

@@ -165,9 +165,11 @@ fn direct(
     Ok(())
 }
 
-/// Bytes of a weight in f16 that are made at a time: enough tiles for the largest GPUs, and little enough to stay in their
-/// caches until they are read.
-const PIECE_BYTES: usize = 64 << 20;
+/// Bytes of a weight in f16 that are made at a time, at the most: little beside the weights, and enough that a piece has tiles for
+/// all of a large GPU. Smaller pieces do not pay: what is read back from a cache is read while a product computes.
+const PIECE_BYTES: usize = 128 << 20;
+/// What the columns of a piece are a multiple of, so that only the last one has tiles that are not full.
+const PIECE_UNIT: usize = 256;
 
 /// The product by f16 matrices with f32 sums: rows of `lhs` are brought to f16 once, the weight piece by piece. Decoding it apart
 /// from the product costs a write and a read of a cache, but happens once and not for every tile down the rows of lhs.
@@ -184,8 +186,9 @@ fn via_f16(
     let device = dst.device();
     let factor = weight.f16_factor();
     let (lhs, scales) = rows_as_f16(operands.lhs, operands.offset, (m, k), 1. / factor)?;
-    // Multiples of a tile, so that only the last piece has tiles that are not full.
-    let piece = (piece_bytes / (2 * k)).next_multiple_of(128);
+    // Pieces of one size: a small last one would leave most of the GPU idle.
+    let pieces = n.div_ceil((piece_bytes / (2 * k)).max(1));
+    let piece = n.div_ceil(pieces).next_multiple_of(PIECE_UNIT);
     for first in (0..n).step_by(piece) {
         let columns = piece.min(n - first);
         let rows = ((operands.first_row + first) * k, columns * k);
@@ -264,7 +267,8 @@ mod tests {
         let Device::WebGpu(device) = Device::new_webgpu(0)? else {
             unreachable!("a WebGPU device was asked for")
         };
-        let (m, k, n) = (9, 64, 300);
+        // Long enough for the inner dimension to be cut.
+        let (m, k, n) = (9, 512, 600);
         let rows = |rows: usize, step: usize| {
             let row = move |r: usize| (0..k).map(move |i| ((r * 31 + i * step) % 23) as f32 - 11.);
             (0..rows).flat_map(row).collect::<Vec<f32>>()
@@ -290,8 +294,8 @@ mod tests {
                 lhs: &lhs,
                 offset: 0,
             };
-            // Three pieces: 128, 128 and 44 columns.
-            via_f16(&operands, (m, k, n), &dst, 128 * 2 * k, |problem| {
+            // Three pieces: 256, 256 and 88 columns.
+            via_f16(&operands, (m, k, n), &dst, 256 * 2 * k, |problem| {
                 tiles(problem, Access::Inner, Access::Inner)
             })?;
             let CpuStorage::F32(got) = dst.to_cpu_storage()? else {

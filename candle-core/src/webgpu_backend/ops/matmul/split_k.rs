@@ -2,7 +2,7 @@
 
 use super::super::{bind, index, WORKGROUP};
 use super::extras::residual_elem;
-use super::{Extras, Run};
+use super::{Extras, Problem, Run};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::{DType, Result};
 
@@ -10,6 +10,8 @@ params!(JoinParams {
     len: u32,
     n: u32,
     splits: u32,
+    dst_row: u32,
+    dst_first: u32,
     residual_offset: u32,
     residual_row: u32,
 });
@@ -37,12 +39,6 @@ impl Run<'_> {
         let len = self.problem.batch * self.problem.m * self.problem.n;
         // The parts are one binding.
         let splits = splits.min(device.max_binding() as usize / (4 * len)).max(1);
-        // A result between others' columns is written by the kernel itself.
-        let splits = if self.problem.dst_row == self.problem.n {
-            splits
-        } else {
-            1
-        };
         // With parts rounded up, the last ones may have nothing left to do.
         let splits = k.div_ceil(chunk(k, splits));
         if splits == 1 {
@@ -53,8 +49,14 @@ impl Run<'_> {
             [operands @ .., dst] => (*dst, operands),
             [] => return Ok(()),
         };
+        let problem = Problem {
+            dst_row: self.problem.n,
+            dst_first: 0,
+            ..self.problem.clone()
+        };
         kernel(&Run {
             bindings: &[operands, &[bind(&parts)]].concat(),
+            problem: &problem,
             out: Elem::F32,
             extras: Extras::default(),
             splits,
@@ -84,6 +86,8 @@ impl Run<'_> {
                 len: index(len)?,
                 n: index(self.problem.n)?,
                 splits: index(splits)?,
+                dst_row: params.dst_row,
+                dst_first: params.dst_first,
                 residual_offset: params.residual_offset,
                 residual_row: params.residual_row,
             },
