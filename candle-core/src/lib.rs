@@ -81,7 +81,7 @@ pub use shape::{Shape, D};
 pub use storage::Storage;
 pub use streaming::{StreamTensor, StreamingBinOp, StreamingModule};
 pub use strided_index::{StridedBlocks, StridedIndex};
-pub use tensor::{StorageMutRef, StorageRef, Tensor, TensorId};
+pub use tensor::{PendingVec1, StorageMutRef, StorageRef, Tensor, TensorId};
 pub use variable::Var;
 #[cfg(feature = "webgpu")]
 pub use webgpu_backend::{WebGpuDevice, WebGpuStorage};

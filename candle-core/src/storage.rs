@@ -64,7 +64,6 @@ impl Storage {
     }
 
     /// Starts copying the elements to the host, without waiting.
-    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     pub(crate) fn begin_read(&self) -> Result<PendingRead> {
         match self {
             #[cfg(feature = "webgpu")]
@@ -337,8 +336,16 @@ pub(crate) enum PendingRead {
 }
 
 impl PendingRead {
+    /// Waits for the copy on this thread.
+    pub(crate) fn wait(self) -> Result<CpuStorage> {
+        match self {
+            Self::Ready(storage) => Ok(storage),
+            #[cfg(feature = "webgpu")]
+            Self::WebGpu(read) => read.wait(),
+        }
+    }
+
     /// Waits for the copy without blocking the thread where the platform allows that.
-    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     pub(crate) async fn finish(self) -> Result<CpuStorage> {
         match self {
             Self::Ready(storage) => Ok(storage),

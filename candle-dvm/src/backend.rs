@@ -111,6 +111,11 @@ impl CompletionRequest {
         )
     }
 
+    /// Whether the next token is the one with the highest logit, whatever came before.
+    pub(crate) fn is_plain_argmax(&self) -> bool {
+        self.sampling() == Sampling::ArgMax && self.repeat_penalty == 1.0
+    }
+
     /// How the next token is chosen from the logits.
     pub(crate) fn sampling(&self) -> Sampling {
         let temperature = self.temperature;

@@ -6,7 +6,7 @@ use crate::model::{prompt_tokens, ModelFiles, TextTokenizer};
 use crate::stream::TokenStream;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use candle_transformers::generation::LogitsProcessor;
+use candle_transformers::generation::{GreedyToken, LogitsProcessor};
 use candle_transformers::models::llama::{Cache, Llama};
 use candle_transformers::utils::apply_repeat_penalty;
 use std::ops::ControlFlow;
@@ -97,10 +97,18 @@ impl Session<'_> {
     /// # Errors
     /// An empty slice, more tokens than the model has positions, and failures of the device.
     pub fn forward(&mut self, tokens: &[u32]) -> Result<Tensor> {
-        let seen = self.position + tokens.len();
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
+        let input = Tensor::new(tokens, &self.backend.device)
+            .and_then(|ids| ids.unsqueeze(0))
+            .doing("running the model")?;
+        self.forward_ids(&input)
+    }
+
+    /// As [`Session::forward`], for ids that are on the device already, `(1, count)`.
+    fn forward_ids(&mut self, ids: &Tensor) -> Result<Tensor> {
+        let seen = self.position + ids.elem_count();
         if seen > self.backend.max_positions {
             return Err(Error::PromptTooLong {
                 tokens: seen,
@@ -108,10 +116,9 @@ impl Session<'_> {
             });
         }
         let run = |cache: &mut Cache| -> candle_core::Result<Tensor> {
-            let input = Tensor::new(tokens, &self.backend.device)?.unsqueeze(0)?;
             self.backend
                 .model
-                .forward(&input, self.position, cache)?
+                .forward(ids, self.position, cache)?
                 .squeeze(0)?
                 .to_dtype(DType::F32)
         };
@@ -152,13 +159,29 @@ impl InferenceBackend for CandleBackend {
             None => ControlFlow::Continue(()),
         };
 
+        // Where the choice needs nothing from the host, the GPU need not wait for it: the next step is queued before the id of
+        // this one is known.
+        let ahead = request.is_plain_argmax() && !self.device.is_cpu();
+        let mut queued: Option<GreedyToken> = None;
+
         let mut stop_reason = StopReason::Length;
         let mut first_token_after = Duration::ZERO;
         let mut fed = 0;
         for step in 0..budget {
-            let logits = session.forward(&tokens[fed..])?;
-            fed = tokens.len();
-            let next = choose(&logits, &tokens, request, &mut sampler)?;
+            let next = if ahead {
+                let token = match queued.take() {
+                    Some(token) => token,
+                    None => greedy(&session.forward(&tokens)?)?,
+                };
+                if step + 1 < budget {
+                    queued = Some(greedy(&session.forward_ids(token.ids())?)?);
+                }
+                token.wait().doing("choosing the next token")?
+            } else {
+                let logits = session.forward(&tokens[fed..])?;
+                fed = tokens.len();
+                choose(&logits, &tokens, request, &mut sampler)?
+            };
             if step == 0 {
                 first_token_after = start.elapsed();
             }
@@ -187,6 +210,10 @@ impl InferenceBackend for CandleBackend {
             token_ids,
         })
     }
+}
+
+fn greedy(logits: &Tensor) -> Result<GreedyToken> {
+    GreedyToken::choose(logits).doing("choosing the next token")
 }
 
 /// The next token. `context` is everything so far, the prompt included.

@@ -176,7 +176,7 @@ impl Tensor {
     }
 
     /// The same elements over a storage that holds little else, to be read as a whole.
-    fn without_unused(&self) -> Result<Self> {
+    pub(super) fn without_unused(&self) -> Result<Self> {
         if self.elem_count() >= self.storage_len {
             return Ok(self.clone());
         }
@@ -197,15 +197,11 @@ impl Tensor {
     /// As [`Tensor::elements`], without blocking the thread while the device works.
     #[cfg(feature = "webgpu")]
     async fn elements_async<S: WithDType>(&self) -> Result<Vec<S>> {
-        self.check_dtype::<S>()?;
-        let src = self.without_unused()?;
-        // The guard ends with this line: nothing is locked while waiting.
-        let pending = src.storage().begin_read()?;
-        src.elements_read(pending.finish().await?)
+        self.begin_elements()?.finish().await
     }
 
     /// The elements in row-major order, once all of the storage has been read.
-    fn elements_read<S: WithDType>(&self, storage: CpuStorage) -> Result<Vec<S>> {
+    pub(super) fn elements_read<S: WithDType>(&self, storage: CpuStorage) -> Result<Vec<S>> {
         let data = S::cpu_storage_data(storage)?;
         match self.layout().contiguous_offsets() {
             Some((0, end)) if end == data.len() => Ok(data),
@@ -223,7 +219,7 @@ impl Tensor {
     }
 
     /// Asks before anything is read back, which may take long.
-    fn check_dtype<S: WithDType>(&self) -> Result<()> {
+    pub(super) fn check_dtype<S: WithDType>(&self) -> Result<()> {
         if S::DTYPE != self.dtype() {
             return Err(Error::UnexpectedDType {
                 msg: "reading a tensor's elements",

@@ -9,6 +9,7 @@ mod indexing;
 mod matmul;
 mod movement;
 mod operators;
+mod pending;
 mod pool;
 mod reduce;
 mod sort;
@@ -29,6 +30,7 @@ use crate::{
 };
 
 pub(crate) use convert::{bytes_of, storage_from_bytes};
+pub use pending::PendingVec1;
 
 /// Read access to a tensor's storage.
 pub type StorageRef<'a> = RwLockReadGuard<'a, Storage>;

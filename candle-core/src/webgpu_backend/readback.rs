@@ -208,7 +208,7 @@ impl PendingRead {
     }
 
     /// Waits on this thread.
-    pub(super) fn wait(self) -> Result<crate::CpuStorage> {
+    pub(crate) fn wait(self) -> Result<crate::CpuStorage> {
         if let Some(raw) = &self.raw {
             raw.wait()?;
         }

@@ -2,7 +2,8 @@
 //!
 //! Measured as other engines' benchmarks do it: the prompt is one pass over all of its tokens from an empty cache;
 //! generation is single-token steps from an empty cache, the next token chosen greedily on the device and its id read
-//! back each time. The device is synchronised before the clock is read.
+//! back each time; as in `generate`, the step after it is queued before that ([`GreedyToken`]). The device is synchronised before
+//! the clock is read.
 
 mod random;
 
@@ -12,7 +13,8 @@ use crate::format::WeightFormat;
 use crate::progress::note;
 use crate::shapes::{Dimensions, ModelShape};
 use crate::Result;
-use candle_core::{Device, Tensor, D};
+use candle_core::{Device, Tensor};
+use candle_transformers::generation::GreedyToken;
 use candle_transformers::models::llama::{Cache, Llama};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -261,13 +263,17 @@ impl Runner<'_> {
     fn generate(&self, steps: usize) -> candle_core::Result<Run> {
         self.timed(|| {
             let mut cache = self.empty_cache.clone();
-            let mut token = 0u32;
+            let mut ids = Tensor::new(&[[0u32]], self.device)?;
+            let mut last: Option<GreedyToken> = None;
             for position in 0..steps {
-                let input = Tensor::new(&[[token]], self.device)?;
-                let logits = self.model.forward(&input, position, &mut cache)?;
-                token = logits.squeeze(0)?.argmax(D::Minus1)?.to_scalar()?;
+                let logits = self.model.forward(&ids, position, &mut cache)?;
+                let token = GreedyToken::choose(&logits.squeeze(0)?)?;
+                ids = token.ids().clone();
+                if let Some(last) = last.replace(token) {
+                    last.wait()?;
+                }
             }
-            Ok(())
+            last.map_or(Ok(0), GreedyToken::wait).map(drop)
         })
     }
 

@@ -3,11 +3,16 @@
 //! Top-p is nucleus sampling, [arXiv 1904.09751](https://arxiv.org/abs/1904.09751); the Gumbel trick of drawing with
 //! an argmax is told in [arXiv 1611.01144](https://arxiv.org/abs/1611.01144).
 
+mod greedy;
+
 use std::cmp::Ordering;
 
 use candle_core::{bail, DType, Error, Result, Tensor, D};
 use rand::distr::{weighted::WeightedIndex, Distribution};
 use rand::{rngs::StdRng, Rng, SeedableRng};
+
+use greedy::check_shape;
+pub use greedy::GreedyToken;
 
 /// Below this the distribution is a single spike, and dividing by it would only lose digits: greedy instead.
 const MIN_TEMPERATURE: f64 = 1e-7;
@@ -134,13 +139,7 @@ impl LogitsProcessor {
     /// # Errors
     /// As [`LogitsProcessor::sample`], and if `f` leaves a negative or NaN probability, or only zeros.
     pub fn sample_f(&mut self, logits: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<u32> {
-        match logits.dims() {
-            [0] => bail!("sampling: there are no logits to choose from"),
-            [_] => {}
-            dims => bail!(
-                "sampling: the logits have shape {dims:?}, expected (vocab): one position of one sequence"
-            ),
-        }
+        check_shape(logits)?;
         let Some(temperature) = self.sampling.temperature() else {
             return logits.argmax(D::Minus1)?.to_scalar::<u32>();
         };

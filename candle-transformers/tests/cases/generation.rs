@@ -1,5 +1,5 @@
 use candle_core::{test_device, DType, Device, Result, Tensor};
-use candle_transformers::generation::{LogitsProcessor, Sampling};
+use candle_transformers::generation::{GreedyToken, LogitsProcessor, Sampling};
 
 use super::support::Numbers;
 
@@ -272,3 +272,25 @@ fn probabilities_can_be_changed() -> Result<()> {
     }
     Ok(())
 }
+
+fn greedy_tokens_feed_the_next_step(device: &Device) -> Result<()> {
+    // A permutation as a model: token i is followed by 7 i + 3 modulo 31.
+    let rows = (0..31).flat_map(|i| (0..31).map(move |j| f32::from(j == (7 * i + 3) % 31)));
+    let next = Tensor::from_iter(rows, device)?.reshape((31, 31))?;
+    let forward = |ids: &Tensor| {
+        assert_eq!((ids.dims(), ids.dtype()), (&[1, 1][..], DType::U32));
+        next.index_select(&ids.flatten_all()?, 0)?.get(0)
+    };
+    let mut token = GreedyToken::choose(&next.get(5)?)?;
+    let mut expected = 5;
+    for _ in 0..40 {
+        let following = GreedyToken::choose(&forward(token.ids())?)?;
+        expected = (7 * expected + 3) % 31;
+        assert_eq!(std::mem::replace(&mut token, following).wait()?, expected);
+    }
+    for logits in [next, Tensor::zeros(0, DType::F32, device)?] {
+        assert!(GreedyToken::choose(&logits).is_err());
+    }
+    Ok(())
+}
+test_device!(greedy_tokens_feed_the_next_step);

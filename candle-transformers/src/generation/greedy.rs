@@ -1,0 +1,84 @@
+//! Greedy steps that do not wait for each other's ids.
+
+use candle_core::{bail, PendingVec1, Result, Tensor, D};
+
+/// The token with the highest logit, chosen on the logits' device, while its id may still be on its way to the host.
+///
+/// The model's next step needs the id on the device alone. Queued before the host waits for the id, it lets the device go on without
+/// a pause; a generated token is not held up by a readback and the recording of the next one. If the id turns out to end the text,
+/// the step was for nothing.
+///
+/// ```
+/// use candle_core::{Device, Result, Tensor};
+/// use candle_transformers::generation::GreedyToken;
+/// # fn main() -> Result<()> {
+/// // A model of 4 tokens in which each is followed by the next one.
+/// let next = Tensor::new(&[[0f32, 9., 0., 0.], [0., 0., 9., 0.], [0., 0., 0., 9.], [9., 0., 0., 0.]], &Device::Cpu)?;
+/// let forward = |ids: &Tensor| next.index_select(&ids.flatten_all()?, 0)?.get(0);
+/// let mut token = GreedyToken::choose(&forward(&Tensor::new(&[[0u32]], &Device::Cpu)?)?)?;
+/// let mut text = vec![];
+/// while text.len() < 3 {
+///     let following = GreedyToken::choose(&forward(token.ids())?)?;
+///     text.push(std::mem::replace(&mut token, following).wait()?);
+/// }
+/// assert_eq!(text, [1, 2, 3]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct GreedyToken {
+    ids: Tensor,
+    read: PendingVec1<u32>,
+}
+
+impl GreedyToken {
+    /// Chooses from `logits` of shape `(vocab)`, any floating-point dtype, any device. Does not wait.
+    ///
+    /// # Errors
+    /// If `logits` has another shape or no element.
+    pub fn choose(logits: &Tensor) -> Result<Self> {
+        check_shape(logits)?;
+        let ids = logits.argmax_keepdim(D::Minus1)?;
+        let read = ids.begin_to_vec1()?;
+        let ids = ids.unsqueeze(0)?;
+        Ok(Self { ids, read })
+    }
+
+    /// The id as a model takes it: `(1, 1)`, u32, on the logits' device.
+    pub fn ids(&self) -> &Tensor {
+        &self.ids
+    }
+
+    /// The id, for which this thread waits.
+    ///
+    /// # Errors
+    /// What went wrong on the device until the choice.
+    pub fn wait(self) -> Result<u32> {
+        only(self.read.wait()?)
+    }
+
+    /// The id, without blocking the thread: the form for browsers.
+    ///
+    /// # Errors
+    /// What went wrong on the device until the choice.
+    pub async fn finish(self) -> Result<u32> {
+        only(self.read.finish().await?)
+    }
+}
+
+/// Refuses logits of anything but one position of one sequence.
+pub(super) fn check_shape(logits: &Tensor) -> Result<()> {
+    match logits.dims() {
+        [0] => bail!("sampling: there are no logits to choose from"),
+        [_] => Ok(()),
+        dims => bail!(
+            "sampling: the logits have shape {dims:?}, expected (vocab): one position of one sequence"
+        ),
+    }
+}
+
+fn only(ids: Vec<u32>) -> Result<u32> {
+    match ids.as_slice() {
+        [id] => Ok(*id),
+        ids => bail!("sampling: {} ids instead of one", ids.len()),
+    }
+}
