@@ -34,7 +34,7 @@ fn attention(t: &[Tensor]) -> candle_core::Result<Tensor> {
     ops::sdpa(&t[0], &t[1], &t[1], None, true, 0.125, 1.)
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 12] = [
     Case {
         name: "matmul 512x512 by 512x512",
         inputs: &[&[512, 512], &[512, 512]],
@@ -94,6 +94,18 @@ const CASES: [Case; 10] = [
         inputs: &[&[1, 32, 512, 64], &[1, 8, 512, 64]],
         run: attention,
         flops: 2. * 32. * 512. * 512. * 64.,
+    },
+    Case {
+        name: "attention, 512 queries, causal, heads of 128",
+        inputs: &[&[1, 32, 512, 128], &[1, 8, 512, 128]],
+        run: attention,
+        flops: 2. * 32. * 512. * 512. * 128.,
+    },
+    Case {
+        name: "attention, 64 queries, 4096 keys",
+        inputs: &[&[1, 32, 64, 64], &[1, 8, 4096, 64]],
+        run: attention,
+        flops: 4. * 32. * 64. * 4096. * 64.,
     },
 ];
 

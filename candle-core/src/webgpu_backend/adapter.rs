@@ -15,7 +15,7 @@ pub struct Options {
     /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
     pub pipeline_cache: Option<std::path::PathBuf>,
     /// Optional features to do without, so that the kernels for adapters that lack them can be tried: a list of `-f16`, `-subgroups`,
-    /// `-coop` (cooperative matrices) and `-timestamps`, with commas between.
+    /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel) and `-timestamps`, with commas between.
     pub without: String,
 }
 
@@ -50,6 +50,8 @@ pub(super) struct Caps {
     pub(super) subgroup: Option<u32>,
     /// 16x16x16 matrices of f16 with f32 sums, one a subgroup.
     pub(super) cooperative: bool,
+    /// Whether attention has a kernel of its own for them, beside their use in its products.
+    pub(super) cooperative_attention: bool,
     /// 64-bit floats, and 64-bit integers to look into them.
     pub(super) f64: bool,
     /// Timestamps at the borders of compute passes.
@@ -156,35 +158,68 @@ fn browser_limits() -> bool {
 /// What tensors of f64 need.
 const F64: Features = Features::SHADER_F64.union(Features::SHADER_INT64);
 
-/// Features that can be left out, by the names that `CANDLE_WEBGPU_FEATURES` has for them.
-const FEATURES: [(&str, Features); 4] = [
-    ("f16", Features::SHADER_F16),
+/// What can be left out, by the names that `CANDLE_WEBGPU_FEATURES` has for it.
+const FEATURES: [(&str, LeftOut); 5] = [
+    ("f16", LeftOut::of(Features::SHADER_F16)),
     (
         "subgroups",
-        Features::SUBGROUP.union(Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        LeftOut::of(Features::SUBGROUP.union(Features::EXPERIMENTAL_COOPERATIVE_MATRIX)),
     ),
-    ("coop", Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
-    ("timestamps", Features::TIMESTAMP_QUERY),
+    (
+        "coop",
+        LeftOut::of(Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+    ),
+    (
+        "coop-attention",
+        LeftOut {
+            features: Features::empty(),
+            cooperative_attention: true,
+        },
+    ),
+    ("timestamps", LeftOut::of(Features::TIMESTAMP_QUERY)),
 ];
 
-/// The features that a list such as `-subgroups,-coop` leaves out.
-fn left_out(list: &str) -> Result<Features> {
-    let mut found = Features::empty();
-    for entry in list.split(',').map(str::trim).filter(|e| !e.is_empty()) {
-        let feature = entry
-            .strip_prefix('-')
-            .and_then(|name| FEATURES.iter().find(|(known, _)| *known == name));
-        let Some((_, feature)) = feature else {
-            let known: Vec<_> = FEATURES.iter().map(|(n, _)| format!("-{n}")).collect();
-            return Err(Error::WebGpu(format!(
-                "features to leave out: {entry:?} is none of {}",
-                known.join(", ")
-            ))
-            .bt());
-        };
-        found |= *feature;
+/// What a device is to do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LeftOut {
+    features: Features,
+    cooperative_attention: bool,
+}
+
+impl LeftOut {
+    const fn of(features: Features) -> Self {
+        Self {
+            features,
+            cooperative_attention: false,
+        }
     }
-    Ok(found)
+
+    /// What a list such as `-subgroups,-coop` leaves out.
+    fn parse(list: &str) -> Result<Self> {
+        let mut found = Self::of(Features::empty());
+        for entry in list.split(',').map(str::trim).filter(|e| !e.is_empty()) {
+            let named = entry
+                .strip_prefix('-')
+                .and_then(|name| FEATURES.iter().find(|(known, _)| *known == name));
+            let Some((_, named)) = named else {
+                let known: Vec<_> = FEATURES.iter().map(|(n, _)| format!("-{n}")).collect();
+                return Err(Error::WebGpu(format!(
+                    "features to leave out: {entry:?} is none of {}",
+                    known.join(", ")
+                ))
+                .bt());
+            };
+            found = found.and(*named);
+        }
+        Ok(found)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            features: self.features | other.features,
+            cooperative_attention: self.cooperative_attention || other.cooperative_attention,
+        }
+    }
 }
 
 /// The optional features that some kernel or tool makes use of.
@@ -270,10 +305,10 @@ async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
 /// `CANDLE_WEBGPU_FEATURES` leave out.
 pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
     let masked = std::env::var("CANDLE_WEBGPU_FEATURES").unwrap_or_default();
-    let without = left_out(&options.without)? | left_out(&masked)?;
+    let without = LeftOut::parse(&options.without)?.and(LeftOut::parse(&masked)?);
     let adapter = choose(ordinal).await?;
     let info = adapter.get_info();
-    let features = (wanted_features() & adapter.features()).difference(without);
+    let features = (wanted_features() & adapter.features()).difference(without.features);
     let limits = wanted_limits(&adapter, options);
     let (device, queue) = adapter
         .request_device(&wgpu::DeviceDescriptor {
@@ -310,6 +345,7 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
             limits,
             subgroup,
             cooperative,
+            cooperative_attention: cooperative && !without.cooperative_attention,
             f64: features.contains(F64),
             timestamps: features.contains(Features::TIMESTAMP_QUERY),
         },
@@ -321,21 +357,26 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
 
 #[cfg(test)]
 mod tests {
-    use super::{left_out, Features};
+    use super::{Features, LeftOut};
 
     #[test]
     fn features_are_left_out_by_name() {
-        assert_eq!(left_out("").unwrap(), Features::empty());
-        assert_eq!(left_out(" -f16 ,").unwrap(), Features::SHADER_F16);
+        let left_out = |list| LeftOut::parse(list).unwrap().features;
+        assert_eq!(left_out(""), Features::empty());
+        assert_eq!(left_out(" -f16 ,"), Features::SHADER_F16);
         // Cooperative matrices are a subgroup's.
         let both = Features::SUBGROUP | Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
-        assert_eq!(left_out("-subgroups").unwrap(), both);
+        assert_eq!(left_out("-subgroups"), both);
         assert_eq!(
-            left_out("-f16,-coop").unwrap(),
+            left_out("-f16,-coop"),
             Features::SHADER_F16 | Features::EXPERIMENTAL_COOPERATIVE_MATRIX
         );
+        let attention = LeftOut::parse("-coop-attention,-f16").unwrap();
+        assert!(attention.cooperative_attention);
+        assert_eq!(attention.features, Features::SHADER_F16);
+        assert!(!LeftOut::parse("-coop").unwrap().cooperative_attention);
         for wrong in ["f16", "-f17", "-subgroups -coop"] {
-            let line = left_out(wrong).unwrap_err().to_string();
+            let line = LeftOut::parse(wrong).unwrap_err().to_string();
             assert!(
                 line.contains(wrong) && line.contains("-timestamps"),
                 "{line}"

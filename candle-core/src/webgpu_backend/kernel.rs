@@ -352,9 +352,22 @@ impl Shader {
         self
     }
 
+    /// Panics with the compiler's words unless naga takes the shader and can write it for Vulkan.
     #[cfg(test)]
-    pub(super) fn into_text(self) -> String {
-        self.text
+    pub(super) fn assert_valid(self) {
+        let text = self.text;
+        let module = naga::front::wgsl::parse_str(&text)
+            .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
+        let flags = naga::valid::ValidationFlags::all();
+        let info = naga::valid::Validator::new(flags, naga::valid::Capabilities::all())
+            .validate(&module)
+            .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
+        let options = naga::back::spv::Options {
+            lang_version: (1, 6),
+            ..Default::default()
+        };
+        naga::back::spv::write_vec(&module, &info, &options, None)
+            .unwrap_or_else(|err| panic!("{err}\n{text}"));
     }
 
     /// The parameter struct as `p`, then the body. The prelude that all kernels share comes with it.

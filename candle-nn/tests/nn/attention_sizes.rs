@@ -2,7 +2,7 @@
 //! form in f32 on the CPU.
 
 use super::common::{assert_close, data, dtypes, reference};
-use candle_core::{test_device, DType, Device, Result};
+use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_nn::ops::{sdpa, sdpa_slow};
 
 const HEAD_DIMS: [usize; 10] = [32, 64, 80, 96, 112, 128, 192, 256, 33, 66];
@@ -85,6 +85,30 @@ pub(super) fn large_scores(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Scores that grow along the keys, so that what was summed has to be corrected again and again.
+pub(super) fn moving_maxima(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        for (head_dim, queries, keys) in [(64, 40, 300), (128, 20, 300), (96, 130, 1100)] {
+            let q = data(&[1, 4, queries, head_dim], dtype, dev)?;
+            let growth = Tensor::arange(0f32, keys as f32, &Device::Cpu)?.reshape((keys, 1))?;
+            let growth = ((growth / 16.)? + 1.)?.to_device(dev)?;
+            let k = data(&[1, 2, keys, head_dim], DType::F32, dev)?;
+            let k = k.broadcast_mul(&growth)?.to_dtype(dtype)?;
+            let v = data(&[1, 2, keys, head_dim], dtype, dev)?;
+            for causal in [false, true] {
+                let scale = 1. / (head_dim as f32).sqrt();
+                let got = sdpa(&q, &k, &v, None, causal, scale, 1.)?;
+                let [rq, rk, rv] = [reference(&q)?, reference(&k)?, reference(&v)?];
+                let expected = sdpa_slow(&rq, &rk, &rv, None, causal, scale, 1.)?;
+                let case = format!("{dtype:?} {head_dim} {queries} {keys} causal {causal}");
+                // Scores of some hundreds are exact to 1e-4, and weights are their exponentials.
+                assert_close(&case, &got, &expected, 2. * tolerance.max(5e-4));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(feature = "webgpu")]
 #[test]
 fn memory_does_not_grow_with_queries_times_keys_webgpu() -> Result<()> {
@@ -104,3 +128,4 @@ fn memory_does_not_grow_with_queries_times_keys_webgpu() -> Result<()> {
 test_device!(sizes);
 test_device!(few_queries_of_many_keys);
 test_device!(large_scores);
+test_device!(moving_maxima);

@@ -12,6 +12,14 @@ fn on_each_body(device: &Device) -> Result<()> {
     attention_sizes::large_scores(device)
 }
 
+/// Beside the kernel that has all of attention in it: its products alone.
+#[test]
+fn without_cooperative_attention_webgpu() -> Result<()> {
+    let device = Device::WebGpu(super::common::webgpu_without("-coop-attention")?);
+    attention_sizes::sizes(&device)?;
+    attention_sizes::moving_maxima(&device)
+}
+
 #[test]
 fn without_subgroups_webgpu() -> Result<()> {
     on_each_body(&Device::WebGpu(super::common::webgpu_without(

@@ -107,6 +107,7 @@ mod tests {
             limits,
             subgroup,
             cooperative,
+            cooperative_attention: cooperative,
             f64: false,
             timestamps: false,
         }
@@ -128,14 +129,7 @@ mod tests {
     fn the_cooperative_kernel_is_valid_wgsl() {
         for tile in CoopTile::ALL {
             for (out, residual) in [(Elem::F16, true), (Elem::F32, false)] {
-                let text =
-                    cooperative::cooperative_shader(out, 2, tile, !residual, residual).into_text();
-                let module = naga::front::wgsl::parse_str(&text)
-                    .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
-                let flags = naga::valid::ValidationFlags::all();
-                naga::valid::Validator::new(flags, naga::valid::Capabilities::all())
-                    .validate(&module)
-                    .unwrap_or_else(|err| panic!("{}", err.emit_to_string(&text)));
+                cooperative::cooperative_shader(out, 2, tile, !residual, residual).assert_valid();
             }
         }
     }

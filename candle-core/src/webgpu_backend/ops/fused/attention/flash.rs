@@ -288,6 +288,7 @@ mod tests {
             limits,
             subgroup: None,
             cooperative: false,
+            cooperative_attention: false,
             f64: false,
             timestamps: false,
         };

@@ -3,10 +3,12 @@
 //! Few queries, as in generation, take a kernel with a workgroup to a query ([`decode`]); more go through tiles of queries and
 //! keys ([`flash`]). Both keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein, arXiv 1805.02867),
 //! and cut the keys into parts where there are too few workgroups, which a small kernel joins (Flash-Decoding, Dao et al. 2023).
-//! Memory does not grow with queries times keys. Only where cooperative matrices make products much faster are the scores of
-//! some hundreds of queries at a time written out ([`blocks`]).
+//! Where there are cooperative matrices, tiles of f16 are multiplied by them ([`cooperative`]). Memory does not grow with queries
+//! times keys. Only where cooperative matrices make products much faster, and that kernel does not take the heads, are the scores
+//! of some hundreds of queries at a time written out ([`blocks`]).
 
 mod blocks;
+mod cooperative;
 mod decode;
 mod flash;
 mod join;
@@ -151,9 +153,13 @@ pub fn sdpa(
     if decode::fits(&sizes, elem) {
         return call.decode();
     }
-    let cooperative = q.device().kernels().caps.cooperative && elem == Elem::F16;
-    match flash::Tile::choose(&sizes, &q.device().kernels().caps) {
-        Some(tile) if !(cooperative && blocks::fits(&sizes)) => call.flash(tile),
+    let caps = &q.device().kernels().caps;
+    let f16 = elem == Elem::F16;
+    if let Some(tile) = cooperative::CoopTile::choose(&sizes, caps).filter(|_| f16 && call.wide()) {
+        return call.cooperative(tile);
+    }
+    match flash::Tile::choose(&sizes, caps) {
+        Some(tile) if !(caps.cooperative && f16 && blocks::fits(&sizes)) => call.flash(tile),
         _ => call.blocks(),
     }
 }

@@ -1,0 +1,430 @@
+//! Many queries in f16 where there are cooperative matrices: the flash kernel with the products of a tile left to them.
+
+use std::fmt::Write;
+
+use super::super::super::bind;
+use super::join::{Destination, Parts};
+use super::{AttentionParams, Call, Sizes};
+use crate::backend::BackendStorage;
+use crate::webgpu_backend::adapter::Caps;
+use crate::webgpu_backend::kernel::{Key, Shader};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::Result;
+
+/// Workgroups below which keys are cut into parts.
+const BUSY_WORKGROUPS: usize = 256;
+/// Keys in a part at the least: fewer take less time than joining their parts.
+const LEAST_CHUNK: usize = 512;
+/// The largest head whose sums stay in registers.
+const MAX_HEAD_DIM: usize = 128;
+
+/// A workgroup: subgroups, of 16 rows each, and the keys of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CoopTile {
+    subgroups: u32,
+    keys: u32,
+}
+
+/// What the products are made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Matrices {
+    Cooperative,
+    /// Loops in f32: no adapter without cooperative matrices could run what is around them otherwise.
+    #[cfg(test)]
+    Plain,
+}
+
+impl CoopTile {
+    /// Best first; the last one is for few rows.
+    const ALL: [Self; 3] = [Self::of(4, 64), Self::of(4, 32), Self::of(2, 32)];
+
+    const fn of(subgroups: u32, keys: u32) -> Self {
+        Self { subgroups, keys }
+    }
+
+    fn rows(self) -> usize {
+        16 * self.subgroups as usize
+    }
+
+    /// Quads of keys and values in workgroup memory, which before them has the queries.
+    fn tile_len(self, head_dim: usize) -> usize {
+        (2 * self.keys as usize).max(self.rows()) * (head_dim / 4 + 2)
+    }
+
+    /// Bytes of workgroup memory, as the kernel lays them out: keys and values, scores in f32, weights, two turns.
+    fn shared_bytes(self, head_dim: usize) -> usize {
+        let scores = self.rows() * (self.keys as usize / 4 + 2);
+        self.tile_len(head_dim) * 8 + scores * (16 + 8) + 32
+    }
+
+    /// The first tile that the adapter takes and that is not mostly empty; none for heads that are not whole matrices or too large.
+    pub(super) fn choose(sizes: &Sizes, caps: &Caps) -> Option<Self> {
+        if !caps.cooperative_attention
+            || !sizes.head_dim.is_multiple_of(16)
+            || sizes.head_dim > MAX_HEAD_DIM
+        {
+            return None;
+        }
+        let limit = caps.limits.max_compute_workgroup_storage_size as usize;
+        let rows = sizes.group() * sizes.queries;
+        let fits = |tile: &&Self| tile.shared_bytes(sizes.head_dim) <= limit;
+        let filled = |tile: &&Self| tile.rows() < 2 * rows;
+        let fitting = || Self::ALL.iter().filter(fits);
+        let tile = fitting().find(filled).or_else(|| fitting().next_back());
+        tile.copied()
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn cooperative(&self, tile: CoopTile) -> Result<WebGpuStorage> {
+        let sizes = self.sizes;
+        let splits = (BUSY_WORKGROUPS / self.workgroups(tile)).min(sizes.keys / LEAST_CHUNK);
+        let parts = Parts::new(
+            sizes.keys,
+            splits.min(self.most_parts()),
+            tile.keys as usize,
+        );
+        self.with_matrices(tile, parts, Matrices::Cooperative)
+    }
+
+    /// Workgroups over all keys.
+    fn workgroups(&self, tile: CoopTile) -> usize {
+        let sizes = self.sizes;
+        let blocks = (sizes.group() * sizes.queries).div_ceil(tile.rows());
+        sizes.batch * sizes.kv_heads * blocks
+    }
+
+    fn with_matrices(
+        &self,
+        tile: CoopTile,
+        parts: Parts,
+        matrices: Matrices,
+    ) -> Result<WebGpuStorage> {
+        let Self { sizes, elem, .. } = *self;
+        let device = self.inputs[0].0.device();
+        let destination = Destination::new(self, parts, elem)?;
+        let form = Form {
+            tile,
+            matrices,
+            head_dim: sizes.head_dim as u32,
+            causal: self.params.causal,
+            softcap: self.softcap(),
+        };
+        let key = Key::new(match matrices {
+            Matrices::Cooperative => "sdpa_cooperative",
+            #[cfg(test)]
+            Matrices::Plain => "sdpa_plain",
+        });
+        let key = key
+            .with(destination.joins().into(), 1)
+            .with(form.softcap.into(), 1)
+            .with(form.causal.into(), 1)
+            .with(form.head_dim, 16)
+            .with(tile.subgroups, 3)
+            .with(tile.keys, 7);
+        let [q, k, v] = self.inputs.map(|(storage, _)| bind(storage));
+        device.launch(
+            key,
+            || form.shader(|shader| destination.declare(shader), destination.joins()),
+            &[q, k, v, bind(destination.target())],
+            &self.kernel_params(parts.splits, parts.chunk)?,
+            device.grid(self.workgroups(tile) * parts.splits, 1),
+        )?;
+        destination.finish()
+    }
+}
+
+/// What a shader is specialised for.
+#[derive(Clone, Copy)]
+struct Form {
+    tile: CoopTile,
+    matrices: Matrices,
+    head_dim: u32,
+    causal: bool,
+    softcap: bool,
+}
+
+impl Form {
+    /// `destination` adds the binding of what is written.
+    fn shader(self, destination: impl FnOnce(Shader) -> Shader, joins: bool) -> Shader {
+        let CoopTile { subgroups, keys } = self.tile;
+        let label = format!(
+            "sdpa_cooperative d{} {}x{keys}",
+            self.head_dim,
+            self.tile.rows()
+        );
+        let shader = Shader::new(label).constant("HEAD_DIM", self.head_dim);
+        let shader = destination(self.matrices.inputs(shader))
+            .constant("CAUSAL", self.causal)
+            .constant("SOFTCAP", self.softcap)
+            .constant("SUBGROUPS", subgroups)
+            .constant("KEYS", keys)
+            .constant(
+                "TILE_LEN",
+                self.tile.tile_len(self.head_dim as usize) as u32,
+            )
+            .text(include_str!("../../../shaders/functions_float.wgsl"))
+            .text(match joins {
+                true => include_str!("../../../shaders/sdpa_flash_part.wgsl"),
+                false => include_str!("../../../shaders/sdpa_flash_whole.wgsl"),
+            })
+            .body::<AttentionParams>(&self.body());
+        match self.matrices {
+            Matrices::Cooperative => {
+                shader.directive("enable f16;\nenable wgpu_cooperative_matrix;\n")
+            }
+            #[cfg(test)]
+            Matrices::Plain => shader,
+        }
+    }
+
+    /// The kernel with a subgroup's matrices and an invocation's loads unrolled: naga takes no arrays of cooperative matrices.
+    fn body(self) -> String {
+        let matrices = self.matrices;
+        let CoopTile { subgroups, keys } = self.tile;
+        let (wg, quads, key_quads) = (32 * subgroups, self.head_dim / 4, keys / 4);
+        // Matrices along a head, and along the keys.
+        let (along, across) = (self.head_dim / 16, keys / 16);
+        let mut declare = String::new();
+        let (mut fetch, mut stage) = (
+            [String::new(), String::new()],
+            [String::new(), String::new()],
+        );
+        for i in 0..keys * quads / wg {
+            let quad = format!("local + {}u", i * wg);
+            for (which, (name, place)) in [("key", ""), ("value", " + VALUES")]
+                .into_iter()
+                .enumerate()
+            {
+                let start = ["k_start", "v_start"][which];
+                let _ = writeln!(declare, "var {name}{i} = Four();");
+                let _ = writeln!(
+                    fetch[which],
+                    "{name}{i} = {name}_at({start}, NEXT, end, {quad});"
+                );
+                let _ = writeln!(stage[which], "tile[tile_place({quad}){place}] = {name}{i};");
+            }
+        }
+        let mut queries = String::new();
+        let (mut scores, mut sums) = (String::new(), String::new());
+        for d in 0..along {
+            let _ = writeln!(declare, "var sum{d} = {};", matrices.zero());
+            let left = matrices.left("tile", &format!("tile_row + {}u", 4 * d));
+            let _ = writeln!(queries, "let query{d} = {left};");
+        }
+        for j in 0..across {
+            let _ = writeln!(scores, "var score{j} = {};", matrices.zero());
+        }
+        for d in 0..along {
+            for j in 0..across {
+                let right = matrices.keys(&format!("{}u * PITCH + {}u", 16 * j, 4 * d));
+                let _ = writeln!(scores, "let key{j}_{d} = {right};");
+                let product = matrices.product(&format!("query{d}, key{j}_{d}, score{j}"));
+                let _ = writeln!(scores, "score{j} = {product};");
+            }
+        }
+        for j in 0..across {
+            scores += &matrices.store(&format!("score{j}"), &format!("key_row + {}u", 4 * j));
+            let left = matrices.left("weights", &format!("key_row + {}u", 4 * j));
+            let _ = writeln!(sums, "let weight{j} = {left};");
+            for d in 0..along {
+                let right = matrices.values(&format!("VALUES + {}u * PITCH + {}u", 16 * j, 4 * d));
+                let _ = writeln!(sums, "let value{j}_{d} = {right};");
+                let product = matrices.product(&format!("weight{j}, value{j}_{d}, sum{d}"));
+                let _ = writeln!(sums, "sum{d} = {product};");
+            }
+        }
+        let (mut load_scores, mut put_weights) = (String::new(), String::new());
+        for c in 0..key_quads / 2 {
+            let _ = writeln!(
+                load_scores,
+                "let s{c} = shown(scores[mine + {}u], first_key + {}u, limit); highest = max(highest, s{c});",
+                2 * c,
+                8 * c
+            );
+            let _ = writeln!(
+                put_weights,
+                "let w{c} = exp2(s{c} - most); turn_sum += w{c}; weights[mine + {}u] = Four(w{c});",
+                2 * c
+            );
+        }
+        let (mut correct, mut store) = (String::new(), String::new());
+        // Sums pass through the scores' memory, so many at a time as it takes.
+        for first in (0..along).step_by(across as usize) {
+            let round = first..along.min(first + across);
+            for d in round.clone() {
+                let put = matrices.store(
+                    &format!("sum{d}"),
+                    &format!("key_row + {}u", 4 * (d - first)),
+                );
+                correct.push_str(&put);
+                store.push_str(&put);
+            }
+            correct.push_str("workgroupBarrier();\n");
+            store.push_str("workgroupBarrier();\n");
+            let round_quads = 4 * (round.end - round.start);
+            let _ = writeln!(
+                correct,
+                "for (var c = 0u; c < {round_quads}u; c += 2u) {{ scores[mine + c] *= correction; }}\nworkgroupBarrier();"
+            );
+            for d in round.clone() {
+                let sums = matrices.sums(&format!("key_row + {}u", 4 * (d - first)));
+                let _ = writeln!(correct, "sum{d} = {sums};");
+            }
+            correct.push_str("workgroupBarrier();\n");
+            let _ = writeln!(
+                store,
+                "if (row < rows) {{ for (var c = 0u; c < {round_quads}u; c += 2u) {{\n\
+                 store(dst_row, split, {}u + half + c, scores[mine + c], most * LN_2, whole_sum);\n}} }}\n\
+                 workgroupBarrier();",
+                4 * first
+            );
+        }
+        let [fetch_keys, fetch_values] = fetch;
+        let [stage_keys, stage_values] = stage;
+        let mut body = include_str!("../../../shaders/sdpa_cooperative.wgsl").to_string();
+        for (name, next) in [
+            ("begin", "begin"),
+            ("begin + KEYS", "begin + KEYS"),
+            ("turn + KEYS", "turn + KEYS"),
+            ("turn + 2u * KEYS", "turn + 2u * KEYS"),
+        ] {
+            body = body
+                .replace(
+                    &format!("FETCH_KEYS({name});"),
+                    &fetch_keys.replace("NEXT", next),
+                )
+                .replace(
+                    &format!("FETCH_VALUES({name});"),
+                    &fetch_values.replace("NEXT", next),
+                );
+        }
+        let (inputs, find) = matrices.subgroup();
+        body.replace("SUBGROUP_INPUTS", inputs)
+            .replace("SUBGROUP;", find)
+            .replace("LOAD_QUERIES;", &queries)
+            .replace("STAGE_KEYS;", &stage_keys)
+            .replace("STAGE_VALUES;", &stage_values)
+            .replace("LOAD_SCORES;", &load_scores)
+            .replace("PUT_WEIGHTS;", &put_weights)
+            .replace("CORRECT;", &correct)
+            .replace("SCORES;", &scores)
+            .replace("SUMS;", &sums)
+            .replace("DECLARE;", &declare)
+            .replace("STORE;", &store)
+    }
+}
+
+/// The parts of the kernel that differ, as WGSL.
+impl Matrices {
+    /// q, k and v as `name_quad(start, quad)`, in quads of type `Four`, and `other_half`.
+    fn inputs(self, mut shader: Shader) -> Shader {
+        match self {
+            Self::Cooperative => {
+                for name in ["q", "k", "v"] {
+                    shader = shader.input_words(name, "vec4<f16>").text(&format!(
+                        "fn {name}_quad(start: u32, quad: u32) -> vec4<f16> {{ return {name}[start / 4u + quad]; }}"
+                    ));
+                }
+                shader.text(
+                    "alias Four = vec4<f16>;\n\
+                     fn other_half(x: f32, local: u32) -> f32 { return subgroupShuffleXor(x, 1u); }",
+                )
+            }
+            #[cfg(test)]
+            Self::Plain => shader
+                .heads(crate::webgpu_backend::kernel::Elem::F32, true)
+                .text(include_str!("../../../shaders/sdpa_matrices_plain.wgsl")),
+        }
+    }
+
+    /// The builtins of which subgroup and lane an invocation is, or what stands for them.
+    fn subgroup(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Cooperative => (
+                "@builtin(subgroup_id) subgroup: u32, @builtin(subgroup_invocation_id) lane: u32",
+                "",
+            ),
+            #[cfg(test)]
+            Self::Plain => ("", "let subgroup = local / 32u; let lane = local % 32u;"),
+        }
+    }
+
+    /// Sums of nothing.
+    fn zero(self) -> &'static str {
+        match self {
+            Self::Cooperative => "coop_mat16x16<f32, C>()",
+            #[cfg(test)]
+            Self::Plain => "PlainSums()",
+        }
+    }
+
+    /// The left side of a product: rows of `tile` or `weights`.
+    fn left(self, array: &str, at: &str) -> String {
+        let pitch = match array {
+            "tile" => "PITCH",
+            _ => "KEY_PITCH",
+        };
+        match self {
+            Self::Cooperative => {
+                format!("coopLoadT<coop_mat16x16<f16, A>>(&{array}[{at}], {pitch})")
+            }
+            #[cfg(test)]
+            Self::Plain => format!("left_of_{array}({at}, lane)"),
+        }
+    }
+
+    /// The right side of a product: keys, transposed.
+    fn keys(self, at: &str) -> String {
+        match self {
+            Self::Cooperative => format!("coopLoad<coop_mat16x16<f16, B>>(&tile[{at}], PITCH)"),
+            #[cfg(test)]
+            Self::Plain => format!("right_of_keys({at}, lane)"),
+        }
+    }
+
+    /// The right side of a product: values.
+    fn values(self, at: &str) -> String {
+        match self {
+            Self::Cooperative => format!("coopLoadT<coop_mat16x16<f16, B>>(&tile[{at}], PITCH)"),
+            #[cfg(test)]
+            Self::Plain => format!("right_of_values({at}, lane)"),
+        }
+    }
+
+    /// `left, right, sums`: the sums with the product added.
+    fn product(self, operands: &str) -> String {
+        match self {
+            Self::Cooperative => format!("coopMultiplyAdd({operands})"),
+            #[cfg(test)]
+            Self::Plain => format!("multiply_add({operands})"),
+        }
+    }
+
+    /// Puts sums into the scores' memory.
+    fn store(self, sums: &str, at: &str) -> String {
+        match self {
+            // naga 30 does not emit a store's operands by itself: they must have names.
+            Self::Cooperative => format!(
+                "{{ let whole = {sums}; let slot = &scores[{at}]; let pitch = KEY_PITCH; coopStoreT(whole, slot, pitch); }}\n"
+            ),
+            #[cfg(test)]
+            Self::Plain => format!("put_scores({sums}, {at}, lane);\n"),
+        }
+    }
+
+    /// Takes sums back from there.
+    fn sums(self, at: &str) -> String {
+        match self {
+            Self::Cooperative => {
+                format!("coopLoadT<coop_mat16x16<f32, C>>(&scores[{at}], KEY_PITCH)")
+            }
+            #[cfg(test)]
+            Self::Plain => format!("sums_of_scores({at}, lane)"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "cooperative_tests.rs"]
+mod tests;

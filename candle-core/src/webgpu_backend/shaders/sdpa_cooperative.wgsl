@@ -1,0 +1,169 @@
+// Attention of ROWS queries that share keys and values to `chunk` keys, KEYS of them a turn, with matrices of 16 x 16 that a subgroup
+// of 32 holds together. A subgroup has 16 rows; a row is a query of one of `group` heads, the heads of a query next to each other. In a
+// turn it multiplies its queries, which stay in matrices, by the keys; two lanes to a row turn the scores into weights; and it adds
+// the weighted values to its sums, which stay in matrices too. The weights of a row are relative to a maximum that moves only when a
+// turn's is far above it, because the sums have to pass through workgroup memory to be corrected. While a turn is computed the
+// next keys and values are on their way to registers. Lines in capitals are written by Rust, unrolled.
+
+const LEAST = -0x1.fffffep+127f;
+// The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
+const NONE = -0x1p+100f;
+// Weights are powers of 2.
+const LOG2_E = 1.44269504f;
+const LN_2 = 0.693147181f;
+// How far a score may be above the maximum, as a power of 2: weights up to 1024 lose nothing in f16.
+const HEADROOM = 10.0;
+const ROWS = SUBGROUPS * 16u;
+const WG = SUBGROUPS * 32u;
+const QUADS = HEAD_DIM / 4u;
+const KEY_QUADS = KEYS / 4u;
+// Rows are padded against bank conflicts.
+const PITCH = QUADS + 2u;
+const KEY_PITCH = KEY_QUADS + 2u;
+// Where the tile's values are.
+const VALUES = KEYS * PITCH;
+const_assert HEAD_DIM % 16u == 0u && KEYS % 16u == 0u;
+const_assert KEYS * QUADS % WG == 0u && ROWS * QUADS % WG == 0u;
+const_assert TILE_LEN >= 2u * VALUES && TILE_LEN >= ROWS * PITCH;
+
+// Keys, then values; before the first turn, queries.
+var<workgroup> tile: array<Four, TILE_LEN>;
+// Scores; sums when they are corrected and stored.
+var<workgroup> scores: array<vec4<f32>, ROWS * KEY_PITCH>;
+var<workgroup> weights: array<Four, ROWS * KEY_PITCH>;
+// This turn, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga knows them as uniform, and
+// in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
+var<workgroup> turns: array<vec4<u32>, 2>;
+
+// Quad `i` of a tile of keys or values that starts at `first`, zeros from `end`.
+fn key_at(start: u32, first: u32, end: u32, i: u32) -> Four {
+  var value = Four();
+  if (first + i / QUADS < end) {
+    value = k_quad(start + (first + i / QUADS) * p.k_seq, i % QUADS);
+  }
+  return value;
+}
+
+fn value_at(start: u32, first: u32, end: u32, i: u32) -> Four {
+  var value = Four();
+  if (first + i / QUADS < end) {
+    value = v_quad(start + (first + i / QUADS) * p.v_seq, i % QUADS);
+  }
+  return value;
+}
+
+// Where quad `i` is in the tile.
+fn tile_place(i: u32) -> u32 {
+  return i / QUADS * PITCH + i % QUADS;
+}
+
+// Four scores in powers of 2; keys from `limit` on are hidden.
+fn shown(score: vec4<f32>, key: u32, limit: u32) -> vec4<f32> {
+  var s = score * (p.scale * LOG2_E);
+  if (SOFTCAP) {
+    s = score * (p.scale / p.softcap);
+    s = vec4<f32>(f_tanh(s.x), f_tanh(s.y), f_tanh(s.z), f_tanh(s.w)) * (p.softcap * LOG2_E);
+  }
+  return select(vec4<f32>(LEAST), s, vec4<u32>(key) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(limit));
+}
+
+@compute @workgroup_size(WG)
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  @builtin(local_invocation_index) local: u32,
+  SUBGROUP_INPUTS
+) {
+  SUBGROUP;
+  let all_rows = p.group * p.queries;
+  let kv_heads = p.heads / p.group;
+  let blocks = (all_rows + ROWS - 1u) / ROWS;
+  let count = p.batch * kv_heads * p.splits * blocks;
+  let at = flat(workgroup, workgroups, 0u, 1u);
+  // Cooperative matrices need uniform control flow, which naga does not see past a return: workgroups beyond the last do its work
+  // again, without rows to write.
+  let place = min(at, count - 1u);
+  let rows = select(0u, all_rows, at < count);
+  let batch = place / (blocks * p.splits * kv_heads);
+  let kv_head = place / (blocks * p.splits) % kv_heads;
+  let split = place / blocks % p.splits;
+  // Of causal blocks the last ones take longest, so they start first.
+  let first_row = (blocks - 1u - place % blocks) * ROWS;
+  let q_start = p.q_offset + batch * p.q_batch + kv_head * p.group * p.q_head;
+  let k_start = p.k_offset + batch * p.k_batch + kv_head * p.k_head;
+  let v_start = p.v_offset + batch * p.v_batch + kv_head * p.v_head;
+  var seen = p.keys;
+  if (CAUSAL) {
+    seen = p.keys - p.queries + (min(first_row + ROWS, all_rows) - 1u) / p.group + 1u;
+  }
+  let begin = split * p.chunk;
+  let end = min(begin + p.chunk, seen);
+  for (var i = local; i < ROWS * QUADS; i += WG) {
+    let row = first_row + i / QUADS;
+    var value = Four();
+    if (row < rows) {
+      value = q_quad(q_start + row % p.group * p.q_head + row / p.group * p.q_seq, i % QUADS);
+    }
+    tile[tile_place(i)] = value;
+  }
+  if (local == 0u) {
+    turns[1].x = 0xffffffffu;
+  }
+  // A subgroup's first row in each array, and the row of this lane, of which it has every second quad.
+  let tile_row = subgroup * 16u * PITCH;
+  let key_row = subgroup * 16u * KEY_PITCH;
+  let half = lane % 2u;
+  let mine = key_row + lane / 2u * KEY_PITCH + half;
+  let row = first_row + subgroup * 16u + lane / 2u;
+  var limit = end;
+  if (CAUSAL) {
+    limit = min(end, p.keys - p.queries + row / p.group + 1u);
+  }
+  var most = NONE;
+  var sum = 0.0;
+  DECLARE;
+  FETCH_KEYS(begin);
+  FETCH_VALUES(begin);
+  workgroupBarrier();
+  LOAD_QUERIES;
+  workgroupBarrier();
+  STAGE_KEYS;
+  FETCH_KEYS(begin + KEYS);
+  workgroupBarrier();
+  for (var turn = begin; turn < end; turn += KEYS) {
+    SCORES;
+    workgroupBarrier();
+    if (local == 0u) {
+      turns[0].x = turn;
+    }
+    let first_key = turn + half * 4u;
+    var highest = vec4<f32>(LEAST);
+    LOAD_SCORES;
+    let own_most = max(max(highest.x, highest.y), max(highest.z, highest.w));
+    let turn_most = max(own_most, other_half(own_most, local));
+    var correction = 1.0;
+    if (turn_most > most + HEADROOM) {
+      correction = exp2(most - turn_most);
+      if (most > NONE) {
+        turns[1].x = turn;
+      }
+      most = turn_most;
+      sum *= correction;
+    }
+    var turn_sum = vec4<f32>(0.0);
+    PUT_WEIGHTS;
+    sum += dot(turn_sum, vec4<f32>(1.0));
+    STAGE_VALUES;
+    STAGE_KEYS;
+    workgroupBarrier();
+    FETCH_VALUES(turn + KEYS);
+    FETCH_KEYS(turn + 2u * KEYS);
+    if (turns[1].x == turns[0].x) {
+      CORRECT;
+    }
+    SUMS;
+  }
+  let whole_sum = sum + other_half(sum, local);
+  let dst_row = (batch * p.heads + kv_head * p.group + row % p.group) * p.queries + row / p.group;
+  STORE;
+}
