@@ -13,6 +13,12 @@ const BUSY_TILES: usize = 64;
 const SPLIT_TILES: usize = 128;
 /// Parts of `k` are not made shorter than this.
 const LEAST_CHUNK: usize = 512;
+/// Up to so many rows the product takes as long as reading the right side, and workgroups are for having loads on their way.
+const FEW_ROWS: usize = 64;
+/// Workgroups that cutting `k` then aims at: of some 8 KiB of loads each, as many as memory of 4 TB/s answers in half a microsecond.
+const FEW_ROWS_TILES: usize = 256;
+/// Parts of `k` are then not made shorter than this, nor than leaves their sums in f32 half of what is read.
+const FEW_ROWS_CHUNK: usize = 128;
 /// How deep the cooperative regime's tiles are over `k`.
 pub(super) const COOP_K: u32 = 32;
 
@@ -40,7 +46,11 @@ impl CoopTile {
     }
 
     fn splits(self, problem: &Problem) -> usize {
-        super::plan::splits(self.count(problem), problem.k, SPLIT_TILES, LEAST_CHUNK)
+        let (wanted, least) = match problem.m {
+            ..=FEW_ROWS => (FEW_ROWS_TILES, FEW_ROWS_CHUNK.max(4 * problem.m)),
+            _ => (SPLIT_TILES, LEAST_CHUNK),
+        };
+        super::plan::splits(self.count(problem), problem.k, wanted, least)
     }
 
     /// The largest tile that the adapter takes, that is not half empty, and of which there are enough, else the smallest; and

@@ -187,7 +187,22 @@ mod tests {
             cooperative(16, 2048, 8192),
             Plan::Cooperative {
                 tile: CoopTile { down: 1, across: 2 },
+                splits: 16
+            }
+        );
+        // Few rows: as many parts as keep memory busy, but not so many that writing them takes longer than reading the weights.
+        assert_eq!(
+            cooperative(64, 2048, 2048),
+            Plan::Cooperative {
+                tile: CoopTile { down: 2, across: 2 },
                 splits: 8
+            }
+        );
+        assert_eq!(
+            cooperative(9, 16384, 2048),
+            Plan::Cooperative {
+                tile: CoopTile { down: 1, across: 2 },
+                splits: 2
             }
         );
         // The weighted sums of values: as narrow as a head.
