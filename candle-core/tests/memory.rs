@@ -125,6 +125,42 @@ fn reductions_are_split() -> Result<()> {
     Ok(())
 }
 
+/// Columns whose elements are each in another window are reduced where they are, a row of the tensor after the other.
+#[test]
+fn columns_are_reduced_without_a_copy() -> Result<()> {
+    let device = small()?;
+    for dtype in [DType::F32, DType::BF16, DType::U8, DType::I64] {
+        let mut cpu = numbers(&[65, 4097], dtype)?;
+        if dtype.is_float() {
+            // A NaN counts in the first row, and in no other.
+            let cpu_f32 = numbers(&[65, 4097], DType::F32)?;
+            let mut data = cpu_f32.flatten_all()?.to_vec1::<f32>()?;
+            data[7 * 4097..8 * 4097].fill(f32::NAN);
+            data[3] = f32::NAN;
+            cpu = Tensor::from_vec(data, (65, 4097), &Device::Cpu)?.to_dtype(dtype)?;
+        }
+        let there = cpu.to_device(&device)?;
+        for (name, f) in [
+            ("sum", (|t| t.narrow(0, 0, 7)?.sum(0)) as fn(&Tensor) -> _),
+            ("max", |t| t.max(0)),
+            ("min", |t| t.min_keepdim(0)),
+            ("argmax", |t| t.argmax(0)),
+            ("argmin", |t| t.argmin_keepdim(0)),
+        ] {
+            assert_same(&f(&there)?, &f(&cpu)?, &format!("{name} {dtype:?}"))?;
+        }
+    }
+    // 65 rows of five windows each, and the conversion of the result.
+    let t = numbers(&[65, 4097], DType::F32)?;
+    let there = t.to_device(&device)?;
+    let webgpu = device.as_webgpu_device()?;
+    let before = webgpu.stats().dispatches;
+    let sums = there.sum(0)?;
+    let dispatches = webgpu.stats().dispatches - before;
+    assert!(dispatches < 65 * 5 * 3, "{dispatches}");
+    assert_same(&sums, &t.sum(0)?, "sum")
+}
+
 #[test]
 fn indexing_is_split() -> Result<()> {
     let device = small()?;

@@ -250,6 +250,14 @@ pub(in super::super) fn copy(src: &WebGpuStorage, layout: &Layout) -> Result<Web
     unary(src, layout, "id")
 }
 
+/// The elements side by side, and the place of the first: a copy, unless they lie so already.
+pub(super) fn in_order((storage, layout): Operand<'_>) -> Result<(WebGpuStorage, usize)> {
+    match layout.is_contiguous() {
+        true => Ok((storage.share(), layout.start_offset())),
+        false => Ok((copy(storage, layout)?, 0)),
+    }
+}
+
 /// A scalar parameter as the bits that kernels of `dtype` expect.
 fn scalar_bits(value: f64, dtype: DType) -> u64 {
     let float = |value: f32| u64::from(value.to_bits());

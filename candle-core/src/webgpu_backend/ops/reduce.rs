@@ -2,9 +2,8 @@
 //!
 //! The dimensions that stay are moved to the front, so that each result has a row of elements, in the order of the CPU.
 
-use super::copy2d::{copy2d, Rows};
 use super::elementwise::functions;
-use super::windows::{fit, reach, room, Operand, Split};
+use super::windows::{extent, fit, halves, longest, room, Operand, Part, Split};
 use super::{bind, elementwise, fill, index, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
@@ -21,6 +20,10 @@ params!(ReduceParams {
     chunks: u32,
     chunk: u32,
     outputs: u32,
+    // Where a carry's values and places begin, and the place of a row's first element.
+    carry_offset: u32,
+    carry_place_offset: u32,
+    first_place: u32,
 });
 
 /// Rows shorter than this leave most of a workgroup idle.
@@ -60,12 +63,22 @@ fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
     }
 }
 
+/// The results of what comes before in each row. Offsets are those of the first row; the others follow.
+#[derive(Clone, Copy)]
+struct Carry<'a> {
+    values: (&'a WebGpuStorage, usize),
+    places: Option<(&'a WebGpuStorage, usize)>,
+    /// Elements that come before.
+    len: usize,
+}
+
 /// A dispatch over rows of `inner` elements, each cut into `chunks` parts.
 struct Pass<'a> {
     op: ReduceOp,
     src: &'a WebGpuStorage,
     /// For rows of earlier results: where those were found.
     places: Option<&'a WebGpuStorage>,
+    carry: Option<Carry<'a>>,
     views: Views<1>,
     rows: u32,
     inner: u32,
@@ -73,7 +86,7 @@ struct Pass<'a> {
     group: bool,
 }
 
-impl Pass<'_> {
+impl<'a> Pass<'a> {
     /// Writes the results to `dst`, or values to it and their places to `dst_places`.
     fn run(
         &self,
@@ -93,8 +106,23 @@ impl Pass<'_> {
             .with(self.group.into(), 1)
             .with(self.places.is_some().into(), 1)
             .with(dst_places.is_some().into(), 1);
-        let bindings: Vec<_> = [Some(self.src), self.places, Some(dst), dst_places]
+        let carried = self.carry.map(|carry| carry.values);
+        let carried_places = self.carry.and_then(|carry| carry.places);
+        let accumulator = device.elem(accumulator(self.src.dtype()), op)?;
+        let key = key
+            .with(carried.is_some().into(), 1)
+            .with(carried_places.is_some().into(), 1);
+        let storage =
+            |operand: Option<(&'a WebGpuStorage, usize)>| operand.map(|(storage, _)| storage);
+        let inputs = [
+            Some(self.src),
+            self.places,
+            storage(carried),
+            storage(carried_places),
+        ];
+        let bindings: Vec<_> = inputs
             .into_iter()
+            .chain([Some(dst), dst_places])
             .flatten()
             .map(bind)
             .collect();
@@ -105,10 +133,19 @@ impl Pass<'_> {
             || {
                 let label = format!("{op} {from:?}->{to:?} rank{}", self.views.rank);
                 let mut shader = Shader::new(label).input("src", from);
-                let mut place_of = "j";
+                let mut place_of = "p.first_place + j";
                 if self.places.is_some() {
                     shader = shader.input("found", Elem::U32);
                     place_of = "found_at(i)";
+                }
+                let mut carry_of = "return look(row, 0u);";
+                if carried.is_some() {
+                    shader = shader.input("carry", accumulator);
+                    carry_of = "return Found(carry_at(p.carry_offset + row), 0u);";
+                }
+                if carried_places.is_some() {
+                    shader = shader.input("carry_place", Elem::U32);
+                    carry_of = "return Found(carry_at(p.carry_offset + row), carry_place_at(p.carry_place_offset + row));";
                 }
                 shader = shader.output("dst", to);
                 let mut keep = "";
@@ -128,10 +165,12 @@ impl Pass<'_> {
                     .strided("src", self.views.rank)
                     .constant("WG", WORKGROUP)
                     .constant("SUM", self.op == ReduceOp::Sum)
+                    .constant("CARRY", carried.is_some())
                     .text(functions(from))
                     .text(&format!(
                         "fn wins(a: src_t, b: src_t) -> bool {{ return {wins}(a, b) == 1u; }}\n\
                          fn place_of(i: u32, j: u32) -> u32 {{ return {place_of}; }}\n\
+                         fn before(row: u32) -> Found {{ {carry_of} }}\n\
                          fn result(found: Found) -> dst_t {{ return found.{result}; }}\n\
                          fn keep_place(o: u32, place: u32) {{ {keep} }}"
                     ))
@@ -150,6 +189,9 @@ impl Pass<'_> {
                 chunks: self.chunks,
                 chunk: self.inner.div_ceil(self.chunks),
                 outputs,
+                carry_offset: index(carried.map_or(0, |(_, offset)| offset))?,
+                carry_place_offset: index(carried_places.map_or(0, |(_, offset)| offset))?,
+                first_place: index(self.carry.map_or(0, |carry| carry.len))?,
             },
             device.grid(words, if self.group { 1 } else { WORKGROUP }),
         )
@@ -207,27 +249,81 @@ pub(super) fn rows_into(
     (src, layout): Operand<'_>,
     kept: usize,
 ) -> Result<()> {
-    let name = op.name();
+    let (row, steps) = (&layout.dims()[kept..], &layout.stride()[kept..]);
+    let reach = extent(row, steps) * src.dtype().size_in_bytes();
+    if !src.fits_binding() && reach > room(src.device()) {
+        return by_parts(dst, op, (src, layout), kept);
+    }
+    part_into(dst, op, (src, layout), kept, None)
+}
+
+/// As [`rows_into`], for rows that a window reaches, going on from `carry`.
+fn part_into(
+    dst: &WebGpuStorage,
+    op: ReduceOp,
+    (src, layout): Operand<'_>,
+    kept: usize,
+    carry: Option<Carry<'_>>,
+) -> Result<()> {
+    let dims = &layout.dims()[..kept];
+    let carried = carry.map_or(src, |carry| carry.values.0);
+    let carried_places = carry
+        .and_then(|carry| carry.places)
+        .unwrap_or((carried, 0))
+        .0;
+    if fit([src, dst, carried, carried_places]) {
+        return whole_into(dst, op, (src, layout), kept, carry);
+    }
+    let Some(carry) = carry else {
+        return split(op, dims, [(src, layout)], dst, &mut |part| {
+            let [(src, layout)] = &part.inputs;
+            whole_into(&part.dst, op, (src, layout), kept, None)
+        });
+    };
+    let rows = Layout::contiguous(dims);
+    let inputs = [(src, layout), (carried, &rows), (carried_places, &rows)];
+    split(op, dims, inputs, dst, &mut |part| {
+        let [src, values, places] = part.inputs.each_ref().map(|(s, l)| (s, l));
+        let (values, values_offset) = elementwise::in_order(values)?;
+        let (places, places_offset) = elementwise::in_order(places)?;
+        let carry = Carry {
+            values: (&values, values_offset),
+            places: carry.places.map(|_| (&places, places_offset)),
+            ..carry
+        };
+        whole_into(&part.dst, op, src, kept, Some(carry))
+    })
+}
+
+/// Makes `dst`, with an element at each place of `dims`, in parts.
+fn split<const N: usize>(
+    op: ReduceOp,
+    dims: &[usize],
+    inputs: [Operand<'_>; N],
+    dst: &WebGpuStorage,
+    f: &mut dyn FnMut(Part<N>) -> Result<()>,
+) -> Result<()> {
+    let split = Split {
+        op: op.name(),
+        dims,
+        unit: 1,
+        bytes: dst.dtype().size_in_bytes(),
+        inputs,
+        anywhere: false,
+    };
+    split.run(dst, 0, f)
+}
+
+/// As [`part_into`], where bindings reach everything.
+fn whole_into(
+    dst: &WebGpuStorage,
+    op: ReduceOp,
+    (src, layout): Operand<'_>,
+    kept: usize,
+    carry: Option<Carry<'_>>,
+) -> Result<()> {
     let device = src.device();
     let (dims, row) = layout.dims().split_at(kept);
-    if !fit([src, dst]) {
-        let bytes = row.iter().product::<usize>() * src.dtype().size_in_bytes();
-        if bytes > room(device) {
-            return long_rows_into(dst, op, (src, layout), kept);
-        }
-        let split = Split {
-            op: name,
-            dims,
-            unit: 1,
-            bytes: dst.dtype().size_in_bytes(),
-            inputs: [(src, layout)],
-            anywhere: false,
-        };
-        return split.run(dst, 0, &mut |part| {
-            let [(src, layout)] = &part.inputs;
-            rows_into(&part.dst, op, (src, layout), kept)
-        });
-    }
     let rows = index(dims.iter().product())?;
     let inner = index(row.iter().product())?;
     let finds_place = matches!(op, ReduceOp::ArgMin | ReduceOp::ArgMax);
@@ -237,6 +333,7 @@ pub(super) fn rows_into(
         op,
         src,
         places: None,
+        carry,
         views,
         rows,
         inner,
@@ -250,19 +347,26 @@ pub(super) fn rows_into(
             // Every part must have an element.
             let chunks = inner.div_ceil(inner.div_ceil(chunks));
             let partial = (rows * chunks) as usize;
-            let values = device.alloc(partial, accumulator(src.dtype()), name)?;
+            let values = device.alloc(partial, accumulator(src.dtype()), op.name())?;
             let places = match finds_place {
-                true => Some(device.alloc(partial, DType::U32, name)?),
+                true => Some(device.alloc(partial, DType::U32, op.name())?),
                 false => None,
+            };
+            // Whatever is compared starts from the carry; to a sum it is added once.
+            let (carry, carry_last) = match op {
+                ReduceOp::Sum => (None, carry),
+                _ => (carry, None),
             };
             let parts = Pass {
                 chunks,
+                carry,
                 ..whole(true)
             };
             parts.run(device, &values, places.as_ref())?;
             let last = Pass {
                 src: &values,
                 places: places.as_ref(),
+                carry: carry_last,
                 views: Views::new([&Layout::contiguous(partial)])?,
                 inner: chunks,
                 ..whole(chunks >= SHARED)
@@ -272,11 +376,9 @@ pub(super) fn rows_into(
     }
 }
 
-/// Rows that one binding does not reach: each is reduced in parts, then the parts' results.
-///
-/// The least and the greatest are looked for from the row's first element on, and a NaN counts only there. So a part starts with that
-/// element as well; where a part's result is its first element, an earlier part has the same, and wins.
-fn long_rows_into(
+/// Rows that lie further apart, or reach further, than one binding: a part of all rows after the other, each going on from what was
+/// found before.
+fn by_parts(
     dst: &WebGpuStorage,
     op: ReduceOp,
     (src, layout): Operand<'_>,
@@ -284,61 +386,53 @@ fn long_rows_into(
 ) -> Result<()> {
     let device = src.device();
     let name = op.name();
-    let (rows, row) = layout.dims().split_at(kept);
-    let (rows, len) = (
-        rows.iter().product::<usize>(),
-        row.iter().product::<usize>(),
-    );
-    let copy;
-    let (src, offset) = match layout.is_contiguous() {
-        true => (src, layout.start_offset()),
-        false => {
-            copy = elementwise::copy(src, layout)?;
-            (&copy, 0)
-        }
-    };
-    let most = room(device) / src.dtype().size_in_bytes() - 1;
-    let parts = len.div_ceil(most);
+    let rows: usize = layout.dims()[..kept].iter().product();
+    let most = room(device) / src.dtype().size_in_bytes();
     let (best, finds_place) = match op {
         ReduceOp::ArgMin => (ReduceOp::Min, true),
         ReduceOp::ArgMax => (ReduceOp::Max, true),
         op => (op, false),
     };
-    let mut values = device.alloc(rows * parts, accumulator(src.dtype()), name)?;
-    let mut places = device.alloc(if finds_place { rows * parts } else { 0 }, DType::U32, name)?;
-    let element = |at| Rows::range(1, 0, at);
-    for at in 0..rows * parts {
-        let (first, start) = (offset + at / parts * len, at % parts * most);
-        let count = most.min(len - start);
-        let piece = Layout::contiguous_with_offset(count, first + start);
-        let (piece, layout) = if op == ReduceOp::Sum || start == 0 {
-            reach((src, &piece))?
-        } else {
-            let mut piece = device.alloc(1 + count, src.dtype(), name)?;
-            copy2d(src, &mut piece, Rows::range(1, first, 0))?;
-            copy2d(src, &mut piece, Rows::range(count, first + start, 1))?;
-            (piece, Layout::contiguous(1 + count))
-        };
-        let value = device.alloc(1, values.dtype(), name)?;
-        rows_into(&value, best, (&piece, &layout), 0)?;
-        copy2d(&value, &mut values, element(at))?;
-        if finds_place {
-            let place = device.alloc(1, DType::U32, name)?;
-            rows_into(&place, op, (&piece, &layout), 0)?;
-            let behind = start.saturating_sub(1) as f64;
-            let place = elementwise::affine(&place, &Layout::contiguous(1), 1., behind)?;
-            copy2d(&place, &mut places, element(at))?;
+    let mut carry: Option<(WebGpuStorage, Option<WebGpuStorage>)> = None;
+    let mut before = 0;
+    // What is left, the next part last. Places are looked for along one dimension alone, which this leaves in order.
+    let mut left = vec![layout.clone()];
+    while let Some(part) = left.pop() {
+        let (row, steps) = (&part.dims()[kept..], &part.stride()[kept..]);
+        if extent(row, steps) > most {
+            let dim = longest(row, steps).unwrap_or(0);
+            let [low, high] = halves(&part, kept + dim)?;
+            left.extend([high, low]);
+            continue;
         }
+        let len: usize = row.iter().product();
+        let so_far = carry.as_ref().map(|(values, places)| Carry {
+            values: (values, 0),
+            places: places.as_ref().map(|places| (places, 0)),
+            len: before,
+        });
+        let values = device.alloc(rows, accumulator(src.dtype()), name)?;
+        let values_carry = so_far.map(|carry| Carry {
+            places: None,
+            ..carry
+        });
+        part_into(&values, best, (src, &part), kept, values_carry)?;
+        let places = match finds_place {
+            true => {
+                let places = device.alloc(rows, DType::U32, name)?;
+                part_into(&places, op, (src, &part), kept, so_far)?;
+                Some(places)
+            }
+            false => None,
+        };
+        carry = Some((values, places));
+        before += len;
     }
-    let results = Layout::contiguous((rows, parts));
-    if !finds_place {
-        return rows_into(dst, op, (&values, &results), 1);
-    }
-    let winner = device.alloc(rows, DType::U32, name)?;
-    rows_into(&winner, op, (&values, &results), 1)?;
-    let ids = Layout::contiguous((rows, 1));
-    let found = super::indexing::gather(&places, &results, &winner, &ids, 1)?;
-    elementwise::convert_into(&found, &Layout::contiguous(rows), dst, 0)
+    let Some((values, places)) = carry else {
+        return Ok(());
+    };
+    let found = places.as_ref().unwrap_or(&values);
+    elementwise::convert_into(found, &Layout::contiguous(rows), dst, 0)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ pub(super) struct Part<const N: usize> {
 }
 
 /// The distance from the first to behind the last element.
-fn extent(dims: &[usize], strides: &[usize]) -> usize {
+pub(super) fn extent(dims: &[usize], strides: &[usize]) -> usize {
     let steps = dims.iter().zip(strides);
     1 + steps
         .map(|(len, stride)| len.saturating_sub(1) * stride)

@@ -1,8 +1,8 @@
 // dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are cut into several; an invocation or a
 // workgroup (reduce_alone.wgsl, reduce_group.wgsl) writes one word of dst.
 //
-// For the least and the greatest everyone starts from the row's first element. So there is no need for an identity, and a
-// NaN wins exactly if it comes first, as where elements are compared in order.
+// For the least and the greatest everyone starts from the row's first element, or from what was found before if the row goes on
+// (CARRY). So there is no need for an identity, and a NaN wins exactly if it comes first, as where elements are compared in order.
 
 struct Found {
   value: src_t,
@@ -32,7 +32,7 @@ fn sweep(o: u32, first: u32, step: u32) -> Found {
   let end = begin + min(p.chunk, p.inner - begin);
   var found: Found;
   if (!SUM) {
-    found = look(row, 0u);
+    found = before(row);
   }
   for (var j = begin + first; j < end; j += step) {
     found = combine(found, look(row, j));
@@ -56,6 +56,9 @@ fn main(
     let o = word * DST_LANES + lane;
     if (o < p.outputs) {
       found = reduced(o, local);
+      if (SUM && CARRY) {
+        found.value = f_add(before(o).value, found.value);
+      }
       lanes[lane] = result(found);
     }
   }
