@@ -407,37 +407,65 @@ fn operands_of_two_devices() -> Result<()> {
     Ok(())
 }
 
-/// Weights of which a binding reaches only some rows.
+/// Weights of which a binding reaches only some rows, and which lie in several buffers; products and rows that are larger.
 #[cfg(feature = "webgpu")]
 #[test]
-fn weights_beyond_a_binding() -> Result<()> {
+fn weights_beyond_a_binding_webgpu() -> Result<()> {
     use candle_core::webgpu_backend::Options;
     use candle_core::WebGpuDevice;
-    let (n, k) = (2100, 512);
-    let options = Options {
-        max_binding: Some(256 << 10),
-        ..Options::default()
-    };
-    let device = Device::WebGpu(WebGpuDevice::with_options(0, &options)?);
-    for (dtype, halves) in FORMATS {
-        if !matches!(
-            dtype,
-            GgmlDType::F16 | GgmlDType::Q5_0 | GgmlDType::Q8_0 | GgmlDType::Q6K
-        ) {
-            continue;
-        }
-        let what = format!("{dtype:?}");
+    let largest_buffer = u64::MAX;
+    for (dtype, (n, k), binding, buffer) in [
+        (GgmlDType::F16, (2100, 512), 256 << 10, largest_buffer),
+        (GgmlDType::Q5_0, (2100, 512), 256 << 10, largest_buffer),
+        (GgmlDType::Q8_0, (2100, 512), 256 << 10, largest_buffer),
+        (GgmlDType::Q6K, (2100, 512), 256 << 10, largest_buffer),
+        // Several buffers, whose ends are no rows' and no units' ends.
+        (GgmlDType::F16, (2100, 512), 64 << 10, 100 << 10),
+        (GgmlDType::Q5_0, (2100, 512), 64 << 10, 100 << 10),
+        (GgmlDType::Q8_1, (2100, 512), 64 << 10, 100 << 10),
+        (GgmlDType::Q3K, (2100, 512), 64 << 10, 100 << 10),
+        (GgmlDType::Q6K, (2100, 768), 64 << 10, 100 << 10),
+        // No room for 64 units of a plane.
+        (GgmlDType::Q4_1, (600, 192), 4 << 10, 33 << 10),
+        (GgmlDType::Q8_0, (600, 96), 4 << 10, 33 << 10),
+        (GgmlDType::Q2K, (600, 256), 4 << 10, 33 << 10),
+        (GgmlDType::Q5K, (600, 256), 4 << 10, 33 << 10),
+        (GgmlDType::Q6K, (601, 256), 4 << 10, 33 << 10),
+        (GgmlDType::Q8K, (600, 256), 4 << 10, 33 << 10),
+    ] {
+        let options = Options {
+            max_binding: Some(binding),
+            max_buffer: Some(buffer),
+            ..Options::default()
+        };
+        let device = Device::WebGpu(WebGpuDevice::with_options(0, &options)?);
+        let halves = FORMATS.iter().find(|(known, _)| *known == dtype);
+        let halves = halves.map_or(&[][..], |(_, halves)| halves);
+        let what = format!("{dtype:?} {binding}");
         let bytes = any_bits(dtype, halves, n * k);
         let weight = tensor(dtype, &bytes, (n, k), &CPU)?;
         let ours = tensor(dtype, &bytes, (n, k), &device)?;
         assert_eq!(&*ours.data()?, bytes, "{what}");
         let dense = weight.dequantize(&CPU)?;
-        assert_close(&ours.dequantize(&device)?, &dense, Tolerance::EXACT, &what)?;
-        let ids = Tensor::new(&[2099u32, 0, 63, 64, 1000], &CPU)?;
-        let rows = ours.embedding(&ids.to_device(&device)?)?;
-        assert_same(&rows, &dense.index_select(&ids, 0)?, &what)?;
+        let room = match has_minimum(dtype) {
+            // As in `decoded_as_on_the_cpu`.
+            true => Tolerance::EXACT.or_absolute(63. * 31. * 2f64.powi(-23)),
+            false => Tolerance::EXACT,
+        };
+        assert_close(&ours.dequantize(&device)?, &dense, room, &what)?;
+        assert_close(
+            &ours.dequantize_f16(&device)?.to_dtype(DType::F32)?,
+            &dense,
+            Tolerance::of(DType::F16, 0.).or_absolute(room.absolute),
+            &what,
+        )?;
+        for repeats in [1, 30] {
+            let ids = Tensor::new(&[n as u32 - 1, 0, 63, 64, 500], &CPU)?.repeat(repeats)?;
+            let rows = ours.embedding(&ids.to_device(&device)?)?;
+            assert_close(&rows, &dense.index_select(&ids, 0)?, room, &what)?;
+        }
         let largest = dense.abs()?.max_all()?.to_scalar::<f32>()?;
-        for m in [2, 9] {
+        for m in [2, 9, 70] {
             let x = noise(&[m, k], 5)?;
             let got = x.to_device(&device)?.apply_op1_no_bwd(&ours)?;
             let room = f64::from(largest) * 2f64.powi(-22) * k as f64;

@@ -26,9 +26,9 @@ pub(super) enum Blocks<'a> {
     Planes(Format),
 }
 
-/// What windows begin at multiples of, in elements: there every plane is at a multiple of the 256 bytes that bindings begin at, as an f16
-/// for 256 elements has 2 bytes.
-const WINDOW_STEP: usize = 32768;
+/// What windows begin at multiples of where they can, in units: there every plane is at a multiple of the 256 bytes that bindings begin
+/// at, as a unit has whole words in each.
+const WINDOW_UNITS: usize = 64;
 
 /// The planes of some elements.
 pub(super) struct Window {
@@ -113,19 +113,30 @@ impl QWebGpuStorage {
         self.planes.iter().all(WebGpuStorage::fits_binding)
     }
 
-    /// Elements of which every plane fits a binding, wherever they begin.
-    pub(super) fn window_elements(&self) -> usize {
-        // An element of a result has at most four bytes, one of a plane at most one.
-        (self.device().max_binding() as usize / 4 / WINDOW_STEP * WINDOW_STEP)
-            .saturating_sub(WINDOW_STEP)
-            .max(WINDOW_STEP)
+    /// Elements of which every plane fits a binding, wherever they begin, and a result of `bytes` for each.
+    pub(super) fn window_elements(&self, format: Format, bytes: usize) -> usize {
+        let unit = format.unit_elements();
+        let plane_bytes = format.unit_words().into_iter().max().unwrap_or(1) * 4;
+        let units = self.device().max_binding() as usize / plane_bytes.max(unit * bytes);
+        // What windows begin with that was not asked for.
+        let before = if units > 2 * WINDOW_UNITS {
+            WINDOW_UNITS
+        } else {
+            1
+        };
+        // After so many elements a result of any dtype is at a place that bindings begin at.
+        let aligned = 256usize.div_ceil(unit);
+        (units.saturating_sub(before) / aligned).max(1) * aligned * unit
     }
 
     /// Rows of `k` elements of which every plane fits a binding.
-    pub(super) fn window_rows(&self, k: usize) -> usize {
-        match self.fits_binding() {
-            true => usize::MAX,
-            false => (self.window_elements() / k.max(1)).next_multiple_of(8),
+    pub(super) fn window_rows(&self, format: Format, k: usize) -> usize {
+        if self.fits_binding() {
+            return usize::MAX;
+        }
+        match self.window_elements(format, 0) / k.max(1) {
+            rows @ ..8 => rows.max(1),
+            rows => rows / 8 * 8,
         }
     }
 
@@ -139,23 +150,28 @@ impl QWebGpuStorage {
                 offset: first,
             });
         }
-        let start = first / WINDOW_STEP * WINDOW_STEP;
+        let unit = format.unit_elements();
+        let end = (first + elements).div_ceil(unit);
+        let words = format.unit_words();
+        let largest = words.iter().max().copied().unwrap_or(1) * 4;
+        let aligned = first / unit / WINDOW_UNITS * WINDOW_UNITS;
+        let start = match (end - aligned) * largest <= self.device().max_binding() as usize {
+            true => aligned,
+            // Small bindings, in which there is no room for what comes before.
+            false => first / unit,
+        };
         let mut windows = Vec::with_capacity(4);
-        for (plane, words) in planes.zip(format.unit_words()) {
-            let first_word = start / format.unit_elements() * words;
-            let units = (first + elements - start).div_ceil(format.unit_elements());
-            windows.push(match plane.aligned_window(first_word, units * words) {
+        for (plane, words) in planes.zip(words) {
+            let (first, len) = (start * words, (end - start) * words);
+            windows.push(match plane.aligned_window(first, len) {
                 Some(window) => window,
-                // It lies in two buffers.
-                None => ops::elementwise::copy(
-                    plane,
-                    &Layout::contiguous_with_offset(units * words, first_word),
-                )?,
+                // It lies in two buffers, or no binding begins there.
+                None => ops::elementwise::copy(plane, &Layout::contiguous_with_offset(len, first))?,
             });
         }
         Ok(Window {
             planes: windows,
-            offset: first - start,
+            offset: first - start * unit,
         })
     }
 

@@ -5,7 +5,9 @@ use super::plan::{tiles, Plan, MAX_VECTOR_ROWS};
 use super::{product, vector, Access, Extras, Problem, Rhs, Run, Views};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
 use crate::webgpu_backend::ops::quantized::{dequantize, Format};
+use crate::webgpu_backend::ops::windows::Split;
 use crate::webgpu_backend::ops::{bind, elementwise, index, WORKGROUP};
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
 use crate::webgpu_backend::WebGpuStorage;
@@ -80,12 +82,18 @@ fn blocks(operands: &Operands<'_>, (m, k, n): (usize, usize, usize)) -> Result<W
     let lhs = operands.lhs;
     let device = lhs.device();
     let elem = device.elem(lhs.dtype(), OP)?;
+    // The result may be made in f32 first.
+    let bytes = lhs.dtype().size_in_bytes().max(4);
+    if !lhs.fits_binding() || (m * n * bytes) as u64 > device.max_binding() {
+        return in_boxes(operands, (m, k, n), bytes);
+    }
     // As in a dense product: rows of an odd length share words of a packed dtype.
     let packs = n.is_multiple_of(elem.lanes() as usize);
     let out_dtype = if packs { lhs.dtype() } else { DType::F32 };
     let dst = device.alloc(m * n, out_dtype, OP)?;
     let caps = &device.kernels().caps;
-    if m > MAX_VECTOR_ROWS && caps.cooperative {
+    let piece_fits = (PIECE_UNIT * 2 * k) as u64 <= device.max_binding();
+    if m > MAX_VECTOR_ROWS && caps.cooperative && piece_fits {
         let plan = |problem: &Problem| {
             let (tile, splits) = CoopTile::choose(problem, &caps.limits);
             Plan::Cooperative { tile, splits }
@@ -99,6 +107,41 @@ fn blocks(operands: &Operands<'_>, (m, k, n): (usize, usize, usize)) -> Result<W
     } else {
         elementwise::to_dtype(&dst, &Layout::contiguous((m, n)), lhs.dtype())
     }
+}
+
+/// A product of which one binding does not reach `lhs` or the result, with `bytes` for each element: boxes of rows and columns.
+fn in_boxes(
+    operands: &Operands<'_>,
+    (m, k, n): (usize, usize, usize),
+    bytes: usize,
+) -> Result<WebGpuStorage> {
+    let lhs = operands.lhs;
+    // lhs does not move over n.
+    let lhs_l = Layout::new(Shape::from((m, n, k)), vec![k, 0, 1], operands.offset);
+    let dst = lhs.device().alloc(m * n, lhs.dtype(), OP)?;
+    let split = Split {
+        op: OP,
+        dims: &[m, n],
+        unit: 1,
+        bytes,
+        inputs: [(lhs, &lhs_l)],
+        anywhere: false,
+    };
+    split.run(&dst, 0, &mut |part| {
+        let ([(lhs, lhs_l)], [m, n]) = (&part.inputs, &part.dims[..]) else {
+            return Ok(());
+        };
+        let operands = Operands {
+            first_row: operands.first_row + part.start[1],
+            lhs,
+            offset: lhs_l.start_offset(),
+            ..*operands
+        };
+        let made = blocks(&operands, (*m, k, *n))?;
+        let all = Rows::range(made.len(), 0, part.offset);
+        copy2d(&made, &mut part.dst.share(), all)
+    })?;
+    Ok(dst)
 }
 
 /// A problem whose operands have their elements in order.
@@ -132,7 +175,7 @@ fn direct(
     let Operands { weight, format, .. } = *operands;
     let device = dst.device();
     let out = device.elem(dst.dtype(), OP)?;
-    let step = weight.window_rows(k).min(n);
+    let step = weight.window_rows(format, k).min(n);
     for first in (0..n).step_by(step) {
         let columns = step.min(n - first);
         let rows = (operands.first_row + first) * k;
@@ -189,6 +232,8 @@ fn via_f16(
     // Pieces of one size: a small last one would leave most of the GPU idle.
     let pieces = n.div_ceil((piece_bytes / (2 * k)).max(1));
     let piece = n.div_ceil(pieces).next_multiple_of(PIECE_UNIT);
+    let bound = device.max_binding() as usize / (2 * k) / PIECE_UNIT;
+    let piece = piece.min(bound.max(1) * PIECE_UNIT);
     for first in (0..n).step_by(piece) {
         let columns = piece.min(n - first);
         let rows = ((operands.first_row + first) * k, columns * k);

@@ -4,7 +4,9 @@
 mod format;
 mod loader;
 
+use super::copy2d::{copy2d, Rows};
 use super::indexing::{ids_elem, number, reads_ids};
+use super::windows::{fit, Operand, Split};
 use super::{bind, index, WORKGROUP};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -55,23 +57,19 @@ pub(in crate::webgpu_backend) fn upload(
         storages.push(device.alloc(units * plane.words(), DType::U32, OP)?);
         places.push(device.storage_from_slice(&plane.places)?);
     }
-    // A plane's part of a piece begins where a binding can, and fits one.
+    // A plane's part of a piece fits a binding, and begins where one can.
     let piece_bytes = PIECE_BYTES.min(device.max_binding() as usize / 2);
-    let piece_units = (piece_bytes / unit_bytes / 64 * 64).max(64);
+    let piece_units = match piece_bytes / unit_bytes {
+        units @ ..64 => units.max(1),
+        units => units / 64 * 64,
+    };
     for (piece, data) in data.chunks(piece_units * unit_bytes).enumerate() {
         let blocks = device.storage_from_slice(data)?;
         for ((plane, storage), places) in planes.iter().zip(&storages).zip(&places) {
             let unit_words = plane.words();
             let words = data.len().div_ceil(unit_bytes) * unit_words;
             let first = piece * piece_units * unit_words;
-            let storage = storage.aligned_window(first, words).ok_or_else(|| {
-                Error::WebGpu(format!(
-                    "{OP}: {} bytes of {:?} take more than the adapter's largest buffer",
-                    units * unit_bytes,
-                    format.dtype
-                ))
-                .bt()
-            })?;
+            let target = Target::new(storage, first, words, OP)?;
             let key = Key::new("repack")
                 .with(plane.piece, 4)
                 .with(unit_words as u32, 16)
@@ -90,16 +88,54 @@ pub(in crate::webgpu_backend) fn upload(
             device.launch(
                 key,
                 shader,
-                &[bind(&blocks), bind(places), bind(&storage)],
+                &[bind(&blocks), bind(places), bind(&target.part)],
                 &RepackParams {
                     words: index(words)?,
                     bytes: index(data.len())?,
                 },
                 device.grid(words, WORKGROUP),
             )?;
+            target.finish()?;
         }
     }
     Ok(storages)
+}
+
+/// Where a kernel writes some elements of a storage: a window of it, or a buffer from which they are copied where there is none.
+struct Target<'a> {
+    dst: &'a WebGpuStorage,
+    first: usize,
+    part: WebGpuStorage,
+    copied: bool,
+}
+
+impl<'a> Target<'a> {
+    fn new(dst: &'a WebGpuStorage, first: usize, len: usize, op: &'static str) -> Result<Self> {
+        let window = match first == 0 && len == dst.len() && dst.fits_binding() {
+            true => Some(dst.share()),
+            false => dst.aligned_window(first, len),
+        };
+        let copied = window.is_none();
+        let part = match window {
+            Some(window) => window,
+            None => dst.device().alloc(len, dst.dtype(), op)?,
+        };
+        Ok(Self {
+            dst,
+            first,
+            part,
+            copied,
+        })
+    }
+
+    /// To be called once the kernel is in the queue.
+    fn finish(self) -> Result<()> {
+        if !self.copied {
+            return Ok(());
+        }
+        let rows = Rows::range(self.part.len(), 0, self.first);
+        copy2d(&self.part, &mut self.dst.share(), rows)
+    }
 }
 
 /// The bytes of the blocks whose planes these are. Waits for the GPU.
@@ -142,22 +178,14 @@ pub(in crate::webgpu_backend) fn dequantize(
     };
     let piece = match src.fits_binding() && dst.fits_binding() {
         true => elements.max(1),
-        false => src.window_elements(),
+        false => src.window_elements(format, to.size_in_bytes()),
     };
     for start in (0..elements).step_by(piece) {
         let len = piece.min(elements - start);
-        let part = match len == elements {
-            true => None,
-            false => Some(dst.aligned_window(start, len).ok_or_else(|| {
-                Error::WebGpu(format!(
-                    "{OP}: {elements} elements are past the largest buffer"
-                ))
-                .bt()
-            })?),
-        };
+        let target = Target::new(&dst, start, len, OP)?;
         let window = src.window(format, first + start, len)?;
         let mut bindings = window.bindings();
-        bindings.push(bind(part.as_ref().unwrap_or(&dst)));
+        bindings.push(bind(&target.part));
         let params = DequantizeParams {
             len: index(len)?,
             first: index(window.offset)?,
@@ -172,6 +200,7 @@ pub(in crate::webgpu_backend) fn dequantize(
         };
         let grid = device.grid(len / 8, WORKGROUP);
         device.launch(key, shader, &bindings, &params, grid)?;
+        target.finish()?;
     }
     Ok(dst)
 }
@@ -183,11 +212,40 @@ pub(in crate::webgpu_backend) fn embedding(
     (ids, ids_l): (&WebGpuStorage, &Layout),
     (rows, hidden): (usize, usize),
 ) -> Result<WebGpuStorage> {
-    const OP: &str = "quantized embedding";
     let device = src.device();
-    let by = ids_elem(device, ids, OP)?;
     let count = ids_l.shape().elem_count();
-    let dst = device.alloc(count * hidden, DType::F32, OP)?;
+    let dst = device.alloc(count * hidden, DType::F32, EMBEDDING)?;
+    if fit([ids, &dst]) {
+        embedding_into(&dst, src, format, (ids, ids_l), (rows, hidden))?;
+        return Ok(dst);
+    }
+    let split = Split {
+        op: EMBEDDING,
+        dims: &[count],
+        unit: hidden,
+        bytes: hidden * DType::F32.size_in_bytes(),
+        inputs: [(ids, ids_l)],
+        anywhere: false,
+    };
+    split.run(&dst, 0, &mut |part| {
+        let [(ids, ids_l)] = &part.inputs;
+        embedding_into(&part.dst, src, format, (ids, ids_l), (rows, hidden))
+    })?;
+    Ok(dst)
+}
+
+const EMBEDDING: &str = "quantized embedding";
+
+fn embedding_into(
+    dst: &WebGpuStorage,
+    src: &QWebGpuStorage,
+    format: Format,
+    (ids, ids_l): Operand<'_>,
+    (rows, hidden): (usize, usize),
+) -> Result<()> {
+    let device = src.device();
+    let by = ids_elem(device, ids, EMBEDDING)?;
+    let count = ids_l.shape().elem_count();
     let key = Key::new("quantized_embedding")
         .elem(by)
         .with(format.number(), 5);
@@ -209,12 +267,12 @@ pub(in crate::webgpu_backend) fn embedding(
             ))
     };
     // Rows outside of a window are left to the others.
-    let step = src.window_rows(hidden).min(rows).max(1);
+    let step = src.window_rows(format, hidden).min(rows).max(1);
     for rows_first in (0..rows).step_by(step) {
         let here = step.min(rows - rows_first);
         let window = src.window(format, rows_first * hidden, here * hidden)?;
         let mut bindings = window.bindings();
-        bindings.extend([bind(ids), bind(&dst), Binding::Status]);
+        bindings.extend([bind(ids), bind(dst), Binding::Status]);
         let params = DequantizeParams {
             len: index(count * hidden)?,
             first: index(window.offset)?,
@@ -225,10 +283,10 @@ pub(in crate::webgpu_backend) fn embedding(
             ids_offset: index(ids_l.start_offset())?,
             ids_step: index(ids_l.stride().last().copied().unwrap_or(1))?,
             size: index(rows)?,
-            op: number(OP),
+            op: number(EMBEDDING),
         };
         let grid = device.grid(count * hidden / 8, WORKGROUP);
         device.launch(key, shader, &bindings, &params, grid)?;
     }
-    Ok(dst)
+    Ok(())
 }
