@@ -270,12 +270,24 @@ fn planes_and_rows_are_split() -> Result<()> {
             let what = format!("{name} {dtype:?}");
             assert_close(&run(&device)?, &run(&Device::Cpu)?, tolerance, &what)?;
         }
-        assert_as_on_cpu(&device, "arg_sort", |d| {
-            numbers(&[30, 400], dtype)?
-                .to_device(d)?
-                .arg_sort_last_dim(true)
-        })?;
+        // Several rows in a binding, one that fills it, and ones whose keys are in two and in eight.
+        for (rows, len) in [(30, 400), (3, 1024), (3, 1025), (2, 5000)] {
+            for ascending in [true, false] {
+                assert_as_on_cpu(
+                    &device,
+                    &format!("arg_sort {rows} {len} {ascending}"),
+                    |d| {
+                        let t = numbers(&[len, rows], dtype)?.to_device(d)?.t()?;
+                        t.arg_sort_last_dim(ascending)
+                    },
+                )?;
+            }
+        }
     }
+    assert_as_on_cpu(&device, "arg_sort of i64", |d| {
+        let t = numbers(&[1, 3000], DType::I64)?.to_device(d)?;
+        t.arg_sort_last_dim(true)
+    })?;
     device.set_seed(3)?;
     let parts = Tensor::rand(0f32, 1., 5000, &device)?.to_vec1::<f32>()?;
     let whole = Device::new_webgpu(0)?;
@@ -291,12 +303,11 @@ fn planes_and_rows_are_split() -> Result<()> {
 #[test]
 fn what_cannot_be_split_is_an_error() -> Result<()> {
     let device = small()?;
-    let row = numbers(&[1, 3000], DType::F32)?.to_device(&device)?;
-    let error = message(row.arg_sort_last_dim(true));
+    // A row of pooling's windows.
+    let image = numbers(&[1, 1, 2, 3000], DType::F32)?.to_device(&device)?;
+    let error = message(image.max_pool2d(2));
     assert!(
-        error.contains("sort")
-            && error.contains("16384")
-            && error.contains("4096") | error.contains("3840"),
+        error.contains("max_pool2d") && error.contains("6000") && error.contains("3840"),
         "{error}"
     );
     let error = message(Tensor::zeros((1 << 31, 4), DType::U8, &device));

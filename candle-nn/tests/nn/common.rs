@@ -13,6 +13,17 @@ pub fn dtypes(dev: &Device) -> Vec<(DType, f64)> {
     dtypes
 }
 
+/// A device on which a binding reaches 4 KiB.
+#[cfg(feature = "webgpu")]
+pub fn small_bindings() -> Result<Device> {
+    let options = candle_core::webgpu_backend::Options {
+        max_binding: Some(4 << 10),
+        ..Default::default()
+    };
+    let device = candle_core::WebGpuDevice::with_options(0, &options)?;
+    Ok(Device::WebGpu(device))
+}
+
 /// What the reference of an op in `dtype` is computed in.
 pub fn reference(t: &Tensor) -> Result<Tensor> {
     let dtype = match t.dtype() {

@@ -2,11 +2,12 @@
 //!
 //! Keys are the elements as unsigned numbers of the same order. A row is filled up to a power of two; runs of a tile are
 //! sorted in workgroup memory, then longer runs are merged by steps through global memory until the rest of a merge fits a tile.
+//! A row whose keys are past a binding is sorted in windows; what is left of longer merges are steps between two windows.
 //! Reference: Batcher, "Sorting networks and their applications", AFIPS 1968.
 
 use super::copy2d::{copy2d, Rows};
-use super::elementwise::functions;
-use super::windows::{Operand, Split};
+use super::elementwise::{self, functions};
+use super::windows::{reach, room, Operand, Split};
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -25,6 +26,7 @@ params!(SortParams {
     tiles: u32,
     first_run: u32,
     last_run: u32,
+    first: u32,
 });
 
 params!(StepParams {
@@ -32,6 +34,7 @@ params!(StepParams {
     step: u32,
     padded: u32,
     len: u32,
+    first: u32,
 });
 
 /// WGSL for a key and its order. NaN comes last, and the two zeros are equal.
@@ -86,60 +89,132 @@ fn key_word(elem: Elem) -> &'static str {
     }
 }
 
-/// The rows' keys and places on their way to the right order.
-struct Network<'a> {
-    device: &'a WebGpuDevice,
+/// How elements are compared.
+#[derive(Clone, Copy)]
+struct Order {
     elem: Elem,
     ascending: bool,
+    op: &'static str,
+}
+
+impl Order {
+    fn key(self, kernel: &'static str) -> Key {
+        Key::new(kernel)
+            .elem(self.elem)
+            .with(self.ascending.into(), 1)
+    }
+
+    /// The dtype of a storage for keys.
+    fn key_dtype(self) -> DType {
+        match self.elem.word_bytes() {
+            8 => DType::I64,
+            _ => DType::U32,
+        }
+    }
+}
+
+/// Invocations of the kernels that take a pair of elements each.
+const WG: u32 = 256;
+
+/// Rows' keys and places on their way to the right order, or those of a window of one row.
+struct Network<'a> {
+    device: &'a WebGpuDevice,
+    order: Order,
     keys: WebGpuStorage,
     ids: WebGpuStorage,
     rows: usize,
     n: usize,
     padded: usize,
     tile: usize,
+    /// Where in its row a window begins.
+    first: usize,
 }
 
-impl Network<'_> {
-    fn key(&self, kernel: &'static str) -> Key {
-        Key::new(kernel)
-            .elem(self.elem)
-            .with(self.ascending.into(), 1)
+impl<'a> Network<'a> {
+    fn new(
+        device: &'a WebGpuDevice,
+        order: Order,
+        (rows, n, padded): (usize, usize, usize),
+        first: usize,
+    ) -> Result<Self> {
+        Ok(Self {
+            device,
+            order,
+            keys: device.alloc(rows * padded, order.key_dtype(), order.op)?,
+            ids: device.alloc(rows * padded, DType::U32, order.op)?,
+            rows,
+            n,
+            padded,
+            tile: padded.min(MAX_TILE),
+            first,
+        })
     }
 
-    /// Sorts or merges in workgroup memory: all runs from `first_run` to `last_run` elements.
+    /// Loads the rows and sorts them.
+    fn sort(&self, src: Operand<'_>) -> Result<()> {
+        self.in_tiles(Some(src), (2, self.tile))?;
+        let mut run = self.tile * 2;
+        while run <= self.padded {
+            self.merge(run)?;
+            run *= 2;
+        }
+        Ok(())
+    }
+
+    /// The steps of merging runs of `run` elements that stay within a row or a window.
+    fn merge(&self, run: usize) -> Result<()> {
+        let mut step = run.min(self.padded) / 2;
+        while step >= self.tile {
+            self.step(run, step)?;
+            step /= 2;
+        }
+        self.in_tiles(None, (run, run))
+    }
+
+    /// Sorts or merges in workgroup memory: all runs from `first_run` to `last_run` elements, of `src` or of what is there.
     fn in_tiles(
         &self,
-        src: &WebGpuStorage,
-        layout: &Layout,
+        src: Option<Operand<'_>>,
         (first_run, last_run): (usize, usize),
     ) -> Result<()> {
-        let views = Views::new([layout])?;
-        let load = first_run == 2;
+        let empty = Layout::contiguous(0);
+        let views = Views::new([src.map_or(&empty, |(_, layout)| layout)])?;
+        let load = src.is_some();
+        let Order { elem, .. } = self.order;
         let size = (self.tile / 2).clamp(1, 256) as u32;
         let tiles = self.rows * (self.padded / self.tile);
         let key = self
+            .order
             .key("sort")
             .with(load.into(), 1)
             .with(self.tile.ilog2(), 4)
             .with(views.rank as u32, 4);
+        let mut bindings: Vec<_> = src.iter().map(|(src, _)| bind(src)).collect();
+        bindings.extend([bind(&self.keys), bind(&self.ids)]);
         self.device.launch(
             key,
             || {
-                Shader::new(format!(
-                    "sort {:?} load:{load} tile:{}",
-                    self.elem, self.tile
-                ))
-                .input("src", self.elem)
-                .output_words("keys", key_word(self.elem))
-                .output_words("ids", "u32")
-                .strided("src", views.rank)
-                .constant("WG", size)
-                .constant("TILE", self.tile as u32)
-                .constant("LOAD", load)
-                .text(&key_functions(self.elem, self.ascending))
-                .body::<SortParams>(include_str!("../shaders/sort.wgsl"))
+                let shader = Shader::new(format!("sort {elem:?} load:{load} tile:{}", self.tile));
+                let (shader, key_at) = match load {
+                    true => (
+                        shader.input("src", elem).strided("src", views.rank),
+                        "key_of(src_at(src_offset(i)))",
+                    ),
+                    false => (shader.text(&src_type(elem)), "LAST"),
+                };
+                shader
+                    .output_words("keys", key_word(elem))
+                    .output_words("ids", "u32")
+                    .constant("WG", size)
+                    .constant("TILE", self.tile as u32)
+                    .constant("LOAD", load)
+                    .text(&key_functions(elem, self.order.ascending))
+                    .text(&format!(
+                        "fn key_at(i: u32) -> key_t {{ return {key_at}; }}"
+                    ))
+                    .body::<SortParams>(include_str!("../shaders/sort.wgsl"))
             },
-            &[bind(src), bind(&self.keys), bind(&self.ids)],
+            &bindings,
             &SortParams {
                 dims: views.dims,
                 src_stride: views.strides[0],
@@ -149,36 +224,76 @@ impl Network<'_> {
                 tiles: index(tiles)?,
                 first_run: index(first_run)?,
                 last_run: index(last_run)?,
+                first: index(self.first)?,
             },
             self.device.grid(tiles, 1),
         )
     }
 
     /// One step of a merge through global memory: elements `step` apart change places where they must.
-    fn step(&self, src: &WebGpuStorage, run: usize, step: usize) -> Result<()> {
-        const WG: u32 = 256;
+    fn step(&self, run: usize, step: usize) -> Result<()> {
         let pairs = self.rows * self.padded / 2;
         self.device.launch(
-            self.key("sort step"),
+            self.order.key("sort step"),
             || {
-                Shader::new(format!("sort step {:?}", self.elem))
-                    .input("src", self.elem)
-                    .output_words("keys", key_word(self.elem))
+                let Order { elem, .. } = self.order;
+                Shader::new(format!("sort step {elem:?}"))
+                    .output_words("keys", key_word(elem))
                     .output_words("ids", "u32")
                     .constant("WG", WG)
-                    .text(&key_functions(self.elem, self.ascending))
+                    .text(&src_type(elem))
+                    .text(&key_functions(elem, self.order.ascending))
                     .body::<StepParams>(include_str!("../shaders/sort_step.wgsl"))
             },
-            &[bind(src), bind(&self.keys), bind(&self.ids)],
+            &[bind(&self.keys), bind(&self.ids)],
             &StepParams {
                 run: index(run)?,
                 step: index(step)?,
                 padded: index(self.padded)?,
                 len: index(pairs)?,
+                first: index(self.first)?,
             },
             self.device.grid(pairs, WG),
         )
     }
+
+    /// One step of a merge between this window and a later one of the same row.
+    fn step_between(&self, high: &Self, run: usize) -> Result<()> {
+        self.device.launch(
+            self.order.key("sort windows"),
+            || {
+                let Order { elem, .. } = self.order;
+                Shader::new(format!("sort windows {elem:?}"))
+                    .output_words("keys", key_word(elem))
+                    .output_words("ids", "u32")
+                    .output_words("high_keys", key_word(elem))
+                    .output_words("high_ids", "u32")
+                    .constant("WG", WG)
+                    .text(&src_type(elem))
+                    .text(&key_functions(elem, self.order.ascending))
+                    .body::<StepParams>(include_str!("../shaders/sort_windows.wgsl"))
+            },
+            &[
+                bind(&self.keys),
+                bind(&self.ids),
+                bind(&high.keys),
+                bind(&high.ids),
+            ],
+            &StepParams {
+                run: index(run)?,
+                step: index(high.first - self.first)?,
+                padded: index(self.padded)?,
+                len: index(self.padded)?,
+                first: index(self.first)?,
+            },
+            self.device.grid(self.padded, WG),
+        )
+    }
+}
+
+/// What `key_functions` takes, for kernels that do not read the elements themselves.
+fn src_type(elem: Elem) -> String {
+    format!("alias src_t = {};", elem.arithmetic())
 }
 
 /// For each row along the last dimension, the places of its elements in ascending or descending order, as u32.
@@ -193,24 +308,31 @@ pub(crate) fn arg_sort(
 ) -> Result<WebGpuStorage> {
     let device = src.device();
     let elem = device.elem(src.dtype(), op)?;
+    let order = Order {
+        elem,
+        ascending,
+        op,
+    };
     let len = layout.shape().elem_count();
     let n = layout.dims().last().copied().unwrap_or(1);
     let dst = device.alloc(len, DType::U32, op)?;
     if len == 0 {
         return Ok(dst);
     }
-    let key_dtype = match elem.word_bytes() {
-        8 => DType::I64,
-        _ => DType::U32,
-    };
-    let row_bytes = n.next_power_of_two().max(2) * key_dtype.size_in_bytes();
+    let row_bytes = n.next_power_of_two().max(2) * order.key_dtype().size_in_bytes();
     let whole = (len / n * row_bytes) as u64 <= device.max_binding();
     if whole && src.fits_binding() {
-        sort_into(&dst, (src, layout), ascending, key_dtype, op)?;
+        sort_into(&dst, (src, layout), order)?;
         return Ok(dst);
     }
-    // By rows. A row takes part in a merge as a whole, so one whose keys a binding does not reach is an error: on a phone's 128 MiB
-    // that is a row of more than 2^24 elements.
+    if row_bytes > room(device) {
+        let (src, first) = elementwise::in_order((src, layout))?;
+        for row in (0..len).step_by(n) {
+            let row_l = Layout::contiguous_with_offset(n, first + row);
+            sort_long_row(&dst, row, (&src, &row_l), order)?;
+        }
+        return Ok(dst);
+    }
     let rank = layout.dims().len().saturating_sub(1);
     let split = Split {
         op,
@@ -222,44 +344,17 @@ pub(crate) fn arg_sort(
     };
     split.run(&dst, 0, &mut |part| {
         let [(src, layout)] = &part.inputs;
-        sort_into(&part.dst, (src, layout), ascending, key_dtype, op)
+        sort_into(&part.dst, (src, layout), order)
     })?;
     Ok(dst)
 }
 
-fn sort_into(
-    dst: &WebGpuStorage,
-    (src, layout): Operand<'_>,
-    ascending: bool,
-    key_dtype: DType,
-    op: &'static str,
-) -> Result<()> {
-    let device = src.device();
+fn sort_into(dst: &WebGpuStorage, (src, layout): Operand<'_>, order: Order) -> Result<()> {
     let n = layout.dims().last().copied().unwrap_or(1);
     let rows = layout.shape().elem_count() / n;
     let padded = n.next_power_of_two().max(2);
-    let network = Network {
-        device,
-        elem: device.elem(src.dtype(), op)?,
-        ascending,
-        keys: device.alloc(rows * padded, key_dtype, op)?,
-        ids: device.alloc(rows * padded, DType::U32, op)?,
-        rows,
-        n,
-        padded,
-        tile: padded.min(MAX_TILE),
-    };
-    network.in_tiles(src, layout, (2, network.tile))?;
-    let mut run = network.tile * 2;
-    while run <= padded {
-        let mut step = run / 2;
-        while step >= network.tile {
-            network.step(src, run, step)?;
-            step /= 2;
-        }
-        network.in_tiles(src, layout, (run, run))?;
-        run *= 2;
-    }
+    let network = Network::new(src.device(), order, (rows, n, padded), 0)?;
+    network.sort((src, layout))?;
     let rows = Rows {
         d1: rows,
         d2: n,
@@ -269,4 +364,46 @@ fn sort_into(
         dst_offset: 0,
     };
     copy2d(&network.ids, &mut dst.share(), rows)
+}
+
+/// One row whose keys are past a binding; the result goes to `dst` from element `at` on.
+fn sort_long_row(
+    dst: &WebGpuStorage,
+    at: usize,
+    (src, layout): Operand<'_>,
+    order: Order,
+) -> Result<()> {
+    let device = src.device();
+    let n = layout.dims()[0];
+    let most = device.max_binding() as usize / order.key_dtype().size_in_bytes();
+    let window = 1usize << most.ilog2();
+    let mut windows = Vec::new();
+    for first in (0..n.next_power_of_two()).step_by(window) {
+        let len = n.saturating_sub(first).min(window);
+        let network = Network::new(device, order, (1, len, window), first)?;
+        // Behind the row's end nothing is read.
+        let part = layout.narrow(0, first.min(n - 1), len.max(1))?;
+        let (src, part) = reach((src, &part))?;
+        network.sort((&src, &part))?;
+        windows.push(network);
+    }
+    let mut run = 2;
+    while run <= windows.len() {
+        let mut step = run / 2;
+        while step > 0 {
+            for low in (0..windows.len()).filter(|low| low & step == 0) {
+                windows[low].step_between(&windows[low + step], run * window)?;
+            }
+            step /= 2;
+        }
+        for network in &windows {
+            network.merge(run * window)?;
+        }
+        run *= 2;
+    }
+    for network in windows {
+        let ids = Rows::range(network.n, 0, at + network.first);
+        copy2d(&network.ids, &mut dst.share(), ids)?;
+    }
+    Ok(())
 }

@@ -1,4 +1,5 @@
-// Sorts a tile of a row in workgroup memory. LOAD: the tile comes from src; otherwise from keys and ids. All runs of first_run,
+// Sorts a tile of a row in workgroup memory. LOAD: the tile comes from src; otherwise from keys and ids. What is called a row here
+// may be a window of one, from place p.first on. All runs of first_run,
 // twice that, ... last_run elements are merged, each from its step of half a tile on: longer steps were done before. A run is
 // ascending where its number is even.
 
@@ -26,9 +27,9 @@ fn main(
       // What fills up the row comes after everything in it, by its place.
       tile_keys[i] = LAST;
       if (place < p.n) {
-        tile_keys[i] = key_of(src_at(src_offset(start / p.padded * p.n + place)));
+        tile_keys[i] = key_at(start / p.padded * p.n + place);
       }
-      tile_ids[i] = place;
+      tile_ids[i] = p.first + place;
     } else {
       tile_keys[i] = keys[start + i];
       tile_ids[i] = ids[start + i];
@@ -45,7 +46,7 @@ fn main(
         let a_id = tile_ids[low];
         let b_id = tile_ids[high];
         let after = key_less(b, a) || (!key_less(a, b) && b_id < a_id);
-        if (after == (((column + low) & run) == 0u)) {
+        if (after == (((p.first + column + low) & run) == 0u)) {
           tile_keys[low] = b;
           tile_keys[high] = a;
           tile_ids[low] = b_id;

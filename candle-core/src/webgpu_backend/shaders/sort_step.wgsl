@@ -17,8 +17,8 @@ fn main(
   let a_id = ids[low];
   let b_id = ids[high];
   let after = key_less(b, a) || (!key_less(a, b) && b_id < a_id);
-  // Runs are counted within a row.
-  if (after == (((low % p.padded) & p.run) == 0u)) {
+  // Runs are counted within a row, of which this may be a window.
+  if (after == (((p.first + low % p.padded) & p.run) == 0u)) {
     keys[low] = b;
     keys[high] = a;
     ids[low] = b_id;

@@ -3,6 +3,7 @@
 
 mod attention;
 mod linear;
+mod long_rows;
 mod norm;
 mod rope;
 mod softmax;

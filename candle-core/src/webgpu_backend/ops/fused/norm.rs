@@ -3,6 +3,7 @@
 use super::super::copy2d::{copy2d, Rows as Ranges};
 use super::super::windows::{fit, reach, Operand, Split};
 use super::super::{bind, elementwise, index};
+use super::long_rows::{self, is_long};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Key, Shader};
@@ -74,6 +75,10 @@ fn norm(x: Operand<'_>, alpha: Operand<'_>, eps: f32, kind: Kind<'_>) -> Result<
         copy2d(&sums, &mut dst, Ranges::range(len, 0, 0))?;
         copy2d(&norms, &mut dst, Ranges::range(len, 0, len))?;
         return Ok(dst);
+    }
+    if is_long(device, rows.len, [dtype, out_dtype]) {
+        drop(dst);
+        return long_rows::norm(x, alpha, beta, eps);
     }
     // By rows, as softmax. alpha and beta are as long as a row.
     let rank = layout.dims().len() - 1;

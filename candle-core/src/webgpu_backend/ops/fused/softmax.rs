@@ -2,6 +2,7 @@
 
 use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, index};
+use super::long_rows::{self, is_long};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Key, Shader};
@@ -60,8 +61,12 @@ pub(super) fn softmax(
         softmax_into(&dst, (x, layout), attention, before)?;
         return finish(dst, dtype);
     }
-    // A row is summed by one workgroup, so one that a binding does not reach is an error: on a phone's 128 MiB that is a row of more than
-    // 2^25 elements in f32, where the longest in use, a vocabulary, have some 2^18.
+    if !attention.causal && is_long(device, rows.len, [x.dtype(), out_dtype]) {
+        drop(dst);
+        let bend = (attention.scale, attention.softcap);
+        return long_rows::softmax((x, layout), bend, dtype);
+    }
+    // The rows of causal attention are keys: those that a binding does not reach are an error.
     let split = Split {
         op: OP,
         dims: &layout.dims()[..rank],

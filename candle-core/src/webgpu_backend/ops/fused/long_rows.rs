@@ -1,0 +1,132 @@
+//! Softmax and norms of rows that one binding does not reach: made of reductions and elementwise ops, which are split. As in the
+//! kernels all is f32, and rounded once.
+
+use super::super::windows::{room, Operand};
+use super::super::{elementwise, reduce};
+use super::finish;
+use crate::backend::BackendStorage;
+use crate::op::ReduceOp;
+use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
+use crate::{DType, Layout, Result};
+
+/// Whether a row of `len` elements, in any of these dtypes, is past what a window reaches.
+pub(super) fn is_long(device: &WebGpuDevice, len: usize, dtypes: [DType; 2]) -> bool {
+    let bytes = dtypes.map(|dtype| len * dtype.size_in_bytes());
+    bytes.into_iter().any(|bytes| bytes > room(device))
+}
+
+/// Rows in f32, side by side.
+struct LongRows {
+    storage: WebGpuStorage,
+    offset: usize,
+    rows: usize,
+    len: usize,
+}
+
+impl LongRows {
+    /// The rows of the last dimension.
+    fn new((src, layout): Operand<'_>) -> Result<Self> {
+        let len = layout.dims().last().copied().unwrap_or(1);
+        let (storage, offset) = match src.dtype() {
+            DType::F32 => elementwise::in_order((src, layout))?,
+            _ => (elementwise::to_dtype(src, layout, DType::F32)?, 0),
+        };
+        Ok(Self {
+            storage,
+            offset,
+            rows: layout.shape().elem_count() / len.max(1),
+            len,
+        })
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::contiguous_with_offset((self.rows, self.len), self.offset)
+    }
+
+    fn with(&self, storage: WebGpuStorage) -> Self {
+        Self {
+            storage,
+            offset: 0,
+            ..*self
+        }
+    }
+
+    /// A number for each row.
+    fn reduced(&self, op: ReduceOp) -> Result<WebGpuStorage> {
+        let dst = self
+            .storage
+            .device()
+            .alloc(self.rows, DType::F32, op.name())?;
+        reduce::rows_into(&dst, op, (&self.storage, &self.layout()), 1)?;
+        Ok(dst)
+    }
+
+    fn map(&self, name: &'static str) -> Result<Self> {
+        let storage = elementwise::unary(&self.storage, &self.layout(), name)?;
+        Ok(self.with(storage))
+    }
+
+    fn scaled(&self, factor: f32) -> Result<Self> {
+        let storage = elementwise::affine(&self.storage, &self.layout(), factor.into(), 0.)?;
+        Ok(self.with(storage))
+    }
+
+    /// With a number for each row.
+    fn by_row(&self, name: &'static str, rhs: &WebGpuStorage) -> Result<Self> {
+        self.zip(name, rhs, [1, 0])
+    }
+
+    /// With a row that is the same for all.
+    fn by_column(&self, name: &'static str, (rhs, layout): Operand<'_>) -> Result<Self> {
+        let wide = elementwise::to_dtype(rhs, layout, DType::F32)?;
+        self.zip(name, &wide, [0, 1])
+    }
+
+    fn zip(&self, name: &'static str, rhs: &WebGpuStorage, strides: [usize; 2]) -> Result<Self> {
+        let rhs_l = Layout::new((self.rows, self.len).into(), strides.to_vec(), 0);
+        let storage = elementwise::binary(&self.storage, rhs, &self.layout(), &rhs_l, name)?;
+        Ok(self.with(storage))
+    }
+}
+
+/// Softmax of `softcap * tanh(scale * x / softcap)`, or of `scale * x` where `softcap` is 0.
+pub(super) fn softmax(
+    x: Operand<'_>,
+    (scale, softcap): (f32, f32),
+    dtype: DType,
+) -> Result<WebGpuStorage> {
+    let mut x = LongRows::new(x)?;
+    if softcap != 0. {
+        x = x.scaled(scale / softcap)?.map("tanh")?.scaled(softcap)?;
+    } else if scale != 1. {
+        x = x.scaled(scale)?;
+    }
+    let most = x.reduced(ReduceOp::Max)?;
+    let exps = x.by_row("sub", &most)?.map("exp")?;
+    let sums = exps.reduced(ReduceOp::Sum)?;
+    finish(exps.by_row("div", &sums)?.storage, dtype)
+}
+
+/// RMS norm, or with `beta` layer norm.
+pub(super) fn norm(
+    x: Operand<'_>,
+    alpha: Operand<'_>,
+    beta: Option<Operand<'_>>,
+    eps: f32,
+) -> Result<WebGpuStorage> {
+    let dtype = x.0.dtype();
+    let mut x = LongRows::new(x)?;
+    let (per_row, part) = (Layout::contiguous(x.rows), 1. / x.len as f64);
+    let mean =
+        |sums: WebGpuStorage, add: f32| elementwise::affine(&sums, &per_row, part, add.into());
+    if beta.is_some() {
+        x = x.by_row("sub", &mean(x.reduced(ReduceOp::Sum)?, 0.)?)?;
+    }
+    let squares = mean(x.map("sqr")?.reduced(ReduceOp::Sum)?, eps)?;
+    let root = elementwise::unary(&squares, &per_row, "sqrt")?;
+    let mut y = x.by_row("div", &root)?.by_column("mul", alpha)?;
+    if let Some(beta) = beta {
+        y = y.by_column("add", beta)?;
+    }
+    finish(y.storage, dtype)
+}
