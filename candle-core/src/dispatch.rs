@@ -76,8 +76,13 @@ macro_rules! change_backend {
             #[cfg(feature = "webgpu")]
             ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
                 $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                let operands = [$(($b, $other_l)),*];
-                $crate::webgpu_backend::debug::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
+                // Layouts that an op has for debugging alone are not made without it.
+                if $crate::webgpu_backend::debug::watches($a) {
+                    let operands = [$(($b, $other_l)),*];
+                    $crate::webgpu_backend::debug::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
+                } else {
+                    $body
+                }
             }
             _ => Err($crate::dispatch::mismatch(op, &locations)),
         }

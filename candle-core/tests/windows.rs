@@ -2,6 +2,8 @@
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
+#[cfg(feature = "webgpu")]
+use crate::agree::assert_same;
 use crate::agree::{assert_as_on_cpu, assert_close, numbers, Tolerance, DTYPES};
 
 /// A convolution: sizes as in `Tensor::conv2d`.
@@ -307,6 +309,43 @@ fn sorting(device: &Device) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// What resizing takes from the host is there after the first time: an upload would submit all that is in the queue.
+#[cfg(feature = "webgpu")]
+#[test]
+fn resizing_again_uploads_nothing_webgpu() -> Result<()> {
+    let device = Device::new_webgpu(0)?;
+    let webgpu = device.as_webgpu_device()?;
+    let cpu = numbers(&[1, 2, 5, 7], DType::F32)?;
+    let t = cpu.to_device(&device)?;
+    let sizes = [(8, 9), (11, 6)];
+    for (h, w) in sizes {
+        t.upsample_nearest2d(h, w)?;
+    }
+    let before = webgpu.stats().submits;
+    for (h, w) in sizes {
+        t.upsample_nearest2d(h, w)?;
+    }
+    assert_eq!(webgpu.stats().submits, before);
+    let want = cpu.upsample_bilinear2d(8, 9, false)?;
+    let got = t.upsample_bilinear2d(8, 9, false)?;
+    assert_eq!(webgpu.stats().submits, before + 1);
+    close(&got, &want, DType::F32, "another table of the same sizes")?;
+    // More sizes than are kept, and none.
+    for h in 1..40 {
+        assert_same(
+            &t.upsample_nearest2d(h, 3)?,
+            &cpu.upsample_nearest2d(h, 3)?,
+            "many",
+        )?;
+    }
+    webgpu.trim()?;
+    assert_same(
+        &t.upsample_nearest2d(8, 9)?,
+        &cpu.upsample_nearest2d(8, 9)?,
+        "trimmed",
+    )
 }
 
 test_device!(convolutions);

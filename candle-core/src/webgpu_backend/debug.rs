@@ -132,7 +132,12 @@ pub(crate) fn map<const N: usize>(
     }
 }
 
-/// Runs an op that changes `dst`.
+/// Whether ops on this device are logged, verified or may fall back.
+pub(crate) fn watches(storage: &WebGpuStorage) -> bool {
+    storage.device().switches().any()
+}
+
+/// Runs an op that changes `dst`, where [`watches`] says so.
 pub(crate) fn change<const N: usize>(
     op: &str,
     (dst, dst_l): (&mut WebGpuStorage, &Layout),
@@ -142,9 +147,6 @@ pub(crate) fn change<const N: usize>(
 ) -> Result<()> {
     let device = dst.device().clone();
     let switches = device.switches();
-    if !switches.any() {
-        return on_device(dst);
-    }
     let mut layouts = vec![(dst.dtype(), dst_l)];
     layouts.extend(operands.map(|(storage, layout)| (storage.dtype(), layout)));
     let call = call(op, &layouts);

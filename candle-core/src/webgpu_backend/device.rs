@@ -30,6 +30,7 @@ struct Inner {
     kernels: Kernels,
     queue: Arc<Queue>,
     switches: Switches,
+    tables: ops::upsample::Tables,
     seed: AtomicU64,
     /// Random numbers drawn since the seed was set: where the next draw's counter starts.
     drawn: AtomicU64,
@@ -137,6 +138,7 @@ impl WebGpuDevice {
             device,
             raw_queue,
             switches,
+            tables: Default::default(),
             seed: AtomicU64::new(DEFAULT_SEED),
             drawn: AtomicU64::new(0),
         })))
@@ -178,6 +180,7 @@ impl WebGpuDevice {
     pub fn trim(&self) -> Result<()> {
         self.0.queue.flush()?;
         self.0.queue.forget_buffers();
+        self.0.tables.clear();
         self.0.pool.trim();
         self.0.queue.health().check("trim")
     }
@@ -252,6 +255,10 @@ impl WebGpuDevice {
 
     pub(super) fn switches(&self) -> Switches {
         self.0.switches
+    }
+
+    pub(super) fn tables(&self) -> &ops::upsample::Tables {
+        &self.0.tables
     }
 
     /// How `dtype` is stored, or an error that names op, dtype and adapter.

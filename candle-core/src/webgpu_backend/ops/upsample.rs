@@ -1,13 +1,16 @@
 //! Resizing images. Which elements make an output row or column is worked out on the host, where the CPU backend asks as well, and
-//! read by the kernel from a table.
+//! read by the kernel from a table. The device keeps the last tables: an upload submits all that is in the queue.
+
+use parking_lot::Mutex;
 
 use super::copy2d::{copy2d, Rows};
 use super::windows::{fit, room, Operand, Split};
 use super::{bind, index};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
-use crate::webgpu_backend::WebGpuStorage;
-use crate::{resample, Layout, Result, Shape};
+use crate::webgpu_backend::memory::Memory;
+use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
+use crate::{resample, DType, Layout, Result, Shape};
 
 params!(UpsampleParams {
     src_offset: u32,
@@ -23,6 +26,40 @@ params!(UpsampleParams {
 
 /// A row of the table: two neighbours of an axis, and the lower and upper word of the second one's weight.
 type Entry = [u32; 4];
+
+/// The tables of the last resizings, each with its contents.
+#[derive(Default)]
+pub(in super::super) struct Tables(Mutex<Vec<(Vec<Entry>, Memory)>>);
+
+impl Tables {
+    /// A network that resizes does so to a few sizes.
+    const MOST: usize = 16;
+
+    fn get(&self, device: &WebGpuDevice, entries: Vec<Entry>) -> Result<WebGpuStorage> {
+        let words = entries.as_flattened().len();
+        let storage = |memory| WebGpuStorage::new(memory, words, DType::U32, device.clone());
+        let known = |tables: &[(Vec<Entry>, Memory)]| {
+            let found = tables.iter().find(|(known, _)| *known == entries);
+            found.map(|(_, memory)| memory.clone())
+        };
+        if let Some(memory) = known(&self.0.lock()) {
+            return Ok(storage(memory));
+        }
+        // Not locked meanwhile: where memory runs out, what is kept here is given back.
+        let made = device.storage_from_slice(entries.as_flattened())?;
+        let mut tables = self.0.lock();
+        if tables.len() == Self::MOST {
+            tables.remove(0);
+        }
+        tables.push((entries, made.memory().clone()));
+        Ok(made)
+    }
+
+    /// Gives the tables' memory back.
+    pub(in super::super) fn clear(&self) {
+        self.0.lock().clear();
+    }
+}
 
 fn nearest_entries(size: usize, target: usize) -> Result<Vec<Entry>> {
     resample::nearest(size, target)
@@ -121,10 +158,8 @@ impl Image {
         if !whole && largest > room(device) && rows.len() > 1 {
             return self.halves(src, rows, columns, mix, op);
         }
-        let table = [rows, columns].concat();
-        let table = device.storage_from_slice(table.as_flattened())?;
         let sampling = Sampling {
-            table,
+            table: device.tables().get(device, [rows, columns].concat())?,
             o_h: rows.len(),
             o_w: columns.len(),
             mix,
