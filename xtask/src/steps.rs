@@ -59,6 +59,11 @@ pub const STEPS: &[Step] = &[
         run: chrome::chrome,
     },
     Step {
+        name: "tiny",
+        title: "candle-core's WebGPU tests, with 16 KiB in a binding: nearly every op is split",
+        run: tiny_test,
+    },
+    Step {
         name: "fuzz",
         title: "each file format's fuzz target finds nothing in a short run",
         run: fuzz::fuzz,
@@ -135,6 +140,13 @@ fn browser_test() -> Result<String, String> {
             ("CANDLE_WEBGPU_DUMP_SHADERS", &shaders),
         ],
     )
+}
+
+/// The tests of candle-core with bindings and buffers so small that nearly everything is split.
+fn tiny_test() -> Result<String, String> {
+    // Its images are made for columns of 64 MiB: thousands of windows, and rows that are past one.
+    let tests = "--workspace --test core webgpu -- --skip convolutions_in_pieces";
+    run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny")])
 }
 
 fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
