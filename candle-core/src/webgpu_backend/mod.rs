@@ -3,7 +3,8 @@
 //! # Five rooms, each knowing only the ones below it
 //! - `ops/` and `shaders/`: from layouts to dispatches. Which kernel, how many workgroups, which parameters; nothing else.
 //! - `queue.rs`: the ordered list of dispatches that were not submitted yet; `readback.rs`: what comes back to the host.
-//! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key.
+//! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key; `elem.rs`: how dtypes are
+//!   stored.
 //! - `pool.rs`: buffers, reused by size class; `memory.rs`: what a storage has of them.
 //! - `adapter.rs`: which adapter, its features and limits, or the reason why there is none.
 //!
@@ -51,6 +52,7 @@
 mod adapter;
 pub(crate) mod debug;
 mod device;
+mod elem;
 mod kernel;
 mod memory;
 pub mod ops;

@@ -1,11 +1,10 @@
-//! Elementwise ops: one argument (functions, casts, copies), two (arithmetic, comparison), and `where`.
+//! Functions of one argument, casts, copies.
 
-use super::windows::{fit, Operand, Split};
-use super::{bind, index, Views, DIVISION_BY_ZERO, WORKGROUP};
+use super::super::windows::{fit, Operand, Split};
+use super::super::{bind, index, Views, WORKGROUP};
+use super::{functions, place};
 use crate::backend::BackendStorage;
-use crate::op::CmpOp;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
-use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
@@ -22,26 +21,6 @@ params!(MapParams {
     b_high: u32,
 });
 
-params!(ZipParams {
-    dims: Dims,
-    lhs_stride: Dims,
-    rhs_stride: Dims,
-    lhs_offset: u32,
-    rhs_offset: u32,
-    len: u32,
-});
-
-params!(WhereParams {
-    dims: Dims,
-    cond_stride: Dims,
-    lhs_stride: Dims,
-    rhs_stride: Dims,
-    cond_offset: u32,
-    lhs_offset: u32,
-    rhs_offset: u32,
-    len: u32,
-});
-
 /// Functions of one argument; a kernel's `f(x)` is `f_NAME(x)` of `shaders/unary_*.wgsl`. The list's order is the key's.
 const UNARY: [&str; 25] = [
     "id", "affine", "powf", "elu", "abs", "neg", "recip", "sqr", "sqrt", "exp", "log", "sin",
@@ -53,34 +32,11 @@ const UNARY_INT: [&str; 11] = [
     "id", "affine", "abs", "neg", "sqr", "relu", "ceil", "floor", "round", "sign", "to_dtype",
 ];
 
-const BINARY: [&str; 13] = [
-    "add", "sub", "mul", "div", "minimum", "maximum", "silu_mul", "eq", "ne", "lt", "le", "gt",
-    "ge",
-];
-
-fn place(list: &[&str], name: &str) -> Option<u32> {
-    list.iter().position(|n| *n == name).map(|i| i as u32)
-}
-
-/// The WGSL functions for a type of arithmetic.
-pub(super) fn functions(elem: Elem) -> &'static str {
-    match elem.arithmetic() {
-        "f32" => include_str!("../shaders/functions_float.wgsl"),
-        "f64" => concat!(
-            include_str!("../shaders/functions_float64.wgsl"),
-            "fn f_id(x: f64) -> f64 { return x; }\n"
-        ),
-        "u32" => include_str!("../shaders/functions_uint.wgsl"),
-        "i32" => include_str!("../shaders/functions_int.wgsl"),
-        _ => include_str!("../shaders/functions_int64.wgsl"),
-    }
-}
-
 /// The WGSL functions of one argument that take parameters.
 fn parametrised(elem: Elem) -> &'static str {
     match elem.arithmetic() {
-        "f32" => include_str!("../shaders/map_float.wgsl"),
-        "f64" => include_str!("../shaders/map_float64.wgsl"),
+        "f32" => include_str!("../../shaders/map_float.wgsl"),
+        "f64" => include_str!("../../shaders/map_float64.wgsl"),
         "u32" => "fn f_affine(x: u32) -> u32 { return x * p.a + p.b; }",
         "i32" => "fn f_affine(x: i32) -> i32 { return x * bitcast<i32>(p.a) + bitcast<i32>(p.b); }",
         _ => {
@@ -169,7 +125,7 @@ fn map(
                 .text(functions(from))
                 .text(parametrised(from))
                 .text(&f)
-                .body::<MapParams>(include_str!("../shaders/map.wgsl"))
+                .body::<MapParams>(include_str!("../../shaders/map.wgsl"))
         },
         &[bind(src), bind(target.dst)],
         &MapParams {
@@ -238,7 +194,7 @@ fn mapped(
     Ok(dst)
 }
 
-pub(in super::super) fn unary(
+pub(in crate::webgpu_backend) fn unary(
     src: &WebGpuStorage,
     layout: &Layout,
     name: &'static str,
@@ -246,12 +202,17 @@ pub(in super::super) fn unary(
     mapped(src, layout, name, [0; 2], src.dtype())
 }
 
-pub(in super::super) fn copy(src: &WebGpuStorage, layout: &Layout) -> Result<WebGpuStorage> {
+pub(in crate::webgpu_backend) fn copy(
+    src: &WebGpuStorage,
+    layout: &Layout,
+) -> Result<WebGpuStorage> {
     unary(src, layout, "id")
 }
 
 /// The elements side by side, and the place of the first: a copy, unless they lie so already.
-pub(super) fn in_order((storage, layout): Operand<'_>) -> Result<(WebGpuStorage, usize)> {
+pub(in crate::webgpu_backend::ops) fn in_order(
+    (storage, layout): Operand<'_>,
+) -> Result<(WebGpuStorage, usize)> {
     match layout.is_contiguous() {
         true => Ok((storage.share(), layout.start_offset())),
         false => Ok((copy(storage, layout)?, 0)),
@@ -276,7 +237,7 @@ fn scalar_bits(value: f64, dtype: DType) -> u64 {
     }
 }
 
-pub(in super::super) fn affine(
+pub(in crate::webgpu_backend) fn affine(
     src: &WebGpuStorage,
     layout: &Layout,
     mul: f64,
@@ -295,7 +256,7 @@ fn argument_bits(value: f64, dtype: DType) -> u64 {
     }
 }
 
-pub(in super::super) fn powf(
+pub(in crate::webgpu_backend) fn powf(
     src: &WebGpuStorage,
     layout: &Layout,
     exponent: f64,
@@ -304,7 +265,7 @@ pub(in super::super) fn powf(
     mapped(src, layout, "powf", params, src.dtype())
 }
 
-pub(in super::super) fn elu(
+pub(in crate::webgpu_backend) fn elu(
     src: &WebGpuStorage,
     layout: &Layout,
     alpha: f64,
@@ -313,7 +274,7 @@ pub(in super::super) fn elu(
     mapped(src, layout, "elu", params, src.dtype())
 }
 
-pub(in super::super) fn to_dtype(
+pub(in crate::webgpu_backend) fn to_dtype(
     src: &WebGpuStorage,
     layout: &Layout,
     dtype: DType,
@@ -321,7 +282,7 @@ pub(in super::super) fn to_dtype(
     mapped(src, layout, "to_dtype", [0; 2], dtype)
 }
 
-pub(in super::super) fn copy_strided_src(
+pub(in crate::webgpu_backend) fn copy_strided_src(
     src: &WebGpuStorage,
     dst: &WebGpuStorage,
     dst_offset: usize,
@@ -336,7 +297,7 @@ pub(in super::super) fn copy_strided_src(
 }
 
 /// As [`to_dtype`], written to `dst` from element `offset` on; other elements stay.
-pub(super) fn convert_into(
+pub(in crate::webgpu_backend::ops) fn convert_into(
     src: &WebGpuStorage,
     layout: &Layout,
     dst: &WebGpuStorage,
@@ -348,216 +309,4 @@ pub(super) fn convert_into(
         inside: true,
     };
     map(src, layout, "to_dtype", [0; 2], target)
-}
-
-/// `f(lhs, rhs)` for two tensors of one shape and dtype.
-fn zip(
-    lhs: &WebGpuStorage,
-    rhs: &WebGpuStorage,
-    lhs_l: &Layout,
-    rhs_l: &Layout,
-    name: &'static str,
-    dtype: DType,
-) -> Result<WebGpuStorage> {
-    let len = lhs_l.shape().elem_count();
-    let dst = lhs.device().alloc(len, dtype, name)?;
-    zip_into(&dst, (lhs, lhs_l), (rhs, rhs_l), name)?;
-    Ok(dst)
-}
-
-fn zip_into(
-    dst: &WebGpuStorage,
-    (lhs, lhs_l): Operand<'_>,
-    (rhs, rhs_l): Operand<'_>,
-    name: &'static str,
-) -> Result<()> {
-    if !fit([lhs, rhs, dst]) {
-        let split = Split {
-            op: name,
-            dims: lhs_l.dims(),
-            unit: 1,
-            bytes: dst.dtype().size_in_bytes(),
-            inputs: [(lhs, lhs_l), (rhs, rhs_l)],
-            anywhere: false,
-        };
-        return split.run(dst, 0, &mut |part| {
-            let [(lhs, lhs_l), (rhs, rhs_l)] = &part.inputs;
-            zip_into(&part.dst, (lhs, lhs_l), (rhs, rhs_l), name)
-        });
-    }
-    let device = lhs.device();
-    let views = Views::new([lhs_l, rhs_l])?;
-    let from = device.elem(lhs.dtype(), name)?;
-    let to = device.elem(dst.dtype(), name)?;
-    if views.len == 0 {
-        return Ok(());
-    }
-    let Some(function) = place(&BINARY, name) else {
-        return Err(device.unsupported(name, lhs.dtype(), "there is no WGSL for this function"));
-    };
-    if name == "silu_mul" && !from.is_float() {
-        return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));
-    }
-    let divides = name == "div" && !from.is_float();
-    let mut bindings = vec![bind(lhs), bind(rhs), bind(dst)];
-    if divides {
-        bindings.push(Binding::Status);
-    }
-    let key = Key::new("zip")
-        .with(function, 4)
-        .elem(from)
-        .with(views.rank as u32, 4);
-    device.launch(
-        key,
-        || {
-            let shader = Shader::new(format!("{name} {from:?} rank{}", views.rank))
-                .input("lhs", from)
-                .input("rhs", from)
-                .output("dst", to);
-            let f = if divides {
-                // WGSL defines a quotient by zero; the CPU has an error, and so has this.
-                format!(
-                    "fn f(a: T, b: T) -> dst_t {{ if (all(b == T())) {{ atomicStore(&status[0], {DIVISION_BY_ZERO}u); }} return f_div(a, b); }}"
-                )
-            } else {
-                format!("fn f(a: T, b: T) -> dst_t {{ return f_{name}(a, b); }}")
-            };
-            let shader = if divides { shader.status() } else { shader };
-            shader
-                .strided("lhs", views.rank)
-                .strided("rhs", views.rank)
-                .text("alias T = lhs_t;")
-                .text(functions(from))
-                .text(&f)
-                .each_element::<ZipParams>(include_str!("../shaders/zip.wgsl"))
-        },
-        &bindings,
-        &ZipParams {
-            dims: views.dims,
-            lhs_stride: views.strides[0],
-            rhs_stride: views.strides[1],
-            lhs_offset: views.offsets[0],
-            rhs_offset: views.offsets[1],
-            len: views.len,
-        },
-        device.grid_of_words(views.len as usize, to),
-    )
-}
-
-pub(in super::super) fn binary(
-    lhs: &WebGpuStorage,
-    rhs: &WebGpuStorage,
-    lhs_l: &Layout,
-    rhs_l: &Layout,
-    name: &'static str,
-) -> Result<WebGpuStorage> {
-    zip(lhs, rhs, lhs_l, rhs_l, name, lhs.dtype())
-}
-
-pub(in super::super) fn cmp(
-    lhs: &WebGpuStorage,
-    op: CmpOp,
-    rhs: &WebGpuStorage,
-    lhs_l: &Layout,
-    rhs_l: &Layout,
-) -> Result<WebGpuStorage> {
-    let name = match op {
-        CmpOp::Eq => "eq",
-        CmpOp::Ne => "ne",
-        CmpOp::Lt => "lt",
-        CmpOp::Le => "le",
-        CmpOp::Gt => "gt",
-        CmpOp::Ge => "ge",
-    };
-    zip(lhs, rhs, lhs_l, rhs_l, name, DType::U8)
-}
-
-pub(in super::super) fn where_cond(
-    cond: &WebGpuStorage,
-    cond_l: &Layout,
-    on_true: &WebGpuStorage,
-    on_true_l: &Layout,
-    on_false: &WebGpuStorage,
-    on_false_l: &Layout,
-) -> Result<WebGpuStorage> {
-    let len = cond_l.shape().elem_count();
-    let dst = cond.device().alloc(len, on_true.dtype(), "where_cond")?;
-    where_into(
-        &dst,
-        (cond, cond_l),
-        (on_true, on_true_l),
-        (on_false, on_false_l),
-    )?;
-    Ok(dst)
-}
-
-fn where_into(
-    dst: &WebGpuStorage,
-    (cond, cond_l): Operand<'_>,
-    (on_true, on_true_l): Operand<'_>,
-    (on_false, on_false_l): Operand<'_>,
-) -> Result<()> {
-    const OP: &str = "where_cond";
-    if !fit([cond, on_true, on_false, dst]) {
-        let split = Split {
-            op: OP,
-            dims: cond_l.dims(),
-            unit: 1,
-            bytes: dst.dtype().size_in_bytes(),
-            inputs: [(cond, cond_l), (on_true, on_true_l), (on_false, on_false_l)],
-            anywhere: false,
-        };
-        return split.run(dst, 0, &mut |part| {
-            let [cond, on_true, on_false] = part.inputs.each_ref().map(|(s, l)| (s, l));
-            where_into(&part.dst, cond, on_true, on_false)
-        });
-    }
-    let device = cond.device();
-    let views = Views::new([cond_l, on_true_l, on_false_l])?;
-    let test = device.elem(cond.dtype(), OP)?;
-    let nonzero = match test {
-        Elem::U8 | Elem::U32 => "x != 0u",
-        Elem::I32 | Elem::I16 => "x != 0",
-        Elem::I64 => "(x.x | x.y) != 0u",
-        Elem::F32 | Elem::F16 | Elem::BF16 | Elem::F8E4M3 | Elem::F64 => {
-            return Err(device.unsupported(OP, cond.dtype(), "the condition must be an integer"));
-        }
-    };
-    let elem = device.elem(on_true.dtype(), OP)?.bits();
-    if views.len == 0 {
-        return Ok(());
-    }
-    let key = Key::new(OP)
-        .elem(test)
-        .elem(elem)
-        .with(views.rank as u32, 4);
-    device.launch(
-        key,
-        || {
-            Shader::new(format!("where {test:?} {elem:?} rank{}", views.rank))
-                .input("cond", test)
-                .input("lhs", elem)
-                .input("rhs", elem)
-                .output("dst", elem)
-                .strided("cond", views.rank)
-                .strided("lhs", views.rank)
-                .strided("rhs", views.rank)
-                .text(&format!(
-                    "fn holds(x: cond_t) -> bool {{ return {nonzero}; }}"
-                ))
-                .each_element::<WhereParams>(include_str!("../shaders/where.wgsl"))
-        },
-        &[bind(cond), bind(on_true), bind(on_false), bind(dst)],
-        &WhereParams {
-            dims: views.dims,
-            cond_stride: views.strides[0],
-            lhs_stride: views.strides[1],
-            rhs_stride: views.strides[2],
-            cond_offset: views.offsets[0],
-            lhs_offset: views.offsets[1],
-            rhs_offset: views.offsets[2],
-            len: views.len,
-        },
-        device.grid_of_words(views.len as usize, elem),
-    )
 }

@@ -1,0 +1,109 @@
+//! `where`: elements of one tensor or another.
+
+use super::super::windows::{fit, Operand, Split};
+use super::super::{bind, Views};
+use crate::backend::BackendStorage;
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{Layout, Result};
+
+params!(WhereParams {
+    dims: Dims,
+    cond_stride: Dims,
+    lhs_stride: Dims,
+    rhs_stride: Dims,
+    cond_offset: u32,
+    lhs_offset: u32,
+    rhs_offset: u32,
+    len: u32,
+});
+
+pub(in crate::webgpu_backend) fn where_cond(
+    cond: &WebGpuStorage,
+    cond_l: &Layout,
+    on_true: &WebGpuStorage,
+    on_true_l: &Layout,
+    on_false: &WebGpuStorage,
+    on_false_l: &Layout,
+) -> Result<WebGpuStorage> {
+    let len = cond_l.shape().elem_count();
+    let dst = cond.device().alloc(len, on_true.dtype(), "where_cond")?;
+    where_into(
+        &dst,
+        (cond, cond_l),
+        (on_true, on_true_l),
+        (on_false, on_false_l),
+    )?;
+    Ok(dst)
+}
+
+fn where_into(
+    dst: &WebGpuStorage,
+    (cond, cond_l): Operand<'_>,
+    (on_true, on_true_l): Operand<'_>,
+    (on_false, on_false_l): Operand<'_>,
+) -> Result<()> {
+    const OP: &str = "where_cond";
+    if !fit([cond, on_true, on_false, dst]) {
+        let split = Split {
+            op: OP,
+            dims: cond_l.dims(),
+            unit: 1,
+            bytes: dst.dtype().size_in_bytes(),
+            inputs: [(cond, cond_l), (on_true, on_true_l), (on_false, on_false_l)],
+            anywhere: false,
+        };
+        return split.run(dst, 0, &mut |part| {
+            let [cond, on_true, on_false] = part.inputs.each_ref().map(|(s, l)| (s, l));
+            where_into(&part.dst, cond, on_true, on_false)
+        });
+    }
+    let device = cond.device();
+    let views = Views::new([cond_l, on_true_l, on_false_l])?;
+    let test = device.elem(cond.dtype(), OP)?;
+    let nonzero = match test {
+        Elem::U8 | Elem::U32 => "x != 0u",
+        Elem::I32 | Elem::I16 => "x != 0",
+        Elem::I64 => "(x.x | x.y) != 0u",
+        Elem::F32 | Elem::F16 | Elem::BF16 | Elem::F8E4M3 | Elem::F64 => {
+            return Err(device.unsupported(OP, cond.dtype(), "the condition must be an integer"));
+        }
+    };
+    let elem = device.elem(on_true.dtype(), OP)?.bits();
+    if views.len == 0 {
+        return Ok(());
+    }
+    let key = Key::new(OP)
+        .elem(test)
+        .elem(elem)
+        .with(views.rank as u32, 4);
+    device.launch(
+        key,
+        || {
+            Shader::new(format!("where {test:?} {elem:?} rank{}", views.rank))
+                .input("cond", test)
+                .input("lhs", elem)
+                .input("rhs", elem)
+                .output("dst", elem)
+                .strided("cond", views.rank)
+                .strided("lhs", views.rank)
+                .strided("rhs", views.rank)
+                .text(&format!(
+                    "fn holds(x: cond_t) -> bool {{ return {nonzero}; }}"
+                ))
+                .each_element::<WhereParams>(include_str!("../../shaders/where.wgsl"))
+        },
+        &[bind(cond), bind(on_true), bind(on_false), bind(dst)],
+        &WhereParams {
+            dims: views.dims,
+            cond_stride: views.strides[0],
+            lhs_stride: views.strides[1],
+            rhs_stride: views.strides[2],
+            cond_offset: views.offsets[0],
+            lhs_offset: views.offsets[1],
+            rhs_offset: views.offsets[2],
+            len: views.len,
+        },
+        device.grid_of_words(views.len as usize, elem),
+    )
+}

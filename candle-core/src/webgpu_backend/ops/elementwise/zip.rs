@@ -1,0 +1,148 @@
+//! Arithmetic and comparison of two tensors.
+
+use super::super::windows::{fit, Operand, Split};
+use super::super::{bind, Views, DIVISION_BY_ZERO};
+use super::{functions, place};
+use crate::backend::BackendStorage;
+use crate::op::CmpOp;
+use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::queue::Binding;
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{DType, Layout, Result};
+
+params!(ZipParams {
+    dims: Dims,
+    lhs_stride: Dims,
+    rhs_stride: Dims,
+    lhs_offset: u32,
+    rhs_offset: u32,
+    len: u32,
+});
+
+/// Functions of two arguments, in the order of the key.
+const BINARY: [&str; 13] = [
+    "add", "sub", "mul", "div", "minimum", "maximum", "silu_mul", "eq", "ne", "lt", "le", "gt",
+    "ge",
+];
+
+/// `f(lhs, rhs)` for two tensors of one shape and dtype.
+fn zip(
+    lhs: &WebGpuStorage,
+    rhs: &WebGpuStorage,
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+    name: &'static str,
+    dtype: DType,
+) -> Result<WebGpuStorage> {
+    let len = lhs_l.shape().elem_count();
+    let dst = lhs.device().alloc(len, dtype, name)?;
+    zip_into(&dst, (lhs, lhs_l), (rhs, rhs_l), name)?;
+    Ok(dst)
+}
+
+fn zip_into(
+    dst: &WebGpuStorage,
+    (lhs, lhs_l): Operand<'_>,
+    (rhs, rhs_l): Operand<'_>,
+    name: &'static str,
+) -> Result<()> {
+    if !fit([lhs, rhs, dst]) {
+        let split = Split {
+            op: name,
+            dims: lhs_l.dims(),
+            unit: 1,
+            bytes: dst.dtype().size_in_bytes(),
+            inputs: [(lhs, lhs_l), (rhs, rhs_l)],
+            anywhere: false,
+        };
+        return split.run(dst, 0, &mut |part| {
+            let [(lhs, lhs_l), (rhs, rhs_l)] = &part.inputs;
+            zip_into(&part.dst, (lhs, lhs_l), (rhs, rhs_l), name)
+        });
+    }
+    let device = lhs.device();
+    let views = Views::new([lhs_l, rhs_l])?;
+    let from = device.elem(lhs.dtype(), name)?;
+    let to = device.elem(dst.dtype(), name)?;
+    if views.len == 0 {
+        return Ok(());
+    }
+    let Some(function) = place(&BINARY, name) else {
+        return Err(device.unsupported(name, lhs.dtype(), "there is no WGSL for this function"));
+    };
+    if name == "silu_mul" && !from.is_float() {
+        return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));
+    }
+    let divides = name == "div" && !from.is_float();
+    let mut bindings = vec![bind(lhs), bind(rhs), bind(dst)];
+    if divides {
+        bindings.push(Binding::Status);
+    }
+    let key = Key::new("zip")
+        .with(function, 4)
+        .elem(from)
+        .with(views.rank as u32, 4);
+    device.launch(
+        key,
+        || {
+            let shader = Shader::new(format!("{name} {from:?} rank{}", views.rank))
+                .input("lhs", from)
+                .input("rhs", from)
+                .output("dst", to);
+            let f = if divides {
+                // WGSL defines a quotient by zero; the CPU has an error, and so has this.
+                format!(
+                    "fn f(a: T, b: T) -> dst_t {{ if (all(b == T())) {{ atomicStore(&status[0], {DIVISION_BY_ZERO}u); }} return f_div(a, b); }}"
+                )
+            } else {
+                format!("fn f(a: T, b: T) -> dst_t {{ return f_{name}(a, b); }}")
+            };
+            let shader = if divides { shader.status() } else { shader };
+            shader
+                .strided("lhs", views.rank)
+                .strided("rhs", views.rank)
+                .text("alias T = lhs_t;")
+                .text(functions(from))
+                .text(&f)
+                .each_element::<ZipParams>(include_str!("../../shaders/zip.wgsl"))
+        },
+        &bindings,
+        &ZipParams {
+            dims: views.dims,
+            lhs_stride: views.strides[0],
+            rhs_stride: views.strides[1],
+            lhs_offset: views.offsets[0],
+            rhs_offset: views.offsets[1],
+            len: views.len,
+        },
+        device.grid_of_words(views.len as usize, to),
+    )
+}
+
+pub(in crate::webgpu_backend) fn binary(
+    lhs: &WebGpuStorage,
+    rhs: &WebGpuStorage,
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+    name: &'static str,
+) -> Result<WebGpuStorage> {
+    zip(lhs, rhs, lhs_l, rhs_l, name, lhs.dtype())
+}
+
+pub(in crate::webgpu_backend) fn cmp(
+    lhs: &WebGpuStorage,
+    op: CmpOp,
+    rhs: &WebGpuStorage,
+    lhs_l: &Layout,
+    rhs_l: &Layout,
+) -> Result<WebGpuStorage> {
+    let name = match op {
+        CmpOp::Eq => "eq",
+        CmpOp::Ne => "ne",
+        CmpOp::Lt => "lt",
+        CmpOp::Le => "le",
+        CmpOp::Gt => "gt",
+        CmpOp::Ge => "ge",
+    };
+    zip(lhs, rhs, lhs_l, rhs_l, name, DType::U8)
+}
