@@ -212,7 +212,12 @@ impl QTensor {
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         let (rows, hidden) = self.shape.dims2()?;
         self.same_device(ids, "quantized embedding")?;
-        let numbers = ids.flatten_all()?.to_dtype(DType::I64)?;
+        let numbers = ids.flatten_all()?;
+        // A GPU's kernel reads integers of any dtype, and another kernel would cost as much as this one.
+        let numbers = match ids.device().is_cpu() || numbers.dtype().is_float() {
+            true => numbers.to_dtype(DType::I64)?,
+            false => numbers,
+        };
         let (numbers, layout) = numbers.storage_and_layout();
         let storage = self.storage.embedding((&numbers, layout), (rows, hidden))?;
         Ok(result(storage, ids.shape().clone().extend(&[hidden])))
@@ -222,12 +227,7 @@ impl QTensor {
         if rhs.device().same_device(&self.device()) {
             return Ok(());
         }
-        Err(Error::DeviceMismatchBinaryOp {
-            lhs: rhs.device().location(),
-            rhs: self.device().location(),
-            op,
-        }
-        .bt())
+        Err(self.elsewhere(rhs.device().location(), op))
     }
 
     /// Bytes of the blocks.
@@ -322,16 +322,6 @@ impl Rows<'_> {
             .bt()),
         }
     }
-
-    /// The error for an argument that is not where the blocks are.
-    fn elsewhere(&self, argument: DeviceLocation) -> Error {
-        Error::DeviceMismatchBinaryOp {
-            lhs: argument,
-            rhs: self.weight.device().location(),
-            op: MATMUL,
-        }
-        .bt()
-    }
 }
 
 impl CustomOp1 for Rows<'_> {
@@ -343,7 +333,7 @@ impl CustomOp1 for Rows<'_> {
         let (k, n) = (self.k, self.n);
         let (m, shape) = self.check(layout)?;
         let QStorage::Cpu(blocks) = &self.weight.storage else {
-            return Err(self.elsewhere(DeviceLocation::Cpu));
+            return Err(self.weight.elsewhere(DeviceLocation::Cpu, MATMUL));
         };
         let product = |lhs: &[f32]| {
             let mut dst = vec![0f32; m * n];
@@ -379,20 +369,39 @@ impl CustomOp1 for Rows<'_> {
         storage: &WebGpuStorage,
         layout: &Layout,
     ) -> Result<(WebGpuStorage, Shape)> {
-        use crate::backend::{BackendDevice, BackendStorage};
+        use crate::backend::BackendStorage;
         let (m, shape) = self.check(layout)?;
-        let device = storage.device();
-        match &self.weight.storage {
-            QStorage::WebGpu(blocks) if blocks.device().same_device(device) => {
-                let dst = blocks.matmul_t(self.first, (m, self.k, self.n), storage, layout)?;
-                Ok((dst, shape))
-            }
-            _ => Err(self.elsewhere(device.location())),
-        }
+        let blocks = self.weight.on_webgpu(storage.device(), MATMUL)?;
+        let dst = blocks.matmul_t(self.first, (m, self.k, self.n), storage, layout)?;
+        Ok((dst, shape))
     }
 }
 
 impl QTensor {
+    /// The error for an argument that is not where the blocks are.
+    fn elsewhere(&self, argument: DeviceLocation, op: &'static str) -> Error {
+        Error::DeviceMismatchBinaryOp {
+            lhs: argument,
+            rhs: self.device().location(),
+            op,
+        }
+        .bt()
+    }
+
+    /// The blocks, if they are on `device`, where the argument of `op` is.
+    #[cfg(feature = "webgpu")]
+    pub(crate) fn on_webgpu(
+        &self,
+        device: &crate::WebGpuDevice,
+        op: &'static str,
+    ) -> Result<&crate::webgpu_backend::QWebGpuStorage> {
+        use crate::backend::BackendDevice;
+        match &self.storage {
+            QStorage::WebGpu(blocks) if blocks.device().same_device(device) => Ok(blocks),
+            _ => Err(self.elsewhere(device.location(), op)),
+        }
+    }
+
     /// All rows of the matrix that this is.
     fn rows(&self) -> Result<Rows<'_>> {
         let (n, k) = self.shape.dims2()?;

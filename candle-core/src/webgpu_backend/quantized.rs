@@ -197,8 +197,11 @@ impl QWebGpuStorage {
         match self.blocks() {
             Blocks::Planes(format) => ops::quantized::embedding(self, format, (ids, ids_l), table),
             Blocks::Floats(floats) => {
-                let rows =
-                    ops::indexing::index_select(floats, ids, &Layout::contiguous(table), ids_l, 0)?;
+                // A selection skips the greatest number of a dtype, which here is an id like any other.
+                let ids = ops::elementwise::to_dtype(ids, ids_l, DType::I64)?;
+                let ids_l = Layout::contiguous(ids_l.shape());
+                let table_l = Layout::contiguous(table);
+                let rows = ops::indexing::index_select(floats, &ids, &table_l, &ids_l, 0)?;
                 let elements = ids_l.shape().elem_count() * table.1;
                 ops::elementwise::to_dtype(&rows, &Layout::contiguous(elements), DType::F32)
             }

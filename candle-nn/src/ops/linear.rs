@@ -4,32 +4,86 @@
 //! elsewhere it is its plain form, made of the fused ops for its parts.
 
 use super::{check_dtypes, rms_norm, silu_mul};
+use candle_core::quantized::QMatMul;
 #[cfg(feature = "webgpu")]
 use candle_core::DType;
-use candle_core::{Error, Result, Tensor, D};
+use candle_core::{Error, Module, Result, Shape, Tensor, Var, D};
+
+/// The weight of a linear layer, `(n, k)`: what `&Tensor`, `&Var` and `&QMatMul` turn into. Not in upstream's interface.
+#[derive(Debug, Clone, Copy)]
+pub enum LinearWeight<'a> {
+    /// A tensor of the input's dtype, any layout.
+    Dense(&'a Tensor),
+    /// Of any format. It gets no gradient, what is in front of it does.
+    Quantized(&'a QMatMul),
+}
+
+impl<'a> From<&'a Tensor> for LinearWeight<'a> {
+    fn from(weight: &'a Tensor) -> Self {
+        Self::Dense(weight)
+    }
+}
+
+impl<'a> From<&'a Var> for LinearWeight<'a> {
+    fn from(weight: &'a Var) -> Self {
+        Self::Dense(weight)
+    }
+}
+
+impl<'a> From<&'a QMatMul> for LinearWeight<'a> {
+    fn from(weight: &'a QMatMul) -> Self {
+        match weight {
+            QMatMul::Tensor(weight) => Self::Dense(weight),
+            weight => Self::Quantized(weight),
+        }
+    }
+}
+
+impl<'a> LinearWeight<'a> {
+    fn dims2(self) -> Result<(usize, usize)> {
+        match self {
+            Self::Dense(weight) => weight.dims2(),
+            Self::Quantized(QMatMul::QTensor(weight)) => weight.shape().dims2(),
+            Self::Quantized(QMatMul::Tensor(weight) | QMatMul::TensorF16(weight)) => weight.dims2(),
+        }
+    }
+
+    /// The weight as a tensor of the input's dtype, if it is one.
+    fn dense(self) -> Option<&'a Tensor> {
+        match self {
+            Self::Dense(weight) => Some(weight),
+            Self::Quantized(_) => None,
+        }
+    }
+}
 
 /// [`rms_norm`]`(xs, alpha, eps) weightᵀ`. `xs` is (…, k), `alpha` (k), `weight` (n, k); the result is (…, n). Any layouts. Not in
 /// upstream's interface.
 ///
 /// # Errors
 /// The shapes do not fit together, or the dtypes differ or are not floats.
-pub fn rms_norm_linear(xs: &Tensor, alpha: &Tensor, eps: f32, weight: &Tensor) -> Result<Tensor> {
+pub fn rms_norm_linear<'a>(
+    xs: &Tensor,
+    alpha: &Tensor,
+    eps: f32,
+    weight: impl Into<LinearWeight<'a>>,
+) -> Result<Tensor> {
     let norm = Some((alpha, eps));
-    Linear::new("rms-norm-linear", xs, weight, norm, false, None)?.run()
+    Linear::new("rms-norm-linear", xs, weight.into(), norm, false, None)?.run()
 }
 
 /// The plain form of [`rms_norm_linear`].
 ///
 /// # Errors
 /// Those of [`rms_norm_linear`].
-pub fn rms_norm_linear_slow(
+pub fn rms_norm_linear_slow<'a>(
     xs: &Tensor,
     alpha: &Tensor,
     eps: f32,
-    weight: &Tensor,
+    weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
     let norm = Some((alpha, eps));
-    Linear::new("rms-norm-linear", xs, weight, norm, false, None)?.plain()
+    Linear::new("rms-norm-linear", xs, weight.into(), norm, false, None)?.plain()
 }
 
 /// `silu(gate) * up`, where `gate` and `up` are the two halves of what [`rms_norm_linear`] gives: the first half of a gated
@@ -37,23 +91,28 @@ pub fn rms_norm_linear_slow(
 ///
 /// # Errors
 /// Those of [`rms_norm_linear`], or the weight's rows are odd in number.
-pub fn rms_norm_swiglu(xs: &Tensor, alpha: &Tensor, eps: f32, weight: &Tensor) -> Result<Tensor> {
+pub fn rms_norm_swiglu<'a>(
+    xs: &Tensor,
+    alpha: &Tensor,
+    eps: f32,
+    weight: impl Into<LinearWeight<'a>>,
+) -> Result<Tensor> {
     let norm = Some((alpha, eps));
-    Linear::new("rms-norm-swiglu", xs, weight, norm, true, None)?.run()
+    Linear::new("rms-norm-swiglu", xs, weight.into(), norm, true, None)?.run()
 }
 
 /// The plain form of [`rms_norm_swiglu`].
 ///
 /// # Errors
 /// Those of [`rms_norm_swiglu`].
-pub fn rms_norm_swiglu_slow(
+pub fn rms_norm_swiglu_slow<'a>(
     xs: &Tensor,
     alpha: &Tensor,
     eps: f32,
-    weight: &Tensor,
+    weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
     let norm = Some((alpha, eps));
-    Linear::new("rms-norm-swiglu", xs, weight, norm, true, None)?.plain()
+    Linear::new("rms-norm-swiglu", xs, weight.into(), norm, true, None)?.plain()
 }
 
 /// `xs weightᵀ + residual`: the end of a transformer's block. `xs` is (…, k), `weight` (n, k), `residual` (…, n). Any layouts. Not in
@@ -61,16 +120,26 @@ pub fn rms_norm_swiglu_slow(
 ///
 /// # Errors
 /// The shapes do not fit together, or the dtypes differ or are not floats.
-pub fn linear_add(xs: &Tensor, weight: &Tensor, residual: &Tensor) -> Result<Tensor> {
-    Linear::new("linear-add", xs, weight, None, false, Some(residual))?.run()
+pub fn linear_add<'a>(
+    xs: &Tensor,
+    weight: impl Into<LinearWeight<'a>>,
+    residual: &Tensor,
+) -> Result<Tensor> {
+    let residual = Some(residual);
+    Linear::new("linear-add", xs, weight.into(), None, false, residual)?.run()
 }
 
 /// The plain form of [`linear_add`].
 ///
 /// # Errors
 /// Those of [`linear_add`].
-pub fn linear_add_slow(xs: &Tensor, weight: &Tensor, residual: &Tensor) -> Result<Tensor> {
-    Linear::new("linear-add", xs, weight, None, false, Some(residual))?.plain()
+pub fn linear_add_slow<'a>(
+    xs: &Tensor,
+    weight: impl Into<LinearWeight<'a>>,
+    residual: &Tensor,
+) -> Result<Tensor> {
+    let residual = Some(residual);
+    Linear::new("linear-add", xs, weight.into(), None, false, residual)?.plain()
 }
 
 /// One call of a linear layer, its shapes checked.
@@ -78,7 +147,8 @@ struct Linear<'a> {
     #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     name: &'static str,
     xs: &'a Tensor,
-    weight: &'a Tensor,
+    weight: LinearWeight<'a>,
+    outputs: usize,
     norm: Option<(&'a Tensor, f32)>,
     gated: bool,
     residual: Option<&'a Tensor>,
@@ -88,22 +158,22 @@ impl<'a> Linear<'a> {
     fn new(
         name: &'static str,
         xs: &'a Tensor,
-        weight: &'a Tensor,
+        weight: LinearWeight<'a>,
         norm: Option<(&'a Tensor, f32)>,
         gated: bool,
         residual: Option<&'a Tensor>,
     ) -> Result<Self> {
-        let mismatch = |rhs: &Tensor| {
+        let mismatch = |rhs: Shape| {
             Error::ShapeMismatchBinaryOp {
                 lhs: xs.shape().clone(),
-                rhs: rhs.shape().clone(),
+                rhs,
                 op: name,
             }
             .bt()
         };
         let (outputs, k) = weight.dims2()?;
         if xs.dims().last() != Some(&k) {
-            return Err(mismatch(weight));
+            return Err(mismatch(Shape::from((outputs, k))));
         }
         if gated && !outputs.is_multiple_of(2) {
             candle_core::bail!("{name}: the weight has {outputs} rows, an even number is needed")
@@ -112,27 +182,36 @@ impl<'a> Linear<'a> {
             name,
             xs,
             weight,
+            outputs,
             norm,
             gated,
             residual,
         };
         if let Some((alpha, _)) = norm.filter(|(alpha, _)| alpha.dims() != [k]) {
-            return Err(mismatch(alpha));
+            return Err(mismatch(alpha.shape().clone()));
         }
         if let Some(residual) = residual.filter(|residual| residual.dims() != call.output()) {
-            return Err(mismatch(residual));
+            return Err(mismatch(residual.shape().clone()));
         }
-        let third = norm.map(|(alpha, _)| alpha).or(residual);
-        check_dtypes(name, &[&[xs, weight][..], third.as_slice()].concat())?;
+        let others = [weight.dense(), call.beside()];
+        let tensors = [Some(xs)].into_iter().chain(others).flatten();
+        check_dtypes(name, &tensors.collect::<Vec<_>>())?;
         Ok(call)
     }
 
     /// The shape of the result.
     fn output(&self) -> Vec<usize> {
         let mut dims = self.xs.dims().to_vec();
-        let outputs = self.weight.dims()[0];
-        dims[self.xs.rank() - 1] = if self.gated { outputs / 2 } else { outputs };
+        dims[self.xs.rank() - 1] = match self.gated {
+            true => self.outputs / 2,
+            false => self.outputs,
+        };
         dims
+    }
+
+    /// The norm's weight or the residual.
+    fn beside(&self) -> Option<&'a Tensor> {
+        self.norm.map(|(alpha, _)| alpha).or(self.residual)
     }
 
     fn plain(&self) -> Result<Tensor> {
@@ -141,13 +220,16 @@ impl<'a> Linear<'a> {
             None => None,
         };
         let xs = normed.as_ref().unwrap_or(self.xs);
-        let (outputs, k) = self.weight.dims2()?;
         // One product over all rows is faster than a batch of small ones.
         let rows: usize = xs.dims().iter().rev().skip(1).product();
-        let mut ys = xs.reshape((rows, k))?.matmul(&self.weight.t()?)?;
+        let xs = xs.reshape((rows, xs.dim(D::Minus1)?))?;
+        let mut ys = match self.weight {
+            LinearWeight::Dense(weight) => xs.matmul(&weight.t()?)?,
+            LinearWeight::Quantized(weight) => weight.forward(&xs)?,
+        };
         if self.gated {
-            let half = |start| ys.narrow(D::Minus1, start, outputs / 2);
-            ys = silu_mul(&half(0)?, &half(outputs / 2)?)?;
+            let half = |start| ys.narrow(D::Minus1, start, self.outputs / 2);
+            ys = silu_mul(&half(0)?, &half(self.outputs / 2)?)?;
         }
         let ys = ys.reshape(self.output())?;
         match self.residual {
@@ -163,12 +245,12 @@ impl<'a> Linear<'a> {
 
     #[cfg(feature = "webgpu")]
     fn run(&self) -> Result<Tensor> {
-        let third = self.norm.map(|(alpha, _)| alpha).or(self.residual);
         let fuses = self.xs.device().is_webgpu() && self.xs.dtype() != DType::F64;
-        let Some(third) = third.filter(|_| fuses) else {
+        let Some(beside) = self.beside().filter(|_| fuses) else {
             return self.plain();
         };
-        if super::in_graph(&[self.xs, self.weight, third]) {
+        let tensors = [Some(self.xs), self.weight.dense(), Some(beside)];
+        if super::in_graph(&tensors.into_iter().flatten().collect::<Vec<_>>()) {
             return self.plain();
         }
         let fused = webgpu::Fused {
@@ -177,22 +259,53 @@ impl<'a> Linear<'a> {
             gated: self.gated,
             output: self.output(),
         };
-        self.xs.apply_op3_no_bwd(self.weight, third, &fused)
+        match self.weight {
+            LinearWeight::Dense(weight) => self.xs.apply_op3_no_bwd(weight, beside, &fused),
+            LinearWeight::Quantized(QMatMul::QTensor(weight)) => {
+                let fused = webgpu::FusedQuantized { fused, weight };
+                self.xs.apply_op2_no_bwd(beside, &fused)
+            }
+            LinearWeight::Quantized(_) => self.plain(),
+        }
     }
 }
 
 #[cfg(feature = "webgpu")]
 mod webgpu {
-    use candle_core::webgpu_backend::ops::fused::{linear, LinearExtras};
-    use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, WebGpuStorage};
+    use candle_core::quantized::QTensor;
+    use candle_core::webgpu_backend::ops::fused::{linear, LinearExtras, LinearWeight};
+    use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, WebGpuStorage};
+
+    type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 
     /// A linear layer of (xs, weight, norm's weight or residual).
     pub(super) struct Fused {
         pub(super) name: &'static str,
-        /// Of the norm, if the third argument is its weight.
+        /// Of the norm, if the last argument is its weight.
         pub(super) eps: Option<f32>,
         pub(super) gated: bool,
         pub(super) output: Vec<usize>,
+    }
+
+    impl Fused {
+        fn run(
+            &self,
+            (xs, xs_l): Input<'_>,
+            weight: LinearWeight<'_>,
+            beside: Input<'_>,
+        ) -> Result<(WebGpuStorage, Shape)> {
+            let extras = LinearExtras {
+                norm: self.eps.map(|eps| (beside, eps)),
+                gated: self.gated,
+                residual: self.eps.is_none().then_some(beside),
+            };
+            let dst = linear(xs, xs_l, weight, extras)?;
+            Ok((dst, Shape::from(self.output.clone())))
+        }
+
+        fn not_on_the_cpu(&self) -> Result<(CpuStorage, Shape)> {
+            candle_core::bail!("{}: on the CPU this is made of other ops", self.name)
+        }
     }
 
     impl CustomOp3 for Fused {
@@ -209,7 +322,7 @@ mod webgpu {
             _: &CpuStorage,
             _: &Layout,
         ) -> Result<(CpuStorage, Shape)> {
-            candle_core::bail!("{}: on the CPU this is made of other ops", self.name)
+            self.not_on_the_cpu()
         }
 
         fn webgpu_fwd(
@@ -218,17 +331,44 @@ mod webgpu {
             xs_l: &Layout,
             weight: &WebGpuStorage,
             weight_l: &Layout,
-            third: &WebGpuStorage,
-            third_l: &Layout,
+            beside: &WebGpuStorage,
+            beside_l: &Layout,
         ) -> Result<(WebGpuStorage, Shape)> {
-            let third = (third, third_l);
-            let extras = LinearExtras {
-                norm: self.eps.map(|eps| (third, eps)),
-                gated: self.gated,
-                residual: self.eps.is_none().then_some(third),
-            };
-            let dst = linear(xs, xs_l, weight, weight_l, extras)?;
-            Ok((dst, Shape::from(self.output.clone())))
+            let weight = LinearWeight::Dense(weight, weight_l);
+            self.run((xs, xs_l), weight, (beside, beside_l))
+        }
+    }
+
+    /// The same of (xs, norm's weight or residual), with a weight that is no tensor.
+    pub(super) struct FusedQuantized<'a> {
+        pub(super) fused: Fused,
+        pub(super) weight: &'a QTensor,
+    }
+
+    impl CustomOp2 for FusedQuantized<'_> {
+        fn name(&self) -> &'static str {
+            self.fused.name
+        }
+
+        fn cpu_fwd(
+            &self,
+            _: &CpuStorage,
+            _: &Layout,
+            _: &CpuStorage,
+            _: &Layout,
+        ) -> Result<(CpuStorage, Shape)> {
+            self.fused.not_on_the_cpu()
+        }
+
+        fn webgpu_fwd(
+            &self,
+            xs: &WebGpuStorage,
+            xs_l: &Layout,
+            beside: &WebGpuStorage,
+            beside_l: &Layout,
+        ) -> Result<(WebGpuStorage, Shape)> {
+            let weight = LinearWeight::Quantized(self.weight);
+            self.fused.run((xs, xs_l), weight, (beside, beside_l))
         }
     }
 }

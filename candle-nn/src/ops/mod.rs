@@ -19,7 +19,7 @@ pub use elementwise::{
 };
 pub use linear::{
     linear_add, linear_add_slow, rms_norm_linear, rms_norm_linear_slow, rms_norm_swiglu,
-    rms_norm_swiglu_slow,
+    rms_norm_swiglu_slow, LinearWeight,
 };
 pub use norm::{
     add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,

@@ -10,6 +10,7 @@ mod gradients;
 mod kv_cache;
 mod layers;
 mod linear;
+mod linear_quantized;
 mod losses;
 mod moe;
 mod norms;

@@ -1,12 +1,14 @@
 //! The kernels for adapters that lack optional features, on an adapter that has them.
 
-use super::{attention_sizes, linear, norms};
+use super::{attention_sizes, linear, linear_quantized, norms};
 use candle_core::{Device, Result};
 
 fn on_each_body(device: &Device) -> Result<()> {
     linear::with_norm(device)?;
     linear::with_residual(device)?;
     linear::long_inner_dimension(device)?;
+    linear_quantized::of_every_layout(device)?;
+    linear_quantized::of_large_weights(device)?;
     norms::fused_norms(device)?;
     attention_sizes::few_queries_of_many_keys(device)?;
     attention_sizes::large_scores(device)

@@ -1,13 +1,15 @@
 //! The residual stream of a transformer, with the norms and sums between its blocks in as few kernels as there can be.
 
+use candle_core::quantized::QMatMul;
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{ops, RmsNorm};
+use candle_nn::ops::{self, LinearWeight};
+use candle_nn::RmsNorm;
 
 use super::Projection;
 
 /// The residual stream between two blocks.
 ///
-/// A dense linear layer at the end of a block adds to the stream as part of its product ([`Residual::add`]), and one at the start
+/// A linear layer without bias at the end of a block adds to the stream as part of its product ([`Residual::add`]), and one at the start
 /// of a block norms the stream as part of its own ([`Residual::project`]). What another layer gives stays pending, and is added
 /// when the next block norms the sum, which takes one kernel instead of two.
 #[derive(Debug, Clone)]
@@ -39,7 +41,7 @@ impl Residual {
     /// # Errors
     /// If the layer does not fit `ys` or the stream.
     pub fn add(self, linear: &Projection, ys: &Tensor) -> Result<Self> {
-        match dense(linear).filter(|_| self.pending.is_none()) {
+        match product(linear).filter(|_| self.pending.is_none()) {
             Some(weight) => Ok(Self::new(ops::linear_add(ys, weight, &self.sum)?)),
             None => Ok(self.plus(linear.forward(ys)?)),
         }
@@ -65,7 +67,7 @@ impl Residual {
     /// # Errors
     /// If the norm or the layer does not fit the stream.
     pub fn project(self, norm: &RmsNorm, linear: &Projection) -> Result<(Self, Tensor)> {
-        if let Some(weight) = dense(linear).filter(|_| self.pending.is_none()) {
+        if let Some(weight) = product(linear).filter(|_| self.pending.is_none()) {
             let eps = norm.eps() as f32;
             let ys = ops::rms_norm_linear(&self.sum, norm.weight(), eps, weight)?;
             return Ok((self, ys));
@@ -80,7 +82,7 @@ impl Residual {
     /// # Errors
     /// If the norm or the layer does not fit the stream.
     pub fn project_gated(self, norm: &RmsNorm, gate_up: &Projection) -> Result<(Self, Tensor)> {
-        if let Some(weight) = dense(gate_up).filter(|_| self.pending.is_none()) {
+        if let Some(weight) = product(gate_up).filter(|_| self.pending.is_none()) {
             let eps = norm.eps() as f32;
             let ys = ops::rms_norm_swiglu(&self.sum, norm.weight(), eps, weight)?;
             return Ok((self, ys));
@@ -102,10 +104,14 @@ impl Residual {
     }
 }
 
-/// The weight of a dense layer that is nothing but a product.
-fn dense(linear: &Projection) -> Option<&Tensor> {
+/// The weight of a layer that is nothing but a product.
+fn product(linear: &Projection) -> Option<LinearWeight<'_>> {
     match linear {
-        Projection::Dense(linear) if linear.bias().is_none() => Some(linear.weight()),
+        Projection::Dense(linear) if linear.bias().is_none() => Some(linear.weight().into()),
+        Projection::Quantized {
+            weight: weight @ QMatMul::QTensor(_),
+            bias: None,
+        } => Some(weight.into()),
         _ => None,
     }
 }

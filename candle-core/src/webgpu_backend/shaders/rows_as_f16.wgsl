@@ -18,7 +18,7 @@ fn main(
   if (row >= p.rows) {
     return;
   }
-  let first = p.lhs_offset + row * p.k;
+  let first = p.lhs_offset + row * p.lhs_row;
   // As bits, which are in the same order as numbers without sign, and have NaN as the largest.
   var most = 0u;
   for (var i = local; i < p.k; i += WG) {

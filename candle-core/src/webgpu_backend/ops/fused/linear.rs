@@ -3,9 +3,13 @@
 //! For few rows all of it is one kernel. For many rows a norm and a gate are kernels of their own, which then cost little
 //! beside the product.
 
-use super::super::{elementwise, matmul, row_step};
+use super::super::matmul::{self, Input, WeightRows};
+use super::super::quantized::Format;
+use super::super::{elementwise, row_step};
 use super::{float_elem, rms_norm, silu_mul};
 use crate::backend::BackendStorage;
+use crate::quantized::QTensor;
+use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
 
@@ -13,51 +17,135 @@ pub use super::super::matmul::Extras as LinearExtras;
 
 const OP: &str = "linear";
 
-type Input<'a> = (&'a WebGpuStorage, &'a Layout);
+/// The weight of a linear layer, `(n, k)`.
+#[derive(Clone, Copy)]
+pub enum LinearWeight<'a> {
+    /// Of the input's dtype, any strides.
+    Dense(&'a WebGpuStorage, &'a Layout),
+    /// On the input's device, any format.
+    Quantized(&'a QTensor),
+}
 
-/// `x weightᵀ` for `x (.., k)` and `weight (n, k)`, any strides, with `extras`; the result is contiguous, `(.., n)`, or
+/// `x weightᵀ` for `x (.., k)` of any strides and `weight (n, k)`, with `extras`; the result is contiguous, `(.., n)`, or
 /// `(.., n / 2)` if it is gated.
 pub fn linear(
     x: &WebGpuStorage,
     x_l: &Layout,
-    weight: &WebGpuStorage,
-    weight_l: &Layout,
+    weight: LinearWeight<'_>,
     extras: LinearExtras<'_>,
 ) -> Result<WebGpuStorage> {
     let dtype = x.dtype();
     float_elem(x.device(), dtype, OP)?;
-    let (outputs, k) = weight_l.shape().dims2()?;
-    check(x, x_l, weight, (outputs, k), &extras)?;
-    let rows: usize = x_l.dims().iter().rev().skip(1).product();
-    let Some(step) = row_step(x_l) else {
-        let x = elementwise::copy(x, x_l)?;
-        let x_l = Layout::contiguous(x_l.shape());
-        return linear(&x, &x_l, weight, weight_l, extras);
+    let (floats, floats_l);
+    let (weight, (outputs, k)) = match weight {
+        LinearWeight::Dense(weight, layout) => {
+            let dims = layout.shape().dims2()?;
+            (Weight::Dense((weight, layout)), dims)
+        }
+        LinearWeight::Quantized(weight) => {
+            let dims = weight.shape().dims2()?;
+            let blocks = weight.on_webgpu(x.device(), OP)?;
+            let weight = match blocks.blocks() {
+                Blocks::Planes(format) => Weight::Blocks(blocks, format),
+                Blocks::Floats(weight) => {
+                    floats_l = Layout::contiguous(dims);
+                    floats = match weight.dtype() == dtype {
+                        true => weight.share(),
+                        false => elementwise::to_dtype(weight, &floats_l, dtype)?,
+                    };
+                    Weight::Dense((&floats, &floats_l))
+                }
+            };
+            (weight, dims)
+        }
     };
-    let last = x_l.stride().last().copied().unwrap_or(1);
-    let lhs_l = Layout::new((rows, k).into(), vec![step, last], x_l.start_offset());
-    let rhs_l = weight_l.transpose(0, 1)?;
+    check((x, x_l), weight, (outputs, k), &extras)?;
+    let rows: usize = x_l.dims().iter().rev().skip(1).product();
+    let copied;
+    let (x, lhs_l) = match row_step(x_l) {
+        Some(step) => {
+            let last = x_l.stride().last().copied().unwrap_or(1);
+            (
+                x,
+                Layout::new((rows, k).into(), vec![step, last], x_l.start_offset()),
+            )
+        }
+        None => {
+            copied = elementwise::copy(x, x_l)?;
+            (&copied, Layout::contiguous((rows, k)))
+        }
+    };
     let n = if extras.gated { outputs / 2 } else { outputs };
-    if rows * n == 0 || k == 0 {
-        return plain((x, &lhs_l), (weight, &rhs_l), (rows, outputs, k), extras);
-    }
-    let problem = matmul::Problem::new((1, rows, n, k), &lhs_l, &rhs_l)?;
-    match matmul::fused_product(x, weight, &problem, extras, dtype)? {
+    match weight.fused_product((x, &lhs_l), (rows, n, k), extras)? {
         Some(dst) => Ok(dst),
-        None => plain((x, &lhs_l), (weight, &rhs_l), (rows, outputs, k), extras),
+        None => plain((x, &lhs_l), weight, (rows, outputs, k), extras),
+    }
+}
+
+/// What a weight is read from.
+#[derive(Clone, Copy)]
+enum Weight<'a> {
+    Dense(Input<'a>),
+    Blocks(&'a QWebGpuStorage, Format),
+}
+
+impl Weight<'_> {
+    /// The product with `x (rows, k)` and its `extras`, or `None` where no kernel does both. `n` counts the columns of the result.
+    fn fused_product(
+        self,
+        (x, x_l): Input<'_>,
+        (rows, n, k): (usize, usize, usize),
+        extras: LinearExtras<'_>,
+    ) -> Result<Option<WebGpuStorage>> {
+        if rows * n * k == 0 {
+            return Ok(None);
+        }
+        match self {
+            Self::Dense((weight, weight_l)) => {
+                let rhs_l = weight_l.transpose(0, 1)?;
+                let problem = matmul::Problem::new((1, rows, n, k), x_l, &rhs_l)?;
+                matmul::fused_product(x, weight, &problem, extras, x.dtype())
+            }
+            Self::Blocks(weight, format) => {
+                let rhs = WeightRows {
+                    weight,
+                    format,
+                    first: 0,
+                };
+                matmul::fused_blocks((x, x_l), rhs, (rows, k, n), extras)
+            }
+        }
+    }
+
+    /// The product alone, of any size.
+    fn product(
+        self,
+        (x, x_l): Input<'_>,
+        (rows, n, k): (usize, usize, usize),
+    ) -> Result<WebGpuStorage> {
+        match self {
+            Self::Dense((weight, weight_l)) => {
+                let rhs_l = weight_l.transpose(0, 1)?;
+                matmul::product(x, weight, (1, rows, n, k), x_l, &rhs_l, x.dtype())
+            }
+            Self::Blocks(weight, _) => matmul::matmul_t(weight, 0, (rows, k, n), x, x_l),
+        }
     }
 }
 
 fn check(
-    x: &WebGpuStorage,
-    x_l: &Layout,
-    weight: &WebGpuStorage,
+    (x, x_l): Input<'_>,
+    weight: Weight<'_>,
     (outputs, k): (usize, usize),
     extras: &LinearExtras<'_>,
 ) -> Result<()> {
+    let dense = match weight {
+        Weight::Dense((weight, _)) => Some(weight),
+        Weight::Blocks(..) => None,
+    };
     let norm = extras.norm.map(|((alpha, _), _)| alpha);
     let residual = extras.residual.map(|(residual, _)| residual);
-    for other in [Some(weight), norm, residual].into_iter().flatten() {
+    for other in [dense, norm, residual].into_iter().flatten() {
         if other.dtype() != x.dtype() {
             let (lhs, rhs) = (x.dtype(), other.dtype());
             return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
@@ -83,10 +171,11 @@ fn check(
 /// The same in a kernel for each part; the residual comes with the product where nothing stands between them.
 fn plain(
     (x, x_l): Input<'_>,
-    weight: Input<'_>,
+    weight: Weight<'_>,
     (rows, outputs, k): (usize, usize, usize),
     extras: LinearExtras<'_>,
 ) -> Result<WebGpuStorage> {
+    let sizes = (rows, outputs, k);
     if let Some(((alpha, alpha_l), eps)) = extras.norm {
         let normed = rms_norm(x, x_l, alpha, alpha_l, eps)?;
         let normed_l = Layout::contiguous((rows, k));
@@ -94,17 +183,14 @@ fn plain(
             norm: None,
             ..extras
         };
-        return plain((&normed, &normed_l), weight, (rows, outputs, k), rest);
+        return plain((&normed, &normed_l), weight, sizes, rest);
     }
-    let dtype = x.dtype();
-    let sizes = (1, rows, outputs, k);
-    if !extras.gated && rows * outputs * k > 0 {
-        let problem = matmul::Problem::new(sizes, x_l, weight.1)?;
-        if let Some(dst) = matmul::fused_product(x, weight.0, &problem, extras, dtype)? {
+    if !extras.gated {
+        if let Some(dst) = weight.fused_product((x, x_l), sizes, extras)? {
             return Ok(dst);
         }
     }
-    let mut dst = matmul::product(x, weight.0, sizes, x_l, weight.1, dtype)?;
+    let mut dst = weight.product((x, x_l), sizes)?;
     if extras.gated {
         let n = outputs / 2;
         let both = Layout::contiguous((rows, outputs));

@@ -9,7 +9,7 @@ mod rope;
 mod softmax;
 
 pub use attention::{sdpa, SdpaParams};
-pub use linear::{linear, LinearExtras};
+pub use linear::{linear, LinearExtras, LinearWeight};
 pub use norm::{add_rms_norm, layer_norm, rms_norm};
 pub use rope::{rope, rope_append, RopeCache, RopeKind};
 pub use softmax::softmax_last_dim;

@@ -101,7 +101,7 @@ impl Run<'_> {
             .with(tile.across, 3)
             .with(self.scaled.into(), 1);
         let rank = self.problem.views.rank;
-        let residual = self.extras.residual.is_some();
+        let residual = self.extras.residual_elem();
         let shader = || cooperative_shader(self.out, rank, tile, self.scaled, residual);
         self.launch(key, shader, tile.count(self.problem))
     }
@@ -112,7 +112,7 @@ pub(super) fn cooperative_shader(
     rank: usize,
     tile: CoopTile,
     scaled: bool,
-    residual: bool,
+    residual: Option<Elem>,
 ) -> Shader {
     let CoopTile { down, across } = tile;
     Shader::new(format!("matmul_cooperative F16->{out:?} {down}x{across}"))
@@ -120,7 +120,7 @@ pub(super) fn cooperative_shader(
         .input_words("rhs", "vec4<f16>")
         .lhs_scales(scaled)
         .output("dst", out)
-        .finish(residual.then_some(Elem::F16))
+        .finish(residual)
         .strided("lhs", rank)
         .strided("rhs", rank)
         .constant("DEPTH", COOP_K)

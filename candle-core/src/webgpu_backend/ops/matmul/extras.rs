@@ -26,11 +26,20 @@ pub struct Extras<'a> {
 impl<'a> Extras<'a> {
     /// The choices that change a kernel's WGSL, as bits of its key.
     pub(super) fn bits(&self) -> (u32, u32) {
-        let bits = [self.norm.is_some(), self.gated, self.residual.is_some()];
-        (
-            bits.iter().fold(0, |all, bit| all << 1 | u32::from(*bit)),
-            3,
-        )
+        let bits = u32::from(self.norm.is_some()) << 1 | u32::from(self.gated);
+        (bits << 4 | self.residual_choice(), 6)
+    }
+
+    /// The storage of the residual, if there is one. Its dtype is the result's, and not always that of a product's operands:
+    /// those with blocks may have been brought to f16.
+    pub(super) fn residual_elem(&self) -> Option<Elem> {
+        self.residual
+            .and_then(|(residual, _)| Elem::of(residual.dtype()))
+    }
+
+    /// The same in four bits of a key.
+    pub(super) fn residual_choice(&self) -> u32 {
+        self.residual_elem().map_or(0, |elem| elem as u32 + 1)
     }
 
     /// Whether kernels can read these as they lie: the residual in rows, the norm's weights in groups of `group`.
@@ -63,7 +72,8 @@ impl<'a> Extras<'a> {
             params.eps = eps;
         }
         if let Some((_, layout)) = self.residual {
-            params.residual_offset = index(layout.start_offset())?;
+            // Kernels count columns from the first of a product, which may be one of several side by side.
+            params.residual_offset = index(layout.start_offset() + params.dst_first as usize)?;
             params.residual_row = index(row_step(layout).unwrap_or(0))?;
         }
         Ok(())
@@ -84,16 +94,4 @@ impl Shader {
             "fn finish(row: u32, col: u32, sum: f32) -> f32 {{ return {value}; }}"
         ))
     }
-}
-
-/// The dtype of a residual, if there is one.
-pub(super) fn residual_elem(extras: &Extras<'_>, elem: Elem) -> Option<Elem> {
-    extras.residual.map(|(residual, _)| {
-        debug_assert_eq!(
-            residual.dtype().size_in_bytes(),
-            4 / elem.lanes() as usize,
-            "a residual has the operands' dtype"
-        );
-        elem
-    })
 }

@@ -24,7 +24,7 @@ mod split_k;
 mod tile;
 mod vector;
 
-pub use extras::Extras;
+pub use extras::{Extras, Input};
 use plan::{plan, Plan};
 
 use super::windows::fit;
@@ -36,7 +36,7 @@ use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result, Shape};
 
-pub(in super::super) use quantized::matmul_t;
+pub(in super::super) use quantized::{fused_blocks, matmul_t, WeightRows};
 
 params!(MatmulParams {
     dims: Dims,
@@ -264,9 +264,8 @@ pub(super) fn fused_product(
     };
     let caps = &device.kernels().caps;
     let plan = plan(problem, elem, out.lanes(), &extras, caps);
-    let only_residual = extras.norm.is_none() && !extras.gated;
-    if !extras.fit(16 / elem_bytes(elem)) || !(only_residual || matches!(plan, Plan::Vector { .. }))
-    {
+    let kernel_has_them = !extras.need_vector() || matches!(plan, Plan::Vector { .. });
+    if !extras.fit(16 / elem_bytes(elem)) || !kernel_has_them {
         return Ok(None);
     }
     // What one binding does not reach is for the plain products, which are split.

@@ -4,6 +4,7 @@
 //! | kernel | functions |
 //! |---|---|
 //! | vector | `lhs_word(i)` and `rhs_word(i)` load `GROUP` elements from `i` on; `lhs_values`, `rhs_values` make numbers of them; `fma_values(a, b, sum)` adds the products to a `Sum`, and `sum_of` ends it |
+//! | with a norm | `alpha_word(i)` as `lhs_word(i)`; `normed_values(lhs, alpha)` in place of `lhs_values(lhs)`; `fma_squares(lhs, sum)` adds squares to a `Sum` |
 //! | tile | `name_block(base, outer, k, outer_len)`: four elements of each of four rows or columns |
 //!
 //! Loads are apart from the rest so that a kernel can have many of them on their way.
@@ -26,6 +27,7 @@ impl Shader {
                     .load(shader)
                     .text(&bias)
                     .text(eight(lhs))
+                    .text(&eight_word("lhs", lhs))
                     .text(BLOCKS_FMA)
             }
             Rhs::Dense(elem) if wide => self
@@ -43,25 +45,28 @@ impl Shader {
         }
     }
 
-    /// The weights of a norm for the vector kernel: `alpha_word(i)` as `lhs_word(i)`, and `times_values(a, b)`. For dense operands.
-    pub(super) fn norm_weights(self, elem: Elem, wide: bool) -> Self {
-        if !wide {
-            return self.input("alpha", elem).text(
-                "fn alpha_word(i: u32) -> f32 { return alpha_at(i); }\n\
-                 fn times_values(a: f32, b: f32) -> f32 { return a * b; }",
-            );
+    /// The weights of a norm for the vector kernel, which lie as lhs does.
+    pub(super) fn norm_weights(self, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
+        if let Rhs::Blocks(_) = rhs {
+            return self
+                .input_words("alpha", wide_word(lhs))
+                .text(&eight_word("alpha", lhs))
+                .text(BLOCKS_NORM);
         }
-        let word = wide_word(elem);
-        let times = match elem {
-            Elem::F32 => "fn times_values(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> { return a * b; }",
-            Elem::F16 => "fn times_values(a: Eight, b: Eight) -> Eight { return Eight(a.low * b.low, a.high * b.high); }",
-            _ => "fn times_values(a: Eight, b: Eight) -> Eight { return Eight(a.even * b.even, a.odd * b.odd); }",
+        if !wide {
+            let load = "fn alpha_word(i: u32) -> f32 { return alpha_at(i); }\n";
+            let norm = dense_norm("f32", "f32", "v * a");
+            return self.input("alpha", lhs).text(&format!("{load}{norm}"));
+        }
+        let word = wide_word(lhs);
+        let norm = match lhs {
+            Elem::F32 => dense_norm(word, word, "v * a"),
+            Elem::F16 => dense_norm(word, "Eight", "Eight(v.low * a.low, v.high * a.high)"),
+            _ => dense_norm(word, "Eight", "Eight(v.even * a.even, v.odd * a.odd)"),
         };
-        self.input_words("alpha", word)
-            .text(&format!(
-                "fn alpha_word(i: u32) -> {word} {{ return alpha[i / GROUP]; }}"
-            ))
-            .text(times)
+        self.input_words("alpha", word).text(&format!(
+            "fn alpha_word(i: u32) -> {word} {{ return alpha[i / GROUP]; }}\n{norm}"
+        ))
     }
 
     /// An operand of the tile kernel: `name_block(base, outer, k, outer_len)` gives the four elements `outer .. outer + 4` for
@@ -141,24 +146,31 @@ const NARROW_FMA: &str = "fn lhs_word(i: u32) -> f32 { return lhs_at(i); }\n\
     fn rhs_values(w: f32) -> f32 { return w; }\n\
     fn fma_values(a: f32, b: f32, sum: Sum) -> Sum { return fma(a, b, sum); }";
 
-/// Eight elements of lhs, in order, for products with blocks.
-fn eight(lhs: Elem) -> &'static str {
-    match lhs {
+/// What a norm does to a dense lhs whose words are of type `word` and their numbers of type `values`.
+fn dense_norm(word: &str, values: &str, product: &str) -> String {
+    format!(
+        "fn normed_values(lhs: {word}, alpha: {word}) -> {values} {{\n\
+         \x20 let v = lhs_values(lhs);\n  let a = lhs_values(alpha);\n  return {product};\n}}\n\
+         fn fma_squares(lhs: {word}, sum: Sum) -> Sum {{\n\
+         \x20 let v = lhs_values(lhs);\n  return fma_values(v, v, sum);\n}}"
+    )
+}
+
+/// Eight elements of a dense operand, in order, for products with blocks: how they are loaded, and as numbers.
+fn eight(elem: Elem) -> &'static str {
+    match elem {
         Elem::F32 => {
             "alias LhsWord = array<vec4<f32>, 2>;\n\
-             fn lhs_word(i: u32) -> LhsWord { return LhsWord(lhs[i / 4u], lhs[i / 4u + 1u]); }\n\
              fn lhs_eight(w: LhsWord) -> array<vec4<f32>, 2> { return w; }"
         }
         Elem::F16 => {
             "alias LhsWord = vec4<u32>;\n\
-             fn lhs_word(i: u32) -> LhsWord { return lhs[i / 8u]; }\n\
              fn lhs_eight(w: LhsWord) -> array<vec4<f32>, 2> { return array<vec4<f32>, 2>(\
                vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)), \
                vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w))); }"
         }
         _ => {
             "alias LhsWord = vec4<u32>;\n\
-             fn lhs_word(i: u32) -> LhsWord { return lhs[i / 8u]; }\n\
              fn lhs_eight(w: LhsWord) -> array<vec4<f32>, 2> { return array<vec4<f32>, 2>(\
                bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u)), \
                bitcast<vec4<f32>>(vec4<u32>(w.z << 16u, w.z & 0xffff0000u, w.w << 16u, w.w & 0xffff0000u))); }"
@@ -166,18 +178,35 @@ fn eight(lhs: Elem) -> &'static str {
     }
 }
 
+/// `name_word(i)`: the elements `i .. i + 8` of a binding, as they are loaded.
+fn eight_word(name: &str, elem: Elem) -> String {
+    let load = match elem {
+        Elem::F32 => format!("LhsWord({name}[i / 4u], {name}[i / 4u + 1u])"),
+        _ => format!("{name}[i / 8u]"),
+    };
+    format!("fn {name}_word(i: u32) -> LhsWord {{ return {load}; }}")
+}
+
 /// Products with blocks: codes are multiplied as they come, scale, offset and what codes are too large by are applied to
 /// eight products at once. The sum of lhs that this needs is made once for all columns.
 const BLOCKS_FMA: &str = "alias Sum = f32;\nfn sum_of(s: Sum) -> f32 { return s; }\n\
     struct LhsValues { low: vec4<f32>, high: vec4<f32>, sum: f32, bias: f32 }\n\
-    fn lhs_values(w: LhsWord) -> LhsValues {\n\
-    \x20 let v = lhs_eight(w);\n\
-    \x20 let four = v[0] + v[1];\n\
+    fn with_sums(low: vec4<f32>, high: vec4<f32>) -> LhsValues {\n\
+    \x20 let four = low + high;\n\
     \x20 let sum = (four.x + four.y) + (four.z + four.w);\n\
-    \x20 return LhsValues(v[0], v[1], sum, sum * LHS_BIAS);\n}\n\
+    \x20 return LhsValues(low, high, sum, sum * LHS_BIAS);\n}\n\
+    fn lhs_values(w: LhsWord) -> LhsValues {\n\
+    \x20 let v = lhs_eight(w);\n  return with_sums(v[0], v[1]);\n}\n\
     fn fma_values(a: LhsValues, b: RhsValues, sum: Sum) -> Sum {\n\
     \x20 let product = dot(a.low, b.low) + dot(a.high, b.high) - a.bias;\n\
     \x20 return fma(b.scale, product, fma(b.offset, a.sum, sum));\n}";
+
+/// What a norm does to lhs in products with blocks.
+const BLOCKS_NORM: &str = "fn normed_values(lhs: LhsWord, alpha: LhsWord) -> LhsValues {\n\
+    \x20 let v = lhs_eight(lhs);\n  let a = lhs_eight(alpha);\n\
+    \x20 return with_sums(v[0] * a[0], v[1] * a[1]);\n}\n\
+    fn fma_squares(lhs: LhsWord, sum: Sum) -> Sum {\n\
+    \x20 let v = lhs_eight(lhs);\n  return sum + (dot(v[0], v[0]) + dot(v[1], v[1]));\n}";
 
 /// Four elements of blocks in f32, from a place that is a multiple of four.
 const BLOCKS_FOUR: &str = "fn rhs_four(i: u32) -> vec4<f32> {\n\

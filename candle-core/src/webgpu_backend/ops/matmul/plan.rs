@@ -7,7 +7,7 @@ use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Elem;
 
 /// The most rows that the vector regime takes.
-pub(super) const MAX_VECTOR_ROWS: usize = 8;
+const MAX_VECTOR_ROWS: usize = 8;
 /// The most rows that it takes with a norm or a gate: their sums have to fit 16 KiB of workgroup memory.
 const MAX_FUSED_ROWS: usize = 4;
 /// Workgroups of the tile regime that keep a GPU busy.
@@ -38,6 +38,21 @@ pub(super) enum Plan {
     },
 }
 
+impl Extras<'_> {
+    /// Whether these are what only the vector kernel does.
+    pub(super) fn need_vector(&self) -> bool {
+        self.norm.is_some() || self.gated
+    }
+
+    /// The most rows that the vector regime takes with these.
+    pub(super) fn most_vector_rows(&self) -> usize {
+        match self.need_vector() {
+            true => MAX_FUSED_ROWS,
+            false => MAX_VECTOR_ROWS,
+        }
+    }
+}
+
 /// Into how many parts `k` is cut so that `tiles` workgroups become `wanted`, each part at least `least` long.
 pub(super) fn splits(tiles: usize, k: usize, wanted: usize, least: usize) -> usize {
     (wanted / tiles.max(1)).min(k / least).max(1)
@@ -54,12 +69,8 @@ pub(super) fn plan(
     let group = 16 / elem_bytes(elem);
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
-    let most = match extras.norm.is_some() || extras.gated {
-        true => MAX_FUSED_ROWS,
-        false => MAX_VECTOR_ROWS,
-    };
-    if problem.m <= most && (wide || problem.rhs.1 == 1) {
-        return vector::plan(problem, out_lanes, wide, caps);
+    if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
+        return vector::plan(problem, out_lanes, extras.gated, wide, caps);
     }
     if caps.cooperative && elem == Elem::F16 && wide && problem.k.is_multiple_of(COOP_K as usize) {
         let (tile, splits) = CoopTile::choose(problem, &caps.limits);
@@ -128,8 +139,13 @@ mod tests {
     #[test]
     fn the_cooperative_kernel_is_valid_wgsl() {
         for tile in CoopTile::ALL {
-            for (out, residual) in [(Elem::F16, true), (Elem::F32, false)] {
-                cooperative::cooperative_shader(out, 2, tile, !residual, residual).assert_valid();
+            for (out, scaled, residual) in [
+                (Elem::F16, false, Some(Elem::F16)),
+                (Elem::F32, true, None),
+                (Elem::F32, true, Some(Elem::F32)),
+                (Elem::BF16, true, Some(Elem::BF16)),
+            ] {
+                cooperative::cooperative_shader(out, 2, tile, scaled, residual).assert_valid();
             }
         }
     }

@@ -1,22 +1,23 @@
 //! Products with quantised weights, straight from their blocks.
 
 use super::cooperative::CoopTile;
-use super::plan::{tiles, Plan, MAX_VECTOR_ROWS};
-use super::{product, vector, Access, Extras, Problem, Rhs, Run, Views};
+use super::extras::Input;
+use super::plan::{tiles, Plan};
+use super::{elem_bytes, product, vector, Access, Extras, Problem, Rhs, Run, Views};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
 use crate::webgpu_backend::ops::quantized::{dequantize, Format};
 use crate::webgpu_backend::ops::windows::Split;
-use crate::webgpu_backend::ops::{bind, elementwise, index, WORKGROUP};
+use crate::webgpu_backend::ops::{bind, elementwise, index, row_step, WORKGROUP};
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
 const OP: &str = "qmatmul";
 
-/// `lhs (m, k)` times the rows `first_row .. first_row + n` of `weight`, `k` elements each, transposed: `(m, n)` in the dtype of
-/// `lhs`.
+/// `lhs`, whose rows have `k` elements and are `m` in all, times the rows `first_row .. first_row + n` of `weight`, `k` elements each,
+/// transposed: `(m, n)` in the dtype of `lhs`.
 pub(in crate::webgpu_backend) fn matmul_t(
     weight: &QWebGpuStorage,
     first_row: usize,
@@ -25,34 +26,30 @@ pub(in crate::webgpu_backend) fn matmul_t(
     lhs_l: &Layout,
 ) -> Result<WebGpuStorage> {
     let device = lhs.device();
-    let elem = device.elem(lhs.dtype(), OP)?;
-    if !elem.is_float() {
+    if !device.elem(lhs.dtype(), OP)?.in_wide_kernels() {
         return Err(device.unsupported(OP, lhs.dtype(), "convert to f32, f16 or bf16 first"));
     }
     if m == 0 || n == 0 || k == 0 {
         return device.zeros_impl(&Shape::from((m, n)), lhs.dtype());
     }
-    // Rows of lhs follow each other, from a place where groups can be read.
-    let copied;
-    let (lhs, offset) = if lhs_l.is_contiguous() && lhs_l.start_offset().is_multiple_of(8) {
-        (lhs, lhs_l.start_offset())
-    } else {
-        copied = elementwise::copy(lhs, lhs_l)?;
-        (&copied, 0)
+    let Some(row) = row_step(lhs_l) else {
+        let copied = elementwise::copy(lhs, lhs_l)?;
+        let copied_l = Layout::contiguous((m, k));
+        return matmul_t(weight, first_row, (m, k, n), &copied, &copied_l);
     };
+    let col = lhs_l.stride().last().copied().unwrap_or(1);
+    let lhs_l = Layout::new((m, k).into(), vec![row, col], lhs_l.start_offset());
     match weight.blocks() {
         Blocks::Planes(format) => {
-            let operands = Operands {
+            let rows = WeightRows {
                 weight,
                 format,
-                first_row,
-                lhs,
-                offset,
+                first: first_row,
             };
-            blocks(&operands, (m, k, n))
+            let dst = fused_blocks((lhs, &lhs_l), rows, (m, k, n), Extras::default())?;
+            Ok(dst.expect("a product without extras has a kernel for every problem"))
         }
         Blocks::Floats(floats) => {
-            let lhs_l = Layout::contiguous_with_offset((m, k), offset);
             let mut rhs_l = Layout::contiguous_with_offset((n, k), first_row * k);
             let converted;
             let rhs = if floats.dtype() == lhs.dtype() {
@@ -68,56 +65,88 @@ pub(in crate::webgpu_backend) fn matmul_t(
     }
 }
 
-/// The operands of a product with blocks.
-struct Operands<'a> {
-    weight: &'a QWebGpuStorage,
-    format: Format,
-    first_row: usize,
-    lhs: &'a WebGpuStorage,
-    /// Where lhs, which is contiguous, begins.
-    offset: usize,
+/// The rows of a quantised weight from `first` on.
+#[derive(Clone, Copy)]
+pub(in crate::webgpu_backend) struct WeightRows<'a> {
+    pub(in crate::webgpu_backend) weight: &'a QWebGpuStorage,
+    pub(in crate::webgpu_backend) format: Format,
+    pub(in crate::webgpu_backend) first: usize,
 }
 
-fn blocks(operands: &Operands<'_>, (m, k, n): (usize, usize, usize)) -> Result<WebGpuStorage> {
-    let lhs = operands.lhs;
+/// `lhs (m, k)` times rows of a weight transposed, with `extras`, or `None` where no kernel does both. `n` counts the columns of the
+/// result, and nothing is of size 0.
+pub(in crate::webgpu_backend) fn fused_blocks(
+    (lhs, lhs_l): Input<'_>,
+    rhs: WeightRows<'_>,
+    (m, k, n): (usize, usize, usize),
+    extras: Extras<'_>,
+) -> Result<Option<WebGpuStorage>> {
     let device = lhs.device();
     let elem = device.elem(lhs.dtype(), OP)?;
+    let vector = m <= extras.most_vector_rows();
+    let kernel_has_them = vector || !extras.need_vector();
+    // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
+    let reaches = !extras.gated || rhs.weight.window_rows(rhs.format, k) >= 2 * n;
+    let fits = extras.fit(16 / elem_bytes(elem)) && extras.each().all(WebGpuStorage::fits_binding);
     // The result may be made in f32 first.
     let bytes = lhs.dtype().size_in_bytes().max(4);
-    if !lhs.fits_binding() || (m * n * bytes) as u64 > device.max_binding() {
-        return in_boxes(operands, (m, k, n), bytes);
+    let one_box = lhs.fits_binding() && (m * n * bytes) as u64 <= device.max_binding();
+    let alone = !extras.need_vector() && extras.residual.is_none();
+    if !(kernel_has_them && reaches && fits && (one_box || alone)) {
+        return Ok(None);
     }
+    if !one_box {
+        return in_boxes((lhs, lhs_l), rhs, (m, k, n), bytes).map(Some);
+    }
+    // Rows are read in groups, from places that are multiples of one.
+    let in_groups = lhs_l.stride()[1] == 1
+        && lhs_l.stride()[0].is_multiple_of(GROUP)
+        && lhs_l.start_offset().is_multiple_of(GROUP);
+    let copied;
+    let (lhs, row, offset) = if in_groups {
+        (lhs, lhs_l.stride()[0], lhs_l.start_offset())
+    } else {
+        copied = elementwise::copy(lhs, lhs_l)?;
+        (&copied, k, 0)
+    };
+    let operands = Operands {
+        rhs,
+        lhs,
+        row,
+        offset,
+        extras,
+    };
     // As in a dense product: rows of an odd length share words of a packed dtype.
     let packs = n.is_multiple_of(elem.lanes() as usize);
     let out_dtype = if packs { lhs.dtype() } else { DType::F32 };
     let dst = device.alloc(m * n, out_dtype, OP)?;
     let caps = &device.kernels().caps;
     let piece_fits = (PIECE_UNIT * 2 * k) as u64 <= device.max_binding();
-    if m > MAX_VECTOR_ROWS && caps.cooperative && piece_fits {
+    if !vector && caps.cooperative && piece_fits {
         let plan = |problem: &Problem| {
             let (tile, splits) = CoopTile::choose(problem, &caps.limits);
             Plan::Cooperative { tile, splits }
         };
-        via_f16(operands, (m, k, n), &dst, PIECE_BYTES, plan)?;
+        via_f16(&operands, (m, k, n), &dst, PIECE_BYTES, plan)?;
     } else {
-        direct(operands, elem, (m, k, n), &dst)?;
+        direct(&operands, elem, vector, (m, k, n), &dst)?;
     }
     if packs {
-        Ok(dst)
-    } else {
-        elementwise::to_dtype(&dst, &Layout::contiguous((m, n)), lhs.dtype())
+        return Ok(Some(dst));
     }
+    elementwise::to_dtype(&dst, &Layout::contiguous((m, n)), lhs.dtype()).map(Some)
 }
 
-/// A product of which one binding does not reach `lhs` or the result, with `bytes` for each element: boxes of rows and columns.
+/// A product of which one binding does not reach `lhs (m, k)` or the result, with `bytes` for each element: boxes of rows and columns.
 fn in_boxes(
-    operands: &Operands<'_>,
+    (lhs, lhs_l): Input<'_>,
+    rhs: WeightRows<'_>,
     (m, k, n): (usize, usize, usize),
     bytes: usize,
 ) -> Result<WebGpuStorage> {
-    let lhs = operands.lhs;
     // lhs does not move over n.
-    let lhs_l = Layout::new(Shape::from((m, n, k)), vec![k, 0, 1], operands.offset);
+    let [row, col] = [lhs_l.stride()[0], lhs_l.stride()[1]];
+    let lhs_l = Layout::new((m, n, k).into(), vec![row, 0, col], lhs_l.start_offset());
     let dst = lhs.device().alloc(m * n, lhs.dtype(), OP)?;
     let split = Split {
         op: OP,
@@ -131,21 +160,31 @@ fn in_boxes(
         let ([(lhs, lhs_l)], [m, n]) = (&part.inputs, &part.dims[..]) else {
             return Ok(());
         };
-        let operands = Operands {
-            first_row: operands.first_row + part.start[1],
-            lhs,
-            offset: lhs_l.start_offset(),
-            ..*operands
-        };
-        let made = blocks(&operands, (*m, k, *n))?;
+        let first = rhs.first + part.start[1];
+        let strides = vec![lhs_l.stride()[0], lhs_l.stride()[2]];
+        let lhs_l = Layout::new((*m, k).into(), strides, lhs_l.start_offset());
+        let made = matmul_t(rhs.weight, first, (*m, k, *n), lhs, &lhs_l)?;
         let all = Rows::range(made.len(), 0, part.offset);
         copy2d(&made, &mut part.dst.share(), all)
     })?;
     Ok(dst)
 }
 
-/// A problem whose operands have their elements in order.
-fn problem((m, k, n): (usize, usize, usize), offsets: [usize; 2]) -> Result<Problem> {
+/// Elements of lhs that kernels with blocks read at once.
+const GROUP: usize = 8;
+
+/// The operands of a product with blocks.
+struct Operands<'a> {
+    rhs: WeightRows<'a>,
+    lhs: &'a WebGpuStorage,
+    /// Where lhs, whose rows are contiguous, begins, and from row to row.
+    offset: usize,
+    row: usize,
+    extras: Extras<'a>,
+}
+
+/// A problem whose operands have rows of `k` elements in order; those of lhs are `row` apart.
+fn problem((m, k, n): (usize, usize, usize), row: usize, offsets: [usize; 2]) -> Result<Problem> {
     Ok(Problem {
         batch: 1,
         m,
@@ -158,7 +197,7 @@ fn problem((m, k, n): (usize, usize, usize), offsets: [usize; 2]) -> Result<Prob
             strides: [[0; 8]; 2],
             offsets: [index(offsets[0])?, index(offsets[1])?],
         },
-        lhs: (k, 1),
+        lhs: (row, 1),
         rhs: (k, 1),
         dst_row: n,
         dst_first: 0,
@@ -169,21 +208,28 @@ fn problem((m, k, n): (usize, usize, usize), offsets: [usize; 2]) -> Result<Prob
 fn direct(
     operands: &Operands<'_>,
     elem: Elem,
+    vector: bool,
     (m, k, n): (usize, usize, usize),
     dst: &WebGpuStorage,
 ) -> Result<()> {
-    let Operands { weight, format, .. } = *operands;
+    let Operands { rhs, extras, .. } = *operands;
     let device = dst.device();
     let out = device.elem(dst.dtype(), OP)?;
-    let step = weight.window_rows(format, k).min(n);
+    let step = rhs.weight.window_rows(rhs.format, k).min(n);
     for first in (0..n).step_by(step) {
         let columns = step.min(n - first);
-        let rows = (operands.first_row + first) * k;
-        let window = weight.window(format, rows, columns * k)?;
+        let rows = if extras.gated { 2 * n } else { columns };
+        let window = rhs
+            .weight
+            .window(rhs.format, (rhs.first + first) * k, rows * k)?;
         let problem = Problem {
             dst_row: n,
             dst_first: first,
-            ..problem((m, k, columns), [operands.offset, window.offset])?
+            ..problem(
+                (m, k, columns),
+                operands.row,
+                [operands.offset, window.offset],
+            )?
         };
         let mut bindings = vec![bind(operands.lhs)];
         bindings.extend(window.bindings());
@@ -193,14 +239,14 @@ fn direct(
             bindings: &bindings,
             problem: &problem,
             lhs: elem,
-            rhs: Rhs::Blocks(format),
+            rhs: Rhs::Blocks(rhs.format),
             scaled: false,
             out,
-            extras: Extras::default(),
+            extras,
             splits: 1,
         };
-        run.run(if m <= MAX_VECTOR_ROWS {
-            vector::plan_blocks(&problem, &device.kernels().caps)
+        run.run(if vector {
+            vector::plan_blocks(&problem, extras.gated, &device.kernels().caps)
         } else {
             tiles(&problem, Access::Inner, Access::Inner)
         })?;
@@ -225,10 +271,14 @@ fn via_f16(
     piece_bytes: usize,
     plan: impl Fn(&Problem) -> Plan,
 ) -> Result<()> {
-    let Operands { weight, format, .. } = *operands;
+    let WeightRows {
+        weight,
+        format,
+        first: first_row,
+    } = operands.rhs;
     let device = dst.device();
     let factor = weight.f16_factor();
-    let (lhs, scales) = rows_as_f16(operands.lhs, operands.offset, (m, k), 1. / factor)?;
+    let (lhs, scales) = rows_as_f16(operands, (m, k), 1. / factor)?;
     // Pieces of one size: a small last one would leave most of the GPU idle.
     let pieces = n.div_ceil((piece_bytes / (2 * k)).max(1));
     let piece = n.div_ceil(pieces).next_multiple_of(PIECE_UNIT);
@@ -236,12 +286,12 @@ fn via_f16(
     let piece = piece.min(bound.max(1) * PIECE_UNIT);
     for first in (0..n).step_by(piece) {
         let columns = piece.min(n - first);
-        let rows = ((operands.first_row + first) * k, columns * k);
+        let rows = ((first_row + first) * k, columns * k);
         let rhs = dequantize(weight, format, rows, factor, DType::F16)?;
         let problem = Problem {
             dst_row: n,
             dst_first: first,
-            ..problem((m, k, columns), [0, 0])?
+            ..problem((m, k, columns), k, [0, 0])?
         };
         let run = Run {
             device,
@@ -251,7 +301,7 @@ fn via_f16(
             rhs: Rhs::Dense(Elem::F16),
             scaled: true,
             out: device.elem(dst.dtype(), OP)?,
-            extras: Extras::default(),
+            extras: operands.extras,
             splits: 1,
         };
         run.run(plan(&problem))?;
@@ -263,16 +313,17 @@ params!(RowsParams {
     rows: u32,
     k: u32,
     lhs_offset: u32,
+    lhs_row: u32,
     scale: f32,
 });
 
 /// `lhs (m, k)` in f16, each row times a power of two, and for each row `scale` over that power.
 fn rows_as_f16(
-    lhs: &WebGpuStorage,
-    offset: usize,
+    operands: &Operands<'_>,
     (m, k): (usize, usize),
     scale: f32,
 ) -> Result<(WebGpuStorage, WebGpuStorage)> {
+    let lhs = operands.lhs;
     let device = lhs.device();
     let elem = device.elem(lhs.dtype(), OP)?;
     let dst = device.alloc(m * k, DType::F16, OP)?;
@@ -292,7 +343,8 @@ fn rows_as_f16(
         &RowsParams {
             rows: index(m)?,
             k: index(k)?,
-            lhs_offset: index(offset)?,
+            lhs_offset: index(operands.offset)?,
+            lhs_row: index(operands.row)?,
             scale,
         },
         device.grid(m, 1),
@@ -331,13 +383,25 @@ mod tests {
             let blocks = QTensor::quantize(&dense, GgmlDType::Q8_0)?;
             let weight = QWebGpuStorage::from_data(&device, GgmlDType::Q8_0, &blocks.data()?)?;
             let lhs = device.storage_from_slice(&x)?;
+            // As large as the products, from the second element of a storage on.
+            let added = |i: usize| ((i * 7) % 13) as f32 * lhs_size * rhs_size;
+            let added = (0..m * n + 1).map(added).collect::<Vec<_>>();
+            let residual = device.storage_from_slice(&added)?;
+            let residual_l = Layout::contiguous_with_offset((m, n), 1);
             let dst = device.alloc(m * n, DType::F32, OP)?;
             let operands = Operands {
-                weight: &weight,
-                format: Format::of(GgmlDType::Q8_0).expect("a quantised format"),
-                first_row: 0,
+                rhs: WeightRows {
+                    weight: &weight,
+                    format: Format::of(GgmlDType::Q8_0).expect("a quantised format"),
+                    first: 0,
+                },
                 lhs: &lhs,
                 offset: 0,
+                row: k,
+                extras: Extras {
+                    residual: Some((&residual, &residual_l)),
+                    ..Extras::default()
+                },
             };
             // Three pieces: 256, 256 and 88 columns.
             via_f16(&operands, (m, k, n), &dst, 256 * 2 * k, |problem| {
@@ -350,7 +414,9 @@ mod tests {
             for (i, x) in x.chunks(k).enumerate() {
                 for (j, w) in weight.iter().enumerate() {
                     let products = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
-                    let (sum, size) = products.fold((0., 0.), |(s, n), p| (s + p, n + p.abs()));
+                    let first = f64::from(added[i * n + j + 1]);
+                    let (sum, size) =
+                        products.fold((first, first), |(s, n), p| (s + p, n + p.abs()));
                     // Both sides are rounded to 11 bits.
                     let off = (f64::from(got[i * n + j]) - sum).abs();
                     assert!(

@@ -1,7 +1,6 @@
 //! A product whose inner dimension is cut into parts, each a result of its own, which a second kernel joins.
 
 use super::super::{bind, index, WORKGROUP};
-use super::extras::residual_elem;
 use super::{Extras, Problem, Run};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::{DType, Result};
@@ -67,12 +66,12 @@ impl Run<'_> {
         let key = Key::new("matmul_join")
             .elem(self.lhs)
             .elem(self.out)
-            .with(self.extras.residual.is_some().into(), 1);
+            .with(self.extras.residual_choice(), 4);
         let shader = || {
             Shader::new(format!("matmul_join {:?}", self.out))
                 .input_words("parts", "f32")
                 .output("dst", self.out)
-                .finish(residual_elem(&self.extras, self.lhs))
+                .finish(self.extras.residual_elem())
                 .constant("WG", WORKGROUP)
                 .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
         };

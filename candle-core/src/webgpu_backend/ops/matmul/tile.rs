@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use super::extras::residual_elem;
 use super::{Access, MatmulParams, Problem, Rhs, Run};
 use crate::webgpu_backend::kernel::Shader;
 use crate::Result;
@@ -70,7 +69,7 @@ impl Run<'_> {
                 .tile_operand("rhs", self.rhs, rhs)
                 .lhs_scales(self.scaled)
                 .output("dst", self.out)
-                .finish(residual_elem(&self.extras, self.lhs))
+                .finish(self.extras.residual_elem())
                 .strided("lhs", rank)
                 .strided("rhs", rank)
                 .constant("LHS_OUTER", lhs == Access::Outer)

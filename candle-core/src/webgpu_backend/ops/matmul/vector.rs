@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use super::extras::residual_elem;
 use super::{MatmulParams, Plan, Problem, Run};
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Shader;
@@ -15,31 +14,39 @@ const BUSY_SUBGROUPS: u32 = 4096;
 /// Columns of which even four at a time keep a GPU busy.
 const MANY_COLUMNS: usize = 8192;
 
-/// How many columns and invocations a workgroup has for a dense rhs.
-pub(super) fn plan(problem: &Problem, out_lanes: u32, wide: bool, caps: &Caps) -> Plan {
+/// How many columns and invocations a workgroup has for a dense rhs. A gated product reads two columns of the weight for each
+/// of its own.
+pub(super) fn plan(
+    problem: &Problem,
+    out_lanes: u32,
+    gated: bool,
+    wide: bool,
+    caps: &Caps,
+) -> Plan {
     let cols = 2.max(out_lanes);
     Plan::Vector {
         rows: problem.m as u32,
         cols,
         workgroup: workgroup(problem, cols, caps),
-        unroll: UNROLL,
+        unroll: if gated { UNROLL / 2 } else { UNROLL },
         wide,
     }
 }
 
 /// The same for blocks, whose words have more elements: more columns share what is read of lhs, and with several rows
 /// there would be no registers for as many loads at once.
-pub(super) fn plan_blocks(problem: &Problem, caps: &Caps) -> Plan {
-    let cols = if problem.m <= 2 && problem.n >= MANY_COLUMNS {
-        4
-    } else {
-        2
+pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> Plan {
+    let columns = if gated { 2 * problem.n } else { problem.n };
+    let cols = match problem.m <= 2 && columns >= MANY_COLUMNS {
+        true => 4,
+        false => 2,
     };
+    let unroll = if gated { UNROLL / cols } else { UNROLL };
     Plan::Vector {
         rows: problem.m as u32,
         cols,
         workgroup: workgroup(problem, cols, caps),
-        unroll: (UNROLL / problem.m as u32).max(1),
+        unroll: (unroll / problem.m as u32).max(1),
         wide: true,
     }
 }
@@ -91,11 +98,11 @@ impl Run<'_> {
                 .vector_operands(self.lhs, self.rhs, wide)
                 .output("dst", self.out);
             let shader = match normed {
-                true => shader.norm_weights(self.lhs, wide),
+                true => shader.norm_weights(self.lhs, self.rhs, wide),
                 false => shader,
             };
             shader
-                .finish(residual_elem(&self.extras, self.lhs))
+                .finish(self.extras.residual_elem())
                 .text(include_str!("../../shaders/functions_float.wgsl"))
                 .text(&vector_value(normed, gated))
                 .constant("SUMS", sums)
@@ -106,12 +113,7 @@ impl Run<'_> {
                 .constant("COLS", cols)
                 .constant("WG", workgroup)
                 .constant("SUBGROUP", subgroup.unwrap_or(0))
-                .text(&vector_sums(
-                    rows,
-                    (sums, cols),
-                    (unroll * cols / sums).max(1),
-                    normed,
-                ))
+                .text(&vector_sums(rows, (sums, cols), unroll, normed))
                 .text(if subgroup.is_some() {
                     include_str!("../../shaders/sum_subgroup.wgsl")
                 } else {
@@ -192,9 +194,8 @@ fn vector_sums(rows: u32, (sums, cols): (u32, u32), unroll: u32, normed: bool) -
                 if normed {
                     let _ = writeln!(
                         text,
-                        "    let z{u}_{row} = lhs_values(a{u}_{row});\n\
-                         \x20   squares{row} = fma_values(z{u}_{row}, z{u}_{row}, squares{row});\n\
-                         \x20   let {x} = times_values(z{u}_{row}, lhs_values(g{u}));"
+                        "    squares{row} = fma_squares(a{u}_{row}, squares{row});\n\
+                         \x20   let {x} = normed_values(a{u}_{row}, g{u});"
                     );
                 } else {
                     let _ = writeln!(text, "    let {x} = lhs_values(a{u}_{row});");
