@@ -230,35 +230,18 @@ fn all_but_the_matrices() -> Result<()> {
             ..low
         },
         Case {
-            causal: true,
-            queries: 31,
-            keys: 50,
-            group: 3,
-            batch: 2,
-            kv_heads: 2,
-            ..low
-        },
-        Case {
-            causal: true,
-            queries: 40,
-            keys: 40,
-            group: 4,
-            head_dim: 48,
-            ..low
-        },
-        Case {
             growth: 0.5,
             keys: 80,
             queries: 20,
             ..low
         },
         Case {
-            growth: 0.5,
-            keys: 90,
-            queries: 45,
-            head_dim: 32,
             causal: true,
-            group: 2,
+            queries: 31,
+            keys: 50,
+            group: 3,
+            batch: 2,
+            kv_heads: 2,
             ..low
         },
         Case {
@@ -269,10 +252,13 @@ fn all_but_the_matrices() -> Result<()> {
             ..low
         },
         Case {
+            growth: 0.5,
+            keys: 90,
+            queries: 45,
+            head_dim: 32,
             causal: true,
-            queries: 70,
-            keys: 97,
-            ..wide
+            group: 2,
+            ..low
         },
         Case {
             growth: 0.3,
@@ -287,14 +273,8 @@ fn all_but_the_matrices() -> Result<()> {
             queries: 40,
             causal: true,
             splits: 2,
+            growth: 0.5,
             ..low
-        },
-        Case {
-            keys: 150,
-            queries: 5,
-            growth: 0.2,
-            splits: 3,
-            ..wide
         },
     ];
     // Sums that take two rounds through the scores' memory, the second of them half empty.
