@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::command::cmd;
 use crate::steps::{EmptyDir, Tally};
 
-/// Op by op, and through crates.io's unmodified `candle-nn` and `candle-transformers`.
+/// Op by op, and through crates.io's unmodified `candle-transformers`.
 pub fn oracle() -> Result<String, String> {
     // Next to our own builds, which share the third-party crates.
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
@@ -38,10 +38,11 @@ pub fn oracle() -> Result<String, String> {
             }
         }
     })?;
+    patched.sort();
     patched.dedup();
-    if patched != ["candle-core"] {
+    if patched != ["candle-core", "candle-nn"] {
         return Err(format!(
-            "{tree}\n  takes {patched:?} from here, not candle-core alone"
+            "{tree}\n  takes {patched:?} from here, not candle-core and candle-nn alone"
         ));
     }
     let mut tally = Tally::default();
@@ -53,11 +54,17 @@ pub fn oracle() -> Result<String, String> {
     let outputs = EmptyDir::new()?;
     let folder = outputs.0.display();
     cargo("run --locked", "models/upstream", &format!("-- {folder}")).run()?;
-    cargo(
-        "run --locked",
-        "models/ours",
-        &format!("-- {folder} --compare"),
-    )
-    .run()?;
-    Ok(format!("{} families and all models agree", tally.passed))
+    for how in ["--compare", "--webgpu"] {
+        let run = cargo("run --locked", "models/ours", &format!("-- {folder} {how}"));
+        let mut run = run.env("CANDLE_WEBGPU_CHECKS", "1");
+        // As in `run_tests`; any folder will do.
+        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+            run = run.env("XDG_RUNTIME_DIR", folder.to_string());
+        }
+        run.run()?;
+    }
+    Ok(format!(
+        "{} families agree, and all models on the CPU and on WebGPU",
+        tally.passed
+    ))
 }

@@ -1,11 +1,10 @@
 //! Models of sound.
 
-use crate::weights::{input, tokens, var_builder};
+use crate::weights::Place;
 use candle_core::{Result, Tensor};
 use candle_transformers::models::{encodec, whisper};
-use std::path::Path;
 
-pub fn whisper(_: &Path) -> Result<Vec<Tensor>> {
+pub fn whisper(place: &Place) -> Result<Vec<Tensor>> {
     let config = whisper::Config {
         num_mel_bins: 16,
         max_source_positions: 20,
@@ -18,11 +17,11 @@ pub fn whisper(_: &Path) -> Result<Vec<Tensor>> {
         decoder_layers: 2,
         suppress_tokens: Vec::new(),
     };
-    let mut model = whisper::model::Whisper::load(&var_builder().pp("whisper"), config)?;
+    let mut model = whisper::model::Whisper::load(&place.weights("whisper"), config)?;
     let heard = model
         .encoder
-        .forward(&input("whisper", (1, 16, 40))?, true)?;
-    let ids = tokens("whisper", 4, 128)?;
+        .forward(&place.input("whisper", (1, 16, 40))?, true)?;
+    let ids = place.tokens("whisper", 4, 128)?;
     let mut outputs = vec![heard.clone()];
     for count in [3, 4] {
         let hidden = model
@@ -33,7 +32,7 @@ pub fn whisper(_: &Path) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-pub fn encodec(_: &Path) -> Result<Vec<Tensor>> {
+pub fn encodec(place: &Place) -> Result<Vec<Tensor>> {
     let config = encodec::Config {
         target_bandwidths: vec![15., 30.],
         sampling_rate: 8_000,
@@ -59,7 +58,7 @@ pub fn encodec(_: &Path) -> Result<Vec<Tensor>> {
         codebook_dim: None,
         use_conv_shortcut: false,
     };
-    let model = encodec::Model::new(&config, var_builder().pp("encodec"))?;
-    let codes = model.encode(&input("encodec", (1, 1, 160))?)?;
+    let model = encodec::Model::new(&config, place.weights("encodec"))?;
+    let codes = model.encode(&place.input("encodec", (1, 1, 160))?)?;
     Ok(vec![codes.clone(), model.decode(&codes)?])
 }

@@ -4,34 +4,45 @@ use candle_core::{bail, DType, Device, Result, Tensor};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Of the larger of 1 and the reference's magnitude: absolute for numbers below 1, relative above.
-const TOLERANCE: f64 = 1e-4;
-
-/// Compares every output with that of the same name in the file.
-pub fn with_file(outputs: &HashMap<String, Tensor>, file: &Path) -> Result<()> {
+/// Compares every output with that of the same name in the file. `tolerance` is in parts of the larger of 1 and the reference's
+/// magnitude: absolute for numbers below 1, relative above. With `all` the file has no others.
+pub fn with_file(
+    outputs: &HashMap<String, Tensor>,
+    file: &Path,
+    tolerance: f64,
+    all: bool,
+) -> Result<()> {
     let reference = candle_core::safetensors::load(file, &Device::Cpu)?;
-    let mut names: Vec<_> = reference.keys().collect();
+    let mut names: Vec<_> = outputs.keys().collect();
     names.sort();
-    if names.is_empty() || names.len() != outputs.len() {
+    if names.is_empty() || all && names.len() != reference.len() {
         bail!(
             "{} outputs and {} in {}",
             outputs.len(),
-            names.len(),
+            reference.len(),
             file.display()
         )
     }
     let mut failures = Vec::new();
     for name in names {
-        let Some(output) = outputs.get(name) else {
-            bail!("no output {name}")
+        let output = &outputs[name];
+        let Some(expected) = reference.get(name) else {
+            bail!("no {name} in {}", file.display())
         };
-        let (worst, scale) = worst(output, &reference[name])?;
+        let (worst, scale) = match worst(output, expected) {
+            Ok(found) => found,
+            Err(err) => {
+                println!("{name}: {err}");
+                failures.push(name.as_str());
+                continue;
+            }
+        };
         println!(
             "{name}: {:?}, differs by at most {worst:.1e} of {scale:.1}",
             output.dims()
         );
-        // Not `worst > TOLERANCE`, which is false for NaN. A model whose results are all near 0 tests nothing.
-        if !(worst <= TOLERANCE && scale > 1e-3) {
+        // Not `worst > tolerance`, which is false for NaN. A model whose results are all near 0 tests nothing.
+        if !(worst <= tolerance && scale > 1e-3) {
             failures.push(name.as_str());
         }
     }
@@ -39,7 +50,7 @@ pub fn with_file(outputs: &HashMap<String, Tensor>, file: &Path) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "further than {TOLERANCE} from upstream: {}",
+        "further than {tolerance} from upstream: {}",
         failures.join(", ")
     )
 }
@@ -49,7 +60,12 @@ fn worst(output: &Tensor, reference: &Tensor) -> Result<(f64, f64)> {
     if output.dims() != reference.dims() || output.dtype() != reference.dtype() {
         bail!("{output:?} instead of {reference:?}")
     }
-    let numbers = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>();
+    let numbers = |t: &Tensor| {
+        t.to_device(&Device::Cpu)?
+            .flatten_all()?
+            .to_dtype(DType::F64)?
+            .to_vec1::<f64>()
+    };
     let (mut worst, mut scale) = (0f64, 0f64);
     for (ours, theirs) in numbers(output)?.into_iter().zip(numbers(reference)?) {
         let difference = (ours - theirs).abs() / theirs.abs().max(1.);

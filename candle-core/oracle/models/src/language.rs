@@ -1,18 +1,18 @@
 //! Models of text.
 
-use crate::weights::{tokens, var_builder};
-use candle_core::{DType, Device, Result, Tensor};
+use crate::weights::Place;
+use candle_core::{DType, Result, Tensor};
 use candle_transformers::models::{bert, llama, mistral, phi, qwen2, t5};
-use std::path::Path;
 
 const VOCABULARY: usize = 128;
 
 /// A prompt and, with the cache that it fills, two single tokens.
 fn steps(
+    place: &Place,
     name: &str,
     mut forward: impl FnMut(&Tensor, usize) -> Result<Tensor>,
 ) -> Result<Vec<Tensor>> {
-    let prompt = tokens(name, 9, VOCABULARY as u64)?;
+    let prompt = place.tokens(name, 9, VOCABULARY as u64)?;
     let mut outputs = vec![forward(&prompt, 0)?];
     for position in 9..11 {
         outputs.push(forward(&prompt.narrow(1, position - 6, 1)?, position)?);
@@ -20,7 +20,7 @@ fn steps(
     Ok(outputs)
 }
 
-pub fn llama(_: &Path) -> Result<Vec<Tensor>> {
+pub fn llama(place: &Place) -> Result<Vec<Tensor>> {
     let config = llama::Config {
         hidden_size: 64,
         intermediate_size: 96,
@@ -31,14 +31,14 @@ pub fn llama(_: &Path) -> Result<Vec<Tensor>> {
         max_position_embeddings: 64,
         ..llama::Config::config_7b_v2(false)
     };
-    let mut cache = llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
-    let model = llama::Llama::load(var_builder().pp("llama"), &config)?;
-    steps("llama", |ids, position| {
+    let mut cache = llama::Cache::new(true, DType::F32, &config, &place.device)?;
+    let model = llama::Llama::load(place.weights("llama"), &config)?;
+    steps(place, "llama", |ids, position| {
         model.forward(ids, position, &mut cache)
     })
 }
 
-pub fn qwen2(_: &Path) -> Result<Vec<Tensor>> {
+pub fn qwen2(place: &Place) -> Result<Vec<Tensor>> {
     let config = qwen2::Config {
         vocab_size: VOCABULARY,
         hidden_size: 64,
@@ -55,11 +55,11 @@ pub fn qwen2(_: &Path) -> Result<Vec<Tensor>> {
         use_sliding_window: false,
         hidden_act: candle_nn::Activation::Silu,
     };
-    let mut model = qwen2::ModelForCausalLM::new(&config, var_builder().pp("qwen2"))?;
-    steps("qwen2", |ids, position| model.forward(ids, position))
+    let mut model = qwen2::ModelForCausalLM::new(&config, place.weights("qwen2"))?;
+    steps(place, "qwen2", |ids, position| model.forward(ids, position))
 }
 
-pub fn mistral(_: &Path) -> Result<Vec<Tensor>> {
+pub fn mistral(place: &Place) -> Result<Vec<Tensor>> {
     let config = mistral::Config {
         vocab_size: VOCABULARY,
         hidden_size: 64,
@@ -71,11 +71,13 @@ pub fn mistral(_: &Path) -> Result<Vec<Tensor>> {
         sliding_window: Some(6),
         ..mistral::Config::config_7b_v0_1(false)
     };
-    let mut model = mistral::Model::new(&config, var_builder().pp("mistral"))?;
-    steps("mistral", |ids, position| model.forward(ids, position))
+    let mut model = mistral::Model::new(&config, place.weights("mistral"))?;
+    steps(place, "mistral", |ids, position| {
+        model.forward(ids, position)
+    })
 }
 
-pub fn phi(_: &Path) -> Result<Vec<Tensor>> {
+pub fn phi(place: &Place) -> Result<Vec<Tensor>> {
     let config = r#"{
         "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "gelu_new",
@@ -83,11 +85,11 @@ pub fn phi(_: &Path) -> Result<Vec<Tensor>> {
         "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "qk_layernorm": false
     }"#;
     let config: phi::Config = serde_json::from_str(config).map_err(candle_core::Error::wrap)?;
-    let mut model = phi::Model::new(&config, var_builder().pp("phi"))?;
-    steps("phi", |ids, _| model.forward(ids))
+    let mut model = phi::Model::new(&config, place.weights("phi"))?;
+    steps(place, "phi", |ids, _| model.forward(ids))
 }
 
-pub fn bert(_: &Path) -> Result<Vec<Tensor>> {
+pub fn bert(place: &Place) -> Result<Vec<Tensor>> {
     let config = bert::Config {
         vocab_size: VOCABULARY,
         hidden_size: 64,
@@ -97,11 +99,11 @@ pub fn bert(_: &Path) -> Result<Vec<Tensor>> {
         max_position_embeddings: 64,
         ..bert::Config::default()
     };
-    let model = bert::BertForMaskedLM::load(var_builder().pp("bert-for-masks"), &config)?;
-    let ids = tokens("bert", 12, VOCABULARY as u64)?;
+    let model = bert::BertForMaskedLM::load(place.weights("bert-for-masks"), &config)?;
+    let ids = place.tokens("bert", 12, VOCABULARY as u64)?;
     // The last three are padding.
     let mask: Vec<_> = (0..12).map(|i| u32::from(i < 9)).collect();
-    let mask = Tensor::from_vec(mask, (1, 12), &Device::Cpu)?;
+    let mask = Tensor::from_vec(mask, (1, 12), &place.device)?;
     Ok(vec![model.forward(
         &ids,
         &ids.zeros_like()?,
@@ -109,7 +111,7 @@ pub fn bert(_: &Path) -> Result<Vec<Tensor>> {
     )?])
 }
 
-pub fn t5(_: &Path) -> Result<Vec<Tensor>> {
+pub fn t5(place: &Place) -> Result<Vec<Tensor>> {
     let config = t5::Config {
         vocab_size: VOCABULARY,
         d_model: 64,
@@ -125,9 +127,9 @@ pub fn t5(_: &Path) -> Result<Vec<Tensor>> {
         use_cache: true,
         ..t5::Config::default()
     };
-    let mut model = t5::T5ForConditionalGeneration::load(var_builder().pp("t5"), &config)?;
-    let encoded = model.encode(&tokens("t5", 10, VOCABULARY as u64)?)?;
-    let first = tokens("t5 decoder", 3, VOCABULARY as u64)?;
+    let mut model = t5::T5ForConditionalGeneration::load(place.weights("t5"), &config)?;
+    let encoded = model.encode(&place.tokens("t5", 10, VOCABULARY as u64)?)?;
+    let first = place.tokens("t5 decoder", 3, VOCABULARY as u64)?;
     let logits = model.decode(&first, &encoded)?;
     let next = model.decode(&first.narrow(1, 1, 1)?, &encoded)?;
     Ok(vec![encoded, logits, next])

@@ -1,30 +1,34 @@
 //! Models of crates.io's `candle-transformers` 0.11.1 with weights that depend on their names alone.
 //!
-//! This file is built twice: in `upstream/` over crates.io's `candle-core`, in `ours/` over this repository's, which
-//! `[patch.crates-io]` puts in its place. The first run writes what the models return, the second compares its own results with
-//! that to 1e-4.
+//! This file is built twice: in `upstream/` over crates.io's `candle-core` and `candle-nn`, in `ours/` over this repository's, which
+//! `[patch.crates-io]` puts in their place. The first run writes what the models return, the others compare their own results with
+//! that: to 1e-4 on the CPU, to 1e-3 on WebGPU.
 //!
 //! ```text
 //! models-upstream FOLDER            writes FOLDER/outputs.safetensors and FOLDER/llama.gguf
 //! models-ours FOLDER --compare      runs the same and compares
+//! models-ours FOLDER --webgpu       runs on WebGPU what can run there, and compares
 //! ```
 
 mod audio;
 mod compare;
 mod language;
+mod layers;
 mod quantized;
 mod training;
 mod vision;
 mod weights;
 
-use candle_core::{Result, Tensor};
+use candle_core::{bail, Device, Result, Tensor};
 use std::collections::HashMap;
 use std::path::Path;
+use weights::Place;
 
-/// A model's name and what it returns, by name.
-type Run = (&'static str, fn(&Path) -> Result<Vec<Tensor>>);
+/// A model's name and what it returns.
+type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
-const RUNS: &[Run] = &[
+/// What runs on every device.
+const EVERYWHERE: &[Run] = &[
     ("llama", language::llama),
     ("qwen2", language::qwen2),
     ("mistral", language::mistral),
@@ -39,34 +43,67 @@ const RUNS: &[Run] = &[
     ("vae decoder", vision::vae_decoder),
     ("whisper", audio::whisper),
     ("encodec", audio::encodec),
+    ("losses with AdamW", training::adam_w),
+    ("losses with SGD", training::sgd),
+    ("recurrent layers", layers::recurrent),
+    ("norms", layers::norms),
+    ("convolutions", layers::convolutions),
+    ("losses", layers::losses),
+    ("flash attention", layers::flash_attention),
+    ("packed sequences", layers::packed_sequences),
+    ("caches", layers::caches),
+];
+
+/// What runs on the CPU alone: quantized tensors, and functions of slices.
+const ON_CPU: &[Run] = &[
+    ("interleaved caches", layers::interleaved_caches),
     ("quantized_llama", quantized::llama),
     (
         "quantized_llama of our own file",
         quantized::llama_written_here,
     ),
-    ("losses with AdamW", training::adam_w),
-    ("losses with SGD", training::sgd),
 ];
 
 fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();
-    let (folder, compares) = match args.as_slice() {
-        [folder] => (Path::new(folder), false),
-        [folder, flag] if flag == "--compare" => (Path::new(folder), true),
-        _ => candle_core::bail!("usage: FOLDER [--compare]"),
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let (folder, device, compares) = match args.as_slice() {
+        [folder] => (Path::new(folder), Device::Cpu, false),
+        [folder, "--compare"] => (Path::new(folder), Device::Cpu, true),
+        [folder, "--webgpu"] => (Path::new(folder), webgpu()?, true),
+        _ => bail!("usage: FOLDER [--compare | --webgpu]"),
     };
+    let on_cpu = device.is_cpu();
+    let place = Place { folder, device };
     let mut outputs = HashMap::new();
-    for (name, run) in RUNS {
+    let more = if on_cpu { ON_CPU } else { &[] };
+    for (name, run) in EVERYWHERE.iter().chain(more) {
         let start = std::time::Instant::now();
-        for (i, output) in run(folder)?.into_iter().enumerate() {
-            outputs.insert(format!("{name}.{i}"), output.contiguous()?);
+        let results = match run(&place) {
+            Ok(results) => results,
+            Err(err) => bail!("{name}: {err}"),
+        };
+        for (i, output) in results.into_iter().enumerate() {
+            let output = output.contiguous()?.to_device(&Device::Cpu)?;
+            outputs.insert(format!("{name}.{i}"), output);
         }
         println!("{name}: {:.2} s", start.elapsed().as_secs_f64());
     }
     let file = folder.join("outputs.safetensors");
     if compares {
-        return compare::with_file(&outputs, &file);
+        let tolerance = if on_cpu { 1e-4 } else { 1e-3 };
+        return compare::with_file(&outputs, &file, tolerance, on_cpu);
     }
     std::fs::create_dir_all(folder)?;
     candle_core::safetensors::save(&outputs, file)
+}
+
+#[cfg(feature = "webgpu")]
+fn webgpu() -> Result<Device> {
+    Device::new_webgpu(0)
+}
+
+#[cfg(not(feature = "webgpu"))]
+fn webgpu() -> Result<Device> {
+    bail!("crates.io's candle-core has no WebGPU")
 }

@@ -1,9 +1,9 @@
 //! A quantized model out of a GGUF file.
 
-use crate::weights::{tokens, weight};
+use crate::weights::{weight, Place};
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device, Result, Shape, Tensor};
+use candle_core::{Result, Shape, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
 use std::fs::File;
 use std::path::Path;
@@ -13,19 +13,19 @@ const WIDTH: usize = 256;
 const LAYERS: usize = 2;
 
 /// The file that upstream wrote, on both sides: the same blocks, read and multiplied.
-pub fn llama(folder: &Path) -> Result<Vec<Tensor>> {
-    let path = folder.join("llama.gguf");
+pub fn llama(place: &Place) -> Result<Vec<Tensor>> {
+    let path = place.folder.join("llama.gguf");
     if !path.exists() {
-        std::fs::create_dir_all(folder)?;
+        std::fs::create_dir_all(place.folder)?;
         write(&path, |dtype| dtype)?;
     }
-    read(&path)
+    read(place, &path)
 }
 
 /// A file that this side has just written: its own quantizer and writer as well. The scales of k-quants are found by a search,
 /// and each side's is its own; so other formats stand for them here.
-pub fn llama_written_here(folder: &Path) -> Result<Vec<Tensor>> {
-    let path = folder.join("llama-own.gguf");
+pub fn llama_written_here(place: &Place) -> Result<Vec<Tensor>> {
+    let path = place.folder.join("llama-own.gguf");
     write(&path, |dtype| match dtype {
         GgmlDType::Q3K => GgmlDType::Q4_1,
         GgmlDType::Q4K => GgmlDType::Q4_0,
@@ -33,14 +33,14 @@ pub fn llama_written_here(folder: &Path) -> Result<Vec<Tensor>> {
         GgmlDType::Q6K => GgmlDType::Q5_0,
         other => other,
     })?;
-    read(&path)
+    read(place, &path)
 }
 
-fn read(path: &Path) -> Result<Vec<Tensor>> {
+fn read(place: &Place, path: &Path) -> Result<Vec<Tensor>> {
     let mut file = File::open(path)?;
     let content = gguf_file::Content::read(&mut file)?;
-    let mut model = ModelWeights::from_gguf(content, &mut file, &Device::Cpu)?;
-    let prompt = tokens("quantized llama", 6, 64)?;
+    let mut model = ModelWeights::from_gguf(content, &mut file, &place.device)?;
+    let prompt = place.tokens("quantized llama", 6, 64)?;
     let first = model.forward(&prompt, 0)?;
     Ok(vec![first, model.forward(&prompt.narrow(1, 2, 1)?, 6)?])
 }

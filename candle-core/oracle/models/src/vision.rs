@@ -1,12 +1,11 @@
 //! Models of images.
 
-use crate::weights::{input, tokens, var_builder};
+use crate::weights::Place;
 use candle_core::{Module, Result, Tensor};
 use candle_transformers::models::stable_diffusion::{unet_2d, vae};
 use candle_transformers::models::{clip, convnext, resnet, vit};
-use std::path::Path;
 
-pub fn clip(_: &Path) -> Result<Vec<Tensor>> {
+pub fn clip(place: &Place) -> Result<Vec<Tensor>> {
     let mut config = clip::ClipConfig::vit_base_patch32();
     config.image_size = 32;
     let text = &mut config.text_config;
@@ -25,13 +24,13 @@ pub fn clip(_: &Path) -> Result<Vec<Tensor>> {
     vision.num_attention_heads = 4;
     vision.image_size = 32;
     vision.patch_size = 8;
-    let model = clip::ClipModel::new(var_builder().pp("clip"), &config)?;
-    let ids = tokens("clip", 10, 128)?;
-    let (per_text, per_image) = model.forward(&input("clip", (2, 3, 32, 32))?, &ids)?;
+    let model = clip::ClipModel::new(place.weights("clip"), &config)?;
+    let ids = place.tokens("clip", 10, 128)?;
+    let (per_text, per_image) = model.forward(&place.input("clip", (2, 3, 32, 32))?, &ids)?;
     Ok(vec![per_text, per_image])
 }
 
-pub fn vit(_: &Path) -> Result<Vec<Tensor>> {
+pub fn vit(place: &Place) -> Result<Vec<Tensor>> {
     let config = vit::Config {
         hidden_size: 64,
         num_hidden_layers: 2,
@@ -41,23 +40,25 @@ pub fn vit(_: &Path) -> Result<Vec<Tensor>> {
         patch_size: 8,
         ..vit::Config::vit_base_patch16_224()
     };
-    let model = vit::Model::new(&config, 10, var_builder().pp("vit"))?;
-    Ok(vec![model.forward(&input("vit", (2, 3, 32, 32))?)?])
+    let model = vit::Model::new(&config, 10, place.weights("vit"))?;
+    Ok(vec![model.forward(&place.input("vit", (2, 3, 32, 32))?)?])
 }
 
-pub fn resnet18(_: &Path) -> Result<Vec<Tensor>> {
-    let model = resnet::resnet18(10, var_builder().pp("resnet"))?;
-    Ok(vec![model.forward(&input("resnet", (1, 3, 48, 48))?)?])
+pub fn resnet18(place: &Place) -> Result<Vec<Tensor>> {
+    let model = resnet::resnet18(10, place.weights("resnet"))?;
+    Ok(vec![model.forward(&place.input("resnet", (1, 3, 48, 48))?)?])
 }
 
-pub fn convnext(_: &Path) -> Result<Vec<Tensor>> {
+pub fn convnext(place: &Place) -> Result<Vec<Tensor>> {
     let config = convnext::Config::atto();
-    let model = convnext::convnext(&config, 10, var_builder().pp("convnext"))?;
-    Ok(vec![model.forward(&input("convnext", (1, 3, 64, 64))?)?])
+    let model = convnext::convnext(&config, 10, place.weights("convnext"))?;
+    Ok(vec![
+        model.forward(&place.input("convnext", (1, 3, 64, 64))?)?
+    ])
 }
 
 /// Stable Diffusion's noise predictor with two resolutions, one of them with cross attention.
-pub fn unet(_: &Path) -> Result<Vec<Tensor>> {
+pub fn unet(place: &Place) -> Result<Vec<Tensor>> {
     let block = |out_channels, use_cross_attn| unet_2d::BlockConfig {
         out_channels,
         use_cross_attn,
@@ -77,16 +78,16 @@ pub fn unet(_: &Path) -> Result<Vec<Tensor>> {
         sliced_attention_size: None,
         use_linear_projection: false,
     };
-    let model = unet_2d::UNet2DConditionModel::new(var_builder().pp("unet"), 4, 4, false, config)?;
-    let text = input("unet text", (1, 7, 24))?;
+    let model = unet_2d::UNet2DConditionModel::new(place.weights("unet"), 4, 4, false, config)?;
+    let text = place.input("unet text", (1, 7, 24))?;
     Ok(vec![model.forward(
-        &input("unet", (1, 4, 16, 16))?,
+        &place.input("unet", (1, 4, 16, 16))?,
         5.,
         &text,
     )?])
 }
 
-pub fn vae_decoder(_: &Path) -> Result<Vec<Tensor>> {
+pub fn vae_decoder(place: &Place) -> Result<Vec<Tensor>> {
     let config = vae::AutoEncoderKLConfig {
         block_out_channels: vec![16, 32],
         layers_per_block: 1,
@@ -95,6 +96,6 @@ pub fn vae_decoder(_: &Path) -> Result<Vec<Tensor>> {
         use_quant_conv: true,
         use_post_quant_conv: true,
     };
-    let model = vae::AutoEncoderKL::new(var_builder().pp("vae"), 3, 3, config)?;
-    Ok(vec![model.decode(&input("vae", (1, 4, 8, 8))?)?])
+    let model = vae::AutoEncoderKL::new(place.weights("vae"), 3, 3, config)?;
+    Ok(vec![model.decode(&place.input("vae", (1, 4, 8, 8))?)?])
 }

@@ -3,6 +3,7 @@
 use candle_core::{bail, DType, Device, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
+use std::path::Path;
 
 /// SplitMix64 (Steele, Lea, Flood 2014), from the FNV-1a hash of a name.
 pub struct Numbers(u64);
@@ -45,20 +46,34 @@ pub fn weight(name: &str, shape: &Shape) -> Result<Tensor> {
     Tensor::from_vec(values, shape, &Device::Cpu)
 }
 
-/// An input from -1 to 1.
-pub fn input<S: Into<Shape>>(name: &str, shape: S) -> Result<Tensor> {
-    let (mut numbers, shape) = (Numbers::of(name), shape.into());
-    let values: Vec<_> = (0..shape.elem_count()).map(|_| numbers.unit()).collect();
-    Tensor::from_vec(values, shape, &Device::Cpu)
+/// Where a model runs, and what it is made of and given there.
+pub struct Place<'a> {
+    /// For files.
+    pub folder: &'a Path,
+    pub device: Device,
 }
 
-/// Token numbers below `vocabulary`, shape `(1, count)`.
-pub fn tokens(name: &str, count: usize, vocabulary: u64) -> Result<Tensor> {
-    let mut numbers = Numbers::of(name);
-    let ids: Vec<_> = (0..count)
-        .map(|_| (numbers.next() % vocabulary) as u32)
-        .collect();
-    Tensor::from_vec(ids, (1, count), &Device::Cpu)
+impl Place<'_> {
+    /// Weights by their names.
+    pub fn weights(&self, model: &str) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(Made), DType::F32, self.device.clone()).pp(model)
+    }
+
+    /// An input from -1 to 1.
+    pub fn input<S: Into<Shape>>(&self, name: &str, shape: S) -> Result<Tensor> {
+        let (mut numbers, shape) = (Numbers::of(name), shape.into());
+        let values: Vec<_> = (0..shape.elem_count()).map(|_| numbers.unit()).collect();
+        Tensor::from_vec(values, shape, &self.device)
+    }
+
+    /// Token numbers below `vocabulary`, shape `(1, count)`.
+    pub fn tokens(&self, name: &str, count: usize, vocabulary: u64) -> Result<Tensor> {
+        let mut numbers = Numbers::of(name);
+        let ids: Vec<_> = (0..count)
+            .map(|_| (numbers.next() % vocabulary) as u32)
+            .collect();
+        Tensor::from_vec(ids, (1, count), &self.device)
+    }
 }
 
 /// Makes any weight that a model asks for.
@@ -76,8 +91,4 @@ impl SimpleBackend for Made {
     fn contains_tensor(&self, _: &str) -> bool {
         true
     }
-}
-
-pub fn var_builder() -> VarBuilder<'static> {
-    VarBuilder::from_backend(Box::new(Made), DType::F32, Device::Cpu)
 }
