@@ -179,7 +179,7 @@ impl QWebGpuStorage {
     pub(crate) fn dequantize(&self, elements: usize, to: DType) -> Result<WebGpuStorage> {
         match self.blocks() {
             Blocks::Planes(format) => {
-                ops::quantized::dequantize(self, format, (0, elements), 1., to)
+                ops::quantized::dequantize(self, format, (0, elements), 1., (to, false))
             }
             Blocks::Floats(floats) => {
                 ops::elementwise::to_dtype(floats, &Layout::contiguous(elements), to)

@@ -1,5 +1,6 @@
-// dst = the elements of rows of blocks as floats, times a power of two. An invocation takes eight elements. source(e) is the place of dst's element
-// e in the blocks, or NOTHING.
+// dst = the elements of rows of blocks as floats, times a power of two. An invocation takes eight elements, which
+// store_eight(i, a, b) writes as number i of such groups. source(e) is the place of dst's element
+// e in the blocks, or NOTHING_HERE.
 
 const NOTHING_HERE = 0xffffffffu;
 
@@ -17,12 +18,6 @@ fn main(
   if (at == NOTHING_HERE) {
     return;
   }
-  var values = rhs_elements(rhs_word(at));
-  for (var i = 0u; i < 8u; i += DST_LANES) {
-    var lanes: array<dst_t, DST_LANES>;
-    for (var lane = 0u; lane < DST_LANES; lane++) {
-      lanes[lane] = values[(i + lane) / 4u][(i + lane) % 4u] * p.factor;
-    }
-    dst_put((first + i) / DST_LANES, lanes);
-  }
+  let values = rhs_elements(rhs_word(at));
+  store_eight(first / 8u, values[0] * p.factor, values[1] * p.factor);
 }

@@ -1,18 +1,22 @@
-// Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, WG keys a turn. An invocation first
-// takes a key, for its score; then four dimensions and every so many keys, for the weighted sum of values. Maximum and sum
-// are corrected from turn to turn (Milakov and Gimelshein, arXiv 1805.02867).
+// Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, TURN keys a turn. SHARERS invocations
+// first take a key, for its score: every so many fours of its dimensions each; then four dimensions and every so many keys, for the
+// weighted sum of values. Maximum and sum are corrected from turn to turn (Milakov and Gimelshein, arXiv 1805.02867).
+// A workgroup is mostly waiting for memory, so what it loads is on its way together: `key_part(start, part)`, written by Rust, is a
+// sharer's part of a product, its loads first.
 
 const LEAST = -0x1.fffffep+127f;
-const QUADS = HEAD_DIM / 4u;
+const TURN = WG / SHARERS;
 const TEAMS = WG / QUADS;
-const_assert HEAD_DIM % 4u == 0u && QUADS <= WG;
+// Teams whose sums one invocation adds up at a time.
+const FOLD = 8u;
+const_assert HEAD_DIM == 4u * QUADS && QUADS <= WG;
 
-var<workgroup> query: array<vec4<f32>, QUADS>;
-var<workgroup> weights: array<f32, WG>;
+var<workgroup> weights: array<f32, TURN>;
+var<workgroup> products: array<f32, WG>;
 var<workgroup> sums: array<vec4<f32>, WG>;
 
 // The weight of a turn's key number i; none past its keys.
-fn weight_of(i: u32) -> f32 { return select(0.0, weights[min(i, WG - 1u)], i < WG); }
+fn weight_of(i: u32) -> f32 { return select(0.0, weights[min(i, TURN - 1u)], i < TURN); }
 
 @compute @workgroup_size(WG)
 fn main(
@@ -34,8 +38,12 @@ fn main(
   let q_start = p.q_offset + batch * p.q_batch + head * p.q_head + at * p.q_seq;
   let k_start = p.k_offset + batch * p.k_batch + kv_head * p.k_head;
   let v_start = p.v_offset + batch * p.v_batch + kv_head * p.v_head;
-  if (local < QUADS) {
-    query[local] = q_quad(q_start, local) * p.scale;
+  for (var quad = local; quad < QUERY_QUADS; quad += WG) {
+    var value = vec4<f32>(0.0);
+    if (quad < QUADS) {
+      value = q_quad(q_start, quad) * p.scale;
+    }
+    query[quad] = value;
   }
   var seen = p.keys;
   if (CAUSAL) {
@@ -48,17 +56,17 @@ fn main(
   var most = LEAST;
   var sum = 0.0;
   var value = vec4<f32>(0.0);
-  for (var turn = first; turn < last; turn += WG) {
+  for (var turn = first; turn < last; turn += TURN) {
     workgroupBarrier();
-    let key = turn + local;
+    let key = turn + local / SHARERS;
+    products[local] = key_part(k_start + min(key, last - 1u) * p.k_seq, local % SHARERS);
+    workgroupBarrier();
     var score = LEAST;
     if (key < last) {
-      let start = k_start + key * p.k_seq;
-      var products = vec4<f32>(0.0);
-      for (var i = 0u; i < QUADS; i++) {
-        products = fma(query[i], k_quad(start, i), products);
+      score = 0.0;
+      for (var sharer = 0u; sharer < SHARERS; sharer++) {
+        score += products[local / SHARERS * SHARERS + sharer];
       }
-      score = dot(products, vec4<f32>(1.0));
       if (SOFTCAP) {
         score = p.softcap * f_tanh(score / p.softcap);
       }
@@ -70,13 +78,17 @@ fn main(
     if (key < last) {
       weight = exp(score - most);
     }
-    weights[local] = weight;
-    sum = sum * correction + weight;
+    // All sharers have the score of their key; the first one counts it.
+    sum *= correction;
+    if (local % SHARERS == 0u) {
+      weights[local / SHARERS] = weight;
+      sum += weight;
+    }
     value *= correction;
     workgroupBarrier();
     if (team < TEAMS) {
       // Eight values are on their way at once: one after the other, each would wait for the last.
-      for (var i = team; i < min(WG, last - turn); i += 8u * TEAMS) {
+      for (var i = team; i < min(TURN, last - turn); i += 8u * TEAMS) {
         let v0 = v_quad(v_start + min(turn + i + 0u * TEAMS, last - 1u) * p.v_seq, quad);
         let v1 = v_quad(v_start + min(turn + i + 1u * TEAMS, last - 1u) * p.v_seq, quad);
         let v2 = v_quad(v_start + min(turn + i + 2u * TEAMS, last - 1u) * p.v_seq, quad);
@@ -99,9 +111,16 @@ fn main(
   reduce(array<f32, COUNT>(sum), invocation);
   sums[local] = value;
   workgroupBarrier();
-  if (local < QUADS) {
-    for (var other = 1u; other < TEAMS; other++) {
-      value += sums[other * QUADS + local];
+  if (team < FOLD) {
+    for (var other = team + FOLD; other < TEAMS; other += FOLD) {
+      value += sums[other * QUADS + quad];
+    }
+    sums[local] = value;
+  }
+  workgroupBarrier();
+  if (team == 0u) {
+    for (var other = 1u; other < min(FOLD, TEAMS); other++) {
+      value += sums[other * QUADS + quad];
     }
     sums[local] = value;
   }

@@ -116,8 +116,10 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         offset,
         extras,
     };
-    // As in a dense product: rows of an odd length share words of a packed dtype.
-    let packs = n.is_multiple_of(elem.lanes() as usize);
+    // As in a dense product: rows of an odd length share words of a packed dtype. So do columns that are made an odd number at a time.
+    let lanes = elem.lanes() as usize;
+    let at_once = rhs.weight.window_rows(rhs.format, k);
+    let packs = n.is_multiple_of(lanes) && (at_once >= n || at_once.is_multiple_of(lanes));
     let out_dtype = if packs { lhs.dtype() } else { DType::F32 };
     let dst = device.alloc(m * n, out_dtype, OP)?;
     let caps = &device.kernels().caps;
@@ -279,6 +281,8 @@ fn via_f16(
     let device = dst.device();
     let factor = weight.f16_factor();
     let (lhs, scales) = rows_as_f16(operands, (m, k), 1. / factor)?;
+    // Cooperative matrices come with shader-f16.
+    let converts = device.kernels().caps.cooperative;
     // Pieces of one size: a small last one would leave most of the GPU idle.
     let pieces = n.div_ceil((piece_bytes / (2 * k)).max(1));
     let piece = n.div_ceil(pieces).next_multiple_of(PIECE_UNIT);
@@ -287,7 +291,7 @@ fn via_f16(
     for first in (0..n).step_by(piece) {
         let columns = piece.min(n - first);
         let rows = ((first_row + first) * k, columns * k);
-        let rhs = dequantize(weight, format, rows, factor, DType::F16)?;
+        let rhs = dequantize(weight, format, rows, factor, (DType::F16, converts))?;
         let problem = Problem {
             dst_row: n,
             dst_first: first,

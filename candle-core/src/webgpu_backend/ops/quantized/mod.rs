@@ -153,23 +153,56 @@ pub(in crate::webgpu_backend) fn download(
     Ok(format.join(&planes.collect::<Result<Vec<_>>>()?, blocks))
 }
 
-/// Elements `first .. first + elements` times a power of two, in dtype `to`; both numbers are multiples of 32.
+impl Shader {
+    /// The output `dst`, to which `store_eight(i, a, b)` writes elements `8 i .. 8 i + 8` in few stores. With `converts` the GPU rounds
+    /// to f16 itself, as it likes, which takes an instruction where the exact way takes some ten.
+    fn stores_eight(self, elem: Elem, converts: bool) -> Self {
+        let (word, store) = match (elem, converts) {
+            (Elem::F16, true) => (
+                "vec4<f16>",
+                "dst[2u * i] = vec4<f16>(a); dst[2u * i + 1u] = vec4<f16>(b);",
+            ),
+            (Elem::F16, false) => (
+                "vec4<u32>",
+                "dst[i] = vec4<u32>(pack_f16(a.x, a.y), pack_f16(a.z, a.w), pack_f16(b.x, b.y), pack_f16(b.z, b.w));",
+            ),
+            (Elem::BF16, _) => (
+                "vec4<u32>",
+                "dst[i] = vec4<u32>(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w));",
+            ),
+            _ => ("vec4<f32>", "dst[2u * i] = a; dst[2u * i + 1u] = b;"),
+        };
+        let shader = self.output_words("dst", word).text(&format!(
+            "fn store_eight(i: u32, a: vec4<f32>, b: vec4<f32>) {{ {store} }}"
+        ));
+        match converts {
+            true => shader.directive("enable f16;\n"),
+            false => shader,
+        }
+    }
+}
+
+/// Elements `first .. first + elements` times a power of two, in dtype `to`: f32, f16 or bf16. Both numbers are multiples of 32. With
+/// `converts`, which needs shader-f16, f16 is rounded as the GPU does it.
 pub(in crate::webgpu_backend) fn dequantize(
     src: &QWebGpuStorage,
     format: Format,
     (first, elements): (usize, usize),
     factor: f32,
-    to: DType,
+    (to, converts): (DType, bool),
 ) -> Result<WebGpuStorage> {
     const OP: &str = "dequantize";
     let device = src.device();
     let dst = device.alloc(elements, to, OP)?;
     let out = device.elem(to, OP)?;
-    let key = Key::new("dequantize").elem(out).with(format.number(), 5);
+    let key = Key::new("dequantize")
+        .elem(out)
+        .with(format.number(), 5)
+        .with(converts.into(), 1);
     let shader = || {
         format
             .load(Shader::new(format!("dequantize {:?} {to:?}", format.dtype)))
-            .output("dst", out)
+            .stores_eight(out, converts)
             .constant("WG", WORKGROUP)
             .body::<DequantizeParams>(concat!(
                 "fn source(e: u32) -> u32 { return p.first + e; }\n",
@@ -254,7 +287,7 @@ fn embedding_into(
         format
             .load(shader)
             .input("ids", by)
-            .output("dst", Elem::F32)
+            .stores_eight(Elem::F32, false)
             .status()
             .constant("WG", WORKGROUP)
             .text(&reads_ids(by, false))

@@ -1,5 +1,7 @@
 //! Few queries: a workgroup takes one query and a part of the keys.
 
+use std::fmt::Write;
+
 use super::super::super::bind;
 use super::join::{Destination, Parts};
 use super::{AttentionParams, Call, Sizes};
@@ -8,8 +10,12 @@ use crate::webgpu_backend::kernel::{Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
-/// Invocations of the kernel, and so the keys that it looks at in one turn.
+/// The keys that the kernel looks at in one turn.
 const TURN: u32 = 128;
+/// Invocations that share a key, where the adapter's workgroups are large enough: each has fewer loads to wait for.
+const SHARERS: u32 = 4;
+/// Loads of a key that an invocation has on their way at once.
+const LOADS: u32 = 8;
 /// The most queries that it takes; more share their keys better in tiles.
 const MAX_QUERIES: usize = 8;
 /// Workgroups that keep a large GPU busy.
@@ -31,13 +37,20 @@ impl Call<'_> {
         let parts = Parts::new(sizes.keys, splits.min(self.most_parts()), TURN as usize);
         let destination = Destination::new(self, parts, elem)?;
         let (wide, softcap) = (self.wide(), self.softcap());
+        let limits = &device.kernels().caps.limits;
+        let largest = limits
+            .max_compute_invocations_per_workgroup
+            .min(limits.max_compute_workgroup_size_x);
+        let sharers = SHARERS.min(largest / TURN).max(1);
+        let quads = sizes.head_dim as u32 / 4;
         let key = Key::new("sdpa_decode")
             .elem(elem)
             .with(wide.into(), 1)
             .with(destination.joins().into(), 1)
             .with(softcap.into(), 1)
             .with(self.params.causal.into(), 1)
-            .with(sizes.head_dim as u32, 16);
+            .with(sizes.head_dim as u32, 16)
+            .with(sharers, 3);
         let shader = || {
             let shader = Shader::new(format!("sdpa_decode {elem:?} d{}", sizes.head_dim))
                 .constant("HEAD_DIM", sizes.head_dim as u32)
@@ -46,7 +59,10 @@ impl Call<'_> {
                 .declare(shader)
                 .constant("CAUSAL", self.params.causal)
                 .constant("SOFTCAP", softcap)
-                .reduction(device, TURN, 1)
+                .constant("QUADS", quads)
+                .constant("SHARERS", sharers)
+                .reduction(device, TURN * sharers, 1)
+                .text(&key_part(quads, sharers))
                 .text(include_str!("../../../shaders/functions_float.wgsl"))
                 .text(match destination.joins() {
                     true => include_str!("../../../shaders/sdpa_part.wgsl"),
@@ -64,4 +80,32 @@ impl Call<'_> {
         )?;
         destination.finish()
     }
+}
+
+/// WGSL of the product of the query with a sharer's part of the key that starts at `start`: quads `part`, `part + sharers` and so on.
+/// The query has zeros for quads past the head.
+fn key_part(quads: u32, sharers: u32) -> String {
+    let count = quads.div_ceil(sharers);
+    let mut text = format!(
+        "const QUERY_QUADS = {}u;\nvar<workgroup> query: array<vec4<f32>, QUERY_QUADS>;\n\
+         fn key_part(start: u32, part: u32) -> f32 {{\n  var sum = vec4<f32>(0.0);\n",
+        count * sharers
+    );
+    let steps: Vec<u32> = (0..count).collect();
+    for steps in steps.chunks(LOADS as usize) {
+        for step in steps {
+            let quad = format!("part + {}u", step * sharers);
+            let _ = writeln!(
+                text,
+                "  let k{step} = k_quad(start, min({quad}, {}u));",
+                quads - 1
+            );
+        }
+        for step in steps {
+            let quad = format!("part + {}u", step * sharers);
+            let _ = writeln!(text, "  sum = fma(query[{quad}], k{step}, sum);");
+        }
+    }
+    text.push_str("  return dot(sum, vec4<f32>(1.0));\n}");
+    text
 }
