@@ -438,6 +438,9 @@ fn weights_beyond_a_binding_webgpu() -> Result<()> {
         (GgmlDType::Q5K, (600, 256), 4 << 10, 33 << 10),
         (GgmlDType::Q6K, (601, 256), 4 << 10, 33 << 10),
         (GgmlDType::Q8K, (600, 256), 4 << 10, 33 << 10),
+        // Columns that are made one or three at a time, while words of f16 have two.
+        (GgmlDType::Q8_0, (502, 1280), 4 << 10, 33 << 10),
+        (GgmlDType::Q8_0, (502, 2048), 4 << 10, 33 << 10),
     ] {
         let options = Options {
             max_binding: Some(binding),
@@ -471,12 +474,20 @@ fn weights_beyond_a_binding_webgpu() -> Result<()> {
             assert_close(&rows, &dense.index_select(&ids, 0)?, room, &what)?;
         }
         let largest = dense.abs()?.max_all()?.to_scalar::<f32>()?;
-        for m in [2, 9, 70] {
-            let x = noise(&[m, k], 5)?;
+        for (m, lhs) in [1, 2, 9, 70]
+            .into_iter()
+            .flat_map(|m| [(m, DType::F32), (m, DType::F16)])
+        {
+            // A row of it is read through one binding.
+            if (k * lhs.size_in_bytes()) as u64 > binding {
+                continue;
+            }
+            let x = noise(&[m, k], 5)?.to_dtype(lhs)?;
             let got = x.to_device(&device)?.apply_op1_no_bwd(&ours)?;
             let room = f64::from(largest) * 2f64.powi(-22) * k as f64;
-            let room = Tolerance::of(DType::F32, 1e-5).or_absolute(room);
-            assert_close(&got, &plain(&x, &weight)?, room, &what)?;
+            let room = Tolerance::of(lhs, 1e-5).or_absolute(room);
+            let expected = plain(&x.to_dtype(DType::F32)?, &weight)?.to_dtype(lhs)?;
+            assert_close(&got, &expected, room, &format!("{what} {m} {lhs:?}"))?;
         }
     }
     Ok(())

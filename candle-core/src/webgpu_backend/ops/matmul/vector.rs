@@ -12,7 +12,7 @@ const UNROLL: u32 = 4;
 /// Enough subgroups to keep the largest GPUs' memory busy.
 const BUSY_SUBGROUPS: u32 = 4096;
 /// Columns of which even four at a time keep a GPU busy.
-const MANY_COLUMNS: usize = 8192;
+const MANY_COLUMNS: usize = 4096;
 
 /// How many columns and invocations a workgroup has for a dense rhs. A gated product reads two columns of the weight for each
 /// of its own.
@@ -27,7 +27,7 @@ pub(super) fn plan(
     Plan::Vector {
         rows: problem.m as u32,
         cols,
-        workgroup: workgroup(problem, cols, caps),
+        workgroup: workgroup(problem, cols, 128, caps),
         unroll: if gated { UNROLL / 2 } else { UNROLL },
         wide,
     }
@@ -42,23 +42,27 @@ pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> Plan {
         false => 2,
     };
     let unroll = if gated { UNROLL / cols } else { UNROLL };
+    // Without subgroups the sums of so many invocations would not fit workgroup memory.
+    let largest = if caps.subgroup.is_some() { 256 } else { 128 };
     Plan::Vector {
         rows: problem.m as u32,
         cols,
-        workgroup: workgroup(problem, cols, caps),
+        workgroup: workgroup(problem, cols, largest, caps),
         unroll: (unroll / problem.m as u32).max(1),
         wide: true,
     }
 }
 
 /// One subgroup where there are enough workgroups, else more that share the columns.
-fn workgroup(problem: &Problem, cols: u32, caps: &Caps) -> u32 {
+fn workgroup(problem: &Problem, cols: u32, largest: u32, caps: &Caps) -> u32 {
     let groups = (problem.n as u32).div_ceil(cols) * problem.batch as u32;
     let subgroup = caps.subgroup.unwrap_or(32).clamp(8, 64);
-    let parts = BUSY_SUBGROUPS.div_ceil(groups.max(1)).clamp(1, 4);
+    let parts = BUSY_SUBGROUPS
+        .div_ceil(groups.max(1))
+        .clamp(1, largest / 32);
     // A reduction through workgroup memory needs barriers in any case, so it may as well have two subgroups' worth.
     let least = if caps.subgroup.is_some() { 32 } else { 64 };
-    (subgroup * parts.next_power_of_two()).clamp(least, 128)
+    (subgroup * parts.next_power_of_two()).clamp(least, largest)
 }
 
 impl Run<'_> {
@@ -75,7 +79,7 @@ impl Run<'_> {
             .key("matmul_vector")
             .with(rows, 4)
             .with(cols, 3)
-            .with(workgroup, 8)
+            .with(workgroup, 9)
             .with(unroll, 3)
             .with(wide.into(), 1);
         let normed = self.extras.norm.is_some();
