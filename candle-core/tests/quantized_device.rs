@@ -438,9 +438,8 @@ fn weights_beyond_a_binding_webgpu() -> Result<()> {
         (GgmlDType::Q5K, (600, 256), 4 << 10, 33 << 10),
         (GgmlDType::Q6K, (601, 256), 4 << 10, 33 << 10),
         (GgmlDType::Q8K, (600, 256), 4 << 10, 33 << 10),
-        // Columns that are made one or three at a time, while words of f16 have two.
-        (GgmlDType::Q8_0, (502, 1280), 4 << 10, 33 << 10),
-        (GgmlDType::Q8_0, (502, 2048), 4 << 10, 33 << 10),
+        // Columns that are made five at a time, while words of f16 have two.
+        (GgmlDType::Q8_0, (502, 1536), 8 << 10, 33 << 10),
     ] {
         let options = Options {
             max_binding: Some(binding),
