@@ -31,8 +31,8 @@ var<workgroup> tile: array<Four, TILE_LEN>;
 // Scores; sums when they are corrected and stored.
 var<workgroup> scores: array<vec4<f32>, ROWS * KEY_PITCH>;
 var<workgroup> weights: array<Four, ROWS * KEY_PITCH>;
-// This turn, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga knows them as uniform, and
-// in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
+// This turn, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga knows them as uniform (see
+// `Matrices::corrected` for browsers), and in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
 var<workgroup> turns: array<vec4<u32>, 2>;
 
 // Quad `i` of a tile of keys or values that starts at `first`, zeros from `end`.
@@ -158,7 +158,7 @@ fn main(
     workgroupBarrier();
     FETCH_VALUES(turn + KEYS);
     FETCH_KEYS(turn + 2u * KEYS);
-    if (turns[1].x == turns[0].x) {
+    IF_CORRECTED {
       CORRECT;
     }
     SUMS;

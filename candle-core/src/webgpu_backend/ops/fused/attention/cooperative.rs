@@ -307,6 +307,7 @@ impl Form {
             .replace("STAGE_VALUES;", &stage_values)
             .replace("LOAD_SCORES;", &load_scores)
             .replace("PUT_WEIGHTS;", &put_weights)
+            .replace("IF_CORRECTED", matrices.corrected())
             .replace("CORRECT;", &correct)
             .replace("SCORES;", &scores)
             .replace("SUMS;", &sums)
@@ -317,6 +318,18 @@ impl Form {
 
 /// The parts of the kernel that differ, as WGSL.
 impl Matrices {
+    /// The condition for correcting the sums, the same in all invocations. Browsers, which have no cooperative matrices, only believe
+    /// that of a load that costs barriers.
+    fn corrected(self) -> &'static str {
+        match self {
+            Self::Cooperative => "if (turns[1].x == turns[0].x)",
+            #[cfg(test)]
+            Self::Plain => {
+                "let marks = workgroupUniformLoad(&turns);\n    if (marks[1].x == marks[0].x)"
+            }
+        }
+    }
+
     /// q, k and v as `name_quad(start, quad)`, in quads of type `Four`, and `other_half`.
     fn inputs(self, mut shader: Shader) -> Shader {
         match self {
