@@ -1,7 +1,7 @@
 //! Products of experts, each pair of a token and an expert by a product of its own.
 
 use super::common::{assert_close, assert_fails, data};
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_nn::moe::{moe_gemm, moe_gemm_gguf};
 
@@ -78,15 +78,15 @@ fn products_of_experts(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// On the CPU alone: quantized tensors on other devices have tests of their own.
-#[test]
-fn products_of_quantized_experts() -> Result<()> {
-    let cpu = &Device::Cpu;
-    let weights = QTensor::quantize(&data(&[EXPERTS, N, K], DType::F32, cpu)?, GgmlDType::Q8_0)?;
+fn products_of_quantized_experts(dev: &Device) -> Result<()> {
+    let weights = data(&[EXPERTS, N, K], DType::F32, &Device::Cpu)?;
+    let weights = QTensor::quantize(&weights, GgmlDType::Q8_0)?;
+    let blocks = QStorage::from_data(weights.data()?, dev, GgmlDType::Q8_0)?;
+    let weights = QTensor::new(blocks, (EXPERTS, N, K))?;
     let ids = chosen(6, 2);
-    let (experts, pairs) = Tensor::new(ids.as_slice(), cpu)?.sort_last_dim(true)?;
-    let xs = data(&[6, K], DType::F32, cpu)?;
-    let expected = one_by_one(&xs, &weights.dequantize(cpu)?, &ids, 2)?;
+    let (experts, pairs) = Tensor::new(ids.as_slice(), dev)?.sort_last_dim(true)?;
+    let xs = data(&[6, K], DType::F32, dev)?;
+    let expected = one_by_one(&xs, &weights.dequantize(dev)?, &ids, 2)?;
     let got = moe_gemm_gguf(&xs, &weights, &None, &pairs, &experts, 2, true, DType::F16)?;
     // Rows are rounded to 8 bits for the products: 32 terms, each off by up to 1/127 of 2 times 2.
     assert_close("quantized", &got, &expected, 0.1);
@@ -127,4 +127,5 @@ fn experts_that_do_not_fit(dev: &Device) -> Result<()> {
 }
 
 test_device!(products_of_experts);
+test_device!(products_of_quantized_experts);
 test_device!(experts_that_do_not_fit);
