@@ -41,7 +41,11 @@ impl Call<'_> {
         let largest = limits
             .max_compute_invocations_per_workgroup
             .min(limits.max_compute_workgroup_size_x);
-        let sharers = SHARERS.min(largest / TURN).max(1);
+        let sharers = match device.kernels().caps.subgroup {
+            // A processor's: it waits for no memory, and reductions over many small subgroups cost it time.
+            Some(..16) => 1,
+            _ => SHARERS.min(largest / TURN).max(1),
+        };
         let quads = sizes.head_dim as u32 / 4;
         let key = Key::new("sdpa_decode")
             .elem(elem)
