@@ -68,8 +68,7 @@ pub fn rms_norm_linear<'a>(
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    let norm = Some((alpha, eps));
-    Linear::new("rms-norm-linear", xs, weight.into(), norm, false, None)?.run()
+    Linear::normed(xs, (alpha, eps), weight.into(), false)?.run()
 }
 
 /// The plain form of [`rms_norm_linear`].
@@ -82,8 +81,7 @@ pub fn rms_norm_linear_slow<'a>(
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    let norm = Some((alpha, eps));
-    Linear::new("rms-norm-linear", xs, weight.into(), norm, false, None)?.plain()
+    Linear::normed(xs, (alpha, eps), weight.into(), false)?.plain()
 }
 
 /// `silu(gate) * up`, where `gate` and `up` are the two halves of what [`rms_norm_linear`] gives: the first half of a gated
@@ -97,8 +95,7 @@ pub fn rms_norm_swiglu<'a>(
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    let norm = Some((alpha, eps));
-    Linear::new("rms-norm-swiglu", xs, weight.into(), norm, true, None)?.run()
+    Linear::normed(xs, (alpha, eps), weight.into(), true)?.run()
 }
 
 /// The plain form of [`rms_norm_swiglu`].
@@ -111,8 +108,7 @@ pub fn rms_norm_swiglu_slow<'a>(
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    let norm = Some((alpha, eps));
-    Linear::new("rms-norm-swiglu", xs, weight.into(), norm, true, None)?.plain()
+    Linear::normed(xs, (alpha, eps), weight.into(), true)?.plain()
 }
 
 /// `xs weightᵀ + residual`: the end of a transformer's block. `xs` is (…, k), `weight` (n, k), `residual` (…, n). Any layouts. Not in
@@ -125,8 +121,7 @@ pub fn linear_add<'a>(
     weight: impl Into<LinearWeight<'a>>,
     residual: &Tensor,
 ) -> Result<Tensor> {
-    let residual = Some(residual);
-    Linear::new("linear-add", xs, weight.into(), None, false, residual)?.run()
+    Linear::added(xs, weight.into(), residual)?.run()
 }
 
 /// The plain form of [`linear_add`].
@@ -138,8 +133,7 @@ pub fn linear_add_slow<'a>(
     weight: impl Into<LinearWeight<'a>>,
     residual: &Tensor,
 ) -> Result<Tensor> {
-    let residual = Some(residual);
-    Linear::new("linear-add", xs, weight.into(), None, false, residual)?.plain()
+    Linear::added(xs, weight.into(), residual)?.plain()
 }
 
 /// One call of a linear layer, its shapes checked.
@@ -155,6 +149,23 @@ struct Linear<'a> {
 }
 
 impl<'a> Linear<'a> {
+    fn normed(
+        xs: &'a Tensor,
+        norm: (&'a Tensor, f32),
+        weight: LinearWeight<'a>,
+        gated: bool,
+    ) -> Result<Self> {
+        let name = match gated {
+            true => "rms-norm-swiglu",
+            false => "rms-norm-linear",
+        };
+        Self::new(name, xs, weight, Some(norm), gated, None)
+    }
+
+    fn added(xs: &'a Tensor, weight: LinearWeight<'a>, residual: &'a Tensor) -> Result<Self> {
+        Self::new("linear-add", xs, weight, None, false, Some(residual))
+    }
+
     fn new(
         name: &'static str,
         xs: &'a Tensor,

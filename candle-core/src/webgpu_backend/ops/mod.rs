@@ -157,6 +157,23 @@ fn row_step(layout: &Layout) -> Option<usize> {
     Some(found.map_or(0, |(step, _)| step))
 }
 
+/// A tensor as `(rows, len)`, rows of its last dimension: where it lies if there is one step from row to row, else a copy.
+fn as_rows(
+    (x, layout): (&WebGpuStorage, &Layout),
+    (rows, len): (usize, usize),
+) -> Result<(WebGpuStorage, Layout)> {
+    let Some(step) = row_step(layout) else {
+        return Ok((
+            elementwise::copy(x, layout)?,
+            Layout::contiguous((rows, len)),
+        ));
+    };
+    let last = layout.stride().last().copied().unwrap_or(1);
+    let strides = vec![step, last];
+    let layout = Layout::new((rows, len).into(), strides, layout.start_offset());
+    Ok((x.share(), layout))
+}
+
 /// A storage as a kernel's binding.
 pub(super) fn bind(storage: &WebGpuStorage) -> Binding<'_> {
     storage.binding()

@@ -63,6 +63,11 @@ fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
     }
 }
 
+/// Whether the result is a place, not a value.
+fn finds_place(op: ReduceOp) -> bool {
+    matches!(op, ReduceOp::ArgMin | ReduceOp::ArgMax)
+}
+
 /// The results of what comes before in each row. Offsets are those of the first row; the others follow.
 #[derive(Clone, Copy)]
 struct Carry<'a> {
@@ -97,7 +102,7 @@ impl<'a> Pass<'a> {
         let op = self.op.name();
         let from = device.elem(self.src.dtype(), op)?;
         let to = device.elem(dst.dtype(), op)?;
-        let finds_place = matches!(self.op, ReduceOp::ArgMin | ReduceOp::ArgMax);
+        let finds_place = finds_place(self.op);
         let key = Key::new("reduce")
             .with(self.op as u32, 3)
             .elem(from)
@@ -223,7 +228,7 @@ pub(in super::super) fn reduce(
     let count = |dims: &[usize]| dims.iter().map(|&dim| layout.dims()[dim]).product();
     let rows = index(count(&kept))?;
     let inner = index(count(dims))?;
-    let finds_place = matches!(op, ReduceOp::ArgMin | ReduceOp::ArgMax);
+    let finds_place = finds_place(op);
     let dtype = if finds_place { DType::U32 } else { src.dtype() };
     if inner == 0 && op != ReduceOp::Sum {
         return Err(Error::EmptyTensor { op: name }.bt());
@@ -326,7 +331,7 @@ fn whole_into(
     let (dims, row) = layout.dims().split_at(kept);
     let rows = index(dims.iter().product())?;
     let inner = index(row.iter().product())?;
-    let finds_place = matches!(op, ReduceOp::ArgMin | ReduceOp::ArgMax);
+    let finds_place = finds_place(op);
     let views = Views::new([layout])?;
     let adjacent = views.rank == 0 || views.strides[0][views.rank - 1] == 1;
     let whole = |group| Pass {

@@ -5,7 +5,7 @@
 
 use super::super::matmul::{self, Input, WeightRows};
 use super::super::quantized::Format;
-use super::super::{elementwise, row_step};
+use super::super::{as_rows, elementwise};
 use super::{float_elem, rms_norm, silu_mul};
 use crate::backend::BackendStorage;
 use crate::quantized::QTensor;
@@ -61,24 +61,11 @@ pub fn linear(
     };
     check((x, x_l), weight, (outputs, k), &extras)?;
     let rows: usize = x_l.dims().iter().rev().skip(1).product();
-    let copied;
-    let (x, lhs_l) = match row_step(x_l) {
-        Some(step) => {
-            let last = x_l.stride().last().copied().unwrap_or(1);
-            (
-                x,
-                Layout::new((rows, k).into(), vec![step, last], x_l.start_offset()),
-            )
-        }
-        None => {
-            copied = elementwise::copy(x, x_l)?;
-            (&copied, Layout::contiguous((rows, k)))
-        }
-    };
+    let (x, lhs_l) = as_rows((x, x_l), (rows, k))?;
     let n = if extras.gated { outputs / 2 } else { outputs };
-    match weight.fused_product((x, &lhs_l), (rows, n, k), extras)? {
+    match weight.fused_product((&x, &lhs_l), (rows, n, k), extras)? {
         Some(dst) => Ok(dst),
-        None => plain((x, &lhs_l), weight, (rows, outputs, k), extras),
+        None => plain((&x, &lhs_l), weight, (rows, outputs, k), extras),
     }
 }
 

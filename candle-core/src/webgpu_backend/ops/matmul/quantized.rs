@@ -9,7 +9,7 @@ use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
 use crate::webgpu_backend::ops::quantized::{dequantize, Format};
 use crate::webgpu_backend::ops::windows::Split;
-use crate::webgpu_backend::ops::{bind, elementwise, index, row_step, WORKGROUP};
+use crate::webgpu_backend::ops::{as_rows, bind, elementwise, index, WORKGROUP};
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
@@ -32,13 +32,7 @@ pub(in crate::webgpu_backend) fn matmul_t(
     if m == 0 || n == 0 || k == 0 {
         return device.zeros_impl(&Shape::from((m, n)), lhs.dtype());
     }
-    let Some(row) = row_step(lhs_l) else {
-        let copied = elementwise::copy(lhs, lhs_l)?;
-        let copied_l = Layout::contiguous((m, k));
-        return matmul_t(weight, first_row, (m, k, n), &copied, &copied_l);
-    };
-    let col = lhs_l.stride().last().copied().unwrap_or(1);
-    let lhs_l = Layout::new((m, k).into(), vec![row, col], lhs_l.start_offset());
+    let (lhs, lhs_l) = as_rows((lhs, lhs_l), (m, k))?;
     match weight.blocks() {
         Blocks::Planes(format) => {
             let rows = WeightRows {
@@ -46,7 +40,7 @@ pub(in crate::webgpu_backend) fn matmul_t(
                 format,
                 first: first_row,
             };
-            let dst = fused_blocks((lhs, &lhs_l), rows, (m, k, n), Extras::default())?;
+            let dst = fused_blocks((&lhs, &lhs_l), rows, (m, k, n), Extras::default())?;
             Ok(dst.expect("a product without extras has a kernel for every problem"))
         }
         Blocks::Floats(floats) => {
@@ -60,7 +54,7 @@ pub(in crate::webgpu_backend) fn matmul_t(
                 &converted
             };
             let rhs_l = rhs_l.transpose(0, 1)?;
-            product(lhs, rhs, (1, m, n, k), &lhs_l, &rhs_l, lhs.dtype())
+            product(&lhs, rhs, (1, m, n, k), &lhs_l, &rhs_l, lhs.dtype())
         }
     }
 }
@@ -86,7 +80,8 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let vector = m <= extras.most_vector_rows();
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
-    let reaches = !extras.gated || rhs.weight.window_rows(rhs.format, k) >= 2 * n;
+    let at_once = rhs.weight.window_rows(rhs.format, k);
+    let reaches = !extras.gated || at_once >= 2 * n;
     let fits = extras.fit(16 / elem_bytes(elem)) && extras.each().all(WebGpuStorage::fits_binding);
     // The result may be made in f32 first.
     let bytes = lhs.dtype().size_in_bytes().max(4);
@@ -118,7 +113,6 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     };
     // As in a dense product: rows of an odd length share words of a packed dtype. So do columns that are made an odd number at a time.
     let lanes = elem.lanes() as usize;
-    let at_once = rhs.weight.window_rows(rhs.format, k);
     let packs = n.is_multiple_of(lanes) && (at_once >= n || at_once.is_multiple_of(lanes));
     let out_dtype = if packs { lhs.dtype() } else { DType::F32 };
     let dst = device.alloc(m * n, out_dtype, OP)?;

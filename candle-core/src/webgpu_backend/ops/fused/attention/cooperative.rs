@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use super::super::super::bind;
 use super::join::{Destination, Parts};
-use super::{AttentionParams, Call, Sizes};
+use super::{first_filled, AttentionParams, Call, Sizes};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{Key, Shader};
+use crate::webgpu_backend::kernel::Shader;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -66,32 +66,23 @@ impl CoopTile {
             return None;
         }
         let limit = caps.limits.max_compute_workgroup_storage_size as usize;
-        let rows = sizes.group() * sizes.queries;
-        let fits = |tile: &&Self| tile.shared_bytes(sizes.head_dim) <= limit;
-        let filled = |tile: &&Self| tile.rows() < 2 * rows;
-        let fitting = || Self::ALL.iter().filter(fits);
-        let tile = fitting().find(filled).or_else(|| fitting().next_back());
-        tile.copied()
+        let fits = |tile: &Self| tile.shared_bytes(sizes.head_dim) <= limit;
+        let filled = |tile: &Self| tile.rows() < 2 * sizes.sharing();
+        first_filled(&Self::ALL, fits, filled)
     }
 }
 
 impl Call<'_> {
     pub(super) fn cooperative(&self, tile: CoopTile) -> Result<WebGpuStorage> {
         let sizes = self.sizes;
-        let splits = (BUSY_WORKGROUPS / self.workgroups(tile)).min(sizes.keys / LEAST_CHUNK);
+        let workgroups = sizes.workgroups(tile.rows());
+        let splits = (BUSY_WORKGROUPS / workgroups).min(sizes.keys / LEAST_CHUNK);
         let parts = Parts::new(
             sizes.keys,
             splits.min(self.most_parts()),
             tile.keys as usize,
         );
         self.with_matrices(tile, parts, Matrices::Cooperative)
-    }
-
-    /// Workgroups over all keys.
-    fn workgroups(&self, tile: CoopTile) -> usize {
-        let sizes = self.sizes;
-        let blocks = (sizes.group() * sizes.queries).div_ceil(tile.rows());
-        sizes.batch * sizes.kv_heads * blocks
     }
 
     fn with_matrices(
@@ -110,16 +101,13 @@ impl Call<'_> {
             causal: self.params.causal,
             softcap: self.softcap(),
         };
-        let key = Key::new(match matrices {
+        let kernel = match matrices {
             Matrices::Cooperative => "sdpa_cooperative",
             #[cfg(test)]
             Matrices::Plain => "sdpa_plain",
-        });
-        let key = key
-            .with(destination.joins().into(), 1)
-            .with(form.softcap.into(), 1)
-            .with(form.causal.into(), 1)
-            .with(form.head_dim, 16)
+        };
+        let key = self
+            .key(kernel, destination.joins())
             .with(tile.subgroups, 3)
             .with(tile.keys, 7);
         let [q, k, v] = self.inputs.map(|(storage, _)| bind(storage));
@@ -128,7 +116,7 @@ impl Call<'_> {
             || form.shader(|shader| destination.declare(shader), destination.joins()),
             &[q, k, v, bind(destination.target())],
             &self.kernel_params(parts.splits, parts.chunk)?,
-            device.grid(self.workgroups(tile) * parts.splits, 1),
+            device.grid(sizes.workgroups(tile.rows()) * parts.splits, 1),
         )?;
         destination.finish()
     }

@@ -6,7 +6,7 @@ use super::super::super::bind;
 use super::join::{Destination, Parts};
 use super::{AttentionParams, Call, Sizes};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -47,13 +47,8 @@ impl Call<'_> {
             _ => SHARERS.min(largest / TURN).max(1),
         };
         let quads = sizes.head_dim as u32 / 4;
-        let key = Key::new("sdpa_decode")
-            .elem(elem)
-            .with(wide.into(), 1)
-            .with(destination.joins().into(), 1)
-            .with(softcap.into(), 1)
-            .with(self.params.causal.into(), 1)
-            .with(sizes.head_dim as u32, 16)
+        let key = self
+            .key("sdpa_decode", destination.joins())
             .with(sharers, 3);
         let shader = || {
             let shader = Shader::new(format!("sdpa_decode {elem:?} d{}", sizes.head_dim))

@@ -5,10 +5,10 @@ use std::fmt::Write;
 
 use super::super::super::bind;
 use super::join::{Destination, Parts};
-use super::{AttentionParams, Call, Sizes};
+use super::{first_filled, AttentionParams, Call, Sizes};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -71,12 +71,9 @@ impl Tile {
     /// The best tile that fits the adapter's workgroup memory and is not mostly empty.
     pub(super) fn choose(sizes: &Sizes, caps: &Caps) -> Option<Self> {
         let limit = caps.limits.max_compute_workgroup_storage_size as usize;
-        let rows = sizes.group() * sizes.queries;
-        let fits = |tile: &&Self| 16 * tile.memory(sizes.head_dim).iter().sum::<usize>() <= limit;
-        let filled = |tile: &&Self| tile.rows() < 2 * rows;
-        let fitting = || Self::ALL.iter().filter(fits);
-        let tile = fitting().find(filled).or_else(|| fitting().next_back());
-        tile.copied()
+        let fits = |tile: &Self| 16 * tile.memory(sizes.head_dim).iter().sum::<usize>() <= limit;
+        let filled = |tile: &Self| tile.rows() < 2 * sizes.sharing();
+        first_filled(&Self::ALL, fits, filled)
     }
 }
 
@@ -84,8 +81,7 @@ impl Call<'_> {
     pub(super) fn flash(&self, tile: Tile) -> Result<WebGpuStorage> {
         let Self { sizes, elem, .. } = *self;
         let device = self.inputs[0].0.device();
-        let blocks = (sizes.group() * sizes.queries).div_ceil(tile.rows());
-        let workgroups = sizes.batch * sizes.kv_heads * blocks;
+        let workgroups = sizes.workgroups(tile.rows());
         let splits = (BUSY_WORKGROUPS / workgroups).min(sizes.keys / LEAST_CHUNK);
         let parts = Parts::new(sizes.keys, splits.min(self.most_parts()), tile.keys());
         // A head that ends within a word of a packed dtype is written in f32 first.
@@ -95,13 +91,8 @@ impl Call<'_> {
         };
         let destination = Destination::new(self, parts, out)?;
         let (wide, softcap) = (self.wide(), self.softcap());
-        let key = Key::new("sdpa_flash")
-            .elem(elem)
-            .with(wide.into(), 1)
-            .with(destination.joins().into(), 1)
-            .with(softcap.into(), 1)
-            .with(self.params.causal.into(), 1)
-            .with(sizes.head_dim as u32, 16)
+        let key = self
+            .key("sdpa_flash", destination.joins())
             .with(tile.y, 5)
             .with(tile.rows, 3)
             .with(tile.keys, 2)

@@ -17,7 +17,7 @@ use super::super::windows::fit;
 use super::super::{elementwise, index};
 use super::float_elem;
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Shader};
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
 
@@ -56,6 +56,17 @@ pub struct SdpaParams {
     pub causal: bool,
     /// Scores become `softcap * tanh(score / softcap)`; 1 means no cap.
     pub softcap: f32,
+}
+
+/// The first tile that fits and is not mostly empty, else the last that fits.
+fn first_filled<T: Copy>(
+    tiles: &[T],
+    fits: impl Fn(&T) -> bool,
+    filled: impl Fn(&T) -> bool,
+) -> Option<T> {
+    let fitting = || tiles.iter().filter(|tile| fits(tile));
+    let tile = fitting().find(|tile| filled(tile));
+    tile.or_else(|| fitting().next_back()).copied()
 }
 
 type Input<'a> = (&'a WebGpuStorage, &'a Layout);
@@ -194,6 +205,17 @@ impl Call<'_> {
         self.sizes.head_dim.is_multiple_of(4) && self.inputs.iter().all(aligned)
     }
 
+    /// What the keys of all kernels have; `joins` if it makes parts.
+    fn key(&self, kernel: &'static str, joins: bool) -> Key {
+        Key::new(kernel)
+            .elem(self.elem)
+            .with(self.wide().into(), 1)
+            .with(joins.into(), 1)
+            .with(self.softcap().into(), 1)
+            .with(self.params.causal.into(), 1)
+            .with(self.sizes.head_dim as u32, 16)
+    }
+
     fn kernel_params(&self, splits: usize, chunk: usize) -> Result<AttentionParams> {
         let steps = |input: usize| -> Result<[u32; 4]> {
             let layout = self.inputs[input].1;
@@ -238,6 +260,16 @@ impl Sizes {
     /// Query heads that share keys and values.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// Queries that share keys and values: the rows that tiles are cut from.
+    fn sharing(&self) -> usize {
+        self.group() * self.queries
+    }
+
+    /// Workgroups that take `tile` of those rows each.
+    fn workgroups(&self, tile: usize) -> usize {
+        self.batch * self.kv_heads * self.sharing().div_ceil(tile)
     }
 
     /// Queries over all heads.
