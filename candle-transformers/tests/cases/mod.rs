@@ -1,3 +1,4 @@
+mod bert;
 mod blocks;
 mod config;
 #[cfg(feature = "webgpu")]
