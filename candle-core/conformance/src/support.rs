@@ -9,6 +9,7 @@ use super::cases::CASES;
 /// What a pair of op and dtype is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
+    /// As on the CPU.
     Yes,
     /// Not defined: an error on every device.
     NoOp,
@@ -25,6 +26,7 @@ pub const MISSING: &[(&[&str], &[DType], &str)] = &[(
     "integers are mixed in f64 on the CPU, which few adapters have; convert to f32",
 )];
 
+/// What the op of a name is for a dtype.
 pub fn support(op: &str, dtype: DType) -> Support {
     let found = MISSING
         .iter()
@@ -39,7 +41,8 @@ pub fn support(op: &str, dtype: DType) -> Support {
     }
 }
 
-const COLUMNS: [DType; 10] = [
+/// Every dtype, in the order of the table's columns.
+pub const DTYPES: [DType; 10] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -56,7 +59,7 @@ const COLUMNS: [DType; 10] = [
 pub fn table() -> String {
     let mut rows: Vec<(&str, [Support; 10], Vec<&str>)> = vec![];
     for case in CASES {
-        let cells = COLUMNS.map(|dtype| support(case.name, dtype));
+        let cells = DTYPES.map(|dtype| support(case.name, dtype));
         match rows
             .iter_mut()
             .find(|(family, c, _)| (*family, *c) == (case.family, cells))
@@ -66,11 +69,11 @@ pub fn table() -> String {
         }
     }
     let mut text = String::from("| | ops |");
-    for dtype in COLUMNS {
+    for dtype in DTYPES {
         let note = if dtype == DType::F64 { " ¹" } else { "" };
         let _ = write!(text, " {}{note} |", dtype.as_str());
     }
-    let _ = write!(text, "\n| --- | --- |{}\n", " :-: |".repeat(COLUMNS.len()));
+    let _ = write!(text, "\n| --- | --- |{}\n", " :-: |".repeat(DTYPES.len()));
     for (family, cells, names) in rows {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         let _ = write!(text, "| {family} | {} |", names.join(", "));

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::agree::numbers;
+use super::compare::numbers;
 
 /// Makes a tensor of a shape.
 type Make<'a> = &'a dyn Fn(&[usize]) -> Result<Tensor>;
@@ -38,6 +38,10 @@ pub struct Inputs {
 }
 
 impl Inputs {
+    /// The arguments of a dtype in a layout.
+    ///
+    /// # Errors
+    /// If the device does not have the dtype.
     pub fn new(dtype: DType, view: View, device: &Device) -> Result<Self> {
         let x = view(&|shape| numbers(shape, dtype)?.to_device(device))?;
         let y = view(&|shape| {
@@ -62,21 +66,31 @@ impl Inputs {
         self.x.elem_count() < 2
     }
 
+    /// Whether they are on the CPU.
     pub fn on_cpu(&self) -> bool {
         self.x.device().is_cpu()
     }
 
     /// `x` as one image of one channel.
+    ///
+    /// # Errors
+    /// None that a view could have.
     pub fn image(&self) -> Result<Tensor> {
         self.x.unsqueeze(0)?.unsqueeze(0)
     }
 
     /// `x` as one signal with a channel a row.
+    ///
+    /// # Errors
+    /// None that a view could have.
     pub fn signal(&self) -> Result<Tensor> {
         self.x.unsqueeze(0)
     }
 
     /// A kernel of numbers below 4, of `x`'s dtype.
+    ///
+    /// # Errors
+    /// If the device does not have the dtype.
     pub fn kernel(&self, shape: &[usize]) -> Result<Tensor> {
         let len: usize = shape.iter().product();
         let numbers: Vec<u8> = (0..len).map(|i| (i * 5 % 4) as u8).collect();

@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use super::compare::Tolerance;
 use super::inputs::Inputs;
-use crate::agree::Tolerance;
 
 /// How near a result is to the CPU's.
 #[derive(Debug, Clone, Copy)]
@@ -18,11 +18,15 @@ enum Near {
     Rounded(f64),
 }
 
+/// One op of the list.
 pub struct Case {
+    /// Its name, which is also how [`crate::MISSING`] and the README's table call it.
     pub name: &'static str,
+    /// What kind of op it is.
     pub family: &'static str,
     /// Whether integers have it.
     pub integers: bool,
+    /// Runs it on the device where the arguments are.
     pub run: fn(&Inputs) -> Result<Tensor>,
     near: Near,
 }
@@ -96,6 +100,7 @@ const P: &str = "products";
 const W: &str = "windows";
 const N: &str = "random numbers";
 
+/// Every op.
 pub const CASES: &[Case] = &[
     op(F, "abs", Exact, |i| i.x.abs()),
     op(F, "neg", Exact, |i| i.x.neg()),

@@ -1,0 +1,169 @@
+//! Running the list.
+
+use candle_core::{DType, Device, Error, Result, Tensor};
+use serde::Serialize;
+use web_time::Instant;
+
+use super::cases::{Case, CASES};
+use super::compare::first_difference;
+use super::inputs::{Inputs, LAYOUTS};
+use super::support::{support, Support};
+
+/// What came of one op with one dtype in one layout.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Record {
+    /// The op's name in the list.
+    pub op: &'static str,
+    /// What kind of op it is.
+    pub family: &'static str,
+    /// The dtype of its arguments.
+    pub dtype: &'static str,
+    /// The layout of its arguments.
+    pub layout: &'static str,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Until the result was back on the host, compiling the kernel included.
+    pub milliseconds: f64,
+}
+
+/// What came of an op.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "is", content = "why")]
+pub enum Outcome {
+    /// As on the CPU.
+    Passed,
+    /// There is no such op for this dtype: the CPU and the device both say so.
+    Undefined,
+    /// The device says that it cannot do it: its error.
+    Unsupported(String),
+    /// Not what it has to be: the first difference, or which error came in place of what.
+    Failed(String),
+}
+
+/// Runs all ops with one dtype on `device` and on the CPU, and calls `each` with what came of every one in every layout.
+///
+/// # Errors
+/// If the arguments cannot be made on the CPU, or cannot be brought to `device` though it has the dtype.
+pub async fn check(device: &Device, dtype: DType, mut each: impl FnMut(Record)) -> Result<()> {
+    let f64_error = f64_error(device)?;
+    for (layout, view) in LAYOUTS {
+        let cpu = Inputs::new(dtype, view, &Device::Cpu)?;
+        let here = match &f64_error {
+            Some(_) if dtype == DType::F64 => None,
+            _ => Some(Inputs::new(dtype, view, device)?),
+        };
+        for case in CASES {
+            let start = Instant::now();
+            let outcome = match (&here, &f64_error) {
+                (Some(here), f64_error) => {
+                    let support = match case.name {
+                        "to f64" if f64_error.is_some() => {
+                            Support::Missing("the device has no f64")
+                        }
+                        name => support(name, dtype),
+                    };
+                    outcome(case, dtype, support, &cpu, here).await
+                }
+                (None, why) => Outcome::Unsupported(why.clone().unwrap_or_default()),
+            };
+            each(Record {
+                op: case.name,
+                family: case.family,
+                dtype: dtype.as_str(),
+                layout,
+                outcome,
+                milliseconds: start.elapsed().as_secs_f64() * 1e3,
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn outcome(
+    case: &Case,
+    dtype: DType,
+    support: Support,
+    cpu: &Inputs,
+    here: &Inputs,
+) -> Outcome {
+    let want = (case.run)(cpu);
+    // A kernel's own errors arrive with the result.
+    let difference = async {
+        let got = (case.run)(here)?;
+        match &want {
+            Ok(want) => first_difference(&got, want, case.tolerance(dtype)).await,
+            Err(_) => {
+                first_difference(&got, &got, None).await?;
+                Ok(Some(format!("{got:?} where the CPU has an error")))
+            }
+        }
+    };
+    let got: Result<Option<String>> = difference.await;
+    let same = |difference: Option<String>| match difference {
+        None => Outcome::Passed,
+        Some(difference) => Outcome::Failed(difference),
+    };
+    match (support, &want, got) {
+        (Support::Yes, Ok(_), Ok(difference)) => same(difference),
+        // Nothing to reduce, or a window larger than the image.
+        (Support::Yes, Err(_), Err(_)) if here.is_small() => Outcome::Passed,
+        (Support::NoOp, Err(_), Err(got)) if names(&got, case, dtype) => Outcome::Undefined,
+        (Support::Missing(_), Ok(_), Err(got))
+            if !here.on_cpu()
+                && matches!(root(&got), Error::UnsupportedOnDevice { .. })
+                && names(&got, case, dtype) =>
+        {
+            Outcome::Unsupported(got.to_string())
+        }
+        (Support::Missing(_), Ok(_), Ok(difference)) if here.on_cpu() => same(difference),
+        // A missing op of an empty tensor may have nothing to refuse.
+        (Support::Missing(_), _, Ok(_)) if here.is_small() => Outcome::Passed,
+        (Support::Missing(_), _, Err(got)) if here.is_small() => {
+            Outcome::Unsupported(got.to_string())
+        }
+        (expected, _, got) => Outcome::Failed(format!(
+            "it has to be {expected:?}; the CPU gives {:?}, the device {}",
+            want.as_ref()
+                .map(Tensor::to_string)
+                .map_err(Error::to_string),
+            match got {
+                Ok(None) => "the same".to_string(),
+                Ok(Some(difference)) => difference,
+                Err(error) => format!("the error \"{error}\""),
+            }
+        )),
+    }
+}
+
+/// Whether an error names the op and the dtype.
+fn names(error: &Error, case: &Case, dtype: DType) -> bool {
+    let plain = |text: &str| text.to_lowercase().replace(['-', '_', ' '], "");
+    let text = plain(&error.to_string());
+    let dtype = match case.name {
+        "to f64" => "f64",
+        _ => dtype.as_str(),
+    };
+    text.contains(&plain(case.op())) && text.contains(dtype)
+}
+
+/// Why the device does not compute with f64, which most adapters lack; `None` where it does.
+///
+/// # Errors
+/// If the device fails in another way.
+pub fn f64_error(device: &Device) -> Result<Option<String>> {
+    match Tensor::zeros(1, DType::F64, device) {
+        Ok(_) => Ok(None),
+        Err(error) if matches!(root(&error), Error::UnsupportedOnDevice { .. }) => {
+            Ok(Some(error.to_string()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The error below backtraces and contexts.
+pub fn root(error: &Error) -> &Error {
+    match error {
+        Error::WithBacktrace { inner, .. } => root(inner),
+        other => other,
+    }
+}

@@ -1,0 +1,91 @@
+//! The list of candle-conformance on every device, and the README's table made from it.
+
+use candle_conformance::{check, support, table, Outcome, Support, CASES, LAYOUTS, MISSING};
+use candle_core::{DType, Device, Result};
+
+use crate::agree::has_f64;
+
+/// Runs all ops with one dtype.
+fn all_pass(device: &Device, dtype: DType) -> Result<()> {
+    let mut failed = vec![];
+    let (mut passed, mut unsupported, mut all) = (0, 0, 0);
+    let has_dtype = dtype != DType::F64 || has_f64(device)?;
+    let run = check(device, dtype, |record| {
+        all += 1;
+        match record.outcome {
+            Outcome::Passed => passed += 1,
+            Outcome::Undefined => {}
+            Outcome::Unsupported(_) => unsupported += 1,
+            Outcome::Failed(why) => failed.push(format!(
+                "{} {} {}: {why}",
+                record.op, record.dtype, record.layout
+            )),
+        }
+    });
+    pollster::block_on(run)?;
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert_eq!(all, CASES.len() * LAYOUTS.len());
+    if !has_dtype {
+        assert_eq!((passed, unsupported), (0, all));
+        return Ok(());
+    }
+    let supported = CASES
+        .iter()
+        .filter(|case| support(case.name, dtype) == Support::Yes);
+    // All but a conversion to a dtype that the adapter lacks.
+    let supported = supported.filter(|case| case.name != "to f64").count();
+    assert!(passed >= supported * LAYOUTS.len(), "{passed} passed");
+    Ok(())
+}
+
+/// A test for each dtype, so that they run side by side.
+macro_rules! dtypes {
+    ($($name:ident $dtype:ident),+ $(,)?) => {$(
+        mod $name {
+            use super::*;
+
+            fn all_ops(device: &Device) -> Result<()> {
+                all_pass(device, DType::$dtype)
+            }
+            candle_core::test_device!(all_ops);
+        }
+    )+};
+}
+
+dtypes! {
+    u8 U8, u32 U32, i16 I16, i32 I32, i64 I64, bf16 BF16, f16 F16, f32 F32, f64 F64, f8e4m3 F8E4M3,
+}
+
+/// The table in the README is made from the lists here.
+#[test]
+fn the_readme_has_the_table() -> Result<()> {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = std::fs::read_to_string(readme)?;
+    let (begin, end) = ("<!-- ops on WebGPU -->\n", "<!-- end of ops -->");
+    let section = readme
+        .split_once(begin)
+        .and_then(|(_, rest)| rest.split_once(end));
+    let table = table();
+    assert!(
+        section.is_some_and(|(section, _)| section == table),
+        "the README's table of ops is not the one that candle-conformance makes; between {begin:?} and {end:?} it must have\n{table}"
+    );
+    Ok(())
+}
+
+/// Names in `support` that no op has would be without effect.
+#[test]
+fn lists_name_ops() {
+    for (names, _, _) in MISSING {
+        assert!(names
+            .iter()
+            .all(|name| CASES.iter().any(|case| case.name == *name)));
+    }
+    for (index, case) in CASES.iter().enumerate() {
+        assert!(
+            CASES[..index].iter().all(|other| other.name != case.name),
+            "{}",
+            case.name
+        );
+    }
+}
