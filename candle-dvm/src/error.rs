@@ -78,6 +78,27 @@ pub enum Error {
         /// The tensor library's own error.
         source: Box<candle_core::Error>,
     },
+    /// A secret key that is missing, badly kept or none. What was found there is never part of the message.
+    #[error("key: {place}: {problem}")]
+    Key {
+        /// Where it was looked for.
+        place: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// A setting of the service that does not fit.
+    #[error("setting {name} {value:?}: expected {expected}")]
+    Setting {
+        /// The setting, as the configuration file spells it.
+        name: &'static str,
+        /// The value.
+        value: String,
+        /// The values that are allowed.
+        expected: String,
+    },
+    /// The service cannot go on, or a customer's command has failed.
+    #[error("{0}")]
+    Service(String),
     /// Standard input could not be read as text.
     #[error("--prompt -: standard input: {0}")]
     Stdin(std::io::Error),
@@ -95,6 +116,12 @@ impl Error {
         }
     }
 
+    /// An error of the service, by what it says.
+    #[cfg(feature = "serve")]
+    pub(crate) fn service(problem: impl std::fmt::Display) -> Self {
+        Self::Service(problem.to_string())
+    }
+
     /// Whether the reader of standard output has gone away (`candle-dvm … | head -1`), which is no failure.
     pub fn is_closed_stdout(&self) -> bool {
         matches!(self, Self::Stdout(err) if err.kind() == std::io::ErrorKind::BrokenPipe)
@@ -103,6 +130,12 @@ impl Error {
     /// The error as one line, whatever line breaks a cause may have brought along.
     pub fn one_line(&self) -> String {
         one_line(&self.to_string())
+    }
+}
+
+impl From<crate::jobs::JournalError> for Error {
+    fn from(err: crate::jobs::JournalError) -> Self {
+        Self::Service(err.to_string())
     }
 }
 

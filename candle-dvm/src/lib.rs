@@ -22,6 +22,9 @@
 //!   [`mod@format`]: what weights are stored as.
 //! - [`stream`]: tokens to text. [`mod@bench`] and [`shapes`]: speed on random weights; [`bench_ops`]: of
 //!   single ops. [`cli`]: the commands.
+//! - [`jobs`]: whom jobs are taken from, their order and what is remembered of them, whatever protocol they come by. With the feature
+//!   `nostr`, `nip90`: the protocol, and `relay`: the protocol with one relay, both without I/O. With `serve`, `service`: the daemon;
+//!   `journal`: its memory; [`payment`]: its wallet.
 
 #![deny(missing_docs)]
 
@@ -34,9 +37,21 @@ pub mod devices;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod jobs;
+#[cfg(feature = "serve")]
+pub mod journal;
+#[cfg(feature = "serve")]
+pub mod key_file;
 pub mod model;
+#[cfg(feature = "nostr")]
+pub mod nip90;
+pub mod payment;
 pub mod progress;
 pub mod registry;
+#[cfg(feature = "nostr")]
+pub mod relay;
+#[cfg(feature = "serve")]
+pub mod service;
 pub mod shapes;
 pub mod stream;
 

@@ -1,13 +1,7 @@
 //! The program; all of it is in the library, see [`candle_dvm::cli`].
 
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
     candle_dvm::cli::run(std::env::args_os())
 }

@@ -5,11 +5,12 @@ use serde_json::{json, Value};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-fn program(args: &[&str]) -> Command {
+pub fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_candle-dvm"));
     command
         .args(args)
         .env_remove("RUST_LOG")
+        .env_remove("CANDLE_DVM_KEY")
         // Without it Mesa complains on standard error, whose lines are counted here.
         .env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"))
         .stdin(Stdio::null());

@@ -7,6 +7,8 @@ mod gguf_cli;
 mod gguf_model;
 mod golden;
 mod loader;
+#[cfg(feature = "serve")]
+mod nostr;
 mod registry;
 mod stream;
 mod support;

@@ -4,8 +4,18 @@
 //! code 1.
 
 mod bench;
+#[cfg(feature = "serve")]
+mod customer;
 mod devices;
+#[cfg(feature = "serve")]
+mod discover;
 mod generate;
+#[cfg(feature = "serve")]
+mod key;
+#[cfg(feature = "serve")]
+mod request;
+#[cfg(feature = "serve")]
+mod serve;
 
 use crate::error::one_line;
 use crate::progress::note;
@@ -16,6 +26,7 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
 
 /// Runs language models on whichever device is present.
 #[derive(Debug, Parser)]
@@ -33,6 +44,18 @@ enum Command {
     Devices(devices::Args),
     /// Measure prompt and generation speed on random weights
     Bench(bench::Args),
+    /// Answer text generation jobs on Nostr relays (NIP-90, kind 5050)
+    #[cfg(feature = "serve")]
+    Serve(serve::Args),
+    /// Ask for a job on Nostr relays; the text streams to standard output
+    #[cfg(feature = "serve")]
+    Request(request::Args),
+    /// List who serves text generation on Nostr relays
+    #[cfg(feature = "serve")]
+    Discover(discover::Args),
+    /// Make a key, or show a key's public half
+    #[cfg(feature = "serve")]
+    Key(key::Args),
 }
 
 /// Runs the program with these arguments, the program's own name first, and returns its exit code.
@@ -41,10 +64,19 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(err) => return usage(&err),
     };
+    log(&cli.command);
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(args),
+        #[cfg(feature = "serve")]
+        Command::Request(args) => request::run(args),
+        #[cfg(feature = "serve")]
+        Command::Discover(args) => discover::run(args),
+        #[cfg(feature = "serve")]
+        Command::Key(args) => key::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,6 +86,33 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts to log to standard error: what RUST_LOG asks for, or else warnings, and of a daemon what it does.
+fn log(command: &Command) {
+    let (standard, json) = match command {
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => ("warn,candle_dvm=info", args.log_json),
+        _ => ("warn", false),
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(standard));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A program that calls `run` may have a log already.
+    let _ = match json {
+        true => log.json().try_init(),
+        false => log.try_init(),
+    };
+}
+
+/// What waits for sockets, on as many threads as there are processors.
+#[cfg(feature = "serve")]
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::service)
 }
 
 /// Help and version as clap prints them; a mistake as one line like every other error.

@@ -1,0 +1,188 @@
+//! `candle-dvm serve`.
+
+use crate::device::{describe, DeviceChoice};
+use crate::journal::RedbJournal;
+use crate::key_file::KeySource;
+use crate::model::{ModelFiles, ModelSource};
+use crate::payment::nwc::Wallet;
+use crate::payment::{Free, Payment};
+use crate::progress::{note, LoadBar};
+use crate::registry::BackendRegistry;
+use crate::service::{metrics, Metrics, Service, Settings};
+use crate::{Error, Result};
+use clap::ValueEnum;
+use nostr::nips::nip19::ToBech32;
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A file with settings; flags go before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A relay to serve on; may come several times
+    #[arg(long, value_name = "URL")]
+    relay: Vec<String>,
+    /// A GGUF file, or a Hugging Face folder; without it, the small embedded model
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// Where to run
+    #[arg(long, value_enum)]
+    device: Option<DeviceChoice>,
+    /// The file with the secret key; `-` reads standard input; without it, the environment variable CANDLE_DVM_KEY
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// The folder for the journal, which is what makes every job be answered once
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Serve Prometheus metrics at an address of this machine, such as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// Log JSON, one object a line
+    #[arg(long)]
+    pub(super) log_json: bool,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let mut settings = match &args.config {
+        Some(file) => Settings::read(file)?,
+        None => Settings::default(),
+    };
+    if !args.relay.is_empty() {
+        settings.relays = args.relay;
+    }
+    settings.model = args.model.or(settings.model);
+    settings.key_file = args.key_file.or(settings.key_file);
+    settings.data_dir = args.data_dir.or(settings.data_dir);
+    settings.metrics = args.metrics.or(settings.metrics);
+    settings.check()?;
+    let device = device(args.device, settings.device.as_deref())?;
+    let keys = KeySource::named(settings.key_file.clone()).read()?;
+    let folder = settings
+        .data_dir
+        .clone()
+        .unwrap_or_else(|| "candle-dvm-data".into());
+    let journal = open_journal(&folder)?;
+
+    let source = settings
+        .model
+        .clone()
+        .map_or(ModelSource::Embedded, ModelSource::at);
+    let files = ModelFiles::open(&source)?;
+    let model = match (&settings.model_name, &settings.model) {
+        (Some(name), _) => name.clone(),
+        (None, Some(path)) => path
+            .file_stem()
+            .map_or(String::new(), |stem| stem.to_string_lossy().into_owned()),
+        (None, None) => "candle-embedded".to_string(),
+    };
+    // More than the model has places for cannot be promised.
+    settings.max_tokens = settings.max_tokens.min(files.max_positions());
+    settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
+    let registry = BackendRegistry::detect();
+    let entry = registry.select(device)?;
+    let bar = LoadBar::new(files.total_bytes());
+    let backend = entry.load(files, None, &|bytes| bar.advance(bytes))?;
+    let public = keys.public_key().to_bech32().map_err(Error::service)?;
+    bar.finish(&format!(
+        "serving {model} on {} as {public}",
+        describe(backend.device())
+    ));
+
+    let runtime = super::runtime()?;
+    runtime.block_on(async move {
+        let payment: Arc<dyn Payment> = match &settings.wallet_file {
+            Some(file) if settings.price_msat > 0 => {
+                Arc::new(Wallet::connect(file, settings.price_msat)?)
+            }
+            _ => Arc::new(Free),
+        };
+        let metrics = Arc::new(Metrics::default());
+        if let Some(address) = settings.metrics {
+            metrics::serve(address, metrics.clone())
+                .await
+                .map_err(|err| Error::service(format!("metrics on {address}: {err}")))?;
+        }
+        if std::io::stderr().is_terminal() && !args.log_json {
+            tokio::spawn(status_line(metrics.clone(), settings.relays.len()));
+        }
+        let service = Service::new(
+            settings,
+            model,
+            keys,
+            Arc::new(backend),
+            Arc::new(journal),
+            payment,
+            metrics,
+        )?;
+        service.run(asked_to_stop()?).await
+    })
+}
+
+fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceChoice> {
+    match (flag, setting) {
+        (Some(choice), _) => Ok(choice),
+        (None, None) => Ok(DeviceChoice::default()),
+        (None, Some(name)) => DeviceChoice::from_str(name, true).map_err(|_| Error::Setting {
+            name: "device",
+            value: name.to_string(),
+            expected: "auto, cpu, cuda, metal or webgpu".to_string(),
+        }),
+    }
+}
+
+fn open_journal(folder: &Path) -> Result<RedbJournal> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt;
+        // Requests may be private.
+        builder.mode(0o700);
+    }
+    builder
+        .create(folder)
+        .map_err(|err| Error::file(folder, err))?;
+    Ok(RedbJournal::open(&folder.join("journal.redb"))?)
+}
+
+/// Ends with the first SIGINT or SIGTERM. A second one ends the program at once.
+fn asked_to_stop() -> Result<impl std::future::Future<Output = ()>> {
+    #[cfg(unix)]
+    let mut terminate = {
+        use tokio::signal::unix::{signal, SignalKind};
+        signal(SignalKind::terminate()).map_err(Error::service)?
+    };
+    Ok(async move {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        }
+        #[cfg(not(unix))]
+        let _ = tokio::signal::ctrl_c().await;
+        note("stopping; once more to stop at once");
+        tokio::spawn(async {
+            let _ = tokio::signal::ctrl_c().await;
+            std::process::exit(1);
+        });
+    })
+}
+
+/// Keeps one line at the bottom of a terminal up to date.
+async fn status_line(metrics: Arc<Metrics>, relays: usize) {
+    let mut shown = String::new();
+    loop {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let line = metrics.line(relays);
+        if line != shown {
+            let mut stderr = std::io::stderr().lock();
+            let _ = write!(stderr, "\r\x1b[K{line}\r");
+            let _ = stderr.flush();
+            shown = line;
+        }
+    }
+}

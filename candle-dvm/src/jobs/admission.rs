@@ -1,0 +1,400 @@
+//! Which jobs are let in.
+
+use super::Customer;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+const HOUR: u64 = 3600;
+
+/// What a job has to keep to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Only these customers, unless empty.
+    pub allow: BTreeSet<Customer>,
+    /// Never these customers.
+    pub deny: BTreeSet<Customer>,
+    /// The most jobs of one customer that are waiting or running.
+    pub open_per_customer: usize,
+    /// The most jobs of one customer in an hour.
+    pub hourly_per_customer: usize,
+    /// The most bytes of input.
+    pub input_bytes: usize,
+    /// How many seconds old a request may be.
+    pub max_age: u64,
+    /// How many seconds a request may be dated ahead.
+    pub max_ahead: u64,
+    /// The least bid, in thousandths of a satoshi; a request without a bid is let in if this is 0.
+    pub min_bid_msat: u64,
+    /// The leading zero bits that an id has to have.
+    pub min_work: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            allow: BTreeSet::new(),
+            deny: BTreeSet::new(),
+            open_per_customer: 8,
+            hourly_per_customer: 120,
+            input_bytes: 64 * 1024,
+            max_age: 24 * HOUR,
+            max_ahead: 15 * 60,
+            min_bid_msat: 0,
+            min_work: 0,
+        }
+    }
+}
+
+/// What of a request matters for its admission.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// Who asks.
+    pub customer: Customer,
+    /// When the request was made, in seconds since 1970.
+    pub created: u64,
+    /// When it stops to matter.
+    pub expiration: Option<u64>,
+    /// The most that the customer pays.
+    pub bid_msat: Option<u64>,
+    /// Whether it shows [`Limits::min_work`].
+    pub has_work: bool,
+    /// The size of its inputs.
+    pub input_bytes: usize,
+}
+
+/// Why a job is not let in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The customer is on the deny list, or there is an allow list without it.
+    #[error("this key may not ask for jobs here")]
+    NotAllowed,
+    /// Made too long ago.
+    #[error("the request is older than {0} s")]
+    TooOld(u64),
+    /// Dated too far ahead.
+    #[error("the request is dated more than {0} s ahead")]
+    InFuture(u64),
+    /// It has stopped to matter.
+    #[error("the request has expired")]
+    Expired,
+    /// Too much input.
+    #[error("the inputs have {found} bytes, the limit is {limit}")]
+    InputTooLong {
+        /// Bytes of input.
+        found: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The bid is too low.
+    #[error("the bid is {found} msat, the least is {least}")]
+    BidTooLow {
+        /// The bid, 0 if there is none.
+        found: u64,
+        /// The least.
+        least: u64,
+    },
+    /// Without proof of work.
+    #[error("the event's id needs {0} bits of work, committed to by its nonce tag")]
+    NoWork(u8),
+    /// Too many jobs of this customer at once.
+    #[error("{0} jobs of this key are open already; wait for one to end")]
+    TooManyOpen(usize),
+    /// Too many jobs of this customer in an hour.
+    #[error("this key had {0} jobs in the last hour; come back later")]
+    TooManyAnHour(usize),
+    /// No room for more.
+    #[error("the queue is full; come back later")]
+    QueueFull,
+    /// Something about the request itself.
+    #[error("{0}")]
+    BadRequest(String),
+    /// It asks for what is not offered.
+    #[error("{0}")]
+    NotOffered(String),
+}
+
+impl Refusal {
+    /// A short name, for counters.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotAllowed => "not_allowed",
+            Self::TooOld(_) => "too_old",
+            Self::InFuture(_) => "in_future",
+            Self::Expired => "expired",
+            Self::InputTooLong { .. } => "input_too_long",
+            Self::BidTooLow { .. } => "bid_too_low",
+            Self::NoWork(_) => "no_work",
+            Self::TooManyOpen(_) => "too_many_open",
+            Self::TooManyAnHour(_) => "too_many_an_hour",
+            Self::QueueFull => "queue_full",
+            Self::BadRequest(_) => "bad_request",
+            Self::NotOffered(_) => "not_offered",
+        }
+    }
+
+    /// Whether the customer is told. Nobody waits for an answer to a job that is over, or dated as if it came from elsewhere.
+    pub fn is_told(&self) -> bool {
+        !matches!(self, Self::TooOld(_) | Self::InFuture(_) | Self::Expired)
+    }
+}
+
+/// Decides about jobs, and keeps the books that this takes.
+#[derive(Debug)]
+pub struct Admission {
+    limits: Limits,
+    open: HashMap<Customer, usize>,
+    recent: HashMap<Customer, VecDeque<u64>>,
+    told: HashMap<Customer, VecDeque<u64>>,
+    refused: BTreeMap<&'static str, u64>,
+}
+
+/// The most refusals that one customer is told in an hour: beyond it the telling would be the load.
+const TOLD_PER_HOUR: usize = 30;
+/// The most customers whose last hour is remembered; beyond it those that have been quiet longest are forgotten.
+const REMEMBERED: usize = 10_000;
+
+impl Admission {
+    /// With nobody's jobs open.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            open: HashMap::new(),
+            recent: HashMap::new(),
+            told: HashMap::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether a job is let in; `room` says whether the queue has any. It counts as open from now on.
+    ///
+    /// # Errors
+    /// The first limit that it breaks, which is not counted yet: see [`Admission::refuse`].
+    pub fn admit(&mut self, offer: &Offer, room: bool, now: u64) -> Result<(), Refusal> {
+        let limits = &self.limits;
+        let customer = offer.customer;
+        let listed = limits.allow.is_empty() || limits.allow.contains(&customer);
+        if !listed || limits.deny.contains(&customer) {
+            return Err(Refusal::NotAllowed);
+        }
+        if offer.created > now.saturating_add(limits.max_ahead) {
+            return Err(Refusal::InFuture(limits.max_ahead));
+        }
+        if offer.created.saturating_add(limits.max_age) < now {
+            return Err(Refusal::TooOld(limits.max_age));
+        }
+        if offer.expiration.is_some_and(|at| at <= now) {
+            return Err(Refusal::Expired);
+        }
+        if offer.input_bytes > limits.input_bytes {
+            return Err(Refusal::InputTooLong {
+                found: offer.input_bytes,
+                limit: limits.input_bytes,
+            });
+        }
+        let bid = offer.bid_msat.unwrap_or(0);
+        if bid < limits.min_bid_msat {
+            return Err(Refusal::BidTooLow {
+                found: bid,
+                least: limits.min_bid_msat,
+            });
+        }
+        if !offer.has_work {
+            return Err(Refusal::NoWork(limits.min_work));
+        }
+        let open = self.open.get(&customer).copied().unwrap_or(0);
+        if open >= limits.open_per_customer {
+            return Err(Refusal::TooManyOpen(open));
+        }
+        if within_hour(&mut self.recent, customer, now) >= limits.hourly_per_customer {
+            return Err(Refusal::TooManyAnHour(limits.hourly_per_customer));
+        }
+        if !room {
+            return Err(Refusal::QueueFull);
+        }
+        self.recent.entry(customer).or_default().push_back(now);
+        self.reopen(customer);
+        Ok(())
+    }
+
+    /// Counts a job as open that was let in before the service was started anew.
+    pub fn reopen(&mut self, customer: Customer) {
+        *self.open.entry(customer).or_default() += 1;
+    }
+
+    /// Says that a job of this customer has ended.
+    pub fn close(&mut self, customer: Customer) {
+        if let Some(open) = self.open.get_mut(&customer) {
+            *open = open.saturating_sub(1);
+            if *open == 0 {
+                self.open.remove(&customer);
+            }
+        }
+    }
+
+    /// Counts a refusal, and says whether to tell the customer.
+    pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> bool {
+        self.count(refusal.reason());
+        if !refusal.is_told() || within_hour(&mut self.told, customer, now) >= TOLD_PER_HOUR {
+            return false;
+        }
+        self.told.entry(customer).or_default().push_back(now);
+        true
+    }
+
+    /// Counts something that was dropped for a reason that is no limit, such as a forged signature.
+    pub fn count(&mut self, reason: &'static str) {
+        *self.refused.entry(reason).or_default() += 1;
+    }
+
+    /// How often each reason has come up.
+    pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
+        &self.refused
+    }
+}
+
+/// How many entries of this customer are from the last hour. Older ones are dropped.
+fn within_hour(
+    times: &mut HashMap<Customer, VecDeque<u64>>,
+    customer: Customer,
+    now: u64,
+) -> usize {
+    let since = now.saturating_sub(HOUR);
+    if times.len() >= REMEMBERED {
+        times.retain(|_, times| times.back().is_some_and(|last| *last > since));
+        while times.len() >= REMEMBERED {
+            let quietest = times.iter().min_by_key(|(_, times)| times.back().copied());
+            match quietest.map(|(customer, _)| *customer) {
+                Some(quietest) => times.remove(&quietest),
+                None => break,
+            };
+        }
+    }
+    let Some(times) = times.get_mut(&customer) else {
+        return 0;
+    };
+    while times.front().is_some_and(|first| *first <= since) {
+        times.pop_front();
+    }
+    times.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn offer(customer: u8) -> Offer {
+        Offer {
+            customer: Customer([customer; 32]),
+            created: NOW,
+            expiration: None,
+            bid_msat: None,
+            has_work: true,
+            input_bytes: 10,
+        }
+    }
+
+    #[test]
+    fn each_limit_refuses_by_its_name() {
+        let limits = Limits {
+            deny: [Customer([9; 32])].into(),
+            min_bid_msat: 5,
+            ..Limits::default()
+        };
+        let mut admission = Admission::new(limits);
+        let good = Offer {
+            bid_msat: Some(5),
+            ..offer(1)
+        };
+        let mut refused = |change: &dyn Fn(&mut Offer), room| {
+            let mut offer = good.clone();
+            change(&mut offer);
+            admission.admit(&offer, room, NOW).unwrap_err().reason()
+        };
+        assert_eq!(
+            refused(&|o| o.customer = Customer([9; 32]), true),
+            "not_allowed"
+        );
+        assert_eq!(refused(&|o| o.created = 978_307_200, true), "too_old");
+        assert_eq!(refused(&|o| o.created = u64::MAX, true), "in_future");
+        assert_eq!(refused(&|o| o.expiration = Some(NOW), true), "expired");
+        assert_eq!(refused(&|o| o.input_bytes = 70_000, true), "input_too_long");
+        assert_eq!(refused(&|o| o.bid_msat = Some(4), true), "bid_too_low");
+        assert_eq!(refused(&|o| o.bid_msat = None, true), "bid_too_low");
+        assert_eq!(refused(&|o| o.has_work = false, true), "no_work");
+        assert_eq!(refused(&|_| (), false), "queue_full");
+        assert_eq!(admission.admit(&good, true, NOW), Ok(()));
+    }
+
+    #[test]
+    fn an_allow_list_keeps_everybody_else_out() {
+        let limits = Limits {
+            allow: [Customer([1; 32])].into(),
+            ..Limits::default()
+        };
+        let mut admission = Admission::new(limits);
+        assert_eq!(admission.admit(&offer(1), true, NOW), Ok(()));
+        let other = admission.admit(&offer(2), true, NOW);
+        assert_eq!(other, Err(Refusal::NotAllowed));
+    }
+
+    #[test]
+    fn quotas_are_each_customers_own_and_end() {
+        let limits = Limits {
+            open_per_customer: 2,
+            hourly_per_customer: 3,
+            ..Limits::default()
+        };
+        let mut admission = Admission::new(limits);
+        let admit = |admission: &mut Admission, customer, now| {
+            let offer = Offer {
+                created: now,
+                ..offer(customer)
+            };
+            admission.admit(&offer, true, now).map_err(|r| r.reason())
+        };
+        assert_eq!(admit(&mut admission, 1, NOW), Ok(()));
+        assert_eq!(admit(&mut admission, 1, NOW), Ok(()));
+        assert_eq!(admit(&mut admission, 1, NOW), Err("too_many_open"));
+        assert_eq!(admit(&mut admission, 2, NOW), Ok(()));
+        admission.close(Customer([1; 32]));
+        assert_eq!(admit(&mut admission, 1, NOW + 1), Ok(()));
+        admission.close(Customer([1; 32]));
+        admission.close(Customer([1; 32]));
+        assert_eq!(admit(&mut admission, 1, NOW + 2), Err("too_many_an_hour"));
+        assert_eq!(admit(&mut admission, 1, NOW + HOUR), Ok(()));
+    }
+
+    #[test]
+    fn refusals_are_counted_always_and_told_a_few_times() {
+        let mut admission = Admission::new(Limits::default());
+        let customer = Customer([1; 32]);
+        let told = (0..100).filter(|_| admission.refuse(customer, &Refusal::QueueFull, NOW));
+        assert_eq!(told.count(), TOLD_PER_HOUR);
+        assert!(!admission.refuse(Customer([2; 32]), &Refusal::TooOld(1), NOW));
+        assert_eq!(admission.refused()["queue_full"], 100);
+        assert_eq!(admission.refused()["too_old"], 1);
+    }
+
+    #[test]
+    fn the_books_stay_bounded() {
+        let mut admission = Admission::new(Limits::default());
+        for number in 0..(REMEMBERED as u32 + 500) {
+            let mut customer = [0; 32];
+            customer[..4].copy_from_slice(&number.to_le_bytes());
+            let offer = Offer {
+                customer: Customer(customer),
+                ..offer(0)
+            };
+            admission.admit(&offer, true, NOW).unwrap();
+            admission.close(Customer(customer));
+        }
+        assert!(admission.recent.len() <= REMEMBERED);
+        assert!(admission.open.is_empty());
+    }
+}

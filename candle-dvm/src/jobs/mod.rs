@@ -1,0 +1,51 @@
+//! Jobs, whatever protocol they come by: who is let in, in which order they run, and what is remembered of them.
+//!
+//! Nothing here knows Nostr: ids and customers are 32 bytes, requests and answers are texts that the protocol in front wrote and reads.
+
+pub mod admission;
+pub mod entry;
+pub mod journal;
+pub mod queue;
+
+pub use admission::{Admission, Limits, Offer, Refusal};
+pub use entry::{Answer, Entry, Invoice, Stage};
+pub use journal::{Journal, JournalError};
+pub use queue::FairQueue;
+
+use std::fmt;
+
+/// A job's id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub [u8; 32]);
+
+/// Who asked for a job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Customer(pub [u8; 32]);
+
+fn hex(bytes: &[u8], f: &mut fmt::Formatter) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Display for Customer {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Customer {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        hex(&self.0, f)
+    }
+}

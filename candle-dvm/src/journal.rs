@@ -1,0 +1,165 @@
+//! The journal in a redb database: one file, one writer, each change on disk before the method returns.
+
+use crate::jobs::{Entry, JobId, Journal, JournalError, Stage};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::path::Path;
+
+/// Jobs under way, as JSON.
+const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
+/// Jobs that are done, shortened. Apart from the others, so that a start reads only what is left to do.
+const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
+/// For each relay, up to when it was read.
+const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
+
+/// A [`Journal`] in one file.
+pub struct RedbJournal {
+    database: Database,
+}
+
+fn failed(err: impl std::fmt::Display) -> JournalError {
+    JournalError(err.to_string())
+}
+
+fn encode(entry: &Entry) -> Result<Vec<u8>, JournalError> {
+    serde_json::to_vec(entry).map_err(failed)
+}
+
+fn decode(bytes: &[u8]) -> Result<Entry, JournalError> {
+    serde_json::from_slice(bytes).map_err(failed)
+}
+
+impl RedbJournal {
+    /// Opens the journal, or makes a new one. After a crash the last change that was complete is what is found.
+    ///
+    /// # Errors
+    /// A file that is no journal, that another process has open, or that cannot be written.
+    pub fn open(file: &Path) -> Result<Self, JournalError> {
+        let located = |err: &dyn std::fmt::Display| failed(format!("{}: {err}", file.display()));
+        let database = Database::create(file).map_err(|err| located(&err))?;
+        let journal = Self { database };
+        // So that reading never meets a table that is not there.
+        let write = journal.database.begin_write().map_err(failed)?;
+        write.open_table(OPEN).map_err(failed)?;
+        write.open_table(DONE).map_err(failed)?;
+        write.open_table(CURSORS).map_err(failed)?;
+        write.commit().map_err(failed)?;
+        Ok(journal)
+    }
+}
+
+impl Journal for RedbJournal {
+    fn receive(&self, id: JobId, entry: &Entry) -> Result<bool, JournalError> {
+        let write = self.database.begin_write().map_err(failed)?;
+        {
+            let done = write.open_table(DONE).map_err(failed)?;
+            let mut open = write.open_table(OPEN).map_err(failed)?;
+            if done.get(&id.0).map_err(failed)?.is_some()
+                || open.get(&id.0).map_err(failed)?.is_some()
+            {
+                return Ok(false);
+            }
+            open.insert(&id.0, encode(entry)?.as_slice())
+                .map_err(failed)?;
+        }
+        write.commit().map_err(failed)?;
+        Ok(true)
+    }
+
+    fn change(
+        &self,
+        id: JobId,
+        change: &mut dyn FnMut(&mut Entry) -> bool,
+    ) -> Result<Option<Entry>, JournalError> {
+        let write = self.database.begin_write().map_err(failed)?;
+        let entry = {
+            let mut open = write.open_table(OPEN).map_err(failed)?;
+            let found = match open.get(&id.0).map_err(failed)? {
+                Some(bytes) => Some(decode(bytes.value())?),
+                None => None,
+            };
+            let Some(mut entry) = found else {
+                return Ok(None);
+            };
+            if !change(&mut entry) {
+                return Ok(None);
+            }
+            if entry.stage == Stage::Done {
+                let mut short = entry.clone();
+                short.shorten();
+                let mut done = write.open_table(DONE).map_err(failed)?;
+                open.remove(&id.0).map_err(failed)?;
+                done.insert(&id.0, encode(&short)?.as_slice())
+                    .map_err(failed)?;
+            } else {
+                open.insert(&id.0, encode(&entry)?.as_slice())
+                    .map_err(failed)?;
+            }
+            entry
+        };
+        write.commit().map_err(failed)?;
+        Ok(Some(entry))
+    }
+
+    fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError> {
+        let read = self.database.begin_read().map_err(failed)?;
+        for table in [OPEN, DONE] {
+            let table = read.open_table(table).map_err(failed)?;
+            let found = table.get(&id.0).map_err(failed)?;
+            if let Some(bytes) = found {
+                return decode(bytes.value()).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {
+        let read = self.database.begin_read().map_err(failed)?;
+        let open = read.open_table(OPEN).map_err(failed)?;
+        let mut jobs = Vec::new();
+        for row in open.iter().map_err(failed)? {
+            let (id, bytes) = row.map_err(failed)?;
+            jobs.push((JobId(*id.value()), decode(bytes.value())?));
+        }
+        // Those that have waited longest first.
+        jobs.sort_by_key(|(_, entry)| entry.received);
+        Ok(jobs)
+    }
+
+    fn cursor(&self, relay: &str) -> Result<Option<u64>, JournalError> {
+        let read = self.database.begin_read().map_err(failed)?;
+        let cursors = read.open_table(CURSORS).map_err(failed)?;
+        let found = cursors.get(relay).map_err(failed)?;
+        Ok(found.map(|at| at.value()))
+    }
+
+    fn advance_cursor(&self, relay: &str, to: u64) -> Result<(), JournalError> {
+        if self.cursor(relay)?.is_some_and(|at| at >= to) {
+            return Ok(());
+        }
+        let write = self.database.begin_write().map_err(failed)?;
+        {
+            let mut cursors = write.open_table(CURSORS).map_err(failed)?;
+            cursors.insert(relay, to).map_err(failed)?;
+        }
+        write.commit().map_err(failed)
+    }
+
+    fn forget(&self, before: u64) -> Result<usize, JournalError> {
+        let write = self.database.begin_write().map_err(failed)?;
+        let mut old = Vec::new();
+        {
+            let mut done = write.open_table(DONE).map_err(failed)?;
+            for row in done.iter().map_err(failed)? {
+                let (id, bytes) = row.map_err(failed)?;
+                if decode(bytes.value())?.received < before {
+                    old.push(*id.value());
+                }
+            }
+            for id in &old {
+                done.remove(id).map_err(failed)?;
+            }
+        }
+        write.commit().map_err(failed)?;
+        Ok(old.len())
+    }
+}

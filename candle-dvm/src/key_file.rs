@@ -1,0 +1,146 @@
+//! The secret key: from a file that nobody else may read, from an environment variable, or from standard input.
+//!
+//! It is never an argument, because other users of the machine see those, and it never gets into a message: errors name the place, not
+//! what was found there.
+
+use crate::{Error, Result};
+use nostr::nips::nip19::ToBech32;
+use nostr::prelude::{Keys, SecretKey};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// The environment variable that is read when no file is named.
+pub const VARIABLE: &str = "CANDLE_DVM_KEY";
+
+/// More than either form of a key takes, with white space around it.
+const LONGEST: u64 = 256;
+
+/// Where a key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+    /// The environment variable [`VARIABLE`].
+    Variable,
+}
+
+impl KeySource {
+    /// What `--key-file` names: `-` is standard input, and nothing the environment variable.
+    pub fn named(file: Option<PathBuf>) -> Self {
+        match file {
+            None => Self::Variable,
+            Some(file) if file.as_os_str() == "-" => Self::Stdin,
+            Some(file) => Self::File(file),
+        }
+    }
+
+    /// The place in words.
+    fn place(&self) -> String {
+        match self {
+            Self::File(file) => file.display().to_string(),
+            Self::Stdin => "standard input".to_string(),
+            Self::Variable => format!("environment variable {VARIABLE}"),
+        }
+    }
+
+    /// Reads the key.
+    ///
+    /// # Errors
+    /// [`Error::Key`] with the place: nothing there, a file that others may read, or no key in it.
+    pub fn read(&self) -> Result<Keys> {
+        let text = match self {
+            Self::File(file) => read_file(file)?,
+            Self::Stdin => {
+                limited(std::io::stdin().lock()).map_err(|err| self.wrong(&err.to_string()))?
+            }
+            Self::Variable => std::env::var(VARIABLE).map(Zeroizing::new).map_err(|_| {
+                self.wrong("not set; name a file with --key-file (`candle-dvm key new` makes one)")
+            })?,
+        };
+        let secret = SecretKey::parse(text.trim()).map_err(|_| {
+            self.wrong("no secret key, neither as nsec1… nor as 64 hexadecimal digits")
+        })?;
+        Ok(Keys::new(secret))
+    }
+
+    fn wrong(&self, problem: &str) -> Error {
+        Error::Key {
+            place: self.place(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+fn limited(from: impl Read) -> std::io::Result<Zeroizing<String>> {
+    let mut text = Zeroizing::new(String::with_capacity(LONGEST as usize));
+    from.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Reads a secret that is the only content of a file, such as a key or a wallet's address.
+///
+/// # Errors
+/// A file that is missing, or that others may read.
+pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
+    let wrong = |problem: String| Error::Key {
+        place: file.display().to_string(),
+        problem,
+    };
+    let opened = std::fs::File::open(file).map_err(|err| wrong(err.to_string()))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = opened
+            .metadata()
+            .map_err(|err| wrong(err.to_string()))?
+            .permissions()
+            .mode();
+        if mode & 0o077 != 0 {
+            return Err(wrong(format!(
+                "others may read it (mode {:03o}); `chmod 600` it",
+                mode & 0o777
+            )));
+        }
+    }
+    let mut text = Zeroizing::new(String::with_capacity(1024));
+    opened
+        .take(1024)
+        .read_to_string(&mut text)
+        .map_err(|err| wrong(err.to_string()))?;
+    Ok(text)
+}
+
+/// Makes a new key and writes it to a new file that only its owner may read.
+///
+/// # Errors
+/// A file that exists already, or that cannot be written.
+pub fn create(file: &Path) -> Result<Keys> {
+    let wrong = |problem: String| Error::Key {
+        place: file.display().to_string(),
+        problem,
+    };
+    let keys = Keys::generate();
+    let secret = keys
+        .secret_key()
+        .to_bech32()
+        .map(Zeroizing::new)
+        .map_err(|err| wrong(err.to_string()))?;
+    let mut options = std::fs::OpenOptions::new();
+    // An existing key is never written over: nothing would bring it back.
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    let mut opened = options.open(file).map_err(|err| wrong(err.to_string()))?;
+    opened
+        .write_all(secret.as_bytes())
+        .and_then(|()| opened.write_all(b"\n"))
+        .and_then(|()| opened.sync_all())
+        .map_err(|err| wrong(err.to_string()))?;
+    Ok(keys)
+}

@@ -1,0 +1,190 @@
+//! What a provider says about itself: the announcement (kind 31990, NIP-89) and the heartbeat (kind 11998).
+
+use super::{all, expect_kind, first, sign, tag, tags, ReadError, WriteError};
+use super::{ANNOUNCEMENT, DELETION, HEARTBEAT, REQUEST};
+use nostr::prelude::{Event, EventId, Keys};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A parameter that a provider takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParamInfo {
+    /// Whether a request has to have it.
+    #[serde(default)]
+    pub required: bool,
+    /// The values that it may have; empty where that is no list.
+    #[serde(default)]
+    pub values: Vec<String>,
+    /// The least value of a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<String>,
+    /// The greatest value of a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<String>,
+    /// What holds where a request says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+/// A provider's announcement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announcement {
+    /// The announcement's `d`: a later one with the same replaces it.
+    pub identifier: String,
+    /// A name for people.
+    pub name: String,
+    /// What it does.
+    pub about: String,
+    /// The address of a picture.
+    pub picture: Option<String>,
+    /// Parameters by name.
+    pub params: BTreeMap<String, ParamInfo>,
+    /// Words to be found by.
+    pub topics: Vec<String>,
+    /// Whether encrypted requests are taken.
+    pub encryption: bool,
+    /// The price of a job in thousandths of a satoshi; `None` where it is free.
+    pub amount_msat: Option<u64>,
+}
+
+/// The content's JSON. Two spellings about encryption are in use, so both are written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Content {
+    name: String,
+    about: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    picture: Option<String>,
+    nip90_params: BTreeMap<String, ParamInfo>,
+    encryption_supported: bool,
+    supports_encryption: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    amount: Option<String>,
+}
+
+impl Announcement {
+    /// Writes the announcement.
+    ///
+    /// # Errors
+    /// Failures to sign.
+    pub fn write(&self, keys: &Keys, now: u64) -> Result<Event, WriteError> {
+        let content = Content {
+            name: self.name.clone(),
+            about: self.about.clone(),
+            picture: self.picture.clone(),
+            nip90_params: self.params.clone(),
+            encryption_supported: self.encryption,
+            supports_encryption: self.encryption,
+            amount: Some(match self.amount_msat {
+                None => "free".to_string(),
+                Some(msat) => msat.to_string(),
+            }),
+        };
+        let content =
+            serde_json::to_string(&content).map_err(|err| WriteError::Invalid(err.to_string()))?;
+        let mut list = vec![
+            tag("d", [&self.identifier]),
+            tag("k", [REQUEST.to_string()]),
+        ];
+        list.extend(self.topics.iter().map(|topic| tag("t", [topic])));
+        sign(keys, now, ANNOUNCEMENT, content, list)
+    }
+
+    /// Reads an announcement of a provider of text generation. Content that is not as expected leaves its fields empty.
+    ///
+    /// # Errors
+    /// Another kind of event, or of job.
+    pub fn read(event: &Event) -> Result<Self, ReadError> {
+        expect_kind(event, ANNOUNCEMENT)?;
+        let tags = tags(event);
+        let kind = REQUEST.to_string();
+        if !all(&tags, "k").any(|k| k.first() == Some(&kind)) {
+            return Err(ReadError::Missing("k 5050"));
+        }
+        let json: serde_json::Value = serde_json::from_str(&event.content).unwrap_or_default();
+        // Field by field: one that somebody writes in another form should not take the name away.
+        let text = |name: &str| json[name].as_str().unwrap_or_default().to_string();
+        let params = json["nip90Params"].as_object().into_iter().flatten();
+        Ok(Self {
+            identifier: first(&tags, "d")
+                .and_then(|d| d.first().cloned())
+                .unwrap_or_default(),
+            name: text("name"),
+            about: text("about"),
+            picture: json["picture"].as_str().map(str::to_string),
+            params: params
+                .map(|(name, info)| {
+                    let info = serde_json::from_value(info.clone()).unwrap_or_default();
+                    (name.clone(), info)
+                })
+                .collect(),
+            topics: all(&tags, "t").filter_map(|t| t.first().cloned()).collect(),
+            encryption: json["encryptionSupported"] == true || json["supportsEncryption"] == true,
+            amount_msat: json["amount"]
+                .as_str()
+                .and_then(|amount| amount.parse().ok())
+                .or(json["amount"].as_u64()),
+        })
+    }
+}
+
+/// A request to delete the announcement, for when the provider stops.
+///
+/// # Errors
+/// Failures to sign.
+pub fn withdraw(
+    keys: &Keys,
+    now: u64,
+    identifier: &str,
+    announcement: Option<EventId>,
+) -> Result<Event, WriteError> {
+    let coordinate = format!("{ANNOUNCEMENT}:{}:{identifier}", keys.public_key().to_hex());
+    let mut list = vec![tag("a", [coordinate]), tag("k", [ANNOUNCEMENT.to_string()])];
+    list.extend(announcement.map(|id| tag("e", [id.to_hex()])));
+    sign(keys, now, DELETION, String::new(), list)
+}
+
+/// A sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The announcement's `d`.
+    pub identifier: String,
+    /// How the provider is, such as `online`.
+    pub status: String,
+    /// Until when it holds.
+    pub expiration: Option<u64>,
+}
+
+impl Heartbeat {
+    /// Writes the heartbeat.
+    ///
+    /// # Errors
+    /// Failures to sign.
+    pub fn write(&self, keys: &Keys, now: u64) -> Result<Event, WriteError> {
+        let mut list = vec![tag("d", [&self.identifier]), tag("status", [&self.status])];
+        list.extend(
+            self.expiration
+                .map(|at| tag("expiration", [at.to_string()])),
+        );
+        sign(keys, now, HEARTBEAT, String::new(), list)
+    }
+
+    /// Reads a heartbeat.
+    ///
+    /// # Errors
+    /// Another kind.
+    pub fn read(event: &Event) -> Result<Self, ReadError> {
+        expect_kind(event, HEARTBEAT)?;
+        let tags = tags(event);
+        let text = |name: &str| {
+            first(&tags, name)
+                .and_then(|values| values.first().cloned())
+                .unwrap_or_default()
+        };
+        Ok(Self {
+            identifier: text("d"),
+            status: text("status"),
+            expiration: super::expiration(event),
+        })
+    }
+}

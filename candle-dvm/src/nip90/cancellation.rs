@@ -1,0 +1,26 @@
+//! A job's cancellation: a request to delete it (kind 5, NIP-09), which only its author may send.
+
+use super::{all, expect_kind, sign, tag, tags, ReadError, WriteError, DELETION, REQUEST};
+use nostr::prelude::{Event, EventId, Keys};
+
+/// Asks to cancel `job`.
+///
+/// # Errors
+/// Failures to sign.
+pub fn write(keys: &Keys, now: u64, job: &EventId) -> Result<Event, WriteError> {
+    let tags = vec![tag("e", [job.to_hex()]), tag("k", [REQUEST.to_string()])];
+    sign(keys, now, DELETION, String::new(), tags)
+}
+
+/// The events that are to be deleted, at most 64. Whoever acts on them checks that they are by the same author.
+///
+/// # Errors
+/// Another kind.
+pub fn read(event: &Event) -> Result<Vec<EventId>, ReadError> {
+    expect_kind(event, DELETION)?;
+    let tags = tags(event);
+    Ok(all(&tags, "e")
+        .filter_map(|e| EventId::from_hex(e.first()?).ok())
+        .take(64)
+        .collect())
+}

@@ -1,0 +1,176 @@
+//! NIP-90, "Data Vending Machines", for kind 5050, text generation: between events and typed values. No I/O.
+//!
+//! Strict in what it writes, lenient in what it reads: unknown tags and parameters are passed over, several spellings in use are
+//! understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are taken as they are:
+//! whoever receives them verifies their signatures first.
+//!
+//! Written to the revision of NIP-90 of May 2026, which marks the whole document `unrecommended`; there is no successor that
+//! customers use. Heartbeats (kind 11998) follow the open proposal #2465.
+
+pub mod announcement;
+pub mod cancellation;
+pub mod crypto;
+pub mod feedback;
+pub mod params;
+pub mod request;
+pub mod result;
+
+pub use announcement::{Announcement, Heartbeat};
+pub use crypto::Scheme;
+pub use feedback::{Feedback, Status};
+pub use request::{Input, InputKind, JobRequest};
+pub use result::JobResult;
+
+use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
+
+/// A request to generate text.
+pub const REQUEST: u16 = 5050;
+/// The result of one: the request's kind and 1000.
+pub const RESULT: u16 = 6050;
+/// What a provider says about a job while it is under way.
+pub const FEEDBACK: u16 = 7000;
+/// A provider's announcement (NIP-89).
+pub const ANNOUNCEMENT: u16 = 31990;
+/// A provider's heartbeat.
+pub const HEARTBEAT: u16 = 11998;
+/// A request to delete (NIP-09), which for a job means to cancel it.
+pub const DELETION: u16 = 5;
+/// A person's list of relays (NIP-65).
+pub const RELAY_LIST: u16 = 10002;
+
+/// Why an event is not what it was read as.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Another kind of event.
+    #[error("kind {found}, expected {expected}")]
+    Kind {
+        /// The event's kind.
+        found: u16,
+        /// The kind it was read as.
+        expected: u16,
+    },
+    /// Encrypted for somebody else.
+    #[error("encrypted, and not for this key")]
+    NotForUs,
+    /// Encrypted for this key, and neither NIP-44 nor NIP-04 opens it.
+    #[error("the content opens neither with NIP-44 nor with NIP-04")]
+    Undecryptable,
+    /// A tag or a part of the content whose value does not fit.
+    #[error("`{name}` {value:?}: expected {expected}")]
+    Value {
+        /// The tag or field.
+        name: String,
+        /// What was found, shortened.
+        value: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// Something that has to be there and is not.
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+}
+
+impl ReadError {
+    pub(crate) fn value(name: &str, value: &str, expected: &'static str) -> Self {
+        // Both end up in messages: a megabyte sent as a number should not.
+        Self::Value {
+            name: name.chars().take(40).collect(),
+            value: value.chars().take(80).collect(),
+            expected,
+        }
+    }
+}
+
+/// Why something cannot be written as an event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The value breaks a rule of the format.
+    #[error("{0}")]
+    Invalid(String),
+    /// The event would be larger than a relay takes.
+    #[error(
+        "the event has {size} bytes without anything that can be left out, the limit is {limit}"
+    )]
+    TooLarge {
+        /// The smallest form's size.
+        size: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Encryption failed.
+    #[error("encryption: {0}")]
+    Encryption(String),
+    /// Signing failed.
+    #[error("signing: {0}")]
+    Signing(String),
+}
+
+/// A tag from its name and values.
+pub(crate) fn tag<S: Into<String>>(name: &str, values: impl IntoIterator<Item = S>) -> Tag {
+    Tag::custom(name, values)
+}
+
+/// The values of the first tag of this name.
+pub(crate) fn first<'a>(tags: &'a [Vec<String>], name: &'a str) -> Option<&'a [String]> {
+    all(tags, name).next()
+}
+
+/// The values of each tag of this name, the name itself left out.
+pub(crate) fn all<'a>(
+    tags: &'a [Vec<String>],
+    name: &'a str,
+) -> impl Iterator<Item = &'a [String]> {
+    tags.iter()
+        .filter(move |tag| tag.first().is_some_and(|first| first == name))
+        .map(|tag| &tag[1..])
+}
+
+/// An event's tags as lists of strings.
+pub(crate) fn tags(event: &Event) -> Vec<Vec<String>> {
+    event
+        .tags
+        .iter()
+        .map(|tag| tag.as_slice().to_vec())
+        .collect()
+}
+
+pub(crate) fn expect_kind(event: &Event, expected: u16) -> Result<(), ReadError> {
+    let found = event.kind.as_u16();
+    if found == expected {
+        Ok(())
+    } else {
+        Err(ReadError::Kind { found, expected })
+    }
+}
+
+/// Signs an event. The time comes from the caller: nothing here asks a clock.
+pub fn sign(
+    keys: &Keys,
+    now: u64,
+    kind: u16,
+    content: String,
+    tags: Vec<Tag>,
+) -> Result<Event, WriteError> {
+    EventBuilder::new(Kind::from_u16(kind), content)
+        .tags(tags)
+        .custom_created_at(Timestamp::from(now))
+        .finalize(keys)
+        .map_err(|err| WriteError::Signing(err.to_string()))
+}
+
+/// Whether `event` shows the work that `bits` asks for (NIP-13): the id has it, and its `nonce` tag says that it was meant to.
+pub fn has_work(event: &Event, bits: u8) -> bool {
+    if bits == 0 {
+        return true;
+    }
+    let tags = tags(event);
+    let meant = first(&tags, "nonce")
+        .and_then(|nonce| nonce.get(1)?.parse::<u8>().ok())
+        .unwrap_or(0);
+    meant >= bits && event.check_pow(bits)
+}
+
+/// When an event says that it stops to matter (NIP-40).
+pub fn expiration(event: &Event) -> Option<u64> {
+    first(&tags(event), "expiration")?.first()?.parse().ok()
+}

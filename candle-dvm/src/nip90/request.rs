@@ -1,0 +1,240 @@
+//! The request, kind 5050.
+
+use super::crypto::{decrypt, Scheme};
+use super::{all, expect_kind, first, sign, tag, tags, ReadError, WriteError, REQUEST};
+use nostr::prelude::{Event, Keys, PublicKey, Tag};
+
+/// The most inputs, parameters and relays of one request that are read.
+const MOST: usize = 64;
+
+/// What an input's data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputKind {
+    /// The text itself. Read from `text`, `prompt`, an empty type and none.
+    Text,
+    /// An address to fetch.
+    Url,
+    /// The id of an event, whose content is meant.
+    Event,
+    /// The id of another request, whose result is meant.
+    Job,
+}
+
+impl InputKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Url => "url",
+            Self::Event => "event",
+            Self::Job => "job",
+        }
+    }
+}
+
+/// One input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The text, address or id.
+    pub data: String,
+    /// What it is.
+    pub kind: InputKind,
+    /// Where the event or the result may be found.
+    pub relay: Option<String>,
+    /// How the input is to be used; nothing here reads it.
+    pub marker: Option<String>,
+}
+
+impl Input {
+    /// A text.
+    pub fn text(data: impl Into<String>) -> Self {
+        Self {
+            data: data.into(),
+            kind: InputKind::Text,
+            relay: None,
+            marker: None,
+        }
+    }
+}
+
+/// A request to generate text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobRequest {
+    /// The inputs, in order.
+    pub inputs: Vec<Input>,
+    /// The parameters as they are written; [`super::params::read`] makes sense of them.
+    pub params: Vec<(String, String)>,
+    /// The type of text that is wanted, such as `text/plain`.
+    pub output: Option<String>,
+    /// The most that the customer pays, in thousandths of a satoshi.
+    pub bid_msat: Option<u64>,
+    /// Where the customer wants the answers.
+    pub relays: Vec<String>,
+    /// The providers that are asked; empty means any.
+    pub providers: Vec<PublicKey>,
+    /// When the job stops to matter.
+    pub expiration: Option<u64>,
+    /// How the inputs and parameters are hidden from others.
+    pub encryption: Option<Scheme>,
+}
+
+impl JobRequest {
+    /// Reads a request. `keys` are those of the reader, for encrypted ones.
+    ///
+    /// # Errors
+    /// Another kind, content that cannot be read, and values that do not fit.
+    pub fn read(event: &Event, keys: &Keys) -> Result<Self, ReadError> {
+        expect_kind(event, REQUEST)?;
+        let outer = tags(event);
+        let mut request = Self {
+            providers: all(&outer, "p")
+                .filter_map(|p| PublicKey::from_hex(p.first()?).ok())
+                .collect(),
+            relays: all(&outer, "relays")
+                .flatten()
+                .take(MOST)
+                .cloned()
+                .collect(),
+            expiration: super::expiration(event),
+            bid_msat: number(&outer, "bid")?,
+            ..Self::default()
+        };
+        // What is inside of an encrypted content comes first; some customers leave parameters outside.
+        let mut read = Vec::new();
+        if first(&outer, "encrypted").is_some() {
+            if !request.providers.contains(&keys.public_key()) {
+                return Err(ReadError::NotForUs);
+            }
+            let (text, scheme) = decrypt(keys, &event.pubkey, &event.content)?;
+            read = hidden_tags(&text)?;
+            request.encryption = Some(scheme);
+            request.bid_msat = request.bid_msat.or(number(&read, "bid")?);
+        }
+        read.extend(outer);
+        request.inputs = all(&read, "i")
+            .take(MOST)
+            .map(input)
+            .collect::<Result<_, _>>()?;
+        request.params = all(&read, "param")
+            .filter(|param| !param.is_empty())
+            .take(MOST)
+            .map(|param| (param[0].clone(), param.get(1).cloned().unwrap_or_default()))
+            .collect();
+        request.output = first(&read, "output").and_then(|output| output.first().cloned());
+        if request.inputs.is_empty() && request.encryption.is_none() && !event.content.is_empty() {
+            // Some customers write the prompt into the content.
+            request.inputs.push(Input::text(event.content.clone()));
+        }
+        Ok(request)
+    }
+
+    /// Whether `provider` is among those that are asked.
+    pub fn is_for(&self, provider: &PublicKey) -> bool {
+        self.providers.is_empty() || self.providers.contains(provider)
+    }
+
+    /// Writes the request.
+    ///
+    /// # Errors
+    /// No input, an input or a parameter that has no form in the event, and encryption for none or for several providers.
+    pub fn write(&self, keys: &Keys, now: u64) -> Result<Event, WriteError> {
+        let invalid = |text: &str| Err(WriteError::Invalid(text.to_string()));
+        if self.inputs.is_empty() {
+            return invalid("a request needs an input");
+        }
+        if self
+            .inputs
+            .len()
+            .max(self.params.len())
+            .max(self.relays.len())
+            > MOST
+        {
+            return Err(WriteError::Invalid(format!(
+                "a request has at most {MOST} inputs, parameters and relays"
+            )));
+        }
+        if self.params.iter().any(|(key, _)| key.is_empty()) {
+            return invalid("a parameter needs a name");
+        }
+        let mut hidden: Vec<Tag> = self.inputs.iter().map(write_input).collect();
+        hidden.extend(
+            self.params
+                .iter()
+                .map(|(key, value)| tag("param", [key, value])),
+        );
+        hidden.extend(self.output.iter().map(|output| tag("output", [output])));
+
+        let mut outer = Vec::new();
+        let mut content = String::new();
+        match (self.encryption, self.providers.as_slice()) {
+            (None, _) => outer = hidden,
+            (Some(scheme), [provider]) => {
+                let lists: Vec<&[String]> = hidden.iter().map(Tag::as_slice).collect();
+                let text = serde_json::to_string(&lists)
+                    .map_err(|err| WriteError::Encryption(err.to_string()))?;
+                content = scheme.encrypt(keys, provider, &text)?;
+                outer.push(tag("encrypted", [""; 0]));
+            }
+            (Some(_), _) => return invalid("an encrypted request is for exactly one provider"),
+        }
+        outer.extend(self.bid_msat.map(|bid| tag("bid", [bid.to_string()])));
+        if !self.relays.is_empty() {
+            outer.push(tag("relays", &self.relays));
+        }
+        outer.extend(self.providers.iter().map(|p| tag("p", [p.to_hex()])));
+        outer.extend(
+            self.expiration
+                .map(|at| tag("expiration", [at.to_string()])),
+        );
+        sign(keys, now, REQUEST, content, outer)
+    }
+}
+
+/// The tags in the plain text of an encrypted content. Entries that are no lists of strings are passed over.
+pub(super) fn hidden_tags(text: &str) -> Result<Vec<Vec<String>>, ReadError> {
+    let expected = "an array of tags";
+    let lists: Vec<serde_json::Value> =
+        serde_json::from_str(text).map_err(|_| ReadError::value("content", "…", expected))?;
+    Ok(lists
+        .into_iter()
+        .filter_map(|list| serde_json::from_value::<Vec<String>>(list).ok())
+        .filter(|list| !list.is_empty())
+        .collect())
+}
+
+fn input(values: &[String]) -> Result<Input, ReadError> {
+    let part = |at: usize| values.get(at).filter(|part| !part.is_empty()).cloned();
+    let kind = match part(1).as_deref() {
+        None | Some("text" | "prompt") => InputKind::Text,
+        Some("url") => InputKind::Url,
+        Some("event") => InputKind::Event,
+        Some("job") => InputKind::Job,
+        Some(other) => return Err(ReadError::value("i", other, "text, url, event or job")),
+    };
+    Ok(Input {
+        data: values.first().cloned().unwrap_or_default(),
+        kind,
+        relay: part(2),
+        marker: part(3),
+    })
+}
+
+fn write_input(input: &Input) -> Tag {
+    let mut values = vec![input.data.as_str(), input.kind.name()];
+    let relay = input.relay.as_deref();
+    match input.marker.as_deref() {
+        Some(marker) => values.extend([relay.unwrap_or_default(), marker]),
+        None => values.extend(relay),
+    }
+    tag("i", values)
+}
+
+fn number(tags: &[Vec<String>], name: &str) -> Result<Option<u64>, ReadError> {
+    match first(tags, name).and_then(|values| values.first()) {
+        None => Ok(None),
+        Some(text) if text.is_empty() => Ok(None),
+        Some(text) => match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(ReadError::value(name, text, "a whole number, 0 or above")),
+        },
+    }
+}

@@ -1,0 +1,173 @@
+//! Invoices from a wallet by Nostr Wallet Connect (NIP-47).
+
+use super::{Payment, Pending};
+use crate::jobs::Invoice;
+use crate::key_file::read_file;
+use crate::nip90::{crypto, sign, tag, Scheme};
+use crate::relay::connect::Reach;
+use crate::relay::driver::{Command, Driver, Report};
+use crate::relay::Keep;
+use crate::service::now;
+use crate::{Error, Result};
+use nostr::nips::nip47::NostrWalletConnectUri;
+use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
+use serde_json::{json, Value};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+const REQUEST: u16 = 23194;
+const RESPONSE: u16 = 23195;
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Seconds for which an invoice can be paid, where the wallet names no end.
+const EXPIRY: u64 = 600;
+
+/// A wallet that makes invoices. It holds a secret, so it has no `Debug` form.
+pub struct Wallet {
+    keys: Keys,
+    wallet: PublicKey,
+    price_msat: u64,
+    drivers: Vec<Driver>,
+    waiting: Arc<Mutex<HashMap<EventId, oneshot::Sender<Event>>>>,
+}
+
+impl Wallet {
+    /// Connects to the wallet whose `nostr+walletconnect://` address is in `file`, which only its owner may read.
+    ///
+    /// # Errors
+    /// [`Error::Key`], without anything of the address.
+    pub fn connect(file: &Path, price_msat: u64) -> Result<Self> {
+        let text = read_file(file)?;
+        let wrong = || Error::Key {
+            place: file.display().to_string(),
+            problem: "no nostr+walletconnect:// address with a relay and a secret".to_string(),
+        };
+        let address = NostrWalletConnectUri::parse(text.trim()).map_err(|_| wrong())?;
+        if address.relays.is_empty() {
+            return Err(wrong());
+        }
+        let keys = Keys::new(address.secret);
+        let (report, mut reports) = mpsc::channel(64);
+        let filter = Filter::new()
+            .kind(Kind::from_u16(RESPONSE))
+            .author(address.public_key)
+            .pubkey(keys.public_key())
+            .limit(0);
+        let start = |relay: &nostr::prelude::RelayUrl| {
+            let url = relay.to_string();
+            let driver = Driver::start(&url, keys.clone(), Reach::Anywhere, report.clone());
+            driver.send(Command::Subscribe {
+                name: "wallet".to_string(),
+                filter: Box::new(filter.clone()),
+                cursor: None,
+                once: false,
+            });
+            driver
+        };
+        let drivers = address.relays.iter().map(start).collect();
+        let waiting: Arc<Mutex<HashMap<EventId, oneshot::Sender<Event>>>> = Arc::default();
+        let answers = waiting.clone();
+        let wallet = address.public_key;
+        tokio::spawn(async move {
+            while let Some((_, report)) = reports.recv().await {
+                if let Report::Event(_, event) = report {
+                    // Only what the wallet has signed counts; else a relay could say that something was paid.
+                    let genuine = event.pubkey == wallet
+                        && event.kind.as_u16() == RESPONSE
+                        && event.verify().is_ok();
+                    let asked = event.tags.event_ids().next();
+                    if let (true, Some(asked), Ok(mut answers)) = (genuine, asked, answers.lock()) {
+                        if let Some(answer) = answers.remove(&asked) {
+                            let _ = answer.send(*event);
+                        }
+                    }
+                }
+            }
+        });
+        Ok(Self {
+            keys,
+            wallet,
+            price_msat,
+            drivers,
+            waiting,
+        })
+    }
+
+    async fn call(&self, method: &str, params: Value) -> std::result::Result<Value, String> {
+        let text = json!({ "method": method, "params": params }).to_string();
+        // NIP-04 is what every wallet takes.
+        let content = Scheme::Nip04
+            .encrypt(&self.keys, &self.wallet, &text)
+            .map_err(|err| err.to_string())?;
+        let tags = vec![tag("p", [self.wallet.to_hex()])];
+        let request =
+            sign(&self.keys, now(), REQUEST, content, tags).map_err(|err| err.to_string())?;
+        let (answer, answered) = oneshot::channel();
+        if let Ok(mut waiting) = self.waiting.lock() {
+            waiting.insert(request.id, answer);
+        }
+        for driver in &self.drivers {
+            driver.send(Command::Publish(Box::new(request.clone()), Keep::Until));
+        }
+        let answered = tokio::time::timeout(TIMEOUT, answered).await;
+        if let Ok(mut waiting) = self.waiting.lock() {
+            waiting.remove(&request.id);
+        }
+        let event = match answered {
+            Ok(Ok(event)) => event,
+            _ => return Err(format!("{method}: the wallet did not answer in time")),
+        };
+        let (text, _) = crypto::decrypt(&self.keys, &self.wallet, &event.content)
+            .map_err(|err| err.to_string())?;
+        let mut response: Value =
+            serde_json::from_str(&text).map_err(|_| format!("{method}: the answer is no JSON"))?;
+        if let Some(error) = response.get("error").filter(|error| !error.is_null()) {
+            let code = error["code"].as_str().unwrap_or("unknown");
+            return Err(format!("{method}: the wallet says {code}"));
+        }
+        Ok(response["result"].take())
+    }
+}
+
+impl Payment for Wallet {
+    fn price_msat(&self) -> u64 {
+        self.price_msat
+    }
+
+    fn invoice<'a>(
+        &'a self,
+        amount_msat: u64,
+        memo: &'a str,
+    ) -> Pending<'a, std::result::Result<Invoice, String>> {
+        Box::pin(async move {
+            let params = json!({ "amount": amount_msat, "description": memo, "expiry": EXPIRY });
+            let result = self.call("make_invoice", params).await?;
+            let text = |name: &str| {
+                let text = result[name].as_str().filter(|text| !text.is_empty());
+                text.map(str::to_string)
+                    .ok_or_else(|| format!("make_invoice: the answer has no {name}"))
+            };
+            Ok(Invoice {
+                bolt11: text("invoice")?,
+                payment_hash: text("payment_hash")?,
+                amount_msat,
+                expires: result["expires_at"].as_u64().unwrap_or(now() + EXPIRY),
+                paid: false,
+            })
+        })
+    }
+
+    fn is_paid<'a>(
+        &'a self,
+        invoice: &'a Invoice,
+    ) -> Pending<'a, std::result::Result<bool, String>> {
+        Box::pin(async move {
+            let params = json!({ "payment_hash": invoice.payment_hash });
+            let result = self.call("lookup_invoice", params).await?;
+            let settled = result["settled_at"].as_u64().is_some_and(|at| at > 0);
+            Ok(settled || result["state"] == "settled")
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! One HTTP GET: a relay's information document, or an input that is an address.
+
+use super::connect::{connect, Reach};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, HOST, USER_AGENT};
+use hyper::Request;
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use url::Url;
+
+/// Fetches a text of at most `most` bytes. Redirections are not followed: they would lead around what was allowed.
+///
+/// # Errors
+/// In one line: no connection, an answer other than 200, a text that is too long or no UTF-8, or too slow.
+pub async fn get(
+    url: &Url,
+    accept: &str,
+    reach: Reach,
+    most: usize,
+    timeout: Duration,
+) -> Result<String, String> {
+    tokio::time::timeout(timeout, fetch(url, accept, reach, most))
+        .await
+        .unwrap_or_else(|_| Err("no answer in time".to_string()))
+}
+
+async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<String, String> {
+    let text = |err: hyper::Error| err.to_string();
+    let stream = connect(url, reach).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(text)?;
+    let connection = tokio::spawn(connection);
+    let _ends_with_us = AbortOnDrop(connection.abort_handle());
+    let host = match (url.host_str(), url.port()) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (Some(host), None) => host.to_string(),
+        (None, _) => return Err("the address has no host".to_string()),
+    };
+    let path = match url.query() {
+        Some(query) => format!("{}?{query}", url.path()),
+        None => url.path().to_string(),
+    };
+    let request = Request::get(path)
+        .header(HOST, host)
+        .header(ACCEPT, accept)
+        .header(
+            USER_AGENT,
+            concat!("candle-dvm/", env!("CARGO_PKG_VERSION")),
+        )
+        .body(Empty::<Bytes>::new())
+        .map_err(|err| err.to_string())?;
+    let response = sender.send_request(request).await.map_err(text)?;
+    if response.status() != 200 {
+        return Err(format!("HTTP status {}", response.status()));
+    }
+    let mut body = response.into_body();
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(text)?.into_data() {
+            if read.len() + data.len() > most {
+                return Err(format!("more than {most} bytes"));
+            }
+            read.extend_from_slice(&data);
+        }
+    }
+    String::from_utf8(read).map_err(|_| "no UTF-8 text".to_string())
+}
+
+/// Stops a task when it goes out of scope.
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

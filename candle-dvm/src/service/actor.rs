@@ -1,0 +1,454 @@
+//! The service's own task: its state, its loop, how it starts and stops.
+
+use super::lookup::{Lookup, Search};
+use super::metrics::Metrics;
+use super::now;
+use super::recent::Recent;
+use super::relays::Relays;
+use super::settings::Settings;
+use super::work::{Generator, Stop};
+use crate::backend::Completion;
+use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal};
+use crate::nip90::announcement::{withdraw, ParamInfo};
+use crate::nip90::params::Params;
+use crate::nip90::{Announcement, Heartbeat, JobRequest};
+use crate::payment::Payment;
+use crate::relay::driver::{Command, Report};
+use crate::relay::Keep;
+use crate::{Error, Result};
+use nostr::prelude::{Event, EventId, Filter, Keys, Kind};
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// The subscription to requests, and the one to cancellations of jobs that are open.
+pub(super) const JOBS: &str = "jobs";
+pub(super) const CANCELLATIONS: &str = "cancellations";
+
+/// What tasks tell the service.
+pub enum Message {
+    /// A job's prompt is there, and where its answers go beside our relays; or why there is none.
+    Prepared(JobId, std::result::Result<(String, Vec<String>), String>),
+    /// An invoice was made for a job.
+    Billed(JobId, Invoice),
+    /// A job's invoice was paid.
+    Paid(JobId),
+    /// All text of a job so far.
+    Partial(JobId, String),
+    /// A job has ended.
+    Finished(JobId, std::result::Result<Completion, String>),
+    /// Somebody looks for events.
+    Search(Search),
+}
+
+/// A job that is open and has no answer yet.
+pub(super) struct Live {
+    pub(super) event: Event,
+    pub(super) request: JobRequest,
+    pub(super) params: Params,
+    pub(super) found_on: String,
+    /// Relays beside our own that get the answers.
+    pub(super) guests: BTreeSet<String>,
+    pub(super) state: LiveState,
+}
+
+pub(super) enum LiveState {
+    /// Its inputs, relays or payment are waited for, in this task.
+    Preparing(tokio::task::AbortHandle),
+    /// It is in the queue.
+    Queued,
+    /// It runs.
+    Running(Arc<Stop>),
+}
+
+pub(super) struct Searching {
+    pub(super) search: Search,
+    /// Relays that have not sent all that they stored.
+    pub(super) waiting: BTreeSet<String>,
+}
+
+/// The service.
+pub struct Service {
+    pub(super) settings: Arc<Settings>,
+    pub(super) model: String,
+    pub(super) keys: Keys,
+    pub(super) generator: Arc<dyn Generator>,
+    pub(super) journal: Arc<dyn Journal>,
+    pub(super) payment: Arc<dyn Payment>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) relays: Relays,
+    pub(super) admission: Admission,
+    pub(super) queue: FairQueue<String>,
+    pub(super) live: HashMap<JobId, Live>,
+    pub(super) running: usize,
+    /// Which job a published answer belongs to.
+    pub(super) answers: HashMap<EventId, JobId>,
+    pub(super) seen: Recent<EventId>,
+    pub(super) searches: HashMap<String, Searching>,
+    pub(super) next_search: u64,
+    pub(super) messages: mpsc::UnboundedSender<Message>,
+    pub(super) stopping: bool,
+    pub(super) cancellations_changed: bool,
+    ticks: u64,
+    announcement: Option<Event>,
+    inbox: mpsc::UnboundedReceiver<Message>,
+    reports: mpsc::Receiver<(String, Report)>,
+}
+
+impl Service {
+    /// Puts a service together; nothing runs yet. `model` is its name, `settings` have been checked.
+    ///
+    /// # Errors
+    /// Keys in a list that are none.
+    pub fn new(
+        settings: Settings,
+        model: String,
+        keys: Keys,
+        generator: Arc<dyn Generator>,
+        journal: Arc<dyn Journal>,
+        payment: Arc<dyn Payment>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self> {
+        let (messages, inbox) = mpsc::unbounded_channel();
+        let (report, reports) = mpsc::channel(256);
+        Ok(Self {
+            relays: Relays::new(keys.clone(), &settings, report),
+            admission: Admission::new(settings.limits()?),
+            queue: FairQueue::new(settings.queue),
+            live: HashMap::new(),
+            running: 0,
+            answers: HashMap::new(),
+            seen: Recent::new(50_000),
+            searches: HashMap::new(),
+            next_search: 0,
+            stopping: false,
+            cancellations_changed: false,
+            ticks: 0,
+            announcement: None,
+            settings: Arc::new(settings),
+            model,
+            keys,
+            generator,
+            journal,
+            payment,
+            metrics,
+            messages,
+            inbox,
+            reports,
+        })
+    }
+
+    /// Serves until `stop` is done: then running jobs get a while to end, the announcement is withdrawn, and what is left is done at the
+    /// next start.
+    ///
+    /// # Errors
+    /// A journal that cannot be written: going on would mean to forget jobs.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
+        self.start()?;
+        let mut stop = std::pin::pin!(stop);
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut heartbeats =
+            tokio::time::interval(Duration::from_secs(self.settings.heartbeat_seconds.max(1)));
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some((url, report)) = self.reports.recv() => self.report(&url, report)?,
+                Some(message) = self.inbox.recv() => self.message(message)?,
+                _ = heartbeats.tick() => self.heartbeat(),
+                _ = ticks.tick() => self.tick()?,
+            }
+            self.after_step();
+        }
+        self.stop().await
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let started = now();
+        if self.settings.announce {
+            let announcement = self.announcement().write(&self.keys, started);
+            self.announcement = Some(announcement.map_err(Error::service)?);
+        }
+        for (id, entry) in self.journal.open_jobs()? {
+            self.resume(id, entry)?;
+        }
+        let jobs = Filter::new().kind(Kind::from_u16(crate::nip90::REQUEST));
+        for url in self.settings.relays.clone() {
+            // At the first start, what was asked before is not for us.
+            let cursor = match self.journal.cursor(&url)? {
+                Some(cursor) => cursor,
+                None => {
+                    self.journal.advance_cursor(&url, started)?;
+                    started
+                }
+            };
+            self.relays.send(
+                &url,
+                Command::Subscribe {
+                    name: JOBS.to_string(),
+                    filter: Box::new(jobs.clone()),
+                    cursor: Some(cursor),
+                    once: false,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, url: &str, report: Report) -> Result<()> {
+        match report {
+            Report::Up => {
+                tracing::info!(relay = url, "connected");
+                self.relays.set_up(url, true);
+                if self.relays.is_own(url) && !self.stopping {
+                    if let Some(announcement) = self.announcement.clone() {
+                        self.relays.publish_to(url, &announcement, Keep::Until);
+                        self.heartbeat_to(Some(url));
+                    }
+                }
+            }
+            Report::Down(reason) => {
+                let reason: String = reason.chars().take(200).collect();
+                tracing::info!(relay = url, reason, "not connected");
+                self.relays.set_up(url, false);
+            }
+            Report::Limits(limits) => self.relays.set_limits(url, limits),
+            Report::Event(subscription, event) => self.event(url, &subscription, *event)?,
+            Report::StoredEnd(subscription) => self.search_ended(url, &subscription),
+            // A cursor that moved on now would lead past requests that are not taken any more.
+            Report::Cursor(name, to) if name == JOBS && !self.stopping => {
+                self.journal.advance_cursor(url, to)?;
+            }
+            Report::Cursor(..) => {}
+            Report::Settled(id, outcome) => self.settled(url, id, &outcome)?,
+        }
+        let up = self.relays.own_up() as u64;
+        self.metrics.relays_up.store(up, Relaxed);
+        Ok(())
+    }
+
+    fn message(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Prepared(id, prepared) => self.prepared(id, prepared),
+            Message::Billed(id, invoice) => self.billed(id, invoice),
+            Message::Paid(id) => self.paid(id),
+            Message::Partial(id, text) => {
+                self.partial(id, text);
+                Ok(())
+            }
+            Message::Finished(id, result) => self.finished(id, result),
+            Message::Search(search) => {
+                self.search(search);
+                Ok(())
+            }
+        }
+    }
+
+    /// What follows from any change.
+    fn after_step(&mut self) {
+        if !self.stopping {
+            self.start_jobs();
+        }
+        if std::mem::take(&mut self.cancellations_changed) {
+            self.watch_cancellations();
+        }
+        self.metrics.queued.store(self.queue.len() as u64, Relaxed);
+        self.metrics.running.store(self.running as u64, Relaxed);
+    }
+
+    fn tick(&mut self) -> Result<()> {
+        let at = now();
+        if self.ticks.is_multiple_of(30) {
+            self.give_up_deliveries(at)?;
+        }
+        self.relays.tick(at);
+        self.searches.retain(|name, searching| {
+            let open = !searching.search.found.is_closed();
+            if !open {
+                self.relays.unsubscribe(name);
+            }
+            open
+        });
+        self.ticks += 1;
+        if self.ticks % 3600 == 1 {
+            let before = at.saturating_sub(self.settings.remember_days.saturating_mul(86_400));
+            let forgotten = self.journal.forget(before)?;
+            tracing::debug!(forgotten, "old jobs forgotten");
+        }
+        if let Ok(mut refused) = self.metrics.refused.lock() {
+            refused.clone_from(self.admission.refused());
+        }
+        Ok(())
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.stopping = true;
+        tracing::info!(running = self.running, "stopping");
+        self.relays.unsubscribe(JOBS);
+        let mut farewell = None;
+        if let Some(announcement) = &self.announcement {
+            let id = Some(announcement.id);
+            match withdraw(&self.keys, now(), &self.settings.identifier, id) {
+                Ok(event) => farewell = Some(event),
+                Err(err) => tracing::warn!(error = %err, "cannot withdraw the announcement"),
+            }
+        }
+        let mut unheard: BTreeSet<String> = BTreeSet::new();
+        if let Some(event) = &farewell {
+            unheard = self.relays.up();
+            self.relays.publish_own(event, Keep::Until);
+        }
+        let drain = Instant::now() + Duration::from_secs(self.settings.drain_seconds);
+        let mut told = false;
+        let farewell_until = Instant::now() + Duration::from_secs(3);
+        let mut idle_until = None;
+        loop {
+            let at = Instant::now();
+            if self.running > 0 && at >= drain && !told {
+                // Their journal entries say that they have started: the next start runs them again.
+                told = true;
+                for live in self.live.values() {
+                    if let LiveState::Running(stop) = &live.state {
+                        stop.stop(super::work::StopReason::Leaving);
+                    }
+                }
+            }
+            let farewell_done = unheard.is_empty() || at >= farewell_until;
+            if self.running == 0 && idle_until.is_none() {
+                idle_until = Some(at + Duration::from_secs(3));
+            }
+            let undelivered = !self.answers.is_empty() && idle_until.is_some_and(|end| at < end);
+            if (self.running == 0 && farewell_done && !undelivered)
+                || at >= drain + Duration::from_secs(5)
+            {
+                break;
+            }
+            tokio::select! {
+                Some((url, report)) = self.reports.recv() => {
+                    if let (Report::Settled(id, _), Some(farewell)) = (&report, &farewell) {
+                        if *id == farewell.id {
+                            unheard.remove(&url);
+                        }
+                    }
+                    if !matches!(report, Report::Event(..)) {
+                        self.report(&url, report)?;
+                    }
+                }
+                Some(message) = self.inbox.recv() => self.message(message)?,
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
+            self.after_step();
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    fn announcement(&self) -> Announcement {
+        let settings = &self.settings;
+        let range = |min: &str, max: Option<String>, default: Option<String>| ParamInfo {
+            min: Some(min.to_string()),
+            max,
+            default,
+            ..ParamInfo::default()
+        };
+        let model = ParamInfo {
+            values: vec![self.model.clone()],
+            default: Some(self.model.clone()),
+            ..ParamInfo::default()
+        };
+        let tokens = Some(settings.default_tokens.to_string());
+        let text = |text: &str| Some(text.to_string());
+        let params = [
+            ("model", model),
+            (
+                "max_tokens",
+                range("1", Some(settings.max_tokens.to_string()), tokens),
+            ),
+            ("temperature", range("0", None, text("0"))),
+            ("top_k", range("0", None, None)),
+            ("top_p", range("0", text("1"), None)),
+            ("frequency_penalty", range("0", text("100"), text("1"))),
+        ];
+        let price = self.payment.price_msat();
+        Announcement {
+            identifier: settings.identifier.clone(),
+            name: settings.name.clone(),
+            about: settings.about.clone(),
+            picture: settings.picture.clone(),
+            params: params
+                .into_iter()
+                .map(|(name, info)| (name.to_string(), info))
+                .collect(),
+            topics: vec!["text-generation".to_string(), "candle".to_string()],
+            encryption: true,
+            amount_msat: (price > 0).then_some(price),
+        }
+    }
+
+    fn heartbeat(&mut self) {
+        if self.announcement.is_some() {
+            self.heartbeat_to(None);
+        }
+    }
+
+    fn heartbeat_to(&mut self, relay: Option<&str>) {
+        let heartbeat = Heartbeat {
+            identifier: self.settings.identifier.clone(),
+            status: "online".to_string(),
+            expiration: Some(now() + 3 * self.settings.heartbeat_seconds),
+        };
+        match (heartbeat.write(&self.keys, now()), relay) {
+            (Ok(event), Some(relay)) => self.relays.publish_to(relay, &event, Keep::Now),
+            (Ok(event), None) => self.relays.publish_own(&event, Keep::Now),
+            (Err(err), _) => tracing::warn!(error = %err, "no heartbeat"),
+        }
+    }
+
+    /// Asks relays for cancellations of the jobs that are open, and of no others: relays hold many deletions.
+    fn watch_cancellations(&mut self) {
+        let ids: Vec<EventId> = self.live.values().map(|live| live.event.id).collect();
+        if ids.is_empty() {
+            return self.relays.unsubscribe(CANCELLATIONS);
+        }
+        let filter = Filter::new()
+            .kind(Kind::from_u16(crate::nip90::DELETION))
+            .events(ids);
+        self.relays.subscribe(CANCELLATIONS, &filter, false);
+    }
+
+    pub(super) fn lookup(&self) -> Lookup {
+        Lookup {
+            service: self.messages.clone(),
+        }
+    }
+
+    fn search(&mut self, search: Search) {
+        self.next_search += 1;
+        let name = format!("search-{}", self.next_search);
+        let mut waiting = self.relays.up();
+        if waiting.is_empty() {
+            // As after a start: whoever comes up first may have it. How long that is waited for is up to who searches.
+            waiting = self.relays.own().iter().cloned().collect();
+        }
+        self.relays.subscribe(&name, &search.filter, !search.waits);
+        self.searches.insert(name, Searching { search, waiting });
+    }
+
+    /// A relay has no more stored events for a search.
+    fn search_ended(&mut self, url: &str, name: &str) {
+        let relays = &mut self.relays;
+        self.searches.retain(|other, searching| {
+            if name == other {
+                searching.waiting.remove(url);
+            }
+            let goes_on = searching.search.waits || !searching.waiting.is_empty();
+            if !goes_on {
+                relays.unsubscribe(other);
+            }
+            goes_on
+        });
+    }
+}

@@ -1,0 +1,155 @@
+//! Answers: signed once, in the journal before anybody sees them, and sent until every relay has them.
+
+use super::actor::Service;
+use super::now;
+use crate::jobs::{Answer, Entry, JobId};
+use crate::nip90::{Feedback, JobResult, Status, WriteError};
+use crate::relay::{Keep, Outcome};
+use crate::{Error, Result};
+use nostr::prelude::{Event, EventId};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Seconds for which a relay is tried: one of ours, and one that a customer named.
+const OWN_PATIENCE: u64 = 86_400;
+const GUEST_PATIENCE: u64 = 600;
+
+impl Service {
+    /// Gives a job its one answer: the text, or the reason why there is none.
+    pub(super) fn answer(
+        &mut self,
+        id: JobId,
+        outcome: std::result::Result<String, String>,
+    ) -> Result<()> {
+        let Some(live) = self.close(id) else {
+            return Ok(());
+        };
+        let limit = self.relays.event_bytes();
+        let encryption = live.request.encryption;
+        let error = |service: &Self, problem: String| {
+            let feedback = Feedback {
+                extra: Some(problem),
+                encryption,
+                ..Feedback::new(live.event.id, Status::Error)
+            };
+            feedback.write(&service.keys, now(), &live.event.pubkey)
+        };
+        let written = match outcome {
+            Ok(text) => {
+                let result = JobResult {
+                    job: live.event.id,
+                    text,
+                    amount_msat: None,
+                    invoice: None,
+                    encryption,
+                };
+                let relay = Some(live.found_on.as_str());
+                match result.write(&self.keys, now(), &live.event, relay, limit) {
+                    Ok(event) => Ok((event, true)),
+                    Err(err @ (WriteError::TooLarge { .. } | WriteError::Encryption(_))) => {
+                        let problem = format!("the result cannot be sent: {err}");
+                        error(self, problem).map(|event| (event, false))
+                    }
+                    Err(err) => Err(err),
+                }
+            }
+            Err(problem) => error(self, problem).map(|event| (event, false)),
+        };
+        let (event, is_result) = written.map_err(Error::service)?;
+        let own = self.relays.own().iter();
+        let answer = Answer {
+            id: event.id.to_hex(),
+            body: event.as_json(),
+            is_result,
+            signed: now(),
+            pending: own.chain(&live.guests).cloned().collect(),
+            acknowledged: BTreeSet::new(),
+        };
+        let pending = answer.pending.clone();
+        let mut answer = Some(answer);
+        let kept = self.journal.change(id, &mut |entry| {
+            answer.take().is_some_and(|answer| entry.answer(answer))
+        })?;
+        if kept.is_none() {
+            tracing::error!(job = %id, "has an answer already, which stands");
+            return Ok(());
+        }
+        let counter = match is_result {
+            true => &self.metrics.results,
+            false => &self.metrics.errors,
+        };
+        counter.fetch_add(1, Relaxed);
+        tracing::info!(job = %id, answer = %event.id, is_result, "answered");
+        self.deliver(id, &event, &pending);
+        Ok(())
+    }
+
+    /// Sends an answer that was signed before the service was started anew.
+    pub(super) fn deliver_again(&mut self, id: JobId, entry: &Entry) {
+        let Some(answer) = &entry.answer else {
+            return;
+        };
+        match Event::from_json(answer.body.as_bytes()) {
+            Ok(event) => self.deliver(id, &event, &answer.pending),
+            Err(err) => {
+                tracing::error!(job = %id, error = %err, "the journal's answer cannot be read")
+            }
+        }
+    }
+
+    fn deliver(&mut self, id: JobId, event: &Event, relays: &BTreeSet<String>) {
+        self.answers.insert(event.id, id);
+        for relay in relays {
+            self.relays.publish_to(relay, event, Keep::Until);
+        }
+    }
+
+    pub(super) fn settled(&mut self, url: &str, event: EventId, outcome: &Outcome) -> Result<()> {
+        if let Outcome::Rejected(reason) = outcome {
+            tracing::warn!(relay = url, event = %event, reason, "the relay does not take an event");
+        }
+        let Some(id) = self.answers.get(&event).copied() else {
+            return Ok(());
+        };
+        let has = *outcome == Outcome::Accepted;
+        let entry = self
+            .journal
+            .change(id, &mut |entry| entry.settle(url, has))?;
+        if let Some(entry) = entry {
+            self.metrics.delivered.fetch_add(u64::from(has), Relaxed);
+            if entry.stage == crate::jobs::Stage::Done {
+                self.answers.remove(&event);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops to try relays that have not taken an answer for too long.
+    pub(super) fn give_up_deliveries(&mut self, at: u64) -> Result<()> {
+        if self.answers.is_empty() {
+            return Ok(());
+        }
+        for (id, entry) in self.journal.open_jobs()? {
+            let Some(answer) = &entry.answer else {
+                continue;
+            };
+            for relay in &answer.pending {
+                let patience = match self.relays.is_own(relay) {
+                    true => OWN_PATIENCE,
+                    false => GUEST_PATIENCE,
+                };
+                if answer.signed + patience < at {
+                    tracing::warn!(job = %id, relay, "given up: the relay has not taken the answer");
+                    let event = EventId::from_hex(&answer.id).ok();
+                    let gone = self
+                        .journal
+                        .change(id, &mut |entry| entry.settle(relay, false))?;
+                    if gone.is_some_and(|entry| entry.stage == crate::jobs::Stage::Done) {
+                        event.map(|event| self.answers.remove(&event));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

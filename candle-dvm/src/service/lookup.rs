@@ -1,0 +1,60 @@
+//! Events that are looked for on the service's relays.
+
+use super::actor::Message;
+use nostr::prelude::{Event, Filter};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A way to look for events, for tasks beside the service's own.
+#[derive(Clone)]
+pub struct Lookup {
+    pub(super) service: mpsc::UnboundedSender<Message>,
+}
+
+/// What the service is asked for.
+pub struct Search {
+    pub(super) filter: Filter,
+    /// Whether to go on when relays have sent what they stored.
+    pub(super) waits: bool,
+    pub(super) found: mpsc::Sender<Event>,
+}
+
+impl Lookup {
+    /// The events that the relays have stored, as far as they come in time. Their signatures are verified.
+    pub async fn stored(&self, filter: Filter, wait: Duration, most: usize) -> Vec<Event> {
+        let mut found = self.search(filter, false);
+        let mut events = Vec::new();
+        let collect = async {
+            while let Some(event) = found.recv().await {
+                events.push(event);
+                if events.len() >= most {
+                    break;
+                }
+            }
+        };
+        // What came until then is still an answer.
+        let _ = tokio::time::timeout(wait, collect).await;
+        events
+    }
+
+    /// The first event that fits, be it stored or new.
+    pub async fn first(&self, filter: Filter, wait: Duration) -> Option<Event> {
+        let mut found = self.search(filter, true);
+        tokio::time::timeout(wait, found.recv())
+            .await
+            .ok()
+            .flatten()
+    }
+
+    fn search(&self, filter: Filter, waits: bool) -> mpsc::Receiver<Event> {
+        let (found, results) = mpsc::channel(64);
+        let search = Search {
+            filter,
+            waits,
+            found,
+        };
+        // Without a service there is nobody to wait for the results either.
+        let _ = self.service.send(Message::Search(search));
+        results
+    }
+}

@@ -1,0 +1,161 @@
+//! What is counted, and the page that Prometheus reads.
+
+use hyper::body::Bytes;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// Counters and gauges of a service.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// Jobs that were let in.
+    pub accepted: AtomicU64,
+    /// Results that were signed.
+    pub results: AtomicU64,
+    /// Errors that were signed as answers.
+    pub errors: AtomicU64,
+    /// Jobs that their customers cancelled.
+    pub cancelled: AtomicU64,
+    /// Answers that relays have acknowledged.
+    pub delivered: AtomicU64,
+    /// Tokens that were made.
+    pub tokens: AtomicU64,
+    /// Milliseconds that generation took.
+    pub busy_millis: AtomicU64,
+    /// Jobs that wait.
+    pub queued: AtomicU64,
+    /// Jobs that run.
+    pub running: AtomicU64,
+    /// Configured relays with an open connection.
+    pub relays_up: AtomicU64,
+    /// What was refused or dropped, by reason.
+    pub refused: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Metrics {
+    /// The page, in Prometheus' text format.
+    pub fn page(&self) -> String {
+        let mut page = String::new();
+        let mut line = |kind: &str, name: &str, help: &str, value: &AtomicU64| {
+            let _ = write!(
+                page,
+                "# HELP candle_dvm_{name} {help}\n# TYPE candle_dvm_{name} {kind}\ncandle_dvm_{name} {}\n",
+                value.load(Relaxed)
+            );
+        };
+        line(
+            "counter",
+            "jobs_accepted_total",
+            "Jobs let in.",
+            &self.accepted,
+        );
+        line("counter", "results_total", "Results signed.", &self.results);
+        line(
+            "counter",
+            "errors_total",
+            "Jobs answered with an error.",
+            &self.errors,
+        );
+        line(
+            "counter",
+            "cancelled_total",
+            "Jobs cancelled by customers.",
+            &self.cancelled,
+        );
+        line(
+            "counter",
+            "delivered_total",
+            "Answers acknowledged by relays.",
+            &self.delivered,
+        );
+        line("counter", "tokens_total", "Tokens generated.", &self.tokens);
+        line(
+            "counter",
+            "busy_milliseconds_total",
+            "Time spent generating.",
+            &self.busy_millis,
+        );
+        line("gauge", "jobs_queued", "Jobs waiting.", &self.queued);
+        line("gauge", "jobs_running", "Jobs running.", &self.running);
+        line(
+            "gauge",
+            "relays_up",
+            "Configured relays connected.",
+            &self.relays_up,
+        );
+        page.push_str("# HELP candle_dvm_refused_total Requests refused or dropped, by reason.\n");
+        page.push_str("# TYPE candle_dvm_refused_total counter\n");
+        for (reason, count) in self
+            .refused
+            .lock()
+            .iter()
+            .flat_map(|refused| refused.iter())
+        {
+            let _ = writeln!(
+                page,
+                "candle_dvm_refused_total{{reason=\"{reason}\"}} {count}"
+            );
+        }
+        page
+    }
+
+    /// One line for a person.
+    pub fn line(&self, relays: usize) -> String {
+        let refused: u64 = self
+            .refused
+            .lock()
+            .map_or(0, |refused| refused.values().sum());
+        format!(
+            "relays {}/{relays} · queued {} · running {} · results {} · errors {} · refused {refused} · {} tokens",
+            self.relays_up.load(Relaxed),
+            self.queued.load(Relaxed),
+            self.running.load(Relaxed),
+            self.results.load(Relaxed),
+            self.errors.load(Relaxed),
+            self.tokens.load(Relaxed),
+        )
+    }
+}
+
+/// Serves the page at `/metrics` until the task is dropped.
+///
+/// # Errors
+/// An address that cannot be listened on.
+pub async fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                // Out of file handles, most likely: they come back.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            };
+            let metrics = metrics.clone();
+            let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
+                let found = request.uri().path() == "/metrics";
+                let (status, text) = match found {
+                    true => (StatusCode::OK, metrics.page()),
+                    false => (StatusCode::NOT_FOUND, "see /metrics\n".to_string()),
+                };
+                let mut response = Response::new(http_body_util::Full::new(Bytes::from(text)));
+                *response.status_mut() = status;
+                async move { Ok::<_, Infallible>(response) }
+            });
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(Duration::from_secs(5))
+                    .serve_connection(TokioIo::new(stream), answer),
+            );
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! The daemon: jobs in from relays, answers out.
+//!
+//! One task, in [`actor`], owns all state; everything else talks to it by messages. It never waits for a relay, a wallet or a model:
+//! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
+//!
+//! - [`actor`]: the loop, and start and stop. `inbox`: events become jobs. `work`: jobs run. `delivery`: answers are signed, kept and
+//!   sent until relays have them. `relays`: which connections there are.
+//! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
+//! - [`settings`]: everything that can be configured. [`metrics`]: what is counted.
+
+pub mod actor;
+mod delivery;
+mod inbox;
+pub mod inputs;
+pub mod lookup;
+pub mod metrics;
+mod recent;
+mod relays;
+pub mod settings;
+mod work;
+
+pub use actor::Service;
+pub use metrics::Metrics;
+pub use settings::Settings;
+pub use work::Generator;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}

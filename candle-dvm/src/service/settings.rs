@@ -1,0 +1,242 @@
+//! Everything about the service that can be configured. `serve.example.toml` shows the file.
+
+use crate::jobs::{Customer, Limits};
+use crate::relay::normal_url;
+use crate::{Error, Result};
+use nostr::prelude::PublicKey;
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The settings, with the values that hold where nothing is said.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    /// The relays to serve on.
+    pub relays: Vec<String>,
+    /// The model's path; `None` is the embedded one.
+    pub model: Option<PathBuf>,
+    /// The device, as `--device` takes it.
+    pub device: Option<String>,
+    /// The file with the secret key.
+    pub key_file: Option<PathBuf>,
+    /// The folder for the journal.
+    pub data_dir: Option<PathBuf>,
+    /// What tells announcements of one key apart.
+    pub identifier: String,
+    /// A name for people.
+    pub name: String,
+    /// What is offered, for people.
+    pub about: String,
+    /// The address of a picture.
+    pub picture: Option<String>,
+    /// What the model is called in announcements and requests; `None` takes its file's name.
+    pub model_name: Option<String>,
+    /// Whether to announce the service and to send heartbeats.
+    pub announce: bool,
+    /// Seconds between heartbeats.
+    pub heartbeat_seconds: u64,
+    /// Jobs that run at the same time.
+    pub running: usize,
+    /// Jobs that wait.
+    pub queue: usize,
+    /// Seconds that a job may run.
+    pub job_seconds: u64,
+    /// Seconds that running jobs get to end when the service stops.
+    pub drain_seconds: u64,
+    /// Milliseconds between two partial results of a job, at least.
+    pub partial_millis: u64,
+    /// Tokens of a job that asks for no number.
+    pub default_tokens: usize,
+    /// Tokens of a job that asks for many.
+    pub max_tokens: usize,
+    /// Seconds to wait for another job's result.
+    pub chain_seconds: u64,
+    /// Hosts from which inputs may be fetched; `*.example.com` means every name below.
+    pub url_hosts: Vec<String>,
+    /// Whether requests may name relays at private addresses.
+    pub private_relays: bool,
+    /// The most bytes of an event, where a relay does not say.
+    pub event_bytes: usize,
+    /// Where to serve metrics: an address of this machine.
+    pub metrics: Option<SocketAddr>,
+    /// Days for which jobs that are done are known again.
+    pub remember_days: u64,
+    /// Public keys that may ask; empty means everybody.
+    pub allow: Vec<String>,
+    /// Public keys that may not.
+    pub deny: Vec<String>,
+    /// Jobs of one key that wait or run.
+    pub open_per_key: usize,
+    /// Jobs of one key in an hour.
+    pub hourly_per_key: usize,
+    /// Bytes of input.
+    pub input_bytes: usize,
+    /// Seconds that a request may be old.
+    pub max_age_seconds: u64,
+    /// The least bid, in thousandths of a satoshi.
+    pub min_bid_msat: u64,
+    /// Bits of proof of work of a request's id.
+    pub min_work: u8,
+    /// The price of a job, in thousandths of a satoshi.
+    pub price_msat: u64,
+    /// A file with the wallet's `nostr+walletconnect://` address.
+    pub wallet_file: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            relays: Vec::new(),
+            model: None,
+            device: None,
+            key_file: None,
+            data_dir: None,
+            identifier: "candle-dvm".to_string(),
+            name: "candle-dvm".to_string(),
+            about: "Text generation on candle".to_string(),
+            picture: None,
+            model_name: None,
+            announce: true,
+            heartbeat_seconds: 300,
+            running: 2,
+            queue: 64,
+            job_seconds: 600,
+            drain_seconds: 30,
+            partial_millis: 1000,
+            default_tokens: 256,
+            max_tokens: 2048,
+            chain_seconds: 600,
+            url_hosts: Vec::new(),
+            private_relays: false,
+            event_bytes: 64 * 1024,
+            metrics: None,
+            remember_days: 30,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            open_per_key: limits.open_per_customer,
+            hourly_per_key: limits.hourly_per_customer,
+            input_bytes: limits.input_bytes,
+            max_age_seconds: limits.max_age,
+            min_bid_msat: 0,
+            min_work: 0,
+            price_msat: 0,
+            wallet_file: None,
+        }
+    }
+}
+
+impl Settings {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`Error::File`] with the line: no TOML, a setting that does not exist, or a value of the wrong type.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(file).map_err(|err| Error::file(file, err))?;
+        toml::from_str(&text).map_err(|err| {
+            let line = err
+                .span()
+                .map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+            let place = line.map_or(String::new(), |line| format!("line {line}: "));
+            Error::file(file, format!("{place}{}", err.message()))
+        })
+    }
+
+    /// Checks what can be checked without the network, and brings relays into their one form.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for the first that does not fit.
+    pub fn check(&mut self) -> Result<()> {
+        let wrong = |name: &'static str, value: String, expected: String| {
+            Err(Error::Setting {
+                name,
+                value,
+                expected,
+            })
+        };
+        let mut relays = Vec::new();
+        for relay in &self.relays {
+            match normal_url(relay) {
+                Ok(url) if relays.contains(&url) => {}
+                Ok(url) => relays.push(url),
+                Err(err) => {
+                    return wrong(
+                        "relay",
+                        relay.clone(),
+                        format!("a ws:// or wss:// address: {err}"),
+                    )
+                }
+            }
+        }
+        if relays.is_empty() {
+            return wrong("relay", String::new(), "at least one address".to_string());
+        }
+        self.relays = relays;
+        for (name, value) in [
+            ("running", self.running),
+            ("queue", self.queue),
+            ("default-tokens", self.default_tokens),
+            ("max-tokens", self.max_tokens),
+            ("open-per-key", self.open_per_key),
+        ] {
+            if value == 0 {
+                return wrong(name, "0".to_string(), "at least 1".to_string());
+            }
+        }
+        if self.event_bytes < 1024 {
+            let value = self.event_bytes.to_string();
+            return wrong("event-bytes", value, "at least 1024".to_string());
+        }
+        if self.remember_days.saturating_mul(86_400) < self.max_age_seconds.saturating_mul(2) {
+            // A job that was forgotten and may still come would be answered twice.
+            let value = self.remember_days.to_string();
+            return wrong(
+                "remember-days",
+                value,
+                format!("at least twice max-age-seconds ({})", self.max_age_seconds),
+            );
+        }
+        if let Some(address) = self.metrics.filter(|address| !address.ip().is_loopback()) {
+            let expected = "an address of this machine, such as 127.0.0.1:9464".to_string();
+            return wrong("metrics", address.to_string(), expected);
+        }
+        if self.price_msat > 0 && self.wallet_file.is_none() {
+            let expected = "0, or a wallet-file that can make invoices".to_string();
+            return wrong("price-msat", self.price_msat.to_string(), expected);
+        }
+        self.limits().map(|_| ())
+    }
+
+    /// The limits for admission.
+    ///
+    /// # Errors
+    /// A key in a list that is none.
+    pub fn limits(&self) -> Result<Limits> {
+        Ok(Limits {
+            allow: keys("allow", &self.allow)?,
+            deny: keys("deny", &self.deny)?,
+            open_per_customer: self.open_per_key,
+            hourly_per_customer: self.hourly_per_key,
+            input_bytes: self.input_bytes,
+            max_age: self.max_age_seconds,
+            min_bid_msat: self.min_bid_msat,
+            min_work: self.min_work,
+            ..Limits::default()
+        })
+    }
+}
+
+fn keys(name: &'static str, list: &[String]) -> Result<BTreeSet<Customer>> {
+    let parse = |text: &String| {
+        PublicKey::parse(text)
+            .map(|key| Customer(key.to_bytes()))
+            .map_err(|_| Error::Setting {
+                name,
+                value: text.clone(),
+                expected: "public keys, as npub1… or 64 hexadecimal digits".to_string(),
+            })
+    };
+    list.iter().map(parse).collect()
+}

@@ -1,0 +1,293 @@
+//! Jobs run: each on a thread of its own, up to the limit, and until it is told to stop.
+
+use super::actor::{LiveState, Message, Service};
+use super::inbox::customer;
+use super::now;
+use crate::backend::{Completion, CompletionRequest, InferenceBackend};
+use crate::engine::CandleBackend;
+use crate::jobs::{Entry, JobId};
+use crate::nip90::params::Params;
+use crate::nip90::{Feedback, Status};
+use crate::relay::Keep;
+use crate::Result;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// What makes the text. Called from several threads.
+pub trait Generator: Send + Sync + 'static {
+    /// Whether a prompt can be worked on at all.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self, prompt: &str) -> Result<()>;
+
+    /// Completes a prompt, and asks after each piece of text whether to go on.
+    ///
+    /// # Errors
+    /// Parameters that do not fit, and failures of the device.
+    fn generate(
+        &self,
+        request: &CompletionRequest,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion>;
+}
+
+impl Generator for CandleBackend {
+    fn check(&self, prompt: &str) -> Result<()> {
+        self.prompt_tokens(prompt).map(|_| ())
+    }
+
+    fn generate(
+        &self,
+        request: &CompletionRequest,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        self.complete_stream(request, on_piece)
+    }
+}
+
+/// Why a running job is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopReason {
+    /// Its customer does not want it any more.
+    Cancelled = 1,
+    /// It took too long.
+    TimedOut = 2,
+    /// The service ends.
+    Leaving = 3,
+}
+
+/// Tells a running job to stop.
+pub(super) struct Stop {
+    reason: AtomicU8,
+    deadline: Instant,
+}
+
+impl Stop {
+    fn new(time: Duration) -> Self {
+        Self {
+            reason: AtomicU8::new(0),
+            deadline: Instant::now() + time,
+        }
+    }
+
+    /// The first reason counts.
+    pub(super) fn stop(&self, reason: StopReason) {
+        let _ = self
+            .reason
+            .compare_exchange(0, reason as u8, Relaxed, Relaxed);
+    }
+
+    fn reason(&self) -> Option<StopReason> {
+        match self.reason.load(Relaxed) {
+            0 => None,
+            1 => Some(StopReason::Cancelled),
+            2 => Some(StopReason::TimedOut),
+            _ => Some(StopReason::Leaving),
+        }
+    }
+
+    fn go_on(&self) -> ControlFlow<()> {
+        if Instant::now() >= self.deadline {
+            self.stop(StopReason::TimedOut);
+        }
+        match self.reason() {
+            None => ControlFlow::Continue(()),
+            Some(_) => ControlFlow::Break(()),
+        }
+    }
+}
+
+impl Service {
+    pub(super) fn prepared(
+        &mut self,
+        id: JobId,
+        prepared: std::result::Result<(String, Vec<String>), String>,
+    ) -> Result<()> {
+        let Some(live) = self.live.get_mut(&id) else {
+            return Ok(());
+        };
+        match prepared {
+            Ok((prompt, guests)) => {
+                live.guests = guests.into_iter().collect();
+                live.state = LiveState::Queued;
+                self.queue.push(customer(&live.event), id, prompt);
+                Ok(())
+            }
+            Err(problem) => self.answer(id, Err(problem)),
+        }
+    }
+
+    /// Fills the places that are free.
+    pub(super) fn start_jobs(&mut self) {
+        while self.running < self.settings.running {
+            let Some((id, prompt)) = self.queue.pop() else {
+                return;
+            };
+            self.start_job(id, prompt);
+        }
+    }
+
+    fn start_job(&mut self, id: JobId, prompt: String) {
+        let Some(live) = self.live.get_mut(&id) else {
+            return;
+        };
+        match self.journal.change(id, &mut Entry::start) {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                tracing::error!(job = %id, "the journal does not let it start");
+                self.close(id);
+                return;
+            }
+            Err(err) => {
+                // The next write will say so again, where it ends the service.
+                tracing::error!(job = %id, error = %err, "cannot note the start");
+            }
+        }
+        let stop = Arc::new(Stop::new(Duration::from_secs(self.settings.job_seconds)));
+        live.state = LiveState::Running(stop.clone());
+        self.running += 1;
+        let request = self.settings.completion(prompt, &live.params);
+        let work = Work {
+            id,
+            request,
+            stop,
+            every: Duration::from_millis(self.settings.partial_millis),
+            generator: self.generator.clone(),
+            messages: self.messages.clone(),
+        };
+        let messages = self.messages.clone();
+        tokio::spawn(async move {
+            if let Err(err) = tokio::task::spawn_blocking(move || work.run()).await {
+                tracing::error!(job = %id, error = %err, "a running job panicked");
+                let problem = "the model failed".to_string();
+                let _ = messages.send(Message::Finished(id, Err(problem)));
+            }
+        });
+    }
+
+    pub(super) fn partial(&mut self, id: JobId, text: String) {
+        let Some(live) = self.live.remove(&id) else {
+            return;
+        };
+        let feedback = Feedback {
+            text,
+            expiration: Some(now() + 3600),
+            ..Feedback::new(live.event.id, Status::Partial)
+        };
+        self.feedback(&live, feedback);
+        self.live.insert(id, live);
+    }
+
+    pub(super) fn finished(
+        &mut self,
+        id: JobId,
+        result: std::result::Result<Completion, String>,
+    ) -> Result<()> {
+        self.running = self.running.saturating_sub(1);
+        let stopped = match self.live.get(&id).map(|live| &live.state) {
+            Some(LiveState::Running(stop)) => stop.reason(),
+            _ => return Ok(()),
+        };
+        if let Ok(completion) = &result {
+            let timings = &completion.timings;
+            let seconds = timings.prompt_seconds + timings.generation_seconds;
+            let tokens = completion.token_ids.len() as u64;
+            self.metrics.tokens.fetch_add(tokens, Relaxed);
+            self.metrics
+                .busy_millis
+                .fetch_add((seconds * 1000.0) as u64, Relaxed);
+            tracing::info!(
+                job = %id,
+                prompt_tokens = completion.prompt_tokens,
+                tokens,
+                seconds,
+                stop = ?completion.stop_reason,
+                "generated"
+            );
+        }
+        match stopped {
+            Some(StopReason::Cancelled) => self.cancelled(id),
+            Some(StopReason::Leaving) => {
+                self.live.remove(&id);
+                Ok(())
+            }
+            Some(StopReason::TimedOut) => {
+                let seconds = self.settings.job_seconds;
+                self.answer(id, Err(format!("the job took longer than {seconds} s")))
+            }
+            None => self.answer(id, result.map(|completion| completion.text)),
+        }
+    }
+
+    /// Sends feedback if it can be sent at once.
+    pub(super) fn feedback(&mut self, live: &super::actor::Live, feedback: Feedback) {
+        let feedback = Feedback {
+            encryption: live.request.encryption,
+            ..feedback
+        };
+        // What has to be paid is waited for; everything else tells of a moment.
+        let keep = match feedback.status {
+            Status::PaymentRequired => Keep::Until,
+            _ => Keep::Now,
+        };
+        match feedback.write(&self.keys, now(), &live.event.pubkey) {
+            Ok(event) if event.as_json().len() <= self.relays.event_bytes() => {
+                self.relays.publish_own(&event, keep);
+                for guest in &live.guests {
+                    self.relays.publish_to(guest, &event, keep);
+                }
+            }
+            Ok(_) => tracing::debug!("feedback that is too large for the relays is left out"),
+            Err(err) => tracing::debug!(error = %err, "feedback is left out"),
+        }
+    }
+}
+
+struct Work {
+    id: JobId,
+    request: CompletionRequest,
+    stop: Arc<Stop>,
+    every: Duration,
+    generator: Arc<dyn Generator>,
+    messages: mpsc::UnboundedSender<Message>,
+}
+
+impl Work {
+    fn run(self) {
+        let mut text = String::new();
+        let mut told: Option<Instant> = None;
+        let result = self.generator.generate(&self.request, &mut |piece| {
+            text.push_str(piece);
+            if told.is_none_or(|told| told.elapsed() >= self.every) {
+                told = Some(Instant::now());
+                let _ = self.messages.send(Message::Partial(self.id, text.clone()));
+            }
+            self.stop.go_on()
+        });
+        let result = result.map_err(|err| err.one_line());
+        let _ = self.messages.send(Message::Finished(self.id, result));
+    }
+}
+
+impl super::settings::Settings {
+    /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise.
+    fn completion(&self, prompt: String, params: &Params) -> CompletionRequest {
+        let standard = CompletionRequest::default();
+        CompletionRequest {
+            prompt,
+            max_tokens: params
+                .max_tokens
+                .unwrap_or(self.default_tokens)
+                .min(self.max_tokens),
+            temperature: params.temperature.unwrap_or(standard.temperature),
+            top_k: params.top_k,
+            top_p: params.top_p,
+            repeat_penalty: params.frequency_penalty.unwrap_or(standard.repeat_penalty),
+            ..standard
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The protocol with one relay, played through without one.
+
+use candle_dvm::relay::machine::{Action, Keep, Machine, Outcome, LARGEST_MESSAGE};
+use candle_dvm::relay::RelayLimits;
+use nostr::prelude::{
+    ClientMessage, Event, EventBuilder, Filter, FinalizeEvent, Keys, Kind, RelayMessage,
+    SubscriptionId, Timestamp,
+};
+
+const START: u64 = 1_800_000_000_000;
+
+fn machine() -> Machine {
+    Machine::new("ws://127.0.0.1:1".to_string(), Keys::generate(), 7)
+}
+
+fn actions(machine: &mut Machine) -> Vec<Action> {
+    std::iter::from_fn(|| machine.next_action()).collect()
+}
+
+fn sent(machine: &mut Machine) -> Vec<ClientMessage<'static>> {
+    let texts = actions(machine)
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Send(text) => Some(text),
+            _ => None,
+        });
+    texts
+        .map(|text| ClientMessage::from_json(text).unwrap())
+        .collect()
+}
+
+fn up() -> Machine {
+    let mut machine = machine();
+    machine.tick(START);
+    assert_eq!(actions(&mut machine), [Action::Connect]);
+    machine.opened(START);
+    machine
+}
+
+fn event(created: u64) -> Event {
+    EventBuilder::new(Kind::from_u16(5050), created.to_string())
+        .custom_created_at(Timestamp::from(created))
+        .finalize(&Keys::generate())
+        .unwrap()
+}
+
+fn say(machine: &mut Machine, message: RelayMessage, now: u64) {
+    machine.receive(&message.as_json(), now);
+}
+
+#[test]
+fn reconnections_take_longer_each_time_and_are_spread() {
+    let waits = |seed| -> Vec<u64> {
+        let mut machine = Machine::new("ws://a".to_string(), Keys::generate(), seed);
+        let mut now = START;
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            machine.tick(now);
+            assert_eq!(actions(&mut machine), [Action::Connect]);
+            machine.closed(now);
+            waits.push(machine.deadline() - now);
+            machine.tick(machine.deadline() - 1);
+            assert!(actions(&mut machine).is_empty(), "not before its time");
+            now = machine.deadline();
+        }
+        waits
+    };
+    let first = waits(1);
+    assert!((500..=1000).contains(&first[0]), "{first:?}");
+    assert!((150_000..=300_000).contains(&first[11]), "{first:?}");
+    assert!(first[5] > first[1], "{first:?}");
+    assert_ne!(first, waits(99));
+}
+
+#[test]
+fn what_must_arrive_is_sent_until_it_is_answered() {
+    let mut machine = up();
+    let event = event(1);
+    machine.publish(&event, Keep::Until, START);
+    machine.publish(&event, Keep::Until, START);
+    assert_eq!(sent(&mut machine).len(), 1, "once");
+    machine.tick(START + 20_000);
+    assert_eq!(sent(&mut machine).len(), 1, "again, after no answer");
+    machine.closed(START + 21_000);
+    let again = machine.deadline();
+    machine.tick(again);
+    machine.opened(again);
+    assert_eq!(sent(&mut machine).len(), 1, "and on the next connection");
+    say(
+        &mut machine,
+        RelayMessage::ok(event.id, false, "rate-limited: slow down"),
+        again,
+    );
+    assert!(actions(&mut machine).is_empty());
+    machine.tick(again + 60_000);
+    assert_eq!(sent(&mut machine).len(), 1, "after a while");
+    say(
+        &mut machine,
+        RelayMessage::ok(event.id, false, "duplicate: have it"),
+        again + 60_000,
+    );
+    let settled = Action::Settled {
+        id: event.id,
+        outcome: Outcome::Accepted,
+    };
+    assert_eq!(actions(&mut machine), [settled]);
+    assert_eq!(machine.unsettled(), 0);
+}
+
+#[test]
+fn what_is_blocked_is_not_sent_again_and_what_is_late_is_dropped() {
+    let mut machine = up();
+    let event = event(1);
+    machine.publish(&event, Keep::Until, START);
+    actions(&mut machine);
+    say(
+        &mut machine,
+        RelayMessage::ok(event.id, false, "blocked: go away"),
+        START,
+    );
+    let outcome = Outcome::Rejected("blocked: go away".to_string());
+    let settled = Action::Settled {
+        id: event.id,
+        outcome,
+    };
+    assert_eq!(actions(&mut machine), [settled]);
+    machine.closed(START);
+    machine.publish(&event, Keep::Now, START);
+    assert_eq!(machine.unsettled(), 0);
+}
+
+#[test]
+fn few_events_are_under_way_at_once() {
+    let mut machine = up();
+    let events: Vec<Event> = (0..100).map(event).collect();
+    for event in &events {
+        machine.publish(event, Keep::Until, START);
+    }
+    assert_eq!(sent(&mut machine).len(), 32);
+    say(
+        &mut machine,
+        RelayMessage::ok(events[0].id, true, ""),
+        START,
+    );
+    assert_eq!(sent(&mut machine).len(), 1);
+}
+
+#[test]
+fn a_challenge_is_answered_and_what_waited_for_it_goes_on() {
+    let mut machine = up();
+    machine.subscribe("jobs", Filter::new(), None, false, START);
+    let event = event(1);
+    machine.publish(&event, Keep::Until, START);
+    assert_eq!(sent(&mut machine).len(), 2);
+    let id = SubscriptionId::new("jobs");
+    say(
+        &mut machine,
+        RelayMessage::closed(id, "auth-required: who"),
+        START,
+    );
+    say(
+        &mut machine,
+        RelayMessage::ok(event.id, false, "auth-required: who"),
+        START,
+    );
+    assert!(sent(&mut machine).is_empty());
+    say(&mut machine, RelayMessage::auth("challenge"), START);
+    let messages = sent(&mut machine);
+    let [ClientMessage::Auth(auth)] = messages.as_slice() else {
+        panic!("{messages:?}");
+    };
+    auth.verify().unwrap();
+    let content: Vec<_> = auth.tags.iter().filter_map(|tag| tag.content()).collect();
+    assert_eq!(content, ["ws://127.0.0.1:1", "challenge"]);
+    say(&mut machine, RelayMessage::ok(auth.id, true, ""), START);
+    assert_eq!(sent(&mut machine).len(), 2);
+}
+
+#[test]
+fn endless_challenges_are_answered_a_few_times_and_then_left() {
+    let mut machine = up();
+    let mut answers = 0;
+    let mut closed = false;
+    for n in 0..100 {
+        say(&mut machine, RelayMessage::auth(n.to_string()), START);
+        for action in actions(&mut machine) {
+            answers += usize::from(matches!(action, Action::Send(_)));
+            closed |= matches!(action, Action::Close(_));
+        }
+        if closed {
+            break;
+        }
+    }
+    assert!(closed);
+    assert_eq!(answers, 3);
+    assert!(!machine.is_up());
+}
+
+#[test]
+fn nonsense_is_passed_over_and_too_much_of_it_ends_the_connection() {
+    let mut machine = up();
+    for text in [
+        "",
+        "{",
+        "[]",
+        "[\"EVENT\"]",
+        "[\"EVENT\",\"a\",{}]",
+        "null",
+        "[1,2,3]",
+        "\u{0}",
+    ] {
+        machine.receive(text, START);
+    }
+    machine.receive(&"x".repeat(LARGEST_MESSAGE + 1), START);
+    assert!(machine.is_up());
+    assert!(actions(&mut machine).is_empty());
+    for _ in 0..1001 {
+        machine.receive("{", START);
+    }
+    assert!(!machine.is_up());
+}
+
+#[test]
+fn a_gap_is_filled_page_by_page_and_the_cursor_moves_after_it() {
+    let seconds = START / 1000;
+    let cursor = seconds - 100_000;
+    let mut machine = up();
+    machine.set_limits(RelayLimits {
+        max_limit: Some(2),
+        ..RelayLimits::default()
+    });
+    machine.subscribe("jobs", Filter::new(), Some(cursor), false, START);
+    let name = || SubscriptionId::new("jobs");
+    let filters = |machine: &mut Machine| match sent(machine).as_slice() {
+        [ClientMessage::Req { filters, .. }] => {
+            let owned = filters.iter().map(|filter| filter.clone().into_owned());
+            owned.collect::<Vec<Filter>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    let first = filters(&mut machine);
+    assert_eq!(first[0].since, Some(Timestamp::from(cursor - 600)));
+    assert_eq!(first[0].until, None);
+    for created in [seconds - 10, seconds - 20] {
+        say(
+            &mut machine,
+            RelayMessage::event(name(), event(created)),
+            START,
+        );
+    }
+    let delivered = actions(&mut machine);
+    assert!(
+        delivered
+            .iter()
+            .all(|a| matches!(a, Action::Deliver { .. })),
+        "{delivered:?}"
+    );
+    say(&mut machine, RelayMessage::eose(name()), START);
+    let second = filters(&mut machine);
+    assert_eq!(second[0].until, Some(Timestamp::from(seconds - 20)));
+    assert_eq!(
+        second[1].since,
+        Some(Timestamp::from(seconds)),
+        "new ones go on coming"
+    );
+    say(
+        &mut machine,
+        RelayMessage::event(name(), event(seconds - 30)),
+        START,
+    );
+    say(&mut machine, RelayMessage::eose(name()), START);
+    let end = actions(&mut machine);
+    let moved = Action::Cursor {
+        subscription: "jobs".to_string(),
+        to: seconds,
+    };
+    assert!(end.contains(&moved), "{end:?}");
+    // Later events move it; one from the future does not move it past the clock.
+    say(
+        &mut machine,
+        RelayMessage::event(name(), event(seconds + 90_000)),
+        START + 5000,
+    );
+    let to = actions(&mut machine)
+        .into_iter()
+        .find_map(|action| match action {
+            Action::Cursor { to, .. } => Some(to),
+            _ => None,
+        });
+    assert_eq!(to, Some(seconds + 5));
+}
+
+#[test]
+fn a_silent_relay_is_pinged_and_then_left() {
+    let mut machine = up();
+    machine.tick(START + 44_000);
+    assert!(actions(&mut machine).is_empty());
+    machine.tick(START + 46_000);
+    assert_eq!(actions(&mut machine), [Action::Ping]);
+    machine.heard(START + 46_100);
+    machine.tick(START + 92_000);
+    assert_eq!(actions(&mut machine), [Action::Ping]);
+    machine.tick(START + 137_000);
+    assert!(matches!(actions(&mut machine)[..], [Action::Close(_)]));
+    assert!(!machine.is_up());
+}
+
+#[test]
+fn a_refused_subscription_is_asked_for_again_later() {
+    let mut machine = up();
+    machine.subscribe("jobs", Filter::new(), Some(START / 1000), false, START);
+    assert_eq!(sent(&mut machine).len(), 1);
+    let id = || SubscriptionId::new("jobs");
+    say(
+        &mut machine,
+        RelayMessage::closed(id(), "rate-limited: slow down"),
+        START,
+    );
+    assert!(sent(&mut machine).is_empty());
+    machine.tick(machine.deadline());
+    assert_eq!(sent(&mut machine).len(), 1);
+}

@@ -1,0 +1,12 @@
+//! NIP-90: the codec, the relay protocol, the journal, the service and the customer's commands, over a relay of the tests' own.
+
+mod codec;
+mod commands;
+mod crash;
+mod hostile;
+mod journal;
+mod keys;
+mod machine;
+mod relay;
+mod served;
+mod service;

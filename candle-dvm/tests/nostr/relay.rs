@@ -1,0 +1,240 @@
+//! A relay on 127.0.0.1 that stores and forwards, and misbehaves when asked to.
+
+use futures_util::{SinkExt, StreamExt};
+use nostr::prelude::{
+    ClientMessage, Event, Filter, MatchEventOptions, RelayMessage, SubscriptionId,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::broadcast;
+use tokio_tungstenite::tungstenite::Message;
+
+/// What a relay does beyond its duty.
+#[derive(Clone, Default)]
+pub struct Behaviour {
+    /// Nothing is taken or given before an answer to an AUTH challenge.
+    pub auth: bool,
+    /// Texts that each client gets with the answer to its first request.
+    pub noise: Vec<String>,
+    /// Bytes that are put on the wire after the noise, as they are; then the connection is closed.
+    pub garbage: Option<Vec<u8>>,
+    /// At most so many stored events for a request.
+    pub max_limit: Option<usize>,
+}
+
+struct State {
+    events: Mutex<Vec<Event>>,
+    news: broadcast::Sender<Event>,
+    behaviour: Behaviour,
+    connections: AtomicU32,
+    deaf: AtomicBool,
+}
+
+/// A running relay; it ends when this is dropped.
+pub struct TestRelay {
+    pub url: String,
+    state: Arc<State>,
+    runtime: Option<Runtime>,
+}
+
+impl TestRelay {
+    pub fn start() -> Self {
+        Self::with(Behaviour::default())
+    }
+
+    pub fn with(behaviour: Behaviour) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let url = format!("ws://{}", listener.local_addr().unwrap());
+        let state = Arc::new(State {
+            events: Mutex::new(Vec::new()),
+            news: broadcast::channel(4096).0,
+            behaviour,
+            connections: AtomicU32::new(0),
+            deaf: AtomicBool::new(false),
+        });
+        let shared = state.clone();
+        runtime.spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                shared.connections.fetch_add(1, SeqCst);
+                tokio::spawn(client(stream, shared.clone()));
+            }
+        });
+        Self {
+            url,
+            state,
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Everything that was published here, each id once.
+    pub fn events(&self) -> Vec<Event> {
+        self.state.events.lock().unwrap().clone()
+    }
+
+    pub fn of_kind(&self, kind: u16) -> Vec<Event> {
+        let mut events = self.events();
+        events.retain(|event| event.kind.as_u16() == kind);
+        events
+    }
+
+    /// Stores an event and passes it on, as if somebody had published it.
+    pub fn publish(&self, event: &Event) {
+        store(&self.state, event.clone());
+    }
+
+    pub fn connections(&self) -> u32 {
+        self.state.connections.load(SeqCst)
+    }
+
+    /// Whether events are answered and stored.
+    pub fn set_deaf(&self, deaf: bool) {
+        self.state.deaf.store(deaf, SeqCst);
+    }
+
+    /// Waits for as many events of a kind.
+    #[track_caller]
+    pub fn wait_for(&self, kind: u16, count: usize) -> Vec<Event> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let events = self.of_kind(kind);
+            if events.len() >= count {
+                return events;
+            }
+            let all = self.events().len();
+            assert!(
+                Instant::now() < end,
+                "{} of {count} events of kind {kind}, {all} in all",
+                events.len()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for TestRelay {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// `false` if it was there.
+fn store(state: &State, event: Event) -> bool {
+    let mut events = state.events.lock().unwrap();
+    if events.iter().any(|other| other.id == event.id) {
+        return false;
+    }
+    events.push(event.clone());
+    // Nobody may be listening.
+    let _ = state.news.send(event);
+    true
+}
+
+fn fits(filters: &[Filter], event: &Event) -> bool {
+    let options = MatchEventOptions::default();
+    filters
+        .iter()
+        .any(|filter| filter.match_event(event, options))
+}
+
+async fn client(stream: TcpStream, state: Arc<State>) {
+    let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else {
+        return;
+    };
+    let mut news = state.news.subscribe();
+    let mut subscriptions: HashMap<SubscriptionId, Vec<Filter>> = HashMap::new();
+    let mut known = !state.behaviour.auth;
+    let mut noisy = true;
+    if state.behaviour.auth {
+        let challenge = RelayMessage::auth("prove it").as_json();
+        let _ = socket.send(Message::text(challenge)).await;
+    }
+    loop {
+        let mut replies = Vec::new();
+        tokio::select! {
+            event = news.recv() => {
+                let Ok(event) = event else { return };
+                for (name, filters) in &subscriptions {
+                    if fits(filters, &event) {
+                        replies.push(RelayMessage::event(name.clone(), event.clone()).as_json());
+                    }
+                }
+            }
+            message = socket.next() => {
+                let text = match message {
+                    Some(Ok(Message::Text(text))) => text,
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                    _ => return,
+                };
+                match ClientMessage::from_json(text.as_bytes()).unwrap() {
+                    ClientMessage::Auth(event) => {
+                        known = event.verify().is_ok() && event.kind.as_u16() == 22242;
+                        replies.push(RelayMessage::ok(event.id, known, "").as_json());
+                    }
+                    ClientMessage::Event(event) => {
+                        if state.deaf.load(SeqCst) {
+                            continue;
+                        }
+                        let (taken, why) = match known {
+                            false => (false, "auth-required: who are you"),
+                            true if store(&state, event.clone().into_owned()) => (true, ""),
+                            true => (true, "duplicate: have it"),
+                        };
+                        replies.push(RelayMessage::ok(event.id, taken, why).as_json());
+                    }
+                    ClientMessage::Req { subscription_id, filters } => {
+                        let name = subscription_id.into_owned();
+                        if !known {
+                            let closed = RelayMessage::closed(name, "auth-required: who are you");
+                            replies.push(closed.as_json());
+                        } else {
+                            let filters: Vec<Filter> =
+                                filters.into_iter().map(|filter| filter.into_owned()).collect();
+                            let mut stored = state.events.lock().unwrap().clone();
+                            stored.retain(|event| fits(&filters, event));
+                            // As real relays do: the newest first, and no more than asked for.
+                            stored.sort_by_key(|event| std::cmp::Reverse(event.created_at));
+                            let asked = filters.iter().filter_map(|filter| filter.limit).max();
+                            let most = asked.into_iter().chain(state.behaviour.max_limit).min();
+                            stored.truncate(most.unwrap_or(usize::MAX));
+                            for event in stored {
+                                replies.push(RelayMessage::event(name.clone(), event).as_json());
+                            }
+                            replies.push(RelayMessage::eose(name.clone()).as_json());
+                            subscriptions.insert(name, filters);
+                        }
+                        if std::mem::take(&mut noisy) {
+                            replies.splice(0..0, state.behaviour.noise.clone());
+                        }
+                    }
+                    ClientMessage::Close(name) => {
+                        subscriptions.remove(name.as_ref());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for reply in replies {
+            if socket.send(Message::text(reply)).await.is_err() {
+                return;
+            }
+        }
+        if let (false, Some(garbage)) = (noisy, &state.behaviour.garbage) {
+            use tokio::io::AsyncWriteExt;
+            let _ = socket.get_mut().write_all(garbage).await;
+            let _ = socket.get_mut().shutdown().await;
+            return;
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A service in the test's own process, with a model that does as it is told.
+
+use super::relay::TestRelay;
+use candle_dvm::journal::RedbJournal;
+use candle_dvm::nip90::{Input, JobRequest, JobResult};
+use candle_dvm::payment::{Free, Payment};
+use candle_dvm::service::{now, Generator, Metrics, Service, Settings};
+use candle_dvm::{Completion, CompletionRequest, Result, StopReason, Timings};
+use nostr::prelude::{Event, Keys};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
+/// Says each word of the prompt, `max_tokens` of them at most, over and over, with a pause between two.
+#[derive(Default)]
+pub struct Echo {
+    pub pause: AtomicU64,
+    pub pieces: AtomicU64,
+    pub started: AtomicU64,
+}
+
+impl Generator for Echo {
+    fn check(&self, prompt: &str) -> Result<()> {
+        match prompt.trim().is_empty() {
+            true => Err(candle_dvm::Error::EmptyPrompt),
+            false => Ok(()),
+        }
+    }
+
+    fn generate(
+        &self,
+        request: &CompletionRequest,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        self.started.fetch_add(1, SeqCst);
+        assert!(!request.prompt.contains("panic"), "as the test asks");
+        let mut text = String::new();
+        let words = request.prompt.split_whitespace().cycle();
+        for word in words.take(request.max_tokens) {
+            std::thread::sleep(Duration::from_millis(self.pause.load(SeqCst)));
+            self.pieces.fetch_add(1, SeqCst);
+            let piece = format!("{word} ");
+            text.push_str(&piece);
+            if on_piece(&piece).is_break() {
+                break;
+            }
+        }
+        Ok(Completion {
+            text,
+            token_ids: vec![0; 3],
+            prompt_tokens: 3,
+            stop_reason: StopReason::Length,
+            timings: Timings {
+                prompt_seconds: 0.0,
+                prompt_tokens_per_second: 0.0,
+                generation_seconds: 0.0,
+                generation_tokens_per_second: 0.0,
+            },
+        })
+    }
+}
+
+/// A running service. Dropped, it ends as if the process were killed.
+pub struct Served {
+    pub keys: Keys,
+    pub echo: Arc<Echo>,
+    pub metrics: Arc<Metrics>,
+    stop: Option<oneshot::Sender<()>>,
+    done: Option<tokio::task::JoinHandle<Result<()>>>,
+    runtime: Option<Runtime>,
+}
+
+impl Served {
+    pub fn on(relays: &[&TestRelay], data: &Path) -> Self {
+        Self::with(relays, data, Keys::generate(), |_| ())
+    }
+
+    pub fn with(
+        relays: &[&TestRelay],
+        data: &Path,
+        keys: Keys,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        Self::paid(relays, data, keys, Arc::new(Free), change)
+    }
+
+    pub fn paid(
+        relays: &[&TestRelay],
+        data: &Path,
+        keys: Keys,
+        payment: Arc<dyn Payment>,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let mut settings = Settings {
+            relays: relays.iter().map(|relay| relay.url.clone()).collect(),
+            partial_millis: 50,
+            default_tokens: 3,
+            drain_seconds: 5,
+            ..Settings::default()
+        };
+        change(&mut settings);
+        settings.check().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let echo = Arc::new(Echo::default());
+        let metrics = Arc::new(Metrics::default());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let journal = Arc::new(RedbJournal::open(&data.join("journal.redb")).unwrap());
+        let service = runtime.block_on(async {
+            Service::new(
+                settings,
+                "echo".to_string(),
+                keys.clone(),
+                echo.clone(),
+                journal,
+                payment,
+                metrics.clone(),
+            )
+            .unwrap()
+        });
+        let done = runtime.spawn(service.run(async {
+            let _ = stopped.await;
+        }));
+        for relay in relays {
+            // Requests that were made before the first start are not for it.
+            relay.wait_for(31990, 1);
+        }
+        Self {
+            keys,
+            echo,
+            metrics,
+            stop: Some(stop),
+            done: Some(done),
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Ends it as SIGTERM does.
+    pub fn stop(mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        let runtime = self.runtime.take().unwrap();
+        let done = self.done.take().unwrap();
+        runtime.block_on(done).unwrap().unwrap();
+    }
+
+    /// Waits until what is refused or dropped for a reason has been counted as often.
+    #[track_caller]
+    pub fn wait_refused(&self, reason: &str, count: u64) {
+        for _ in 0..500 {
+            let counted = self.metrics.refused.lock().unwrap().get(reason).copied();
+            if counted.unwrap_or(0) >= count {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let all = self.metrics.refused.lock().unwrap();
+        panic!("{reason} was not counted {count} times: {all:?}");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+    }
+}
+
+/// A customer with a key of its own.
+pub struct Customer(pub Keys);
+
+impl Customer {
+    pub fn new() -> Self {
+        Self(Keys::generate())
+    }
+
+    pub fn request(&self, prompt: &str) -> Event {
+        self.request_with(prompt, |_| ())
+    }
+
+    pub fn request_with(&self, prompt: &str, change: impl FnOnce(&mut JobRequest)) -> Event {
+        let mut request = JobRequest {
+            inputs: vec![Input::text(prompt)],
+            ..JobRequest::default()
+        };
+        change(&mut request);
+        request.write(&self.0, now()).unwrap()
+    }
+
+    pub fn read(&self, result: &Event) -> JobResult {
+        result.verify().unwrap();
+        JobResult::read(result, &self.0).unwrap()
+    }
+}

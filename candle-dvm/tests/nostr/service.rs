@@ -1,0 +1,451 @@
+//! The service over a relay, with a model that does as it is told.
+
+use super::relay::{Behaviour, TestRelay};
+use super::served::{Customer, Served};
+use candle_dvm::jobs::Invoice;
+use candle_dvm::nip90::{
+    cancellation, Announcement, Feedback, Heartbeat, Input, InputKind, Scheme, Status,
+};
+use candle_dvm::payment::{Payment, Pending};
+use candle_dvm::service::now;
+use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn feedback(relay: &TestRelay, customer: &Customer, job: &Event) -> Vec<Feedback> {
+    let events = relay.of_kind(7000).into_iter();
+    events
+        .filter_map(|event| Feedback::read(&event, &customer.0).ok())
+        .filter(|feedback| feedback.job == job.id)
+        .collect()
+}
+
+/// Waits for the error that answers a job, and returns its reason.
+#[track_caller]
+fn error(relay: &TestRelay, customer: &Customer, job: &Event) -> String {
+    for _ in 0..500 {
+        let found = feedback(relay, customer, job);
+        if let Some(error) = found.into_iter().find(|f| f.status == Status::Error) {
+            return error.extra.unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no error for {}", job.id);
+}
+
+#[test]
+fn a_job_is_answered_on_every_relay() {
+    let relays = [TestRelay::start(), TestRelay::start()];
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::on(&[&relays[0], &relays[1]], dir.path());
+    let customer = Customer::new();
+    let job = customer.request_with("one two", |request| {
+        request.params = vec![("max_tokens".to_string(), "4".to_string())];
+    });
+    relays[0].publish(&job);
+    relays[1].publish(&job);
+    let mut ids = Vec::new();
+    for relay in &relays {
+        let [event] = relay.wait_for(6050, 1).try_into().unwrap();
+        assert_eq!(event.pubkey, served.keys.public_key());
+        let result = customer.read(&event);
+        assert_eq!(result.job, job.id);
+        assert_eq!(result.text, "one two one two ");
+        ids.push(event.id);
+    }
+    assert_eq!(ids[0], ids[1]);
+    let statuses: Vec<Status> = feedback(&relays[0], &customer, &job)
+        .iter()
+        .map(|f| f.status)
+        .collect();
+    assert!(statuses.contains(&Status::Processing), "{statuses:?}");
+    assert!(statuses.contains(&Status::Partial), "{statuses:?}");
+    served.stop();
+}
+
+#[test]
+fn partial_results_are_cumulative_and_throttled() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.partial_millis = 200;
+    });
+    served.echo.pause.store(10, SeqCst);
+    let customer = Customer::new();
+    let job = customer.request_with("a b", |request| {
+        request.params = vec![("max_tokens".to_string(), "60".to_string())];
+    });
+    relay.publish(&job);
+    let text = customer.read(&relay.wait_for(6050, 1)[0]).text;
+    let mut partials = feedback(&relay, &customer, &job);
+    partials.retain(|feedback| feedback.status == Status::Partial);
+    // 600 ms and more of generation at one in 200 ms at most.
+    assert!((2..=20).contains(&partials.len()), "{}", partials.len());
+    let mut last = 0;
+    for partial in partials {
+        assert!(text.starts_with(&partial.text) && partial.text.len() > last);
+        assert!(partial.expiration.unwrap() > now());
+        last = partial.text.len();
+    }
+}
+
+#[test]
+fn encrypted_jobs_are_answered_in_their_scheme_and_show_nothing() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::on(&[&relay], dir.path());
+    for (count, scheme) in [Scheme::Nip04, Scheme::Nip44].into_iter().enumerate() {
+        let customer = Customer::new();
+        let job = customer.request_with("secretword", |request| {
+            request.providers = vec![served.keys.public_key()];
+            request.encryption = Some(scheme);
+        });
+        relay.publish(&job);
+        let results = relay.wait_for(6050, count + 1);
+        let result = customer.read(results.last().unwrap());
+        assert_eq!(result.encryption, Some(scheme));
+        assert_eq!(result.text, "secretword secretword secretword ");
+    }
+    for event in relay.events() {
+        assert!(
+            !event.as_json().contains("secretword"),
+            "{}",
+            event.as_json()
+        );
+    }
+}
+
+#[test]
+fn jobs_for_others_are_left_alone() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::on(&[&relay], dir.path());
+    let customer = Customer::new();
+    let other = Keys::generate().public_key();
+    relay.publish(&customer.request_with("a", |request| request.providers = vec![other]));
+    relay.publish(&customer.request_with("a", |request| {
+        request.params = vec![("model".to_string(), "another".to_string())];
+    }));
+    served.wait_refused("for_others", 1);
+    served.wait_refused("other_model", 1);
+    assert!(relay.of_kind(6050).is_empty() && relay.of_kind(7000).is_empty());
+}
+
+#[test]
+fn refusals_are_told_with_their_reason() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let denied = Customer::new();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.deny = vec![denied.0.public_key().to_hex()];
+        settings.min_bid_msat = 10;
+        settings.input_bytes = 100;
+    });
+    let us = served.keys.public_key();
+    let customer = Customer::new();
+    let bid = |bid| move |request: &mut candle_dvm::nip90::JobRequest| request.bid_msat = Some(bid);
+    let param = |key: &str, value: &str| {
+        customer.request_with("a", |request| {
+            request.bid_msat = Some(10);
+            request.providers = vec![us];
+            request.params = vec![(key.to_string(), value.to_string())];
+        })
+    };
+    let cases = [
+        (denied.request_with("a", bid(10)), "may not"),
+        (customer.request_with("a", bid(9)), "the least is 10"),
+        (
+            customer.request_with(&"x".repeat(101), bid(10)),
+            "limit is 100",
+        ),
+        (param("top_p", "7"), "top_p"),
+        (param("model", "another"), "echo"),
+    ];
+    for (job, part) in cases {
+        relay.publish(&job);
+        let reason = error(&relay, &customer, &job);
+        assert!(reason.contains(part), "{reason}");
+    }
+    assert!(relay.of_kind(6050).is_empty());
+}
+
+#[test]
+fn quotas_and_the_queues_end_are_told() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.open_per_key = 2;
+        settings.running = 1;
+        settings.queue = 2;
+    });
+    served.echo.pause.store(200, SeqCst);
+    let customers = [Customer::new(), Customer::new()];
+    for (customer, prompt) in [(0, "a"), (0, "b"), (1, "c")] {
+        relay.publish(&customers[customer].request(prompt));
+    }
+    let third = customers[0].request("d");
+    relay.publish(&third);
+    assert!(error(&relay, &customers[0], &third).contains("open already"));
+    let fourth = customers[1].request("e");
+    relay.publish(&fourth);
+    assert!(error(&relay, &customers[1], &fourth).contains("queue is full"));
+    served.echo.pause.store(0, SeqCst);
+    relay.wait_for(6050, 3);
+    let fifth = customers[0].request("f");
+    relay.publish(&fifth);
+    relay.wait_for(6050, 4);
+}
+
+#[test]
+fn only_the_author_cancels_and_it_takes_a_token() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::on(&[&relay], dir.path());
+    served.echo.pause.store(20, SeqCst);
+    let customer = Customer::new();
+    let job = customer.request_with("a", |request| {
+        request.params = vec![("max_tokens".to_string(), "2000".to_string())];
+    });
+    relay.publish(&job);
+    relay.wait_for(7000, 2);
+    let stranger = cancellation::write(&Keys::generate(), now(), &job.id).unwrap();
+    relay.publish(&stranger);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = served.echo.pieces.load(SeqCst);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(served.echo.pieces.load(SeqCst) > before, "it still runs");
+    relay.publish(&cancellation::write(&customer.0, now(), &job.id).unwrap());
+    for _ in 0..500 {
+        if served.metrics.cancelled.load(SeqCst) == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(served.metrics.cancelled.load(SeqCst), 1);
+    let stopped = served.echo.pieces.load(SeqCst);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(served.echo.pieces.load(SeqCst), stopped);
+    assert!(relay.of_kind(6050).is_empty());
+    assert_eq!(served.metrics.running.load(SeqCst), 0);
+}
+
+#[test]
+fn a_job_that_takes_too_long_or_panics_is_an_error_and_the_next_one_runs() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.job_seconds = 1;
+        settings.running = 1;
+    });
+    served.echo.pause.store(50, SeqCst);
+    let customer = Customer::new();
+    let long = customer.request_with("a", |request| {
+        request.params = vec![("max_tokens".to_string(), "2000".to_string())];
+    });
+    relay.publish(&long);
+    assert!(error(&relay, &customer, &long).contains("longer than 1 s"));
+    let panics = customer.request("panic");
+    relay.publish(&panics);
+    assert!(error(&relay, &customer, &panics).contains("the model failed"));
+    relay.publish(&customer.request("b"));
+    relay.wait_for(6050, 1);
+}
+
+#[test]
+fn inputs_are_events_and_results_of_other_jobs() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::on(&[&relay], dir.path());
+    let customer = Customer::new();
+    let note = EventBuilder::new(Kind::TextNote, "from-an-event")
+        .finalize(&customer.0)
+        .unwrap();
+    relay.publish(&note);
+    let with = |kind, data: String| {
+        customer.request_with("", |request| {
+            request.inputs = vec![Input {
+                kind,
+                ..Input::text(data)
+            }];
+        })
+    };
+    let first = with(InputKind::Event, note.id.to_hex());
+    relay.publish(&with(InputKind::Job, first.id.to_hex()));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(served.echo.started.load(SeqCst), 0, "it waits");
+    relay.publish(&first);
+    let results = relay.wait_for(6050, 2);
+    for result in &results {
+        assert!(customer.read(result).text.starts_with("from-an-event "));
+    }
+    for (kind, data, part) in [
+        (
+            InputKind::Event,
+            "0".repeat(64),
+            "not on this service's relays",
+        ),
+        (InputKind::Event, "x".to_string(), "no event id"),
+        (
+            InputKind::Url,
+            "http://127.0.0.1:1/".to_string(),
+            "not fetched here",
+        ),
+        (InputKind::Text, " ".to_string(), "no tokens"),
+    ] {
+        let job = with(kind, data);
+        relay.publish(&job);
+        let reason = error(&relay, &customer, &job);
+        assert!(reason.contains(part), "{reason}");
+    }
+}
+
+#[test]
+fn answers_go_to_the_customers_relays_if_they_are_public_or_allowed() {
+    let own = TestRelay::start();
+    let named = TestRelay::start();
+    let listed = TestRelay::start();
+    let customer = Customer::new();
+    let job = || customer.request_with("a", |r| r.relays = vec![named.url.clone()]);
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::on(&[&own], dir.path());
+    own.publish(&job());
+    own.wait_for(6050, 1);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(named.connections(), 0, "127.0.0.1 is private");
+    drop(served);
+
+    let dir = tempfile::tempdir().unwrap();
+    let list = EventBuilder::new(Kind::from_u16(10002), "")
+        .tag(Tag::parse(["r", listed.url.as_str()]).unwrap())
+        .tag(Tag::parse(["r", "ws://127.0.0.1:1", "write"]).unwrap())
+        .finalize(&customer.0)
+        .unwrap();
+    own.publish(&list);
+    let served = Served::with(&[&own], dir.path(), Keys::generate(), |settings| {
+        settings.private_relays = true;
+    });
+    // Not the same as the one before, whose id is known.
+    let job = customer.request_with("b", |r| r.relays = vec![named.url.clone()]);
+    own.publish(&job);
+    named.wait_for(6050, 1);
+    own.publish(&customer.request("c"));
+    listed.wait_for(6050, 1);
+    drop(served);
+}
+
+#[test]
+fn a_service_shows_itself_and_leaves() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.max_tokens = 77;
+    });
+    let announcement = Announcement::read(&relay.wait_for(31990, 1)[0]).unwrap();
+    assert_eq!(announcement.params["max_tokens"].max.as_deref(), Some("77"));
+    assert_eq!(announcement.params["model"].values, ["echo"]);
+    assert!(announcement.encryption);
+    let beat = Heartbeat::read(&relay.wait_for(11998, 1)[0]).unwrap();
+    assert_eq!(beat.identifier, announcement.identifier);
+    assert_eq!(beat.status, "online");
+    served.stop();
+    let gone = relay.wait_for(5, 1);
+    let ids = cancellation::read(&gone[0]).unwrap();
+    assert_eq!(ids, [relay.of_kind(31990)[0].id]);
+}
+
+#[test]
+fn a_relay_that_wants_to_know_who_we_are_is_told() {
+    let relay = TestRelay::with(Behaviour {
+        auth: true,
+        ..Behaviour::default()
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let _served = Served::on(&[&relay], dir.path());
+    let customer = Customer::new();
+    relay.publish(&customer.request("a"));
+    relay.wait_for(6050, 1);
+}
+
+#[test]
+fn an_answer_that_was_not_acknowledged_is_sent_again_as_it_was() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let keys = Keys::generate();
+    let served = Served::with(&[&relay], dir.path(), keys.clone(), |_| ());
+    relay.set_deaf(true);
+    let customer = Customer::new();
+    let job = customer.request("a");
+    relay.publish(&job);
+    for _ in 0..500 {
+        if served.metrics.results.load(SeqCst) == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(served);
+    let journal = candle_dvm::journal::RedbJournal::open(&dir.path().join("journal.redb")).unwrap();
+    let open = candle_dvm::jobs::Journal::open_jobs(&journal).unwrap();
+    let signed = open[0].1.answer.as_ref().unwrap().id.clone();
+    drop(journal);
+    relay.set_deaf(false);
+    let served = Served::with(&[&relay], dir.path(), keys, |_| ());
+    let results = relay.wait_for(6050, 1);
+    assert_eq!(results[0].id.to_hex(), signed);
+    assert_eq!(served.echo.started.load(SeqCst), 0, "nothing ran again");
+    // The relay replays the request at every start; it stays at one answer.
+    relay.publish(&customer.request("b"));
+    assert_eq!(relay.wait_for(6050, 2).len(), 2);
+}
+
+/// A wallet whose one invoice is paid when the test says so.
+#[derive(Default)]
+struct TestWallet {
+    made: AtomicU32,
+    paid: AtomicBool,
+}
+
+impl Payment for TestWallet {
+    fn price_msat(&self) -> u64 {
+        1000
+    }
+
+    fn invoice<'a>(&'a self, amount_msat: u64, _: &'a str) -> Pending<'a, Result<Invoice, String>> {
+        let number = self.made.fetch_add(1, SeqCst);
+        Box::pin(std::future::ready(Ok(Invoice {
+            bolt11: format!("lnbc{number}"),
+            payment_hash: number.to_string(),
+            amount_msat,
+            expires: now() + 600,
+            paid: false,
+        })))
+    }
+
+    fn is_paid<'a>(&'a self, _: &'a Invoice) -> Pending<'a, Result<bool, String>> {
+        Box::pin(std::future::ready(Ok(self.paid.load(SeqCst))))
+    }
+}
+
+#[test]
+fn a_paid_job_waits_for_its_one_invoice_over_a_restart() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let keys = Keys::generate();
+    let wallet = Arc::new(TestWallet::default());
+    let served = Served::paid(&[&relay], dir.path(), keys.clone(), wallet.clone(), |_| ());
+    let customer = Customer::new();
+    let job = customer.request("a");
+    relay.publish(&job);
+    relay.wait_for(7000, 1);
+    let asked = feedback(&relay, &customer, &job).remove(0);
+    assert_eq!(asked.status, Status::PaymentRequired);
+    assert_eq!(asked.amount_msat, Some(1000));
+    assert_eq!(asked.invoice.as_deref(), Some("lnbc0"));
+    assert_eq!(served.echo.started.load(SeqCst), 0);
+    drop(served);
+    wallet.paid.store(true, SeqCst);
+    let served = Served::paid(&[&relay], dir.path(), keys, wallet.clone(), |_| ());
+    relay.wait_for(6050, 1);
+    assert_eq!(wallet.made.load(SeqCst), 1);
+    drop(served);
+}
