@@ -101,6 +101,43 @@ fn windows() -> Result<()> {
     Ok(())
 }
 
+/// As many windows in a line as blocks of them are long, one fewer and one more; further apart and over whole images.
+#[test]
+fn lines_of_windows() -> Result<()> {
+    let check = |t: &Tensor, k: (usize, usize), s: (usize, usize)| {
+        let what = format!("{:?} {:?} {k:?} {s:?}", t.dtype(), t.shape());
+        let max = t.max_pool2d_with_stride(k, s)?;
+        assert_same(&max, &pooled(t, k, s, greatest)?, &format!("max {what}"))?;
+        let tolerance = Tolerance::of(t.dtype(), 1e-6);
+        let avg = t.avg_pool2d_with_stride(k, s)?;
+        assert_close(
+            &avg,
+            &pooled(t, k, s, mean)?,
+            tolerance,
+            &format!("avg {what}"),
+        )
+    };
+    for dtype in DTYPES {
+        for count in [1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 129] {
+            for step in [1, 2, 5] {
+                let t = numbers(&[1, 1, 2, (count - 1) * step + 2], dtype)?;
+                check(&t, (2, 2), (2, step))?;
+            }
+            let images = numbers(&[1, count, 3, 4], dtype)?;
+            check(&images, (3, 4), (3, 4))?;
+            check(
+                &images.permute((2, 1, 3, 0))?.contiguous()?,
+                (count.min(4), 1),
+                (9, 9),
+            )?;
+            check(&images.transpose(0, 1)?, (3, 4), (1, 1))?;
+            // Far apart: what lies between is not read.
+            check(&images.permute((0, 2, 3, 1))?, (2, 1), (1, 1))?;
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn windows_on_many_threads() -> Result<()> {
     let t = numbers(&[2, 16, 65, 66], DType::F32)?;

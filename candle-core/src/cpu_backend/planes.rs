@@ -13,7 +13,7 @@ use crate::{Error, Layout, Result};
 pub(super) struct Planes {
     pub dims: [usize; 4],
     pub strides: [usize; 4],
-    offset: usize,
+    pub offset: usize,
 }
 
 impl Planes {
@@ -76,18 +76,23 @@ impl Planes {
     }
 }
 
-/// A zeroed vector for a result.
+/// The number of elements of a result.
 ///
 /// # Errors
 /// When there is not as much memory, which a small input and a large target size can ask for.
-pub(super) fn zeros<T: Element>(dims: &[usize], op: &'static str) -> Result<Vec<T>> {
+pub(super) fn room<T>(dims: &[usize], op: &'static str) -> Result<usize> {
     const LARGE: usize = 1 << 28;
     let len = dims.iter().try_fold(1usize, |len, &d| len.checked_mul(d));
-    let room = |len: &usize| *len < LARGE || Vec::<T>::new().try_reserve_exact(*len).is_ok();
-    match len.filter(room) {
-        Some(len) => Ok(vec![T::from_i64(0); len]),
+    let fits = |len: &usize| *len < LARGE || Vec::<T>::new().try_reserve_exact(*len).is_ok();
+    match len.filter(fits) {
+        Some(len) => Ok(len),
         None => crate::bail!("{op}: there is no memory for a result of shape {dims:?}"),
     }
+}
+
+/// A zeroed vector for a result; fails as [`room`].
+pub(super) fn zeros<T: Element>(dims: &[usize], op: &'static str) -> Result<Vec<T>> {
+    Ok(vec![T::from_i64(0); room::<T>(dims, op)?])
 }
 
 /// Lets `f` fill each row of `width` elements, on several threads where that pays; it gets the row's index. `cost` is the work
@@ -129,8 +134,8 @@ pub(super) trait Pixel: Element {
     type Weight: num_traits::Float + Send + Sync;
 
     const NO_SUM: Self::Sum;
-    fn add_to(self, sum: Self::Sum) -> Self::Sum;
-    fn mean(sum: Self::Sum, count: usize) -> Self;
+    fn add_to(v: Self::Acc, sum: Self::Sum) -> Self::Sum;
+    fn mean(sum: Self::Sum, count: usize) -> Self::Acc;
     fn to_weight(self) -> Self::Weight;
     fn from_weight(v: Self::Weight) -> Self;
     fn weight(v: f64) -> Self::Weight;
@@ -145,8 +150,8 @@ macro_rules! int_pixels {
             const NO_SUM: i64 = 0;
 
             #[inline(always)]
-            fn add_to(self, sum: i64) -> i64 {
-                sum.wrapping_add(self as i64)
+            fn add_to(v: Self, sum: i64) -> i64 {
+                sum.wrapping_add(v as i64)
             }
 
             #[inline(always)]
@@ -182,13 +187,13 @@ macro_rules! float_pixels {
             const NO_SUM: $acc = 0.;
 
             #[inline(always)]
-            fn add_to(self, sum: $acc) -> $acc {
-                sum + self.to_acc()
+            fn add_to(v: $acc, sum: $acc) -> $acc {
+                sum + v
             }
 
             #[inline(always)]
-            fn mean(sum: $acc, count: usize) -> Self {
-                Self::from_acc(sum / count as $acc)
+            fn mean(sum: $acc, count: usize) -> $acc {
+                sum / count as $acc
             }
 
             #[inline(always)]

@@ -1,12 +1,22 @@
 //! Pooling: the mean or the greatest element of windows.
 
-use super::planes::{fill_rows, zeros, Pixel, Planes};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::element::Accumulator;
+use super::planes::{room, Pixel, Planes};
 use super::storage::per_dtype;
+use super::walk::{filled, Walk};
 use super::CpuStorage;
+use crate::cpu::simd::multiversioned;
 use crate::{Layout, Result, WithDType};
 
-/// Windows that are folded together.
+/// Windows of a line that are folded together.
 const WINDOWS: usize = 64;
+
+/// Windows that are folded together where they begin far apart: each waits for its last element, so several go on at once, but
+/// not so many that windows of whole images, which may begin at multiples of a power of two, evict each other from the cache.
+const FAR: usize = 8;
 
 /// Windows of `kernel` elements, `stride` apart; `(height, width)` each.
 #[derive(Debug, Clone, Copy)]
@@ -15,90 +25,294 @@ pub(super) struct Windows {
     pub stride: (usize, usize),
 }
 
+/// How the elements of a window become one.
+trait Fold<T: Pixel> {
+    type State: Copy;
+
+    /// The start of a fold over elements of which the first is given; that one is pushed as well.
+    fn start(first: T::Acc) -> Self::State;
+    fn push(state: Self::State, v: T::Acc) -> Self::State;
+    fn finish(state: Self::State, count: usize) -> T::Acc;
+}
+
+struct Mean;
+
+impl<T: Pixel> Fold<T> for Mean {
+    type State = T::Sum;
+
+    #[inline(always)]
+    fn start(_first: T::Acc) -> T::Sum {
+        T::NO_SUM
+    }
+
+    #[inline(always)]
+    fn push(sum: T::Sum, v: T::Acc) -> T::Sum {
+        T::add_to(v, sum)
+    }
+
+    #[inline(always)]
+    fn finish(sum: T::Sum, count: usize) -> T::Acc {
+        T::mean(sum, count)
+    }
+}
+
+/// A NaN counts as the greatest element.
+struct Greatest;
+
+impl<T: Pixel> Fold<T> for Greatest {
+    type State = T::Acc;
+
+    #[inline(always)]
+    fn start(first: T::Acc) -> T::Acc {
+        first
+    }
+
+    #[inline(always)]
+    #[allow(clippy::eq_op, reason = "NaN is unequal to itself")]
+    fn push(max: T::Acc, v: T::Acc) -> T::Acc {
+        if v > max || v != v {
+            v
+        } else {
+            max
+        }
+    }
+
+    #[inline(always)]
+    fn finish(max: T::Acc, _count: usize) -> T::Acc {
+        max
+    }
+}
+
 /// The mean of each window.
 pub(super) fn avg_pool2d(vs: &CpuStorage, layout: &Layout, windows: Windows) -> Result<CpuStorage> {
     const OP: &str = "avg_pool2d";
-    let (k_h, k_w) = windows.kernel;
-    per_dtype!(vs, OP, |vs: T| {
-        let mean = |sum: <T as Pixel>::Sum| T::mean(sum, k_h * k_w);
-        let add = |sum: <T as Pixel>::Sum, v: T| v.add_to(sum);
-        let dst = pool(vs, layout, windows, OP, |_| <T as Pixel>::NO_SUM, add, mean)?;
-        Ok(T::to_cpu_storage_owned(dst))
-    })
+    per_dtype!(vs, OP, |vs: T| Ok(T::to_cpu_storage_owned(
+        pool::<T, Mean>(vs, layout, windows, OP)?
+    )))
 }
 
 /// The greatest element of each window; a NaN counts as such.
 pub(super) fn max_pool2d(vs: &CpuStorage, layout: &Layout, windows: Windows) -> Result<CpuStorage> {
     const OP: &str = "max_pool2d";
-    per_dtype!(vs, OP, |vs: T| {
-        #[allow(clippy::eq_op, reason = "NaN is unequal to itself")]
-        let greater = |max: T, v: T| if v > max || v != v { v } else { max };
-        let dst = pool(vs, layout, windows, OP, |first| first, greater, |max| max)?;
-        Ok(T::to_cpu_storage_owned(dst))
-    })
+    per_dtype!(vs, OP, |vs: T| Ok(T::to_cpu_storage_owned(pool::<
+        T,
+        Greatest,
+    >(
+        vs, layout, windows, OP
+    )?)))
 }
 
-/// Folds each window: `start` makes the fold's state from the first element, which `push` then sees as well.
-fn pool<T: Pixel, S: Copy>(
+/// Folds each window.
+fn pool<T: Pixel, F: Fold<T>>(
     vs: &[T],
     layout: &Layout,
     Windows { kernel, stride }: Windows,
     op: &'static str,
-    start: impl Fn(T) -> S + Sync,
-    push: impl Fn(S, T) -> S + Sync,
-    finish: impl Fn(S) -> T + Sync,
 ) -> Result<Vec<T>> {
     let planes = Planes::new(layout, vs.len(), op)?;
     let [b, c, h, w] = planes.dims;
-    let h_out = (h - kernel.0) / stride.0 + 1;
-    let w_out = (w - kernel.1) / stride.1 + 1;
-    let mut dst = zeros(&[b, c, h_out, w_out], op)?;
-    let [_, _, row_stride, step] = planes.strides;
-    let next = stride.1.saturating_mul(step);
-    fill_rows(&mut dst, w_out, kernel.0 * kernel.1, |row, dst| {
-        let first_row = planes.start(row / h_out) + row % h_out * stride.0 * row_stride;
-        for (i, dst) in dst.chunks_mut(WINDOWS).enumerate() {
-            let first = first_row + i * WINDOWS * next;
-            let mut states = [start(vs[first]); WINDOWS];
-            let states = &mut states[..dst.len()];
-            every(&vs[first..], next, states, |_, v| start(v));
-            for y in 0..kernel.0 {
-                for x in 0..kernel.1 {
-                    every(
-                        &vs[first + y * row_stride + x * step..],
-                        next,
-                        states,
-                        &push,
-                    );
-                }
+    let dims = [
+        b,
+        c,
+        (h - kernel.0) / stride.0 + 1,
+        (w - kernel.1) / stride.1 + 1,
+    ];
+    room::<T>(&dims, op)?;
+    let [image, plane, row, step] = planes.strides;
+    let apart = [
+        image,
+        plane,
+        stride.0.saturating_mul(row),
+        stride.1.saturating_mul(step),
+    ];
+    // Walks go along the planes where an image is a single window.
+    let walk = Walk::new(&dims, [&apart], [planes.offset]);
+    let line = Line {
+        next: walk.strides()[0],
+        kernel,
+        row,
+        step,
+    };
+    let fill = |piece: Range<usize>, dst: &mut [T]| {
+        let (base, mut room) = (piece.start, Room::new());
+        walk.for_runs(piece, |run, [start]| {
+            let dst = &mut dst[run.start - base..run.end - base];
+            for (i, dst) in dst.chunks_mut(WINDOWS).enumerate() {
+                line.pool::<T, F>(&vs[start + i * WINDOWS * line.next..], &mut room, dst);
             }
-            for (dst, &state) in dst.iter_mut().zip(&*states) {
-                *dst = finish(state);
-            }
-        }
-    });
-    Ok(dst)
+        });
+    };
+    // SAFETY: the runs cover each piece, and every element of a run is written; elements are numbers.
+    Ok(unsafe { filled(walk.len(), 1, kernel.0 * kernel.1, &fill) })
 }
 
-/// `states[i] = f(states[i], vs[i * step])`.
+/// What a line's elements are prepared in.
+struct Room<A> {
+    widened: Vec<A>,
+    split: Vec<A>,
+}
+
+impl<A> Room<A> {
+    fn new() -> Self {
+        Self {
+            widened: vec![],
+            split: vec![],
+        }
+    }
+}
+
+/// Windows that begin `next` elements apart; their rows are `row` elements apart and the elements of a row `step`.
+#[derive(Clone, Copy)]
+struct Line {
+    next: usize,
+    kernel: (usize, usize),
+    row: usize,
+    step: usize,
+}
+
+impl Line {
+    /// The places of a window's elements after its first.
+    #[inline(always)]
+    fn places(self) -> impl Iterator<Item = usize> {
+        let rows = (0..self.kernel.0).map(move |y| y * self.row);
+        rows.flat_map(move |row| (0..self.kernel.1).map(move |x| row + x * self.step))
+    }
+
+    /// The results of the windows from the start of `vs` on, [`WINDOWS`] at most.
+    fn pool<T: Pixel, F: Fold<T>>(&self, vs: &[T], room: &mut Room<T::Acc>, dst: &mut [T]) {
+        let (k_h, k_w) = self.kernel;
+        let reach = (k_h - 1) * self.row + (k_w - 1) * self.step;
+        let vs = &vs[..(dst.len() - 1) * self.next + reach + 1];
+        let mut results = [T::Acc::ZERO; WINDOWS];
+        let results = &mut results[..dst.len()];
+        let fold = PhantomData::<(T, F)>;
+        let narrow = size_of::<T>() != size_of::<T::Acc>();
+        if narrow && vs.len() > 4 * dst.len() * k_h * k_w {
+            // Most of what lies between is not asked for.
+            fold_far(vs, *self, results, T::to_acc, fold);
+        } else {
+            let wanted = if narrow { vs.len() } else { 0 };
+            let vs = T::acc_slice(vs, at_least(&mut room.widened, wanted));
+            match self.next {
+                1 => fold_near(vs, *self, results, fold),
+                2 => {
+                    // The elements at even places, then those at odd ones: windows begin side by side in each half.
+                    let half = vs.len().div_ceil(2);
+                    let split = &mut at_least(&mut room.split, 2 * half)[..2 * half];
+                    let (even, odd) = split.split_at_mut(half);
+                    split_pairs(vs, even, odd);
+                    fold_halves(split, *self, results, fold);
+                }
+                _ => fold_far(vs, *self, results, |v| v, fold),
+            }
+        }
+        T::narrow_acc(results, dst);
+    }
+}
+
+/// A buffer with room for `len` elements.
+fn at_least<A: Accumulator>(buffer: &mut Vec<A>, len: usize) -> &mut [A] {
+    if buffer.len() < len {
+        buffer.resize(len, A::ZERO);
+    }
+    buffer
+}
+
+multiversioned! {
+    /// The elements at even places and those at odd ones, of which there may be one fewer.
+    fn split_pairs[A: Copy](vs: &[A], even: &mut [A], odd: &mut [A]) {
+        let (pairs, last) = vs.as_chunks::<2>();
+        for ((pair, even), odd) in pairs.iter().zip(even.iter_mut()).zip(odd) {
+            [*even, *odd] = *pair;
+        }
+        if let ([last], Some(even)) = (last, even.last_mut()) {
+            *even = *last;
+        }
+    }
+
+    /// Windows that begin side by side.
+    fn fold_near[T: Pixel, F: Fold<T>](
+        vs: &[T::Acc],
+        line: Line,
+        results: &mut [T::Acc],
+        fold: PhantomData<(T, F)>,
+    ) {
+        fold_side_by_side(vs, line, results, |place| place, fold);
+    }
+
+    /// Windows that begin two apart, of a line that was split into its halves.
+    fn fold_halves[T: Pixel, F: Fold<T>](
+        vs: &[T::Acc],
+        line: Line,
+        results: &mut [T::Acc],
+        fold: PhantomData<(T, F)>,
+    ) {
+        let half = vs.len() / 2;
+        fold_side_by_side(vs, line, results, |place| place % 2 * half + place / 2, fold);
+    }
+
+    /// Windows that begin anywhere; `widen` prepares their elements.
+    fn fold_far[V: Copy, T: Pixel, F: Fold<T>, W: Fn(V) -> T::Acc + Copy](
+        vs: &[V],
+        line: Line,
+        results: &mut [T::Acc],
+        widen: W,
+        fold: PhantomData<(T, F)>,
+    ) {
+        match results.len() {
+            FAR.. => fold_blocks::<V, T, F, FAR>(vs, line, results, widen, fold),
+            _ => fold_blocks::<V, T, F, 1>(vs, line, results, widen, fold),
+        }
+    }
+}
+
+/// Windows whose elements at a place lie side by side from `at(place)` on.
 #[inline(always)]
-fn every<T: Copy, S: Copy>(vs: &[T], step: usize, states: &mut [S], f: impl Fn(S, T) -> S) {
-    match step {
-        1 => {
-            for (state, &v) in states.iter_mut().zip(vs) {
-                *state = f(*state, v);
-            }
+fn fold_side_by_side<T: Pixel, F: Fold<T>>(
+    vs: &[T::Acc],
+    line: Line,
+    results: &mut [T::Acc],
+    at: impl Fn(usize) -> usize,
+    _fold: PhantomData<(T, F)>,
+) {
+    let mut states = [F::start(vs[0]); WINDOWS];
+    let states = &mut states[..results.len()];
+    for (state, &first) in states.iter_mut().zip(vs) {
+        *state = F::start(first);
+    }
+    for place in line.places() {
+        for (state, &v) in states.iter_mut().zip(&vs[at(place)..]) {
+            *state = F::push(*state, v);
         }
-        // Known steps are what the compiler can vectorise.
-        2 => {
-            for (state, vs) in states.iter_mut().zip(vs.chunks(2)) {
-                *state = f(*state, vs[0]);
-            }
-        }
-        step => {
+    }
+    let count = line.kernel.0 * line.kernel.1;
+    for (result, &state) in results.iter_mut().zip(&*states) {
+        *result = F::finish(state, count);
+    }
+}
+
+/// `N` windows at a time, of which there are as many at least.
+#[inline(always)]
+fn fold_blocks<V: Copy, T: Pixel, F: Fold<T>, const N: usize>(
+    vs: &[V],
+    line: Line,
+    results: &mut [T::Acc],
+    widen: impl Fn(V) -> T::Acc + Copy,
+    _fold: PhantomData<(T, F)>,
+) {
+    let (next, count) = (line.next, line.kernel.0 * line.kernel.1);
+    for block in 0..results.len().div_ceil(N) {
+        // The last block begins earlier where it would end too late: some windows are folded twice.
+        let first = (block * N).min(results.len() - N);
+        let vs = &vs[first * next..];
+        let mut states: [F::State; N] = std::array::from_fn(|i| F::start(widen(vs[i * next])));
+        for place in line.places() {
+            let vs = &vs[place..][..(N - 1) * next + 1];
             for (i, state) in states.iter_mut().enumerate() {
-                *state = f(*state, vs[i * step]);
+                *state = F::push(*state, widen(vs[i * next]));
             }
         }
+        let states = states.map(|state| F::finish(state, count));
+        results[first..first + N].copy_from_slice(&states);
     }
 }
