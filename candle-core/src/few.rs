@@ -16,6 +16,9 @@ pub(crate) enum Few<T> {
 }
 
 impl<T: Copy> Few<T> {
+    /// The most items that take no memory of their own.
+    pub const ROOM: usize = ROOM;
+
     /// An empty list; the room for items has to hold something.
     pub const fn new(placeholder: T) -> Self {
         Self::InPlace {

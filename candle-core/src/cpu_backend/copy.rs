@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::element::Element;
+use super::map::contiguous;
 use super::pack::{blocks, Operand};
 use super::storage::{peer, per_dtype};
 use super::walk::{fill_par_by, filled, Walk};
@@ -28,11 +29,16 @@ pub(super) fn copy_strided_src(
 ) -> Result<()> {
     const OP: &str = "copy_strided_src";
     per_dtype!(dst, OP, |dst: T| {
-        let operand = Operand::new(peer::<T>(src, OP)?, src_l);
-        let (end, len) = (dst_offset + operand.len(), dst.len());
+        let src = peer::<T>(src, OP)?;
+        let (end, len) = (dst_offset + src_l.shape().elem_count(), dst.len());
         let Some(dst) = dst.get_mut(dst_offset..end) else {
             return Err(too_small(OP, "destination", end, len));
         };
+        if let Some(src) = contiguous(src, src_l) {
+            fill_par_by(dst, 1, 1, &|piece, dst| dst.copy_from_slice(&src[piece]));
+            return Ok(());
+        }
+        let operand = Operand::new(src, src_l);
         fill_par_by(dst, operand.unit(), 1, &|piece, dst| {
             if operand.unit() == 1 {
                 return operand.pack(piece, dst);

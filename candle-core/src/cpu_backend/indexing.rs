@@ -5,32 +5,33 @@
 use std::ops::Range;
 
 use super::element::Element;
-use super::map::{map, unary_map};
+use super::map::{contiguous, map, unary_map};
 use super::storage::{peer, per_dtype};
 use super::walk::{filled, Walk};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
+use crate::few::Few;
 use crate::{Error, IntDType, Layout, Result, Shape, WithDType};
 
 /// An index that stands for no element.
 const NONE: usize = usize::MAX;
 
-/// The indexes in row-major order, each below `size` or [`NONE`].
+/// The indexes in row-major order, each below `size` or [`NONE`]. One or a few, as for the next token, take no memory of their own.
 fn read_ids(
     ids: &CpuStorage,
     layout: &Layout,
     size: usize,
     op: &'static str,
-) -> Result<Vec<usize>> {
+) -> Result<Few<usize>> {
     fn read<T: IntDType>(
         ids: &[T],
         layout: &Layout,
         size: usize,
         op: &'static str,
-    ) -> Result<Vec<usize>> {
+    ) -> Result<Few<usize>> {
         // Checked here: once converted, -1 would look like `NONE`.
         let mut invalid = None;
-        let ids = unary_map(ids, layout, |id| {
+        let check = |id: T| {
             let index = id.as_usize();
             if id == T::max_value() {
                 NONE
@@ -40,7 +41,13 @@ fn read_ids(
                 }
                 index
             }
-        });
+        };
+        let ids = match contiguous(ids, layout) {
+            Some(ids) if ids.len() <= Few::<usize>::ROOM => {
+                ids.iter().copied().map(check).collect()
+            }
+            _ => Few::OnHeap(unary_map(ids, layout, check)),
+        };
         match invalid {
             Some(index) => Err(Error::InvalidIndex { op, index, size }.bt()),
             None => Ok(ids),
@@ -78,8 +85,8 @@ fn check_dim(layout: &Layout, dim: usize, op: &'static str) -> Result<()> {
 }
 
 /// The strides of `layout` with the indexed dimension taken out: the index decides there.
-fn strides_without(layout: &Layout, dim: usize) -> Vec<usize> {
-    let mut strides = layout.stride().to_vec();
+fn strides_without(layout: &Layout, dim: usize) -> Few<usize> {
+    let mut strides = Few::from(layout.stride());
     strides[dim] = 0;
     strides
 }
@@ -105,7 +112,7 @@ pub(super) fn gather(
 ) -> Result<CpuStorage> {
     const OP: &str = "gather";
     check_ids(layout, ids_l, dim, OP)?;
-    let ids = read_ids(ids, ids_l, layout.dims()[dim], OP)?;
+    let ids = &*read_ids(ids, ids_l, layout.dims()[dim], OP)?;
     let id_stride = layout.stride()[dim];
     let strides = strides_without(layout, dim);
     let walk = Walk::new(ids_l.dims(), [&strides], [layout.start_offset()]);
@@ -157,7 +164,7 @@ pub(super) fn scatter(
     if ids_l.shape() != src_l.shape() {
         return Err(mismatch(ids_l, src_l, op));
     }
-    let ids = read_ids(ids, ids_l, layout.dims()[dim], op)?;
+    let ids = &*read_ids(ids, ids_l, layout.dims()[dim], op)?;
     let id_stride = layout.stride()[dim];
     let strides = strides_without(layout, dim);
     let offsets = [layout.start_offset(), src_l.start_offset()];
@@ -212,15 +219,16 @@ pub(super) fn index_select(
     const OP: &str = "index-select";
     check_dim(layout, dim, OP)?;
     check_1d(ids_l)?;
-    let ids = read_ids(ids, ids_l, layout.dims()[dim], OP)?;
+    let ids = &*read_ids(ids, ids_l, layout.dims()[dim], OP)?;
     let id_stride = layout.stride()[dim];
     let (before, after) = around(layout, dim, layout.start_offset());
     let [after_stride] = after.strides();
-    let mut starts = Vec::with_capacity(before.len());
+    let mut starts = Few::EMPTY;
     let [before_stride] = before.strides();
     before.for_runs(0..before.len(), |run, [start]| {
         starts.extend((0..run.len()).map(|i| start + i * before_stride));
     });
+    let starts = &*starts;
     per_dtype!(src, OP, |src: T| {
         let fill = |piece: Range<usize>, dst: &mut [T]| {
             // A piece may begin and end within a slice.
@@ -302,7 +310,7 @@ pub(super) fn index_add(
         }
         .bt());
     }
-    let ids = read_ids(ids, ids_l, layout.dims()[dim], OP)?;
+    let ids = &*read_ids(ids, ids_l, layout.dims()[dim], OP)?;
     let dst_l = Layout::contiguous(layout.shape().clone());
     let dst_strides = strides_without(&dst_l, dim);
     let walk = Walk::new(

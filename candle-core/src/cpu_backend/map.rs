@@ -195,7 +195,7 @@ pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
 }
 
 /// The elements of a layout without gaps. Small tensors are the reason to ask: planning a walk takes longer than they do.
-fn contiguous<'a, T>(vs: &'a [T], layout: &Layout) -> Option<&'a [T]> {
+pub(super) fn contiguous<'a, T>(vs: &'a [T], layout: &Layout) -> Option<&'a [T]> {
     let (start, end) = layout.contiguous_offsets()?;
     vs.get(start..end)
 }

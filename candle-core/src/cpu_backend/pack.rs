@@ -3,6 +3,7 @@
 //! What lies in order is borrowed; the rest is copied to a buffer that stays in the cache. A transposed operand is copied in tiles:
 //! element by element it would fetch a line of the cache for each.
 
+use std::mem::transmute_copy;
 use std::ops::Range;
 
 use super::walk::Walk;
@@ -16,7 +17,7 @@ pub(super) const BLOCK: usize = 4096;
 const LARGE_BLOCK: usize = 1 << 16;
 
 /// Runs that are long enough to be worth a call each.
-pub(super) const LONG_RUN: usize = 64;
+pub(super) const LONG_RUN: usize = 256;
 
 /// Rows and columns of a tile.
 const TILE: usize = 8;
@@ -171,9 +172,8 @@ multiversioned! {
                 let tile: [&[T; TILE]; TILE] = std::array::from_fn(|i| {
                     src[(c + i) * stride + r..].first_chunk().expect("a line of the tile")
                 });
-                for i in 0..TILE {
-                    let line: [T; TILE] = std::array::from_fn(|j| tile[j][i]);
-                    dst[(r + i) * columns + c..][..TILE].copy_from_slice(&line);
+                for (i, line) in turned(tile).iter().enumerate() {
+                    dst[(r + i) * columns + c..][..TILE].copy_from_slice(line);
                 }
             }
         }
@@ -186,6 +186,30 @@ multiversioned! {
     }
 }
 
+/// A tile's columns as lines.
+#[inline(always)]
+fn turned<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
+    if size_of::<T>() == 1 {
+        // A line fits a register. Bytes, pairs and fours of them change places with those of the line as far below.
+        // SAFETY: a line is eight single bytes.
+        let mut lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
+        for (apart, kept) in [
+            (1, u64::MAX / 0x101),
+            (2, u64::MAX / 0x1_0001),
+            (4, 0xFFFF_FFFF),
+        ] {
+            for i in (0..TILE).filter(|i| i & apart == 0) {
+                let changed = (lines[i] >> (8 * apart) ^ lines[i + apart]) & kept;
+                lines[i + apart] ^= changed;
+                lines[i] ^= changed << (8 * apart);
+            }
+        }
+        // SAFETY: each byte is one of those that were read.
+        return lines.map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
+    }
+    std::array::from_fn(|i| std::array::from_fn(|j| tile[j][i]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,16 +217,27 @@ mod tests {
 
     /// Every range of a layout, against the elements one by one.
     fn check(dims: &[usize], strides: &[usize], offset: usize) {
+        check_as(dims, strides, offset, |i| i as u32);
+        // Tiles of bytes are turned in another way.
+        check_as(dims, strides, offset, |i| (i % 251) as u8);
+    }
+
+    fn check_as<T: Copy + PartialEq + std::fmt::Debug>(
+        dims: &[usize],
+        strides: &[usize],
+        offset: usize,
+        element: fn(usize) -> T,
+    ) {
         let layout = Layout::new(Shape::from(dims), strides.to_vec(), offset);
         let extent: usize = dims.iter().zip(strides).map(|(d, s)| (d - 1) * s).sum();
-        let vs: Vec<u32> = (0..(offset + extent + 1) as u32).collect();
+        let vs: Vec<T> = (0..offset + extent + 1).map(element).collect();
         let operand = Operand::new(&vs, &layout);
-        let expected: Vec<u32> = layout.strided_index().map(|i| vs[i]).collect();
+        let expected: Vec<T> = layout.strided_index().map(|i| vs[i]).collect();
         let len = expected.len();
         let step = (len / 23).max(1);
         for start in (0..len).step_by(step) {
             for end in (start + 1..=len).step_by(step) {
-                let mut out = vec![u32::MAX; end - start];
+                let mut out = vec![element(usize::MAX); end - start];
                 operand.pack(start..end, &mut out);
                 assert_eq!(out, expected[start..end], "{layout:?} {start}..{end}");
                 let mut out = vec![];

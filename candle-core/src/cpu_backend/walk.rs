@@ -10,6 +10,12 @@ use crate::Layout;
 /// Work below which threads cost more than they save, in elements read: waking one takes some microseconds.
 pub(super) const PAR_MIN: usize = 1 << 16;
 
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
+/// Bytes of a result from which on it pays to begin with what lies before its first whole line.
+const ALIGNED_FROM: usize = 1 << 15;
+
 /// `N` operands of one shape, visited in row-major order. Dimensions that every operand lays out as one are merged, so
 /// contiguous operands are a single run.
 #[derive(Debug)]
@@ -97,14 +103,23 @@ impl<const N: usize> Walk<N> {
         }
         let mut place = self.place(range.start);
         let mut at = range.start;
+        // Runs that follow in the dimension next to them have a loop of their own: finding a place costs more than a short copy.
+        let (rows, steps) = self.outer[self.outer.len() - 1];
         loop {
-            let end = range.end.min(at + self.inner - place.column);
-            f(at..end, self.starts(&place));
-            if end == range.end {
-                return;
+            let mut run = place.run;
+            let mut column = place.column;
+            for _ in place.index[self.outer.len() - 1]..rows {
+                let end = range.end.min(at + self.inner - column);
+                let start = |n: usize| run[n] + column * self.inner_strides[n];
+                f(at..end, std::array::from_fn(start));
+                if end == range.end {
+                    return;
+                }
+                at = end;
+                column = 0;
+                run = std::array::from_fn(|n| run[n] + steps[n]);
             }
-            at = end;
-            self.to_next_run(&mut place);
+            self.to_next_rows(&mut place);
         }
     }
 
@@ -130,27 +145,24 @@ impl<const N: usize> Walk<N> {
         }
     }
 
-    /// The operands' offsets at a place.
-    #[inline]
-    fn starts(&self, place: &Place<N>) -> [usize; N] {
-        std::array::from_fn(|n| place.run[n] + place.column * self.inner_strides[n])
-    }
-
+    /// From a place to the next one where an index changes other than the last, which begins anew.
     #[inline(never)]
-    fn to_next_run(&self, place: &mut Place<N>) {
+    fn to_next_rows(&self, place: &mut Place<N>) {
         place.column = 0;
-        for (i, (dim, strides)) in place.index.iter_mut().zip(&self.outer).rev() {
-            *i += 1;
-            if *i < *dim {
+        let outer = self.outer.iter().zip(place.index.iter_mut()).rev();
+        for (d, ((dim, strides), i)) in outer.enumerate() {
+            let is_last = d == 0;
+            if !is_last && *i + 1 < *dim {
+                *i += 1;
                 for (run, stride) in place.run.iter_mut().zip(strides) {
                     *run += stride;
                 }
                 return;
             }
-            *i = 0;
             for (run, stride) in place.run.iter_mut().zip(strides) {
-                *run -= (dim - 1) * stride;
+                *run -= *i * stride;
             }
+            *i = 0;
         }
     }
 }
@@ -217,7 +229,17 @@ pub(super) unsafe fn filled<U: Copy + Send>(
     fill_par_by(spare, unit, cost, &|piece, dst| {
         // SAFETY: by this function's contract nobody reads what was not written.
         let dst = unsafe { &mut *(dst as *mut [MaybeUninit<U>] as *mut [U]) };
-        f(piece, dst)
+        // Up to the next line of the cache first: from there on no vector that is written lies across two of them.
+        let large = unit == 1 && size_of_val(dst) >= ALIGNED_FROM;
+        match dst.as_ptr().align_offset(LINE) {
+            head if large && head < dst.len() => {
+                let (first, rest) = dst.split_at_mut(head);
+                let middle = piece.start + head;
+                f(piece.start..middle, first);
+                f(middle..piece.end, rest);
+            }
+            _ => f(piece, dst),
+        }
     });
     // SAFETY: the pieces cover all elements, and `f` has written each.
     unsafe { dst.set_len(len) };
