@@ -6,7 +6,7 @@
 
 /// `a` held between `lo` and `hi`; a NaN stays one, which `clamp` would do too, but with a panic behind it.
 #[inline(always)]
-fn limit(a: f32, lo: f32, hi: f32) -> f32 {
+pub(super) fn limit(a: f32, lo: f32, hi: f32) -> f32 {
     let a = if a > hi { hi } else { a };
     if a < lo {
         lo
@@ -17,7 +17,7 @@ fn limit(a: f32, lo: f32, hi: f32) -> f32 {
 
 /// `c[0] + c[1] x + c[2] x² + …`
 #[inline(always)]
-fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
+pub(super) fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {
     let mut sum = c[N - 1];
     for i in (0..N - 1).rev() {
         sum = sum * x + c[i];

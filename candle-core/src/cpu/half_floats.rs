@@ -48,13 +48,13 @@ impl HalfFloat for f16 {
 }
 
 #[inline(always)]
-fn bf16_to_f32(v: bf16) -> f32 {
+pub(crate) fn bf16_to_f32(v: bf16) -> f32 {
     f32::from_bits(u32::from(v.to_bits()) << 16)
 }
 
 /// Rounds without a branch, which would keep the loop from being vectorised.
 #[inline(always)]
-fn f32_to_bf16(v: f32) -> bf16 {
+pub(crate) fn f32_to_bf16(v: f32) -> bf16 {
     let bits = v.to_bits();
     let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
     // A NaN whose upper bits are all zero would round to an infinity.

@@ -9,3 +9,5 @@ pub(crate) mod scratch;
 pub(crate) mod simd;
 pub mod slices;
 pub mod threads;
+pub(crate) mod to_integer;
+pub(crate) mod trigonometry;

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use crate::cpu::half_floats::HalfFloat;
 use crate::cpu::kernels::{map_slice, zip_slices};
+use crate::cpu::to_integer;
 use crate::WithDType;
 
 /// What sums and products are kept in. Integers wrap.
@@ -70,7 +71,7 @@ pub(super) trait Element: WithDType {
 }
 
 macro_rules! int_elements {
-    ($($ty:ty),+) => {$(
+    ($($ty:ty, |$f:ident| $from_f32:expr;)+) => {$(
         impl Accumulator for $ty {
             const ZERO: Self = 0;
 
@@ -85,7 +86,7 @@ macro_rules! int_elements {
             }
         }
 
-        native_element!($ty, |v| D::from_i64(v as i64));
+        native_element!($ty, |v| D::from_i64(v as i64), |$f| $from_f32);
     )+};
 }
 
@@ -109,7 +110,7 @@ macro_rules! float_accumulators {
 
 /// A type that is its own accumulator.
 macro_rules! native_element {
-    ($ty:ty, |$v:ident| $cast:expr) => {
+    ($ty:ty, |$v:ident| $cast:expr, |$f:ident| $from_f32:expr) => {
         impl Element for $ty {
             type Acc = Self;
 
@@ -138,8 +139,8 @@ macro_rules! native_element {
             }
 
             #[inline(always)]
-            fn from_f32(v: f32) -> Self {
-                v as Self
+            fn from_f32($f: f32) -> Self {
+                $from_f32
             }
 
             #[inline(always)]
@@ -222,10 +223,17 @@ macro_rules! half_float {
     };
 }
 
-int_elements!(u8, u32, i16, i32, i64);
+// Each from f32 as `as` does it, in a form that the compiler can vectorise.
+int_elements! {
+    u8, |v| to_integer::to_i32_within(v, 0., 255.) as u8;
+    u32, |v| v as u32;
+    i16, |v| to_integer::to_i32_within(v, -32768., 32767.) as i16;
+    i32, |v| v as i32;
+    i64, |v| to_integer::to_i64(v);
+}
 float_accumulators!(f32, f64);
-native_element!(f32, |v| D::from_f32(v));
-native_element!(f64, |v| D::from_f64(v));
+native_element!(f32, |v| D::from_f32(v), |v| v);
+native_element!(f64, |v| D::from_f64(v), |v| f64::from(v));
 half_float!(f16);
 half_float!(bf16);
 small_float!(F8E4M3);

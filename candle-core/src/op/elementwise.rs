@@ -6,9 +6,10 @@ use float8::F8E4M3;
 use half::{bf16, f16};
 use num_traits::Float;
 
+use crate::cpu::half_floats::{bf16_to_f32, f32_to_bf16};
 use crate::cpu::kernels::{map_slice, map_through_f32, zip_slices, zip_through_f32};
 use crate::cpu::simd::multiversioned;
-use crate::cpu::{erf, functions};
+use crate::cpu::{erf, functions, trigonometry};
 
 /// An elementwise function of one argument, for each dtype. All functions are total: none panics for any argument.
 pub trait UnaryOpT {
@@ -76,6 +77,32 @@ multiversioned! {
             *y = Op::f64(x);
         }
     }
+}
+
+multiversioned! {
+    // Converting bf16 takes a few integer instructions, which fit between those of the op.
+    fn zip_bf16[Op: BinaryOpT + ?Sized](xs1: &[bf16], xs2: &[bf16], ys: &mut [bf16], _op: PhantomData<Op>) {
+        for ((y, &l), &r) in ys.iter_mut().zip(xs1).zip(xs2) {
+            *y = f32_to_bf16(Op::f32(bf16_to_f32(l), bf16_to_f32(r)));
+        }
+    }
+
+    fn zip_scalar_bf16[Op: BinaryOpT + ?Sized](scalar: bf16, xs: &[bf16], ys: &mut [bf16], _op: PhantomData<Op>) {
+        let scalar = bf16_to_f32(scalar);
+        for (y, &x) in ys.iter_mut().zip(xs) {
+            *y = f32_to_bf16(Op::f32(bf16_to_f32(x), scalar));
+        }
+    }
+}
+
+/// Whether `l < r` for the bits of two 16-bit floats; `infinity` has those of infinity.
+#[inline(always)]
+fn bits_less(l: u16, r: u16, infinity: u16) -> bool {
+    // Negative numbers are in the opposite order.
+    let order = |bits: u16| (bits ^ ((bits as i16) >> 15) as u16 & 0x7FFF) as i16;
+    let numbers = (l & 0x7FFF <= infinity) & (r & 0x7FFF <= infinity);
+    let zeros = (l | r) & 0x7FFF == 0;
+    (order(l) < order(r)) & numbers & !zeros
 }
 
 /// The methods of [`BinaryOpT`] for one dtype: on two values, on two slices, on a slice and a value.
@@ -169,7 +196,7 @@ macro_rules! binary_ops {
             small_floats!(binary bf16: bf16, f16: f16, f8e4m3: F8E4M3);
             binary_ops!(@fns |$l, $r| $float; f32 f64);
             binary_ops!(@fns |$l, $r| $int; u8 u32 i16 i32 i64);
-            binary_ops!(@through_f32 bf16 bf16_vec bf16_scalar_vec, f16 f16_vec f16_scalar_vec);
+            half_pairs!($name);
         }
     )+};
     (@fns |$l:ident, $r:ident| $value:expr; $($ty:ident)+) => {$(
@@ -178,13 +205,49 @@ macro_rules! binary_ops {
             $value
         }
     )+};
-    (@through_f32 $($ty:ident $vec:ident $scalar_vec:ident),+) => {$(
-        fn $vec(xs1: &[$ty], xs2: &[$ty], ys: &mut [$ty]) {
+}
+
+/// Slices of 16-bit floats: the greater and the lesser of two are found by their bits, the other ops go through f32.
+macro_rules! half_pairs {
+    (Maximum) => {
+        half_pairs!(@bits |l, r, infinity| if bits_less(l, r, infinity) { r } else { l };
+            bf16 bf16_vec bf16_scalar_vec, f16 f16_vec f16_scalar_vec);
+    };
+    (Minimum) => {
+        half_pairs!(@bits |l, r, infinity| if bits_less(r, l, infinity) { r } else { l };
+            bf16 bf16_vec bf16_scalar_vec, f16 f16_vec f16_scalar_vec);
+    };
+    ($name:ident) => {
+        fn bf16_vec(xs1: &[bf16], xs2: &[bf16], ys: &mut [bf16]) {
+            zip_bf16(xs1, xs2, ys, PhantomData::<Self>);
+        }
+
+        fn bf16_scalar_vec(scalar: bf16, xs: &[bf16], ys: &mut [bf16]) {
+            zip_scalar_bf16(scalar, xs, ys, PhantomData::<Self>);
+        }
+
+        fn f16_vec(xs1: &[f16], xs2: &[f16], ys: &mut [f16]) {
             zip_through_f32(xs1, xs2, ys, Self::f32_vec);
         }
 
-        fn $scalar_vec(scalar: $ty, xs: &[$ty], ys: &mut [$ty]) {
+        fn f16_scalar_vec(scalar: f16, xs: &[f16], ys: &mut [f16]) {
             map_through_f32(xs, ys, |x, y| Self::f32_scalar_vec(scalar.to_f32(), x, y));
+        }
+    };
+    (@bits |$l:ident, $r:ident, $infinity:ident| $value:expr; $($ty:ident $vec:ident $scalar_vec:ident),+) => {$(
+        fn $vec(xs1: &[$ty], xs2: &[$ty], ys: &mut [$ty]) {
+            zip_slices(xs1, xs2, ys, |l, r| {
+                let ($l, $r, $infinity) = (l.to_bits(), r.to_bits(), $ty::INFINITY.to_bits());
+                $ty::from_bits($value)
+            });
+        }
+
+        fn $scalar_vec(scalar: $ty, xs: &[$ty], ys: &mut [$ty]) {
+            let $r = scalar.to_bits();
+            map_slice(xs, ys, |x| {
+                let ($l, $infinity) = (x.to_bits(), $ty::INFINITY.to_bits());
+                $ty::from_bits($value)
+            });
         }
     )+};
 }
@@ -232,6 +295,21 @@ macro_rules! half_slices {
     )+};
 }
 
+/// Slices of f32, for ops whose form for vectors does not hold for every argument.
+macro_rules! f32_slices {
+    (Sin) => {
+        fn f32_vec(xs: &[f32], ys: &mut [f32]) {
+            trigonometry::sin_slice(xs, ys);
+        }
+    };
+    (Cos) => {
+        fn f32_vec(xs: &[f32], ys: &mut [f32]) {
+            trigonometry::cos_slice(xs, ys);
+        }
+    };
+    ($name:ident) => {};
+}
+
 macro_rules! unary_ops {
     // Ops for floats; on integers they go through f64.
     ($($(#[$doc:meta])* $name:ident $op:literal $kernel:literal, |$v:ident| float $float:expr;)+) => {
@@ -270,6 +348,7 @@ macro_rules! unary_ops {
             unary_ops!(@fns |$v| $signed; i16 i32 i64);
 
             half_slices!($name bf16 bf16_vec, f16 f16_vec);
+            f32_slices!($name);
         }
     )+};
     (@fns |$v:ident| $value:expr; $($ty:ident)+) => {$(
@@ -300,10 +379,6 @@ unary_ops! {
 }
 
 unary_ops! {
-    /// Marks [`UnaryOp::Sin`](super::UnaryOp::Sin).
-    Sin "sin" "usin", |v| float v.sin();
-    /// Marks [`UnaryOp::Cos`](super::UnaryOp::Cos).
-    Cos "cos" "ucos", |v| float v.cos();
     /// Marks [`UnaryOp::Recip`](super::UnaryOp::Recip).
     Recip "recip" "urecip", |v| float v.recip();
     /// Marks [`UnaryOp::Sqrt`](super::UnaryOp::Sqrt).
@@ -316,6 +391,10 @@ unary_ops! {
     Exp "exp" "uexp", |v| f32 functions::exp(v), f64 functions::exp_f64(v);
     /// Marks [`UnaryOp::Log`](super::UnaryOp::Log).
     Log "log" "ulog", |v| f32 functions::ln(v), f64 v.ln();
+    /// Marks [`UnaryOp::Sin`](super::UnaryOp::Sin).
+    Sin "sin" "usin", |v| f32 trigonometry::sin(v), f64 v.sin();
+    /// Marks [`UnaryOp::Cos`](super::UnaryOp::Cos).
+    Cos "cos" "ucos", |v| f32 trigonometry::cos(v), f64 v.cos();
     /// Marks [`UnaryOp::Tanh`](super::UnaryOp::Tanh).
     Tanh "tanh" "utanh", |v| f32 functions::tanh(v), f64 v.tanh();
     /// Marks [`UnaryOp::Silu`](super::UnaryOp::Silu).
@@ -403,6 +482,41 @@ mod tests {
     }
 
     #[test]
+    fn greater_and_lesser_by_the_bits_of_half_floats() {
+        fn check<Op: BinaryOpT>() {
+            // Every 251st pattern, and those around zeros, infinities and NaNs, on both sides.
+            let edges = [
+                0, 1, 0x3FF, 0x400, 0x7BFF, 0x7C00, 0x7C01, 0x7F80, 0x7F81, 0x7FFF,
+            ];
+            let edges = edges
+                .into_iter()
+                .flat_map(|bits: u16| [bits, bits | 0x8000]);
+            let bits: Vec<u16> = edges.chain((0..=u16::MAX).step_by(251)).collect();
+            macro_rules! pairs {
+                ($ty:ident $vec:ident $scalar_vec:ident) => {
+                    let xs: Vec<$ty> = bits.iter().map(|&bits| $ty::from_bits(bits)).collect();
+                    let mut ys = [vec![$ty::ONE; xs.len()], vec![$ty::ONE; xs.len()]];
+                    for &r in &xs {
+                        Op::$vec(&xs, &vec![r; xs.len()], &mut ys[0]);
+                        Op::$scalar_vec(r, &xs, &mut ys[1]);
+                        for (i, &l) in xs.iter().enumerate() {
+                            let expected = Op::$ty(l, r);
+                            for y in [ys[0][i], ys[1][i]] {
+                                let same = y.to_bits() == expected.to_bits();
+                                assert!(same || y.is_nan() && expected.is_nan(), "{l:?} {r:?}");
+                            }
+                        }
+                    }
+                };
+            }
+            pairs!(f16 f16_vec f16_scalar_vec);
+            pairs!(bf16 bf16_vec bf16_scalar_vec);
+        }
+        check::<Maximum>();
+        check::<Minimum>();
+    }
+
+    #[test]
     fn slices_of_half_floats_agree_with_values() {
         let xs: Vec<f16> = (0..600).map(|i| f16::from_f32(i as f32 / 7.)).collect();
         let mut ys = vec![f16::ZERO; xs.len()];
@@ -411,5 +525,11 @@ mod tests {
         let mut zs = ys.clone();
         Sub::f16_vec(&xs, &ys, &mut zs);
         assert!((0..600).all(|i| Sub::f16(xs[i], ys[i]) == zs[i]));
+        let xs: Vec<bf16> = xs.iter().map(|&x| bf16::from_f32(x.to_f32())).collect();
+        let mut ys = vec![bf16::ZERO; xs.len()];
+        Div::bf16_vec(&xs[1..], &xs[..599], &mut ys[..599]);
+        assert!((0..599).all(|i| Div::bf16(xs[i + 1], xs[i]) == ys[i]));
+        Mul::bf16_scalar_vec(xs[5], &xs, &mut ys);
+        assert!((0..600).all(|i| Mul::bf16(xs[i], xs[5]) == ys[i]));
     }
 }

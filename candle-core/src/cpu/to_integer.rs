@@ -1,0 +1,67 @@
+//! Floats to integers as `as` converts them, towards 0 and to the nearest that there is, in forms that the compiler vectorises.
+
+use super::functions::limit;
+
+/// `x` held between `lo` and `hi`, integers that f32 and i32 hold, as an integer towards 0; a NaN gives 0. `as`, which looks at the
+/// limits of i32 once more, is not vectorised for smaller integers.
+#[inline(always)]
+pub(crate) fn to_i32_within(x: f32, lo: f32, hi: f32) -> i32 {
+    let x = if x.is_nan() { 0. } else { x };
+    // SAFETY: the number is between two of i32.
+    unsafe { limit(x, lo, hi).to_int_unchecked() }
+}
+
+/// `x as i64`, by shifts: there are vectors of these, but before AVX-512 none of the conversion.
+#[inline(always)]
+pub(crate) fn to_i64(x: f32) -> i64 {
+    // The exponents of 1 as the last place of the mantissa, and of 2^63.
+    const UNIT: u32 = 127 + 23;
+    const TOO_LARGE: u32 = 127 + 63;
+    let bits = x.to_bits();
+    let exponent = bits >> 23 & 0xFF;
+    let mantissa = u64::from(bits & 0x7F_FFFF | 0x80_0000);
+    let shrunk = mantissa >> UNIT.saturating_sub(exponent).min(63);
+    let magnitude = shrunk << exponent.saturating_sub(UNIT).min(63);
+    let magnitude = if exponent < TOO_LARGE {
+        magnitude as i64
+    } else {
+        i64::MAX
+    };
+    // All bits where the sign is set: negates, and makes the greatest integer the least.
+    let sign = i64::from(bits as i32 >> 31);
+    let carry = if exponent < TOO_LARGE { sign } else { 0 };
+    let v = (magnitude ^ sign) - carry;
+    if x.is_nan() {
+        0
+    } else {
+        v
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_what_as_gives() {
+        let edges = [
+            2f32.powi(63),
+            2f32.powi(62),
+            16_777_215.5,
+            0.99,
+            1.99,
+            1e9 + 64.,
+        ];
+        let edges = edges.into_iter().flat_map(|v| [v, -v]);
+        let ends = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0., -0.];
+        let numbers = (0..u32::MAX / 4999).map(|i| f32::from_bits(i * 4999));
+        for x in numbers.chain(ends).chain(edges) {
+            assert_eq!(to_i64(x), x as i64, "{x}");
+            let small = [
+                to_i32_within(x, 0., 255.),
+                to_i32_within(x, -32768., 32767.),
+            ];
+            assert_eq!(small, [i32::from(x as u8), i32::from(x as i16)], "{x}");
+        }
+    }
+}
