@@ -3,6 +3,7 @@
 mod chrome;
 mod command;
 mod fuzz;
+mod nostr;
 mod oracle;
 mod setup;
 mod steps;

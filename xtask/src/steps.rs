@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::chrome;
 use crate::command::cmd;
 use crate::fuzz;
+use crate::nostr;
 use crate::oracle;
 use crate::setup;
 
@@ -69,6 +70,11 @@ pub const STEPS: &[Step] = &[
         run: fuzz::fuzz,
     },
     Step {
+        name: "nostr",
+        title: "jobs over a relay and with customers that nobody here wrote; 200 jobs, 20 kills",
+        run: nostr::nostr,
+    },
+    Step {
         name: "oracle",
         title: "ops and models agree with crates.io's candle 0.11.1",
         run: oracle::oracle,
@@ -80,7 +86,8 @@ pub const STEPS: &[Step] = &[
     },
 ];
 
-const WEBGPU: &str = "--features candle-core/webgpu,candle-nn/webgpu,candle-transformers/webgpu";
+pub const WEBGPU: &str =
+    "--features candle-core/webgpu,candle-nn/webgpu,candle-transformers/webgpu";
 
 fn fmt() -> Result<String, String> {
     cmd("cargo fmt --all --check").run()?;

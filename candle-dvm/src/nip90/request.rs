@@ -109,6 +109,11 @@ impl JobRequest {
             request.encryption = Some(scheme);
             request.bid_msat = request.bid_msat.or(number(&read, "bid")?);
         }
+        if request.relays.is_empty() {
+            // NDK hides these too.
+            let hidden = all(&read, "relays").flatten();
+            request.relays = hidden.take(MOST).cloned().collect();
+        }
         read.extend(outer);
         request.inputs = all(&read, "i")
             .take(MOST)

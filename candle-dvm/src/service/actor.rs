@@ -9,9 +9,9 @@ use super::settings::Settings;
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
 use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal};
-use crate::nip90::announcement::{withdraw, ParamInfo};
+use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
-use crate::nip90::{Announcement, Heartbeat, JobRequest};
+use crate::nip90::JobRequest;
 use crate::payment::Payment;
 use crate::relay::driver::{Command, Report};
 use crate::relay::Keep;
@@ -93,7 +93,7 @@ pub struct Service {
     pub(super) stopping: bool,
     pub(super) cancellations_changed: bool,
     ticks: u64,
-    announcement: Option<Event>,
+    pub(super) announcement: Option<Event>,
     inbox: mpsc::UnboundedReceiver<Message>,
     reports: mpsc::Receiver<(String, Report)>,
 }
@@ -344,67 +344,6 @@ impl Service {
         }
         tracing::info!("stopped");
         Ok(())
-    }
-
-    fn announcement(&self) -> Announcement {
-        let settings = &self.settings;
-        let range = |min: &str, max: Option<String>, default: Option<String>| ParamInfo {
-            min: Some(min.to_string()),
-            max,
-            default,
-            ..ParamInfo::default()
-        };
-        let model = ParamInfo {
-            values: vec![self.model.clone()],
-            default: Some(self.model.clone()),
-            ..ParamInfo::default()
-        };
-        let tokens = Some(settings.default_tokens.to_string());
-        let text = |text: &str| Some(text.to_string());
-        let params = [
-            ("model", model),
-            (
-                "max_tokens",
-                range("1", Some(settings.max_tokens.to_string()), tokens),
-            ),
-            ("temperature", range("0", None, text("0"))),
-            ("top_k", range("0", None, None)),
-            ("top_p", range("0", text("1"), None)),
-            ("frequency_penalty", range("0", text("100"), text("1"))),
-        ];
-        let price = self.payment.price_msat();
-        Announcement {
-            identifier: settings.identifier.clone(),
-            name: settings.name.clone(),
-            about: settings.about.clone(),
-            picture: settings.picture.clone(),
-            params: params
-                .into_iter()
-                .map(|(name, info)| (name.to_string(), info))
-                .collect(),
-            topics: vec!["text-generation".to_string(), "candle".to_string()],
-            encryption: true,
-            amount_msat: (price > 0).then_some(price),
-        }
-    }
-
-    fn heartbeat(&mut self) {
-        if self.announcement.is_some() {
-            self.heartbeat_to(None);
-        }
-    }
-
-    fn heartbeat_to(&mut self, relay: Option<&str>) {
-        let heartbeat = Heartbeat {
-            identifier: self.settings.identifier.clone(),
-            status: "online".to_string(),
-            expiration: Some(now() + 3 * self.settings.heartbeat_seconds),
-        };
-        match (heartbeat.write(&self.keys, now()), relay) {
-            (Ok(event), Some(relay)) => self.relays.publish_to(relay, &event, Keep::Now),
-            (Ok(event), None) => self.relays.publish_own(&event, Keep::Now),
-            (Err(err), _) => tracing::warn!(error = %err, "no heartbeat"),
-        }
     }
 
     /// Asks relays for cancellations of the jobs that are open, and of no others: relays hold many deletions.

@@ -4,7 +4,7 @@
 //! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
 //!
 //! - [`actor`]: the loop, and start and stop. `inbox`: events become jobs. `work`: jobs run. `delivery`: answers are signed, kept and
-//!   sent until relays have them. `relays`: which connections there are.
+//!   sent until relays have them. `presence`: what is announced. `relays`: which connections there are.
 //! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
 //! - [`settings`]: everything that can be configured. [`metrics`]: what is counted.
 
@@ -14,6 +14,7 @@ mod inbox;
 pub mod inputs;
 pub mod lookup;
 pub mod metrics;
+mod presence;
 mod recent;
 mod relays;
 pub mod settings;

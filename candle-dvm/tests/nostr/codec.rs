@@ -261,6 +261,17 @@ fn encrypted_requests_are_for_one_provider() {
 }
 
 #[test]
+fn relays_and_the_bid_may_be_hidden_too() {
+    let provider = PROVIDER.public_key();
+    let inside = r#"[["i","a","text"],["relays","wss://a","wss://b"],["bid","5"],[],[1],"x"]"#;
+    let content = Scheme::Nip44.encrypt(&CUSTOMER, &provider, inside).unwrap();
+    let request = read(&[&["encrypted"], &["p", &provider.to_hex()]], &content).unwrap();
+    assert_eq!(request.relays, ["wss://a", "wss://b"]);
+    assert_eq!(request.bid_msat, Some(5));
+    assert_eq!(request.inputs, [Input::text("a")]);
+}
+
+#[test]
 fn a_result_that_is_too_large_leaves_out_inputs_then_the_request() {
     let request = JobRequest {
         inputs: vec![Input::text("x".repeat(1000))],

@@ -7,6 +7,7 @@ mod hostile;
 mod journal;
 mod keys;
 mod machine;
+mod payment;
 mod relay;
 mod served;
 mod service;

@@ -2,15 +2,12 @@
 
 use super::relay::{Behaviour, TestRelay};
 use super::served::{Customer, Served};
-use candle_dvm::jobs::Invoice;
 use candle_dvm::nip90::{
     cancellation, Announcement, Feedback, Heartbeat, Input, InputKind, Scheme, Status,
 };
-use candle_dvm::payment::{Payment, Pending};
 use candle_dvm::service::now;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 fn feedback(relay: &TestRelay, customer: &Customer, job: &Event) -> Vec<Feedback> {
@@ -398,54 +395,34 @@ fn an_answer_that_was_not_acknowledged_is_sent_again_as_it_was() {
     assert_eq!(relay.wait_for(6050, 2).len(), 2);
 }
 
-/// A wallet whose one invoice is paid when the test says so.
-#[derive(Default)]
-struct TestWallet {
-    made: AtomicU32,
-    paid: AtomicBool,
-}
-
-impl Payment for TestWallet {
-    fn price_msat(&self) -> u64 {
-        1000
-    }
-
-    fn invoice<'a>(&'a self, amount_msat: u64, _: &'a str) -> Pending<'a, Result<Invoice, String>> {
-        let number = self.made.fetch_add(1, SeqCst);
-        Box::pin(std::future::ready(Ok(Invoice {
-            bolt11: format!("lnbc{number}"),
-            payment_hash: number.to_string(),
-            amount_msat,
-            expires: now() + 600,
-            paid: false,
-        })))
-    }
-
-    fn is_paid<'a>(&'a self, _: &'a Invoice) -> Pending<'a, Result<bool, String>> {
-        Box::pin(std::future::ready(Ok(self.paid.load(SeqCst))))
-    }
-}
-
 #[test]
-fn a_paid_job_waits_for_its_one_invoice_over_a_restart() {
+fn who_sends_many_waits_for_itself() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
-    let keys = Keys::generate();
-    let wallet = Arc::new(TestWallet::default());
-    let served = Served::paid(&[&relay], dir.path(), keys.clone(), wallet.clone(), |_| ());
-    let customer = Customer::new();
-    let job = customer.request("a");
-    relay.publish(&job);
-    relay.wait_for(7000, 1);
-    let asked = feedback(&relay, &customer, &job).remove(0);
-    assert_eq!(asked.status, Status::PaymentRequired);
-    assert_eq!(asked.amount_msat, Some(1000));
-    assert_eq!(asked.invoice.as_deref(), Some("lnbc0"));
-    assert_eq!(served.echo.started.load(SeqCst), 0);
-    drop(served);
-    wallet.paid.store(true, SeqCst);
-    let served = Served::paid(&[&relay], dir.path(), keys, wallet.clone(), |_| ());
-    relay.wait_for(6050, 1);
-    assert_eq!(wallet.made.load(SeqCst), 1);
-    drop(served);
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.running = 1;
+    });
+    served.echo.pause.store(20, SeqCst);
+    let greedy = Customer::new();
+    for n in 0..8 {
+        relay.publish(&greedy.request(&format!("greedy {n}")));
+    }
+    let others: Vec<Customer> = (0..9).map(|_| Customer::new()).collect();
+    for other in &others {
+        relay.publish(&other.request("modest"));
+    }
+    let results = relay.wait_for(6050, 17);
+    let greedy = greedy.0.public_key().to_hex();
+    let place = |n: usize| {
+        let mine = |event: &&Event| event.tags.iter().any(|tag| tag.content() == Some(&greedy));
+        let nth = results.iter().filter(mine).nth(n).unwrap();
+        results.iter().position(|event| event.id == nth.id).unwrap()
+    };
+    // Its first few may have run before the others asked; from then on it has one turn in ten.
+    assert!(
+        place(7) == 16 && place(5) >= 10,
+        "{} {}",
+        place(5),
+        place(7)
+    );
 }

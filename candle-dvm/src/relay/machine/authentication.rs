@@ -1,0 +1,62 @@
+//! The relay asks who we are (NIP-42).
+
+use super::publications::OutgoingState;
+use super::subscriptions::SubscriptionState;
+use super::{Action, Machine, SECOND};
+use nostr::prelude::{ClientMessage, EventBuilder, FinalizeEvent, Kind, Tag, Timestamp};
+
+/// Answers to AUTH challenges on one connection, and challenges before it is given up.
+const AUTH_ANSWERS: u32 = 3;
+const AUTH_CHALLENGES: u32 = 50;
+
+impl Machine {
+    pub(super) fn challenge(&mut self, challenge: &str, now: u64) {
+        self.challenges += 1;
+        if self.challenges > AUTH_CHALLENGES {
+            return self.give_up("endless AUTH challenges", now);
+        }
+        if self.challenges > AUTH_ANSWERS || challenge.len() > 1024 {
+            return;
+        }
+        // Kind 22242 of NIP-42.
+        let event = EventBuilder::new(Kind::from_u16(22242), "")
+            .tags([
+                Tag::custom("relay", [self.url.as_str()]),
+                Tag::custom("challenge", [challenge]),
+            ])
+            .custom_created_at(Timestamp::from(now / SECOND))
+            .finalize(&self.keys);
+        match event {
+            Ok(event) => {
+                self.auth = Some(event.id);
+                let answer = ClientMessage::auth(event).as_json();
+                self.actions.push_back(Action::Send(answer));
+            }
+            Err(err) => tracing::warn!(relay = self.url, error = %err, "cannot sign for AUTH"),
+        }
+    }
+
+    pub(super) fn auth_answered(&mut self, accepted: bool, message: &str, now: u64) {
+        self.auth = None;
+        self.authenticated = accepted;
+        let wait = if accepted { 0 } else { 60 * SECOND };
+        if !accepted {
+            let reason: String = message.chars().take(200).collect();
+            tracing::warn!(
+                relay = self.url,
+                reason,
+                "the relay does not authenticate us"
+            );
+        }
+        for subscription in self.subscriptions.values_mut() {
+            if subscription.state == SubscriptionState::NeedsAuth {
+                subscription.state = SubscriptionState::Due(now + wait);
+            }
+        }
+        for outgoing in self.outgoing.values_mut() {
+            if outgoing.state == OutgoingState::NeedsAuth {
+                outgoing.state = OutgoingState::Due(now + wait);
+            }
+        }
+    }
+}

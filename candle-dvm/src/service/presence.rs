@@ -1,0 +1,72 @@
+//! What the service says about itself: the announcement and the heartbeat.
+
+use super::actor::Service;
+use super::now;
+use crate::nip90::announcement::ParamInfo;
+use crate::nip90::{Announcement, Heartbeat};
+use crate::relay::Keep;
+
+impl Service {
+    /// What is announced: the limits that hold.
+    pub(super) fn announcement(&self) -> Announcement {
+        let settings = &self.settings;
+        let range = |min: &str, max: Option<String>, default: Option<String>| ParamInfo {
+            min: Some(min.to_string()),
+            max,
+            default,
+            ..ParamInfo::default()
+        };
+        let model = ParamInfo {
+            values: vec![self.model.clone()],
+            default: Some(self.model.clone()),
+            ..ParamInfo::default()
+        };
+        let tokens = Some(settings.default_tokens.to_string());
+        let text = |text: &str| Some(text.to_string());
+        let params = [
+            ("model", model),
+            (
+                "max_tokens",
+                range("1", Some(settings.max_tokens.to_string()), tokens),
+            ),
+            ("temperature", range("0", None, text("0"))),
+            ("top_k", range("0", None, None)),
+            ("top_p", range("0", text("1"), None)),
+            ("frequency_penalty", range("0", text("100"), text("1"))),
+        ];
+        let price = self.payment.price_msat();
+        Announcement {
+            identifier: settings.identifier.clone(),
+            name: settings.name.clone(),
+            about: settings.about.clone(),
+            picture: settings.picture.clone(),
+            params: params
+                .into_iter()
+                .map(|(name, info)| (name.to_string(), info))
+                .collect(),
+            topics: vec!["text-generation".to_string(), "candle".to_string()],
+            encryption: true,
+            amount_msat: (price > 0).then_some(price),
+        }
+    }
+
+    /// A sign of life on every relay.
+    pub(super) fn heartbeat(&mut self) {
+        if self.announcement.is_some() {
+            self.heartbeat_to(None);
+        }
+    }
+
+    pub(super) fn heartbeat_to(&mut self, relay: Option<&str>) {
+        let heartbeat = Heartbeat {
+            identifier: self.settings.identifier.clone(),
+            status: "online".to_string(),
+            expiration: Some(now() + 3 * self.settings.heartbeat_seconds),
+        };
+        match (heartbeat.write(&self.keys, now()), relay) {
+            (Ok(event), Some(relay)) => self.relays.publish_to(relay, &event, Keep::Now),
+            (Ok(event), None) => self.relays.publish_own(&event, Keep::Now),
+            (Err(err), _) => tracing::warn!(error = %err, "no heartbeat"),
+        }
+    }
+}
