@@ -13,7 +13,7 @@ use super::support::{assert_close, token_ids, Numbers};
 const F32_TOLERANCE: f32 = 1e-5;
 
 /// Of `tests/reference/bert.py`, as the weights are.
-fn tiny_config() -> Config {
+pub fn tiny_config() -> Config {
     Config {
         vocab_size: 61,
         hidden_size: 32,
@@ -26,7 +26,7 @@ fn tiny_config() -> Config {
 }
 
 /// The weights of the model and, under `transform` and `decoder`, of its head.
-fn tiny_weights() -> Result<HashMap<String, Tensor>> {
+pub fn tiny_weights() -> Result<HashMap<String, Tensor>> {
     let (vocab, hidden, inner) = (61, 32, 48);
     let mut weights = HashMap::new();
     let mut numbers = Numbers::new(11);

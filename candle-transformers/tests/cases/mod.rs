@@ -9,5 +9,6 @@ mod llama;
 mod moe;
 mod quantized_files;
 mod quantized_llama;
+mod sentences;
 mod support;
 mod utils;
