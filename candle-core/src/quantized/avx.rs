@@ -19,6 +19,15 @@ pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<Plain>>()
 }
 
+/// As [`run_avx2`], with AVX-VNNI.
+///
+/// # Safety
+/// The machine has them.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(crate) unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx<AvxVnni>>()
+}
+
 /// As [`run_avx2`], with AVX512-VNNI for 256 bits.
 ///
 /// # Safety
@@ -30,14 +39,19 @@ pub(crate) unsafe fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
 
 /// How four neighbouring products of bytes become one sum.
 pub(crate) trait ByteProducts: Copy + 'static {
-    /// `x` in `0..=128`, `y` in `-127..=127`.
+    /// `x` in `0..=128` (with VNNI in `0..=255`), `y` in `-127..=127`.
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i;
+    /// `sum` and the products, as [`dot`](Self::dot).
+    unsafe fn add_dot(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
     /// `sum` and the products of neighbouring integers of 16 bits.
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Plain;
+
+#[derive(Clone, Copy)]
+pub(crate) struct AvxVnni;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Vnni;
@@ -50,15 +64,42 @@ impl ByteProducts for Plain {
     }
 
     #[inline(always)]
+    unsafe fn add_dot(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
+        _mm256_add_epi32(sum, Self::dot(x, y))
+    }
+
+    #[inline(always)]
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
         _mm256_add_epi32(sum, _mm256_madd_epi16(x, y))
+    }
+}
+
+impl ByteProducts for AvxVnni {
+    #[inline(always)]
+    unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
+        Self::add_dot(_mm256_setzero_si256(), x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn add_dot(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
+        _mm256_dpbusd_avx_epi32(sum, x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
+        _mm256_dpwssd_avx_epi32(sum, x, y)
     }
 }
 
 impl ByteProducts for Avx512Vnni {
     #[inline(always)]
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
-        _mm256_dpbusd_epi32(_mm256_setzero_si256(), x, y)
+        Self::add_dot(_mm256_setzero_si256(), x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn add_dot(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
+        _mm256_dpbusd_epi32(sum, x, y)
     }
 
     #[inline(always)]
@@ -80,6 +121,11 @@ impl<P: ByteProducts> Simd for Avx<P> {
     type Scales = __m256i;
     type Ints = __m256i;
     type Floats = __m256;
+
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        _mm_prefetch::<_MM_HINT_T1>(p.cast())
+    }
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> __m256i {

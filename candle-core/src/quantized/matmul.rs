@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 
 use half::f16;
 
+use super::k_quants::lanes::MAX_ROWS;
 use super::GgmlType;
 use crate::cpu::threads;
 use crate::utils::barrier_pool;
@@ -19,7 +20,10 @@ const SERIAL_PRODUCTS: usize = 1 << 18;
 /// Bytes of blocks and of the dense side that a task works on at a time: together they stay in a core's own cache.
 const PANEL_BYTES: usize = 1 << 17;
 
-/// Rows of the dense side that a tile has at the most.
+/// Products that a tile has at the most.
+const TILE: usize = 4096;
+
+/// Rows of the dense side that a tile of rows has at the most.
 const TILE_M: usize = 32;
 
 /// Rows of blocks that a tile has at the most.
@@ -90,26 +94,37 @@ fn product<T: GgmlType, E: GgmlType>(
         None => barrier_pool().n_workers() + 1,
     };
     let serial = workers == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
-    let tile = Tile::choose::<T>(m, n, k, if serial { 1 } else { workers });
+    let threads = if serial { 1 } else { workers };
+    let panels = T::panels(k, &lhs);
+    let tile = match &panels {
+        Some(panels) => Tile::of_panels(m, n, panels.panel_rows(), threads),
+        None => Tile::of_rows::<T>(m, n, k, threads),
+    };
     let dst = Dst::new(dst, n);
     // One task has `tile.task_n` rows of blocks and `tile.task_m` dense rows.
     let run = |task: usize| {
         let (task_i, task_j) = (task / tile.tasks_n, task % tile.tasks_n);
         let rows = task_i * tile.task_m..m.min((task_i + 1) * tile.task_m);
         let columns = task_j * tile.task_n..n.min((task_j + 1) * tile.task_n);
-        let mut floats = [0f32; TILE_M * TILE_N];
+        let mut floats = [0f32; TILE];
         let mut narrow: [E; TILE_N] = std::array::from_fn(|_| E::zeros());
         for j in columns.clone().step_by(tile.n) {
             let tile_n = tile.n.min(columns.end - j);
             let xs = &rhs[j * rhs_blocks..(j + tile_n) * rhs_blocks];
             for i in rows.clone().step_by(tile.m) {
                 let tile_m = tile.m.min(rows.end - i);
-                let ys = &lhs[i * lhs_blocks..(i + tile_m) * lhs_blocks];
-                let floats = &mut floats[..tile_m * tile_n];
-                T::vec_dot_tile(k, xs, ys, floats);
-                for (r, floats) in floats.chunks_exact(tile_n).enumerate() {
+                let floats_n = panels.as_ref().map_or(tile_n, |_| tile.n);
+                let floats = &mut floats[..tile_m * floats_n];
+                match &panels {
+                    Some(panels) => panels.multiply(xs, i..i + tile_m, floats),
+                    None => {
+                        let ys = &lhs[i * lhs_blocks..(i + tile_m) * lhs_blocks];
+                        T::vec_dot_tile(k, xs, ys, floats);
+                    }
+                }
+                for (r, floats) in floats.chunks_exact(floats_n).enumerate() {
                     let narrow = &mut narrow[..tile_n];
-                    E::from_float(floats, narrow);
+                    E::from_float(&floats[..tile_n], narrow);
                     // SAFETY: tasks have rows and columns of their own, so nobody else touches these elements.
                     unsafe { dst.write(i + r, j, narrow) };
                 }
@@ -198,7 +213,8 @@ struct Tile {
 }
 
 impl Tile {
-    fn choose<T: GgmlType>(m: usize, n: usize, k: usize, threads: usize) -> Self {
+    /// For [`GgmlType::vec_dot_tile`].
+    fn of_rows<T: GgmlType>(m: usize, n: usize, k: usize, threads: usize) -> Self {
         let row_bytes = |size: usize, block: usize| (k / block * size).max(1);
         let lhs_row = row_bytes(size_of::<T::VecDotType>(), T::VecDotType::BLCK_SIZE);
         let rhs_row = row_bytes(size_of::<T>(), T::BLCK_SIZE);
@@ -206,26 +222,54 @@ impl Tile {
         let fours = |rows: usize| (rows / 4 * 4).max(4);
         let tile_m = fours(PANEL_BYTES / lhs_row).min(TILE_M).min(m);
         let tile_n = fours(PANEL_BYTES / rhs_row).min(TILE_N);
-        // Some tasks for each thread, so that one that is held up does not hold up all.
-        let wanted = if threads == 1 { 1 } else { 8 * threads };
-        let task_n = n.div_ceil(wanted).next_multiple_of(4).max(tile_n.min(16));
+        let task_n = task_n(n, 4, threads).max(tile_n.min(16));
+        Self::cut((m, n), (tile_m, tile_n.min(task_n)), task_n, threads)
+    }
+
+    /// For [`GgmlType::panels`]. A panel is unpacked for each tile, so that tiles have as many dense rows as there is room for.
+    fn of_panels(m: usize, n: usize, panel_rows: usize, threads: usize) -> Self {
+        let tile_m = (TILE / MAX_ROWS).min(m);
+        let task_n = task_n(n, panel_rows, threads);
+        Self::cut((m, n), (tile_m, panel_rows), task_n, threads)
+    }
+
+    fn cut(
+        (m, n): (usize, usize),
+        (tile_m, tile_n): (usize, usize),
+        task_n: usize,
+        threads: usize,
+    ) -> Self {
         let tasks_n = n.div_ceil(task_n);
         // Few rows of blocks: the dense rows are shared out as well.
         let task_m = if tasks_n >= 2 * threads {
             m
         } else {
-            m.div_ceil(wanted.div_ceil(tasks_n))
+            m.div_ceil(wanted(threads).div_ceil(tasks_n))
                 .next_multiple_of(tile_m)
         };
         Self {
             m: tile_m,
-            n: tile_n.min(task_n),
+            n: tile_n,
             task_m,
             task_n,
             tasks_m: m.div_ceil(task_m),
             tasks_n,
         }
     }
+}
+
+/// Tasks in all: some for each thread, so that one that is held up does not hold up all.
+fn wanted(threads: usize) -> usize {
+    if threads == 1 {
+        1
+    } else {
+        8 * threads
+    }
+}
+
+/// Rows of blocks of a task, a multiple of `step`.
+fn task_n(n: usize, step: usize, threads: usize) -> usize {
+    n.div_ceil(wanted(threads)).next_multiple_of(step)
 }
 
 /// The destination, of which tasks write parts that do not overlap.

@@ -12,6 +12,8 @@
 mod absent;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 pub mod avx;
+#[cfg(target_arch = "x86_64")]
+mod avx_panels;
 mod blocks;
 mod dtype;
 mod experts;

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::k_quants::panels::Panels;
 use super::GgmlDType;
 use crate::{CpuStorage, Error, Result};
 
@@ -69,6 +70,13 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
         let (d0, d1) = Self::vec_dot_2(n, xs0, xs1, ys);
         let (d2, d3) = Self::vec_dot_2(n, xs2, xs3, ys);
         (d0, d1, d2, d3)
+    }
+
+    /// `ys`, rows of `n` elements, made ready for products with rows of `Self`; None where this machine or this format has no such
+    /// form, or the rows are too few for it.
+    #[doc(hidden)]
+    fn panels(_n: usize, _ys: &[Self::VecDotType]) -> Option<Panels<Self>> {
+        None
     }
 
     /// The products of every row of `xs` with every row of `ys`, rows of `n` elements each, one after another:

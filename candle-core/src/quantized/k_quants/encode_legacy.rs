@@ -5,7 +5,7 @@
 
 use half::f16;
 
-use super::fit::{self, inverse, largest, range};
+use super::fit::{self, inverse, largest, largest_of, range};
 use super::utils::{f16_to_f32, nearest_away, nearest_in};
 use super::*;
 
@@ -13,6 +13,20 @@ use super::*;
 pub(crate) trait Encode<const LEN: usize>: Sized {
     /// The block for `xs`, with a weight for the squared error of each element, or all alike.
     fn encode(xs: &[f32; LEN], weights: Option<&[f32; LEN]>) -> Self;
+}
+
+/// The whole part of what `place` makes of each element, within `0..=last`; 0 for a NaN.
+#[inline(always)]
+fn codes(xs: &[f32; 32], last: i32, place: impl Fn(f32) -> f32) -> [u8; 32] {
+    let mut codes = [0; 32];
+    for (code, &x) in codes.iter_mut().zip(xs) {
+        let x = place(x);
+        let x = if x > 0. { x } else { 0. };
+        let x = if x < last as f32 { x } else { last as f32 };
+        // SAFETY: between 0 and `last`, a NaN was replaced. (A plain cast would check again.)
+        *code = unsafe { x.to_int_unchecked::<i32>() } as u8;
+    }
+    codes
 }
 
 /// A scale and codes in `0..2n` with `n` added: `x = d (q − n)`.
@@ -28,10 +42,9 @@ fn symmetric_codes(xs: &[f32; 32], weights: Option<&[f32; 32]>, n: i32) -> (f16,
             (d, inverse(f16_to_f32(d)))
         }
     };
-    // Halves go up, and a value past an end gets the code there.
-    let last = (2 * n - 1) as i8;
-    let code = |x: f32| ((x * inverse + (n as f32 + 0.5)) as i8).clamp(0, last) as u8;
-    (d, std::array::from_fn(|i| code(xs[i])))
+    // Halves go up.
+    let codes = codes(xs, 2 * n - 1, |x| x * inverse + (n as f32 + 0.5));
+    (d, codes)
 }
 
 /// A scale, a minimum and codes in `0..=n`: `x = d q + m`.
@@ -46,12 +59,8 @@ fn codes_above_minimum(
             let (low, high) = range(xs);
             let d = (high - low) / n as f32;
             let inverse = inverse(d);
-            let code = |x: f32| (((x - low) * inverse + 0.5) as u8).min(n as u8);
-            (
-                f16::from_f32(d),
-                f16::from_f32(low),
-                std::array::from_fn(|i| code(xs[i])),
-            )
+            let codes = codes(xs, n, |x| (x - low) * inverse + 0.5);
+            (f16::from_f32(d), f16::from_f32(low), codes)
         }
         Some(weights) => {
             let (d, m) = fit::above_minimum(xs, weights, n, false);
@@ -130,11 +139,14 @@ impl Encode<32> for BlockQ5_1 {
 /// A scale and codes in `-127..=127`.
 #[inline(always)]
 fn eight_bits(xs: &[f32; 32]) -> (f32, [i8; 32]) {
-    let d = xs.iter().fold(0f32, |a, x| a.max(x.abs())) / 127.;
+    let d = largest_of(xs, 0., f32::abs) / 127.;
     let inverse = inverse(d);
-    // The clamp is for a scale so small that its inverse is infinite.
-    let code = |x: f32| nearest_away((x * inverse).clamp(-127., 127.)) as i8;
-    (d, std::array::from_fn(|i| code(xs[i])))
+    let mut qs = [0; 32];
+    for (q, &x) in qs.iter_mut().zip(xs) {
+        // The clamp is for a scale so small that its inverse is infinite.
+        *q = nearest_away((x * inverse).clamp(-127., 127.)) as i8;
+    }
+    (d, qs)
 }
 
 impl Encode<32> for BlockQ8_0 {

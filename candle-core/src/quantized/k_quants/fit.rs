@@ -46,20 +46,53 @@ fn sums<const LEN: usize, const K: usize>(term: impl Fn(usize) -> [f32; K]) -> [
     lanes.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (b + f)) + ((c + g) + (d + h)))
 }
 
-/// The element with the largest magnitude, with its sign.
+/// The larger one; the second for a NaN. One instruction, unlike `f32::max`.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b {
+        a
+    } else {
+        b
+    }
+}
+
+/// The largest of what `value` makes of the elements, and of `least`, in eight lanes.
+#[inline(always)]
+pub(super) fn largest_of(xs: &[f32], least: f32, value: impl Fn(f32) -> f32) -> f32 {
+    let (eights, rest) = xs.as_chunks::<LANES>();
+    let mut lanes = [least; LANES];
+    for eight in eights {
+        for (lane, &x) in lanes.iter_mut().zip(eight) {
+            *lane = larger(value(x), *lane);
+        }
+    }
+    let all = lanes.iter().copied().chain(rest.iter().map(|&x| value(x)));
+    all.fold(least, |a, x| larger(x, a))
+}
+
+/// The element with the largest magnitude, with its sign; of several the first.
 #[inline(always)]
 pub(super) fn largest(xs: &[f32]) -> f32 {
-    xs.iter()
-        .fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a })
+    let above = largest_of(xs, 0., |x| x);
+    let below = largest_of(xs, 0., |x| -x);
+    if above > below {
+        above
+    } else if below > above {
+        -below
+    } else {
+        // The same on both sides of zero.
+        xs.iter()
+            .fold(0f32, |a, &x| if x.abs() > a.abs() { x } else { a })
+    }
 }
 
 /// The smallest and the largest element.
 #[inline(always)]
 pub(super) fn range(xs: &[f32]) -> (f32, f32) {
-    xs.iter()
-        .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), &x| {
-            (low.min(x), high.max(x))
-        })
+    (
+        -largest_of(xs, f32::NEG_INFINITY, |x| -x),
+        largest_of(xs, f32::NEG_INFINITY, |x| x),
+    )
 }
 
 /// `1 / d`, and 0 for 0.

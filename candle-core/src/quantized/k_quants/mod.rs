@@ -3,10 +3,11 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `blocks.rs` | the layouts, byte for byte those of a GGUF file |
-//! | `decode.rs`, `pack.rs` | elements and scales out of bits |
+//! | `decode.rs`, `elements.rs`, `pack.rs` | elements and scales out of bits |
 //! | `encode_legacy.rs`, `encode_k.rs`, `fit.rs` | the choice of scales and codes |
 //! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, once for all machines |
-//! | `simd.rs`, `scalar.rs`, `../avx.rs`, `../neon.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
+//! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
+//! | `simd.rs`, `scalar.rs`, `../avx.rs`, `../avx_panels.rs`, `../neon.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
 //!
 //! ```
 //! use candle_core::quantized::k_quants::{BlockQ4K, BlockQ8K, GgmlType, QK_K};
@@ -21,12 +22,21 @@
 //! assert!((dot - exact).abs() < 0.01 * exact);
 //! ```
 
+// Only x86-64 has panels so far; elsewhere nothing calls what makes them.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod activations;
 mod blocks;
 mod decode;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod elements;
 mod encode_k;
 mod encode_legacy;
 mod fit;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) mod lanes;
 mod pack;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) mod panels;
 mod products;
 pub(crate) mod scalar;
 pub(crate) mod simd;
@@ -34,6 +44,8 @@ pub(crate) mod simd;
 mod tests;
 mod unpack_k;
 mod unpack_legacy;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod unpack_panels;
 
 pub use super::matmul::{matmul, matmul_f16};
 pub use super::GgmlType;
@@ -41,7 +53,9 @@ pub use blocks::*;
 
 use super::{utils, GgmlDType};
 use decode::Decode;
+use elements::elements;
 use encode_legacy::Encode;
+use panels::Panels;
 use products::Tile;
 use simd::{dispatch, run_at, Kernel, Level, Simd};
 
@@ -61,6 +75,10 @@ impl<T: Decode + GgmlType> Kernel for ToFloat<'_, T> {
             x.decode(ys);
         }
     }
+}
+
+fn decoded<T: Decode + GgmlType>(xs: &[T], ys: &mut [f32]) {
+    dispatch(ToFloat { xs, ys })
 }
 
 /// [`GgmlType::from_float`], and with weights [`GgmlType::from_float_imatrix`].
@@ -102,7 +120,7 @@ fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
 }
 
 macro_rules! block_types {
-    ($($ty:ident, $dtype:ident, $len:ident, $other:ident;)*) => {$(
+    ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident $(, $panels:ident)?;)*) => {$(
         /// Slices that do not fit each other, and an `n` that is not a whole number of blocks, are a panic that tells both.
         impl GgmlType for $ty {
             const DTYPE: GgmlDType = GgmlDType::$dtype;
@@ -111,7 +129,7 @@ macro_rules! block_types {
 
             fn to_float(xs: &[Self], ys: &mut [f32]) {
                 check_len::<Self>("to_float", ys.len(), xs.len());
-                dispatch(ToFloat { xs, ys })
+                $to_float(xs, ys)
             }
 
             fn from_float(xs: &[f32], ys: &mut [Self]) {
@@ -152,21 +170,25 @@ macro_rules! block_types {
             fn vec_dot_tile(n: usize, xs: &[Self], ys: &[$other], dst: &mut [f32]) {
                 dispatch(Tile::new(n, xs, ys, dst))
             }
+
+            $(fn $panels(n: usize, ys: &[$other]) -> Option<Panels<Self>> {
+                Panels::worth_while(n, ys)
+            })?
         }
     )*};
 }
 
 block_types! {
-    BlockQ4_0, Q4_0, QK4_0, BlockQ8_0;
-    BlockQ4_1, Q4_1, QK4_1, BlockQ8_1;
-    BlockQ5_0, Q5_0, QK5_0, BlockQ8_0;
-    BlockQ5_1, Q5_1, QK5_1, BlockQ8_1;
-    BlockQ8_0, Q8_0, QK8_0, BlockQ8_0;
-    BlockQ8_1, Q8_1, QK8_1, BlockQ8_1;
-    BlockQ2K, Q2K, QK_K, BlockQ8K;
-    BlockQ3K, Q3K, QK_K, BlockQ8K;
-    BlockQ4K, Q4K, QK_K, BlockQ8K;
-    BlockQ5K, Q5K, QK_K, BlockQ8K;
-    BlockQ6K, Q6K, QK_K, BlockQ8K;
-    BlockQ8K, Q8K, QK_K, BlockQ8K;
+    BlockQ4_0, Q4_0, QK4_0, BlockQ8_0, elements, panels;
+    BlockQ4_1, Q4_1, QK4_1, BlockQ8_1, elements, panels;
+    BlockQ5_0, Q5_0, QK5_0, BlockQ8_0, elements, panels;
+    BlockQ5_1, Q5_1, QK5_1, BlockQ8_1, elements, panels;
+    BlockQ8_0, Q8_0, QK8_0, BlockQ8_0, elements, panels;
+    BlockQ8_1, Q8_1, QK8_1, BlockQ8_1, decoded;
+    BlockQ2K, Q2K, QK_K, BlockQ8K, elements, panels;
+    BlockQ3K, Q3K, QK_K, BlockQ8K, elements, panels;
+    BlockQ4K, Q4K, QK_K, BlockQ8K, elements, panels;
+    BlockQ5K, Q5K, QK_K, BlockQ8K, elements, panels;
+    BlockQ6K, Q6K, QK_K, BlockQ8K, elements, panels;
+    BlockQ8K, Q8K, QK_K, BlockQ8K, decoded;
 }

@@ -28,24 +28,42 @@ pub(crate) trait Weights: GgmlType {
     ) -> S::Floats;
 }
 
-/// A row of weights times `C` rows of activations, of `blocks` blocks each. A block is unpacked once.
+/// Asks for a block, which need not be there, to be brought near.
 ///
 /// # Safety
-/// As for [`Simd`]; every pointer is to `blocks` blocks.
+/// As for [`Simd`].
 #[inline(always)]
-unsafe fn products<T: Weights, S: Simd, const C: usize>(
+pub(crate) unsafe fn prefetch<T, S: Simd>(x: *const T) {
+    for line in (0..size_of::<T>()).step_by(64) {
+        S::prefetch(x.cast::<u8>().wrapping_add(line));
+    }
+}
+
+/// Rows of weights between the one that is multiplied and the one that is fetched.
+const AHEAD: usize = 4;
+
+/// `R` rows of weights times `C` rows of activations, of `blocks` blocks each. A block is unpacked once.
+///
+/// # Safety
+/// As for [`Simd`]; `xs` and every pointer of `ys` is to `blocks` blocks, those of `xs` for each row, one after another.
+#[inline(always)]
+unsafe fn products<T: Weights, S: Simd, const R: usize, const C: usize>(
     blocks: usize,
     xs: *const T,
     ys: [*const T::VecDotType; C],
-) -> [f32; C] {
-    let mut sums = [S::splat(0.); C];
+) -> [[S::Floats; C]; R] {
+    let mut sums = [[S::splat(0.); C]; R];
     for i in 0..blocks {
-        let x = (*xs.add(i)).unpack::<S>();
-        for c in 0..C {
-            sums[c] = T::mul_add::<S>(&x, &*ys[c].add(i), sums[c]);
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let x = xs.add(r * blocks + i);
+            prefetch::<T, S>(x.wrapping_add(AHEAD * blocks));
+            let x = (*x).unpack::<S>();
+            for (sum, y) in sums.iter_mut().zip(ys) {
+                *sum = T::mul_add::<S>(&x, &*y.add(i), *sum);
+            }
         }
     }
-    sums.map(|sum| S::sum(sum))
+    sums
 }
 
 /// Every row of weights times every row of activations.
@@ -112,21 +130,29 @@ impl<'a, T: Weights> Tile<'a, T> {
         }
     }
 
-    /// The row `r` of weights times `C` rows of activations from row `c` on.
+    /// `R` rows of weights from row `r` on times `C` rows of activations from row `c` on.
     #[inline(always)]
-    unsafe fn part<S: Simd, const C: usize>(&mut self, r: usize, c: usize) {
+    unsafe fn part<S: Simd, const R: usize, const C: usize>(&mut self, r: usize, c: usize) {
         let rows = self.xs.len() / self.blocks;
         let xs = self.xs.as_ptr().add(r * self.blocks);
-        let ys = std::array::from_fn(|i| self.ys.as_ptr().add((c + i) * self.blocks));
-        let sums = products::<T, S, C>(self.blocks, xs, ys);
-        for (i, sum) in sums.into_iter().enumerate() {
-            self.dst[(c + i) * rows + r] = sum;
+        let mut ys = [self.ys.as_ptr().add(c * self.blocks); C];
+        for (i, y) in ys.iter_mut().enumerate() {
+            *y = y.add(i * self.blocks);
+        }
+        let sums = products::<T, S, R, C>(self.blocks, xs, ys);
+        for (i, sums) in sums.into_iter().enumerate() {
+            for (j, sum) in sums.into_iter().enumerate() {
+                self.dst[(c + j) * rows + r + i] = S::sum(sum);
+            }
         }
     }
 }
 
 /// Rows of activations that meet a block of weights while it is unpacked.
 const COLUMNS: usize = 4;
+
+/// Rows of small blocks that meet one row of activations together: each has one sum, which alone would wait for itself.
+const ROWS: usize = 4;
 
 impl<T: Weights> Kernel for Tile<'_, T> {
     type Output = ();
@@ -136,12 +162,21 @@ impl<T: Weights> Kernel for Tile<'_, T> {
     unsafe fn run<S: Simd>(mut self) {
         let (rows, columns) = (self.xs.len() / self.blocks, self.ys.len() / self.blocks);
         let many = columns - columns % COLUMNS;
+        let small = T::BLCK_SIZE <= 32;
+        let together = if small { rows - rows % ROWS } else { 0 };
+        for c in many..columns {
+            for r in (0..together).step_by(ROWS) {
+                self.part::<S, ROWS, 1>(r, c);
+            }
+        }
         for r in 0..rows {
             for c in (0..many).step_by(COLUMNS) {
-                self.part::<S, COLUMNS>(r, c);
+                self.part::<S, 1, COLUMNS>(r, c);
             }
-            for c in many..columns {
-                self.part::<S, 1>(r, c);
+            if r >= together {
+                for c in many..columns {
+                    self.part::<S, 1, 1>(r, c);
+                }
             }
         }
     }

@@ -5,6 +5,8 @@
 
 use half::f16;
 
+use super::lanes::PanelKernel;
+
 /// Vectors of 32 bytes, and of 8 sums.
 ///
 /// # Safety
@@ -25,6 +27,9 @@ pub(crate) trait Simd: Copy + 'static {
     /// 8 floats.
     type Floats: Copy;
 
+    /// Asks for what lies at `p`, which may be anywhere, to be brought near. Nothing where there is no such instruction.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
     /// The 32 bytes at `p`.
     unsafe fn load(p: *const u8) -> Self::Bytes;
     /// The nibbles of the 16 bytes at `p`: first the low ones, then the high ones.
@@ -115,7 +120,10 @@ pub(crate) enum Level {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// These, and products of four bytes in one instruction (AVX512-VNNI for vectors of 256 bits).
+    /// These, and products of four bytes in one instruction (AVX-VNNI).
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    /// The same for vectors of 512 bits (AVX512-VNNI).
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
     /// NEON, which every AArch64 has.
@@ -127,39 +135,59 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// What this machine has, the best last. The standard library asks the machine once and remembers the answer.
+    /// Those that are faster than plain Rust, the best first.
+    const VECTORS: &[Self] = &[
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx512Vnni,
+        #[cfg(target_arch = "x86_64")]
+        Self::AvxVnni,
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Self::Neon,
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Self::Simd128,
+    ];
+
+    /// Whether this machine has it. The standard library asks the machine once and remembers the answer.
+    #[inline]
+    fn is_here(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let avx2 = || {
+            is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+        };
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => avx2() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => {
+                avx2()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            // Compiled in only where every machine has it.
+            _ => true,
+        }
+    }
+
+    /// The best that this machine has.
     #[inline]
     pub(crate) fn best() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-        {
-            if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl") {
-                return Self::Avx512Vnni;
-            }
-            return Self::Avx2;
-        }
-        #[cfg(target_arch = "aarch64")]
-        return Self::Neon;
-        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-        return Self::Simd128;
-        #[allow(unreachable_code)]
-        Self::Scalar
+        let mut levels = Self::VECTORS.iter().copied();
+        levels.find(|level| level.is_here()).unwrap_or(Self::Scalar)
     }
 
     /// Every set that this machine has, for tests.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
-        let mut all = vec![Self::Scalar];
-        #[cfg(target_arch = "x86_64")]
-        if Self::best() != Self::Scalar {
-            all.push(Self::Avx2);
-        }
-        if !all.contains(&Self::best()) {
-            all.push(Self::best());
-        }
-        all
+        let here = Self::VECTORS.iter().copied().filter(|l| l.is_here());
+        here.chain([Self::Scalar]).collect()
     }
 }
 
@@ -183,12 +211,53 @@ pub(crate) unsafe fn run_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx::run_avx2(kernel),
         #[cfg(target_arch = "x86_64")]
+        Level::AvxVnni if K::PRODUCTS => avx::run_avx_vnni(kernel),
+        #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni if K::PRODUCTS => avx::run_avx512_vnni(kernel),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni => avx::run_avx2(kernel),
+        Level::AvxVnni | Level::Avx512Vnni => avx::run_avx2(kernel),
         #[cfg(target_arch = "aarch64")]
         Level::Neon => kernel.run::<crate::quantized::neon::Neon>(),
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
         Level::Simd128 => kernel.run::<crate::quantized::simd128::Simd128>(),
+    }
+}
+
+impl Level {
+    /// The rows of a panel, and whether signed codes get 128 added there. None without [panels](super::panels).
+    pub(crate) fn panels(self) -> Option<(usize, bool)> {
+        #[cfg(target_arch = "x86_64")]
+        use crate::quantized::avx_panels::{NARROW, WIDE};
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => Some((NARROW, false)),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => Some((NARROW, true)),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => Some((WIDE, true)),
+            _ => None,
+        }
+    }
+}
+
+/// Runs a kernel over panels with the instructions of a level that has [some](Level::panels).
+///
+/// # Safety
+/// The machine has these instructions.
+#[inline]
+pub(crate) unsafe fn run_panels_at<K: PanelKernel>(level: Level, kernel: K) {
+    #[cfg(target_arch = "x86_64")]
+    use crate::quantized::avx_panels as avx;
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => avx::run_avx2(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Level::AvxVnni => avx::run_avx_vnni(kernel),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni => avx::run_avx512_vnni(kernel),
+        _ => {
+            let _ = kernel;
+            unreachable!("{level:?} has no panels");
+        }
     }
 }

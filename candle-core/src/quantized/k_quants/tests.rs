@@ -2,8 +2,10 @@
 
 use half::f16;
 
+use super::elements::Elements;
+use super::panels::{PanelWeights, Panels};
 use super::products::Weights;
-use super::simd::{run_at, Level};
+use super::simd::{run_at, run_panels_at, Level};
 use super::*;
 
 /// A generator of numbers, good enough for tests.
@@ -48,24 +50,27 @@ fn close(found: f32, right: f32, magnitude: f32) -> bool {
     (found - right).abs() <= 1e-5 * magnitude.max(1.)
 }
 
+/// What a product is made of, for the tolerance.
+fn magnitude<T: GgmlType>(x: &[T], y: &[T::VecDotType]) -> f32 {
+    let n = x.len() * T::BLCK_SIZE;
+    let (mut xf, mut yf) = (vec![0f32; n], vec![0f32; n]);
+    T::to_float(x, &mut xf);
+    T::VecDotType::to_float(y, &mut yf);
+    // Minima are taken away from the codes' part, so that both parts may be larger than the elements.
+    xf.iter().zip(&yf).map(|(x, y)| (x * y).abs()).sum::<f32>() * 4.
+}
+
 /// Products of one row and of many at every level, for rows of 0, 1, 2, 3 and 7 blocks.
 fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
     let mut random = Random(7);
     for level in Level::all() {
         for blocks in [0, 1, 2, 3, 7] {
             let n = blocks * T::BLCK_SIZE;
-            let xs: Vec<T> = random.bytes(5 * blocks, finite);
+            let xs: Vec<T> = random.bytes(9 * blocks, finite);
             let ys: Vec<T::VecDotType> = random.blocks(6 * blocks);
             let x = |r: usize| &xs[r * blocks..(r + 1) * blocks];
             let y = |c: usize| &ys[c * blocks..(c + 1) * blocks];
-            // What the sum is made of, for the tolerance.
-            let magnitude = |r: usize, c: usize| -> f32 {
-                let (mut xf, mut yf) = (vec![0f32; n], vec![0f32; n]);
-                T::to_float(x(r), &mut xf);
-                T::VecDotType::to_float(y(c), &mut yf);
-                // Minima are taken away from the codes' part, so that both parts may be larger than the elements.
-                xf.iter().zip(&yf).map(|(x, y)| (x * y).abs()).sum::<f32>() * 4.
-            };
+            let magnitude = |r: usize, c: usize| magnitude(x(r), y(c));
             let check = |found: f32, r: usize, c: usize| {
                 let right = T::vec_dot_unopt(n, x(r), y(c));
                 assert!(
@@ -78,7 +83,7 @@ fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
             // SAFETY: `all` lists what the machine has.
             unsafe { run_at(level, Tile::one(n, &xs, y(1), &mut one)) };
             check(one[0], 0, 1);
-            for (rows, columns) in [(5, 6), (4, 1), (5, 4), (1, 5), (3, 0)] {
+            for (rows, columns) in [(5, 6), (4, 1), (9, 3), (5, 4), (1, 5), (3, 0)] {
                 if blocks == 0 {
                     continue;
                 }
@@ -136,28 +141,154 @@ fn conversions_agree<
     }
 }
 
+/// Panels at every level that has them, against products in plain Rust: rows that do not fill a panel, columns around those taken
+/// together, and lengths around a piece.
+fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
+    let mut random = Random(13);
+    let piece = 1024 / T::BLCK_SIZE;
+    for blocks in [1, 2, piece - 1, piece, piece + 1, 2 * piece + 3] {
+        let n = blocks * T::BLCK_SIZE;
+        let xs: Vec<T> = random.bytes(32 * blocks, finite);
+        let ys: Vec<T::VecDotType> = random.blocks(9 * blocks);
+        let right: Vec<Vec<(f32, f32)>> = (xs.chunks_exact(blocks))
+            .map(|x| {
+                let ys = ys.chunks_exact(blocks);
+                ys.map(|y| (T::vec_dot_unopt(n, x, y), magnitude(x, y)))
+                    .collect()
+            })
+            .collect();
+        for level in Level::all() {
+            let Some(panels) = Panels::new(level, n, &ys) else {
+                assert_eq!(level, Level::Scalar);
+                continue;
+            };
+            let panel_rows = panels.panel_rows();
+            for rows in [1, 2, 3, 7, 8, 9, 31, 32] {
+                for columns in [0..0, 0..1, 1..4, 2..6, 1..9, 0..9] {
+                    if rows > panel_rows {
+                        continue;
+                    }
+                    let mut dst = vec![f32::NAN; columns.len() * panel_rows];
+                    panels.multiply(&xs[..rows * blocks], columns.clone(), &mut dst);
+                    for (c, dst) in columns.clone().zip(dst.chunks_exact(panel_rows)) {
+                        for (r, &found) in dst[..rows].iter().enumerate() {
+                            let (right, magnitude) = right[r][c];
+                            assert!(
+                                close(found, right, magnitude),
+                                "{level:?} {:?}, {blocks} blocks, row {r} of {rows}, column {c} of {columns:?}: {found} for {right}",
+                                T::DTYPE
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whole products, of few rows and of more than a tile has, of few weight rows and of more than a panel has, with one thread and two.
+fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
+    let mut random = Random(17);
+    let (blocks, most_m, most_n) = (512 / T::BLCK_SIZE, 129, 65);
+    let k = blocks * T::BLCK_SIZE;
+    let xs: Vec<T> = random.bytes(most_n * blocks, finite);
+    let floats: Vec<f32> = (0..most_m * k).map(|_| random.float()).collect();
+    let mut ys = vec![T::VecDotType::zeros(); floats.len() / T::VecDotType::BLCK_SIZE];
+    T::VecDotType::from_float(&floats, &mut ys);
+    let right: Vec<(f32, f32)> = (ys.chunks_exact(blocks))
+        .flat_map(|y| xs.chunks_exact(blocks).map(move |x| (x, y)))
+        .map(|(x, y)| (T::vec_dot_unopt(k, x, y), magnitude(x, y)))
+        .collect();
+    for threads in [1, 2] {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        let pool = pool.build().expect("a pool of threads");
+        for m in [1, 2, 3, 4, 7, 8, 9, 63, 64, 65, most_m] {
+            for n in [1, 31, 32, 33, most_n] {
+                let mut dst = vec![f32::NAN; m * n];
+                let product = || matmul((m, k, n), &floats[..m * k], &xs, &mut dst);
+                pool.install(product).expect("sizes that fit");
+                for (i, &found) in dst.iter().enumerate() {
+                    let (right, magnitude) = right[i / n * most_n + i % n];
+                    assert!(
+                        close(found, right, magnitude),
+                        "{:?} {m}x{k}x{n}, {threads} threads, {i}: {found} for {right}",
+                        T::DTYPE
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Elements out of the vectors of every level with panels are the bits of plain Rust.
+fn elements_agree<T: PanelWeights + Decode>(finite: fn(&mut T, f16)) {
+    let xs: Vec<T> = Random(19).bytes(9, finite);
+    let mut right = vec![0f32; 9 * T::BLCK_SIZE];
+    for (x, ys) in xs.iter().zip(right.chunks_exact_mut(T::BLCK_SIZE)) {
+        x.decode(ys);
+    }
+    let bits = |xs: &[f32]| xs.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for level in Level::all() {
+        if level.panels().is_none() {
+            continue;
+        }
+        let mut ys = vec![f32::NAN; right.len()];
+        let elements = Elements {
+            xs: &xs,
+            ys: &mut ys,
+        };
+        // SAFETY: `all` lists what the machine has.
+        unsafe { run_panels_at(level, elements) };
+        assert_eq!(bits(&ys), bits(&right), "{level:?} {:?}", T::DTYPE);
+    }
+}
+
+/// Where the scale comes from: the first of several largest elements, nothing of a NaN, and the ends for what is past them.
+#[test]
+fn scales_of_odd_elements() {
+    let mut xs = [0.25f32; 32];
+    (xs[3], xs[20]) = (-1., 1.);
+    let block = <BlockQ4_0 as Encode<32>>::encode(&xs, None);
+    assert_eq!(block.d, f16::from_f32(0.125));
+    (xs[3], xs[20]) = (1., -1.);
+    let block = <BlockQ4_0 as Encode<32>>::encode(&xs, None);
+    assert_eq!(block.d, f16::from_f32(-0.125));
+    xs[7] = f32::NAN;
+    let with_nan = <BlockQ4_0 as Encode<32>>::encode(&xs, None);
+    assert_eq!(with_nan.d, block.d);
+    assert_eq!(with_nan.qs[7] & 15, 0);
+    let block = <BlockQ4_1 as Encode<32>>::encode(&xs, None);
+    assert_eq!(
+        (block.d, block.m),
+        (f16::from_f32(2. / 15.), f16::from_f32(-1.))
+    );
+    let zeros = <BlockQ4_0 as Encode<32>>::encode(&[0.; 32], None);
+    assert_eq!((zeros.d.to_f32(), zeros.qs), (0., [0x88; 16]));
+}
+
 macro_rules! formats {
-    ($($name:ident $ty:ident $len:ident |$block:ident, $d:ident| $finite:expr;)*) => {$(
+    ($($name:ident $ty:ident $len:ident |$block:ident, $d:ident| $finite:expr $(, $panels:ident)*;)*) => {$(
         #[test]
         fn $name() {
             let finite = |$block: &mut $ty, $d: f16| $finite;
             levels_agree::<$ty>(finite);
             conversions_agree::<$ty, $len>(finite);
+            $($panels::<$ty>(finite);)*
         }
     )*};
 }
 
 formats! {
-    q4_0 BlockQ4_0 QK4_0 |x, d| x.d = d;
-    q4_1 BlockQ4_1 QK4_1 |x, d| (x.d, x.m) = (d, d);
-    q5_0 BlockQ5_0 QK5_0 |x, d| x.d = d;
-    q5_1 BlockQ5_1 QK5_1 |x, d| (x.d, x.m) = (d, -d);
-    q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d;
+    q4_0 BlockQ4_0 QK4_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q4_1 BlockQ4_1 QK4_1 |x, d| (x.d, x.m) = (d, d), panels_agree, elements_agree, products_agree;
+    q5_0 BlockQ5_0 QK5_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q5_1 BlockQ5_1 QK5_1 |x, d| (x.d, x.m) = (d, -d), panels_agree, elements_agree, products_agree;
+    q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q8_1 BlockQ8_1 QK8_1 |x, d| (x.d, x.s) = (d, d);
-    q2k BlockQ2K QK_K |x, d| (x.d, x.dmin) = (d, d);
-    q3k BlockQ3K QK_K |x, d| x.d = d;
-    q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d);
-    q5k BlockQ5K QK_K |x, d| (x.d, x.dmin) = (d, -d);
-    q6k BlockQ6K QK_K |x, d| x.d = d;
+    q2k BlockQ2K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
+    q3k BlockQ3K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
+    q5k BlockQ5K QK_K |x, d| (x.d, x.dmin) = (d, -d), panels_agree, elements_agree, products_agree;
+    q6k BlockQ6K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q8k BlockQ8K QK_K |x, d| x.d = d.to_f32();
 }

@@ -19,15 +19,16 @@ pub(crate) struct Unpacked<S: Simd> {
 /// `Σ scale[i / 16] · q[i] · y[i]`
 #[inline(always)]
 unsafe fn scaled_dot<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K) -> S::Ints {
-    let mut sum = S::no_ints();
+    // Two sums, as a step waits for the one before it.
+    let (mut even, mut odd) = (S::no_ints(), S::no_ints());
     macro_rules! steps {
-        ($($j:literal)*) => {$(
+        ($($j:literal $sum:ident)*) => {$(
             let y_codes = S::load(y.qs.as_ptr().add(32 * $j).cast());
-            sum = S::dot_scaled::<$j>(sum, x.codes[$j], y_codes, x.scales);
+            $sum = S::dot_scaled::<$j>($sum, x.codes[$j], y_codes, x.scales);
         )*};
     }
-    steps!(0 1 2 3 4 5 6 7);
-    sum
+    steps!(0 even 1 odd 2 even 3 odd 4 even 5 odd 6 even 7 odd);
+    S::add_ints(even, odd)
 }
 
 /// `Σ min[i / 16] · y[i]`
@@ -38,7 +39,7 @@ unsafe fn mins_dot<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K) -> S::Ints {
 
 /// The two bits of 256 elements: byte `b` of half `h` has those of `128 h + b + {0, 32, 64, 96}`.
 #[inline(always)]
-unsafe fn two_bits<S: Simd>(qs: &[u8; 64]) -> [S::Bytes; 8] {
+pub(super) unsafe fn two_bits<S: Simd>(qs: &[u8; 64]) -> [S::Bytes; 8] {
     let (a, b) = (S::load(qs.as_ptr()), S::load(qs.as_ptr().add(32)));
     [
         S::right::<0>(a, 3),
@@ -54,7 +55,7 @@ unsafe fn two_bits<S: Simd>(qs: &[u8; 64]) -> [S::Bytes; 8] {
 
 /// The nibbles of 256 elements: byte `b` of quarter `h` has those of `64 h + b` and `64 h + b + 32`.
 #[inline(always)]
-unsafe fn four_bits<S: Simd>(qs: &[u8; 128]) -> [S::Bytes; 8] {
+pub(super) unsafe fn four_bits<S: Simd>(qs: &[u8; 128]) -> [S::Bytes; 8] {
     let quarter = |h: usize| S::load(qs.as_ptr().add(32 * h));
     let (a, b, c, d) = (quarter(0), quarter(1), quarter(2), quarter(3));
     [
@@ -71,7 +72,7 @@ unsafe fn four_bits<S: Simd>(qs: &[u8; 128]) -> [S::Bytes; 8] {
 
 /// One more bit of 256 elements: bit `j` of byte `b` is that of element `32 j + b`, and becomes the bit `BIT` of its byte, 2 or 4.
 #[inline(always)]
-unsafe fn with_top_bit<S: Simd, const BIT: u8>(
+pub(super) unsafe fn with_top_bit<S: Simd, const BIT: u8>(
     codes: [S::Bytes; 8],
     bits: &[u8; 32],
 ) -> [S::Bytes; 8] {
@@ -104,6 +105,24 @@ unsafe fn with_top_bit<S: Simd, const BIT: u8>(
         *code = S::or(*code, top);
     }
     codes
+}
+
+/// The nibbles of 256 elements, byte `b` of half `h` with those of `128 h + b` and `128 h + b + 64`, under two bits.
+#[inline(always)]
+pub(super) unsafe fn six_bits<S: Simd>(ql: &[u8; 128], qh: &[u8; 64]) -> [S::Bytes; 8] {
+    let low = |i: usize| S::load(ql.as_ptr().add(32 * i));
+    let high = |i: usize| S::load(qh.as_ptr().add(32 * i));
+    let (a, b, c, d, e, f) = (low(0), low(1), low(2), low(3), high(0), high(1));
+    [
+        S::or(S::right::<0>(a, 15), S::left::<4>(e, 48)),
+        S::or(S::right::<0>(b, 15), S::left::<2>(e, 48)),
+        S::or(S::right::<4>(a, 15), S::right::<0>(e, 48)),
+        S::or(S::right::<4>(b, 15), S::right::<2>(e, 48)),
+        S::or(S::right::<0>(c, 15), S::left::<4>(f, 48)),
+        S::or(S::right::<0>(d, 15), S::left::<2>(f, 48)),
+        S::or(S::right::<4>(c, 15), S::right::<0>(f, 48)),
+        S::or(S::right::<4>(d, 15), S::right::<2>(f, 48)),
+    ]
 }
 
 /// The eight bytes of each half.
@@ -207,20 +226,8 @@ symmetric!(BlockQ3K, 2, |x| {
 });
 
 symmetric!(BlockQ6K, 5, |x| {
-    let low = |i: usize| S::load(x.ql.as_ptr().add(32 * i));
-    let high = |i: usize| S::load(x.qh.as_ptr().add(32 * i));
-    let (a, b, c, d, e, f) = (low(0), low(1), low(2), low(3), high(0), high(1));
-    let codes = [
-        S::or(S::right::<0>(a, 15), S::left::<4>(e, 48)),
-        S::or(S::right::<0>(b, 15), S::left::<2>(e, 48)),
-        S::or(S::right::<4>(a, 15), S::right::<0>(e, 48)),
-        S::or(S::right::<4>(b, 15), S::right::<2>(e, 48)),
-        S::or(S::right::<0>(c, 15), S::left::<4>(f, 48)),
-        S::or(S::right::<0>(d, 15), S::left::<2>(f, 48)),
-        S::or(S::right::<4>(c, 15), S::right::<0>(f, 48)),
-        S::or(S::right::<4>(d, 15), S::right::<2>(f, 48)),
-    ];
-    (codes, two_words(&x.scales.map(|s| s as u8)))
+    let scales = two_words(&x.scales.map(|s| s as u8));
+    (six_bits::<S>(&x.ql, &x.qh), scales)
 });
 
 impl Weights for BlockQ8K {

@@ -20,7 +20,7 @@ unsafe fn scaled<S: Simd>(
 
 /// The fourth and the fifth bits of a block.
 #[inline(always)]
-unsafe fn five_bits<S: Simd>(qs: &[u8; 16], qh: [u8; 4]) -> S::Bytes {
+pub(super) unsafe fn five_bits<S: Simd>(qs: &[u8; 16], qh: [u8; 4]) -> S::Bytes {
     S::or(S::nibbles(qs.as_ptr()), S::fifth_bits(qh))
 }
 

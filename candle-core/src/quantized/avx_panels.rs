@@ -1,0 +1,282 @@
+//! Panels' primitives for x86-64: 8 rows with AVX2 or AVX-VNNI, 32 with AVX512-VNNI.
+//!
+//! Nothing here is public: `k_quants` asks the machine at run time and calls in.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::x86_64::*;
+
+use half::f16;
+
+use super::avx::{Avx, Avx512Vnni, AvxVnni, ByteProducts, Plain};
+use super::k_quants::lanes::{Lanes, PanelKernel};
+
+/// Runs a kernel with AVX2, FMA and F16C.
+///
+/// # Safety
+/// The machine has them.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) unsafe fn run_avx2<K: PanelKernel>(kernel: K) {
+    kernel.run::<Avx<Plain>>()
+}
+
+/// As [`run_avx2`], with AVX-VNNI.
+///
+/// # Safety
+/// The machine has them.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(crate) unsafe fn run_avx_vnni<K: PanelKernel>(kernel: K) {
+    kernel.run::<Avx<AvxVnni>>()
+}
+
+/// As [`run_avx2`], with AVX512-VNNI for 512 bits.
+///
+/// # Safety
+/// The machine has them.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(crate) unsafe fn run_avx512_vnni<K: PanelKernel>(kernel: K) {
+    kernel.run::<Avx<Avx512Vnni>>()
+}
+
+/// Rows of a panel without and with vectors of 512 bits.
+pub(crate) const NARROW: usize = 8;
+pub(crate) const WIDE: usize = 32;
+
+/// Neighbouring rows' words side by side: those of the first and third quarter, then the others.
+#[inline(always)]
+unsafe fn pair(a: __m256i, b: __m256i) -> (__m256i, __m256i) {
+    (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
+}
+
+/// Four rows' words side by side, each result with two groups of them.
+#[inline(always)]
+unsafe fn four(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> [__m256i; 4] {
+    let ((ab_low, ab_high), (cd_low, cd_high)) = (pair(a, b), pair(c, d));
+    [
+        _mm256_unpacklo_epi64(ab_low, cd_low),
+        _mm256_unpackhi_epi64(ab_low, cd_low),
+        _mm256_unpacklo_epi64(ab_high, cd_high),
+        _mm256_unpackhi_epi64(ab_high, cd_high),
+    ]
+}
+
+// Without closures: one that is not inlined would lack the instructions.
+#[inline(always)]
+unsafe fn transpose([a, b, c, d, e, f, g, h]: [__m256i; 8]) -> [__m256i; 8] {
+    let [a, b, c, d] = four(a, b, c, d);
+    let [e, f, g, h] = four(e, f, g, h);
+    [
+        _mm256_permute2x128_si256::<0x20>(a, e),
+        _mm256_permute2x128_si256::<0x20>(b, f),
+        _mm256_permute2x128_si256::<0x20>(c, g),
+        _mm256_permute2x128_si256::<0x20>(d, h),
+        _mm256_permute2x128_si256::<0x31>(a, e),
+        _mm256_permute2x128_si256::<0x31>(b, f),
+        _mm256_permute2x128_si256::<0x31>(c, g),
+        _mm256_permute2x128_si256::<0x31>(d, h),
+    ]
+}
+
+/// What all levels have alike: the vectors of 256 bits that blocks are unpacked with.
+macro_rules! vectors_of_256_bits {
+    () => {
+        #[inline(always)]
+        unsafe fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
+            transpose(rows)
+        }
+
+        #[inline(always)]
+        unsafe fn flip_signs(bytes: __m256i) -> __m256i {
+            _mm256_xor_si256(bytes, _mm256_set1_epi8(-128))
+        }
+
+        #[inline(always)]
+        unsafe fn store(p: *mut u8, bytes: __m256i) {
+            _mm256_storeu_si256(p.cast(), bytes)
+        }
+
+        #[inline(always)]
+        unsafe fn float(x: f16) -> f32 {
+            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.to_bits().into())))
+        }
+
+        #[inline(always)]
+        unsafe fn eights(bytes: __m256i) -> [__m256; 4] {
+            let (low, high) = (
+                _mm256_castsi256_si128(bytes),
+                _mm256_extracti128_si256::<1>(bytes),
+            );
+            [
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(low))),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(high))),
+            ]
+        }
+
+        #[inline(always)]
+        unsafe fn add(a: __m256, b: __m256) -> __m256 {
+            _mm256_add_ps(a, b)
+        }
+
+        #[inline(always)]
+        unsafe fn store_eight(p: *mut f32, values: __m256) {
+            _mm256_storeu_ps(p, values)
+        }
+    };
+}
+
+/// What both AVX levels without 512 bits have.
+macro_rules! narrow {
+    ($products:ident, $unsigned:literal) => {
+        impl Lanes for Avx<$products> {
+            const ROWS: usize = NARROW;
+            const UNSIGNED: bool = $unsigned;
+            type Fours = __m256i;
+            type Sums = __m256i;
+            type Values = __m256;
+
+            vectors_of_256_bits!();
+
+            #[inline(always)]
+            unsafe fn load_fours(p: *const u8) -> __m256i {
+                _mm256_load_si256(p.cast())
+            }
+
+            #[inline(always)]
+            unsafe fn dot_fours<const SIGNED: bool>(
+                sum: __m256i,
+                x: __m256i,
+                y: *const i8,
+            ) -> __m256i {
+                let y = _mm256_set1_epi32(y.cast::<i32>().read_unaligned());
+                if SIGNED {
+                    // The sign of x goes over to y; activations are never -128.
+                    $products::add_dot(sum, _mm256_abs_epi8(x), _mm256_sign_epi8(y, x))
+                } else {
+                    $products::add_dot(sum, x, y)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn splat_sum(p: *const i32) -> __m256i {
+                _mm256_set1_epi32(*p)
+            }
+
+            #[inline(always)]
+            unsafe fn zero_sums() -> __m256i {
+                _mm256_setzero_si256()
+            }
+
+            #[inline(always)]
+            unsafe fn values_of(sums: __m256i) -> __m256 {
+                _mm256_cvtepi32_ps(sums)
+            }
+
+            #[inline(always)]
+            unsafe fn splat_value(p: *const f32) -> __m256 {
+                _mm256_set1_ps(*p)
+            }
+
+            #[inline(always)]
+            unsafe fn zero_values() -> __m256 {
+                _mm256_setzero_ps()
+            }
+
+            #[inline(always)]
+            unsafe fn load_values(p: *const f32) -> __m256 {
+                _mm256_loadu_ps(p)
+            }
+
+            #[inline(always)]
+            unsafe fn store_values(p: *mut f32, values: __m256) {
+                _mm256_storeu_ps(p, values)
+            }
+
+            #[inline(always)]
+            unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+                _mm256_fmadd_ps(a, b, c)
+            }
+        }
+    };
+}
+
+narrow!(Plain, false);
+narrow!(AvxVnni, true);
+
+/// Two vectors of 512 bits: what is loaded of the activations meets both.
+impl Lanes for Avx<Avx512Vnni> {
+    const ROWS: usize = WIDE;
+    const UNSIGNED: bool = true;
+    type Fours = [__m512i; 2];
+    type Sums = [__m512i; 2];
+    type Values = [__m512; 2];
+
+    vectors_of_256_bits!();
+
+    #[inline(always)]
+    unsafe fn load_fours(p: *const u8) -> [__m512i; 2] {
+        [
+            _mm512_load_si512(p.cast()),
+            _mm512_load_si512(p.add(64).cast()),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn dot_fours<const SIGNED: bool>(
+        sum: [__m512i; 2],
+        x: [__m512i; 2],
+        y: *const i8,
+    ) -> [__m512i; 2] {
+        debug_assert!(!SIGNED, "codes have 128 added: see UNSIGNED");
+        let y = _mm512_set1_epi32(y.cast::<i32>().read_unaligned());
+        [
+            _mm512_dpbusd_epi32(sum[0], x[0], y),
+            _mm512_dpbusd_epi32(sum[1], x[1], y),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn splat_sum(p: *const i32) -> [__m512i; 2] {
+        [_mm512_set1_epi32(*p); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn zero_sums() -> [__m512i; 2] {
+        [_mm512_setzero_si512(); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn values_of(sums: [__m512i; 2]) -> [__m512; 2] {
+        [_mm512_cvtepi32_ps(sums[0]), _mm512_cvtepi32_ps(sums[1])]
+    }
+
+    #[inline(always)]
+    unsafe fn splat_value(p: *const f32) -> [__m512; 2] {
+        [_mm512_set1_ps(*p); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn zero_values() -> [__m512; 2] {
+        [_mm512_setzero_ps(); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn load_values(p: *const f32) -> [__m512; 2] {
+        [_mm512_loadu_ps(p), _mm512_loadu_ps(p.add(16))]
+    }
+
+    #[inline(always)]
+    unsafe fn store_values(p: *mut f32, [low, high]: [__m512; 2]) {
+        _mm512_storeu_ps(p, low);
+        _mm512_storeu_ps(p.add(16), high);
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: [__m512; 2], b: [__m512; 2], c: [__m512; 2]) -> [__m512; 2] {
+        [
+            _mm512_fmadd_ps(a[0], b[0], c[0]),
+            _mm512_fmadd_ps(a[1], b[1], c[1]),
+        ]
+    }
+}

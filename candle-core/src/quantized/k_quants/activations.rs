@@ -1,0 +1,189 @@
+//! Activations as [panels](super::panels) of weights meet them: codes, scales, and what sums of codes are needed for.
+
+use super::*;
+
+/// A format that activations are brought to.
+pub(crate) trait Activations: GgmlType {
+    fn codes(&self) -> &[i8];
+    fn scale(&self) -> f32;
+
+    /// The sum of `len` codes from `first` on.
+    #[inline(always)]
+    fn sum(&self, first: usize, len: usize) -> i32 {
+        let codes = &self.codes()[first..first + len];
+        codes.iter().map(|&q| i32::from(q)).sum()
+    }
+
+    /// The same, as precise as the block has it.
+    #[inline(always)]
+    fn float_sum(&self, first: usize, len: usize) -> f32 {
+        self.sum(first, len) as f32
+    }
+}
+
+impl Activations for BlockQ8_0 {
+    #[inline(always)]
+    fn codes(&self) -> &[i8] {
+        &self.qs
+    }
+
+    #[inline(always)]
+    fn scale(&self) -> f32 {
+        utils::f16_to_f32(self.d)
+    }
+}
+
+impl Activations for BlockQ8_1 {
+    #[inline(always)]
+    fn codes(&self) -> &[i8] {
+        &self.qs
+    }
+
+    #[inline(always)]
+    fn scale(&self) -> f32 {
+        utils::f16_to_f32(self.d)
+    }
+
+    /// Products take the sum that the block has, which is an f16: one row of activations gives the same as many.
+    #[inline(always)]
+    fn float_sum(&self, _first: usize, _len: usize) -> f32 {
+        utils::f16_to_f32(self.s) * fit::inverse(self.scale())
+    }
+}
+
+impl Activations for BlockQ8K {
+    #[inline(always)]
+    fn codes(&self) -> &[i8] {
+        &self.qs
+    }
+
+    #[inline(always)]
+    fn scale(&self) -> f32 {
+        self.d
+    }
+
+    #[inline(always)]
+    fn sum(&self, first: usize, len: usize) -> i32 {
+        let sums = &self.bsums[first / 16..(first + len) / 16];
+        sums.iter().map(|&sum| i32::from(sum)).sum()
+    }
+}
+
+/// Rows of activations.
+pub(crate) struct Rows {
+    /// A row after another: codes, a scale for each block, and for each part of a block an `i32` offset or the `f32` sum of its codes.
+    words: Vec<u32>,
+    /// Words of a row.
+    stride: usize,
+    /// Elements of a row.
+    len: usize,
+    /// Elements with a scale of their own.
+    block: usize,
+}
+
+/// Where a row's numbers lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) codes: *const i8,
+    /// One for each block.
+    pub(crate) scales: *const f32,
+    /// What a part's sum of products starts with, where codes have an offset.
+    pub(crate) offsets: *const i32,
+    /// A part's sum of codes, where there are minima; in the same place.
+    pub(crate) sums: *const f32,
+}
+
+impl Rows {
+    /// Rows of `len` elements, whose sums are needed for parts of `part` elements: times `-offset`, or as floats.
+    pub(crate) fn new<V: Activations>(
+        len: usize,
+        ys: &[V],
+        part: usize,
+        offset: Option<i32>,
+    ) -> Self {
+        let (blocks, stride) = (
+            len / V::BLCK_SIZE,
+            len / 4 + len / V::BLCK_SIZE + len / part,
+        );
+        let count = ys.len().checked_div(blocks).unwrap_or(0);
+        let mut words = vec![0; count * stride];
+        for (ys, words) in ys
+            .chunks_exact(blocks.max(1))
+            .zip(words.chunks_exact_mut(stride.max(1)))
+        {
+            dispatch(WriteRow {
+                ys,
+                words,
+                part,
+                offset,
+            });
+        }
+        Self {
+            words,
+            stride,
+            len,
+            block: V::BLCK_SIZE,
+        }
+    }
+
+    /// Elements of a row.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Rows.
+    pub(crate) fn count(&self) -> usize {
+        self.words.len().checked_div(self.stride).unwrap_or(0)
+    }
+
+    /// # Panics
+    /// When there are not so many rows.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize) -> Row {
+        let words = &self.words[row * self.stride..][..self.stride];
+        let (codes, rest) = words.split_at(self.len / 4);
+        let (scales, last) = rest.split_at(self.len / self.block);
+        Row {
+            codes: codes.as_ptr().cast(),
+            scales: scales.as_ptr().cast(),
+            offsets: last.as_ptr().cast(),
+            sums: last.as_ptr().cast(),
+        }
+    }
+}
+
+/// One of [`Rows`].
+struct WriteRow<'a, V> {
+    ys: &'a [V],
+    words: &'a mut [u32],
+    part: usize,
+    offset: Option<i32>,
+}
+
+impl<V: Activations> Kernel for WriteRow<'_, V> {
+    type Output = ();
+    const PRODUCTS: bool = false;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let parts = V::BLCK_SIZE / self.part;
+        let (codes, rest) = self.words.split_at_mut(self.ys.len() * V::BLCK_SIZE / 4);
+        let (scales, last) = rest.split_at_mut(self.ys.len());
+        let codes = codes.chunks_exact_mut(V::BLCK_SIZE / 4);
+        let last = last.chunks_exact_mut(parts);
+        for (((y, codes), scale), last) in self.ys.iter().zip(codes).zip(scales).zip(last) {
+            let (fours, _) = y.codes().as_chunks::<4>();
+            for (word, four) in codes.iter_mut().zip(fours) {
+                *word = u32::from_ne_bytes(four.map(|q| q as u8));
+            }
+            *scale = y.scale().to_bits();
+            for (part, last) in last.iter_mut().enumerate() {
+                let first = part * self.part;
+                *last = match self.offset {
+                    Some(offset) => (-offset * y.sum(first, self.part)) as u32,
+                    None => y.float_sum(first, self.part).to_bits(),
+                };
+            }
+        }
+    }
+}

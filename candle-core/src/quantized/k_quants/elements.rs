@@ -1,0 +1,54 @@
+//! Elements of blocks out of the codes and scales that [panels](super::panels) are made of, where a machine has the vectors for it.
+//! The same bits as [`Decode`] gives, which is for all machines.
+
+use super::lanes::{Lanes, PanelKernel};
+use super::panels::{Codes, PanelWeights};
+use super::simd::{run_panels_at, Level};
+use super::*;
+
+/// Parts of a block at the most.
+const PARTS: usize = 16;
+
+/// [`GgmlType::to_float`] with the best that this machine has.
+pub(super) fn elements<T: PanelWeights + Decode>(xs: &[T], ys: &mut [f32]) {
+    let level = Level::best();
+    if level.panels().is_some() {
+        // SAFETY: the machine has what `best` found, and the level has panels.
+        unsafe { run_panels_at(level, Elements { xs, ys }) }
+    } else {
+        dispatch(ToFloat { xs, ys })
+    }
+}
+
+/// [`ToFloat`] with [`Lanes`].
+pub(super) struct Elements<'a, T> {
+    pub(super) xs: &'a [T],
+    pub(super) ys: &'a mut [f32],
+}
+
+impl<T: PanelWeights> PanelKernel for Elements<'_, T> {
+    #[inline(always)]
+    unsafe fn run<S: Lanes>(self) {
+        const { assert!(T::BLCK_SIZE / T::PART <= PARTS) };
+        let (mut scales, mut minima) = ([0f32; PARTS], [0f32; PARTS]);
+        for (x, ys) in self.xs.iter().zip(self.ys.chunks_exact_mut(T::BLCK_SIZE)) {
+            x.scales::<S>(scales.as_mut_ptr(), minima.as_mut_ptr());
+            let ys = ys.as_mut_ptr();
+            for (j, &bytes) in x.codes::<S>().as_ref().iter().enumerate() {
+                let bytes = match T::CODES {
+                    Codes::Offset(offset) => S::less(bytes, offset as u8),
+                    Codes::Signed | Codes::AboveMinimum => bytes,
+                };
+                for (i, eight) in S::eights(bytes).into_iter().enumerate() {
+                    let at = 32 * j + 8 * i;
+                    let part = at / T::PART;
+                    let mut values = S::mul(eight, S::splat(scales[part]));
+                    if T::CODES == Codes::AboveMinimum {
+                        values = S::add(values, S::splat(minima[part]));
+                    }
+                    S::store_eight(ys.add(at), values);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Products with many rows of activations.
+//!
+//! Some rows of weights are unpacked together, a piece of them at a time, into a panel in which four neighbouring codes of every
+//! row lie beside each other. One instruction then multiplies four codes of an activation row with those of as many weight rows
+//! as a vector has lanes, and every lane sums for its own row. Unpacking is paid once for all activation rows, so it takes a few
+//! of them to be worth it; for fewer there is `products.rs`.
+//!
+//! The panel is scratch of a few ten kilobytes per thread. The weights themselves stay as they are.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::activations::{Activations, Rows};
+use super::lanes::{Lanes, PanelKernel, GROUP, MAX_ROWS};
+use super::products::{prefetch, Weights};
+use super::simd::{Level, Simd};
+use super::GgmlType;
+
+/// Elements of a row that a panel holds.
+const PIECE: usize = 1024;
+
+/// Elements of the largest blocks.
+const MAX_BLOCK: usize = 256;
+
+/// Activation rows that share what is loaded from a panel.
+const COLUMNS: usize = 4;
+
+/// Activation rows from which on a panel is worth its unpacking.
+const MIN_COLUMNS: usize = 4;
+
+/// Scales in a piece of a row, at the most.
+const SCALES: usize = PIECE / 16;
+
+/// What a format's codes are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Codes {
+    /// `x = scale · (q − offset)` with `q` in `0..=63`.
+    Offset(i32),
+    /// `x = scale · q` with `q` in `-128..=127`.
+    Signed,
+    /// `x = scale · q + minimum` with `q` in `0..=63`.
+    AboveMinimum,
+}
+
+/// A format that panels can be made of.
+pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
+    /// Elements that share a scale: 16 or 32.
+    const PART: usize;
+    const CODES: Codes;
+    /// The codes of a block, 32 in a vector.
+    type Bytes<S: Simd>: Copy + AsRef<[S::Bytes]>;
+
+    /// The codes in the order of the elements. To be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn codes<S: Simd>(&self) -> Self::Bytes<S>;
+
+    /// Writes scale and, where codes lie above one, minimum of each part. To be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Lanes`]; there is room for a float for each part.
+    unsafe fn scales<S: Lanes>(&self, scales: *mut f32, minima: *mut f32);
+}
+
+/// A piece of some rows of weights.
+#[repr(C, align(64))]
+struct Panel {
+    /// `[group of four elements][row][element]`
+    codes: [u8; PIECE * MAX_ROWS],
+    /// `[part][row]`
+    scales: [f32; SCALES * MAX_ROWS],
+    /// `[part][row]`
+    minima: [f32; SCALES * MAX_ROWS],
+    /// The codes of a block of eight rows but for the first 32, one row after another.
+    rest: [u8; GROUP * MAX_BLOCK],
+}
+
+thread_local! {
+    static PANEL: RefCell<Box<Panel>> = RefCell::new(Box::new(Panel {
+        codes: [0; PIECE * MAX_ROWS],
+        scales: [0.; SCALES * MAX_ROWS],
+        minima: [0.; SCALES * MAX_ROWS],
+        rest: [0; GROUP * MAX_BLOCK],
+    }));
+}
+
+/// The activations of a product, ready to meet panels of weights `T`.
+pub struct Panels<T> {
+    rows: Rows,
+    level: Level,
+    /// Rows of weights that [`multiply`](Self::multiply) takes.
+    panel_rows: usize,
+    /// [`multiply_at`] for `T`, which callers need not know to have panels.
+    multiply: fn(&Self, &[T], Range<usize>, &mut [f32]),
+}
+
+#[allow(private_bounds, reason = "only callers in this crate make one")]
+impl<T: PanelWeights> Panels<T> {
+    /// With the best that this machine has, if the rows are enough to pay for it.
+    pub(crate) fn worth_while(n: usize, ys: &[T::VecDotType]) -> Option<Self> {
+        let enough = ys.len() >= MIN_COLUMNS * (n / T::VecDotType::BLCK_SIZE).max(1);
+        enough.then(|| Self::new(Level::best(), n, ys)).flatten()
+    }
+
+    /// Rows of `n` elements. None when the level has no panels.
+    pub(crate) fn new(level: Level, n: usize, ys: &[T::VecDotType]) -> Option<Self> {
+        let (panel_rows, unsigned) = level.panels()?;
+        // What is taken away for each code, as many times as the activations sum up to.
+        let offset = match T::CODES {
+            Codes::Offset(offset) => Some(offset),
+            Codes::Signed => Some(if unsigned { 128 } else { 0 }),
+            Codes::AboveMinimum => None,
+        };
+        Some(Self {
+            rows: Rows::new(n, ys, T::PART, offset),
+            level,
+            panel_rows,
+            multiply: multiply_at,
+        })
+    }
+}
+
+impl<T> Panels<T> {
+    /// Rows of weights that a call of [`multiply`](Self::multiply) takes at the most.
+    pub(crate) fn panel_rows(&self) -> usize {
+        self.panel_rows
+    }
+
+    /// The products of rows of weights with the activation rows `ys`: `dst[c * panel_rows + r]` becomes that of row `r` with row
+    /// `ys.start + c`. Places without a row of weights get some number.
+    ///
+    /// # Panics
+    /// When `xs` is no whole number of rows between one and `panel_rows`, or `ys` or `dst` do not fit.
+    pub(crate) fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
+        (self.multiply)(self, xs, ys, dst)
+    }
+}
+
+fn multiply_at<T: PanelWeights>(panels: &Panels<T>, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
+    let blocks = panels.rows.len() / T::BLCK_SIZE;
+    let rows = xs.len() / blocks.max(1);
+    assert!(
+        xs.len() == rows * blocks
+            && (1..=panels.panel_rows).contains(&rows)
+            && ys.end <= panels.rows.count()
+            && dst.len() == ys.len() * panels.panel_rows,
+        "a panel of {:?}: {} blocks in rows of {blocks}, activations {ys:?} of {}, {} products",
+        T::DTYPE,
+        xs.len(),
+        panels.rows.count(),
+        dst.len()
+    );
+    PANEL.with_borrow_mut(|panel| {
+        let product = Product {
+            xs,
+            blocks,
+            ys: &panels.rows,
+            columns: ys,
+            panel,
+            dst,
+        };
+        // SAFETY: `new` has asked the level for its panels, and levels are those of this machine.
+        unsafe { super::simd::run_panels_at(panels.level, product) }
+    })
+}
+
+/// A panel's rows of weights times some rows of activations.
+struct Product<'a, T> {
+    xs: &'a [T],
+    /// Blocks in a row of weights.
+    blocks: usize,
+    ys: &'a Rows,
+    columns: Range<usize>,
+    panel: &'a mut Panel,
+    dst: &'a mut [f32],
+}
+
+impl<T: PanelWeights> PanelKernel for Product<'_, T> {
+    #[inline(always)]
+    unsafe fn run<S: Lanes>(mut self) {
+        self.dst.fill(0.);
+        let piece = PIECE / T::BLCK_SIZE;
+        for first in (0..self.blocks).step_by(piece) {
+            let blocks = first..self.blocks.min(first + piece);
+            self.unpack::<S>(blocks.clone());
+            let mut column = 0;
+            while column + COLUMNS <= self.columns.len() {
+                self.multiply::<S, COLUMNS>(blocks.clone(), column);
+                column += COLUMNS;
+            }
+            while column < self.columns.len() {
+                self.multiply::<S, 1>(blocks.clone(), column);
+                column += 1;
+            }
+        }
+    }
+}
+
+impl<T: PanelWeights> Product<'_, T> {
+    /// Parts in a block.
+    const PARTS: usize = T::BLCK_SIZE / T::PART;
+
+    /// Makes the panel of these blocks of every row. Rows that are too few repeat the last one.
+    #[inline(always)]
+    unsafe fn unpack<S: Lanes>(&mut self, blocks: Range<usize>) {
+        let rows = self.xs.len() / self.blocks;
+        let flip = T::CODES == Codes::Signed && S::UNSIGNED;
+        let next = if blocks.end < self.blocks {
+            blocks.len()
+        } else {
+            (S::ROWS - 1) * self.blocks + blocks.len()
+        };
+        let mut scales = [[0f32; SCALES]; GROUP];
+        let mut minima = [[0f32; SCALES]; GROUP];
+        for group in (0..S::ROWS).step_by(GROUP) {
+            let mut xs = [self.xs.as_ptr(); GROUP];
+            for (r, x) in xs.iter_mut().enumerate() {
+                let row = (group + r).min(rows - 1);
+                *x = x.add(row * self.blocks + blocks.start);
+            }
+            let codes = self.panel.codes.as_mut_ptr();
+            let rest = self.panel.rest.as_mut_ptr();
+            for block in 0..blocks.len() {
+                let first = codes.add(block * T::BLCK_SIZE * S::ROWS + 4 * group);
+                // The first 32 codes of each row; small blocks have no more.
+                let mut vectors = [S::load(rest); GROUP];
+                for r in 0..GROUP {
+                    let x = xs[r].add(block);
+                    // The same place of the next piece: these rows' next one, or the first one of the next rows.
+                    prefetch::<T, S>(x.wrapping_add(next));
+                    for (j, &bytes) in (*x).codes::<S>().as_ref().iter().enumerate() {
+                        let bytes = if flip { S::flip_signs(bytes) } else { bytes };
+                        if j == 0 {
+                            vectors[r] = bytes;
+                        } else {
+                            S::store(rest.add(r * MAX_BLOCK + 32 * j), bytes);
+                        }
+                    }
+                    let part = block * Self::PARTS;
+                    let (scales, minima) = (scales[r].as_mut_ptr(), minima[r].as_mut_ptr());
+                    (*x).scales::<S>(scales.add(part), minima.add(part));
+                }
+                store_all::<S>(first, S::transpose(vectors));
+                for at in (32..T::BLCK_SIZE).step_by(32) {
+                    let vectors = load_all::<S>(rest.add(at), MAX_BLOCK);
+                    store_all::<S>(first.add(at * S::ROWS), S::transpose(vectors));
+                }
+            }
+            let parts = blocks.len() * Self::PARTS;
+            transpose_floats::<S>(&scales, parts, self.panel.scales.as_mut_ptr().add(group));
+            if T::CODES == Codes::AboveMinimum {
+                transpose_floats::<S>(&minima, parts, self.panel.minima.as_mut_ptr().add(group));
+            }
+        }
+    }
+
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "what is at `c` in one array goes with what is there in others"
+    )]
+    /// Adds the products of the panel, which is of these blocks, with `C` rows of activations.
+    #[inline(always)]
+    unsafe fn multiply<S: Lanes, const C: usize>(&mut self, blocks: Range<usize>, column: usize) {
+        let first = self.columns.start + column;
+        let dst = self.dst.as_mut_ptr().add(column * S::ROWS);
+        let mut y = [self.ys.row(first); C];
+        let mut totals = [S::load_values(dst); C];
+        for c in 1..C {
+            y[c] = self.ys.row(first + c);
+            totals[c] = S::load_values(dst.add(c * S::ROWS));
+        }
+        let signed = T::CODES == Codes::Signed && !S::UNSIGNED;
+        let offset = T::CODES != Codes::AboveMinimum && !signed;
+        for block in blocks.clone() {
+            let mut values = [S::zero_values(); C];
+            for part in 0..Self::PARTS {
+                let y_part = block * Self::PARTS + part;
+                let x_part = y_part - blocks.start * Self::PARTS;
+                let mut sums = [S::zero_sums(); C];
+                if offset {
+                    for c in 0..C {
+                        sums[c] = S::splat_sum(y[c].offsets.add(y_part));
+                    }
+                }
+                for four in 0..T::PART / 4 {
+                    let at = x_part * T::PART + 4 * four;
+                    let x = S::load_fours(self.panel.codes.as_ptr().add(at * S::ROWS));
+                    for c in 0..C {
+                        let y = y[c].codes.add(y_part * T::PART + 4 * four);
+                        sums[c] = if signed {
+                            S::dot_fours::<true>(sums[c], x, y)
+                        } else {
+                            S::dot_fours::<false>(sums[c], x, y)
+                        };
+                    }
+                }
+                let scale = S::load_values(self.panel.scales.as_ptr().add(x_part * S::ROWS));
+                for c in 0..C {
+                    values[c] = S::fma(S::values_of(sums[c]), scale, values[c]);
+                }
+                if T::CODES == Codes::AboveMinimum {
+                    let min = S::load_values(self.panel.minima.as_ptr().add(x_part * S::ROWS));
+                    for c in 0..C {
+                        let sum = S::splat_value(y[c].sums.add(y_part));
+                        values[c] = S::fma(min, sum, values[c]);
+                    }
+                }
+            }
+            for c in 0..C {
+                let scale = S::splat_value(y[c].scales.add(block));
+                totals[c] = S::fma(values[c], scale, totals[c]);
+            }
+        }
+        for c in 0..C {
+            S::store_values(dst.add(c * S::ROWS), totals[c]);
+        }
+    }
+}
+
+/// The first `len` floats of eight rows: those at one place become neighbours, `S::ROWS` apart from those at the next.
+#[inline(always)]
+unsafe fn transpose_floats<S: Lanes>(rows: &[[f32; SCALES]; GROUP], len: usize, dst: *mut f32) {
+    let rows: *const u8 = rows.as_ptr().cast();
+    for first in (0..len).step_by(GROUP) {
+        let bytes = load_all::<S>(rows.add(4 * first), 4 * SCALES);
+        store_all::<S>(dst.add(first * S::ROWS).cast(), S::transpose(bytes));
+    }
+}
+
+/// Writes vectors that are `S::ROWS` words apart.
+#[inline(always)]
+unsafe fn store_all<S: Lanes>(p: *mut u8, bytes: [S::Bytes; GROUP]) {
+    for (i, bytes) in bytes.into_iter().enumerate() {
+        S::store(p.add(4 * i * S::ROWS), bytes);
+    }
+}
+
+/// Reads vectors that are `stride` bytes apart. (Closures, as of `array::from_fn`, may stay functions of their own, without the
+/// instructions of their caller; so there are none here.)
+#[inline(always)]
+unsafe fn load_all<S: Lanes>(p: *const u8, stride: usize) -> [S::Bytes; GROUP] {
+    let mut rows = [S::load(p); GROUP];
+    for (r, row) in rows.iter_mut().enumerate().skip(1) {
+        *row = S::load(p.add(r * stride));
+    }
+    rows
+}
