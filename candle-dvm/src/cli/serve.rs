@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// The file with the secret key; `-` reads standard input; without it, the environment variable CANDLE_DVM_KEY
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The folder for the journal, which is what makes every job be answered once
+    /// The folder for the journal, which is what makes every job be answered once [default: candle-dvm-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Serve Prometheus metrics at an address of this machine, such as 127.0.0.1:9464
