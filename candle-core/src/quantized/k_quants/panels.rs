@@ -25,8 +25,14 @@ const MAX_BLOCK: usize = 256;
 /// Activation rows that share what is loaded from a panel.
 const COLUMNS: usize = 4;
 
-/// Activation rows from which on a panel is worth its unpacking.
-const MIN_COLUMNS: usize = 4;
+/// Activation rows from which on a panel is worth its unpacking. (Products of four rows unpack a large block once as well.)
+const fn min_columns(block: usize) -> usize {
+    if block > 32 {
+        5
+    } else {
+        4
+    }
+}
 
 /// Scales in a piece of a row, at the most.
 const SCALES: usize = PIECE / 16;
@@ -99,7 +105,7 @@ pub struct Panels<T> {
 impl<T: PanelWeights> Panels<T> {
     /// With the best that this machine has, if the rows are enough to pay for it.
     pub(crate) fn worth_while(n: usize, ys: &[T::VecDotType]) -> Option<Self> {
-        let enough = ys.len() >= MIN_COLUMNS * (n / T::VecDotType::BLCK_SIZE).max(1);
+        let enough = ys.len() >= min_columns(T::BLCK_SIZE) * (n / T::VecDotType::BLCK_SIZE).max(1);
         enough.then(|| Self::new(Level::best(), n, ys)).flatten()
     }
 
