@@ -205,7 +205,12 @@ fn in_part(err: SafeTensorError, part: String) -> Error {
 ///
 /// The `safetensors` crate checks most of this as well, but it adds sizes up without looking for an overflow, and it leaves the
 /// tensor's name out of some of its errors.
-fn read_header(bytes: &[u8]) -> Result<(usize, Metadata)> {
+///
+/// `bytes` may be only the first of the file's `file_len`, as long as the header is among them: so a file can be read in parts.
+///
+/// # Errors
+/// When the header is damaged, or does not fit a file of this length.
+pub fn read_header(bytes: &[u8], file_len: u64) -> Result<(usize, Metadata)> {
     const LEN: usize = size_of::<u64>();
     let part = || "safetensors header length".to_string();
     let Some((len, rest)) = bytes.split_first_chunk::<LEN>() else {
@@ -217,10 +222,12 @@ fn read_header(bytes: &[u8]) -> Result<(usize, Metadata)> {
         return Err(in_part(SafeTensorError::HeaderTooLarge, part));
     }
     // It fits: it is at most `MAX_HEADER_LEN`.
-    let Some((header, data)) = rest.split_at_checked(len as usize) else {
+    let Some((header, _)) = rest.split_at_checked(len as usize) else {
         let part = format!("{} of {len} bytes, {} are there", part(), rest.len());
         return Err(in_part(SafeTensorError::InvalidHeaderLength, part));
     };
+    let data_start = LEN + header.len();
+    let data_len = usize::try_from(file_len.saturating_sub(data_start as u64))?;
     let part = || "safetensors header".to_string();
     let header = std::str::from_utf8(header)
         .map_err(|err| in_part(SafeTensorError::InvalidHeader(err), part()))?;
@@ -250,10 +257,10 @@ fn read_header(bytes: &[u8]) -> Result<(usize, Metadata)> {
                 shown(name),
                 Shape::from(info.shape.as_slice()),
                 info.dtype,
-                data.len()
+                data_len
             )
         };
-        if start != covered || end < start || end > data.len() {
+        if start != covered || end < start || end > data_len {
             let err = SafeTensorError::InvalidOffset(shown(name));
             return Err(in_part(err, part()));
         }
@@ -271,21 +278,22 @@ fn read_header(bytes: &[u8]) -> Result<(usize, Metadata)> {
             Some(_) => {}
         }
     }
-    if covered != data.len() {
+    if covered != data_len {
         let part = format!(
             "{}: tensors take {covered} bytes, {} follow",
             part(),
-            data.len()
+            data_len
         );
         return Err(in_part(SafeTensorError::MetadataIncompleteBuffer, part));
     }
     let header = Metadata::new(metadata, tensors).map_err(|err| in_part(err, part()))?;
-    Ok((bytes.len() - data.len(), header))
+    Ok((data_start, header))
 }
 
 impl<B: AsRef<[u8]>> Parsed<B> {
     fn new(bytes: B) -> Result<Self> {
-        let (data_start, header) = read_header(bytes.as_ref())?;
+        let all = bytes.as_ref();
+        let (data_start, header) = read_header(all, all.len() as u64)?;
         Ok(Self {
             bytes,
             header,
@@ -521,7 +529,7 @@ impl MmapedFile {
     /// When the file is damaged; the error names it.
     pub fn deserialize(&self) -> Result<SafeTensors<'_>> {
         // First, because the crate's own checks may overflow.
-        read_header(self.file.as_ref())
+        read_header(self.file.as_ref(), self.file.as_ref().len() as u64)
             .and_then(|_| Ok(SafeTensors::deserialize(self.file.as_ref())?))
             .map_err(|err| err.with_path(&self.file.path))
     }

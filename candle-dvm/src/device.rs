@@ -1,7 +1,6 @@
 //! The devices by name, and how each is opened.
 
 use candle_core::Device;
-use clap::ValueEnum;
 use serde::Serialize;
 
 /// A kind of device that models can run on.
@@ -60,7 +59,8 @@ pub fn describe(device: &Device) -> String {
 }
 
 /// What `--device` asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "wasm32"), derive(clap::ValueEnum))]
 pub enum DeviceChoice {
     /// The best device that is present: CUDA, then Metal, then WebGPU on a GPU, then the CPU
     #[default]
@@ -72,7 +72,7 @@ pub enum DeviceChoice {
     /// An Apple GPU through Metal
     Metal,
     /// Any GPU through WebGPU
-    #[value(name = "webgpu")]
+    #[cfg_attr(not(target_arch = "wasm32"), value(name = "webgpu"))]
     WebGpu,
 }
 
@@ -90,7 +90,8 @@ impl DeviceChoice {
 }
 
 /// The element type that weights are held and computed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "wasm32"), derive(clap::ValueEnum))]
 pub enum FloatType {
     /// 32-bit floats
     F32,

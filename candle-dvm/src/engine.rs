@@ -1,16 +1,14 @@
 //! The backend that runs Llama models through candle, on any of its devices.
 
-use crate::backend::{Completion, CompletionRequest, InferenceBackend, StopReason, Timings};
+use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::error::Doing;
-use crate::model::{prompt_tokens, ModelFiles, TextTokenizer};
-use crate::stream::TokenStream;
+use crate::generation::Wait;
+use crate::model::{prompt_tokens, ModelFiles, ModelParts, TextTokenizer};
+use crate::ready::at_once;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use candle_transformers::generation::{GreedyToken, LogitsProcessor};
 use candle_transformers::models::llama::{Cache, Llama};
-use candle_transformers::utils::apply_repeat_penalty;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
 /// A loaded model with its tokenizer, on one device.
 pub struct CandleBackend {
@@ -37,9 +35,35 @@ impl CandleBackend {
         dtype: DType,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Self> {
-        let (model, empty_cache) = files.place(dtype, device, progress)?;
+        let loaded = files.place(dtype, device, progress)?;
         device.synchronize().doing("loading the weights")?;
-        Ok(Self {
+        Ok(Self::over(files, id, device, dtype, loaded))
+    }
+
+    /// As [`CandleBackend::load`] from files that are read in parts, without blocking the thread: the form for browsers. A part goes
+    /// to the device before the next one is read.
+    ///
+    /// # Errors
+    /// As [`CandleBackend::load`].
+    pub async fn load_parts(
+        mut files: ModelParts,
+        id: &'static str,
+        device: &Device,
+        dtype: DType,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self> {
+        let loaded = files.place(dtype, device, progress).await?;
+        Ok(Self::over(files.into_files(), id, device, dtype, loaded))
+    }
+
+    fn over(
+        files: ModelFiles,
+        id: &'static str,
+        device: &Device,
+        dtype: DType,
+        (model, empty_cache): (Llama, Cache),
+    ) -> Self {
+        Self {
             id,
             model,
             empty_cache,
@@ -48,7 +72,7 @@ impl CandleBackend {
             stop_tokens: files.stop_tokens,
             device: device.clone(),
             dtype,
-        })
+        }
     }
 
     /// The device that the weights are on.
@@ -64,6 +88,16 @@ impl CandleBackend {
     /// The tokenizer.
     pub fn tokenizer(&self) -> &TextTokenizer {
         &self.tokenizer
+    }
+
+    /// The longest sequence that the model can work on.
+    pub fn max_positions(&self) -> usize {
+        self.max_positions
+    }
+
+    /// Whether the model ends a text with this token.
+    pub(crate) fn is_stop_token(&self, token: u32) -> bool {
+        self.stop_tokens.contains(&token)
     }
 
     /// The prompt's tokens with the begin token, as [`InferenceBackend::complete`] feeds them to the model.
@@ -107,7 +141,7 @@ impl Session<'_> {
     }
 
     /// As [`Session::forward`], for ids that are on the device already, `(1, count)`.
-    fn forward_ids(&mut self, ids: &Tensor) -> Result<Tensor> {
+    pub(crate) fn forward_ids(&mut self, ids: &Tensor) -> Result<Tensor> {
         let seen = self.position + ids.elem_count();
         if seen > self.backend.max_positions {
             return Err(Error::PromptTooLong {
@@ -138,98 +172,13 @@ impl InferenceBackend for CandleBackend {
         request: &CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        request.validate()?;
-        let start = Instant::now();
-        let mut tokens = self.prompt_tokens(&request.prompt)?;
-        let prompt_tokens = tokens.len();
-        // The last token made is never fed back, so it needs no position of its own.
-        let budget = request
-            .max_tokens
-            .min(self.max_positions - prompt_tokens + 1);
-
-        let mut sampler = LogitsProcessor::from_sampling(request.seed, request.sampling());
-        let mut session = self.session();
-        let mut stream = TokenStream::new(&self.tokenizer);
-        let mut text = String::new();
-        let mut emit = |piece: Option<String>| match piece {
-            Some(piece) => {
-                text.push_str(&piece);
-                on_piece(&piece)
-            }
-            None => ControlFlow::Continue(()),
-        };
-
-        // Where the choice needs nothing from the host, the GPU need not wait for it: the next step is queued before the id of
-        // this one is known.
-        let ahead = request.is_plain_argmax() && !self.device.is_cpu();
-        let mut queued: Option<GreedyToken> = None;
-
-        let mut stop_reason = StopReason::Length;
-        let mut first_token_after = Duration::ZERO;
-        let mut fed = 0;
-        for step in 0..budget {
-            let next = if ahead {
-                let token = match queued.take() {
-                    Some(token) => token,
-                    None => greedy(&session.forward(&tokens)?)?,
-                };
-                if step + 1 < budget {
-                    queued = Some(greedy(&session.forward_ids(token.ids())?)?);
-                }
-                token.wait().doing("choosing the next token")?
-            } else {
-                let logits = session.forward(&tokens[fed..])?;
-                fed = tokens.len();
-                choose(&logits, &tokens, request, &mut sampler)?
-            };
-            if step == 0 {
-                first_token_after = start.elapsed();
-            }
-            if self.stop_tokens.contains(&next) {
-                stop_reason = StopReason::EndOfText;
-                break;
-            }
-            tokens.push(next);
-            if emit(stream.push(next)?).is_break() {
-                stop_reason = StopReason::Cancelled;
-                break;
+        let mut generation = self.generation(request)?;
+        // A step that blocks is ready when it is asked for the first time.
+        while let Some(piece) = at_once(generation.step(Wait::Blocking))? {
+            if !piece.is_empty() && on_piece(&piece).is_break() {
+                generation.cancel();
             }
         }
-        if stop_reason != StopReason::Cancelled && emit(stream.finish()?).is_break() {
-            stop_reason = StopReason::Cancelled;
-        }
-
-        let token_ids = tokens.split_off(prompt_tokens);
-        let after_first = start.elapsed() - first_token_after;
-        let steps = token_ids.len().saturating_sub(1);
-        Ok(Completion {
-            text,
-            prompt_tokens,
-            stop_reason,
-            timings: Timings::new((prompt_tokens, first_token_after), (steps, after_first)),
-            token_ids,
-        })
+        Ok(generation.finish())
     }
-}
-
-fn greedy(logits: &Tensor) -> Result<GreedyToken> {
-    GreedyToken::choose(logits).doing("choosing the next token")
-}
-
-/// The next token. `context` is everything so far, the prompt included.
-fn choose(
-    logits: &Tensor,
-    context: &[u32],
-    request: &CompletionRequest,
-    sampler: &mut LogitsProcessor,
-) -> Result<u32> {
-    let recent = &context[context.len().saturating_sub(request.repeat_last_n)..];
-    let mut run = || {
-        if request.repeat_penalty == 1.0 {
-            return sampler.sample(logits);
-        }
-        let logits = apply_repeat_penalty(logits, request.repeat_penalty, recent)?;
-        sampler.sample(&logits)
-    };
-    run().doing("choosing the next token")
 }

@@ -2,8 +2,6 @@
 
 use candle_core::quantized::GgmlDType;
 use candle_core::DType;
-use clap::builder::PossibleValue;
-use clap::ValueEnum;
 
 /// What weights are stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,27 +73,6 @@ const KNOWN: [(WeightFormat, &str, &str); 13] = [
     ),
 ];
 
-const VARIANTS: [WeightFormat; KNOWN.len()] = {
-    let mut variants = [WeightFormat::Dense(DType::F32); KNOWN.len()];
-    let mut i = 0;
-    while i < KNOWN.len() {
-        variants[i] = KNOWN[i].0;
-        i += 1;
-    }
-    variants
-};
-
-impl ValueEnum for WeightFormat {
-    fn value_variants<'a>() -> &'a [Self] {
-        &VARIANTS
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (_, name, help) = KNOWN.iter().find(|(format, ..)| format == self)?;
-        Some(PossibleValue::new(*name).help(*help))
-    }
-}
-
 impl From<GgmlDType> for WeightFormat {
     fn from(format: GgmlDType) -> Self {
         match format {
@@ -132,6 +109,35 @@ impl WeightFormat {
         match self {
             Self::Dense(dtype) => dtype,
             Self::Blocks(_) => DType::F32,
+        }
+    }
+}
+
+/// Formats as arguments of the program.
+#[cfg(not(target_arch = "wasm32"))]
+mod argument {
+    use super::{DType, WeightFormat, KNOWN};
+    use clap::builder::PossibleValue;
+    use clap::ValueEnum;
+
+    const VARIANTS: [WeightFormat; KNOWN.len()] = {
+        let mut variants = [WeightFormat::Dense(DType::F32); KNOWN.len()];
+        let mut i = 0;
+        while i < KNOWN.len() {
+            variants[i] = KNOWN[i].0;
+            i += 1;
+        }
+        variants
+    };
+
+    impl ValueEnum for WeightFormat {
+        fn value_variants<'a>() -> &'a [Self] {
+            &VARIANTS
+        }
+
+        fn to_possible_value(&self) -> Option<PossibleValue> {
+            let (_, name, help) = KNOWN.iter().find(|(format, ..)| format == self)?;
+            Some(PossibleValue::new(*name).help(*help))
         }
     }
 }

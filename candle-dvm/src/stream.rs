@@ -64,7 +64,7 @@ impl<'a> TokenStream<'a> {
     ///
     /// # Errors
     /// The tokenizer's, on an id that it cannot decode.
-    pub fn finish(self) -> Result<Option<String>> {
+    pub fn finish(&self) -> Result<Option<String>> {
         let text = self.tokenizer.decode(&self.window)?;
         let rest = text.strip_prefix(self.emitted.as_str());
         Ok(rest.filter(|rest| !rest.is_empty()).map(str::to_string))

@@ -9,6 +9,7 @@ mod golden;
 mod loader;
 #[cfg(feature = "serve")]
 mod nostr;
+mod parts;
 mod registry;
 mod stream;
 mod support;

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that has to hold before a change lands, in one command.
+//! `cargo xtask test`: everything that has to hold before a change lands, in one command. `web` and `serve`: the pages for browsers.
 
 mod chrome;
 mod command;
@@ -7,6 +7,7 @@ mod nostr;
 mod oracle;
 mod setup;
 mod steps;
+mod web;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,6 +29,18 @@ struct Cli {
 enum Task {
     /// Install what the tests need where that is possible, then run every check and test
     Test(TestArgs),
+    /// Build the pages for browsers into `target/web/site`
+    Web {
+        /// Build the modules with the CPU's vector instructions alone (`simd`) or without (`plain`)
+        #[arg(long, value_parser = ["simd", "plain"])]
+        only: Option<String>,
+    },
+    /// Serve these pages on 127.0.0.1
+    Serve {
+        /// The port; 0 takes any that is free
+        #[arg(long, default_value_t = 8080)]
+        port: u16,
+    },
 }
 
 #[derive(Args)]
@@ -49,16 +62,31 @@ struct Outcome {
 }
 
 fn main() -> ExitCode {
-    let Task::Test(args) = Cli::parse().command;
+    let task = Cli::parse().command;
+    if let Err(err) = std::env::set_current_dir(workspace_root()) {
+        eprintln!("cannot enter {}: {err}", workspace_root().display());
+        return ExitCode::FAILURE;
+    }
+    let result = match task {
+        Task::Test(args) => return test(args),
+        Task::Web { only } => web::build(only.as_deref()),
+        Task::Serve { port } => web::serve(port),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test(args: TestArgs) -> ExitCode {
     if args.list {
         for step in STEPS {
             println!("{:<10} {}", step.name, step.title);
         }
         return ExitCode::SUCCESS;
-    }
-    if let Err(err) = std::env::set_current_dir(workspace_root()) {
-        eprintln!("cannot enter {}: {err}", workspace_root().display());
-        return ExitCode::FAILURE;
     }
     let selected: Vec<&'static Step> = STEPS
         .iter()

@@ -30,7 +30,7 @@ mod reader;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub mod simd128;
 mod storage;
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(any(not(target_arch = "wasm32"), feature = "wasm-tokenizer"))]
 pub mod tokenizer;
 mod traits;
 pub mod utils;

@@ -177,7 +177,7 @@ impl Simd for Simd128 {
 
     #[inline(always)]
     unsafe fn floats(x: [v128; 2]) -> [v128; 2] {
-        x.map(f32x4_convert_i32x4)
+        x.map(|x| f32x4_convert_i32x4(x))
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::memory::WINDOW_ALIGN;
 use crate::{Error, Result};
-use wgpu::{DeviceType, Features};
+use wgpu::Features;
 
 /// How to open a device, beside what the environment says.
 #[derive(Debug, Clone, Default)]
@@ -136,6 +136,7 @@ fn list() -> Vec<wgpu::Adapter> {
         .into_iter()
         .filter(|adapter| adapter.get_info().name.contains(&wanted))
         .collect();
+    use wgpu::DeviceType;
     found.sort_by_key(|adapter| match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
         DeviceType::IntegratedGpu => 1,
@@ -265,6 +266,31 @@ fn wanted_limits(adapter: &wgpu::Adapter, options: &Options) -> wgpu::Limits {
     limits
 }
 
+/// The first limit below what kernels take for granted, in words.
+fn too_small(limits: &wgpu::Limits) -> Option<String> {
+    let needed = [
+        (
+            "max_storage_buffers_per_shader_stage",
+            limits.max_storage_buffers_per_shader_stage,
+            8,
+        ),
+        (
+            "max_compute_invocations_per_workgroup",
+            limits.max_compute_invocations_per_workgroup,
+            256,
+        ),
+        (
+            "max_compute_workgroup_storage_size",
+            limits.max_compute_workgroup_storage_size,
+            16 << 10,
+        ),
+    ];
+    needed
+        .iter()
+        .find(|(_, found, least)| found < least)
+        .map(|(name, found, least)| format!("{name} is {found}, at least {least} are needed"))
+}
+
 /// What the queue needs in a buffer for itself.
 const LEAST_BUFFER: u64 = 32 << 10;
 
@@ -310,6 +336,13 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
     let info = adapter.get_info();
     let features = (wanted_features() & adapter.features()).difference(without.features);
     let limits = wanted_limits(&adapter, options);
+    if let Some(short) = too_small(&limits) {
+        return Err(Error::WebGpu(format!(
+            "adapter {ordinal} ({}): its limits are too small: {short}; kernels need what every WebGPU adapter outside of \
+             compatibility mode has",
+            info.name
+        )));
+    }
     let (device, queue) = adapter
         .request_device(&wgpu::DeviceDescriptor {
             label: Some("candle"),
@@ -357,7 +390,22 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Features, LeftOut};
+    use super::{too_small, Features, LeftOut};
+
+    #[test]
+    fn limits_below_the_standards_are_named() {
+        let standard = wgpu::Limits::default();
+        assert_eq!(too_small(&standard), None);
+        let four = wgpu::Limits {
+            max_storage_buffers_per_shader_stage: 4,
+            ..standard
+        };
+        let line = too_small(&four).unwrap();
+        assert!(
+            line.contains("max_storage_buffers_per_shader_stage is 4"),
+            "{line}"
+        );
+    }
 
     #[test]
     fn features_are_left_out_by_name() {

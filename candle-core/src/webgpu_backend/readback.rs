@@ -1,7 +1,7 @@
 //! What comes back to the host: bytes of a storage and, behind them, what kernels reported.
 
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -54,7 +54,11 @@ impl Queue {
             let slot = piece.arrived.clone();
             let map = piece.buffer.slice(..);
             map.map_async(wgpu::MapMode::Read, move |result| {
-                *slot.lock() = Some(result.map_err(|err| err.to_string()));
+                let mut arrival = slot.lock();
+                arrival.result = Some(result.map_err(|err| err.to_string()));
+                if let Some(waker) = arrival.waker.take() {
+                    waker.wake();
+                }
             });
         }
         Ok(RawRead {
@@ -78,14 +82,19 @@ impl Queue {
     }
 }
 
-type Arrived = Arc<Mutex<Option<std::result::Result<(), String>>>>;
+/// Whether data is there, and who waits for it.
+#[derive(Default)]
+struct Arrival {
+    result: Option<std::result::Result<(), String>>,
+    waker: Option<Waker>,
+}
 
 /// A staging buffer that data is on its way to.
 struct Staged {
     buffer: wgpu::Buffer,
     bytes: u64,
     padded: u64,
-    arrived: Arrived,
+    arrived: Arc<Mutex<Arrival>>,
 }
 
 /// Bytes on their way to the host.
@@ -97,7 +106,9 @@ pub(super) struct RawRead {
 
 impl RawRead {
     fn is_there(&self) -> bool {
-        self.staged.iter().all(|s| s.arrived.lock().is_some())
+        self.staged
+            .iter()
+            .all(|s| s.arrived.lock().result.is_some())
     }
 
     /// Waits on this thread. A browser's thread must not wait, so there it is an error that names the asynchronous form.
@@ -130,9 +141,19 @@ impl RawRead {
             if self.is_there() || self.queue.health.check("readback").is_err() {
                 return Poll::Ready(());
             }
-            // Natively nobody else drives the device; in a browser the event loop does, and poll does nothing.
-            let _ = self.queue.device.poll(wgpu::PollType::Poll);
-            context.waker().wake_by_ref();
+            if cfg!(target_arch = "wasm32") {
+                // The event loop drives the device, once this task gives way to it: a task that wakes itself would never.
+                for staged in &self.staged {
+                    let mut arrival = staged.arrived.lock();
+                    if arrival.result.is_none() {
+                        arrival.waker = Some(context.waker().clone());
+                    }
+                }
+            } else {
+                // Nobody else drives the device.
+                let _ = self.queue.device.poll(wgpu::PollType::Poll);
+                context.waker().wake_by_ref();
+            }
             Poll::Pending
         })
         .await;
@@ -148,7 +169,7 @@ impl RawRead {
         let mut status = [0u32; 3];
         let last = self.staged.len() - 1;
         for (index, staged) in self.staged.iter().enumerate() {
-            if let Some(Err(err)) = &*staged.arrived.lock() {
+            if let Some(Err(err)) = &staged.arrived.lock().result {
                 return Err(failed(err));
             }
             let range = staged.buffer.slice(..).get_mapped_range();

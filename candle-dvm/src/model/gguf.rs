@@ -5,13 +5,14 @@ use super::{ModelFiles, TextTokenizer};
 use crate::error::{brief, unlocated, Doing};
 use crate::format::WeightFormat;
 use crate::{Error, Result};
-use candle_core::quantized::gguf_file::MmapedContent;
+use candle_core::quantized::gguf_file::{Content, MmapedContent, TensorInfo};
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use candle_core::quantized::QTensor;
-use candle_core::{DType, Device, Shape};
+use candle_core::{bail, DType, Device, Shape};
 use candle_transformers::models::llama::{Cache, Llama};
 use candle_transformers::models::quantized_llama::{self, Config, WeightSource};
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
@@ -25,26 +26,65 @@ const END_TOKENS: [&str; 3] = [
 /// The table whose rows are the tokens' vectors.
 const EMBEDDING: &str = "token_embd.weight";
 
-/// A mapped file, its metadata and shapes checked.
+/// What is in front of the tensors of a file, and with a mapped one the tensors too.
+pub(super) enum GgufContent {
+    Mapped(MmapedContent),
+    /// Of a file of so many bytes.
+    Header(Content, u64),
+}
+
+impl Deref for GgufContent {
+    type Target = Content;
+
+    fn deref(&self) -> &Content {
+        match self {
+            Self::Mapped(content) => content,
+            Self::Header(content, _) => content,
+        }
+    }
+}
+
+impl WeightSource for &GgufContent {
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let info = self.tensor_infos.get(name)?;
+        Some(info.shape.clone())
+    }
+
+    fn read(&mut self, name: &str) -> candle_core::Result<QTensor> {
+        match self {
+            GgufContent::Mapped(content) => content.tensor(name, &Device::Cpu),
+            GgufContent::Header(..) => {
+                bail!("tensor {name:?} is not there yet, its file is read in parts")
+            }
+        }
+    }
+}
+
+/// A file, its metadata and shapes checked.
 pub(super) struct GgufNetwork {
-    content: MmapedContent,
-    config: Config,
+    pub(super) content: GgufContent,
+    pub(super) config: Config,
     /// The tensors of the model, all that the file has.
     tensors: Vec<String>,
 }
 
 /// Maps a file, and checks its metadata, its tokenizer, and each tensor's name, shape and place in the file.
 pub(super) fn open(file: &Path) -> Result<ModelFiles> {
-    let failed = |err: candle_core::Error| Error::file(file, brief(unlocated(&err)));
     // SAFETY: the mapping is sound as long as nobody truncates the file while it is open, which no reader of mapped files can
     // rule out; the files are the user's own.
-    let content = unsafe { MmapedContent::new(file) }.map_err(failed)?;
+    let content = unsafe { MmapedContent::new(file) }
+        .map_err(|err| Error::file(file, brief(unlocated(&err))))?;
+    describe(file, GgufContent::Mapped(content))
+}
+
+/// Checks metadata, tokenizer, and each tensor's name, shape and place in the file.
+pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> {
+    let failed = |err: candle_core::Error| Error::file(file, brief(unlocated(&err)));
     let config = Config::read(&content.metadata).map_err(failed)?;
     let tensors = config.check_tensors(&&content).map_err(failed)?;
     refuse_others(file, &content, &tensors)?;
     for name in &tensors {
-        // A view of the file, which says whether the file is long enough.
-        content.tensor(name, &Device::Cpu).map_err(failed)?;
+        content.check_place(name).map_err(failed)?;
     }
     let tokenizer = Tokenizer::from_gguf(&content).map_err(failed)?;
     let vocab_size = content.tensor_infos[EMBEDDING].shape.dims()[0];
@@ -73,7 +113,7 @@ pub(super) fn open(file: &Path) -> Result<ModelFiles> {
 }
 
 /// A tensor that the model does not use would be left out of the computation without a word.
-fn refuse_others(file: &Path, content: &MmapedContent, used: &[String]) -> Result<()> {
+fn refuse_others(file: &Path, content: &Content, used: &[String]) -> Result<()> {
     let used: HashSet<&str> = used.iter().map(String::as_str).collect();
     let mut names: Vec<&String> = content.tensor_infos.keys().collect();
     names.sort_unstable();
@@ -90,15 +130,41 @@ fn refuse_others(file: &Path, content: &MmapedContent, used: &[String]) -> Resul
     }
 }
 
+fn bytes(info: &TensorInfo) -> u64 {
+    let blocks = info.shape.elem_count() / info.ggml_dtype.block_size();
+    blocks as u64 * info.ggml_dtype.type_size() as u64
+}
+
+impl GgufContent {
+    /// Whether the file is long enough for a tensor.
+    fn check_place(&self, name: &str) -> candle_core::Result<()> {
+        match self {
+            // A view of the file says it.
+            Self::Mapped(content) => content.tensor(name, &Device::Cpu).map(|_| ()),
+            Self::Header(content, size) => {
+                let info = &content.tensor_infos[name];
+                let start = content.tensor_data_offset.checked_add(info.offset);
+                match start.and_then(|start| start.checked_add(bytes(info))) {
+                    Some(end) if end <= *size => Ok(()),
+                    _ => bail!(
+                        "tensor {name:?}: {} bytes at offset {} after {}, the file has {size} bytes: is the download complete?",
+                        bytes(info),
+                        info.offset,
+                        content.tensor_data_offset
+                    ),
+                }
+            }
+        }
+    }
+}
+
 impl GgufNetwork {
     pub(super) fn max_positions(&self) -> usize {
         self.config.context_length
     }
 
-    fn bytes(&self, name: &str) -> u64 {
-        let info = &self.content.tensor_infos[name];
-        let blocks = info.shape.elem_count() / info.ggml_dtype.block_size();
-        (blocks * info.ggml_dtype.type_size()) as u64
+    pub(super) fn bytes(&self, name: &str) -> u64 {
+        bytes(&self.content.tensor_infos[name])
     }
 
     pub(super) fn total_bytes(&self) -> u64 {
@@ -140,7 +206,7 @@ impl GgufNetwork {
 
 /// Reports the size of each tensor once it has been read.
 struct Reported<'a> {
-    content: &'a MmapedContent,
+    content: &'a GgufContent,
     progress: &'a (dyn Fn(u64) + Send + Sync),
 }
 

@@ -4,13 +4,16 @@
 //! each tensor, so that a bad file is reported before a GPU is woken.
 
 mod config;
+#[cfg(not(target_arch = "wasm32"))]
 mod embedded;
 mod folder;
 mod gguf;
 mod network;
+mod parts;
 mod tokenizer;
 mod weights;
 
+pub use parts::{Bytes, ModelParts, PartFile, PartSource};
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
 
@@ -24,7 +27,8 @@ use std::path::{Path, PathBuf};
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
-    /// The small Llama that is part of this binary.
+    /// The small Llama that is part of this binary; a page in a browser loads it as it loads others.
+    #[cfg(not(target_arch = "wasm32"))]
     Embedded,
     /// A Hugging Face folder: `config.json`, `tokenizer.json`, `model.safetensors` or
     /// `model.safetensors.index.json` with its shards, and `generation_config.json` if there is one.
@@ -69,6 +73,7 @@ impl ModelFiles {
     /// The first file, field or tensor that is missing or does not fit.
     pub fn open(source: &ModelSource) -> Result<Self> {
         match source {
+            #[cfg(not(target_arch = "wasm32"))]
             ModelSource::Embedded => embedded::open(),
             ModelSource::Folder(path) => folder::open(path),
             ModelSource::Gguf(path) => gguf::open(path),

@@ -1,5 +1,6 @@
 //! Weights in safetensors files: headers checked against the configuration, data mapped and read tensor by tensor.
 
+use super::parts::Wanted;
 use crate::error::{brief, unlocated};
 use crate::{Error, Result};
 use candle_core::safetensors::{MmapedSafetensors, SliceSafetensors};
@@ -7,8 +8,10 @@ use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::llama::Config;
+use safetensors::tensor::Metadata;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The element types that weights may be stored in.
 const STORED: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -31,6 +34,56 @@ struct Info {
     /// The element type, or the file's own name for one that candle does not have.
     dtype: std::result::Result<DType, String>,
     bytes: u64,
+    /// Where it begins in a file that is read in parts.
+    start: u64,
+}
+
+/// Tensors that are on their device already. Each is asked for once and given away: its layer may merge it with others, and then its
+/// memory is free again.
+#[derive(Default)]
+pub(super) struct Placed(Mutex<HashMap<String, Tensor>>);
+
+impl Placed {
+    pub(super) fn insert(&mut self, name: String, tensor: Tensor) {
+        self.lock().insert(name, tensor);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Tensor>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SimpleBackend for Placed {
+    fn get(
+        &self,
+        _shape: Shape,
+        name: &str,
+        _init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        self.get_unchecked(name, dtype, device)
+    }
+
+    fn get_unchecked(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let tensor = self.lock().remove(name);
+        let missing = || candle_core::Error::CannotFindTensor {
+            path: name.to_string(),
+        };
+        tensor
+            .ok_or_else(missing)?
+            .to_device(device)?
+            .to_dtype(dtype)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.lock().contains_key(name)
+    }
 }
 
 impl Weights {
@@ -70,7 +123,7 @@ impl Weights {
         Ok(weights)
     }
 
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             shards: Vec::new(),
             tensors: HashMap::new(),
@@ -87,9 +140,54 @@ impl Weights {
                 shape: view.shape().to_vec(),
                 dtype,
                 bytes: view.data().len() as u64,
+                start: 0,
             };
             self.tensors.insert(name.clone(), info);
         }
+    }
+
+    /// Adds a file of which only the header has been read.
+    pub(super) fn add_header(&mut self, file: &Path, data_start: usize, header: &Metadata) {
+        let shard = self.shards.len();
+        for (name, tensor) in header.tensors() {
+            let (start, end) = tensor.data_offsets;
+            let info = Info {
+                shard,
+                shape: tensor.shape.clone(),
+                dtype: DType::try_from(tensor.dtype).map_err(|_| format!("{:?}", tensor.dtype)),
+                bytes: (end - start) as u64,
+                start: data_start as u64 + start as u64,
+            };
+            self.tensors.insert(name, info);
+        }
+        self.shards.push(Shard {
+            file: file.to_path_buf(),
+            data: Box::new(Placed::default()),
+        });
+    }
+
+    /// The tensors of a file in the order in which they lie there, those of other dtypes than [`STORED`] left out: the model has none.
+    pub(super) fn in_shard(&self, shard: usize) -> Vec<Wanted> {
+        let inside = self.tensors.iter().filter(|(_, info)| info.shard == shard);
+        let mut found: Vec<Wanted> = inside
+            .filter_map(|(name, info)| {
+                let stored = info.dtype.as_ref().ok().copied();
+                Some(Wanted {
+                    name: name.clone(),
+                    start: info.start,
+                    bytes: info.bytes,
+                    shape: info.shape.clone(),
+                    stored: stored.filter(|stored| STORED.contains(stored))?,
+                })
+            })
+            .collect();
+        found.sort_by_key(|wanted| wanted.start);
+        found
+    }
+
+    /// Puts the tensors of a file that was added by its header.
+    pub(super) fn fill(&mut self, shard: usize, placed: Placed) {
+        self.shards[shard].data = Box::new(placed);
     }
 
     /// The file that holds a tensor.

@@ -1,10 +1,15 @@
 //! From tensors to a model.
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
-use candle_core::{bail, Context, DType, Device, Error, Result, Shape};
+use candle_core::{bail, Context as _, DType, Device, Error, Result, Shape};
 use candle_nn::RmsNorm;
 
-use super::{Config, Experts, WeightSource};
+use super::source::Reading;
+use super::{AsyncWeightSource, Config, Experts, WeightSource};
 use crate::blocks::{
     place, place_dense, CausalSelfAttention, DecoderLayer, FeedForward, GatedMlp, MergedLinear,
     Projection, RotaryTables, SparseMoe, StoredLinear, TokenEmbedding,
@@ -29,25 +34,46 @@ pub fn load(
     dtype: DType,
     device: &Device,
 ) -> Result<(Llama, Cache)> {
-    config.check_tensors(source)?;
+    let mut source = AtOnce(source);
+    let loading = pin!(load_async(config, &mut source, dtype, device));
+    match loading.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(loaded) => loaded,
+        Poll::Pending => bail!("a source that has its tensors at once made the loader wait"),
+    }
+}
+
+/// As [`load`], from a source whose tensors have to be waited for.
+///
+/// # Errors
+/// As [`load`].
+pub async fn load_async(
+    config: &Config,
+    source: &mut dyn AsyncWeightSource,
+    dtype: DType,
+    device: &Device,
+) -> Result<(Llama, Cache)> {
+    config.check_tensors(&Shapes(source))?;
     let mut loader = Loader {
         config,
         source,
         dtype,
         device,
     };
-    let embed_tokens = TokenEmbedding::new(loader.weight(EMBEDDING)?, dtype);
-    let layers = (0..config.layers).map(|i| loader.layer(&format!("blk.{i}")));
-    let layers = layers.collect::<Result<Vec<_>>>()?;
-    let norm = loader.norm(OUTPUT_NORM)?;
+    let embed_tokens = TokenEmbedding::new(loader.weight(EMBEDDING).await?, dtype);
+    let mut layers = Vec::with_capacity(config.layers);
+    for layer in 0..config.layers {
+        layers.push(loader.layer(&format!("blk.{layer}")).await?);
+    }
+    let norm = loader.norm(OUTPUT_NORM).await?;
     let lm_head = match loader.has(OUTPUT) {
-        true => loader.projection("output")?,
+        true => loader.projection("output").await?,
         false => embed_tokens.tied(),
     };
     let factors = match loader.has(ROPE_FACTORS) {
-        true => Some(
-            place_dense(vec![loader.read(ROPE_FACTORS)?], DType::F32, &Device::Cpu)?.to_vec1()?,
-        ),
+        true => {
+            let stored = vec![loader.read(ROPE_FACTORS).await?];
+            Some(place_dense(stored, DType::F32, &Device::Cpu)?.to_vec1()?)
+        }
         false => None,
     };
     let positions = config.context_length;
@@ -61,6 +87,32 @@ pub fn load(
         max_position_embeddings: positions,
     };
     Ok((model, Cache::from_parts(config.layers, positions, rotary)))
+}
+
+/// A source that is never waited for.
+struct AtOnce<'a>(&'a mut dyn WeightSource);
+
+impl AsyncWeightSource for AtOnce<'_> {
+    fn shape(&self, name: &str) -> Option<Shape> {
+        self.0.shape(name)
+    }
+
+    fn read<'a>(&'a mut self, name: &'a str) -> Reading<'a> {
+        Box::pin(std::future::ready(self.0.read(name)))
+    }
+}
+
+/// The shapes of a source, which are there before its tensors.
+struct Shapes<'a>(&'a dyn AsyncWeightSource);
+
+impl WeightSource for Shapes<'_> {
+    fn shape(&self, name: &str) -> Option<Shape> {
+        self.0.shape(name)
+    }
+
+    fn read(&mut self, name: &str) -> Result<QTensor> {
+        bail!("tensor {name:?} was read while shapes were checked")
+    }
 }
 
 impl Config {
@@ -191,7 +243,7 @@ fn expert_name(prefix: &str, part: &str, expert: Option<usize>) -> String {
 
 struct Loader<'a> {
     config: &'a Config,
-    source: &'a mut dyn WeightSource,
+    source: &'a mut dyn AsyncWeightSource,
     dtype: DType,
     device: &'a Device,
 }
@@ -201,50 +253,50 @@ impl Loader<'_> {
         self.source.shape(name).is_some()
     }
 
-    fn read(&mut self, name: &str) -> Result<QTensor> {
-        let tensor = self.source.read(name);
+    async fn read(&mut self, name: &str) -> Result<QTensor> {
+        let tensor = self.source.read(name).await;
         tensor.with_context(|| format!("reading tensor {name:?}"))
     }
 
     /// A weight on the device.
-    fn weight(&mut self, name: &str) -> Result<QMatMul> {
-        let stored = self.read(name)?;
+    async fn weight(&mut self, name: &str) -> Result<QMatMul> {
+        let stored = self.read(name).await?;
         place(vec![stored], self.dtype, self.device)
             .with_context(|| format!("placing tensor {name:?}"))
     }
 
-    fn norm(&mut self, name: &str) -> Result<RmsNorm> {
-        let stored = self.read(name)?;
+    async fn norm(&mut self, name: &str) -> Result<RmsNorm> {
+        let stored = self.read(name).await?;
         let weight = place_dense(vec![stored], self.dtype, self.device)
             .with_context(|| format!("placing tensor {name:?}"))?;
         Ok(RmsNorm::new(weight, self.config.rms_norm_eps))
     }
 
-    fn stored(&mut self, name: &str) -> Result<StoredLinear> {
+    async fn stored(&mut self, name: &str) -> Result<StoredLinear> {
         let bias = format!("{name}.bias");
         Ok(StoredLinear {
-            weight: self.read(&format!("{name}.weight"))?,
+            weight: self.read(&format!("{name}.weight")).await?,
             bias: match self.has(&bias) {
-                true => Some(self.read(&bias)?),
+                true => Some(self.read(&bias).await?),
                 false => None,
             },
         })
     }
 
-    fn projection(&mut self, name: &str) -> Result<Projection> {
-        let stored = self.stored(name)?;
+    async fn projection(&mut self, name: &str) -> Result<Projection> {
+        let stored = self.stored(name).await?;
         StoredLinear::stack(vec![stored], self.dtype, self.device)
             .with_context(|| format!("placing tensor {name:?}"))
     }
 
-    fn merged<const N: usize>(
+    async fn merged<const N: usize>(
         &mut self,
         prefix: &str,
         parts: [&str; N],
     ) -> Result<MergedLinear<N>> {
         let mut stored = Vec::with_capacity(N);
         for part in parts {
-            stored.push(self.stored(&format!("{prefix}.{part}"))?);
+            stored.push(self.stored(&format!("{prefix}.{part}")).await?);
         }
         let Ok(stored) = <[StoredLinear; N]>::try_from(stored) else {
             bail!("{prefix}: not {N} parts")
@@ -253,41 +305,44 @@ impl Loader<'_> {
             .with_context(|| format!("placing {} of {prefix}", parts.join(", ")))
     }
 
-    fn layer(&mut self, prefix: &str) -> Result<DecoderLayer> {
-        let qkv = self.merged(prefix, ["attn_q", "attn_k", "attn_v"])?;
-        let o_proj = self.projection(&format!("{prefix}.attn_output"))?;
+    async fn layer(&mut self, prefix: &str) -> Result<DecoderLayer> {
+        let qkv = self.merged(prefix, ["attn_q", "attn_k", "attn_v"]).await?;
+        let o_proj = self.projection(&format!("{prefix}.attn_output")).await?;
         let mlp = match self.config.experts {
             None => {
-                let gate_up = self.merged(prefix, ["ffn_gate", "ffn_up"])?;
-                let down = self.projection(&format!("{prefix}.ffn_down"))?;
+                let gate_up = self.merged(prefix, ["ffn_gate", "ffn_up"]).await?;
+                let down = self.projection(&format!("{prefix}.ffn_down")).await?;
                 FeedForward::Dense(GatedMlp::new(gate_up, down))
             }
-            Some(experts) => FeedForward::Sparse(self.experts(prefix, experts)?),
+            Some(experts) => FeedForward::Sparse(self.experts(prefix, experts).await?),
         };
         Ok(DecoderLayer::new(
-            self.norm(&format!("{prefix}.attn_norm.weight"))?,
+            self.norm(&format!("{prefix}.attn_norm.weight")).await?,
             CausalSelfAttention::new(self.config.attention, qkv, o_proj),
-            self.norm(&format!("{prefix}.ffn_norm.weight"))?,
+            self.norm(&format!("{prefix}.ffn_norm.weight")).await?,
             mlp,
         ))
     }
 
-    fn experts(&mut self, prefix: &str, experts: Experts) -> Result<SparseMoe> {
-        let router = self.projection(&format!("{prefix}.ffn_gate_inp"))?;
-        let [gate, up, down] = ["ffn_gate", "ffn_up", "ffn_down"]
-            .map(|part| self.expert_weights(prefix, part, experts.count));
-        SparseMoe::new(router, gate?, up?, down?, experts.used)
+    async fn experts(&mut self, prefix: &str, experts: Experts) -> Result<SparseMoe> {
+        let router = self.projection(&format!("{prefix}.ffn_gate_inp")).await?;
+        let count = experts.count;
+        let gate = self.expert_weights(prefix, "ffn_gate", count).await?;
+        let up = self.expert_weights(prefix, "ffn_up", count).await?;
+        let down = self.expert_weights(prefix, "ffn_down", count).await?;
+        SparseMoe::new(router, gate, up, down, experts.used)
     }
 
     /// The weights of all experts, `(experts, n, k)`.
-    fn expert_weights(&mut self, prefix: &str, part: &str, count: usize) -> Result<QMatMul> {
+    async fn expert_weights(&mut self, prefix: &str, part: &str, count: usize) -> Result<QMatMul> {
         let stacked = expert_name(prefix, part, None);
         if self.has(&stacked) {
-            return self.weight(&stacked);
+            return self.weight(&stacked).await;
         }
         let mut parts = Vec::with_capacity(count);
         for expert in 0..count {
-            let part = self.read(&expert_name(prefix, part, Some(expert)))?;
+            let name = expert_name(prefix, part, Some(expert));
+            let part = self.read(&name).await?;
             let (n, k) = part.shape().dims2()?;
             let storage = QStorage::from_data(part.data()?, &Device::Cpu, part.dtype())?;
             parts.push(QTensor::new(storage, (1, n, k))?);

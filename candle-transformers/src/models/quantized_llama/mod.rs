@@ -31,8 +31,8 @@ mod load;
 mod source;
 
 pub use config::{Config, Experts};
-pub use load::load;
-pub use source::WeightSource;
+pub use load::{load, load_async};
+pub use source::{AsyncWeightSource, Reading, WeightSource};
 
 use source::{GgmlTensors, GgufReader};
 

@@ -1,6 +1,8 @@
 //! Where the tensors come from.
 
+use std::future::Future;
 use std::io::{Read, Seek};
+use std::pin::Pin;
 
 use candle_core::quantized::gguf_file::{Content, MmapedContent};
 use candle_core::quantized::{ggml_file, QTensor};
@@ -16,6 +18,18 @@ pub trait WeightSource {
     /// # Errors
     /// If there is none of that name, or its data cannot be read.
     fn read(&mut self, name: &str) -> Result<QTensor>;
+}
+
+/// A tensor on its way.
+pub type Reading<'a> = Pin<Box<dyn Future<Output = Result<QTensor>> + 'a>>;
+
+/// As [`WeightSource`], where tensors have to be waited for: a server, or a file that a browser reads.
+pub trait AsyncWeightSource {
+    /// The shape of a tensor, slowest dimension first; `None` if there is none of that name.
+    fn shape(&self, name: &str) -> Option<Shape>;
+
+    /// Reads a tensor, as [`WeightSource::read`] does.
+    fn read<'a>(&'a mut self, name: &'a str) -> Reading<'a>;
 }
 
 /// A mapped file. On the CPU its tensors stay in the file's pages.

@@ -1,0 +1,199 @@
+//! The loop that makes tokens, a step at a time, so that a browser can do other things between two of them.
+
+use crate::backend::{Completion, CompletionRequest, StopReason, Timings};
+use crate::engine::{CandleBackend, Session};
+use crate::error::Doing;
+use crate::stream::TokenStream;
+use crate::Result;
+use candle_core::{Device, Tensor};
+use candle_transformers::generation::{GreedyToken, LogitsProcessor};
+use candle_transformers::utils::apply_repeat_penalty;
+use std::time::Duration;
+use web_time::Instant;
+
+/// How a step gets a token's id from the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// By blocking the thread: the step is ready when it is polled first. It is an error in a browser with a GPU.
+    Blocking,
+    /// By giving way to the executor.
+    Async,
+}
+
+/// A completion in progress; [`CandleBackend::generation`] begins one.
+pub struct Generation<'a> {
+    backend: &'a CandleBackend,
+    request: &'a CompletionRequest,
+    session: Session<'a>,
+    sampler: LogitsProcessor,
+    stream: TokenStream<'a>,
+    /// The prompt's tokens and those made so far.
+    tokens: Vec<u32>,
+    prompt_tokens: usize,
+    /// How many of `tokens` the model has seen.
+    fed: usize,
+    /// How many steps there may be.
+    budget: usize,
+    steps: usize,
+    /// The step after this one, where the GPU need not wait for the host to know what it has chosen.
+    queued: Option<GreedyToken>,
+    text: String,
+    stop_reason: Option<StopReason>,
+    /// Whether the bytes that were held back are out.
+    flushed: bool,
+    start: Instant,
+    first_token_after: Duration,
+    ended_after: Duration,
+}
+
+impl CandleBackend {
+    /// Begins a completion; nothing runs before its first step.
+    ///
+    /// # Errors
+    /// A parameter out of range, a prompt without tokens or past the model's positions.
+    pub fn generation<'a>(&'a self, request: &'a CompletionRequest) -> Result<Generation<'a>> {
+        request.validate()?;
+        let start = Instant::now();
+        let tokens = self.prompt_tokens(&request.prompt)?;
+        let prompt_tokens = tokens.len();
+        Ok(Generation {
+            backend: self,
+            request,
+            session: self.session(),
+            sampler: LogitsProcessor::from_sampling(request.seed, request.sampling()),
+            stream: TokenStream::new(self.tokenizer()),
+            // The last token made is never fed back, so it needs no position of its own.
+            budget: request
+                .max_tokens
+                .min(self.max_positions() - prompt_tokens + 1),
+            tokens,
+            prompt_tokens,
+            fed: 0,
+            steps: 0,
+            queued: None,
+            text: String::new(),
+            stop_reason: None,
+            flushed: false,
+            start,
+            first_token_after: Duration::ZERO,
+            ended_after: Duration::ZERO,
+        })
+    }
+}
+
+impl Generation<'_> {
+    /// Makes the next token, and gives the text that is certain now, which may be none; `None` after the end.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub async fn step(&mut self, wait: Wait) -> Result<Option<String>> {
+        if self.stop_reason.is_none() && self.steps == self.budget {
+            self.end(StopReason::Length);
+        }
+        if self.stop_reason.is_some() {
+            return self.rest();
+        }
+        let next = self.next_token(wait).await?;
+        self.steps += 1;
+        if self.steps == 1 {
+            self.first_token_after = self.start.elapsed();
+        }
+        if self.backend.is_stop_token(next) {
+            self.end(StopReason::EndOfText);
+            return self.rest();
+        }
+        self.tokens.push(next);
+        let piece = self.stream.push(next)?.unwrap_or_default();
+        self.text.push_str(&piece);
+        Ok(Some(piece))
+    }
+
+    /// Ends the completion: no step follows.
+    pub fn cancel(&mut self) {
+        self.flushed = true;
+        self.end(StopReason::Cancelled);
+        self.stop_reason = Some(StopReason::Cancelled);
+    }
+
+    /// The completion as far as it got.
+    pub fn finish(mut self) -> Completion {
+        self.end(StopReason::Cancelled);
+        let prompt = (self.prompt_tokens, self.first_token_after);
+        let token_ids = self.tokens.split_off(self.prompt_tokens);
+        let after_first = self.ended_after.saturating_sub(self.first_token_after);
+        let steps = token_ids.len().saturating_sub(1);
+        Completion {
+            text: self.text,
+            prompt_tokens: self.prompt_tokens,
+            stop_reason: self.stop_reason.unwrap_or(StopReason::Cancelled),
+            timings: Timings::new(prompt, (steps, after_first)),
+            token_ids,
+        }
+    }
+
+    /// Notes the first reason to end.
+    fn end(&mut self, reason: StopReason) {
+        if self.stop_reason.is_none() {
+            self.ended_after = self.start.elapsed();
+            self.stop_reason = Some(reason);
+        }
+        self.queued = None;
+    }
+
+    /// What was held back until more bytes of a character came.
+    fn rest(&mut self) -> Result<Option<String>> {
+        if self.flushed {
+            return Ok(None);
+        }
+        self.flushed = true;
+        let rest = self.stream.finish()?;
+        if let Some(rest) = &rest {
+            self.text.push_str(rest);
+        }
+        Ok(rest)
+    }
+
+    async fn next_token(&mut self, wait: Wait) -> Result<u32> {
+        // Where the choice needs nothing from the host, the GPU need not wait for it: the next step is queued before the id of
+        // this one is known.
+        if !self.request.is_plain_argmax() || self.backend.device().is_cpu() {
+            return self.sampled(wait).await;
+        }
+        let token = match self.queued.take() {
+            Some(token) => token,
+            None => greedy(&self.session.forward(&self.tokens)?)?,
+        };
+        if self.steps + 1 < self.budget {
+            self.queued = Some(greedy(&self.session.forward_ids(token.ids())?)?);
+        }
+        let id = match wait {
+            Wait::Blocking => token.wait(),
+            Wait::Async => token.finish().await,
+        };
+        id.doing("choosing the next token")
+    }
+
+    async fn sampled(&mut self, wait: Wait) -> Result<u32> {
+        let mut logits = self.session.forward(&self.tokens[self.fed..])?;
+        self.fed = self.tokens.len();
+        if wait == Wait::Async && !logits.device().is_cpu() {
+            let read = logits.to_vec1_async::<f32>().await;
+            logits = read
+                .and_then(|read| Tensor::new(read, &Device::Cpu))
+                .doing("choosing the next token")?;
+        }
+        let recent = self.tokens.len().saturating_sub(self.request.repeat_last_n);
+        let recent = &self.tokens[recent..];
+        let penalty = self.request.repeat_penalty;
+        if penalty != 1.0 {
+            logits =
+                apply_repeat_penalty(&logits, penalty, recent).doing("choosing the next token")?;
+        }
+        let next = self.sampler.sample(&logits);
+        next.doing("choosing the next token")
+    }
+}
+
+fn greedy(logits: &Tensor) -> Result<GreedyToken> {
+    GreedyToken::choose(logits).doing("choosing the next token")
+}

@@ -1,0 +1,405 @@
+//! Models whose files are read in parts, with waiting: from a server, or from a file that a browser holds. Headers come first and are
+//! checked as those of files on disk are; then each tensor goes to the device piece by piece, so that the host never holds more than a
+//! piece of a dense one, or a layer's part of a quantised one.
+
+use super::gguf::{GgufContent, GgufNetwork};
+use super::network::Network;
+use super::weights::Placed;
+use super::{gguf, JsonFiles, ModelFiles, Weights};
+use crate::error::{brief, unlocated, Doing};
+use crate::format::WeightFormat;
+use crate::{Error, Result};
+use candle_core::quantized::gguf_file::Content;
+use candle_core::quantized::QTensor;
+use candle_core::safetensors::read_header;
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_transformers::models::llama::{Cache, Llama};
+use candle_transformers::models::quantized_llama::{self, AsyncWeightSource, Reading};
+use std::future::Future;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::pin::Pin;
+
+/// What is asked for at a time of a tensor: a multiple of every element's size.
+const PIECE: u64 = 8 << 20;
+
+/// What is asked for first of a GGUF file, whose header does not say how long it is.
+const FIRST: u64 = 1 << 20;
+
+/// Bytes on their way.
+pub type Bytes<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
+
+/// A file that is read in parts.
+pub trait PartFile {
+    /// What to call it in messages.
+    fn name(&self) -> &str;
+
+    /// How many bytes it has.
+    fn size(&self) -> u64;
+
+    /// Reads `len` bytes from `start` on, which lie in the file.
+    fn read(&self, start: u64, len: u64) -> Bytes<'_>;
+}
+
+/// The files of a model.
+pub enum PartSource {
+    /// A GGUF file.
+    Gguf(Box<dyn PartFile>),
+    /// The files of a Hugging Face folder. The small ones are there already.
+    Folder {
+        /// `config.json`.
+        config: Vec<u8>,
+        /// `generation_config.json`, if there is one.
+        generation_config: Option<Vec<u8>>,
+        /// `tokenizer.json`.
+        tokenizer: Vec<u8>,
+        /// `model.safetensors`, or the shards.
+        weights: Vec<Box<dyn PartFile>>,
+    },
+}
+
+/// A model whose headers have been read and checked; the weights come later, straight to a device.
+pub struct ModelParts {
+    files: ModelFiles,
+    parts: Vec<Box<dyn PartFile>>,
+}
+
+impl ModelParts {
+    /// Reads and checks what is in front of the weights.
+    ///
+    /// # Errors
+    /// The first file, field or tensor that is missing or does not fit, and what a file gives for an error.
+    pub async fn open(source: PartSource) -> Result<Self> {
+        match source {
+            PartSource::Gguf(file) => {
+                let content = read_gguf(file.as_ref()).await?;
+                let path = Path::new(file.name());
+                let files = gguf::describe(path, GgufContent::Header(content, file.size()))?;
+                let parts = vec![file];
+                Ok(Self { files, parts })
+            }
+            PartSource::Folder {
+                config,
+                generation_config,
+                tokenizer,
+                weights: parts,
+            } => {
+                let mut weights = Weights::empty();
+                for part in &parts {
+                    let head = safetensors_head(part.as_ref()).await?;
+                    let path = Path::new(part.name());
+                    let header = read_header(&head, part.size());
+                    let (data_start, header) =
+                        header.map_err(|err| Error::file(path, brief(unlocated(&err))))?;
+                    weights.add_header(path, data_start, &header);
+                }
+                let generation_file = Path::new("generation_config.json");
+                let json = JsonFiles {
+                    config: (Path::new("config.json"), &config),
+                    generation_config: generation_config
+                        .as_ref()
+                        .map(|bytes| (generation_file, bytes.as_slice())),
+                    tokenizer: (Path::new("tokenizer.json"), &tokenizer),
+                };
+                let name = parts.first().map_or("", |part| part.name()).to_string();
+                let files = ModelFiles::from_parts(name, json, weights, false)?;
+                Ok(Self { files, parts })
+            }
+        }
+    }
+
+    /// What to call the model in messages.
+    pub fn name(&self) -> &str {
+        &self.files.name
+    }
+
+    /// As [`ModelFiles::default_dtype`].
+    pub fn default_dtype(&self, device: &Device) -> DType {
+        self.files.default_dtype(device)
+    }
+
+    /// As [`ModelFiles::format`].
+    pub fn format(&self) -> WeightFormat {
+        self.files.format()
+    }
+
+    /// As [`ModelFiles::total_bytes`].
+    pub fn total_bytes(&self) -> u64 {
+        self.files.total_bytes()
+    }
+
+    /// As [`ModelFiles::max_positions`].
+    pub fn max_positions(&self) -> usize {
+        self.files.max_positions()
+    }
+
+    /// As [`ModelFiles::prompt_tokens`].
+    ///
+    /// # Errors
+    /// As [`ModelFiles::prompt_tokens`].
+    pub fn prompt_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
+        self.files.prompt_tokens(prompt)
+    }
+
+    pub(crate) fn into_files(self) -> ModelFiles {
+        self.files
+    }
+
+    /// As [`ModelFiles::place`].
+    pub(crate) async fn place(
+        &mut self,
+        dtype: DType,
+        device: &Device,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(Llama, Cache)> {
+        match &mut self.files.network {
+            Network::Gguf(network) => {
+                let network = &*network;
+                let mut source = GgufParts {
+                    network,
+                    file: self.parts[0].as_ref(),
+                    progress,
+                };
+                quantized_llama::load_async(&network.config, &mut source, dtype, device)
+                    .await
+                    .doing("loading the weights")
+            }
+            Network::Checkpoint { weights, .. } => {
+                for shard in 0..self.parts.len() {
+                    let file = self.parts[shard].as_ref();
+                    let mut placed = Placed::default();
+                    for wanted in weights.in_shard(shard) {
+                        let tensor = placed_tensor(file, &wanted, dtype, device, progress).await?;
+                        placed.insert(wanted.name, tensor);
+                    }
+                    weights.fill(shard, placed);
+                }
+                self.files.network.place(dtype, device, &|_| ())
+            }
+        }
+    }
+}
+
+/// A tensor of a safetensors file: where it lies and what it is.
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    pub(super) shape: Vec<usize>,
+    pub(super) stored: DType,
+}
+
+async fn placed_tensor(
+    file: &dyn PartFile,
+    wanted: &Wanted,
+    dtype: DType,
+    device: &Device,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Tensor> {
+    const DOING: &str = "loading the weights";
+    let piece = |bytes: Vec<u8>| {
+        let len = bytes.len() / wanted.stored.size_in_bytes();
+        Tensor::from_raw_buffer(&bytes, wanted.stored, &[len], device)?.to_dtype(dtype)
+    };
+    let flat = if wanted.bytes <= PIECE {
+        let bytes = file.read(wanted.start, wanted.bytes).await?;
+        progress(wanted.bytes);
+        piece(bytes).doing(DOING)?
+    } else {
+        let elements = wanted.shape.iter().product::<usize>();
+        let whole = Tensor::zeros(elements, dtype, device).doing(DOING)?;
+        let mut done = 0;
+        while done < wanted.bytes {
+            let len = PIECE.min(wanted.bytes - done);
+            let bytes = file.read(wanted.start + done, len).await?;
+            let first = done as usize / wanted.stored.size_in_bytes();
+            piece(bytes)
+                .and_then(|piece| whole.slice_set(&piece, 0, first))
+                .doing(DOING)?;
+            done += len;
+            progress(len);
+        }
+        whole
+    };
+    flat.reshape(wanted.shape.as_slice()).doing(DOING)
+}
+
+/// The length of the header and the header.
+async fn safetensors_head(file: &dyn PartFile) -> Result<Vec<u8>> {
+    let first = file.read(0, file.size().min(8)).await?;
+    let Some(len) = first.first_chunk().map(|len| u64::from_le_bytes(*len)) else {
+        return Ok(first);
+    };
+    match len.checked_add(8) {
+        // The file begins with something else; what is there is enough to say so.
+        Some(len) if len <= file.size() => file.read(0, len).await,
+        _ => Ok(first),
+    }
+}
+
+/// Reads as much as the metadata and the list of tensors take.
+async fn read_gguf(file: &dyn PartFile) -> Result<Content> {
+    let mut len = FIRST.min(file.size());
+    loop {
+        let mut part = Part {
+            start: 0,
+            bytes: file.read(0, len).await?,
+            file_size: file.size(),
+            position: 0,
+            ran_out: false,
+        };
+        match Content::read(&mut part) {
+            Ok(content) => return Ok(content),
+            Err(_) if part.ran_out && len < file.size() => len = (len * 4).min(file.size()),
+            Err(err) => return Err(Error::file(Path::new(file.name()), brief(&err))),
+        }
+    }
+}
+
+/// The tensors of a GGUF file, one at a time.
+struct GgufParts<'a> {
+    network: &'a GgufNetwork,
+    file: &'a dyn PartFile,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl AsyncWeightSource for GgufParts<'_> {
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let info = self.network.content.tensor_infos.get(name)?;
+        Some(info.shape.clone())
+    }
+
+    fn read<'a>(&'a mut self, name: &'a str) -> Reading<'a> {
+        Box::pin(async move {
+            let content = &self.network.content;
+            let Some(info) = content.tensor_infos.get(name) else {
+                return Err(candle_core::Error::CannotFindTensor {
+                    path: name.to_string(),
+                });
+            };
+            let start = content.tensor_data_offset + info.offset;
+            let len = self.network.bytes(name);
+            let bytes = self.file.read(start, len).await;
+            let mut part = Part {
+                start,
+                bytes: bytes.map_err(candle_core::Error::wrap)?,
+                file_size: self.file.size(),
+                position: 0,
+                ran_out: false,
+            };
+            let tensor: QTensor = info.read(&mut part, content.tensor_data_offset, &Device::Cpu)?;
+            (self.progress)(len);
+            Ok(tensor)
+        })
+    }
+}
+
+/// A file of which only some bytes are there.
+struct Part {
+    /// Where in the file they begin.
+    start: u64,
+    bytes: Vec<u8>,
+    file_size: u64,
+    position: u64,
+    /// Whether others were asked for.
+    ran_out: bool,
+}
+
+impl Read for Part {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.position >= self.file_size || buf.is_empty() {
+            return Ok(0);
+        }
+        let here = self.position.checked_sub(self.start);
+        let rest = here.and_then(|here| self.bytes.get(usize::try_from(here).ok()?..));
+        match rest {
+            Some(rest) if !rest.is_empty() => {
+                let len = rest.len().min(buf.len());
+                buf[..len].copy_from_slice(&rest[..len]);
+                self.position += len as u64;
+                Ok(len)
+            }
+            _ => {
+                self.ran_out = true;
+                Err(io::ErrorKind::UnexpectedEof.into())
+            }
+        }
+    }
+}
+
+impl Seek for Part {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(by) => self.file_size.checked_add_signed(by),
+            SeekFrom::Current(by) => self.position.checked_add_signed(by),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ready::at_once;
+
+    struct Numbers(Vec<f32>);
+
+    impl PartFile for Numbers {
+        fn name(&self) -> &str {
+            "numbers"
+        }
+
+        fn size(&self) -> u64 {
+            self.0.len() as u64 * 4
+        }
+
+        fn read(&self, start: u64, len: u64) -> Bytes<'_> {
+            assert!(len <= PIECE);
+            let numbers = &self.0[start as usize / 4..(start + len) as usize / 4];
+            let bytes = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+            Box::pin(std::future::ready(Ok(bytes)))
+        }
+    }
+
+    #[test]
+    fn a_tensor_longer_than_a_piece_is_put_together() {
+        let rows = PIECE as usize / 4 / 1000 + 5;
+        let numbers: Vec<f32> = (0..rows * 1000 + 7).map(|i| i as f32).collect();
+        let file = Numbers(numbers.clone());
+        let wanted = Wanted {
+            name: "weight".to_string(),
+            start: 28,
+            bytes: rows as u64 * 4000,
+            shape: vec![rows, 1000],
+            stored: DType::F32,
+        };
+        let mut arrived = Vec::new();
+        let mut progress = |bytes| arrived.push(bytes);
+        let placing = placed_tensor(&file, &wanted, DType::F32, &Device::Cpu, &mut progress);
+        let tensor = at_once(placing).unwrap();
+        assert_eq!(tensor.dims(), [rows, 1000]);
+        let found: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(found, numbers[7..]);
+        assert_eq!(arrived, [PIECE, wanted.bytes - PIECE]);
+    }
+
+    #[test]
+    fn a_part_knows_what_it_lacks() {
+        let mut part = Part {
+            start: 2,
+            bytes: vec![3, 4],
+            file_size: 6,
+            position: 0,
+            ran_out: false,
+        };
+        assert_eq!(part.seek(SeekFrom::End(-4)).unwrap(), 2);
+        let mut found = [0; 2];
+        part.read_exact(&mut found).unwrap();
+        assert_eq!((found, part.ran_out), ([3, 4], false));
+        assert!(part.read_exact(&mut found).is_err() && part.ran_out);
+        assert_eq!(part.seek(SeekFrom::Current(2)).unwrap(), 6);
+        assert_eq!(part.read(&mut found).unwrap(), 0);
+    }
+}

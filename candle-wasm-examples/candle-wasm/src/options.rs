@@ -1,0 +1,115 @@
+//! Options as JavaScript gives them.
+
+use candle_core::DType;
+use candle_dvm::CompletionRequest;
+use js_sys::Reflect;
+use wasm_bindgen::prelude::*;
+use wasm_bindgen::JsCast;
+
+#[wasm_bindgen]
+extern "C" {
+    /// The interface `GenerateOptions` of the TypeScript types.
+    #[wasm_bindgen(typescript_type = "GenerateOptions | undefined")]
+    pub type JsGenerate;
+
+    /// The interface `LoadOptions` of the TypeScript types.
+    #[wasm_bindgen(typescript_type = "LoadOptions | undefined")]
+    pub type JsLoad;
+}
+
+/// The names that an object of options may have.
+const NAMES: [&str; 7] = [
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "repeat_penalty",
+    "seed",
+    "signal",
+];
+
+/// The request of a prompt and options. A name that is not known is a mistake to be told of, not one to be passed over.
+pub fn request(prompt: String, options: &JsValue) -> Result<CompletionRequest, JsError> {
+    if options.is_object() {
+        for name in js_sys::Object::keys(options.unchecked_ref::<js_sys::Object>()).iter() {
+            let name = name.as_string().unwrap_or_default();
+            if !NAMES.contains(&name.as_str()) {
+                return Err(JsError::new(&format!(
+                    "options: `{name}` is not known, known are {}",
+                    NAMES.join(", ")
+                )));
+            }
+        }
+    }
+    let mut request = CompletionRequest {
+        prompt,
+        ..Default::default()
+    };
+    if let Some(n) = whole(options, "max_tokens")? {
+        request.max_tokens = n as usize;
+    }
+    if let Some(temperature) = number(options, "temperature")? {
+        request.temperature = temperature;
+    }
+    request.top_k = whole(options, "top_k")?.map(|k| k as usize);
+    request.top_p = number(options, "top_p")?;
+    if let Some(penalty) = number(options, "repeat_penalty")? {
+        request.repeat_penalty = penalty as f32;
+    }
+    if let Some(seed) = whole(options, "seed")? {
+        request.seed = seed;
+    }
+    Ok(request)
+}
+
+/// The element type that was asked for.
+pub fn dtype(options: &JsValue) -> Result<Option<DType>, JsError> {
+    let Some(value) = field(options, "dtype") else {
+        return Ok(None);
+    };
+    match value.as_string().as_deref() {
+        Some("f32") => Ok(Some(DType::F32)),
+        Some("f16") => Ok(Some(DType::F16)),
+        Some("bf16") => Ok(Some(DType::BF16)),
+        _ => Err(JsError::new(&format!(
+            "options: `dtype` is {value:?}, expected \"f32\", \"f16\" or \"bf16\""
+        ))),
+    }
+}
+
+/// Whether the options have a signal that says to end.
+pub fn aborted(options: &JsValue) -> bool {
+    field(options, "signal")
+        .and_then(|signal| field(&signal, "aborted"))
+        .is_some_and(|aborted| aborted.is_truthy())
+}
+
+fn field(of: &JsValue, name: &str) -> Option<JsValue> {
+    let value = Reflect::get(of, &name.into()).ok()?;
+    (!value.is_undefined() && !value.is_null()).then_some(value)
+}
+
+fn number(options: &JsValue, name: &str) -> Result<Option<f64>, JsError> {
+    let Some(value) = field(options, name) else {
+        return Ok(None);
+    };
+    match value.as_f64() {
+        Some(number) => Ok(Some(number)),
+        None => Err(JsError::new(&format!(
+            "options: `{name}` is {value:?}, expected a number"
+        ))),
+    }
+}
+
+/// Beyond it a number of JavaScript is no longer a certain whole number.
+const MAX_WHOLE: f64 = 9_007_199_254_740_991.0;
+
+fn whole(options: &JsValue, name: &str) -> Result<Option<u64>, JsError> {
+    match number(options, name)? {
+        None => Ok(None),
+        Some(n) if n.fract() == 0.0 && (0.0..=MAX_WHOLE).contains(&n) => Ok(Some(n as u64)),
+        Some(n) => Err(JsError::new(&format!(
+            "options: `{name}` is {n}, expected a whole number, 0 or above"
+        ))),
+    }
+}

@@ -1,0 +1,75 @@
+// A test runner whose lines read as cargo's do, and what tests of pages share.
+import puppeteer from "puppeteer-core";
+
+/** Long, because the adapter is software and the machine may have two cores that others use too. */
+export const TIMEOUT = 300_000;
+
+let passed = 0;
+const failed = [];
+
+export async function test(name, body) {
+    const start = performance.now();
+    try {
+        await body();
+        passed++;
+        console.log(`test ${name} ... ok`);
+        console.error(`  ${((performance.now() - start) / 1000).toFixed(1)} s`);
+    } catch (error) {
+        failed.push(name);
+        console.log(`test ${name} ... FAILED`);
+        console.log(error.stack ?? error);
+    }
+}
+
+/** Ends the process with what came of the tests. */
+export function finish() {
+    const word = failed.length === 0 ? "ok" : "FAILED";
+    console.log(`test result: ${word}. ${passed} passed; ${failed.length} failed`);
+    process.exit(failed.length === 0 ? 0 : 1);
+}
+
+export function equal(found, expected, what = "value") {
+    const [a, b] = [JSON.stringify(found), JSON.stringify(expected)];
+    if (a !== b) throw new Error(`${what}: expected\n  ${b}\nfound\n  ${a}`);
+}
+
+export function contains(text, ...parts) {
+    for (const part of parts) {
+        if (!text.includes(part)) throw new Error(`expected ${JSON.stringify(part)} in ${JSON.stringify(text)}`);
+    }
+}
+
+/** Chromium; `without` leaves out arguments that begin so. */
+export function chromium(without = []) {
+    const args = process.env.CHROME_ARGS.split(" ");
+    return puppeteer.launch({
+        executablePath: process.env.CHROME,
+        args: args.filter(arg => !without.some(left => arg.startsWith(left))),
+        protocolTimeout: TIMEOUT,
+    });
+}
+
+/** A new page whose errors fail the test that uses it. */
+export async function open(browser, url) {
+    const page = await browser.newPage();
+    page.setDefaultTimeout(TIMEOUT);
+    await page.setViewport({ width: 1000, height: 1100 });
+    page.on("pageerror", error => console.log(`error in the page: ${error.message}`));
+    page.on("console", message => {
+        if (message.type() === "error") console.log(`console: ${message.text()}`);
+    });
+    await page.goto(url);
+    return page;
+}
+
+export const text = (page, selector) => page.$eval(selector, element => element.textContent);
+
+/** Waits until `predicate`, which runs in the page, is true; says what the page shows where it never is. */
+export async function wait(page, predicate, ...args) {
+    try {
+        await page.waitForFunction(predicate, { polling: 100 }, ...args);
+    } catch (error) {
+        const shown = await page.$eval("main", main => main.innerText);
+        throw new Error(`${error.message}\nthe page shows:\n${shown}`);
+    }
+}

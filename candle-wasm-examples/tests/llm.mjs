@@ -1,0 +1,275 @@
+// The page `llm` as a person uses it, and the package without a page of ours.
+import { readFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import { chromium, contains, equal, open, test, text, wait } from "./harness.mjs";
+
+const MODEL = "candle-dvm/model";
+const PROMPTS = 3;
+
+export async function run(site, screenshots) {
+    const { prompts } = JSON.parse(await readFile(`${MODEL}/golden.json`, "utf8"));
+    const broken = await modelServer();
+    const kept = await modelServer();
+    const browser = await chromium();
+    try {
+        const page = await open(browser, `${site}llm/`);
+        await test("llm::texts::webgpu", async () => {
+            await ready(page);
+            contains(await text(page, "#device-line"), "On webgpu");
+            await checkTexts(page, prompts);
+            await page.screenshot({ path: `${screenshots}/llm.png`, fullPage: true });
+        });
+        await test("llm::damaged_files_and_then_a_good_one::webgpu", () => damaged(page, broken.address, prompts[0]));
+        await test("llm::stop::webgpu", () => stop(page));
+        await test("llm::texts::cpu", async () => {
+            await page.select("#device", "cpu");
+            await page.click("#load");
+            await ready(page);
+            contains(await text(page, "#device-line"), "On the CPU: you chose it");
+            await checkTexts(page, prompts);
+            await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: "dark" }]);
+            await page.screenshot({ path: `${screenshots}/llm-dark.png`, fullPage: true });
+        });
+        await test("llm::stop::cpu", () => stop(page));
+        await test("llm::options_out_of_range", async () => {
+            await page.$eval("#temperature", field => { field.min = ""; });
+            await set(page, "#temperature", "-1");
+            await page.click("#generate");
+            await wait(page, () => document.querySelector("#text-error").textContent !== "");
+            contains(await text(page, "#text-error"), "temperature -1");
+            await set(page, "#temperature", "0");
+        });
+        await test("llm::second_visit_without_a_network", async () => {
+            await page.click("input[value=url]");
+            await set(page, "#url", `${kept.address}good/`);
+            for (const name of ["there", "gone"]) {
+                await page.click("#load");
+                await ready(page);
+                equal(await text(page, "#model-error"), "", `an error with the server ${name}`);
+                kept.stop();
+            }
+            await generate(page, prompts[0].text, 8);
+            await page.close();
+        });
+        const blank = await open(browser, site);
+        for (const build of ["simd", "plain"]) {
+            await test(`package::bytes::${build}::cpu`, () => packageOnCpu(blank, build, prompts[0]));
+        }
+        await test("package::heap_of_a_1_gb_file::webgpu", () => heap(blank));
+        await test("package::abort_signal::webgpu", () => packageAbort(blank));
+    } finally {
+        await browser.close();
+    }
+    await test("llm::no_adapter", async () => {
+        const browser = await chromium(["--enable-unsafe-webgpu", "--use-webgpu-adapter"]);
+        try {
+            const page = await open(browser, `${site}llm/`);
+            await ready(page);
+            contains(await text(page, "#device-line"), "On the CPU: ", "WebGPU");
+            await generate(page, prompts[0].text, 8);
+            equal(prompts[0].greedy_text.startsWith(await text(page, "#made")), true, "a beginning of the text");
+        } finally {
+            await browser.close();
+        }
+    });
+    broken.stop();
+}
+
+const ready = page => wait(page, () => document.querySelector("#state").textContent.startsWith("Ready"));
+
+async function set(page, selector, value) {
+    await page.$eval(selector, field => {
+        const details = field.closest("details");
+        if (details) details.open = true;
+        field.value = "";
+    });
+    await page.type(selector, value);
+}
+
+async function generate(page, prompt, tokens) {
+    await set(page, "#prompt", prompt);
+    await set(page, "#max-tokens", String(tokens));
+    await page.click("#generate");
+    await wait(page, () => /tokens,/.test(document.querySelector("#speed").textContent)
+        || document.querySelector("#text-error").textContent !== "");
+    equal(await text(page, "#text-error"), "", "an error");
+}
+
+async function checkTexts(page, prompts) {
+    for (const prompt of prompts.slice(0, PROMPTS)) {
+        await generate(page, prompt.text, prompt.greedy_ids.length);
+        equal(await text(page, "#made"), prompt.greedy_text, `after ${prompt.text}`);
+        const device = await text(page, "#device-line");
+        console.error(`  ${device}: ${await text(page, "#speed")}`);
+    }
+}
+
+/** Each says what is wrong and what to do; then the page works without having been loaded again. */
+async function damaged(page, address, prompt) {
+    const cases = [
+        [`${address}missing/`, ["config.json", "404", "is the address right"]],
+        [`${address}page.gguf`, ["page.gguf", "GGUF"]],
+        [`${address}truncated/`, ["model.safetensors", "bytes"]],
+        [`${address}whole/`, ["config.json", "range requests", "drop it on the page"]],
+        ["http://127.0.0.1:9/model.gguf", ["model.gguf", "is there a network"]],
+    ];
+    await page.evaluate(() => { globalThis.sameDocument = true; });
+    await page.click("input[value=url]");
+    for (const [url, parts] of cases) {
+        await set(page, "#url", url);
+        await page.click("#load");
+        await wait(page, () => document.querySelector("#model-error").textContent !== "");
+        contains(await text(page, "#model-error"), ...parts);
+    }
+    await page.click("input[value=default]");
+    await page.click("#load");
+    await ready(page);
+    equal(await text(page, "#model-error"), "", "an error");
+    await generate(page, prompt.text, 8);
+    equal(prompt.greedy_text.startsWith(await text(page, "#made")), true, "a beginning of the text");
+    equal(await page.evaluate(() => globalThis.sameDocument), true, "the same document");
+}
+
+async function stop(page) {
+    await set(page, "#temperature", "1.5");
+    await set(page, "#max-tokens", "4000");
+    await page.click("#generate");
+    await wait(page, () => document.querySelector("#made").textContent.length > 20);
+    await page.click("#stop");
+    await wait(page, () => document.querySelector("#speed").textContent.endsWith("stopped"));
+    await set(page, "#temperature", "0");
+}
+
+/** Bytes in, text out, on a page that is none of ours. */
+async function packageOnCpu(page, build, prompt) {
+    const found = await page.evaluate(async (build, prompt) => {
+        const { loadBuild } = await import("/candle-wasm/index.js");
+        const { WasmModel, has_simd } = await loadBuild(build);
+        const bytes = async name => new Uint8Array(await (await fetch(`/llm/model/${name}`)).arrayBuffer());
+        const names = ["model.safetensors", "config.json", "tokenizer.json"];
+        const model = new WasmModel(...await Promise.all(names.map(bytes)));
+        const text = await model.generate(prompt, { max_tokens: 8 });
+        const refused = [];
+        for (const wrong of [() => new WasmModel(new Uint8Array(9)), () => model.generate("a", { tokens: 3 })]) {
+            try {
+                await wrong();
+            } catch (error) {
+                refused.push(error.message);
+            }
+        }
+        return { simd: has_simd(), text, device: model.device, reason: model.cpu_reason, refused };
+    }, build, prompt.text);
+    equal(found.simd, build === "simd", "vector instructions");
+    equal([found.device, found.reason], ["cpu", "init_gpu was not called"], "device");
+    equal(found.text !== "" && prompt.greedy_text.startsWith(found.text), true, "a beginning of the text");
+    equal(found.refused.length, 2, "errors");
+    contains(found.refused[0], "GGUF");
+    contains(found.refused[1], "`tokens` is not known", "max_tokens");
+}
+
+async function packageAbort(page) {
+    const found = await page.evaluate(async () => {
+        const { load } = await import("/candle-wasm/index.js");
+        const { fromFolder } = await import("/candle-wasm/files.js");
+        const { WasmModel } = await load();
+        const model = await WasmModel.open(await fromFolder("/llm/model/"));
+        const gpu = await model.init_gpu();
+        const abort = new AbortController();
+        let pieces = "";
+        const onPiece = piece => {
+            pieces += piece;
+            if (pieces.length > 10) abort.abort();
+        };
+        const done = await model.generate_stream("fn main", { max_tokens: 200, signal: abort.signal }, onPiece);
+        return { gpu, done, pieces, device: model.device };
+    });
+    equal(found.gpu, true, "init_gpu");
+    contains(found.device, "webgpu");
+    equal(found.done.stop_reason, "cancelled", "stop_reason");
+    equal(found.done.text, found.pieces, "pieces");
+    equal(found.done.tokens < 100, true, "fewer tokens than asked for");
+}
+
+/** A model whose weights are zeros goes to the GPU, and the module's memory hardly grows. */
+async function heap(page) {
+    const found = await page.evaluate(async () => {
+        const [hidden, inner, layers, vocab, kv] = [2048, 8192, 8, 32000, 512];
+        const config = {
+            hidden_size: hidden, intermediate_size: inner, vocab_size: vocab, num_hidden_layers: layers, num_attention_heads: 32,
+            num_key_value_heads: 8, rms_norm_eps: 1e-5, max_position_embeddings: 2048, tie_word_embeddings: true, rope_theta: 10000,
+        };
+        const shapes = { "model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden] };
+        for (let layer = 0; layer < layers; layer++) {
+            const parts = {
+                input_layernorm: [hidden], post_attention_layernorm: [hidden], "self_attn.q_proj": [hidden, hidden],
+                "self_attn.k_proj": [kv, hidden], "self_attn.v_proj": [kv, hidden], "self_attn.o_proj": [hidden, hidden],
+                "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden], "mlp.down_proj": [hidden, inner],
+            };
+            for (const part in parts) shapes[`model.layers.${layer}.${part}.weight`] = parts[part];
+        }
+        const entries = {};
+        let end = 0;
+        for (const name in shapes) {
+            const start = end;
+            end += 2 * shapes[name].reduce((a, b) => a * b);
+            entries[name] = { dtype: "BF16", shape: shapes[name], data_offsets: [start, end] };
+        }
+        const json = new TextEncoder().encode(JSON.stringify(entries));
+        const head = new Uint8Array(8 + json.length);
+        new DataView(head.buffer).setBigUint64(0, BigInt(json.length), true);
+        head.set(json, 8);
+        const weights = {
+            name: "zeros.safetensors",
+            size: head.length + end,
+            read: async (start, length) => {
+                const bytes = new Uint8Array(length);
+                if (start < head.length) bytes.set(head.subarray(start, start + length));
+                return bytes;
+            },
+        };
+        const tokenizer = new Uint8Array(await (await fetch("/llm/model/tokenizer.json")).arrayBuffer());
+        const { load } = await import("/candle-wasm/index.js");
+        const { WasmModel, heap_bytes } = await load();
+        const source = { config: new TextEncoder().encode(JSON.stringify(config)), tokenizer, weights: [weights] };
+        const model = await WasmModel.open(source);
+        await model.init_gpu();
+        const before = heap_bytes();
+        await model.load();
+        const after = heap_bytes();
+        model.free();
+        return { size: weights.size, grown: after - before };
+    });
+    console.error(`  ${(found.size / 1e6).toFixed(0)} MB loaded, the heap grew by ${(found.grown / 1e6).toFixed(1)} MB`);
+    equal(found.size > 1e9 && found.grown <= 64e6, true, JSON.stringify(found));
+}
+
+/** Another site: a good model, and files that are not what they should be. */
+async function modelServer() {
+    const files = new Map();
+    for (const name of ["config.json", "tokenizer.json", "generation_config.json", "model.safetensors"]) {
+        const bytes = await readFile(`${MODEL}/${name}`);
+        const half = name.endsWith(".safetensors") ? bytes.subarray(0, bytes.length / 2) : bytes;
+        files.set(`/truncated/${name}`, half);
+        files.set(`/whole/${name}`, bytes);
+        files.set(`/good/${name}`, bytes);
+    }
+    files.set("/page.gguf", Buffer.from("<!doctype html><title>Please log in</title>"));
+    const server = createServer((request, response) => {
+        const headers = { "Access-Control-Allow-Origin": "*", "Access-Control-Allow-Headers": "Range" };
+        const bytes = files.get(request.url);
+        if (request.method === "OPTIONS") return response.writeHead(204, headers).end();
+        if (!bytes) return response.writeHead(404, headers).end("no such file");
+        const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? "");
+        if (!range || request.url.startsWith("/whole/")) return response.writeHead(200, headers).end(bytes);
+        const [start, end] = [Number(range[1]), Math.min(Number(range[2]) + 1, bytes.length)];
+        headers["Access-Control-Expose-Headers"] = "Content-Range, ETag";
+        headers["Content-Range"] = `bytes ${start}-${end - 1}/${bytes.length}`;
+        return response.writeHead(206, headers).end(bytes.subarray(start, end));
+    });
+    await new Promise(done => server.listen(0, "127.0.0.1", done));
+    const stop = () => {
+        server.close();
+        server.closeAllConnections();
+    };
+    return { stop, address: `http://127.0.0.1:${server.address().port}/` };
+}

@@ -1,0 +1,174 @@
+//! From crates and pages to a folder that a server can give out.
+
+use crate::target::{Toolchain, TARGET};
+use crate::{at, examples, site, target_dir};
+use flate2::write::GzEncoder;
+use flate2::Compression;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use wasm_bindgen_cli_support::Bindgen;
+
+/// A crate that becomes WebAssembly, and the folder of the site that gets it.
+struct Module {
+    krate: &'static str,
+    to: &'static str,
+    /// The most bytes that it may have, compressed as servers send it.
+    most: Option<usize>,
+}
+
+const MODULES: [Module; 1] = [Module {
+    krate: "candle-wasm",
+    to: "candle-wasm",
+    most: Some(2_500_000),
+}];
+
+/// Folders with a `page`.
+const PAGES: [&str; 1] = ["llm"];
+
+/// A module is built for processors' vectors and without: a browser takes what it can.
+const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];
+
+/// Random numbers come from the browser.
+const FLAGS: &str = r#"--cfg getrandom_backend="wasm_js""#;
+
+/// Optional features of WebAssembly that compilers use unasked; every browser with WebGPU has them.
+const WASM_OPT: [&str; 9] = [
+    "-Os",
+    "--enable-bulk-memory",
+    "--enable-mutable-globals",
+    "--enable-nontrapping-float-to-int",
+    "--enable-reference-types",
+    "--enable-multivalue",
+    "--enable-sign-ext",
+    "--strip-debug",
+    "--strip-producers",
+];
+
+pub fn build(only: Option<&str>) -> Result<(), String> {
+    let toolchain = Toolchain::find()?;
+    let site = site();
+    if site.exists() {
+        fs::remove_dir_all(&site).map_err(at(&site))?;
+    }
+    copy(&examples().join("page"), &site)?;
+    for module in &MODULES {
+        copy(
+            &examples().join(module.krate).join("package"),
+            &site.join(module.to),
+        )?;
+    }
+    for page in PAGES {
+        copy(&examples().join(page).join("page"), &site.join(page))?;
+    }
+    // The model that comes with candle-dvm is a folder as others have it.
+    let model = site.join("llm/model");
+    for file in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "model.safetensors",
+    ] {
+        let from = examples().join("../candle-dvm/model").join(file);
+        copy(&from, &model.join(file))?;
+    }
+    let mut too_large = Vec::new();
+    let builds = BUILDS.iter();
+    for (name, flags) in builds.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+        for module in &MODULES {
+            let wasm = compile(&toolchain, module, flags)?;
+            let to = site.join(module.to).join(name);
+            let built = bind(&wasm, &to)?;
+            shrink(&built)?;
+            let bytes = fs::read(&built).map_err(at(&built))?;
+            let sent = compressed(&bytes)?;
+            println!(
+                "{} ({name}): {:.2} MB, {:.2} MB compressed",
+                module.krate,
+                bytes.len() as f64 / 1e6,
+                sent as f64 / 1e6
+            );
+            if module.most.is_some_and(|most| sent > most) {
+                too_large.push(format!(
+                    "{} is {sent} bytes compressed, more than {}",
+                    built.display(),
+                    module.most.unwrap_or(0)
+                ));
+            }
+        }
+    }
+    if !too_large.is_empty() {
+        return Err(too_large.join("\n"));
+    }
+    println!("built {}", site.display());
+    Ok(())
+}
+
+/// Compiles a crate; the module as rustc leaves it.
+fn compile(toolchain: &Toolchain, module: &Module, flags: &[&str]) -> Result<PathBuf, String> {
+    let flags: Vec<&str> = [FLAGS].iter().chain(flags).copied().collect();
+    let mut cargo = toolchain.cargo_build(&flags);
+    cargo.args(["--package", module.krate, "--target-dir"]);
+    cargo.arg(target_dir()).current_dir(examples());
+    let status = cargo.status().map_err(|err| format!("{cargo:?}: {err}"))?;
+    if !status.success() {
+        return Err(format!("{cargo:?} ended with {status}"));
+    }
+    let file = format!("{}.wasm", module.krate.replace('-', "_"));
+    Ok(target_dir().join(TARGET).join("web").join(file))
+}
+
+/// Writes the JavaScript and the types beside the module; the module's new place.
+fn bind(wasm: &Path, to: &Path) -> Result<PathBuf, String> {
+    let failed = |err| format!("wasm-bindgen: {}: {err:?}", wasm.display());
+    let mut bindgen = Bindgen::new();
+    bindgen.input_path(wasm).typescript(true).out_name("candle");
+    bindgen
+        .remove_name_section(true)
+        .remove_producers_section(true);
+    bindgen.web(true).map_err(failed)?;
+    bindgen.generate(to).map_err(failed)?;
+    Ok(to.join("candle_bg.wasm"))
+}
+
+/// Runs wasm-opt where it is there.
+fn shrink(wasm: &Path) -> Result<(), String> {
+    let shrunk = wasm.with_extension("opt");
+    let mut opt = Command::new("wasm-opt");
+    opt.args(WASM_OPT).arg("--enable-simd");
+    opt.arg(wasm).arg("-o").arg(&shrunk);
+    match opt.status() {
+        Ok(status) if status.success() => fs::rename(&shrunk, wasm).map_err(at(wasm)),
+        Ok(status) => Err(format!("{opt:?} ended with {status}")),
+        Err(_) => {
+            println!("no wasm-opt here: the modules stay somewhat larger (on Debian it is in the package binaryen)");
+            Ok(())
+        }
+    }
+}
+
+fn compressed(bytes: &[u8]) -> Result<usize, String> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    written
+        .map(|sent| sent.len())
+        .map_err(|err| format!("gzip: {err}"))
+}
+
+/// Copies a file, or a folder with what is in it.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    if !from.is_dir() {
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder).map_err(at(folder))?;
+        }
+        fs::copy(from, to).map_err(at(from))?;
+        return Ok(());
+    }
+    fs::create_dir_all(to).map_err(at(to))?;
+    for entry in fs::read_dir(from).map_err(at(from))? {
+        let entry = entry.map_err(at(from))?;
+        copy(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
+}

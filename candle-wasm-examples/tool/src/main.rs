@@ -1,0 +1,67 @@
+//! `cargo xtask web` and `cargo xtask serve`: builds the pages into a folder and serves them on this machine.
+
+mod build;
+mod serve;
+mod target;
+
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "web-tool", about = "The pages of candle-wasm-examples")]
+struct Cli {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build all pages into `target/web/site`
+    Build {
+        /// One of the builds alone, `simd` or `plain`: faster while a page is being written
+        #[arg(long, value_parser = ["simd", "plain"])]
+        only: Option<String>,
+    },
+    /// Serve what was built on 127.0.0.1
+    Serve {
+        /// The port; 0 takes any that is free
+        #[arg(long, default_value_t = 8080)]
+        port: u16,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Task::Build { only } => build::build(only.as_deref()),
+        Task::Serve { port } => serve::serve(&site(), port),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            eprintln!("{err}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder `candle-wasm-examples`.
+fn examples() -> PathBuf {
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tool.parent().unwrap_or(tool).to_path_buf()
+}
+
+/// Where everything for browsers is built: apart from the native builds, whose flags differ.
+fn target_dir() -> PathBuf {
+    examples().join("../target/web")
+}
+
+/// The pages as a server gives them out.
+fn site() -> PathBuf {
+    target_dir().join("site")
+}
+
+/// An error that names the file.
+fn at(path: &Path) -> impl Fn(std::io::Error) -> String + '_ {
+    move |err| format!("{}: {err}", path.display())
+}
