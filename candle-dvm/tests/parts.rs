@@ -14,11 +14,14 @@ use std::rc::Rc;
 
 on_each_device!(safetensors, gguf);
 
+/// What was read of a file: where from, and how many bytes.
+type Reads = Rc<RefCell<Vec<(u64, u64)>>>;
+
 /// A file in memory that notes what is read of it. Its answers come late, as a server's do.
 struct File {
     name: String,
     bytes: Vec<u8>,
-    reads: Rc<RefCell<Vec<(u64, u64)>>>,
+    reads: Reads,
 }
 
 impl PartFile for File {
@@ -47,7 +50,7 @@ impl PartFile for File {
     }
 }
 
-fn file(name: &str, bytes: Vec<u8>) -> (Box<dyn PartFile>, Rc<RefCell<Vec<(u64, u64)>>>) {
+fn file(name: &str, bytes: Vec<u8>) -> (Box<dyn PartFile>, Reads) {
     let reads = Rc::default();
     let file = File {
         name: name.to_string(),
@@ -62,7 +65,7 @@ fn read(name: &str) -> Vec<u8> {
 }
 
 /// The embedded model's folder, with other weights.
-fn folder(weights: Vec<u8>) -> (PartSource, Rc<RefCell<Vec<(u64, u64)>>>) {
+fn folder(weights: Vec<u8>) -> (PartSource, Reads) {
     let (weights, reads) = file("model.safetensors", weights);
     let source = PartSource::Folder {
         config: read("config.json"),
