@@ -195,7 +195,6 @@ impl Tensor {
     }
 
     /// As [`Tensor::elements`], without blocking the thread while the device works.
-    #[cfg(feature = "webgpu")]
     async fn elements_async<S: WithDType>(&self) -> Result<Vec<S>> {
         self.begin_elements()?.finish().await
     }
@@ -294,34 +293,29 @@ impl Tensor {
     }
 
     /// As [`Tensor::to_scalar`], without blocking the thread: the form for browsers.
-    #[cfg(feature = "webgpu")]
     pub async fn to_scalar_async<S: WithDType>(&self) -> Result<S> {
         self.to_vec0_async().await
     }
 
     /// As [`Tensor::to_vec0`], without blocking the thread: the form for browsers.
-    #[cfg(feature = "webgpu")]
     pub async fn to_vec0_async<S: WithDType>(&self) -> Result<S> {
         self.dims0()?;
         only(self.elements_async().await?)
     }
 
     /// As [`Tensor::to_vec1`], without blocking the thread: the form for browsers.
-    #[cfg(feature = "webgpu")]
     pub async fn to_vec1_async<S: WithDType>(&self) -> Result<Vec<S>> {
         self.dims1()?;
         self.elements_async().await
     }
 
     /// As [`Tensor::to_vec2`], without blocking the thread: the form for browsers.
-    #[cfg(feature = "webgpu")]
     pub async fn to_vec2_async<S: WithDType>(&self) -> Result<Vec<Vec<S>>> {
         let (d1, d2) = self.dims2()?;
         Ok(rows(&self.elements_async().await?, d1, d2))
     }
 
     /// As [`Tensor::to_vec3`], without blocking the thread: the form for browsers.
-    #[cfg(feature = "webgpu")]
     pub async fn to_vec3_async<S: WithDType>(&self) -> Result<Vec<Vec<Vec<S>>>> {
         let dims = self.dims3()?;
         Ok(matrices(&self.elements_async().await?, dims))
