@@ -1,9 +1,26 @@
-//! Work on several threads: the one place that hands loops to rayon. Not in Candle's interface.
+//! Work on several threads: the one place that hands loops to them. Not in Candle's interface.
+//!
+//! The process's [`BarrierPool`](crate::utils::BarrierPool) takes them: the calling thread begins at once, where rayon would hand all to
+//! its own threads and sleep, which costs more than most ops take. Rayon has the loops of its own threads, those within another
+//! loop, and those of several threads at once.
 //!
 //! Rayon's machinery is compiled once for each closure type that it is given. Kernels exist for every op and dtype, so here their
 //! closures are passed as trait objects: one call through a pointer a task, in exchange for well over half of the compile time.
 
+use crate::utils::{barrier_pool, BarrierPool};
 use rayon::prelude::*;
+
+/// How many threads take part in a loop that this thread begins.
+pub fn count() -> usize {
+    pool().map_or_else(rayon::current_num_threads, |pool| pool.n_workers() + 1)
+}
+
+/// The process's pool, unless this thread is one of rayon's, or the program gave rayon fewer threads.
+fn pool() -> Option<&'static BarrierPool> {
+    let own = rayon::current_thread_index().is_none();
+    own.then(barrier_pool)
+        .filter(|pool| pool.n_workers() < rayon::current_num_threads())
+}
 
 /// A pointer whose user sees to it that threads do not write to the same place.
 struct Shared<T>(*mut T);
@@ -24,7 +41,11 @@ pub fn for_each(count: usize, task: &(dyn Fn(usize) + Sync)) {
     match count {
         0 => {}
         1 => task(0),
-        _ => (0..count).into_par_iter().with_max_len(1).for_each(task),
+        _ => {
+            if !pool().is_some_and(|pool| pool.try_each(count, task)) {
+                (0..count).into_par_iter().with_max_len(1).for_each(task);
+            }
+        }
     }
 }
 
@@ -62,6 +83,7 @@ pub fn zip_chunks<S: Sync, T: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn chunks_cover_everything_once() {
@@ -94,5 +116,25 @@ mod tests {
     fn a_panic_reaches_the_caller() {
         let caught = std::panic::catch_unwind(|| for_each(9, &|i| assert_ne!(i, 5, "five")));
         assert!(caught.is_err());
+    }
+
+    /// Loops within loops, and of several threads at once, run each task once, whoever takes them.
+    #[test]
+    fn loops_meet() {
+        let runs = |outer: usize, inner: usize| {
+            let counts: Vec<_> = (0..outer * inner).map(|_| AtomicUsize::new(0)).collect();
+            for_each(outer, &|i| {
+                for_each(inner, &|j| {
+                    counts[i * inner + j].fetch_add(1, Ordering::Relaxed);
+                });
+            });
+            counts.into_iter().all(|count| count.into_inner() == 1)
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..50).for_each(|i| assert!(runs(i % 7, 9))));
+            }
+        });
+        assert!(crate::utils::with_threadpool(|| runs(5, 5)));
     }
 }

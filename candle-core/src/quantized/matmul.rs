@@ -11,7 +11,6 @@ use half::f16;
 use super::k_quants::lanes::MAX_ROWS;
 use super::GgmlType;
 use crate::cpu::threads;
-use crate::utils::barrier_pool;
 use crate::{Error, Result};
 
 /// Products of elements below which a second thread costs more than it brings: some 20 microseconds of work.
@@ -89,10 +88,7 @@ fn product<T: GgmlType, E: GgmlType>(
     let lhs = vec_dot_rows::<T::VecDotType, E>(lhs, k, lhs_blocks);
     let rhs = &rhs_t[..n * rhs_blocks];
 
-    let workers = match rayon::current_thread_index() {
-        Some(_) => rayon::current_num_threads(),
-        None => barrier_pool().n_workers() + 1,
-    };
+    let workers = threads::count();
     let serial = workers == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
     let threads = if serial { 1 } else { workers };
     let panels = T::panels(k, &lhs);
@@ -131,20 +127,12 @@ fn product<T: GgmlType, E: GgmlType>(
             }
         }
     };
-    run_tasks(tile.tasks_m * tile.tasks_n, serial, &run);
-    Ok(())
-}
-
-/// Runs `task(0)`, ... `task(count - 1)`. (A trait object, as there is a task for each format.)
-fn run_tasks(count: usize, serial: bool, task: &(dyn Fn(usize) + Sync)) {
-    if serial {
-        (0..count).for_each(task);
-    } else if rayon::current_thread_index().is_some() {
-        // Other work of the same pool may run beside this.
-        threads::for_each(count, task);
-    } else {
-        barrier_pool().execute_chunked(count, |tasks| tasks.for_each(task));
+    let tasks = tile.tasks_m * tile.tasks_n;
+    match serial {
+        true => (0..tasks).for_each(run),
+        false => threads::for_each(tasks, &run),
     }
+    Ok(())
 }
 
 /// Blocks of a row on both sides, if all sizes go together.

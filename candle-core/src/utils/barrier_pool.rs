@@ -4,17 +4,22 @@ use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
-/// How often a thread looks for a change before it sleeps: some 10 µs, which is more than lies between two sections of one layer.
-const SPINS: usize = 2000;
+/// How long a thread looks for a change before it sleeps: more than lies between two ops of one layer, less than a person or a battery
+/// would notice.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Ranges a thread has in `execute_chunked`, if all are equally fast.
 const RANGES: usize = 8;
+
+/// How many sleepers a thread wakes. It costs some microseconds each, so that those who were woken wake others.
+const WAKES: usize = 2;
 
 thread_local! {
     /// Whether this thread runs a part of a section now.
@@ -22,9 +27,8 @@ thread_local! {
 }
 
 /// Threads for parallel sections so short that handing them to a general pool would cost more than they take: the workers look for
-/// the next section for a while before they sleep, and a section begins and ends with one atomic operation each.
-///
-/// The calling thread takes part: it has the last number, after those of the workers. [`barrier_pool`] is the process's pool.
+/// the next section for a while before they sleep, and the calling thread begins at once. It has the last number, after those of the
+/// workers. [`barrier_pool`] is the process's pool.
 ///
 /// A section is run by the caller alone, number by number, where it cannot be shared: inside of another section, while another thread
 /// uses the pool, and on systems without threads. The calls of a section must therefore not wait for one another.
@@ -35,28 +39,62 @@ pub struct BarrierPool {
     caller: Mutex<()>,
 }
 
-/// A section's body. The caller keeps it alive until the last worker is done.
+/// A section's body. The caller keeps it alive until the last worker that joined has left.
 type Body = *const (dyn Fn(usize) + Sync);
 
 struct Shared {
-    /// Goes up by one for each section.
-    section: AtomicUsize,
-    /// The body of the current section: written between sections by the thread that holds `caller`, read within one.
+    phase: AtomicU64,
+    /// The body of the current section: written while none is open by the thread that holds `caller`, read by those who joined.
     body: UnsafeCell<Option<Body>>,
-    /// Threads that have not finished the section yet.
-    pending: AtomicUsize,
+    /// Workers that the current section has use for.
+    wanted: AtomicUsize,
+    /// Workers that joined the current section and are done with it.
+    left: AtomicUsize,
+    /// The caller, if it sleeps until more have left.
+    waiting: Mutex<Option<Thread>>,
     /// What the first worker that panicked in this section panicked with.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     stop: AtomicBool,
-    sleepers: AtomicUsize,
-    sleep: Mutex<()>,
-    wake: Condvar,
-    finish: Mutex<()>,
-    finished: Condvar,
+    /// How many `sleepers` there are.
+    sleeping: AtomicUsize,
+    /// Locked where `sleeping` changes.
+    sleepers: Mutex<Vec<Arc<Sleeper>>>,
 }
 
-// SAFETY: `body` is the only part without synchronisation of its own. It is written while `pending` is 0, before the `section` counter
-// is raised, and read after that counter was seen to change and before `pending` goes down. What it points to is `Sync`.
+struct Sleeper {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+/// What `Shared::phase` holds: from the lowest bit, whether a section may be joined, how many workers have, and its number.
+#[derive(Clone, Copy)]
+struct Phase(u64);
+
+impl Phase {
+    const OPEN: u64 = 1;
+    const JOINED: u64 = 2;
+    const SECTION: u64 = 1 << 24;
+
+    fn is_open(self) -> bool {
+        self.0 & Self::OPEN != 0
+    }
+
+    fn joined(self) -> usize {
+        (self.0 % Self::SECTION / Self::JOINED) as usize
+    }
+
+    fn section(self) -> u64 {
+        self.0 / Self::SECTION
+    }
+
+    /// The next section, open, joined by nobody.
+    fn next(self) -> Self {
+        Self((self.section() + 1) * Self::SECTION + Self::OPEN)
+    }
+}
+
+// SAFETY: `body` is the only part without synchronisation of its own. It is written while no section is open and all who joined the
+// last one have left, and read between joining and leaving, both of which go through atomics that order it. What it points to is `Sync`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -70,20 +108,19 @@ impl BarrierPool {
     /// A pool of `n_workers` threads beside the calling one. Threads that the system refuses are done without.
     pub fn new(n_workers: usize) -> Self {
         let shared = Arc::new(Shared {
-            section: AtomicUsize::new(0),
+            phase: AtomicU64::new(0),
             body: UnsafeCell::new(None),
-            pending: AtomicUsize::new(0),
+            wanted: AtomicUsize::new(0),
+            left: AtomicUsize::new(0),
+            waiting: Mutex::new(None),
             panic: Mutex::new(None),
             stop: AtomicBool::new(false),
-            sleepers: AtomicUsize::new(0),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
-            finish: Mutex::new(()),
-            finished: Condvar::new(),
+            sleeping: AtomicUsize::new(0),
+            sleepers: Mutex::new(Vec::new()),
         });
         let spawn = |worker: usize| {
             let shared = shared.clone();
-            let thread = std::thread::Builder::new().name(format!("candle-{worker}"));
+            let thread = thread::Builder::new().name(format!("candle-{worker}"));
             thread.spawn(move || shared.work(worker)).ok()
         };
         let threads = (0..n_workers).map_while(spawn).collect();
@@ -105,33 +142,8 @@ impl BarrierPool {
     /// # Panics
     /// With what a call of `f` panicked with, once no other call runs. The pool can be used again.
     pub fn execute<F: Fn(usize) + Sync>(&self, f: F) {
-        let alone = || (0..=self.n_workers()).for_each(&f);
-        if self.threads.is_empty() || IN_SECTION.get() {
-            return alone();
-        }
-        let Some(caller) = self.caller.try_lock() else {
-            return alone();
-        };
-        let shared = &*self.shared;
-        let body: &(dyn Fn(usize) + Sync) = &f;
-        // SAFETY: only the lifetime changes. The pointer is used until `pending` is 0, which this function waits for, even if `f`
-        // panics. The lock that this thread holds, and `pending` being 0, make it the only one to touch `body`.
-        unsafe {
-            let body: Body = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Body>(body);
-            *shared.body.get() = Some(body);
-        }
-        shared.pending.store(self.threads.len(), Ordering::Relaxed);
-        shared.section.fetch_add(1, Ordering::SeqCst);
-        if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            let _sleep = shared.sleep.lock();
-            shared.wake.notify_all();
-        }
-        let own = in_section(|| f(self.n_workers()));
-        shared.wait_until_finished();
-        let worker_panic = shared.panic.lock().take();
-        drop(caller);
-        if let Some(panic) = own.err().or(worker_panic) {
-            resume_unwind(panic);
+        if !self.section(Joins::All, &f) {
+            (0..=self.n_workers()).for_each(f);
         }
     }
 
@@ -142,29 +154,87 @@ impl BarrierPool {
     /// As [`BarrierPool::execute`].
     pub fn execute_chunked<F: Fn(Range<usize>) + Sync>(&self, n_items: usize, f: F) {
         let size = n_items.div_ceil(RANGES * (self.n_workers() + 1)).max(1);
-        let ranges = n_items.div_ceil(size);
         let range = |i: usize| f(i * size..n_items.min((i + 1) * size));
-        if ranges <= 1 || self.threads.is_empty() {
-            return (0..ranges).for_each(range);
+        let ranges = n_items.div_ceil(size);
+        if !self.try_each(ranges, &range) {
+            (0..ranges).for_each(range);
         }
+    }
+
+    /// Runs `task(0)`, ... `task(count - 1)`, each on the first thread that is free. False, and nothing was done, where the pool cannot
+    /// share them: it has no workers, or this is inside of a section, or another thread uses it.
+    ///
+    /// Workers that come when all tasks are taken are not waited for.
+    pub(crate) fn try_each(&self, count: usize, task: &(dyn Fn(usize) + Sync)) -> bool {
         let taken = AtomicUsize::new(0);
-        self.execute(|_| loop {
+        let body = |_: usize| loop {
             let i = taken.fetch_add(1, Ordering::Relaxed);
-            if i >= ranges {
+            if i >= count {
                 break;
             }
-            range(i);
-        });
+            task(i);
+        };
+        self.section(Joins::Up(count.saturating_sub(1)), &body)
     }
+
+    /// Runs `f` on this thread and on workers that join it. False if the section cannot be shared.
+    fn section(&self, joins: Joins, f: &(dyn Fn(usize) + Sync)) -> bool {
+        if self.threads.is_empty() || IN_SECTION.get() {
+            return false;
+        }
+        let Some(caller) = self.caller.try_lock() else {
+            return false;
+        };
+        let shared = &*self.shared;
+        let wanted = match joins {
+            Joins::All => self.threads.len(),
+            Joins::Up(most) => most.min(self.threads.len()),
+        };
+        // SAFETY: only the lifetime changes. The pointer is used between joining and leaving, and this function waits until the section
+        // is closed to others and all who joined have left, even if `f` panics. The lock that this thread holds, and that of the last
+        // section all have left, make it the only one to touch `body`.
+        unsafe {
+            let body: Body = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Body>(f);
+            *shared.body.get() = Some(body);
+        }
+        shared.wanted.store(wanted, Ordering::Relaxed);
+        shared.left.store(0, Ordering::Relaxed);
+        let phase = Phase(shared.phase.load(Ordering::Relaxed)).next();
+        shared.phase.store(phase.0, Ordering::SeqCst);
+        let awake = self.threads.len() - shared.sleeping.load(Ordering::SeqCst);
+        shared.wake(match joins {
+            Joins::All => wanted,
+            Joins::Up(_) => wanted.saturating_sub(awake).min(WAKES),
+        });
+
+        let own = in_section(|| f(self.n_workers()));
+        if matches!(joins, Joins::All) {
+            shared.wait_until_left(wanted);
+        }
+        let closed = Phase(shared.phase.fetch_and(!Phase::OPEN, Ordering::AcqRel));
+        shared.wait_until_left(closed.joined());
+        let worker_panic = shared.panic.lock().take();
+        drop(caller);
+        if let Some(panic) = own.err().or(worker_panic) {
+            resume_unwind(panic);
+        }
+        true
+    }
+}
+
+/// Who takes part in a section.
+#[derive(Clone, Copy)]
+enum Joins {
+    /// Each worker, once.
+    All,
+    /// So many at most are of use, and none has to.
+    Up(usize),
 }
 
 impl Drop for BarrierPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        {
-            let _sleep = self.shared.sleep.lock();
-            self.shared.wake.notify_all();
-        }
+        self.shared.wake(usize::MAX);
         for thread in self.threads.drain(..) {
             // Panics were caught where they happened.
             let _ = thread.join();
@@ -172,8 +242,8 @@ impl Drop for BarrierPool {
     }
 }
 
-/// Runs a worker's part, with its panic caught.
-fn in_section(f: impl FnOnce()) -> std::thread::Result<()> {
+/// Runs a thread's part, with its panic caught.
+fn in_section(f: impl FnOnce()) -> thread::Result<()> {
     IN_SECTION.set(true);
     let result = catch_unwind(AssertUnwindSafe(f));
     IN_SECTION.set(false);
@@ -181,12 +251,26 @@ fn in_section(f: impl FnOnce()) -> std::thread::Result<()> {
 }
 
 impl Shared {
-    /// What a worker's thread does: each section that begins, until the pool is dropped.
+    /// What a worker's thread does: sections that are open, each once, until the pool is dropped.
     fn work(&self, worker: usize) {
-        let mut done = 0usize;
-        while self.wait_for_section(done) {
-            done = done.wrapping_add(1);
-            // SAFETY: this section has begun and waits for this thread.
+        let own = Arc::new(Sleeper {
+            thread: thread::current(),
+            woken: AtomicBool::new(false),
+        });
+        let mut done = 0;
+        loop {
+            let Some((phase, slept)) = self.wait_for_section(done, &own) else {
+                return;
+            };
+            done = phase.section();
+            let Some(joined) = self.join(phase) else {
+                continue;
+            };
+            if slept {
+                let wanted = self.wanted.load(Ordering::Relaxed);
+                self.wake(wanted.saturating_sub(joined).min(WAKES));
+            }
+            // SAFETY: this thread joined the section, which waits until it has left.
             let result = in_section(|| unsafe {
                 if let Some(body) = *self.body.get() {
                     (*body)(worker);
@@ -195,50 +279,115 @@ impl Shared {
             if let Err(panic) = result {
                 self.panic.lock().get_or_insert(panic);
             }
-            if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                let _finish = self.finish.lock();
-                self.finished.notify_one();
+            self.left.fetch_add(1, Ordering::AcqRel);
+            if let Some(caller) = self.waiting.lock().take() {
+                caller.unpark();
             }
         }
     }
 
-    /// Waits until more than `done` sections have begun; false when the pool is dropped.
-    fn wait_for_section(&self, done: usize) -> bool {
-        let begun = || self.section.load(Ordering::SeqCst) != done;
-        let stopped = || self.stop.load(Ordering::SeqCst);
-        if spin_until(|| begun() || stopped()) {
-            return !stopped();
+    /// Joins the section of `phase` if it is still open; with how many others it was joined.
+    fn join(&self, mut phase: Phase) -> Option<usize> {
+        let section = phase.section();
+        while phase.is_open() && phase.section() == section {
+            let joined = phase.0 + Phase::JOINED;
+            let order = (Ordering::AcqRel, Ordering::Acquire);
+            match self
+                .phase
+                .compare_exchange_weak(phase.0, joined, order.0, order.1)
+            {
+                Ok(_) => return Some(Phase(joined).joined()),
+                Err(now) => phase = Phase(now),
+            }
         }
-        let mut sleep = self.sleep.lock();
-        // A section that begins after this sees a sleeper; one that has begun is seen below.
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !begun() && !stopped() {
-            self.wake.wait(&mut sleep);
-        }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        !stopped()
+        None
     }
 
-    fn wait_until_finished(&self) {
-        let finished = || self.pending.load(Ordering::Acquire) == 0;
-        if spin_until(finished) {
+    /// Waits until a section after `done` is open; `None` when the pool is dropped. Also says whether this thread slept.
+    fn wait_for_section(&self, done: u64, own: &Arc<Sleeper>) -> Option<(Phase, bool)> {
+        let found = || {
+            let phase = Phase(self.phase.load(Ordering::SeqCst));
+            (phase.is_open() && phase.section() != done).then_some(phase)
+        };
+        let stopped = || self.stop.load(Ordering::SeqCst);
+        let mut slept = false;
+        loop {
+            spin_until(|| found().is_some() || stopped());
+            if stopped() {
+                return None;
+            }
+            if let Some(phase) = found() {
+                return Some((phase, slept));
+            }
+            own.woken.store(false, Ordering::Relaxed);
+            {
+                let mut sleepers = self.sleepers.lock();
+                sleepers.push(own.clone());
+                self.sleeping.fetch_add(1, Ordering::SeqCst);
+            }
+            // Who opens a section after this sees a sleeper; one that was opened before is seen here.
+            if found().is_some() || stopped() {
+                let mut sleepers = self.sleepers.lock();
+                if let Some(place) = sleepers.iter().position(|other| Arc::ptr_eq(other, own)) {
+                    sleepers.swap_remove(place);
+                    self.sleeping.fetch_sub(1, Ordering::SeqCst);
+                }
+                continue;
+            }
+            while !own.woken.load(Ordering::Acquire) {
+                thread::park();
+            }
+            slept = true;
+        }
+    }
+
+    /// Wakes up to `most` workers that sleep.
+    fn wake(&self, most: usize) {
+        if most == 0 || self.sleeping.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let mut finish = self.finish.lock();
-        while !finished() {
-            self.finished.wait(&mut finish);
+        let mut sleepers = self.sleepers.lock();
+        let kept = sleepers.len().saturating_sub(most);
+        for sleeper in sleepers.drain(kept..) {
+            self.sleeping.fetch_sub(1, Ordering::SeqCst);
+            sleeper.woken.store(true, Ordering::Release);
+            sleeper.thread.unpark();
+        }
+    }
+
+    /// Waits until `count` workers have left the section.
+    fn wait_until_left(&self, count: usize) {
+        let all_left = || self.left.load(Ordering::Acquire) >= count;
+        if spin_until(all_left) {
+            return;
+        }
+        while !all_left() {
+            *self.waiting.lock() = Some(thread::current());
+            if all_left() {
+                break;
+            }
+            thread::park();
         }
     }
 }
 
+/// False if `done` was not true for [`SPIN`].
 fn spin_until(done: impl Fn() -> bool) -> bool {
-    for _ in 0..SPINS {
-        if done() {
-            return true;
+    /// Looks between two at the clock.
+    const LOOKS: usize = 32;
+    let mut start = None;
+    loop {
+        for _ in 0..LOOKS {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
         }
-        std::hint::spin_loop();
+        // Systems without threads have no clock either, and never come here.
+        if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
+            return false;
+        }
     }
-    false
 }
 
 /// The process's pool, made at the first call: with the calling thread, [`get_num_threads`](super::get_num_threads) threads take
