@@ -73,14 +73,18 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
         let from = examples().join("../candle-dvm/model").join(file);
         copy(&from, &model.join(file))?;
     }
+    let shrinks = has_wasm_opt();
     let mut too_large = Vec::new();
     let builds = BUILDS.iter();
     for (name, flags) in builds.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+        let compiled = compile(&toolchain, flags)?;
         for module in &MODULES {
-            let wasm = compile(&toolchain, module, flags)?;
+            let wasm = compiled.join(format!("{}.wasm", module.krate.replace('-', "_")));
             let to = site.join(module.to).join(name);
             let built = bind(&wasm, &to)?;
-            shrink(&built)?;
+            if shrinks {
+                shrink(&built)?;
+            }
             let bytes = fs::read(&built).map_err(at(&built))?;
             let sent = compressed(&bytes)?;
             println!(
@@ -105,18 +109,21 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles a crate; the module as rustc leaves it.
-fn compile(toolchain: &Toolchain, module: &Module, flags: &[&str]) -> Result<PathBuf, String> {
+/// Compiles the crates; the folder with the modules as rustc leaves them.
+fn compile(toolchain: &Toolchain, flags: &[&str]) -> Result<PathBuf, String> {
     let flags: Vec<&str> = [FLAGS].iter().chain(flags).copied().collect();
     let mut cargo = toolchain.cargo_build(&flags);
-    cargo.args(["--package", module.krate, "--target-dir"]);
-    cargo.arg(target_dir()).current_dir(examples());
-    let status = cargo.status().map_err(|err| format!("{cargo:?}: {err}"))?;
+    // All at once: one after another, each could want other features of what they share, and have it compiled again.
+    for module in &MODULES {
+        cargo.args(["--package", module.krate]);
+    }
+    cargo.arg("--target-dir").arg(target_dir());
+    let status = cargo.current_dir(examples()).status();
+    let status = status.map_err(|err| format!("{cargo:?}: {err}"))?;
     if !status.success() {
         return Err(format!("{cargo:?} ended with {status}"));
     }
-    let file = format!("{}.wasm", module.krate.replace('-', "_"));
-    Ok(target_dir().join(TARGET).join("web").join(file))
+    Ok(target_dir().join(TARGET).join("web"))
 }
 
 /// Writes the JavaScript and the types beside the module; the module's new place.
@@ -132,7 +139,34 @@ fn bind(wasm: &Path, to: &Path) -> Result<PathBuf, String> {
     Ok(to.join("candle_bg.wasm"))
 }
 
-/// Runs wasm-opt where it is there.
+/// The first wasm-opt that is to be trusted: those before it export a module's first table, whichever was meant. wasm-bindgen keeps the
+/// objects of JavaScript in the second, and a table of functions takes none of them.
+const OLDEST_WASM_OPT: u32 = 110;
+
+/// Whether there is a wasm-opt that is new enough; says so where there is none.
+fn has_wasm_opt() -> bool {
+    let output = Command::new("wasm-opt").arg("--version").output();
+    let version = output
+        .ok()
+        .map(|output| version(&String::from_utf8_lossy(&output.stdout)));
+    let larger = "the modules stay larger";
+    match version {
+        Some(Some(version)) if version >= OLDEST_WASM_OPT => return true,
+        Some(Some(version)) => println!(
+            "wasm-opt is of version {version}, and before {OLDEST_WASM_OPT} it breaks modules that have two tables: {larger}"
+        ),
+        Some(None) => println!("wasm-opt does not tell its version: {larger}"),
+        None => println!("no wasm-opt here: {larger} (it is part of binaryen, and {OLDEST_WASM_OPT} is the oldest that will do)"),
+    }
+    false
+}
+
+/// The number in `wasm-opt version 116 (version_116)`.
+fn version(output: &str) -> Option<u32> {
+    output.split_whitespace().find_map(|word| word.parse().ok())
+}
+
+/// Runs wasm-opt.
 fn shrink(wasm: &Path) -> Result<(), String> {
     let shrunk = wasm.with_extension("opt");
     let mut opt = Command::new("wasm-opt");
@@ -141,10 +175,7 @@ fn shrink(wasm: &Path) -> Result<(), String> {
     match opt.status() {
         Ok(status) if status.success() => fs::rename(&shrunk, wasm).map_err(at(wasm)),
         Ok(status) => Err(format!("{opt:?} ended with {status}")),
-        Err(_) => {
-            println!("no wasm-opt here: the modules stay somewhat larger (on Debian it is in the package binaryen)");
-            Ok(())
-        }
+        Err(err) => Err(format!("{opt:?}: {err}")),
     }
 }
 
@@ -171,4 +202,16 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
         copy(&entry.path(), &to.join(entry.file_name()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_wasm_opt() {
+        assert_eq!(version("wasm-opt version 108\n"), Some(108));
+        assert_eq!(version("wasm-opt version 116 (version_116)\n"), Some(116));
+        assert_eq!(version("wasm-opt"), None);
+    }
 }
