@@ -40,6 +40,11 @@ pub const STEPS: &[Step] = &[
         run: clippy,
     },
     Step {
+        name: "doc",
+        title: "the documentation builds without a warning",
+        run: doc,
+    },
+    Step {
         name: "default",
         title: "candle-core builds with its default features",
         run: default_build,
@@ -78,11 +83,6 @@ pub const STEPS: &[Step] = &[
         name: "oracle",
         title: "ops and models agree with crates.io's candle 0.11.1",
         run: oracle::oracle,
-    },
-    Step {
-        name: "doc",
-        title: "the documentation builds without a warning",
-        run: doc,
     },
 ];
 

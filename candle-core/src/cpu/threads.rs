@@ -1,6 +1,6 @@
 //! Work on several threads: the one place that hands loops to them. Not in Candle's interface.
 //!
-//! The process's [`BarrierPool`](crate::utils::BarrierPool) takes them: the calling thread begins at once, where rayon would hand all to
+//! The process's [`BarrierPool`] takes them: the calling thread begins at once, where rayon would hand all to
 //! its own threads and sleep, which costs more than most ops take. Rayon has the loops of its own threads, those within another
 //! loop, and those of several threads at once.
 //!
