@@ -10,7 +10,7 @@ use std::process::{Child, Stdio};
 pub struct Daemon(pub Child);
 
 impl Daemon {
-    pub fn start(relays: &[&TestRelay], dir: &Path, extra: &[&str]) -> Self {
+    pub fn start(relays: &[&str], dir: &Path, extra: &[&str]) -> Self {
         let key = dir.join("key");
         if !key.exists() {
             candle_dvm::key_file::create(&key).unwrap();
@@ -20,7 +20,7 @@ impl Daemon {
         args.extend(["--key-file", key.to_str().unwrap()]);
         args.extend(["--data-dir", data.to_str().unwrap()]);
         for relay in relays {
-            args.extend(["--relay", &relay.url]);
+            args.extend(["--relay", relay]);
         }
         args.extend(extra);
         let log = std::fs::File::options()
@@ -60,7 +60,7 @@ impl Drop for Daemon {
 fn a_request_is_served_by_the_program_itself() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
-    let mut daemon = Daemon::start(&[&relay], dir.path(), &["--log-json"]);
+    let mut daemon = Daemon::start(&[&relay.url], dir.path(), &["--log-json"]);
     relay.wait_for(31990, 1);
     let prompt = &golden().prompts[0];
     let key = dir.path().join("key");

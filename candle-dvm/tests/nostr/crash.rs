@@ -1,77 +1,129 @@
-//! Exactly one answer to each job, however often the service is killed.
+//! Exactly one answer to each job, however often the service and its relays are killed.
 
+use super::client;
 use super::commands::Daemon;
-use super::relay::TestRelay;
 use super::served::Customer;
+use super::stoppable::StoppableRelay;
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Instants that differ from run to run; the seed is printed, so that a run can be done again with CRASH_SEED.
-fn seed() -> u64 {
-    let seed = match std::env::var("CRASH_SEED") {
-        Ok(text) => text.parse().unwrap(),
-        Err(_) => candle_dvm::service::now(),
-    };
-    println!("CRASH_SEED={seed}");
-    seed | 1
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        let seed = match std::env::var("CRASH_SEED") {
+            Ok(text) => text.parse().unwrap(),
+            Err(_) => candle_dvm::service::now(),
+        };
+        println!("CRASH_SEED={seed}");
+        Self(seed | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn sleep_below(&mut self, millis: u64) {
+        std::thread::sleep(Duration::from_millis(self.below(millis)));
+    }
 }
 
 fn number(name: &str, standard: usize) -> usize {
     std::env::var(name).map_or(standard, |text| text.parse().unwrap())
 }
 
-/// `CRASH_JOBS` and `CRASH_KILLS` make it longer.
-#[test]
-fn each_job_has_one_result_though_the_service_is_killed() {
-    let (jobs, kills) = (number("CRASH_JOBS", 24), number("CRASH_KILLS", 6));
-    let relays = [TestRelay::start(), TestRelay::start()];
-    let both = [&relays[0], &relays[1]];
-    let dir = tempfile::tempdir().unwrap();
-    let extra = ["--config", &config(dir.path())].map(str::to_string);
-    let extra: Vec<&str> = extra.iter().map(String::as_str).collect();
-    let mut random = seed();
-    let mut next = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
-    let mut daemon = Daemon::start(&both, dir.path(), &extra);
-    relays[0].wait_for(31990, 1);
-    relays[1].wait_for(31990, 1);
-    let mut asked = Vec::new();
-    let a_round = jobs.div_ceil(kills);
-    while asked.len() < jobs {
-        for _ in 0..a_round.min(jobs - asked.len()) {
-            // A customer each, on one relay or on both.
-            let job = Customer::new().request(&format!("fn number_{}(", asked.len()));
-            match next(3) {
-                0 => both.iter().for_each(|relay| relay.publish(&job)),
-                which => both[which as usize - 1].publish(&job),
-            }
-            asked.push(job.id);
-            std::thread::sleep(Duration::from_millis(next(40)));
-        }
-        std::thread::sleep(Duration::from_millis(next(600)));
-        daemon.0.kill().unwrap();
-        daemon.0.wait().unwrap();
-        let connections = relays[0].connections();
-        daemon = Daemon::start(&both, dir.path(), &extra);
-        // Now and then it is killed while it starts, and mostly while it works. (Not its announcement is waited for: two within one
-        // second are one event.)
-        if next(4) > 0 {
-            let end = Instant::now() + Duration::from_secs(60);
-            while relays[0].connections() == connections {
-                assert!(Instant::now() < end, "the service does not connect");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-        std::thread::sleep(Duration::from_millis(next(1500)));
+/// Ends the threads beside the test, also when it fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
     }
-    let end = Instant::now() + Duration::from_secs(180 + 3 * jobs as u64);
-    let results = |relay: &TestRelay| {
+}
+
+/// `CRASH_JOBS` and `CRASH_KILLS` make it longer, `NOSTR_RELAY_VENV` has it run over relays that nobody here wrote.
+#[test]
+fn each_job_has_one_result_though_the_service_and_its_relays_are_killed() {
+    let (jobs, kills) = (number("CRASH_JOBS", 24), number("CRASH_KILLS", 6));
+    let dir = tempfile::tempdir().unwrap();
+    let relays = ["a", "b"].map(|name| StoppableRelay::start(&dir.path().join(name)));
+    let urls = relays.each_ref().map(StoppableRelay::url);
+    let config = config(dir.path());
+    let start = || Daemon::start(&urls, dir.path(), &["--config", &config]);
+    let mut random = Random::new();
+    let mut daemon = start();
+    // What is asked before the first start is not for it.
+    wait_until(60, "the service does not announce itself", || {
+        urls.iter()
+            .all(|url| !client::stored(url, 31990).is_empty())
+    });
+
+    let (over, stops) = (AtomicBool::new(false), AtomicU32::new(0));
+    let asked = std::thread::scope(|scope| {
+        let over = Over(&over);
+        for relay in &relays {
+            let mut random = Random(random.below(u64::MAX) | 1);
+            let (over, stops) = (over.0, &stops);
+            scope.spawn(move || {
+                while !over.load(SeqCst) {
+                    random.sleep_below(6000);
+                    relay.stop();
+                    stops.fetch_add(1, SeqCst);
+                    random.sleep_below(2000);
+                    relay.resume();
+                }
+            });
+        }
+        // Customers of each relay, who ask until it has their request.
+        let customers = urls.map(|url| {
+            let (ask, requests) = mpsc::channel();
+            scope.spawn(move || requests.iter().for_each(|job| client::publish(url, &job)));
+            ask
+        });
+        let mut asked = Vec::new();
+        let a_round = jobs.div_ceil(kills);
+        while asked.len() < jobs {
+            for _ in 0..a_round.min(jobs - asked.len()) {
+                // A customer each, on one relay or on both.
+                let job = Customer::new().request(&format!("fn number_{}(", asked.len()));
+                let which = random.below(3) as usize;
+                for (n, customers) in customers.iter().enumerate() {
+                    if which == n || which == 2 {
+                        customers.send(job.clone()).unwrap();
+                    }
+                }
+                asked.push(job.id);
+                random.sleep_below(40);
+            }
+            random.sleep_below(600);
+            daemon.0.kill().unwrap();
+            daemon.0.wait().unwrap();
+            let connections = connections(dir.path());
+            daemon = start();
+            // Now and then it is killed while it starts, and mostly while it works, if there is a relay to work for.
+            if random.below(4) > 0 {
+                let end = Instant::now() + Duration::from_secs(10);
+                while self::connections(dir.path()) == connections && Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+            random.sleep_below(1500);
+        }
+        asked
+    });
+    println!("{kills} kills, relays stopped {} times", stops.load(SeqCst));
+    assert!(stops.load(SeqCst) >= 2, "each relay was to be stopped");
+
+    let results = |url: &str| {
         let mut results: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for event in relay.of_kind(6050) {
+        for event in client::stored(url, 6050) {
             event.verify().unwrap();
             let job = event.tags.event_ids().next().unwrap();
             results
@@ -81,26 +133,44 @@ fn each_job_has_one_result_though_the_service_is_killed() {
         }
         results
     };
-    let complete = || both.iter().all(|relay| results(relay).len() == asked.len());
+    let patience = 180 + 3 * jobs as u64;
+    let end = Instant::now() + Duration::from_secs(patience);
+    let complete = || urls.iter().all(|url| results(url).len() == asked.len());
     while !complete() && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(500));
     }
+    let (first, second) = (results(urls[0]), results(urls[1]));
     let log = || std::fs::read_to_string(dir.path().join("log")).unwrap();
     assert!(
-        complete(),
-        "{} of {jobs} answered\n{}",
-        results(both[0]).len(),
+        first.len() == jobs && second.len() == jobs,
+        "{} and {} of {jobs} answered\n{}",
+        first.len(),
+        second.len(),
         log()
     );
-    let (first, second) = (results(both[0]), results(both[1]));
     assert_eq!(first, second, "the same answers everywhere");
     for job in &asked {
         assert_eq!(first[&job.to_hex()].len(), 1, "{job}");
     }
-    drop(daemon);
 }
 
-fn config(dir: &std::path::Path) -> String {
+/// How often the service has connected to a relay, by its log.
+fn connections(dir: &Path) -> usize {
+    let log = std::fs::read_to_string(dir.join("log")).unwrap();
+    log.lines()
+        .filter(|line| line.contains(" connected ") && !line.contains("not connected"))
+        .count()
+}
+
+fn wait_until(seconds: u64, problem: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while !done() {
+        assert!(Instant::now() < end, "{problem}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn config(dir: &Path) -> String {
     let file = dir.join("serve.toml");
     std::fs::write(&file, "default-tokens = 6\nrunning = 2\nqueue = 1000\n").unwrap();
     file.to_str().unwrap().to_string()

@@ -1,7 +1,9 @@
 //! NIP-90: the codec, the relay protocol, the journal, the service and the customer's commands, over a relay of the tests' own.
 
+mod client;
 mod codec;
 mod commands;
+#[cfg(unix)]
 mod crash;
 mod hostile;
 mod journal;
@@ -11,3 +13,5 @@ mod payment;
 mod relay;
 mod served;
 mod service;
+#[cfg(unix)]
+mod stoppable;

@@ -5,6 +5,7 @@ use nostr::prelude::{
     ClientMessage, Event, Filter, MatchEventOptions, RelayMessage, SubscriptionId,
 };
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -38,7 +39,7 @@ struct State {
 pub struct TestRelay {
     pub url: String,
     state: Arc<State>,
-    runtime: Option<Runtime>,
+    runtime: Mutex<Option<Runtime>>,
 }
 
 impl TestRelay {
@@ -47,13 +48,6 @@ impl TestRelay {
     }
 
     pub fn with(behaviour: Behaviour) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
-        let url = format!("ws://{}", listener.local_addr().unwrap());
         let state = Arc::new(State {
             events: Mutex::new(Vec::new()),
             news: broadcast::channel(4096).0,
@@ -61,19 +55,34 @@ impl TestRelay {
             connections: AtomicU32::new(0),
             deaf: AtomicBool::new(false),
         });
-        let shared = state.clone();
-        runtime.spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                shared.connections.fetch_add(1, SeqCst);
-                tokio::spawn(client(stream, shared.clone()));
-            }
-        });
+        let (runtime, address) = listen("127.0.0.1:0", &state).unwrap();
         Self {
-            url,
+            url: format!("ws://{address}"),
             state,
-            runtime: Some(runtime),
+            runtime: Mutex::new(Some(runtime)),
         }
+    }
+
+    /// Ends all connections, and takes none any more.
+    pub fn stop(&self) {
+        if let Some(runtime) = self.runtime.lock().unwrap().take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// Goes on after [`TestRelay::stop`], at the same address and with the same events.
+    pub fn resume(&self) {
+        let address = self.url.trim_start_matches("ws://");
+        let end = Instant::now() + Duration::from_secs(10);
+        // What listened before may take a moment to end.
+        let runtime = loop {
+            match listen(address, &self.state) {
+                Ok((runtime, _)) => break runtime,
+                Err(err) => assert!(Instant::now() < end, "{address}: {err}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        *self.runtime.lock().unwrap() = Some(runtime);
     }
 
     /// Everything that was published here, each id once.
@@ -123,10 +132,26 @@ impl TestRelay {
 
 impl Drop for TestRelay {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.stop();
     }
+}
+
+fn listen(address: &str, state: &Arc<State>) -> std::io::Result<(Runtime, SocketAddr)> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let listener = runtime.block_on(TcpListener::bind(address))?;
+    let address = listener.local_addr()?;
+    let shared = state.clone();
+    runtime.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            shared.connections.fetch_add(1, SeqCst);
+            tokio::spawn(client(stream, shared.clone()));
+        }
+    });
+    Ok((runtime, address))
 }
 
 /// `false` if it was there.
