@@ -113,7 +113,8 @@ impl Service {
         metrics: Arc<Metrics>,
     ) -> Result<Self> {
         let (messages, inbox) = mpsc::unbounded_channel();
-        let (report, reports) = mpsc::channel(256);
+        // Each may hold an event of half a megabyte, and hostile relays fill it.
+        let (report, reports) = mpsc::channel(32);
         Ok(Self {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),

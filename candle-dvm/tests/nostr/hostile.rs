@@ -6,11 +6,11 @@ use candle_dvm::service::now;
 use nostr::prelude::{EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::{json, Value};
 
-fn event_message(event: Value) -> String {
+pub fn event_message(event: Value) -> String {
     json!(["EVENT", "jobs", event]).to_string()
 }
 
-fn request_at(created: u64, text: &str) -> Value {
+pub fn request_at(created: u64, text: &str) -> Value {
     let event = EventBuilder::new(Kind::from_u16(5050), "")
         .tag(Tag::parse(["i", text, "text"]).unwrap())
         .custom_created_at(Timestamp::from(created))

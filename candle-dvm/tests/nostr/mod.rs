@@ -5,6 +5,9 @@ mod codec;
 mod commands;
 #[cfg(unix)]
 mod crash;
+mod fairness;
+#[cfg(target_os = "linux")]
+mod flood;
 mod hostile;
 mod journal;
 mod keys;

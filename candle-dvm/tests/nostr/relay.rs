@@ -6,13 +6,14 @@ use nostr::prelude::{
 };
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::broadcast;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::WebSocketStream;
 
 /// What a relay does beyond its duty.
 #[derive(Clone, Default)]
@@ -21,6 +22,8 @@ pub struct Behaviour {
     pub auth: bool,
     /// Texts that each client gets with the answer to its first request.
     pub noise: Vec<String>,
+    /// The noise does not end as long as the connection lasts.
+    pub endless: bool,
     /// Bytes that are put on the wire after the noise, as they are; then the connection is closed.
     pub garbage: Option<Vec<u8>>,
     /// At most so many stored events for a request.
@@ -33,6 +36,7 @@ struct State {
     behaviour: Behaviour,
     connections: AtomicU32,
     deaf: AtomicBool,
+    noise_bytes: AtomicU64,
 }
 
 /// A running relay; it ends when this is dropped.
@@ -54,6 +58,7 @@ impl TestRelay {
             behaviour,
             connections: AtomicU32::new(0),
             deaf: AtomicBool::new(false),
+            noise_bytes: AtomicU64::new(0),
         });
         let (runtime, address) = listen("127.0.0.1:0", &state).unwrap();
         Self {
@@ -87,7 +92,12 @@ impl TestRelay {
 
     /// Everything that was published here, each id once.
     pub fn events(&self) -> Vec<Event> {
-        self.state.events.lock().unwrap().clone()
+        self.events_from(0)
+    }
+
+    /// The same without the first so many.
+    pub fn events_from(&self, first: usize) -> Vec<Event> {
+        self.state.events.lock().unwrap()[first..].to_vec()
     }
 
     pub fn of_kind(&self, kind: u16) -> Vec<Event> {
@@ -103,6 +113,11 @@ impl TestRelay {
 
     pub fn connections(&self) -> u32 {
         self.state.connections.load(SeqCst)
+    }
+
+    /// How much of its noise clients have taken.
+    pub fn noise_bytes(&self) -> u64 {
+        self.state.noise_bytes.load(SeqCst)
     }
 
     /// Whether events are answered and stored.
@@ -173,6 +188,21 @@ fn fits(filters: &[Filter], event: &Event) -> bool {
         .any(|filter| filter.match_event(event, options))
 }
 
+/// `false` if the connection has ended.
+async fn make_noise(socket: &mut WebSocketStream<TcpStream>, state: &State) -> bool {
+    loop {
+        for text in &state.behaviour.noise {
+            if socket.send(Message::text(text.clone())).await.is_err() {
+                return false;
+            }
+            state.noise_bytes.fetch_add(text.len() as u64, SeqCst);
+        }
+        if !state.behaviour.endless || state.behaviour.noise.is_empty() {
+            return true;
+        }
+    }
+}
+
 async fn client(stream: TcpStream, state: Arc<State>) {
     let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else {
         return;
@@ -239,8 +269,8 @@ async fn client(stream: TcpStream, state: Arc<State>) {
                             replies.push(RelayMessage::eose(name.clone()).as_json());
                             subscriptions.insert(name, filters);
                         }
-                        if std::mem::take(&mut noisy) {
-                            replies.splice(0..0, state.behaviour.noise.clone());
+                        if std::mem::take(&mut noisy) && !make_noise(&mut socket, &state).await {
+                            return;
                         }
                     }
                     ClientMessage::Close(name) => {

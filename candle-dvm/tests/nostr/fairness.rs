@@ -1,0 +1,113 @@
+//! Ten customers at once, one of whom asks for much: nobody waits for more than a turn of each.
+
+use super::commands::Daemon;
+use super::relay::TestRelay;
+use super::served::Customer;
+use crate::support::golden;
+use candle_dvm::nip90::{Feedback, JobResult, Status};
+use nostr::prelude::EventId;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+const CUSTOMERS: usize = 10;
+/// Jobs of the first customer; the others have one.
+const GREEDY: usize = 20;
+const TOKENS: usize = 8;
+
+/// When a job's first partial and its result came.
+#[derive(Default)]
+struct Times {
+    partial: Option<Duration>,
+    result: Option<Duration>,
+}
+
+#[test]
+fn ten_customers_wait_no_more_than_twice_their_share() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("serve.toml");
+    let settings = format!("default-tokens = {TOKENS}\nopen-per-key = {GREEDY}\n");
+    std::fs::write(&config, settings).unwrap();
+    let extra = ["--config", config.to_str().unwrap()];
+    let _daemon = Daemon::start(&[&relay.url], dir.path(), &extra);
+    relay.wait_for(31990, 1);
+
+    let prompts = &golden().prompts;
+    let customers: Vec<Customer> = (0..CUSTOMERS).map(|_| Customer::new()).collect();
+    let text = |n: usize| prompts[n % prompts.len()].text.clone();
+    let first = |who: usize| (who, customers[who].request(&text(who)));
+    let mut jobs = vec![first(0)];
+    // The same text twice within a second would be the same event.
+    let more = (1..GREEDY).map(|n| (0, customers[0].request(&format!("{} {n}", text(n)))));
+    jobs.extend(more);
+    jobs.extend((1..CUSTOMERS).map(first));
+    let started = Instant::now();
+    jobs.iter().for_each(|(_, job)| relay.publish(job));
+    let times = watch(&relay, &customers[0], started, jobs.len());
+
+    let end = jobs
+        .iter()
+        .filter_map(|(_, job)| times[&job.id].result)
+        .max();
+    // Everything took that long; with turns for all, the first job of each is among the first ten.
+    let share = end.unwrap().mul_f64(CUSTOMERS as f64 / jobs.len() as f64);
+    let mut slowest = Duration::ZERO;
+    for who in 0..CUSTOMERS {
+        let (_, first) = jobs.iter().find(|(other, _)| *other == who).unwrap();
+        let (partial, result) = (times[&first.id].partial, times[&first.id].result.unwrap());
+        let partial = partial.expect("a partial of each job");
+        // The first partial is the first token.
+        let rate = (TOKENS - 1) as f64 / (result - partial).as_secs_f64();
+        println!(
+            "customer {who}: first partial after {:.2} s, result after {:.2} s, {rate:.1} tokens/s between",
+            partial.as_secs_f64(),
+            result.as_secs_f64()
+        );
+        slowest = slowest.max(result);
+    }
+    println!(
+        "{} jobs in {:.2} s, {:.1} tokens/s together; a fair share is {:.2} s, the slowest of ten waited {:.2} s",
+        jobs.len(),
+        end.unwrap().as_secs_f64(),
+        (jobs.len() * TOKENS) as f64 / end.unwrap().as_secs_f64(),
+        share.as_secs_f64(),
+        slowest.as_secs_f64()
+    );
+    assert!(slowest <= 2 * share, "{slowest:?} of {share:?}");
+}
+
+/// Notes when answers come, until there are as many results.
+fn watch(
+    relay: &TestRelay,
+    reader: &Customer,
+    started: Instant,
+    results: usize,
+) -> HashMap<EventId, Times> {
+    let mut times: HashMap<EventId, Times> = HashMap::new();
+    let (mut seen, mut done) = (0, 0);
+    while done < results {
+        let at = started.elapsed();
+        assert!(at < Duration::from_secs(300), "{done} of {results} results");
+        for event in relay.events_from(seen) {
+            seen += 1;
+            if let Ok(result) = JobResult::read(&event, &reader.0) {
+                done += 1;
+                assert!(times
+                    .entry(result.job)
+                    .or_default()
+                    .result
+                    .replace(at)
+                    .is_none());
+            }
+            if let Ok(feedback) = Feedback::read(&event, &reader.0) {
+                assert_ne!(feedback.status, Status::Error, "{feedback:?}");
+                let times = times.entry(feedback.job).or_default();
+                if feedback.status == Status::Partial {
+                    times.partial.get_or_insert(at);
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    times
+}
