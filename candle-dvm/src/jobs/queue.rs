@@ -3,26 +3,26 @@
 use super::{Customer, JobId};
 use std::collections::{HashMap, VecDeque};
 
-/// A bounded queue that takes customers in turn, and each customer's jobs in order: who sends many waits for itself.
+/// A queue that takes customers in turn, and each customer's jobs in order: who sends many waits for itself. It takes whatever was let in:
+/// [`super::Admission`] is what bounds it.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    capacity: usize,
     len: usize,
     turns: VecDeque<Customer>,
     jobs: HashMap<Customer, VecDeque<(JobId, T)>>,
 }
 
-impl<T> FairQueue<T> {
-    /// An empty queue for `capacity` jobs.
-    pub fn new(capacity: usize) -> Self {
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
         Self {
-            capacity,
             len: 0,
             turns: VecDeque::new(),
             jobs: HashMap::new(),
         }
     }
+}
 
+impl<T> FairQueue<T> {
     /// How many jobs wait.
     pub fn len(&self) -> usize {
         self.len
@@ -33,12 +33,7 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
-    /// Whether another one would be taken.
-    pub fn has_room(&self) -> bool {
-        self.len < self.capacity
-    }
-
-    /// Adds a job. The capacity is for [`FairQueue::has_room`]'s callers: jobs that were let in before are always taken.
+    /// Adds a job.
     pub fn push(&mut self, customer: Customer, id: JobId, job: T) {
         let jobs = self.jobs.entry(customer).or_default();
         if jobs.is_empty() {
@@ -90,7 +85,7 @@ mod tests {
 
     #[test]
     fn customers_take_turns() {
-        let mut queue = FairQueue::new(10);
+        let mut queue = FairQueue::default();
         for n in 0..4 {
             queue.push(customer(1), id(n), n);
         }
@@ -103,14 +98,12 @@ mod tests {
 
     #[test]
     fn a_job_that_is_taken_out_leaves_no_turn_behind() {
-        let mut queue = FairQueue::new(2);
+        let mut queue = FairQueue::default();
         queue.push(customer(1), id(1), 1);
         queue.push(customer(2), id(2), 2);
-        assert!(!queue.has_room());
         assert_eq!(queue.remove(customer(1), id(2)), None);
         assert_eq!(queue.remove(customer(1), id(1)), Some(1));
         assert_eq!(queue.remove(customer(1), id(1)), None);
-        assert!(queue.has_room());
         assert_eq!(queue.len(), 1);
         assert_eq!(queue.pop(), Some((id(2), 2)));
         assert_eq!(queue.pop(), None);

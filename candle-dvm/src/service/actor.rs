@@ -118,7 +118,7 @@ impl Service {
         Ok(Self {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),
-            queue: FairQueue::new(settings.queue),
+            queue: FairQueue::default(),
             live: HashMap::new(),
             running: 0,
             answers: HashMap::new(),

@@ -2,7 +2,7 @@
 
 use super::actor::Service;
 use super::now;
-use crate::jobs::{Answer, Entry, JobId};
+use crate::jobs::{Answer, Entry, JobId, Stage};
 use crate::nip90::{Feedback, JobResult, Status, WriteError};
 use crate::relay::{Keep, Outcome};
 use crate::{Error, Result};
@@ -111,14 +111,18 @@ impl Service {
         let Some(id) = self.answers.get(&event).copied() else {
             return Ok(());
         };
-        let has = *outcome == Outcome::Accepted;
+        self.settle(id, url, *outcome == Outcome::Accepted)
+    }
+
+    /// Notes that a relay has a job's answer, or will never have it.
+    fn settle(&mut self, id: JobId, relay: &str, has: bool) -> Result<()> {
         let entry = self
             .journal
-            .change(id, &mut |entry| entry.settle(url, has))?;
+            .change(id, &mut |entry| entry.settle(relay, has))?;
         if let Some(entry) = entry {
             self.metrics.delivered.fetch_add(u64::from(has), Relaxed);
-            if entry.stage == crate::jobs::Stage::Done {
-                self.answers.remove(&event);
+            if entry.stage == Stage::Done {
+                self.answers.retain(|_, job| *job != id);
             }
         }
         Ok(())
@@ -140,13 +144,7 @@ impl Service {
                 };
                 if answer.signed + patience < at {
                     tracing::warn!(job = %id, relay, "given up: the relay has not taken the answer");
-                    let event = EventId::from_hex(&answer.id).ok();
-                    let gone = self
-                        .journal
-                        .change(id, &mut |entry| entry.settle(relay, false))?;
-                    if gone.is_some_and(|entry| entry.stage == crate::jobs::Stage::Done) {
-                        event.map(|event| self.answers.remove(&event));
-                    }
+                    self.settle(id, relay, false)?;
                 }
             }
         }

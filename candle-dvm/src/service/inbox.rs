@@ -7,7 +7,7 @@ use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Refusal, Stage};
 use crate::nip90::{self, cancellation, params, Feedback, JobRequest, ReadError, Status};
 use crate::relay::Keep;
 use crate::Result;
-use nostr::prelude::Event;
+use nostr::prelude::{Event, EventId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -17,6 +17,10 @@ const PAYMENT_POLL: Duration = Duration::from_secs(5);
 
 pub(super) fn job_id(event: &Event) -> JobId {
     JobId(event.id.to_bytes())
+}
+
+pub(super) fn event_id(id: JobId) -> EventId {
+    EventId::from_byte_array(id.0)
 }
 
 pub(super) fn customer(event: &Event) -> Customer {
@@ -182,15 +186,13 @@ impl Service {
             guests: BTreeSet::new(),
             state: LiveState::Preparing(task.abort_handle()),
         };
-        match unpaid {
-            Some(invoice) => self.ask_payment(&live, invoice),
-            None if self.payment.price_msat() == 0 => {
-                self.feedback(&live, Feedback::new(live.event.id, Status::Processing));
-            }
-            None => {}
-        }
         self.live.insert(id, live);
         self.cancellations_changed = true;
+        match unpaid {
+            Some(invoice) => self.ask_payment(id, invoice),
+            None if self.payment.price_msat() == 0 => self.processing(id),
+            None => {}
+        }
     }
 
     fn preparation(&self, id: JobId, event: Event, request: JobRequest) -> Preparation {
@@ -301,29 +303,29 @@ impl Service {
         let kept = self
             .journal
             .change(id, &mut |entry| entry.bill(invoice.clone()))?;
-        if let (Some(_), Some(live)) = (kept, self.live.remove(&id)) {
-            self.ask_payment(&live, invoice);
-            self.live.insert(id, live);
+        if kept.is_some() {
+            self.ask_payment(id, invoice);
         }
         Ok(())
     }
 
-    fn ask_payment(&mut self, live: &Live, invoice: Invoice) {
+    fn ask_payment(&mut self, id: JobId, invoice: Invoice) {
         let feedback = Feedback {
             amount_msat: Some(invoice.amount_msat),
             invoice: Some(invoice.bolt11),
-            ..Feedback::new(live.event.id, Status::PaymentRequired)
+            ..Feedback::new(event_id(id), Status::PaymentRequired)
         };
-        self.feedback(live, feedback);
+        self.feedback(id, feedback);
+    }
+
+    fn processing(&mut self, id: JobId) {
+        self.feedback(id, Feedback::new(event_id(id), Status::Processing));
     }
 
     pub(super) fn paid(&mut self, id: JobId) -> Result<()> {
         if self.journal.change(id, &mut Entry::paid)?.is_some() {
             tracing::info!(job = %id, "paid");
-            if let Some(live) = self.live.remove(&id) {
-                self.feedback(&live, Feedback::new(live.event.id, Status::Processing));
-                self.live.insert(id, live);
-            }
+            self.processing(id);
         }
         Ok(())
     }

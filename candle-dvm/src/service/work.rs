@@ -1,7 +1,7 @@
 //! Jobs run: each on a thread of its own, up to the limit, and until it is told to stop.
 
 use super::actor::{LiveState, Message, Service};
-use super::inbox::customer;
+use super::inbox::{customer, event_id};
 use super::now;
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::engine::CandleBackend;
@@ -170,16 +170,12 @@ impl Service {
     }
 
     pub(super) fn partial(&mut self, id: JobId, text: String) {
-        let Some(live) = self.live.remove(&id) else {
-            return;
-        };
         let feedback = Feedback {
             text,
             expiration: Some(now() + 3600),
-            ..Feedback::new(live.event.id, Status::Partial)
+            ..Feedback::new(event_id(id), Status::Partial)
         };
-        self.feedback(&live, feedback);
-        self.live.insert(id, live);
+        self.feedback(id, feedback);
     }
 
     pub(super) fn finished(
@@ -223,8 +219,11 @@ impl Service {
         }
     }
 
-    /// Sends feedback if it can be sent at once.
-    pub(super) fn feedback(&mut self, live: &super::actor::Live, feedback: Feedback) {
+    /// Sends feedback about a job that is open, if it can be sent at once.
+    pub(super) fn feedback(&mut self, id: JobId, feedback: Feedback) {
+        let Some(live) = self.live.get(&id) else {
+            return;
+        };
         let feedback = Feedback {
             encryption: live.request.encryption,
             ..feedback
