@@ -1,5 +1,6 @@
 // Customers that nobody here wrote: nostr-tools and NDK ask a running `candle-dvm serve` for jobs, in the open and encrypted.
-// usage: node customers.mjs RELAY PROVIDER (hexadecimal). The exit code is 0 if every job had a result.
+// usage: node customers.mjs RELAY PROVIDER (hexadecimal). The relay has to ask who they are (NIP-42), and is told. The exit code is 0 if every
+// job had a result.
 
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
@@ -25,6 +26,17 @@ const inTime = (what, promise) =>
     new Promise((_, fail) => setTimeout(() => fail(new Error(`${what}: no result in time`)), TIMEOUT)),
   ]);
 
+// These relays have no answer for those that they know now, and nostr-tools waits for one: their logs are what tells.
+async function authenticate(relay, key) {
+  const challenged = async () => {
+    while (!relay.challenge) await new Promise((later) => setTimeout(later, 20));
+  };
+  await inTime("nostr-tools, challenge", challenged());
+  relay.auth(async (event) => finalizeEvent(event, key)).catch((error) => {
+    if (!/timed out|closed by us/.test(error.message)) throw error;
+  });
+}
+
 const now = () => Math.floor(Date.now() / 1000);
 
 async function withNostrTools(scheme) {
@@ -49,6 +61,7 @@ async function withNostrTools(scheme) {
   }
   const job = finalizeEvent(request, key);
   const relay = await Relay.connect(relayUrl);
+  await authenticate(relay, key);
   const result = new Promise((done) => {
     const filter = { kinds: [6050], "#e": [job.id], "#p": [getPublicKey(key)] };
     relay.subscribe([filter], { onevent: done });
@@ -63,6 +76,12 @@ async function withNostrTools(scheme) {
 async function withNdk(encrypted) {
   const signer = NDK.NDKPrivateKeySigner.generate();
   const ndk = new NDK.default({ explicitRelayUrls: [relayUrl], signer, enableOutboxModel: false });
+  let challenges = 0;
+  const signIn = NDK.NDKRelayAuthPolicies.signIn({ ndk, signer });
+  ndk.relayAuthDefaultPolicy = (relay, challenge) => {
+    challenges += 1;
+    return signIn(relay, challenge);
+  };
   await ndk.connect(5000);
   const request = new NDK.NDKDVMRequest(ndk, { kind: 5050, content: "", tags: [] });
   request.addInput(PROMPT, "text");
@@ -94,6 +113,7 @@ async function withNdk(encrypted) {
   });
   await request.publish();
   const text = await inTime(`NDK, encrypted: ${encrypted}`, result);
+  if (challenges === 0) throw new Error("NDK: not asked who it is");
   if (feedback === 0) throw new Error("NDK: no feedback");
   return text;
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# PyPI's nostr-relay, with its database in a folder.
+# PyPI's nostr-relay, with its database in a folder. It asks everybody who they are (NIP-42), and logs whom it knows.
 # usage: relay.sh VENV FOLDER PORT
 set -e
 venv=$1 folder=$2 port=$3
@@ -10,6 +10,9 @@ storage:
     - nostr_relay.validators.is_signed
 verification:
   nip05_verification: disabled
+authentication:
+  enabled: true
+  relay_urls: ["ws://127.0.0.1:$port", "ws://127.0.0.1:$port/"]
 gunicorn:
   bind: 127.0.0.1:$port
   workers: 1
