@@ -38,10 +38,6 @@ pub(crate) unsafe fn run_avx512_vnni<K: PanelKernel>(kernel: K) {
     kernel.run::<Avx<Avx512Vnni>>()
 }
 
-/// Rows of a panel without and with vectors of 512 bits.
-pub(crate) const NARROW: usize = 8;
-pub(crate) const WIDE: usize = 32;
-
 /// Neighbouring rows' words side by side: those of the first and third quarter, then the others.
 #[inline(always)]
 unsafe fn pair(a: __m256i, b: __m256i) -> (__m256i, __m256i) {
@@ -130,7 +126,7 @@ macro_rules! vectors_of_256_bits {
 macro_rules! narrow {
     ($products:ident, $unsigned:literal) => {
         impl Lanes for Avx<$products> {
-            const ROWS: usize = NARROW;
+            const ROWS: usize = 8;
             const UNSIGNED: bool = $unsigned;
             type Fours = __m256i;
             type Sums = __m256i;
@@ -206,7 +202,7 @@ narrow!(AvxVnni, true);
 
 /// Two vectors of 512 bits: what is loaded of the activations meets both.
 impl Lanes for Avx<Avx512Vnni> {
-    const ROWS: usize = WIDE;
+    const ROWS: usize = 32;
     const UNSIGNED: bool = true;
     type Fours = [__m512i; 2];
     type Sums = [__m512i; 2];

@@ -103,6 +103,7 @@ pub(crate) trait Simd: Copy + 'static {
 pub(crate) trait Kernel {
     type Output;
     /// Whether the work has products of bytes or words, for which there may be better instructions than AVX2's.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const PRODUCTS: bool;
 
     /// Does the work. To be `#[inline(always)]`.
@@ -227,14 +228,18 @@ impl Level {
     /// The rows of a panel, and whether signed codes get 128 added there. None without [panels](super::panels).
     pub(crate) fn panels(self) -> Option<(usize, bool)> {
         #[cfg(target_arch = "x86_64")]
-        use crate::quantized::avx_panels::{NARROW, WIDE};
+        use crate::quantized::avx::{Avx, Avx512Vnni, AvxVnni, Plain};
+        #[cfg(target_arch = "x86_64")]
+        fn of<S: super::lanes::Lanes>() -> Option<(usize, bool)> {
+            Some((S::ROWS, S::UNSIGNED))
+        }
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => Some((NARROW, false)),
+            Self::Avx2 => of::<Avx<Plain>>(),
             #[cfg(target_arch = "x86_64")]
-            Self::AvxVnni => Some((NARROW, true)),
+            Self::AvxVnni => of::<Avx<AvxVnni>>(),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni => Some((WIDE, true)),
+            Self::Avx512Vnni => of::<Avx<Avx512Vnni>>(),
             _ => None,
         }
     }
