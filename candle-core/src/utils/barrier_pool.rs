@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::shares::Shares;
+
 /// How long a thread looks for a change before it sleeps: more than lies between two ops of one layer, less than a person or a battery
 /// would notice.
 const SPIN: Duration = Duration::from_micros(50);
@@ -161,19 +163,14 @@ impl BarrierPool {
         }
     }
 
-    /// Runs `task(0)`, ... `task(count - 1)`, each on the first thread that is free. False, and nothing was done, where the pool cannot
-    /// share them: it has no workers, or this is inside of a section, or another thread uses it.
+    /// Runs `task(0)`, ... `task(count - 1)`. False, and nothing was done, where the pool cannot share them: it has no workers, or this
+    /// is inside of a section, or another thread uses it.
     ///
-    /// Workers that come when all tasks are taken are not waited for.
+    /// Each thread begins with a share of its own, the same one each time, so that it finds in its core's cache what it had there the
+    /// last time; then it takes what others have not come to. Workers that come when all tasks are taken are not waited for.
     pub(crate) fn try_each(&self, count: usize, task: &(dyn Fn(usize) + Sync)) -> bool {
-        let taken = AtomicUsize::new(0);
-        let body = |_: usize| loop {
-            let i = taken.fetch_add(1, Ordering::Relaxed);
-            if i >= count {
-                break;
-            }
-            task(i);
-        };
+        let shares = Shares::new(count, self.n_workers() + 1);
+        let body = |thread: usize| shares.run(thread, task);
         self.section(Joins::Up(count.saturating_sub(1)), &body)
     }
 
