@@ -106,10 +106,14 @@ pub(super) fn fill_rows<T: Send>(
     if dst.is_empty() {
         return;
     }
-    let threads = rayon::current_num_threads();
     let rows = dst.len() / width;
     let work = |rows: usize| rows.saturating_mul(width).saturating_mul(cost.max(1));
-    if threads == 1 || work(rows) < PAR_MIN {
+    let threads = if work(rows) < PAR_MIN {
+        1
+    } else {
+        threads::count()
+    };
+    if threads == 1 {
         return dst
             .chunks_mut(width)
             .enumerate()

@@ -274,7 +274,7 @@ impl Plan {
                 let range = at + i * TASK..at + len.min((i + 1) * TASK);
                 fold_contiguous::<T, F>(&vs[range], first, i * TASK)
             };
-            if count <= SERIAL_TASKS || rayon::current_num_threads() == 1 {
+            if count <= SERIAL_TASKS || threads::count() == 1 {
                 return (0..count).map(part).fold(F::start(first), F::merge);
             }
             let mut parts = vec![F::start(first); count];

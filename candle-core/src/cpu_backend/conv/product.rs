@@ -115,7 +115,7 @@ impl<A: Kernels> Product<'_, A> {
     /// Writes all outputs that a pass has. The CPU has to be able to run `kind`.
     pub fn run(&self, target: &dyn Store<A>, kind: Kind<A>) {
         self.check_bounds();
-        let threads = rayon::current_num_threads();
+        let threads = threads::count();
         let groups = self.batches * self.groups;
         let work = self.passes.iter().fold(0usize, |work, pass| {
             let [h, w] = pass.grid;
