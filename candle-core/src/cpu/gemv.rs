@@ -116,6 +116,11 @@ pub(crate) fn dot_columns<T: Weight>(row: &[f32], matrix: &[T], stride: usize, o
 #[cfg(target_arch = "x86_64")]
 const NARROW: usize = 128;
 
+/// Rows of a narrow matrix that all rows of sums meet before the next ones: they stay in the second-level cache even where their
+/// distance is a power of two, for which few places there are meant.
+#[cfg(target_arch = "x86_64")]
+const NEAR: usize = 64;
+
 /// Adds to row `r` of `out` the rows of a matrix, row `i` times `factors[r * k + i]`. Row `i` of the matrix is the `width` elements
 /// from `matrix[i * stride]` on.
 pub(crate) fn add_rows<T: Weight>(
@@ -129,10 +134,13 @@ pub(crate) fn add_rows<T: Weight>(
     #[cfg(target_arch = "x86_64")]
     if k > 0 && width <= NARROW && super::simd::has_avx2() {
         assert!((k - 1) * stride + width <= matrix.len());
-        for (r, out) in out.chunks_exact_mut(width).enumerate() {
-            let factors = &factors[r * k..(r + 1) * k];
-            // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
-            unsafe { x86::add_narrow(factors, matrix, stride, out) };
+        for i in (0..k).step_by(NEAR) {
+            let end = k.min(i + NEAR);
+            for (r, out) in out.chunks_exact_mut(width).enumerate() {
+                let factors = &factors[r * k + i..r * k + end];
+                // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
+                unsafe { x86::add_narrow(factors, &matrix[i * stride..], stride, out) };
+            }
         }
         return;
     }

@@ -12,8 +12,9 @@ const FEW: usize = 4;
 /// The same where the matrix would have to be widened first.
 const FEW_SMALL: usize = 8;
 
-/// Columns of the result that are added up together: with four rows of the matrix they stay in the first-level cache.
-const STRIP: usize = 1024;
+/// Sums that are added up together: with four rows of the matrix they stay in the first-level cache. One row of sums is long, so that
+/// the matrix is read in long runs.
+const STRIP: usize = 4096;
 
 /// The product's two sides by their roles. `(few, k)` times `(k, many)`, or its transpose.
 #[derive(Debug, Clone, Copy)]
@@ -135,13 +136,10 @@ fn strips<T: Element + Weight>(
 ) {
     let Roles { few, k, .. } = *roles;
     let [offset, _, k_step] = roles.many_side;
-    let workers = if parallel {
-        rayon::current_num_threads()
-    } else {
-        1
-    };
+    let workers = if parallel { threads::count() } else { 1 };
     let even = roles.many.div_ceil(2 * workers).next_multiple_of(64);
-    let width = if workers > 1 { even.min(STRIP) } else { STRIP };
+    let most = STRIP / few.max(1).next_power_of_two();
+    let width = if workers > 1 { even.min(most) } else { most };
     let strip = |s: usize| {
         let start = s * width;
         let width = width.min(roles.many - start);

@@ -209,6 +209,15 @@ fn around(layout: &Layout, dim: usize, offset: usize) -> (Walk<1>, Walk<1>) {
     (before, after)
 }
 
+/// `n / by` and `n % by`, without the division, which takes longer than a short copy, where it says nothing.
+fn divided(n: usize, by: usize) -> (usize, usize) {
+    if n < by {
+        (0, n)
+    } else {
+        (n / by, n % by)
+    }
+}
+
 pub(super) fn index_select(
     src: &CpuStorage,
     ids: &CpuStorage,
@@ -234,14 +243,15 @@ pub(super) fn index_select(
             // A piece may begin and end within a slice.
             let (mut at, mut dst) = (piece.start, dst);
             while at < piece.end {
-                let (slice, from) = (at / after.len(), at % after.len());
+                let (slice, from) = divided(at, after.len());
                 let to = after.len().min(from + piece.end - at);
                 let (part, rest) = dst.split_at_mut(to - from);
-                let id = ids[slice % ids.len()];
+                let (row, i) = divided(slice, ids.len());
+                let id = ids[i];
                 if id == NONE {
                     part.fill(T::from_i64(0));
                 } else {
-                    let base = starts[slice / ids.len()] + id * id_stride;
+                    let base = starts[row] + id * id_stride;
                     after.for_runs(from..to, |run, [start]| {
                         let dst = &mut part[run.start - from..run.end - from];
                         let start = base + start;

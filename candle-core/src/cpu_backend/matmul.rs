@@ -1,15 +1,12 @@
 //! Batched matrix products over any strides.
 //!
-//! f32 and f64 go to the `gemm` crate as they are. The smaller floats are widened to f32 in panels of bounded size, so that
-//! their products are summed in f32 and rounded once. A few rows times a matrix, which is what decoding one token does, read every
-//! weight once and have kernels of their own, in `few_rows.rs`. Integers wrap.
-
-use gemm::Parallelism;
+//! Floats go to the `gemm` crate (`gemm.rs`). A few rows times a matrix, which is what decoding one token does, read every weight
+//! once and have kernels of their own, in `few_rows.rs`. Integers wrap.
 
 use super::element::Element;
 use super::few_rows;
 use super::storage::peer;
-use super::walk::{fill_par, Walk};
+use super::walk::Walk;
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::threads;
@@ -17,9 +14,6 @@ use crate::{Error, Layout, Result};
 
 /// Multiplications below which threads cost more than they save.
 const PAR_PRODUCTS: usize = 64 * 64 * 64;
-
-/// Elements in a panel widened to f32: 16 MiB.
-const PANEL: usize = 1 << 22;
 
 /// `b` products of `(m, k)` and `(k, n)`, row-major in the result.
 ///
@@ -58,8 +52,8 @@ pub(super) fn matmul(
     }
 }
 
-/// Makes one product.
-type Product<T> = fn(&Problem, &[T], &[T], &mut [T], Parallelism);
+/// Makes one product, on so many threads at most.
+type Product<T> = fn(&Problem, &[T], &[T], &mut [T], usize);
 
 /// Makes one product of few rows or columns, on several threads if the last argument says so; or says that it is no such product.
 type FewRows<T> = fn(&Problem, &[T], &[T], &mut [T], bool) -> bool;
@@ -190,15 +184,14 @@ impl Plan {
             return Ok(dst);
         }
         self.check_bounds(lhs.len(), rhs.len())?;
-        let workers = rayon::current_num_threads();
+        let workers = threads::count();
         let products = m.saturating_mul(n).saturating_mul(k);
-        let one = |i: usize, dst: &mut [T], parallelism| {
+        let one = |i: usize, dst: &mut [T], threads: usize| {
             let mut problem = self.problem;
             [problem.lhs.offset, problem.rhs.offset] = self.offsets[i];
-            let parallel = !matches!(parallelism, Parallelism::None);
             let few_rows = kernel.few_rows;
-            if !few_rows.is_some_and(|product| product(&problem, lhs, rhs, dst, parallel)) {
-                (kernel.one)(&problem, lhs, rhs, dst, parallelism);
+            if !few_rows.is_some_and(|product| product(&problem, lhs, rhs, dst, threads > 1)) {
+                (kernel.one)(&problem, lhs, rhs, dst, threads);
             }
         };
         let all = products.saturating_mul(self.offsets.len());
@@ -208,17 +201,13 @@ impl Plan {
                 .clamp(1, self.offsets.len().div_ceil(2 * workers));
             threads::chunks_mut(&mut dst, m * n * group, |g, dst| {
                 for (i, dst) in dst.chunks_mut(m * n).enumerate() {
-                    one(g * group + i, dst, Parallelism::None);
+                    one(g * group + i, dst, 1);
                 }
             });
         } else {
-            let parallelism = if workers > 1 && products >= PAR_PRODUCTS {
-                Parallelism::Rayon(workers)
-            } else {
-                Parallelism::None
-            };
+            let threads = if products >= PAR_PRODUCTS { workers } else { 1 };
             for (i, dst) in dst.chunks_mut(m * n).enumerate() {
-                one(i, dst, parallelism);
+                one(i, dst, threads);
             }
         }
         Ok(dst)
@@ -226,83 +215,8 @@ impl Plan {
 }
 
 impl Problem {
-    /// The product by the `gemm` crate; `T` is f32 or f64. The bounds were checked by the plan.
-    fn gemm<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], parallelism: Parallelism) {
-        let Self { m, n, k, .. } = *self;
-        assert!(dst.len() >= m * n);
-        let (l, r) = (self.lhs, self.rhs);
-        #[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
-        {
-            use super::blas::View;
-            let lhs = (
-                &lhs[l.offset..],
-                View::new(m, k, l.row_stride, l.column_stride),
-            );
-            let rhs = (
-                &rhs[r.offset..],
-                View::new(k, n, r.row_stride, r.column_stride),
-            );
-            if super::blas::gemm(lhs, rhs, dst, matches!(parallelism, Parallelism::None)) {
-                return;
-            }
-        }
-        // SAFETY: `Plan::check_bounds` has checked the largest index of both sides; the destination holds m rows of n.
-        unsafe {
-            gemm::gemm(
-                m,
-                n,
-                k,
-                dst.as_mut_ptr(),
-                1,
-                n as isize,
-                false,
-                lhs.as_ptr().add(l.offset),
-                l.column_stride as isize,
-                l.row_stride as isize,
-                rhs.as_ptr().add(r.offset),
-                r.column_stride as isize,
-                r.row_stride as isize,
-                T::from_f32(0.),
-                T::from_f32(1.),
-                false,
-                false,
-                false,
-                parallelism,
-            );
-        }
-    }
-
-    /// The product of smaller floats in f32, panel by panel.
-    fn widened<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], parallelism: Parallelism) {
-        let Self { m, n, k, .. } = *self;
-        let rows = (PANEL / k).clamp(1, m);
-        let columns = (PANEL / k.max(rows)).clamp(1, n);
-        let mut product = vec![0f32; rows * columns];
-        for i in (0..m).step_by(rows) {
-            let rows = rows.min(m - i);
-            let (lhs_panel, lhs_view) = self.lhs.panel(lhs, (i, 0), (rows, k));
-            for j in (0..n).step_by(columns) {
-                let columns = columns.min(n - j);
-                let (rhs_panel, rhs_view) = self.rhs.panel(rhs, (0, j), (k, columns));
-                let panels = Problem {
-                    m: rows,
-                    n: columns,
-                    k,
-                    lhs: lhs_view,
-                    rhs: rhs_view,
-                };
-                let product = &mut product[..rows * columns];
-                panels.gemm(&lhs_panel, &rhs_panel, product, parallelism);
-                for (r, product) in product.chunks(columns).enumerate() {
-                    let start = (i + r) * n + j;
-                    T::narrow(product, &mut dst[start..start + columns]);
-                }
-            }
-        }
-    }
-
     /// The product of integers.
-    fn wrapping<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], _: Parallelism) {
+    fn wrapping<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], _: usize) {
         let (l, r) = (self.lhs, self.rhs);
         for (i, dst) in dst.chunks_mut(self.n).enumerate() {
             for p in 0..self.k {
@@ -313,46 +227,5 @@ impl Problem {
                 }
             }
         }
-    }
-}
-
-impl Matrix {
-    /// The part of `rows` by `columns` from `(i, j)` on, widened to f32. Its faster dimension stays the faster one.
-    fn panel<T: Element>(
-        &self,
-        vs: &[T],
-        (i, j): (usize, usize),
-        (rows, columns): (usize, usize),
-    ) -> (Vec<f32>, Matrix) {
-        let offset = self.offset + i * self.row_stride + j * self.column_stride;
-        let by_rows = self.column_stride <= self.row_stride;
-        let (dims, strides) = if by_rows {
-            ([rows, columns], [self.row_stride, self.column_stride])
-        } else {
-            ([columns, rows], [self.column_stride, self.row_stride])
-        };
-        let walk = Walk::new(&dims, [&strides], [offset]);
-        let [stride] = walk.strides();
-        let mut panel = vec![0f32; rows * columns];
-        fill_par(&mut panel, 1, |piece, panel| {
-            let base = piece.start;
-            let mut row = vec![];
-            walk.for_runs(piece, |run, [start]| {
-                let panel = &mut panel[run.start - base..run.end - base];
-                if stride == 1 {
-                    T::widen(&vs[start..start + panel.len()], panel);
-                } else {
-                    row.clear();
-                    row.extend((0..panel.len()).map(|i| vs[start + i * stride]));
-                    T::widen(&row, panel);
-                }
-            });
-        });
-        let view = Matrix {
-            offset: 0,
-            row_stride: if by_rows { columns } else { 1 },
-            column_stride: if by_rows { 1 } else { rows },
-        };
-        (panel, view)
     }
 }

@@ -13,6 +13,7 @@ mod conv;
 mod copy;
 mod element;
 mod few_rows;
+mod gemm;
 mod indexing;
 mod map;
 mod matmul;

@@ -1,0 +1,294 @@
+//! Products of floats by the `gemm` crate: f32 and f64 as they are, smaller ones widened to f32 in panels of bounded size, so that
+//! they are summed in f32 and rounded once.
+//!
+//! The result is cut into parts, one or a few for each thread of the pool that all other loops have. The crate's own threads would be
+//! rayon's, which sleep longer, and share the cores with the pool's that are still awake from the op before.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use gemm::Parallelism;
+
+use super::element::Element;
+use super::matmul::{Matrix, Problem};
+use super::walk::{filled, Walk};
+use crate::cpu::threads;
+
+/// Multiplications below which threads cost more than they save.
+const PAR_PRODUCTS: usize = 1 << 19;
+
+/// Elements in a panel widened to f32: 16 MiB.
+const PANEL: usize = 1 << 22;
+
+/// What it costs to bring an element of either side into the order that products need, in multiplications.
+const PACK: usize = 24;
+
+/// Parts are whole registers wide, and as high as some of them are together.
+const STEPS: [usize; 2] = [4, 16];
+
+/// A row-major matrix whose parts are written by several threads.
+struct Target<'a, T> {
+    start: *mut T,
+    len: usize,
+    row: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: whoever writes promises to be alone on these elements (see `at`).
+unsafe impl<T: Send> Sync for Target<'_, T> {}
+
+impl<'a, T> Target<'a, T> {
+    /// `dst` has rows of `row` elements.
+    fn new(dst: &'a mut [T], row: usize) -> Self {
+        Self {
+            start: dst.as_mut_ptr(),
+            len: dst.len(),
+            row,
+            lifetime: PhantomData,
+        }
+    }
+
+    /// The element in row `i` and column `j`, which has `columns - 1` after it in its row. No two threads may write one element.
+    fn at(&self, i: usize, j: usize, columns: usize) -> *mut T {
+        let at = i * self.row + j;
+        assert!(at + columns <= self.len, "a part leaves its matrix");
+        // SAFETY: within the slice, as was asserted.
+        unsafe { self.start.add(at) }
+    }
+}
+
+impl Problem {
+    /// The product of f32 or f64, on `threads` threads at most. The bounds were checked by the plan.
+    pub(super) fn gemm<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], threads: usize) {
+        let Self { m, n, .. } = *self;
+        let dst = &mut dst[..m * n];
+        #[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
+        {
+            use super::blas::View;
+            let (l, r, k) = (self.lhs, self.rhs, self.k);
+            let lhs = (
+                &lhs[l.offset..],
+                View::new(m, k, l.row_stride, l.column_stride),
+            );
+            let rhs = (
+                &rhs[r.offset..],
+                View::new(k, n, r.row_stride, r.column_stride),
+            );
+            if super::blas::gemm(lhs, rhs, dst, threads == 1) {
+                return;
+            }
+        }
+        let dst = Target::new(dst, n);
+        self.in_parts(threads, &|rows, columns| {
+            let last = dst.at(rows.end - 1, columns.start, columns.len());
+            let first = dst.at(rows.start, columns.start, columns.len());
+            debug_assert!(first <= last);
+            // SAFETY: the plan has checked both sides; the first and the last row of this part lie in `dst`, and no other part does.
+            unsafe { self.part(&rows, &columns).one(lhs, rhs, first, n) };
+        });
+    }
+
+    /// The product of smaller floats in f32, panel by panel.
+    pub(super) fn widened<T: Element>(&self, lhs: &[T], rhs: &[T], dst: &mut [T], threads: usize) {
+        let Self { m, n, k, .. } = *self;
+        let rows = (PANEL / k).clamp(1, m);
+        let columns = (PANEL / k.max(rows)).clamp(1, n);
+        let dst = Target::new(&mut dst[..m * n], n);
+        for i in (0..m).step_by(rows) {
+            let rows = rows.min(m - i);
+            let (lhs_panel, lhs) = self.lhs.panel(lhs, (i, 0), (rows, k), threads);
+            for j in (0..n).step_by(columns) {
+                let columns = columns.min(n - j);
+                let (rhs_panel, rhs) = self.rhs.panel(rhs, (0, j), (k, columns), threads);
+                let panels = Self {
+                    m: rows,
+                    n: columns,
+                    k,
+                    lhs,
+                    rhs,
+                };
+                panels.in_parts(threads, &|rows, columns| {
+                    let mut product = vec![0f32; rows.len() * columns.len()];
+                    let part = panels.part(&rows, &columns);
+                    part.gemm(&lhs_panel, &rhs_panel, &mut product, 1);
+                    for (row, product) in rows.zip(product.chunks(columns.len())) {
+                        let start = dst.at(i + row, j + columns.start, columns.len());
+                        // SAFETY: so many elements from there on are in the slice; no other part has them.
+                        let dst = unsafe { std::slice::from_raw_parts_mut(start, columns.len()) };
+                        T::narrow(product, dst);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Calls `f` with rows and columns that together are the whole result, on `threads` threads at most.
+    fn in_parts(&self, threads: usize, f: &(dyn Fn(Range<usize>, Range<usize>) + Sync)) {
+        let Self { m, n, k, .. } = *self;
+        let work = m.saturating_mul(n).saturating_mul(k);
+        let threads = if work < PAR_PRODUCTS { 1 } else { threads };
+        let [rows, columns] = part_size(m, n, threads);
+        let across = n.div_ceil(columns);
+        threads::for_each(m.div_ceil(rows) * across, &|task| {
+            let (i, j) = (task / across * rows, task % across * columns);
+            f(i..m.min(i + rows), j..n.min(j + columns));
+        });
+    }
+
+    /// The problem whose result is a part of this one's.
+    fn part(&self, rows: &Range<usize>, columns: &Range<usize>) -> Self {
+        let mut part = *self;
+        (part.m, part.n) = (rows.len(), columns.len());
+        part.lhs.offset += rows.start * self.lhs.row_stride;
+        part.rhs.offset += columns.start * self.rhs.column_stride;
+        part
+    }
+
+    /// The whole product, on this thread.
+    ///
+    /// # Safety
+    /// Both sides have what the problem says. From `dst` on there are `m` rows that lie `row` elements apart, with `n` elements to be
+    /// written.
+    unsafe fn one<T: Element>(&self, lhs: &[T], rhs: &[T], dst: *mut T, row: usize) {
+        let (l, r) = (self.lhs, self.rhs);
+        // SAFETY: this function's contract.
+        unsafe {
+            gemm::gemm(
+                self.m,
+                self.n,
+                self.k,
+                dst,
+                1,
+                row as isize,
+                false,
+                lhs.as_ptr().add(l.offset),
+                l.column_stride as isize,
+                l.row_stride as isize,
+                rhs.as_ptr().add(r.offset),
+                r.column_stride as isize,
+                r.row_stride as isize,
+                T::from_f32(0.),
+                T::from_f32(1.),
+                false,
+                false,
+                false,
+                Parallelism::None,
+            );
+        }
+    }
+}
+
+/// Rows and columns of the parts of an `m` by `n` result with which `threads` threads should be done first: parts bring their share of
+/// both sides into order by themselves, and a thread's last part is waited for.
+fn part_size(m: usize, n: usize, threads: usize) -> [usize; 2] {
+    if threads <= 1 {
+        return [m, n];
+    }
+    let sizes = |len: usize, step: usize| {
+        let most = (2 * threads).min(len.div_ceil(step));
+        (1..=most).map(move |cuts| len.div_ceil(cuts).next_multiple_of(step))
+    };
+    let cost = |[rows, columns]: [usize; 2]| {
+        let parts = m.div_ceil(rows) * n.div_ceil(columns);
+        parts.div_ceil(threads) * (rows * columns + PACK * (rows + columns))
+    };
+    let all =
+        sizes(m, STEPS[0]).flat_map(|rows| sizes(n, STEPS[1]).map(move |columns| [rows, columns]));
+    all.min_by_key(|&size| cost(size)).unwrap_or([m, n])
+}
+
+impl Matrix {
+    /// The part of `rows` by `columns` from `(i, j)` on, widened to f32. Its faster dimension stays the faster one.
+    fn panel<T: Element>(
+        &self,
+        vs: &[T],
+        (i, j): (usize, usize),
+        (rows, columns): (usize, usize),
+        threads: usize,
+    ) -> (Vec<f32>, Matrix) {
+        let offset = self.offset + i * self.row_stride + j * self.column_stride;
+        let by_rows = self.column_stride <= self.row_stride;
+        let (dims, strides) = if by_rows {
+            ([rows, columns], [self.row_stride, self.column_stride])
+        } else {
+            ([columns, rows], [self.column_stride, self.row_stride])
+        };
+        let walk = Walk::new(&dims, [&strides], [offset]);
+        let [stride] = walk.strides();
+        let cost = if threads > 1 { 1 } else { 0 };
+        // SAFETY: the runs cover each piece, and all of each run is written before it is read.
+        let panel = unsafe {
+            filled(rows * columns, 1, cost, &|piece, panel: &mut [f32]| {
+                let base = piece.start;
+                let mut row = vec![];
+                walk.for_runs(piece, |run, [start]| {
+                    let panel = &mut panel[run.start - base..run.end - base];
+                    if stride == 1 {
+                        T::widen(&vs[start..start + panel.len()], panel);
+                    } else {
+                        row.clear();
+                        row.extend((0..panel.len()).map(|i| vs[start + i * stride]));
+                        T::widen(&row, panel);
+                    }
+                });
+            })
+        };
+        let view = Matrix {
+            offset: 0,
+            row_stride: if by_rows { columns } else { 1 },
+            column_stride: if by_rows { 1 } else { rows },
+        };
+        (panel, view)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn parts_are_the_whole_result_once() {
+        let matrix = Matrix {
+            offset: 0,
+            row_stride: 1,
+            column_stride: 1,
+        };
+        for (m, n) in [(1, 1), (5, 1000), (64, 64), (768, 768), (4096, 3), (17, 33)] {
+            for threads in [1, 2, 3, 16, 64] {
+                let problem = Problem {
+                    m,
+                    n,
+                    k: 1 << 20,
+                    lhs: matrix,
+                    rhs: matrix,
+                };
+                let found = Mutex::new(vec![0; m * n]);
+                problem.in_parts(threads, &|rows, columns| {
+                    let mut found = found.lock().unwrap();
+                    for row in rows {
+                        found[row * n..][columns.clone()]
+                            .iter_mut()
+                            .for_each(|f| *f += 1);
+                    }
+                });
+                let found = found.into_inner().unwrap();
+                assert!(
+                    found.iter().all(|&f| f == 1),
+                    "{m}x{n} on {threads} threads"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_thread_has_a_part() {
+        for threads in [2, 4, 16] {
+            for (m, n) in [(256, 256), (768, 768), (4096, 64), (64, 4096)] {
+                let [rows, columns] = part_size(m, n, threads);
+                let parts = m.div_ceil(rows) * n.div_ceil(columns);
+                assert!(parts >= threads, "{m}x{n} on {threads}: {rows}x{columns}");
+            }
+        }
+    }
+}
