@@ -1,12 +1,25 @@
-//! A short run of each fuzz target of candle-core's file formats.
+//! A short run of each fuzz target: candle-core's file formats, and what candle-dvm reads from relays.
 
 use std::path::Path;
 
 use crate::command::cmd;
 
-const TARGETS: &str = "candle-core/fuzz";
-/// Valid files; a target starts from those whose extension is its name.
-const SEEDS: &str = "candle-core/tests/files";
+/// A package of targets, and its valid inputs: a target starts from those whose extension is its name.
+struct Package {
+    targets: &'static str,
+    seeds: &'static str,
+}
+
+const PACKAGES: [Package; 2] = [
+    Package {
+        targets: "candle-core/fuzz",
+        seeds: "candle-core/tests/files",
+    },
+    Package {
+        targets: "candle-dvm/fuzz",
+        seeds: "candle-dvm/fuzz/seeds",
+    },
+];
 /// What is built, and the inputs that were found to be worth keeping.
 const OUT: &str = "target/fuzz";
 const SECONDS: u32 = 10;
@@ -15,41 +28,53 @@ const SECONDS: u32 = 10;
 const OPTIONS: &str = "--sanitizer none --codegen-units 16";
 
 /// Runs each target, after installing `cargo-fuzz` where it is missing. `Err` names the command that found something; the
-/// input that it found lies under `candle-core/fuzz/artifacts`.
+/// input that it found lies under `artifacts` in the package.
 pub fn fuzz() -> Result<String, String> {
     if !cmd("cargo fuzz --version").succeeds() {
         cmd("cargo install cargo-fuzz --locked").run()?;
     }
-    let list = cmd(&format!("cargo fuzz list --fuzz-dir {TARGETS}"));
-    let Some(names) = list.stdout() else {
-        return Err(format!("{list}\n  failed"));
-    };
-    let options = format!("--fuzz-dir {TARGETS} --target-dir {OUT} {OPTIONS}");
-    cmd(&format!("cargo fuzz build {options}")).run()?;
-    let names: Vec<&str> = names.split_whitespace().collect();
-    for name in &names {
-        let corpus = format!("{OUT}/corpus/{name}");
-        let seeds = copy_seeds(name, Path::new(&corpus))
-            .map_err(|err| format!("cannot copy {SEEDS} to {corpus}: {err}"))?;
-        if seeds == 0 {
-            return Err(format!(
-                "there is no {SEEDS}/*.{name} for the fuzz target {name} to start from"
-            ));
-        }
-        cmd(&format!(
-            "cargo fuzz run {options} {name} {corpus} -- -max_total_time={SECONDS} -timeout=10 -rss_limit_mb=2048 \
-             -max_len=8192 -verbosity=0 -print_final_stats=1"
-        ))
-        .run()?;
+    let mut count = 0;
+    for package in &PACKAGES {
+        count += package.run()?;
     }
-    Ok(format!("{} targets, {SECONDS} s each", names.len()))
+    Ok(format!("{count} targets, {SECONDS} s each"))
+}
+
+impl Package {
+    /// How many targets there are.
+    fn run(&self) -> Result<usize, String> {
+        let Self { targets, seeds } = self;
+        let list = cmd(&format!("cargo fuzz list --fuzz-dir {targets}"));
+        let Some(names) = list.stdout() else {
+            return Err(format!("{list}\n  failed"));
+        };
+        let options = format!("--fuzz-dir {targets} --target-dir {OUT} {OPTIONS}");
+        cmd(&format!("cargo fuzz build {options}")).run()?;
+        let names: Vec<&str> = names.split_whitespace().collect();
+        for name in &names {
+            let corpus = format!("{OUT}/corpus/{name}");
+            let copied = copy_seeds(Path::new(seeds), name, Path::new(&corpus))
+                .map_err(|err| format!("cannot copy {seeds} to {corpus}: {err}"))?;
+            if copied == 0 {
+                return Err(format!(
+                    "there is no {seeds}/*.{name} for the fuzz target {name} to start from"
+                ));
+            }
+            cmd(&format!(
+                "cargo fuzz run {options} {name} {corpus} -- -max_total_time={SECONDS} -timeout=10 -rss_limit_mb=2048 \
+                 -max_len=8192 -verbosity=0 -print_final_stats=1"
+            ))
+            .run()?;
+        }
+        Ok(names.len())
+    }
 }
 
 /// Copies the valid files of a format to a folder and counts them.
-fn copy_seeds(extension: &str, to: &Path) -> std::io::Result<usize> {
+fn copy_seeds(from: &Path, extension: &str, to: &Path) -> std::io::Result<usize> {
     std::fs::create_dir_all(to)?;
     let mut count = 0;
-    for entry in std::fs::read_dir(SEEDS)? {
+    for entry in std::fs::read_dir(from)? {
         let path = entry?.path();
         if let (Some(found), Some(name)) = (path.extension(), path.file_name()) {
             if found == extension {

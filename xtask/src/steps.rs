@@ -71,12 +71,12 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "fuzz",
-        title: "each file format's fuzz target finds nothing in a short run",
+        title: "the fuzz targets of files and events find nothing in a short run",
         run: fuzz::fuzz,
     },
     Step {
         name: "nostr",
-        title: "jobs over a relay and with customers that nobody here wrote; 200 jobs, 20 kills",
+        title: "jobs over relays and with customers that nobody here wrote; 200 jobs, 20 kills",
         run: nostr::nostr,
     },
     Step {
