@@ -55,6 +55,11 @@ pub const STEPS: &[Step] = &[
         run: test,
     },
     Step {
+        name: "gpu",
+        title: "all WebGPU tests, with the kernels for GPUs where the adapter is a processor",
+        run: gpu_test,
+    },
+    Step {
         name: "browser",
         title: "all WebGPU tests, with no more than every browser gives",
         run: browser_test,
@@ -134,19 +139,33 @@ fn test() -> Result<String, String> {
     run_tests("--workspace", &[])
 }
 
-/// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU.
+/// Adapters that are processors, as on machines without a GPU, take kernels of their own.
+fn gpu_test() -> Result<String, String> {
+    run_tests(
+        "--workspace --tests webgpu",
+        &[("CANDLE_WEBGPU_FEATURES", "-processor")],
+    )
+}
+
+/// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU, with the
+/// kernels for GPUs and with those for processors.
 fn browser_test() -> Result<String, String> {
     let shaders = chrome::shaders();
     // Those of an earlier run may be no kernel's any more.
     let _ = std::fs::remove_dir_all(&shaders);
     let shaders = shaders.display().to_string();
-    run_tests(
-        "--workspace --tests webgpu",
-        &[
-            ("CANDLE_WEBGPU_LIMITS", "browser"),
-            ("CANDLE_WEBGPU_DUMP_SHADERS", &shaders),
-        ],
-    )
+    let mut notes = Vec::new();
+    for features in ["-processor", ""] {
+        notes.push(run_tests(
+            "--workspace --tests webgpu",
+            &[
+                ("CANDLE_WEBGPU_LIMITS", "browser"),
+                ("CANDLE_WEBGPU_FEATURES", features),
+                ("CANDLE_WEBGPU_DUMP_SHADERS", &shaders),
+            ],
+        )?);
+    }
+    Ok(notes.join("; "))
 }
 
 /// The tests of candle-core with bindings and buffers so small that nearly everything is split.

@@ -15,7 +15,8 @@ pub struct Options {
     /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
     pub pipeline_cache: Option<std::path::PathBuf>,
     /// Optional features to do without, so that the kernels for adapters that lack them can be tried: a list of `-f16`, `-subgroups`,
-    /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel) and `-timestamps`, with commas between.
+    /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel), `-timestamps` and `-processor` (the
+    /// kernels for adapters that are processors), with commas between.
     pub without: String,
 }
 
@@ -56,6 +57,9 @@ pub(super) struct Caps {
     pub(super) f64: bool,
     /// Timestamps at the borders of compute passes.
     pub(super) timestamps: bool,
+    /// Whether the adapter is a processor. There a workgroup that has a barrier costs more than most rows are work, so that kernels
+    /// do without: see [`Team`](super::kernel::Team).
+    pub(super) processor: bool,
 }
 
 /// An opened adapter.
@@ -160,7 +164,7 @@ fn browser_limits() -> bool {
 const F64: Features = Features::SHADER_F64.union(Features::SHADER_INT64);
 
 /// What can be left out, by the names that `CANDLE_WEBGPU_FEATURES` has for it.
-const FEATURES: [(&str, LeftOut); 5] = [
+const FEATURES: [(&str, LeftOut); 6] = [
     ("f16", LeftOut::of(Features::SHADER_F16)),
     (
         "subgroups",
@@ -173,11 +177,18 @@ const FEATURES: [(&str, LeftOut); 5] = [
     (
         "coop-attention",
         LeftOut {
-            features: Features::empty(),
             cooperative_attention: true,
+            ..LeftOut::of(Features::empty())
         },
     ),
     ("timestamps", LeftOut::of(Features::TIMESTAMP_QUERY)),
+    (
+        "processor",
+        LeftOut {
+            processor: true,
+            ..LeftOut::of(Features::empty())
+        },
+    ),
 ];
 
 /// What a device is to do without.
@@ -185,6 +196,7 @@ const FEATURES: [(&str, LeftOut); 5] = [
 struct LeftOut {
     features: Features,
     cooperative_attention: bool,
+    processor: bool,
 }
 
 impl LeftOut {
@@ -192,6 +204,7 @@ impl LeftOut {
         Self {
             features,
             cooperative_attention: false,
+            processor: false,
         }
     }
 
@@ -219,6 +232,7 @@ impl LeftOut {
         Self {
             features: self.features | other.features,
             cooperative_attention: self.cooperative_attention || other.cooperative_attention,
+            processor: self.processor || other.processor,
         }
     }
 }
@@ -381,6 +395,8 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
             cooperative_attention: cooperative && !without.cooperative_attention,
             f64: features.contains(F64),
             timestamps: features.contains(Features::TIMESTAMP_QUERY),
+            // Browsers tell of it as a fallback adapter, which wgpu passes on as the same type.
+            processor: info.device_type == wgpu::DeviceType::Cpu && !without.processor,
         },
         device,
         queue,
@@ -423,6 +439,8 @@ mod tests {
         assert!(attention.cooperative_attention);
         assert_eq!(attention.features, Features::SHADER_F16);
         assert!(!LeftOut::parse("-coop").unwrap().cooperative_attention);
+        assert!(LeftOut::parse("-processor,-coop").unwrap().processor);
+        assert!(!LeftOut::parse("-coop").unwrap().processor);
         for wrong in ["f16", "-f17", "-subgroups -coop"] {
             let line = LeftOut::parse(wrong).unwrap_err().to_string();
             assert!(

@@ -8,7 +8,7 @@ use super::{bind, elementwise, fill, index, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
 use crate::scalar::Scalar;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader, Team};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result};
 
@@ -52,9 +52,10 @@ enum Way {
     Chunks(u32),
 }
 
-/// The way to reduce `outputs` rows of `inner` elements each, which lie next to each other if `adjacent`.
-fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
-    if inner < SHORT || (!adjacent && outputs >= MANY) {
+/// The way to reduce `outputs` rows of `inner` elements each, which lie next to each other if `adjacent`, by a GPU or a processor.
+fn way(outputs: u32, inner: u32, adjacent: bool, processor: bool) -> Way {
+    let enough = (!adjacent && outputs >= MANY) || (processor && outputs >= FEW);
+    if inner < SHORT || enough {
         Way::Alone
     } else if inner >= LONG && outputs < FEW {
         Way::Chunks(inner.div_ceil(CHUNK).min(MAX_CHUNKS / outputs.max(1)))
@@ -103,6 +104,10 @@ impl<'a> Pass<'a> {
         let from = device.elem(self.src.dtype(), op)?;
         let to = device.elem(dst.dtype(), op)?;
         let finds_place = finds_place(self.op);
+        let workgroup = match device.kernels().caps.processor {
+            true => Team::SMALL.members,
+            false => WORKGROUP,
+        };
         let key = Key::new("reduce")
             .with(self.op as u32, 3)
             .elem(from)
@@ -168,7 +173,7 @@ impl<'a> Pass<'a> {
                 };
                 shader
                     .strided("src", self.views.rank)
-                    .constant("WG", WORKGROUP)
+                    .constant("WG", workgroup)
                     .constant("SUM", self.op == ReduceOp::Sum)
                     .constant("CARRY", carried.is_some())
                     .text(functions(from))
@@ -198,7 +203,7 @@ impl<'a> Pass<'a> {
                 carry_place_offset: index(carried_places.map_or(0, |(_, offset)| offset))?,
                 first_place: index(self.carry.map_or(0, |carry| carry.len))?,
             },
-            device.grid(words, if self.group { 1 } else { WORKGROUP }),
+            device.grid(words, if self.group { 1 } else { workgroup }),
         )
     }
 }
@@ -345,7 +350,7 @@ fn whole_into(
         chunks: 1,
         group,
     };
-    match way(rows, inner, adjacent) {
+    match way(rows, inner, adjacent, device.kernels().caps.processor) {
         Way::Alone => whole(false).run(device, dst, None),
         Way::Group => whole(true).run(device, dst, None),
         Way::Chunks(chunks) => {
@@ -447,19 +452,22 @@ mod tests {
     #[test]
     fn rows_are_shared_by_their_length_and_number() {
         // Short rows, however many.
-        assert_eq!(way(1, 63, true), Way::Alone);
-        assert_eq!(way(1 << 20, 8, true), Way::Alone);
+        assert_eq!(way(1, 63, true, false), Way::Alone);
+        assert_eq!(way(1 << 20, 8, true, false), Way::Alone);
         // Norms and softmax.
-        assert_eq!(way(1, 64, true), Way::Group);
-        assert_eq!(way(512, 8192, true), Way::Group);
-        assert_eq!(way(63, (1 << 14) - 1, true), Way::Group);
+        assert_eq!(way(1, 64, true, false), Way::Group);
+        assert_eq!(way(512, 8192, true, false), Way::Group);
+        assert_eq!(way(63, (1 << 14) - 1, true, false), Way::Group);
         // Many columns, whose neighbours are read together.
-        assert_eq!(way(1 << 14, 4096, false), Way::Alone);
-        assert_eq!(way(64, 4096, false), Way::Group);
+        assert_eq!(way(1 << 14, 4096, false, false), Way::Alone);
+        assert_eq!(way(64, 4096, false, false), Way::Group);
         // A vocabulary, and the sum of everything.
-        assert_eq!(way(1, 128_256, true), Way::Chunks(63));
-        assert_eq!(way(1, 1 << 30, true), Way::Chunks(1024));
-        assert_eq!(way(63, 1 << 30, true), Way::Chunks(16));
-        assert_eq!(way(64, 1 << 20, true), Way::Group);
+        assert_eq!(way(1, 128_256, true, false), Way::Chunks(63));
+        assert_eq!(way(1, 1 << 30, true, false), Way::Chunks(1024));
+        assert_eq!(way(63, 1 << 30, true, false), Way::Chunks(16));
+        assert_eq!(way(64, 1 << 20, true, false), Way::Group);
+        // On a processor, no barriers where there are rows enough for its lanes.
+        assert_eq!(way(64, 1 << 20, true, true), Way::Alone);
+        assert_eq!(way(63, 4096, true, true), Way::Group);
     }
 }

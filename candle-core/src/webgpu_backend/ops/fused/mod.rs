@@ -15,7 +15,7 @@ pub use rope::{rope, rope_append, RopeCache, RopeKind};
 pub use softmax::softmax_last_dim;
 
 use super::{index, Views};
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::kernel::{Elem, Shader, Team};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result, Shape};
 
@@ -64,13 +64,16 @@ impl<const N: usize> Rows<N> {
         self.starts.len as usize
     }
 
-    /// Invocations that share a row: few for short rows, so that they are not idle.
-    fn workgroup(&self) -> u32 {
-        if self.len >= 1024 {
-            256
-        } else {
-            64
+    /// Who shares a row: few for short rows, so that they are not idle.
+    fn team(&self, device: &WebGpuDevice) -> Team {
+        if device.kernels().caps.processor {
+            // Fewer rows would leave lanes and cores idle.
+            return match self.count() {
+                64.. => Team::ALONE,
+                _ => Team::SMALL,
+            };
         }
+        Team::workgroup(if self.len >= 1024 { 256 } else { 64 })
     }
 
     /// The dtype to write rows in: where an odd row would end within a word of a packed dtype, f32, to be converted.
@@ -102,10 +105,14 @@ fn finish(dst: WebGpuStorage, dtype: DType) -> Result<WebGpuStorage> {
 }
 
 impl Shader {
-    /// Sums and maxima over a workgroup of `size` invocations, `count` sums at once.
-    pub(super) fn reduction(self, device: &WebGpuDevice, size: u32, count: u32) -> Self {
-        let shader = self.constant("WG", size).constant("COUNT", count);
+    /// Sums and maxima over a team, `count` sums at once.
+    pub(super) fn reduction(self, device: &WebGpuDevice, team: Team, count: u32) -> Self {
+        let shader = self
+            .constant("WG", team.members)
+            .constant("TEAMS", team.teams)
+            .constant("COUNT", count);
         match device.kernels().caps.subgroup {
+            _ if team.members == 1 => shader.text(include_str!("../../shaders/sum_alone.wgsl")),
             Some(subgroup) => shader
                 .constant("SUBGROUP", subgroup)
                 .text(include_str!("../../shaders/sum_subgroup.wgsl")),

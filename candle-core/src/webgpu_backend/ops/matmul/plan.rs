@@ -4,7 +4,7 @@ use super::cooperative::{CoopTile, COOP_K};
 use super::tile::TileShape;
 use super::{elem_bytes, vector, Access, Extras, Problem};
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::Elem;
+use crate::webgpu_backend::kernel::{Elem, Team};
 
 /// The most rows that the vector regime takes.
 const MAX_VECTOR_ROWS: usize = 8;
@@ -20,7 +20,7 @@ pub(super) enum Plan {
     Vector {
         rows: u32,
         cols: u32,
-        workgroup: u32,
+        team: Team,
         /// Loads of each operand on their way at once.
         unroll: u32,
         wide: bool,
@@ -69,6 +69,9 @@ pub(super) fn plan(
     let group = 16 / elem_bytes(elem);
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
+    if caps.processor && (!extras.need_vector() || problem.m <= extras.most_vector_rows()) {
+        return vector::plan_alone(problem, out_lanes, extras.gated, wide);
+    }
     if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
         return vector::plan(problem, out_lanes, extras.gated, wide, caps);
     }
@@ -121,6 +124,7 @@ mod tests {
             cooperative_attention: cooperative,
             f64: false,
             timestamps: false,
+            processor: false,
         }
     }
 
@@ -157,7 +161,7 @@ mod tests {
             Plan::Vector {
                 rows: 1,
                 cols: 2,
-                workgroup: 128,
+                team: Team::workgroup(128),
                 unroll: 4,
                 wide: true
             }
@@ -166,7 +170,10 @@ mod tests {
             chosen(&linear(8, 64, 30), Elem::F32, &caps(None, false)),
             Plan::Vector {
                 wide: false,
-                workgroup: 128,
+                team: Team {
+                    members: 128,
+                    teams: 1
+                },
                 ..
             }
         ));
@@ -179,6 +186,42 @@ mod tests {
             let plan = plan(&problem, Elem::F32, 1, &gated, &caps(None, false));
             assert_eq!(matches!(plan, Plan::Vector { .. }), vector, "{rows} rows");
         }
+    }
+
+    #[test]
+    fn on_a_processor_every_invocation_works_alone() {
+        let processor = Caps {
+            processor: true,
+            ..caps(Some(8), false)
+        };
+        let strided = {
+            let lhs = Layout::contiguous((512, 512));
+            let rhs = Layout::contiguous((512, 512));
+            Problem::new((1, 512, 512, 512), &lhs, &rhs).unwrap()
+        };
+        for (problem, rows, cols, wide) in [
+            (linear(1, 2048, 2048), 1, 4, true),
+            (linear(1, 64, 64), 1, 2, true),
+            (linear(512, 2048, 2048), 4, 4, true),
+            (linear(1, 64, 30), 1, 2, false),
+            (strided, 8, 8, false),
+        ] {
+            let expected = Plan::Vector {
+                rows,
+                cols,
+                team: Team::ALONE,
+                unroll: 1,
+                wide,
+            };
+            assert_eq!(chosen(&problem, Elem::F32, &processor), expected);
+        }
+        // A norm is made anew for each few columns: for many rows it is better made apart.
+        let gated = Extras {
+            gated: true,
+            ..Extras::default()
+        };
+        let plan = plan(&linear(64, 64, 64), Elem::F32, 1, &gated, &processor);
+        assert!(matches!(plan, Plan::Tile { .. }), "{plan:?}");
     }
 
     #[test]

@@ -27,6 +27,7 @@ fn caps(memory: u32, cooperative: bool) -> Caps {
         cooperative_attention: cooperative,
         f64: false,
         timestamps: false,
+        processor: false,
     }
 }
 

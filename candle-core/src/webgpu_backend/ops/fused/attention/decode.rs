@@ -6,7 +6,7 @@ use super::super::super::bind;
 use super::join::{Destination, Parts};
 use super::{AttentionParams, Call, Sizes};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::kernel::{Elem, Shader, Team};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -60,7 +60,7 @@ impl Call<'_> {
                 .constant("SOFTCAP", softcap)
                 .constant("QUADS", quads)
                 .constant("SHARERS", sharers)
-                .reduction(device, TURN * sharers, 1)
+                .reduction(device, Team::workgroup(TURN * sharers), 1)
                 .text(&key_part(quads, sharers))
                 .text(include_str!("../../../shaders/functions_float.wgsl"))
                 .text(match destination.joins() {

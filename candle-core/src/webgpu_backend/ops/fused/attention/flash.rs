@@ -282,6 +282,7 @@ mod tests {
             cooperative_attention: false,
             f64: false,
             timestamps: false,
+            processor: false,
         };
         Tile::choose(&sizes, &caps)
     }
