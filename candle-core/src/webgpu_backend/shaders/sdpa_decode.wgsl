@@ -6,8 +6,8 @@
 
 const LEAST = -0x1.fffffep+127f;
 const TURN = WG / SHARERS;
-const TEAMS = WG / QUADS;
-// Teams whose sums one invocation adds up at a time.
+const CREWS = WG / QUADS;
+// Crews whose sums one invocation adds up at a time.
 const FOLD = 8u;
 const_assert HEAD_DIM == 4u * QUADS && QUADS <= WG;
 
@@ -51,7 +51,7 @@ fn main(
   }
   let first = split * p.chunk;
   let last = min(first + p.chunk, seen);
-  let team = local / QUADS;
+  let crew = local / QUADS;
   let quad = local % QUADS;
   var most = LEAST;
   var sum = 0.0;
@@ -86,40 +86,40 @@ fn main(
     }
     value *= correction;
     workgroupBarrier();
-    if (team < TEAMS) {
+    if (crew < CREWS) {
       // Eight values are on their way at once: one after the other, each would wait for the last.
-      for (var i = team; i < min(TURN, last - turn); i += 8u * TEAMS) {
-        let v0 = v_quad(v_start + min(turn + i + 0u * TEAMS, last - 1u) * p.v_seq, quad);
-        let v1 = v_quad(v_start + min(turn + i + 1u * TEAMS, last - 1u) * p.v_seq, quad);
-        let v2 = v_quad(v_start + min(turn + i + 2u * TEAMS, last - 1u) * p.v_seq, quad);
-        let v3 = v_quad(v_start + min(turn + i + 3u * TEAMS, last - 1u) * p.v_seq, quad);
-        let v4 = v_quad(v_start + min(turn + i + 4u * TEAMS, last - 1u) * p.v_seq, quad);
-        let v5 = v_quad(v_start + min(turn + i + 5u * TEAMS, last - 1u) * p.v_seq, quad);
-        let v6 = v_quad(v_start + min(turn + i + 6u * TEAMS, last - 1u) * p.v_seq, quad);
-        let v7 = v_quad(v_start + min(turn + i + 7u * TEAMS, last - 1u) * p.v_seq, quad);
-        value = fma(vec4<f32>(weight_of(i + 0u * TEAMS)), v0, value);
-        value = fma(vec4<f32>(weight_of(i + 1u * TEAMS)), v1, value);
-        value = fma(vec4<f32>(weight_of(i + 2u * TEAMS)), v2, value);
-        value = fma(vec4<f32>(weight_of(i + 3u * TEAMS)), v3, value);
-        value = fma(vec4<f32>(weight_of(i + 4u * TEAMS)), v4, value);
-        value = fma(vec4<f32>(weight_of(i + 5u * TEAMS)), v5, value);
-        value = fma(vec4<f32>(weight_of(i + 6u * TEAMS)), v6, value);
-        value = fma(vec4<f32>(weight_of(i + 7u * TEAMS)), v7, value);
+      for (var i = crew; i < min(TURN, last - turn); i += 8u * CREWS) {
+        let v0 = v_quad(v_start + min(turn + i + 0u * CREWS, last - 1u) * p.v_seq, quad);
+        let v1 = v_quad(v_start + min(turn + i + 1u * CREWS, last - 1u) * p.v_seq, quad);
+        let v2 = v_quad(v_start + min(turn + i + 2u * CREWS, last - 1u) * p.v_seq, quad);
+        let v3 = v_quad(v_start + min(turn + i + 3u * CREWS, last - 1u) * p.v_seq, quad);
+        let v4 = v_quad(v_start + min(turn + i + 4u * CREWS, last - 1u) * p.v_seq, quad);
+        let v5 = v_quad(v_start + min(turn + i + 5u * CREWS, last - 1u) * p.v_seq, quad);
+        let v6 = v_quad(v_start + min(turn + i + 6u * CREWS, last - 1u) * p.v_seq, quad);
+        let v7 = v_quad(v_start + min(turn + i + 7u * CREWS, last - 1u) * p.v_seq, quad);
+        value = fma(vec4<f32>(weight_of(i + 0u * CREWS)), v0, value);
+        value = fma(vec4<f32>(weight_of(i + 1u * CREWS)), v1, value);
+        value = fma(vec4<f32>(weight_of(i + 2u * CREWS)), v2, value);
+        value = fma(vec4<f32>(weight_of(i + 3u * CREWS)), v3, value);
+        value = fma(vec4<f32>(weight_of(i + 4u * CREWS)), v4, value);
+        value = fma(vec4<f32>(weight_of(i + 5u * CREWS)), v5, value);
+        value = fma(vec4<f32>(weight_of(i + 6u * CREWS)), v6, value);
+        value = fma(vec4<f32>(weight_of(i + 7u * CREWS)), v7, value);
       }
     }
   }
   reduce(array<f32, COUNT>(sum), invocation);
   sums[local] = value;
   workgroupBarrier();
-  if (team < FOLD) {
-    for (var other = team + FOLD; other < TEAMS; other += FOLD) {
+  if (crew < FOLD) {
+    for (var other = crew + FOLD; other < CREWS; other += FOLD) {
       value += sums[other * QUADS + quad];
     }
     sums[local] = value;
   }
   workgroupBarrier();
-  if (team == 0u) {
-    for (var other = 1u; other < min(FOLD, TEAMS); other++) {
+  if (crew == 0u) {
+    for (var other = 1u; other < min(FOLD, CREWS); other++) {
       value += sums[other * QUADS + quad];
     }
     sums[local] = value;
