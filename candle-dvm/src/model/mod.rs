@@ -13,7 +13,7 @@ mod parts;
 mod tokenizer;
 mod weights;
 
-pub use parts::{Bytes, ModelParts, PartFile, PartSource};
+pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
 

@@ -15,6 +15,7 @@ use candle_core::safetensors::read_header;
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_transformers::models::llama::{Cache, Llama};
 use candle_transformers::models::quantized_llama::{self, AsyncWeightSource, Reading};
+use std::collections::HashMap;
 use std::future::Future;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -84,15 +85,7 @@ impl ModelParts {
                 tokenizer,
                 weights: parts,
             } => {
-                let mut weights = Weights::empty();
-                for part in &parts {
-                    let head = safetensors_head(part.as_ref()).await?;
-                    let path = Path::new(part.name());
-                    let header = read_header(&head, part.size());
-                    let (data_start, header) =
-                        header.map_err(|err| Error::file(path, brief(unlocated(&err))))?;
-                    weights.add_header(path, data_start, &header);
-                }
+                let weights = headers(&parts).await?;
                 let generation_file = Path::new("generation_config.json");
                 let json = JsonFiles {
                     config: (Path::new("config.json"), &config),
@@ -222,6 +215,41 @@ async fn placed_tensor(
         whole
     };
     flat.reshape(wanted.shape.as_slice()).doing(DOING)
+}
+
+/// All tensors of safetensors files, of the dtypes that weights are stored in, on `device` in `dtype`: for models that are no language
+/// models. Each file's header is checked before its tensors are read.
+///
+/// # Errors
+/// The first file or tensor that is damaged, and what a file gives for an error.
+pub async fn load_parts(
+    files: &[Box<dyn PartFile>],
+    dtype: DType,
+    device: &Device,
+) -> Result<HashMap<String, Tensor>> {
+    let weights = headers(files).await?;
+    let mut tensors = HashMap::new();
+    for (shard, file) in files.iter().enumerate() {
+        for wanted in weights.in_shard(shard) {
+            let tensor = placed_tensor(file.as_ref(), &wanted, dtype, device, &mut |_| ()).await?;
+            tensors.insert(wanted.name, tensor);
+        }
+    }
+    Ok(tensors)
+}
+
+/// What the files have, by their headers.
+async fn headers(files: &[Box<dyn PartFile>]) -> Result<Weights> {
+    let mut weights = Weights::empty();
+    for file in files {
+        let head = safetensors_head(file.as_ref()).await?;
+        let path = Path::new(file.name());
+        let header = read_header(&head, file.size());
+        let (data_start, header) =
+            header.map_err(|err| Error::file(path, brief(unlocated(&err))))?;
+        weights.add_header(path, data_start, &header);
+    }
+    Ok(weights)
 }
 
 /// The length of the header and the header.

@@ -10,8 +10,6 @@
 
 #![deny(missing_docs)]
 
-mod files;
-mod gpu;
 mod model;
 mod options;
 mod turn;
@@ -19,12 +17,6 @@ mod turn;
 pub use model::WasmModel;
 
 use wasm_bindgen::prelude::*;
-
-/// Puts a panic's message into the console: without it there is only `unreachable`.
-#[wasm_bindgen(start)]
-pub fn start() {
-    console_error_panic_hook::set_once();
-}
 
 /// Whether this build has the CPU's vector instructions.
 #[wasm_bindgen]
@@ -44,18 +36,6 @@ pub fn heap_bytes() -> f64 {
 /// What the generated types cannot say.
 #[wasm_bindgen(typescript_custom_section)]
 const TYPES: &str = r#"
-/** A file that is read in parts. `fromUrl` and `fromBlob` of `files.js` make one. */
-export interface PartFile {
-    name: string;
-    size: number;
-    read(start: number, length: number): Promise<Uint8Array>;
-}
-
-/** A model: one GGUF file, or the files of a Hugging Face folder. */
-export type ModelSource =
-    | { gguf: PartFile }
-    | { config: Uint8Array; tokenizer: Uint8Array; generation_config?: Uint8Array; weights: PartFile[] };
-
 export interface GenerateOptions {
     /** The most tokens to make; 128 if not given. */
     max_tokens?: number;

@@ -1,8 +1,9 @@
 //! A model as JavaScript uses it.
 
-use crate::files::{JsSource, Source};
 use crate::options::{self, JsGenerate, JsLoad};
-use crate::{gpu, turn};
+use crate::turn;
+use browser::files::{JsSource, Source};
+use browser::gpu;
 use candle_core::{DType, Device};
 use candle_dvm::device::describe;
 use candle_dvm::{CandleBackend, Completion, ModelParts, StopReason, Wait};
@@ -142,7 +143,7 @@ impl WasmModel {
         while let Some(piece) = generation.step(Wait::Async).await.map_err(error)? {
             if let Some(callback) = callback.filter(|_| !piece.is_empty()) {
                 let called = callback.call1(&JsValue::NULL, &piece.into());
-                called.map_err(|err| JsError::new(&crate::files::message(&err)))?;
+                called.map_err(|err| JsError::new(&browser::files::message(&err)))?;
             }
             // A wait for the GPU gives way by itself.
             if backend.device().is_cpu() {

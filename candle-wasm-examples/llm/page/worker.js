@@ -1,6 +1,7 @@
 // The model, beside the page's thread. One request at a time; each answer carries its request's id.
 import { load } from "../candle-wasm/index.js";
 import { fromAddress, fromFiles, fromFolder } from "../candle-wasm/files.js";
+import { answer, hooks } from "../worker.js";
 
 /** The model of the page is held and computed in f32, as its reference texts are. */
 const DEFAULT = { folder: new URL("model/", import.meta.url).href, dtype: "f32" };
@@ -9,18 +10,13 @@ const wasm = load();
 let model = null;
 let stop = new AbortController();
 
-const hooks = {
-    onProgress: (name, done, size) => postMessage({ kind: "progress", name, done, size }),
-    onNotice: message => postMessage({ kind: "notice", message }),
-};
-
 async function open({ source, address, files }) {
     if (source === "url") return fromAddress(address, hooks);
     if (source === "files") return fromFiles(files, hooks);
     return fromFolder(DEFAULT.folder, hooks);
 }
 
-const handlers = {
+answer({
     async load(request) {
         const { WasmModel } = await wasm;
         // The memory of the model before is free for this one.
@@ -44,18 +40,4 @@ const handlers = {
         const onPiece = piece => postMessage({ kind: "piece", piece });
         return model.generate_stream(prompt, { ...options, signal: stop.signal }, onPiece);
     },
-};
-
-onmessage = async ({ data }) => {
-    if (data.kind === "stop") {
-        stop.abort();
-        return;
-    }
-    try {
-        postMessage({ kind: "done", id: data.id, result: await handlers[data.kind](data) });
-    } catch (error) {
-        // After a panic or without memory the module is not to be used again.
-        const fatal = error instanceof WebAssembly.RuntimeError || error instanceof RangeError;
-        postMessage({ kind: "failed", id: data.id, message: error.message ?? String(error), fatal });
-    }
-};
+}, { stop: () => stop.abort() });

@@ -18,14 +18,26 @@ struct Module {
     most: Option<usize>,
 }
 
-const MODULES: [Module; 1] = [Module {
-    krate: "candle-wasm",
-    to: "candle-wasm",
-    most: Some(2_500_000),
-}];
+const MODULES: [Module; 3] = [
+    Module {
+        krate: "candle-wasm",
+        to: "candle-wasm",
+        most: Some(2_500_000),
+    },
+    Module {
+        krate: "embeddings",
+        to: "embeddings/wasm",
+        most: Some(2_500_000),
+    },
+    Module {
+        krate: "ops",
+        to: "ops/wasm",
+        most: Some(2_500_000),
+    },
+];
 
 /// Folders with a `page`.
-const PAGES: [&str; 1] = ["llm"];
+const PAGES: [&str; 3] = ["llm", "embeddings", "ops"];
 
 /// A module is built for processors' vectors and without: a browser takes what it can.
 const BUILDS: [(&str, &[&str]); 2] = [("simd", &["-Ctarget-feature=+simd128"]), ("plain", &[])];
@@ -53,12 +65,9 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
         fs::remove_dir_all(&site).map_err(at(&site))?;
     }
     copy(&examples().join("page"), &site)?;
-    for module in &MODULES {
-        copy(
-            &examples().join(module.krate).join("package"),
-            &site.join(module.to),
-        )?;
-    }
+    // The files of the npm package.
+    let package = examples().join("candle-wasm/package");
+    copy(&package, &site.join("candle-wasm"))?;
     for page in PAGES {
         copy(&examples().join(page).join("page"), &site.join(page))?;
     }

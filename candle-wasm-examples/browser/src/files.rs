@@ -7,6 +7,22 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
 
+/// What the generated types cannot say.
+#[wasm_bindgen(typescript_custom_section)]
+const TYPES: &str = r#"
+/** A file that is read in parts. `fromUrl` and `fromBlob` of `files.js` make one. */
+export interface PartFile {
+    name: string;
+    size: number;
+    read(start: number, length: number): Promise<Uint8Array>;
+}
+
+/** A model: one GGUF file, or the files of a Hugging Face folder. */
+export type ModelSource =
+    | { gguf: PartFile }
+    | { config: Uint8Array; tokenizer: Uint8Array; generation_config?: Uint8Array; weights: PartFile[] };
+"#;
+
 #[wasm_bindgen]
 extern "C" {
     /// The interface `PartFile` of the TypeScript types.
@@ -31,11 +47,17 @@ extern "C" {
 /// Where a model's bytes are; nothing of it is in the wasm heap.
 #[derive(Clone)]
 pub enum Source {
+    /// A GGUF file.
     Gguf(File),
+    /// The files of a Hugging Face folder.
     Folder {
+        /// `config.json`.
         config: Uint8Array,
+        /// `generation_config.json`, if there is one.
         generation_config: Option<Uint8Array>,
+        /// `tokenizer.json`.
         tokenizer: Uint8Array,
+        /// `model.safetensors`, or the shards.
         weights: Vec<File>,
     },
 }
@@ -43,8 +65,20 @@ pub enum Source {
 /// A file that is read in parts.
 #[derive(Clone)]
 pub enum File {
-    Bytes { name: String, bytes: Uint8Array },
-    Parts { name: String, file: JsFile },
+    /// All of it is in the memory of JavaScript.
+    Bytes {
+        /// What to call it in messages.
+        name: String,
+        /// What is in it.
+        bytes: Uint8Array,
+    },
+    /// JavaScript reads the parts.
+    Parts {
+        /// What to call it in messages.
+        name: String,
+        /// What reads them.
+        file: JsFile,
+    },
 }
 
 impl Source {

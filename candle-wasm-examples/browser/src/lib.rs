@@ -1,0 +1,14 @@
+//! What all modules need of a browser: its GPU, files that JavaScript hands over, and panics in its console.
+
+#![deny(missing_docs)]
+
+pub mod files;
+pub mod gpu;
+
+use wasm_bindgen::prelude::*;
+
+/// Puts a panic's message into the console: without it there is only `unreachable`.
+#[wasm_bindgen(start)]
+pub fn start() {
+    console_error_panic_hook::set_once();
+}

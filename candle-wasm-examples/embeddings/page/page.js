@@ -1,0 +1,128 @@
+// What the page shows. All work is done in worker.js.
+import { at, deviceLine, showProgress, takeFiles, Tasks } from "../shared.js";
+
+const FIRST = [
+    "A man is eating food.",
+    "A man eats a piece of bread.",
+    "The girl is carrying a baby.",
+    "WebGPU runs models in the browser.",
+];
+
+let loaded = false;
+let files = [];
+
+const receive = {
+    progress: message => showProgress(at("progress"), message),
+    notice: ({ message }) => { at("notice").textContent = message; },
+};
+const tasks = new Tasks(new URL("worker.js", import.meta.url), receive, () => {
+    loaded = false;
+    at("state").textContent = "No model is loaded";
+    return "Load the model again";
+});
+
+function busy(yes) {
+    at("load").disabled = yes;
+    at("compare").disabled = yes || !loaded;
+    document.body.ariaBusy = String(yes);
+}
+
+async function loadModel() {
+    const fromDisk = source() === "files";
+    for (const id of ["model-error", "text-error", "notice", "device-line"]) at(id).textContent = "";
+    at("progress").replaceChildren();
+    at("state").textContent = "Loading …";
+    loaded = false;
+    busy(true);
+    try {
+        if (!fromDisk && !at("url").value.trim()) throw new Error("give the address of a model");
+        if (fromDisk && files.length === 0) throw new Error("choose or drop a model's files");
+        const request = { kind: "load", address: at("url").value, files: fromDisk ? files : null, device: at("device").value };
+        const { device, reason, seconds } = await tasks.ask(request);
+        loaded = true;
+        at("progress").replaceChildren();
+        at("state").textContent = `Ready: loaded in ${seconds.toFixed(1)} s`;
+        at("device-line").textContent = deviceLine(device, reason);
+    } catch (error) {
+        at("state").textContent = "No model is loaded";
+        at("model-error").textContent = error.message;
+    }
+    busy(false);
+    if (loaded) await compare();
+}
+
+async function compare() {
+    const texts = [...at("texts").querySelectorAll("input")].map(input => input.value.trim()).filter(text => text);
+    at("text-error").textContent = "";
+    at("matrix").hidden = true;
+    busy(true);
+    try {
+        if (texts.length < 2) throw new Error("write two sentences at least");
+        const { matrix, milliseconds } = await tasks.ask({ kind: "compare", texts });
+        show(texts, matrix);
+        at("speed").textContent = milliseconds < 1000 ? `${milliseconds.toFixed(0)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
+    } catch (error) {
+        at("speed").textContent = "";
+        at("text-error").textContent = error.message;
+    }
+    busy(false);
+}
+
+function show(texts, matrix) {
+    const head = document.createElement("tr");
+    head.append(document.createElement("td"), ...texts.map((text, i) => cell("th", String(i + 1), text)));
+    head.firstChild.style.background = "none";
+    at("matrix").tHead.replaceChildren(head);
+    at("matrix").tBodies[0].replaceChildren(...texts.map((text, i) => {
+        const row = document.createElement("tr");
+        row.append(cell("th", `${i + 1} ${text}`));
+        for (let j = 0; j < texts.length; j++) {
+            const value = matrix[i * texts.length + j];
+            const td = cell("td", value.toFixed(2), `${text} / ${texts[j]}: ${value.toFixed(5)}`);
+            td.style.setProperty("--alike", Math.max(0, Math.min(1, value)));
+            td.dataset.value = value;
+            row.append(td);
+        }
+        return row;
+    }));
+    at("matrix").hidden = false;
+}
+
+function cell(kind, text, title = text) {
+    return Object.assign(document.createElement(kind), { textContent: text, title });
+}
+
+function addText(text = "") {
+    const item = document.createElement("li");
+    const box = document.createElement("div");
+    const input = Object.assign(document.createElement("input"), { type: "text", value: text, ariaLabel: "Sentence" });
+    const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "×", ariaLabel: "Remove the sentence" });
+    remove.onclick = () => item.remove();
+    box.append(input, remove);
+    item.append(box);
+    at("texts").append(item);
+    return input;
+}
+
+const source = () => new FormData(at("model-form")).get("source");
+
+at("model-form").onsubmit = event => {
+    event.preventDefault();
+    loadModel();
+};
+at("text-form").onsubmit = event => {
+    event.preventDefault();
+    if (loaded) compare();
+};
+at("add").onclick = () => addText().focus();
+at("model-form").onchange = () => {
+    at("url-box").hidden = source() !== "url";
+    at("files-box").hidden = source() !== "files";
+};
+takeFiles(at("files"), at("drop"), list => {
+    files = list;
+    at("chosen").textContent = files.map(file => file.name).join(", ") || "or drop them here";
+});
+
+FIRST.forEach(text => addText(text));
+at("model-form").onchange();

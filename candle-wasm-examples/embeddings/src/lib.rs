@@ -1,0 +1,81 @@
+//! How alike sentences are, by a BERT on the browser's GPU or on the CPU.
+
+#![deny(missing_docs)]
+
+#[path = "../../../candle-transformers/examples/bert_similarity/sentences.rs"]
+mod sentences;
+
+use browser::files::{JsSource, Source};
+use candle_core::{DType, Device};
+use candle_dvm::device::describe;
+use candle_dvm::PartSource;
+use candle_nn::VarBuilder;
+use sentences::{read_config, read_tokenizer, Sentences};
+use wasm_bindgen::prelude::*;
+
+/// A model that turns sentences into vectors.
+#[wasm_bindgen]
+pub struct Embedder {
+    sentences: Sentences,
+    device: Device,
+    cpu_reason: Option<String>,
+}
+
+#[wasm_bindgen]
+impl Embedder {
+    /// Loads a BERT from the files of a Hugging Face folder, to the GPU if there is one or, as `cpu` asks, to the CPU.
+    pub async fn load(source: JsSource, cpu: bool) -> Result<Embedder, JsError> {
+        let PartSource::Folder {
+            config,
+            tokenizer,
+            weights,
+            ..
+        } = Source::of_js(&source)?.parts()
+        else {
+            return Err(JsError::new(
+                "this page takes BERT models as config.json, tokenizer.json and .safetensors files, and no GGUF",
+            ));
+        };
+        let config = read_config(&config).map_err(error)?;
+        let tokenizer = read_tokenizer(&tokenizer, &config).map_err(error)?;
+        let (device, cpu_reason) = match cpu {
+            true => (Device::Cpu, Some("you chose it".to_string())),
+            false => match browser::gpu::open().await {
+                Ok(device) => (device, None),
+                Err(reason) => (Device::Cpu, Some(reason)),
+            },
+        };
+        let tensors = candle_dvm::model::load_parts(&weights, DType::F32, &device).await;
+        let tensors = tensors.map_err(|err| JsError::new(&err.to_string()))?;
+        let weights = VarBuilder::from_tensors(tensors, DType::F32, &device);
+        let sentences = Sentences::new(&config, tokenizer, weights).map_err(error)?;
+        Ok(Self {
+            sentences,
+            device,
+            cpu_reason,
+        })
+    }
+
+    /// Where the model runs.
+    #[wasm_bindgen(getter)]
+    pub fn device(&self) -> String {
+        describe(&self.device)
+    }
+
+    /// Why it runs on the CPU; `undefined` where it does not.
+    #[wasm_bindgen(getter)]
+    pub fn cpu_reason(&self) -> Option<String> {
+        self.cpu_reason.clone()
+    }
+
+    /// How alike each two texts are, from -1 to 1: as many rows as texts, one after another.
+    pub async fn similarities(&self, texts: Vec<String>) -> Result<Vec<f32>, JsError> {
+        let matrix = self.sentences.similarities(&texts).map_err(error)?;
+        let flat = matrix.flatten_all().map_err(error)?;
+        flat.to_vec1_async().await.map_err(error)
+    }
+}
+
+fn error(err: candle_core::Error) -> JsError {
+    JsError::new(&err.to_string())
+}

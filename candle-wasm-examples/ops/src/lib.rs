@@ -1,0 +1,58 @@
+//! The list of `candle-conformance`, run on the browser's adapter and on the CPU in WebAssembly.
+
+#![deny(missing_docs)]
+
+use candle_conformance::{check, Record, CASES, DTYPES, LAYOUTS};
+use candle_core::Device;
+use js_sys::Function;
+use wasm_bindgen::prelude::*;
+
+/// The browser's GPU, opened.
+#[wasm_bindgen]
+pub struct Checker {
+    device: Device,
+}
+
+#[wasm_bindgen]
+impl Checker {
+    /// Opens the GPU, or says why there is none.
+    pub async fn open() -> Result<Checker, JsError> {
+        let device = browser::gpu::open().await;
+        Ok(Self {
+            device: device.map_err(|reason| JsError::new(&reason))?,
+        })
+    }
+
+    /// Runs every op with arguments of one dtype. `each` gets a list of records as JSON, which are those of `candle-conformance`, whenever
+    /// all ops have run in one layout.
+    pub async fn check(&self, dtype: &str, each: &Function) -> Result<(), JsError> {
+        let found = DTYPES.into_iter().find(|known| known.as_str() == dtype);
+        let dtype = found.ok_or_else(|| JsError::new(&format!("there is no dtype {dtype}")))?;
+        let mut records: Vec<Record> = Vec::with_capacity(CASES.len());
+        let run = check(&self.device, dtype, |record| {
+            records.push(record);
+            if records.len() == CASES.len() {
+                let json = serde_json::to_string(&records).unwrap_or_default();
+                // What the callback throws is an error of the page, and shows in its console.
+                let _ = each.call1(&JsValue::NULL, &json.into());
+                records.clear();
+            }
+        });
+        run.await.map_err(|err| JsError::new(&err.to_string()))
+    }
+}
+
+/// What the list has, as JSON: `version`, `dtypes`, `layouts`, and `ops` with `name` and `family` each.
+#[wasm_bindgen]
+pub fn list() -> String {
+    let ops = CASES
+        .iter()
+        .map(|case| serde_json::json!({ "name": case.name, "family": case.family }));
+    serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "dtypes": DTYPES.map(|dtype| dtype.as_str()),
+        "layouts": LAYOUTS.map(|(name, _)| name),
+        "ops": ops.collect::<Vec<_>>(),
+    })
+    .to_string()
+}

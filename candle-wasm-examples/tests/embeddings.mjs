@@ -1,0 +1,186 @@
+// The page `embeddings` as a person uses it, with a tiny BERT of random weights that is made here; what it shows is held against native
+// candle over the same files.
+import { execFile } from "node:child_process";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { chromium, contains, equal, open, test, text, wait } from "./harness.mjs";
+
+/** f32 sums in another order. */
+const TOLERANCE = 1e-4;
+
+const CONFIG = {
+    model_type: "bert", vocab_size: 57, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4, intermediate_size: 96,
+    hidden_act: "gelu", hidden_dropout_prob: 0.1, max_position_embeddings: 48, type_vocab_size: 2, initializer_range: 0.02,
+    layer_norm_eps: 1e-12, pad_token_id: 0,
+};
+
+export async function run(site, screenshots) {
+    const folder = await mkdtemp(join(tmpdir(), "candle-bert-"));
+    const browser = await chromium();
+    try {
+        const files = await writeModel(folder);
+        const page = await open(browser, `${site}embeddings/`);
+        await test("embeddings::bad_files", () => badFiles(page, folder, files));
+        for (const device of ["webgpu", "cpu"]) {
+            await test(`embeddings::similarities::${device}`, async () => {
+                await page.select("#device", device === "cpu" ? "cpu" : "auto");
+                await load(page, files);
+                contains(await text(page, "#device-line"), device === "cpu" ? "On the CPU: you chose it" : "On webgpu");
+                await checkMatrix(page, folder);
+                await page.screenshot({ path: `${screenshots}/embeddings-${device}.png`, fullPage: true });
+            });
+        }
+        await test("embeddings::other_sentences::cpu", async () => {
+            await page.click("#add");
+            // The new field has the focus.
+            await page.keyboard.type("a last one. It is longer than the model takes: it is cut where the model ends");
+            const first = "#texts li:first-child";
+            await page.$eval(`${first} input`, field => { field.value = ""; });
+            await page.type(`${first} input`, "the girl is carrying a baby");
+            await page.click("#texts li:nth-child(2) button");
+            await page.click("#compare");
+            await wait(page, () => document.querySelectorAll("#matrix tbody tr").length === 4
+                && !document.querySelector("#matrix").hidden);
+            const { matrix } = await checkMatrix(page, folder);
+            // Alike but for a capital and a stop.
+            equal(matrix[0][1] > 0.9, true, `a sentence and nearly the same: ${matrix[0][1]}`);
+        });
+    } finally {
+        await browser.close();
+        await rm(folder, { recursive: true });
+    }
+}
+
+async function load(page, files) {
+    await page.click("input[value=files]");
+    const field = await page.$("#files");
+    await field.uploadFile(...files);
+    await page.click("#load");
+    await wait(page, () => !document.querySelector("#load").disabled);
+    equal(await text(page, "#model-error"), "", "an error");
+    contains(await text(page, "#state"), "Ready");
+    await wait(page, () => !document.querySelector("#matrix").hidden);
+}
+
+/** What the page shows, held against native candle. */
+async function checkMatrix(page, folder) {
+    equal(await text(page, "#text-error"), "", "an error");
+    const texts = await page.$$eval("#texts input", fields => fields.map(field => field.value));
+    const matrix = await page.$$eval("#matrix tbody tr", rows =>
+        rows.map(row => [...row.querySelectorAll("td")].map(cell => Number(cell.dataset.value))));
+    const { stdout } = await promisify(execFile)(process.env.BERT_SIMILARITY, [folder, ...texts]);
+    const native = JSON.parse(stdout);
+    equal(matrix.map(row => row.length), native.map(row => row.length), "the matrix' size");
+    let worst = 0;
+    for (const [i, row] of native.entries()) {
+        for (const [j, value] of row.entries()) worst = Math.max(worst, Math.abs(value - matrix[i][j]));
+    }
+    equal(worst <= TOLERANCE, true, `differs by ${worst} from ${stdout}`);
+    // A model that says the same of all sentences would test nothing.
+    const others = native.flatMap((row, i) => row.filter((_, j) => j !== i));
+    equal(Math.max(...others) - Math.min(...others) > 100 * TOLERANCE, true, "sentences that differ");
+    console.error(`  within ${worst.toExponential(1)} of native candle`);
+    return { matrix };
+}
+
+/** Each says what is wrong and what to do, and the page goes on working. */
+async function badFiles(page, folder, files) {
+    const config = join(folder, "other", "config.json");
+    const cases = [
+        [files.filter(file => !file.endsWith("tokenizer.json")), ["tokenizer.json", "missing"]],
+        [[config, ...files.filter(file => !file.endsWith("config.json"))], ["config.json", "llama", "expected a bert"]],
+    ];
+    await page.click("input[value=files]");
+    for (const [list, parts] of cases) {
+        await (await page.$("#files")).uploadFile(...list);
+        await page.click("#load");
+        await wait(page, () => document.querySelector("#model-error").textContent !== "");
+        contains(await text(page, "#model-error"), ...parts);
+    }
+    equal(await page.$eval("#compare", button => button.disabled), true, "nothing to compare with");
+}
+
+/** A BERT and a tokenizer that spells; gives the files' paths. */
+async function writeModel(folder) {
+    const letters = [..."abcdefghijklmnopqrstuvwxyz"];
+    const words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", ...letters, ...letters.map(letter => `##${letter}`), "."];
+    const special = words.slice(0, 4);
+    const tokenizer = {
+        version: "1.0", truncation: null, padding: null,
+        added_tokens: special.map((content, id) =>
+            ({ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: true })),
+        normalizer: { type: "BertNormalizer", clean_text: true, handle_chinese_chars: true, strip_accents: null, lowercase: true },
+        pre_tokenizer: { type: "BertPreTokenizer" },
+        post_processor: { type: "BertProcessing", sep: ["[SEP]", 3], cls: ["[CLS]", 2] },
+        decoder: { type: "WordPiece", prefix: "##", cleanup: true },
+        model: {
+            type: "WordPiece", unk_token: "[UNK]", continuing_subword_prefix: "##", max_input_chars_per_word: 100,
+            vocab: Object.fromEntries(words.map((word, id) => [word, id])),
+        },
+    };
+    const write = async (name, content) => {
+        const path = join(folder, name);
+        await writeFile(path, content);
+        return path;
+    };
+    await mkdir(join(folder, "other"));
+    await write("other/config.json", JSON.stringify({ ...CONFIG, model_type: "llama" }));
+    return [
+        await write("config.json", JSON.stringify(CONFIG)),
+        await write("tokenizer.json", JSON.stringify(tokenizer)),
+        await write("model.safetensors", safetensors(weights())),
+    ];
+}
+
+/** Random weights by name: `[shape, numbers]`. */
+function weights() {
+    const { vocab_size, hidden_size: hidden, intermediate_size: inner, max_position_embeddings, num_hidden_layers } = CONFIG;
+    let state = 12345;
+    // Park and Miller's generator.
+    const random = () => (state = state * 48271 % 0x7fffffff) / 0x7fffffff * 2 - 1;
+    const tensors = {};
+    const add = (name, shape, centre, scale) => {
+        const numbers = Float32Array.from({ length: shape.reduce((a, b) => a * b) }, () => centre + scale * random());
+        tensors[name] = [shape, numbers];
+    };
+    const linear = (name, from, to) => {
+        add(`${name}.weight`, [to, from], 0, 1.7 / Math.sqrt(from));
+        add(`${name}.bias`, [to], 0, 0.1);
+    };
+    const norm = name => {
+        add(`${name}.weight`, [hidden], 1, 0.3);
+        add(`${name}.bias`, [hidden], 0, 0.1);
+    };
+    for (const [name, length] of [["word", vocab_size], ["position", max_position_embeddings], ["token_type", 2]]) {
+        add(`embeddings.${name}_embeddings.weight`, [length, hidden], 0, 1);
+    }
+    norm("embeddings.LayerNorm");
+    for (let i = 0; i < num_hidden_layers; i++) {
+        const layer = `encoder.layer.${i}`;
+        for (const name of ["self.query", "self.key", "self.value", "output.dense"]) linear(`${layer}.attention.${name}`, hidden, hidden);
+        norm(`${layer}.attention.output.LayerNorm`);
+        linear(`${layer}.intermediate.dense`, hidden, inner);
+        linear(`${layer}.output.dense`, inner, hidden);
+        norm(`${layer}.output.LayerNorm`);
+    }
+    return tensors;
+}
+
+function safetensors(tensors) {
+    const header = {};
+    const parts = [];
+    let offset = 0;
+    for (const [name, [shape, numbers]] of Object.entries(tensors)) {
+        const bytes = Buffer.from(numbers.buffer);
+        header[name] = { dtype: "F32", shape, data_offsets: [offset, offset + bytes.length] };
+        offset += bytes.length;
+        parts.push(bytes);
+    }
+    let json = JSON.stringify(header);
+    json += " ".repeat((8 - json.length % 8) % 8);
+    const length = Buffer.alloc(8);
+    length.writeBigUInt64LE(BigInt(json.length));
+    return Buffer.concat([length, Buffer.from(json), ...parts]);
+}

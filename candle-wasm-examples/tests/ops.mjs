@@ -1,0 +1,78 @@
+// The page `ops` as a person uses it.
+import { chromium, contains, equal, open, test, text, wait } from "./harness.mjs";
+
+/** Some 4,500 checks and 2,000 kernels to compile, on a software adapter. */
+const TIMEOUT = 900_000;
+
+export async function run(site, screenshots) {
+    const browser = await chromium();
+    try {
+        const page = await open(browser, `${site}ops/`);
+        page.setDefaultTimeout(TIMEOUT);
+        const allowed = ["clipboard-read", "clipboard-write"];
+        await browser.defaultBrowserContext().overridePermissions(site.replace(/\/$/, ""), allowed);
+        await test("ops::stop::webgpu", async () => {
+            await wait(page, () => !document.querySelector("#run").disabled);
+            await page.click("#run");
+            await wait(page, () => document.querySelector("#progress").value > 0);
+            await page.click("#stop");
+            await wait(page, () => document.querySelector("#summary").textContent.startsWith("Only ")
+                && !document.querySelector("#run").disabled);
+            equal(await text(page, "#run-error"), "", "an error");
+        });
+        await test("ops::whole_list::webgpu", () => wholeList(page, screenshots));
+        await test("ops::report::webgpu", () => report(page));
+    } finally {
+        await browser.close();
+    }
+    await test("ops::no_adapter", async () => {
+        const browser = await chromium(["--enable-unsafe-webgpu", "--use-webgpu-adapter"]);
+        try {
+            const page = await open(browser, `${site}ops/`);
+            await wait(page, () => document.querySelector("#adapter-error").textContent !== "");
+            contains(await text(page, "#adapter-error"), "WebGPU");
+            equal(await page.$eval("#run", button => button.disabled), true, "a button that can do nothing");
+        } finally {
+            await browser.close();
+        }
+    });
+}
+
+async function wholeList(page, screenshots) {
+    await page.click("#run");
+    await wait(page, () => / in [\d.]+ s$/.test(document.querySelector("#summary").textContent)
+        && !document.querySelector("#run").disabled);
+    equal(await text(page, "#run-error"), "", "an error");
+    const summary = await text(page, "#summary");
+    console.error(`  ${summary}`);
+    const failed = await page.$$eval("#failed tbody tr", rows => rows.map(row => row.innerText));
+    equal(failed, [], "failed");
+    contains(summary, " 0 failed,");
+    equal(summary.startsWith("Only"), false, "all checks were run");
+    await page.$eval("#more", details => { details.open = true; });
+    contains(await text(page, "#limits"), "maxStorageBufferBindingSize");
+    await page.$eval("#more", details => { details.open = false; });
+    // What no browser has is told, with the reason, and is no failure.
+    contains(await text(page, "#unsupported"), "all ops of f64", "SHADER_F64", "to f64 of u8");
+    const rows = await page.$$eval("#table tbody tr", rows => rows.map(row => [...row.cells].map(cell => cell.textContent)));
+    const add = rows.find(row => row[0] === "add");
+    const header = await page.$$eval("#table thead td", cells => cells.map(cell => cell.textContent));
+    const marks = Object.fromEntries(header.slice(1, -1).map((dtype, i) => [dtype, add[i + 1]]));
+    const expected = Object.fromEntries(header.slice(1, -1).map(dtype => [dtype, dtype === "f64" ? "–" : "✓"]));
+    equal(marks, expected, "add");
+    await page.screenshot({ path: `${screenshots}/ops.png`, fullPage: true });
+}
+
+async function report(page) {
+    await page.click("#copy");
+    await wait(page, () => document.querySelector("#copied").textContent.startsWith("Copied"));
+    const report = JSON.parse(await page.evaluate(() => navigator.clipboard.readText()));
+    equal(report.page, "candle ops", "page");
+    equal(report.failed, [], "failed");
+    equal(report.counts.failed, 0, "failures");
+    equal(report.counts.passed > 3000, true, "most pass");
+    equal(report.ops.find(({ name }) => name === "matmul").dtypes.f32.is, "passed", "matmul of f32");
+    equal(report.ops.find(({ name }) => name === "matmul").dtypes.f64.is, "unsupported", "matmul of f64");
+    equal(typeof report.adapter.limits.maxBufferSize, "number", "a limit");
+    contains(report.browser, "Chrome");
+}
