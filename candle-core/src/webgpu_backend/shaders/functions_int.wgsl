@@ -22,3 +22,6 @@ fn f_lt(a: i32, b: i32) -> u32 { return u32(a < b); }
 fn f_le(a: i32, b: i32) -> u32 { return u32(a <= b); }
 fn f_gt(a: i32, b: i32) -> u32 { return u32(a > b); }
 fn f_ge(a: i32, b: i32) -> u32 { return u32(a >= b); }
+
+// As for u32; the upper half has the sign.
+fn to_float(x: i32) -> f32 { return f32(x >> 16u) * 65536.0 + f32(x & 0xffff); }

@@ -73,21 +73,30 @@ fn f_le(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(!less(b, a)); }
 fn f_gt(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(less(b, a)); }
 fn f_ge(a: vec2<u32>, b: vec2<u32>) -> u32 { return u32(!less(a, b)); }
 
-// Rounded once: the upper 32 significant bits are converted, and whatever is cut off sets the last of them, which lies below
-// those that f32 keeps.
+// Rounded once, to nearest and to even, in integers: browsers differ in how they convert a u32 that f32 does not hold.
 fn i64_to_float(x: vec2<u32>) -> f32 {
   let magnitude = f_abs(x);
-  var y = f32(magnitude.x);
-  if (magnitude.y != 0u) {
-    let space = countLeadingZeros(magnitude.y);
-    var upper = magnitude.y;
-    var cut = magnitude.x;
-    if (space > 0u) {
-      upper = (magnitude.y << space) | (magnitude.x >> (32u - space));
-      cut = magnitude.x << space;
-    }
-    let scale = bitcast<f32>((127u + 32u - space) << 23u);
-    y = f32(upper | u32(cut != 0u)) * scale;
+  var upper = magnitude.y;
+  var cut = magnitude.x;
+  var exponent = 32u;
+  if (upper == 0u) {
+    upper = magnitude.x;
+    cut = 0u;
+    exponent = 0u;
   }
+  if (upper == 0u) {
+    return 0.0;
+  }
+  let space = countLeadingZeros(upper);
+  if (space > 0u) {
+    upper = (upper << space) | (cut >> (32u - space));
+    cut = cut << space;
+  }
+  let rest = (upper & 0xffu) | u32(cut != 0u);
+  var kept = upper >> 8u;
+  if (rest > 0x80u || (rest == 0x80u && (kept & 1u) == 1u)) {
+    kept += 1u;
+  }
+  let y = f32(kept) * bitcast<f32>((127u + 8u + exponent - space) << 23u);
   return select(y, -y, is_negative(x));
 }

@@ -159,6 +159,7 @@ fn cast(from: Elem, to: Elem) -> String {
         ("f64", F32) => "f32(x)",
         ("f32", F64) => "f64(x)",
         ("f32" | "f64", _) => "x",
+        ("u32" | "i32", F32 | F16 | BF16 | F8E4M3) if matches!(from, U32 | I32) => "to_float(x)",
         ("u32" | "i32", F32 | F16 | BF16 | F8E4M3) => "f32(x)",
         ("u32" | "i32", F64) => "f64(x)",
         ("u32", I32 | I16) => "bitcast<i32>(x)",
