@@ -19,7 +19,7 @@ const PROGRAMS: [&str; 4] = [
 ];
 
 /// With a WebGPU adapter that needs no GPU.
-const ARGS: [&str; 9] = [
+pub const ARGS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
     "--disable-quic",
@@ -139,7 +139,7 @@ impl Drop for Browser {
     }
 }
 
-fn program() -> Result<&'static str, String> {
+pub fn program() -> Result<&'static str, String> {
     let found = || {
         let mut programs = PROGRAMS.into_iter();
         programs.find(|name| cmd(&format!("{name} --version")).succeeds())

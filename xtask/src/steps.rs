@@ -8,6 +8,7 @@ use crate::fuzz;
 use crate::nostr;
 use crate::oracle;
 use crate::setup;
+use crate::web;
 
 /// One named part of `cargo xtask test`.
 pub struct Step {
@@ -68,6 +69,11 @@ pub const STEPS: &[Step] = &[
         name: "chrome",
         title: "a browser's compiler takes every shader of the step before",
         run: chrome::chrome,
+    },
+    Step {
+        name: "web",
+        title: "the pages work in headless Chromium: every op on WebGPU, models on WebGPU and on the CPU",
+        run: web::web,
     },
     Step {
         name: "tiny",

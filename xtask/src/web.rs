@@ -1,6 +1,18 @@
-//! The pages for browsers, which the tool of their own workspace builds and serves.
+//! The pages for browsers: their workspace's tool builds and serves them, and Node drives real browsers over them.
 
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::chrome;
 use crate::command::{cmd, Cmd};
+use crate::setup;
+use crate::steps::{Tally, WEBGPU};
+
+const MANIFEST: &str = "candle-wasm-examples/Cargo.toml";
+/// What is built for browsers; apart from the native builds, whose flags differ.
+const TARGET: &str = "target/web";
+const TESTS: &str = "candle-wasm-examples/tests";
 
 /// `cargo xtask web`.
 pub fn build(only: Option<&str>) -> Result<(), String> {
@@ -15,9 +27,137 @@ pub fn serve(port: u16) -> Result<(), String> {
     tool(&format!("serve --port {port}")).run()
 }
 
-/// What it builds lies apart from the native builds, whose flags differ.
 fn tool(args: &str) -> Cmd {
     cmd(&format!(
-        "cargo run --quiet --manifest-path candle-wasm-examples/Cargo.toml --package web-tool --target-dir target/web -- {args}"
+        "cargo run --quiet --manifest-path {MANIFEST} --package web-tool --target-dir {TARGET} -- {args}"
     ))
+}
+
+/// Builds all pages and tries them as a person would, in headless Chromium with WebGPU on a software adapter. run.mjs ends after a time.
+pub fn web() -> Result<String, String> {
+    let browser = chrome::program()?;
+    node()?;
+    cmd(&format!(
+        "cargo test --manifest-path {MANIFEST} --package web-tool --target-dir {TARGET}"
+    ))
+    .run()?;
+    build(None)?;
+    let similarity = bert_similarity()?;
+    let tests = tests_folder()?;
+    let server = Server::start()?;
+    let run = cmd(&format!(
+        "node {}/run.mjs {} {TARGET}/screenshots",
+        tests.display(),
+        server.address
+    ))
+    .env("CHROME", browser)
+    .env("CHROME_ARGS", chrome::ARGS.join(" "))
+    .env("BERT_SIMILARITY", similarity.display().to_string());
+    let mut tally = Tally::default();
+    run.run_lines(|line| {
+        println!("{line}");
+        tally.add(line);
+    })?;
+    match tally.passed {
+        0 => Err(format!("{run}\n  ran no test")),
+        passed => Ok(format!(
+            "{passed} passed; screenshots in {TARGET}/screenshots"
+        )),
+    }
+}
+
+/// The native program that the page `embeddings` is held against.
+fn bert_similarity() -> Result<PathBuf, String> {
+    let name = "bert_similarity";
+    cmd(&format!(
+        "cargo build --workspace {WEBGPU} --example {name}"
+    ))
+    .run()?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    let program = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    let program = target.join("debug/examples").join(program);
+    std::path::absolute(&program).map_err(|err| format!("{}: {err}", program.display()))
+}
+
+/// Node and npm, which the driver of browsers is written for.
+fn node() -> Result<(), String> {
+    let found = || cmd("node --version").succeeds() && cmd("npm --version").succeeds();
+    if !found() && setup::may_install() {
+        cmd("apt-get update").run()?;
+        cmd("apt-get install -y --no-install-recommends nodejs npm")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .run()?;
+    }
+    match found() {
+        true => Ok(()),
+        false => Err(
+            "missing Node and npm: on Debian `sudo apt-get install nodejs npm` brings them".into(),
+        ),
+    }
+}
+
+/// The tests beside the packages that they need: npm puts those where the tests are, and the repository is no place for them.
+fn tests_folder() -> Result<PathBuf, String> {
+    let to = PathBuf::from(TARGET).join("tests");
+    let failed = |err: std::io::Error| format!("copying {TESTS} to {}: {err}", to.display());
+    std::fs::create_dir_all(&to).map_err(failed)?;
+    let lock = "package-lock.json";
+    let same =
+        std::fs::read(to.join(lock)).ok() == std::fs::read(PathBuf::from(TESTS).join(lock)).ok();
+    for entry in std::fs::read_dir(TESTS).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        std::fs::copy(entry.path(), to.join(entry.file_name())).map_err(failed)?;
+    }
+    if !same || !to.join("node_modules").exists() {
+        let install = format!("npm ci --no-audit --no-fund --prefix {}", to.display());
+        // A lockfile is there already: what was not installed must not pass for installed.
+        if let Err(err) = cmd(&install).run() {
+            let _ = std::fs::remove_file(to.join(lock));
+            return Err(err);
+        }
+    }
+    Ok(to)
+}
+
+/// The pages' server, which does not outlive the step.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Result<Self, String> {
+        let program = format!("{TARGET}/debug/web-tool{}", std::env::consts::EXE_SUFFIX);
+        let failed = |err: std::io::Error| format!("{program} serve: {err}");
+        let mut process = Command::new(&program)
+            .args(["serve", "--port", "0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let mut address = String::new();
+        if let Some(stdout) = process.stdout.take() {
+            BufReader::new(stdout)
+                .read_line(&mut address)
+                .map_err(failed)?;
+        }
+        let server = Self {
+            process,
+            address: address.trim().to_string(),
+        };
+        match server.address.starts_with("http://") {
+            true => Ok(server),
+            false => Err(format!(
+                "{program} serve: no address, but {:?}",
+                server.address
+            )),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
