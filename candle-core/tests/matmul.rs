@@ -86,6 +86,23 @@ fn long_depths(device: &Device) -> Result<()> {
 }
 test_device!(long_depths);
 
+/// Deeper than some drivers let a loop run; rhs in both orders, so that words and single elements are read.
+fn very_long_depths(device: &Device) -> Result<()> {
+    const K: usize = 70_001;
+    for m in [1, 5] {
+        assert_as_on_cpu(device, &format!("{m} x {K} by {K} x 6"), |device| {
+            let of = |rows, cols| {
+                let numbers = (numbers(&[rows, cols], DType::F32)? / 4.)?.round()?;
+                numbers.to_device(device)
+            };
+            let wide = of(m, K + 7)?.matmul(&of(6, K + 7)?.t()?)?;
+            wide + of(m, K)?.matmul(&of(K, 6)?)?
+        })?;
+    }
+    Ok(())
+}
+test_device!(very_long_depths);
+
 /// Makes a matrix operand `(batch, rows, cols)` of a certain layout.
 type Operand = fn(batch: usize, rows: usize, cols: usize, DType, &Device) -> Result<Tensor>;
 

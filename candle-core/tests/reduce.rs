@@ -76,6 +76,18 @@ fn long_rows(device: &Device) -> Result<()> {
 }
 test_device!(long_rows);
 
+/// Rows longer than some drivers let a loop run, few and many.
+fn very_long_rows(device: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::U8] {
+        for dims in [[64, 70_001], [2, 70_001]] {
+            let cpu = numbers(&dims, dtype)?;
+            check(&cpu.to_device(device)?, &cpu, 1, "very long rows")?;
+        }
+    }
+    Ok(())
+}
+test_device!(very_long_rows);
+
 /// Many long columns: neighbours are read together.
 fn many_columns(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::BF16, DType::U8] {

@@ -44,7 +44,7 @@ pub struct AdapterReport {
 }
 
 /// What kernels may rely on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Caps {
     pub(super) limits: wgpu::Limits,
     /// The subgroup size, where subgroups exist and have one size only.
@@ -60,6 +60,24 @@ pub(super) struct Caps {
     /// Whether the adapter is a processor. There a workgroup that has a barrier costs more than most rows are work, so that kernels
     /// do without: see [`Team`](super::kernel::Team).
     pub(super) processor: bool,
+}
+
+/// llvmpipe, the software driver of Mesa, ends a shader's loops after 65,535 turns of all of them together, as if they were done.
+const TURNS_ON_A_PROCESSOR: usize = 60_000;
+
+impl Caps {
+    /// Whether the adapter is a processor on which one invocation can go through so many turns of its loops, inner ones counted.
+    pub(super) fn alone(&self, turns: usize) -> bool {
+        self.processor && turns <= self.most_turns()
+    }
+
+    /// How many turns of its loops an invocation can go through, inner ones counted.
+    pub(super) fn most_turns(&self) -> usize {
+        match self.processor {
+            true => TURNS_ON_A_PROCESSOR,
+            false => usize::MAX,
+        }
+    }
 }
 
 /// An opened adapter.

@@ -108,6 +108,14 @@ impl Team {
     pub(super) const fn workgroup(members: u32) -> Self {
         Self { members, teams: 1 }
     }
+
+    /// On a processor: the fewest members of which none goes through more turns of its loops than it can, where all have `turns`
+    /// together.
+    pub(super) fn of_few(turns: usize, caps: &Caps) -> Self {
+        let fits = |team: &Self| turns.div_ceil(team.members as usize) <= caps.most_turns();
+        let teams = [Self::SMALL, Self::workgroup(64)];
+        teams.into_iter().find(fits).unwrap_or(Self::workgroup(256))
+    }
 }
 
 /// WGSL under construction.

@@ -1,5 +1,5 @@
 use super::common::{assert_close, assert_values, data, dtypes, layouts, reference};
-use candle_core::{test_device, Device, Module, Result, Tensor};
+use candle_core::{test_device, DType, Device, Module, Result, Tensor};
 use candle_nn::ops::{
     add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,
 };
@@ -52,6 +52,23 @@ pub(super) fn fused_norms(dev: &Device) -> Result<()> {
                 assert_close(&format!("layer {case}"), &layer, &layer_expected, tolerance);
             }
         }
+    }
+    Ok(())
+}
+
+/// Rows longer than some drivers let a loop run, few and many. The last elements are large: a norm without them would show.
+fn norms_of_very_long_rows(dev: &Device) -> Result<()> {
+    for dims in [[64, 30_000], [64, 70_001], [2, 70_001]] {
+        let n = dims[1];
+        let ramp = (Tensor::arange(0f32, n as f32, dev)? / n as f64)?;
+        let xs = data(&dims, DType::F32, dev)?.broadcast_mul(&ramp)?;
+        let [beta, alpha] = weights(&xs)?;
+        let [rx, ra, rb] = [reference(&xs)?, reference(&alpha)?, reference(&beta)?];
+        let case = format!("{dims:?}");
+        let rms = rms_norm(&xs, &alpha, EPS)?;
+        assert_close(&case, &rms, &rms_norm_slow(&rx, &ra, EPS)?, 1e-4);
+        let layer = layer_norm(&xs, &alpha, &beta, EPS)?;
+        assert_close(&case, &layer, &layer_norm_slow(&rx, &ra, &rb, EPS)?, 1e-4);
     }
     Ok(())
 }
@@ -148,6 +165,7 @@ test_device!(fused_norms);
 test_device!(plain_norms);
 test_device!(norm_values);
 test_device!(norms_of_large_values);
+test_device!(norms_of_very_long_rows);
 
 /// Rows that one binding does not reach are normed in parts.
 #[cfg(feature = "webgpu")]

@@ -1,4 +1,4 @@
-use super::common::{assert_close, assert_values, dtypes, layouts, reference};
+use super::common::{assert_close, assert_values, data, dtypes, layouts, reference};
 use candle_core::{test_device, DType, Device, Result, Tensor, Var, D};
 use candle_nn::ops::{log_softmax, softmax, softmax_last_dim};
 
@@ -32,6 +32,19 @@ fn fused_softmax(dev: &Device) -> Result<()> {
                 assert_close(&case, &got, &expected, tolerance);
             }
         }
+    }
+    Ok(())
+}
+
+/// Rows longer than some drivers let a loop run, few and many.
+fn very_long_rows(dev: &Device) -> Result<()> {
+    for dims in [[64, 30_000], [64, 70_001], [2, 70_001]] {
+        let xs = data(&dims, DType::F32, dev)?;
+        let expected = softmax(&reference(&xs)?, D::Minus1)?;
+        // Each of so many probabilities is small.
+        let scale = dims[1] as f64;
+        let got = (softmax_last_dim(&xs)? * scale)?;
+        assert_close(&format!("{dims:?}"), &got, &(expected * scale)?, 1e-4);
     }
     Ok(())
 }
@@ -91,6 +104,7 @@ fn softmax_in_a_graph(dev: &Device) -> Result<()> {
 
 test_device!(fused_softmax);
 test_device!(softmax_values);
+test_device!(very_long_rows);
 test_device!(softmax_of_infinities);
 test_device!(softmax_in_a_graph);
 

@@ -29,6 +29,9 @@ pub fn silu_mul(
     super::elementwise::binary(gate, up, gate_l, up_l, "silu_mul")
 }
 
+/// How often a kernel goes through a row, at most.
+const PASSES: usize = 4;
+
 /// `N` tensors of one shape as rows of their last dimension, for kernels that give a workgroup to a row.
 struct Rows<const N: usize> {
     /// The rows' starts: the layouts without their last dimension.
@@ -66,11 +69,13 @@ impl<const N: usize> Rows<N> {
 
     /// Who shares a row: few for short rows, so that they are not idle.
     fn team(&self, device: &WebGpuDevice) -> Team {
-        if device.kernels().caps.processor {
+        let caps = &device.kernels().caps;
+        if caps.processor {
+            let turns = PASSES * self.len;
             // Fewer rows would leave lanes and cores idle.
             return match self.count() {
-                64.. => Team::ALONE,
-                _ => Team::SMALL,
+                64.. if caps.alone(turns) => Team::ALONE,
+                _ => Team::of_few(turns, caps),
             };
         }
         Team::workgroup(if self.len >= 1024 { 256 } else { 64 })

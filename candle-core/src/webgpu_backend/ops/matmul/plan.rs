@@ -69,7 +69,7 @@ pub(super) fn plan(
     let group = 16 / elem_bytes(elem);
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
-    if caps.processor && (!extras.need_vector() || problem.m <= extras.most_vector_rows()) {
+    if caps.alone(problem.k) && (!extras.need_vector() || problem.m <= extras.most_vector_rows()) {
         return vector::plan_alone(problem, out_lanes, extras.gated, wide);
     }
     if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
@@ -121,10 +121,7 @@ mod tests {
             limits,
             subgroup,
             cooperative,
-            cooperative_attention: cooperative,
-            f64: false,
-            timestamps: false,
-            processor: false,
+            ..Caps::default()
         }
     }
 

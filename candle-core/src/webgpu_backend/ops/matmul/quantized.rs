@@ -79,7 +79,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let elem = device.elem(lhs.dtype(), OP)?;
     let caps = &device.kernels().caps;
     let few = m <= extras.most_vector_rows();
-    let vector = few || (caps.processor && !extras.need_vector());
+    let vector = few || (caps.alone(k) && !extras.need_vector());
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);

@@ -38,7 +38,7 @@ pub(super) fn plan(
 /// The same for blocks, whose words have more elements: more columns share what is read of lhs, and with several rows
 /// there would be no registers for as many loads at once.
 pub(super) fn plan_blocks(problem: &Problem, out_lanes: u32, gated: bool, caps: &Caps) -> Plan {
-    if caps.processor {
+    if caps.alone(problem.k) {
         return plan_alone(problem, out_lanes, gated, true);
     }
     let columns = if gated { 2 * problem.n } else { problem.n };

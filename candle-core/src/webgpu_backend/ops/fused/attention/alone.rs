@@ -17,15 +17,26 @@ const BUSY_INVOCATIONS: usize = 128;
 /// Longer heads would not stay in the nearest cache.
 const MAX_HEAD_DIM: usize = 512;
 
-/// Whether the kernel takes this head: it handles four dimensions at once, and writes whole words.
-pub(super) fn fits(sizes: &Sizes, elem: Elem) -> bool {
-    sizes.head_dim.is_multiple_of(4 * elem.lanes() as usize) && sizes.head_dim <= MAX_HEAD_DIM
+/// Whether the kernel takes this head, with so many parts at most: it handles four dimensions at once, and writes whole words.
+pub(super) fn fits(sizes: &Sizes, elem: Elem, most: usize, most_turns: usize) -> bool {
+    let head_dim = sizes.head_dim;
+    head_dim.is_multiple_of(4 * elem.lanes() as usize)
+        && head_dim <= MAX_HEAD_DIM
+        && parts(sizes, most, most_turns).splits <= most
 }
 
-fn parts(sizes: &Sizes, most: usize) -> Parts {
+/// As many as keep a processor busy, and so many that an invocation gets to the end of its keys in as many turns as it can have.
+fn parts(sizes: &Sizes, most: usize, most_turns: usize) -> Parts {
+    // Each score and each sum of a block is a loop within a loop.
+    let turns_of_block = 2 * (BLOCK + 2) * (sizes.head_dim / 4 + 2);
+    let most_keys = most_turns / turns_of_block * BLOCK;
     let wanted = BUSY_INVOCATIONS / sizes.rows().max(1);
     let splits = wanted.min(sizes.keys / LEAST_CHUNK).min(most);
-    Parts::new(sizes.keys, splits, BLOCK)
+    Parts::new(
+        sizes.keys,
+        splits.max(sizes.keys.div_ceil(most_keys)),
+        BLOCK,
+    )
 }
 
 impl Call<'_> {
@@ -33,7 +44,11 @@ impl Call<'_> {
         let Self { sizes, elem, .. } = *self;
         let device = self.inputs[0].0.device();
         let team = Team::ALONE;
-        let parts = parts(&sizes, self.most_parts());
+        let parts = parts(
+            &sizes,
+            self.most_parts(),
+            device.kernels().caps.most_turns(),
+        );
         let destination = Destination::new(self, parts, elem)?;
         let (wide, softcap) = (self.wide(), self.softcap());
         let shader = || {
@@ -70,8 +85,16 @@ mod tests {
     use super::{parts, Sizes};
 
     #[test]
-    fn few_queries_cut_the_keys() {
-        for (queries, keys, splits) in [(1, 31, 1), (1, 128, 4), (1, 4096, 32), (512, 512, 1)] {
+    fn few_queries_cut_the_keys_and_long_ones_too() {
+        for (queries, keys, most_turns, splits) in [
+            (1, 31, usize::MAX, 1),
+            (1, 128, usize::MAX, 4),
+            (1, 4096, usize::MAX, 32),
+            (512, 512, usize::MAX, 1),
+            // 360 turns to eight keys.
+            (512, 512, 360 * 64, 1),
+            (512, 513, 360 * 64, 2),
+        ] {
             let sizes = Sizes {
                 batch: 1,
                 heads: 4,
@@ -80,7 +103,8 @@ mod tests {
                 keys,
                 head_dim: 64,
             };
-            assert_eq!(parts(&sizes, usize::MAX).splits, splits, "{queries} {keys}");
+            let parts = parts(&sizes, usize::MAX, most_turns);
+            assert_eq!(parts.splits, splits, "{queries} {keys}");
         }
     }
 }

@@ -25,9 +25,7 @@ fn caps(memory: u32, cooperative: bool) -> Caps {
         subgroup: Some(32),
         cooperative,
         cooperative_attention: cooperative,
-        f64: false,
-        timestamps: false,
-        processor: false,
+        ..Caps::default()
     }
 }
 

@@ -277,12 +277,7 @@ mod tests {
         };
         let caps = Caps {
             limits,
-            subgroup: None,
-            cooperative: false,
-            cooperative_attention: false,
-            f64: false,
-            timestamps: false,
-            processor: false,
+            ..Caps::default()
         };
         Tile::choose(&sizes, &caps)
     }

@@ -163,7 +163,7 @@ pub fn sdpa(
         return call.blocks();
     }
     let caps = &q.device().kernels().caps;
-    if caps.processor && alone::fits(&sizes, elem) {
+    if caps.processor && alone::fits(&sizes, elem, call.most_parts(), caps.most_turns()) {
         return call.alone();
     }
     if decode::fits(&sizes, elem) {
