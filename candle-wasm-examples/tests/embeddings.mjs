@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { chromium, contains, equal, open, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, open, test, text, wait } from "./harness.mjs";
 
 /** f32 sums in another order. */
 const TOLERANCE = 1e-4;
@@ -18,7 +18,7 @@ const CONFIG = {
 
 export async function run(site, screenshots) {
     const folder = await mkdtemp(join(tmpdir(), "candle-bert-"));
-    const browser = await chromium();
+    const browser = await launch();
     try {
         const files = await writeModel(folder);
         const page = await open(browser, `${site}embeddings/`);

@@ -6,8 +6,20 @@ export const TIMEOUT = 300_000;
 
 let passed = 0;
 const failed = [];
+let current;
 
-export async function test(name, body) {
+/** Which browser the tests from here on run in. */
+export function use(browser) {
+    current = browser;
+}
+
+export const name = () => current;
+
+/** The browser, opened with WebGPU, or without. */
+export const launch = (gpu = true) => BROWSERS[current](gpu);
+
+export async function test(what, body) {
+    const name = `${current}::${what}`;
     const start = performance.now();
     try {
         await body();
@@ -39,15 +51,25 @@ export function contains(text, ...parts) {
     }
 }
 
-/** Chromium; `without` leaves out arguments that begin so. */
-export function chromium(without = []) {
-    const args = process.env.CHROME_ARGS.split(" ");
-    return puppeteer.launch({
+/** Firefox has WebGPU for those who ask for it; on Linux it refuses adapters that are processors, unless told otherwise. */
+const FIREFOX = {
+    "dom.webgpu.enabled": true, "dom.webgpu.workers.enabled": true, "gfx.webgpu.ignore-blocklist": true, "gfx.webrender.all": true,
+};
+
+/** The browsers, by name: each opens with WebGPU or without. */
+export const BROWSERS = {
+    chromium: gpu => puppeteer.launch({
         executablePath: process.env.CHROME,
-        args: args.filter(arg => !without.some(left => arg.startsWith(left))),
+        args: process.env.CHROME_ARGS.split(" ").filter(arg => gpu || !/webgpu/.test(arg)),
         protocolTimeout: TIMEOUT,
-    });
-}
+    }),
+    firefox: gpu => puppeteer.launch({
+        browser: "firefox",
+        executablePath: process.env.FIREFOX,
+        extraPrefsFirefox: gpu ? FIREFOX : { "dom.webgpu.enabled": false },
+        protocolTimeout: TIMEOUT,
+    }),
+};
 
 /** A new page whose errors fail the test that uses it. */
 export async function open(browser, url) {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::command::cmd;
 use crate::setup;
 use crate::steps::EmptyDir;
 
@@ -140,22 +139,7 @@ impl Drop for Browser {
 }
 
 pub fn program() -> Result<&'static str, String> {
-    let found = || {
-        let mut programs = PROGRAMS.into_iter();
-        programs.find(|name| cmd(&format!("{name} --version")).succeeds())
-    };
-    if let Some(program) = found() {
-        return Ok(program);
-    }
-    if setup::may_install() {
-        cmd("apt-get update").run()?;
-        cmd("apt-get install -y --no-install-recommends chromium")
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .run()?;
-    }
-    found().ok_or_else(|| {
-        "missing Chromium or Chrome: on Debian `sudo apt-get install chromium` brings it".into()
-    })
+    setup::program("Chromium or Chrome", &PROGRAMS, "chromium")
 }
 
 fn names(dir: &Path) -> Vec<String> {

@@ -35,6 +35,8 @@ enum Task {
         #[arg(long, value_parser = ["simd", "plain"])]
         only: Option<String>,
     },
+    /// Build the pages, and time ops in Chromium beside onnxruntime-web's
+    Versus,
     /// Serve these pages on 127.0.0.1
     Serve {
         /// The port; 0 takes any that is free
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
     let result = match task {
         Task::Test(args) => return test(args),
         Task::Web { only } => web::build(only.as_deref()),
+        Task::Versus => web::versus(),
         Task::Serve { port } => web::serve(port),
     };
     match result {

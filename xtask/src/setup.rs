@@ -35,12 +35,7 @@ pub fn setup() -> Result<String, String> {
             _ if has_driver && has_loader() => {}
             _ if missing.is_empty() && may_install() => {
                 println!("no Vulkan loader ({LOADER}) with a driver (vulkan/icd.d/*.json) here yet");
-                cmd("apt-get update").run()?;
-                cmd(&format!(
-                    "apt-get install -y --no-install-recommends {PACKAGES}"
-                ))
-                .env("DEBIAN_FRONTEND", "noninteractive")
-                .run()?;
+                install(PACKAGES)?;
                 note = format!("installed {PACKAGES}");
             }
             _ => missing.push(format!(
@@ -67,7 +62,43 @@ fn lacking_vulkan(has_loader: bool, has_driver: bool) -> String {
     }
 }
 
-pub fn may_install() -> bool {
+/// The first of `programs` that runs here, after installing Debian's `packages` where none does and we may. `Err` says how to get `what`.
+pub fn program(
+    what: &str,
+    programs: &[&'static str],
+    packages: &str,
+) -> Result<&'static str, String> {
+    let runs = |name: &&&str| cmd(&format!("{name} --version")).succeeds();
+    let found = || programs.iter().find(runs).copied();
+    if found().is_none() && may_install() {
+        install(packages)?;
+    }
+    found().ok_or_else(|| {
+        format!("missing {what}: on Debian `sudo apt-get install {packages}` brings it")
+    })
+}
+
+/// Where a program lies, for those who do not look through `PATH` themselves.
+pub fn path_of(program: &str) -> Result<String, String> {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders)
+        .map(|folder| folder.join(format!("{program}{}", std::env::consts::EXE_SUFFIX)))
+        .find(|path| path.is_file());
+    found
+        .map(|path| path.display().to_string())
+        .ok_or_else(|| format!("{program} is in no folder of PATH"))
+}
+
+fn install(packages: &str) -> Result<(), String> {
+    cmd("apt-get update").run()?;
+    cmd(&format!(
+        "apt-get install -y --no-install-recommends {packages}"
+    ))
+    .env("DEBIAN_FRONTEND", "noninteractive")
+    .run()
+}
+
+fn may_install() -> bool {
     let root = cmd("id -u").stdout().is_some_and(|id| id.trim() == "0");
     root && cmd("apt-get --version").succeeds()
 }

@@ -46,19 +46,14 @@ pub const STEPS: &[Step] = &[
         run: doc,
     },
     Step {
-        name: "default",
-        title: "candle-core builds with its default features",
-        run: default_build,
-    },
-    Step {
         name: "test",
         title: "all tests, on the CPU and on WebGPU",
         run: test,
     },
     Step {
-        name: "gpu",
-        title: "all WebGPU tests, with the kernels for GPUs where the adapter is a processor",
-        run: gpu_test,
+        name: "processor",
+        title: "ops and models on WebGPU, with the kernels for adapters that are processors",
+        run: processor_test,
     },
     Step {
         name: "browser",
@@ -72,7 +67,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "web",
-        title: "the pages work in headless Chromium: every op on WebGPU, models on WebGPU and on the CPU",
+        title: "the pages work in headless Chromium and Firefox: every op on WebGPU, models on WebGPU and on the CPU",
         run: web::web,
     },
     Step {
@@ -95,6 +90,17 @@ pub const STEPS: &[Step] = &[
         title: "ops and models agree with crates.io's candle 0.11.1",
         run: oracle::oracle,
     },
+];
+
+/// The modules of tests of ops that have kernels for processors.
+const PROCESSOR_OPS: &[&str] = &[
+    "matmul::",
+    "quantized_device::",
+    "reduce::",
+    "attention",
+    "linear",
+    "norms::",
+    "softmax::",
 ];
 
 pub const WEBGPU: &str =
@@ -136,49 +142,46 @@ fn clippy() -> Result<String, String> {
     Ok(String::new())
 }
 
-fn default_build() -> Result<String, String> {
-    cmd("cargo check -p candle-core").run()?;
-    Ok(String::new())
-}
+/// Software drivers would get the kernels for processors. The tests take those that GPUs get, here and in the steps that follow.
+const FOR_GPUS: (&str, &str) = ("CANDLE_WEBGPU_FEATURES", "-processor");
 
 fn test() -> Result<String, String> {
-    run_tests("--workspace", &[])
+    run_tests("--workspace", &[FOR_GPUS])
 }
 
-/// Adapters that are processors, as on machines without a GPU, take kernels of their own.
-fn gpu_test() -> Result<String, String> {
-    run_tests(
-        "--workspace --tests webgpu",
-        &[("CANDLE_WEBGPU_FEATURES", "-processor")],
+fn processor_test() -> Result<String, String> {
+    let ops = run_tests(&processor_ops(), &[])?;
+    let models = run_tests("--workspace --test transformers --test dvm webgpu", &[])?;
+    Ok(format!("ops {ops}; models {models}"))
+}
+
+/// The ops that have kernels for processors.
+fn processor_ops() -> String {
+    format!(
+        "--workspace --test core --test nn -- {}",
+        PROCESSOR_OPS.join(" ")
     )
 }
 
-/// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU, with the
-/// kernels for GPUs and with those for processors.
+/// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU; then the ops that
+/// have kernels for processors with those.
 fn browser_test() -> Result<String, String> {
     let shaders = chrome::shaders();
     // Those of an earlier run may be no kernel's any more.
     let _ = std::fs::remove_dir_all(&shaders);
     let shaders = shaders.display().to_string();
-    let mut notes = Vec::new();
-    for features in ["-processor", ""] {
-        notes.push(run_tests(
-            "--workspace --tests webgpu",
-            &[
-                ("CANDLE_WEBGPU_LIMITS", "browser"),
-                ("CANDLE_WEBGPU_FEATURES", features),
-                ("CANDLE_WEBGPU_DUMP_SHADERS", &shaders),
-            ],
-        )?);
-    }
-    Ok(notes.join("; "))
+    let limits = ("CANDLE_WEBGPU_LIMITS", "browser");
+    let dump = ("CANDLE_WEBGPU_DUMP_SHADERS", shaders.as_str());
+    let gpu = run_tests("--workspace --tests webgpu", &[limits, dump, FOR_GPUS])?;
+    let processor = run_tests(&processor_ops(), &[limits, dump])?;
+    Ok(format!("{gpu}; for processors {processor}"))
 }
 
 /// The tests of candle-core with bindings and buffers so small that nearly everything is split.
 fn tiny_test() -> Result<String, String> {
     // Its images are made for columns of 64 MiB: thousands of windows, and rows that are past one.
     let tests = "--workspace --test core webgpu -- --skip convolutions_in_pieces";
-    run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny")])
+    run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny"), FOR_GPUS])
 }
 
 fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {

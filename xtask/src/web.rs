@@ -1,7 +1,7 @@
 //! The pages for browsers: their workspace's tool builds and serves them, and Node drives real browsers over them.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::chrome;
@@ -13,6 +13,7 @@ const MANIFEST: &str = "candle-wasm-examples/Cargo.toml";
 /// What is built for browsers; apart from the native builds, whose flags differ.
 const TARGET: &str = "target/web";
 const TESTS: &str = "candle-wasm-examples/tests";
+const VERSUS: &str = "candle-wasm-examples/versus";
 
 /// `cargo xtask web`.
 pub fn build(only: Option<&str>) -> Result<(), String> {
@@ -33,24 +34,30 @@ fn tool(args: &str) -> Cmd {
     ))
 }
 
-/// Builds all pages and tries them as a person would, in headless Chromium with WebGPU on a software adapter. run.mjs ends after a time.
+/// The modules that the tests take: the others would double the time that building takes.
+const TESTED: &str = "simd";
+
+/// Builds all pages and tries them as a person would, in headless Chromium and Firefox with WebGPU on software adapters. run.mjs ends
+/// after a time.
 pub fn web() -> Result<String, String> {
-    let browser = chrome::program()?;
-    node()?;
+    let chromium = chrome::program()?;
+    let firefox = setup::program("Firefox", &["firefox-esr", "firefox"], "firefox-esr")?;
     cmd(&format!(
         "cargo test --manifest-path {MANIFEST} --package web-tool --target-dir {TARGET}"
     ))
     .run()?;
-    build(None)?;
+    build(Some(TESTED))?;
     let similarity = bert_similarity()?;
-    let tests = tests_folder()?;
+    let tests = node_folder(TESTS)?;
     let server = Server::start()?;
     let run = cmd(&format!(
         "node {}/run.mjs {} {TARGET}/screenshots",
         tests.display(),
         server.address
     ))
-    .env("CHROME", browser)
+    .env("BUILDS", TESTED)
+    .env("CHROME", setup::path_of(chromium)?)
+    .env("FIREFOX", setup::path_of(firefox)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .env("BERT_SIMILARITY", similarity.display().to_string());
     let mut tally = Tally::default();
@@ -66,6 +73,22 @@ pub fn web() -> Result<String, String> {
     }
 }
 
+/// `cargo xtask versus`: ops in Chromium, ours and those of onnxruntime-web.
+pub fn versus() -> Result<(), String> {
+    let chromium = chrome::program()?;
+    build(Some(TESTED))?;
+    let scripts = node_folder(VERSUS)?;
+    let server = Server::start()?;
+    cmd(&format!(
+        "node {}/run.mjs {}",
+        scripts.display(),
+        server.address
+    ))
+    .env("CHROME", setup::path_of(chromium)?)
+    .env("CHROME_ARGS", chrome::ARGS.join(" "))
+    .run()
+}
+
 /// The native program that the page `embeddings` is held against.
 fn bert_similarity() -> Result<PathBuf, String> {
     let name = "bert_similarity";
@@ -79,32 +102,18 @@ fn bert_similarity() -> Result<PathBuf, String> {
     std::path::absolute(&program).map_err(|err| format!("{}: {err}", program.display()))
 }
 
-/// Node and npm, which the driver of browsers is written for.
-fn node() -> Result<(), String> {
-    let found = || cmd("node --version").succeeds() && cmd("npm --version").succeeds();
-    if !found() && setup::may_install() {
-        cmd("apt-get update").run()?;
-        cmd("apt-get install -y --no-install-recommends nodejs npm")
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .run()?;
-    }
-    match found() {
-        true => Ok(()),
-        false => Err(
-            "missing Node and npm: on Debian `sudo apt-get install nodejs npm` brings them".into(),
-        ),
-    }
-}
-
-/// The tests beside the packages that they need: npm puts those where the tests are, and the repository is no place for them.
-fn tests_folder() -> Result<PathBuf, String> {
-    let to = PathBuf::from(TARGET).join("tests");
-    let failed = |err: std::io::Error| format!("copying {TESTS} to {}: {err}", to.display());
+/// Scripts for Node beside the packages that they need: npm puts those where the scripts are, and the repository is no place for them.
+fn node_folder(from: &str) -> Result<PathBuf, String> {
+    setup::program("Node", &["node"], "nodejs")?;
+    setup::program("npm", &["npm"], "npm")?;
+    let from = Path::new(from);
+    let to = Path::new(TARGET).join(from.file_name().unwrap_or_default());
+    let failed =
+        |err: std::io::Error| format!("copying {} to {}: {err}", from.display(), to.display());
     std::fs::create_dir_all(&to).map_err(failed)?;
     let lock = "package-lock.json";
-    let same =
-        std::fs::read(to.join(lock)).ok() == std::fs::read(PathBuf::from(TESTS).join(lock)).ok();
-    for entry in std::fs::read_dir(TESTS).map_err(failed)? {
+    let same = std::fs::read(to.join(lock)).ok() == std::fs::read(from.join(lock)).ok();
+    for entry in std::fs::read_dir(from).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         std::fs::copy(entry.path(), to.join(entry.file_name())).map_err(failed)?;
     }

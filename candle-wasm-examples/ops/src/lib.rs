@@ -2,6 +2,8 @@
 
 #![deny(missing_docs)]
 
+mod speed;
+
 use candle_conformance::{check, Record, CASES, DTYPES, LAYOUTS};
 use candle_core::Device;
 use js_sys::Function;
@@ -38,6 +40,35 @@ impl Checker {
                 records.clear();
             }
         });
+        run.await.map_err(|err| JsError::new(&err.to_string()))
+    }
+}
+
+/// Ops for timing, each with its arguments on the browser's GPU.
+#[wasm_bindgen]
+pub struct Speed {
+    op: speed::Op,
+}
+
+#[wasm_bindgen]
+impl Speed {
+    /// What can be timed, by name, with sizes.
+    pub fn names() -> Vec<String> {
+        speed::OPS.map(|(name, _)| name.to_string()).to_vec()
+    }
+
+    /// Prepares one of [`Speed::names`] on the GPU that a checker has opened.
+    #[wasm_bindgen(constructor)]
+    pub fn new(name: &str, checker: &Checker) -> Result<Speed, JsError> {
+        let found = speed::OPS.iter().find(|(known, _)| *known == name);
+        let (_, prepare) = found.ok_or_else(|| JsError::new(&format!("there is no op {name}")))?;
+        let op = prepare(&checker.device).map_err(|err| JsError::new(&err.to_string()))?;
+        Ok(Self { op })
+    }
+
+    /// Runs it so many times, and resolves when the GPU is done.
+    pub async fn run(&self, runs: usize) -> Result<(), JsError> {
+        let run = speed::run(&self.op, runs);
         run.await.map_err(|err| JsError::new(&err.to_string()))
     }
 }
