@@ -22,7 +22,7 @@ const PACKAGES: [Package; 2] = [
 ];
 /// What is built, and the inputs that were found to be worth keeping.
 const OUT: &str = "target/fuzz";
-const SECONDS: u32 = 10;
+const SECONDS: u32 = 6;
 
 /// The stable compiler has all that a run without sanitizers needs. The targets count their own memory.
 const OPTIONS: &str = "--sanitizer none --codegen-units 16";

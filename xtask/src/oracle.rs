@@ -23,7 +23,6 @@ pub fn oracle() -> Result<String, String> {
     for package in packages {
         cargo("fmt", package, "--check").run()?;
     }
-    cargo("clippy --locked --all-targets", "ops", "-- -D warnings").run()?;
     // A patch that fits no requirement is a warning alone, and then upstream would be compared with itself.
     let tree = cargo("tree --locked --prefix none", "models/ours", "");
     let mut patched = Vec::new();

@@ -158,7 +158,7 @@ fn processor_test() -> Result<String, String> {
 /// The ops that have kernels for processors.
 fn processor_ops() -> String {
     format!(
-        "--workspace --test core --test nn -- {}",
+        "--workspace --test core --test nn -- --skip ::cpu {}",
         PROCESSOR_OPS.join(" ")
     )
 }
