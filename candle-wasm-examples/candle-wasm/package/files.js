@@ -4,6 +4,8 @@
 const BLOCK = 4 << 20;
 const CACHE = "candle-models";
 const ATTEMPTS = 3;
+/** How long nothing may come, of a server or of the cache, in milliseconds. */
+const PATIENCE = 20_000;
 
 const INDEX = "model.safetensors.index.json";
 
@@ -179,7 +181,7 @@ async function fetchPart(address, name, start, length) {
     for (let attempt = 1; ; attempt++) {
         try {
             const response = await request(address, name, start, length);
-            const bytes = new Uint8Array(await response.arrayBuffer());
+            const bytes = await readAll(response, name);
             if (bytes.length === length) return bytes;
             throw new Error(`${name}: ${bytes.length} bytes came where ${length} were asked for, at ${start}`);
         } catch (error) {
@@ -190,16 +192,48 @@ async function fetchPart(address, name, start, length) {
     }
 }
 
+/** A body's bytes, or an error when none has come for a while: a connection can stay open and silent. */
+async function readAll(response, name) {
+    const reader = response.body.getReader();
+    const pieces = [];
+    for (;;) {
+        const { done, value } = await within(reader.read(), name).catch(error => {
+            reader.cancel().catch(() => {});
+            throw error;
+        });
+        if (done) break;
+        pieces.push(value);
+    }
+    const bytes = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
+    let at = 0;
+    for (const piece of pieces) {
+        bytes.set(piece, at);
+        at += piece.length;
+    }
+    return bytes;
+}
+
+/** What a promise gives, or an error when it takes too long. */
+function within(promise, what) {
+    let timer;
+    const late = new Promise((_, reject) => {
+        timer = setTimeout(() => reject(new Error(`${what}: nothing has come for ${PATIENCE / 1000} s`)), PATIENCE);
+    });
+    return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
 /** An answer to a range request; every other answer is an error that says what to do. */
 async function request(address, name, start, length) {
     let response;
     const stop = new AbortController();
     try {
-        response = await fetch(address, {
+        const answer = fetch(address, {
             headers: { Range: `bytes=${start}-${start + length - 1}` },
             signal: stop.signal,
         });
+        response = await within(answer, name);
     } catch (error) {
+        stop.abort();
         throw new Error(
             `${name}: cannot be loaded from ${address} (${error.message}): is the address right, is there a network, and does the server `
             + `let other sites' pages read it (CORS)?`,
@@ -220,7 +254,7 @@ class Store {
     static async open(address, hooks) {
         let cache = null;
         try {
-            cache = await globalThis.caches?.open(CACHE) ?? null;
+            if (globalThis.caches) cache = await within(caches.open(CACHE), "the browser's cache");
         } catch {
             // Some browsers refuse it in private windows.
         }
@@ -240,19 +274,30 @@ class Store {
     }
 
     async get(key) {
-        const kept = await this.cache?.match(this.key(key));
-        return kept && new Uint8Array(await kept.arrayBuffer());
+        try {
+            const kept = this.cache && await within(this.cache.match(this.key(key)), "the browser's cache");
+            return kept && await readAll(kept, "the browser's cache");
+        } catch (error) {
+            this.leave(error);
+        }
     }
 
     async put(key, bytes) {
         try {
-            await this.cache?.put(this.key(key), new Response(bytes));
+            if (this.cache) await within(this.cache.put(this.key(key), new Response(bytes)), "the browser's cache");
         } catch (error) {
-            this.cache = null;
-            this.hooks.onNotice?.(
-                `The browser has no room to keep the model (${error.name}): it runs, but is downloaded again next time. Clearing data of `
-                + `other sites in the browser's settings makes room.`,
-            );
+            this.leave(error);
         }
+    }
+
+    /** Goes on without the cache. */
+    leave(error) {
+        this.cache = null;
+        this.hooks.onNotice?.(
+            error.name === "QuotaExceededError"
+                ? "The browser has no room to keep the model: it runs, but is downloaded again next time. Clearing data of other sites in "
+                + "the browser's settings makes room."
+                : `The browser does not keep the model (${error.message}): it runs, but is downloaded again next time.`,
+        );
     }
 }
