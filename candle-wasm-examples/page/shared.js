@@ -52,8 +52,29 @@ export class Tasks {
     }
 }
 
+/** Loads the model that a page's form asks for, and shows how that goes. Gives whether there is one now. */
+export async function loadModel(tasks, source, files) {
+    for (const id of ["model-error", "text-error", "notice", "device-line"]) at(id).textContent = "";
+    at("progress").replaceChildren();
+    at("state").textContent = "Loading …";
+    try {
+        if (source === "url" && !at("url").value.trim()) throw new Error("give the address of a model");
+        if (source === "files" && files.length === 0) throw new Error("choose or drop a model's files");
+        const request = { kind: "load", source, address: at("url").value, files, device: at("device").value };
+        const { device, reason, seconds } = await tasks.ask(request);
+        at("progress").replaceChildren();
+        at("state").textContent = `Ready: loaded in ${seconds.toFixed(1)} s`;
+        at("device-line").textContent = deviceLine(device, reason);
+        return true;
+    } catch (error) {
+        at("state").textContent = "No model is loaded";
+        at("model-error").textContent = error.message;
+        return false;
+    }
+}
+
 /** Where a model runs. A browser need not name its GPU; `reason` is null where it runs on one. */
-export function deviceLine(device, reason) {
+function deviceLine(device, reason) {
     if (reason !== null) return `On the CPU: ${reason}`;
     return `On ${device.replace(/: *$/, ", a GPU that the browser does not name")}`;
 }

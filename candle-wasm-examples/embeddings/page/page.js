@@ -1,5 +1,5 @@
 // What the page shows. All work is done in worker.js.
-import { at, deviceLine, showProgress, takeFiles, Tasks } from "../shared.js";
+import { at, loadModel, showProgress, takeFiles, Tasks } from "../shared.js";
 
 const FIRST = [
     "A man is eating food.",
@@ -27,26 +27,10 @@ function busy(yes) {
     document.body.ariaBusy = String(yes);
 }
 
-async function loadModel() {
-    const fromDisk = source() === "files";
-    for (const id of ["model-error", "text-error", "notice", "device-line"]) at(id).textContent = "";
-    at("progress").replaceChildren();
-    at("state").textContent = "Loading …";
+async function load() {
     loaded = false;
     busy(true);
-    try {
-        if (!fromDisk && !at("url").value.trim()) throw new Error("give the address of a model");
-        if (fromDisk && files.length === 0) throw new Error("choose or drop a model's files");
-        const request = { kind: "load", address: at("url").value, files: fromDisk ? files : null, device: at("device").value };
-        const { device, reason, seconds } = await tasks.ask(request);
-        loaded = true;
-        at("progress").replaceChildren();
-        at("state").textContent = `Ready: loaded in ${seconds.toFixed(1)} s`;
-        at("device-line").textContent = deviceLine(device, reason);
-    } catch (error) {
-        at("state").textContent = "No model is loaded";
-        at("model-error").textContent = error.message;
-    }
+    loaded = await loadModel(tasks, source(), files);
     busy(false);
     if (loaded) await compare();
 }
@@ -108,7 +92,7 @@ const source = () => new FormData(at("model-form")).get("source");
 
 at("model-form").onsubmit = event => {
     event.preventDefault();
-    loadModel();
+    load();
 };
 at("text-form").onsubmit = event => {
     event.preventDefault();

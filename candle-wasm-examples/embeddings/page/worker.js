@@ -7,12 +7,12 @@ const module = load(new URL("wasm/", import.meta.url));
 let model = null;
 
 answer({
-    async load({ address, files, device }) {
+    async load({ source: from, address, files, device }) {
         const { Embedder } = await module;
         // The memory of the model before is free for this one.
         model?.free();
         model = null;
-        const source = await (files ? fromFiles(files, hooks) : fromAddress(address, hooks));
+        const source = await (from === "files" ? fromFiles(files, hooks) : fromAddress(address, hooks));
         const start = performance.now();
         model = await Embedder.load(source, device === "cpu");
         return { device: model.device, reason: model.cpu_reason ?? null, seconds: (performance.now() - start) / 1000 };

@@ -1,5 +1,5 @@
 // What the page shows. All work is done in worker.js.
-import { at, deviceLine, showProgress, takeFiles, Tasks } from "../shared.js";
+import { at, loadModel, showProgress, takeFiles, Tasks } from "../shared.js";
 
 let loaded = false;
 let files = [];
@@ -21,26 +21,10 @@ function busy(what) {
     document.body.ariaBusy = String(what !== null);
 }
 
-async function loadModel() {
-    const source = new FormData(at("model-form")).get("source");
-    for (const id of ["model-error", "text-error", "notice", "device-line"]) at(id).textContent = "";
-    at("progress").replaceChildren();
-    at("state").textContent = "Loading …";
+async function load() {
     loaded = false;
     busy("model");
-    try {
-        if (source === "url" && !at("url").value.trim()) throw new Error("give the address of a model");
-        if (source === "files" && files.length === 0) throw new Error("choose or drop a model's files");
-        const request = { kind: "load", source, address: at("url").value, files, device: at("device").value };
-        const { device, reason, seconds } = await tasks.ask(request);
-        loaded = true;
-        at("progress").replaceChildren();
-        at("state").textContent = `Ready: loaded in ${seconds.toFixed(1)} s`;
-        at("device-line").textContent = deviceLine(device, reason);
-    } catch (error) {
-        at("state").textContent = "No model is loaded";
-        at("model-error").textContent = error.message;
-    }
+    loaded = await loadModel(tasks, new FormData(at("model-form")).get("source"), files);
     busy(null);
 }
 
@@ -70,7 +54,7 @@ async function generate() {
 
 at("model-form").onsubmit = event => {
     event.preventDefault();
-    loadModel();
+    load();
 };
 at("prompt-form").onsubmit = event => {
     event.preventDefault();
@@ -89,4 +73,4 @@ takeFiles(at("files"), at("drop"), list => {
 });
 
 at("model-form").onchange();
-loadModel();
+load();
