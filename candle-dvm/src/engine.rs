@@ -4,7 +4,7 @@ use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::error::Doing;
 use crate::generation::Wait;
 use crate::model::{prompt_tokens, ModelFiles, ModelParts, TextTokenizer};
-use crate::ready::at_once;
+use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::models::llama::{Cache, Llama};
@@ -108,6 +108,33 @@ impl CandleBackend {
         prompt_tokens(&self.tokenizer, self.max_positions, prompt)
     }
 
+    /// As [`InferenceBackend::complete_stream`], waiting as `wait` says. Where that is to give way, there is a turn for others after each
+    /// token too: the CPU's tokens need no wait.
+    ///
+    /// # Errors
+    /// As [`InferenceBackend::complete`].
+    pub async fn complete_steps(
+        &self,
+        request: &CompletionRequest,
+        wait: Wait,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        let mut generation = self.generation(request)?;
+        while let Some(piece) = generation.step(wait).await? {
+            let goes_on = match piece.is_empty() {
+                true => ControlFlow::Continue(()),
+                false => on_piece(&piece),
+            };
+            if wait == Wait::Async && self.device.is_cpu() {
+                give_way().await;
+            }
+            if goes_on.is_break() {
+                generation.cancel();
+            }
+        }
+        Ok(generation.finish())
+    }
+
     /// A session without any past.
     pub fn session(&self) -> Session<'_> {
         Session {
@@ -172,13 +199,7 @@ impl InferenceBackend for CandleBackend {
         request: &CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let mut generation = self.generation(request)?;
-        // A step that blocks is ready when it is asked for the first time.
-        while let Some(piece) = at_once(generation.step(Wait::Blocking))? {
-            if !piece.is_empty() && on_piece(&piece).is_break() {
-                generation.cancel();
-            }
-        }
-        Ok(generation.finish())
+        // Steps that block are ready when they are asked for the first time.
+        at_once(self.complete_steps(request, Wait::Blocking, on_piece))
     }
 }

@@ -20,6 +20,14 @@ pub enum Wait {
     Async,
 }
 
+impl Wait {
+    /// What fits the platform: a browser's thread must not be blocked, and natively a model has a thread of its own.
+    pub const HERE: Self = match cfg!(target_arch = "wasm32") {
+        true => Self::Async,
+        false => Self::Blocking,
+    };
+}
+
 /// A completion in progress; [`CandleBackend::generation`] begins one.
 pub struct Generation<'a> {
     backend: &'a CandleBackend,

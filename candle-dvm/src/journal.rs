@@ -1,7 +1,8 @@
 //! The journal in a redb database: one file, one writer, each change on disk before the method returns.
 
 use crate::jobs::{Entry, JobId, Journal, JournalError, Stage};
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::backends::InMemoryBackend;
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::path::Path;
 
 /// Jobs under way, as JSON.
@@ -10,6 +11,9 @@ const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
 const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
 /// For each relay, up to when it was read.
 const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
+
+/// Bytes that may be kept in memory of what is no file.
+const CACHE: usize = 4 << 20;
 
 /// A [`Journal`] in one file.
 pub struct RedbJournal {
@@ -34,8 +38,31 @@ impl RedbJournal {
     /// # Errors
     /// A file that is no journal, that another process has open, or that cannot be written.
     pub fn open(file: &Path) -> Result<Self, JournalError> {
-        let located = |err: &dyn std::fmt::Display| failed(format!("{}: {err}", file.display()));
-        let database = Database::create(file).map_err(|err| located(&err))?;
+        let located = |err| failed(format!("{}: {err}", file.display()));
+        Self::with(Database::create(file).map_err(located)?)
+    }
+
+    /// As [`RedbJournal::open`], in what is no file of an operating system.
+    ///
+    /// # Errors
+    /// As [`RedbJournal::open`].
+    pub fn over(storage: impl StorageBackend) -> Result<Self, JournalError> {
+        // A gigabyte is the rule, and more than there may be.
+        let mut builder = Database::builder();
+        builder.set_cache_size(CACHE);
+        let database = builder.create_with_backend(storage);
+        Self::with(database.map_err(failed)?)
+    }
+
+    /// A journal that is gone with the process.
+    ///
+    /// # Errors
+    /// None that are known.
+    pub fn in_memory() -> Result<Self, JournalError> {
+        Self::over(InMemoryBackend::new())
+    }
+
+    fn with(database: Database) -> Result<Self, JournalError> {
         let journal = Self { database };
         // So that reading never meets a table that is not there.
         let write = journal.database.begin_write().map_err(failed)?;

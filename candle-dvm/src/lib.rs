@@ -24,7 +24,7 @@
 //!   four are not there in a browser.
 //! - [`jobs`]: whom jobs are taken from, their order and what is remembered of them, whatever protocol they come by. With the feature
 //!   `nostr`, `nip90`: the protocol, and `relay`: the protocol with one relay, both without I/O. With `serve`, `service`: the daemon;
-//!   `journal`: its memory; [`payment`]: its wallet.
+//!   `journal`: its memory; `payment`: its wallet; `platform`: its tasks and timers, which a browser has too.
 
 #![deny(missing_docs)]
 
@@ -44,15 +44,17 @@ pub mod generation;
 pub mod jobs;
 #[cfg(feature = "serve")]
 pub mod journal;
-#[cfg(feature = "serve")]
+#[cfg(all(feature = "serve", not(target_arch = "wasm32")))]
 pub mod key_file;
 pub mod model;
 #[cfg(feature = "nostr")]
 pub mod nip90;
+#[cfg(feature = "serve")]
 pub mod payment;
+#[cfg(feature = "serve")]
+pub mod platform;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod progress;
-mod ready;
 pub mod registry;
 #[cfg(feature = "nostr")]
 pub mod relay;
@@ -61,6 +63,7 @@ pub mod service;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod shapes;
 pub mod stream;
+mod turn;
 
 pub use backend::{Completion, CompletionRequest, InferenceBackend, StopReason, Timings};
 pub use device::{DeviceChoice, DeviceKind, FloatType};

@@ -1,12 +1,12 @@
 //! What the customer's commands share: some relays, and what they say.
 
-use crate::relay::connect::Reach;
 use crate::relay::driver::{Command, Driver, Report};
-use crate::relay::{normal_url, Keep};
+use crate::relay::{normal_url, Keep, Reach};
 use crate::{Error, Result};
+use futures_channel::mpsc;
+use futures_util::StreamExt;
 use nostr::prelude::{Event, Filter, Keys};
 use std::collections::BTreeMap;
-use tokio::sync::mpsc;
 
 pub(super) struct Relays {
     drivers: BTreeMap<String, Driver>,
@@ -52,7 +52,7 @@ impl Relays {
     }
 
     pub(super) async fn next(&mut self) -> (String, Report) {
-        match self.reports.recv().await {
+        match self.reports.next().await {
             Some(report) => report,
             // No driver is left, so nothing will ever come.
             None => std::future::pending().await,

@@ -8,7 +8,7 @@ use crate::payment::nwc::Wallet;
 use crate::payment::{Free, Payment};
 use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
-use crate::service::{metrics, Metrics, Service, Settings};
+use crate::service::{prometheus, Metrics, Service, Settings};
 use crate::{Error, Result};
 use clap::ValueEnum;
 use nostr::nips::nip19::ToBech32;
@@ -102,7 +102,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         };
         let metrics = Arc::new(Metrics::default());
         if let Some(address) = settings.metrics {
-            metrics::serve(address, metrics.clone())
+            prometheus::serve(address, metrics.clone())
                 .await
                 .map_err(|err| Error::service(format!("metrics on {address}: {err}")))?;
         }

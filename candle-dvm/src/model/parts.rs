@@ -370,7 +370,7 @@ impl Seek for Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ready::at_once;
+    use crate::turn::at_once;
 
     struct Numbers(Vec<f32>);
 

@@ -1,14 +1,10 @@
 //! How a job is paid for.
 
-#[cfg(feature = "serve")]
+#[cfg(not(target_arch = "wasm32"))]
 pub mod nwc;
 
 use crate::jobs::Invoice;
-use std::future::Future;
-use std::pin::Pin;
-
-/// A future that can go to another thread.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+use crate::platform::Boxed;
 
 /// A way to be paid.
 pub trait Payment: Send + Sync {
@@ -16,14 +12,11 @@ pub trait Payment: Send + Sync {
     fn price_msat(&self) -> u64;
 
     /// Makes an invoice. `memo` is for the payer to read.
-    fn invoice<'a>(
-        &'a self,
-        amount_msat: u64,
-        memo: &'a str,
-    ) -> Pending<'a, Result<Invoice, String>>;
+    fn invoice<'a>(&'a self, amount_msat: u64, memo: &'a str)
+        -> Boxed<'a, Result<Invoice, String>>;
 
     /// Whether an invoice is paid.
-    fn is_paid<'a>(&'a self, invoice: &'a Invoice) -> Pending<'a, Result<bool, String>>;
+    fn is_paid<'a>(&'a self, invoice: &'a Invoice) -> Boxed<'a, Result<bool, String>>;
 }
 
 /// Everything for nothing.
@@ -35,11 +28,11 @@ impl Payment for Free {
         0
     }
 
-    fn invoice<'a>(&'a self, _: u64, _: &'a str) -> Pending<'a, Result<Invoice, String>> {
+    fn invoice<'a>(&'a self, _: u64, _: &'a str) -> Boxed<'a, Result<Invoice, String>> {
         Box::pin(std::future::ready(Err("jobs are free".to_string())))
     }
 
-    fn is_paid<'a>(&'a self, _: &'a Invoice) -> Pending<'a, Result<bool, String>> {
+    fn is_paid<'a>(&'a self, _: &'a Invoice) -> Boxed<'a, Result<bool, String>> {
         Box::pin(std::future::ready(Ok(true)))
     }
 }

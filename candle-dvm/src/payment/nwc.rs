@@ -1,14 +1,15 @@
 //! Invoices from a wallet by Nostr Wallet Connect (NIP-47).
 
-use super::{Payment, Pending};
+use super::Payment;
 use crate::jobs::Invoice;
 use crate::key_file::read_file;
 use crate::nip90::{crypto, sign, tag, Scheme};
-use crate::relay::connect::Reach;
+use crate::platform::{self, now, timeout, Boxed};
 use crate::relay::driver::{Command, Driver, Report};
-use crate::relay::Keep;
-use crate::service::now;
+use crate::relay::{Keep, Reach};
 use crate::{Error, Result};
+use futures_channel::{mpsc, oneshot};
+use futures_util::StreamExt;
 use nostr::nips::nip47::NostrWalletConnectUri;
 use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
 use serde_json::{json, Value};
@@ -16,7 +17,6 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
 
 const REQUEST: u16 = 23194;
 const RESPONSE: u16 = 23195;
@@ -70,8 +70,8 @@ impl Wallet {
         let waiting: Arc<Mutex<HashMap<EventId, oneshot::Sender<Event>>>> = Arc::default();
         let answers = waiting.clone();
         let wallet = address.public_key;
-        tokio::spawn(async move {
-            while let Some((_, report)) = reports.recv().await {
+        platform::spawn(async move {
+            while let Some((_, report)) = reports.next().await {
                 if let Report::Event(_, event) = report {
                     // Only what the wallet has signed counts; else a relay could say that something was paid.
                     let genuine = event.pubkey == wallet
@@ -111,12 +111,12 @@ impl Wallet {
         for driver in &self.drivers {
             driver.send(Command::Publish(Box::new(request.clone()), Keep::Until));
         }
-        let answered = tokio::time::timeout(TIMEOUT, answered).await;
+        let answered = timeout(TIMEOUT, answered).await;
         if let Ok(mut waiting) = self.waiting.lock() {
             waiting.remove(&request.id);
         }
         let event = match answered {
-            Ok(Ok(event)) => event,
+            Some(Ok(event)) => event,
             _ => return Err(format!("{method}: the wallet did not answer in time")),
         };
         let (text, _) = crypto::decrypt(&self.keys, &self.wallet, &event.content)
@@ -140,7 +140,7 @@ impl Payment for Wallet {
         &'a self,
         amount_msat: u64,
         memo: &'a str,
-    ) -> Pending<'a, std::result::Result<Invoice, String>> {
+    ) -> Boxed<'a, std::result::Result<Invoice, String>> {
         Box::pin(async move {
             let params = json!({ "amount": amount_msat, "description": memo, "expiry": EXPIRY });
             let result = self.call("make_invoice", params).await?;
@@ -159,10 +159,7 @@ impl Payment for Wallet {
         })
     }
 
-    fn is_paid<'a>(
-        &'a self,
-        invoice: &'a Invoice,
-    ) -> Pending<'a, std::result::Result<bool, String>> {
+    fn is_paid<'a>(&'a self, invoice: &'a Invoice) -> Boxed<'a, std::result::Result<bool, String>> {
         Box::pin(async move {
             let params = json!({ "payment_hash": invoice.payment_hash });
             let result = self.call("lookup_invoice", params).await?;

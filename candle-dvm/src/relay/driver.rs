@@ -1,22 +1,16 @@
-//! A relay's state machine over tokio and tungstenite: one task for each relay.
+//! A relay's state machine over a socket: one task for each relay.
 
-use super::connect::{connect, Io, Reach};
 use super::limits::RelayLimits;
-use super::machine::{Action, Keep, Machine, Outcome, LARGEST_MESSAGE};
-use futures_util::{SinkExt, StreamExt};
+use super::machine::{Action, Keep, Machine, Outcome};
+use super::{http, Incoming, Outgoing, Reach, Socket};
+use crate::platform::{self, now_ms, sleep, timeout, Boxed, Task};
+use futures_channel::mpsc;
+use futures_util::{select, FutureExt, SinkExt, StreamExt};
 use nostr::prelude::{Event, EventId, Filter, Keys};
-use std::future::Future;
-use std::pin::Pin;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::WebSocketStream;
+use std::pin::pin;
+use std::time::Duration;
 use url::Url;
 
-/// A message is cut off here, and the connection with it. Up to this size events can be read and dropped, so that a large one that a
-/// relay has stored does not keep us from what is behind it.
-const LARGEST_FRAME: usize = 8 * LARGEST_MESSAGE;
 const INFORMATION_TIMEOUT: Duration = Duration::from_secs(5);
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -62,7 +56,7 @@ pub enum Report {
 /// A running driver. It ends when this is dropped.
 pub struct Driver {
     commands: mpsc::UnboundedSender<Command>,
-    task: tokio::task::AbortHandle,
+    task: Task,
 }
 
 impl Driver {
@@ -74,18 +68,15 @@ impl Driver {
         reach: Reach,
         reports: mpsc::Sender<(String, Report)>,
     ) -> Self {
-        let (commands, inbox) = mpsc::unbounded_channel();
-        let task = tokio::spawn(run(url.to_string(), keys, reach, inbox, reports));
-        Self {
-            commands,
-            task: task.abort_handle(),
-        }
+        let (commands, inbox) = mpsc::unbounded();
+        let task = platform::spawn(run(url.to_string(), keys, reach, inbox, reports));
+        Self { commands, task }
     }
 
     /// Asks it to do something.
     pub fn send(&self, command: Command) {
         // The task ends only with us.
-        let _ = self.commands.send(command);
+        let _ = self.commands.unbounded_send(command);
     }
 }
 
@@ -95,23 +86,24 @@ impl Drop for Driver {
     }
 }
 
-/// Milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
-}
+type Opening = Boxed<'static, Result<Socket, String>>;
+type Asking = Boxed<'static, Option<RelayLimits>>;
 
-type Socket = WebSocketStream<Box<dyn Io>>;
-type Opening = Pin<Box<dyn Future<Output = Result<Socket, String>> + Send>>;
-type Asking = Pin<Box<dyn Future<Output = Option<RelayLimits>> + Send>>;
+/// What the driver has waited for.
+enum Next {
+    Command(Option<Command>),
+    Heard(Result<Incoming, String>),
+    Opened(Result<Socket, String>),
+    Limits(Option<RelayLimits>),
+    Time,
+}
 
 async fn run(
     url: String,
     keys: Keys,
     reach: Reach,
     mut commands: mpsc::UnboundedReceiver<Command>,
-    reports: mpsc::Sender<(String, Report)>,
+    mut reports: mpsc::Sender<(String, Report)>,
 ) {
     let mut machine = Machine::new(url.clone(), keys, rand::random());
     let mut socket: Option<Socket> = None;
@@ -126,15 +118,11 @@ async fn run(
                     continue;
                 }
                 Action::Send(text) => {
-                    if !send(&mut socket, Message::text(text)).await {
-                        lost(&mut machine, &mut socket);
-                    }
+                    send(&mut machine, &mut socket, Outgoing::Text(text)).await;
                     continue;
                 }
                 Action::Ping => {
-                    if !send(&mut socket, Message::Ping(Default::default())).await {
-                        lost(&mut machine, &mut socket);
-                    }
+                    send(&mut machine, &mut socket, Outgoing::Ping).await;
                     continue;
                 }
                 Action::Close(reason) => {
@@ -155,44 +143,45 @@ async fn run(
             }
         }
         let wait = Duration::from_millis(machine.deadline().saturating_sub(now_ms()).min(60_000));
-        let report = tokio::select! {
-            command = commands.recv() => {
-                match command {
-                    None => return,
-                    Some(command) => obey(&mut machine, command),
-                }
+        let next = select! {
+            command = commands.next() => Next::Command(command),
+            heard = pin!(next(&mut socket).fuse()) => Next::Heard(heard),
+            opened = pin!(ready(&mut opening).fuse()) => Next::Opened(opened),
+            limits = pin!(ready(&mut asking).fuse()) => Next::Limits(limits),
+            () = pin!(sleep(wait).fuse()) => Next::Time,
+        };
+        let report = match next {
+            Next::Command(None) => return,
+            Next::Command(Some(command)) => {
+                obey(&mut machine, command);
                 None
             }
-            message = next(&mut socket) => match message {
-                Ok(Message::Text(text)) => {
-                    machine.receive(&text, now_ms());
-                    None
-                }
-                Ok(_) => {
-                    machine.heard(now_ms());
-                    None
-                }
-                Err(reason) => {
-                    lost(&mut machine, &mut socket);
-                    Some(Report::Down(reason))
-                }
-            },
-            opened = ready(&mut opening) => match opened {
-                Ok(opened) => {
-                    socket = Some(opened);
-                    machine.opened(now_ms());
-                    Some(Report::Up)
-                }
-                Err(reason) => {
-                    machine.closed(now_ms());
-                    Some(Report::Down(reason))
-                }
-            },
-            limits = ready(&mut asking) => limits.map(|limits| {
+            Next::Heard(Ok(Incoming::Text(text))) => {
+                machine.receive(&text, now_ms());
+                None
+            }
+            Next::Heard(Ok(Incoming::Other)) => {
+                machine.heard(now_ms());
+                None
+            }
+            Next::Heard(Err(reason)) => {
+                lost(&mut machine, &mut socket);
+                Some(Report::Down(reason))
+            }
+            Next::Opened(Ok(opened)) => {
+                socket = Some(opened);
+                machine.opened(now_ms());
+                Some(Report::Up)
+            }
+            Next::Opened(Err(reason)) => {
+                machine.closed(now_ms());
+                Some(Report::Down(reason))
+            }
+            Next::Limits(limits) => limits.map(|limits| {
                 machine.set_limits(limits.clone());
                 Report::Limits(limits)
             }),
-            () = tokio::time::sleep(wait) => {
+            Next::Time => {
                 machine.tick(now_ms());
                 None
             }
@@ -226,32 +215,28 @@ fn lost(machine: &mut Machine, socket: &mut Option<Socket>) {
     }
 }
 
-async fn send(socket: &mut Option<Socket>, message: Message) -> bool {
-    match socket {
-        // What is to be sent while nothing is open is asked for again when it is.
-        None => true,
-        Some(socket) => matches!(
-            tokio::time::timeout(SEND_TIMEOUT, socket.send(message)).await,
-            Ok(Ok(()))
-        ),
+/// Sends, if something is open: what is to be sent while nothing is, is asked for again when it is.
+async fn send(machine: &mut Machine, socket: &mut Option<Socket>, message: Outgoing) {
+    if let Some(open) = socket {
+        if !matches!(
+            timeout(SEND_TIMEOUT, open.send(message)).await,
+            Some(Ok(()))
+        ) {
+            lost(machine, socket);
+        }
     }
 }
 
 /// The next message; never, while nothing is open.
-async fn next(socket: &mut Option<Socket>) -> Result<Message, String> {
+async fn next(socket: &mut Option<Socket>) -> Result<Incoming, String> {
     match socket {
         None => std::future::pending().await,
-        Some(socket) => match socket.next().await {
-            Some(Ok(Message::Close(_))) | None => {
-                Err("the relay closed the connection".to_string())
-            }
-            Some(message) => message.map_err(|err| err.to_string()),
-        },
+        Some(socket) => socket.next().await,
     }
 }
 
 /// The future's result, once; never, if there is none.
-async fn ready<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
+async fn ready<T>(future: &mut Option<Boxed<'static, T>>) -> T {
     match future {
         None => std::future::pending().await,
         Some(running) => {
@@ -263,16 +248,7 @@ async fn ready<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) 
 }
 
 async fn open(url: String, reach: Reach) -> Result<Socket, String> {
-    let parsed = Url::parse(&url).map_err(|err| err.to_string())?;
-    let stream = connect(&parsed, reach).await?;
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(LARGEST_FRAME))
-        .max_frame_size(Some(LARGEST_FRAME));
-    let opened =
-        tokio_tungstenite::client_async_with_config(url.as_str(), stream, Some(config)).await;
-    opened
-        .map(|(socket, _)| socket)
-        .map_err(|err| err.to_string())
+    Socket::open(&url, reach).await
 }
 
 /// The relay's information document, if it has one.
@@ -280,6 +256,6 @@ async fn information(url: String, reach: Reach) -> Option<RelayLimits> {
     let http = url.replacen("ws", "http", 1);
     let url = Url::parse(&http).ok()?;
     let accept = "application/nostr+json";
-    let text = super::http::get(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
+    let text = http::get(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
     text.ok().map(|text| RelayLimits::read(&text))
 }

@@ -2,22 +2,51 @@
 //!
 //! - [`machine`]: when to connect, what to send, what an answer means. The same for every platform.
 //! - [`limits`]: what a relay says about itself (NIP-11).
-//! - `connect`, `driver`: the machine over tokio and tungstenite, with the feature `serve`.
+//! - With the feature `serve`, `driver`: the machine over a socket; `native` and `browser`: sockets and HTTP there.
+//! - `reach`: which addresses strangers may have us connect to.
 
 pub mod limits;
 pub mod machine;
 
-#[cfg(feature = "serve")]
-pub mod connect;
+#[cfg(all(feature = "serve", target_arch = "wasm32"))]
+mod browser;
 #[cfg(feature = "serve")]
 pub mod driver;
+#[cfg(all(feature = "serve", not(target_arch = "wasm32")))]
+mod native;
 #[cfg(feature = "serve")]
-pub mod http;
+mod reach;
+
+#[cfg(all(feature = "serve", target_arch = "wasm32"))]
+use browser as here;
+#[cfg(all(feature = "serve", not(target_arch = "wasm32")))]
+use native as here;
+
+#[cfg(feature = "serve")]
+pub(crate) use here::{http, Socket};
+#[cfg(feature = "serve")]
+pub use reach::Reach;
 
 pub use limits::RelayLimits;
 pub use machine::{Action, Keep, Machine, Outcome};
 
 use nostr::prelude::RelayUrl;
+
+/// What goes through a [`Socket`].
+#[cfg(feature = "serve")]
+pub(crate) enum Outgoing {
+    Text(String),
+    /// A question whether somebody is there.
+    Ping,
+}
+
+/// What comes through a [`Socket`].
+#[cfg(feature = "serve")]
+pub(crate) enum Incoming {
+    Text(String),
+    /// A sign of life.
+    Other,
+}
 
 /// A relay's address in the one form under which it is known here: an empty path has no `/`.
 ///

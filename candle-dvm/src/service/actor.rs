@@ -13,16 +13,19 @@ use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
 use crate::payment::Payment;
+use crate::platform::{sleep, Every, Task};
 use crate::relay::driver::{Command, Report};
 use crate::relay::Keep;
 use crate::{Error, Result};
+use futures_channel::mpsc;
+use futures_util::{select, FutureExt, StreamExt};
 use nostr::prelude::{Event, EventId, Filter, Keys, Kind};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use std::time::Duration;
+use web_time::Instant;
 
 /// The subscription to requests, and the one to cancellations of jobs that are open.
 pub(super) const JOBS: &str = "jobs";
@@ -57,7 +60,7 @@ pub(super) struct Live {
 
 pub(super) enum LiveState {
     /// Its inputs, relays or payment are waited for, in this task.
-    Preparing(tokio::task::AbortHandle),
+    Preparing(Task),
     /// It is in the queue.
     Queued,
     /// It runs.
@@ -68,6 +71,14 @@ pub(super) struct Searching {
     pub(super) search: Search,
     /// Relays that have not sent all that they stored.
     pub(super) waiting: BTreeSet<String>,
+}
+
+/// What the service has waited for.
+enum Next {
+    Report(String, Report),
+    Message(Message),
+    Heartbeat,
+    Tick,
 }
 
 /// The service.
@@ -112,7 +123,7 @@ impl Service {
         payment: Arc<dyn Payment>,
         metrics: Arc<Metrics>,
     ) -> Result<Self> {
-        let (messages, inbox) = mpsc::unbounded_channel();
+        let (messages, inbox) = mpsc::unbounded();
         // Each may hold an event of half a megabyte, and hostile relays fill it.
         let (report, reports) = mpsc::channel(32);
         Ok(Self {
@@ -149,18 +160,23 @@ impl Service {
     /// A journal that cannot be written: going on would mean to forget jobs.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         self.start()?;
-        let mut stop = std::pin::pin!(stop);
-        let mut ticks = tokio::time::interval(Duration::from_secs(1));
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut stop = std::pin::pin!(stop.fuse());
+        let mut ticks = Every::new(Duration::from_secs(1));
         let mut heartbeats =
-            tokio::time::interval(Duration::from_secs(self.settings.heartbeat_seconds.max(1)));
+            Every::new(Duration::from_secs(self.settings.heartbeat_seconds.max(1)));
         loop {
-            tokio::select! {
-                () = &mut stop => break,
-                Some((url, report)) = self.reports.recv() => self.report(&url, report)?,
-                Some(message) = self.inbox.recv() => self.message(message)?,
-                _ = heartbeats.tick() => self.heartbeat(),
-                _ = ticks.tick() => self.tick()?,
+            let next = select! {
+                () = stop => break,
+                (url, report) = self.reports.select_next_some() => Next::Report(url, report),
+                message = self.inbox.select_next_some() => Next::Message(message),
+                () = std::pin::pin!(heartbeats.next().fuse()) => Next::Heartbeat,
+                () = std::pin::pin!(ticks.next().fuse()) => Next::Tick,
+            };
+            match next {
+                Next::Report(url, report) => self.report(&url, report)?,
+                Next::Message(message) => self.message(message)?,
+                Next::Heartbeat => self.heartbeat(),
+                Next::Tick => self.tick()?,
             }
             self.after_step();
         }
@@ -327,8 +343,13 @@ impl Service {
             {
                 break;
             }
-            tokio::select! {
-                Some((url, report)) = self.reports.recv() => {
+            let next = select! {
+                (url, report) = self.reports.select_next_some() => Next::Report(url, report),
+                message = self.inbox.select_next_some() => Next::Message(message),
+                () = std::pin::pin!(sleep(Duration::from_millis(100)).fuse()) => Next::Tick,
+            };
+            match next {
+                Next::Report(url, report) => {
                     if let (Report::Settled(id, _), Some(farewell)) = (&report, &farewell) {
                         if *id == farewell.id {
                             unheard.remove(&url);
@@ -338,8 +359,8 @@ impl Service {
                         self.report(&url, report)?;
                     }
                 }
-                Some(message) = self.inbox.recv() => self.message(message)?,
-                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                Next::Message(message) => self.message(message)?,
+                Next::Heartbeat | Next::Tick => {}
             }
             self.after_step();
         }

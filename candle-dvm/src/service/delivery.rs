@@ -26,6 +26,9 @@ impl Service {
         };
         let limit = self.relays.event_bytes();
         let encryption = live.request.encryption;
+        if let Err(problem) = &outcome {
+            tracing::info!(job = %id, problem, "fails");
+        }
         let error = |service: &Self, problem: String| {
             let feedback = Feedback {
                 extra: Some(problem),

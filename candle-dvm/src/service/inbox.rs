@@ -6,7 +6,7 @@ use super::{inputs, now};
 use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Refusal, Stage};
 use crate::nip90::{self, cancellation, params, Feedback, JobRequest, ReadError, Status};
 use crate::relay::Keep;
-use crate::Result;
+use crate::{platform, Result};
 use nostr::prelude::{Event, EventId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -174,7 +174,7 @@ impl Service {
         invoice: Option<Invoice>,
     ) {
         let unpaid = invoice.clone().filter(|invoice| !invoice.paid);
-        let task = tokio::spawn(prepare(
+        let task = platform::spawn(prepare(
             self.preparation(id, event.clone(), request.clone()),
             invoice,
         ));
@@ -184,7 +184,7 @@ impl Service {
             params,
             found_on,
             guests: BTreeSet::new(),
-            state: LiveState::Preparing(task.abort_handle()),
+            state: LiveState::Preparing(task),
         };
         self.live.insert(id, live);
         self.cancellations_changed = true;
@@ -283,7 +283,7 @@ impl Service {
     }
 
     fn found(&mut self, url: &str, name: &str, event: Event) {
-        let Some(searching) = self.searches.get(name) else {
+        let Some(searching) = self.searches.get_mut(name) else {
             return;
         };
         let fits = searching
@@ -341,7 +341,7 @@ struct Preparation {
     settings: std::sync::Arc<super::settings::Settings>,
     generator: std::sync::Arc<dyn super::work::Generator>,
     payment: std::sync::Arc<dyn crate::payment::Payment>,
-    messages: tokio::sync::mpsc::UnboundedSender<Message>,
+    messages: futures_channel::mpsc::UnboundedSender<Message>,
 }
 
 /// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
@@ -356,7 +356,7 @@ async fn prepare(job: Preparation, invoice: Option<Invoice>) {
     };
     let done: std::result::Result<_, String> = done.await;
     // The service may be gone; then the journal has the job.
-    let _ = job.messages.send(Message::Prepared(job.id, done));
+    let _ = job.messages.unbounded_send(Message::Prepared(job.id, done));
 }
 
 async fn pay(job: &Preparation, invoice: Option<Invoice>) -> std::result::Result<(), String> {
@@ -371,14 +371,16 @@ async fn pay(job: &Preparation, invoice: Option<Invoice>) -> std::result::Result
                 tracing::error!(job = %job.id, error = err, "no invoice");
                 "the wallet makes no invoice now; try again later".to_string()
             })?;
-            let _ = job.messages.send(Message::Billed(job.id, invoice.clone()));
+            let _ = job
+                .messages
+                .unbounded_send(Message::Billed(job.id, invoice.clone()));
             invoice
         }
     };
     loop {
         match job.payment.is_paid(&invoice).await {
             Ok(true) => {
-                let _ = job.messages.send(Message::Paid(job.id));
+                let _ = job.messages.unbounded_send(Message::Paid(job.id));
                 return Ok(());
             }
             Ok(false) if now() >= invoice.expires => {
@@ -387,6 +389,6 @@ async fn pay(job: &Preparation, invoice: Option<Invoice>) -> std::result::Result
             Ok(false) => {}
             Err(err) => tracing::warn!(job = %job.id, error = err, "the wallet does not answer"),
         }
-        tokio::time::sleep(PAYMENT_POLL).await;
+        platform::sleep(PAYMENT_POLL).await;
     }
 }

@@ -3,8 +3,7 @@
 use super::lookup::Lookup;
 use super::settings::Settings;
 use crate::nip90::{Input, InputKind, JobRequest, RELAY_LIST, RESULT};
-use crate::relay::connect::Reach;
-use crate::relay::{http, normal_url};
+use crate::relay::{http, normal_url, Reach};
 use nostr::prelude::{Event, EventId, Filter, Keys, Kind};
 use std::time::Duration;
 use url::Url;

@@ -1,9 +1,11 @@
 //! Events that are looked for on the service's relays.
 
 use super::actor::Message;
+use crate::platform::timeout;
+use futures_channel::mpsc;
+use futures_util::StreamExt;
 use nostr::prelude::{Event, Filter};
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// A way to look for events, for tasks beside the service's own.
 #[derive(Clone)]
@@ -25,7 +27,7 @@ impl Lookup {
         let mut found = self.search(filter, false);
         let mut events = Vec::new();
         let collect = async {
-            while let Some(event) = found.recv().await {
+            while let Some(event) = found.next().await {
                 events.push(event);
                 if events.len() >= most {
                     break;
@@ -33,17 +35,14 @@ impl Lookup {
             }
         };
         // What came until then is still an answer.
-        let _ = tokio::time::timeout(wait, collect).await;
+        let _ = timeout(wait, collect).await;
         events
     }
 
     /// The first event that fits, be it stored or new.
     pub async fn first(&self, filter: Filter, wait: Duration) -> Option<Event> {
         let mut found = self.search(filter, true);
-        tokio::time::timeout(wait, found.recv())
-            .await
-            .ok()
-            .flatten()
+        timeout(wait, found.next()).await.flatten()
     }
 
     fn search(&self, filter: Filter, waits: bool) -> mpsc::Receiver<Event> {
@@ -54,7 +53,7 @@ impl Lookup {
             found,
         };
         // Without a service there is nobody to wait for the results either.
-        let _ = self.service.send(Message::Search(search));
+        let _ = self.service.unbounded_send(Message::Search(search));
         results
     }
 }

@@ -1,17 +1,9 @@
 //! What is counted, and the page that Prometheus reads.
 
-use hyper::body::Bytes;
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use tokio::net::TcpListener;
+use std::sync::Mutex;
 
 /// Counters and gauges of a service.
 #[derive(Debug, Default)]
@@ -123,39 +115,4 @@ impl Metrics {
             self.tokens.load(Relaxed),
         )
     }
-}
-
-/// Serves the page at `/metrics` until the task is dropped.
-///
-/// # Errors
-/// An address that cannot be listened on.
-pub async fn serve(address: SocketAddr, metrics: Arc<Metrics>) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
-    tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                // Out of file handles, most likely: they come back.
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                continue;
-            };
-            let metrics = metrics.clone();
-            let answer = service_fn(move |request: Request<hyper::body::Incoming>| {
-                let found = request.uri().path() == "/metrics";
-                let (status, text) = match found {
-                    true => (StatusCode::OK, metrics.page()),
-                    false => (StatusCode::NOT_FOUND, "see /metrics\n".to_string()),
-                };
-                let mut response = Response::new(http_body_util::Full::new(Bytes::from(text)));
-                *response.status_mut() = status;
-                async move { Ok::<_, Infallible>(response) }
-            });
-            tokio::spawn(
-                hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(Duration::from_secs(5))
-                    .serve_connection(TokioIo::new(stream), answer),
-            );
-        }
-    });
-    Ok(())
 }

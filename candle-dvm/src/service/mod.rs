@@ -6,7 +6,7 @@
 //! - [`actor`]: the loop, and start and stop. `inbox`: events become jobs. `work`: jobs run. `delivery`: answers are signed, kept and
 //!   sent until relays have them. `presence`: what is announced. `relays`: which connections there are.
 //! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
-//! - [`settings`]: everything that can be configured. [`metrics`]: what is counted.
+//! - [`settings`]: everything that can be configured. [`metrics`]: what is counted, which natively `prometheus` serves.
 
 pub mod actor;
 mod delivery;
@@ -15,6 +15,8 @@ pub mod inputs;
 pub mod lookup;
 pub mod metrics;
 mod presence;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod prometheus;
 mod recent;
 mod relays;
 pub mod settings;
@@ -25,11 +27,4 @@ pub use metrics::Metrics;
 pub use settings::Settings;
 pub use work::Generator;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
+pub use crate::platform::now;

@@ -2,12 +2,11 @@
 
 use super::now;
 use super::settings::Settings;
-use crate::relay::connect::Reach;
 use crate::relay::driver::{Command, Driver, Report};
-use crate::relay::{Keep, RelayLimits};
+use crate::relay::{Keep, Reach, RelayLimits};
+use futures_channel::mpsc;
 use nostr::prelude::{Event, Filter, Keys};
 use std::collections::{BTreeMap, BTreeSet};
-use tokio::sync::mpsc;
 
 /// Relays of customers that are connected at the same time, at most.
 const GUESTS: usize = 32;

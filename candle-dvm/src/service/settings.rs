@@ -7,7 +7,7 @@ use nostr::prelude::PublicKey;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The settings, with the values that hold where nothing is said.
 #[derive(Clone, Debug, Deserialize)]
@@ -133,7 +133,8 @@ impl Settings {
     ///
     /// # Errors
     /// [`Error::File`] with the line: no TOML, a setting that does not exist, or a value of the wrong type.
-    pub fn read(file: &Path) -> Result<Self> {
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn read(file: &std::path::Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).map_err(|err| Error::file(file, err))?;
         toml::from_str(&text).map_err(|err| {
             let line = err

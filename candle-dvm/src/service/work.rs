@@ -1,22 +1,25 @@
-//! Jobs run: each on a thread of its own, up to the limit, and until it is told to stop.
+//! Jobs run: each on a thread of its own where there are threads, up to the limit, and until it is told to stop.
 
 use super::actor::{LiveState, Message, Service};
 use super::inbox::{customer, event_id};
 use super::now;
-use crate::backend::{Completion, CompletionRequest, InferenceBackend};
+use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
+use crate::generation::Wait;
 use crate::jobs::{Entry, JobId};
 use crate::nip90::params::Params;
 use crate::nip90::{Feedback, Status};
 use crate::relay::Keep;
-use crate::Result;
+use crate::{platform, Result};
+use futures_channel::mpsc;
+use futures_util::future::LocalBoxFuture;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use std::time::Duration;
+use web_time::Instant;
 
-/// What makes the text. Called from several threads.
+/// What makes the text. Natively it is called from several threads, and may block the one it runs on; in a browser it gives way.
 pub trait Generator: Send + Sync + 'static {
     /// Whether a prompt can be worked on at all.
     ///
@@ -28,11 +31,11 @@ pub trait Generator: Send + Sync + 'static {
     ///
     /// # Errors
     /// Parameters that do not fit, and failures of the device.
-    fn generate(
-        &self,
-        request: &CompletionRequest,
-        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
-    ) -> Result<Completion>;
+    fn generate<'a>(
+        &'a self,
+        request: &'a CompletionRequest,
+        on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> LocalBoxFuture<'a, Result<Completion>>;
 }
 
 impl Generator for CandleBackend {
@@ -40,12 +43,12 @@ impl Generator for CandleBackend {
         self.prompt_tokens(prompt).map(|_| ())
     }
 
-    fn generate(
-        &self,
-        request: &CompletionRequest,
-        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
-    ) -> Result<Completion> {
-        self.complete_stream(request, on_piece)
+    fn generate<'a>(
+        &'a self,
+        request: &'a CompletionRequest,
+        on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> LocalBoxFuture<'a, Result<Completion>> {
+        Box::pin(self.complete_steps(request, Wait::HERE, on_piece))
     }
 }
 
@@ -160,11 +163,11 @@ impl Service {
             messages: self.messages.clone(),
         };
         let messages = self.messages.clone();
-        tokio::spawn(async move {
-            if let Err(err) = tokio::task::spawn_blocking(move || work.run()).await {
-                tracing::error!(job = %id, error = %err, "a running job panicked");
+        platform::spawn(async move {
+            if let Err(error) = platform::spawn_work(move || work.run()).await {
+                tracing::error!(job = %id, error, "a running job panicked");
                 let problem = "the model failed".to_string();
-                let _ = messages.send(Message::Finished(id, Err(problem)));
+                let _ = messages.unbounded_send(Message::Finished(id, Err(problem)));
             }
         });
     }
@@ -256,19 +259,22 @@ struct Work {
 }
 
 impl Work {
-    fn run(self) {
+    async fn run(self) {
         let mut text = String::new();
         let mut told: Option<Instant> = None;
-        let result = self.generator.generate(&self.request, &mut |piece| {
+        let mut on_piece = |piece: &str| {
             text.push_str(piece);
             if told.is_none_or(|told| told.elapsed() >= self.every) {
                 told = Some(Instant::now());
-                let _ = self.messages.send(Message::Partial(self.id, text.clone()));
+                let partial = Message::Partial(self.id, text.clone());
+                let _ = self.messages.unbounded_send(partial);
             }
             self.stop.go_on()
-        });
+        };
+        let result = self.generator.generate(&self.request, &mut on_piece).await;
         let result = result.map_err(|err| err.one_line());
-        let _ = self.messages.send(Message::Finished(self.id, result));
+        let finished = Message::Finished(self.id, result);
+        let _ = self.messages.unbounded_send(finished);
     }
 }
 

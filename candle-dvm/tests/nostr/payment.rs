@@ -5,7 +5,8 @@ use super::served::{Customer, Served};
 use candle_dvm::jobs::Invoice;
 use candle_dvm::nip90::{crypto, Feedback, Status};
 use candle_dvm::payment::nwc::Wallet;
-use candle_dvm::payment::{Payment, Pending};
+use candle_dvm::payment::Payment;
+use candle_dvm::platform::Boxed;
 use candle_dvm::service::now;
 use nostr::prelude::{EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use serde_json::{json, Value};
@@ -24,7 +25,7 @@ impl Payment for TestWallet {
         1000
     }
 
-    fn invoice<'a>(&'a self, amount_msat: u64, _: &'a str) -> Pending<'a, Result<Invoice, String>> {
+    fn invoice<'a>(&'a self, amount_msat: u64, _: &'a str) -> Boxed<'a, Result<Invoice, String>> {
         let number = self.made.fetch_add(1, SeqCst);
         Box::pin(std::future::ready(Ok(Invoice {
             bolt11: format!("lnbc{number}"),
@@ -35,7 +36,7 @@ impl Payment for TestWallet {
         })))
     }
 
-    fn is_paid<'a>(&'a self, _: &'a Invoice) -> Pending<'a, Result<bool, String>> {
+    fn is_paid<'a>(&'a self, _: &'a Invoice) -> Boxed<'a, Result<bool, String>> {
         Box::pin(std::future::ready(Ok(self.paid.load(SeqCst))))
     }
 }

@@ -6,6 +6,7 @@ use candle_dvm::nip90::{Input, JobRequest, JobResult};
 use candle_dvm::payment::{Free, Payment};
 use candle_dvm::service::{now, Generator, Metrics, Service, Settings};
 use candle_dvm::{Completion, CompletionRequest, Result, StopReason, Timings};
+use futures_util::future::LocalBoxFuture;
 use nostr::prelude::{Event, Keys};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -31,7 +32,17 @@ impl Generator for Echo {
         }
     }
 
-    fn generate(
+    fn generate<'a>(
+        &'a self,
+        request: &'a CompletionRequest,
+        on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> LocalBoxFuture<'a, Result<Completion>> {
+        Box::pin(async move { self.echo(request, on_piece) })
+    }
+}
+
+impl Echo {
+    fn echo(
         &self,
         request: &CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,

@@ -1,6 +1,8 @@
 //! One HTTP GET: a relay's information document, or an input that is an address.
 
-use super::connect::{connect, Reach};
+use super::connect::connect;
+use crate::platform::{self, timeout};
+use crate::relay::Reach;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, HOST, USER_AGENT};
@@ -18,11 +20,11 @@ pub async fn get(
     accept: &str,
     reach: Reach,
     most: usize,
-    timeout: Duration,
+    time: Duration,
 ) -> Result<String, String> {
-    tokio::time::timeout(timeout, fetch(url, accept, reach, most))
+    timeout(time, fetch(url, accept, reach, most))
         .await
-        .unwrap_or_else(|_| Err("no answer in time".to_string()))
+        .unwrap_or_else(|| Err("no answer in time".to_string()))
 }
 
 async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<String, String> {
@@ -31,8 +33,11 @@ async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<Str
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(text)?;
-    let connection = tokio::spawn(connection);
-    let _ends_with_us = AbortOnDrop(connection.abort_handle());
+    let connection = platform::spawn(async move {
+        // What goes wrong is told where the answer is read.
+        let _ = connection.await;
+    });
+    let _ends_with_us = AbortOnDrop(connection);
     let host = match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{host}:{port}"),
         (Some(host), None) => host.to_string(),
@@ -69,7 +74,7 @@ async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<Str
 }
 
 /// Stops a task when it goes out of scope.
-struct AbortOnDrop(tokio::task::AbortHandle);
+struct AbortOnDrop(platform::Task);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

@@ -1,0 +1,26 @@
+//! Sockets in a browser: its own.
+
+pub mod http;
+mod socket;
+
+pub use socket::Socket;
+
+use super::reach::{is_public, Reach};
+use url::{Host, Url};
+
+/// Whether an address may be connected to, as far as can be told before a name is resolved.
+fn allowed(url: &Url, reach: Reach) -> Result<(), String> {
+    let public = match url.host() {
+        Some(Host::Ipv4(address)) => is_public(address.into()),
+        Some(Host::Ipv6(address)) => is_public(address.into()),
+        Some(Host::Domain(name)) => name != "localhost" && !name.ends_with(".localhost"),
+        None => return Err("the address has no host".to_string()),
+    };
+    match public || reach == Reach::Anywhere {
+        true => Ok(()),
+        false => Err(format!(
+            "{} is no public address",
+            url.host_str().unwrap_or_default()
+        )),
+    }
+}

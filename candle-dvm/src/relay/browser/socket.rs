@@ -1,0 +1,77 @@
+//! A WebSocket.
+
+use super::allowed;
+use crate::platform::timeout;
+use crate::relay::{Incoming, Outgoing, Reach};
+use futures_util::{SinkExt, StreamExt};
+use gloo_net::websocket::futures::WebSocket;
+use gloo_net::websocket::{Message, State, WebSocketError};
+use std::time::Duration;
+use url::Url;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How often to look whether a connection is open.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Scripts cannot send pings. A question that no event answers has an answer all the same: that there is no event.
+const QUESTION: &str = r#"["REQ","ping",{"ids":["0000000000000000000000000000000000000000000000000000000000000000"],"limit":1}]"#;
+const QUESTION_ENDS: &str = r#"["CLOSE","ping"]"#;
+
+/// An open connection to a relay.
+pub struct Socket(WebSocket);
+
+impl Socket {
+    /// Connects.
+    ///
+    /// # Errors
+    /// In one line: an address that is none or is not allowed, and failures to connect, of which browsers do not tell the reason.
+    pub async fn open(url: &str, reach: Reach) -> Result<Self, String> {
+        let parsed = Url::parse(url).map_err(|err| err.to_string())?;
+        allowed(&parsed, reach)?;
+        let socket = WebSocket::open(url).map_err(|err| err.to_string())?;
+        let opened = timeout(TIMEOUT, async {
+            loop {
+                match socket.state() {
+                    State::Connecting => crate::platform::sleep(LOOK).await,
+                    state => break state,
+                }
+            }
+        });
+        match opened.await {
+            Some(State::Open) => Ok(Self(socket)),
+            Some(_) => Err("the relay cannot be reached".to_string()),
+            None => Err("no connection in time".to_string()),
+        }
+    }
+
+    /// Sends.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn send(&mut self, message: Outgoing) -> Result<(), String> {
+        let texts = match message {
+            Outgoing::Text(text) => vec![text],
+            Outgoing::Ping => vec![QUESTION.to_string(), QUESTION_ENDS.to_string()],
+        };
+        for text in texts {
+            let sent = self.0.send(Message::Text(text)).await;
+            sent.map_err(|err| err.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// What comes next. A wait that was given up loses nothing.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn next(&mut self) -> Result<Incoming, String> {
+        match self.0.next().await {
+            Some(Ok(Message::Text(text))) => Ok(Incoming::Text(text)),
+            Some(Ok(Message::Bytes(_))) => Ok(Incoming::Other),
+            Some(Err(WebSocketError::ConnectionClose(_))) | None => {
+                Err("the relay closed the connection".to_string())
+            }
+            Some(Err(err)) => Err(err.to_string()),
+        }
+    }
+}

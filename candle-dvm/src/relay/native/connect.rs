@@ -1,0 +1,87 @@
+//! Connections: TCP and TLS.
+
+use crate::platform::timeout;
+use crate::relay::reach::{is_public, Reach};
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+use url::Url;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A byte stream in both directions, encrypted or not.
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Connects to the host of a `ws`, `wss`, `http` or `https` address.
+///
+/// # Errors
+/// In one line: a host that is not found or not allowed, and failures to connect or to encrypt.
+pub async fn connect(url: &Url, reach: Reach) -> Result<Box<dyn Io>, String> {
+    let tls = match url.scheme() {
+        "wss" | "https" => true,
+        "ws" | "http" => false,
+        other => return Err(format!("scheme {other}, expected ws, wss, http or https")),
+    };
+    let host = url.host_str().ok_or("the address has no host")?;
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let port = url
+        .port_or_known_default()
+        .ok_or("the address has no port")?;
+    let open = async {
+        let found = tokio::net::lookup_host((bare, port))
+            .await
+            .map_err(|err| err.to_string())?;
+        let mut failure = "the host has no address".to_string();
+        for address in found {
+            if reach == Reach::Public && !is_public(address.ip()) {
+                failure = format!("{} is no public address", address.ip());
+                continue;
+            }
+            match open_one(address, bare, tls).await {
+                Ok(stream) => return Ok(stream),
+                Err(err) => failure = err,
+            }
+        }
+        Err(failure)
+    };
+    timeout(TIMEOUT, open)
+        .await
+        .unwrap_or_else(|| Err("no connection in time".to_string()))
+}
+
+async fn open_one(address: SocketAddr, host: &str, tls: bool) -> Result<Box<dyn Io>, String> {
+    let stream = TcpStream::connect(address)
+        .await
+        .map_err(|err| err.to_string())?;
+    // Messages are small, and somebody waits for each.
+    let _ = stream.set_nodelay(true);
+    if !tls {
+        return Ok(Box::new(stream));
+    }
+    let name = ServerName::try_from(host.to_string()).map_err(|err| err.to_string())?;
+    let stream = TlsConnector::from(tls_config())
+        .connect(name, stream)
+        .await
+        .map_err(|err| err.to_string())?;
+    Ok(Box::new(stream))
+}
+
+fn tls_config() -> Arc<ClientConfig> {
+    static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    let make = || {
+        let mut roots = RootCertStore::empty();
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        let config = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Arc::new(config)
+    };
+    CONFIG.get_or_init(make).clone()
+}
