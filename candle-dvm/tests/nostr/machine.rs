@@ -176,6 +176,98 @@ fn a_challenge_is_answered_and_what_waited_for_it_goes_on() {
     assert_eq!(sent(&mut machine).len(), 2);
 }
 
+/// A relay that refuses a subscription and an event, asks who we are and never says whether it knows now.
+fn refused_and_asked(event: &Event) -> Machine {
+    let mut machine = up();
+    machine.subscribe("jobs", Filter::new(), None, false, START);
+    machine.publish(event, Keep::Until, START);
+    assert_eq!(sent(&mut machine).len(), 2);
+    refuse(&mut machine, event, START);
+    say(&mut machine, RelayMessage::auth("challenge"), START);
+    let messages = sent(&mut machine);
+    assert!(
+        matches!(messages.as_slice(), [ClientMessage::Auth(_)]),
+        "{messages:?}"
+    );
+    machine
+}
+
+fn refuse(machine: &mut Machine, event: &Event, now: u64) {
+    let id = SubscriptionId::new("jobs");
+    say(machine, RelayMessage::closed(id, "auth-required: who"), now);
+    let no = RelayMessage::ok(event.id, false, "auth-required: who");
+    say(machine, no, now);
+}
+
+#[test]
+fn what_waits_for_authentication_goes_on_where_the_relay_does_not_confirm_it() {
+    let event = event(1);
+    let mut machine = refused_and_asked(&event);
+    machine.tick(START + 4_000);
+    assert!(sent(&mut machine).is_empty(), "the relay may still say it");
+    assert_eq!(machine.deadline(), START + 5_000);
+    machine.tick(START + 5_000);
+    let messages = sent(&mut machine);
+    let [ClientMessage::Req { .. }, ClientMessage::Event(again)] = messages.as_slice() else {
+        panic!("{messages:?}");
+    };
+    assert_eq!(again.id, event.id);
+    say(
+        &mut machine,
+        RelayMessage::ok(event.id, true, ""),
+        START + 5_000,
+    );
+    assert_eq!(machine.unsettled(), 0);
+}
+
+#[test]
+fn what_was_blocked_before_we_were_known_is_sent_once_more() {
+    let event = event(1);
+    let mut machine = up();
+    machine.publish(&event, Keep::Until, START);
+    say(&mut machine, RelayMessage::auth("challenge"), START + 10);
+    assert_eq!(sent(&mut machine).len(), 2, "the event, and the answer");
+    let blocked = || RelayMessage::ok(event.id, false, "blocked: not known");
+    say(&mut machine, blocked(), START + 20);
+    assert!(actions(&mut machine).is_empty(), "it is not settled");
+    let again = machine.deadline();
+    machine.tick(again);
+    assert_eq!(sent(&mut machine).len(), 1);
+    say(&mut machine, blocked(), again + 10);
+    let settled = actions(&mut machine);
+    assert!(
+        matches!(settled[..], [Action::Settled { .. }]),
+        "{settled:?}"
+    );
+}
+
+#[test]
+fn a_relay_that_refuses_whatever_we_answer_is_tried_less_and_less() {
+    let event = event(1);
+    let mut machine = refused_and_asked(&event);
+    let mut now = START;
+    let (mut tries, mut answers) = (0, 0);
+    while now < START + 3_600_000 {
+        now = machine.deadline();
+        machine.tick(now);
+        let messages = sent(&mut machine);
+        let asked = |message: &&ClientMessage| !matches!(message, ClientMessage::Auth(_));
+        let again = messages.iter().filter(asked).count();
+        tries += again;
+        answers += messages.len() - again;
+        if again > 0 {
+            refuse(&mut machine, &event, now);
+            say(&mut machine, RelayMessage::auth(tries.to_string()), now);
+        } else {
+            machine.heard(now);
+        }
+    }
+    assert!(machine.is_up());
+    // Three answers with five seconds after each, then 40 s, 80 s and so on up to every five minutes, for each of the two.
+    assert_eq!(answers, 2, "the first was before");
+    assert!((20..=40).contains(&tries), "{tries}");
+}
+
 #[test]
 fn endless_challenges_are_answered_a_few_times_and_then_left() {
     let mut machine = up();

@@ -8,6 +8,8 @@ use nostr::prelude::{ClientMessage, EventBuilder, FinalizeEvent, Kind, Tag, Time
 /// Answers to AUTH challenges on one connection, and challenges before it is given up.
 const AUTH_ANSWERS: u32 = 3;
 const AUTH_CHALLENGES: u32 = 50;
+/// For how long a relay may say nothing to our answer before what waits for it is tried.
+const AUTH_SILENCE: u64 = 5 * SECOND;
 
 impl Machine {
     pub(super) fn challenge(&mut self, challenge: &str, now: u64) {
@@ -29,8 +31,10 @@ impl Machine {
         match event {
             Ok(event) => {
                 self.auth = Some(event.id);
+                self.auth_sent = Some(now);
                 let answer = ClientMessage::auth(event).as_json();
                 self.actions.push_back(Action::Send(answer));
+                self.try_again(|at| at.min(now + AUTH_SILENCE));
             }
             Err(err) => tracing::warn!(relay = self.url, error = %err, "cannot sign for AUTH"),
         }
@@ -48,14 +52,19 @@ impl Machine {
                 "the relay does not authenticate us"
             );
         }
+        self.try_again(|_| now + wait);
+    }
+
+    /// Changes the time at which what needs authentication is sent again.
+    fn try_again(&mut self, change: impl Fn(u64) -> u64) {
         for subscription in self.subscriptions.values_mut() {
-            if subscription.state == SubscriptionState::NeedsAuth {
-                subscription.state = SubscriptionState::Due(now + wait);
+            if let SubscriptionState::NeedsAuth(at) = &mut subscription.state {
+                *at = change(*at);
             }
         }
         for outgoing in self.outgoing.values_mut() {
-            if outgoing.state == OutgoingState::NeedsAuth {
-                outgoing.state = OutgoingState::Due(now + wait);
+            if let OutgoingState::NeedsAuth(at) = &mut outgoing.state {
+                *at = change(*at);
             }
         }
     }

@@ -107,7 +107,9 @@ pub struct Machine {
     last_heard: u64,
     pinged: bool,
     challenges: u32,
+    /// The answer to a challenge that the relay has not said yes or no to, and when the latest was sent.
     auth: Option<EventId>,
+    auth_sent: Option<u64>,
     authenticated: bool,
     nonsense: u32,
     subscriptions: BTreeMap<String, Subscription>,
@@ -130,6 +132,7 @@ impl Machine {
             pinged: false,
             challenges: 0,
             auth: None,
+            auth_sent: None,
             authenticated: false,
             nonsense: 0,
             subscriptions: BTreeMap::new(),
@@ -168,6 +171,7 @@ impl Machine {
         self.challenges = 0;
         self.nonsense = 0;
         self.auth = None;
+        self.auth_sent = None;
         self.authenticated = false;
         for subscription in self.subscriptions.values_mut() {
             subscription.state = SubscriptionState::Due(now);

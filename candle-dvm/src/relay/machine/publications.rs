@@ -18,8 +18,18 @@ pub(super) struct Outgoing {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum OutgoingState {
     Due(u64),
-    NeedsAuth,
+    /// As a subscription's.
+    NeedsAuth(u64),
     Sent(u64),
+}
+
+impl OutgoingState {
+    fn due_at(self) -> Option<u64> {
+        match self {
+            Self::Due(at) | Self::NeedsAuth(at) => Some(at),
+            Self::Sent(_) => None,
+        }
+    }
 }
 
 impl Machine {
@@ -36,7 +46,7 @@ impl Machine {
                 continue;
             };
             let again = late(outgoing);
-            let due = matches!(outgoing.state, OutgoingState::Due(at) if at <= now);
+            let due = outgoing.state.due_at().is_some_and(|at| at <= now);
             if again || (due && room > 0) {
                 room -= usize::from(due);
                 outgoing.tries += 1;
@@ -50,9 +60,9 @@ impl Machine {
     pub(super) fn next_send(&self) -> Option<u64> {
         let full = self.sent() >= IN_FLIGHT;
         let due = self.outgoing.values().filter_map(|o| match o.state {
-            OutgoingState::Due(at) if !full => Some(at),
             OutgoingState::Sent(at) => Some(at + OK_TIMEOUT),
-            _ => None,
+            _ if full => None,
+            waiting => waiting.due_at(),
         });
         due.min()
     }
@@ -86,26 +96,30 @@ impl Machine {
         let Some(outgoing) = self.outgoing.get_mut(&id) else {
             return;
         };
-        let retry = |wait: u64, tries: u32| {
-            let wait = (wait << tries.min(6)).min(LONGEST_RETRY);
-            OutgoingState::Due(now + wait)
-        };
         let tries = outgoing.tries;
+        let retry_at = now + ((5 * SECOND) << tries.min(6)).min(LONGEST_RETRY);
+        let sent_unknown = match (outgoing.state, self.auth_sent) {
+            (OutgoingState::Sent(at), Some(answered)) => at <= answered,
+            _ => false,
+        };
+        let starts = |prefix: &str| message.starts_with(prefix);
         let again = match message {
-            _ if accepted || message.starts_with("duplicate:") => None,
-            _ if message.starts_with("auth-required:") && !authenticated => {
-                Some(OutgoingState::NeedsAuth)
+            _ if accepted || starts("duplicate:") => None,
+            _ if starts("auth-required:") && (!authenticated || sent_unknown) => {
+                Some(OutgoingState::NeedsAuth(retry_at))
             }
-            _ if message.starts_with("rate-limited:") && tries < 20 => {
-                Some(retry(5 * SECOND, tries))
+            // nostr-rs-relay has no word of its own for events of those that it does not know yet.
+            _ if sent_unknown && (starts("blocked:") || starts("restricted:")) => {
+                Some(OutgoingState::NeedsAuth(retry_at))
             }
-            _ if message.starts_with("error:") && tries < 5 => Some(retry(5 * SECOND, tries)),
+            _ if starts("rate-limited:") && tries < 20 => Some(OutgoingState::Due(retry_at)),
+            _ if starts("error:") && tries < 5 => Some(OutgoingState::Due(retry_at)),
             _ => None,
         };
         match again {
             Some(state) if outgoing.keep == Keep::Until => outgoing.state = state,
             _ => {
-                let accepted = accepted || message.starts_with("duplicate:");
+                let accepted = accepted || starts("duplicate:");
                 self.outgoing.remove(&id);
                 self.order.retain(|other| *other != id);
                 let outcome = match accepted {

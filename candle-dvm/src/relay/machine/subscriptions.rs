@@ -27,12 +27,21 @@ pub(super) struct Subscription {
 pub(super) enum SubscriptionState {
     /// To be sent when this time has come.
     Due(u64),
-    /// Waits until we are authenticated.
-    NeedsAuth,
+    /// Refused as long as we are not authenticated. To be sent again when we are, or at this time: not every relay says that we are.
+    NeedsAuth(u64),
     /// Sent; the relay reads its store, as of that time in seconds.
     Stored { asked: u64 },
     /// Everything stored is here.
     Live,
+}
+
+impl SubscriptionState {
+    fn due_at(self) -> Option<u64> {
+        match self {
+            Self::Due(at) | Self::NeedsAuth(at) => Some(at),
+            Self::Stored { .. } | Self::Live => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +56,7 @@ pub(super) struct Page {
 impl Machine {
     /// Sends the requests that are due.
     pub(super) fn ask_due(&mut self, now: u64) {
-        let due = |state| matches!(state, SubscriptionState::Due(at) if at <= now);
+        let due = |state: SubscriptionState| state.due_at().is_some_and(|at| at <= now);
         let names: Vec<String> = self
             .subscriptions
             .iter()
@@ -61,11 +70,8 @@ impl Machine {
 
     /// When the next of them is.
     pub(super) fn next_ask(&self) -> Option<u64> {
-        let due = self.subscriptions.values().filter_map(|s| match s.state {
-            SubscriptionState::Due(at) => Some(at),
-            _ => None,
-        });
-        due.min()
+        let due = self.subscriptions.values().map(|s| s.state.due_at());
+        due.flatten().min()
     }
 
     /// Asks for events. With a `cursor`, from a while before it on, page by page; with `once`, only for those that are stored.
@@ -210,11 +216,11 @@ impl Machine {
             });
             return;
         }
-        subscription.state = if reason.starts_with("auth-required:") && !authenticated {
-            SubscriptionState::NeedsAuth
-        } else {
-            let wait = (5 * SECOND) << subscription.refusals.min(6);
-            SubscriptionState::Due(now + wait.min(LONGEST_RETRY))
+        let wait = (5 * SECOND) << subscription.refusals.min(6);
+        let at = now + wait.min(LONGEST_RETRY);
+        subscription.state = match reason.starts_with("auth-required:") && !authenticated {
+            true => SubscriptionState::NeedsAuth(at),
+            false => SubscriptionState::Due(at),
         };
     }
 }
