@@ -1,10 +1,41 @@
-// A worker's side of `Tasks` in shared.js.
+// A worker's side of `Tasks` in shared.js, and of `ModelForm` in model.js.
+import { fromAddress, fromFiles, fromFolder } from "./candle-wasm/files.js";
+
+/** The model that comes with the pages is held and computed in f32, as its reference texts are. */
+const OWN = { folder: new URL("llm/model/", import.meta.url).href, dtype: "f32", name: "candle-embedded" };
 
 /** For the functions of files.js: tells the page how far a file is. */
-export const hooks = {
+const hooks = {
     onProgress: (name, done, size) => postMessage({ kind: "progress", name, done, size }),
     onNotice: message => postMessage({ kind: "notice", message }),
 };
+
+/** Where the model that a form asks for is read from. */
+export async function sourceOf({ source, address, files }) {
+    if (source === "url") return fromAddress(address, hooks);
+    if (source === "files") return fromFiles(files, hooks);
+    return fromFolder(OWN.folder, hooks);
+}
+
+/** Loads the language model that a form asks for. Gives it and, for the page, where it runs. */
+export async function languageModel(WasmModel, request) {
+    const source = await sourceOf(request);
+    const model = await WasmModel.open(source);
+    let reason = "you chose it";
+    if (request.device !== "cpu") {
+        reason = await model.init_gpu().then(() => null, error => error.message);
+    }
+    const start = performance.now();
+    await model.load(request.source === "default" ? { dtype: OWN.dtype } : {});
+    return { model, shown: { device: model.device, reason, seconds: (performance.now() - start) / 1000 } };
+}
+
+/** What to call the model that a form asks for. */
+export function nameOf({ source, address, files }) {
+    if (source === "default") return OWN.name;
+    const path = source === "url" ? address.trim().split(/[?#]/)[0].replace(/\/+$/, "") : files[0].name;
+    return path.split("/").pop().replace(/\.(gguf|safetensors|json)$/, "") || "model";
+}
 
 /** Answers each request with what the handler of its `kind` gives; `told` takes what wants no answer. */
 export function answer(handlers, told = {}) {

@@ -5,7 +5,7 @@ import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
-import { contains, equal, launch, open, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, open, pressLoad, test, text, wait } from "./harness.mjs";
 
 /** f32 sums in another order. */
 const TOLERANCE = 1e-4;
@@ -57,7 +57,7 @@ async function load(page, files) {
     await page.click("input[value=files]");
     const field = await page.$("#files");
     await field.uploadFile(...files);
-    await page.click("#load");
+    await pressLoad(page);
     await wait(page, () => !document.querySelector("#load").disabled);
     equal(await text(page, "#model-error"), "", "an error");
     contains(await text(page, "#state"), "Ready");
@@ -95,7 +95,7 @@ async function badFiles(page, folder, files) {
     await page.click("input[value=files]");
     for (const [list, parts] of cases) {
         await (await page.$("#files")).uploadFile(...list);
-        await page.click("#load");
+        await pressLoad(page);
         await wait(page, () => document.querySelector("#model-error").textContent !== "");
         contains(await text(page, "#model-error"), ...parts);
     }

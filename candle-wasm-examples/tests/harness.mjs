@@ -95,3 +95,29 @@ export async function wait(page, predicate, ...args) {
         throw new Error(`${error.message}\nthe page shows:\n${shown}`);
     }
 }
+
+/** Types into a field, in place of what is there. */
+export async function set(page, selector, value) {
+    await page.$eval(selector, field => {
+        const details = field.closest("details");
+        if (details) details.open = true;
+        field.value = "";
+    });
+    await page.type(selector, value);
+}
+
+/** What was shown of a model before must not pass for what is shown of the next. */
+export async function pressLoad(page) {
+    await page.evaluate(() => {
+        for (const id of ["state", "model-error"]) document.getElementById(id).textContent = "";
+    });
+    await page.click("#load");
+}
+
+/** Until the page's model is there. */
+export const ready = page => wait(page, () => document.querySelector("#state").textContent.startsWith("Ready"));
+
+export async function load(page) {
+    await pressLoad(page);
+    await ready(page);
+}

@@ -4,7 +4,7 @@ import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gguf } from "./gguf.mjs";
-import { contains, equal, launch, name, open, test, text, wait } from "./harness.mjs";
+import { contains, equal, launch, load, name, open, pressLoad, ready, set, test, text, wait } from "./harness.mjs";
 
 const MODEL = "candle-dvm/model";
 const FILES = ["config.json", "tokenizer.json", "model.safetensors"];
@@ -29,8 +29,7 @@ export async function run(site, screenshots) {
         await test("llm::stop::webgpu", () => stop(page));
         await test("llm::texts::cpu", async () => {
             await page.select("#device", "cpu");
-            await page.click("#load");
-            await ready(page);
+            await load(page);
             contains(await text(page, "#device-line"), "On the CPU: you chose it");
             await checkTexts(page, prompts);
             // The driver can ask Chromium alone for dark colours.
@@ -59,8 +58,7 @@ export async function run(site, screenshots) {
             await page.click("input[value=url]");
             await set(page, "#url", `${kept.address}good/`);
             for (const name of ["there", "gone"]) {
-                await page.click("#load");
-                await ready(page);
+                await load(page);
                 equal(await text(page, "#model-error"), "", `an error with the server ${name}`);
                 kept.stop();
             }
@@ -88,17 +86,6 @@ export async function run(site, screenshots) {
         }
     });
     broken.stop();
-}
-
-const ready = page => wait(page, () => document.querySelector("#state").textContent.startsWith("Ready"));
-
-async function set(page, selector, value) {
-    await page.$eval(selector, field => {
-        const details = field.closest("details");
-        if (details) details.open = true;
-        field.value = "";
-    });
-    await page.type(selector, value);
 }
 
 async function generate(page, prompt, tokens) {
@@ -136,8 +123,7 @@ async function fromDisk(page, prompt) {
         await page.click("input[value=files]");
         for (const files of [FILES.map(name => `${MODEL}/${name}`), [file]]) {
             await (await page.$("#files")).uploadFile(...files);
-            await page.click("#load");
-            await ready(page);
+            await load(page);
             equal(await text(page, "#model-error"), "", "an error");
             await checkBeginning(page, prompt, 12);
         }
@@ -145,7 +131,7 @@ async function fromDisk(page, prompt) {
         const half = join(folder, "half.gguf");
         await writeFile(half, (await readFile(file)).subarray(0, 5_000_000));
         await (await page.$("#files")).uploadFile(half);
-        await page.click("#load");
+        await pressLoad(page);
         await wait(page, () => document.querySelector("#model-error").textContent !== "");
         contains(await text(page, "#model-error"), "half.gguf");
         console.error(`  ${await text(page, "#model-error")}`);
@@ -162,8 +148,7 @@ async function dropped(page, prompt) {
         document.querySelector("#drop").dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
     }, FILES);
     contains(await text(page, "#chosen"), ...FILES);
-    await page.click("#load");
-    await ready(page);
+    await load(page);
     await checkBeginning(page, prompt, 8);
 }
 
@@ -180,13 +165,12 @@ async function damaged(page, address, prompt) {
     await page.click("input[value=url]");
     for (const [url, parts] of cases) {
         await set(page, "#url", url);
-        await page.click("#load");
+        await pressLoad(page);
         await wait(page, () => document.querySelector("#model-error").textContent !== "");
         contains(await text(page, "#model-error"), ...parts);
     }
     await page.click("input[value=default]");
-    await page.click("#load");
-    await ready(page);
+    await load(page);
     equal(await text(page, "#model-error"), "", "an error");
     await checkBeginning(page, prompt, 2);
     equal(await page.evaluate(() => globalThis.sameDocument), true, "the same document");
@@ -210,8 +194,7 @@ async function quotaFull(page, site, address, prompt) {
     try {
         await page.click("input[value=url]");
         await set(page, "#url", address);
-        await page.click("#load");
-        await ready(page);
+        await load(page);
         contains(await text(page, "#notice"), "no room", "downloaded again next time");
         await checkBeginning(page, prompt, 8);
     } finally {
@@ -223,8 +206,7 @@ async function quotaFull(page, site, address, prompt) {
 async function gpuLost(browser, page, prompt) {
     await page.click("input[value=default]");
     await page.select("#device", "auto");
-    await page.click("#load");
-    await ready(page);
+    await load(page);
     contains(await text(page, "#device-line"), "On webgpu");
     await set(page, "#temperature", "1.5");
     await set(page, "#max-tokens", "4000");
@@ -236,8 +218,7 @@ async function gpuLost(browser, page, prompt) {
     await wait(page, () => document.querySelector("#text-error").textContent !== "");
     contains(await text(page, "#text-error"), "GPU", "load the model again");
     await set(page, "#temperature", "0");
-    await page.click("#load");
-    await ready(page);
+    await load(page);
     contains(await text(page, "#device-line"), "On webgpu");
     await checkBeginning(page, prompt, 8);
 }

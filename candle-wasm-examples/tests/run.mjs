@@ -1,7 +1,8 @@
 // Tests of the pages: node run.mjs ADDRESS SCREENSHOTS, from the repository's root, with CHROME, CHROME_ARGS and FIREFOX as
-// `cargo xtask test` sets them. BROWSERS and PAGES, lists with commas, leave out the others.
+// `cargo xtask test` sets them, with what `nostr` installs in target/nostr. BROWSERS and PAGES, lists with commas, leave out the others.
 import { mkdir } from "node:fs/promises";
 import { BROWSERS, finish, use } from "./harness.mjs";
+import * as dvm from "./dvm.mjs";
 import * as embeddings from "./embeddings.mjs";
 import * as llm from "./llm.mjs";
 import * as ops from "./ops.mjs";
@@ -20,7 +21,7 @@ for (const browser of Object.keys(BROWSERS)) {
     use(browser);
     const shots = `${screenshots}/${browser}`;
     await mkdir(shots, { recursive: true });
-    for (const [name, page] of Object.entries({ llm, embeddings, ops })) {
+    for (const [name, page] of Object.entries({ llm, embeddings, ops, dvm })) {
         if (wanted(process.env.PAGES, name)) await page.run(site, shots);
     }
 }

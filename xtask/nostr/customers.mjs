@@ -1,5 +1,5 @@
 // Customers that nobody here wrote: nostr-tools and NDK ask a running `candle-dvm serve` for jobs, in the open and encrypted.
-// usage: node customers.mjs RELAY PROVIDER (hexadecimal). The relay has to ask who they are (NIP-42), and is told. The exit code is 0 if every
+// usage: node customers.mjs RELAY PROVIDER (hexadecimal). PROMPT may have another prompt. The relay has to ask who they are (NIP-42), and is told. The exit code is 0 if every
 // job had a result.
 
 import { createRequire } from "node:module";
@@ -15,7 +15,7 @@ const nip44 = require("nostr-tools/nip44");
 const NDK = require("@nostr-dev-kit/ndk");
 
 const [relayUrl, provider] = process.argv.slice(2);
-const PROMPT = "fn main() {";
+const PROMPT = process.env.PROMPT ?? "fn main() {";
 const INPUT = ["i", PROMPT, "text"];
 const PARAM = ["param", "max_tokens", "16"];
 const TIMEOUT = 60_000;

@@ -1,4 +1,4 @@
-//! Language models in a browser: [`WasmModel`] is what JavaScript sees.
+//! Language models in a browser: [`WasmModel`] is what JavaScript sees, and [`BrowserDvm`], which serves one over Nostr.
 //!
 //! ```js
 //! import init, { WasmModel } from "candle-wasm";
@@ -10,10 +10,11 @@
 
 #![deny(missing_docs)]
 
+mod dvm;
 mod model;
 mod options;
-mod turn;
 
+pub use dvm::BrowserDvm;
 pub use model::WasmModel;
 
 use wasm_bindgen::prelude::*;

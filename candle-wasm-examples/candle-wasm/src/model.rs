@@ -1,7 +1,6 @@
 //! A model as JavaScript uses it.
 
 use crate::options::{self, JsGenerate, JsLoad};
-use crate::turn;
 use browser::files::{JsSource, Source};
 use browser::gpu;
 use candle_core::{DType, Device};
@@ -9,7 +8,8 @@ use candle_dvm::device::describe;
 use candle_dvm::{CandleBackend, Completion, ModelParts, StopReason, Wait};
 use js_sys::{Function, Object, Reflect, Uint8Array};
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
 
@@ -32,7 +32,7 @@ struct State {
     device: Device,
     why_cpu: Option<String>,
     dtype: Option<DType>,
-    loaded: Option<Rc<CandleBackend>>,
+    loaded: Option<Arc<CandleBackend>>,
 }
 
 #[wasm_bindgen]
@@ -139,24 +139,26 @@ impl WasmModel {
     ) -> Result<Completion, JsError> {
         let request = options::request(prompt, options)?;
         let backend = self.backend().await?;
-        let mut generation = backend.generation(&request).map_err(error)?;
-        while let Some(piece) = generation.step(Wait::Async).await.map_err(error)? {
-            if let Some(callback) = callback.filter(|_| !piece.is_empty()) {
-                let called = callback.call1(&JsValue::NULL, &piece.into());
-                called.map_err(|err| JsError::new(&browser::files::message(&err)))?;
+        let mut thrown = None;
+        let mut on_piece = |piece: &str| {
+            if let Some(callback) = callback {
+                thrown = callback.call1(&JsValue::NULL, &piece.into()).err();
             }
-            // A wait for the GPU gives way by itself.
-            if backend.device().is_cpu() {
-                turn::give_way().await;
+            match thrown.is_some() || options::aborted(options) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
-            if options::aborted(options) {
-                generation.cancel();
-            }
+        };
+        let done = backend.complete_steps(&request, Wait::Async, &mut on_piece);
+        let done = done.await.map_err(error)?;
+        match thrown {
+            Some(err) => Err(JsError::new(&browser::files::message(&err))),
+            None => Ok(done),
         }
-        Ok(generation.finish())
     }
 
-    async fn backend(&self) -> Result<Rc<CandleBackend>, JsError> {
+    /// The model on its device, brought there if it is not.
+    pub(crate) async fn backend(&self) -> Result<Arc<CandleBackend>, JsError> {
         let (loaded, device, dtype) = {
             let state = self.state.borrow();
             (state.loaded.clone(), state.device.clone(), state.dtype)
@@ -172,7 +174,7 @@ impl WasmModel {
         device: Device,
         dtype: Option<DType>,
         progress: Option<&Function>,
-    ) -> Result<Rc<CandleBackend>, JsError> {
+    ) -> Result<Arc<CandleBackend>, JsError> {
         let parts = ModelParts::open(self.source.parts()).await.map_err(error)?;
         let total = parts.total_bytes();
         let dtype = dtype.unwrap_or_else(|| parts.default_dtype(&device));
@@ -190,13 +192,13 @@ impl WasmModel {
             }
         };
         let loading = CandleBackend::load_parts(parts, id, &device, dtype, &mut on_bytes);
-        let backend = Rc::new(loading.await.map_err(error)?);
+        let backend = Arc::new(loading.await.map_err(error)?);
         self.state.borrow_mut().loaded = Some(backend.clone());
         Ok(backend)
     }
 }
 
-fn error(err: candle_dvm::Error) -> JsError {
+pub(crate) fn error(err: candle_dvm::Error) -> JsError {
     JsError::new(&err.one_line())
 }
 

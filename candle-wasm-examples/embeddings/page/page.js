@@ -1,6 +1,15 @@
 // What the page shows. All work is done in worker.js.
-import { at, loadModel, showProgress, takeFiles, Tasks } from "../shared.js";
+import { ModelForm } from "../model.js";
+import { at, Tasks } from "../shared.js";
 
+const MODELS = {
+    url: {
+        label: "Address of a folder, or a name on Hugging Face",
+        value: "sentence-transformers/all-MiniLM-L6-v2",
+        hint: "BERT models; this one has 91 MB. The browser keeps it, so that the second visit needs no download.",
+    },
+    files: "config.json, tokenizer.json and .safetensors together",
+};
 const FIRST = [
     "A man is eating food.",
     "A man eats a piece of bread.",
@@ -9,15 +18,11 @@ const FIRST = [
 ];
 
 let loaded = false;
-let files = [];
 
-const receive = {
-    progress: message => showProgress(at("progress"), message),
-    notice: ({ message }) => { at("notice").textContent = message; },
-};
-const tasks = new Tasks(new URL("worker.js", import.meta.url), receive, () => {
+const form = new ModelForm(at("model"), MODELS, load);
+const tasks = new Tasks(new URL("worker.js", import.meta.url), ModelForm.receive, () => {
     loaded = false;
-    at("state").textContent = "No model is loaded";
+    form.lost();
     return "Load the model again";
 });
 
@@ -30,7 +35,8 @@ function busy(yes) {
 async function load() {
     loaded = false;
     busy(true);
-    loaded = await loadModel(tasks, source(), files);
+    at("text-error").textContent = "";
+    loaded = await form.load(tasks);
     busy(false);
     if (loaded) await compare();
 }
@@ -88,25 +94,10 @@ function addText(text = "") {
     return input;
 }
 
-const source = () => new FormData(at("model-form")).get("source");
-
-at("model-form").onsubmit = event => {
-    event.preventDefault();
-    load();
-};
 at("text-form").onsubmit = event => {
     event.preventDefault();
     if (loaded) compare();
 };
 at("add").onclick = () => addText().focus();
-at("model-form").onchange = () => {
-    at("url-box").hidden = source() !== "url";
-    at("files-box").hidden = source() !== "files";
-};
-takeFiles(at("files"), at("drop"), list => {
-    files = list;
-    at("chosen").textContent = files.map(file => file.name).join(", ") || "or drop them here";
-});
 
 FIRST.forEach(text => addText(text));
-at("model-form").onchange();

@@ -1,20 +1,19 @@
 // The model, beside the page's thread.
 import { load } from "../candle-wasm/index.js";
-import { fromAddress, fromFiles } from "../candle-wasm/files.js";
-import { answer, hooks } from "../worker.js";
+import { answer, sourceOf } from "../worker.js";
 
 const module = load(new URL("wasm/", import.meta.url));
 let model = null;
 
 answer({
-    async load({ source: from, address, files, device }) {
+    async load(request) {
         const { Embedder } = await module;
         // The memory of the model before is free for this one.
         model?.free();
         model = null;
-        const source = await (from === "files" ? fromFiles(files, hooks) : fromAddress(address, hooks));
+        const source = await sourceOf(request);
         const start = performance.now();
-        model = await Embedder.load(source, device === "cpu");
+        model = await Embedder.load(source, request.device === "cpu");
         return { device: model.device, reason: model.cpu_reason ?? null, seconds: (performance.now() - start) / 1000 };
     },
 

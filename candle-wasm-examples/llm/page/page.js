@@ -1,12 +1,12 @@
 // What the page shows. All work is done in worker.js.
-import { at, loadModel, showProgress, takeFiles, Tasks } from "../shared.js";
+import { LANGUAGE_MODELS, ModelForm } from "../model.js";
+import { at, Tasks } from "../shared.js";
 
 let loaded = false;
-let files = [];
 
+const form = new ModelForm(at("model"), LANGUAGE_MODELS, load);
 const receive = {
-    progress: message => showProgress(at("progress"), message),
-    notice: ({ message }) => { at("notice").textContent = message; },
+    ...ModelForm.receive,
     piece: ({ piece }) => { at("made").textContent += piece; },
 };
 const tasks = new Tasks(new URL("worker.js", import.meta.url), receive, () => {
@@ -24,7 +24,8 @@ function busy(what) {
 async function load() {
     loaded = false;
     busy("model");
-    loaded = await loadModel(tasks, new FormData(at("model-form")).get("source"), files);
+    at("text-error").textContent = "";
+    loaded = await form.load(tasks);
     busy(null);
 }
 
@@ -47,30 +48,15 @@ async function generate() {
         const lost = /the GPU (was lost|reports)/.test(error.message);
         if (lost) loaded = false;
         at("text-error").textContent = error.message + (lost ? ". To go on, load the model again." : "");
-        if (!loaded) at("state").textContent = "No model is loaded";
+        if (!loaded) form.lost();
     }
     busy(null);
 }
 
-at("model-form").onsubmit = event => {
-    event.preventDefault();
-    load();
-};
 at("prompt-form").onsubmit = event => {
     event.preventDefault();
     generate();
 };
 at("stop").onclick = () => tasks.tell({ kind: "stop" });
-at("model-form").onchange = () => {
-    const source = new FormData(at("model-form")).get("source");
-    at("default-hint").hidden = source !== "default";
-    at("url-box").hidden = source !== "url";
-    at("files-box").hidden = source !== "files";
-};
-takeFiles(at("files"), at("drop"), list => {
-    files = list;
-    at("chosen").textContent = files.map(file => file.name).join(", ") || "or drop them here";
-});
 
-at("model-form").onchange();
 load();

@@ -11,9 +11,7 @@ type Prepare = fn(&Device) -> Result<Op>;
 /// The ops, by name.
 pub const OPS: [(&str, Prepare); 4] = [
     ("matmul 512x512x512", |device| matmul(512, 512, 512, device)),
-    ("matmul 1x2048x2048", |device| {
-        matmul(1, 2048, 2048, device)
-    }),
+    ("matmul 1x2048x2048", |device| matmul(1, 2048, 2048, device)),
     ("softmax 512x1024", |device| {
         let xs = random(&[512, 1024], device)?;
         Ok(Box::new(move || candle_nn::ops::softmax_last_dim(&xs)))

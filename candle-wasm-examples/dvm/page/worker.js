@@ -1,0 +1,53 @@
+// The machine, beside the page's thread: browsers slow the timers of hidden tabs down, and those of their workers less.
+import { load } from "../candle-wasm/index.js";
+import { answer, languageModel, nameOf } from "../worker.js";
+
+const wasm = load();
+let loaded = null;
+let dvm = null;
+
+async function stop() {
+    const stopping = dvm;
+    dvm = null;
+    try {
+        await stopping?.stop();
+    } finally {
+        stopping?.free();
+    }
+}
+
+answer({
+    async load(request) {
+        const { WasmModel } = await wasm;
+        if (dvm) throw new Error("it serves: stop it first");
+        // The memory of the model before is free for this one.
+        loaded?.model.free();
+        loaded = null;
+        const { model, shown } = await languageModel(WasmModel, request);
+        loaded = { model, name: nameOf(request) };
+        return shown;
+    },
+
+    async start({ secret, relays, settings }) {
+        const { BrowserDvm } = await wasm;
+        if (!loaded) throw new Error("no model is loaded: load one first");
+        if (dvm) throw new Error("it serves already");
+        const made = new BrowserDvm(secret || undefined);
+        try {
+            made.on_event(event => postMessage({ kind: "event", event }));
+            await made.use_model(loaded.model, loaded.name);
+            await made.start(relays, settings);
+        } catch (error) {
+            made.free();
+            throw error;
+        }
+        dvm = made;
+        return { npub: dvm.public_key, nsec: dvm.secret_key(), journal: dvm.journal };
+    },
+
+    stop,
+
+    async status() {
+        return dvm?.status ?? null;
+    },
+});
