@@ -15,6 +15,9 @@ use nostr::prelude::{Event, Filter, Keys, Kind, PublicKey};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Minutes, on one thread. Providers refuse requests that are much older than that.
+const MOST_WORK: i64 = 28;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The text to go on from
@@ -37,6 +40,9 @@ pub(super) struct Args {
     /// The most to pay, in thousandths of a satoshi
     #[arg(long, value_name = "MSAT")]
     bid: Option<u64>,
+    /// Bits of proof of work in the request's id (NIP-13), for providers that ask for it; each doubles the time that it takes
+    #[arg(long, value_name = "BITS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MOST_WORK))]
+    pow: u8,
     /// Seconds to wait for the result; the job is cancelled then
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
@@ -51,7 +57,12 @@ pub(super) fn run(args: Args) -> Result<()> {
         Some(file) => KeySource::named(Some(file.clone())).read()?,
     };
     let request = request(&args)?;
-    let event = request.write(&keys, now()).map_err(Error::service)?;
+    if args.pow > 0 {
+        note(&format!("mining {} bits of work", args.pow));
+    }
+    let event = request
+        .write_with_work(&keys, now(), args.pow)
+        .map_err(Error::service)?;
     let runtime = super::runtime()?;
     runtime.block_on(async {
         let relays = Relays::connect(&args.relay, &keys)?;

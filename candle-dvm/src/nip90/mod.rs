@@ -21,7 +21,10 @@ pub use feedback::{Feedback, Status};
 pub use request::{Input, InputKind, JobRequest};
 pub use result::JobResult;
 
+use nostr::event::FinalizeUnsignedEvent;
+use nostr::nips::nip13::SingleThreadPow;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
+use std::num::NonZeroU8;
 
 /// A request to generate text.
 pub const REQUEST: u16 = 5050;
@@ -151,11 +154,30 @@ pub fn sign(
     content: String,
     tags: Vec<Tag>,
 ) -> Result<Event, WriteError> {
-    EventBuilder::new(Kind::from_u16(kind), content)
+    sign_with_work(keys, now, kind, content, tags, 0)
+}
+
+/// Signs an event whose id shows `work` bits of proof of work (NIP-13). Each bit doubles the time that this takes.
+pub(crate) fn sign_with_work(
+    keys: &Keys,
+    now: u64,
+    kind: u16,
+    content: String,
+    tags: Vec<Tag>,
+    work: u8,
+) -> Result<Event, WriteError> {
+    let event = EventBuilder::new(Kind::from_u16(kind), content)
         .tags(tags)
-        .custom_created_at(Timestamp::from(now))
-        .finalize(keys)
-        .map_err(|err| WriteError::Signing(err.to_string()))
+        .custom_created_at(Timestamp::from(now));
+    let signed = match NonZeroU8::new(work) {
+        None => event.finalize(keys),
+        Some(bits) => event
+            .finalize_unsigned(keys.public_key())
+            .mine(&SingleThreadPow, bits)
+            .unwrap_or_else(|never| match never {})
+            .finalize(keys),
+    };
+    signed.map_err(|err| WriteError::Signing(err.to_string()))
 }
 
 /// Whether `event` shows the work that `bits` asks for (NIP-13): the id has it, and its `nonce` tag says that it was meant to.

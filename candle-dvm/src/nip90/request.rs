@@ -1,7 +1,7 @@
 //! The request, kind 5050.
 
 use super::crypto::{decrypt, Scheme};
-use super::{all, expect_kind, first, sign, tag, tags, ReadError, WriteError, REQUEST};
+use super::{all, expect_kind, first, sign_with_work, tag, tags, ReadError, WriteError, REQUEST};
 use nostr::prelude::{Event, Keys, PublicKey, Tag};
 
 /// The most inputs, parameters and relays of one request that are read.
@@ -142,6 +142,14 @@ impl JobRequest {
     /// # Errors
     /// No input, an input or a parameter that has no form in the event, and encryption for none or for several providers.
     pub fn write(&self, keys: &Keys, now: u64) -> Result<Event, WriteError> {
+        self.write_with_work(keys, now, 0)
+    }
+
+    /// Writes the request with an id that shows `work` bits of proof of work (NIP-13). Each bit doubles the time that this takes.
+    ///
+    /// # Errors
+    /// As for [`Self::write`].
+    pub fn write_with_work(&self, keys: &Keys, now: u64, work: u8) -> Result<Event, WriteError> {
         let invalid = |text: &str| Err(WriteError::Invalid(text.to_string()));
         if self.inputs.is_empty() {
             return invalid("a request needs an input");
@@ -190,7 +198,7 @@ impl JobRequest {
             self.expiration
                 .map(|at| tag("expiration", [at.to_string()])),
         );
-        sign(keys, now, REQUEST, content, outer)
+        sign_with_work(keys, now, REQUEST, content, outer, work)
     }
 }
 

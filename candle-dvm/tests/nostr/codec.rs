@@ -2,8 +2,8 @@
 
 use candle_dvm::nip90::announcement::{withdraw, ParamInfo};
 use candle_dvm::nip90::{
-    cancellation, crypto, params, Announcement, Feedback, Heartbeat, Input, InputKind, JobRequest,
-    JobResult, ReadError, Scheme, Status,
+    cancellation, crypto, has_work, params, Announcement, Feedback, Heartbeat, Input, InputKind,
+    JobRequest, JobResult, ReadError, Scheme, Status,
 };
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use proptest::collection::vec;
@@ -157,7 +157,7 @@ proptest! {
             let _ = cancellation::read(&event);
             let _ = Announcement::read(&event);
             let _ = Heartbeat::read(&event);
-            let _ = candle_dvm::nip90::has_work(&event, 8);
+            let _ = has_work(&event, 8);
         }
     }
 }
@@ -258,6 +258,20 @@ fn encrypted_requests_are_for_one_provider() {
         .tags
         .iter()
         .all(|tag| tag.kind() != "i" && tag.kind() != "param"));
+}
+
+#[test]
+fn a_request_shows_the_work_that_it_was_written_with() {
+    let request = JobRequest {
+        inputs: vec![Input::text("a")],
+        ..JobRequest::default()
+    };
+    let event = request.write_with_work(&CUSTOMER, NOW, 9).unwrap();
+    event.verify().unwrap();
+    assert_eq!(JobRequest::read(&event, &PROVIDER).unwrap(), request);
+    assert!(has_work(&event, 9));
+    assert!(!has_work(&event, 10), "luck is no work");
+    assert!(!has_work(&request.write(&CUSTOMER, NOW).unwrap(), 1));
 }
 
 #[test]

@@ -74,8 +74,13 @@ fn a_request_is_served_by_the_program_itself() {
     let request = ["request", "--relay", &relay.url, "--param", "max_tokens=48"];
     let open = run(&[&request[..], &[&prompt.text]].concat());
     assert_eq!(stdout(&open), expected);
-    let hidden = ["--provider", npub.trim(), "--encrypt", &prompt.text];
+    let shown = relay.of_kind(5050);
+    assert!(!candle_dvm::nip90::has_work(&shown[0], 1));
+    let hidden = ["--provider", npub.trim(), "--encrypt", "--pow", "8"];
+    let hidden = [&hidden[..], &[&prompt.text]].concat();
     assert_eq!(stdout(&run(&[&request[..], &hidden].concat())), expected);
+    let shown = relay.of_kind(5050);
+    assert!(candle_dvm::nip90::has_work(shown.last().unwrap(), 8));
     let found = stdout(&run(&["discover", "--relay", &relay.url]));
     for part in [
         npub.trim(),

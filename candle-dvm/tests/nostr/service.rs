@@ -3,7 +3,7 @@
 use super::relay::{Behaviour, TestRelay};
 use super::served::{Customer, Served};
 use candle_dvm::nip90::{
-    cancellation, Announcement, Feedback, Heartbeat, Input, InputKind, Scheme, Status,
+    cancellation, Announcement, Feedback, Heartbeat, Input, InputKind, JobRequest, Scheme, Status,
 };
 use candle_dvm::service::now;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
@@ -59,6 +59,29 @@ fn a_job_is_answered_on_every_relay() {
     assert!(statuses.contains(&Status::Processing), "{statuses:?}");
     assert!(statuses.contains(&Status::Partial), "{statuses:?}");
     served.stop();
+}
+
+#[test]
+fn work_that_is_asked_for_has_to_be_done() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.min_work = 8;
+    });
+    let customer = Customer::new();
+    let idle = customer.request("idle");
+    relay.publish(&idle);
+    let reason = error(&relay, &customer, &idle);
+    assert!(reason.contains("8 bits"), "{reason}");
+    served.wait_refused("no_work", 1);
+    let request = JobRequest {
+        inputs: vec![Input::text("busy")],
+        ..JobRequest::default()
+    };
+    let busy = request.write_with_work(&customer.0, now(), 8).unwrap();
+    relay.publish(&busy);
+    let results = relay.wait_for(6050, 1);
+    assert_eq!(customer.read(&results[0]).job, busy.id);
 }
 
 #[test]
