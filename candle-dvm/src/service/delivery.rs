@@ -39,11 +39,13 @@ impl Service {
         };
         let written = match outcome {
             Ok(text) => {
+                let invoice = self.journal.get(id)?.and_then(|entry| entry.invoice);
                 let result = JobResult {
                     job: live.event.id,
                     text,
-                    amount_msat: None,
-                    invoice: None,
+                    // The invoice is the one that was paid, so that nobody takes it for another.
+                    amount_msat: invoice.as_ref().map(|invoice| invoice.amount_msat),
+                    invoice: invoice.map(|invoice| invoice.bolt11),
                     encryption,
                 };
                 let relay = Some(live.found_on.as_str());

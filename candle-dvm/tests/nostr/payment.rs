@@ -61,7 +61,9 @@ fn a_paid_job_waits_for_its_one_invoice_over_a_restart() {
     drop(served);
     wallet.paid.store(true, SeqCst);
     let served = Served::paid(&[&relay], dir.path(), keys, wallet.clone(), |_| ());
-    relay.wait_for(6050, 1);
+    let result = customer.read(&relay.wait_for(6050, 1)[0]);
+    assert_eq!(result.amount_msat, Some(1000));
+    assert_eq!(result.invoice.as_deref(), Some("lnbc0"), "the one paid");
     assert_eq!(wallet.made.load(SeqCst), 1);
     drop(served);
 }

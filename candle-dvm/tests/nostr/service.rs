@@ -49,6 +49,7 @@ fn a_job_is_answered_on_every_relay() {
         let result = customer.read(&event);
         assert_eq!(result.job, job.id);
         assert_eq!(result.text, "one two one two ");
+        assert_eq!(result.amount_msat, None, "it is free");
         ids.push(event.id);
     }
     assert_eq!(ids[0], ids[1]);
