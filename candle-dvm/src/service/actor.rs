@@ -395,6 +395,13 @@ impl Service {
             waiting = self.relays.own().iter().cloned().collect();
         }
         self.relays.subscribe(&name, &search.filter, !search.waits);
+        if let Some(hint) = &search.hint {
+            let once = !search.waits;
+            let asked = self
+                .relays
+                .subscribe_guest(hint, &name, &search.filter, once);
+            waiting.extend(asked.then(|| hint.clone()));
+        }
         self.searches.insert(name, Searching { search, waiting });
     }
 

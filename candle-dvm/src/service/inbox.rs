@@ -347,7 +347,14 @@ struct Preparation {
 /// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
 async fn prepare(job: Preparation, invoice: Option<Invoice>) {
     let done = async {
-        let prompt = inputs::prompt(&job.request, &job.keys, &job.lookup, &job.settings).await?;
+        let prompt = inputs::prompt(
+            &job.request,
+            &job.event.pubkey,
+            &job.keys,
+            &job.lookup,
+            &job.settings,
+        )
+        .await?;
         job.generator.check(&prompt).map_err(|err| err.one_line())?;
         let relays =
             inputs::customer_relays(&job.request, &job.event, &job.lookup, &job.settings).await;

@@ -2,9 +2,10 @@
 
 use super::lookup::Lookup;
 use super::settings::Settings;
-use crate::nip90::{Input, InputKind, JobRequest, RELAY_LIST, RESULT};
+use crate::nip90::crypto::decrypt;
+use crate::nip90::{self, Input, InputKind, JobRequest, RELAY_LIST, RESULT};
 use crate::relay::{http, normal_url, Reach};
-use nostr::prelude::{Event, EventId, Filter, Keys, Kind};
+use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
 use std::time::Duration;
 use url::Url;
 
@@ -19,17 +20,25 @@ pub const MOST_RELAYS: usize = 5;
 /// The first input that cannot be had, in a line for the customer.
 pub async fn prompt(
     request: &JobRequest,
+    customer: &PublicKey,
     keys: &Keys,
     lookup: &Lookup,
     settings: &Settings,
 ) -> Result<String, String> {
     let mut texts = Vec::new();
+    let mut hints = 0;
     for input in &request.inputs {
+        let hint = input.relay.as_deref().and_then(|url| normal_url(url).ok());
+        let hint = hint.filter(|_| hints < MOST_RELAYS);
+        hints += usize::from(hint.is_some());
         texts.push(match input.kind {
             InputKind::Text => input.data.clone(),
             InputKind::Url => fetch(&input.data, settings).await?,
-            InputKind::Event => event(input, lookup).await?,
-            InputKind::Job => job(input, keys, lookup, settings).await?,
+            InputKind::Event => event(input, hint, lookup).await?,
+            InputKind::Job => {
+                let result = job(input, hint, lookup, settings).await?;
+                text_of(&result, request, customer, keys)?
+            }
         });
     }
     let prompt = texts.join("\n");
@@ -78,42 +87,63 @@ async fn fetch(text: &str, settings: &Settings) -> Result<String, String> {
     .map_err(|err| format!("input url: {err}"))
 }
 
-async fn event(input: &Input, lookup: &Lookup) -> Result<String, String> {
+async fn event(input: &Input, hint: Option<String>, lookup: &Lookup) -> Result<String, String> {
     let id = EventId::parse(&input.data).map_err(|_| "input event: no event id".to_string())?;
     let found = lookup
-        .stored(Filter::new().id(id).limit(1), STORED, 1)
+        .stored(Filter::new().id(id).limit(1), hint, STORED, 1)
         .await;
     match found.into_iter().next() {
         Some(event) => Ok(event.content),
-        None => Err(format!("input event: {id} is not on this service's relays")),
+        None => Err(format!(
+            "input event: {id} is not on this service's relays, nor where the input says"
+        )),
     }
 }
 
+/// The result of the job that an input names, when it is there.
 async fn job(
     input: &Input,
-    keys: &Keys,
+    hint: Option<String>,
     lookup: &Lookup,
     settings: &Settings,
-) -> Result<String, String> {
+) -> Result<Event, String> {
     let id = EventId::parse(&input.data).map_err(|_| "input job: no event id".to_string())?;
     let wait = Duration::from_secs(settings.chain_seconds);
     let filter = Filter::new()
         .kinds((RESULT - 50..RESULT + 50).map(Kind::from_u16))
         .event(id);
-    match lookup.first(filter, wait).await {
-        Some(event) if event.tags.iter().any(|tag| tag.kind() == "encrypted") => {
-            // Only its customer can read it; or we, who wrote it for somebody else and must not show it.
-            Err(format!("input job: the result of {id} is encrypted"))
-        }
-        Some(event) => {
-            tracing::debug!(job = %id, ours = event.pubkey == keys.public_key(), "input found");
-            Ok(event.content)
-        }
-        None => Err(format!(
-            "input job: no result of {id} within {} s",
-            settings.chain_seconds
-        )),
+    lookup.first(filter, hint, wait).await.ok_or_else(|| {
+        let seconds = settings.chain_seconds;
+        format!("input job: no result of {id} within {seconds} s")
+    })
+}
+
+/// The text of a result. Of encrypted ones we can open those that we wrote for the customer who asks now, and do that for an answer that is
+/// hidden as well.
+fn text_of(
+    result: &Event,
+    request: &JobRequest,
+    customer: &PublicKey,
+    keys: &Keys,
+) -> Result<String, String> {
+    let tags = nip90::tags(result);
+    if nip90::first(&tags, "encrypted").is_none() {
+        return Ok(result.content.clone());
     }
+    let theirs = nip90::all(&tags, "p").any(|p| p.first() == Some(&customer.to_hex()));
+    if result.pubkey != keys.public_key() || !theirs {
+        return Err("input job: the result is encrypted, by or for somebody else".to_string());
+    }
+    if request.encryption.is_none() {
+        let problem =
+            "input job: the result is encrypted, and this request is not: it would not stay hidden";
+        return Err(problem.to_string());
+    }
+    // Both sides have the same secret with each other.
+    let opened = decrypt(keys, customer, &result.content);
+    opened
+        .map(|(text, _)| text)
+        .map_err(|err| format!("input job: {err}"))
 }
 
 /// The relays beside our own where the customer wants the answers: those that the request names, or else those that the customer reads
@@ -129,7 +159,7 @@ pub async fn customer_relays(
             .kind(Kind::from_u16(RELAY_LIST))
             .author(event.pubkey)
             .limit(1);
-        let lists = lookup.stored(filter, RELAYS, 4).await;
+        let lists = lookup.stored(filter, None, RELAYS, 4).await;
         let newest = lists.into_iter().max_by_key(|list| list.created_at);
         newest.map_or(Vec::new(), |list| read_relays(&list))
     } else {

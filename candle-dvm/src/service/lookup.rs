@@ -16,6 +16,8 @@ pub struct Lookup {
 /// What the service is asked for.
 pub struct Search {
     pub(super) filter: Filter,
+    /// A relay to look on beside our own.
+    pub(super) hint: Option<String>,
     /// Whether to go on when relays have sent what they stored.
     pub(super) waits: bool,
     pub(super) found: mpsc::Sender<Event>,
@@ -23,8 +25,14 @@ pub struct Search {
 
 impl Lookup {
     /// The events that the relays have stored, as far as they come in time. Their signatures are verified.
-    pub async fn stored(&self, filter: Filter, wait: Duration, most: usize) -> Vec<Event> {
-        let mut found = self.search(filter, false);
+    pub async fn stored(
+        &self,
+        filter: Filter,
+        hint: Option<String>,
+        wait: Duration,
+        most: usize,
+    ) -> Vec<Event> {
+        let mut found = self.search(filter, hint, false);
         let mut events = Vec::new();
         let collect = async {
             while let Some(event) = found.next().await {
@@ -40,15 +48,21 @@ impl Lookup {
     }
 
     /// The first event that fits, be it stored or new.
-    pub async fn first(&self, filter: Filter, wait: Duration) -> Option<Event> {
-        let mut found = self.search(filter, true);
+    pub async fn first(
+        &self,
+        filter: Filter,
+        hint: Option<String>,
+        wait: Duration,
+    ) -> Option<Event> {
+        let mut found = self.search(filter, hint, true);
         timeout(wait, found.next()).await.flatten()
     }
 
-    fn search(&self, filter: Filter, waits: bool) -> mpsc::Receiver<Event> {
+    fn search(&self, filter: Filter, hint: Option<String>, waits: bool) -> mpsc::Receiver<Event> {
         let (found, results) = mpsc::channel(64);
         let search = Search {
             filter,
+            hint,
             waits,
             found,
         };

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Relays of customers that are connected at the same time, at most.
 const GUESTS: usize = 32;
+/// Those of them where something is looked for, at most: the others are for answers.
+const HINTED: usize = 16;
 /// Seconds after which one that got nothing to do is left.
 const GUEST_IDLE: u64 = 60;
 /// `["EVENT",…]`, and room for what relays count differently.
@@ -21,6 +23,8 @@ struct Relay {
     is_up: bool,
     limits: RelayLimits,
     last_used: u64,
+    /// What is looked for on a customer's relay.
+    searches: BTreeSet<String>,
 }
 
 pub(super) struct Relays {
@@ -78,6 +82,7 @@ impl Relays {
                 is_up: false,
                 limits: RelayLimits::default(),
                 last_used: now(),
+                searches: BTreeSet::new(),
             };
             self.relays.insert(url.to_string(), relay);
         }
@@ -94,19 +99,35 @@ impl Relays {
     /// Subscribes on the configured relays.
     pub(super) fn subscribe(&mut self, name: &str, filter: &Filter, once: bool) {
         for url in self.own.clone() {
-            let command = Command::Subscribe {
-                name: name.to_string(),
-                filter: Box::new(filter.clone()),
-                cursor: None,
-                once,
-            };
-            self.send(&url, command);
+            self.send(&url, subscription(name, filter, once));
         }
     }
 
-    pub(super) fn unsubscribe(&self, name: &str) {
-        for relay in self.relays.values().filter(|relay| relay.is_own) {
-            relay.driver.send(Command::Unsubscribe(name.to_string()));
+    /// Subscribes on a customer's relay, until it is unsubscribed. `false` if there is no room, or nothing to gain.
+    pub(super) fn subscribe_guest(
+        &mut self,
+        url: &str,
+        name: &str,
+        filter: &Filter,
+        once: bool,
+    ) -> bool {
+        let searched = |relay: &&Relay| !relay.searches.is_empty();
+        if self.is_own(url) || self.relays.values().filter(searched).count() >= HINTED {
+            return false;
+        }
+        let Some(relay) = self.relay(url) else {
+            return false;
+        };
+        relay.searches.insert(name.to_string());
+        relay.driver.send(subscription(name, filter, once));
+        true
+    }
+
+    pub(super) fn unsubscribe(&mut self, name: &str) {
+        for relay in self.relays.values_mut() {
+            if relay.searches.remove(name) || relay.is_own {
+                relay.driver.send(Command::Unsubscribe(name.to_string()));
+            }
         }
     }
 
@@ -161,7 +182,17 @@ impl Relays {
 
     /// Leaves relays of customers that have had nothing to do for a while.
     pub(super) fn tick(&mut self, now: u64) {
-        self.relays
-            .retain(|_, relay| relay.is_own || relay.last_used + GUEST_IDLE > now);
+        self.relays.retain(|_, relay| {
+            relay.is_own || !relay.searches.is_empty() || relay.last_used + GUEST_IDLE > now
+        });
+    }
+}
+
+fn subscription(name: &str, filter: &Filter, once: bool) -> Command {
+    Command::Subscribe {
+        name: name.to_string(),
+        filter: Box::new(filter.clone()),
+        cursor: None,
+        once,
     }
 }

@@ -9,6 +9,7 @@ mod fairness;
 #[cfg(target_os = "linux")]
 mod flood;
 mod hostile;
+mod inputs;
 mod journal;
 mod keys;
 mod machine;

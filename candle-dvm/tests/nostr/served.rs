@@ -2,7 +2,7 @@
 
 use super::relay::TestRelay;
 use candle_dvm::journal::RedbJournal;
-use candle_dvm::nip90::{Input, JobRequest, JobResult};
+use candle_dvm::nip90::{Feedback, Input, JobRequest, JobResult, Status};
 use candle_dvm::payment::{Free, Payment};
 use candle_dvm::service::{now, Generator, Metrics, Service, Settings};
 use candle_dvm::{Completion, CompletionRequest, Result, StopReason, Timings};
@@ -209,4 +209,26 @@ impl Customer {
         result.verify().unwrap();
         JobResult::read(result, &self.0).unwrap()
     }
+}
+
+/// What a customer was told about a job.
+pub fn feedback(relay: &TestRelay, customer: &Customer, job: &Event) -> Vec<Feedback> {
+    let events = relay.of_kind(7000).into_iter();
+    events
+        .filter_map(|event| Feedback::read(&event, &customer.0).ok())
+        .filter(|feedback| feedback.job == job.id)
+        .collect()
+}
+
+/// Waits for the error that answers a job, and returns its reason.
+#[track_caller]
+pub fn error(relay: &TestRelay, customer: &Customer, job: &Event) -> String {
+    for _ in 0..500 {
+        let found = feedback(relay, customer, job);
+        if let Some(error) = found.into_iter().find(|f| f.status == Status::Error) {
+            return error.extra.unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("no error for {}", job.id);
 }

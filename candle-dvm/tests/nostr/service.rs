@@ -1,35 +1,12 @@
 //! The service over a relay, with a model that does as it is told.
 
 use super::relay::{Behaviour, TestRelay};
-use super::served::{Customer, Served};
-use candle_dvm::nip90::{
-    cancellation, Announcement, Feedback, Heartbeat, Input, InputKind, JobRequest, Scheme, Status,
-};
+use super::served::{error, feedback, Customer, Served};
+use candle_dvm::nip90::{cancellation, Announcement, Heartbeat, Input, JobRequest, Scheme, Status};
 use candle_dvm::service::now;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-
-fn feedback(relay: &TestRelay, customer: &Customer, job: &Event) -> Vec<Feedback> {
-    let events = relay.of_kind(7000).into_iter();
-    events
-        .filter_map(|event| Feedback::read(&event, &customer.0).ok())
-        .filter(|feedback| feedback.job == job.id)
-        .collect()
-}
-
-/// Waits for the error that answers a job, and returns its reason.
-#[track_caller]
-fn error(relay: &TestRelay, customer: &Customer, job: &Event) -> String {
-    for _ in 0..500 {
-        let found = feedback(relay, customer, job);
-        if let Some(error) = found.into_iter().find(|f| f.status == Status::Error) {
-            return error.extra.unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("no error for {}", job.id);
-}
 
 #[test]
 fn a_job_is_answered_on_every_relay() {
@@ -271,54 +248,6 @@ fn a_job_that_takes_too_long_or_panics_is_an_error_and_the_next_one_runs() {
     assert!(error(&relay, &customer, &panics).contains("the model failed"));
     relay.publish(&customer.request("b"));
     relay.wait_for(6050, 1);
-}
-
-#[test]
-fn inputs_are_events_and_results_of_other_jobs() {
-    let relay = TestRelay::start();
-    let dir = tempfile::tempdir().unwrap();
-    let served = Served::on(&[&relay], dir.path());
-    let customer = Customer::new();
-    let note = EventBuilder::new(Kind::TextNote, "from-an-event")
-        .finalize(&customer.0)
-        .unwrap();
-    relay.publish(&note);
-    let with = |kind, data: String| {
-        customer.request_with("", |request| {
-            request.inputs = vec![Input {
-                kind,
-                ..Input::text(data)
-            }];
-        })
-    };
-    let first = with(InputKind::Event, note.id.to_hex());
-    relay.publish(&with(InputKind::Job, first.id.to_hex()));
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(served.echo.started.load(SeqCst), 0, "it waits");
-    relay.publish(&first);
-    let results = relay.wait_for(6050, 2);
-    for result in &results {
-        assert!(customer.read(result).text.starts_with("from-an-event "));
-    }
-    for (kind, data, part) in [
-        (
-            InputKind::Event,
-            "0".repeat(64),
-            "not on this service's relays",
-        ),
-        (InputKind::Event, "x".to_string(), "no event id"),
-        (
-            InputKind::Url,
-            "http://127.0.0.1:1/".to_string(),
-            "not fetched here",
-        ),
-        (InputKind::Text, " ".to_string(), "no tokens"),
-    ] {
-        let job = with(kind, data);
-        relay.publish(&job);
-        let reason = error(&relay, &customer, &job);
-        assert!(reason.contains(part), "{reason}");
-    }
 }
 
 #[test]
