@@ -1,6 +1,6 @@
 // Customers that nobody here wrote: nostr-tools and NDK ask a running `candle-dvm serve` for jobs, in the open and encrypted.
-// usage: node customers.mjs RELAY PROVIDER (hexadecimal). PROMPT may have another prompt. The relay has to ask who they are (NIP-42), and is told. The exit code is 0 if every
-// job had a result.
+// usage: [PROMPT=…] node customers.mjs RELAY PROVIDER (hexadecimal) [strangers-are-refused]. The relay has to ask who they are (NIP-42), and is
+// told. The exit code is 0 if every job had a result, and, if that is said, whoever does not answer was refused.
 
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
@@ -14,7 +14,7 @@ const nip04 = require("nostr-tools/nip04");
 const nip44 = require("nostr-tools/nip44");
 const NDK = require("@nostr-dev-kit/ndk");
 
-const [relayUrl, provider] = process.argv.slice(2);
+const [relayUrl, provider, strangers] = process.argv.slice(2);
 const PROMPT = process.env.PROMPT ?? "fn main() {";
 const INPUT = ["i", PROMPT, "text"];
 const PARAM = ["param", "max_tokens", "16"];
@@ -35,6 +35,8 @@ async function authenticate(relay, key) {
   relay.auth(async (event) => finalizeEvent(event, key)).catch((error) => {
     if (!/timed out|closed by us/.test(error.message)) throw error;
   });
+  // It signs first, and sends then.
+  await new Promise((later) => setTimeout(later, 20));
 }
 
 const now = () => Math.floor(Date.now() / 1000);
@@ -118,6 +120,19 @@ async function withNdk(encrypted) {
   return text;
 }
 
+async function asStranger() {
+  const job = { kind: 5050, created_at: now(), tags: [INPUT, PARAM], content: "" };
+  const relay = await Relay.connect(relayUrl);
+  const refused = relay.publish(finalizeEvent(job, generateSecretKey())).then(
+    () => "nothing",
+    (error) => error.message,
+  );
+  const reason = await inTime("a stranger", refused);
+  relay.close();
+  if (!reason.includes("not authenticated")) throw new Error(`a stranger is refused for ${reason}`);
+}
+
+if (strangers === "strangers-are-refused") await asStranger();
 const texts = [];
 for (const scheme of ["plain", "nip04", "nip44"]) texts.push(await withNostrTools(scheme));
 for (const encrypted of [false, true]) texts.push(await withNdk(encrypted));

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that has to hold before a change lands, in one command. `web` and `serve`: the pages for browsers.
 
+mod auth;
 mod chrome;
 mod command;
 mod fuzz;

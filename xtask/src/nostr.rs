@@ -10,9 +10,11 @@ use crate::steps::WEBGPU;
 
 const RELAY: &str = "nostr-relay==1.14";
 const CUSTOMERS: [&str; 3] = ["nostr-tools@2.25.2", "@nostr-dev-kit/ndk@3.0.3", "ws@8"];
-const PORT: u16 = 16969;
+/// Where the relay listens.
+pub const PORT: u16 = 16969;
 /// The service, and the five customers of the script.
 const AUTHENTICATED: usize = 6;
+const RELAY_LOG: &str = "relay.log";
 const JOBS: &str = "200";
 const KILLS: &str = "20";
 
@@ -20,9 +22,15 @@ const KILLS: &str = "20";
 /// twenty times while two hundred jobs run over two of these relays, which are killed as well.
 pub fn nostr() -> Result<String, String> {
     let folder = install()?;
+    let state = fresh(folder.join("state"))?;
+    let mut relay = Command::new(absolute("xtask/nostr/relay.sh")?);
+    relay
+        .args([&folder.join("venv"), &state])
+        .arg(PORT.to_string());
     let started = Instant::now();
-    let known = customers(&folder)?;
+    let public = customers(&folder, &state, &mut relay, &[])?;
     let asked = started.elapsed().as_secs();
+    let known = authenticated(&state, " Authenticated ", &public)?;
     cmd(&format!(
         "cargo test --workspace {WEBGPU} --test dvm nostr::crash -- --nocapture"
     ))
@@ -39,19 +47,25 @@ pub fn nostr() -> Result<String, String> {
     ))
 }
 
-fn absolute(path: &str) -> Result<PathBuf, String> {
+pub fn absolute(path: &str) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|err| format!("{path}: {err}"))
 }
 
+/// A folder without a past, for a relay's database and a journal.
+pub fn fresh(folder: PathBuf) -> Result<PathBuf, String> {
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
+    Ok(folder)
+}
+
 /// What is not there yet, and the service itself.
-fn install() -> Result<PathBuf, String> {
+pub fn install() -> Result<PathBuf, String> {
     let folder = absolute("target/nostr")?;
     std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
     let venv = folder.join("venv");
     if !venv.join("bin/nostr-relay").is_file() {
         cmd(&format!("python3 -m venv {}", venv.display())).run()?;
-        let pip = venv.join("bin/pip").display().to_string();
-        cmd(&format!("{pip} install --quiet {RELAY}")).run()?;
+        pip(&folder, RELAY)?;
     }
     if !folder.join("node_modules").is_dir() {
         cmd(&format!(
@@ -68,19 +82,22 @@ fn install() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Starts a relay and the service, and has the customers ask for jobs. Returns how many connections the relay has authenticated.
-fn customers(folder: &Path) -> Result<usize, String> {
-    let state = folder.join("state");
-    // A relay and a journal without a past.
-    let _ = std::fs::remove_dir_all(&state);
-    std::fs::create_dir_all(&state).map_err(|err| format!("{}: {err}", state.display()))?;
-    let relay_log = state.join("relay.log");
-    let mut relay = Command::new(absolute("xtask/nostr/relay.sh")?);
-    relay
-        .args([&folder.join("venv"), &state])
-        .arg(PORT.to_string());
-    let _relay = Process::start(&mut relay, &relay_log)?;
-    wait_for_port()?;
+/// Installs a package from PyPI.
+pub fn pip(folder: &Path, package: &str) -> Result<(), String> {
+    let pip = folder.join("venv/bin/pip");
+    cmd(&format!("{} install --quiet {package}", pip.display())).run()
+}
+
+/// Starts a relay and the service, and has the customers ask for jobs, with what the script takes as `extra`. Returns the service's
+/// public key.
+pub fn customers(
+    folder: &Path,
+    state: &Path,
+    relay: &mut Command,
+    extra: &[&str],
+) -> Result<String, String> {
+    let _relay = Process::start(relay, &state.join(RELAY_LOG))?;
+    wait_for_port(PORT)?;
     let program = absolute("target/debug/candle-dvm")?.display().to_string();
     let key = state.join("key").display().to_string();
     let url = format!("ws://127.0.0.1:{PORT}");
@@ -88,7 +105,7 @@ fn customers(folder: &Path) -> Result<usize, String> {
     let public = cmd(&format!("{program} key show-public --hex --key-file {key}"))
         .stdout()
         .ok_or("candle-dvm key show-public failed")?;
-    let public = public.trim();
+    let public = public.trim().to_string();
     let mut serve = Command::new(&program);
     serve
         .args(["serve", "--device", "cpu"])
@@ -99,36 +116,43 @@ fn customers(folder: &Path) -> Result<usize, String> {
     let script = absolute("xtask/nostr/customers.mjs")?;
     let status = Command::new("node")
         .arg(&script)
-        .args([&url, public])
+        .args([&url, &public])
+        .args(extra)
         .current_dir(folder)
         .status()
         .map_err(|err| format!("node: {err}"))?;
-    let logs = format!("the logs are in {}", state.display());
-    if !status.success() {
-        return Err(format!("{} ended with {status}; {logs}", script.display()));
+    match status.success() {
+        true => Ok(public),
+        false => Err(format!(
+            "{} ended with {status}; the logs are in {}",
+            script.display(),
+            state.display()
+        )),
     }
-    // It has no answer for those that it knows now; its log is what tells.
-    let log = std::fs::read_to_string(&relay_log)
-        .map_err(|err| format!("{}: {err}", relay_log.display()))?;
-    let known: Vec<&str> = log
-        .lines()
-        .filter_map(|line| line.split_once(" Authenticated ").map(|(_, who)| who))
-        .collect();
-    let service = known.iter().any(|who| who.starts_with(public));
-    if !service || known.len() < AUTHENTICATED {
+}
+
+/// How many connections the relay has authenticated: lines of its log with `mark`, after which comes whose. It has no answer for those
+/// that it knows now; its log is what tells.
+pub fn authenticated(state: &Path, mark: &str, service: &str) -> Result<usize, String> {
+    let log = state.join(RELAY_LOG);
+    let text = std::fs::read_to_string(&log).map_err(|err| format!("{}: {err}", log.display()))?;
+    let known = text.lines().filter_map(|line| line.split_once(mark));
+    let known: Vec<&str> = known.map(|(_, who)| who).collect();
+    if !known.iter().any(|who| who.contains(service)) || known.len() < AUTHENTICATED {
         return Err(format!(
-            "the relay authenticated {} connections, expected the service's and those of five customers; {logs}",
-            known.len()
+            "the relay authenticated {} connections, expected the service's and those of five customers; its log is {}",
+            known.len(),
+            log.display()
         ));
     }
     Ok(known.len())
 }
 
-fn wait_for_port() -> Result<(), String> {
+pub fn wait_for_port(port: u16) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(30);
-    while TcpStream::connect(("127.0.0.1", PORT)).is_err() {
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if Instant::now() >= end {
-            return Err(format!("the relay does not listen on 127.0.0.1:{PORT}"));
+            return Err(format!("nobody listens on 127.0.0.1:{port}"));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -136,10 +160,10 @@ fn wait_for_port() -> Result<(), String> {
 }
 
 /// A program that runs until this is dropped.
-struct Process(Child);
+pub struct Process(Child);
 
 impl Process {
-    fn start(command: &mut Command, log: &PathBuf) -> Result<Self, String> {
+    pub fn start(command: &mut Command, log: &PathBuf) -> Result<Self, String> {
         let file = std::fs::File::create(log).map_err(|err| format!("{}: {err}", log.display()))?;
         let copy = file.try_clone().map_err(|err| err.to_string())?;
         let child = command

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::auth;
 use crate::chrome;
 use crate::command::cmd;
 use crate::fuzz;
@@ -100,6 +101,13 @@ pub const STEPS: &[Step] = &[
         title: "jobs over relays and with customers that nobody here wrote; 200 jobs, 20 kills",
         on_request: false,
         run: nostr::nostr,
+    },
+    Step {
+        name: "auth",
+        title: "jobs over nostr-rs-relay, which takes events only of those who have said who they are",
+        // Building that relay takes eleven minutes of CPU, and OpenSSL's headers.
+        on_request: true,
+        run: auth::auth,
     },
     Step {
         name: "oracle",
