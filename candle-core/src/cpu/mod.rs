@@ -6,6 +6,7 @@ pub(crate) mod gemv;
 pub(crate) mod half_floats;
 pub mod kernels;
 pub(crate) mod scratch;
+pub(crate) mod shared_matrix;
 pub(crate) mod simd;
 pub mod slices;
 pub mod threads;

@@ -4,7 +4,6 @@
 //! The result is cut into parts, one or a few for each thread of the pool that all other loops have. The crate's own threads would be
 //! rayon's, which sleep longer, and share the cores with the pool's that are still awake from the op before.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use gemm::Parallelism;
@@ -12,6 +11,7 @@ use gemm::Parallelism;
 use super::element::Element;
 use super::matmul::{Matrix, Problem};
 use super::walk::{filled, Walk};
+use crate::cpu::shared_matrix::SharedMatrix;
 use crate::cpu::threads;
 
 /// Multiplications below which threads cost more than they save.
@@ -25,37 +25,6 @@ const PACK: usize = 24;
 
 /// Parts are whole registers wide, and as high as some of them are together.
 const STEPS: [usize; 2] = [4, 16];
-
-/// A row-major matrix whose parts are written by several threads.
-struct Target<'a, T> {
-    start: *mut T,
-    len: usize,
-    row: usize,
-    lifetime: PhantomData<&'a mut [T]>,
-}
-
-// SAFETY: whoever writes promises to be alone on these elements (see `at`).
-unsafe impl<T: Send> Sync for Target<'_, T> {}
-
-impl<'a, T> Target<'a, T> {
-    /// `dst` has rows of `row` elements.
-    fn new(dst: &'a mut [T], row: usize) -> Self {
-        Self {
-            start: dst.as_mut_ptr(),
-            len: dst.len(),
-            row,
-            lifetime: PhantomData,
-        }
-    }
-
-    /// The element in row `i` and column `j`, which has `columns - 1` after it in its row. No two threads may write one element.
-    fn at(&self, i: usize, j: usize, columns: usize) -> *mut T {
-        let at = i * self.row + j;
-        assert!(at + columns <= self.len, "a part leaves its matrix");
-        // SAFETY: within the slice, as was asserted.
-        unsafe { self.start.add(at) }
-    }
-}
 
 impl Problem {
     /// The product of f32 or f64, on `threads` threads at most. The bounds were checked by the plan.
@@ -78,7 +47,7 @@ impl Problem {
                 return;
             }
         }
-        let dst = Target::new(dst, n);
+        let dst = SharedMatrix::new(dst, n);
         self.in_parts(threads, &|rows, columns| {
             let last = dst.at(rows.end - 1, columns.start, columns.len());
             let first = dst.at(rows.start, columns.start, columns.len());
@@ -93,7 +62,7 @@ impl Problem {
         let Self { m, n, k, .. } = *self;
         let rows = (PANEL / k).clamp(1, m);
         let columns = (PANEL / k.max(rows)).clamp(1, n);
-        let dst = Target::new(&mut dst[..m * n], n);
+        let dst = SharedMatrix::new(&mut dst[..m * n], n);
         for i in (0..m).step_by(rows) {
             let rows = rows.min(m - i);
             let (lhs_panel, lhs) = self.lhs.panel(lhs, (i, 0), (rows, k), threads);

@@ -197,10 +197,13 @@ pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: F
     if dst.is_empty() {
         return;
     }
-    if dst.len().saturating_mul(cost) < PAR_MIN || threads::count() == 1 {
+    let threads = match dst.len().saturating_mul(cost) {
+        0..PAR_MIN => 1,
+        _ => threads::count(),
+    };
+    if threads == 1 {
         return f(0..dst.len(), dst);
     }
-    let threads = threads::count();
     // Four pieces a thread even out threads that are slower, unless that makes the pieces tiny.
     let piece = dst.len().div_ceil(4 * threads).max(PAR_MIN / 2 / cost + 1);
     let piece = piece.next_multiple_of(unit);

@@ -8,7 +8,11 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
+use super::avx_rows;
+use super::k_quants::panels::PanelWeights;
 use super::k_quants::simd::{Kernel, Simd};
+use super::k_quants::{BlockQ8K, BlockQ8_0};
+use super::utils::HALF;
 
 /// Runs a kernel with AVX2, FMA and F16C.
 ///
@@ -106,6 +110,14 @@ impl ByteProducts for Avx512Vnni {
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
         _mm256_dpwssd_epi32(sum, x, y)
     }
+}
+
+/// The greatest of eight numbers.
+#[inline(always)]
+unsafe fn greatest(x: __m256) -> f32 {
+    let four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+    let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
 }
 
 /// Vectors of 256 bits.
@@ -286,6 +298,89 @@ impl<P: ByteProducts> Simd for Avx<P> {
     #[inline(always)]
     unsafe fn neg_mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
         _mm256_fnmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
+        xs: &[T],
+        y: &[BlockQ8_0],
+        dst: &mut [f32],
+    ) -> bool {
+        avx_rows::with_a_scale::<T, P>(xs, y, dst);
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
+        xs: &[T],
+        y: &[BlockQ8K],
+        dst: &mut [f32],
+    ) -> bool {
+        avx_rows::with_minima::<T, P>(xs, y, dst);
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn extremes(xs: &[f32]) -> (f32, f32) {
+        let (eights, rest) = xs.as_chunks::<8>();
+        let (mut above, mut below) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+        for eight in eights {
+            // For a NaN these take their second argument.
+            let x = _mm256_loadu_ps(eight.as_ptr());
+            above = _mm256_max_ps(x, above);
+            below = _mm256_min_ps(x, below);
+        }
+        let (mut most, mut least) = (
+            greatest(above),
+            -greatest(_mm256_sub_ps(_mm256_setzero_ps(), below)),
+        );
+        for &x in rest {
+            most = if x > most { x } else { most };
+            least = if x < least { x } else { least };
+        }
+        (most, -least)
+    }
+
+    #[inline(always)]
+    unsafe fn codes<const AWAY: bool>(xs: &[f32; 32], by: f32) -> [i8; 32] {
+        let by = _mm256_set1_ps(by);
+        let mut ints = [_mm256_setzero_si256(); 4];
+        for (i, ints) in ints.iter_mut().enumerate() {
+            let x = _mm256_mul_ps(_mm256_loadu_ps(xs.as_ptr().add(8 * i)), by);
+            // A NaN becomes 0.
+            let x = _mm256_and_ps(x, _mm256_cmp_ps::<_CMP_ORD_Q>(x, x));
+            let x = _mm256_max_ps(x, _mm256_set1_ps(-127.));
+            let x = _mm256_min_ps(x, _mm256_set1_ps(127.));
+            *ints = if AWAY {
+                let sign = _mm256_and_ps(x, _mm256_set1_ps(-0.));
+                let half = _mm256_or_ps(sign, _mm256_set1_ps(HALF));
+                _mm256_cvttps_epi32(_mm256_add_ps(x, half))
+            } else {
+                _mm256_cvtps_epi32(x)
+            };
+        }
+        let [a, b, c, d] = ints;
+        // Packing stays within halves: groups of four come out as those of a, b, c and d, then once more.
+        let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let mut codes = [0; 32];
+        let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+        _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes);
+        codes
+    }
+
+    #[inline(always)]
+    unsafe fn sums_of_halves(codes: &[i8; 32]) -> [i16; 2] {
+        let codes = _mm256_loadu_si256(codes.as_ptr().cast());
+        // Sums of eight bytes each, with 128 added to every byte.
+        let above = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+        let sums = _mm256_sad_epu8(above, _mm256_setzero_si256());
+        let (low, high) = (
+            _mm256_castsi256_si128(sums),
+            _mm256_extracti128_si256::<1>(sums),
+        );
+        let sum = |eights| _mm_extract_epi16::<0>(eights) + _mm_extract_epi16::<4>(eights);
+        [(sum(low) - 2048) as i16, (sum(high) - 2048) as i16]
     }
 
     #[inline(always)]

@@ -4,12 +4,11 @@
 //! every task takes some rows of blocks and runs all rows of the dense side through them. A prompt's many rows go in
 //! groups that stay in the cache together with the blocks they meet.
 
-use std::marker::PhantomData;
-
 use half::f16;
 
 use super::k_quants::lanes::MAX_ROWS;
 use super::GgmlType;
+use crate::cpu::shared_matrix::SharedMatrix;
 use crate::cpu::threads;
 use crate::{Error, Result};
 
@@ -96,7 +95,7 @@ fn product<T: GgmlType, E: GgmlType>(
         Some(panels) => Tile::of_panels(m, n, panels.panel_rows(), threads),
         None => Tile::of_rows::<T>(m, n, k, threads),
     };
-    let dst = Dst::new(dst, n);
+    let dst = SharedMatrix::new(dst, n);
     // One task has `tile.task_n` rows of blocks and `tile.task_m` dense rows.
     let run = |task: usize| {
         let (task_i, task_j) = (task / tile.tasks_n, task % tile.tasks_n);
@@ -258,39 +257,4 @@ fn wanted(threads: usize) -> usize {
 /// Rows of blocks of a task, a multiple of `step`.
 fn task_n(n: usize, step: usize, threads: usize) -> usize {
     n.div_ceil(wanted(threads)).next_multiple_of(step)
-}
-
-/// The destination, of which tasks write parts that do not overlap.
-struct Dst<'a, E> {
-    start: *mut E,
-    len: usize,
-    row: usize,
-    lifetime: PhantomData<&'a mut [E]>,
-}
-
-// SAFETY: whoever writes promises to be alone on these elements (see `write`).
-unsafe impl<E: Send> Sync for Dst<'_, E> {}
-
-impl<'a, E: Clone> Dst<'a, E> {
-    /// `dst` has rows of `row` elements.
-    fn new(dst: &'a mut [E], row: usize) -> Self {
-        Self {
-            start: dst.as_mut_ptr(),
-            len: dst.len(),
-            row,
-            lifetime: PhantomData,
-        }
-    }
-
-    /// Writes elements of row `i` from column `j` on.
-    ///
-    /// # Safety
-    /// No two threads write the same elements.
-    unsafe fn write(&self, i: usize, j: usize, elements: &[E]) {
-        let at = i * self.row + j;
-        assert!(at + elements.len() <= self.len, "a tile leaves dst");
-        // SAFETY: the range lies in the slice this was made of, which is borrowed mutably for `'a`.
-        let dst = unsafe { std::slice::from_raw_parts_mut(self.start.add(at), elements.len()) };
-        dst.clone_from_slice(elements);
-    }
 }

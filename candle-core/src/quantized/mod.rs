@@ -14,6 +14,8 @@ mod absent;
 pub mod avx;
 #[cfg(target_arch = "x86_64")]
 mod avx_panels;
+#[cfg(target_arch = "x86_64")]
+mod avx_rows;
 mod blocks;
 mod dtype;
 mod experts;

@@ -34,11 +34,12 @@ pub(crate) fn nearest_in(x: f32, lo: i32, hi: i32) -> i32 {
     nearest(if x < hi { x } else { hi })
 }
 
+/// The largest number below a half. Added before the rest is cut off; a half itself would bring 0.49999997 to 1.
+pub(crate) const HALF: f32 = 0.499_999_97;
+
 /// The nearest whole number, halves away from zero, for magnitudes below 2^22. Others, NaN among them, give some number.
 #[inline(always)]
 pub(crate) fn nearest_away(x: f32) -> i32 {
-    // The largest number below a half: with a half itself 0.49999997 would become 1.
-    const HALF: f32 = 0.499_999_97;
     let x = x.clamp(-4e6, 4e6) + HALF.copysign(x);
     // SAFETY: the clamped sum is in range; a NaN is replaced.
     unsafe { if x.is_nan() { 0. } else { x }.to_int_unchecked() }

@@ -34,7 +34,7 @@ impl<T: PanelWeights> PanelKernel for Elements<'_, T> {
         for (x, ys) in self.xs.iter().zip(self.ys.chunks_exact_mut(T::BLCK_SIZE)) {
             x.scales::<S>(scales.as_mut_ptr(), minima.as_mut_ptr());
             let ys = ys.as_mut_ptr();
-            for (j, &bytes) in x.codes::<S>().as_ref().iter().enumerate() {
+            for (j, &bytes) in T::codes::<S>(x.read_all::<S>()).as_ref().iter().enumerate() {
                 let bytes = match T::CODES {
                     Codes::Offset(offset) => S::less(bytes, offset as u8),
                     Codes::Signed | Codes::AboveMinimum => bytes,

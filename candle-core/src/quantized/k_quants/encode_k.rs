@@ -4,9 +4,9 @@
 use half::f16;
 
 use super::encode_legacy::Encode;
-use super::fit::{self, inverse, largest, range, TwoUnknowns};
+use super::fit::{self, inverse, largest, largest_with_sign, range, TwoUnknowns};
 use super::pack::{pack_scales_and_mins, pack_signed_scales};
-use super::utils::{f16_to_f32, nearest, nearest_in};
+use super::utils::{f16_to_f32, nearest_in};
 use super::*;
 
 /// All weights alike.
@@ -226,7 +226,7 @@ fn one_bit<const BIT: u8>(codes: &[u8; QK_K]) -> [u8; QK_K / 8] {
 
 impl Encode<QK_K> for BlockQ2K {
     #[inline(always)]
-    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
         let block = AboveMinimum::<16, 16>::new(xs, weights.unwrap_or(&EQUAL), 3, 15);
         Self {
             scales: std::array::from_fn(|j| block.scales[j] | block.mins[j] << 4),
@@ -239,7 +239,7 @@ impl Encode<QK_K> for BlockQ2K {
 
 impl Encode<QK_K> for BlockQ3K {
     #[inline(always)]
-    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
         let block = Symmetric::new(xs, weights.unwrap_or(&EQUAL), 4, 32);
         let codes = block.codes.map(|q| (q + 4) as u8);
         Self {
@@ -253,7 +253,7 @@ impl Encode<QK_K> for BlockQ3K {
 
 impl Encode<QK_K> for BlockQ4K {
     #[inline(always)]
-    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
         let block = AboveMinimum::<8, 32>::new(xs, weights.unwrap_or(&EQUAL), 15, 63);
         Self {
             d: block.d,
@@ -266,7 +266,7 @@ impl Encode<QK_K> for BlockQ4K {
 
 impl Encode<QK_K> for BlockQ5K {
     #[inline(always)]
-    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
         let block = AboveMinimum::<8, 32>::new(xs, weights.unwrap_or(&EQUAL), 31, 63);
         Self {
             d: block.d,
@@ -280,7 +280,7 @@ impl Encode<QK_K> for BlockQ5K {
 
 impl Encode<QK_K> for BlockQ6K {
     #[inline(always)]
-    fn encode(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], weights: Option<&[f32; QK_K]>) -> Self {
         let block = Symmetric::new(xs, weights.unwrap_or(&EQUAL), 32, 128);
         let codes = block.codes.map(|q| (q + 32) as u8);
         let upper = codes.map(|q| q >> 4);
@@ -299,21 +299,23 @@ impl Encode<QK_K> for BlockQ6K {
 impl Encode<QK_K> for BlockQ8K {
     /// The element with the largest magnitude gets the code -127, so that every code can change its sign.
     #[inline(always)]
-    fn encode(xs: &[f32; QK_K], _weights: Option<&[f32; QK_K]>) -> Self {
-        let largest = largest(xs);
+    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], _weights: Option<&[f32; QK_K]>) -> Self {
+        let largest = largest_with_sign(S::extremes(xs), xs);
         if largest == 0. {
             return Self::zeros();
         }
         let by = -127. / largest;
-        let mut qs = [0; QK_K];
-        for (q, &x) in qs.iter_mut().zip(xs) {
-            *q = nearest((by * x).clamp(-127., 127.)) as i8;
+        let (mut qs, mut bsums) = ([0; QK_K], [0; QK_K / 16]);
+        let (parts, _) = xs.as_chunks::<32>();
+        for (i, part) in parts.iter().enumerate() {
+            let codes = S::codes::<false>(part, by);
+            qs[32 * i..][..32].copy_from_slice(&codes);
+            bsums[2 * i..][..2].copy_from_slice(&S::sums_of_halves(&codes));
         }
-        let sum = |j: usize| qs[16 * j..16 * (j + 1)].iter().map(|&q| i16::from(q)).sum();
         Self {
             d: 1. / by,
             qs,
-            bsums: std::array::from_fn(sum),
+            bsums,
         }
     }
 }

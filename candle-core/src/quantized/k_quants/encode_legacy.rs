@@ -5,14 +5,17 @@
 
 use half::f16;
 
-use super::fit::{self, inverse, largest, largest_of, range};
-use super::utils::{f16_to_f32, nearest_away, nearest_in};
+use super::fit::{self, inverse, largest, range};
+use super::utils::{f16_to_f32, nearest_in};
 use super::*;
 
 /// A block that can be made from `LEN` elements.
 pub(crate) trait Encode<const LEN: usize>: Sized {
-    /// The block for `xs`, with a weight for the squared error of each element, or all alike.
-    fn encode(xs: &[f32; LEN], weights: Option<&[f32; LEN]>) -> Self;
+    /// The block for `xs`, with a weight for the squared error of each element, or all alike. To be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn encode<S: Simd>(xs: &[f32; LEN], weights: Option<&[f32; LEN]>) -> Self;
 }
 
 /// The whole part of what `place` makes of each element, within `0..=last`; 0 for a NaN.
@@ -90,7 +93,7 @@ fn fifth_bits(codes: &[u8; 32]) -> [u8; 4] {
 
 impl Encode<32> for BlockQ4_0 {
     #[inline(always)]
-    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, codes) = symmetric_codes(xs, weights, 8);
         Self {
             d,
@@ -101,7 +104,7 @@ impl Encode<32> for BlockQ4_0 {
 
 impl Encode<32> for BlockQ4_1 {
     #[inline(always)]
-    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, m, codes) = codes_above_minimum(xs, weights, 15);
         Self {
             d,
@@ -113,7 +116,7 @@ impl Encode<32> for BlockQ4_1 {
 
 impl Encode<32> for BlockQ5_0 {
     #[inline(always)]
-    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, codes) = symmetric_codes(xs, weights, 16);
         Self {
             d,
@@ -125,7 +128,7 @@ impl Encode<32> for BlockQ5_0 {
 
 impl Encode<32> for BlockQ5_1 {
     #[inline(always)]
-    fn encode(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
         let (d, m, codes) = codes_above_minimum(xs, weights, 31);
         Self {
             d,
@@ -138,21 +141,17 @@ impl Encode<32> for BlockQ5_1 {
 
 /// A scale and codes in `-127..=127`.
 #[inline(always)]
-fn eight_bits(xs: &[f32; 32]) -> (f32, [i8; 32]) {
-    let d = largest_of(xs, 0., f32::abs) / 127.;
-    let inverse = inverse(d);
-    let mut qs = [0; 32];
-    for (q, &x) in qs.iter_mut().zip(xs) {
-        // The clamp is for a scale so small that its inverse is infinite.
-        *q = nearest_away((x * inverse).clamp(-127., 127.)) as i8;
-    }
-    (d, qs)
+unsafe fn eight_bits<S: Simd>(xs: &[f32; 32]) -> (f32, [i8; 32]) {
+    let (above, below) = S::extremes(xs);
+    let d = above.max(below) / 127.;
+    // The codes are kept within their range: a scale may be so small that its inverse is infinite.
+    (d, S::codes::<true>(xs, inverse(d)))
 }
 
 impl Encode<32> for BlockQ8_0 {
     #[inline(always)]
-    fn encode(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
-        let (d, qs) = eight_bits(xs);
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
+        let (d, qs) = eight_bits::<S>(xs);
         Self {
             d: f16::from_f32(d),
             qs,
@@ -162,13 +161,13 @@ impl Encode<32> for BlockQ8_0 {
 
 impl Encode<32> for BlockQ8_1 {
     #[inline(always)]
-    fn encode(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
-        let (d, qs) = eight_bits(xs);
-        let sum: i32 = qs.iter().map(|&q| i32::from(q)).sum();
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
+        let (d, qs) = eight_bits::<S>(xs);
+        let [low, high] = S::sums_of_halves(&qs);
         let d = f16::from_f32(d);
         Self {
             d,
-            s: f16::from_f32(f16_to_f32(d) * sum as f32),
+            s: f16::from_f32(f16_to_f32(d) * f32::from(low + high)),
             qs,
         }
     }

@@ -73,8 +73,13 @@ pub(super) fn largest_of(xs: &[f32], least: f32, value: impl Fn(f32) -> f32) -> 
 /// The element with the largest magnitude, with its sign; of several the first.
 #[inline(always)]
 pub(super) fn largest(xs: &[f32]) -> f32 {
-    let above = largest_of(xs, 0., |x| x);
-    let below = largest_of(xs, 0., |x| -x);
+    let extremes = (largest_of(xs, 0., |x| x), largest_of(xs, 0., |x| -x));
+    largest_with_sign(extremes, xs)
+}
+
+/// [`largest`] of elements of which the largest and the largest negated one are known.
+#[inline(always)]
+pub(super) fn largest_with_sign((above, below): (f32, f32), xs: &[f32]) -> f32 {
     if above > below {
         above
     } else if below > above {

@@ -7,7 +7,7 @@
 //! | `encode_legacy.rs`, `encode_k.rs`, `fit.rs` | the choice of scales and codes |
 //! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, once for all machines |
 //! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
-//! | `simd.rs`, `scalar.rs`, `../avx.rs`, `../avx_panels.rs`, `../neon.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
+//! | `simd.rs`, `scalar.rs`, `../avx.rs`, `../avx_panels.rs`, `../avx_rows.rs`, `../neon.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
 //!
 //! ```
 //! use candle_core::quantized::k_quants::{BlockQ4K, BlockQ8K, GgmlType, QK_K};
@@ -102,7 +102,7 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
             let weights = (!weights.is_empty())
                 .then(|| &weights[i % weights.len()])
                 .filter(|weights| weights.iter().any(|&w| w > 0.));
-            *y = T::encode(xs, weights);
+            *y = T::encode::<S>(xs, weights);
         }
     }
 }

@@ -19,9 +19,6 @@ use super::GgmlType;
 /// Elements of a row that a panel holds.
 const PIECE: usize = 1024;
 
-/// Elements of the largest blocks.
-const MAX_BLOCK: usize = 256;
-
 /// Activation rows that share what is loaded from a panel.
 const COLUMNS: usize = 4;
 
@@ -53,14 +50,29 @@ pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
     /// Elements that share a scale: 16 or 32.
     const PART: usize;
     const CODES: Codes;
-    /// The codes of a block, 32 in a vector.
+    /// The bytes of a block that codes come from, 32 in a vector.
+    type Read<S: Simd>: Copy + AsMut<[S::Bytes]>;
+    /// The codes of a block, 32 in a vector, in the order of the elements.
     type Bytes<S: Simd>: Copy + AsRef<[S::Bytes]>;
 
-    /// The codes in the order of the elements. To be `#[inline(always)]`.
+    /// Vector `i` of [`Read`](Self::Read). To be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Simd`]; there is one.
+    unsafe fn read<S: Simd>(&self, i: usize) -> S::Bytes;
+
+    /// All vectors of [`Read`](Self::Read). To be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
-    unsafe fn codes<S: Simd>(&self) -> Self::Bytes<S>;
+    unsafe fn read_all<S: Simd>(&self) -> Self::Read<S>;
+
+    /// Codes out of what was read, each from the bytes in the same place, so that it does not matter which elements of which rows
+    /// these are. To be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn codes<S: Simd>(bytes: Self::Read<S>) -> Self::Bytes<S>;
 
     /// Writes scale and, where codes lie above one, minimum of each part. To be `#[inline(always)]`.
     ///
@@ -78,8 +90,6 @@ struct Panel {
     scales: [f32; SCALES * MAX_ROWS],
     /// `[part][row]`
     minima: [f32; SCALES * MAX_ROWS],
-    /// The codes of a block of eight rows but for the first 32, one row after another.
-    rest: [u8; GROUP * MAX_BLOCK],
 }
 
 thread_local! {
@@ -87,7 +97,6 @@ thread_local! {
         codes: [0; PIECE * MAX_ROWS],
         scales: [0.; SCALES * MAX_ROWS],
         minima: [0.; SCALES * MAX_ROWS],
-        rest: [0; GROUP * MAX_BLOCK],
     }));
 }
 
@@ -226,31 +235,33 @@ impl<T: PanelWeights> Product<'_, T> {
                 *x = x.add(row * self.blocks + blocks.start);
             }
             let codes = self.panel.codes.as_mut_ptr();
-            let rest = self.panel.rest.as_mut_ptr();
             for block in 0..blocks.len() {
                 let first = codes.add(block * T::BLCK_SIZE * S::ROWS + 4 * group);
-                // The first 32 codes of each row; small blocks have no more.
-                let mut vectors = [S::load(rest); GROUP];
-                for r in 0..GROUP {
-                    let x = xs[r].add(block);
+                for (r, x) in xs.iter().enumerate() {
+                    let x = x.add(block);
                     // The same place of the next piece: these rows' next one, or the first one of the next rows.
                     prefetch::<T, S>(x.wrapping_add(next));
-                    for (j, &bytes) in (*x).codes::<S>().as_ref().iter().enumerate() {
-                        let bytes = if flip { S::flip_signs(bytes) } else { bytes };
-                        if j == 0 {
-                            vectors[r] = bytes;
-                        } else {
-                            S::store(rest.add(r * MAX_BLOCK + 32 * j), bytes);
-                        }
-                    }
                     let part = block * Self::PARTS;
                     let (scales, minima) = (scales[r].as_mut_ptr(), minima[r].as_mut_ptr());
                     (*x).scales::<S>(scales.add(part), minima.add(part));
                 }
-                store_all::<S>(first, S::transpose(vectors));
-                for at in (32..T::BLCK_SIZE).step_by(32) {
-                    let vectors = load_all::<S>(rest.add(at), MAX_BLOCK);
-                    store_all::<S>(first.add(at * S::ROWS), S::transpose(vectors));
+                // Bytes are turned before codes are made of them: there are fewer.
+                let mut turned = [T::read_all::<S>(&*xs[0].add(block)); GROUP];
+                for i in 0..turned[0].as_mut().len() {
+                    let mut rows = [(*xs[0].add(block)).read::<S>(i); GROUP];
+                    for r in 1..GROUP {
+                        rows[r] = (*xs[r].add(block)).read::<S>(i);
+                    }
+                    let rows = S::transpose(rows);
+                    for (turned, bytes) in turned.iter_mut().zip(rows) {
+                        turned.as_mut()[i] = bytes;
+                    }
+                }
+                for (g, bytes) in turned.into_iter().enumerate() {
+                    for (j, &bytes) in T::codes::<S>(bytes).as_ref().iter().enumerate() {
+                        let bytes = if flip { S::flip_signs(bytes) } else { bytes };
+                        S::store(first.add((32 * j + 4 * g) * S::ROWS), bytes);
+                    }
                 }
             }
             let parts = blocks.len() * Self::PARTS;

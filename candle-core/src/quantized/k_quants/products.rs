@@ -26,6 +26,16 @@ pub(crate) trait Weights: GgmlType {
         y: &Self::VecDotType,
         sum: S::Floats,
     ) -> S::Floats;
+
+    /// `dst[r]` becomes row `r` of `xs`, of as many blocks as `y`, times `y`. False, and nothing is done, where there is no better way
+    /// than the above. To be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Simd`]; there are blocks.
+    #[inline(always)]
+    unsafe fn one_row<S: Simd>(_xs: &[Self], _y: &[Self::VecDotType], _dst: &mut [f32]) -> bool {
+        false
+    }
 }
 
 /// Asks for a block, which need not be there, to be brought near.
@@ -165,18 +175,20 @@ impl<T: Weights> Kernel for Tile<'_, T> {
         let small = T::BLCK_SIZE <= 32;
         let together = if small { rows - rows % ROWS } else { 0 };
         for c in many..columns {
+            let y = &self.ys[c * self.blocks..][..self.blocks];
+            if T::one_row::<S>(self.xs, y, &mut self.dst[c * rows..][..rows]) {
+                continue;
+            }
             for r in (0..together).step_by(ROWS) {
                 self.part::<S, ROWS, 1>(r, c);
+            }
+            for r in together..rows {
+                self.part::<S, 1, 1>(r, c);
             }
         }
         for r in 0..rows {
             for c in (0..many).step_by(COLUMNS) {
                 self.part::<S, 1, COLUMNS>(r, c);
-            }
-            if r >= together {
-                for c in many..columns {
-                    self.part::<S, 1, 1>(r, c);
-                }
             }
         }
     }

@@ -5,7 +5,11 @@
 
 use half::f16;
 
+use super::fit::largest_of;
 use super::lanes::PanelKernel;
+use super::panels::PanelWeights;
+use super::{BlockQ8K, BlockQ8_0};
+use crate::quantized::utils::{nearest, nearest_away};
 
 /// Vectors of 32 bytes, and of 8 sums.
 ///
@@ -97,6 +101,54 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn neg_mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The sum of all places.
     unsafe fn sum(x: Self::Floats) -> f32;
+
+    /// `dst[r]` becomes row `r` of `xs`, of as many blocks as `y`, times `y`: blocks that begin with a scale, and have 32 codes with an
+    /// offset. False, and nothing is done, where there is no better way than [`Weights`](super::products::Weights).
+    #[inline(always)]
+    unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
+        _xs: &[T],
+        _y: &[BlockQ8_0],
+        _dst: &mut [f32],
+    ) -> bool {
+        false
+    }
+
+    /// The same for blocks that begin with a scale, one for minima, and [12 bytes](super::BlockQ4K::scales) of scales and minima.
+    #[inline(always)]
+    unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
+        _xs: &[T],
+        _y: &[BlockQ8K],
+        _dst: &mut [f32],
+    ) -> bool {
+        false
+    }
+
+    /// The largest element and the largest negated one, or zero. A NaN is left out.
+    #[inline(always)]
+    unsafe fn extremes(xs: &[f32]) -> (f32, f32) {
+        (largest_of(xs, 0., |x| x), largest_of(xs, 0., |x| -x))
+    }
+
+    /// The nearest whole numbers to `by` times the elements, within `-127..=127`. Halves go away from zero and a NaN to 0 or, without
+    /// `AWAY`, halves go to the even number and a NaN anywhere.
+    #[inline(always)]
+    unsafe fn codes<const AWAY: bool>(xs: &[f32; 32], by: f32) -> [i8; 32] {
+        xs.map(|x| {
+            let x = (by * x).clamp(-127., 127.);
+            if AWAY {
+                nearest_away(x) as i8
+            } else {
+                nearest(x) as i8
+            }
+        })
+    }
+
+    /// The sums of either half of the codes.
+    #[inline(always)]
+    unsafe fn sums_of_halves(codes: &[i8; 32]) -> [i16; 2] {
+        let sum = |half: &[i8]| half.iter().map(|&q| i16::from(q)).sum();
+        [sum(&codes[..16]), sum(&codes[16..])]
+    }
 }
 
 /// Work that is compiled for every set of instructions.

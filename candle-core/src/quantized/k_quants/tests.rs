@@ -60,11 +60,11 @@ fn magnitude<T: GgmlType>(x: &[T], y: &[T::VecDotType]) -> f32 {
     xf.iter().zip(&yf).map(|(x, y)| (x * y).abs()).sum::<f32>() * 4.
 }
 
-/// Products of one row and of many at every level, for rows of 0, 1, 2, 3 and 7 blocks.
+/// Products of one row and of many at every level, for rows of 0, 1, 2, 3, 7 and 13 blocks.
 fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
     let mut random = Random(7);
     for level in Level::all() {
-        for blocks in [0, 1, 2, 3, 7] {
+        for blocks in [0, 1, 2, 3, 7, 13] {
             let n = blocks * T::BLCK_SIZE;
             let xs: Vec<T> = random.bytes(9 * blocks, finite);
             let ys: Vec<T::VecDotType> = random.blocks(6 * blocks);
@@ -243,27 +243,77 @@ fn elements_agree<T: PanelWeights + Decode>(finite: fn(&mut T, f16)) {
     }
 }
 
+/// One block.
+fn encoded<T: GgmlType>(xs: &[f32]) -> T {
+    let mut block = [T::zeros()];
+    T::from_float(xs, &mut block);
+    let [block] = block;
+    block
+}
+
 /// Where the scale comes from: the first of several largest elements, nothing of a NaN, and the ends for what is past them.
 #[test]
 fn scales_of_odd_elements() {
     let mut xs = [0.25f32; 32];
     (xs[3], xs[20]) = (-1., 1.);
-    let block = <BlockQ4_0 as Encode<32>>::encode(&xs, None);
+    let block = encoded::<BlockQ4_0>(&xs);
     assert_eq!(block.d, f16::from_f32(0.125));
     (xs[3], xs[20]) = (1., -1.);
-    let block = <BlockQ4_0 as Encode<32>>::encode(&xs, None);
+    let block = encoded::<BlockQ4_0>(&xs);
     assert_eq!(block.d, f16::from_f32(-0.125));
     xs[7] = f32::NAN;
-    let with_nan = <BlockQ4_0 as Encode<32>>::encode(&xs, None);
+    let with_nan = encoded::<BlockQ4_0>(&xs);
     assert_eq!(with_nan.d, block.d);
     assert_eq!(with_nan.qs[7] & 15, 0);
-    let block = <BlockQ4_1 as Encode<32>>::encode(&xs, None);
+    let block = encoded::<BlockQ4_1>(&xs);
     assert_eq!(
         (block.d, block.m),
         (f16::from_f32(2. / 15.), f16::from_f32(-1.))
     );
-    let zeros = <BlockQ4_0 as Encode<32>>::encode(&[0.; 32], None);
+    let zeros = encoded::<BlockQ4_0>(&[0.; 32]);
     assert_eq!((zeros.d.to_f32(), zeros.qs), (0., [0x88; 16]));
+}
+
+/// Activations at every level: halves, a NaN, infinity, numbers of which the largest has a scale without an inverse.
+#[test]
+fn activations_of_odd_elements() {
+    let mut random = Random(23);
+    let halves = |i: usize| (i as f32 - 127.) / 2.;
+    for odd in [1., f32::NAN, f32::INFINITY] {
+        for scale in [1., 1e-3, 1e-39, 1e30] {
+            let mut xs: Vec<f32> = (0..QK_K).map(|i| scale * halves(i)).collect();
+            xs.rotate_left(random.next() as usize % QK_K);
+            xs[40] = scale * odd;
+            for level in Level::all() {
+                activations_agree::<BlockQ8_0, QK8_0>(&xs, level);
+                activations_agree::<BlockQ8_1, QK8_1>(&xs, level);
+                // A code of a NaN is any there, as is one of infinity's fellows.
+                if odd == 1. {
+                    activations_agree::<BlockQ8K, QK_K>(&xs, level);
+                }
+            }
+        }
+    }
+}
+
+fn activations_agree<T, const LEN: usize>(xs: &[f32], level: Level)
+where
+    T: Encode<LEN> + GgmlType + PartialEq + std::fmt::Debug,
+{
+    let run = |level| {
+        let mut ys = vec![T::zeros(); xs.len() / LEN];
+        let kernel = FromFloat::<T, LEN> {
+            xs,
+            ys: &mut ys,
+            weights: &[],
+        };
+        // SAFETY: `all` lists what the machine has.
+        unsafe { run_at(level, kernel) };
+        ys
+    };
+    // As text, in which a NaN is like another.
+    let shown = |level| format!("{:?}", run(level));
+    assert_eq!(shown(level), shown(Level::Scalar), "{level:?} of {xs:?}");
 }
 
 macro_rules! formats {

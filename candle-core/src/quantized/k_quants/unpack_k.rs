@@ -37,10 +37,19 @@ unsafe fn mins_dot<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K) -> S::Ints {
     S::dot_words(x.mins, S::load_words(y.bsums.as_ptr()))
 }
 
+/// The vectors of bytes from `p` on.
+#[inline(always)]
+unsafe fn load_all<S: Simd, const N: usize>(p: *const u8) -> [S::Bytes; N] {
+    let mut vectors = [S::load(p); N];
+    for (i, vector) in vectors.iter_mut().enumerate().skip(1) {
+        *vector = S::load(p.add(32 * i));
+    }
+    vectors
+}
+
 /// The two bits of 256 elements: byte `b` of half `h` has those of `128 h + b + {0, 32, 64, 96}`.
 #[inline(always)]
-pub(super) unsafe fn two_bits<S: Simd>(qs: &[u8; 64]) -> [S::Bytes; 8] {
-    let (a, b) = (S::load(qs.as_ptr()), S::load(qs.as_ptr().add(32)));
+pub(super) unsafe fn two_bits<S: Simd>([a, b]: [S::Bytes; 2]) -> [S::Bytes; 8] {
     [
         S::right::<0>(a, 3),
         S::right::<2>(a, 3),
@@ -55,9 +64,7 @@ pub(super) unsafe fn two_bits<S: Simd>(qs: &[u8; 64]) -> [S::Bytes; 8] {
 
 /// The nibbles of 256 elements: byte `b` of quarter `h` has those of `64 h + b` and `64 h + b + 32`.
 #[inline(always)]
-pub(super) unsafe fn four_bits<S: Simd>(qs: &[u8; 128]) -> [S::Bytes; 8] {
-    let quarter = |h: usize| S::load(qs.as_ptr().add(32 * h));
-    let (a, b, c, d) = (quarter(0), quarter(1), quarter(2), quarter(3));
+pub(super) unsafe fn four_bits<S: Simd>([a, b, c, d]: [S::Bytes; 4]) -> [S::Bytes; 8] {
     [
         S::right::<0>(a, 15),
         S::right::<4>(a, 15),
@@ -74,9 +81,8 @@ pub(super) unsafe fn four_bits<S: Simd>(qs: &[u8; 128]) -> [S::Bytes; 8] {
 #[inline(always)]
 pub(super) unsafe fn with_top_bit<S: Simd, const BIT: u8>(
     codes: [S::Bytes; 8],
-    bits: &[u8; 32],
+    bits: S::Bytes,
 ) -> [S::Bytes; 8] {
-    let bits = S::load(bits.as_ptr());
     let top = if BIT == 2 {
         [
             S::left::<2>(bits, 4),
@@ -107,12 +113,10 @@ pub(super) unsafe fn with_top_bit<S: Simd, const BIT: u8>(
     codes
 }
 
-/// The nibbles of 256 elements, byte `b` of half `h` with those of `128 h + b` and `128 h + b + 64`, under two bits.
+/// The nibbles of 256 elements, byte `b` of half `h` with those of `128 h + b` and `128 h + b + 64`, under two bits: four vectors
+/// of nibbles, then two of bits.
 #[inline(always)]
-pub(super) unsafe fn six_bits<S: Simd>(ql: &[u8; 128], qh: &[u8; 64]) -> [S::Bytes; 8] {
-    let low = |i: usize| S::load(ql.as_ptr().add(32 * i));
-    let high = |i: usize| S::load(qh.as_ptr().add(32 * i));
-    let (a, b, c, d, e, f) = (low(0), low(1), low(2), low(3), high(0), high(1));
+pub(super) unsafe fn six_bits<S: Simd>([a, b, c, d, e, f]: [S::Bytes; 6]) -> [S::Bytes; 8] {
     [
         S::or(S::right::<0>(a, 15), S::left::<4>(e, 48)),
         S::or(S::right::<0>(b, 15), S::left::<2>(e, 48)),
@@ -134,7 +138,7 @@ fn two_words(bytes: &[u8; 16]) -> [u64; 2] {
 
 /// Formats with minima: `d · Σ scale · q · y − dmin · Σ min · y`.
 macro_rules! above_minimum {
-    ($ty:ident, |$x:ident| $unpacked:expr) => {
+    ($ty:ident, |$x:ident| $unpacked:expr $(, $rows:ident)?) => {
         impl Weights for $ty {
             type Unpacked<S: Simd> = Unpacked<S>;
 
@@ -159,6 +163,11 @@ macro_rules! above_minimum {
                 let dot = S::floats(scaled_dot(x, y));
                 S::mul_add(dot, S::mul(x.d, y_d), sum)
             }
+
+            $(#[inline(always)]
+            unsafe fn one_row<S: Simd>(xs: &[Self], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
+                S::$rows(xs, y, dst)
+            })?
         }
     };
 }
@@ -167,29 +176,40 @@ above_minimum!(BlockQ2K, |x| {
     const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
     let words = two_words(&x.scales);
     (
-        two_bits::<S>(&x.qs),
+        two_bits::<S>(load_all::<S, 2>(x.qs.as_ptr())),
         S::scales_of_16(words.map(|w| w & LOW)),
         S::words_of_16(words.map(|w| (w >> 4) & LOW)),
     )
 });
 
-above_minimum!(BlockQ4K, |x| {
-    let (scales, mins) = scales_and_mins(&x.scales);
-    (
-        four_bits::<S>(&x.qs),
-        S::scales_of_32(scales),
-        S::words_of_32(mins),
-    )
-});
+above_minimum!(
+    BlockQ4K,
+    |x| {
+        let (scales, mins) = scales_and_mins(&x.scales);
+        (
+            four_bits::<S>(load_all::<S, 4>(x.qs.as_ptr())),
+            S::scales_of_32(scales),
+            S::words_of_32(mins),
+        )
+    },
+    rows_with_minima
+);
 
-above_minimum!(BlockQ5K, |x| {
-    let (scales, mins) = scales_and_mins(&x.scales);
-    (
-        with_top_bit::<S, 4>(four_bits::<S>(&x.qs), &x.qh),
-        S::scales_of_32(scales),
-        S::words_of_32(mins),
-    )
-});
+above_minimum!(
+    BlockQ5K,
+    |x| {
+        let (scales, mins) = scales_and_mins(&x.scales);
+        (
+            with_top_bit::<S, 4>(
+                four_bits::<S>(load_all::<S, 4>(x.qs.as_ptr())),
+                S::load(x.qh.as_ptr()),
+            ),
+            S::scales_of_32(scales),
+            S::words_of_32(mins),
+        )
+    },
+    rows_with_minima
+);
 
 /// Formats whose codes have `1 << SHIFT` added: `d · (Σ scale · q · y − (1 << SHIFT) · Σ scale · y)`, in whole numbers up to `d`.
 macro_rules! symmetric {
@@ -221,13 +241,18 @@ macro_rules! symmetric {
 }
 
 symmetric!(BlockQ3K, 2, |x| {
-    let codes = with_top_bit::<S, 2>(two_bits::<S>(&x.qs), &x.hmask);
+    let codes = with_top_bit::<S, 2>(
+        two_bits::<S>(load_all::<S, 2>(x.qs.as_ptr())),
+        S::load(x.hmask.as_ptr()),
+    );
     (codes, signed_scales(&x.scales))
 });
 
 symmetric!(BlockQ6K, 5, |x| {
     let scales = two_words(&x.scales.map(|s| s as u8));
-    (six_bits::<S>(&x.ql, &x.qh), scales)
+    let [a, b, c, d] = load_all::<S, 4>(x.ql.as_ptr());
+    let [e, f] = load_all::<S, 2>(x.qh.as_ptr());
+    (six_bits::<S>([a, b, c, d, e, f]), scales)
 });
 
 impl Weights for BlockQ8K {

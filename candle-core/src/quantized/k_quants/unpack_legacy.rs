@@ -26,7 +26,7 @@ pub(super) unsafe fn five_bits<S: Simd>(qs: &[u8; 16], qh: [u8; 4]) -> S::Bytes 
 
 /// Formats of codes with a sign.
 macro_rules! symmetric {
-    ($ty:ident, $y:ident, |$x:ident| $bytes:expr) => {
+    ($ty:ident, $y:ident, |$x:ident| $bytes:expr $(, $rows:ident)?) => {
         impl Weights for $ty {
             type Unpacked<S: Simd> = (S::Signed, S::Floats);
 
@@ -40,18 +40,28 @@ macro_rules! symmetric {
             unsafe fn mul_add<S: Simd>(x: &Self::Unpacked<S>, y: &$y, sum: S::Floats) -> S::Floats {
                 scaled::<S>(x, &y.qs, y.d, sum)
             }
+
+            $(#[inline(always)]
+            unsafe fn one_row<S: Simd>(xs: &[Self], y: &[$y], dst: &mut [f32]) -> bool {
+                S::$rows(xs, y, dst)
+            })?
         }
     };
 }
 
-symmetric!(BlockQ4_0, BlockQ8_0, |x| S::less(
-    S::nibbles(x.qs.as_ptr()),
-    8
-));
-symmetric!(BlockQ5_0, BlockQ8_0, |x| S::less(
-    five_bits::<S>(&x.qs, x.qh),
-    16
-));
+symmetric!(
+    BlockQ4_0,
+    BlockQ8_0,
+    |x| S::less(S::nibbles(x.qs.as_ptr()), 8),
+    rows_with_a_scale
+);
+symmetric!(
+    BlockQ5_0,
+    BlockQ8_0,
+    |x| S::less(five_bits::<S>(&x.qs, x.qh), 16),
+    rows_with_a_scale
+);
+// Rows of these larger blocks wait for memory rather than for the arithmetic, and several at a time wait less.
 symmetric!(BlockQ8_0, BlockQ8_0, |x| S::load(x.qs.as_ptr().cast()));
 symmetric!(BlockQ8_1, BlockQ8_1, |x| S::load(x.qs.as_ptr().cast()));
 

@@ -1,5 +1,7 @@
 //! Codes and scales of the formats as [panels](super::panels) take them.
 
+use std::mem::offset_of;
+
 use super::lanes::Lanes;
 use super::pack::{scales_and_mins, signed_scales};
 use super::panels::{Codes, PanelWeights};
@@ -31,18 +33,37 @@ unsafe fn six_bit_scales(
     times(minima, -dmin, m.to_le_bytes());
 }
 
+/// Per format: the vectors that a block's bytes are read in and how one is read, its vectors of codes and how they come out of the
+/// former (each byte out of those in its own place), the elements of a part, what codes are, and how scales and minima are written.
 macro_rules! panel_weights {
-    ($($ty:ident: $vectors:literal vectors, $part:literal elements, $codes:expr,
-        |$x:ident, $scales:ident, $minima:ident| $bytes:expr, $write:expr;)*) => {$(
+    ($($ty:ident: $parts:literal elements, $codes:expr,
+        $read:literal vectors |$x:ident, $i:ident| $vector:expr,
+        $vectors:literal of codes |$bytes:ident| $decoded:expr,
+        |$scales:ident, $minima:ident| $write:expr;)*) => {$(
         impl PanelWeights for $ty {
-            const PART: usize = $part;
+            const PART: usize = $parts;
             const CODES: Codes = $codes;
+            type Read<S: Simd> = [S::Bytes; $read];
             type Bytes<S: Simd> = [S::Bytes; $vectors];
 
             #[inline(always)]
-            unsafe fn codes<S: Simd>(&self) -> [S::Bytes; $vectors] {
+            unsafe fn read<S: Simd>(&self, $i: usize) -> S::Bytes {
                 let $x = self;
-                $bytes
+                $vector
+            }
+
+            #[inline(always)]
+            unsafe fn read_all<S: Simd>(&self) -> [S::Bytes; $read] {
+                let mut bytes = [self.read::<S>(0); $read];
+                for (i, bytes) in bytes.iter_mut().enumerate().skip(1) {
+                    *bytes = self.read::<S>(i);
+                }
+                bytes
+            }
+
+            #[inline(always)]
+            unsafe fn codes<S: Simd>($bytes: [S::Bytes; $read]) -> [S::Bytes; $vectors] {
+                $decoded
             }
 
             #[inline(always)]
@@ -54,39 +75,65 @@ macro_rules! panel_weights {
     )*};
 }
 
+/// Vector `i` of a block's bytes from `first` on.
+#[inline(always)]
+unsafe fn vector<T, S: Simd>(x: &T, first: usize, i: usize) -> S::Bytes {
+    S::load((&raw const *x).cast::<u8>().add(first + 32 * i))
+}
+
 panel_weights! {
-    BlockQ4_0: 1 vectors, 32 elements, Codes::Offset(8),
-        |x, scales, _minima| [S::nibbles(x.qs.as_ptr())], *scales = S::float(x.d);
-    BlockQ4_1: 1 vectors, 32 elements, Codes::AboveMinimum,
-        |x, scales, minima| [S::nibbles(x.qs.as_ptr())],
-        (*scales, *minima) = (S::float(x.d), S::float(x.m));
-    BlockQ5_0: 1 vectors, 32 elements, Codes::Offset(16),
-        |x, scales, _minima| [five_bits::<S>(&x.qs, x.qh)], *scales = S::float(x.d);
-    BlockQ5_1: 1 vectors, 32 elements, Codes::AboveMinimum,
-        |x, scales, minima| [five_bits::<S>(&x.qs, x.qh)],
-        (*scales, *minima) = (S::float(x.d), S::float(x.m));
-    BlockQ8_0: 1 vectors, 32 elements, Codes::Signed,
-        |x, scales, _minima| [S::load(x.qs.as_ptr().cast())], *scales = S::float(x.d);
-    BlockQ2K: 8 vectors, 16 elements, Codes::AboveMinimum,
-        |x, scales, minima| two_bits::<S>(&x.qs),
-        {
+    BlockQ4_0: 32 elements, Codes::Offset(8),
+        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()), 1 of codes |bytes| bytes,
+        |scales, _minima| *scales = S::float(x.d);
+    BlockQ4_1: 32 elements, Codes::AboveMinimum,
+        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()), 1 of codes |bytes| bytes,
+        |scales, minima| (*scales, *minima) = (S::float(x.d), S::float(x.m));
+    BlockQ5_0: 32 elements, Codes::Offset(16),
+        1 vectors |x, _i| five_bits::<S>(&x.qs, x.qh), 1 of codes |bytes| bytes,
+        |scales, _minima| *scales = S::float(x.d);
+    BlockQ5_1: 32 elements, Codes::AboveMinimum,
+        1 vectors |x, _i| five_bits::<S>(&x.qs, x.qh), 1 of codes |bytes| bytes,
+        |scales, minima| (*scales, *minima) = (S::float(x.d), S::float(x.m));
+    BlockQ8_0: 32 elements, Codes::Signed,
+        1 vectors |x, _i| S::load(x.qs.as_ptr().cast()), 1 of codes |bytes| bytes,
+        |scales, _minima| *scales = S::float(x.d);
+    BlockQ2K: 16 elements, Codes::AboveMinimum,
+        2 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qs), i),
+        8 of codes |bytes| two_bits::<S>(bytes),
+        |scales, minima| {
             times(scales, S::float(x.d), x.scales.map(|s| s & 15));
             times(minima, -S::float(x.dmin), x.scales.map(|s| s >> 4));
         };
-    BlockQ3K: 8 vectors, 16 elements, Codes::Offset(4),
-        |x, scales, _minima| with_top_bit::<S, 2>(two_bits::<S>(&x.qs), &x.hmask),
-        {
+    BlockQ3K: 16 elements, Codes::Offset(4),
+        3 vectors |x, i| vector::<_, S>(x, offset_of!(Self, hmask), i),
+        8 of codes |bytes| with_top_bit::<S, 2>(two_bits::<S>([bytes[1], bytes[2]]), bytes[0]),
+        |scales, _minima| {
             let [low, high] = signed_scales(&x.scales).map(u64::to_le_bytes);
             times(scales, S::float(x.d), low);
             times(scales.add(8), S::float(x.d), high);
         };
-    BlockQ4K: 8 vectors, 32 elements, Codes::AboveMinimum,
-        |x, scales, minima| four_bits::<S>(&x.qs),
-        six_bit_scales((S::float(x.d), scales), (S::float(x.dmin), minima), &x.scales);
-    BlockQ5K: 8 vectors, 32 elements, Codes::AboveMinimum,
-        |x, scales, minima| with_top_bit::<S, 4>(four_bits::<S>(&x.qs), &x.qh),
-        six_bit_scales((S::float(x.d), scales), (S::float(x.dmin), minima), &x.scales);
-    BlockQ6K: 8 vectors, 16 elements, Codes::Offset(32),
-        |x, scales, _minima| six_bits::<S>(&x.ql, &x.qh),
-        times(scales, S::float(x.d), x.scales.map(|s| s as u8));
+    BlockQ4K: 32 elements, Codes::AboveMinimum,
+        4 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qs), i),
+        8 of codes |bytes| four_bits::<S>(bytes),
+        |scales, minima|
+            six_bit_scales((S::float(x.d), scales), (S::float(x.dmin), minima), &x.scales);
+    BlockQ5K: 32 elements, Codes::AboveMinimum,
+        5 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qh), i),
+        8 of codes |bytes| {
+            let [top, a, b, c, d] = bytes;
+            with_top_bit::<S, 4>(four_bits::<S>([a, b, c, d]), top)
+        },
+        |scales, minima|
+            six_bit_scales((S::float(x.d), scales), (S::float(x.dmin), minima), &x.scales);
+    BlockQ6K: 16 elements, Codes::Offset(32),
+        6 vectors |x, i| vector::<_, S>(x, offset_of!(Self, ql), i),
+        8 of codes |bytes| six_bits::<S>(bytes),
+        |scales, _minima| times(scales, S::float(x.d), x.scales.map(|s| s as u8));
 }
+
+/// What [`vector`] reads without a break.
+const _: () = {
+    assert!(offset_of!(BlockQ3K, qs) == offset_of!(BlockQ3K, hmask) + 32);
+    assert!(offset_of!(BlockQ5K, qs) == offset_of!(BlockQ5K, qh) + 32);
+    assert!(offset_of!(BlockQ6K, qh) == offset_of!(BlockQ6K, ql) + 128);
+};

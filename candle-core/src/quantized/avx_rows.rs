@@ -1,0 +1,240 @@
+//! Rows of blocks times a single row of activations, as for one token, for x86-64.
+//!
+//! The weights are walked through once, from the first byte to the last. Scales of several blocks are made ready together: a block by
+//! itself has too few of them for a vector.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::x86_64::*;
+
+use super::avx::{Avx, ByteProducts};
+use super::k_quants::panels::{Codes, PanelWeights};
+use super::k_quants::simd::Simd;
+use super::k_quants::{BlockQ8K, BlockQ8_0};
+use super::utils::f16_to_f32;
+
+/// Blocks that are multiplied together.
+const TOGETHER: usize = 4;
+
+/// Bytes between what is multiplied and what is fetched.
+const AHEAD: usize = 4096;
+
+/// Asks for the blocks that come [`AHEAD`] bytes after these, if there are any.
+#[inline(always)]
+unsafe fn prefetch<T>(x: *const T) {
+    let first = x.cast::<i8>().wrapping_add(AHEAD);
+    for line in (0..size_of::<T>()).step_by(64) {
+        _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line));
+    }
+}
+
+/// The activations of [`with_a_scale`].
+struct Activations {
+    codes: Vec<[i8; 32]>,
+    scales: Vec<f32>,
+    /// What the eight sums of products begin with, so that the codes' offset is taken away.
+    starts: Vec<i32>,
+}
+
+impl Activations {
+    /// For codes with `offset` added.
+    #[inline(always)]
+    unsafe fn new<P: ByteProducts>(y: &[BlockQ8_0], offset: i32) -> Self {
+        let mut starts = Vec::with_capacity(y.len());
+        for y in y {
+            let [low, high] = Avx::<P>::sums_of_halves(&y.qs);
+            starts.push(-offset / 8 * i32::from(low + high));
+        }
+        Self {
+            codes: y.iter().map(|y| y.qs).collect(),
+            scales: y.iter().map(|y| f16_to_f32(y.d)).collect(),
+            starts,
+        }
+    }
+
+    /// `sum` and the products with block `at`, times `scale`.
+    #[inline(always)]
+    unsafe fn add_products<T: PanelWeights, P: ByteProducts>(
+        &self,
+        at: usize,
+        x: &T,
+        scale: f32,
+        sum: __m256,
+    ) -> __m256 {
+        let x = T::codes::<Avx<P>>(x.read_all::<Avx<P>>()).as_ref()[0];
+        let y = _mm256_loadu_si256(self.codes.as_ptr().add(at).cast());
+        let start = _mm256_set1_epi32(*self.starts.as_ptr().add(at));
+        let dot = P::add_dot(start, x, y);
+        _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(scale), sum)
+    }
+}
+
+/// [`Simd::rows_with_a_scale`]. Scales come first, those of a whole row; then codes, with four sums, as a step waits for the one before
+/// it.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: ByteProducts>(
+    xs: &[T],
+    y: &[BlockQ8_0],
+    dst: &mut [f32],
+) {
+    let offset = const {
+        match T::CODES {
+            Codes::Offset(offset) if T::BLCK_SIZE == 32 => offset,
+            _ => panic!("not a block of a scale and 32 codes with an offset"),
+        }
+    };
+    let y = Activations::new::<P>(y, offset);
+    let mut scales = vec![0f32; y.scales.len()];
+    for (row, dst) in xs.chunks_exact(y.codes.len()).zip(dst) {
+        row_scales(row, &y.scales, &mut scales);
+        let mut sums = [_mm256_setzero_ps(); TOGETHER];
+        let (fours, rest) = row.as_chunks::<TOGETHER>();
+        for (i, four) in fours.iter().enumerate() {
+            prefetch(four);
+            for (j, sum) in sums.iter_mut().enumerate() {
+                let at = TOGETHER * i + j;
+                *sum = y.add_products::<T, P>(at, &four[j], *scales.as_ptr().add(at), *sum);
+            }
+        }
+        for (i, x) in rest.iter().enumerate() {
+            let at = TOGETHER * fours.len() + i;
+            sums[i] = y.add_products::<T, P>(at, x, scales[at], sums[i]);
+        }
+        let [a, b, c, d] = sums;
+        *dst = Avx::<P>::sum(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
+    }
+}
+
+/// `to[i]` becomes the scale of block `i` times `by[i]`.
+#[inline(always)]
+unsafe fn row_scales<T>(row: &[T], by: &[f32], to: &mut [f32]) {
+    let bits = |x: &T| (&raw const *x).cast::<u16>().read_unaligned();
+    let (eights, rest) = row.as_chunks::<8>();
+    for (i, eight) in eights.iter().enumerate() {
+        let [a, b, c, d, e, f, g, h] = eight.each_ref().map(|x| u64::from(bits(x)));
+        // In two words: eight insertions into a vector would all wait for one port.
+        let low = (a | b << 16) | (c | d << 16) << 32;
+        let high = (e | f << 16) | (g | h << 16) << 32;
+        let d = _mm256_cvtph_ps(_mm_set_epi64x(high as i64, low as i64));
+        let by = _mm256_loadu_ps(by.as_ptr().add(8 * i));
+        _mm256_storeu_ps(to.as_mut_ptr().add(8 * i), _mm256_mul_ps(d, by));
+    }
+    for (i, x) in rest.iter().enumerate() {
+        let at = 8 * eights.len() + i;
+        to[at] = f16_to_f32(half::f16::from_bits(bits(x))) * by[at];
+    }
+}
+
+/// [`Simd::rows_with_minima`]. Headers are unpacked four at a time.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
+    xs: &[T],
+    y: &[BlockQ8K],
+    dst: &mut [f32],
+) {
+    const { assert!(T::BLCK_SIZE == 256 && T::PART == 32) };
+    let mut scales = Vec::with_capacity(2 * y.len());
+    let mut sums = Vec::with_capacity(8 * y.len());
+    for y in y {
+        scales.extend([y.d; 2]);
+        let (pairs, _) = y.bsums.as_chunks::<2>();
+        sums.extend(pairs.iter().map(|[a, b]| a + b));
+    }
+    let whole = y.len() - y.len() % TOGETHER;
+    for (row, dst) in xs.chunks_exact(y.len()).zip(dst) {
+        let mut sum = _mm256_setzero_ps();
+        for i in (0..whole).step_by(TOGETHER) {
+            let (scales, sums) = (scales.as_ptr().add(2 * i), sums.as_ptr().add(8 * i));
+            sum = four_blocks::<T, P>(row.as_ptr().add(i), y.as_ptr().add(i), scales, sums, sum);
+        }
+        for (x, y) in row.iter().zip(y).skip(whole) {
+            sum = T::mul_add::<Avx<P>>(&x.unpack::<Avx<P>>(), y, sum);
+        }
+        *dst = Avx::<P>::sum(sum);
+    }
+}
+
+/// `sum` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
+#[inline(always)]
+unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
+    x: *const T,
+    y: *const BlockQ8K,
+    scales: *const f32,
+    sums: *const i16,
+    sum: __m256,
+) -> __m256 {
+    let both = |block: usize| x.add(block).cast::<i32>().read_unaligned();
+    let halves = _mm_setr_epi32(both(0), both(1), both(2), both(3));
+    let mut d = [[0f32; 2]; TOGETHER];
+    let scaled = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_loadu_ps(scales));
+    _mm256_storeu_ps(d.as_mut_ptr().cast(), scaled);
+
+    let mut total = sum;
+    let mut packed = [_mm256_setzero_si256(); TOGETHER / 2];
+    for (pair, packed) in packed.iter_mut().enumerate() {
+        let (a, b) = (2 * pair, 2 * pair + 1);
+        *packed = scales_and_minima(x.add(a).cast(), x.add(b).cast());
+        let sums = _mm256_loadu_si256(sums.add(8 * a).cast());
+        let minima = _mm256_madd_epi16(upper_bytes(*packed), sums);
+        let d = _mm256_set_m128(_mm_set1_ps(d[b][1]), _mm_set1_ps(d[a][1]));
+        total = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(minima), d, total);
+    }
+    for block in 0..TOGETHER {
+        let x = x.add(block);
+        prefetch(x);
+        // The block's own half, twice: a shuffle stays within halves.
+        let scales = if block % 2 == 0 {
+            _mm256_permute4x64_epi64::<0b01_00_01_00>(packed[block / 2])
+        } else {
+            _mm256_permute4x64_epi64::<0b11_10_11_10>(packed[block / 2])
+        };
+        let codes = T::codes::<Avx<P>>((*x).read_all::<Avx<P>>());
+        let y: *const __m256i = (*y.add(block)).qs.as_ptr().cast();
+        // Two sums, as a step waits for the one before it.
+        let mut sums = [_mm256_setzero_si256(); 2];
+        for (j, &codes) in codes.as_ref().iter().enumerate() {
+            // A byte and a zero: an integer of 16 bits.
+            let scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(-256 | j as i16));
+            // Two products of at most 31 * 127 each: 16 bits hold them.
+            let products = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(y.add(j)));
+            sums[j % 2] = P::madd(sums[j % 2], products, scale);
+        }
+        let dot = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], sums[1]));
+        total = _mm256_fmadd_ps(dot, _mm256_set1_ps(d[block][0]), total);
+    }
+    total
+}
+
+/// The eight scales, then the eight minima, of a block in either half. (`pack.rs` does the same to one block, and tells the layout.)
+#[inline(always)]
+unsafe fn scales_and_minima(a: *const __m128i, b: *const __m128i) -> __m256i {
+    let headers = _mm256_set_m128i(_mm_loadu_si128(b), _mm_loadu_si128(a));
+    // Scales 0–3 and minima 0–3, each before the bytes with the lower nibbles of scales and minima 4–7.
+    let low = _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+    let low = _mm256_shuffle_epi8(headers, _mm256_broadcastsi128_si256(low));
+    // Under these nibbles, the bytes with the upper bits.
+    let high = _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11);
+    let high = _mm256_shuffle_epi8(headers, _mm256_broadcastsi128_si256(high));
+    let high = _mm256_and_si256(_mm256_srli_epi16::<2>(high), _mm256_set1_epi8(0x30));
+
+    let six = _mm_setr_epi32(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0);
+    let six = _mm256_and_si256(low, _mm256_broadcastsi128_si256(six));
+    let four = _mm_setr_epi32(0, 0, 0, 0x0f0f_0f0f);
+    let four = _mm256_and_si256(
+        _mm256_srli_epi16::<4>(low),
+        _mm256_broadcastsi128_si256(four),
+    );
+    _mm256_or_si256(_mm256_or_si256(six, four), high)
+}
+
+/// The upper eight bytes of both halves as integers of 16 bits.
+#[inline(always)]
+unsafe fn upper_bytes(x: __m256i) -> __m256i {
+    _mm256_unpackhi_epi8(x, _mm256_setzero_si256())
+}
