@@ -8,7 +8,7 @@ import { join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { contains, equal, launch, open, ready, set, test, text, wait } from "./harness.mjs";
 
-const NOSTR = resolve(process.env.NOSTR ?? "target/nostr");
+const { NOSTR } = process.env;
 const CUSTOMERS = resolve("xtask/nostr/customers.mjs");
 /** Those of the script: nostr-tools in the open and with both kinds of encryption, NDK in the open and encrypted. */
 const JOBS = 5;
@@ -35,17 +35,29 @@ export async function run(site, screenshots) {
             await set(page, "#secret", "");
         });
         let key;
+        const ask = async () => {
+            const env = { ...process.env, PROMPT: golden.text };
+            const { stdout } = await promisify(execFile)("node", [CUSTOMERS, relay.address, nip19.decode(key).data], { cwd: NOSTR, env });
+            const made = JSON.parse(stdout.slice(stdout.indexOf('"')));
+            if (!golden.greedy_text.startsWith(made)) throw new Error(`expected a beginning of ${golden.greedy_text}\nfound ${made}`);
+        };
         await test("dvm::customers::webgpu", async () => {
             contains(await text(page, "#device-line"), "On webgpu");
             await page.click("#keep");
             key = await start(page);
-            const asked = promisify(execFile)("node", [CUSTOMERS, relay.address, nip19.decode(key).data], { cwd: NOSTR, env: { ...process.env, PROMPT: golden.text } });
-            const { stdout } = await asked;
-            const made = JSON.parse(stdout.slice(stdout.indexOf('"')));
-            if (!golden.greedy_text.startsWith(made)) throw new Error(`expected a beginning of ${golden.greedy_text}\nfound ${made}`);
+            await ask();
             await wait(page, jobs => document.querySelectorAll("#jobs .result").length === jobs, JOBS);
             await wait(page, jobs => document.querySelector("#status").textContent.includes(`results ${jobs}`), JOBS);
             await page.screenshot({ path: `${screenshots}/dvm.png`, fullPage: true });
+        });
+        await test("dvm::customers_of_a_hidden_tab::webgpu", async () => {
+            const front = await browser.newPage();
+            await front.bringToFront();
+            equal(await page.evaluate(() => document.visibilityState), "hidden", "the tab");
+            await ask();
+            await wait(page, jobs => document.querySelectorAll("#jobs .result").length === jobs, 2 * JOBS);
+            await front.close();
+            await page.bringToFront();
         });
         await test("dvm::one_tab_for_a_key", async () => {
             const other = await open(browser, `${site}dvm/`);

@@ -1,5 +1,5 @@
 // Tests of the pages: node run.mjs ADDRESS SCREENSHOTS, from the repository's root, with CHROME, CHROME_ARGS and FIREFOX as
-// `cargo xtask test` sets them, with what `nostr` installs in target/nostr. BROWSERS and PAGES, lists with commas, leave out the others.
+// `cargo xtask test` sets them, and NOSTR as dvm.mjs tells. BROWSERS and PAGES, lists with commas, leave out the others.
 import { mkdir } from "node:fs/promises";
 import { BROWSERS, finish, use } from "./harness.mjs";
 import * as dvm from "./dvm.mjs";

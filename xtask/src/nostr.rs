@@ -58,8 +58,18 @@ pub fn fresh(folder: PathBuf) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// What is not there yet, and the service itself.
+/// The relay and the customers, where they are not there yet, and the service itself.
 pub fn install() -> Result<PathBuf, String> {
+    let folder = tools()?;
+    cmd(&format!(
+        "cargo build --workspace {WEBGPU} --bin candle-dvm"
+    ))
+    .run()?;
+    Ok(folder)
+}
+
+/// The folder with the relay and the customers, installed where they are not there yet.
+pub fn tools() -> Result<PathBuf, String> {
     let folder = absolute("target/nostr")?;
     std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
     let venv = folder.join("venv");
@@ -75,10 +85,6 @@ pub fn install() -> Result<PathBuf, String> {
         ))
         .run()?;
     }
-    cmd(&format!(
-        "cargo build --workspace {WEBGPU} --bin candle-dvm"
-    ))
-    .run()?;
     Ok(folder)
 }
 

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::chrome;
 use crate::command::{cmd, Cmd};
+use crate::nostr;
 use crate::setup;
 use crate::steps::{Tally, WEBGPU};
 
@@ -49,6 +50,7 @@ pub fn web() -> Result<String, String> {
     build(Some(TESTED))?;
     let similarity = bert_similarity()?;
     let tests = node_folder(TESTS)?;
+    let nostr = nostr::tools()?;
     let server = Server::start()?;
     let run = cmd(&format!(
         "node {}/run.mjs {} {TARGET}/screenshots",
@@ -59,7 +61,8 @@ pub fn web() -> Result<String, String> {
     .env("CHROME", setup::path_of(chromium)?)
     .env("FIREFOX", setup::path_of(firefox)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
-    .env("BERT_SIMILARITY", similarity.display().to_string());
+    .env("BERT_SIMILARITY", similarity.display().to_string())
+    .env("NOSTR", nostr.display().to_string());
     let mut tally = Tally::default();
     run.run_lines(|line| {
         println!("{line}");

@@ -1,6 +1,6 @@
 //! A model as JavaScript uses it.
 
-use crate::options::{self, JsGenerate, JsLoad};
+use crate::options::{self, or_undefined, JsGenerate, JsLoad};
 use browser::files::{JsSource, Source};
 use browser::gpu;
 use candle_core::{DType, Device};
@@ -102,8 +102,12 @@ impl WasmModel {
     }
 
     /// Brings the weights to the device. `progress` hears how many bytes have arrived, and of how many.
-    pub async fn load(&self, options: JsLoad, progress: Option<Function>) -> Result<(), JsError> {
-        let dtype = options::dtype(&options)?;
+    pub async fn load(
+        &self,
+        options: Option<JsLoad>,
+        progress: Option<Function>,
+    ) -> Result<(), JsError> {
+        let dtype = options::dtype(&or_undefined(options))?;
         let device = {
             let state = &mut *self.state.borrow_mut();
             state.dtype = dtype;
@@ -116,7 +120,12 @@ impl WasmModel {
     }
 
     /// Goes on from a prompt and gives the text when all of it is there.
-    pub async fn generate(&self, prompt: String, options: JsGenerate) -> Result<String, JsError> {
+    pub async fn generate(
+        &self,
+        prompt: String,
+        options: Option<JsGenerate>,
+    ) -> Result<String, JsError> {
+        let options = or_undefined(options);
         Ok(self.run(prompt, &options, None).await?.text)
     }
 
@@ -124,9 +133,10 @@ impl WasmModel {
     pub async fn generate_stream(
         &self,
         prompt: String,
-        options: JsGenerate,
+        options: Option<JsGenerate>,
         callback: Function,
     ) -> Result<JsCompletion, JsError> {
+        let options = or_undefined(options);
         let completion = self.run(prompt, &options, Some(&callback)).await?;
         Ok(report(&completion))
     }

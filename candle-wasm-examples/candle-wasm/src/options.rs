@@ -9,12 +9,17 @@ use wasm_bindgen::JsCast;
 #[wasm_bindgen]
 extern "C" {
     /// The interface `GenerateOptions` of the TypeScript types.
-    #[wasm_bindgen(typescript_type = "GenerateOptions | undefined")]
+    #[wasm_bindgen(typescript_type = "GenerateOptions")]
     pub type JsGenerate;
 
     /// The interface `LoadOptions` of the TypeScript types.
-    #[wasm_bindgen(typescript_type = "LoadOptions | undefined")]
+    #[wasm_bindgen(typescript_type = "LoadOptions")]
     pub type JsLoad;
+}
+
+/// What was given, or `undefined`.
+pub fn or_undefined<T: Into<JsValue>>(options: Option<T>) -> JsValue {
+    options.map_or(JsValue::UNDEFINED, T::into)
 }
 
 /// The names that an object of options may have.

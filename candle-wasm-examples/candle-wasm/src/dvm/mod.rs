@@ -23,7 +23,7 @@ use wasm_bindgen_futures::spawn_local;
 #[wasm_bindgen]
 extern "C" {
     /// The interface `ServeSettings` of the TypeScript types.
-    #[wasm_bindgen(typescript_type = "ServeSettings | undefined")]
+    #[wasm_bindgen(typescript_type = "ServeSettings")]
     pub type JsSettings;
 
     /// A function that takes a `ServeEvent` of the TypeScript types.
@@ -168,12 +168,16 @@ impl BrowserDvm {
 
     /// Begins to serve on `relays`. Settings are those of `candle-dvm serve`, by the names of its configuration file, as far as a browser
     /// has what they name.
-    pub async fn start(&self, relays: Vec<String>, settings: JsSettings) -> Result<(), JsError> {
+    pub async fn start(
+        &self,
+        relays: Vec<String>,
+        settings: Option<JsSettings>,
+    ) -> Result<(), JsError> {
         if self.state.borrow().running.is_some() {
             return Err(JsError::new("it serves already: stop it first"));
         }
         let model = self.model()?;
-        let mut settings = read_settings(&settings)?;
+        let mut settings = read_settings(settings)?;
         settings.relays = relays;
         settings.check().map_err(error)?;
         let positions = model.backend.max_positions();
@@ -274,10 +278,10 @@ fn name_of(url: &str) -> String {
     last.strip_suffix(".gguf").unwrap_or(last).to_string()
 }
 
-fn read_settings(settings: &JsValue) -> Result<Settings, JsError> {
-    if settings.is_undefined() || settings.is_null() {
+fn read_settings(settings: Option<JsSettings>) -> Result<Settings, JsError> {
+    let Some(settings) = settings else {
         return Ok(Settings::default());
-    }
+    };
     let object: &Object = settings
         .dyn_ref()
         .ok_or_else(|| JsError::new("settings: expected an object"))?;
@@ -289,7 +293,7 @@ fn read_settings(settings: &JsValue) -> Result<Settings, JsError> {
             )));
         }
     }
-    let text = JSON::stringify(settings)
+    let text = JSON::stringify(&settings)
         .ok()
         .and_then(|text| text.as_string());
     let text = text.ok_or_else(|| JsError::new("settings: no plain object"))?;
