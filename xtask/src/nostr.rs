@@ -61,8 +61,10 @@ pub fn fresh(folder: PathBuf) -> Result<PathBuf, String> {
 /// The relay and the customers, where they are not there yet, and the service itself.
 pub fn install() -> Result<PathBuf, String> {
     let folder = tools()?;
+    // As for the tests, which the programs of a package are built with: `cargo build` selects other features of what is below, and builds
+    // that again.
     cmd(&format!(
-        "cargo build --workspace {WEBGPU} --bin candle-dvm"
+        "cargo test --workspace {WEBGPU} --test dvm --no-run"
     ))
     .run()?;
     Ok(folder)
