@@ -1,6 +1,6 @@
 //! The service's own task: its state, its loop, how it starts and stops.
 
-use super::lookup::{Lookup, Search};
+use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
 use super::now;
 use super::recent::Recent;
@@ -65,12 +65,6 @@ pub(super) enum LiveState {
     Queued,
     /// It runs.
     Running(Arc<Stop>),
-}
-
-pub(super) struct Searching {
-    pub(super) search: Search,
-    /// Relays that have not sent all that they stored.
-    pub(super) waiting: BTreeSet<String>,
 }
 
 /// What the service has waited for.
@@ -282,13 +276,7 @@ impl Service {
             self.give_up_deliveries(at)?;
         }
         self.relays.tick(at);
-        self.searches.retain(|name, searching| {
-            let open = !searching.search.found.is_closed();
-            if !open {
-                self.relays.unsubscribe(name);
-            }
-            open
-        });
+        self.drop_searches();
         self.ticks += 1;
         if self.ticks % 3600 == 1 {
             let before = at.saturating_sub(self.settings.remember_days.saturating_mul(86_400));
@@ -378,45 +366,5 @@ impl Service {
             .kind(Kind::from_u16(crate::nip90::DELETION))
             .events(ids);
         self.relays.subscribe(CANCELLATIONS, &filter, false);
-    }
-
-    pub(super) fn lookup(&self) -> Lookup {
-        Lookup {
-            service: self.messages.clone(),
-        }
-    }
-
-    fn search(&mut self, search: Search) {
-        self.next_search += 1;
-        let name = format!("search-{}", self.next_search);
-        let mut waiting = self.relays.up();
-        if waiting.is_empty() {
-            // As after a start: whoever comes up first may have it. How long that is waited for is up to who searches.
-            waiting = self.relays.own().iter().cloned().collect();
-        }
-        self.relays.subscribe(&name, &search.filter, !search.waits);
-        if let Some(hint) = &search.hint {
-            let once = !search.waits;
-            let asked = self
-                .relays
-                .subscribe_guest(hint, &name, &search.filter, once);
-            waiting.extend(asked.then(|| hint.clone()));
-        }
-        self.searches.insert(name, Searching { search, waiting });
-    }
-
-    /// A relay has no more stored events for a search.
-    fn search_ended(&mut self, url: &str, name: &str) {
-        let relays = &mut self.relays;
-        self.searches.retain(|other, searching| {
-            if name == other {
-                searching.waiting.remove(url);
-            }
-            let goes_on = searching.search.waits || !searching.waiting.is_empty();
-            if !goes_on {
-                relays.unsubscribe(other);
-            }
-            goes_on
-        });
     }
 }

@@ -282,23 +282,6 @@ impl Service {
         Some(live)
     }
 
-    fn found(&mut self, url: &str, name: &str, event: Event) {
-        let Some(searching) = self.searches.get_mut(name) else {
-            return;
-        };
-        let fits = searching
-            .search
-            .filter
-            .match_event(&event, nostr::filter::MatchEventOptions::default());
-        if !fits || event.verify().is_err() {
-            self.admission.count("forged");
-            return;
-        }
-        if searching.search.found.try_send(event).is_err() {
-            tracing::debug!(relay = url, "a search has enough");
-        }
-    }
-
     pub(super) fn billed(&mut self, id: JobId, invoice: Invoice) -> Result<()> {
         let kept = self
             .journal

@@ -1,10 +1,11 @@
 //! Events that are looked for on the service's relays.
 
-use super::actor::Message;
+use super::actor::{Message, Service};
 use crate::platform::timeout;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use nostr::prelude::{Event, Filter};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A way to look for events, for tasks beside the service's own.
@@ -69,5 +70,83 @@ impl Lookup {
         // Without a service there is nobody to wait for the results either.
         let _ = self.service.unbounded_send(Message::Search(search));
         results
+    }
+}
+
+/// A search that goes on.
+pub(super) struct Searching {
+    pub(super) search: Search,
+    /// Relays that have not sent all that they stored.
+    pub(super) waiting: BTreeSet<String>,
+}
+
+impl Service {
+    pub(super) fn lookup(&self) -> Lookup {
+        Lookup {
+            service: self.messages.clone(),
+        }
+    }
+
+    pub(super) fn search(&mut self, search: Search) {
+        self.next_search += 1;
+        let name = format!("search-{}", self.next_search);
+        let mut waiting = self.relays.up();
+        if waiting.is_empty() {
+            // As after a start: whoever comes up first may have it. How long that is waited for is up to who searches.
+            waiting = self.relays.own().iter().cloned().collect();
+        }
+        self.relays.subscribe(&name, &search.filter, !search.waits);
+        if let Some(hint) = &search.hint {
+            let once = !search.waits;
+            let asked = self
+                .relays
+                .subscribe_guest(hint, &name, &search.filter, once);
+            waiting.extend(asked.then(|| hint.clone()));
+        }
+        self.searches.insert(name, Searching { search, waiting });
+    }
+
+    /// A relay has no more stored events for a search.
+    pub(super) fn search_ended(&mut self, url: &str, name: &str) {
+        let relays = &mut self.relays;
+        self.searches.retain(|other, searching| {
+            if name == other {
+                searching.waiting.remove(url);
+            }
+            let goes_on = searching.search.waits || !searching.waiting.is_empty();
+            if !goes_on {
+                relays.unsubscribe(other);
+            }
+            goes_on
+        });
+    }
+
+    /// An event that may be what a search looks for.
+    pub(super) fn found(&mut self, url: &str, name: &str, event: Event) {
+        let Some(searching) = self.searches.get_mut(name) else {
+            return;
+        };
+        let fits = searching
+            .search
+            .filter
+            .match_event(&event, nostr::filter::MatchEventOptions::default());
+        if !fits || event.verify().is_err() {
+            self.admission.count("forged");
+            return;
+        }
+        if searching.search.found.try_send(event).is_err() {
+            tracing::debug!(relay = url, "a search has enough");
+        }
+    }
+
+    /// Ends those that nobody waits for any more.
+    pub(super) fn drop_searches(&mut self) {
+        self.searches.retain(|name, searching| {
+            let open = !searching.search.found.is_closed();
+            if !open {
+                self.relays.unsubscribe(name);
+            }
+            open
+        });
     }
 }
