@@ -4,6 +4,7 @@ use super::lookup::Lookup;
 use super::settings::Settings;
 use crate::nip90::crypto::decrypt;
 use crate::nip90::{self, Input, InputKind, JobRequest, RELAY_LIST, RESULT};
+use crate::platform::timeout;
 use crate::relay::{http, normal_url, Reach};
 use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
 use std::time::Duration;
@@ -109,12 +110,43 @@ async fn job(
 ) -> Result<Event, String> {
     let id = EventId::parse(&input.data).map_err(|_| "input job: no event id".to_string())?;
     let wait = Duration::from_secs(settings.chain_seconds);
-    let filter = Filter::new()
-        .kinds((RESULT - 50..RESULT + 50).map(Kind::from_u16))
-        .event(id);
-    lookup.first(filter, hint, wait).await.ok_or_else(|| {
+    let result = timeout(wait, async {
+        let mut providers = providers(id, hint.clone(), lookup).await;
+        loop {
+            let filter = Filter::new()
+                .kinds((RESULT - 50..RESULT + 50).map(Kind::from_u16))
+                .event(id);
+            let filter = match providers.is_empty() {
+                true => filter,
+                false => filter.authors(providers.clone()),
+            };
+            let event = lookup.first(filter, hint.clone(), wait).await?;
+            if providers.is_empty() {
+                // The request may have come after this one.
+                providers = self::providers(id, hint.clone(), lookup).await;
+                if !providers.is_empty() && !providers.contains(&event.pubkey) {
+                    continue;
+                }
+            }
+            break Some(event);
+        }
+    });
+    result.await.flatten().ok_or_else(|| {
         let seconds = settings.chain_seconds;
         format!("input job: no result of {id} within {seconds} s")
+    })
+}
+
+/// Who may answer a job: those whom its request names. Nobody where it names nobody, or is not found: then anybody may.
+async fn providers(id: EventId, hint: Option<String>, lookup: &Lookup) -> Vec<PublicKey> {
+    let filter = Filter::new().id(id).limit(1);
+    let found = lookup.stored(filter, hint, STORED, 1).await;
+    let request = found.first();
+    request.map_or(Vec::new(), |request| {
+        let tags = nip90::tags(request);
+        nip90::all(&tags, "p")
+            .filter_map(|p| PublicKey::from_hex(p.first()?).ok())
+            .collect()
     })
 }
 

@@ -110,6 +110,55 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
 }
 
 #[test]
+fn a_result_counts_if_its_author_was_asked() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let _served = Served::on(&[&relay], dir.path());
+    let customer = Customer::new();
+    let (asked, forger) = (Keys::generate(), Keys::generate());
+    let first = customer.request_with("x", |request| {
+        request.providers = vec![asked.public_key()];
+    });
+    let answer = |keys: &Keys, text: &str| {
+        let result = JobResult {
+            job: first.id,
+            text: text.to_string(),
+            amount_msat: None,
+            invoice: None,
+            encryption: None,
+        };
+        let result = result.write(keys, now(), &first, None, 64 * 1024);
+        relay.publish(&result.unwrap());
+    };
+    // Two that are alike would be one event.
+    let next = |word: &str| {
+        relay.publish(&customer.request_with("", |request| {
+            let result = Input {
+                kind: InputKind::Job,
+                ..Input::text(first.id.to_hex())
+            };
+            request.inputs = vec![result, Input::text(word)];
+        }));
+    };
+    // One looks before the request is there, and one when it is.
+    next("early");
+    std::thread::sleep(Duration::from_millis(300));
+    relay.publish(&first);
+    answer(&forger, "forged");
+    next("late");
+    std::thread::sleep(Duration::from_millis(300));
+    answer(&asked, "genuine");
+    let results = relay.wait_for(6050, 4);
+    let ours = results
+        .iter()
+        .filter(|result| ![asked.public_key(), forger.public_key()].contains(&result.pubkey));
+    for result in ours {
+        let text = customer.read(result).text;
+        assert!(text.starts_with("genuine "), "{text}");
+    }
+}
+
+#[test]
 fn a_hidden_result_is_an_input_of_its_customers_hidden_jobs_alone() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
