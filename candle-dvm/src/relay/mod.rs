@@ -12,6 +12,8 @@ pub mod machine;
 mod browser;
 #[cfg(feature = "serve")]
 pub mod driver;
+#[cfg(feature = "serve")]
+pub(crate) mod http;
 #[cfg(all(feature = "serve", not(target_arch = "wasm32")))]
 mod native;
 #[cfg(feature = "serve")]
@@ -23,7 +25,7 @@ use browser as here;
 use native as here;
 
 #[cfg(feature = "serve")]
-pub(crate) use here::{http, Socket};
+pub(crate) use here::Socket;
 #[cfg(feature = "serve")]
 pub use reach::Reach;
 

@@ -120,7 +120,7 @@ async fn job(
                 true => filter,
                 false => filter.authors(providers.clone()),
             };
-            let event = lookup.first(filter, hint.clone(), wait).await?;
+            let event = lookup.first(filter, hint.clone()).await?;
             if providers.is_empty() {
                 // The request may have come after this one.
                 providers = self::providers(id, hint.clone(), lookup).await;

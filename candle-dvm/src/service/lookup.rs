@@ -48,15 +48,9 @@ impl Lookup {
         events
     }
 
-    /// The first event that fits, be it stored or new.
-    pub async fn first(
-        &self,
-        filter: Filter,
-        hint: Option<String>,
-        wait: Duration,
-    ) -> Option<Event> {
-        let mut found = self.search(filter, hint, true);
-        timeout(wait, found.next()).await.flatten()
+    /// The first event that fits, be it stored or new, however long that takes.
+    pub async fn first(&self, filter: Filter, hint: Option<String>) -> Option<Event> {
+        self.search(filter, hint, true).next().await
     }
 
     fn search(&self, filter: Filter, hint: Option<String>, waits: bool) -> mpsc::Receiver<Event> {

@@ -1,8 +1,9 @@
 //! Sockets in a browser: its own.
 
-pub mod http;
+mod http;
 mod socket;
 
+pub use http::fetch;
 pub use socket::Socket;
 
 use super::reach::{is_public, Reach};

@@ -1,33 +1,17 @@
-//! One HTTP GET: a relay's information document, or an input that is an address.
+//! HTTP by hyper.
 
 use super::connect::connect;
-use crate::platform::{self, timeout};
+use crate::platform;
 use crate::relay::Reach;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, HOST, USER_AGENT};
 use hyper::Request;
 use hyper_util::rt::TokioIo;
-use std::time::Duration;
 use url::Url;
 
-/// Fetches a text of at most `most` bytes. Redirections are not followed: they would lead around what was allowed.
-///
-/// # Errors
-/// In one line: no connection, an answer other than 200, a text that is too long or no UTF-8, or too slow.
-pub async fn get(
-    url: &Url,
-    accept: &str,
-    reach: Reach,
-    most: usize,
-    time: Duration,
-) -> Result<String, String> {
-    timeout(time, fetch(url, accept, reach, most))
-        .await
-        .unwrap_or_else(|| Err("no answer in time".to_string()))
-}
-
-async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<String, String> {
+/// As `relay::http::get`, without its limit on time.
+pub async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<String, String> {
     let text = |err: hyper::Error| err.to_string();
     let stream = connect(url, reach).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))

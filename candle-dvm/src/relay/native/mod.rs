@@ -1,7 +1,8 @@
 //! Sockets natively: tokio and tungstenite.
 
 mod connect;
-pub mod http;
+mod http;
 mod socket;
 
+pub use http::fetch;
 pub use socket::Socket;
