@@ -8,6 +8,7 @@ use crate::command::cmd;
 use crate::nostr::{
     absolute, authenticated, customers, fresh, install, pip, wait_for_port, Process, PORT,
 };
+use crate::setup;
 
 const RELAY: &str = "nostr-rs-relay --version 0.8.12";
 /// The protobuf compiler that its build calls, and what `admission.py` needs.
@@ -54,6 +55,7 @@ fn install_relay(folder: &Path) -> Result<PathBuf, String> {
     if program.is_file() {
         return Ok(program);
     }
+    setup::library("OpenSSL's headers", "openssl", "pkg-config libssl-dev")?;
     let build = folder.join("build");
     // Not `--locked`: that names a `time` which today's compiler refuses.
     cmd(&format!(

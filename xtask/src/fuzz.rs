@@ -31,7 +31,8 @@ const OPTIONS: &str = "--sanitizer none --codegen-units 16";
 /// input that it found lies under `artifacts` in the package.
 pub fn fuzz() -> Result<String, String> {
     if !cmd("cargo fuzz --version").succeeds() {
-        cmd("cargo install cargo-fuzz --locked").run()?;
+        // Unoptimised: it only calls others.
+        cmd("cargo install cargo-fuzz --locked --debug").run()?;
     }
     let mut count = 0;
     for package in &PACKAGES {

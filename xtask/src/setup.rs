@@ -69,11 +69,20 @@ pub fn program(
     packages: &str,
 ) -> Result<&'static str, String> {
     let runs = |name: &&&str| cmd(&format!("{name} --version")).succeeds();
-    let found = || programs.iter().find(runs).copied();
-    if found().is_none() && may_install() {
+    found(what, packages, || programs.iter().find(runs).copied())
+}
+
+/// As [`program`], for a C library that `pkg-config` knows by `name`.
+pub fn library(what: &str, name: &str, packages: &str) -> Result<(), String> {
+    let known = cmd(&format!("pkg-config --exists {name}"));
+    found(what, packages, || known.succeeds().then_some(()))
+}
+
+fn found<T>(what: &str, packages: &str, look: impl Fn() -> Option<T>) -> Result<T, String> {
+    if look().is_none() && may_install() {
         install(packages)?;
     }
-    found().ok_or_else(|| {
+    look().ok_or_else(|| {
         format!("missing {what}: on Debian `sudo apt-get install {packages}` brings it")
     })
 }
