@@ -30,11 +30,10 @@ export async function languageModel(WasmModel, request) {
     return { model, shown: { device: model.device, reason, seconds: (performance.now() - start) / 1000 } };
 }
 
-/** What to call the model that a form asks for. */
-export function nameOf({ source, address, files }) {
+/** Where the model that a form asks for comes from: an address, or a file's name. */
+export function originOf({ source, address, files }) {
     if (source === "default") return OWN.name;
-    const path = source === "url" ? address.trim().split(/[?#]/)[0].replace(/\/+$/, "") : files[0].name;
-    return path.split("/").pop().replace(/\.(gguf|safetensors|json)$/, "") || "model";
+    return source === "url" ? address.trim() : files[0].name;
 }
 
 /** Answers each request with what the handler of its `kind` gives; `told` takes what wants no answer. */

@@ -176,6 +176,45 @@ fn a_challenge_is_answered_and_what_waited_for_it_goes_on() {
     assert_eq!(sent(&mut machine).len(), 2);
 }
 
+#[test]
+fn a_sign_of_life_that_was_refused_before_the_relay_knew_us_is_sent_again() {
+    let mut machine = up();
+    let event = event(1);
+    machine.publish(&event, Keep::Now, START);
+    assert_eq!(sent(&mut machine).len(), 1);
+    let refused = || RelayMessage::ok(event.id, false, "auth-required: who");
+    say(&mut machine, refused(), START);
+    say(&mut machine, RelayMessage::auth("challenge"), START);
+    let messages = sent(&mut machine);
+    let [ClientMessage::Auth(auth)] = messages.as_slice() else {
+        panic!("{messages:?}");
+    };
+    let later = START + 100;
+    say(&mut machine, RelayMessage::ok(auth.id, true, ""), later);
+    assert_eq!(sent(&mut machine).len(), 1, "now that it knows us");
+    say(&mut machine, refused(), later);
+    assert_eq!(machine.unsettled(), 0, "it knows us and does not take it");
+}
+
+#[test]
+fn a_relay_that_wants_authentication_and_never_asks_for_it_gets_no_heap_of_signs_of_life() {
+    let mut machine = up();
+    let event = event(1);
+    machine.publish(&event, Keep::Now, START);
+    let mut count = 0;
+    for second in 0..600 {
+        let now = START + 1000 * second;
+        machine.tick(now);
+        for _ in sent(&mut machine) {
+            count += 1;
+            let no = RelayMessage::ok(event.id, false, "auth-required: who");
+            say(&mut machine, no, now);
+        }
+        machine.heard(now);
+    }
+    assert_eq!((count, machine.unsettled()), (3, 0));
+}
+
 /// A relay that refuses a subscription and an event, asks who we are and never says whether it knows now.
 fn refused_and_asked(event: &Event) -> Machine {
     let mut machine = up();

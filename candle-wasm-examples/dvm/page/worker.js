@@ -1,6 +1,6 @@
 // The machine, beside the page's thread: browsers slow the timers of hidden tabs down, and those of their workers less.
 import { load } from "../candle-wasm/index.js";
-import { answer, languageModel, nameOf } from "../worker.js";
+import { answer, languageModel, originOf } from "../worker.js";
 
 const wasm = load();
 let loaded = null;
@@ -24,7 +24,7 @@ answer({
         loaded?.model.free();
         loaded = null;
         const { model, shown } = await languageModel(WasmModel, request);
-        loaded = { model, name: nameOf(request) };
+        loaded = { model, origin: originOf(request) };
         return shown;
     },
 
@@ -35,7 +35,7 @@ answer({
         const made = new BrowserDvm(secret || undefined);
         try {
             made.on_event(event => postMessage({ kind: "event", event }));
-            await made.use_model(loaded.model, loaded.name);
+            await made.use_model(loaded.model, loaded.origin);
             await made.start(relays, settings);
         } catch (error) {
             made.free();

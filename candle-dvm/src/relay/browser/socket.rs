@@ -1,7 +1,7 @@
 //! A WebSocket.
 
 use super::allowed;
-use crate::platform::timeout;
+use crate::platform::sleep;
 use crate::relay::{Incoming, Outgoing, Reach};
 use futures_util::{SinkExt, StreamExt};
 use gloo_net::websocket::futures::WebSocket;
@@ -9,7 +9,6 @@ use gloo_net::websocket::{Message, State, WebSocketError};
 use std::time::Duration;
 use url::Url;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often to look whether a connection is open.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -21,7 +20,7 @@ const QUESTION_ENDS: &str = r#"["CLOSE","ping"]"#;
 pub struct Socket(WebSocket);
 
 impl Socket {
-    /// Connects.
+    /// Connects, for as long as that takes.
     ///
     /// # Errors
     /// In one line: an address that is none or is not allowed, and failures to connect, of which browsers do not tell the reason.
@@ -29,18 +28,12 @@ impl Socket {
         let parsed = Url::parse(url).map_err(|err| err.to_string())?;
         allowed(&parsed, reach)?;
         let socket = WebSocket::open(url).map_err(|err| err.to_string())?;
-        let opened = timeout(TIMEOUT, async {
-            loop {
-                match socket.state() {
-                    State::Connecting => crate::platform::sleep(LOOK).await,
-                    state => break state,
-                }
+        loop {
+            match socket.state() {
+                State::Connecting => sleep(LOOK).await,
+                State::Open => return Ok(Self(socket)),
+                _ => return Err("the relay cannot be reached".to_string()),
             }
-        });
-        match opened.await {
-            Some(State::Open) => Ok(Self(socket)),
-            Some(_) => Err("the relay cannot be reached".to_string()),
-            None => Err("no connection in time".to_string()),
         }
     }
 

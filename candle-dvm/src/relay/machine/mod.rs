@@ -86,7 +86,7 @@ pub enum Outcome {
 pub enum Keep {
     /// Until the relay has answered.
     Until,
-    /// Only if it can be sent at once.
+    /// Only if it can be sent at once, or as soon as the relay knows who we are.
     Now,
 }
 

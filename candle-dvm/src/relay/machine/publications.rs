@@ -118,6 +118,8 @@ impl Machine {
         };
         match again {
             Some(state) if outgoing.keep == Keep::Until => outgoing.state = state,
+            // The relay wants to know by whom it is. One that never asks gets it three times at most.
+            Some(state @ OutgoingState::NeedsAuth(_)) if tries < 3 => outgoing.state = state,
             _ => {
                 let accepted = accepted || starts("duplicate:");
                 self.outgoing.remove(&id);

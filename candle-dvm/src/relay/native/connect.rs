@@ -12,7 +12,8 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// After which the next address of a host is tried.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A byte stream in both directions, encrypted or not.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -34,26 +35,22 @@ pub async fn connect(url: &Url, reach: Reach) -> Result<Box<dyn Io>, String> {
     let port = url
         .port_or_known_default()
         .ok_or("the address has no port")?;
-    let open = async {
-        let found = tokio::net::lookup_host((bare, port))
-            .await
-            .map_err(|err| err.to_string())?;
-        let mut failure = "the host has no address".to_string();
-        for address in found {
-            if reach == Reach::Public && !is_public(address.ip()) {
-                failure = format!("{} is no public address", address.ip());
-                continue;
-            }
-            match open_one(address, bare, tls).await {
-                Ok(stream) => return Ok(stream),
-                Err(err) => failure = err,
-            }
-        }
-        Err(failure)
-    };
-    timeout(TIMEOUT, open)
+    let found = tokio::net::lookup_host((bare, port))
         .await
-        .unwrap_or_else(|| Err("no connection in time".to_string()))
+        .map_err(|err| err.to_string())?;
+    let mut failure = "the host has no address".to_string();
+    for address in found {
+        if reach == Reach::Public && !is_public(address.ip()) {
+            failure = format!("{} is no public address", address.ip());
+            continue;
+        }
+        match timeout(PATIENCE, open_one(address, bare, tls)).await {
+            Some(Ok(stream)) => return Ok(stream),
+            Some(Err(err)) => failure = err,
+            None => failure = "no connection in time".to_string(),
+        }
+    }
+    Err(failure)
 }
 
 async fn open_one(address: SocketAddr, host: &str, tls: bool) -> Result<Box<dyn Io>, String> {

@@ -17,7 +17,7 @@ const LARGEST_FRAME: usize = 8 * LARGEST_MESSAGE;
 pub struct Socket(WebSocketStream<Box<dyn Io>>);
 
 impl Socket {
-    /// Connects.
+    /// Connects, for as long as that takes.
     ///
     /// # Errors
     /// In one line: an address that is none or is not allowed, and failures to connect.

@@ -116,18 +116,18 @@ impl BrowserDvm {
         let model = WasmModel::open(source).await?;
         // The reason stays with the model.
         let _ = model.init_gpu().await;
-        self.use_model(&model, name_of(&url)).await
+        self.use_model(&model, url).await
     }
 
-    /// Takes a model that was opened already; `name` is what requests call it.
-    pub async fn use_model(&self, model: &WasmModel, name: String) -> Result<(), JsError> {
+    /// Takes a model that was opened already. `origin` is its address or its file's name: requests call the model by the last part of it.
+    pub async fn use_model(&self, model: &WasmModel, origin: String) -> Result<(), JsError> {
         let backend = model.backend().await?;
         let device = match model.cpu_reason() {
             Some(reason) => format!("{}: {reason}", model.device()),
             None => model.device(),
         };
         self.state.borrow_mut().model = Some(Model {
-            name,
+            name: name_of(&origin),
             backend,
             device,
         });
@@ -274,8 +274,13 @@ impl BrowserDvm {
 fn name_of(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or(url);
     let last = path.trim_end_matches('/').rsplit('/').next();
-    let last = last.unwrap_or(path);
-    last.strip_suffix(".gguf").unwrap_or(last).to_string()
+    let last = last.unwrap_or(path).trim();
+    let formats = [".gguf", ".safetensors", ".json"];
+    let stem = formats.iter().find_map(|format| last.strip_suffix(format));
+    match stem.unwrap_or(last) {
+        "" => "model".to_string(),
+        name => name.to_string(),
+    }
 }
 
 fn read_settings(settings: Option<JsSettings>) -> Result<Settings, JsError> {
@@ -347,6 +352,9 @@ mod tests {
             ("https://a.org/m/tiny.gguf?download=true", "tiny"),
             ("http://127.0.0.1:1/model/", "model"),
             ("owner/model", "model"),
+            ("tiny.safetensors", "tiny"),
+            ("https://a.org/", "a.org"),
+            ("", "model"),
         ] {
             assert_eq!(name_of(url), name);
         }
