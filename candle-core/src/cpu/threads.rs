@@ -9,6 +9,7 @@
 
 use crate::utils::{barrier_pool, BarrierPool};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// How many threads take part in a loop that this thread begins.
 pub fn count() -> usize {
@@ -38,12 +39,21 @@ impl<T> Shared<T> {
 
 /// Runs `task(0)`, ... `task(count - 1)`, in any order and on any thread.
 pub fn for_each(count: usize, task: &(dyn Fn(usize) + Sync)) {
+    for_each_range(count, &|range| range.for_each(task));
+}
+
+/// Runs `task` with ranges that together are `0..count`, in any order and on any thread: for tasks that are so small that what several of them
+/// have in common is to be done once.
+pub fn for_each_range(count: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
     match count {
         0 => {}
-        1 => task(0),
+        1 => task(0..1),
         _ => {
-            if !pool().is_some_and(|pool| pool.try_each(count, task)) {
-                (0..count).into_par_iter().with_max_len(1).for_each(task);
+            if !pool().is_some_and(|pool| pool.try_ranges(count, task)) {
+                let pieces = count.min(8 * rayon::current_num_threads());
+                let start = |piece: usize| piece * count / pieces;
+                let run = |piece: usize| task(start(piece)..start(piece + 1));
+                (0..pieces).into_par_iter().with_max_len(1).for_each(run);
             }
         }
     }

@@ -5,6 +5,7 @@
 //! groups that stay in the cache together with the blocks they meet.
 
 use half::f16;
+use std::ops::Range;
 
 use super::k_quants::lanes::MAX_ROWS;
 use super::GgmlType;
@@ -24,7 +25,7 @@ const TILE: usize = 4096;
 /// Rows of the dense side that a tile of rows has at the most.
 const TILE_M: usize = 32;
 
-/// Rows of blocks that a tile has at the most.
+/// Rows of blocks that a tile has at the most, where several dense rows meet them.
 const TILE_N: usize = 64;
 
 /// `dst = lhs * rhs_t^T` in f32: `lhs` is `(m, k)`, the blocks `rhs_t` hold `(n, k)`, `dst` is `(m, n)`, all row-major.
@@ -96,11 +97,7 @@ fn product<T: GgmlType, E: GgmlType>(
         None => Tile::of_rows::<T>(m, n, k, threads),
     };
     let dst = SharedMatrix::new(dst, n);
-    // One task has `tile.task_n` rows of blocks and `tile.task_m` dense rows.
-    let run = |task: usize| {
-        let (task_i, task_j) = (task / tile.tasks_n, task % tile.tasks_n);
-        let rows = task_i * tile.task_m..m.min((task_i + 1) * tile.task_m);
-        let columns = task_j * tile.task_n..n.min((task_j + 1) * tile.task_n);
+    let run = |rows: Range<usize>, columns: Range<usize>| {
         let mut floats = [0f32; TILE];
         let mut narrow: [E; TILE_N] = std::array::from_fn(|_| E::zeros());
         for j in columns.clone().step_by(tile.n) {
@@ -118,19 +115,30 @@ fn product<T: GgmlType, E: GgmlType>(
                     }
                 }
                 for (r, floats) in floats.chunks_exact(floats_n).enumerate() {
-                    let narrow = &mut narrow[..tile_n];
-                    E::from_float(&floats[..tile_n], narrow);
-                    // SAFETY: tasks have rows and columns of their own, so nobody else touches these elements.
-                    unsafe { dst.write(i + r, j, narrow) };
+                    for (c, floats) in floats[..tile_n].chunks(TILE_N).enumerate() {
+                        let narrow = &mut narrow[..floats.len()];
+                        E::from_float(floats, narrow);
+                        // SAFETY: tasks have rows and columns of their own, so nobody else touches these elements.
+                        unsafe { dst.write(i + r, j + c * TILE_N, narrow) };
+                    }
                 }
             }
         }
     };
-    let tasks = tile.tasks_m * tile.tasks_n;
-    match serial {
-        true => (0..tasks).for_each(run),
-        false => threads::for_each(tasks, &run),
+    if serial {
+        run(0..m, 0..n);
+        return Ok(());
     }
+    // Neighbouring tasks of the same dense rows are one.
+    threads::for_each_range(tile.tasks_m * tile.tasks_n, &|tasks| {
+        for task_i in tasks.start / tile.tasks_n..tasks.end.div_ceil(tile.tasks_n) {
+            let first = task_i * tile.tasks_n;
+            let start = tasks.start.saturating_sub(first);
+            let end = (tasks.end - first).min(tile.tasks_n);
+            let rows = task_i * tile.task_m..m.min((task_i + 1) * tile.task_m);
+            run(rows, start * tile.task_n..n.min(end * tile.task_n));
+        }
+    });
     Ok(())
 }
 
@@ -193,7 +201,9 @@ struct Tile {
     m: usize,
     /// Rows of blocks of a tile.
     n: usize,
+    /// Dense rows of a task.
     task_m: usize,
+    /// Rows of blocks of a task.
     task_n: usize,
     tasks_m: usize,
     tasks_n: usize,
@@ -208,9 +218,14 @@ impl Tile {
         // Multiples of 4 rows: kernels take that many at once.
         let fours = |rows: usize| (rows / 4 * 4).max(4);
         let tile_m = fours(PANEL_BYTES / lhs_row).min(TILE_M).min(m);
-        let tile_n = fours(PANEL_BYTES / rhs_row).min(TILE_N);
-        let task_n = task_n(n, 4, threads).max(tile_n.min(16));
-        Self::cut((m, n), (tile_m, tile_n.min(task_n)), task_n, threads)
+        // One dense row meets each block once, and is prepared for each tile.
+        let tile_n = match m {
+            1 => TILE,
+            _ => fours(PANEL_BYTES / rhs_row).min(TILE_N),
+        };
+        let least = if m == 1 { 4 } else { tile_n.min(16) };
+        let task_n = task_n(n, 4, threads).max(least);
+        Self::cut((m, n), (tile_m, tile_n), task_n, threads)
     }
 
     /// For [`GgmlType::panels`]. A panel is unpacked for each tile, so that tiles have as many dense rows as there is room for.
@@ -231,7 +246,7 @@ impl Tile {
         let task_m = if tasks_n >= 2 * threads {
             m
         } else {
-            m.div_ceil(wanted(threads).div_ceil(tasks_n))
+            m.div_ceil((8 * threads).div_ceil(tasks_n))
                 .next_multiple_of(tile_m)
         };
         Self {
@@ -245,16 +260,7 @@ impl Tile {
     }
 }
 
-/// Tasks in all: some for each thread, so that one that is held up does not hold up all.
-fn wanted(threads: usize) -> usize {
-    if threads == 1 {
-        1
-    } else {
-        8 * threads
-    }
-}
-
-/// Rows of blocks of a task, a multiple of `step`.
+/// Rows of blocks of a task, a multiple of `step`: few, as threads take several tasks at once and end with single ones.
 fn task_n(n: usize, step: usize, threads: usize) -> usize {
-    n.div_ceil(wanted(threads)).next_multiple_of(step)
+    n.div_ceil(32 * threads).next_multiple_of(step)
 }

@@ -158,17 +158,17 @@ impl BarrierPool {
         let size = n_items.div_ceil(RANGES * (self.n_workers() + 1)).max(1);
         let range = |i: usize| f(i * size..n_items.min((i + 1) * size));
         let ranges = n_items.div_ceil(size);
-        if !self.try_each(ranges, &range) {
+        if !self.try_ranges(ranges, &|ranges: Range<usize>| ranges.for_each(range)) {
             (0..ranges).for_each(range);
         }
     }
 
-    /// Runs `task(0)`, ... `task(count - 1)`. False, and nothing was done, where the pool cannot share them: it has no workers, or this
-    /// is inside of a section, or another thread uses it.
+    /// Runs `task` with ranges that together are `0..count`. False, and nothing was done, where the pool cannot share them: it has no
+    /// workers, or this is inside of a section, or another thread uses it.
     ///
     /// Each thread begins with a share of its own, the same one each time, so that it finds in its core's cache what it had there the
-    /// last time; then it takes what others have not come to. Workers that come when all tasks are taken are not waited for.
-    pub(crate) fn try_each(&self, count: usize, task: &(dyn Fn(usize) + Sync)) -> bool {
+    /// last time; then it takes what others have not come to. Workers that come when all is taken are not waited for.
+    pub(crate) fn try_ranges(&self, count: usize, task: &(dyn Fn(Range<usize>) + Sync)) -> bool {
         let shares = Shares::new(count, self.n_workers() + 1);
         let body = |thread: usize| shares.run(thread, task);
         self.section(Joins::Up(count.saturating_sub(1)), &body)

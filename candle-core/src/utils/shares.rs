@@ -1,5 +1,6 @@
 //! How the threads of a section share its numbers.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The numbers `0..count`, in shares for threads.
@@ -19,6 +20,11 @@ impl Shares {
     /// More threads than this have shares in common.
     const MOST: usize = 32;
 
+    /// What is left of a share is taken in so many pieces, if nobody else takes of it: the first are large, so that what a piece costs
+    /// to begin is paid a few times, and the last small, so that all threads end at the same time (guided self-scheduling, Polychronopoulos
+    /// and Kuck 1987). A thread that is half as fast as the others has not more in hand at the end than they can take from it.
+    const PIECES: usize = 4;
+
     pub(super) fn new(count: usize, threads: usize) -> Self {
         let used = count.min(threads).clamp(1, Self::MOST);
         let (size, larger) = (count / used, count % used);
@@ -32,18 +38,29 @@ impl Shares {
         }
     }
 
-    /// Takes numbers until none is left, from the share of `thread` first.
-    pub(super) fn run(&self, thread: usize, task: &(dyn Fn(usize) + Sync)) {
+    /// Takes ranges of numbers until none is left, from the share of `thread` first.
+    pub(super) fn run(&self, thread: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
         let first = thread % self.used;
         let (before, from) = self.shares[..self.used].split_at(first);
         for share in from.iter().chain(before) {
-            while share.next.load(Ordering::Relaxed) < share.end {
-                let i = share.next.fetch_add(1, Ordering::Relaxed);
-                if i < share.end {
-                    task(i);
-                }
+            while let Some(piece) = share.take() {
+                task(piece);
             }
         }
+    }
+}
+
+impl Share {
+    fn take(&self) -> Option<Range<usize>> {
+        let piece = |from: usize| self.end.saturating_sub(from).div_ceil(Shares::PIECES);
+        let order = Ordering::Relaxed;
+        let taken = self
+            .next
+            .fetch_update(order, order, |from| match piece(from) {
+                0 => None,
+                len => Some(from + len),
+            });
+        taken.ok().map(|from| from..from + piece(from))
     }
 }
 
@@ -60,10 +77,10 @@ mod tests {
                     let found = Shares::new(count, threads);
                     let taken = Mutex::new(vec![]);
                     // A thread that is alone takes the shares of all.
-                    found.run(last, &|i| {
-                        taken.lock().unwrap().push(i);
+                    found.run(last, &|piece| {
+                        taken.lock().unwrap().extend(piece);
                     });
-                    found.run(0, &|i| panic!("{i} is left"));
+                    found.run(0, &|piece| panic!("{piece:?} is left"));
                     let mut taken = taken.into_inner().unwrap();
                     taken.sort_unstable();
                     assert!(taken.into_iter().eq(0..count), "{count} by {threads}");
