@@ -88,20 +88,13 @@ fn main() -> ExitCode {
 fn test(args: TestArgs) -> ExitCode {
     if args.list {
         for step in STEPS {
-            let when = match step.on_request {
-                true => " (only when named)",
-                false => "",
-            };
-            println!("{:<10} {}{when}", step.name, step.title);
+            println!("{:<10} {}", step.name, step.title);
         }
         return ExitCode::SUCCESS;
     }
     let selected: Vec<&'static Step> = STEPS
         .iter()
-        .filter(|step| match args.only.is_empty() {
-            true => !step.on_request,
-            false => args.only.iter().any(|name| name == step.name),
-        })
+        .filter(|step| args.only.is_empty() || args.only.iter().any(|name| name == step.name))
         .collect();
     let outcomes = run_until_failure(&selected);
     print_summary(&selected, &outcomes);

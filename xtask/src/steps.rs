@@ -15,8 +15,6 @@ use crate::web;
 pub struct Step {
     pub name: &'static str,
     pub title: &'static str,
-    /// Whether it runs only when it is asked for by name.
-    pub on_request: bool,
     /// `Ok` holds a note for the summary, `Err` the command that failed or what is missing.
     pub run: fn() -> Result<String, String>,
 }
@@ -26,92 +24,76 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "setup",
         title: "setup: a Vulkan driver, rustfmt and clippy are there",
-        on_request: false,
         run: setup::setup,
     },
     Step {
         name: "fmt",
         title: "rustfmt finds nothing to change",
-        on_request: false,
         run: fmt,
     },
     Step {
         name: "deps",
         title: "candle-core's default build pulls in no wgpu",
-        on_request: false,
         run: deps,
     },
     Step {
         name: "clippy",
         title: "clippy is silent, with WebGPU and without",
-        on_request: false,
         run: clippy,
     },
     Step {
         name: "doc",
         title: "the documentation builds without a warning",
-        on_request: false,
         run: doc,
     },
     Step {
         name: "test",
         title: "all tests, on the CPU and on WebGPU",
-        on_request: false,
         run: test,
     },
     Step {
         name: "processor",
         title: "ops and models on WebGPU, with the kernels for adapters that are processors",
-        on_request: false,
         run: processor_test,
     },
     Step {
         name: "browser",
         title: "the WebGPU tests, with no more than every browser gives",
-        on_request: false,
         run: browser_test,
     },
     Step {
         name: "chrome",
         title: "a browser's compiler takes every shader of the step before",
-        on_request: false,
         run: chrome::chrome,
     },
     Step {
         name: "web",
         title: "the pages work in headless Chromium and Firefox: every op on WebGPU, models on WebGPU and on the CPU",
-        on_request: false,
         run: web::web,
     },
     Step {
         name: "tiny",
         title: "candle-core's WebGPU tests, with 16 KiB in a binding: nearly every op is split",
-        on_request: false,
         run: tiny_test,
     },
     Step {
         name: "fuzz",
         title: "the fuzz targets of files and events find nothing in a short run",
-        on_request: false,
         run: fuzz::fuzz,
     },
     Step {
         name: "nostr",
         title: "jobs over relays and with customers that nobody here wrote; 200 jobs, 20 kills",
-        on_request: false,
         run: nostr::nostr,
     },
     Step {
         name: "auth",
         title: "jobs over nostr-rs-relay, which takes events only of those who have said who they are",
-        // Building that relay takes eleven minutes of CPU, and OpenSSL's headers.
-        on_request: true,
         run: auth::auth,
     },
     Step {
         name: "oracle",
         title: "ops and models agree with crates.io's candle 0.11.1",
-        on_request: false,
         run: oracle::oracle,
     },
 ];
