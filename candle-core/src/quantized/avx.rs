@@ -8,11 +8,11 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
-use super::avx_rows;
 use super::k_quants::panels::PanelWeights;
 use super::k_quants::simd::{Kernel, Simd};
-use super::k_quants::{BlockQ8K, BlockQ8_0};
+use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
 use super::utils::HALF;
+use super::{avx512_rows, avx_rows};
 
 /// Runs a kernel with AVX2, FMA and F16C.
 ///
@@ -32,11 +32,11 @@ pub(crate) unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<AvxVnni>>()
 }
 
-/// As [`run_avx2`], with AVX512-VNNI for 256 bits.
+/// As [`run_avx2`], with AVX512-VNNI.
 ///
 /// # Safety
 /// The machine has them.
-#[target_feature(enable = "avx2,fma,f16c,avx512vnni,avx512vl")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) unsafe fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<Avx512Vnni>>()
 }
@@ -49,6 +49,19 @@ pub(crate) trait ByteProducts: Copy + 'static {
     unsafe fn add_dot(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
     /// `sum` and the products of neighbouring integers of 16 bits.
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
+
+    /// [`Simd::rows_of_bytes`]
+    #[inline(always)]
+    unsafe fn rows_of_bytes(_xs: &[BlockQ8_0], _y: &[BlockQ8_0], _dst: &mut [f32]) -> bool {
+        false
+    }
+
+    /// [`Simd::rows_of_nibbles`]
+    #[inline(always)]
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
+        avx_rows::with_minima::<BlockQ4K, Self>(xs, y, dst);
+        true
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -110,6 +123,30 @@ impl ByteProducts for Avx512Vnni {
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
         _mm256_dpwssd_epi32(sum, x, y)
     }
+
+    #[inline(always)]
+    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &[BlockQ8_0], dst: &mut [f32]) -> bool {
+        avx512_rows::of_bytes(xs, y, dst);
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
+        avx512_rows::of_nibbles(xs, y, dst);
+        true
+    }
+}
+
+/// The floats of eight halves. They are brought together in two words: eight insertions into a vector would wait for one port, and each
+/// for the one before it.
+#[inline(always)]
+pub(super) unsafe fn eight_floats(halves: [u16; 8]) -> __m256 {
+    let [a, b, c, d, e, f, g, h] = halves;
+    let word = |a: u16, b: u16, c: u16, d: u16| {
+        let low = u64::from(a) | u64::from(b) << 16;
+        (low | (u64::from(c) | u64::from(d) << 16) << 32) as i64
+    };
+    _mm256_cvtph_ps(_mm_set_epi64x(word(e, f, g, h), word(a, b, c, d)))
 }
 
 /// The greatest of eight numbers.
@@ -318,6 +355,16 @@ impl<P: ByteProducts> Simd for Avx<P> {
     ) -> bool {
         avx_rows::with_minima::<T, P>(xs, y, dst);
         true
+    }
+
+    #[inline(always)]
+    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &[BlockQ8_0], dst: &mut [f32]) -> bool {
+        P::rows_of_bytes(xs, y, dst)
+    }
+
+    #[inline(always)]
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
+        P::rows_of_nibbles(xs, y, dst)
     }
 
     #[inline(always)]

@@ -6,9 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use half::f16;
-
-use super::avx::{Avx, Avx512Vnni, AvxVnni, ByteProducts, Plain};
+use super::avx::{eight_floats, Avx, Avx512Vnni, AvxVnni, ByteProducts, Plain};
 use super::k_quants::lanes::{Lanes, PanelKernel};
 
 /// Runs a kernel with AVX2, FMA and F16C.
@@ -92,8 +90,14 @@ macro_rules! vectors_of_256_bits {
         }
 
         #[inline(always)]
-        unsafe fn float(x: f16) -> f32 {
-            _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.to_bits().into())))
+        unsafe fn eight_bytes(word: u64) -> __m256 {
+            let bytes = _mm_cvtsi64_si128(word as i64);
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))
+        }
+
+        #[inline(always)]
+        unsafe fn eight_floats(halves: [u16; 8]) -> __m256 {
+            eight_floats(halves)
         }
 
         #[inline(always)]

@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::avx::{Avx, ByteProducts};
+use super::avx::{eight_floats, Avx, ByteProducts};
 use super::k_quants::panels::{Codes, PanelWeights};
 use super::k_quants::simd::Simd;
 use super::k_quants::{BlockQ8K, BlockQ8_0};
@@ -21,7 +21,7 @@ const AHEAD: usize = 4096;
 
 /// Asks for the blocks that come [`AHEAD`] bytes after these, if there are any.
 #[inline(always)]
-unsafe fn prefetch<T>(x: *const T) {
+pub(super) unsafe fn prefetch<T>(x: *const T) {
     let first = x.cast::<i8>().wrapping_add(AHEAD);
     for line in (0..size_of::<T>()).step_by(64) {
         _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line));
@@ -114,11 +114,7 @@ unsafe fn row_scales<T>(row: &[T], by: &[f32], to: &mut [f32]) {
     let bits = |x: &T| (&raw const *x).cast::<u16>().read_unaligned();
     let (eights, rest) = row.as_chunks::<8>();
     for (i, eight) in eights.iter().enumerate() {
-        let [a, b, c, d, e, f, g, h] = eight.each_ref().map(|x| u64::from(bits(x)));
-        // In two words: eight insertions into a vector would all wait for one port.
-        let low = (a | b << 16) | (c | d << 16) << 32;
-        let high = (e | f << 16) | (g | h << 16) << 32;
-        let d = _mm256_cvtph_ps(_mm_set_epi64x(high as i64, low as i64));
+        let d = eight_floats(eight.each_ref().map(bits));
         let by = _mm256_loadu_ps(by.as_ptr().add(8 * i));
         _mm256_storeu_ps(to.as_mut_ptr().add(8 * i), _mm256_mul_ps(d, by));
     }

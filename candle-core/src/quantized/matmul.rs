@@ -16,6 +16,9 @@ use crate::{Error, Result};
 /// Products of elements below which a second thread costs more than it brings: some 20 microseconds of work.
 const SERIAL_PRODUCTS: usize = 1 << 18;
 
+/// Elements that are brought to the format of the blocks by one thread: some microseconds of work.
+const CONVERTED: usize = 4096;
+
 /// Bytes of blocks and of the dense side that a task works on at a time: together they stay in a core's own cache.
 const PANEL_BYTES: usize = 1 << 17;
 
@@ -175,8 +178,7 @@ fn check<T: GgmlType>(
 
 /// The rows of the dense side in the format that blocks are multiplied with.
 fn vec_dot_rows<V: GgmlType, E: GgmlType>(lhs: &[E], k: usize, row_blocks: usize) -> Vec<V> {
-    let rows = lhs.len() / k;
-    let mut blocks = vec![V::zeros(); rows * row_blocks];
+    let mut blocks = vec![V::zeros(); lhs.len() / k * row_blocks];
     let convert = |lhs: &[E], blocks: &mut [V]| {
         let mut floats = vec![0f32; lhs.len()];
         E::to_float(lhs, &mut floats);
@@ -186,12 +188,8 @@ fn vec_dot_rows<V: GgmlType, E: GgmlType>(lhs: &[E], k: usize, row_blocks: usize
             V::from_float(&floats, blocks)
         }
     };
-    if rows > 1 && lhs.len() >= SERIAL_PRODUCTS / 4 {
-        let rows = (SERIAL_PRODUCTS / 8).div_ceil(k);
-        threads::zip_chunks(lhs, rows * k, &mut blocks, rows * row_blocks, convert);
-    } else {
-        convert(lhs, &mut blocks);
-    }
+    let rows = CONVERTED.div_ceil(k);
+    threads::zip_chunks(lhs, rows * k, &mut blocks, rows * row_blocks, convert);
     blocks
 }
 
@@ -223,8 +221,7 @@ impl Tile {
             1 => TILE,
             _ => fours(PANEL_BYTES / rhs_row).min(TILE_N),
         };
-        let least = if m == 1 { 4 } else { tile_n.min(16) };
-        let task_n = task_n(n, 4, threads).max(least);
+        let task_n = task_n(n, 4, threads).max(tile_n.min(16));
         Self::cut((m, n), (tile_m, tile_n), task_n, threads)
     }
 

@@ -13,8 +13,9 @@ mod absent;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 pub mod avx;
 #[cfg(target_arch = "x86_64")]
-mod avx_panels;
+mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
+mod avx_panels;
 mod avx_rows;
 mod blocks;
 mod dtype;

@@ -1,8 +1,8 @@
 //! Elements of blocks out of the codes and scales that [panels](super::panels) are made of, where a machine has the vectors for it.
 //! The same bits as [`Decode`] gives, which is for all machines.
 
-use super::lanes::{Lanes, PanelKernel};
-use super::panels::{Codes, PanelWeights};
+use super::lanes::{Lanes, PanelKernel, GROUP};
+use super::panels::{eight_factors, Codes, PanelWeights};
 use super::simd::{run_panels_at, Level};
 use super::*;
 
@@ -31,22 +31,31 @@ impl<T: PanelWeights> PanelKernel for Elements<'_, T> {
     unsafe fn run<S: Lanes>(self) {
         const { assert!(T::BLCK_SIZE / T::PART <= PARTS) };
         let (mut scales, mut minima) = ([0f32; PARTS], [0f32; PARTS]);
-        for (x, ys) in self.xs.iter().zip(self.ys.chunks_exact_mut(T::BLCK_SIZE)) {
-            x.scales::<S>(scales.as_mut_ptr(), minima.as_mut_ptr());
-            let ys = ys.as_mut_ptr();
-            for (j, &bytes) in T::codes::<S>(x.read_all::<S>()).as_ref().iter().enumerate() {
-                let bytes = match T::CODES {
-                    Codes::Offset(offset) => S::less(bytes, offset as u8),
-                    Codes::Signed | Codes::AboveMinimum => bytes,
-                };
-                for (i, eight) in S::eights(bytes).into_iter().enumerate() {
-                    let at = 32 * j + 8 * i;
-                    let part = at / T::PART;
-                    let mut values = S::mul(eight, S::splat(scales[part]));
-                    if T::CODES == Codes::AboveMinimum {
-                        values = S::add(values, S::splat(minima[part]));
+        let groups = self.xs.chunks(GROUP);
+        for (xs, ys) in groups.zip(self.ys.chunks_mut(GROUP * T::BLCK_SIZE)) {
+            let factors = eight_factors::<T, S>(xs.iter());
+            let ys = ys.chunks_exact_mut(T::BLCK_SIZE);
+            for ((x, ys), (d, m)) in xs
+                .iter()
+                .zip(ys)
+                .zip(factors[0].into_iter().zip(factors[1]))
+            {
+                x.scales::<S>([d, m], scales.as_mut_ptr(), minima.as_mut_ptr());
+                let ys = ys.as_mut_ptr();
+                for (j, &bytes) in T::codes::<S>(x.read_all::<S>()).as_ref().iter().enumerate() {
+                    let bytes = match T::CODES {
+                        Codes::Offset(offset) => S::less(bytes, offset as u8),
+                        Codes::Signed | Codes::AboveMinimum => bytes,
+                    };
+                    for (i, eight) in S::eights(bytes).into_iter().enumerate() {
+                        let at = 32 * j + 8 * i;
+                        let part = at / T::PART;
+                        let mut values = S::mul(eight, S::splat(scales[part]));
+                        if T::CODES == Codes::AboveMinimum {
+                            values = S::add(values, S::splat(minima[part]));
+                        }
+                        S::store_eight(ys.add(at), values);
                     }
-                    S::store_eight(ys.add(at), values);
                 }
             }
         }

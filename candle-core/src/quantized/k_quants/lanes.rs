@@ -1,7 +1,5 @@
 //! What [panels](super::panels) need from a machine's vector instructions.
 
-use half::f16;
-
 use super::simd::Simd;
 
 /// Rows that a panel can hold.
@@ -34,8 +32,10 @@ pub(crate) trait Lanes: Simd {
     /// Writes 32 bytes.
     unsafe fn store(p: *mut u8, bytes: Self::Bytes);
 
-    /// As f32.
-    unsafe fn float(x: f16) -> f32;
+    /// The eight signed bytes of a word as floats, that in its lowest byte first.
+    unsafe fn eight_bytes(word: u64) -> Self::Floats;
+    /// Eight f16, by their bits.
+    unsafe fn eight_floats(halves: [u16; GROUP]) -> Self::Floats;
     /// 32 signed bytes as floats.
     unsafe fn eights(bytes: Self::Bytes) -> [Self::Floats; 4];
     /// `a + b`

@@ -37,7 +37,7 @@ pub(crate) mod lanes;
 mod pack;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) mod panels;
-mod products;
+pub(crate) mod products;
 pub(crate) mod scalar;
 pub(crate) mod simd;
 #[cfg(test)]

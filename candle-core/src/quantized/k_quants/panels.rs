@@ -74,11 +74,23 @@ pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
     /// As for [`Simd`].
     unsafe fn codes<S: Simd>(bytes: Self::Read<S>) -> Self::Bytes<S>;
 
-    /// Writes scale and, where codes lie above one, minimum of each part. To be `#[inline(always)]`.
+    /// What the block has its scales from and, where codes lie above one, its minima: the bits of two f16. To be `#[inline(always)]`.
+    fn factors(&self) -> [u16; 2];
+
+    /// Writes scale and, where codes lie above one, minimum of each part, out of the [`factors`](Self::factors), which are these where a
+    /// block is one part. To be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Lanes`]; there is room for a float for each part.
-    unsafe fn scales<S: Lanes>(&self, scales: *mut f32, minima: *mut f32);
+    #[inline(always)]
+    unsafe fn scales<S: Lanes>(
+        &self,
+        [scale, minimum]: [f32; 2],
+        scales: *mut f32,
+        minima: *mut f32,
+    ) {
+        (*scales, *minima) = (scale, minimum);
+    }
 }
 
 /// A piece of some rows of weights.
@@ -237,13 +249,24 @@ impl<T: PanelWeights> Product<'_, T> {
             let codes = self.panel.codes.as_mut_ptr();
             for block in 0..blocks.len() {
                 let first = codes.add(block * T::BLCK_SIZE * S::ROWS + 4 * group);
-                for (r, x) in xs.iter().enumerate() {
-                    let x = x.add(block);
+                for x in xs {
                     // The same place of the next piece: these rows' next one, or the first one of the next rows.
-                    prefetch::<T, S>(x.wrapping_add(next));
+                    prefetch::<T, S>(x.wrapping_add(block + next));
+                }
+                let [scale, minimum] = eight_factors::<T, S>(xs.iter().map(|x| &*x.add(block)));
+                if Self::PARTS == 1 {
+                    let place = block * S::ROWS + group;
+                    self.panel.scales[place..place + GROUP].copy_from_slice(&scale);
+                    if T::CODES == Codes::AboveMinimum {
+                        self.panel.minima[place..place + GROUP].copy_from_slice(&minimum);
+                    }
+                } else {
                     let part = block * Self::PARTS;
-                    let (scales, minima) = (scales[r].as_mut_ptr(), minima[r].as_mut_ptr());
-                    (*x).scales::<S>(scales.add(part), minima.add(part));
+                    for (r, x) in xs.iter().enumerate() {
+                        let (scales, minima) = (scales[r].as_mut_ptr(), minima[r].as_mut_ptr());
+                        let factors = [scale[r], minimum[r]];
+                        (*x.add(block)).scales::<S>(factors, scales.add(part), minima.add(part));
+                    }
                 }
                 // Bytes are turned before codes are made of them: there are fewer.
                 let mut turned = [T::read_all::<S>(&*xs[0].add(block)); GROUP];
@@ -263,6 +286,9 @@ impl<T: PanelWeights> Product<'_, T> {
                         S::store(first.add((32 * j + 4 * g) * S::ROWS), bytes);
                     }
                 }
+            }
+            if Self::PARTS == 1 {
+                continue;
             }
             let parts = blocks.len() * Self::PARTS;
             transpose_floats::<S>(&scales, parts, self.panel.scales.as_mut_ptr().add(group));
@@ -333,6 +359,26 @@ impl<T: PanelWeights> Product<'_, T> {
             S::store_values(dst.add(c * S::ROWS), totals[c]);
         }
     }
+}
+
+/// The [factors](PanelWeights::factors) of up to eight blocks: all scales', then all minima's.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn eight_factors<'a, T: PanelWeights + 'a, S: Lanes>(
+    blocks: impl Iterator<Item = &'a T>,
+) -> [[f32; GROUP]; 2] {
+    let mut halves = [[0; GROUP]; 2];
+    for (r, x) in blocks.take(GROUP).enumerate() {
+        [halves[0][r], halves[1][r]] = x.factors();
+    }
+    let mut floats = [[0.; GROUP]; 2];
+    S::store_eight(floats[0].as_mut_ptr(), S::eight_floats(halves[0]));
+    if T::CODES == Codes::AboveMinimum {
+        S::store_eight(floats[1].as_mut_ptr(), S::eight_floats(halves[1]));
+    }
+    floats
 }
 
 /// The first `len` floats of eight rows: those at one place become neighbours, `S::ROWS` apart from those at the next.

@@ -8,7 +8,7 @@ use half::f16;
 use super::fit::largest_of;
 use super::lanes::PanelKernel;
 use super::panels::PanelWeights;
-use super::{BlockQ8K, BlockQ8_0};
+use super::{BlockQ4K, BlockQ8K, BlockQ8_0};
 use crate::quantized::utils::{nearest, nearest_away};
 
 /// Vectors of 32 bytes, and of 8 sums.
@@ -123,6 +123,18 @@ pub(crate) trait Simd: Copy + 'static {
         false
     }
 
+    /// The same for blocks that begin with a scale, and have 32 signed codes.
+    #[inline(always)]
+    unsafe fn rows_of_bytes(_xs: &[BlockQ8_0], _y: &[BlockQ8_0], _dst: &mut [f32]) -> bool {
+        false
+    }
+
+    /// As [`rows_with_minima`](Self::rows_with_minima), for the one of these formats whose codes are nibbles alone.
+    #[inline(always)]
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
+        Self::rows_with_minima(xs, y, dst)
+    }
+
     /// The largest element and the largest negated one, or zero. A NaN is left out.
     #[inline(always)]
     unsafe fn extremes(xs: &[f32]) -> (f32, f32) {
@@ -221,6 +233,7 @@ impl Level {
                 avx2()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }

@@ -64,7 +64,7 @@ fn magnitude<T: GgmlType>(x: &[T], y: &[T::VecDotType]) -> f32 {
 fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
     let mut random = Random(7);
     for level in Level::all() {
-        for blocks in [0, 1, 2, 3, 7, 13] {
+        for blocks in [0, 1, 2, 3, 7, 13, 35] {
             let n = blocks * T::BLCK_SIZE;
             let xs: Vec<T> = random.bytes(9 * blocks, finite);
             let ys: Vec<T::VecDotType> = random.blocks(6 * blocks);

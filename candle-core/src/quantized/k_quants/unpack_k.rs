@@ -192,7 +192,7 @@ above_minimum!(
             S::words_of_32(mins),
         )
     },
-    rows_with_minima
+    rows_of_nibbles
 );
 
 above_minimum!(

@@ -61,8 +61,12 @@ symmetric!(
     |x| S::less(five_bits::<S>(&x.qs, x.qh), 16),
     rows_with_a_scale
 );
-// Rows of these larger blocks wait for memory rather than for the arithmetic, and several at a time wait less.
-symmetric!(BlockQ8_0, BlockQ8_0, |x| S::load(x.qs.as_ptr().cast()));
+symmetric!(
+    BlockQ8_0,
+    BlockQ8_0,
+    |x| S::load(x.qs.as_ptr().cast()),
+    rows_of_bytes
+);
 symmetric!(BlockQ8_1, BlockQ8_1, |x| S::load(x.qs.as_ptr().cast()));
 
 /// Formats of codes above a minimum: `Σ (d · q[i] + m) · y[i] = Σ d · q[i] · y[i] + m · Σ y[i]`.

@@ -1,0 +1,237 @@
+//! Rows of blocks times a single row of activations, as for one token, with vectors of 512 bits.
+//!
+//! A vector holds 32 codes of one scale beside 32 of another. The activations are laid out the same way once, for all rows.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::arch::x86_64::*;
+
+use super::avx::{eight_floats, Avx, Avx512Vnni};
+use super::avx_rows::prefetch;
+use super::k_quants::products::Weights;
+use super::k_quants::simd::Simd;
+use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
+use super::utils::f16_to_f32;
+
+type Narrow = Avx<Avx512Vnni>;
+
+/// Blocks of 32 codes whose scales are made ready together.
+const TOGETHER: usize = 16;
+
+/// Which of these scales either half of a vector takes, for each of eight vectors.
+static SCALES: [Line<[[i32; 8]; 2]>; TOGETHER / 2] = {
+    let mut scales = [Line([[0; 8]; 2]); TOGETHER / 2];
+    let mut block = 0;
+    while block < TOGETHER {
+        scales[block / 2].0[block % 2] = [block as i32; 8];
+        block += 1;
+    }
+    scales
+};
+
+/// A vector's bytes.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line<T>(T);
+
+/// The activations of [`of_bytes`].
+struct Activations {
+    /// Of two blocks each.
+    codes: Vec<Line<[[i8; 32]; 2]>>,
+    scales: Vec<f32>,
+    /// What the offset of a block's weights, 128, adds up to, negated.
+    offsets: Vec<f32>,
+}
+
+impl Activations {
+    /// Of an even number of blocks.
+    #[inline(always)]
+    unsafe fn new(y: &[BlockQ8_0]) -> Self {
+        let pairs = y.as_chunks::<2>().0.iter();
+        let mut made = Self {
+            codes: pairs.map(|y| Line(y.each_ref().map(|y| y.qs))).collect(),
+            scales: Vec::with_capacity(y.len()),
+            offsets: Vec::with_capacity(y.len()),
+        };
+        for y in y {
+            let [low, high] = Narrow::sums_of_halves(&y.qs);
+            let scale = f16_to_f32(y.d);
+            made.scales.push(scale);
+            made.offsets.push(-128. * scale * f32::from(low + high));
+        }
+        made
+    }
+}
+
+/// [`Simd::rows_of_bytes`].
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &[BlockQ8_0], dst: &mut [f32]) {
+    let whole = y.len() - y.len() % TOGETHER;
+    let activations = Activations::new(&y[..whole]);
+    for (row, dst) in xs.chunks_exact(y.len()).zip(dst) {
+        let (row, rest) = row.split_at(whole);
+        let mut sums = [_mm512_setzero_ps(); 4];
+        let mut offsets = _mm512_setzero_ps();
+        for (i, xs) in row.as_chunks::<TOGETHER>().0.iter().enumerate() {
+            prefetch(xs);
+            let at = TOGETHER * i;
+            let [low, high] = [0, 8].map(|r| std::array::from_fn(|i| xs[r + i].d.to_bits()));
+            let low = _mm512_castps256_ps512(eight_floats(low));
+            let d = _mm512_insertf32x8::<1>(low, eight_floats(high));
+            let offset = _mm512_loadu_ps(activations.offsets.as_ptr().add(at));
+            offsets = _mm512_fmadd_ps(d, offset, offsets);
+            let d = _mm512_mul_ps(d, _mm512_loadu_ps(activations.scales.as_ptr().add(at)));
+            for j in 0..TOGETHER / 2 {
+                let low = _mm256_loadu_si256(xs[2 * j].qs.as_ptr().cast());
+                let high = _mm256_loadu_si256(xs[2 * j + 1].qs.as_ptr().cast());
+                let x = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                let x = _mm512_xor_si512(x, _mm512_set1_epi8(-128));
+                let y = _mm512_load_si512(activations.codes.as_ptr().add(at / 2 + j).cast());
+                let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), x, y);
+                let scale = _mm512_load_si512(SCALES.as_ptr().add(j).cast());
+                let scale = _mm512_permutexvar_ps(scale, d);
+                sums[j % 4] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, sums[j % 4]);
+            }
+        }
+        let [a, b, c, d] = sums;
+        let sum = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
+        let mut sum = halves(_mm512_add_ps(sum, offsets));
+        for (x, y) in rest.iter().zip(&y[whole..]) {
+            sum = BlockQ8_0::mul_add::<Narrow>(&x.unpack::<Narrow>(), y, sum);
+        }
+        *dst = Narrow::sum(sum);
+    }
+}
+
+/// Both halves added.
+#[inline(always)]
+unsafe fn halves(x: __m512) -> __m256 {
+    _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))
+}
+
+/// Blocks of 256 codes whose headers are unpacked together.
+const FOUR: usize = 4;
+
+/// A block of activations, as vectors of weights hold its eight parts of 32: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+type Parts = Line<[[i8; 32]; 8]>;
+
+/// [`Simd::rows_of_nibbles`].
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) {
+    let whole = y.len() - y.len() % FOUR;
+    let mut codes: Vec<Parts> = Vec::with_capacity(whole);
+    let mut scales = Vec::with_capacity(2 * whole);
+    let mut sums: Vec<i16> = Vec::with_capacity(8 * whole);
+    for y in &y[..whole] {
+        let (parts, _) = y.qs.as_chunks::<32>();
+        codes.push(Line([0, 2, 1, 3, 4, 6, 5, 7].map(|part| parts[part])));
+        scales.extend([y.d; 2]);
+        sums.extend(y.bsums.as_chunks::<2>().0.iter().map(|[a, b]| a + b));
+    }
+    for (row, dst) in xs.chunks_exact(y.len()).zip(dst) {
+        let (row, rest) = row.split_at(whole);
+        let mut sum = _mm512_setzero_ps();
+        for (i, xs) in row.as_chunks::<FOUR>().0.iter().enumerate() {
+            let (codes, at) = (codes.as_ptr().add(FOUR * i), 2 * FOUR * i);
+            let (scales, sums) = (scales.as_ptr().add(at), sums.as_ptr().add(4 * at));
+            sum = four_blocks(xs, codes, scales, sums, sum);
+        }
+        let mut sum = halves(sum);
+        for (x, y) in rest.iter().zip(&y[whole..]) {
+            sum = BlockQ4K::mul_add::<Narrow>(&x.unpack::<Narrow>(), y, sum);
+        }
+        *dst = Narrow::sum(sum);
+    }
+}
+
+/// `sum` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
+#[inline(always)]
+unsafe fn four_blocks(
+    xs: &[BlockQ4K; FOUR],
+    y: *const Parts,
+    scales: *const f32,
+    sums: *const i16,
+    sum: __m512,
+) -> __m512 {
+    let mut headers = [_mm_setzero_si128(); FOUR];
+    for (header, x) in headers.iter_mut().zip(xs) {
+        *header = _mm_loadu_si128((&raw const *x).cast());
+    }
+    let [a, b, c, d] = headers;
+    let headers = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(a), b);
+    let headers = _mm512_inserti32x4::<2>(headers, c);
+    let headers = _mm512_inserti32x4::<3>(headers, d);
+    // The first four bytes of each: scale, and scale of the minima.
+    let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    let firsts = _mm512_castsi512_si128(_mm512_permutexvar_epi32(firsts, headers));
+    let d = _mm256_mul_ps(_mm256_cvtph_ps(firsts), _mm256_loadu_ps(scales));
+    let d = _mm512_castps256_ps512(d);
+
+    let packed = scales_and_minima(headers);
+    let minima = _mm512_unpackhi_epi8(packed, _mm512_setzero_si512());
+    let minima = _mm512_madd_epi16(minima, _mm512_loadu_si512(sums.cast()));
+    let of_minima = _mm512_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3, 5, 5, 5, 5, 7, 7, 7, 7);
+    let of_minima = _mm512_permutexvar_ps(of_minima, d);
+    let mut total = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), of_minima, sum);
+    macro_rules! blocks {
+        ($($block:literal)*) => {$(
+            let x = &xs[$block];
+            prefetch(x);
+            // A block's scales and minima, four times: a shuffle stays within 16 bytes.
+            let scales = _mm512_shuffle_i32x4::<{ 0b01_01_01_01 * $block }>(packed, packed);
+            let products = _mm512_cvtepi32_ps(dot(x, &*y.add($block), scales));
+            let scale = _mm512_permutexvar_ps(_mm512_set1_epi32(2 * $block), d);
+            total = _mm512_fmadd_ps(products, scale, total);
+        )*};
+    }
+    blocks!(0 1 2 3);
+    total
+}
+
+/// `Σ scale · q · y` of a block in whole numbers.
+#[inline(always)]
+unsafe fn dot(x: &BlockQ4K, y: &Parts, scales: __m512i) -> __m512i {
+    let fifteen = _mm512_set1_epi8(15);
+    // Two sums, as a step waits for the one before it.
+    let mut sums = [_mm512_setzero_si512(); 2];
+    for half in 0..2 {
+        let bytes = _mm512_loadu_si512(x.qs.as_ptr().add(64 * half).cast());
+        let nibbles = [bytes, _mm512_srli_epi16::<4>(bytes)];
+        for (i, (sum, nibbles)) in sums.iter_mut().zip(nibbles).enumerate() {
+            let part = (4 * half + i) as i16;
+            // A byte and a zero: an integer of 16 bits.
+            let low = _mm512_castsi256_si512(_mm256_set1_epi16(-256 | part));
+            let of = _mm512_inserti64x4::<1>(low, _mm256_set1_epi16(-256 | (part + 2)));
+            let scale = _mm512_shuffle_epi8(scales, of);
+            let y = _mm512_load_si512(y.0.as_ptr().add(4 * half + 2 * i).cast());
+            // Two products of at most 15 * 127 each: 16 bits hold them.
+            let products = _mm512_maddubs_epi16(_mm512_and_si512(nibbles, fifteen), y);
+            *sum = _mm512_dpwssd_epi32(*sum, products, scale);
+        }
+    }
+    _mm512_add_epi32(sums[0], sums[1])
+}
+
+/// The eight scales, then the eight minima, of four headers. (`pack.rs` does the same to one, and tells the layout.)
+#[inline(always)]
+unsafe fn scales_and_minima(headers: __m512i) -> __m512i {
+    // Scales 0–3 and minima 0–3, each before the bytes with the lower nibbles of scales and minima 4–7.
+    let low = _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+    let low = _mm512_shuffle_epi8(headers, _mm512_broadcast_i32x4(low));
+    // Under these nibbles, the bytes with the upper bits.
+    let high = _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11);
+    let high = _mm512_shuffle_epi8(headers, _mm512_broadcast_i32x4(high));
+    let high = _mm512_and_si512(_mm512_srli_epi16::<2>(high), _mm512_set1_epi8(0x30));
+
+    let six = _mm512_broadcast_i32x4(_mm_setr_epi32(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0));
+    let four = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0, 0, 0x0f0f_0f0f));
+    let six = _mm512_and_si512(low, six);
+    let four = _mm512_and_si512(_mm512_srli_epi16::<4>(low), four);
+    _mm512_or_si512(_mm512_or_si512(six, four), high)
+}
