@@ -215,6 +215,25 @@ mod x86 {
     use super::Weight;
     use std::arch::x86_64::*;
 
+    /// Bytes between what is multiplied and what is fetched.
+    const AHEAD: usize = 4096;
+
+    /// Elements that a short row has at the most.
+    const SHORT: usize = 256;
+
+    /// Elements between short rows, `stride` apart, that are multiplied and those that are fetched meanwhile: the processor follows long rows
+    /// by itself, but not as far as it takes to reach the third-level cache.
+    fn ahead<T>(stride: usize) -> usize {
+        (AHEAD / (stride * size_of::<T>()).max(1)).max(4) * stride
+    }
+
+    /// Asks for the elements at `p`, which may be anywhere.
+    #[inline(always)]
+    fn prefetch<T>(p: *const T) {
+        // SAFETY: a hint, for which no address is wrong.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+
     /// The dot products of `R` rows with a column; `U` registers of it at a time.
     ///
     /// # Safety
@@ -291,12 +310,18 @@ mod x86 {
         let k = row.len();
         let (fours, rest) = out.as_chunks_mut::<4>();
         let start = fours.len() * 4;
+        let ahead = (k <= SHORT).then(|| ahead::<T>(stride));
         for (j, out) in fours.iter_mut().enumerate() {
             let column = |c: usize| &matrix[(4 * j + c) * stride..][..k];
             let columns = [column(0), column(1), column(2), column(3)];
             let mut acc = [[_mm256_setzero_ps(); 2]; 4];
             let mut i = 0;
             while i + 16 <= k {
+                if let Some(ahead) = ahead {
+                    for column in columns {
+                        prefetch(column.as_ptr().wrapping_add(i + ahead));
+                    }
+                }
                 // SAFETY: 16 elements from `i` on are below k.
                 unsafe {
                     let left = _mm256_loadu_ps(row.as_ptr().add(i));
@@ -390,8 +415,13 @@ mod x86 {
         out: &mut [f32],
     ) -> usize {
         let mut acc = [_mm256_setzero_ps(); N];
+        let ahead = ahead::<T>(stride);
         for (i, &factor) in factors.iter().enumerate() {
             let factor = _mm256_set1_ps(factor);
+            let next = matrix.wrapping_add(i * stride + ahead);
+            for line in (0..8 * N).step_by(64 / size_of::<T>()) {
+                prefetch(next.wrapping_add(line));
+            }
             for (n, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: by this function's contract.
                 let v = unsafe { T::load(matrix.add(i * stride + 8 * n)) };

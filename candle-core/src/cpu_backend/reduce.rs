@@ -219,15 +219,26 @@ impl Plan {
             }
             .bt());
         }
+        let (sizes, strides) = (layout.dims(), layout.stride());
         let walk = |reduced: bool, offset: usize| {
             let of = (0..rank).filter(|d| dims.contains(d) == reduced);
-            let dims: Few<usize> = of.clone().map(|d| layout.dims()[d]).collect();
-            let strides: Few<usize> = of.map(|d| layout.stride()[d]).collect();
-            Walk::new(&dims, [&strides], [offset])
+            let sizes: Few<usize> = of.clone().map(|d| sizes[d]).collect();
+            let strides: Few<usize> = of.map(|d| strides[d]).collect();
+            Walk::new(&sizes, [&strides], [offset])
         };
-        let plan = Self {
-            kept: walk(false, layout.start_offset()),
-            reduced: walk(true, 0),
+        let start = layout.start_offset();
+        // The last ones, as nearly always, need not be picked out.
+        let first = rank.saturating_sub(dims.len());
+        let plan = if dims.iter().copied().eq(first..rank) {
+            Self {
+                kept: Walk::new(&sizes[..first], [&strides[..first]], [start]),
+                reduced: Walk::new(&sizes[first..], [&strides[first..]], [0]),
+            }
+        } else {
+            Self {
+                kept: walk(false, start),
+                reduced: walk(true, 0),
+            }
         };
         if plan.reduced.len() == 0 && op != ReduceOp::Sum {
             return Err(Error::EmptyTensor { op: op.name() }.bt());
