@@ -198,25 +198,36 @@ unsafe fn four_blocks(
 #[inline(always)]
 unsafe fn dot(x: &BlockQ4K, y: &Parts, scales: __m512i) -> __m512i {
     let fifteen = _mm512_set1_epi8(15);
-    // Two sums, as a step waits for the one before it.
-    let mut sums = [_mm512_setzero_si512(); 2];
+    let mut sum = _mm512_setzero_si512();
     for half in 0..2 {
         let bytes = _mm512_loadu_si512(x.qs.as_ptr().add(64 * half).cast());
         let nibbles = [bytes, _mm512_srli_epi16::<4>(bytes)];
-        for (i, (sum, nibbles)) in sums.iter_mut().zip(nibbles).enumerate() {
-            let part = (4 * half + i) as i16;
-            // A byte and a zero: an integer of 16 bits.
-            let low = _mm512_castsi256_si512(_mm256_set1_epi16(-256 | part));
-            let of = _mm512_inserti64x4::<1>(low, _mm256_set1_epi16(-256 | (part + 2)));
-            let scale = _mm512_shuffle_epi8(scales, of);
+        let mut products = [_mm512_setzero_si512(); 2];
+        for (i, products) in products.iter_mut().enumerate() {
             let y = _mm512_load_si512(y.0.as_ptr().add(4 * half + 2 * i).cast());
-            // Two products of at most 15 * 127 each: 16 bits hold them.
-            let products = _mm512_maddubs_epi16(_mm512_and_si512(nibbles, fifteen), y);
-            *sum = _mm512_dpwssd_epi32(*sum, products, scale);
+            *products = _mm512_dpbusd_epi32(*products, _mm512_and_si512(nibbles[i], fifteen), y);
         }
+        // Four products of at most 15 * 127 each: 16 bits hold them. Of each part, four such sums stay together.
+        let products = _mm512_packs_epi32(products[0], products[1]);
+        let of_parts = _mm512_load_si512(OF_PARTS.as_ptr().add(half).cast());
+        let scale = _mm512_shuffle_epi8(scales, of_parts);
+        sum = _mm512_dpwssd_epi32(sum, products, scale);
     }
-    _mm512_add_epi32(sums[0], sums[1])
+    sum
 }
+
+/// Which scale each sum of [`dot`] takes, as bytes and zeros: integers of 16 bits.
+static OF_PARTS: [Line<[[i16; 8]; 4]>; 2] = {
+    let mut of = [Line([[0; 8]; 4]); 2];
+    let mut place = 0;
+    while place < 64 {
+        let (half, lane, word) = (place / 32, place / 8 % 4, place % 8);
+        let part = 4 * half + lane / 2 * 2 + word / 4;
+        of[half].0[lane][word] = -256 | part as i16;
+        place += 1;
+    }
+    of
+};
 
 /// The eight scales, then the eight minima, of four headers. (`pack.rs` does the same to one, and tells the layout.)
 #[inline(always)]
