@@ -255,6 +255,17 @@ impl Device {
         on_device!(self => |device| device.synchronize())
     }
 
+    /// As [`Device::synchronize`], without blocking the thread: the form for browsers.
+    ///
+    /// # Errors
+    /// What went wrong on the device since it was asked last.
+    pub async fn synchronize_async(&self) -> Result<()> {
+        // What is read comes after all that was given to the device before.
+        let last = self.zeros(&Shape::from(1), DType::U32)?;
+        last.begin_read()?.finish().await?;
+        Ok(())
+    }
+
     /// Runs `f` with this device's context current; only CUDA has one.
     pub fn with_context<F, R>(&self, f: F) -> R
     where

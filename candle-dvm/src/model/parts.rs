@@ -27,6 +27,9 @@ const PIECE: u64 = 8 << 20;
 /// What is asked for first of a GGUF file, whose header does not say how long it is.
 const FIRST: u64 = 1 << 20;
 
+/// Bytes that may be on their way to the device: a browser keeps them until they are there.
+const UNDERWAY: u64 = 128 << 20;
+
 /// Bytes on their way.
 pub type Bytes<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
 
@@ -145,31 +148,73 @@ impl ModelParts {
         device: &Device,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Llama, Cache)> {
-        match &mut self.files.network {
+        let mut reader = Reader::new(device, progress);
+        let placed = match &mut self.files.network {
             Network::Gguf(network) => {
                 let network = &*network;
                 let mut source = GgufParts {
                     network,
                     file: self.parts[0].as_ref(),
-                    progress,
+                    reader: &mut reader,
                 };
                 quantized_llama::load_async(&network.config, &mut source, dtype, device)
                     .await
-                    .doing("loading the weights")
+                    .doing(LOADING)?
             }
             Network::Checkpoint { weights, .. } => {
                 for shard in 0..self.parts.len() {
                     let file = self.parts[shard].as_ref();
                     let mut placed = Placed::default();
                     for wanted in weights.in_shard(shard) {
-                        let tensor = placed_tensor(file, &wanted, dtype, device, progress).await?;
+                        let tensor = placed_tensor(file, &wanted, dtype, &mut reader).await?;
                         placed.insert(wanted.name, tensor);
                     }
                     weights.fill(shard, placed);
                 }
-                self.files.network.place(dtype, device, &|_| ())
+                self.files.network.place(dtype, device, &|_| ())?
             }
+        };
+        reader.all_there().await?;
+        Ok(placed)
+    }
+}
+
+/// What errors say was being done.
+const LOADING: &str = "loading the weights";
+
+/// Reads weights no faster than the device takes them.
+struct Reader<'a> {
+    device: &'a Device,
+    /// Bytes that may not be there yet.
+    underway: u64,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> Reader<'a> {
+    fn new(device: &'a Device, progress: &'a mut dyn FnMut(u64)) -> Self {
+        Self {
+            device,
+            underway: 0,
+            progress,
         }
+    }
+
+    async fn read(&mut self, file: &dyn PartFile, start: u64, len: u64) -> Result<Vec<u8>> {
+        if self.underway + len > UNDERWAY {
+            self.all_there().await?;
+        }
+        let bytes = file.read(start, len).await?;
+        self.underway += len;
+        (self.progress)(len);
+        Ok(bytes)
+    }
+
+    /// Waits for what was read before. A model that is not wanted any more can then be dropped at once: Chromium opens no other device
+    /// after one that goes with a gigabyte on its way.
+    async fn all_there(&mut self) -> Result<()> {
+        self.device.synchronize_async().await.doing(LOADING)?;
+        self.underway = 0;
+        Ok(())
     }
 }
 
@@ -186,35 +231,32 @@ async fn placed_tensor(
     file: &dyn PartFile,
     wanted: &Wanted,
     dtype: DType,
-    device: &Device,
-    progress: &mut dyn FnMut(u64),
+    reader: &mut Reader<'_>,
 ) -> Result<Tensor> {
-    const DOING: &str = "loading the weights";
+    let device = reader.device;
     let piece = |bytes: Vec<u8>| {
         let len = bytes.len() / wanted.stored.size_in_bytes();
         Tensor::from_raw_buffer(&bytes, wanted.stored, &[len], device)?.to_dtype(dtype)
     };
     let flat = if wanted.bytes <= PIECE {
-        let bytes = file.read(wanted.start, wanted.bytes).await?;
-        progress(wanted.bytes);
-        piece(bytes).doing(DOING)?
+        let bytes = reader.read(file, wanted.start, wanted.bytes).await?;
+        piece(bytes).doing(LOADING)?
     } else {
         let elements = wanted.shape.iter().product::<usize>();
-        let whole = Tensor::zeros(elements, dtype, device).doing(DOING)?;
+        let whole = Tensor::zeros(elements, dtype, device).doing(LOADING)?;
         let mut done = 0;
         while done < wanted.bytes {
             let len = PIECE.min(wanted.bytes - done);
-            let bytes = file.read(wanted.start + done, len).await?;
+            let bytes = reader.read(file, wanted.start + done, len).await?;
             let first = done as usize / wanted.stored.size_in_bytes();
             piece(bytes)
                 .and_then(|piece| whole.slice_set(&piece, 0, first))
-                .doing(DOING)?;
+                .doing(LOADING)?;
             done += len;
-            progress(len);
         }
         whole
     };
-    flat.reshape(wanted.shape.as_slice()).doing(DOING)
+    flat.reshape(wanted.shape.as_slice()).doing(LOADING)
 }
 
 /// All tensors of safetensors files, of the dtypes that weights are stored in, on `device` in `dtype`: for models that are no language
@@ -229,12 +271,15 @@ pub async fn load_parts(
 ) -> Result<HashMap<String, Tensor>> {
     let weights = headers(files).await?;
     let mut tensors = HashMap::new();
+    let mut progress = |_| ();
+    let mut reader = Reader::new(device, &mut progress);
     for (shard, file) in files.iter().enumerate() {
         for wanted in weights.in_shard(shard) {
-            let tensor = placed_tensor(file.as_ref(), &wanted, dtype, device, &mut |_| ()).await?;
+            let tensor = placed_tensor(file.as_ref(), &wanted, dtype, &mut reader).await?;
             tensors.insert(wanted.name, tensor);
         }
     }
+    reader.all_there().await?;
     Ok(tensors)
 }
 
@@ -285,13 +330,13 @@ async fn read_gguf(file: &dyn PartFile) -> Result<Content> {
 }
 
 /// The tensors of a GGUF file, one at a time.
-struct GgufParts<'a> {
+struct GgufParts<'a, 'r> {
     network: &'a GgufNetwork,
     file: &'a dyn PartFile,
-    progress: &'a mut dyn FnMut(u64),
+    reader: &'a mut Reader<'r>,
 }
 
-impl AsyncWeightSource for GgufParts<'_> {
+impl AsyncWeightSource for GgufParts<'_, '_> {
     fn shape(&self, name: &str) -> Option<Shape> {
         let info = self.network.content.tensor_infos.get(name)?;
         Some(info.shape.clone())
@@ -307,7 +352,7 @@ impl AsyncWeightSource for GgufParts<'_> {
             };
             let start = content.tensor_data_offset + info.offset;
             let len = self.network.bytes(name);
-            let bytes = self.file.read(start, len).await;
+            let bytes = self.reader.read(self.file, start, len).await;
             let mut part = Part {
                 start,
                 bytes: bytes.map_err(candle_core::Error::wrap)?,
@@ -316,7 +361,6 @@ impl AsyncWeightSource for GgufParts<'_> {
                 ran_out: false,
             };
             let tensor: QTensor = info.read(&mut part, content.tensor_data_offset, &Device::Cpu)?;
-            (self.progress)(len);
             Ok(tensor)
         })
     }

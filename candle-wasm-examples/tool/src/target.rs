@@ -5,16 +5,17 @@ use std::process::{Command, Stdio};
 
 pub const TARGET: &str = "wasm32-unknown-unknown";
 
-/// What Debian needs; clang is for crates with C code.
-const PACKAGES: [&str; 4] = ["rustc-web", "rust-web-src", "lld-19", "clang"];
+/// A package of Debian's, and a file of it that is needed.
+type Needed = (&'static str, &'static str);
 
-/// What these packages bring, in their order.
-const FILES: [&str; 4] = [
-    "/usr/bin/rustc",
+/// For crates with C code.
+const CLANG: Needed = ("clang", "/usr/bin/clang");
+const RUSTC: Needed = ("rustc-web", "/usr/bin/rustc");
+const STD: Needed = (
+    "rust-web-src",
     "/usr/lib/rustlib/src/rust/library/std/Cargo.toml",
-    "/usr/bin/wasm-ld-19",
-    "/usr/bin/clang",
-];
+);
+const LINKER: Needed = ("lld-19", "/usr/bin/wasm-ld-19");
 
 /// How to compile for [`TARGET`].
 pub enum Toolchain {
@@ -25,43 +26,49 @@ pub enum Toolchain {
 }
 
 impl Toolchain {
-    /// The first that is there, or can be brought.
+    /// The first that is there or can be brought, with a compiler for C.
     pub fn find() -> Result<Self, String> {
-        if has_target() {
-            return Ok(Self::Rustup);
+        if !has_target() {
+            println!("no {TARGET} here yet: asking rustup for it");
         }
-        println!("no {TARGET} here yet: asking rustup for it");
-        if quiet("rustup", &["target", "add", TARGET]) && has_target() {
-            return Ok(Self::Rustup);
-        }
-        if missing().is_empty() {
-            println!("rustup has no {TARGET}: taking Debian's compiler");
-            return Ok(Self::Debian);
-        }
-        let root = Command::new("id").arg("-u").output();
-        let root = root.is_ok_and(|id| id.stdout.trim_ascii() == b"0");
-        if root && quiet("apt-get", &["--version"]) {
-            println!("rustup has no {TARGET}: installing {}", PACKAGES.join(" "));
-            let mut install = vec!["install", "-y", "--no-install-recommends"];
-            install.extend(PACKAGES);
-            let apt = |args: &[&str]| {
-                let mut apt = Command::new("apt-get");
-                let status = apt
-                    .args(args)
-                    .env("DEBIAN_FRONTEND", "noninteractive")
-                    .status();
-                status.is_ok_and(|status| status.success())
+        let toolchain =
+            if has_target() || (quiet("rustup", &["target", "add", TARGET]) && has_target()) {
+                Self::Rustup
+            } else {
+                println!("rustup has no {TARGET}: taking Debian's compiler");
+                Self::Debian
             };
-            if apt(&["update"]) && apt(&install) && missing().is_empty() {
-                return Ok(Self::Debian);
-            }
+        let missing = toolchain.missing();
+        if !missing.is_empty()
+            && !(may_install() && install(&missing) && toolchain.missing().is_empty())
+        {
+            let missing = missing.join(" ");
+            let rustup = match toolchain {
+                Self::Rustup => String::new(),
+                Self::Debian => format!("`rustup target add {TARGET}` failed; "),
+            };
+            return Err(format!(
+                "cannot compile for {TARGET}: {rustup}on Debian `sudo apt-get install --no-install-recommends {missing}` brings what is missing"
+            ));
         }
-        Err(format!(
-            "no compiler for {TARGET}: `rustup target add {TARGET}` brings it; where rustup cannot fetch it, on Debian `sudo apt-get \
-             install --no-install-recommends {}` does (not there: {})",
-            PACKAGES.join(" "),
-            missing().join(", ")
-        ))
+        Ok(toolchain)
+    }
+
+    /// The packages that it needs and that are not there.
+    fn missing(&self) -> Vec<&'static str> {
+        let there = |(_, file): &Needed| Path::new(file).exists();
+        let mut missing = Vec::new();
+        // Other systems have it elsewhere.
+        if !there(&CLANG) && !quiet("clang", &["--version"]) {
+            missing.push(CLANG.0);
+        }
+        if let Self::Debian = self {
+            let absent = [RUSTC, STD, LINKER]
+                .into_iter()
+                .filter(|needed| !there(needed));
+            missing.extend(absent.map(|(package, _)| package));
+        }
+        missing
     }
 
     /// `cargo build` with this compiler. `flags` are for rustc.
@@ -71,18 +78,31 @@ impl Toolchain {
         cargo.env("RUSTFLAGS", flags.join(" "));
         if let Self::Debian = self {
             cargo.arg("-Zbuild-std=std,panic_abort");
-            cargo.env("RUSTC", FILES[0]);
+            cargo.env("RUSTC", RUSTC.1);
             cargo.env("RUSTC_BOOTSTRAP", "1");
-            cargo.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", FILES[2]);
+            cargo.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", LINKER.1);
         }
         cargo
     }
 }
 
-/// Debian's files that are not there.
-fn missing() -> Vec<&'static str> {
-    let missing = FILES.into_iter().filter(|file| !Path::new(file).exists());
-    missing.collect()
+fn may_install() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|id| id.stdout.trim_ascii() == b"0") && quiet("apt-get", &["--version"])
+}
+
+/// Whether Debian's packages could be installed.
+fn install(packages: &[&str]) -> bool {
+    println!("installing {}", packages.join(" "));
+    let apt = |args: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        // Another of our steps may be installing something.
+        apt.args(["-o", "DPkg::Lock::Timeout=300"]).args(args);
+        let status = apt.env("DEBIAN_FRONTEND", "noninteractive").status();
+        status.is_ok_and(|status| status.success())
+    };
+    let install = ["install", "-y", "--no-install-recommends"];
+    apt(&["update"]) && apt(&[&install, packages].concat())
 }
 
 /// Whether the compiler that cargo takes has a standard library for the target.
