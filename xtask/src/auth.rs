@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::command::cmd;
 use crate::nostr::{
-    absolute, authenticated, customers, fresh, install, pip, wait_for_port, Process, PORT,
+    absolute, authenticated, customers, fresh, install, pip, tools, wait_for_port, Process, PORT,
 };
 use crate::setup;
 
@@ -14,6 +14,12 @@ const RELAY: &str = "nostr-rs-relay --version 0.8.12";
 /// The protobuf compiler that its build calls, and what `admission.py` needs.
 const GRPC: &str = "grpcio-tools==1.85.1";
 const ADMISSION_PORT: u16 = 16970;
+
+/// The relay.
+pub fn ahead() -> Result<(), String> {
+    install_relay(&tools()?)?;
+    Ok(())
+}
 
 /// Builds the relay under `target/nostr`, and has the customers of the step `nostr` ask for jobs there, after somebody whom it has to refuse.
 pub fn auth() -> Result<String, String> {

@@ -27,13 +27,16 @@ const SECONDS: u32 = 6;
 /// The stable compiler has all that a run without sanitizers needs. The targets count their own memory.
 const OPTIONS: &str = "--sanitizer none --codegen-units 16";
 
+/// The targets of all packages.
+pub fn ahead() -> Result<(), String> {
+    install()?;
+    PACKAGES.iter().try_for_each(Package::build)
+}
+
 /// Runs each target, after installing `cargo-fuzz` where it is missing. `Err` names the command that found something; the
 /// input that it found lies under `artifacts` in the package.
 pub fn fuzz() -> Result<String, String> {
-    if !cmd("cargo fuzz --version").succeeds() {
-        // Unoptimised: it only calls others.
-        cmd("cargo install cargo-fuzz --locked --debug").run()?;
-    }
+    install()?;
     let mut count = 0;
     for package in &PACKAGES {
         count += package.run()?;
@@ -41,7 +44,23 @@ pub fn fuzz() -> Result<String, String> {
     Ok(format!("{count} targets, {SECONDS} s each"))
 }
 
+fn install() -> Result<(), String> {
+    if cmd("cargo fuzz --version").succeeds() {
+        return Ok(());
+    }
+    // Unoptimised: it only calls others.
+    cmd("cargo install cargo-fuzz --locked --debug").run()
+}
+
 impl Package {
+    fn options(&self) -> String {
+        format!("--fuzz-dir {} --target-dir {OUT} {OPTIONS}", self.targets)
+    }
+
+    fn build(&self) -> Result<(), String> {
+        cmd(&format!("cargo fuzz build {}", self.options())).run()
+    }
+
     /// How many targets there are.
     fn run(&self) -> Result<usize, String> {
         let Self { targets, seeds } = self;
@@ -49,8 +68,8 @@ impl Package {
         let Some(names) = list.stdout() else {
             return Err(format!("{list}\n  failed"));
         };
-        let options = format!("--fuzz-dir {targets} --target-dir {OUT} {OPTIONS}");
-        cmd(&format!("cargo fuzz build {options}")).run()?;
+        self.build()?;
+        let options = self.options();
         let names: Vec<&str> = names.split_whitespace().collect();
         for name in &names {
             let corpus = format!("{OUT}/corpus/{name}");

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that has to hold before a change lands, in one command. `web` and `serve`: the pages for browsers.
 
+mod ahead;
 mod auth;
 mod chrome;
 mod command;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
+use ahead::Ahead;
 use steps::{Step, STEPS};
 
 #[derive(Parser)]
@@ -30,6 +32,9 @@ struct Cli {
 enum Task {
     /// Install what the tests need where that is possible, then run every check and test
     Test(TestArgs),
+    /// What `test` starts beside its first steps
+    #[command(hide = true)]
+    Ahead { steps: Vec<String> },
     /// Build the pages for browsers into `target/web/site`
     Web {
         /// Build the modules with the CPU's vector instructions alone (`simd`) or without (`plain`)
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
     }
     let result = match task {
         Task::Test(args) => return test(args),
+        Task::Ahead { steps } => ahead::run(&named(&steps)),
         Task::Web { only } => web::build(only.as_deref()),
         Task::Versus => web::versus(),
         Task::Serve { port } => web::serve(port),
@@ -92,10 +98,10 @@ fn test(args: TestArgs) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let selected: Vec<&'static Step> = STEPS
-        .iter()
-        .filter(|step| args.only.is_empty() || args.only.iter().any(|name| name == step.name))
-        .collect();
+    let selected = match args.only.is_empty() {
+        true => STEPS.iter().collect(),
+        false => named(&args.only),
+    };
     let outcomes = run_until_failure(&selected);
     print_summary(&selected, &outcomes);
     match outcomes.last() {
@@ -111,6 +117,12 @@ fn test(args: TestArgs) -> ExitCode {
     }
 }
 
+/// The steps with these names, in the usual order.
+fn named(names: &[String]) -> Vec<&'static Step> {
+    let is_named = |step: &&Step| names.iter().any(|name| name == step.name);
+    STEPS.iter().filter(is_named).collect()
+}
+
 fn workspace_root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask).to_path_buf()
@@ -118,10 +130,21 @@ fn workspace_root() -> PathBuf {
 
 fn run_until_failure(selected: &[&'static Step]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
+    let mut ahead = None;
     for (index, step) in selected.iter().copied().enumerate() {
         println!("\n== [{}/{}] {}", index + 1, selected.len(), step.title);
         let start = Instant::now();
-        let result = (step.run)();
+        let built = ahead
+            .as_mut()
+            .map_or(Ok(()), |ahead: &mut Ahead| ahead.wait(step));
+        let mut result = built.and_then(|()| (step.run)());
+        // Not before the first step, which looks for what everything needs.
+        if index == 0 && result.is_ok() {
+            match Ahead::start(&selected[1..]) {
+                Ok(started) => ahead = started,
+                Err(reason) => result = Err(reason),
+            }
+        }
         let failed = result.is_err();
         outcomes.push(Outcome {
             step,

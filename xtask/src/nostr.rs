@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::command::cmd;
+use crate::setup;
 use crate::steps::WEBGPU;
 
 const RELAY: &str = "nostr-relay==1.14";
@@ -74,10 +75,15 @@ pub fn install() -> Result<PathBuf, String> {
 pub fn tools() -> Result<PathBuf, String> {
     let folder = absolute("target/nostr")?;
     std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
+    setup::alone(|| install_tools(&folder))?;
+    Ok(folder)
+}
+
+fn install_tools(folder: &Path) -> Result<(), String> {
     let venv = folder.join("venv");
     if !venv.join("bin/nostr-relay").is_file() {
         cmd(&format!("python3 -m venv {}", venv.display())).run()?;
-        pip(&folder, RELAY)?;
+        pip(folder, RELAY)?;
     }
     if !folder.join("node_modules").is_dir() {
         cmd(&format!(
@@ -87,7 +93,7 @@ pub fn tools() -> Result<PathBuf, String> {
         ))
         .run()?;
     }
-    Ok(folder)
+    Ok(())
 }
 
 /// Installs a package from PyPI.

@@ -1,6 +1,7 @@
 //! What the tests need on a machine: installed where we may, named where we may not.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::command::cmd;
@@ -99,12 +100,23 @@ pub fn path_of(program: &str) -> Result<String, String> {
 }
 
 fn install(packages: &str) -> Result<(), String> {
-    cmd("apt-get update").run()?;
-    cmd(&format!(
-        "apt-get install -y --no-install-recommends {packages}"
-    ))
-    .env("DEBIAN_FRONTEND", "noninteractive")
-    .run()
+    alone(|| {
+        cmd("apt-get update").run()?;
+        cmd(&format!(
+            "apt-get install -y --no-install-recommends {packages}"
+        ))
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .run()
+    })
+}
+
+/// Runs `task` while no other of our processes runs one: what builds ahead installs things as the steps do.
+pub fn alone<T>(task: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let path = std::env::temp_dir().join("candle-xtask.lock");
+    let failed = |err: std::io::Error| format!("{}: {err}", path.display());
+    let file = File::create(&path).map_err(failed)?;
+    file.lock().map_err(failed)?;
+    task()
 }
 
 fn may_install() -> bool {

@@ -17,6 +17,8 @@ pub struct Step {
     pub title: &'static str,
     /// `Ok` holds a note for the summary, `Err` the command that failed or what is missing.
     pub run: fn() -> Result<String, String>,
+    /// What of it can be done beside other steps, before its turn: builds that are nobody else's. `run` does not need it.
+    pub ahead: Option<fn() -> Result<(), String>>,
 }
 
 /// Cheap steps come first, so that a slip is found before the long ones.
@@ -25,76 +27,91 @@ pub const STEPS: &[Step] = &[
         name: "setup",
         title: "setup: a Vulkan driver, rustfmt and clippy are there",
         run: setup::setup,
+        ahead: None,
     },
     Step {
         name: "fmt",
         title: "rustfmt finds nothing to change",
         run: fmt,
+        ahead: None,
     },
     Step {
         name: "deps",
         title: "candle-core's default build pulls in no wgpu",
         run: deps,
+        ahead: None,
     },
     Step {
         name: "clippy",
         title: "clippy is silent, with WebGPU and without",
         run: clippy,
+        ahead: None,
     },
     Step {
         name: "doc",
         title: "the documentation builds without a warning",
         run: doc,
+        ahead: None,
     },
     Step {
         name: "test",
         title: "all tests, on the CPU and on WebGPU",
         run: test,
+        ahead: None,
     },
     Step {
         name: "processor",
         title: "ops and models on WebGPU, with the kernels for adapters that are processors",
         run: processor_test,
+        ahead: None,
     },
     Step {
         name: "browser",
         title: "the WebGPU tests, with no more than every browser gives",
         run: browser_test,
+        ahead: None,
     },
     Step {
         name: "chrome",
         title: "a browser's compiler takes every shader of the step before",
         run: chrome::chrome,
+        ahead: None,
     },
     Step {
         name: "web",
         title: "the pages work in headless Chromium and Firefox: every op on WebGPU, models on WebGPU and on the CPU",
         run: web::web,
+        ahead: Some(web::ahead),
     },
     Step {
         name: "tiny",
         title: "candle-core's WebGPU tests, with 16 KiB in a binding: nearly every op is split",
         run: tiny_test,
+        ahead: None,
     },
     Step {
         name: "fuzz",
         title: "the fuzz targets of files and events find nothing in a short run",
         run: fuzz::fuzz,
+        ahead: Some(fuzz::ahead),
     },
     Step {
         name: "nostr",
         title: "jobs over relays and with customers that nobody here wrote; 200 jobs, 20 kills",
         run: nostr::nostr,
+        ahead: None,
     },
     Step {
         name: "auth",
         title: "jobs over nostr-rs-relay, which takes events only of those who have said who they are",
         run: auth::auth,
+        ahead: Some(auth::ahead),
     },
     Step {
         name: "oracle",
         title: "ops and models agree with crates.io's candle 0.11.1",
         run: oracle::oracle,
+        ahead: None,
     },
 ];
 

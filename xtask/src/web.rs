@@ -38,6 +38,14 @@ fn tool(args: &str) -> Cmd {
 /// The modules that the tests take: the others would double the time that building takes.
 const TESTED: &str = "simd";
 
+/// The pages, and what tries them.
+pub fn ahead() -> Result<(), String> {
+    build(Some(TESTED))?;
+    node_folder(TESTS)?;
+    nostr::tools()?;
+    Ok(())
+}
+
 /// Builds all pages and tries them as a person would, in headless Chromium and Firefox with WebGPU on software adapters. run.mjs ends
 /// after a time.
 pub fn web() -> Result<String, String> {
