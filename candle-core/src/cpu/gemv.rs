@@ -18,6 +18,16 @@ pub(crate) trait Weight: Copy + Send + Sync {
     /// `dst = src`, of one length.
     fn widen(src: &[Self], dst: &mut [f32]);
 
+    /// The same elements, where they are f32 as they lie.
+    fn as_f32s(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+
+    /// As [`Self::as_f32s`], to be written to.
+    fn as_f32s_mut(_: &mut [Self]) -> Option<&mut [f32]> {
+        None
+    }
+
     /// Eight elements as f32.
     ///
     /// # Safety
@@ -29,6 +39,14 @@ pub(crate) trait Weight: Copy + Send + Sync {
 impl Weight for f32 {
     fn widen(src: &[Self], dst: &mut [f32]) {
         dst.copy_from_slice(src);
+    }
+
+    fn as_f32s(elements: &[Self]) -> Option<&[f32]> {
+        Some(elements)
+    }
+
+    fn as_f32s_mut(elements: &mut [Self]) -> Option<&mut [f32]> {
+        Some(elements)
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -212,26 +230,17 @@ fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use super::super::simd::{prefetch, AHEAD};
     use super::Weight;
     use std::arch::x86_64::*;
-
-    /// Bytes between what is multiplied and what is fetched.
-    const AHEAD: usize = 4096;
 
     /// Elements that a short row has at the most.
     const SHORT: usize = 256;
 
-    /// Elements between short rows, `stride` apart, that are multiplied and those that are fetched meanwhile: the processor follows long rows
-    /// by itself, but not as far as it takes to reach the third-level cache.
+    /// Elements between short rows, `stride` apart, that are multiplied and those that are fetched meanwhile; the processor follows long rows
+    /// by itself.
     fn ahead<T>(stride: usize) -> usize {
         (AHEAD / (stride * size_of::<T>()).max(1)).max(4) * stride
-    }
-
-    /// Asks for the elements at `p`, which may be anywhere.
-    #[inline(always)]
-    fn prefetch<T>(p: *const T) {
-        // SAFETY: a hint, for which no address is wrong.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
     /// The dot products of `R` rows with a column; `U` registers of it at a time.

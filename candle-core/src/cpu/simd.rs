@@ -13,6 +13,20 @@ pub(crate) fn has_avx2() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
+/// Bytes between what is worked on and what is fetched meanwhile, where a processor does not look as far ahead by itself as it takes to
+/// reach the third-level cache.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const AHEAD: usize = 4096;
+
+/// Asks for what lies at `p`, which may be anywhere.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn prefetch<T>(p: *const T) {
+    use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+    // SAFETY: a hint, for which no address is wrong.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+}
+
 /// Partial results, as they are. The compiler cannot see through it, or it would shape the loop that made them after the few
 /// instructions that join them, in halves and quarters of a register.
 #[inline(always)]

@@ -1,5 +1,7 @@
 //! Matrix products with few rows on the left, or few columns on the right: the other side is read once, in order.
 
+use std::borrow::Cow;
+
 use super::element::Element;
 use super::matmul::Problem;
 use super::walk::fill_par_by;
@@ -54,6 +56,28 @@ impl Roles {
             dst: [1, n],
         })
     }
+
+    /// The few rows, one behind the other: as they lie, where they lie so and are f32.
+    fn rows<'a, T: Element + Weight>(&self, side: &'a [T]) -> Cow<'a, [f32]> {
+        let Self { few, k, .. } = *self;
+        let [offset, step, k_step] = self.few_side;
+        let in_order = (k_step == 1 || k == 1) && (step == k || few == 1);
+        if let (true, Some(side)) = (in_order, T::as_f32s(side)) {
+            return Cow::Borrowed(&side[offset..offset + few * k]);
+        }
+        let mut rows = vec![0f32; few * k];
+        for (r, row) in rows.chunks_mut(k).enumerate() {
+            let start = offset + r * step;
+            if k_step == 1 {
+                <T as Weight>::widen(&side[start..start + k], row);
+            } else {
+                for (i, v) in row.iter_mut().enumerate() {
+                    *v = side[start + i * k_step].as_f32();
+                }
+            }
+        }
+        Cow::Owned(rows)
+    }
 }
 
 /// Makes the product if it is one for these kernels, and says so. The bounds were checked by the caller.
@@ -75,18 +99,7 @@ pub(super) fn product<T: Element + Weight>(
     if !by_columns && step != 1 && roles.many > 1 {
         return false;
     }
-    let [offset, few_step, few_k_step] = roles.few_side;
-    let mut rows = vec![0f32; roles.few * roles.k];
-    for (r, row) in rows.chunks_mut(roles.k).enumerate() {
-        let start = offset + r * few_step;
-        if few_k_step == 1 {
-            <T as Weight>::widen(&few[start..start + roles.k], row);
-        } else {
-            for (i, v) in row.iter_mut().enumerate() {
-                *v = few[start + i * few_k_step].as_f32();
-            }
-        }
-    }
+    let rows = roles.rows(few);
     if by_columns {
         columns(&roles, &rows, many, dst, parallel);
     } else {
@@ -105,18 +118,27 @@ fn columns<T: Element + Weight>(
 ) {
     let Roles { few, k, .. } = *roles;
     let [offset, step, _] = roles.many_side;
-    // All products with one column lie together here.
-    let mut products = vec![0f32; few * roles.many];
     let cost = if parallel { k } else { 0 };
-    fill_par_by(&mut products, few, cost, &|piece, products| {
-        if few == 1 {
-            return dot_columns(rows, &many[offset + piece.start * step..], step, products);
+    // All products with one column lie together here.
+    let fill = |products: &mut [f32]| {
+        fill_par_by(products, few, cost, &|piece, products| {
+            if few == 1 {
+                return dot_columns(rows, &many[offset + piece.start * step..], step, products);
+            }
+            for (j, out) in (piece.start / few..).zip(products.chunks_mut(few)) {
+                dot_rows(rows, &many[offset + j * step..][..k], out);
+            }
+        });
+    };
+    let together = few == 1 || roles.dst == [1, few];
+    if together {
+        if let Some(dst) = T::as_f32s_mut(dst) {
+            return fill(dst);
         }
-        for (j, out) in (piece.start / few..).zip(products.chunks_mut(few)) {
-            dot_rows(rows, &many[offset + j * step..][..k], out);
-        }
-    });
-    if few == 1 || roles.dst == [1, few] {
+    }
+    let mut products = vec![0f32; few * roles.many];
+    fill(&mut products);
+    if together {
         return T::narrow(&products, dst);
     }
     for (j, products) in products.chunks(few).enumerate() {
@@ -140,11 +162,26 @@ fn strips<T: Element + Weight>(
     let even = roles.many.div_ceil(2 * workers).next_multiple_of(64);
     let most = STRIP / few.max(1).next_power_of_two();
     let width = if workers > 1 { even.min(most) } else { most };
+    let add = |s: usize, sums: &mut [f32]| {
+        let matrix = &many[offset + s * width..];
+        add_rows(rows, k, (matrix, k_step), sums, sums.len() / few);
+    };
+    let count = roles.many.div_ceil(width);
+    let shared = workers > 1 && count > 1;
+    // One row of sums is one row of the result.
+    if let (1, Some(dst)) = (few, T::as_f32s_mut(dst)) {
+        dst.fill(0.);
+        if shared {
+            threads::chunks_mut(dst, width, add);
+        } else {
+            let strips = dst.chunks_mut(width).enumerate();
+            strips.for_each(|(s, sums)| add(s, sums));
+        }
+        return;
+    }
     let strip = |s: usize| {
-        let start = s * width;
-        let width = width.min(roles.many - start);
-        let mut sums = vec![0f32; few * width];
-        add_rows(rows, k, (&many[offset + start..], k_step), &mut sums, width);
+        let mut sums = vec![0f32; few * width.min(roles.many - s * width)];
+        add(s, &mut sums);
         sums
     };
     let mut put = |s: usize, sums: Vec<f32>| {
@@ -160,8 +197,7 @@ fn strips<T: Element + Weight>(
             }
         }
     };
-    let count = roles.many.div_ceil(width);
-    if workers > 1 && count > 1 {
+    if shared {
         let mut all = vec![vec![]; count];
         threads::chunks_mut(&mut all, 1, |s, sums| sums[0] = strip(s));
         all.into_iter()

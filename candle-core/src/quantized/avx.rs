@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
+use super::k_quants::one_row::OneRow;
 use super::k_quants::panels::PanelWeights;
 use super::k_quants::simd::{Kernel, Simd};
 use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
@@ -43,25 +44,15 @@ pub(crate) unsafe fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
 
 /// How four neighbouring products of bytes become one sum.
 pub(crate) trait ByteProducts: Copy + 'static {
+    /// Whether there are vectors of 512 bits as well.
+    const WIDE: bool = false;
+
     /// `x` in `0..=128` (with VNNI in `0..=255`), `y` in `-127..=127`.
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i;
     /// `sum` and the products, as [`dot`](Self::dot).
     unsafe fn add_dot(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
     /// `sum` and the products of neighbouring integers of 16 bits.
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i;
-
-    /// [`Simd::rows_of_bytes`]
-    #[inline(always)]
-    unsafe fn rows_of_bytes(_xs: &[BlockQ8_0], _y: &[BlockQ8_0], _dst: &mut [f32]) -> bool {
-        false
-    }
-
-    /// [`Simd::rows_of_nibbles`]
-    #[inline(always)]
-    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
-        avx_rows::with_minima::<BlockQ4K, Self>(xs, y, dst);
-        true
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -109,6 +100,8 @@ impl ByteProducts for AvxVnni {
 }
 
 impl ByteProducts for Avx512Vnni {
+    const WIDE: bool = true;
+
     #[inline(always)]
     unsafe fn dot(x: __m256i, y: __m256i) -> __m256i {
         Self::add_dot(_mm256_setzero_si256(), x, y)
@@ -122,18 +115,6 @@ impl ByteProducts for Avx512Vnni {
     #[inline(always)]
     unsafe fn madd(sum: __m256i, x: __m256i, y: __m256i) -> __m256i {
         _mm256_dpwssd_epi32(sum, x, y)
-    }
-
-    #[inline(always)]
-    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &[BlockQ8_0], dst: &mut [f32]) -> bool {
-        avx512_rows::of_bytes(xs, y, dst);
-        true
-    }
-
-    #[inline(always)]
-    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
-        avx512_rows::of_nibbles(xs, y, dst);
-        true
     }
 }
 
@@ -340,7 +321,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     #[inline(always)]
     unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
         xs: &[T],
-        y: &[BlockQ8_0],
+        y: &OneRow<'_, BlockQ8_0>,
         dst: &mut [f32],
     ) -> bool {
         avx_rows::with_a_scale::<T, P>(xs, y, dst);
@@ -350,7 +331,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     #[inline(always)]
     unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
         xs: &[T],
-        y: &[BlockQ8K],
+        y: &OneRow<'_, BlockQ8K>,
         dst: &mut [f32],
     ) -> bool {
         avx_rows::with_minima::<T, P>(xs, y, dst);
@@ -358,13 +339,21 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
-    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &[BlockQ8_0], dst: &mut [f32]) -> bool {
-        P::rows_of_bytes(xs, y, dst)
+    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &OneRow<'_, BlockQ8_0>, dst: &mut [f32]) -> bool {
+        if P::WIDE {
+            avx512_rows::of_bytes(xs, y, dst);
+        }
+        P::WIDE
     }
 
     #[inline(always)]
-    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
-        P::rows_of_nibbles(xs, y, dst)
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) -> bool {
+        if P::WIDE {
+            avx512_rows::of_nibbles(xs, y, dst);
+        } else {
+            avx_rows::with_minima::<BlockQ4K, P>(xs, y, dst);
+        }
+        true
     }
 
     #[inline(always)]

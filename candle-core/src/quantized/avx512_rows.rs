@@ -1,17 +1,17 @@
 //! Rows of blocks times a single row of activations, as for one token, with vectors of 512 bits.
 //!
-//! A vector holds 32 codes of one scale beside 32 of another. The activations are laid out the same way once, for all rows.
+//! A vector holds 32 codes of one scale beside 32 of another.
 
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::x86_64::*;
 
 use super::avx::{eight_floats, Avx, Avx512Vnni};
-use super::avx_rows::prefetch;
+use super::avx_rows::fetch_after;
+use super::k_quants::one_row::{Line, OneRow};
 use super::k_quants::products::Weights;
 use super::k_quants::simd::Simd;
 use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
-use super::utils::f16_to_f32;
 
 type Narrow = Avx<Avx512Vnni>;
 
@@ -29,67 +29,33 @@ static SCALES: [Line<[[i32; 8]; 2]>; TOGETHER / 2] = {
     scales
 };
 
-/// A vector's bytes.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line<T>(T);
-
-/// The activations of [`of_bytes`].
-struct Activations {
-    /// Of two blocks each.
-    codes: Vec<Line<[[i8; 32]; 2]>>,
-    scales: Vec<f32>,
-    /// What the offset of a block's weights, 128, adds up to, negated.
-    offsets: Vec<f32>,
-}
-
-impl Activations {
-    /// Of an even number of blocks.
-    #[inline(always)]
-    unsafe fn new(y: &[BlockQ8_0]) -> Self {
-        let pairs = y.as_chunks::<2>().0.iter();
-        let mut made = Self {
-            codes: pairs.map(|y| Line(y.each_ref().map(|y| y.qs))).collect(),
-            scales: Vec::with_capacity(y.len()),
-            offsets: Vec::with_capacity(y.len()),
-        };
-        for y in y {
-            let [low, high] = Narrow::sums_of_halves(&y.qs);
-            let scale = f16_to_f32(y.d);
-            made.scales.push(scale);
-            made.offsets.push(-128. * scale * f32::from(low + high));
-        }
-        made
-    }
-}
-
 /// [`Simd::rows_of_bytes`].
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &[BlockQ8_0], dst: &mut [f32]) {
-    let whole = y.len() - y.len() % TOGETHER;
-    let activations = Activations::new(&y[..whole]);
-    for (row, dst) in xs.chunks_exact(y.len()).zip(dst) {
+pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<'_, BlockQ8_0>, dst: &mut [f32]) {
+    let blocks = y.blocks.len();
+    let whole = blocks - blocks % TOGETHER;
+    for (row, dst) in xs.chunks_exact(blocks).zip(dst) {
         let (row, rest) = row.split_at(whole);
         let mut sums = [_mm512_setzero_ps(); 4];
         let mut offsets = _mm512_setzero_ps();
         for (i, xs) in row.as_chunks::<TOGETHER>().0.iter().enumerate() {
-            prefetch(xs);
+            fetch_after(xs);
             let at = TOGETHER * i;
             let [low, high] = [0, 8].map(|r| std::array::from_fn(|i| xs[r + i].d.to_bits()));
             let low = _mm512_castps256_ps512(eight_floats(low));
             let d = _mm512_insertf32x8::<1>(low, eight_floats(high));
-            let offset = _mm512_loadu_ps(activations.offsets.as_ptr().add(at));
+            let offset = _mm512_loadu_ps(y.offsets.as_ptr().add(at));
             offsets = _mm512_fmadd_ps(d, offset, offsets);
-            let d = _mm512_mul_ps(d, _mm512_loadu_ps(activations.scales.as_ptr().add(at)));
+            let d = _mm512_mul_ps(d, _mm512_loadu_ps(y.scales.as_ptr().add(at)));
             for j in 0..TOGETHER / 2 {
                 let low = _mm256_loadu_si256(xs[2 * j].qs.as_ptr().cast());
                 let high = _mm256_loadu_si256(xs[2 * j + 1].qs.as_ptr().cast());
                 let x = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
                 let x = _mm512_xor_si512(x, _mm512_set1_epi8(-128));
-                let y = _mm512_load_si512(activations.codes.as_ptr().add(at / 2 + j).cast());
+                let y = _mm512_load_si512(y.codes.as_ptr().add(at / 2 + j).cast());
                 let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), x, y);
                 let scale = _mm512_load_si512(SCALES.as_ptr().add(j).cast());
                 let scale = _mm512_permutexvar_ps(scale, d);
@@ -98,8 +64,9 @@ pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &[BlockQ8_0], dst: &mut [f32]
         }
         let [a, b, c, d] = sums;
         let sum = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
-        let mut sum = halves(_mm512_add_ps(sum, offsets));
-        for (x, y) in rest.iter().zip(&y[whole..]) {
+        // Of the 128 that is added to each code.
+        let mut sum = halves(_mm512_fmadd_ps(offsets, _mm512_set1_ps(128.), sum));
+        for (x, y) in rest.iter().zip(&y.blocks[whole..]) {
             sum = BlockQ8_0::mul_add::<Narrow>(&x.unpack::<Narrow>(), y, sum);
         }
         *dst = Narrow::sum(sum);
@@ -115,35 +82,28 @@ unsafe fn halves(x: __m512) -> __m256 {
 /// Blocks of 256 codes whose headers are unpacked together.
 const FOUR: usize = 4;
 
-/// A block of activations, as vectors of weights hold its eight parts of 32: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-type Parts = Line<[[i8; 32]; 8]>;
+/// The codes of a block of activations.
+type Parts = [Line<[[i8; 32]; 2]>; 4];
 
 /// [`Simd::rows_of_nibbles`].
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) {
-    let whole = y.len() - y.len() % FOUR;
-    let mut codes: Vec<Parts> = Vec::with_capacity(whole);
-    let mut scales = Vec::with_capacity(2 * whole);
-    let mut sums: Vec<i16> = Vec::with_capacity(8 * whole);
-    for y in &y[..whole] {
-        let (parts, _) = y.qs.as_chunks::<32>();
-        codes.push(Line([0, 2, 1, 3, 4, 6, 5, 7].map(|part| parts[part])));
-        scales.extend([y.d; 2]);
-        sums.extend(y.bsums.as_chunks::<2>().0.iter().map(|[a, b]| a + b));
-    }
-    for (row, dst) in xs.chunks_exact(y.len()).zip(dst) {
+pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) {
+    let blocks = y.blocks.len();
+    let whole = blocks - blocks % FOUR;
+    for (row, dst) in xs.chunks_exact(blocks).zip(dst) {
         let (row, rest) = row.split_at(whole);
         let mut sum = _mm512_setzero_ps();
         for (i, xs) in row.as_chunks::<FOUR>().0.iter().enumerate() {
-            let (codes, at) = (codes.as_ptr().add(FOUR * i), 2 * FOUR * i);
-            let (scales, sums) = (scales.as_ptr().add(at), sums.as_ptr().add(4 * at));
+            let codes = y.codes.as_ptr().add(4 * FOUR * i).cast();
+            let scales = y.scales.as_ptr().add(2 * FOUR * i);
+            let sums = y.sums.as_ptr().add(8 * FOUR * i);
             sum = four_blocks(xs, codes, scales, sums, sum);
         }
         let mut sum = halves(sum);
-        for (x, y) in rest.iter().zip(&y[whole..]) {
+        for (x, y) in rest.iter().zip(&y.blocks[whole..]) {
             sum = BlockQ4K::mul_add::<Narrow>(&x.unpack::<Narrow>(), y, sum);
         }
         *dst = Narrow::sum(sum);
@@ -182,7 +142,7 @@ unsafe fn four_blocks(
     macro_rules! blocks {
         ($($block:literal)*) => {$(
             let x = &xs[$block];
-            prefetch(x);
+            fetch_after(x);
             // A block's scales and minima, four times: a shuffle stays within 16 bytes.
             let scales = _mm512_shuffle_i32x4::<{ 0b01_01_01_01 * $block }>(packed, packed);
             let products = _mm512_cvtepi32_ps(dot(x, &*y.add($block), scales));
@@ -204,7 +164,7 @@ unsafe fn dot(x: &BlockQ4K, y: &Parts, scales: __m512i) -> __m512i {
         let nibbles = [bytes, _mm512_srli_epi16::<4>(bytes)];
         let mut products = [_mm512_setzero_si512(); 2];
         for (i, products) in products.iter_mut().enumerate() {
-            let y = _mm512_load_si512(y.0.as_ptr().add(4 * half + 2 * i).cast());
+            let y = _mm512_load_si512(y.as_ptr().add(2 * half + i).cast());
             *products = _mm512_dpbusd_epi32(*products, _mm512_and_si512(nibbles[i], fifteen), y);
         }
         // Four products of at most 15 * 127 each: 16 bits hold them. Of each part, four such sums stay together.

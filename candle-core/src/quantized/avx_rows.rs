@@ -8,64 +8,22 @@
 use std::arch::x86_64::*;
 
 use super::avx::{eight_floats, Avx, ByteProducts};
+use super::k_quants::one_row::{OneRow, PARTS};
 use super::k_quants::panels::{Codes, PanelWeights};
 use super::k_quants::simd::Simd;
 use super::k_quants::{BlockQ8K, BlockQ8_0};
 use super::utils::f16_to_f32;
+use crate::cpu::simd::{prefetch, AHEAD};
 
 /// Blocks that are multiplied together.
 const TOGETHER: usize = 4;
 
-/// Bytes between what is multiplied and what is fetched.
-const AHEAD: usize = 4096;
-
 /// Asks for the blocks that come [`AHEAD`] bytes after these, if there are any.
 #[inline(always)]
-pub(super) unsafe fn prefetch<T>(x: *const T) {
+pub(super) unsafe fn fetch_after<T>(x: *const T) {
     let first = x.cast::<i8>().wrapping_add(AHEAD);
     for line in (0..size_of::<T>()).step_by(64) {
-        _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line));
-    }
-}
-
-/// The activations of [`with_a_scale`].
-struct Activations {
-    codes: Vec<[i8; 32]>,
-    scales: Vec<f32>,
-    /// What the eight sums of products begin with, so that the codes' offset is taken away.
-    starts: Vec<i32>,
-}
-
-impl Activations {
-    /// For codes with `offset` added.
-    #[inline(always)]
-    unsafe fn new<P: ByteProducts>(y: &[BlockQ8_0], offset: i32) -> Self {
-        let mut starts = Vec::with_capacity(y.len());
-        for y in y {
-            let [low, high] = Avx::<P>::sums_of_halves(&y.qs);
-            starts.push(-offset / 8 * i32::from(low + high));
-        }
-        Self {
-            codes: y.iter().map(|y| y.qs).collect(),
-            scales: y.iter().map(|y| f16_to_f32(y.d)).collect(),
-            starts,
-        }
-    }
-
-    /// `sum` and the products with block `at`, times `scale`.
-    #[inline(always)]
-    unsafe fn add_products<T: PanelWeights, P: ByteProducts>(
-        &self,
-        at: usize,
-        x: &T,
-        scale: f32,
-        sum: __m256,
-    ) -> __m256 {
-        let x = T::codes::<Avx<P>>(x.read_all::<Avx<P>>()).as_ref()[0];
-        let y = _mm256_loadu_si256(self.codes.as_ptr().add(at).cast());
-        let start = _mm256_set1_epi32(*self.starts.as_ptr().add(at));
-        let dot = P::add_dot(start, x, y);
-        _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(scale), sum)
+        prefetch(first.wrapping_add(line));
     }
 }
 
@@ -77,7 +35,7 @@ impl Activations {
 #[inline(always)]
 pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: ByteProducts>(
     xs: &[T],
-    y: &[BlockQ8_0],
+    y: &OneRow<'_, BlockQ8_0>,
     dst: &mut [f32],
 ) {
     let offset = const {
@@ -86,42 +44,69 @@ pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: By
             _ => panic!("not a block of a scale and 32 codes with an offset"),
         }
     };
-    let y = Activations::new::<P>(y, offset);
+    let codes: *const __m256i = y.codes.as_ptr().cast();
     let mut scales = vec![0f32; y.scales.len()];
-    for (row, dst) in xs.chunks_exact(y.codes.len()).zip(dst) {
-        row_scales(row, &y.scales, &mut scales);
+    for (row, dst) in xs.chunks_exact(y.blocks.len()).zip(dst) {
+        let offsets = row_scales(row, y, &mut scales);
         let mut sums = [_mm256_setzero_ps(); TOGETHER];
         let (fours, rest) = row.as_chunks::<TOGETHER>();
         for (i, four) in fours.iter().enumerate() {
-            prefetch(four);
+            fetch_after(four);
             for (j, sum) in sums.iter_mut().enumerate() {
                 let at = TOGETHER * i + j;
-                *sum = y.add_products::<T, P>(at, &four[j], *scales.as_ptr().add(at), *sum);
+                *sum = add_products::<T, P>(&four[j], codes.add(at), scales.as_ptr().add(at), *sum);
             }
         }
         for (i, x) in rest.iter().enumerate() {
             let at = TOGETHER * fours.len() + i;
-            sums[i] = y.add_products::<T, P>(at, x, scales[at], sums[i]);
+            sums[i] = add_products::<T, P>(x, codes.add(at), scales.as_ptr().add(at), sums[i]);
         }
         let [a, b, c, d] = sums;
-        *dst = Avx::<P>::sum(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
+        let sum = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
+        let offset = _mm256_set1_ps(offset as f32);
+        *dst = Avx::<P>::sum(_mm256_fmadd_ps(offsets, offset, sum));
     }
 }
 
-/// `to[i]` becomes the scale of block `i` times `by[i]`.
+/// `sum` and the products of a block with codes of activations, times `scale`.
 #[inline(always)]
-unsafe fn row_scales<T>(row: &[T], by: &[f32], to: &mut [f32]) {
+unsafe fn add_products<T: PanelWeights, P: ByteProducts>(
+    x: &T,
+    y: *const __m256i,
+    scale: *const f32,
+    sum: __m256,
+) -> __m256 {
+    let x = T::codes::<Avx<P>>(x.read_all::<Avx<P>>()).as_ref()[0];
+    let products = _mm256_cvtepi32_ps(P::dot(x, _mm256_load_si256(y)));
+    _mm256_fmadd_ps(products, _mm256_set1_ps(*scale), sum)
+}
+
+/// `to[i]` becomes the scale of block `i` times that of the activations; returns the sums of the blocks' scales times their
+/// [offsets](OneRow::offsets).
+#[inline(always)]
+unsafe fn row_scales<T>(row: &[T], y: &OneRow<'_, BlockQ8_0>, to: &mut [f32]) -> __m256 {
     let bits = |x: &T| (&raw const *x).cast::<u16>().read_unaligned();
+    let mut sums = _mm256_setzero_ps();
     let (eights, rest) = row.as_chunks::<8>();
     for (i, eight) in eights.iter().enumerate() {
         let d = eight_floats(eight.each_ref().map(bits));
-        let by = _mm256_loadu_ps(by.as_ptr().add(8 * i));
-        _mm256_storeu_ps(to.as_mut_ptr().add(8 * i), _mm256_mul_ps(d, by));
+        let (by, offsets) = (y.scales.as_ptr().add(8 * i), y.offsets.as_ptr().add(8 * i));
+        _mm256_storeu_ps(
+            to.as_mut_ptr().add(8 * i),
+            _mm256_mul_ps(d, _mm256_loadu_ps(by)),
+        );
+        sums = _mm256_fmadd_ps(d, _mm256_loadu_ps(offsets), sums);
     }
     for (i, x) in rest.iter().enumerate() {
         let at = 8 * eights.len() + i;
-        to[at] = f16_to_f32(half::f16::from_bits(bits(x))) * by[at];
+        let d = f16_to_f32(half::f16::from_bits(bits(x)));
+        to[at] = d * y.scales[at];
+        sums = _mm256_add_ps(
+            sums,
+            _mm256_setr_ps(d * y.offsets[at], 0., 0., 0., 0., 0., 0., 0.),
+        );
     }
+    sums
 }
 
 /// [`Simd::rows_with_minima`]. Headers are unpacked four at a time.
@@ -131,25 +116,20 @@ unsafe fn row_scales<T>(row: &[T], by: &[f32], to: &mut [f32]) {
 #[inline(always)]
 pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     xs: &[T],
-    y: &[BlockQ8K],
+    y: &OneRow<'_, BlockQ8K>,
     dst: &mut [f32],
 ) {
     const { assert!(T::BLCK_SIZE == 256 && T::PART == 32) };
-    let mut scales = Vec::with_capacity(2 * y.len());
-    let mut sums = Vec::with_capacity(8 * y.len());
-    for y in y {
-        scales.extend([y.d; 2]);
-        let (pairs, _) = y.bsums.as_chunks::<2>();
-        sums.extend(pairs.iter().map(|[a, b]| a + b));
-    }
-    let whole = y.len() - y.len() % TOGETHER;
-    for (row, dst) in xs.chunks_exact(y.len()).zip(dst) {
+    let blocks = y.blocks.len();
+    let whole = blocks - blocks % TOGETHER;
+    for (row, dst) in xs.chunks_exact(blocks).zip(dst) {
         let mut sum = _mm256_setzero_ps();
         for i in (0..whole).step_by(TOGETHER) {
-            let (scales, sums) = (scales.as_ptr().add(2 * i), sums.as_ptr().add(8 * i));
-            sum = four_blocks::<T, P>(row.as_ptr().add(i), y.as_ptr().add(i), scales, sums, sum);
+            let codes = y.codes.as_ptr().add(4 * i).cast();
+            let (scales, sums) = (y.scales.as_ptr().add(2 * i), y.sums.as_ptr().add(8 * i));
+            sum = four_blocks::<T, P>(row.as_ptr().add(i), codes, scales, sums, sum);
         }
-        for (x, y) in row.iter().zip(y).skip(whole) {
+        for (x, y) in row.iter().zip(y.blocks).skip(whole) {
             sum = T::mul_add::<Avx<P>>(&x.unpack::<Avx<P>>(), y, sum);
         }
         *dst = Avx::<P>::sum(sum);
@@ -160,7 +140,7 @@ pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: Byte
 #[inline(always)]
 unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     x: *const T,
-    y: *const BlockQ8K,
+    y: *const [__m256i; 8],
     scales: *const f32,
     sums: *const i16,
     sum: __m256,
@@ -183,7 +163,7 @@ unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     }
     for block in 0..TOGETHER {
         let x = x.add(block);
-        prefetch(x);
+        fetch_after(x);
         // The block's own half, twice: a shuffle stays within halves.
         let scales = if block % 2 == 0 {
             _mm256_permute4x64_epi64::<0b01_00_01_00>(packed[block / 2])
@@ -191,14 +171,14 @@ unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
             _mm256_permute4x64_epi64::<0b11_10_11_10>(packed[block / 2])
         };
         let codes = T::codes::<Avx<P>>((*x).read_all::<Avx<P>>());
-        let y: *const __m256i = (*y.add(block)).qs.as_ptr().cast();
+        let y: *const __m256i = y.add(block).cast();
         // Two sums, as a step waits for the one before it.
         let mut sums = [_mm256_setzero_si256(); 2];
         for (j, &codes) in codes.as_ref().iter().enumerate() {
             // A byte and a zero: an integer of 16 bits.
             let scale = _mm256_shuffle_epi8(scales, _mm256_set1_epi16(-256 | j as i16));
             // Two products of at most 31 * 127 each: 16 bits hold them.
-            let products = _mm256_maddubs_epi16(codes, _mm256_loadu_si256(y.add(j)));
+            let products = _mm256_maddubs_epi16(codes, _mm256_load_si256(y.add(PARTS[j])));
             sums[j % 2] = P::madd(sums[j % 2], products, scale);
         }
         let dot = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], sums[1]));

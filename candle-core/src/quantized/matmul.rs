@@ -95,6 +95,7 @@ fn product<T: GgmlType, E: GgmlType>(
     let serial = workers == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
     let threads = if serial { 1 } else { workers };
     let panels = T::panels(k, &lhs);
+    let few_rows = T::few_rows(k, &lhs);
     let tile = match &panels {
         Some(panels) => Tile::of_panels(m, n, panels.panel_rows(), threads),
         None => Tile::of_rows::<T>(m, n, k, threads),
@@ -110,9 +111,10 @@ fn product<T: GgmlType, E: GgmlType>(
                 let tile_m = tile.m.min(rows.end - i);
                 let floats_n = panels.as_ref().map_or(tile_n, |_| tile.n);
                 let floats = &mut floats[..tile_m * floats_n];
-                match &panels {
-                    Some(panels) => panels.multiply(xs, i..i + tile_m, floats),
-                    None => {
+                match (&panels, &few_rows) {
+                    (Some(panels), _) => panels.multiply(xs, i..i + tile_m, floats),
+                    (None, Some(few_rows)) => few_rows.multiply(xs, i..i + tile_m, floats),
+                    (None, None) => {
                         let ys = &lhs[i * lhs_blocks..(i + tile_m) * lhs_blocks];
                         T::vec_dot_tile(k, xs, ys, floats);
                     }
@@ -208,7 +210,7 @@ struct Tile {
 }
 
 impl Tile {
-    /// For [`GgmlType::vec_dot_tile`].
+    /// For [`GgmlType::vec_dot_tile`] and [`GgmlType::few_rows`].
     fn of_rows<T: GgmlType>(m: usize, n: usize, k: usize, threads: usize) -> Self {
         let row_bytes = |size: usize, block: usize| (k / block * size).max(1);
         let lhs_row = row_bytes(size_of::<T::VecDotType>(), T::VecDotType::BLCK_SIZE);
@@ -216,7 +218,7 @@ impl Tile {
         // Multiples of 4 rows: kernels take that many at once.
         let fours = |rows: usize| (rows / 4 * 4).max(4);
         let tile_m = fours(PANEL_BYTES / lhs_row).min(TILE_M).min(m);
-        // One dense row meets each block once, and is prepared for each tile.
+        // One dense row meets each block once.
         let tile_n = match m {
             1 => TILE,
             _ => fours(PANEL_BYTES / rhs_row).min(TILE_N),

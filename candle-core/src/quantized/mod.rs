@@ -16,6 +16,7 @@ pub mod avx;
 mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
 mod avx_panels;
+#[cfg(target_arch = "x86_64")]
 mod avx_rows;
 mod blocks;
 mod dtype;

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::k_quants::one_row::FewRows;
 use super::k_quants::panels::Panels;
 use super::GgmlDType;
 use crate::{CpuStorage, Error, Result};
@@ -76,6 +77,13 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     /// form, or the rows are too few for it.
     #[doc(hidden)]
     fn panels(_n: usize, _ys: &[Self::VecDotType]) -> Option<Panels<Self>> {
+        None
+    }
+
+    /// `ys`, rows of `n` elements, each made ready for products by itself; None where this machine or this format has no such form, or
+    /// the rows are too many for it.
+    #[doc(hidden)]
+    fn few_rows(_n: usize, _ys: &[Self::VecDotType]) -> Option<FewRows<'_, Self>> {
         None
     }
 

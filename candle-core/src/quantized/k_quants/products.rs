@@ -1,7 +1,8 @@
 //! Products of rows of blocks, written once over [`Simd`].
 //!
 //! A format says how a block of weights is unpacked ([`Weights`]) and how unpacked weights meet a block of activations. The loops
-//! around them, for one row of activations and for many, are the same for all.
+//! around them, for one row of activations and for many, are the same for all. (Where a machine has more for one row, that is reached
+//! by `one_row.rs`.)
 
 use super::simd::{Kernel, Simd};
 use super::GgmlType;
@@ -26,16 +27,6 @@ pub(crate) trait Weights: GgmlType {
         y: &Self::VecDotType,
         sum: S::Floats,
     ) -> S::Floats;
-
-    /// `dst[r]` becomes row `r` of `xs`, of as many blocks as `y`, times `y`. False, and nothing is done, where there is no better way
-    /// than the above. To be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Simd`]; there are blocks.
-    #[inline(always)]
-    unsafe fn one_row<S: Simd>(_xs: &[Self], _y: &[Self::VecDotType], _dst: &mut [f32]) -> bool {
-        false
-    }
 }
 
 /// Asks for a block, which need not be there, to be brought near.
@@ -175,10 +166,6 @@ impl<T: Weights> Kernel for Tile<'_, T> {
         let small = T::BLCK_SIZE <= 32;
         let together = if small { rows - rows % ROWS } else { 0 };
         for c in many..columns {
-            let y = &self.ys[c * self.blocks..][..self.blocks];
-            if T::one_row::<S>(self.xs, y, &mut self.dst[c * rows..][..rows]) {
-                continue;
-            }
             for r in (0..together).step_by(ROWS) {
                 self.part::<S, ROWS, 1>(r, c);
             }

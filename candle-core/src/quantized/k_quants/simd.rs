@@ -7,6 +7,7 @@ use half::f16;
 
 use super::fit::largest_of;
 use super::lanes::PanelKernel;
+use super::one_row::OneRow;
 use super::panels::PanelWeights;
 use super::{BlockQ4K, BlockQ8K, BlockQ8_0};
 use crate::quantized::utils::{nearest, nearest_away};
@@ -102,12 +103,12 @@ pub(crate) trait Simd: Copy + 'static {
     /// The sum of all places.
     unsafe fn sum(x: Self::Floats) -> f32;
 
-    /// `dst[r]` becomes row `r` of `xs`, of as many blocks as `y`, times `y`: blocks that begin with a scale, and have 32 codes with an
-    /// offset. False, and nothing is done, where there is no better way than [`Weights`](super::products::Weights).
+    /// [`OneRowWeights::one_row`](super::one_row::OneRowWeights::one_row) for blocks that begin with a scale, and have 32 codes with an
+    /// offset.
     #[inline(always)]
     unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
         _xs: &[T],
-        _y: &[BlockQ8_0],
+        _y: &OneRow<'_, BlockQ8_0>,
         _dst: &mut [f32],
     ) -> bool {
         false
@@ -117,7 +118,7 @@ pub(crate) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
         _xs: &[T],
-        _y: &[BlockQ8K],
+        _y: &OneRow<'_, BlockQ8K>,
         _dst: &mut [f32],
     ) -> bool {
         false
@@ -125,13 +126,17 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// The same for blocks that begin with a scale, and have 32 signed codes.
     #[inline(always)]
-    unsafe fn rows_of_bytes(_xs: &[BlockQ8_0], _y: &[BlockQ8_0], _dst: &mut [f32]) -> bool {
+    unsafe fn rows_of_bytes(
+        _xs: &[BlockQ8_0],
+        _y: &OneRow<'_, BlockQ8_0>,
+        _dst: &mut [f32],
+    ) -> bool {
         false
     }
 
     /// As [`rows_with_minima`](Self::rows_with_minima), for the one of these formats whose codes are nibbles alone.
     #[inline(always)]
-    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) -> bool {
         Self::rows_with_minima(xs, y, dst)
     }
 

@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::elements::Elements;
+use super::one_row::{FewRows, OneRowWeights};
 use super::panels::{PanelWeights, Panels};
 use super::products::Weights;
 use super::simd::{run_at, run_panels_at, Level};
@@ -186,6 +187,52 @@ fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     }
 }
 
+/// Whether a level has a kernel for one row of a format that some level has one for.
+fn has_one_row(level: Level, dtype: GgmlDType) -> bool {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512Vnni => true,
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 | Level::AvxVnni => dtype != GgmlDType::Q8_0,
+        _ => {
+            let _ = dtype;
+            false
+        }
+    }
+}
+
+/// Rows of activations that are laid out, at every level that has kernels for them, against products in plain Rust: lengths around what is
+/// taken together.
+fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
+    let mut random = Random(19);
+    for blocks in [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 17, 35, 64] {
+        let n = blocks * T::BLCK_SIZE;
+        let xs: Vec<T> = random.bytes(5 * blocks, finite);
+        let ys: Vec<T::VecDotType> = random.blocks(3 * blocks);
+        for level in Level::all() {
+            let few = FewRows::new(level, n, &ys);
+            assert_eq!(few.is_some(), has_one_row(level, T::DTYPE), "{level:?}");
+            let Some(few) = few else {
+                continue;
+            };
+            for (rows, columns) in [(0, 0..3), (1, 0..1), (5, 0..3), (4, 1..2), (3, 2..2)] {
+                let mut dst = vec![f32::NAN; rows * columns.len()];
+                few.multiply(&xs[..rows * blocks], columns.clone(), &mut dst);
+                for (i, &found) in dst.iter().enumerate() {
+                    let (r, c) = (i % rows, columns.start + i / rows);
+                    let (x, y) = (&xs[r * blocks..][..blocks], &ys[c * blocks..][..blocks]);
+                    let right = T::vec_dot_unopt(n, x, y);
+                    assert!(
+                        close(found, right, magnitude(x, y)),
+                        "{level:?} {:?}, {blocks} blocks, row {r}, column {c}: {found} for {right}",
+                        T::DTYPE
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Whole products, of few rows and of more than a tile has, of few weight rows and of more than a panel has, with one thread and two.
 fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     let mut random = Random(17);
@@ -329,16 +376,16 @@ macro_rules! formats {
 }
 
 formats! {
-    q4_0 BlockQ4_0 QK4_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q4_0 BlockQ4_0 QK4_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
     q4_1 BlockQ4_1 QK4_1 |x, d| (x.d, x.m) = (d, d), panels_agree, elements_agree, products_agree;
-    q5_0 BlockQ5_0 QK5_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q5_0 BlockQ5_0 QK5_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
     q5_1 BlockQ5_1 QK5_1 |x, d| (x.d, x.m) = (d, -d), panels_agree, elements_agree, products_agree;
-    q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+    q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
     q8_1 BlockQ8_1 QK8_1 |x, d| (x.d, x.s) = (d, d);
     q2k BlockQ2K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
     q3k BlockQ3K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
-    q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
-    q5k BlockQ5K QK_K |x, d| (x.d, x.dmin) = (d, -d), panels_agree, elements_agree, products_agree;
+    q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree, one_row_agrees;
+    q5k BlockQ5K QK_K |x, d| (x.d, x.dmin) = (d, -d), panels_agree, elements_agree, products_agree, one_row_agrees;
     q6k BlockQ6K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q8k BlockQ8K QK_K |x, d| x.d = d.to_f32();
 }

@@ -1,5 +1,6 @@
 //! Products of the k-quants. A super-block is eight vectors of 32 codes, each with a pair of scales.
 
+use super::one_row::{OneRow, OneRowWeights};
 use super::pack::{scales_and_mins, signed_scales};
 use super::products::Weights;
 use super::simd::Simd;
@@ -163,12 +164,14 @@ macro_rules! above_minimum {
                 let dot = S::floats(scaled_dot(x, y));
                 S::mul_add(dot, S::mul(x.d, y_d), sum)
             }
-
-            $(#[inline(always)]
-            unsafe fn one_row<S: Simd>(xs: &[Self], y: &[BlockQ8K], dst: &mut [f32]) -> bool {
-                S::$rows(xs, y, dst)
-            })?
         }
+
+        $(impl OneRowWeights for $ty {
+            #[inline(always)]
+            unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) -> bool {
+                S::$rows(xs, y, dst)
+            }
+        })?
     };
 }
 

@@ -2,6 +2,7 @@
 
 use half::f16;
 
+use super::one_row::{OneRow, OneRowWeights};
 use super::products::Weights;
 use super::simd::Simd;
 use super::*;
@@ -40,12 +41,14 @@ macro_rules! symmetric {
             unsafe fn mul_add<S: Simd>(x: &Self::Unpacked<S>, y: &$y, sum: S::Floats) -> S::Floats {
                 scaled::<S>(x, &y.qs, y.d, sum)
             }
-
-            $(#[inline(always)]
-            unsafe fn one_row<S: Simd>(xs: &[Self], y: &[$y], dst: &mut [f32]) -> bool {
-                S::$rows(xs, y, dst)
-            })?
         }
+
+        $(impl OneRowWeights for $ty {
+            #[inline(always)]
+            unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<'_, $y>, dst: &mut [f32]) -> bool {
+                S::$rows(xs, y, dst)
+            }
+        })?
     };
 }
 
