@@ -449,12 +449,28 @@ mod tests {
         };
         let mut arrived = Vec::new();
         let mut progress = |bytes| arrived.push(bytes);
-        let placing = placed_tensor(&file, &wanted, DType::F32, &Device::Cpu, &mut progress);
+        let mut reader = Reader::new(&Device::Cpu, &mut progress);
+        let placing = placed_tensor(&file, &wanted, DType::F32, &mut reader);
         let tensor = at_once(placing).unwrap();
+        assert_eq!(reader.underway, wanted.bytes);
         assert_eq!(tensor.dims(), [rows, 1000]);
         let found: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
         assert_eq!(found, numbers[7..]);
         assert_eq!(arrived, [PIECE, wanted.bytes - PIECE]);
+    }
+
+    #[test]
+    fn reading_waits_for_the_device() {
+        let file = Numbers(vec![0.; 100]);
+        let mut progress = |_| ();
+        let mut reader = Reader::new(&Device::Cpu, &mut progress);
+        reader.underway = UNDERWAY - 8;
+        for left in [UNDERWAY, 8] {
+            at_once(reader.read(&file, 0, 8)).unwrap();
+            assert_eq!(reader.underway, left);
+        }
+        at_once(reader.all_there()).unwrap();
+        assert_eq!(reader.underway, 0);
     }
 
     #[test]
