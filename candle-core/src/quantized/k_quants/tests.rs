@@ -4,7 +4,7 @@ use half::f16;
 
 use super::elements::Elements;
 use super::one_row::{FewRows, OneRowWeights};
-use super::panels::{PanelWeights, Panels};
+use super::panels::{PanelWeights, Panels, PIECE};
 use super::products::Weights;
 use super::simd::{run_at, run_panels_at, Level};
 use super::*;
@@ -146,7 +146,7 @@ fn conversions_agree<
 /// together, and lengths around a piece.
 fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     let mut random = Random(13);
-    let piece = 1024 / T::BLCK_SIZE;
+    let piece = PIECE / T::BLCK_SIZE;
     for blocks in [1, 2, piece - 1, piece, piece + 1, 2 * piece + 3] {
         let n = blocks * T::BLCK_SIZE;
         let xs: Vec<T> = random.bytes(32 * blocks, finite);
