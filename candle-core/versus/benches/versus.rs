@@ -1,14 +1,23 @@
 //! The cases under criterion, which keeps a baseline between runs: `cargo bench -- FILTER`.
 
 use criterion::{criterion_group, criterion_main, Criterion};
+use versus::side::both;
 
 fn versus(c: &mut Criterion) {
-    for pair in versus::pairs(&[]) {
-        let mut group = c.benchmark_group(&pair.name);
-        for (side, make) in [("ours", &pair.ours), ("candle-core 0.11.1", &pair.upstream)] {
-            let mut work = None;
-            // Inputs are made only for the benches that the filter lets run.
-            group.bench_function(side, |b| b.iter(work.get_or_insert_with(make)));
+    let mut sides = both().unwrap_or_else(|why| panic!("{why}"));
+    for case in sides[0].cases().to_vec() {
+        let mut group = c.benchmark_group(&case);
+        for (name, side) in ["ours", "candle-core 0.11.1"].into_iter().zip(&mut sides) {
+            let mut made = false;
+            group.bench_function(name, |b| {
+                b.iter_custom(|runs| {
+                    // Inputs are made only for the benches that the filter lets run.
+                    let ready = if made { Ok(()) } else { side.make(&case) };
+                    made = true;
+                    let taken = ready.and_then(|()| side.run(runs));
+                    taken.unwrap_or_else(|why| panic!("{case}, {name}: {why}"))
+                })
+            });
         }
         group.finish();
     }

@@ -1,60 +1,67 @@
 //! Prints a Markdown table: each case's time here and with crates.io's candle-core 0.11.1, and how many times as fast this one is.
 //!
-//! `cargo run --release -- [--samples N] [--slow X] [FILTER ...]`; `--slow X` prints only what is less than `X` times as fast.
-//!
 //! Samples of both sides alternate, so that whatever else the machine does meets both. The times are medians; `best` compares the
 //! fastest samples, which disturbances change least.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::time::{Duration, Instant};
-use versus::{pairs, Pair, Work};
+use clap::Parser;
+use std::process::ExitCode;
+use std::time::Duration;
+use versus::side::{both, Side};
 
 /// What one sample should take at least.
 const SAMPLE: Duration = Duration::from_millis(2);
 
+/// Times this repository's candle-core and crates.io's 0.11.1 on the CPU, in turn.
+#[derive(Parser)]
 struct Args {
-    samples: usize,
-    slow: f64,
+    /// Samples of each side
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    samples: u32,
+    /// Show only what is less than so many times as fast
+    #[arg(long, value_name = "RATIO")]
+    slow: Option<f64>,
+    /// Build both sides and name the cases
+    #[arg(long)]
+    list: bool,
+    /// Only cases whose names contain one of these
     filters: Vec<String>,
 }
 
-fn args() -> Args {
-    let mut parsed = Args {
-        samples: 15,
-        slow: f64::INFINITY,
-        filters: vec![],
-    };
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut number = |default: f64| {
-            let value = args.next().and_then(|value| value.parse().ok());
-            value.unwrap_or(default)
-        };
-        match arg.as_str() {
-            "--samples" => parsed.samples = number(15.).max(1.) as usize,
-            "--slow" => parsed.slow = number(1.),
-            _ => parsed.filters.push(arg),
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("versus: {e}");
+            ExitCode::FAILURE
         }
     }
-    parsed
 }
 
-fn main() {
-    let args = args();
-    // A case that one side cannot do is not a comparison.
-    std::panic::set_hook(Box::new(|_| ()));
+fn run(args: &Args) -> Result<(), String> {
+    let mut sides = both()?;
+    let mut cases = sides[0].cases().to_vec();
+    cases.retain(|case| args.filters.is_empty() || args.filters.iter().any(|f| case.contains(f)));
+    if cases.is_empty() {
+        let filters = args.filters.join(", ");
+        return Err(format!("no case's name contains {filters}: see --list"));
+    }
+    if args.list {
+        cases.iter().for_each(|case| println!("{case}"));
+        return Ok(());
+    }
     println!("| case | ours | candle-core 0.11.1 | times as fast | best |");
     println!("| --- | ---: | ---: | ---: | ---: |");
-    for pair in pairs(&args.filters) {
-        let timed = catch_unwind(AssertUnwindSafe(|| time(&pair, args.samples)));
-        match timed {
+    for case in cases {
+        match time(&mut sides, &case, args.samples) {
             Ok([ours, upstream]) => {
                 let ratio = |at: usize| upstream[at] / ours[at];
-                let middle = args.samples / 2;
-                if ratio(middle).max(ratio(0)) < args.slow {
+                let middle = ours.len() / 2;
+                if args
+                    .slow
+                    .is_none_or(|slow| ratio(middle).max(ratio(0)) < slow)
+                {
                     println!(
-                        "| {} | {} | {} | {:.2} | {:.2} |",
-                        pair.name,
+                        "| {case} | {} | {} | {:.2} | {:.2} |",
                         shown(ours[middle]),
                         shown(upstream[middle]),
                         ratio(middle),
@@ -62,38 +69,31 @@ fn main() {
                     );
                 }
             }
-            Err(cause) => {
-                let cause = cause.downcast_ref::<String>().map_or("?", String::as_str);
-                let line = cause.lines().next().unwrap_or_default();
-                println!("| {} | – | – | – | {line} |", pair.name);
-            }
+            // A case that one side cannot do is not a comparison.
+            Err(why) => println!("| {case} | – | – | – | {why} |"),
         }
     }
+    Ok(())
 }
 
 /// Seconds of one run on each side, sorted.
-fn time(pair: &Pair, samples: usize) -> [Vec<f64>; 2] {
-    let sides = [(pair.ours)(), (pair.upstream)()];
-    let runs = sides.each_ref().map(|work| {
-        work();
-        let once = seconds(work, 1);
-        (SAMPLE.as_secs_f64() / once).clamp(1., 1e6) as usize
-    });
+fn time(sides: &mut [Side; 2], case: &str, samples: u32) -> Result<[Vec<f64>; 2], String> {
+    let mut runs = [0; 2];
+    for (side, runs) in sides.iter_mut().zip(&mut runs) {
+        side.make(case)?;
+        let once = side.run(1)?.as_secs_f64().max(1e-9);
+        *runs = (SAMPLE.as_secs_f64() / once).clamp(1., 1e6) as u64;
+    }
     let mut times = [vec![], vec![]];
-    for sample in 0..samples {
+    for sample in 0..samples as usize {
         // Neither side is always the one that runs second.
         for side in [sample % 2, 1 - sample % 2] {
-            times[side].push(seconds(&sides[side], runs[side]));
+            let taken = sides[side].run(runs[side])?.as_secs_f64();
+            times[side].push(taken / runs[side] as f64);
         }
     }
     times.iter_mut().for_each(|t| t.sort_by(f64::total_cmp));
-    times
-}
-
-fn seconds(work: &Work, runs: usize) -> f64 {
-    let start = Instant::now();
-    (0..runs).for_each(|_| work());
-    start.elapsed().as_secs_f64() / runs as f64
+    Ok(times)
 }
 
 fn shown(seconds: f64) -> String {

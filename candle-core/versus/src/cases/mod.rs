@@ -1,13 +1,15 @@
-//! The table of work. It is compiled twice, against either side's crates.
+//! The table of work, compiled against one side's crates.
 
 mod quantized;
 mod windows;
 
-use super::{candle_core, candle_nn};
-use crate::{numbers, Work};
+use crate::{candle_core, candle_nn};
 use candle_core::{DType, Device, Result, Tensor, D};
 
 const F: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+/// Work to be timed: prepared inputs, and one run over them.
+pub type Work = Box<dyn Fn()>;
 
 /// A case's name and what prepares it.
 pub type Case = (String, Box<dyn Fn() -> Work>);
@@ -51,6 +53,18 @@ impl Table {
         };
         self.0.push((name, Box::new(make)));
     }
+}
+
+/// Numbers between -1 and 1, the same on each call.
+fn numbers(len: usize) -> Vec<f32> {
+    let mut state = 0x9E37_79B9_7F4A_7C15u64;
+    let next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.
+    };
+    std::iter::repeat_with(next).take(len).collect()
 }
 
 fn tensor(shape: &[usize], dtype: DType) -> Tensor {

@@ -1,8 +1,8 @@
 //! Blocks of few bits: products with dense rows, and bringing floats to blocks and back.
 
-use super::candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
-use super::candle_core::{DType, Device, Module, Result, Tensor};
 use super::Table;
+use crate::candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use crate::candle_core::{DType, Device, Module, Result, Tensor};
 
 /// All formats that weights come in.
 const FORMATS: [(&str, GgmlDType); 10] = [

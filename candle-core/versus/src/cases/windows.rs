@@ -1,7 +1,7 @@
 //! Convolution and pooling.
 
-use super::candle_core::DType;
 use super::{Table, F};
+use crate::candle_core::DType;
 
 const FLOATS: [DType; 4] = [F[0], F[1], F[2], DType::F64];
 
@@ -43,18 +43,12 @@ pub(super) fn pool(table: &mut Table) {
             ("3x3 s2 of 1x64x112x112", [1, 64, 112, 112], 3, 2),
             ("7x7 of 8x512x7x7", [8, 512, 7, 7], 7, 7),
         ] {
-            table.add(
-                format!("pool/max {what}"),
-                dtype,
-                [&shape],
-                move |[x]| x.max_pool2d_with_stride(kernel, stride),
-            );
-            table.add(
-                format!("pool/avg {what}"),
-                dtype,
-                [&shape],
-                move |[x]| x.avg_pool2d_with_stride(kernel, stride),
-            );
+            table.add(format!("pool/max {what}"), dtype, [&shape], move |[x]| {
+                x.max_pool2d_with_stride(kernel, stride)
+            });
+            table.add(format!("pool/avg {what}"), dtype, [&shape], move |[x]| {
+                x.avg_pool2d_with_stride(kernel, stride)
+            });
         }
     }
 }
