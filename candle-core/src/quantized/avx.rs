@@ -321,7 +321,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     #[inline(always)]
     unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
         xs: &[T],
-        y: &OneRow<'_, BlockQ8_0>,
+        y: &OneRow<BlockQ8_0>,
         dst: &mut [f32],
     ) -> bool {
         avx_rows::with_a_scale::<T, P>(xs, y, dst);
@@ -331,7 +331,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     #[inline(always)]
     unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
         xs: &[T],
-        y: &OneRow<'_, BlockQ8K>,
+        y: &OneRow<BlockQ8K>,
         dst: &mut [f32],
     ) -> bool {
         avx_rows::with_minima::<T, P>(xs, y, dst);
@@ -339,7 +339,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
-    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &OneRow<'_, BlockQ8_0>, dst: &mut [f32]) -> bool {
+    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut [f32]) -> bool {
         if P::WIDE {
             avx512_rows::of_bytes(xs, y, dst);
         }
@@ -347,7 +347,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
-    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) -> bool {
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut [f32]) -> bool {
         if P::WIDE {
             avx512_rows::of_nibbles(xs, y, dst);
         } else {

@@ -34,7 +34,7 @@ static SCALES: [Line<[[i32; 8]; 2]>; TOGETHER / 2] = {
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<'_, BlockQ8_0>, dst: &mut [f32]) {
+pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut [f32]) {
     let blocks = y.blocks.len();
     let whole = blocks - blocks % TOGETHER;
     for (row, dst) in xs.chunks_exact(blocks).zip(dst) {
@@ -90,7 +90,7 @@ type Parts = [Line<[[i8; 32]; 2]>; 4];
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) {
+pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut [f32]) {
     let blocks = y.blocks.len();
     let whole = blocks - blocks % FOUR;
     for (row, dst) in xs.chunks_exact(blocks).zip(dst) {

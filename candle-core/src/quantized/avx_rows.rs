@@ -35,7 +35,7 @@ pub(super) unsafe fn fetch_after<T>(x: *const T) {
 #[inline(always)]
 pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: ByteProducts>(
     xs: &[T],
-    y: &OneRow<'_, BlockQ8_0>,
+    y: &OneRow<BlockQ8_0>,
     dst: &mut [f32],
 ) {
     let offset = const {
@@ -84,7 +84,7 @@ unsafe fn add_products<T: PanelWeights, P: ByteProducts>(
 /// `to[i]` becomes the scale of block `i` times that of the activations; returns the sums of the blocks' scales times their
 /// [offsets](OneRow::offsets).
 #[inline(always)]
-unsafe fn row_scales<T>(row: &[T], y: &OneRow<'_, BlockQ8_0>, to: &mut [f32]) -> __m256 {
+unsafe fn row_scales<T>(row: &[T], y: &OneRow<BlockQ8_0>, to: &mut [f32]) -> __m256 {
     let bits = |x: &T| (&raw const *x).cast::<u16>().read_unaligned();
     let mut sums = _mm256_setzero_ps();
     let (eights, rest) = row.as_chunks::<8>();
@@ -116,7 +116,7 @@ unsafe fn row_scales<T>(row: &[T], y: &OneRow<'_, BlockQ8_0>, to: &mut [f32]) ->
 #[inline(always)]
 pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     xs: &[T],
-    y: &OneRow<'_, BlockQ8K>,
+    y: &OneRow<BlockQ8K>,
     dst: &mut [f32],
 ) {
     const { assert!(T::BLCK_SIZE == 256 && T::PART == 32) };
@@ -129,7 +129,7 @@ pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: Byte
             let (scales, sums) = (y.scales.as_ptr().add(2 * i), y.sums.as_ptr().add(8 * i));
             sum = four_blocks::<T, P>(row.as_ptr().add(i), codes, scales, sums, sum);
         }
-        for (x, y) in row.iter().zip(y.blocks).skip(whole) {
+        for (x, y) in row.iter().zip(&y.blocks).skip(whole) {
             sum = T::mul_add::<Avx<P>>(&x.unpack::<Avx<P>>(), y, sum);
         }
         *dst = Avx::<P>::sum(sum);

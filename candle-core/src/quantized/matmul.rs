@@ -8,6 +8,7 @@ use half::f16;
 use std::ops::Range;
 
 use super::k_quants::lanes::MAX_ROWS;
+use super::k_quants::prepared::DenseRows;
 use super::GgmlType;
 use crate::cpu::shared_matrix::SharedMatrix;
 use crate::cpu::threads;
@@ -15,9 +16,6 @@ use crate::{Error, Result};
 
 /// Products of elements below which a second thread costs more than it brings: some 20 microseconds of work.
 const SERIAL_PRODUCTS: usize = 1 << 18;
-
-/// Elements that are brought to the format of the blocks by one thread: some microseconds of work.
-const CONVERTED: usize = 4096;
 
 /// Bytes of blocks and of the dense side that a task works on at a time: together they stay in a core's own cache.
 const PANEL_BYTES: usize = 1 << 17;
@@ -79,7 +77,7 @@ fn product<T: GgmlType, E: GgmlType>(
     rhs_t: &[T],
     dst: &mut [E],
 ) -> Result<()> {
-    let (rhs_blocks, lhs_blocks) = check::<T>((m, k, n), lhs.len(), rhs_t.len(), dst.len())?;
+    let rhs_blocks = check::<T>((m, k, n), lhs.len(), rhs_t.len(), dst.len())?;
     let dst = &mut dst[..m * n];
     if m == 0 || n == 0 {
         return Ok(());
@@ -88,16 +86,23 @@ fn product<T: GgmlType, E: GgmlType>(
         E::from_float(&vec![0.; dst.len()], dst);
         return Ok(());
     }
-    let lhs = vec_dot_rows::<T::VecDotType, E>(lhs, k, lhs_blocks);
+    let encode = |rows: Range<usize>, blocks: &mut [T::VecDotType]| {
+        let mut floats = vec![0f32; rows.len() * k];
+        E::to_float(&lhs[rows.start * k..rows.end * k], &mut floats);
+        if T::VecDotType::DIRECT_COPY {
+            T::VecDotType::direct_copy(&floats, blocks)
+        } else {
+            T::VecDotType::from_float(&floats, blocks)
+        }
+    };
+    let lhs = T::prepare(&DenseRows::new(m, k, &encode));
     let rhs = &rhs_t[..n * rhs_blocks];
 
     let workers = threads::count();
     let serial = workers == 1 || m.saturating_mul(n).saturating_mul(k) <= SERIAL_PRODUCTS;
     let threads = if serial { 1 } else { workers };
-    let panels = T::panels(k, &lhs);
-    let few_rows = T::few_rows(k, &lhs);
-    let tile = match &panels {
-        Some(panels) => Tile::of_panels(m, n, panels.panel_rows(), threads),
+    let tile = match lhs.panel_rows() {
+        Some(panel_rows) => Tile::of_panels(m, n, panel_rows, threads),
         None => Tile::of_rows::<T>(m, n, k, threads),
     };
     let dst = SharedMatrix::new(dst, n);
@@ -109,16 +114,9 @@ fn product<T: GgmlType, E: GgmlType>(
             let xs = &rhs[j * rhs_blocks..(j + tile_n) * rhs_blocks];
             for i in rows.clone().step_by(tile.m) {
                 let tile_m = tile.m.min(rows.end - i);
-                let floats_n = panels.as_ref().map_or(tile_n, |_| tile.n);
+                let floats_n = lhs.panel_rows().unwrap_or(tile_n);
                 let floats = &mut floats[..tile_m * floats_n];
-                match (&panels, &few_rows) {
-                    (Some(panels), _) => panels.multiply(xs, i..i + tile_m, floats),
-                    (None, Some(few_rows)) => few_rows.multiply(xs, i..i + tile_m, floats),
-                    (None, None) => {
-                        let ys = &lhs[i * lhs_blocks..(i + tile_m) * lhs_blocks];
-                        T::vec_dot_tile(k, xs, ys, floats);
-                    }
-                }
+                lhs.multiply(xs, i..i + tile_m, floats);
                 for (r, floats) in floats.chunks_exact(floats_n).enumerate() {
                     for (c, floats) in floats[..tile_n].chunks(TILE_N).enumerate() {
                         let narrow = &mut narrow[..floats.len()];
@@ -147,13 +145,13 @@ fn product<T: GgmlType, E: GgmlType>(
     Ok(())
 }
 
-/// Blocks of a row on both sides, if all sizes go together.
+/// Blocks of a row of weights, if all sizes go together.
 fn check<T: GgmlType>(
     (m, k, n): (usize, usize, usize),
     lhs: usize,
     rhs: usize,
     dst: usize,
-) -> Result<(usize, usize)> {
+) -> Result<usize> {
     let block = T::BLCK_SIZE.max(T::VecDotType::BLCK_SIZE);
     let refuse = |what: String| {
         Err(Error::Msg(format!(
@@ -168,31 +166,14 @@ fn check<T: GgmlType>(
     if m.checked_mul(k) != Some(lhs) {
         return refuse(format!("lhs has {lhs} elements"));
     }
-    let (rhs_blocks, lhs_blocks) = (k / T::BLCK_SIZE, k / T::VecDotType::BLCK_SIZE);
+    let rhs_blocks = k / T::BLCK_SIZE;
     if n.checked_mul(rhs_blocks).is_none_or(|needed| needed > rhs) {
         return refuse(format!("rhs has {rhs} blocks of {}", T::BLCK_SIZE));
     }
     if m.checked_mul(n).is_none_or(|needed| needed > dst) {
         return refuse(format!("dst has room for {dst} elements"));
     }
-    Ok((rhs_blocks, lhs_blocks))
-}
-
-/// The rows of the dense side in the format that blocks are multiplied with.
-fn vec_dot_rows<V: GgmlType, E: GgmlType>(lhs: &[E], k: usize, row_blocks: usize) -> Vec<V> {
-    let mut blocks = vec![V::zeros(); lhs.len() / k * row_blocks];
-    let convert = |lhs: &[E], blocks: &mut [V]| {
-        let mut floats = vec![0f32; lhs.len()];
-        E::to_float(lhs, &mut floats);
-        if V::DIRECT_COPY {
-            V::direct_copy(&floats, blocks)
-        } else {
-            V::from_float(&floats, blocks)
-        }
-    };
-    let rows = CONVERTED.div_ceil(k);
-    threads::zip_chunks(lhs, rows * k, &mut blocks, rows * row_blocks, convert);
-    blocks
+    Ok(rhs_blocks)
 }
 
 /// How a product is cut: tasks for threads, tiles for caches.
@@ -210,7 +191,7 @@ struct Tile {
 }
 
 impl Tile {
-    /// For [`GgmlType::vec_dot_tile`] and [`GgmlType::few_rows`].
+    /// For dense rows that need no panels.
     fn of_rows<T: GgmlType>(m: usize, n: usize, k: usize, threads: usize) -> Self {
         let row_bytes = |size: usize, block: usize| (k / block * size).max(1);
         let lhs_row = row_bytes(size_of::<T::VecDotType>(), T::VecDotType::BLCK_SIZE);
@@ -227,7 +208,7 @@ impl Tile {
         Self::cut((m, n), (tile_m, tile_n), task_n, threads)
     }
 
-    /// For [`GgmlType::panels`]. A panel is unpacked for each tile, so that tiles have as many dense rows as there is room for.
+    /// For dense rows that meet panels. A panel is unpacked for each tile, so that tiles have as many dense rows as there is room for.
     fn of_panels(m: usize, n: usize, panel_rows: usize, threads: usize) -> Self {
         let tile_m = (TILE / MAX_ROWS).min(m);
         let task_n = task_n(n, panel_rows, threads);

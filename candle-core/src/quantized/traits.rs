@@ -2,8 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::k_quants::one_row::FewRows;
-use super::k_quants::panels::Panels;
+use super::k_quants::prepared::{DenseRows, Prepared};
 use super::GgmlDType;
 use crate::{CpuStorage, Error, Result};
 
@@ -73,18 +72,10 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
         (d0, d1, d2, d3)
     }
 
-    /// `ys`, rows of `n` elements, made ready for products with rows of `Self`; None where this machine or this format has no such
-    /// form, or the rows are too few for it.
+    /// The dense side of a product with rows of `Self`, in the form that this format and this machine have for so many rows.
     #[doc(hidden)]
-    fn panels(_n: usize, _ys: &[Self::VecDotType]) -> Option<Panels<Self>> {
-        None
-    }
-
-    /// `ys`, rows of `n` elements, each made ready for products by itself; None where this machine or this format has no such form, or
-    /// the rows are too many for it.
-    #[doc(hidden)]
-    fn few_rows(_n: usize, _ys: &[Self::VecDotType]) -> Option<FewRows<'_, Self>> {
-        None
+    fn prepare(rows: &DenseRows<'_, Self::VecDotType>) -> Prepared<Self> {
+        Prepared::blocks(rows)
     }
 
     /// The products of every row of `xs` with every row of `ys`, rows of `n` elements each, one after another:

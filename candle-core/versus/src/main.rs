@@ -11,6 +11,12 @@ use versus::side::{both, Side};
 /// What one sample should take at least.
 const SAMPLE: Duration = Duration::from_millis(2);
 
+/// Runs in one go before a case is timed.
+const WARM_UP: u64 = 8;
+
+/// A case that takes so long for its runs is warm.
+const LONG: Duration = Duration::from_millis(50);
+
 /// Times this repository's candle-core and crates.io's 0.11.1 on the CPU, in turn.
 #[derive(Parser)]
 struct Args {
@@ -81,8 +87,7 @@ fn time(sides: &mut [Side; 2], case: &str, samples: u32) -> Result<[Vec<f64>; 2]
     let mut runs = [0; 2];
     for (side, runs) in sides.iter_mut().zip(&mut runs) {
         side.make(case)?;
-        let once = side.run(1)?.as_secs_f64().max(1e-9);
-        *runs = (SAMPLE.as_secs_f64() / once).clamp(1., 1e6) as u64;
+        *runs = sample_size(side)?;
     }
     let mut times = [vec![], vec![]];
     for sample in 0..samples as usize {
@@ -94,6 +99,20 @@ fn time(sides: &mut [Side; 2], case: &str, samples: u32) -> Result<[Vec<f64>; 2]
     }
     times.iter_mut().for_each(|t| t.sort_by(f64::total_cmp));
     Ok(times)
+}
+
+/// The runs that take as long as a [`SAMPLE`], once the case runs as fast as it will: caches are filled, threads awake, and what a side
+/// makes of its inputs the first time is made.
+fn sample_size(side: &mut Side) -> Result<u64, String> {
+    let mut runs = 1;
+    loop {
+        let taken = side.run(runs)?;
+        if taken >= SAMPLE && runs >= WARM_UP || taken >= LONG {
+            let sample = SAMPLE.as_secs_f64() / taken.as_secs_f64() * runs as f64;
+            return Ok(sample.ceil() as u64);
+        }
+        runs *= 2;
+    }
 }
 
 fn shown(seconds: f64) -> String {

@@ -1,6 +1,8 @@
 //! Activations as [panels](super::panels) of weights meet them: codes, scales, and what sums of codes are needed for.
 
+use super::prepared::DenseRows;
 use super::*;
+use crate::cpu::threads;
 
 /// A format that activations are brought to.
 pub(crate) trait Activations: GgmlType {
@@ -69,6 +71,9 @@ impl Activations for BlockQ8K {
     }
 }
 
+/// Elements that one thread makes blocks of and writes: some microseconds of work.
+const WRITTEN: usize = 2048;
+
 /// Rows of activations.
 pub(crate) struct Rows {
     /// A row after another: codes, a scale for each block, and for each part of a block an `i32` offset or the `f32` sum of its codes.
@@ -94,30 +99,30 @@ pub(crate) struct Row {
 }
 
 impl Rows {
-    /// Rows of `len` elements, whose sums are needed for parts of `part` elements: times `-offset`, or as floats.
+    /// Rows whose sums are needed for parts of `part` elements: times `-offset`, or as floats.
     pub(crate) fn new<V: Activations>(
-        len: usize,
-        ys: &[V],
+        rows: &DenseRows<V>,
         part: usize,
         offset: Option<i32>,
     ) -> Self {
-        let (blocks, stride) = (
-            len / V::BLCK_SIZE,
-            len / 4 + len / V::BLCK_SIZE + len / part,
-        );
-        let count = ys.len().checked_div(blocks).unwrap_or(0);
-        let mut words = vec![0; count * stride];
-        for (ys, words) in ys
-            .chunks_exact(blocks.max(1))
-            .zip(words.chunks_exact_mut(stride.max(1)))
-        {
-            dispatch(WriteRow {
-                ys,
-                words,
-                part,
-                offset,
-            });
-        }
+        let (len, blocks) = (rows.len(), rows.row_blocks());
+        let stride = len / 4 + blocks + len / part;
+        let mut words = vec![0; rows.count() * stride];
+        let together = WRITTEN.div_ceil(len.max(1));
+        threads::chunks_mut(&mut words, together * stride, |i, words| {
+            let first = i * together;
+            let count = words.len() / stride;
+            let ys = rows.encode(first..first + count);
+            let ys = ys.chunks_exact(blocks);
+            for (ys, words) in ys.zip(words.chunks_exact_mut(stride)) {
+                dispatch(WriteRow {
+                    ys,
+                    words,
+                    part,
+                    offset,
+                });
+            }
+        });
         Self {
             words,
             stride,

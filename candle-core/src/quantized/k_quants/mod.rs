@@ -8,6 +8,7 @@
 //! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, once for all machines |
 //! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
 //! | `one_row.rs` | products with one row, laid out once for all threads |
+//! | `prepared.rs` | the dense side of a product, in the form for one of these |
 //! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
 //!
 //! ```
@@ -40,6 +41,7 @@ pub(crate) mod one_row;
 mod pack;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) mod panels;
+pub(crate) mod prepared;
 pub(crate) mod products;
 pub(crate) mod scalar;
 pub(crate) mod simd;
@@ -58,8 +60,7 @@ use super::{utils, GgmlDType};
 use decode::Decode;
 use elements::elements;
 use encode_legacy::Encode;
-use one_row::FewRows;
-use panels::Panels;
+use prepared::{DenseRows, Prepared};
 use products::Tile;
 use simd::{dispatch, run_at, Kernel, Level, Simd};
 
@@ -124,7 +125,7 @@ fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
 }
 
 macro_rules! block_types {
-    ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident $(, $panels:ident $(, $few_rows:ident)?)?;)*) => {$(
+    ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident $(, $prepare:ident)?;)*) => {$(
         /// Slices that do not fit each other, and an `n` that is not a whole number of blocks, are a panic that tells both.
         impl GgmlType for $ty {
             const DTYPE: GgmlDType = GgmlDType::$dtype;
@@ -175,28 +176,24 @@ macro_rules! block_types {
                 dispatch(Tile::new(n, xs, ys, dst))
             }
 
-            $(fn $panels(n: usize, ys: &[$other]) -> Option<Panels<Self>> {
-                Panels::worth_while(n, ys)
-            }
-
-            $(fn $few_rows(n: usize, ys: &[$other]) -> Option<FewRows<'_, Self>> {
-                FewRows::worth_while(n, ys)
-            })?)?
+            $(fn prepare(rows: &DenseRows<'_, $other>) -> Prepared<Self> {
+                prepared::$prepare(rows)
+            })?
         }
     )*};
 }
 
 block_types! {
-    BlockQ4_0, Q4_0, QK4_0, BlockQ8_0, elements, panels, few_rows;
+    BlockQ4_0, Q4_0, QK4_0, BlockQ8_0, elements, panels_or_few_rows;
     BlockQ4_1, Q4_1, QK4_1, BlockQ8_1, elements, panels;
-    BlockQ5_0, Q5_0, QK5_0, BlockQ8_0, elements, panels, few_rows;
+    BlockQ5_0, Q5_0, QK5_0, BlockQ8_0, elements, panels_or_few_rows;
     BlockQ5_1, Q5_1, QK5_1, BlockQ8_1, elements, panels;
-    BlockQ8_0, Q8_0, QK8_0, BlockQ8_0, elements, panels, few_rows;
+    BlockQ8_0, Q8_0, QK8_0, BlockQ8_0, elements, panels_or_few_rows;
     BlockQ8_1, Q8_1, QK8_1, BlockQ8_1, decoded;
     BlockQ2K, Q2K, QK_K, BlockQ8K, elements, panels;
     BlockQ3K, Q3K, QK_K, BlockQ8K, elements, panels;
-    BlockQ4K, Q4K, QK_K, BlockQ8K, elements, panels, few_rows;
-    BlockQ5K, Q5K, QK_K, BlockQ8K, elements, panels, few_rows;
+    BlockQ4K, Q4K, QK_K, BlockQ8K, elements, panels_or_few_rows;
+    BlockQ5K, Q5K, QK_K, BlockQ8K, elements, panels_or_few_rows;
     BlockQ6K, Q6K, QK_K, BlockQ8K, elements, panels;
     BlockQ8K, Q8K, QK_K, BlockQ8K, decoded;
 }

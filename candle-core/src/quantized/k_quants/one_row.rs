@@ -6,7 +6,8 @@
 use std::ops::Range;
 
 use super::activations::Activations;
-use super::products::Weights;
+use super::prepared::DenseRows;
+use super::products::{Weights, COLUMNS};
 use super::simd::{run_at, Kernel, Level, Simd};
 use super::{BlockQ8K, BlockQ8_0, GgmlType};
 
@@ -20,9 +21,9 @@ pub(crate) struct Line<T>(pub(crate) T);
 pub(crate) const PARTS: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
 
 /// A row of activations.
-pub(crate) struct OneRow<'a, V> {
+pub(crate) struct OneRow<V> {
     /// As they are, for what a kernel that takes several at once leaves over.
-    pub(crate) blocks: &'a [V],
+    pub(crate) blocks: Vec<V>,
     /// The codes, one block after another; those of 256 in the order of [`PARTS`].
     pub(crate) codes: Vec<Line<[[i8; 32]; 2]>>,
     /// Each block's scale; those of blocks of 256 twice.
@@ -35,41 +36,41 @@ pub(crate) struct OneRow<'a, V> {
 
 /// Activations that can be laid out so.
 pub(crate) trait RowBlocks: Activations {
-    fn lay_out(row: &[Self]) -> OneRow<'_, Self>;
+    fn lay_out(row: Vec<Self>) -> OneRow<Self>;
 }
 
 impl RowBlocks for BlockQ8_0 {
-    fn lay_out(row: &[Self]) -> OneRow<'_, Self> {
+    fn lay_out(row: Vec<Self>) -> OneRow<Self> {
         let pair = |pair: &[Self]| Line([pair[0].qs, pair.get(1).map_or([0; 32], |y| y.qs)]);
         let scales: Vec<f32> = row.iter().map(Self::scale).collect();
         let offset = |(y, scale): (&Self, &f32)| -scale * y.sum(0, 32) as f32;
         OneRow {
-            blocks: row,
             codes: row.chunks(2).map(pair).collect(),
             offsets: row.iter().zip(&scales).map(offset).collect(),
             scales,
             sums: vec![],
+            blocks: row,
         }
     }
 }
 
 impl RowBlocks for BlockQ8K {
-    fn lay_out(row: &[Self]) -> OneRow<'_, Self> {
+    fn lay_out(row: Vec<Self>) -> OneRow<Self> {
         let (mut codes, mut sums) = (Vec::new(), Vec::new());
         codes.reserve(4 * row.len());
         sums.reserve(8 * row.len());
-        for y in row {
+        for y in &row {
             let (parts, _) = y.qs.as_chunks::<32>();
             let (pairs, _) = PARTS.as_chunks::<2>();
             codes.extend(pairs.iter().map(|pair| Line(pair.map(|part| parts[part]))));
             sums.extend(y.bsums.as_chunks::<2>().0.iter().map(|[a, b]| a + b));
         }
         OneRow {
-            blocks: row,
             codes,
             scales: row.iter().flat_map(|y| [y.d; 2]).collect(),
             offsets: vec![],
             sums,
+            blocks: row,
         }
     }
 }
@@ -81,56 +82,48 @@ pub(crate) trait OneRowWeights: Weights<VecDotType: RowBlocks> {
     ///
     /// # Safety
     /// As for [`Simd`]; all rows have as many blocks, and there are some.
-    unsafe fn one_row<S: Simd>(
-        xs: &[Self],
-        y: &OneRow<'_, Self::VecDotType>,
-        dst: &mut [f32],
-    ) -> bool;
+    unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<Self::VecDotType>, dst: &mut [f32]) -> bool;
 }
 
 /// Few rows of activations, each ready to meet rows of weights `T` by itself.
-pub struct FewRows<'a, T: GgmlType> {
-    rows: Vec<OneRow<'a, T::VecDotType>>,
+pub struct FewRows<T: GgmlType> {
+    rows: Vec<OneRow<T::VecDotType>>,
     level: Level,
     /// [`multiply_at`] for `T`, which callers need not know to have a kernel.
     multiply: fn(&Self, &[T], Range<usize>, &mut [f32]),
 }
 
-/// Rows up to which each is multiplied by itself: of four, a block meets all while it is unpacked.
-const FEW: usize = 3;
+/// Rows up to which each is multiplied by itself: of more, a block meets several while it is unpacked.
+const FEW: usize = COLUMNS - 1;
 
 #[allow(private_bounds, reason = "only callers in this crate make one")]
-impl<'a, T: OneRowWeights> FewRows<'a, T> {
+impl<T: OneRowWeights> FewRows<T> {
     /// With the best that this machine has. None if that has no kernel, or the rows are not few.
-    pub(crate) fn worth_while(n: usize, ys: &'a [T::VecDotType]) -> Option<Self> {
-        let blocks = n / T::VecDotType::BLCK_SIZE;
-        (ys.len() <= FEW * blocks)
-            .then(|| Self::new(Level::best(), n, ys))
-            .flatten()
+    pub(crate) fn worth_while(rows: &DenseRows<T::VecDotType>) -> Option<Self> {
+        let few = rows.count() <= FEW;
+        few.then(|| Self::new(Level::best(), rows)).flatten()
     }
 
-    /// Rows of `n` elements. None when the level has no kernel, or there are no rows or no elements.
-    pub(crate) fn new(level: Level, n: usize, ys: &'a [T::VecDotType]) -> Option<Self> {
-        let blocks = n / T::VecDotType::BLCK_SIZE;
-        let rows: Vec<_> = ys
-            .chunks_exact(blocks.max(1))
-            .map(RowBlocks::lay_out)
-            .collect();
-        let none = Rows::<T> {
+    /// None when the level has no kernel, or rows have no elements.
+    pub(crate) fn new(level: Level, rows: &DenseRows<T::VecDotType>) -> Option<Self> {
+        // Of some block, as nothing has been laid out yet.
+        let none = Product::<T> {
             xs: &[],
-            y: rows.first()?,
+            y: &RowBlocks::lay_out(vec![T::VecDotType::zeros()]),
             dst: &mut [],
         };
         // SAFETY: levels are those of this machine; without rows of weights it only asks.
-        unsafe { run_at(level, none) }.then_some(Self {
-            rows,
+        let has_kernel = unsafe { run_at(level, none) };
+        let lay_out = |row: usize| RowBlocks::lay_out(rows.encode(row..row + 1));
+        (has_kernel && rows.row_blocks() > 0).then(|| Self {
+            rows: (0..rows.count()).map(lay_out).collect(),
             level,
             multiply: multiply_at,
         })
     }
 }
 
-impl<T: GgmlType> FewRows<'_, T> {
+impl<T: GgmlType> FewRows<T> {
     /// The products of rows of weights with the activation rows `ys`: `dst[c * rows(xs) + r]` becomes that of row `r` with row
     /// `ys.start + c`.
     ///
@@ -142,7 +135,10 @@ impl<T: GgmlType> FewRows<'_, T> {
 }
 
 fn multiply_at<T: OneRowWeights>(few: &FewRows<T>, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
-    let blocks = few.rows[0].blocks.len();
+    let Some(first) = few.rows.first() else {
+        return;
+    };
+    let blocks = first.blocks.len();
     let rows = xs.len() / blocks;
     assert!(
         xs.len() == rows * blocks && dst.len() == ys.len() * rows,
@@ -153,18 +149,18 @@ fn multiply_at<T: OneRowWeights>(few: &FewRows<T>, xs: &[T], ys: Range<usize>, d
     );
     for (y, dst) in few.rows[ys].iter().zip(dst.chunks_exact_mut(rows.max(1))) {
         // SAFETY: `new` found this machine's level to have a kernel; sizes were compared.
-        unsafe { run_at(few.level, Rows { xs, y, dst }) };
+        unsafe { run_at(few.level, Product { xs, y, dst }) };
     }
 }
 
 /// Rows of weights times one row of activations.
-struct Rows<'a, T: GgmlType> {
+struct Product<'a, T: GgmlType> {
     xs: &'a [T],
-    y: &'a OneRow<'a, T::VecDotType>,
+    y: &'a OneRow<T::VecDotType>,
     dst: &'a mut [f32],
 }
 
-impl<T: OneRowWeights> Kernel for Rows<'_, T> {
+impl<T: OneRowWeights> Kernel for Product<'_, T> {
     type Output = bool;
     const PRODUCTS: bool = true;
 

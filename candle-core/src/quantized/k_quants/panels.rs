@@ -12,9 +12,9 @@ use std::ops::Range;
 
 use super::activations::{Activations, Rows};
 use super::lanes::{Lanes, PanelKernel, GROUP, MAX_ROWS};
+use super::prepared::DenseRows;
 use super::products::{prefetch, Weights};
 use super::simd::{Level, Simd};
-use super::GgmlType;
 
 /// Elements of a row that a panel holds: with [`MAX_ROWS`] of them and their scales it is half of a first-level cache of 48 KiB. Twice as
 /// many filled it, and unpacking took three times as long.
@@ -126,13 +126,13 @@ pub struct Panels<T> {
 #[allow(private_bounds, reason = "only callers in this crate make one")]
 impl<T: PanelWeights> Panels<T> {
     /// With the best that this machine has, if the rows are enough to pay for it.
-    pub(crate) fn worth_while(n: usize, ys: &[T::VecDotType]) -> Option<Self> {
-        let enough = ys.len() >= min_columns(T::BLCK_SIZE) * (n / T::VecDotType::BLCK_SIZE).max(1);
-        enough.then(|| Self::new(Level::best(), n, ys)).flatten()
+    pub(crate) fn worth_while(rows: &DenseRows<T::VecDotType>) -> Option<Self> {
+        let enough = rows.count() >= min_columns(T::BLCK_SIZE);
+        enough.then(|| Self::new(Level::best(), rows)).flatten()
     }
 
-    /// Rows of `n` elements. None when the level has no panels.
-    pub(crate) fn new(level: Level, n: usize, ys: &[T::VecDotType]) -> Option<Self> {
+    /// None when the level has no panels.
+    pub(crate) fn new(level: Level, rows: &DenseRows<T::VecDotType>) -> Option<Self> {
         let (panel_rows, unsigned) = level.panels()?;
         // What is taken away for each code, as many times as the activations sum up to.
         let offset = match T::CODES {
@@ -141,7 +141,7 @@ impl<T: PanelWeights> Panels<T> {
             Codes::AboveMinimum => None,
         };
         Some(Self {
-            rows: Rows::new(n, ys, T::PART, offset),
+            rows: Rows::new(rows, T::PART, offset),
             level,
             panel_rows,
             multiply: multiply_at,

@@ -150,7 +150,7 @@ impl<'a, T: Weights> Tile<'a, T> {
 }
 
 /// Rows of activations that meet a block of weights while it is unpacked.
-const COLUMNS: usize = 4;
+pub(super) const COLUMNS: usize = 4;
 
 /// Rows of small blocks that meet one row of activations together: each has one sum, which alone would wait for itself.
 const ROWS: usize = 4;

@@ -108,7 +108,7 @@ pub(crate) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
         _xs: &[T],
-        _y: &OneRow<'_, BlockQ8_0>,
+        _y: &OneRow<BlockQ8_0>,
         _dst: &mut [f32],
     ) -> bool {
         false
@@ -118,7 +118,7 @@ pub(crate) trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
         _xs: &[T],
-        _y: &OneRow<'_, BlockQ8K>,
+        _y: &OneRow<BlockQ8K>,
         _dst: &mut [f32],
     ) -> bool {
         false
@@ -126,17 +126,13 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// The same for blocks that begin with a scale, and have 32 signed codes.
     #[inline(always)]
-    unsafe fn rows_of_bytes(
-        _xs: &[BlockQ8_0],
-        _y: &OneRow<'_, BlockQ8_0>,
-        _dst: &mut [f32],
-    ) -> bool {
+    unsafe fn rows_of_bytes(_xs: &[BlockQ8_0], _y: &OneRow<BlockQ8_0>, _dst: &mut [f32]) -> bool {
         false
     }
 
     /// As [`rows_with_minima`](Self::rows_with_minima), for the one of these formats whose codes are nibbles alone.
     #[inline(always)]
-    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) -> bool {
+    unsafe fn rows_of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut [f32]) -> bool {
         Self::rows_with_minima(xs, y, dst)
     }
 

@@ -1,10 +1,12 @@
 //! Every set of instructions that this machine has against plain Rust.
 
 use half::f16;
+use std::ops::Range;
 
 use super::elements::Elements;
 use super::one_row::{FewRows, OneRowWeights};
 use super::panels::{PanelWeights, Panels, PIECE};
+use super::prepared::DenseRows;
 use super::products::Weights;
 use super::simd::{run_at, run_panels_at, Level};
 use super::*;
@@ -142,6 +144,11 @@ fn conversions_agree<
     }
 }
 
+/// Rows of `row` blocks that are there already, as [`DenseRows`] asks for them.
+fn copied<V: GgmlType>(row: usize, ys: &[V]) -> impl Fn(Range<usize>, &mut [V]) + Sync + '_ {
+    move |rows, to| to.clone_from_slice(&ys[rows.start * row..rows.end * row])
+}
+
 /// Panels at every level that has them, against products in plain Rust: rows that do not fill a panel, columns around those taken
 /// together, and lengths around a piece.
 fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
@@ -159,7 +166,8 @@ fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
             })
             .collect();
         for level in Level::all() {
-            let Some(panels) = Panels::new(level, n, &ys) else {
+            let encode = copied(blocks, &ys);
+            let Some(panels) = Panels::new(level, &DenseRows::new(9, n, &encode)) else {
                 assert_eq!(level, Level::Scalar);
                 continue;
             };
@@ -210,7 +218,8 @@ fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
         let xs: Vec<T> = random.bytes(5 * blocks, finite);
         let ys: Vec<T::VecDotType> = random.blocks(3 * blocks);
         for level in Level::all() {
-            let few = FewRows::new(level, n, &ys);
+            let encode = copied(blocks, &ys);
+            let few = FewRows::new(level, &DenseRows::new(3, n, &encode));
             assert_eq!(few.is_some(), has_one_row(level, T::DTYPE), "{level:?}");
             let Some(few) = few else {
                 continue;

@@ -168,7 +168,7 @@ macro_rules! above_minimum {
 
         $(impl OneRowWeights for $ty {
             #[inline(always)]
-            unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<'_, BlockQ8K>, dst: &mut [f32]) -> bool {
+            unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<BlockQ8K>, dst: &mut [f32]) -> bool {
                 S::$rows(xs, y, dst)
             }
         })?

@@ -45,7 +45,7 @@ macro_rules! symmetric {
 
         $(impl OneRowWeights for $ty {
             #[inline(always)]
-            unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<'_, $y>, dst: &mut [f32]) -> bool {
+            unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<$y>, dst: &mut [f32]) -> bool {
                 S::$rows(xs, y, dst)
             }
         })?
