@@ -33,7 +33,12 @@ impl<T: PanelWeights> PanelKernel for Elements<'_, T> {
         let (mut scales, mut minima) = ([0f32; PARTS], [0f32; PARTS]);
         let groups = self.xs.chunks(GROUP);
         for (xs, ys) in groups.zip(self.ys.chunks_mut(GROUP * T::BLCK_SIZE)) {
-            let factors = eight_factors::<T, S>(xs.iter());
+            // Too few blocks repeat the first one.
+            let mut blocks = [xs.as_ptr(); GROUP];
+            for (block, x) in blocks.iter_mut().zip(xs) {
+                *block = x;
+            }
+            let factors = eight_factors::<T, S>(blocks);
             let ys = ys.chunks_exact_mut(T::BLCK_SIZE);
             for ((x, ys), (d, m)) in xs
                 .iter()

@@ -252,9 +252,9 @@ impl<T: PanelWeights> Product<'_, T> {
                 let first = codes.add(block * T::BLCK_SIZE * S::ROWS + 4 * group);
                 for x in xs {
                     // The same place of the next piece: these rows' next one, or the first one of the next rows.
-                    prefetch::<T, S>(x.wrapping_add(block + next));
+                    prefetch::<T, S>(x.wrapping_add(next));
                 }
-                let [scale, minimum] = eight_factors::<T, S>(xs.iter().map(|x| &*x.add(block)));
+                let [scale, minimum] = eight_factors::<T, S>(xs);
                 if Self::PARTS == 1 {
                     let place = block * S::ROWS + group;
                     self.panel.scales[place..place + GROUP].copy_from_slice(&scale);
@@ -266,15 +266,15 @@ impl<T: PanelWeights> Product<'_, T> {
                     for (r, x) in xs.iter().enumerate() {
                         let (scales, minima) = (scales[r].as_mut_ptr(), minima[r].as_mut_ptr());
                         let factors = [scale[r], minimum[r]];
-                        (*x.add(block)).scales::<S>(factors, scales.add(part), minima.add(part));
+                        (**x).scales::<S>(factors, scales.add(part), minima.add(part));
                     }
                 }
                 // Bytes are turned before codes are made of them: there are fewer.
-                let mut turned = [T::read_all::<S>(&*xs[0].add(block)); GROUP];
+                let mut turned = [T::read_all::<S>(&*xs[0]); GROUP];
                 for i in 0..turned[0].as_mut().len() {
-                    let mut rows = [(*xs[0].add(block)).read::<S>(i); GROUP];
+                    let mut rows = [(*xs[0]).read::<S>(i); GROUP];
                     for r in 1..GROUP {
-                        rows[r] = (*xs[r].add(block)).read::<S>(i);
+                        rows[r] = (*xs[r]).read::<S>(i);
                     }
                     let rows = S::transpose(rows);
                     for (turned, bytes) in turned.iter_mut().zip(rows) {
@@ -286,6 +286,9 @@ impl<T: PanelWeights> Product<'_, T> {
                         let bytes = if flip { S::flip_signs(bytes) } else { bytes };
                         S::store(first.add((32 * j + 4 * g) * S::ROWS), bytes);
                     }
+                }
+                for x in &mut xs {
+                    *x = x.add(1);
                 }
             }
             if Self::PARTS == 1 {
@@ -362,17 +365,17 @@ impl<T: PanelWeights> Product<'_, T> {
     }
 }
 
-/// The [factors](PanelWeights::factors) of up to eight blocks: all scales', then all minima's.
+/// The [factors](PanelWeights::factors) of eight blocks: all scales', then all minima's.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Lanes`]; there are these blocks.
 #[inline(always)]
-pub(super) unsafe fn eight_factors<'a, T: PanelWeights + 'a, S: Lanes>(
-    blocks: impl Iterator<Item = &'a T>,
+pub(super) unsafe fn eight_factors<T: PanelWeights, S: Lanes>(
+    blocks: [*const T; GROUP],
 ) -> [[f32; GROUP]; 2] {
     let mut halves = [[0; GROUP]; 2];
-    for (r, x) in blocks.take(GROUP).enumerate() {
-        [halves[0][r], halves[1][r]] = x.factors();
+    for (r, x) in blocks.into_iter().enumerate() {
+        [halves[0][r], halves[1][r]] = (*x).factors();
     }
     let mut floats = [[0.; GROUP]; 2];
     S::store_eight(floats[0].as_mut_ptr(), S::eight_floats(halves[0]));
