@@ -15,7 +15,7 @@ const SAMPLE: Duration = Duration::from_millis(2);
 const WARM_UP: u64 = 8;
 
 /// A case that takes so long for its runs is warm.
-const LONG: Duration = Duration::from_millis(50);
+const LONG: Duration = Duration::from_millis(10);
 
 /// Times this repository's candle-core and crates.io's 0.11.1 on the CPU, in turn.
 #[derive(Parser)]
