@@ -37,7 +37,7 @@ static SCALES: [Line<[[i32; 8]; 2]>; TOGETHER / 2] = {
 pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut [f32]) {
     let blocks = y.blocks.len();
     let whole = blocks - blocks % TOGETHER;
-    for (row, dst) in xs.chunks_exact(blocks).zip(dst) {
+    for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let (row, rest) = row.split_at(whole);
         let mut sums = [_mm512_setzero_ps(); 4];
         let mut offsets = _mm512_setzero_ps();
@@ -93,7 +93,7 @@ type Parts = [Line<[[i8; 32]; 2]>; 4];
 pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut [f32]) {
     let blocks = y.blocks.len();
     let whole = blocks - blocks % FOUR;
-    for (row, dst) in xs.chunks_exact(blocks).zip(dst) {
+    for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let (row, rest) = row.split_at(whole);
         let mut sum = _mm512_setzero_ps();
         for (i, xs) in row.as_chunks::<FOUR>().0.iter().enumerate() {

@@ -46,7 +46,7 @@ pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: By
     };
     let codes: *const __m256i = y.codes.as_ptr().cast();
     let mut scales = vec![0f32; y.scales.len()];
-    for (row, dst) in xs.chunks_exact(y.blocks.len()).zip(dst) {
+    for (row, dst) in xs.chunks_exact(y.blocks.len().max(1)).zip(dst) {
         let offsets = row_scales(row, y, &mut scales);
         let mut sums = [_mm256_setzero_ps(); TOGETHER];
         let (fours, rest) = row.as_chunks::<TOGETHER>();
@@ -122,7 +122,7 @@ pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: Byte
     const { assert!(T::BLCK_SIZE == 256 && T::PART == 32) };
     let blocks = y.blocks.len();
     let whole = blocks - blocks % TOGETHER;
-    for (row, dst) in xs.chunks_exact(blocks).zip(dst) {
+    for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let mut sum = _mm256_setzero_ps();
         for i in (0..whole).step_by(TOGETHER) {
             let codes = y.codes.as_ptr().add(4 * i).cast();

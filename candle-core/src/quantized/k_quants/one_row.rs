@@ -81,7 +81,7 @@ pub(crate) trait OneRowWeights: Weights<VecDotType: RowBlocks> {
     /// `#[inline(always)]`.
     ///
     /// # Safety
-    /// As for [`Simd`]; all rows have as many blocks, and there are some.
+    /// As for [`Simd`]; all rows have as many blocks, and there are some unless `xs` is empty.
     unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<Self::VecDotType>, dst: &mut [f32]) -> bool;
 }
 
@@ -106,10 +106,10 @@ impl<T: OneRowWeights> FewRows<T> {
 
     /// None when the level has no kernel, or rows have no elements.
     pub(crate) fn new(level: Level, rows: &DenseRows<T::VecDotType>) -> Option<Self> {
-        // Of some block, as nothing has been laid out yet.
+        // An empty row, which takes no memory, as nothing has been laid out yet.
         let none = Product::<T> {
             xs: &[],
-            y: &RowBlocks::lay_out(vec![T::VecDotType::zeros()]),
+            y: &RowBlocks::lay_out(vec![]),
             dst: &mut [],
         };
         // SAFETY: levels are those of this machine; without rows of weights it only asks.
