@@ -3,7 +3,7 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use candle_core::utils::{self, BarrierPool};
 
@@ -34,6 +34,28 @@ fn each_number_once() {
     let pool = utils::barrier_pool();
     assert!(std::ptr::eq(pool, utils::barrier_pool()));
     assert_eq!(pool.n_workers() + 1, utils::get_num_threads());
+}
+
+/// Pauses around the time after which threads sleep: sections begin before, while and after they do.
+#[test]
+fn sections_meet_threads_that_fall_asleep() {
+    let pool = BarrierPool::new(3);
+    for round in 0..2000u64 {
+        let pause = Duration::from_micros(round * 7 % 120);
+        let start = Instant::now();
+        while start.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+        if round % 2 == 0 {
+            assert_eq!(calls(&pool), [1; 4], "{pause:?}");
+        } else {
+            let sum = AtomicUsize::new(0);
+            pool.execute_chunked(100, |range| {
+                sum.fetch_add(range.sum(), Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 4950, "{pause:?}");
+        }
+    }
 }
 
 /// The caller has the last number, and sections really are shared.

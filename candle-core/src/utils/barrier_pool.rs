@@ -20,8 +20,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Ranges a thread has in `execute_chunked`, if all are equally fast.
 const RANGES: usize = 8;
 
-/// How many sleepers a thread wakes. It costs some microseconds each, so that those who were woken wake others.
-const WAKES: usize = 2;
+/// How many sleepers a thread wakes; those who were woken wake the next. One that wakes many lets each take a processor before the
+/// next one looks for its own. Several that wake at the same time put two threads on one processor, where one waits for milliseconds.
+const WAKES: usize = 16;
 
 thread_local! {
     /// Whether this thread runs a part of a section now.
@@ -45,53 +46,72 @@ pub struct BarrierPool {
 type Body = *const (dyn Fn(usize) + Sync);
 
 struct Shared {
-    phase: AtomicU64,
-    /// The body of the current section: written while none is open by the thread that holds `caller`, read by those who joined.
-    body: UnsafeCell<Option<Body>>,
-    /// Workers that the current section has use for.
-    wanted: AtomicUsize,
-    /// Workers that joined the current section and are done with it.
-    left: AtomicUsize,
-    /// The caller, if it sleeps until more have left.
+    current: Apart<Current>,
+    /// How many workers sleep.
+    sleeping: Apart<AtomicUsize>,
+    workers: Box<[Apart<Worker>]>,
+    /// The caller, if it sleeps until workers have left.
     waiting: Mutex<Option<Thread>>,
     /// What the first worker that panicked in this section panicked with.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+/// What does not share a line of the cache (nor the one that comes with it) with what other threads write.
+#[repr(align(128))]
+#[derive(Default)]
+struct Apart<T>(T);
+
+/// The current section, all written by the thread that holds `caller`: one line for workers to look at.
+#[derive(Default)]
+struct Current {
+    phase: AtomicU64,
+    /// Written while no section is open and nobody is in one, read by those who joined.
+    body: UnsafeCell<Option<Body>>,
+    /// How many workers the section can do without.
+    spare: AtomicUsize,
+    /// Whether the caller sleeps, and is in `waiting`.
+    waits: AtomicBool,
     stop: AtomicBool,
-    /// How many `sleepers` there are.
-    sleeping: AtomicUsize,
-    /// Locked where `sleeping` changes.
-    sleepers: Mutex<Vec<Arc<Sleeper>>>,
 }
 
-struct Sleeper {
-    thread: Thread,
-    woken: AtomicBool,
+/// What others see of a worker.
+#[derive(Default)]
+struct Worker {
+    /// The last section that it joined, as `Phase::joined` and `Phase::left`.
+    state: AtomicU64,
+    asleep: AtomicBool,
+    /// There before it first sleeps.
+    thread: OnceLock<Thread>,
 }
 
-/// What `Shared::phase` holds: from the lowest bit, whether a section may be joined, how many workers have, and its number.
-#[derive(Clone, Copy)]
+/// A section's number, and in the lowest bit whether it may be joined.
+#[derive(Clone, Copy, PartialEq)]
 struct Phase(u64);
 
 impl Phase {
     const OPEN: u64 = 1;
-    const JOINED: u64 = 2;
-    const SECTION: u64 = 1 << 24;
 
     fn is_open(self) -> bool {
         self.0 & Self::OPEN != 0
     }
 
-    fn joined(self) -> usize {
-        (self.0 % Self::SECTION / Self::JOINED) as usize
+    fn closed(self) -> Self {
+        Self(self.0 & !Self::OPEN)
     }
 
-    fn section(self) -> u64 {
-        self.0 / Self::SECTION
-    }
-
-    /// The next section, open, joined by nobody.
+    /// The next section, open.
     fn next(self) -> Self {
-        Self((self.section() + 1) * Self::SECTION + Self::OPEN)
+        Self((self.closed().0 + 2) | Self::OPEN)
+    }
+
+    /// The state of a worker that is in the section.
+    fn joined(self) -> u64 {
+        self.0 | Self::OPEN
+    }
+
+    /// The state of a worker that has done its part.
+    fn left(self) -> u64 {
+        self.closed().0
     }
 }
 
@@ -109,16 +129,13 @@ unsafe impl Sync for BarrierPool {}
 impl BarrierPool {
     /// A pool of `n_workers` threads beside the calling one. Threads that the system refuses are done without.
     pub fn new(n_workers: usize) -> Self {
+        let workers = (0..n_workers).map(|_| Apart::default()).collect();
         let shared = Arc::new(Shared {
-            phase: AtomicU64::new(0),
-            body: UnsafeCell::new(None),
-            wanted: AtomicUsize::new(0),
-            left: AtomicUsize::new(0),
+            current: Apart::default(),
+            sleeping: Apart::default(),
+            workers,
             waiting: Mutex::new(None),
             panic: Mutex::new(None),
-            stop: AtomicBool::new(false),
-            sleeping: AtomicUsize::new(0),
-            sleepers: Mutex::new(Vec::new()),
         });
         let spawn = |worker: usize| {
             let shared = shared.clone();
@@ -187,29 +204,26 @@ impl BarrierPool {
             Joins::All => self.threads.len(),
             Joins::Up(most) => most.min(self.threads.len()),
         };
+        let current = &shared.current.0;
         // SAFETY: only the lifetime changes. The pointer is used between joining and leaving, and this function waits until the section
         // is closed to others and all who joined have left, even if `f` panics. The lock that this thread holds, and that of the last
         // section all have left, make it the only one to touch `body`.
         unsafe {
             let body: Body = std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Body>(f);
-            *shared.body.get() = Some(body);
+            *current.body.get() = Some(body);
         }
-        shared.wanted.store(wanted, Ordering::Relaxed);
-        shared.left.store(0, Ordering::Relaxed);
-        let phase = Phase(shared.phase.load(Ordering::Relaxed)).next();
-        shared.phase.store(phase.0, Ordering::SeqCst);
-        let awake = self.threads.len() - shared.sleeping.load(Ordering::SeqCst);
-        shared.wake(match joins {
-            Joins::All => wanted,
-            Joins::Up(_) => wanted.saturating_sub(awake).min(WAKES),
-        });
+        let spare = self.threads.len() - wanted;
+        current.spare.store(spare, Ordering::Relaxed);
+        let phase = Phase(current.phase.load(Ordering::Relaxed)).next();
+        current.phase.store(phase.0, Ordering::SeqCst);
+        shared.wake(0);
 
         let own = in_section(|| f(self.n_workers()));
         if matches!(joins, Joins::All) {
-            shared.wait_until_left(wanted);
+            shared.wait_until(|worker| worker == phase.left(), wanted);
         }
-        let closed = Phase(shared.phase.fetch_and(!Phase::OPEN, Ordering::AcqRel));
-        shared.wait_until_left(closed.joined());
+        current.phase.store(phase.closed().0, Ordering::SeqCst);
+        shared.wait_until(|worker| worker != phase.joined(), self.threads.len());
         let worker_panic = shared.panic.lock().take();
         drop(caller);
         if let Some(panic) = own.err().or(worker_panic) {
@@ -230,8 +244,10 @@ enum Joins {
 
 impl Drop for BarrierPool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.wake(usize::MAX);
+        self.shared.current.0.stop.store(true, Ordering::SeqCst);
+        for worker in 0..self.threads.len() {
+            self.shared.rouse(worker);
+        }
         for thread in self.threads.drain(..) {
             // Panics were caught where they happened.
             let _ = thread.join();
@@ -250,121 +266,125 @@ fn in_section(f: impl FnOnce()) -> thread::Result<()> {
 impl Shared {
     /// What a worker's thread does: sections that are open, each once, until the pool is dropped.
     fn work(&self, worker: usize) {
-        let own = Arc::new(Sleeper {
-            thread: thread::current(),
-            woken: AtomicBool::new(false),
-        });
-        let mut done = 0;
-        loop {
-            let Some((phase, slept)) = self.wait_for_section(done, &own) else {
-                return;
-            };
-            done = phase.section();
-            let Some(joined) = self.join(phase) else {
-                continue;
-            };
-            if slept {
-                let wanted = self.wanted.load(Ordering::Relaxed);
-                self.wake(wanted.saturating_sub(joined).min(WAKES));
-            }
-            // SAFETY: this thread joined the section, which waits until it has left.
-            let result = in_section(|| unsafe {
-                if let Some(body) = *self.body.get() {
-                    (*body)(worker);
+        let current = &self.current.0;
+        let own = &self.workers[worker].0;
+        own.thread.get_or_init(thread::current);
+        let mut done = Phase(0);
+        while let Some(phase) = self.wait_for_section(done, own) {
+            done = phase;
+            // Either the caller, who closes a section before it looks who is in it, sees this, or this sees that it is closed.
+            own.state.store(phase.joined(), Ordering::SeqCst);
+            if current.phase.load(Ordering::SeqCst) == phase.0 {
+                self.wake(WAKES * (worker + 1));
+                // SAFETY: this thread joined the section, which waits until it has left.
+                let result = in_section(|| unsafe {
+                    if let Some(body) = *current.body.get() {
+                        (*body)(worker);
+                    }
+                });
+                if let Err(panic) = result {
+                    self.panic.lock().get_or_insert(panic);
                 }
-            });
-            if let Err(panic) = result {
-                self.panic.lock().get_or_insert(panic);
             }
-            self.left.fetch_add(1, Ordering::AcqRel);
-            if let Some(caller) = self.waiting.lock().take() {
-                caller.unpark();
+            // Either the caller, who says that it waits before it looks who has left, sees this, or this sees that it waits.
+            own.state.store(phase.left(), Ordering::SeqCst);
+            if current.waits.load(Ordering::SeqCst) {
+                if let Some(caller) = self.waiting.lock().take() {
+                    caller.unpark();
+                }
             }
         }
     }
 
-    /// Joins the section of `phase` if it is still open; with how many others it was joined.
-    fn join(&self, mut phase: Phase) -> Option<usize> {
-        let section = phase.section();
-        while phase.is_open() && phase.section() == section {
-            let joined = phase.0 + Phase::JOINED;
-            let order = (Ordering::AcqRel, Ordering::Acquire);
-            match self
-                .phase
-                .compare_exchange_weak(phase.0, joined, order.0, order.1)
-            {
-                Ok(_) => return Some(Phase(joined).joined()),
-                Err(now) => phase = Phase(now),
-            }
-        }
-        None
-    }
-
-    /// Waits until a section after `done` is open; `None` when the pool is dropped. Also says whether this thread slept.
-    fn wait_for_section(&self, done: u64, own: &Arc<Sleeper>) -> Option<(Phase, bool)> {
+    /// Waits until a section after `done` is open; `None` when the pool is dropped.
+    fn wait_for_section(&self, done: Phase, own: &Worker) -> Option<Phase> {
+        let current = &self.current.0;
         let found = || {
-            let phase = Phase(self.phase.load(Ordering::SeqCst));
-            (phase.is_open() && phase.section() != done).then_some(phase)
+            let phase = Phase(current.phase.load(Ordering::SeqCst));
+            (phase.is_open() && phase != done).then_some(phase)
         };
-        let stopped = || self.stop.load(Ordering::SeqCst);
-        let mut slept = false;
+        let stopped = || current.stop.load(Ordering::SeqCst);
         loop {
             spin_until(|| found().is_some() || stopped());
             if stopped() {
                 return None;
             }
             if let Some(phase) = found() {
-                return Some((phase, slept));
+                return Some(phase);
             }
-            own.woken.store(false, Ordering::Relaxed);
-            {
-                let mut sleepers = self.sleepers.lock();
-                sleepers.push(own.clone());
-                self.sleeping.fetch_add(1, Ordering::SeqCst);
-            }
+            self.sleeping.0.fetch_add(1, Ordering::SeqCst);
+            own.asleep.store(true, Ordering::SeqCst);
             // Who opens a section after this sees a sleeper; one that was opened before is seen here.
             if found().is_some() || stopped() {
-                let mut sleepers = self.sleepers.lock();
-                if let Some(place) = sleepers.iter().position(|other| Arc::ptr_eq(other, own)) {
-                    sleepers.swap_remove(place);
-                    self.sleeping.fetch_sub(1, Ordering::SeqCst);
-                }
-                continue;
+                // Unless another does so now.
+                self.awaken(own);
             }
-            while !own.woken.load(Ordering::Acquire) {
+            while own.asleep.load(Ordering::Acquire) {
                 thread::park();
             }
-            slept = true;
         }
     }
 
-    /// Wakes up to `most` workers that sleep.
-    fn wake(&self, most: usize) {
-        if most == 0 || self.sleeping.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let mut sleepers = self.sleepers.lock();
-        let kept = sleepers.len().saturating_sub(most);
-        for sleeper in sleepers.drain(kept..) {
-            self.sleeping.fetch_sub(1, Ordering::SeqCst);
-            sleeper.woken.store(true, Ordering::Release);
-            sleeper.thread.unpark();
+    /// Wakes up to [`WAKES`] workers, if the section cannot do without them; those from `first` on if they sleep.
+    fn wake(&self, first: usize) {
+        let count = self.workers.len();
+        let spare = self.current.0.spare.load(Ordering::Relaxed);
+        let mut most = self
+            .sleeping
+            .0
+            .load(Ordering::SeqCst)
+            .saturating_sub(spare)
+            .min(WAKES);
+        let mut worker = first;
+        while most > 0 && worker < first + count {
+            if self.rouse(worker % count) {
+                most -= 1;
+            }
+            worker += 1;
         }
     }
 
-    /// Waits until `count` workers have left the section.
-    fn wait_until_left(&self, count: usize) {
-        let all_left = || self.left.load(Ordering::Acquire) >= count;
-        if spin_until(all_left) {
+    /// Wakes a worker. False if it does not sleep.
+    fn rouse(&self, worker: usize) -> bool {
+        let worker = &self.workers[worker].0;
+        let asleep = self.awaken(worker);
+        if asleep {
+            if let Some(thread) = worker.thread.get() {
+                thread.unpark();
+            }
+        }
+        asleep
+    }
+
+    /// Makes a worker one that does not sleep. False if it was none before.
+    fn awaken(&self, worker: &Worker) -> bool {
+        let asleep =
+            worker.asleep.load(Ordering::SeqCst) && worker.asleep.swap(false, Ordering::SeqCst);
+        if asleep {
+            self.sleeping.0.fetch_sub(1, Ordering::SeqCst);
+        }
+        asleep
+    }
+
+    /// Waits until the first `count` workers' states are as they should be.
+    fn wait_until(&self, done: impl Fn(u64) -> bool, count: usize) {
+        let all = || {
+            let mut workers = self.workers[..count].iter();
+            workers.all(|worker| done(worker.0.state.load(Ordering::SeqCst)))
+        };
+        if spin_until(all) {
             return;
         }
-        while !all_left() {
+        let waits = &self.current.0.waits;
+        while !all() {
             *self.waiting.lock() = Some(thread::current());
-            if all_left() {
+            waits.store(true, Ordering::SeqCst);
+            if all() {
                 break;
             }
             thread::park();
         }
+        waits.store(false, Ordering::Relaxed);
     }
 }
 
