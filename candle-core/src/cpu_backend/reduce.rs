@@ -28,8 +28,8 @@ const COLUMNS: usize = 256;
 /// Elements folded by one task; fixed, so that a sum does not depend on the number of threads.
 const TASK: usize = 1 << 16;
 
-/// Tasks of a single fold that one thread does: other threads would have to fetch what is in its cache.
-const SERIAL_TASKS: usize = 32;
+/// Tasks of a single fold that one thread does: of what is small, the others would have to fetch what is in its cache.
+const SERIAL_TASKS: usize = 3;
 
 /// How elements become one result. Smaller floats are widened before.
 trait Fold<T: Element> {
