@@ -162,14 +162,17 @@ pub(crate) fn add_rows<T: Weight>(
         }
         return;
     }
-    let mut i = 0;
-    while i < k {
+    for i in (0..k).step_by(4) {
+        let four = (i + 4 <= k).then(|| std::array::from_fn(|n| row(i + n)));
+        let done = four.map_or(0, |four| add_four(&factors[i..], k, four, out, width));
+        if done == width {
+            continue;
+        }
         for (r, out) in out.chunks_mut(width).enumerate() {
-            let factors = &factors[r * k + i..(r + 1) * k];
-            match *factors {
-                [a, b, c, d, ..] => {
-                    let rows = [row(i), row(i + 1), row(i + 2), row(i + 3)];
-                    add_scaled([a, b, c, d], rows, out);
+            let (factors, out) = (&factors[r * k + i..(r + 1) * k], &mut out[done..]);
+            match (factors, four) {
+                (&[a, b, c, d, ..], Some(four)) => {
+                    add_scaled([a, b, c, d], four.map(|row| &row[done..]), out);
                 }
                 _ => {
                     for (n, &factor) in factors.iter().enumerate() {
@@ -178,8 +181,28 @@ pub(crate) fn add_rows<T: Weight>(
                 }
             }
         }
-        i += 4;
     }
+}
+
+/// Adds four rows of a matrix, row `n` times `factors[r * k + n]`, to each row `r` of `out`, in as many columns as it says: where there are
+/// several such rows, a kernel widens each element for all of them together.
+fn add_four<T: Weight>(
+    factors: &[f32],
+    k: usize,
+    rows: [&[T]; 4],
+    out: &mut [f32],
+    width: usize,
+) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if out.len() > width && super::simd::has_avx2() {
+        let few = out.len() / width;
+        assert!(few * width == out.len() && (few - 1) * k + 4 <= factors.len());
+        assert!(rows.iter().all(|row| row.len() == width));
+        // SAFETY: the lengths are as was asserted; the CPU has AVX2, FMA and F16C.
+        return unsafe { x86::add_four(factors, k, rows, out, width) };
+    }
+    let _ = (factors, k, rows, out, width);
+    0
 }
 
 /// `out += factors · rows`; all rows are as long as `out`.
@@ -447,6 +470,46 @@ mod x86 {
         8 * N
     }
 
+    /// Gives the number of columns that it did: what is left are fewer than two registers.
+    ///
+    /// # Safety
+    /// `out` must be rows of `width`, each of the matrix' rows as long, and `factors` have four elements from `k` times the number of each
+    /// row of `out` on.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub(super) unsafe fn add_four<T: Weight>(
+        factors: &[f32],
+        k: usize,
+        rows: [&[T]; 4],
+        out: &mut [f32],
+        width: usize,
+    ) -> usize {
+        let few = out.len() / width;
+        let done = width - width % 16;
+        for j in (0..done).step_by(16) {
+            // SAFETY: 16 columns from `j` on are in each row; the factors are there by this function's contract.
+            unsafe {
+                let wide = rows.map(|row| {
+                    let row = row.as_ptr().add(j);
+                    [T::load(row), T::load(row.add(8))]
+                });
+                for r in 0..few {
+                    let out = out.as_mut_ptr().add(r * width + j);
+                    let factors = factors.as_ptr().add(r * k);
+                    let mut sums = [_mm256_loadu_ps(out), _mm256_loadu_ps(out.add(8))];
+                    for (n, wide) in wide.iter().enumerate() {
+                        let factor = _mm256_broadcast_ss(&*factors.add(n));
+                        for (sum, &v) in sums.iter_mut().zip(wide) {
+                            *sum = _mm256_fmadd_ps(factor, v, *sum);
+                        }
+                    }
+                    _mm256_storeu_ps(out, sums[0]);
+                    _mm256_storeu_ps(out.add(8), sums[1]);
+                }
+            }
+        }
+        done
+    }
+
     /// # Safety
     /// All rows must be as long as `out`.
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -491,7 +554,7 @@ mod tests {
 
     /// Against sums in f64, at lengths around the registers' and with offsets.
     fn check<T: Weight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
-        for k in [0, 1, 3, 7, 8, 9, 31, 33, 64, 300] {
+        for k in [0, 1, 3, 7, 8, 9, 31, 33, 64, 131, 300] {
             for m in [1, 2, 4, 5, 8] {
                 let rows = numbers(m * k, 1);
                 let matrix: Vec<T> = numbers(1 + k * (k + 2), 2)
