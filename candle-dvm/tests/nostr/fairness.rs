@@ -12,13 +12,16 @@ use std::time::{Duration, Instant};
 const CUSTOMERS: usize = 10;
 /// Jobs of the first customer; the others have one.
 const GREEDY: usize = 20;
-const TOKENS: usize = 8;
+/// So many that a pause of the machine is short beside all of them.
+const TOKENS: usize = 48;
 
 /// When a job's first partial and its result came.
 #[derive(Default)]
 struct Times {
     partial: Option<Duration>,
     result: Option<Duration>,
+    /// How many results came before.
+    place: usize,
 }
 
 #[test]
@@ -53,13 +56,19 @@ fn ten_customers_wait_no_more_than_twice_their_share() {
     let share = end.unwrap().mul_f64(CUSTOMERS as f64 / jobs.len() as f64);
     let mut slowest = Duration::ZERO;
     for who in 0..CUSTOMERS {
-        let (_, first) = jobs.iter().find(|(other, _)| *other == who).unwrap();
-        let (partial, result) = (times[&first.id].partial, times[&first.id].result.unwrap());
+        // Of jobs that come at once, any may be let in first.
+        let own = jobs.iter().filter(|(other, _)| *other == who);
+        let first = own.map(|(_, job)| &times[&job.id]);
+        let times = first.min_by_key(|times| times.place).unwrap();
+        let (partial, result) = (times.partial, times.result.unwrap());
         let partial = partial.expect("a partial of each job");
+        // However fast the machine is.
+        assert!(times.place < 2 * CUSTOMERS, "{who}: {}", times.place);
         // The first partial is the first token.
         let rate = (TOKENS - 1) as f64 / (result - partial).as_secs_f64();
         println!(
-            "customer {who}: first partial after {:.2} s, result after {:.2} s, {rate:.1} tokens/s between",
+            "customer {who}: place {}, first partial after {:.2} s, result after {:.2} s, {rate:.1} tokens/s between",
+            times.place,
             partial.as_secs_f64(),
             result.as_secs_f64()
         );
@@ -91,13 +100,10 @@ fn watch(
         for event in relay.events_from(seen) {
             seen += 1;
             if let Ok(result) = JobResult::read(&event, &reader.0) {
+                let times = times.entry(result.job).or_default();
+                assert_eq!(times.result.replace(at), None);
+                times.place = done;
                 done += 1;
-                assert!(times
-                    .entry(result.job)
-                    .or_default()
-                    .result
-                    .replace(at)
-                    .is_none());
             }
             if let Ok(feedback) = Feedback::read(&event, &reader.0) {
                 assert_ne!(feedback.status, Status::Error, "{feedback:?}");
