@@ -130,14 +130,9 @@ pub(crate) fn dot_columns<T: Weight>(row: &[f32], matrix: &[T], stride: usize, o
     }
 }
 
-/// Rows up to which sums stay in registers while the whole matrix goes by; memory is then read in short runs.
+/// The width of rows that are read in short runs: a single row of sums stays in registers while the whole matrix goes by.
 #[cfg(target_arch = "x86_64")]
 const NARROW: usize = 128;
-
-/// Rows of a narrow matrix that all rows of sums meet before the next ones: they stay in the second-level cache even where their
-/// distance is a power of two, for which few places there are meant.
-#[cfg(target_arch = "x86_64")]
-const NEAR: usize = 64;
 
 /// Adds to row `r` of `out` the rows of a matrix, row `i` times `factors[r * k + i]`. Row `i` of the matrix is the `width` elements
 /// from `matrix[i * stride]` on.
@@ -148,35 +143,31 @@ pub(crate) fn add_rows<T: Weight>(
     out: &mut [f32],
     width: usize,
 ) {
-    let row = |i: usize| &matrix[i * stride..][..width];
     #[cfg(target_arch = "x86_64")]
-    if k > 0 && width <= NARROW && super::simd::has_avx2() {
+    if k > 0 && width <= NARROW && out.len() == width && super::simd::has_avx2() {
         assert!((k - 1) * stride + width <= matrix.len());
-        for i in (0..k).step_by(NEAR) {
-            let end = k.min(i + NEAR);
-            for (r, out) in out.chunks_exact_mut(width).enumerate() {
-                let factors = &factors[r * k + i..r * k + end];
-                // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
-                unsafe { x86::add_narrow(factors, &matrix[i * stride..], stride, out) };
-            }
-        }
-        return;
+        // SAFETY: the matrix is as long as was asserted; the CPU has AVX2, FMA and F16C.
+        return unsafe { x86::add_narrow(&factors[..k], matrix, stride, out) };
     }
     for i in (0..k).step_by(4) {
-        let four = (i + 4 <= k).then(|| std::array::from_fn(|n| row(i + n)));
-        let done = four.map_or(0, |four| add_four(&factors[i..], k, four, out, width));
+        let matrix = &matrix[i * stride..];
+        let done = match i + 4 <= k {
+            true => add_four(&factors[i..], k, (matrix, stride), out, width),
+            false => 0,
+        };
         if done == width {
             continue;
         }
+        let row = |n: usize| &matrix[n * stride..][done..width];
         for (r, out) in out.chunks_mut(width).enumerate() {
             let (factors, out) = (&factors[r * k + i..(r + 1) * k], &mut out[done..]);
-            match (factors, four) {
-                (&[a, b, c, d, ..], Some(four)) => {
-                    add_scaled([a, b, c, d], four.map(|row| &row[done..]), out);
+            match *factors {
+                [a, b, c, d, ..] => {
+                    add_scaled([a, b, c, d], [row(0), row(1), row(2), row(3)], out);
                 }
                 _ => {
                     for (n, &factor) in factors.iter().enumerate() {
-                        add_scaled([factor], [row(i + n)], out);
+                        add_scaled([factor], [row(n)], out);
                     }
                 }
             }
@@ -184,12 +175,12 @@ pub(crate) fn add_rows<T: Weight>(
     }
 }
 
-/// Adds four rows of a matrix, row `n` times `factors[r * k + n]`, to each row `r` of `out`, in as many columns as it says: where there are
-/// several such rows, a kernel widens each element for all of them together.
+/// Adds the first four rows of a matrix, as `add_rows`, in so many columns as it says: where `out` has several rows, a kernel widens
+/// each element once for all of them.
 fn add_four<T: Weight>(
     factors: &[f32],
     k: usize,
-    rows: [&[T]; 4],
+    (matrix, stride): (&[T], usize),
     out: &mut [f32],
     width: usize,
 ) -> usize {
@@ -197,11 +188,11 @@ fn add_four<T: Weight>(
     if out.len() > width && super::simd::has_avx2() {
         let few = out.len() / width;
         assert!(few * width == out.len() && (few - 1) * k + 4 <= factors.len());
-        assert!(rows.iter().all(|row| row.len() == width));
+        assert!(3 * stride + width <= matrix.len());
         // SAFETY: the lengths are as was asserted; the CPU has AVX2, FMA and F16C.
-        return unsafe { x86::add_four(factors, k, rows, out, width) };
+        return unsafe { x86::add_four(factors, k, (matrix, stride), out, width) };
     }
-    let _ = (factors, k, rows, out, width);
+    let _ = (factors, k, matrix, stride, out, width);
     0
 }
 
@@ -254,7 +245,7 @@ fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::simd::{prefetch, AHEAD};
-    use super::Weight;
+    use super::{Weight, NARROW};
     use std::arch::x86_64::*;
 
     /// Elements that a short row has at the most.
@@ -473,23 +464,28 @@ mod x86 {
     /// Gives the number of columns that it did: what is left are fewer than two registers.
     ///
     /// # Safety
-    /// `out` must be rows of `width`, each of the matrix' rows as long, and `factors` have four elements from `k` times the number of each
-    /// row of `out` on.
+    /// `out` must be rows of `width`, `matrix` have as many elements from `3 * stride` on, and `factors` four from `k` times the number of
+    /// each row of `out` on.
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) unsafe fn add_four<T: Weight>(
         factors: &[f32],
         k: usize,
-        rows: [&[T]; 4],
+        (matrix, stride): (&[T], usize),
         out: &mut [f32],
         width: usize,
     ) -> usize {
         let few = out.len() / width;
         let done = width - width % 16;
+        // The processor follows longer rows by itself.
+        let ahead = (width <= NARROW).then(|| ahead::<T>(stride));
         for j in (0..done).step_by(16) {
             // SAFETY: 16 columns from `j` on are in each row; the factors are there by this function's contract.
             unsafe {
-                let wide = rows.map(|row| {
-                    let row = row.as_ptr().add(j);
+                let wide: [_; 4] = std::array::from_fn(|n| {
+                    let row = matrix.as_ptr().add(n * stride + j);
+                    if let Some(ahead) = ahead {
+                        prefetch(row.wrapping_add(ahead));
+                    }
                     [T::load(row), T::load(row.add(8))]
                 });
                 for r in 0..few {
