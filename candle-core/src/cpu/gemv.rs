@@ -251,10 +251,13 @@ mod x86 {
     /// Elements that a short row has at the most.
     const SHORT: usize = 256;
 
-    /// Elements between short rows, `stride` apart, that are multiplied and those that are fetched meanwhile; the processor follows long rows
-    /// by itself.
-    fn ahead<T>(stride: usize) -> usize {
-        (AHEAD / (stride * size_of::<T>()).max(1)).max(4) * stride
+    /// Bytes beyond which a row is long: the processor follows it by itself, and what is fetched of the next rows meanwhile has left the
+    /// first-level cache when their turn comes.
+    const LONG: usize = 8 << 10;
+
+    /// Elements between rows, `stride` apart, of which `together` are multiplied at a time, and those that are fetched meanwhile.
+    fn ahead<T>(stride: usize, together: usize) -> usize {
+        (AHEAD / (stride * size_of::<T>()).max(1)).max(together) * stride
     }
 
     /// The dot products of `R` rows with a column; `U` registers of it at a time.
@@ -321,6 +324,51 @@ mod x86 {
         sums
     }
 
+    /// The dot products of a row with `C` columns as far as they fill registers, each in eight parts; what lies `ahead` elements on is
+    /// fetched meanwhile, where that is asked for.
+    ///
+    /// # Safety
+    /// Each column must be as long as the row.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn partial_dots<T: Weight, const C: usize>(
+        row: &[f32],
+        columns: [&[T]; C],
+        ahead: Option<usize>,
+    ) -> [__m256; C] {
+        let k = row.len();
+        let mut acc = [[_mm256_setzero_ps(); 2]; C];
+        let mut i = 0;
+        while i + 16 <= k {
+            if let Some(ahead) = ahead {
+                for column in columns {
+                    prefetch(column.as_ptr().wrapping_add(i + ahead));
+                }
+            }
+            // SAFETY: 16 elements from `i` on are below k.
+            unsafe {
+                let left = _mm256_loadu_ps(row.as_ptr().add(i));
+                let right = _mm256_loadu_ps(row.as_ptr().add(i + 8));
+                for c in 0..C {
+                    let column = columns[c].as_ptr().add(i);
+                    acc[c][0] = _mm256_fmadd_ps(left, T::load(column), acc[c][0]);
+                    acc[c][1] = _mm256_fmadd_ps(right, T::load(column.add(8)), acc[c][1]);
+                }
+            }
+            i += 16;
+        }
+        if i + 8 <= k {
+            // SAFETY: as above, 8 elements.
+            unsafe {
+                let left = _mm256_loadu_ps(row.as_ptr().add(i));
+                for c in 0..C {
+                    let column = T::load(columns[c].as_ptr().add(i));
+                    acc[c][0] = _mm256_fmadd_ps(left, column, acc[c][0]);
+                }
+            }
+        }
+        acc.map(|[l, r]| _mm256_add_ps(l, r))
+    }
+
     /// # Safety
     /// `matrix` must have `row.len()` elements from `(out.len() - 1) * stride` on.
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -333,42 +381,25 @@ mod x86 {
         let k = row.len();
         let (fours, rest) = out.as_chunks_mut::<4>();
         let start = fours.len() * 4;
-        let ahead = (k <= SHORT).then(|| ahead::<T>(stride));
+        let long = k * size_of::<T>() > LONG;
+        let whole = k - k % 8;
         for (j, out) in fours.iter_mut().enumerate() {
             let column = |c: usize| &matrix[(4 * j + c) * stride..][..k];
             let columns = [column(0), column(1), column(2), column(3)];
-            let mut acc = [[_mm256_setzero_ps(); 2]; 4];
-            let mut i = 0;
-            while i + 16 <= k {
-                if let Some(ahead) = ahead {
-                    for column in columns {
-                        prefetch(column.as_ptr().wrapping_add(i + ahead));
-                    }
+            // SAFETY: each column is as long as the row.
+            let [a, b, c, d] = unsafe {
+                if long {
+                    partial_dots(row, columns, None)
+                } else if k <= SHORT {
+                    partial_dots(row, columns, Some(ahead::<T>(stride, 4)))
+                } else {
+                    let [a, b, c, d] = columns;
+                    let next = Some(ahead::<T>(stride, 2));
+                    let [a, b] = partial_dots(row, [a, b], next);
+                    let [c, d] = partial_dots(row, [c, d], next);
+                    [a, b, c, d]
                 }
-                // SAFETY: 16 elements from `i` on are below k.
-                unsafe {
-                    let left = _mm256_loadu_ps(row.as_ptr().add(i));
-                    let right = _mm256_loadu_ps(row.as_ptr().add(i + 8));
-                    for c in 0..4 {
-                        let column = columns[c].as_ptr().add(i);
-                        acc[c][0] = _mm256_fmadd_ps(left, T::load(column), acc[c][0]);
-                        acc[c][1] = _mm256_fmadd_ps(right, T::load(column.add(8)), acc[c][1]);
-                    }
-                }
-                i += 16;
-            }
-            if i + 8 <= k {
-                // SAFETY: as above, 8 elements.
-                unsafe {
-                    let left = _mm256_loadu_ps(row.as_ptr().add(i));
-                    for c in 0..4 {
-                        let column = T::load(columns[c].as_ptr().add(i));
-                        acc[c][0] = _mm256_fmadd_ps(left, column, acc[c][0]);
-                    }
-                }
-                i += 8;
-            }
-            let [a, b, c, d] = acc.map(|[l, r]| _mm256_add_ps(l, r));
+            };
             let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
             let sums = _mm_add_ps(
                 _mm256_castps256_ps128(pairs),
@@ -376,11 +407,11 @@ mod x86 {
             );
             // SAFETY: four elements.
             unsafe { _mm_storeu_ps(out.as_mut_ptr(), sums) };
-            if i < k {
+            if whole < k {
                 let mut tail = [0f32; 8];
                 for c in 0..4 {
-                    T::widen(&columns[c][i..], &mut tail[..k - i]);
-                    for (&x, v) in row[i..].iter().zip(tail) {
+                    T::widen(&columns[c][whole..], &mut tail[..k - whole]);
+                    for (&x, v) in row[whole..].iter().zip(tail) {
                         out[c] += x * v;
                     }
                 }
@@ -438,7 +469,7 @@ mod x86 {
         out: &mut [f32],
     ) -> usize {
         let mut acc = [_mm256_setzero_ps(); N];
-        let ahead = ahead::<T>(stride);
+        let ahead = ahead::<T>(stride, 4);
         for (i, &factor) in factors.iter().enumerate() {
             let factor = _mm256_set1_ps(factor);
             let next = matrix.wrapping_add(i * stride + ahead);
@@ -477,7 +508,7 @@ mod x86 {
         let few = out.len() / width;
         let done = width - width % 16;
         // The processor follows longer rows by itself.
-        let ahead = (width <= NARROW).then(|| ahead::<T>(stride));
+        let ahead = (width <= NARROW).then(|| ahead::<T>(stride, 4));
         for j in (0..done).step_by(16) {
             // SAFETY: 16 columns from `j` on are in each row; the factors are there by this function's contract.
             unsafe {
@@ -571,17 +602,6 @@ mod tests {
                         "k {k}, m {m}: {got} {expected}"
                     );
                 }
-                if k > 0 {
-                    let mut out = vec![f32::NAN; k.min(9)];
-                    dot_columns(&rows[..k], &matrix[1..], k + 2, &mut out);
-                    for (j, &got) in out.iter().enumerate() {
-                        let expected = expected(0, &|i| matrix[1 + j * (k + 2) + i]);
-                        assert!(
-                            (f64::from(got) - expected).abs() < 1e-4,
-                            "k {k}, {j}: {got} {expected}"
-                        );
-                    }
-                }
                 let width = k.max(1);
                 let mut out = vec![0f32; m * width];
                 add_rows(&rows, k, (&matrix[1..], k + 2), &mut out, width);
@@ -597,11 +617,37 @@ mod tests {
         }
     }
 
+    /// As [`check`], of a row with columns that are short, longer and long.
+    fn check_columns<T: Weight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
+        for k in [1, 3, 7, 8, 9, 31, 33, 256, 257, 300, 2047, 2049, 4097, 4111] {
+            for n in [1, 3, 4, 9] {
+                let row = numbers(k, 1);
+                let matrix = numbers(1 + n * (k + 2), 2);
+                let matrix: Vec<T> = matrix.into_iter().map(narrow).collect();
+                let mut out = vec![f32::NAN; n];
+                dot_columns(&row, &matrix[1..], k + 2, &mut out);
+                for (j, &got) in out.iter().enumerate() {
+                    let column = &matrix[1 + j * (k + 2)..];
+                    let products = row.iter().zip(column);
+                    let expected = products.map(|(&x, &v)| f64::from(x) * f64::from(wide(v)));
+                    let expected: f64 = expected.sum();
+                    assert!(
+                        (f64::from(got) - expected).abs() < 1e-4,
+                        "k {k}, {j} of {n}: {got} {expected}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn products_agree_with_sums_in_f64() {
         check(|v| v, |v| v);
         check(f16::from_f32, f16::to_f32);
         check(bf16::from_f32, bf16::to_f32);
+        check_columns(|v| v, |v| v);
+        check_columns(f16::from_f32, f16::to_f32);
+        check_columns(bf16::from_f32, bf16::to_f32);
     }
 
     #[test]
