@@ -28,6 +28,8 @@ pub mod k_quants;
 mod matmul;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
+#[cfg(target_arch = "aarch64")]
+mod neon_panels;
 mod qmatmul;
 mod qtensor;
 mod reader;

@@ -1,25 +1,85 @@
-//! The products' primitives for AArch64, whose NEON every such machine has. Nothing here is public.
+//! The products' primitives for AArch64: its NEON, which every such machine has, and the products of bytes that most have besides.
+//!
+//! Nothing here is public: `k_quants` asks the machine at run time and calls in.
 
-use std::arch::aarch64::*;
+use std::arch::{aarch64::*, asm};
+use std::marker::PhantomData;
 
 use half::f16;
 
-use super::k_quants::simd::Simd;
+use super::k_quants::simd::{Kernel, Simd};
 use super::utils::f16_to_f32;
+
+/// Runs a kernel with the instruction SDOT.
+///
+/// # Safety
+/// The machine has it.
+#[target_feature(enable = "neon,dotprod")]
+pub(crate) unsafe fn run_dot_prod<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Neon<DotProd>>()
+}
+
+/// How four neighbouring products of signed bytes become one sum.
+pub(crate) trait ByteProducts: Copy + 'static {
+    /// The products of 16 bytes in four sums, each of any four of them.
+    unsafe fn dot(x: int8x16_t, y: int8x16_t) -> int32x4_t;
+    /// `sum` and the products, those of four neighbours in one.
+    unsafe fn add_fours(sum: int32x4_t, x: int8x16_t, y: int8x16_t) -> int32x4_t;
+}
+
+/// By way of 16 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain;
+
+/// In one instruction (FEAT_DotProd: Armv8.2 where it is chosen, Armv8.4 and all of Apple's M series).
+#[derive(Clone, Copy)]
+pub(crate) struct DotProd;
+
+impl ByteProducts for Plain {
+    #[inline(always)]
+    unsafe fn dot(x: int8x16_t, y: int8x16_t) -> int32x4_t {
+        let low = vmull_s8(vget_low_s8(x), vget_low_s8(y));
+        vpadalq_s16(vpaddlq_s16(low), vmull_high_s8(x, y))
+    }
+
+    #[inline(always)]
+    unsafe fn add_fours(sum: int32x4_t, x: int8x16_t, y: int8x16_t) -> int32x4_t {
+        let low = vpaddlq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)));
+        vaddq_s32(sum, vpaddq_s32(low, vpaddlq_s16(vmull_high_s8(x, y))))
+    }
+}
+
+impl ByteProducts for DotProd {
+    #[inline(always)]
+    unsafe fn dot(x: int8x16_t, y: int8x16_t) -> int32x4_t {
+        Self::add_fours(vdupq_n_s32(0), x, y)
+    }
+
+    #[inline(always)]
+    unsafe fn add_fours(mut sum: int32x4_t, x: int8x16_t, y: int8x16_t) -> int32x4_t {
+        // The intrinsic is not in stable Rust yet.
+        asm!(
+            "sdot {sum:v}.4s, {x:v}.16b, {y:v}.16b",
+            sum = inout(vreg) sum,
+            x = in(vreg) x,
+            y = in(vreg) y,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+        sum
+    }
+}
 
 /// Pairs of vectors of 128 bits.
 #[derive(Clone, Copy)]
-pub(crate) struct Neon;
+pub(crate) struct Neon<P>(PhantomData<P>);
 
 /// The products of 16 signed bytes, in four sums.
 #[inline(always)]
-unsafe fn dot_16(x: uint8x16_t, y: uint8x16_t) -> int32x4_t {
-    let (x, y) = (vreinterpretq_s8_u8(x), vreinterpretq_s8_u8(y));
-    let low = vmull_s8(vget_low_s8(x), vget_low_s8(y));
-    vpadalq_s16(vpaddlq_s16(low), vmull_high_s8(x, y))
+unsafe fn dot_16<P: ByteProducts>(x: uint8x16_t, y: uint8x16_t) -> int32x4_t {
+    P::dot(vreinterpretq_s8_u8(x), vreinterpretq_s8_u8(y))
 }
 
-impl Simd for Neon {
+impl<P: ByteProducts> Simd for Neon<P> {
     type Bytes = [uint8x16_t; 2];
     type Signed = [uint8x16_t; 2];
     type Words = [int16x8_t; 2];
@@ -84,7 +144,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     unsafe fn dot_signed(x: Self::Bytes, y: Self::Bytes) -> Self::Ints {
-        [dot_16(x[0], y[0]), dot_16(x[1], y[1])]
+        [dot_16::<P>(x[0], y[0]), dot_16::<P>(x[1], y[1])]
     }
 
     #[inline(always)]
@@ -118,8 +178,8 @@ impl Simd for Neon {
     ) -> Self::Ints {
         let (low, high) = (i32::from(scales[2 * J]), i32::from(scales[2 * J + 1]));
         [
-            vmlaq_n_s32(sum[0], dot_16(x[0], y[0]), low),
-            vmlaq_n_s32(sum[1], dot_16(x[1], y[1]), high),
+            vmlaq_n_s32(sum[0], dot_16::<P>(x[0], y[0]), low),
+            vmlaq_n_s32(sum[1], dot_16::<P>(x[1], y[1]), high),
         ]
     }
 

@@ -9,7 +9,7 @@
 //! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
 //! | `one_row.rs` | products with one row, laid out once for all threads |
 //! | `prepared.rs` | the dense side of a product, in the form for one of these |
-//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
+//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
 //!
 //! ```
 //! use candle_core::quantized::k_quants::{BlockQ4K, BlockQ8K, GgmlType, QK_K};
@@ -24,22 +24,34 @@
 //! assert!((dot - exact).abs() < 0.01 * exact);
 //! ```
 
-// Only x86-64 has panels and kernels for one row so far; elsewhere nothing calls what makes them.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+// WebAssembly has no panels so far, and x86-64 alone has kernels for one row; elsewhere nothing calls what makes them.
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 mod activations;
 mod blocks;
 mod decode;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 mod elements;
 mod encode_k;
 mod encode_legacy;
 mod fit;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 pub(crate) mod lanes;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) mod one_row;
 mod pack;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 pub(crate) mod panels;
 pub(crate) mod prepared;
 pub(crate) mod products;
@@ -49,7 +61,10 @@ pub(crate) mod simd;
 mod tests;
 mod unpack_k;
 mod unpack_legacy;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
 mod unpack_panels;
 
 pub use super::matmul::{matmul, matmul_f16};

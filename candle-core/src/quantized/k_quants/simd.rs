@@ -195,6 +195,9 @@ pub(crate) enum Level {
     /// NEON, which every AArch64 has.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// NEON, and products of four bytes in one instruction (FEAT_DotProd).
+    #[cfg(target_arch = "aarch64")]
+    NeonDotProd,
     /// WebAssembly's vectors, which a program is compiled for or not.
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     Simd128,
@@ -209,6 +212,8 @@ impl Level {
         Self::AvxVnni,
         #[cfg(target_arch = "x86_64")]
         Self::Avx2,
+        #[cfg(target_arch = "aarch64")]
+        Self::NeonDotProd,
         #[cfg(target_arch = "aarch64")]
         Self::Neon,
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -238,6 +243,8 @@ impl Level {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDotProd => std::arch::is_aarch64_feature_detected!("dotprod"),
             // Compiled in only where every machine has it.
             _ => true,
         }
@@ -273,6 +280,8 @@ pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 pub(crate) unsafe fn run_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     use crate::quantized::avx;
+    #[cfg(target_arch = "aarch64")]
+    use crate::quantized::neon;
     match level {
         Level::Scalar => kernel.run::<super::scalar::Scalar>(),
         #[cfg(target_arch = "x86_64")]
@@ -284,7 +293,9 @@ pub(crate) unsafe fn run_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         Level::AvxVnni | Level::Avx512Vnni => avx::run_avx2(kernel),
         #[cfg(target_arch = "aarch64")]
-        Level::Neon => kernel.run::<crate::quantized::neon::Neon>(),
+        Level::Neon => kernel.run::<neon::Neon<neon::Plain>>(),
+        #[cfg(target_arch = "aarch64")]
+        Level::NeonDotProd => neon::run_dot_prod(kernel),
         #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
         Level::Simd128 => kernel.run::<crate::quantized::simd128::Simd128>(),
     }
@@ -295,7 +306,9 @@ impl Level {
     pub(crate) fn panels(self) -> Option<(usize, bool)> {
         #[cfg(target_arch = "x86_64")]
         use crate::quantized::avx::{Avx, Avx512Vnni, AvxVnni, Plain};
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(target_arch = "aarch64")]
+        use crate::quantized::neon::{DotProd, Neon, Plain};
+        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         fn of<S: super::lanes::Lanes>() -> Option<(usize, bool)> {
             Some((S::ROWS, S::UNSIGNED))
         }
@@ -306,6 +319,10 @@ impl Level {
             Self::AvxVnni => of::<Avx<AvxVnni>>(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Vnni => of::<Avx<Avx512Vnni>>(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => of::<Neon<Plain>>(),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDotProd => of::<Neon<DotProd>>(),
             _ => None,
         }
     }
@@ -319,6 +336,8 @@ impl Level {
 pub(crate) unsafe fn run_panels_at<K: PanelKernel>(level: Level, kernel: K) {
     #[cfg(target_arch = "x86_64")]
     use crate::quantized::avx_panels as avx;
+    #[cfg(target_arch = "aarch64")]
+    use crate::quantized::{neon, neon_panels};
     match level {
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx::run_avx2(kernel),
@@ -326,6 +345,10 @@ pub(crate) unsafe fn run_panels_at<K: PanelKernel>(level: Level, kernel: K) {
         Level::AvxVnni => avx::run_avx_vnni(kernel),
         #[cfg(target_arch = "x86_64")]
         Level::Avx512Vnni => avx::run_avx512_vnni(kernel),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => kernel.run::<neon::Neon<neon::Plain>>(),
+        #[cfg(target_arch = "aarch64")]
+        Level::NeonDotProd => neon_panels::run_dot_prod(kernel),
         _ => {
             let _ = kernel;
             unreachable!("{level:?} has no panels");
