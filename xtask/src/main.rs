@@ -4,6 +4,7 @@ mod ahead;
 mod auth;
 mod chrome;
 mod command;
+mod emulated;
 mod fuzz;
 mod nostr;
 mod oracle;

@@ -79,7 +79,8 @@ pub fn library(what: &str, name: &str, packages: &str) -> Result<(), String> {
     found(what, packages, || known.succeeds().then_some(()))
 }
 
-fn found<T>(what: &str, packages: &str, look: impl Fn() -> Option<T>) -> Result<T, String> {
+/// What `look` finds, after installing Debian's `packages` where that is nothing and we may. `Err` says how to get `what`.
+pub fn found<T>(what: &str, packages: &str, look: impl Fn() -> Option<T>) -> Result<T, String> {
     if look().is_none() && may_install() {
         install(packages)?;
     }
@@ -101,6 +102,10 @@ pub fn path_of(program: &str) -> Result<String, String> {
 
 fn install(packages: &str) -> Result<(), String> {
     alone(|| {
+        // Of another machine: `package:architecture`.
+        for (_, architecture) in packages.split(' ').filter_map(|name| name.split_once(':')) {
+            cmd(&format!("dpkg --add-architecture {architecture}")).run()?;
+        }
         cmd("apt-get update").run()?;
         cmd(&format!(
             "apt-get install -y --no-install-recommends {packages}"

@@ -1,0 +1,107 @@
+//! The CPU backend on processors that this machine need not have, in an emulator: AArch64, and x86-64 without AVX.
+
+use std::path::Path;
+
+use crate::command::{cmd, Cmd};
+use crate::setup;
+use crate::steps::{Tally, WEBGPU};
+
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+const X86_64: &str = "x86_64-unknown-linux-gnu";
+/// What is built for AArch64, perhaps by another compiler than the rest.
+const OUT: &str = "target/aarch64";
+
+/// Tests that start their own program anew, which only the emulator could.
+const START_THEMSELVES: &[&str] = &[
+    "gradients_of_gradients_by_environment",
+    "errors_have_a_backtrace_where_the_environment_asks_for_one",
+    "dense_weights_on_demand",
+];
+
+/// The tests for AArch64, built.
+pub fn ahead() -> Result<(), String> {
+    match cfg!(target_arch = "aarch64") {
+        true => Ok(()),
+        false => on_aarch64("--no-run")?.run(),
+    }
+}
+
+/// Runs candle-core's tests, those of its vector instructions among them, and the models' on AArch64; then candle-core's as the step `test`
+/// built them, on the oldest x86-64 that there is a name for.
+pub fn emulated() -> Result<String, String> {
+    // The step `test` ran there.
+    if cfg!(target_arch = "aarch64") {
+        return Ok("this machine is an AArch64; without AVX was not tried".to_string());
+    }
+    let skipped = START_THEMSELVES.join(" --skip ");
+    let arm = run(&on_aarch64(&format!("--no-fail-fast -- --skip {skipped}"))?)?;
+    let old = run(&without_avx(&format!(
+        "--no-fail-fast -- cpu quantized --skip webgpu --skip {skipped}"
+    ))?)?;
+    Ok(format!(
+        "{arm} passed on AArch64, {old} on x86-64 without AVX"
+    ))
+}
+
+/// How many tests passed.
+fn run(tests: &Cmd) -> Result<usize, String> {
+    let mut tally = Tally::default();
+    tests.run_lines(|line| {
+        println!("{line}");
+        tally.add(line);
+    })?;
+    match tally.passed {
+        0 => Err(format!("{tests}\n  ran no test")),
+        passed => Ok(passed),
+    }
+}
+
+fn on_aarch64(args: &str) -> Result<Cmd, String> {
+    let rustc = setup::found(
+        &format!("a Rust compiler for AArch64 (with rustup: `rustup target add {AARCH64}`)"),
+        "rustc-web libstd-rust-web-dev:arm64",
+        compiler,
+    )?;
+    let linker = setup::program(
+        "a linker for AArch64",
+        &["aarch64-linux-gnu-gcc"],
+        "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+    )?;
+    let emulator = emulator(&["qemu-aarch64", "qemu-aarch64-static"])?;
+    let tests = format!(
+        "cargo test -p candle-core -p candle-transformers --lib --test core --test transformers \
+         --target {AARCH64} {args}"
+    );
+    Ok(cmd(&tests)
+        .env("RUSTC", rustc)
+        .env("CARGO_TARGET_DIR", OUT)
+        .env(&cargos("LINKER", AARCH64), linker)
+        .env(&cargos("RUNNER", AARCH64), emulator))
+}
+
+fn without_avx(args: &str) -> Result<Cmd, String> {
+    let emulator = emulator(&["qemu-x86_64", "qemu-x86_64-static"])?;
+    let tests = format!("cargo test --workspace {WEBGPU} --lib --test core {args}");
+    Ok(cmd(&tests).env(
+        &cargos("RUNNER", X86_64),
+        format!("{emulator} -cpu Nehalem"),
+    ))
+}
+
+/// The compiler in use, or else Debian's, if it has a standard library for AArch64.
+fn compiler() -> Option<&'static str> {
+    ["rustc", "/usr/bin/rustc"].into_iter().find(|rustc| {
+        let libraries = cmd(&format!("{rustc} --print target-libdir --target {AARCH64}")).stdout();
+        libraries.is_some_and(|path| Path::new(path.trim()).is_dir())
+    })
+}
+
+fn emulator(names: &[&'static str]) -> Result<&'static str, String> {
+    setup::program("an emulator of other processors", names, "qemu-user-static")
+}
+
+/// The variable by which cargo is told what to use for a target.
+fn cargos(what: &str, target: &str) -> String {
+    let target = target.to_uppercase().replace('-', "_");
+    format!("CARGO_TARGET_{target}_{what}")
+}
