@@ -26,10 +26,10 @@ pub fn ahead() -> Result<(), String> {
     }
 }
 
-/// Runs candle-core's tests, those of its vector instructions among them, and the models' on AArch64; then candle-core's as the step `test`
-/// built them, on the oldest x86-64 that there is a name for.
+/// Runs candle-core's tests, those of its vector instructions among them, and the models' on AArch64; then candle-core's of the CPU, as the
+/// step `test` built them, on an x86-64 from before AVX.
 pub fn emulated() -> Result<String, String> {
-    // The step `test` ran there.
+    // The step `test` has run on it.
     if cfg!(target_arch = "aarch64") {
         return Ok("this machine is an AArch64; without AVX was not tried".to_string());
     }
