@@ -18,29 +18,22 @@ const START_THEMSELVES: &[&str] = &[
     "dense_weights_on_demand",
 ];
 
-/// The tests for AArch64, built.
-pub fn ahead() -> Result<(), String> {
-    match cfg!(target_arch = "aarch64") {
-        true => Ok(()),
-        false => on_aarch64("--no-run")?.run(),
-    }
-}
-
-/// Runs candle-core's tests, those of its vector instructions among them, and the models' on AArch64; then candle-core's of the CPU, as the
-/// step `test` built them, on an x86-64 from before AVX.
-pub fn emulated() -> Result<String, String> {
-    // The step `test` has run on it.
+/// Runs candle-core's tests, those of its vector instructions among them, and the models' on AArch64; then candle-core's of the CPU, as
+/// `cargo xtask test` builds them, on an x86-64 from before AVX. Compiler, linker and emulator are installed where that is possible.
+///
+/// No step of `cargo xtask test`: one of seven runs of candle-core's tests in qemu 7.2 ended by a segmentation fault while pools were at work.
+/// Whether that was the emulator's is not known; no other machine has shown one.
+pub fn emulated() -> Result<(), String> {
     if cfg!(target_arch = "aarch64") {
-        return Ok("this machine is an AArch64; without AVX was not tried".to_string());
+        return Err("this machine is an AArch64: `cargo xtask test` tests it as it is".to_string());
     }
     let skipped = START_THEMSELVES.join(" --skip ");
     let arm = run(&on_aarch64(&format!("--no-fail-fast -- --skip {skipped}"))?)?;
     let old = run(&without_avx(&format!(
         "--no-fail-fast -- cpu quantized --skip webgpu --skip {skipped}"
     ))?)?;
-    Ok(format!(
-        "{arm} passed on AArch64, {old} on x86-64 without AVX"
-    ))
+    println!("{arm} passed on AArch64, {old} on x86-64 without AVX");
+    Ok(())
 }
 
 /// How many tests passed.

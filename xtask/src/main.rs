@@ -36,6 +36,8 @@ enum Task {
     /// What `test` starts beside its first steps
     #[command(hide = true)]
     Ahead { steps: Vec<String> },
+    /// Test the CPU backend on AArch64 and on x86-64 without AVX, in an emulator
+    Emulated,
     /// Build the pages for browsers into `target/web/site`
     Web {
         /// Build the modules with the CPU's vector instructions alone (`simd`) or without (`plain`)
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
     let result = match task {
         Task::Test(args) => return test(args),
         Task::Ahead { steps } => ahead::run(&named(&steps)),
+        Task::Emulated => emulated::emulated(),
         Task::Web { only } => web::build(only.as_deref()),
         Task::Versus => web::versus(),
         Task::Serve { port } => web::serve(port),

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use crate::auth;
 use crate::chrome;
 use crate::command::cmd;
-use crate::emulated;
 use crate::fuzz;
 use crate::nostr;
 use crate::oracle;
@@ -89,12 +88,6 @@ pub const STEPS: &[Step] = &[
         title: "candle-core's WebGPU tests, with 16 KiB in a binding: nearly every op is split",
         run: tiny_test,
         ahead: None,
-    },
-    Step {
-        name: "emulated",
-        title: "the CPU backend on other processors, emulated: AArch64, and x86-64 without AVX",
-        run: emulated::emulated,
-        ahead: Some(emulated::ahead),
     },
     Step {
         name: "fuzz",
