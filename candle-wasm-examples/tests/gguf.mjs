@@ -1,4 +1,5 @@
-// The model that comes with candle-dvm as one GGUF file, as llama.cpp's converter writes one; weights are f32, so that texts stay the same.
+// The model that comes with candle-dvm as one GGUF file, as llama.cpp's converter writes one: weights in f32, so that texts stay the same, or
+// those of the matrices in Q8_0.
 import { readFile } from "node:fs/promises";
 
 const NAMES = [
@@ -8,18 +9,21 @@ const NAMES = [
     ["mlp.down_proj", "ffn_down"],
 ];
 const ALIGNMENT = 32;
+/** Numbers of types of elements. */
+const [F32, Q8_0] = [0, 8];
 
 /** The bytes of the file for the model in a folder. */
-export async function gguf(folder) {
+export async function gguf(folder, quantized = false) {
     const json = async name => JSON.parse(await readFile(`${folder}/${name}`, "utf8"));
     const [config, tokenizer] = [await json("config.json"), await json("tokenizer.json")];
-    const tensors = weights(await readFile(`${folder}/model.safetensors`), config);
+    const tensors = weights(await readFile(`${folder}/model.safetensors`), config).map(tensor =>
+        quantized && tensor.shape.length > 1 ? { ...tensor, type: Q8_0, bytes: q8_0(tensor.bytes) } : { ...tensor, type: F32 });
     const entries = metadata(config, tokenizer);
     const head = [Buffer.from("GGUF"), u32(3), u64(tensors.length), u64(entries.length)];
     for (const [key, type, value] of entries) head.push(string(key), u32(type), value);
     let offset = 0;
-    for (const { name, shape, bytes } of tensors) {
-        head.push(string(name), u32(shape.length), ...shape.toReversed().map(u64), u32(0), u64(offset));
+    for (const { name, shape, type, bytes } of tensors) {
+        head.push(string(name), u32(shape.length), ...shape.toReversed().map(u64), u32(type), u64(offset));
         offset += bytes.length + padding(bytes.length);
     }
     const header = Buffer.concat(head);
@@ -103,4 +107,22 @@ function weights(file, config) {
         }
         return { name, shape, bytes };
     });
+}
+
+/** Blocks of 32 floats: a scale in f16, and a signed byte for each. */
+function q8_0(floats) {
+    const blocks = Buffer.alloc(floats.length / 128 * 34);
+    for (let block = 0; block < floats.length / 128; block++) {
+        const xs = Array.from({ length: 32 }, (_, i) => floats.readFloatLE(128 * block + 4 * i));
+        const scale = Math.max(...xs.map(Math.abs)) / 127;
+        blocks.writeUInt16LE(f16(scale), 34 * block);
+        xs.forEach((x, i) => blocks.writeInt8(scale && Math.round(x / scale), 34 * block + 2 + i));
+    }
+    return blocks;
+}
+
+/** The bits of the nearest f16 to a number from 0 up to 65504. */
+function f16(x) {
+    const exponent = Math.max(Math.floor(Math.log2(x)), -14);
+    return (exponent + 15) * 1024 + Math.round(x * 2 ** (10 - exponent)) - 1024;
 }

@@ -114,14 +114,15 @@ async function checkBeginning(page, prompt, tokens) {
     console.error(`  ${await text(page, "#speed")}`);
 }
 
-/** A folder's files and a GGUF file, chosen one after the other. */
+/** A folder's files and GGUF files, chosen one after the other. */
 async function fromDisk(page, prompt) {
     const folder = await mkdtemp(join(tmpdir(), "candle-gguf-"));
     try {
-        const file = join(folder, "demo.gguf");
+        const [file, quantized] = ["demo.gguf", "quantized.gguf"].map(name => join(folder, name));
         await writeFile(file, await gguf(MODEL));
+        await writeFile(quantized, await gguf(MODEL, true));
         await page.click("input[value=files]");
-        for (const files of [FILES.map(name => `${MODEL}/${name}`), [file]]) {
+        for (const files of [FILES.map(name => `${MODEL}/${name}`), [file], [quantized]]) {
             await (await page.$("#files")).uploadFile(...files);
             await load(page);
             equal(await text(page, "#model-error"), "", "an error");

@@ -1,4 +1,4 @@
-//! The CPU backend on processors that this machine need not have, in an emulator: AArch64, and x86-64 without AVX.
+//! The CPU backend on processors that this machine need not have: AArch64 and x86-64 without AVX in an emulator, WebAssembly in Node.
 
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use crate::steps::{Tally, WEBGPU};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 const X86_64: &str = "x86_64-unknown-linux-gnu";
+const WASI: &str = "wasm32-wasip1";
 /// What is built for AArch64, perhaps by another compiler than the rest.
 const OUT: &str = "target/aarch64";
 
@@ -19,9 +20,10 @@ const START_THEMSELVES: &[&str] = &[
 ];
 
 /// Runs candle-core's tests, those of its vector instructions among them, and the models' on AArch64; then candle-core's of the CPU, as
-/// `cargo xtask test` builds them, on an x86-64 from before AVX. Compiler, linker and emulator are installed where that is possible.
+/// `cargo xtask test` builds them, on an x86-64 from before AVX; then those of its vectors and of the CPU's ops in WebAssembly with simd128,
+/// which has 32 bits as well. Compiler, linker and emulator are installed where that is possible.
 ///
-/// No step of `cargo xtask test`: one of seven runs of candle-core's tests in qemu 7.2 ended by a segmentation fault while pools were at work.
+/// No step of `cargo xtask test`: one of thirty runs of candle-core's tests in qemu 7.2 ended by a segmentation fault while pools were at work.
 /// Whether that was the emulator's is not known; no other machine has shown one.
 pub fn emulated() -> Result<(), String> {
     if cfg!(target_arch = "aarch64") {
@@ -32,7 +34,8 @@ pub fn emulated() -> Result<(), String> {
     let old = run(&without_avx(&format!(
         "--no-fail-fast -- cpu quantized --skip webgpu --skip {skipped}"
     ))?)?;
-    println!("{arm} passed on AArch64, {old} on x86-64 without AVX");
+    let wasm = run(&in_webassembly("-- k_quants ::cpu")?)?;
+    println!("{arm} passed on AArch64, {old} on x86-64 without AVX, {wasm} in WebAssembly");
     Ok(())
 }
 
@@ -81,12 +84,39 @@ fn without_avx(args: &str) -> Result<Cmd, String> {
     ))
 }
 
+/// A panic ends the program there, and with it all tests that were to come.
+fn in_webassembly(args: &str) -> Result<Cmd, String> {
+    let add = format!("rustup target add {WASI}");
+    let is_there = || compiles_for("rustc", WASI);
+    if !is_there() {
+        cmd(&add).run()?;
+    }
+    if !is_there() {
+        return Err(format!(
+            "rustc has no standard library for {WASI}, which `{add}` brings to rustup's"
+        ));
+    }
+    let node = setup::program("Node", &["node"], "nodejs")?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wasi.mjs");
+    let tests = format!("cargo test -p candle-core --lib --test core --target {WASI} {args}");
+    Ok(cmd(&tests)
+        .env(&cargos("RUSTFLAGS", WASI), "-Ctarget-feature=+simd128")
+        .env(
+            &cargos("RUNNER", WASI),
+            format!("{node} --no-warnings {}", script.display()),
+        ))
+}
+
 /// The compiler in use, or else Debian's, if it has a standard library for AArch64.
 fn compiler() -> Option<&'static str> {
-    ["rustc", "/usr/bin/rustc"].into_iter().find(|rustc| {
-        let libraries = cmd(&format!("{rustc} --print target-libdir --target {AARCH64}")).stdout();
-        libraries.is_some_and(|path| Path::new(path.trim()).is_dir())
-    })
+    let mut compilers = ["rustc", "/usr/bin/rustc"].into_iter();
+    compilers.find(|rustc| compiles_for(rustc, AARCH64))
+}
+
+/// Whether a compiler has a standard library for a target.
+fn compiles_for(rustc: &str, target: &str) -> bool {
+    let libraries = cmd(&format!("{rustc} --print target-libdir --target {target}")).stdout();
+    libraries.is_some_and(|path| Path::new(path.trim()).is_dir())
 }
 
 fn emulator(names: &[&'static str]) -> Result<&'static str, String> {

@@ -36,7 +36,7 @@ enum Task {
     /// What `test` starts beside its first steps
     #[command(hide = true)]
     Ahead { steps: Vec<String> },
-    /// Test the CPU backend on AArch64 and on x86-64 without AVX, in an emulator
+    /// Test the CPU backend on AArch64 and on x86-64 without AVX, in an emulator, and in WebAssembly with simd128
     Emulated,
     /// Build the pages for browsers into `target/web/site`
     Web {

@@ -9,8 +9,8 @@ use candle_core::{DType, Device, Result, Tensor, WithDType};
 /// If the dtype has no conversions.
 pub fn numbers(shape: &[usize], dtype: DType) -> Result<Tensor> {
     let len = shape.iter().product();
-    let number = |i: usize| (i * 7919 + 13) % 251;
-    let data: Vec<i64> = (0..len).map(|i| number(i) as i64).collect();
+    let number = |i: usize| (i as i64 * 7919 + 13) % 251;
+    let data: Vec<i64> = (0..len).map(number).collect();
     let data = Tensor::from_vec(data, shape, &Device::Cpu)?;
     match dtype {
         DType::U8 | DType::U32 => data.to_dtype(dtype),

@@ -35,6 +35,8 @@ mod qtensor;
 mod reader;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub mod simd128;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128_panels;
 mod storage;
 #[cfg(any(not(target_arch = "wasm32"), feature = "wasm-tokenizer"))]
 pub mod tokenizer;

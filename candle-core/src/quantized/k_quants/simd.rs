@@ -308,7 +308,13 @@ impl Level {
         use crate::quantized::avx::{Avx, Avx512Vnni, AvxVnni, Plain};
         #[cfg(target_arch = "aarch64")]
         use crate::quantized::neon::{DotProd, Neon, Plain};
-        #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        use crate::quantized::simd128::Simd128;
+        #[cfg(any(
+            target_arch = "x86_64",
+            target_arch = "aarch64",
+            all(target_arch = "wasm32", target_feature = "simd128")
+        ))]
         fn of<S: super::lanes::Lanes>() -> Option<(usize, bool)> {
             Some((S::ROWS, S::UNSIGNED))
         }
@@ -323,6 +329,8 @@ impl Level {
             Self::Neon => of::<Neon<Plain>>(),
             #[cfg(target_arch = "aarch64")]
             Self::NeonDotProd => of::<Neon<DotProd>>(),
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Self::Simd128 => of::<Simd128>(),
             _ => None,
         }
     }
@@ -349,6 +357,8 @@ pub(crate) unsafe fn run_panels_at<K: PanelKernel>(level: Level, kernel: K) {
         Level::Neon => kernel.run::<neon::Neon<neon::Plain>>(),
         #[cfg(target_arch = "aarch64")]
         Level::NeonDotProd => neon_panels::run_dot_prod(kernel),
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Level::Simd128 => kernel.run::<crate::quantized::simd128::Simd128>(),
         _ => {
             let _ = kernel;
             unreachable!("{level:?} has no panels");

@@ -202,6 +202,8 @@ fn has_panels(level: Level) -> bool {
         Level::Avx2 | Level::AvxVnni | Level::Avx512Vnni => true,
         #[cfg(target_arch = "aarch64")]
         Level::Neon | Level::NeonDotProd => true,
+        #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+        Level::Simd128 => true,
         _ => false,
     }
 }
@@ -253,7 +255,8 @@ fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
     }
 }
 
-/// Whole products, of few rows and of more than a tile has, of few weight rows and of more than a panel has, with one thread and two.
+/// Whole products, of few rows and of more than a tile has, of few weight rows and of more than a panel has, with one thread and two; with
+/// the only one where a system has no more.
 fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     let mut random = Random(17);
     let (blocks, most_m, most_n) = (512 / T::BLCK_SIZE, 129, 65);
@@ -266,19 +269,30 @@ fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
         .flat_map(|y| xs.chunks_exact(blocks).map(move |x| (x, y)))
         .map(|(x, y)| (T::vec_dot_unopt(k, x, y), magnitude(x, y)))
         .collect();
-    for threads in [1, 2] {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-        let pool = pool.build().expect("a pool of threads");
+    // `None` for the thread that is there, where a system has no others.
+    let pools = match cfg!(target_family = "wasm") {
+        true => vec![None],
+        false => vec![Some(1), Some(2)],
+    };
+    for threads in pools {
+        let pool = threads.map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+            pool.build().expect("a pool of threads")
+        });
         for m in [1, 2, 3, 4, 7, 8, 9, 63, 64, 65, most_m] {
             for n in [1, 31, 32, 33, most_n] {
                 let mut dst = vec![f32::NAN; m * n];
-                let product = || matmul((m, k, n), &floats[..m * k], &xs, &mut dst);
-                pool.install(product).expect("sizes that fit");
+                let mut product = || matmul((m, k, n), &floats[..m * k], &xs, &mut dst);
+                match &pool {
+                    Some(pool) => pool.install(product),
+                    None => product(),
+                }
+                .expect("sizes that fit");
                 for (i, &found) in dst.iter().enumerate() {
                     let (right, magnitude) = right[i / n * most_n + i % n];
                     assert!(
                         close(found, right, magnitude),
-                        "{:?} {m}x{k}x{n}, {threads} threads, {i}: {found} for {right}",
+                        "{:?} {m}x{k}x{n}, threads {threads:?}, {i}: {found} for {right}",
                         T::DTYPE
                     );
                 }

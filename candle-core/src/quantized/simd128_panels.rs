@@ -1,0 +1,197 @@
+//! Panels' primitives for WebAssembly with `simd128`: 8 rows, whose codes become words when they are loaded, as the one instruction that
+//! multiplies and adds neighbours takes words. Nothing here is public.
+
+use std::arch::wasm32::*;
+
+use super::k_quants::lanes::Lanes;
+use super::k_quants::simd::Simd;
+use super::simd128::Simd128;
+
+/// Word `j` of four rows in vector `j`.
+#[inline(always)]
+fn transpose_four(a: v128, b: v128, c: v128, d: v128) -> [v128; 4] {
+    let low = (
+        i32x4_shuffle::<0, 4, 1, 5>(a, b),
+        i32x4_shuffle::<0, 4, 1, 5>(c, d),
+    );
+    let high = (
+        i32x4_shuffle::<2, 6, 3, 7>(a, b),
+        i32x4_shuffle::<2, 6, 3, 7>(c, d),
+    );
+    [
+        i64x2_shuffle::<0, 2>(low.0, low.1),
+        i64x2_shuffle::<1, 3>(low.0, low.1),
+        i64x2_shuffle::<0, 2>(high.0, high.1),
+        i64x2_shuffle::<1, 3>(high.0, high.1),
+    ]
+}
+
+/// Eight signed words as floats.
+#[inline(always)]
+fn floats_of(words: v128) -> [v128; 2] {
+    [
+        f32x4_convert_i32x4(i32x4_extend_low_i16x8(words)),
+        f32x4_convert_i32x4(i32x4_extend_high_i16x8(words)),
+    ]
+}
+
+/// The floats of four halves in the lower parts of four words, as `utils::f16_to_f32`.
+#[inline(always)]
+fn four_floats(bits: v128) -> v128 {
+    let sign = u32x4_shl(v128_and(bits, u32x4_splat(0x8000)), 16);
+    let magnitude = u32x4_shl(v128_and(bits, u32x4_splat(0x7fff)), 13);
+    let bias = f32x4_splat(f32::from_bits((127 + 112) << 23));
+    let magnitude = f32x4_mul(magnitude, bias);
+    // Infinite and not a number: all bits of the exponent are set.
+    let top = u32x4_splat(0x7c00);
+    let endless = i32x4_eq(v128_and(bits, top), top);
+    let exponent = v128_and(endless, u32x4_splat(0xff << 23));
+    v128_or(magnitude, v128_or(exponent, sign))
+}
+
+/// The sums of neighbours in two vectors.
+#[inline(always)]
+fn add_pairs(a: v128, b: v128) -> v128 {
+    i32x4_add(
+        i32x4_shuffle::<0, 2, 4, 6>(a, b),
+        i32x4_shuffle::<1, 3, 5, 7>(a, b),
+    )
+}
+
+impl Lanes for Simd128 {
+    const ROWS: usize = 8;
+    const UNSIGNED: bool = false;
+    /// As words, two rows in a vector.
+    type Fours = [v128; 4];
+    /// Two parts of each row's sum, two rows in a vector.
+    type Sums = [v128; 4];
+    type Values = [v128; 2];
+
+    #[inline(always)]
+    unsafe fn transpose([a, b, c, d, e, f, g, h]: [[v128; 2]; 8]) -> [[v128; 2]; 8] {
+        let low = transpose_four(a[0], b[0], c[0], d[0]);
+        let low_rest = transpose_four(e[0], f[0], g[0], h[0]);
+        let high = transpose_four(a[1], b[1], c[1], d[1]);
+        let high_rest = transpose_four(e[1], f[1], g[1], h[1]);
+        [
+            [low[0], low_rest[0]],
+            [low[1], low_rest[1]],
+            [low[2], low_rest[2]],
+            [low[3], low_rest[3]],
+            [high[0], high_rest[0]],
+            [high[1], high_rest[1]],
+            [high[2], high_rest[2]],
+            [high[3], high_rest[3]],
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn flip_signs(bytes: [v128; 2]) -> [v128; 2] {
+        bytes.map(|b| v128_xor(b, u8x16_splat(0x80)))
+    }
+
+    #[inline(always)]
+    unsafe fn store(p: *mut u8, bytes: [v128; 2]) {
+        v128_store(p.cast(), bytes[0]);
+        v128_store(p.add(16).cast(), bytes[1]);
+    }
+
+    #[inline(always)]
+    unsafe fn eight_bytes(word: u64) -> [v128; 2] {
+        floats_of(i16x8_extend_low_i8x16(u64x2(word, 0)))
+    }
+
+    #[inline(always)]
+    unsafe fn eight_floats(halves: [u16; 8]) -> [v128; 2] {
+        let halves = v128_load(halves.as_ptr().cast());
+        [
+            four_floats(u32x4_extend_low_u16x8(halves)),
+            four_floats(u32x4_extend_high_u16x8(halves)),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn eights(bytes: [v128; 2]) -> [[v128; 2]; 4] {
+        [
+            floats_of(i16x8_extend_low_i8x16(bytes[0])),
+            floats_of(i16x8_extend_high_i8x16(bytes[0])),
+            floats_of(i16x8_extend_low_i8x16(bytes[1])),
+            floats_of(i16x8_extend_high_i8x16(bytes[1])),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [v128; 2], b: [v128; 2]) -> [v128; 2] {
+        [f32x4_add(a[0], b[0]), f32x4_add(a[1], b[1])]
+    }
+
+    #[inline(always)]
+    unsafe fn store_eight(p: *mut f32, values: [v128; 2]) {
+        Self::store(p.cast(), values)
+    }
+
+    #[inline(always)]
+    unsafe fn load_fours(p: *const u8) -> [v128; 4] {
+        let p = p.cast::<i8>();
+        [
+            i16x8_load_extend_i8x8(p),
+            i16x8_load_extend_i8x8(p.add(8)),
+            i16x8_load_extend_i8x8(p.add(16)),
+            i16x8_load_extend_i8x8(p.add(24)),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn dot_fours<const SIGNED: bool>(
+        mut sum: [v128; 4],
+        x: [v128; 4],
+        y: *const i8,
+    ) -> [v128; 4] {
+        // Codes without a sign are below 64: both kinds are signed bytes.
+        let y = i16x8_extend_low_i8x16(v128_load32_splat(y.cast()));
+        for (sum, x) in sum.iter_mut().zip(x) {
+            *sum = i32x4_add(*sum, i32x4_dot_i16x8(x, y));
+        }
+        sum
+    }
+
+    #[inline(always)]
+    unsafe fn splat_sum(p: *const i32) -> [v128; 4] {
+        [i32x4(*p, 0, *p, 0); 4]
+    }
+
+    #[inline(always)]
+    unsafe fn zero_sums() -> [v128; 4] {
+        [i32x4_splat(0); 4]
+    }
+
+    #[inline(always)]
+    unsafe fn values_of([a, b, c, d]: [v128; 4]) -> [v128; 2] {
+        Self::floats([add_pairs(a, b), add_pairs(c, d)])
+    }
+
+    #[inline(always)]
+    unsafe fn splat_value(p: *const f32) -> [v128; 2] {
+        Self::splat(*p)
+    }
+
+    #[inline(always)]
+    unsafe fn zero_values() -> [v128; 2] {
+        Self::splat(0.)
+    }
+
+    #[inline(always)]
+    unsafe fn load_values(p: *const f32) -> [v128; 2] {
+        Self::load(p.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn store_values(p: *mut f32, values: [v128; 2]) {
+        Self::store(p.cast(), values)
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: [v128; 2], b: [v128; 2], c: [v128; 2]) -> [v128; 2] {
+        Self::mul_add(a, b, c)
+    }
+}
