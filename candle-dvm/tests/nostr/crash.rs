@@ -4,6 +4,7 @@ use super::client;
 use super::commands::Daemon;
 use super::served::Customer;
 use super::stoppable::StoppableRelay;
+use super::wait::wait_until;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -60,10 +61,9 @@ fn each_job_has_one_result_though_the_service_and_its_relays_are_killed() {
     let mut random = Random::new();
     let mut daemon = start();
     // What is asked before the first start is not for it.
-    wait_until(60, "the service does not announce itself", || {
-        urls.iter()
-            .all(|url| !client::stored(url, 31990).is_empty())
-    });
+    let announced = |url| !client::stored(url, 31990).is_empty();
+    let silent = || "the service does not announce itself".to_string();
+    wait_until(silent, || urls.iter().all(|&url| announced(url)));
 
     let (over, stops) = (AtomicBool::new(false), AtomicU32::new(0));
     let asked = std::thread::scope(|scope| {
@@ -160,14 +160,6 @@ fn connections(dir: &Path) -> usize {
     log.lines()
         .filter(|line| line.contains(" connected ") && !line.contains("not connected"))
         .count()
-}
-
-fn wait_until(seconds: u64, problem: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    while !done() {
-        assert!(Instant::now() < end, "{problem}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 fn config(dir: &Path) -> String {

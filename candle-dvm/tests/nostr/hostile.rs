@@ -2,6 +2,7 @@
 
 use super::relay::{Behaviour, TestRelay};
 use super::served::{Customer, Served};
+use super::wait::wait_until;
 use candle_dvm::service::now;
 use nostr::prelude::{EventBuilder, FinalizeEvent, Keys, Kind, Tag, Timestamp};
 use serde_json::{json, Value};
@@ -90,13 +91,8 @@ fn honest_jobs_are_answered_while_another_relay_is_hostile() {
     // The noise has come first, the forgery of this very request among it.
     served.wait_refused("forged", 4);
     for relay in &broken {
-        for _ in 0..500 {
-            if relay.connections() >= 2 {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        assert!(relay.connections() >= 2, "it is tried again");
+        let given_up = || "it is not tried again".to_string();
+        wait_until(given_up, || relay.connections() >= 2);
     }
     honest.publish(&real);
     for n in 0..10 {
@@ -110,14 +106,9 @@ fn honest_jobs_are_answered_while_another_relay_is_hostile() {
         });
         results.collect::<Vec<_>>()
     };
+    let missing = || format!("{} of 11 results", done(&honest).len());
+    wait_until(missing, || done(&honest).len() >= 11);
     let mut jobs = done(&honest);
-    for _ in 0..500 {
-        if jobs.len() >= 11 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        jobs = done(&honest);
-    }
     assert!(jobs.contains(&real.id), "the forgery did not keep it out");
     let count = jobs.len();
     jobs.sort();

@@ -19,3 +19,4 @@ mod served;
 mod service;
 #[cfg(unix)]
 mod stoppable;
+mod wait;

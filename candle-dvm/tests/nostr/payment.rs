@@ -2,6 +2,7 @@
 
 use super::relay::TestRelay;
 use super::served::{Customer, Served};
+use super::wait::wait_until;
 use candle_dvm::jobs::Invoice;
 use candle_dvm::nip90::{crypto, Feedback, Status};
 use candle_dvm::payment::nwc::Wallet;
@@ -111,9 +112,8 @@ fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
     let _inside = runtime.enter();
     let payment = Arc::new(Wallet::connect(&file, 1000).unwrap());
     // Its subscription is on its way.
-    while relay.connections() == 0 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    let alone = || "the wallet does not connect".to_string();
+    wait_until(alone, || relay.connections() > 0);
     std::thread::sleep(std::time::Duration::from_millis(200));
     let asking = payment.clone();
     let invoice = runtime.spawn(async move { asking.invoice(1000, "a job").await });

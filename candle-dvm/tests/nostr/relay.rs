@@ -1,5 +1,6 @@
 //! A relay on 127.0.0.1 that stores and forwards, and misbehaves when asked to.
 
+use super::wait::wait_until;
 use futures_util::{SinkExt, StreamExt};
 use nostr::prelude::{
     ClientMessage, Event, Filter, MatchEventOptions, RelayMessage, SubscriptionId,
@@ -128,20 +129,13 @@ impl TestRelay {
     /// Waits for as many events of a kind.
     #[track_caller]
     pub fn wait_for(&self, kind: u16, count: usize) -> Vec<Event> {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
-            let events = self.of_kind(kind);
-            if events.len() >= count {
-                return events;
-            }
+        let found = || self.of_kind(kind).len();
+        let problem = || {
             let all = self.events().len();
-            assert!(
-                Instant::now() < end,
-                "{} of {count} events of kind {kind}, {all} in all",
-                events.len()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            format!("{} of {count} events of kind {kind}, {all} in all", found())
+        };
+        wait_until(problem, || found() >= count);
+        self.of_kind(kind)
     }
 }
 

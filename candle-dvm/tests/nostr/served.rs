@@ -1,6 +1,7 @@
 //! A service in the test's own process, with a model that does as it is told.
 
 use super::relay::TestRelay;
+use super::wait::wait_until;
 use candle_dvm::journal::RedbJournal;
 use candle_dvm::nip90::{Feedback, Input, JobRequest, JobResult, Status};
 use candle_dvm::payment::{Free, Payment};
@@ -12,7 +13,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -42,6 +43,14 @@ impl Generator for Echo {
 }
 
 impl Echo {
+    /// As long as `pause` says, which may change meanwhile.
+    fn rest(&self) {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(self.pause.load(SeqCst)) {
+            std::thread::sleep(Duration::from_millis(self.pause.load(SeqCst).min(5)));
+        }
+    }
+
     fn echo(
         &self,
         request: &CompletionRequest,
@@ -52,7 +61,7 @@ impl Echo {
         let mut text = String::new();
         let words = request.prompt.split_whitespace().cycle();
         for word in words.take(request.max_tokens) {
-            std::thread::sleep(Duration::from_millis(self.pause.load(SeqCst)));
+            self.rest();
             self.pieces.fetch_add(1, SeqCst);
             let piece = format!("{word} ");
             text.push_str(&piece);
@@ -74,6 +83,9 @@ impl Echo {
         })
     }
 }
+
+/// A pause that ends when another is set.
+pub const HELD: u64 = u64::MAX;
 
 /// A running service. Dropped, it ends as if the process were killed.
 pub struct Served {
@@ -164,15 +176,11 @@ impl Served {
     /// Waits until what is refused or dropped for a reason has been counted as often.
     #[track_caller]
     pub fn wait_refused(&self, reason: &str, count: u64) {
-        for _ in 0..500 {
-            let counted = self.metrics.refused.lock().unwrap().get(reason).copied();
-            if counted.unwrap_or(0) >= count {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let all = self.metrics.refused.lock().unwrap();
-        panic!("{reason} was not counted {count} times: {all:?}");
+        let all = || self.metrics.refused.lock().unwrap().clone();
+        wait_until(
+            || format!("{reason} was not counted {count} times: {:?}", all()),
+            || all().get(reason).copied().unwrap_or(0) >= count,
+        );
     }
 }
 
@@ -223,12 +231,19 @@ pub fn feedback(relay: &TestRelay, customer: &Customer, job: &Event) -> Vec<Feed
 /// Waits for the error that answers a job, and returns its reason.
 #[track_caller]
 pub fn error(relay: &TestRelay, customer: &Customer, job: &Event) -> String {
-    for _ in 0..500 {
-        let found = feedback(relay, customer, job);
-        if let Some(error) = found.into_iter().find(|f| f.status == Status::Error) {
-            return error.extra.unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("no error for {}", job.id);
+    let found = || {
+        let mut all = feedback(relay, customer, job).into_iter();
+        all.find(|feedback| feedback.status == Status::Error)
+    };
+    wait_until(|| format!("no error for {}", job.id), || found().is_some());
+    found().unwrap().extra.unwrap()
+}
+
+/// Waits until a service has read all that a relay has. Relays pass events on in turn, so the last, which is refused at once, has its answer then.
+#[track_caller]
+pub fn wait_read(relay: &TestRelay) {
+    let last = Customer::new();
+    let job = last.request("");
+    relay.publish(&job);
+    error(relay, &last, &job);
 }

@@ -1,12 +1,13 @@
 //! The service over a relay, with a model that does as it is told.
 
 use super::relay::{Behaviour, TestRelay};
-use super::served::{error, feedback, Customer, Served};
+use super::served::{error, feedback, wait_read, Customer, Served, HELD};
+use super::wait::wait_until;
 use candle_dvm::nip90::{cancellation, Announcement, Heartbeat, Input, JobRequest, Scheme, Status};
 use candle_dvm::service::now;
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_job_is_answered_on_every_relay() {
@@ -74,12 +75,14 @@ fn partial_results_are_cumulative_and_throttled() {
     let job = customer.request_with("a b", |request| {
         request.params = vec![("max_tokens".to_string(), "60".to_string())];
     });
+    let started = Instant::now();
     relay.publish(&job);
     let text = customer.read(&relay.wait_for(6050, 1)[0]).text;
+    let most = 1 + started.elapsed().as_millis() as usize / 200;
     let mut partials = feedback(&relay, &customer, &job);
     partials.retain(|feedback| feedback.status == Status::Partial);
     // 600 ms and more of generation at one in 200 ms at most.
-    assert!((2..=20).contains(&partials.len()), "{}", partials.len());
+    assert!((2..=most).contains(&partials.len()), "{}", partials.len());
     let mut last = 0;
     for partial in partials {
         assert!(text.starts_with(&partial.text) && partial.text.len() > last);
@@ -177,7 +180,7 @@ fn quotas_and_the_queues_end_are_told() {
         settings.running = 1;
         settings.queue = 2;
     });
-    served.echo.pause.store(200, SeqCst);
+    served.echo.pause.store(HELD, SeqCst);
     let customers = [Customer::new(), Customer::new()];
     for (customer, prompt) in [(0, "a"), (0, "b"), (1, "c")] {
         relay.publish(&customers[customer].request(prompt));
@@ -209,18 +212,19 @@ fn only_the_author_cancels_and_it_takes_a_token() {
     relay.wait_for(7000, 2);
     let stranger = cancellation::write(&Keys::generate(), now(), &job.id).unwrap();
     relay.publish(&stranger);
-    std::thread::sleep(Duration::from_millis(300));
-    let before = served.echo.pieces.load(SeqCst);
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(served.echo.pieces.load(SeqCst) > before, "it still runs");
+    wait_read(&relay);
+    let pieces = || served.echo.pieces.load(SeqCst);
+    let before = pieces();
+    wait_until(
+        || "it does not run any more".to_string(),
+        || pieces() > before + 2,
+    );
+    assert_eq!(served.metrics.cancelled.load(SeqCst), 0);
     relay.publish(&cancellation::write(&customer.0, now(), &job.id).unwrap());
-    for _ in 0..500 {
-        if served.metrics.cancelled.load(SeqCst) == 1 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(served.metrics.cancelled.load(SeqCst), 1);
+    wait_until(
+        || "it was not cancelled".to_string(),
+        || served.metrics.cancelled.load(SeqCst) == 1,
+    );
     let stopped = served.echo.pieces.load(SeqCst);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(served.echo.pieces.load(SeqCst), stopped);
@@ -243,6 +247,7 @@ fn a_job_that_takes_too_long_or_panics_is_an_error_and_the_next_one_runs() {
     });
     relay.publish(&long);
     assert!(error(&relay, &customer, &long).contains("longer than 1 s"));
+    served.echo.pause.store(0, SeqCst);
     let panics = customer.request("panic");
     relay.publish(&panics);
     assert!(error(&relay, &customer, &panics).contains("the model failed"));
@@ -327,12 +332,10 @@ fn an_answer_that_was_not_acknowledged_is_sent_again_as_it_was() {
     let customer = Customer::new();
     let job = customer.request("a");
     relay.publish(&job);
-    for _ in 0..500 {
-        if served.metrics.results.load(SeqCst) == 1 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until(
+        || "no result was counted".to_string(),
+        || served.metrics.results.load(SeqCst) == 1,
+    );
     drop(served);
     let journal = candle_dvm::journal::RedbJournal::open(&dir.path().join("journal.redb")).unwrap();
     let open = candle_dvm::jobs::Journal::open_jobs(&journal).unwrap();
@@ -355,7 +358,7 @@ fn who_sends_many_waits_for_itself() {
     let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
         settings.running = 1;
     });
-    served.echo.pause.store(20, SeqCst);
+    served.echo.pause.store(HELD, SeqCst);
     let greedy = Customer::new();
     for n in 0..8 {
         relay.publish(&greedy.request(&format!("greedy {n}")));
@@ -364,6 +367,11 @@ fn who_sends_many_waits_for_itself() {
     for other in &others {
         relay.publish(&other.request("modest"));
     }
+    wait_until(
+        || "not all of them wait".to_string(),
+        || served.metrics.queued.load(SeqCst) == 16,
+    );
+    served.echo.pause.store(0, SeqCst);
     let results = relay.wait_for(6050, 17);
     let greedy = greedy.0.public_key().to_hex();
     let place = |n: usize| {
@@ -371,11 +379,6 @@ fn who_sends_many_waits_for_itself() {
         let nth = results.iter().filter(mine).nth(n).unwrap();
         results.iter().position(|event| event.id == nth.id).unwrap()
     };
-    // Its first few may have run before the others asked; from then on it has one turn in ten.
-    assert!(
-        place(7) == 16 && place(5) >= 10,
-        "{} {}",
-        place(5),
-        place(7)
-    );
+    // It has one turn in ten until the others have no more, and one before if it was the first.
+    assert_eq!([2, 7].map(place), [11, 16]);
 }

@@ -1,11 +1,11 @@
 //! Relays that are stopped and started while they are used, and keep what they have.
 
 use super::relay::TestRelay;
+use super::wait::wait_until;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 /// A relay of the tests' own, or with `NOSTR_RELAY_VENV`, the folder that it is installed in, PyPI's nostr-relay.
 pub enum StoppableRelay {
@@ -90,12 +90,11 @@ impl Foreign {
             .spawn()
             .unwrap();
         *self.process.lock().unwrap() = Some(child);
-        let end = Instant::now() + Duration::from_secs(60);
-        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            let log = || std::fs::read_to_string(self.folder.join("relay.log")).unwrap();
-            assert!(Instant::now() < end, "the relay does not start\n{}", log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let log = || std::fs::read_to_string(self.folder.join("relay.log")).unwrap();
+        wait_until(
+            || format!("the relay does not start\n{}", log()),
+            || std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok(),
+        );
     }
 
     fn kill(&self) {
