@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::element::Element;
 use super::map::contiguous;
 use super::pack::{blocks, Operand};
+use super::rows::copy_rows;
 use super::storage::{peer, per_dtype};
 use super::walk::{fill_par_by, filled, Walk};
 use super::CpuStorage;
@@ -84,20 +85,6 @@ pub(super) fn copy2d(
             return Err(too_small(OP, "destination", end(dst_rows), dst.len()));
         }
         let (src, dst) = (&src[src_rows.offset..], &mut dst[dst_rows.offset..]);
-        let copy = |first: usize, dst: &mut [T]| {
-            let rows = dst.chunks_mut(dst_rows.stride.max(d2)).enumerate();
-            let from = |row: usize| (first + row) * src_rows.stride;
-            // A call for a few elements would take longer than they do.
-            match d2 {
-                1 => rows.for_each(|(row, dst)| dst[0] = src[from(row)]),
-                2 => rows.for_each(|(row, dst)| copy_short::<T, 2>(&src[from(row)..], dst)),
-                4 => rows.for_each(|(row, dst)| copy_short::<T, 4>(&src[from(row)..], dst)),
-                8 => rows.for_each(|(row, dst)| copy_short::<T, 8>(&src[from(row)..], dst)),
-                _ => rows.for_each(|(row, dst)| {
-                    dst[..d2].copy_from_slice(&src[from(row)..][..d2]);
-                }),
-            }
-        };
         if dst_rows.stride < d2 {
             // Rows of the destination overlap: in order, one by one.
             for row in 0..d1 {
@@ -108,17 +95,12 @@ pub(super) fn copy2d(
         }
         let end = (d1 - 1) * dst_rows.stride + d2;
         fill_par_by(&mut dst[..end], dst_rows.stride, 1, &|piece, dst| {
-            copy(piece.start / dst_rows.stride, dst)
+            let first = piece.start / dst_rows.stride;
+            let src = &src[first * src_rows.stride..];
+            copy_rows(src, src_rows.stride, dst, dst_rows.stride, d2)
         });
         Ok(())
     })
-}
-
-#[inline(always)]
-fn copy_short<T: Copy, const N: usize>(src: &[T], dst: &mut [T]) {
-    if let (Some(src), Some(dst)) = (src.first_chunk::<N>(), dst.first_chunk_mut::<N>()) {
-        *dst = *src;
-    }
 }
 
 /// Sets the elements of `layout` to `value`, which has the storage's dtype.

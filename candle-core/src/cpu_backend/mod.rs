@@ -22,6 +22,7 @@ mod planes;
 mod pool;
 mod random;
 mod reduce;
+mod rows;
 mod sort;
 mod storage;
 mod unary;

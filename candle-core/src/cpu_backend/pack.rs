@@ -6,6 +6,7 @@
 use std::mem::transmute_copy;
 use std::ops::Range;
 
+use super::rows::copy_rows;
 use super::walk::Walk;
 use crate::cpu::simd::multiversioned;
 use crate::Layout;
@@ -99,16 +100,14 @@ impl<'a, T: Copy> Operand<'a, T> {
 
     /// Copies the elements in `range` of the row-major order to `dst`, which is as long.
     pub fn pack(&self, range: Range<usize>, dst: &mut [T]) {
-        let [stride] = self.walk.strides();
         let inner = self.walk.run_len();
         let rows = self.walk.rows();
         if matches!(rows, Some((count, [0])) if self.walk.len() == count * inner)
             && dst.len() >= 2 * inner
         {
             // One row again and again.
-            let (first, rest) = (range.start..range.start + inner, inner);
-            self.copy_runs(first, &mut dst[..inner], stride);
-            let mut done = rest;
+            self.copy_groups(range.start..range.start + inner, &mut dst[..inner]);
+            let mut done = inner;
             while done < dst.len() {
                 let more = done.min(dst.len() - done);
                 dst.copy_within(..more, done);
@@ -116,40 +115,32 @@ impl<'a, T: Copy> Operand<'a, T> {
             }
             return;
         }
-        let Some((count, _)) = rows.filter(|_| self.is_transposed()) else {
-            return self.copy_runs(range, dst, stride);
-        };
-        let (mut at, mut dst) = (range.start, dst);
-        while at < range.end {
-            let row = at / inner % count;
-            let whole = ((range.end - at) / inner).min(count - row);
-            let taken;
-            if at % inner == 0 && whole > 1 {
-                taken = whole * inner;
-                let src = &self.vs[self.offset(at)..];
-                transpose(src, stride, &mut dst[..taken], inner);
-            } else {
-                taken = (inner - at % inner).min(range.end - at);
-                self.copy_runs(at..at + taken, &mut dst[..taken], stride);
-            }
-            dst = &mut dst[taken..];
-            at += taken;
-        }
+        self.copy_groups(range, dst);
     }
 
-    fn copy_runs(&self, range: Range<usize>, dst: &mut [T], stride: usize) {
+    fn copy_groups(&self, range: Range<usize>, dst: &mut [T]) {
+        let [stride] = self.walk.strides();
+        let (_, [step]) = self.walk.rows().unwrap_or((1, [0]));
+        let inner = self.walk.run_len();
         let base = range.start;
-        self.walk.for_runs(range, |run, [start]| {
-            let dst = &mut dst[run.start - base..run.end - base];
+        self.walk.for_groups(range, |group, [start]| {
+            let (src, dst) = (
+                &self.vs[start..],
+                &mut dst[group.start - base..group.end - base],
+            );
+            let len = inner.min(dst.len());
+            let in_tiles = self.is_transposed() && dst.len() > inner;
+            let rows = dst.chunks_mut(len).enumerate();
             match stride {
-                0 => dst.fill(self.vs[start]),
-                1 => dst.copy_from_slice(&self.vs[start..start + dst.len()]),
-                _ => {
-                    let src = self.vs[start..].iter().step_by(stride);
+                0 => rows.for_each(|(row, dst)| dst.fill(src[row * step])),
+                1 => copy_rows(src, step, dst, len, len),
+                _ if in_tiles => transpose(src, stride, dst, inner),
+                _ => rows.for_each(|(row, dst)| {
+                    let src = src[row * step..].iter().step_by(stride);
                     for (dst, &v) in dst.iter_mut().zip(src) {
                         *dst = v;
                     }
-                }
+                }),
             }
         });
     }

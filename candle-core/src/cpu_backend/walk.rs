@@ -93,6 +93,22 @@ impl<const N: usize> Walk<N> {
     /// Calls `f` for runs that together are `range` of the row-major order, with each run's place in that order and the
     /// operands' offsets at its start.
     pub fn for_runs(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
+        let (_, steps) = self.rows().unwrap_or((1, [0; N]));
+        self.for_groups(range, |group, mut start| {
+            if group.len() <= self.inner {
+                return f(group, start);
+            }
+            // A loop of their own: finding a place costs more than a short copy.
+            for at in group.step_by(self.inner) {
+                f(at..at + self.inner, start);
+                start = std::array::from_fn(|n| start[n] + steps[n]);
+            }
+        });
+    }
+
+    /// As [`Walk::for_runs`], with runs that follow in the dimension next to them in one call: `f` gets whole runs, as many as
+    /// there are, or a part of one.
+    pub fn for_groups(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
         if range.is_empty() {
             return;
         }
@@ -103,27 +119,38 @@ impl<const N: usize> Walk<N> {
         }
         let mut place = self.place(range.start);
         let mut at = range.start;
-        // Runs that follow in the dimension next to them have a loop of their own: finding a place costs more than a short copy.
         let (rows, steps) = self.outer[self.outer.len() - 1];
         loop {
+            let mut row = place.index[self.outer.len() - 1];
             let mut run = place.run;
-            let mut column = place.column;
-            for _ in place.index[self.outer.len() - 1]..rows {
-                let end = range.end.min(at + self.inner - column);
-                let start = |n: usize| run[n] + column * self.inner_strides[n];
+            if place.column > 0 {
+                let end = range.end.min(at + self.inner - place.column);
+                let start = |n: usize| run[n] + place.column * self.inner_strides[n];
                 f(at..end, std::array::from_fn(start));
-                if end == range.end {
-                    return;
-                }
                 at = end;
-                column = 0;
+                row += 1;
                 run = std::array::from_fn(|n| run[n] + steps[n]);
+            }
+            let whole = (rows - row).min((range.end - at) / self.inner);
+            if whole > 0 {
+                let end = at + whole * self.inner;
+                f(at..end, run);
+                at = end;
+                row += whole;
+                run = std::array::from_fn(|n| run[n] + whole * steps[n]);
+            }
+            if at < range.end && row < rows {
+                f(at..range.end, run);
+                return;
+            }
+            if at == range.end {
+                return;
             }
             self.to_next_rows(&mut place);
         }
     }
 
-    // What follows is not part of `for_runs`, because that is compiled anew for each closure.
+    // What follows is not part of `for_groups`, because that is compiled anew for each closure.
 
     /// The place of the element at `at` in the row-major order.
     #[inline(never)]

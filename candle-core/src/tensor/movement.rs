@@ -412,11 +412,20 @@ impl Tensor {
             [first, ..] => first.as_ref(),
         };
         let dim = dim.to_index_plus_one(first.shape(), "stack")?;
-        let layers = args.iter().map(|arg| {
+        for arg in args {
             first.same_shape_binary_op(arg.as_ref(), "stack")?;
-            arg.as_ref().unsqueeze(dim)
-        });
-        Self::cat(&layers.collect::<Result<Vec<_>>>()?, dim)
+        }
+        if args.len() == 1 || dim == first.rank() {
+            let layers = args.iter().map(|arg| arg.as_ref().unsqueeze(dim));
+            return Self::cat(&layers.collect::<Result<Vec<_>>>()?, dim);
+        }
+        // Along a dimension that they have, layers lie as parts of it do: it is divided once, where each would need one of size 1.
+        let out = Self::cat(args, dim)?;
+        let (mut dims, mut stride) = (out.dims().to_vec(), out.stride().to_vec());
+        dims[dim] = first.dims()[dim];
+        stride.insert(dim, stride[dim] * dims[dim]);
+        dims.insert(dim, args.len());
+        Ok(out.reshaped_view(dims, stride))
     }
 
     /// Repeats the tensor along its dimensions, as often as the shape says for each. Dimensions missing on the left are
