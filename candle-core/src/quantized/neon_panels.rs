@@ -4,7 +4,7 @@
 
 use std::arch::aarch64::*;
 
-use super::k_quants::lanes::{Lanes, PanelKernel};
+use super::k_quants::lanes::{transpose_in_halves, Lanes, PanelKernel};
 use super::k_quants::simd::Simd;
 use super::neon::{ByteProducts, DotProd, Neon};
 
@@ -19,12 +19,7 @@ pub(crate) unsafe fn run_dot_prod<K: PanelKernel>(kernel: K) {
 
 /// Word `j` of four rows in vector `j`.
 #[inline(always)]
-unsafe fn transpose_four(
-    a: uint8x16_t,
-    b: uint8x16_t,
-    c: uint8x16_t,
-    d: uint8x16_t,
-) -> [uint8x16_t; 4] {
+unsafe fn transpose_four([a, b, c, d]: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
     let (a, b) = (vreinterpretq_u32_u8(a), vreinterpretq_u32_u8(b));
     let (c, d) = (vreinterpretq_u32_u8(c), vreinterpretq_u32_u8(d));
     // Words 0 and 2 of two rows, then 1 and 3.
@@ -62,21 +57,9 @@ impl<P: ByteProducts> Lanes for Neon<P> {
     type Values = [float32x4_t; 2];
 
     #[inline(always)]
-    unsafe fn transpose([a, b, c, d, e, f, g, h]: [Self::Bytes; 8]) -> [Self::Bytes; 8] {
-        let low = transpose_four(a[0], b[0], c[0], d[0]);
-        let low_rest = transpose_four(e[0], f[0], g[0], h[0]);
-        let high = transpose_four(a[1], b[1], c[1], d[1]);
-        let high_rest = transpose_four(e[1], f[1], g[1], h[1]);
-        [
-            [low[0], low_rest[0]],
-            [low[1], low_rest[1]],
-            [low[2], low_rest[2]],
-            [low[3], low_rest[3]],
-            [high[0], high_rest[0]],
-            [high[1], high_rest[1]],
-            [high[2], high_rest[2]],
-            [high[3], high_rest[3]],
-        ]
+    unsafe fn transpose(rows: [Self::Bytes; 8]) -> [Self::Bytes; 8] {
+        // SAFETY: NEON is there, by this function's contract.
+        transpose_in_halves(rows, |four| unsafe { transpose_four(four) })
     }
 
     #[inline(always)]

@@ -3,13 +3,13 @@
 
 use std::arch::wasm32::*;
 
-use super::k_quants::lanes::Lanes;
+use super::k_quants::lanes::{transpose_in_halves, Lanes};
 use super::k_quants::simd::Simd;
 use super::simd128::Simd128;
 
 /// Word `j` of four rows in vector `j`.
 #[inline(always)]
-fn transpose_four(a: v128, b: v128, c: v128, d: v128) -> [v128; 4] {
+fn transpose_four([a, b, c, d]: [v128; 4]) -> [v128; 4] {
     let low = (
         i32x4_shuffle::<0, 4, 1, 5>(a, b),
         i32x4_shuffle::<0, 4, 1, 5>(c, d),
@@ -68,21 +68,8 @@ impl Lanes for Simd128 {
     type Values = [v128; 2];
 
     #[inline(always)]
-    unsafe fn transpose([a, b, c, d, e, f, g, h]: [[v128; 2]; 8]) -> [[v128; 2]; 8] {
-        let low = transpose_four(a[0], b[0], c[0], d[0]);
-        let low_rest = transpose_four(e[0], f[0], g[0], h[0]);
-        let high = transpose_four(a[1], b[1], c[1], d[1]);
-        let high_rest = transpose_four(e[1], f[1], g[1], h[1]);
-        [
-            [low[0], low_rest[0]],
-            [low[1], low_rest[1]],
-            [low[2], low_rest[2]],
-            [low[3], low_rest[3]],
-            [high[0], high_rest[0]],
-            [high[1], high_rest[1]],
-            [high[2], high_rest[2]],
-            [high[3], high_rest[3]],
-        ]
+    unsafe fn transpose(rows: [[v128; 2]; 8]) -> [[v128; 2]; 8] {
+        transpose_in_halves(rows, transpose_four)
     }
 
     #[inline(always)]

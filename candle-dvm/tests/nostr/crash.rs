@@ -62,7 +62,7 @@ fn each_job_has_one_result_though_the_service_and_its_relays_are_killed() {
     let mut daemon = start();
     // What is asked before the first start is not for it.
     let announced = |url| !client::stored(url, 31990).is_empty();
-    let silent = || "the service does not announce itself".to_string();
+    let silent = || "the service does not announce itself";
     wait_until(silent, || urls.iter().all(|&url| announced(url)));
 
     let (over, stops) = (AtomicBool::new(false), AtomicU32::new(0));

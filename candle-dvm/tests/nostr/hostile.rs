@@ -91,7 +91,7 @@ fn honest_jobs_are_answered_while_another_relay_is_hostile() {
     // The noise has come first, the forgery of this very request among it.
     served.wait_refused("forged", 4);
     for relay in &broken {
-        let given_up = || "it is not tried again".to_string();
+        let given_up = || "it is not tried again";
         wait_until(given_up, || relay.connections() >= 2);
     }
     honest.publish(&real);

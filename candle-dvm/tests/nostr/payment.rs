@@ -112,7 +112,7 @@ fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
     let _inside = runtime.enter();
     let payment = Arc::new(Wallet::connect(&file, 1000).unwrap());
     // Its subscription is on its way.
-    let alone = || "the wallet does not connect".to_string();
+    let alone = || "the wallet does not connect";
     wait_until(alone, || relay.connections() > 0);
     std::thread::sleep(std::time::Duration::from_millis(200));
     let asking = payment.clone();

@@ -215,14 +215,11 @@ fn only_the_author_cancels_and_it_takes_a_token() {
     wait_read(&relay);
     let pieces = || served.echo.pieces.load(SeqCst);
     let before = pieces();
-    wait_until(
-        || "it does not run any more".to_string(),
-        || pieces() > before + 2,
-    );
+    wait_until(|| "it does not run any more", || pieces() > before + 2);
     assert_eq!(served.metrics.cancelled.load(SeqCst), 0);
     relay.publish(&cancellation::write(&customer.0, now(), &job.id).unwrap());
     wait_until(
-        || "it was not cancelled".to_string(),
+        || "it was not cancelled",
         || served.metrics.cancelled.load(SeqCst) == 1,
     );
     let stopped = served.echo.pieces.load(SeqCst);
@@ -333,7 +330,7 @@ fn an_answer_that_was_not_acknowledged_is_sent_again_as_it_was() {
     let job = customer.request("a");
     relay.publish(&job);
     wait_until(
-        || "no result was counted".to_string(),
+        || "no result was counted",
         || served.metrics.results.load(SeqCst) == 1,
     );
     drop(served);
@@ -368,7 +365,7 @@ fn who_sends_many_waits_for_itself() {
         relay.publish(&other.request("modest"));
     }
     wait_until(
-        || "not all of them wait".to_string(),
+        || "not all of them wait",
         || served.metrics.queued.load(SeqCst) == 16,
     );
     served.echo.pause.store(0, SeqCst);

@@ -1,10 +1,11 @@
 //! Waiting for what another thread does. How long that takes is the machine's affair, so a test waits for the thing itself, with patience.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// Panics with `problem` if it is not done in a minute.
 #[track_caller]
-pub fn wait_until(problem: impl Fn() -> String, mut done: impl FnMut() -> bool) {
+pub fn wait_until<P: Display>(problem: impl Fn() -> P, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < end, "{}", problem());

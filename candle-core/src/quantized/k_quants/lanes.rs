@@ -74,3 +74,29 @@ pub(crate) trait PanelKernel {
     /// As for [`Simd`].
     unsafe fn run<S: Lanes>(self);
 }
+
+/// [`Lanes::transpose`] where a register holds half of a row, by `four`, which does it to four words of four rows.
+#[cfg(any(
+    target_arch = "aarch64",
+    all(target_arch = "wasm32", target_feature = "simd128")
+))]
+#[inline(always)]
+pub(crate) fn transpose_in_halves<V: Copy>(
+    [a, b, c, d, e, f, g, h]: [[V; 2]; GROUP],
+    four: impl Fn([V; 4]) -> [V; 4],
+) -> [[V; 2]; GROUP] {
+    let low = four([a[0], b[0], c[0], d[0]]);
+    let low_rest = four([e[0], f[0], g[0], h[0]]);
+    let high = four([a[1], b[1], c[1], d[1]]);
+    let high_rest = four([e[1], f[1], g[1], h[1]]);
+    [
+        [low[0], low_rest[0]],
+        [low[1], low_rest[1]],
+        [low[2], low_rest[2]],
+        [low[3], low_rest[3]],
+        [high[0], high_rest[0]],
+        [high[1], high_rest[1]],
+        [high[2], high_rest[2]],
+        [high[3], high_rest[3]],
+    ]
+}
