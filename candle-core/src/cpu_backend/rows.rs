@@ -5,6 +5,9 @@ use crate::cpu::simd::multiversioned;
 /// Bytes that are copied without a call, at most: one takes as long as some registers that are loaded and stored.
 const INLINE: usize = 256;
 
+/// Bytes of a vector.
+const VECTOR: usize = 32;
+
 multiversioned! {
     /// Copies rows of `len` elements, each `src_stride` after the one before, to every `dst_stride`-th element of `dst` on. The last
     /// of them may end where its row does.
@@ -39,12 +42,31 @@ fn copy<T: Copy, const HALF: usize>(
             continue;
         }
         if let (Some(src), Some(dst)) = (src.first_chunk(), dst.first_chunk_mut::<HALF>()) {
-            *dst = *src;
+            upwards(src, dst);
         }
         if let (Some(src), Some(dst)) = (src.last_chunk(), dst.last_chunk_mut::<HALF>()) {
-            *dst = *src;
+            upwards(src, dst);
         }
     }
+}
+
+/// `*dst = *src`, from the first vector to the last. What the compiler makes of an array, or of a loop over one, writes the last
+/// vector first: rows that follow one another then come back to lines of the cache that they had left, which costs a third of the speed.
+#[inline(always)]
+fn upwards<T: Copy, const N: usize>(src: &[T; N], dst: &mut [T; N]) {
+    let piece = (VECTOR / size_of::<T>()).clamp(1, N);
+    let mut vectors = src.chunks(piece).zip(dst.chunks_mut(piece));
+    let mut copy_next = || {
+        if let Some((src, dst)) = vectors.next() {
+            dst.copy_from_slice(src);
+        }
+    };
+    // All that half of `INLINE` has.
+    copy_next();
+    copy_next();
+    copy_next();
+    copy_next();
+    vectors.for_each(|(src, dst)| dst.copy_from_slice(src));
 }
 
 #[cfg(test)]
