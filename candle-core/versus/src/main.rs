@@ -11,10 +11,11 @@ use versus::side::{both, Side};
 /// What one sample should take at least.
 const SAMPLE: Duration = Duration::from_millis(2);
 
-/// Runs in one go before a case is timed.
+/// Runs in one go before a case is timed, and before each sample: a cache that both sides share keeps what it was filled with first
+/// through several runs of the other side, which would favour whichever was that.
 const WARM_UP: u64 = 8;
 
-/// A case that takes so long for its runs is warm.
+/// A case that takes so long is timed without that.
 const LONG: Duration = Duration::from_millis(10);
 
 /// Times this repository's candle-core and crates.io's 0.11.1 on the CPU, in turn.
@@ -84,34 +85,51 @@ fn run(args: &Args) -> Result<(), String> {
 
 /// Seconds of one run on each side, sorted.
 fn time(sides: &mut [Side; 2], case: &str, samples: u32) -> Result<[Vec<f64>; 2], String> {
-    let mut runs = [0; 2];
-    for (side, runs) in sides.iter_mut().zip(&mut runs) {
+    let mut samples_of = [Sample::default(); 2];
+    for (side, sample) in sides.iter_mut().zip(&mut samples_of) {
         side.make(case)?;
-        *runs = sample_size(side)?;
+        *sample = Sample::of(side)?;
     }
     let mut times = [vec![], vec![]];
     for sample in 0..samples as usize {
         // Neither side is always the one that runs second.
         for side in [sample % 2, 1 - sample % 2] {
-            let taken = sides[side].run(runs[side])?.as_secs_f64();
-            times[side].push(taken / runs[side] as f64);
+            times[side].push(samples_of[side].take(&mut sides[side])?);
         }
     }
     times.iter_mut().for_each(|t| t.sort_by(f64::total_cmp));
     Ok(times)
 }
 
-/// The runs that take as long as a [`SAMPLE`], once the case runs as fast as it will: caches are filled, threads awake, and what a side
-/// makes of its inputs the first time is made.
-fn sample_size(side: &mut Side) -> Result<u64, String> {
-    let mut runs = 1;
-    loop {
-        let taken = side.run(runs)?;
-        if taken >= SAMPLE && runs >= WARM_UP || taken >= LONG {
-            let sample = SAMPLE.as_secs_f64() / taken.as_secs_f64() * runs as f64;
-            return Ok(sample.ceil() as u64);
+/// How many runs a sample is.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    warm_up: u64,
+    runs: u64,
+}
+
+impl Sample {
+    /// The runs that take as long as a [`SAMPLE`], once the case runs as fast as it will: caches are filled, threads awake, and what
+    /// a side makes of its inputs the first time is made.
+    fn of(side: &mut Side) -> Result<Self, String> {
+        let mut runs = 1;
+        loop {
+            let taken = side.run(runs)?;
+            if taken >= SAMPLE && runs >= WARM_UP || taken >= LONG {
+                let run = taken.as_secs_f64() / runs as f64;
+                return Ok(Self {
+                    warm_up: if run < LONG.as_secs_f64() { WARM_UP } else { 0 },
+                    runs: (SAMPLE.as_secs_f64() / run).ceil() as u64,
+                });
+            }
+            runs *= 2;
         }
-        runs *= 2;
+    }
+
+    /// Seconds of one run.
+    fn take(self, side: &mut Side) -> Result<f64, String> {
+        side.run(self.warm_up)?;
+        Ok(side.run(self.runs)?.as_secs_f64() / self.runs as f64)
     }
 }
 
