@@ -248,12 +248,11 @@ mod x86 {
     use super::{Weight, NARROW};
     use std::arch::x86_64::*;
 
-    /// Elements that a short row has at the most.
-    const SHORT: usize = 256;
+    /// Columns of a matrix that are read at the same time.
+    const STREAMS: usize = 4;
 
-    /// Bytes beyond which a row is long: the processor follows it by itself, and what is fetched of the next rows meanwhile has left the
-    /// first-level cache when their turn comes.
-    const LONG: usize = 8 << 10;
+    /// Bytes that are fetched ahead in each of them.
+    const FETCHED: usize = 512;
 
     /// Elements between rows, `stride` apart, of which `together` are multiplied at a time, and those that are fetched meanwhile.
     fn ahead<T>(stride: usize, together: usize) -> usize {
@@ -324,8 +323,7 @@ mod x86 {
         sums
     }
 
-    /// The dot products of a row with `C` columns as far as they fill registers, each in eight parts; what lies `ahead` elements on is
-    /// fetched meanwhile, where that is asked for.
+    /// The dot products of a row with some columns as far as they fill registers, each in eight parts.
     ///
     /// # Safety
     /// Each column must be as long as the row.
@@ -333,16 +331,13 @@ mod x86 {
     unsafe fn partial_dots<T: Weight, const C: usize>(
         row: &[f32],
         columns: [&[T]; C],
-        ahead: Option<usize>,
     ) -> [__m256; C] {
         let k = row.len();
         let mut acc = [[_mm256_setzero_ps(); 2]; C];
         let mut i = 0;
         while i + 16 <= k {
-            if let Some(ahead) = ahead {
-                for column in columns {
-                    prefetch(column.as_ptr().wrapping_add(i + ahead));
-                }
+            for column in columns {
+                prefetch(column.as_ptr().wrapping_add(i + FETCHED / size_of::<T>()));
             }
             // SAFETY: 16 elements from `i` on are below k.
             unsafe {
@@ -369,6 +364,9 @@ mod x86 {
         acc.map(|[l, r]| _mm256_add_ps(l, r))
     }
 
+    /// The matrix is read in as many places as there are streams, in each of them from its first column to its last: neighbours that are
+    /// read together are a few pages each, and the processor, which follows a stream page by page, loses all of them at their ends.
+    ///
     /// # Safety
     /// `matrix` must have `row.len()` elements from `(out.len() - 1) * stride` on.
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -379,48 +377,38 @@ mod x86 {
         out: &mut [f32],
     ) {
         let k = row.len();
-        let (fours, rest) = out.as_chunks_mut::<4>();
-        let start = fours.len() * 4;
-        let long = k * size_of::<T>() > LONG;
+        let column = |j: usize| &matrix[j * stride..][..k];
+        let per_stream = out.len() / STREAMS;
         let whole = k - k % 8;
-        for (j, out) in fours.iter_mut().enumerate() {
-            let column = |c: usize| &matrix[(4 * j + c) * stride..][..k];
-            let columns = [column(0), column(1), column(2), column(3)];
+        for j in 0..per_stream {
+            let places: [usize; STREAMS] = std::array::from_fn(|s| s * per_stream + j);
+            let columns = places.map(column);
             // SAFETY: each column is as long as the row.
-            let [a, b, c, d] = unsafe {
-                if long {
-                    partial_dots(row, columns, None)
-                } else if k <= SHORT {
-                    partial_dots(row, columns, Some(ahead::<T>(stride, 4)))
-                } else {
-                    let [a, b, c, d] = columns;
-                    let next = Some(ahead::<T>(stride, 2));
-                    let [a, b] = partial_dots(row, [a, b], next);
-                    let [c, d] = partial_dots(row, [c, d], next);
-                    [a, b, c, d]
-                }
-            };
+            let [a, b, c, d] = unsafe { partial_dots(row, columns) };
             let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
             let sums = _mm_add_ps(
                 _mm256_castps256_ps128(pairs),
                 _mm256_extractf128_ps::<1>(pairs),
             );
+            let mut products = [0f32; STREAMS];
             // SAFETY: four elements.
-            unsafe { _mm_storeu_ps(out.as_mut_ptr(), sums) };
+            unsafe { _mm_storeu_ps(products.as_mut_ptr(), sums) };
             if whole < k {
                 let mut tail = [0f32; 8];
-                for c in 0..4 {
-                    T::widen(&columns[c][whole..], &mut tail[..k - whole]);
+                for (column, product) in columns.iter().zip(&mut products) {
+                    T::widen(&column[whole..], &mut tail[..k - whole]);
                     for (&x, v) in row[whole..].iter().zip(tail) {
-                        out[c] += x * v;
+                        *product += x * v;
                     }
                 }
             }
+            for (place, product) in places.into_iter().zip(products) {
+                out[place] = product;
+            }
         }
-        for (j, out) in (start..).zip(rest) {
-            let column = &matrix[j * stride..][..k];
+        for (j, out) in out.iter_mut().enumerate().skip(STREAMS * per_stream) {
             // SAFETY: the row is as long as the column.
-            [*out] = unsafe { dots::<T, 1, 8>([row.as_ptr()], column) };
+            [*out] = unsafe { dots::<T, 1, 8>([row.as_ptr()], column(j)) };
         }
     }
 
