@@ -25,6 +25,7 @@ mod reduce;
 mod rows;
 mod sort;
 mod storage;
+mod turn;
 mod unary;
 mod upsample;
 mod walk;

@@ -3,12 +3,11 @@
 //! What lies in order is borrowed; the rest is copied to a buffer that stays in the cache. A transposed operand is copied in tiles:
 //! element by element it would fetch a line of the cache for each.
 
-use std::mem::transmute_copy;
 use std::ops::Range;
 
 use super::rows::copy_rows;
+use super::turn::{transpose, TILE};
 use super::walk::Walk;
-use crate::cpu::simd::multiversioned;
 use crate::Layout;
 
 /// Elements of a block: with a few operands of four bytes it fits the first-level cache.
@@ -19,9 +18,6 @@ const LARGE_BLOCK: usize = 1 << 16;
 
 /// Runs that are long enough to be worth a call each.
 pub(super) const LONG_RUN: usize = 256;
-
-/// Rows and columns of a tile.
-const TILE: usize = 8;
 
 /// One operand of an elementwise op.
 #[derive(Debug)]
@@ -153,54 +149,6 @@ pub(super) fn blocks(piece: Range<usize>, unit: usize) -> impl Iterator<Item = R
     starts.map(move |start| start..piece.end.min(start + block))
 }
 
-multiversioned! {
-    /// `dst[r * columns + c] = src[c * stride + r]`; `dst` holds whole rows.
-    fn transpose[T: Copy](src: &[T], stride: usize, dst: &mut [T], columns: usize) {
-        let rows = dst.len() / columns;
-        let (whole_rows, whole_columns) = (rows - rows % TILE, columns - columns % TILE);
-        for r in (0..whole_rows).step_by(TILE) {
-            for c in (0..whole_columns).step_by(TILE) {
-                let tile: [&[T; TILE]; TILE] = std::array::from_fn(|i| {
-                    src[(c + i) * stride + r..].first_chunk().expect("a line of the tile")
-                });
-                for (i, line) in turned(tile).iter().enumerate() {
-                    dst[(r + i) * columns + c..][..TILE].copy_from_slice(line);
-                }
-            }
-        }
-        for r in 0..rows {
-            let first = if r < whole_rows { whole_columns } else { 0 };
-            for c in first..columns {
-                dst[r * columns + c] = src[c * stride + r];
-            }
-        }
-    }
-}
-
-/// A tile's columns as lines.
-#[inline(always)]
-fn turned<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
-    if size_of::<T>() == 1 {
-        // A line fits a register. Bytes, pairs and fours of them change places with those of the line as far below.
-        // SAFETY: a line is eight single bytes.
-        let mut lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
-        for (apart, kept) in [
-            (1, u64::MAX / 0x101),
-            (2, u64::MAX / 0x1_0001),
-            (4, 0xFFFF_FFFF),
-        ] {
-            for i in (0..TILE).filter(|i| i & apart == 0) {
-                let changed = (lines[i] >> (8 * apart) ^ lines[i + apart]) & kept;
-                lines[i + apart] ^= changed;
-                lines[i] ^= changed << (8 * apart);
-            }
-        }
-        // SAFETY: each byte is one of those that were read.
-        return lines.map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
-    }
-    std::array::from_fn(|i| std::array::from_fn(|j| tile[j][i]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,8 +157,10 @@ mod tests {
     /// Every range of a layout, against the elements one by one.
     fn check(dims: &[usize], strides: &[usize], offset: usize) {
         check_as(dims, strides, offset, |i| i as u32);
-        // Tiles of bytes are turned in another way.
+        // Tiles are turned in three ways, by the size of an element.
         check_as(dims, strides, offset, |i| (i % 251) as u8);
+        check_as(dims, strides, offset, |i| i as u16);
+        check_as(dims, strides, offset, |i| i as u64);
     }
 
     fn check_as<T: Copy + PartialEq + std::fmt::Debug>(

@@ -1,0 +1,140 @@
+//! Transposed copies, in tiles: element by element they would fetch a line of the cache for each.
+
+use std::mem::transmute_copy;
+
+use crate::cpu::simd::multiversioned;
+
+/// Rows and columns of a tile.
+pub(super) const TILE: usize = 8;
+
+/// `dst[r * columns + c] = src[c * stride + r]`; `dst` holds whole rows.
+pub(super) fn transpose<T: Copy>(src: &[T], stride: usize, dst: &mut [T], columns: usize) {
+    let rows = dst.len() / columns;
+    let (whole_rows, whole_columns) = (rows - rows % TILE, columns - columns % TILE);
+    if whole_rows > 0 && whole_columns > 0 {
+        in_tiles(src, stride, dst, columns);
+    }
+    for r in 0..rows {
+        let first = if r < whole_rows { whole_columns } else { 0 };
+        for c in first..columns {
+            dst[r * columns + c] = src[c * stride + r];
+        }
+    }
+}
+
+/// What of it whole tiles cover.
+fn in_tiles<T: Copy>(src: &[T], stride: usize, dst: &mut [T], columns: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<T>() == size_of::<f32>() && crate::cpu::simd::has_avx2() {
+        let rows = dst.len() / columns / TILE * TILE;
+        let last = columns / TILE * TILE - 1;
+        assert!(last * stride + rows <= src.len());
+        // SAFETY: the last row of the last tile's lines ends in `src`, and all rows lie in `dst`; the elements have 32 bits, and only
+        // change places. The CPU has AVX2.
+        return unsafe {
+            x86::words_in_tiles(
+                src.as_ptr().cast(),
+                stride,
+                dst.as_mut_ptr().cast(),
+                [rows, columns],
+            )
+        };
+    }
+    any_in_tiles(src, stride, dst, columns)
+}
+
+multiversioned! {
+    /// [`in_tiles`] for elements of any size.
+    fn any_in_tiles[T: Copy](src: &[T], stride: usize, dst: &mut [T], columns: usize) {
+        let rows = dst.len() / columns;
+        for r in (0..rows - rows % TILE).step_by(TILE) {
+            for c in (0..columns - columns % TILE).step_by(TILE) {
+                let tile: [&[T; TILE]; TILE] = std::array::from_fn(|i| {
+                    src[(c + i) * stride + r..].first_chunk().expect("a line of the tile")
+                });
+                for (i, line) in turned(tile).iter().enumerate() {
+                    dst[(r + i) * columns + c..][..TILE].copy_from_slice(line);
+                }
+            }
+        }
+    }
+}
+
+/// A tile's columns as lines.
+#[inline(always)]
+fn turned<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
+    if size_of::<T>() == 1 {
+        // A line fits a register. Bytes, pairs and fours of them change places with those of the line as far below.
+        // SAFETY: a line is eight single bytes.
+        let mut lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
+        for (apart, kept) in [
+            (1, u64::MAX / 0x101),
+            (2, u64::MAX / 0x1_0001),
+            (4, 0xFFFF_FFFF),
+        ] {
+            for i in (0..TILE).filter(|i| i & apart == 0) {
+                let changed = (lines[i] >> (8 * apart) ^ lines[i + apart]) & kept;
+                lines[i + apart] ^= changed;
+                lines[i] ^= changed << (8 * apart);
+            }
+        }
+        // SAFETY: each byte is one of those that were read.
+        return lines.map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
+    }
+    std::array::from_fn(|i| std::array::from_fn(|j| tile[j][i]))
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::TILE;
+    use std::arch::x86_64::*;
+
+    /// The tiles of elements of 32 bits. What lies in one line of the cache is read together: `src` may be so wide that a line would be gone
+    /// by the next row of tiles.
+    ///
+    /// # Safety
+    /// `dst` holds `rows` of `columns`; `src` holds `rows` elements from each of the `columns` places that are `stride` apart on, as far as
+    /// there are whole tiles.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn words_in_tiles(
+        src: *const f32,
+        stride: usize,
+        dst: *mut f32,
+        [rows, columns]: [usize; 2],
+    ) {
+        for c in (0..columns - columns % TILE).step_by(TILE) {
+            for r in (0..rows - rows % TILE).step_by(TILE) {
+                for half in [0, 4] {
+                    // SAFETY: by this function's contract.
+                    unsafe {
+                        // Half of a line in the lower lane, that of the line four below it in the upper one.
+                        let halves = |line: usize| {
+                            let src = src.add((c + line) * stride + r + half);
+                            let low = _mm256_castps128_ps256(_mm_loadu_ps(src));
+                            _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(src.add(4 * stride)))
+                        };
+                        let [first, second, third, fourth] =
+                            [halves(0), halves(1), halves(2), halves(3)];
+                        let low = [
+                            _mm256_unpacklo_ps(first, second),
+                            _mm256_unpacklo_ps(third, fourth),
+                        ];
+                        let high = [
+                            _mm256_unpackhi_ps(first, second),
+                            _mm256_unpackhi_ps(third, fourth),
+                        ];
+                        let lines = [
+                            _mm256_shuffle_ps::<0x44>(low[0], low[1]),
+                            _mm256_shuffle_ps::<0xEE>(low[0], low[1]),
+                            _mm256_shuffle_ps::<0x44>(high[0], high[1]),
+                            _mm256_shuffle_ps::<0xEE>(high[0], high[1]),
+                        ];
+                        for (i, line) in lines.into_iter().enumerate() {
+                            _mm256_storeu_ps(dst.add((r + half + i) * columns + c), line);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
