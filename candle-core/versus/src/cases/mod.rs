@@ -108,6 +108,11 @@ fn matmul(table: &mut Table) {
         for (what, m, k, n) in [
             ("linear", 256, 512, 512),
             ("linear", 4, 2048, 2048),
+            ("linear", 8, 512, 512),
+            ("linear", 16, 2048, 2048),
+            ("linear", 64, 2048, 2048),
+            ("linear", 64, 300, 500),
+            ("linear", 128, 768, 3072),
             ("linear mat-vec", 1, 2048, 2048),
             ("linear mat-vec", 1, 2048, 8192),
         ] {
