@@ -247,8 +247,9 @@ mod x86 {
     use super::super::simd::{prefetch, AHEAD};
     use super::{Weight, NARROW};
     use std::arch::x86_64::*;
+    use std::ops::Range;
 
-    /// Columns of a matrix that are read at the same time.
+    /// Places of a matrix that are read at the same time.
     const STREAMS: usize = 4;
 
     /// Bytes that are fetched ahead in each of them.
@@ -412,6 +413,12 @@ mod x86 {
         }
     }
 
+    /// Rows of each stream that are added up in some columns before the same rows are in the next columns: few, as a stream is left
+    /// and taken up again for each.
+    const BLOCK: usize = 2;
+
+    /// The matrix is read in several places at a time, as by [`dot_columns`].
+    ///
     /// # Safety
     /// `matrix` must have `out.len()` elements from `(factors.len() - 1) * stride` on.
     #[target_feature(enable = "avx2,fma,f16c")]
@@ -421,61 +428,103 @@ mod x86 {
         stride: usize,
         out: &mut [f32],
     ) {
-        let mut start = 0;
-        while start + 8 <= out.len() {
-            // SAFETY: as many columns as are left; the rows are long enough by this function's contract.
-            start += unsafe {
-                let (matrix, out) = (matrix.as_ptr().add(start), &mut out[start..]);
-                match out.len() {
-                    64.. => add_registers::<T, 8>(factors, matrix, stride, out),
-                    32.. => add_registers::<T, 4>(factors, matrix, stride, out),
-                    16.. => add_registers::<T, 2>(factors, matrix, stride, out),
-                    _ => add_registers::<T, 1>(factors, matrix, stride, out),
-                }
-            };
+        let per_stream = factors.len() / STREAMS;
+        // Sums that all fit registers stay there.
+        let block = if out.len() > WIDEST {
+            BLOCK
+        } else {
+            per_stream.max(1)
+        };
+        for first in (0..per_stream).step_by(block) {
+            let rows = first..per_stream.min(first + block);
+            // SAFETY: rows of the streams are below the number of factors.
+            unsafe { add_block::<T, STREAMS>(factors, rows, per_stream, (matrix, stride), out) };
         }
-        let rest = out.len() - start;
+        let rest = STREAMS * per_stream..factors.len();
+        // SAFETY: as above.
+        unsafe { add_block::<T, 1>(factors, rest, 0, (matrix, stride), out) };
+        let whole = out.len() - out.len() % 8;
+        if whole == out.len() {
+            return;
+        }
         let mut tail = [0f32; 8];
         for (i, &factor) in factors.iter().enumerate() {
-            let tail = &mut tail[..rest];
-            T::widen(&matrix[i * stride + start..][..rest], tail);
-            for (out, &v) in out[start..].iter_mut().zip(&*tail) {
+            let tail = &mut tail[..out.len() - whole];
+            T::widen(&matrix[i * stride + whole..][..tail.len()], tail);
+            for (out, &v) in out[whole..].iter_mut().zip(&*tail) {
                 *out += factor * v;
             }
+        }
+    }
+
+    /// Columns whose sums are in registers together, at the most.
+    const WIDEST: usize = 64;
+
+    /// Adds `rows` of each of `S` streams, whose first rows are `per_stream` apart, in as many columns as fill registers.
+    ///
+    /// # Safety
+    /// These rows are rows of the matrix, which are as long as `out`, and there are factors for them.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn add_block<T: Weight, const S: usize>(
+        factors: &[f32],
+        rows: Range<usize>,
+        per_stream: usize,
+        (matrix, stride): (&[T], usize),
+        out: &mut [f32],
+    ) {
+        let mut start = 0;
+        while start + 8 <= out.len() {
+            let (matrix, out) = (
+                (matrix.as_ptr().wrapping_add(start), stride),
+                &mut out[start..],
+            );
+            let rows = rows.clone();
+            // SAFETY: as many columns as are left; the rest is this function's contract.
+            start += unsafe {
+                match out.len() {
+                    WIDEST.. => add_registers::<T, S, 8>(factors, rows, per_stream, matrix, out),
+                    32.. => add_registers::<T, S, 4>(factors, rows, per_stream, matrix, out),
+                    16.. => add_registers::<T, S, 2>(factors, rows, per_stream, matrix, out),
+                    _ => add_registers::<T, S, 1>(factors, rows, per_stream, matrix, out),
+                }
+            };
         }
     }
 
     /// Adds up `8 * N` columns, and gives their number.
     ///
     /// # Safety
-    /// Both `out` and each of the rows must have as many elements; there are as many rows as factors.
+    /// As for [`add_block`]; `out` has as many elements.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn add_registers<T: Weight, const N: usize>(
+    unsafe fn add_registers<T: Weight, const S: usize, const N: usize>(
         factors: &[f32],
-        matrix: *const T,
-        stride: usize,
+        rows: Range<usize>,
+        per_stream: usize,
+        (matrix, stride): (*const T, usize),
         out: &mut [f32],
     ) -> usize {
-        let mut acc = [_mm256_setzero_ps(); N];
-        let ahead = ahead::<T>(stride, 4);
-        for (i, &factor) in factors.iter().enumerate() {
-            let factor = _mm256_set1_ps(factor);
-            let next = matrix.wrapping_add(i * stride + ahead);
-            for line in (0..8 * N).step_by(64 / size_of::<T>()) {
-                prefetch(next.wrapping_add(line));
-            }
-            for (n, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: by this function's contract.
-                let v = unsafe { T::load(matrix.add(i * stride + 8 * n)) };
-                *acc = _mm256_fmadd_ps(factor, v, *acc);
+        let (out, _) = out.as_chunks_mut::<8>();
+        // SAFETY: 8 elements.
+        let mut acc: [__m256; N] =
+            std::array::from_fn(|n| unsafe { _mm256_loadu_ps(out[n].as_ptr()) });
+        let ahead = (FETCHED / (stride * size_of::<T>()).max(1)).max(1) * stride;
+        for i in rows {
+            for stream in 0..S {
+                let i = i + stream * per_stream;
+                let (factor, row) = (_mm256_set1_ps(factors[i]), matrix.wrapping_add(i * stride));
+                for line in (0..8 * N).step_by(64 / size_of::<T>()) {
+                    prefetch(row.wrapping_add(ahead + line));
+                }
+                for (n, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: by this function's contract.
+                    let v = unsafe { T::load(row.add(8 * n)) };
+                    *acc = _mm256_fmadd_ps(factor, v, *acc);
+                }
             }
         }
-        for (acc, out) in acc.into_iter().zip(out.as_chunks_mut::<8>().0) {
+        for (acc, out) in acc.into_iter().zip(out) {
             // SAFETY: 8 elements.
-            unsafe {
-                let sum = _mm256_add_ps(acc, _mm256_loadu_ps(out.as_ptr()));
-                _mm256_storeu_ps(out.as_mut_ptr(), sum);
-            }
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr(), acc) };
         }
         8 * N
     }
@@ -569,7 +618,7 @@ mod tests {
 
     /// Against sums in f64, at lengths around the registers' and with offsets.
     fn check<T: Weight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
-        for k in [0, 1, 3, 7, 8, 9, 31, 33, 64, 131, 300] {
+        for k in [0, 1, 3, 7, 8, 9, 31, 33, 64, 100, 128, 131, 300] {
             for m in [1, 2, 4, 5, 8] {
                 let rows = numbers(m * k, 1);
                 let matrix: Vec<T> = numbers(1 + k * (k + 2), 2)

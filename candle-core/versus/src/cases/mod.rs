@@ -156,6 +156,12 @@ fn matmul(table: &mut Table) {
             [&[32, 1, 512], &[32, 512, 64]],
             |[p, v]| p.matmul(v),
         );
+        table.add(
+            "matmul/values 8 of 1x4096x128",
+            dtype,
+            [&[8, 1, 4096], &[8, 4096, 128]],
+            |[p, v]| p.matmul(v),
+        );
     }
 }
 
