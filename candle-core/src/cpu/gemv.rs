@@ -255,9 +255,13 @@ mod x86 {
     /// Bytes that are fetched ahead in each of them.
     const FETCHED: usize = 512;
 
-    /// Elements between rows, `stride` apart, of which `together` are multiplied at a time, and those that are fetched meanwhile.
-    fn ahead<T>(stride: usize, together: usize) -> usize {
-        (AHEAD / (stride * size_of::<T>()).max(1)).max(together) * stride
+    /// Columns whose sums are in registers together, at the most.
+    const WIDEST: usize = 64;
+
+    /// Elements between rows, `stride` apart, of which `together` are multiplied at a time, and those that are fetched meanwhile, about
+    /// `bytes` on.
+    fn ahead<T>(bytes: usize, stride: usize, together: usize) -> usize {
+        (bytes / (stride * size_of::<T>()).max(1)).max(together) * stride
     }
 
     /// The dot products of `R` rows with a column; `U` registers of it at a time.
@@ -457,9 +461,6 @@ mod x86 {
         }
     }
 
-    /// Columns whose sums are in registers together, at the most.
-    const WIDEST: usize = 64;
-
     /// Adds `rows` of each of `S` streams, whose first rows are `per_stream` apart, in as many columns as fill registers.
     ///
     /// # Safety
@@ -507,7 +508,7 @@ mod x86 {
         // SAFETY: 8 elements.
         let mut acc: [__m256; N] =
             std::array::from_fn(|n| unsafe { _mm256_loadu_ps(out[n].as_ptr()) });
-        let ahead = (FETCHED / (stride * size_of::<T>()).max(1)).max(1) * stride;
+        let ahead = ahead::<T>(FETCHED, stride, 1);
         for i in rows {
             for stream in 0..S {
                 let i = i + stream * per_stream;
@@ -545,7 +546,7 @@ mod x86 {
         let few = out.len() / width;
         let done = width - width % 16;
         // The processor follows longer rows by itself.
-        let ahead = (width <= NARROW).then(|| ahead::<T>(stride, 4));
+        let ahead = (width <= NARROW).then(|| ahead::<T>(AHEAD, stride, 4));
         for j in (0..done).step_by(16) {
             // SAFETY: 16 columns from `j` on are in each row; the factors are there by this function's contract.
             unsafe {

@@ -41,15 +41,7 @@ pub(super) fn copy_strided_src(
         }
         let operand = Operand::new(src, src_l);
         fill_par_by(dst, operand.unit(), 1, &|piece, dst| {
-            if operand.unit() == 1 {
-                return operand.pack(piece, dst);
-            }
-            let base = piece.start;
-            // Blocks with whole rows of tiles: a column of the source should still be in the cache for the next row.
-            for block in blocks(piece, operand.unit()) {
-                let dst = &mut dst[block.start - base..block.end - base];
-                operand.pack(block, dst);
-            }
+            operand.pack(piece, dst)
         });
         Ok(())
     })

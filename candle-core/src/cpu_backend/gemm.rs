@@ -10,7 +10,7 @@ use gemm::Parallelism;
 
 use super::element::Element;
 use super::matmul::{Matrix, Problem};
-use super::pack::{blocks, Operand};
+use super::pack::Operand;
 use super::walk::{filled, Walk};
 use crate::cpu::shared_matrix::SharedMatrix;
 use crate::cpu::threads;
@@ -218,10 +218,7 @@ impl Matrix {
     fn turn<T: Copy>(&self, [rows, columns]: [usize; 2], vs: &[T], dst: &mut [T]) {
         let strides = vec![self.row_stride, self.column_stride];
         let layout = Layout::new(Shape::from((rows, columns)), strides, self.offset);
-        let operand = Operand::new(vs, &layout);
-        for block in blocks(0..dst.len(), operand.unit()) {
-            operand.pack(block.clone(), &mut dst[block]);
-        }
+        Operand::new(vs, &layout).pack(0..dst.len(), dst);
     }
 
     /// The part of `rows` by `columns` from `(i, j)` on, widened to f32. Its faster dimension stays the faster one.

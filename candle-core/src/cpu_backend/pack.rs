@@ -95,6 +95,8 @@ impl<'a, T: Copy> Operand<'a, T> {
     }
 
     /// Copies the elements in `range` of the row-major order to `dst`, which is as long.
+    ///
+    /// What can be copied in tiles is copied in blocks of them: a column of the source should still be in the cache for the next row.
     pub fn pack(&self, range: Range<usize>, dst: &mut [T]) {
         let inner = self.walk.run_len();
         let rows = self.walk.rows();
@@ -111,7 +113,14 @@ impl<'a, T: Copy> Operand<'a, T> {
             }
             return;
         }
-        self.copy_groups(range, dst);
+        if self.unit() == 1 {
+            return self.copy_groups(range, dst);
+        }
+        let base = range.start;
+        for block in blocks(range, self.unit()) {
+            let dst = &mut dst[block.start - base..block.end - base];
+            self.copy_groups(block, dst);
+        }
     }
 
     fn copy_groups(&self, range: Range<usize>, dst: &mut [T]) {

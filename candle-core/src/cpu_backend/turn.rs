@@ -10,45 +10,44 @@ pub(super) const TILE: usize = 8;
 /// `dst[r * columns + c] = src[c * stride + r]`; `dst` holds whole rows.
 pub(super) fn transpose<T: Copy>(src: &[T], stride: usize, dst: &mut [T], columns: usize) {
     let rows = dst.len() / columns;
-    let (whole_rows, whole_columns) = (rows - rows % TILE, columns - columns % TILE);
-    if whole_rows > 0 && whole_columns > 0 {
-        in_tiles(src, stride, dst, columns);
+    let tiles = [rows - rows % TILE, columns - columns % TILE];
+    if tiles.iter().all(|&size| size > 0) {
+        in_tiles(src, stride, dst, columns, tiles);
     }
     for r in 0..rows {
-        let first = if r < whole_rows { whole_columns } else { 0 };
+        let first = if r < tiles[0] { tiles[1] } else { 0 };
         for c in first..columns {
             dst[r * columns + c] = src[c * stride + r];
         }
     }
 }
 
-/// What of it whole tiles cover.
-fn in_tiles<T: Copy>(src: &[T], stride: usize, dst: &mut [T], columns: usize) {
+/// The rows and columns that whole tiles cover.
+fn in_tiles<T: Copy>(src: &[T], stride: usize, dst: &mut [T], columns: usize, tiles: [usize; 2]) {
     #[cfg(target_arch = "x86_64")]
     if size_of::<T>() == size_of::<f32>() && crate::cpu::simd::has_avx2() {
-        let rows = dst.len() / columns / TILE * TILE;
-        let last = columns / TILE * TILE - 1;
-        assert!(last * stride + rows <= src.len());
-        // SAFETY: the last row of the last tile's lines ends in `src`, and all rows lie in `dst`; the elements have 32 bits, and only
-        // change places. The CPU has AVX2.
-        return unsafe {
-            x86::words_in_tiles(
-                src.as_ptr().cast(),
-                stride,
-                dst.as_mut_ptr().cast(),
-                [rows, columns],
-            )
-        };
+        let [rows, lines] = tiles;
+        assert!((lines - 1) * stride + rows <= src.len());
+        assert!((rows - 1) * columns + lines <= dst.len());
+        let (src, dst) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+        // SAFETY: the last line read ends in `src`, the last row written in `dst`; the elements have 32 bits, and only change places.
+        // The CPU has AVX2.
+        return unsafe { x86::words_in_tiles(src, stride, dst, columns, tiles) };
     }
-    any_in_tiles(src, stride, dst, columns)
+    any_in_tiles(src, stride, dst, columns, tiles)
 }
 
 multiversioned! {
     /// [`in_tiles`] for elements of any size.
-    fn any_in_tiles[T: Copy](src: &[T], stride: usize, dst: &mut [T], columns: usize) {
-        let rows = dst.len() / columns;
-        for r in (0..rows - rows % TILE).step_by(TILE) {
-            for c in (0..columns - columns % TILE).step_by(TILE) {
+    fn any_in_tiles[T: Copy](
+        src: &[T],
+        stride: usize,
+        dst: &mut [T],
+        columns: usize,
+        tiles: [usize; 2],
+    ) {
+        for r in (0..tiles[0]).step_by(TILE) {
+            for c in (0..tiles[1]).step_by(TILE) {
                 let tile: [&[T; TILE]; TILE] = std::array::from_fn(|i| {
                     src[(c + i) * stride + r..].first_chunk().expect("a line of the tile")
                 });
@@ -93,25 +92,27 @@ mod x86 {
     /// by the next row of tiles.
     ///
     /// # Safety
-    /// `dst` holds `rows` of `columns`; `src` holds `rows` elements from each of the `columns` places that are `stride` apart on, as far as
-    /// there are whole tiles.
+    /// `tiles`, the rows and columns that are turned, are multiples of a tile's. Each row lies in `dst`, `columns` from the one before, and
+    /// each column in `src`, `stride` from the one before.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn words_in_tiles(
         src: *const f32,
         stride: usize,
         dst: *mut f32,
-        [rows, columns]: [usize; 2],
+        columns: usize,
+        tiles: [usize; 2],
     ) {
-        for c in (0..columns - columns % TILE).step_by(TILE) {
-            for r in (0..rows - rows % TILE).step_by(TILE) {
-                for half in [0, 4] {
+        for c in (0..tiles[1]).step_by(TILE) {
+            for r in (0..tiles[0]).step_by(TILE) {
+                // A register's lanes are half a line long.
+                for half in [0, TILE / 2] {
                     // SAFETY: by this function's contract.
                     unsafe {
                         // Half of a line in the lower lane, that of the line four below it in the upper one.
                         let halves = |line: usize| {
                             let src = src.add((c + line) * stride + r + half);
                             let low = _mm256_castps128_ps256(_mm_loadu_ps(src));
-                            _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(src.add(4 * stride)))
+                            _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(src.add(TILE / 2 * stride)))
                         };
                         let [first, second, third, fourth] =
                             [halves(0), halves(1), halves(2), halves(3)];
