@@ -6,9 +6,7 @@
 use half::{bf16, f16};
 
 use super::half_floats::HalfFloat;
-
-/// Partial results of a dot product without AVX2.
-const LANES: usize = 32;
+use super::simd::{joined, LANES};
 
 /// Elements that are widened at a time without AVX2.
 const WIDEN: usize = 256;
@@ -231,15 +229,9 @@ fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
             };
         }
     }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            acc[i] += acc[i + width];
-        }
-        width /= 2;
-    }
+    let sum = joined(acc, |lhs, rhs| lhs + rhs);
     let tail = l_tail.iter().zip(r_tail);
-    tail.fold(acc[0], |acc, (&l, &r)| acc + l * r)
+    tail.fold(sum, |acc, (&l, &r)| acc + l * r)
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -27,11 +27,29 @@ pub(crate) fn prefetch<T>(p: *const T) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
 }
 
-/// Partial results, as they are. The compiler cannot see through it, or it would shape the loop that made them after the few
-/// instructions that join them, in halves and quarters of a register.
+/// Partial results of a fold over neighbours: four AVX2 registers of f32.
+pub(crate) const LANES: usize = 32;
+
+/// One result of partial ones, each with that half of them away.
+///
+/// Whole registers are merged first. What is left of them the compiler gets as something unknown, or it would shape the loop that made them
+/// after the few instructions that join halves and quarters of a register. All of them would cost more stores and loads than a short row has
+/// additions.
 #[inline(always)]
-pub(crate) fn settled<T, const N: usize>(lanes: [T; N]) -> [T; N] {
-    std::hint::black_box(lanes)
+pub(crate) fn joined<T: Copy>(mut lanes: [T; LANES], merge: impl Fn(T, T) -> T) -> T {
+    for width in [16, 8] {
+        for lane in 0..width {
+            lanes[lane] = merge(lanes[lane], lanes[lane + width]);
+        }
+    }
+    let [a, b, c, d, e, f, g, h, ..] = lanes;
+    let mut lanes = std::hint::black_box([a, b, c, d, e, f, g, h]);
+    for width in [4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] = merge(lanes[lane], lanes[lane + width]);
+        }
+    }
+    lanes[0]
 }
 
 /// Functions over slices, compiled for each instruction set. The generic parameters stand in brackets: `fn f[T: Copy](xs: &[T]) {}`.

@@ -6,23 +6,12 @@ use half::{bf16, f16};
 
 use super::functions;
 use super::half_floats::HalfFloat;
-use super::simd::{multiversioned, settled};
-
-/// Partial results of sums and maxima.
-const LANES: usize = 32;
+use super::simd::{joined, multiversioned, LANES};
 
 /// The lanes and what is left, folded with `f`.
 #[inline(always)]
 fn fold(lanes: [f32; LANES], rest: impl Iterator<Item = f32>, f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = settled(lanes);
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = f(lanes[i], lanes[i + width]);
-        }
-        width /= 2;
-    }
-    rest.fold(lanes[0], f)
+    rest.fold(joined(lanes, &f), f)
 }
 
 multiversioned! {

@@ -9,14 +9,11 @@ use super::element::{Accumulator, Element};
 use super::storage::per_dtype;
 use super::walk::{filled, Walk, PAR_MIN};
 use super::CpuStorage;
-use crate::cpu::simd::{multiversioned, settled};
+use crate::cpu::simd::{joined, multiversioned, LANES};
 use crate::cpu::threads;
 use crate::few::Few;
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
-
-/// Partial results of a contiguous fold: four AVX2 registers of f32.
-const LANES: usize = 32;
 
 /// Elements that are widened at a time, on the stack.
 const WIDEN: usize = 256;
@@ -416,15 +413,7 @@ fn fold_lanes<T: Element, F: Fold<T>>(vs: &[T::Acc], first: T::Acc, index: usize
                 lanes[lane] = F::push(lanes[lane], chunk[lane], index + c * LANES + lane);
             }
         }
-        let mut lanes = settled(lanes);
-        let mut width = LANES / 2;
-        while width > 0 {
-            for lane in 0..width {
-                lanes[lane] = F::merge(lanes[lane], lanes[lane + width]);
-            }
-            width /= 2;
-        }
-        acc = lanes[0];
+        acc = joined(lanes, F::merge);
     }
     let tail_index = index + vs.len() - tail.len();
     tail.iter()
