@@ -358,7 +358,11 @@ mod x86 {
                 }
             }
         }
-        acc.map(|[l, r]| _mm256_add_ps(l, r))
+        let mut dots = [_mm256_setzero_ps(); C];
+        for (dot, [left, right]) in dots.iter_mut().zip(acc) {
+            *dot = _mm256_add_ps(left, right);
+        }
+        dots
     }
 
     /// The matrix is read in as many places as there are streams, in each of them from its first column to its last: neighbours that are
@@ -374,12 +378,14 @@ mod x86 {
         out: &mut [f32],
     ) {
         let k = row.len();
-        let column = |j: usize| &matrix[j * stride..][..k];
         let per_stream = out.len() / STREAMS;
         let whole = k - k % 8;
         for j in 0..per_stream {
-            let places: [usize; STREAMS] = std::array::from_fn(|s| s * per_stream + j);
-            let columns = places.map(column);
+            // Without closures, which may stay functions of their own.
+            let mut columns: [&[T]; STREAMS] = [&[]; STREAMS];
+            for (s, column) in columns.iter_mut().enumerate() {
+                *column = &matrix[(s * per_stream + j) * stride..][..k];
+            }
             // SAFETY: each column is as long as the row.
             let [a, b, c, d] = unsafe { partial_dots(row, columns) };
             let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
@@ -399,13 +405,13 @@ mod x86 {
                     }
                 }
             }
-            for (place, product) in places.into_iter().zip(products) {
-                out[place] = product;
+            for (s, product) in products.into_iter().enumerate() {
+                out[s * per_stream + j] = product;
             }
         }
         for (j, out) in out.iter_mut().enumerate().skip(STREAMS * per_stream) {
             // SAFETY: the row is as long as the column.
-            [*out] = unsafe { dots::<T, 1, 8>([row.as_ptr()], column(j)) };
+            [*out] = unsafe { dots::<T, 1, 8>([row.as_ptr()], &matrix[j * stride..][..k]) };
         }
     }
 

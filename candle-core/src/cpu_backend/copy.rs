@@ -161,9 +161,17 @@ fn choose<I: IntDType>(
         let on_true = Operand::new(on_true, true_l);
         let on_false = Operand::new(peer::<T>(on_false, OP)?, false_l);
         let unit = cond.unit().max(on_true.unit()).max(on_false.unit());
+        let as_they_lie =
+            cond.is_contiguous() && on_true.is_contiguous() && on_false.is_contiguous();
         let fill = |piece: Range<usize>, dst: &mut [T]| {
             let base = piece.start;
             let (mut c, mut t, mut f) = (vec![], vec![], vec![]);
+            // Blocks are for buffers.
+            let unit = if as_they_lie {
+                piece.len().max(1)
+            } else {
+                unit
+            };
             for block in blocks(piece, unit) {
                 let dst = &mut dst[block.start - base..block.end - base];
                 let c = cond.slice(block.clone(), &mut c);

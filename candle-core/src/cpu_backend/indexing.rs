@@ -112,7 +112,8 @@ pub(super) fn gather(
 ) -> Result<CpuStorage> {
     const OP: &str = "gather";
     check_ids(layout, ids_l, dim, OP)?;
-    let ids = &*read_ids(ids, ids_l, layout.dims()[dim], OP)?;
+    let size = layout.dims()[dim];
+    let ids = &*read_ids(ids, ids_l, size, OP)?;
     let id_stride = layout.stride()[dim];
     let strides = strides_without(layout, dim);
     let walk = Walk::new(ids_l.dims(), [&strides], [layout.start_offset()]);
@@ -123,6 +124,14 @@ pub(super) fn gather(
             let base = piece.start;
             walk.for_runs(piece, |run, [start]| {
                 let dst = &mut dst[run.start - base..run.end - base];
+                if (stride, id_stride) == (0, 1) {
+                    // Of one row.
+                    let src = &src[start..start + size];
+                    for (dst, &id) in dst.iter_mut().zip(&ids[run]) {
+                        *dst = src.get(id).copied().unwrap_or(zero);
+                    }
+                    return;
+                }
                 for (i, (dst, &id)) in dst.iter_mut().zip(&ids[run]).enumerate() {
                     *dst = match id {
                         NONE => zero,

@@ -53,7 +53,8 @@ impl<'a, T: Copy> Operand<'a, T> {
         stride > 1 && matches!(self.walk.rows(), Some((_, [1])))
     }
 
-    fn is_contiguous(&self) -> bool {
+    /// Whether slices are borrowed, and none is copied.
+    pub fn is_contiguous(&self) -> bool {
         self.walk.is_single_run() && self.walk.strides() == [1]
     }
 
