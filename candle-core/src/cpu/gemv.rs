@@ -236,7 +236,7 @@ fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::simd::{prefetch, AHEAD};
+    use super::super::simd::{ahead, prefetch};
     use super::{Weight, NARROW};
     use std::arch::x86_64::*;
     use std::ops::Range;
@@ -252,7 +252,7 @@ mod x86 {
 
     /// Elements between rows, `stride` apart, of which `together` are multiplied at a time, and those that are fetched meanwhile, about
     /// `bytes` on.
-    fn ahead<T>(bytes: usize, stride: usize, together: usize) -> usize {
+    fn rows_ahead<T>(bytes: usize, stride: usize, together: usize) -> usize {
         (bytes / (stride * size_of::<T>()).max(1)).max(together) * stride
     }
 
@@ -506,7 +506,7 @@ mod x86 {
         // SAFETY: 8 elements.
         let mut acc: [__m256; N] =
             std::array::from_fn(|n| unsafe { _mm256_loadu_ps(out[n].as_ptr()) });
-        let ahead = ahead::<T>(FETCHED, stride, 1);
+        let ahead = rows_ahead::<T>(FETCHED, stride, 1);
         for i in rows {
             for stream in 0..S {
                 let i = i + stream * per_stream;
@@ -544,7 +544,7 @@ mod x86 {
         let few = out.len() / width;
         let done = width - width % 16;
         // The processor follows longer rows by itself.
-        let ahead = (width <= NARROW).then(|| ahead::<T>(AHEAD, stride, 4));
+        let ahead = (width <= NARROW).then(|| rows_ahead::<T>(ahead(), stride, 4));
         for j in (0..done).step_by(16) {
             // SAFETY: 16 columns from `j` on are in each row; the factors are there by this function's contract.
             unsafe {

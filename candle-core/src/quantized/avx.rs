@@ -14,6 +14,7 @@ use super::k_quants::simd::{Kernel, Simd};
 use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
 use super::utils::HALF;
 use super::{avx512_rows, avx_rows};
+use crate::cpu::simd::ahead;
 
 /// Runs a kernel with AVX2, FMA and F16C.
 ///
@@ -155,6 +156,11 @@ impl<P: ByteProducts> Simd for Avx<P> {
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         _mm_prefetch::<_MM_HINT_T1>(p.cast())
+    }
+
+    #[inline(always)]
+    fn ahead() -> usize {
+        ahead()
     }
 
     #[inline(always)]

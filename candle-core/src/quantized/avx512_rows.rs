@@ -12,6 +12,7 @@ use super::k_quants::one_row::{Line, OneRow};
 use super::k_quants::products::Weights;
 use super::k_quants::simd::Simd;
 use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
+use crate::cpu::simd::ahead;
 
 type Narrow = Avx<Avx512Vnni>;
 
@@ -37,12 +38,13 @@ static SCALES: [Line<[[i32; 8]; 2]>; TOGETHER / 2] = {
 pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut [f32]) {
     let blocks = y.blocks.len();
     let whole = blocks - blocks % TOGETHER;
+    let ahead = ahead();
     for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let (row, rest) = row.split_at(whole);
         let mut sums = [_mm512_setzero_ps(); 4];
         let mut offsets = _mm512_setzero_ps();
         for (i, xs) in row.as_chunks::<TOGETHER>().0.iter().enumerate() {
-            fetch_after(xs);
+            fetch_after(xs, ahead);
             let at = TOGETHER * i;
             let [low, high] = [0, 8].map(|r| std::array::from_fn(|i| xs[r + i].d.to_bits()));
             let low = _mm512_castps256_ps512(eight_floats(low));
@@ -93,6 +95,7 @@ type Parts = [Line<[[i8; 32]; 2]>; 4];
 pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut [f32]) {
     let blocks = y.blocks.len();
     let whole = blocks - blocks % FOUR;
+    let ahead = ahead();
     for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let (row, rest) = row.split_at(whole);
         let mut sum = _mm512_setzero_ps();
@@ -100,7 +103,7 @@ pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut
             let codes = y.codes.as_ptr().add(4 * FOUR * i).cast();
             let scales = y.scales.as_ptr().add(2 * FOUR * i);
             let sums = y.sums.as_ptr().add(8 * FOUR * i);
-            sum = four_blocks(xs, codes, scales, sums, sum);
+            sum = four_blocks(xs, codes, scales, sums, sum, ahead);
         }
         let mut sum = halves(sum);
         for (x, y) in rest.iter().zip(&y.blocks[whole..]) {
@@ -118,6 +121,7 @@ unsafe fn four_blocks(
     scales: *const f32,
     sums: *const i16,
     sum: __m512,
+    ahead: usize,
 ) -> __m512 {
     let mut headers = [_mm_setzero_si128(); FOUR];
     for (header, x) in headers.iter_mut().zip(xs) {
@@ -142,7 +146,7 @@ unsafe fn four_blocks(
     macro_rules! blocks {
         ($($block:literal)*) => {$(
             let x = &xs[$block];
-            fetch_after(x);
+            fetch_after(x, ahead);
             // A block's scales and minima, four times: a shuffle stays within 16 bytes.
             let scales = _mm512_shuffle_i32x4::<{ 0b01_01_01_01 * $block }>(packed, packed);
             let products = _mm512_cvtepi32_ps(dot(x, &*y.add($block), scales));

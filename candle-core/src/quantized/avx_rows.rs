@@ -13,15 +13,15 @@ use super::k_quants::panels::{Codes, PanelWeights};
 use super::k_quants::simd::Simd;
 use super::k_quants::{BlockQ8K, BlockQ8_0};
 use super::utils::f16_to_f32;
-use crate::cpu::simd::{prefetch, AHEAD};
+use crate::cpu::simd::{ahead, prefetch};
 
 /// Blocks that are multiplied together.
 const TOGETHER: usize = 4;
 
-/// Asks for the blocks that come [`AHEAD`] bytes after these, if there are any.
+/// Asks for the blocks that come so many bytes after these, if there are any.
 #[inline(always)]
-pub(super) unsafe fn fetch_after<T>(x: *const T) {
-    let first = x.cast::<i8>().wrapping_add(AHEAD);
+pub(super) unsafe fn fetch_after<T>(x: *const T, bytes: usize) {
+    let first = x.cast::<i8>().wrapping_add(bytes);
     for line in (0..size_of::<T>()).step_by(64) {
         prefetch(first.wrapping_add(line));
     }
@@ -46,12 +46,13 @@ pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: By
     };
     let codes: *const __m256i = y.codes.as_ptr().cast();
     let mut scales = vec![0f32; y.scales.len()];
+    let ahead = ahead();
     for (row, dst) in xs.chunks_exact(y.blocks.len().max(1)).zip(dst) {
         let offsets = row_scales(row, y, &mut scales);
         let mut sums = [_mm256_setzero_ps(); TOGETHER];
         let (fours, rest) = row.as_chunks::<TOGETHER>();
         for (i, four) in fours.iter().enumerate() {
-            fetch_after(four);
+            fetch_after(four, ahead);
             for (j, sum) in sums.iter_mut().enumerate() {
                 let at = TOGETHER * i + j;
                 *sum = add_products::<T, P>(&four[j], codes.add(at), scales.as_ptr().add(at), *sum);
@@ -122,12 +123,13 @@ pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: Byte
     const { assert!(T::BLCK_SIZE == 256 && T::PART == 32) };
     let blocks = y.blocks.len();
     let whole = blocks - blocks % TOGETHER;
+    let ahead = ahead();
     for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let mut sum = _mm256_setzero_ps();
         for i in (0..whole).step_by(TOGETHER) {
             let codes = y.codes.as_ptr().add(4 * i).cast();
             let (scales, sums) = (y.scales.as_ptr().add(2 * i), y.sums.as_ptr().add(8 * i));
-            sum = four_blocks::<T, P>(row.as_ptr().add(i), codes, scales, sums, sum);
+            sum = four_blocks::<T, P>(row.as_ptr().add(i), codes, scales, sums, sum, ahead);
         }
         for (x, y) in row.iter().zip(&y.blocks).skip(whole) {
             sum = T::mul_add::<Avx<P>>(&x.unpack::<Avx<P>>(), y, sum);
@@ -144,6 +146,7 @@ unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     scales: *const f32,
     sums: *const i16,
     sum: __m256,
+    ahead: usize,
 ) -> __m256 {
     let both = |block: usize| x.add(block).cast::<i32>().read_unaligned();
     let halves = _mm_setr_epi32(both(0), both(1), both(2), both(3));
@@ -163,7 +166,7 @@ unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     }
     for block in 0..TOGETHER {
         let x = x.add(block);
-        fetch_after(x);
+        fetch_after(x, ahead);
         // The block's own half, twice: a shuffle stays within halves.
         let scales = if block % 2 == 0 {
             _mm256_permute4x64_epi64::<0b01_00_01_00>(packed[block / 2])

@@ -40,9 +40,6 @@ pub(crate) unsafe fn prefetch<T, S: Simd>(x: *const T) {
     }
 }
 
-/// Rows of weights between the one that is multiplied and the one that is fetched.
-const AHEAD: usize = 4;
-
 /// `R` rows of weights times `C` rows of activations, of `blocks` blocks each. A block is unpacked once.
 ///
 /// # Safety
@@ -54,10 +51,11 @@ unsafe fn products<T: Weights, S: Simd, const R: usize, const C: usize>(
     ys: [*const T::VecDotType; C],
 ) -> [[S::Floats; C]; R] {
     let mut sums = [[S::splat(0.); C]; R];
+    let ahead = S::ahead();
     for i in 0..blocks {
         for (r, sums) in sums.iter_mut().enumerate() {
             let x = xs.add(r * blocks + i);
-            prefetch::<T, S>(x.wrapping_add(AHEAD * blocks));
+            prefetch::<T, S>(x.wrapping_byte_add(ahead));
             let x = (*x).unpack::<S>();
             for (sum, y) in sums.iter_mut().zip(ys) {
                 *sum = T::mul_add::<S>(&x, &*y.add(i), *sum);

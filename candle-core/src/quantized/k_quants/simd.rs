@@ -35,6 +35,11 @@ pub(crate) trait Simd: Copy + 'static {
     /// Asks for what lies at `p`, which may be anywhere, to be brought near. Nothing where there is no such instruction.
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
+    /// Bytes between blocks that are multiplied and those that are fetched meanwhile.
+    #[inline(always)]
+    fn ahead() -> usize {
+        0
+    }
     /// The 32 bytes at `p`.
     unsafe fn load(p: *const u8) -> Self::Bytes;
     /// The nibbles of the 16 bytes at `p`: first the low ones, then the high ones.
