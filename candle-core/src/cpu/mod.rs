@@ -12,3 +12,4 @@ pub mod slices;
 pub mod threads;
 pub(crate) mod to_integer;
 pub(crate) mod trigonometry;
+pub(crate) mod turn_bytes;

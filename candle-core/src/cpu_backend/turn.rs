@@ -3,6 +3,7 @@
 use std::mem::transmute_copy;
 
 use crate::cpu::simd::multiversioned;
+use crate::cpu::turn_bytes::turn_bytes;
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 8;
@@ -63,22 +64,11 @@ multiversioned! {
 #[inline(always)]
 fn turned<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
     if size_of::<T>() == 1 {
-        // A line fits a register. Bytes, pairs and fours of them change places with those of the line as far below.
+        // A line fits a register.
         // SAFETY: a line is eight single bytes.
-        let mut lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
-        for (apart, kept) in [
-            (1, u64::MAX / 0x101),
-            (2, u64::MAX / 0x1_0001),
-            (4, 0xFFFF_FFFF),
-        ] {
-            for i in (0..TILE).filter(|i| i & apart == 0) {
-                let changed = (lines[i] >> (8 * apart) ^ lines[i + apart]) & kept;
-                lines[i + apart] ^= changed;
-                lines[i] ^= changed << (8 * apart);
-            }
-        }
+        let lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
         // SAFETY: each byte is one of those that were read.
-        return lines.map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
+        return turn_bytes(lines).map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
     }
     std::array::from_fn(|i| std::array::from_fn(|j| tile[j][i]))
 }

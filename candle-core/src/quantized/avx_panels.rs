@@ -71,12 +71,40 @@ unsafe fn transpose([a, b, c, d, e, f, g, h]: [__m256i; 8]) -> [__m256i; 8] {
     ]
 }
 
+/// [`Lanes::turn_bytes`].
+#[inline(always)]
+unsafe fn turn_bytes([a, b, c, d, e, f, g, h]: [u64; 8]) -> [__m256i; 2] {
+    let two = |a: u64, b: u64| _mm_set_epi64x(b as i64, a as i64);
+    // Two rows in each half, and of these two bytes of one place side by side.
+    let first = _mm256_set_m128i(two(e, f), two(a, b));
+    let second = _mm256_set_m128i(two(g, h), two(c, d));
+    let pairs = _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    let pairs = _mm256_broadcastsi128_si256(pairs);
+    let first = _mm256_shuffle_epi8(first, pairs);
+    let second = _mm256_shuffle_epi8(second, pairs);
+    // Four rows' bytes of one place, in either half.
+    let places = [
+        _mm256_unpacklo_epi16(first, second),
+        _mm256_unpackhi_epi16(first, second),
+    ];
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    [
+        _mm256_permutevar8x32_epi32(places[0], order),
+        _mm256_permutevar8x32_epi32(places[1], order),
+    ]
+}
+
 /// What all levels have alike: the vectors of 256 bits that blocks are unpacked with.
 macro_rules! vectors_of_256_bits {
     () => {
         #[inline(always)]
         unsafe fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
             transpose(rows)
+        }
+
+        #[inline(always)]
+        unsafe fn turn_bytes(rows: [u64; 8]) -> [__m256i; 2] {
+            turn_bytes(rows)
         }
 
         #[inline(always)]

@@ -20,6 +20,18 @@ pub(super) fn elements<T: PanelWeights + Decode>(xs: &[T], ys: &mut [f32]) {
     }
 }
 
+/// `by` times the bytes of all parts of a block, signed ones.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn times<T: PanelWeights, S: Lanes>(to: &mut [f32; PARTS], by: f32, bytes: [u64; 2]) {
+    let words = T::BLCK_SIZE / T::PART / 8;
+    for (to, word) in to.as_chunks_mut::<8>().0.iter_mut().zip(bytes).take(words) {
+        S::store_eight(to.as_mut_ptr(), S::mul(S::eight_bytes(word), S::splat(by)));
+    }
+}
+
 /// [`ToFloat`] with [`Lanes`].
 pub(super) struct Elements<'a, T> {
     pub(super) xs: &'a [T],
@@ -38,14 +50,25 @@ impl<T: PanelWeights> PanelKernel for Elements<'_, T> {
             for (block, x) in blocks.iter_mut().zip(xs) {
                 *block = x;
             }
-            let factors = eight_factors::<T, S>(blocks);
+            let mut factors = [[0f32; GROUP]; 2];
+            for (to, floats) in factors.iter_mut().zip(eight_factors::<T, S>(blocks)) {
+                S::store_eight(to.as_mut_ptr(), floats);
+            }
             let ys = ys.chunks_exact_mut(T::BLCK_SIZE);
             for ((x, ys), (d, m)) in xs
                 .iter()
                 .zip(ys)
                 .zip(factors[0].into_iter().zip(factors[1]))
             {
-                x.scales::<S>([d, m], scales.as_mut_ptr(), minima.as_mut_ptr());
+                if T::BLCK_SIZE == T::PART {
+                    (scales[0], minima[0]) = (d, m);
+                } else {
+                    let [of_scales, of_minima] = x.part_bytes();
+                    times::<T, S>(&mut scales, d, of_scales);
+                    if T::CODES == Codes::AboveMinimum {
+                        times::<T, S>(&mut minima, -m, of_minima);
+                    }
+                }
                 let ys = ys.as_mut_ptr();
                 for (j, &bytes) in T::codes::<S>(x.read_all::<S>()).as_ref().iter().enumerate() {
                     let bytes = match T::CODES {

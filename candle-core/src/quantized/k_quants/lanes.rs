@@ -1,6 +1,7 @@
 //! What [panels](super::panels) need from a machine's vector instructions.
 
 use super::simd::Simd;
+use crate::cpu::turn_bytes::turn_bytes;
 
 /// Rows that a panel can hold.
 pub(crate) const MAX_ROWS: usize = 32;
@@ -27,6 +28,13 @@ pub(crate) trait Lanes: Simd {
 
     /// Eight rows of eight groups of four bytes, turned into eight groups of eight rows.
     unsafe fn transpose(rows: [Self::Bytes; GROUP]) -> [Self::Bytes; GROUP];
+    /// Eight rows of eight bytes, the first in a word's lowest, turned into eight groups of eight rows: four of them in each result.
+    #[inline(always)]
+    unsafe fn turn_bytes(rows: [u64; GROUP]) -> [Self::Bytes; 2] {
+        let turned = turn_bytes(rows).map(u64::to_le_bytes);
+        let p = turned.as_flattened().as_ptr();
+        [Self::load(p), Self::load(p.add(32))]
+    }
     /// 128 more in each byte, without the carry.
     unsafe fn flip_signs(bytes: Self::Bytes) -> Self::Bytes;
     /// Writes 32 bytes.

@@ -78,19 +78,11 @@ pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
     /// What the block has its scales from and, where codes lie above one, its minima: the bits of two f16. To be `#[inline(always)]`.
     fn factors(&self) -> [u16; 2];
 
-    /// Writes scale and, where codes lie above one, minimum of each part, out of the [`factors`](Self::factors), which are these where a
-    /// block is one part. To be `#[inline(always)]`.
-    ///
-    /// # Safety
-    /// As for [`Lanes`]; there is room for a float for each part.
+    /// What the [`factors`](Self::factors) are multiplied with for each part: the scales' bytes with a sign, the first in the lowest byte of the
+    /// first word, and those of what the minima take away. Nothing where a block is one part. To be `#[inline(always)]`.
     #[inline(always)]
-    unsafe fn scales<S: Lanes>(
-        &self,
-        [scale, minimum]: [f32; 2],
-        scales: *mut f32,
-        minima: *mut f32,
-    ) {
-        (*scales, *minima) = (scale, minimum);
+    fn part_bytes(&self) -> [[u64; 2]; 2] {
+        [[0; 2]; 2]
     }
 }
 
@@ -239,8 +231,6 @@ impl<T: PanelWeights> Product<'_, T> {
         } else {
             (S::ROWS - 1) * self.blocks + blocks.len()
         };
-        let mut scales = [[0f32; SCALES]; GROUP];
-        let mut minima = [[0f32; SCALES]; GROUP];
         for group in (0..S::ROWS).step_by(GROUP) {
             let mut xs = [self.xs.as_ptr(); GROUP];
             for (r, x) in xs.iter_mut().enumerate() {
@@ -254,21 +244,10 @@ impl<T: PanelWeights> Product<'_, T> {
                     // The same place of the next piece: these rows' next one, or the first one of the next rows.
                     prefetch::<T, S>(x.wrapping_add(next));
                 }
-                let [scale, minimum] = eight_factors::<T, S>(xs);
-                if Self::PARTS == 1 {
-                    let place = block * S::ROWS + group;
-                    self.panel.scales[place..place + GROUP].copy_from_slice(&scale);
-                    if T::CODES == Codes::AboveMinimum {
-                        self.panel.minima[place..place + GROUP].copy_from_slice(&minimum);
-                    }
-                } else {
-                    let part = block * Self::PARTS;
-                    for (r, x) in xs.iter().enumerate() {
-                        let (scales, minima) = (scales[r].as_mut_ptr(), minima[r].as_mut_ptr());
-                        let factors = [scale[r], minimum[r]];
-                        (**x).scales::<S>(factors, scales.add(part), minima.add(part));
-                    }
-                }
+                let place = block * Self::PARTS * S::ROWS + group;
+                let scales = self.panel.scales.as_mut_ptr().add(place);
+                let minima = self.panel.minima.as_mut_ptr().add(place);
+                self.unpack_scales::<S>(xs, scales, minima);
                 // Bytes are turned before codes are made of them: there are fewer.
                 let mut turned = [T::read_all::<S>(&*xs[0]); GROUP];
                 for i in 0..turned[0].as_mut().len() {
@@ -291,13 +270,41 @@ impl<T: PanelWeights> Product<'_, T> {
                     *x = x.add(1);
                 }
             }
-            if Self::PARTS == 1 {
-                continue;
+        }
+    }
+
+    /// Writes the scales of eight blocks and, where codes lie above them, their minima. Those of a part are neighbours, `S::ROWS` from those
+    /// of the next.
+    #[inline(always)]
+    unsafe fn unpack_scales<S: Lanes>(
+        &self,
+        xs: [*const T; GROUP],
+        scales: *mut f32,
+        minima: *mut f32,
+    ) {
+        let [scale, minimum] = eight_factors::<T, S>(xs);
+        let above = T::CODES == Codes::AboveMinimum;
+        if Self::PARTS == 1 {
+            S::store_eight(scales, scale);
+            if above {
+                S::store_eight(minima, minimum);
             }
-            let parts = blocks.len() * Self::PARTS;
-            transpose_floats::<S>(&scales, parts, self.panel.scales.as_mut_ptr().add(group));
-            if T::CODES == Codes::AboveMinimum {
-                transpose_floats::<S>(&minima, parts, self.panel.minima.as_mut_ptr().add(group));
+            return;
+        }
+        let mut words = [[[0; GROUP]; 2]; 2];
+        for (r, x) in xs.into_iter().enumerate() {
+            let [of_scales, of_minima] = (*x).part_bytes();
+            for (word, [scales, minima]) in words.iter_mut().enumerate() {
+                (scales[r], minima[r]) = (of_scales[word], of_minima[word]);
+            }
+        }
+        let less = S::mul(minimum, S::splat(-1.));
+        let eights = words.into_iter().take(Self::PARTS / 8);
+        for (i, [of_scales, of_minima]) in eights.enumerate() {
+            let place = GROUP * i * S::ROWS;
+            times_turned::<S>(scales.add(place), scale, of_scales);
+            if above {
+                times_turned::<S>(minima.add(place), less, of_minima);
             }
         }
     }
@@ -365,51 +372,36 @@ impl<T: PanelWeights> Product<'_, T> {
     }
 }
 
-/// The [factors](PanelWeights::factors) of eight blocks: all scales', then all minima's.
+/// Eight rows' factors times eight bytes of each. What comes of the rows' first bytes are neighbours, `S::ROWS` from what comes of the next.
+///
+/// # Safety
+/// As for [`Lanes`]; there is room.
+#[inline(always)]
+unsafe fn times_turned<S: Lanes>(to: *mut f32, factors: S::Floats, rows: [u64; GROUP]) {
+    for (half, bytes) in S::turn_bytes(rows).into_iter().enumerate() {
+        for (i, floats) in S::eights(bytes).into_iter().enumerate() {
+            S::store_eight(to.add((4 * half + i) * S::ROWS), S::mul(floats, factors));
+        }
+    }
+}
+
+/// The [factors](PanelWeights::factors) of eight blocks: all scales', then all minima's, if there are some.
 ///
 /// # Safety
 /// As for [`Lanes`]; there are these blocks.
 #[inline(always)]
 pub(super) unsafe fn eight_factors<T: PanelWeights, S: Lanes>(
     blocks: [*const T; GROUP],
-) -> [[f32; GROUP]; 2] {
+) -> [S::Floats; 2] {
     let mut halves = [[0; GROUP]; 2];
     for (r, x) in blocks.into_iter().enumerate() {
         [halves[0][r], halves[1][r]] = (*x).factors();
     }
-    let mut floats = [[0.; GROUP]; 2];
-    S::store_eight(floats[0].as_mut_ptr(), S::eight_floats(halves[0]));
-    if T::CODES == Codes::AboveMinimum {
-        S::store_eight(floats[1].as_mut_ptr(), S::eight_floats(halves[1]));
-    }
-    floats
-}
-
-/// The first `len` floats of eight rows: those at one place become neighbours, `S::ROWS` apart from those at the next.
-#[inline(always)]
-unsafe fn transpose_floats<S: Lanes>(rows: &[[f32; SCALES]; GROUP], len: usize, dst: *mut f32) {
-    let rows: *const u8 = rows.as_ptr().cast();
-    for first in (0..len).step_by(GROUP) {
-        let bytes = load_all::<S>(rows.add(4 * first), 4 * SCALES);
-        store_all::<S>(dst.add(first * S::ROWS).cast(), S::transpose(bytes));
-    }
-}
-
-/// Writes vectors that are `S::ROWS` words apart.
-#[inline(always)]
-unsafe fn store_all<S: Lanes>(p: *mut u8, bytes: [S::Bytes; GROUP]) {
-    for (i, bytes) in bytes.into_iter().enumerate() {
-        S::store(p.add(4 * i * S::ROWS), bytes);
-    }
-}
-
-/// Reads vectors that are `stride` bytes apart. (Closures, as of `array::from_fn`, may stay functions of their own, without the
-/// instructions of their caller; so there are none here.)
-#[inline(always)]
-unsafe fn load_all<S: Lanes>(p: *const u8, stride: usize) -> [S::Bytes; GROUP] {
-    let mut rows = [S::load(p); GROUP];
-    for (r, row) in rows.iter_mut().enumerate().skip(1) {
-        *row = S::load(p.add(r * stride));
-    }
-    rows
+    let scales = S::eight_floats(halves[0]);
+    let minima = if T::CODES == Codes::AboveMinimum {
+        S::eight_floats(halves[1])
+    } else {
+        S::splat(0.)
+    };
+    [scales, minima]
 }
