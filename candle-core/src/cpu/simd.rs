@@ -45,11 +45,10 @@ pub(crate) fn prefetch<T>(p: *const T) {
 /// Partial results of a fold over neighbours: four AVX2 registers of f32.
 pub(crate) const LANES: usize = 32;
 
-/// One result of partial ones, each with that half of them away.
+/// Merges partial results, each with the one half of them further on, until one is left.
 ///
-/// Whole registers are merged first. What is left of them the compiler gets as something unknown, or it would shape the loop that made them
-/// after the few instructions that join halves and quarters of a register. All of them would cost more stores and loads than a short row has
-/// additions.
+/// The compiler cannot see through what is left of whole registers, or it would shape the loop that made them after the few instructions that
+/// join halves and quarters of a register. To hide all of them would cost more stores and loads than a short row has additions.
 #[inline(always)]
 pub(crate) fn joined<T: Copy>(mut lanes: [T; LANES], merge: impl Fn(T, T) -> T) -> T {
     for width in [16, 8] {

@@ -74,10 +74,9 @@ unsafe fn transpose([a, b, c, d, e, f, g, h]: [__m256i; 8]) -> [__m256i; 8] {
 /// [`Lanes::turn_bytes`].
 #[inline(always)]
 unsafe fn turn_bytes([a, b, c, d, e, f, g, h]: [u64; 8]) -> [__m256i; 2] {
-    let two = |a: u64, b: u64| _mm_set_epi64x(b as i64, a as i64);
     // Two rows in each half, and of these two bytes of one place side by side.
-    let first = _mm256_set_m128i(two(e, f), two(a, b));
-    let second = _mm256_set_m128i(two(g, h), two(c, d));
+    let first = _mm256_setr_epi64x(a as i64, b as i64, e as i64, f as i64);
+    let second = _mm256_setr_epi64x(c as i64, d as i64, g as i64, h as i64);
     let pairs = _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     let pairs = _mm256_broadcastsi128_si256(pairs);
     let first = _mm256_shuffle_epi8(first, pairs);
