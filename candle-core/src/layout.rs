@@ -1,6 +1,6 @@
 //! Where the elements of a tensor lie in its storage.
 
-use crate::few::Few;
+use crate::inline_vec::Few;
 use crate::shape::Dim;
 use crate::{Error, Result, Shape, StridedBlocks, StridedIndex};
 

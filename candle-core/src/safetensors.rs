@@ -12,9 +12,9 @@ use ::safetensors::tensor::{Metadata, SafeTensors, TensorInfo, TensorView};
 use ::safetensors::{Dtype as StDtype, SafeTensorError, View};
 use serde_json::Value;
 
+use crate::bounded_read::shown;
 use crate::op::BackpropOp;
 use crate::tensor::{bytes_of, storage_from_bytes};
-use crate::untrusted::shown;
 use crate::{DType, Device, Error, Result, Shape, Tensor};
 
 impl View for Tensor {

@@ -1,6 +1,6 @@
 //! Shapes, dimension indices, and the conversions that let callers write `(2, 3)`, `D::Minus1` or `(2, ())`.
 
-use crate::few::Few;
+use crate::inline_vec::Few;
 use crate::{Error, Result};
 
 /// The size of each dimension, outermost first. A scalar has none.

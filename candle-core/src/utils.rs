@@ -1,7 +1,7 @@
 //! What this build and this machine offer, and threads for work on the CPU.
 
 mod barrier_pool;
-mod shares;
+mod work_stealing;
 
 pub use barrier_pool::{barrier_pool, BarrierPool};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use zip::HasZipMetadata;
 
-use crate::untrusted::{read_bytes, shown};
+use crate::bounded_read::{read_bytes, shown};
 use crate::{DType, Error, Result};
 
 /// Where an archive is read from.

@@ -11,7 +11,7 @@ mod append;
 
 pub use append::{rope_append, rope_append_slow, Pairs};
 
-use crate::cpu::{self, with_float, Float, Rows};
+use crate::fused_cpu::{self, with_float, Float, Rows};
 use crate::ops::{check_dtypes, in_graph};
 use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Tensor, WithDType, D};
 
@@ -306,10 +306,15 @@ impl Rope {
         let (seq_dim, seq) = (kind.seq_dim(), dims[kind.seq_dim()]);
         let rows_per_batch = dims[1] * dims[2];
         let scratch = || {
-            let row = || cpu::scratch(len);
-            (row(), cpu::scratch(half), cpu::scratch(half), row())
+            let row = || fused_cpu::scratch(len);
+            (
+                row(),
+                fused_cpu::scratch(half),
+                fused_cpu::scratch(half),
+                row(),
+            )
         };
-        cpu::map_rows(
+        fused_cpu::map_rows(
             dims[0] * rows_per_batch,
             len,
             4 * len,

@@ -11,5 +11,5 @@ pub(crate) mod simd;
 pub mod slices;
 pub mod threads;
 pub(crate) mod to_integer;
+pub(crate) mod transpose_bytes;
 pub(crate) mod trigonometry;
-pub(crate) mod turn_bytes;

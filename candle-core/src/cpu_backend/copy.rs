@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use super::contiguous_blocks::{blocks, Operand};
+use super::copy_rows::copy_rows;
 use super::element::Element;
 use super::map::contiguous;
-use super::pack::{blocks, Operand};
-use super::rows::copy_rows;
 use super::storage::{peer, per_dtype};
-use super::walk::{fill_par_by, filled, Walk};
+use super::strided_iter::{fill_par_by, filled, Walk};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::simd::multiversioned;

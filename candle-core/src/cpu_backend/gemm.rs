@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use gemm::Parallelism;
 
+use super::contiguous_blocks::Operand;
 use super::element::Element;
 use super::matmul::{Matrix, Problem};
-use super::pack::Operand;
-use super::walk::{filled, Walk};
+use super::strided_iter::{filled, Walk};
 use crate::cpu::shared_matrix::SharedMatrix;
 use crate::cpu::threads;
 use crate::{Layout, Shape};

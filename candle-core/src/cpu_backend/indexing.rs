@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::element::Element;
 use super::map::{contiguous, map, unary_map};
 use super::storage::{peer, per_dtype};
-use super::walk::{filled, Walk, PAR_MIN};
+use super::strided_iter::{filled, Walk, PAR_MIN};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
-use crate::few::Few;
+use crate::inline_vec::Few;
 use crate::{Error, IntDType, Layout, Result, Shape, WithDType};
 
 /// An index that stands for no element.

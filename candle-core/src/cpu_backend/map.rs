@@ -3,8 +3,8 @@
 use super::storage::{peer, per_dtype};
 use std::ops::Range;
 
-use super::pack::{blocks, Operand, BLOCK, LONG_RUN};
-use super::walk::{filled, Walk};
+use super::contiguous_blocks::{blocks, Operand, BLOCK, LONG_RUN};
+use super::strided_iter::{filled, Walk};
 use super::CpuStorage;
 use crate::{Layout, Result, WithDType};
 

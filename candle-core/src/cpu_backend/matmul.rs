@@ -1,12 +1,12 @@
 //! Batched matrix products over any strides.
 //!
 //! Floats go to the `gemm` crate (`gemm.rs`). A few rows times a matrix, which is what decoding one token does, read every weight
-//! once and have kernels of their own, in `few_rows.rs`. Integers wrap.
+//! once and have kernels of their own, in `skinny_matmul.rs`. Integers wrap.
 
 use super::element::Element;
-use super::few_rows;
+use super::skinny_matmul;
 use super::storage::peer;
-use super::walk::Walk;
+use super::strided_iter::Walk;
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::threads;
@@ -39,10 +39,10 @@ pub(super) fn matmul(
         };
     }
     run! {
-        F32 Kernel { one: Problem::gemm, few_rows: Some(few_rows::product) },
+        F32 Kernel { one: Problem::gemm, few_rows: Some(skinny_matmul::product) },
         F64 Kernel { one: Problem::gemm, few_rows: None },
-        F16 Kernel { one: Problem::widened, few_rows: Some(few_rows::product) },
-        BF16 Kernel { one: Problem::widened, few_rows: Some(few_rows::product) },
+        F16 Kernel { one: Problem::widened, few_rows: Some(skinny_matmul::product) },
+        BF16 Kernel { one: Problem::widened, few_rows: Some(skinny_matmul::product) },
         F8E4M3 Kernel { one: Problem::widened, few_rows: None },
         U8 Kernel { one: Problem::wrapping, few_rows: None },
         U32 Kernel { one: Problem::wrapping, few_rows: None },

@@ -1,6 +1,6 @@
 //! The CPU backend.
 //!
-//! One file for each family of ops. All ops read through any layout with `walk.rs`, which turns strided operands into runs; large
+//! One file for each family of ops. All ops read through any layout with `strided_iter.rs`, which turns strided operands into runs; large
 //! inputs are split over rayon's threads. `element.rs` is what the kernels need of an element type.
 //!
 //! The containers F4, F6E2M3, F6E3M2 and F8E8M0 can be held and moved; ops on them fail with `UnsupportedDTypeForOp`.
@@ -9,26 +9,26 @@ mod binary;
 #[cfg(any(feature = "mkl", all(feature = "accelerate", target_vendor = "apple")))]
 mod blas;
 mod cast;
+mod contiguous_blocks;
 mod conv;
 mod copy;
+mod copy_rows;
 mod element;
-mod few_rows;
 mod gemm;
 mod indexing;
 mod map;
 mod matmul;
-mod pack;
-mod planes;
+mod nchw;
 mod pool;
 mod random;
 mod reduce;
-mod rows;
+mod skinny_matmul;
 mod sort;
 mod storage;
-mod turn;
+mod strided_iter;
+mod transpose;
 mod unary;
 mod upsample;
-mod walk;
 
 pub use map::{
     binary_map, binary_map_vec, binary_map_vec_par, unary_map, unary_map_vec, unary_map_vec_par,

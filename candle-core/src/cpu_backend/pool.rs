@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::element::Accumulator;
-use super::planes::{room, Pixel, Planes};
+use super::nchw::{room, Pixel, Planes};
 use super::storage::per_dtype;
-use super::walk::{filled, Walk};
+use super::strided_iter::{filled, Walk};
 use super::CpuStorage;
 use crate::cpu::simd::multiversioned;
 use crate::{Layout, Result, WithDType};

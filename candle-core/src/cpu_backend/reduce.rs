@@ -7,11 +7,11 @@ use std::ops::Range;
 
 use super::element::{Accumulator, Element};
 use super::storage::per_dtype;
-use super::walk::{filled, Walk, PAR_MIN};
+use super::strided_iter::{filled, Walk, PAR_MIN};
 use super::CpuStorage;
 use crate::cpu::simd::{joined, multiversioned, LANES};
 use crate::cpu::threads;
-use crate::few::Few;
+use crate::inline_vec::Few;
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
 

@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::planes::fill_rows;
+use super::nchw::fill_rows;
 use super::storage::per_dtype;
-use super::walk::{Walk, PAR_MIN};
+use super::strided_iter::{Walk, PAR_MIN};
 use super::CpuStorage;
 use crate::{Layout, Result, WithDType};
 

@@ -2,7 +2,7 @@
 
 use num_traits::One;
 
-use super::planes::{fill_rows, zeros, Pixel, Planes};
+use super::nchw::{fill_rows, zeros, Pixel, Planes};
 use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::{resample, Layout, Result, WithDType};

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use crate::untrusted::{read_array, read_bytes, shown};
+use crate::bounded_read::{read_array, read_bytes, shown};
 use crate::{DType, Error, Result, Shape};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";

@@ -30,8 +30,8 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::CompressionMethod;
 
+use crate::bounded_read::{read_bytes, reverse_elements};
 use crate::tensor::bytes_of;
-use crate::untrusted::{read_bytes, reverse_elements};
 use crate::zip_archive::{Archive, Entry};
 use crate::{DType, Device, Error, Result, Shape, Tensor};
 use header::{npy_error, Header};

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::tensor_info::span;
 use super::{Object, Stack, TensorInfo};
+use crate::bounded_read::{reverse_elements, shown};
 use crate::op::BackpropOp;
-use crate::untrusted::{reverse_elements, shown};
 use crate::zip_archive::{Archive, Entry};
 use crate::{Context, Device, Layout, Result, Tensor};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::untrusted::shown;
+use crate::bounded_read::shown;
 use crate::Error;
 
 /// A value in a pickle.

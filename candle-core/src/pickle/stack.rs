@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::graph::{Graph, Id, Node};
 use super::{Object, OpCode};
-use crate::untrusted::{read_array, read_bytes};
+use crate::bounded_read::{read_array, read_bytes};
 use crate::{Error, Result};
 
 /// Longest name of a module or a class.

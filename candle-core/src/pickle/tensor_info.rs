@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Object;
-use crate::untrusted::shown;
+use crate::bounded_read::shown;
 use crate::{Context, DType, Layout, Result, Shape};
 
 /// A tensor that repeats its elements (a stride of 0, as `expand` makes it) may have this many; a mask has fewer. One that

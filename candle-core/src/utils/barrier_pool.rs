@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::shares::Shares;
+use super::work_stealing::Shares;
 
 /// How long a thread looks for a change before it sleeps: more than lies between two ops of one layer, less than a person or a battery
 /// would notice.

@@ -1,7 +1,7 @@
 //! Activations: one element in, one element out.
 
 use super::{check_dtypes, in_graph};
-use crate::cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, Error, Layout, Result, Shape, Tensor, WithDType, D,
 };
@@ -85,11 +85,11 @@ impl CustomOp2 for SiluMul {
             let gate = Rows::new(gate.as_slice::<T>()?, gate_l);
             let up = Rows::new(up.as_slice::<T>()?, up_l);
             let len = gate.len();
-            let dst: Vec<T> = cpu::map_rows(
+            let dst: Vec<T> = fused_cpu::map_rows(
                 shape.elem_count() / len,
                 len,
                 8 * len,
-                || (cpu::scratch(len), cpu::scratch(len), cpu::scratch(len)),
+                || (fused_cpu::scratch(len), fused_cpu::scratch(len), fused_cpu::scratch(len)),
                 |(gates, ups, results), index, dst| {
                     let (gate, up) = (gate.get(index, gates), up.get(index, ups));
                     T::write_row(dst, results, |dst| {
@@ -144,7 +144,7 @@ impl CustomOp1 for Sigmoid {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let shape = layout.shape().clone();
         let dst = with_float!(self.name(), storage, T => {
-            let dst = cpu::map_elements::<T>(storage.as_slice()?, layout, Acc::sigmoid);
+            let dst = fused_cpu::map_elements::<T>(storage.as_slice()?, layout, Acc::sigmoid);
             Ok(T::to_cpu_storage_owned(dst))
         })?;
         Ok((dst, shape))

@@ -1,7 +1,7 @@
 //! RMS norm and layer norm over the last dimension.
 
 use super::{check_dtypes, compute_dtype, in_graph};
-use crate::cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::{
     CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, WithDType, D,
 };
@@ -210,8 +210,8 @@ impl CustomOp3 for AddRmsNorm {
             let residual = Rows::new(residual.as_slice::<T>()?, residual_l);
             let alpha = Rows::new(alpha.as_slice::<T>()?, alpha_l);
             let (n, count) = (x.len(), x_l.shape().elem_count());
-            let scratch = || (cpu::scratch(n), cpu::scratch(n));
-            let mut sums = cpu::map_rows(count / n, n, n, scratch, |(xs, rs), index, dst| {
+            let scratch = || (fused_cpu::scratch(n), fused_cpu::scratch(n));
+            let mut sums = fused_cpu::map_rows(count / n, n, n, scratch, |(xs, rs), index, dst| {
                 let pairs = x.get(index, xs).iter().zip(residual.get(index, rs));
                 for (dst, (&x, &r)) in dst.iter_mut().zip(pairs) {
                     *dst = T::narrow(x + r);
@@ -303,14 +303,20 @@ fn norm_rows<T: Float>(
     let n = x.len();
     let len = T::Acc::from_f64(n as f64);
     let eps = T::Acc::from_f64(f64::from(eps));
-    let (mut alphas, mut betas) = (cpu::scratch(n), cpu::scratch(n));
+    let (mut alphas, mut betas) = (fused_cpu::scratch(n), fused_cpu::scratch(n));
     let alpha = alpha.get(0, &mut alphas);
     let beta = beta.map(|beta| beta.get(0, &mut betas));
-    cpu::map_rows(
+    fused_cpu::map_rows(
         elem_count / n,
         n,
         4 * n,
-        || (cpu::scratch(n), cpu::scratch(n), cpu::scratch(n)),
+        || {
+            (
+                fused_cpu::scratch(n),
+                fused_cpu::scratch(n),
+                fused_cpu::scratch(n),
+            )
+        },
         |(widened, centred, results), index, dst| {
             let mut row = x.get(index, widened);
             if centre {

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention.
 
 use super::{check_dtypes, compute_dtype, in_graph, last_dim_contiguous, softmax::softmax_into};
-use crate::cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::{
     CpuStorage, CustomOp3, DType, Device, Error, Layout, Result, Shape, Tensor, WithDType,
 };
@@ -330,13 +330,13 @@ impl Sdpa {
         let scale = T::Acc::from_f64(f64::from(self.scale));
         let cap = T::Acc::from_f64(f64::from(self.softcap));
         let scratch = || Scratch {
-            query: cpu::scratch(dim),
-            row: cpu::scratch(dim),
-            scores: cpu::scratch(keys),
-            weights: cpu::scratch(keys),
-            sum: cpu::scratch(dim),
+            query: fused_cpu::scratch(dim),
+            row: fused_cpu::scratch(dim),
+            scores: fused_cpu::scratch(keys),
+            weights: fused_cpu::scratch(keys),
+            sum: fused_cpu::scratch(dim),
         };
-        cpu::map_rows(count, dim, 2 * keys * dim, scratch, |s, index, dst| {
+        fused_cpu::map_rows(count, dim, 2 * keys * dim, scratch, |s, index, dst| {
             let (batch, head, query) = (
                 index / (heads * queries),
                 index / queries % heads,

@@ -1,7 +1,7 @@
 //! Softmax over any dimension, and the fused one over the last.
 
 use super::{check_dtypes, in_graph};
-use crate::cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
 use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, D};
 
@@ -85,11 +85,11 @@ impl CustomOp1 for SoftmaxLastDim {
 fn softmax_rows<T: Float>(src: &Rows<'_, T>, elem_count: usize) -> Vec<T> {
     let len = src.len();
     // Three passes, one of them with exponentials.
-    cpu::map_rows(
+    fused_cpu::map_rows(
         elem_count / len,
         len,
         8 * len,
-        || (cpu::scratch(len), cpu::scratch(len)),
+        || (fused_cpu::scratch(len), fused_cpu::scratch(len)),
         |(widened, exps), index, dst| {
             let row = src.get(index, widened);
             T::write_row(dst, exps, |dst| softmax_into(row, dst));

@@ -26,7 +26,7 @@ use product::{Product, Target};
 use source::Axis;
 
 use super::element::Element;
-use super::planes::{zeros, Planes};
+use super::nchw::{zeros, Planes};
 use super::storage::{peer, per_dtype};
 use super::CpuStorage;
 use crate::conv::Geometry;
@@ -131,11 +131,11 @@ fn converted<'a, T: Operand>((vs, planes): Operand4<'a, T>) -> Cow<'a, [T::Acc]>
     }
     let mut dst = vec![T::from_i64(0).to_acc(); c_out * c_in * h * w];
     if contiguous {
-        super::walk::fill_par(&mut dst, 1, |piece, dst| {
+        super::strided_iter::fill_par(&mut dst, 1, |piece, dst| {
             T::to_accs(&vs[planes.start(0) + piece.start..][..dst.len()], dst);
         });
     } else {
-        super::planes::fill_rows(&mut dst, w, 2, |row, dst| {
+        super::nchw::fill_rows(&mut dst, w, 2, |row, dst| {
             let start = planes.start(row / h) + row % h * planes.strides[2];
             for (x, dst) in dst.iter_mut().enumerate() {
                 *dst = vs[start + x * planes.strides[3]].to_acc();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::super::walk::PAR_MIN;
+use super::super::strided_iter::PAR_MIN;
 use super::element::Operand;
 use super::lanes::SLACK;
 use super::Operand4;

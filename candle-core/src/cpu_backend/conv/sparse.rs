@@ -2,7 +2,7 @@
 //! copied, and each place of the kernel is asked for the input that it meets.
 
 use super::super::element::{Accumulator, Element};
-use super::super::planes::fill_rows;
+use super::super::nchw::fill_rows;
 use super::{Geometry, Operand4};
 
 /// Fills `dst`, `(batch, c_out, rows, columns)`.

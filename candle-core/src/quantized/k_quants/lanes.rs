@@ -1,7 +1,7 @@
 //! What [panels](super::panels) need from a machine's vector instructions.
 
 use super::simd::Simd;
-use crate::cpu::turn_bytes::turn_bytes;
+use crate::cpu::transpose_bytes::turn_bytes;
 
 /// Rows that a panel can hold.
 pub(crate) const MAX_ROWS: usize = 32;

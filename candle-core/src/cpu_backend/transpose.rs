@@ -3,7 +3,7 @@
 use std::mem::transmute_copy;
 
 use crate::cpu::simd::multiversioned;
-use crate::cpu::turn_bytes::turn_bytes;
+use crate::cpu::transpose_bytes::turn_bytes;
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 8;

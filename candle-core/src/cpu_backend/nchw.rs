@@ -4,7 +4,7 @@ use float8::F8E4M3;
 use half::{bf16, f16};
 
 use super::element::Element;
-use super::walk::PAR_MIN;
+use super::strided_iter::PAR_MIN;
 use crate::cpu::threads;
 use crate::{Error, Layout, Result};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::element::Element;
 use super::matmul::Problem;
-use super::walk::fill_par_by;
+use super::strided_iter::fill_par_by;
 use crate::cpu::gemv::{add_rows, dot_columns, dot_rows, Weight};
 use crate::cpu::threads;
 

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::rows::copy_rows;
-use super::turn::{transpose, TILE};
-use super::walk::Walk;
+use super::copy_rows::copy_rows;
+use super::strided_iter::Walk;
+use super::transpose::{transpose, TILE};
 use crate::Layout;
 
 /// Elements of a block: with a few operands of four bytes it fits the first-level cache.

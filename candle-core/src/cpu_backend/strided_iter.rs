@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::cpu::threads;
-use crate::few::Few;
+use crate::inline_vec::Few;
 use crate::Layout;
 
 /// Work below which threads cost more than they save, in elements read: waking one takes some microseconds.
