@@ -1,7 +1,6 @@
-//! Reading what a file claims to hold without believing it.
+//! Reading untrusted files: a length that a file claims never decides how much memory is allocated.
 //!
-//! A length out of a file never decides how much memory is taken: room is made as bytes arrive, and ahead of them only as far
-//! as the file is known to reach.
+//! A buffer grows as bytes arrive. It is allocated ahead of them only as far as the file is known to reach.
 
 use std::io::Read;
 

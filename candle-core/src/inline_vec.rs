@@ -1,4 +1,4 @@
-//! Short lists that need no memory of their own.
+//! A vector that keeps short lists in place, without an allocation.
 //!
 //! A tensor has its sizes and its strides, and every op makes a new tensor: on the heap these two lists would be two of the five
 //! allocations that an op on a few elements does, and most of its time.
@@ -6,33 +6,33 @@
 use std::ops::{Deref, DerefMut};
 
 /// Items that are kept in place: the dimensions of nearly all tensors.
-const ROOM: usize = 4;
+const INLINE: usize = 4;
 
-/// A list that is kept in place while it has at most [`ROOM`] items, and on the heap when it has more.
+/// A list that is kept in place while it has at most [`INLINE`] items, and on the heap when it has more.
 #[derive(Clone)]
-pub(crate) enum Few<T> {
-    InPlace { len: u8, items: [T; ROOM] },
+pub(crate) enum InlineVec<T> {
+    InPlace { len: u8, items: [T; INLINE] },
     OnHeap(Vec<T>),
 }
 
-impl<T: Copy> Few<T> {
+impl<T: Copy> InlineVec<T> {
     /// The most items that take no memory of their own.
-    pub const ROOM: usize = ROOM;
+    pub const INLINE: usize = INLINE;
 
     /// An empty list; the room for items has to hold something.
     pub const fn new(placeholder: T) -> Self {
         Self::InPlace {
             len: 0,
-            items: [placeholder; ROOM],
+            items: [placeholder; INLINE],
         }
     }
 
     /// `len` times the same item.
     pub fn repeated(item: T, len: usize) -> Self {
-        if len <= ROOM {
+        if len <= INLINE {
             Self::InPlace {
                 len: len as u8,
-                items: [item; ROOM],
+                items: [item; INLINE],
             }
         } else {
             Self::OnHeap(vec![item; len])
@@ -42,12 +42,12 @@ impl<T: Copy> Few<T> {
     /// Appends an item.
     pub fn push(&mut self, item: T) {
         match self {
-            Self::InPlace { len, items } if usize::from(*len) < ROOM => {
+            Self::InPlace { len, items } if usize::from(*len) < INLINE => {
                 items[usize::from(*len)] = item;
                 *len += 1;
             }
             Self::InPlace { items, .. } => {
-                let mut longer = Vec::with_capacity(2 * ROOM);
+                let mut longer = Vec::with_capacity(2 * INLINE);
                 longer.extend_from_slice(items);
                 longer.push(item);
                 *self = Self::OnHeap(longer);
@@ -57,7 +57,7 @@ impl<T: Copy> Few<T> {
     }
 }
 
-impl Few<usize> {
+impl InlineVec<usize> {
     /// The list without items.
     pub const EMPTY: Self = Self::new(0);
 
@@ -70,7 +70,7 @@ impl Few<usize> {
     }
 }
 
-impl<T> Deref for Few<T> {
+impl<T> Deref for InlineVec<T> {
     type Target = [T];
 
     #[inline]
@@ -82,7 +82,7 @@ impl<T> Deref for Few<T> {
     }
 }
 
-impl<T> DerefMut for Few<T> {
+impl<T> DerefMut for InlineVec<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         match self {
@@ -92,13 +92,13 @@ impl<T> DerefMut for Few<T> {
     }
 }
 
-impl From<&[usize]> for Few<usize> {
+impl From<&[usize]> for InlineVec<usize> {
     #[inline]
     fn from(src: &[usize]) -> Self {
-        if src.len() > ROOM {
+        if src.len() > INLINE {
             return Self::OnHeap(src.to_vec());
         }
-        let mut items = [0; ROOM];
+        let mut items = [0; INLINE];
         for (item, &v) in items.iter_mut().zip(src) {
             *item = v;
         }
@@ -109,9 +109,9 @@ impl From<&[usize]> for Few<usize> {
     }
 }
 
-impl From<Vec<usize>> for Few<usize> {
+impl From<Vec<usize>> for InlineVec<usize> {
     fn from(src: Vec<usize>) -> Self {
-        if src.len() > ROOM {
+        if src.len() > INLINE {
             Self::OnHeap(src)
         } else {
             Self::from(src.as_slice())
@@ -119,13 +119,13 @@ impl From<Vec<usize>> for Few<usize> {
     }
 }
 
-impl<T: Copy> Extend<T> for Few<T> {
+impl<T: Copy> Extend<T> for InlineVec<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, items: I) {
         items.into_iter().for_each(|item| self.push(item));
     }
 }
 
-impl FromIterator<usize> for Few<usize> {
+impl FromIterator<usize> for InlineVec<usize> {
     fn from_iter<I: IntoIterator<Item = usize>>(items: I) -> Self {
         let mut few = Self::EMPTY;
         few.extend(items);
@@ -133,7 +133,7 @@ impl FromIterator<usize> for Few<usize> {
     }
 }
 
-impl<'a, T> IntoIterator for &'a Few<T> {
+impl<'a, T> IntoIterator for &'a InlineVec<T> {
     type Item = &'a T;
     type IntoIter = std::slice::Iter<'a, T>;
 
@@ -142,16 +142,16 @@ impl<'a, T> IntoIterator for &'a Few<T> {
     }
 }
 
-impl<T: PartialEq> PartialEq for Few<T> {
+impl<T: PartialEq> PartialEq for InlineVec<T> {
     #[inline]
     fn eq(&self, rhs: &Self) -> bool {
         **self == **rhs
     }
 }
 
-impl<T: Eq> Eq for Few<T> {}
+impl<T: Eq> Eq for InlineVec<T> {}
 
-impl<T: std::fmt::Debug> std::fmt::Debug for Few<T> {
+impl<T: std::fmt::Debug> std::fmt::Debug for InlineVec<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (**self).fmt(f)
     }
@@ -163,21 +163,21 @@ mod tests {
 
     #[test]
     fn as_a_vector_at_every_length() {
-        for len in 0..=2 * ROOM + 1 {
+        for len in 0..=2 * INLINE + 1 {
             let expected: Vec<usize> = (10..10 + len).collect();
-            let pushed: Few<usize> = expected.iter().copied().collect();
-            let from_slice = Few::from(expected.as_slice());
-            let from_vec = Few::from(expected.clone());
+            let pushed: InlineVec<usize> = expected.iter().copied().collect();
+            let from_slice = InlineVec::from(expected.as_slice());
+            let from_vec = InlineVec::from(expected.clone());
             for few in [&pushed, &from_slice, &from_vec] {
                 assert_eq!(**few, *expected);
                 assert_eq!(*few, pushed);
                 assert_eq!(format!("{few:?}"), format!("{expected:?}"));
                 assert_eq!(few.clone().into_vec(), expected);
             }
-            assert_eq!(*Few::repeated(7, len), *vec![7; len]);
+            assert_eq!(*InlineVec::repeated(7, len), *vec![7; len]);
         }
         // What is left in the room of a shorter list does not count.
-        assert_eq!(Few::repeated(1, 2), Few::from(vec![1, 1]));
-        assert_ne!(Few::repeated(1, 2), Few::repeated(1, 3));
+        assert_eq!(InlineVec::repeated(1, 2), InlineVec::from(vec![1, 1]));
+        assert_ne!(InlineVec::repeated(1, 2), InlineVec::repeated(1, 3));
     }
 }

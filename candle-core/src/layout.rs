@@ -1,6 +1,6 @@
 //! Where the elements of a tensor lie in its storage.
 
-use crate::inline_vec::Few;
+use crate::inline_vec::InlineVec;
 use crate::shape::Dim;
 use crate::{Error, Result, Shape, StridedBlocks, StridedIndex};
 
@@ -8,7 +8,7 @@ use crate::{Error, Result, Shape, StridedBlocks, StridedIndex};
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub struct Layout {
     shape: Shape,
-    stride: Few<usize>,
+    stride: InlineVec<usize>,
     start_offset: usize,
 }
 
@@ -28,11 +28,11 @@ pub enum LayoutRelation {
 impl Layout {
     /// A layout from its parts; `stride` has one entry per dimension of `shape`.
     pub fn new(shape: Shape, stride: Vec<usize>, start_offset: usize) -> Self {
-        Self::from_parts(shape, Few::from(stride), start_offset)
+        Self::from_parts(shape, InlineVec::from(stride), start_offset)
     }
 
     /// As [`Layout::new`].
-    pub(crate) fn from_parts(shape: Shape, stride: Few<usize>, start_offset: usize) -> Self {
+    pub(crate) fn from_parts(shape: Shape, stride: InlineVec<usize>, start_offset: usize) -> Self {
         Self {
             shape,
             stride,
@@ -208,7 +208,7 @@ impl Layout {
             .rank()
             .checked_sub(self.shape.rank())
             .ok_or_else(incompatible)?;
-        let mut stride = Few::repeated(0, added);
+        let mut stride = InlineVec::repeated(0, added);
         for ((&dst, &src), &src_stride) in shape.dims()[added..]
             .iter()
             .zip(self.dims())

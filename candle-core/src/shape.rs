@@ -1,14 +1,14 @@
 //! Shapes, dimension indices, and the conversions that let callers write `(2, 3)`, `D::Minus1` or `(2, ())`.
 
-use crate::inline_vec::Few;
+use crate::inline_vec::InlineVec;
 use crate::{Error, Result};
 
 /// The size of each dimension, outermost first. A scalar has none.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Shape(Few<usize>);
+pub struct Shape(InlineVec<usize>);
 
 /// The shape of a scalar.
-pub const SCALAR: Shape = Shape(Few::EMPTY);
+pub const SCALAR: Shape = Shape(InlineVec::EMPTY);
 
 impl std::fmt::Debug for Shape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -48,7 +48,7 @@ impl From<usize> for Shape {
 
 impl From<Vec<usize>> for Shape {
     fn from(dims: Vec<usize>) -> Self {
-        Self(Few::from(dims))
+        Self(InlineVec::from(dims))
     }
 }
 
@@ -147,7 +147,7 @@ extract_dims!(
 impl Shape {
     /// The shape with these sizes.
     pub fn from_dims(dims: &[usize]) -> Self {
-        Self(Few::from(dims))
+        Self(InlineVec::from(dims))
     }
 
     /// The shape with these sizes.
@@ -207,8 +207,8 @@ impl Shape {
     }
 
     /// The strides of a row-major tensor of this shape, in elements.
-    pub(crate) fn stride_contiguous(&self) -> Few<usize> {
-        let mut stride = Few::repeated(1usize, self.0.len());
+    pub(crate) fn stride_contiguous(&self) -> InlineVec<usize> {
+        let mut stride = InlineVec::repeated(1usize, self.0.len());
         for i in (1..self.0.len()).rev() {
             stride[i - 1] = stride[i].saturating_mul(self.0[i]);
         }
@@ -291,7 +291,7 @@ fn is_dense<'a>(innermost_first: impl Iterator<Item = (&'a usize, &'a usize)> + 
     true
 }
 
-fn broadcast_dims(lhs: &[usize], rhs: &[usize]) -> Option<Few<usize>> {
+fn broadcast_dims(lhs: &[usize], rhs: &[usize]) -> Option<InlineVec<usize>> {
     let rank = lhs.len().max(rhs.len());
     let size = |dims: &[usize], i: usize| match (i + dims.len()).checked_sub(rank) {
         Some(i) => dims[i],

@@ -187,7 +187,7 @@ macro_rules! with_float {
 pub(crate) use with_float;
 
 /// A strided tensor as rows along its last dimension, numbered in row-major order. A scalar is one row of one element.
-pub(crate) struct Rows<'a, T> {
+pub(crate) struct StridedRows<'a, T> {
     data: &'a [T],
     start: usize,
     dims: &'a [usize],
@@ -196,7 +196,7 @@ pub(crate) struct Rows<'a, T> {
     step: usize,
 }
 
-impl<'a, T: Float> Rows<'a, T> {
+impl<'a, T: Float> StridedRows<'a, T> {
     pub(crate) fn new(data: &'a [T], layout: &'a Layout) -> Self {
         let (dims, len) = split_last(layout.dims(), 1);
         let (strides, step) = split_last(layout.stride(), 1);

@@ -11,7 +11,7 @@ mod append;
 
 pub use append::{rope_append, rope_append_slow, Pairs};
 
-use crate::fused_cpu::{self, with_float, Float, Rows};
+use crate::fused_cpu::{self, with_float, Float, StridedRows};
 use crate::ops::{check_dtypes, in_graph};
 use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Tensor, WithDType, D};
 
@@ -257,9 +257,9 @@ impl CustomOp3 for Rope {
     ) -> Result<(CpuStorage, Shape)> {
         let batched = cos_l.dims().len() == 3;
         let dst = with_float!(self.name(), x, T => {
-            let x = Rows::new(x.as_slice::<T>()?, x_l);
-            let cos = Rows::new(cos.as_slice::<T>()?, cos_l);
-            let sin = Rows::new(sin.as_slice::<T>()?, sin_l);
+            let x = StridedRows::new(x.as_slice::<T>()?, x_l);
+            let cos = StridedRows::new(cos.as_slice::<T>()?, cos_l);
+            let sin = StridedRows::new(sin.as_slice::<T>()?, sin_l);
             Ok(T::to_cpu_storage_owned(self.rotate_rows(&x, x_l.dims(), &cos, &sin, batched)))
         })?;
         Ok((dst, x_l.shape().clone()))
@@ -295,10 +295,10 @@ impl Rope {
 
     fn rotate_rows<T: Float>(
         &self,
-        x: &Rows<'_, T>,
+        x: &StridedRows<'_, T>,
         dims: &[usize],
-        cos: &Rows<'_, T>,
-        sin: &Rows<'_, T>,
+        cos: &StridedRows<'_, T>,
+        sin: &StridedRows<'_, T>,
         batched: bool,
     ) -> Vec<T> {
         let kind = self.kind;

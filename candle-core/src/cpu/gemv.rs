@@ -12,7 +12,7 @@ use super::simd::{joined, LANES};
 const WIDEN: usize = 256;
 
 /// A float that the products here can be made with.
-pub(crate) trait Weight: Copy + Send + Sync {
+pub(crate) trait GemvWeight: Copy + Send + Sync {
     /// `dst = src`, of one length.
     fn widen(src: &[Self], dst: &mut [f32]);
 
@@ -34,7 +34,7 @@ pub(crate) trait Weight: Copy + Send + Sync {
     unsafe fn load(src: *const Self) -> std::arch::x86_64::__m256;
 }
 
-impl Weight for f32 {
+impl GemvWeight for f32 {
     fn widen(src: &[Self], dst: &mut [f32]) {
         dst.copy_from_slice(src);
     }
@@ -54,7 +54,7 @@ impl Weight for f32 {
     }
 }
 
-impl Weight for f16 {
+impl GemvWeight for f16 {
     fn widen(src: &[Self], dst: &mut [f32]) {
         <Self as HalfFloat>::widen(src, dst);
     }
@@ -67,7 +67,7 @@ impl Weight for f16 {
     }
 }
 
-impl Weight for bf16 {
+impl GemvWeight for bf16 {
     fn widen(src: &[Self], dst: &mut [f32]) {
         <Self as HalfFloat>::widen(src, dst);
     }
@@ -84,7 +84,7 @@ impl Weight for bf16 {
 }
 
 /// `out[r]` is the dot product of `column` with row `r` of `rows`, which lie one behind the other.
-pub(crate) fn dot_rows<T: Weight>(rows: &[f32], column: &[T], out: &mut [f32]) {
+pub(crate) fn dot_rows<T: GemvWeight>(rows: &[f32], column: &[T], out: &mut [f32]) {
     let k = column.len();
     assert_eq!(rows.len(), k * out.len());
     #[cfg(target_arch = "x86_64")]
@@ -115,7 +115,12 @@ pub(crate) fn dot_rows<T: Weight>(rows: &[f32], column: &[T], out: &mut [f32]) {
 }
 
 /// `out[j]` is the dot product of `row` with the elements from `matrix[j * stride]` on.
-pub(crate) fn dot_columns<T: Weight>(row: &[f32], matrix: &[T], stride: usize, out: &mut [f32]) {
+pub(crate) fn dot_columns<T: GemvWeight>(
+    row: &[f32],
+    matrix: &[T],
+    stride: usize,
+    out: &mut [f32],
+) {
     let k = row.len();
     assert!(out.is_empty() || (out.len() - 1) * stride + k <= matrix.len());
     #[cfg(target_arch = "x86_64")]
@@ -134,7 +139,7 @@ const NARROW: usize = 128;
 
 /// Adds to row `r` of `out` the rows of a matrix, row `i` times `factors[r * k + i]`. Row `i` of the matrix is the `width` elements
 /// from `matrix[i * stride]` on.
-pub(crate) fn add_rows<T: Weight>(
+pub(crate) fn axpy_rows<T: GemvWeight>(
     factors: &[f32],
     k: usize,
     (matrix, stride): (&[T], usize),
@@ -173,9 +178,9 @@ pub(crate) fn add_rows<T: Weight>(
     }
 }
 
-/// Adds the first four rows of a matrix, as `add_rows`, in so many columns as it says: where `out` has several rows, a kernel widens
+/// Adds the first four rows of a matrix, as `axpy_rows`, in so many columns as it says: where `out` has several rows, a kernel widens
 /// each element once for all of them.
-fn add_four<T: Weight>(
+fn add_four<T: GemvWeight>(
     factors: &[f32],
     k: usize,
     (matrix, stride): (&[T], usize),
@@ -196,7 +201,7 @@ fn add_four<T: Weight>(
 
 /// `out += factors · rows`; all rows are as long as `out`.
 #[inline]
-fn add_scaled<T: Weight, const N: usize>(factors: [f32; N], rows: [&[T]; N], out: &mut [f32]) {
+fn add_scaled<T: GemvWeight, const N: usize>(factors: [f32; N], rows: [&[T]; N], out: &mut [f32]) {
     assert!(rows.iter().all(|row| row.len() == out.len()));
     #[cfg(target_arch = "x86_64")]
     if super::simd::has_avx2() {
@@ -237,7 +242,7 @@ fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::simd::{ahead, prefetch};
-    use super::{Weight, NARROW};
+    use super::{GemvWeight, NARROW};
     use std::arch::x86_64::*;
     use std::ops::Range;
 
@@ -261,7 +266,7 @@ mod x86 {
     /// # Safety
     /// Each row must be readable for as many elements as the column has.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn dots<T: Weight, const R: usize, const U: usize>(
+    pub(super) unsafe fn dots<T: GemvWeight, const R: usize, const U: usize>(
         rows: [*const f32; R],
         column: &[T],
     ) -> [f32; R] {
@@ -325,7 +330,7 @@ mod x86 {
     /// # Safety
     /// Each column must be as long as the row.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn partial_dots<T: Weight, const C: usize>(
+    unsafe fn partial_dots<T: GemvWeight, const C: usize>(
         row: &[f32],
         columns: [&[T]; C],
     ) -> [__m256; C] {
@@ -371,7 +376,7 @@ mod x86 {
     /// # Safety
     /// `matrix` must have `row.len()` elements from `(out.len() - 1) * stride` on.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn dot_columns<T: Weight>(
+    pub(super) unsafe fn dot_columns<T: GemvWeight>(
         row: &[f32],
         matrix: &[T],
         stride: usize,
@@ -424,7 +429,7 @@ mod x86 {
     /// # Safety
     /// `matrix` must have `out.len()` elements from `(factors.len() - 1) * stride` on.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn add_narrow<T: Weight>(
+    pub(super) unsafe fn add_narrow<T: GemvWeight>(
         factors: &[f32],
         matrix: &[T],
         stride: usize,
@@ -464,7 +469,7 @@ mod x86 {
     /// # Safety
     /// These rows are rows of the matrix, which are as long as `out`, and there are factors for them.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn add_block<T: Weight, const S: usize>(
+    unsafe fn add_block<T: GemvWeight, const S: usize>(
         factors: &[f32],
         rows: Range<usize>,
         per_stream: usize,
@@ -495,7 +500,7 @@ mod x86 {
     /// # Safety
     /// As for [`add_block`]; `out` has as many elements.
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn add_registers<T: Weight, const S: usize, const N: usize>(
+    unsafe fn add_registers<T: GemvWeight, const S: usize, const N: usize>(
         factors: &[f32],
         rows: Range<usize>,
         per_stream: usize,
@@ -534,7 +539,7 @@ mod x86 {
     /// `out` must be rows of `width`, `matrix` have as many elements from `3 * stride` on, and `factors` four from `k` times the number of
     /// each row of `out` on.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn add_four<T: Weight>(
+    pub(super) unsafe fn add_four<T: GemvWeight>(
         factors: &[f32],
         k: usize,
         (matrix, stride): (&[T], usize),
@@ -576,7 +581,7 @@ mod x86 {
     /// # Safety
     /// All rows must be as long as `out`.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn add_scaled<T: Weight, const N: usize>(
+    pub(super) unsafe fn add_scaled<T: GemvWeight, const N: usize>(
         factors: [f32; N],
         rows: [&[T]; N],
         out: &mut [f32],
@@ -616,7 +621,7 @@ mod tests {
     }
 
     /// Against sums in f64, at lengths around the registers' and with offsets.
-    fn check<T: Weight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
+    fn check<T: GemvWeight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
         for k in [0, 1, 3, 7, 8, 9, 31, 33, 64, 100, 128, 131, 300] {
             for m in [1, 2, 4, 5, 8] {
                 let rows = numbers(m * k, 1);
@@ -640,7 +645,7 @@ mod tests {
                 }
                 let width = k.max(1);
                 let mut out = vec![0f32; m * width];
-                add_rows(&rows, k, (&matrix[1..], k + 2), &mut out, width);
+                axpy_rows(&rows, k, (&matrix[1..], k + 2), &mut out, width);
                 for (at, &got) in out.iter().enumerate() {
                     let (r, j) = (at / width, at % width);
                     let expected = expected(r, &|i| matrix[1 + i * (k + 2) + j]);
@@ -654,7 +659,7 @@ mod tests {
     }
 
     /// As [`check`], of a row with columns that are short, longer and long.
-    fn check_columns<T: Weight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
+    fn check_columns<T: GemvWeight>(narrow: fn(f32) -> T, wide: fn(T) -> f32) {
         for k in [1, 3, 7, 8, 9, 31, 33, 256, 257, 300, 2047, 2049, 4097, 4111] {
             for n in [1, 3, 4, 9] {
                 let row = numbers(k, 1);

@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use super::threads;
 
 use super::half_floats::HalfFloat;
-use super::scratch::{Scratch, WIDEN};
+use super::scratch::{WidenBuffer, WIDEN};
 use super::simd::multiversioned;
 
 /// Slice functions of an element type. Integers wrap; 16-bit and 8-bit floats are summed in f32.
@@ -122,7 +122,7 @@ pub(crate) fn map_through_f32<T: HalfFloat>(
     ys: &mut [T],
     f: impl Fn(&[f32], &mut [f32]),
 ) {
-    let (mut x, mut y) = (Scratch::new(), Scratch::new());
+    let (mut x, mut y) = (WidenBuffer::new(), WidenBuffer::new());
     let (x, y) = (x.filled(0., xs.len()), y.filled(0., xs.len()));
     for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
         let (x, y) = (&mut x[..xs.len()], &mut y[..xs.len()]);
@@ -139,7 +139,7 @@ pub(crate) fn zip_through_f32<T: HalfFloat>(
     ys: &mut [T],
     f: impl Fn(&[f32], &[f32], &mut [f32]),
 ) {
-    let mut r = Scratch::new();
+    let mut r = WidenBuffer::new();
     let r = r.filled(0., rhs.len());
     for ((lhs, rhs), ys) in lhs
         .chunks(WIDEN)

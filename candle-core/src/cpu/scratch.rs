@@ -1,15 +1,15 @@
-//! Room on the stack for elements that are widened slice by slice.
+//! Buffers on the stack for elements that are widened to f32 slice by slice.
 
 use std::mem::MaybeUninit;
 
 /// Elements that are widened at a time.
 pub(crate) const WIDEN: usize = 256;
 
-/// Room for [`WIDEN`] elements, of which only what is used is written beforehand: for an op on a few elements, clearing all of it
-/// would be most of the work.
-pub(crate) struct Scratch<T>([MaybeUninit<T>; WIDEN]);
+/// A buffer of [`WIDEN`] elements. Only the part in use is initialised: for an op on a few elements, clearing all of it would be
+/// most of the work.
+pub(crate) struct WidenBuffer<T>([MaybeUninit<T>; WIDEN]);
 
-impl<T: Copy> Scratch<T> {
+impl<T: Copy> WidenBuffer<T> {
     #[inline(always)]
     pub fn new() -> Self {
         Self([const { MaybeUninit::uninit() }; WIDEN])
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn no_more_than_there_is_room_for() {
-        let mut scratch = Scratch::new();
+        let mut scratch = WidenBuffer::new();
         for len in [0, 1, WIDEN, WIDEN + 1] {
             let room = scratch.filled(len, len);
             assert_eq!(room.len(), len.min(WIDEN));

@@ -1,10 +1,10 @@
-//! Squares of eight by eight bytes.
+//! Transposes blocks of 8 × 8 bytes.
 
-/// Eight rows of eight bytes, the first of a row in its word's lowest, turned into rows of what were columns.
+/// The transpose of eight rows of eight bytes. A row's first byte is the lowest of its word.
 ///
-/// Bytes, pairs and fours of them change places with those of the row as far below (as Warren, *Hacker's Delight*, 7-3, does it to bits).
+/// Swaps bytes, then pairs, then groups of four between rows of the same distance (Warren, *Hacker's Delight*, 7-3, does the same to bits).
 #[inline(always)]
-pub(crate) fn turn_bytes(mut rows: [u64; 8]) -> [u64; 8] {
+pub(crate) fn transpose_bytes(mut rows: [u64; 8]) -> [u64; 8] {
     for (apart, kept) in [
         (1, u64::MAX / 0x101),
         (2, u64::MAX / 0x1_0001),
@@ -30,6 +30,9 @@ mod tests {
                 u64::from_le_bytes(std::array::from_fn(|c| byte(r as u8, c as u8)))
             })
         };
-        assert_eq!(turn_bytes(rows(|r, c| 16 * r + c)), rows(|r, c| 16 * c + r));
+        assert_eq!(
+            transpose_bytes(rows(|r, c| 16 * r + c)),
+            rows(|r, c| 16 * c + r)
+        );
     }
 }

@@ -6,7 +6,7 @@ use super::storage::{peer, per_dtype};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::kernels::{map_slice, zip_slices};
-use crate::cpu::scratch::{Scratch, WIDEN};
+use crate::cpu::scratch::{WidenBuffer, WIDEN};
 use crate::op::{BinaryOpT, CmpOp};
 use crate::{Error, Layout, Result, WithDType};
 
@@ -106,7 +106,7 @@ fn compare<T: Element>(
     f: impl Fn(T::Acc, T::Acc) -> u8 + Sync + Copy,
 ) -> Vec<u8> {
     let f_vec = |xs: &[T], ys: &[T], dst: &mut [u8]| {
-        let (mut left, mut right) = (Scratch::new(), Scratch::new());
+        let (mut left, mut right) = (WidenBuffer::new(), WidenBuffer::new());
         let left = left.filled(T::Acc::ZERO, xs.len());
         let right = right.filled(T::Acc::ZERO, xs.len());
         let pairs = xs.chunks(WIDEN).zip(ys.chunks(WIDEN));
@@ -115,7 +115,7 @@ fn compare<T: Element>(
         }
     };
     let f_scalar_vec = |y: T, xs: &[T], dst: &mut [u8]| {
-        let (y, mut buffer) = (y.to_acc(), Scratch::new());
+        let (y, mut buffer) = (y.to_acc(), WidenBuffer::new());
         let buffer = buffer.filled(T::Acc::ZERO, xs.len());
         for (xs, dst) in xs.chunks(WIDEN).zip(dst.chunks_mut(WIDEN)) {
             map_slice(T::acc_slice(xs, buffer), dst, |x| f(x, y));

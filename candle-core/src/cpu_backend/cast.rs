@@ -5,7 +5,7 @@ use super::map::map;
 use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::cpu::kernels::map_slice;
-use crate::cpu::scratch::{Scratch, WIDEN};
+use crate::cpu::scratch::{WidenBuffer, WIDEN};
 use crate::{DType, Error, Layout, Result};
 
 pub(super) fn to_dtype(storage: &CpuStorage, layout: &Layout, dtype: DType) -> Result<CpuStorage> {
@@ -34,7 +34,7 @@ fn narrow<D: Element>(vs: &[f32], layout: &Layout) -> CpuStorage {
 /// Between two smaller floats, through f32.
 fn narrow_small<S: Element, D: Element>(vs: &[S], layout: &Layout) -> CpuStorage {
     let convert = |xs: &[S], ys: &mut [D]| {
-        let mut buffer = Scratch::new();
+        let mut buffer = WidenBuffer::new();
         let buffer = buffer.filled(0f32, xs.len());
         for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
             let buffer = &mut buffer[..xs.len()];
@@ -49,7 +49,7 @@ fn narrow_small<S: Element, D: Element>(vs: &[S], layout: &Layout) -> CpuStorage
 fn cast<S: Element>(vs: &[S], layout: &Layout, dtype: DType) -> Result<CpuStorage> {
     fn to<S: Element, D: Element>(vs: &[S], layout: &Layout) -> Result<CpuStorage> {
         let convert = |xs: &[S], ys: &mut [D]| {
-            let mut buffer = Scratch::new();
+            let mut buffer = WidenBuffer::new();
             let buffer = buffer.filled(S::Acc::ZERO, xs.len());
             for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
                 map_slice(S::acc_slice(xs, buffer), ys, |v| v.cast::<D>());

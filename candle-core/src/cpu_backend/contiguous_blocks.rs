@@ -1,12 +1,11 @@
-//! Operands of any layout as contiguous slices, block by block, so that every op needs a kernel for contiguous slices only.
+//! Strided operands as contiguous blocks, so that every op needs only a kernel for contiguous slices.
 //!
-//! What lies in order is borrowed; the rest is copied to a buffer that stays in the cache. A transposed operand is copied in tiles:
-//! element by element it would fetch a line of the cache for each.
+//! Contiguous runs are borrowed. Others are packed into a buffer that stays in the cache, transposed operands tile by tile.
 
 use std::ops::Range;
 
 use super::copy_rows::copy_rows;
-use super::strided_iter::Walk;
+use super::strided_iter::StridedIter;
 use super::transpose::{transpose, TILE};
 use crate::Layout;
 
@@ -21,26 +20,26 @@ pub(super) const LONG_RUN: usize = 256;
 
 /// One operand of an elementwise op.
 #[derive(Debug)]
-pub(super) struct Operand<'a, T> {
+pub(super) struct StridedOperand<'a, T> {
     vs: &'a [T],
-    walk: Walk<1>,
+    iter: StridedIter<1>,
 }
 
-impl<'a, T: Copy> Operand<'a, T> {
+impl<'a, T: Copy> StridedOperand<'a, T> {
     pub fn new(vs: &'a [T], layout: &Layout) -> Self {
         Self {
             vs,
-            walk: Walk::of([layout]),
+            iter: StridedIter::of([layout]),
         }
     }
 
     pub fn len(&self) -> usize {
-        self.walk.len()
+        self.iter.len()
     }
 
     /// A number of elements that pieces should be multiples of, for tiles to be possible.
     pub fn unit(&self) -> usize {
-        let tiles = self.walk.run_len() * TILE;
+        let tiles = self.iter.run_len() * TILE;
         if self.is_transposed() && tiles <= LARGE_BLOCK {
             tiles
         } else {
@@ -49,13 +48,13 @@ impl<'a, T: Copy> Operand<'a, T> {
     }
 
     fn is_transposed(&self) -> bool {
-        let [stride] = self.walk.strides();
-        stride > 1 && matches!(self.walk.rows(), Some((_, [1])))
+        let [stride] = self.iter.strides();
+        stride > 1 && matches!(self.iter.rows(), Some((_, [1])))
     }
 
     /// Whether slices are borrowed, and none is copied.
     pub fn is_contiguous(&self) -> bool {
-        self.walk.is_single_run() && self.walk.strides() == [1]
+        self.iter.is_single_run() && self.iter.strides() == [1]
     }
 
     /// The elements in `range` of the row-major order, borrowed or in `buffer`.
@@ -74,9 +73,9 @@ impl<'a, T: Copy> Operand<'a, T> {
 
     /// Calls `f` with slices that together are `piece` of the row-major order, and the place of each.
     pub fn for_slices(&self, piece: Range<usize>, mut f: impl FnMut(Range<usize>, &[T])) {
-        let long = self.walk.run_len() >= LONG_RUN || self.walk.is_single_run();
-        if self.walk.strides() == [1] && long {
-            return self.walk.for_runs(piece, |run, [start]| {
+        let long = self.iter.run_len() >= LONG_RUN || self.iter.is_single_run();
+        if self.iter.strides() == [1] && long {
+            return self.iter.for_runs(piece, |run, [start]| {
                 let slice = &self.vs[start..start + run.len()];
                 f(run, slice);
             });
@@ -90,7 +89,7 @@ impl<'a, T: Copy> Operand<'a, T> {
     /// Where the element at `index` of the row-major order is.
     fn offset(&self, index: usize) -> usize {
         let mut offset = 0;
-        self.walk
+        self.iter
             .for_runs(index..index + 1, |_, [start]| offset = start);
         offset
     }
@@ -99,9 +98,9 @@ impl<'a, T: Copy> Operand<'a, T> {
     ///
     /// What can be copied in tiles is copied in blocks of them: a column of the source should still be in the cache for the next row.
     pub fn pack(&self, range: Range<usize>, dst: &mut [T]) {
-        let inner = self.walk.run_len();
-        let rows = self.walk.rows();
-        if matches!(rows, Some((count, [0])) if self.walk.len() == count * inner)
+        let inner = self.iter.run_len();
+        let rows = self.iter.rows();
+        if matches!(rows, Some((count, [0])) if self.iter.len() == count * inner)
             && dst.len() >= 2 * inner
         {
             // One row again and again.
@@ -125,11 +124,11 @@ impl<'a, T: Copy> Operand<'a, T> {
     }
 
     fn copy_groups(&self, range: Range<usize>, dst: &mut [T]) {
-        let [stride] = self.walk.strides();
-        let (_, [step]) = self.walk.rows().unwrap_or((1, [0]));
-        let inner = self.walk.run_len();
+        let [stride] = self.iter.strides();
+        let (_, [step]) = self.iter.rows().unwrap_or((1, [0]));
+        let inner = self.iter.run_len();
         let base = range.start;
-        self.walk.for_groups(range, |group, [start]| {
+        self.iter.for_groups(range, |group, [start]| {
             let (src, dst) = (
                 &self.vs[start..],
                 &mut dst[group.start - base..group.end - base],
@@ -182,7 +181,7 @@ mod tests {
         let layout = Layout::new(Shape::from(dims), strides.to_vec(), offset);
         let extent: usize = dims.iter().zip(strides).map(|(d, s)| (d - 1) * s).sum();
         let vs: Vec<T> = (0..offset + extent + 1).map(element).collect();
-        let operand = Operand::new(&vs, &layout);
+        let operand = StridedOperand::new(&vs, &layout);
         let expected: Vec<T> = layout.strided_index().map(|i| vs[i]).collect();
         let len = expected.len();
         let step = (len / 23).max(1);

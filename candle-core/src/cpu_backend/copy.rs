@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::contiguous_blocks::{blocks, Operand};
+use super::contiguous_blocks::{blocks, StridedOperand};
 use super::copy_rows::copy_rows;
 use super::element::Element;
 use super::map::contiguous;
 use super::storage::{peer, per_dtype};
-use super::strided_iter::{fill_par_by, filled, Walk};
+use super::strided_iter::{fill_par_by, filled, StridedIter};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::simd::multiversioned;
@@ -39,7 +39,7 @@ pub(super) fn copy_strided_src(
             fill_par_by(dst, 1, 1, &|piece, dst| dst.copy_from_slice(&src[piece]));
             return Ok(());
         }
-        let operand = Operand::new(src, src_l);
+        let operand = StridedOperand::new(src, src_l);
         fill_par_by(dst, operand.unit(), 1, &|piece, dst| {
             operand.pack(piece, dst)
         });
@@ -49,7 +49,7 @@ pub(super) fn copy_strided_src(
 
 /// Where the rows of a 2D copy lie: the first one's offset, and the distance from one to the next.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct Copy2dRows {
     pub offset: usize,
     pub stride: usize,
 }
@@ -60,8 +60,8 @@ pub(super) fn copy2d(
     dst: &mut CpuStorage,
     d1: usize,
     d2: usize,
-    src_rows: Rows,
-    dst_rows: Rows,
+    src_rows: Copy2dRows,
+    dst_rows: Copy2dRows,
 ) -> Result<()> {
     const OP: &str = "copy2d";
     if d1 == 0 || d2 == 0 {
@@ -69,7 +69,7 @@ pub(super) fn copy2d(
     }
     per_dtype!(dst, OP, |dst: T| {
         let src = peer::<T>(src, OP)?;
-        let end = |rows: Rows| rows.offset + (d1 - 1) * rows.stride + d2;
+        let end = |rows: Copy2dRows| rows.offset + (d1 - 1) * rows.stride + d2;
         if end(src_rows) > src.len() {
             return Err(too_small(OP, "source", end(src_rows), src.len()));
         }
@@ -106,14 +106,14 @@ pub(super) fn const_set(dst: &mut CpuStorage, value: Scalar, layout: &Layout) ->
         }
         .bt());
     }
-    let walk = Walk::of([layout]);
-    let [stride] = walk.strides();
+    let iter = StridedIter::of([layout]);
+    let [stride] = iter.strides();
     per_dtype!(dst, "const_set", |dst: T| {
         let value = match value {
             Scalar::I64(value) => T::from_i64(value),
             other => T::from_f64(other.to_f64()),
         };
-        walk.for_runs(0..walk.len(), |run, [start]| {
+        iter.for_runs(0..iter.len(), |run, [start]| {
             if stride == 1 {
                 dst[start..start + run.len()].fill(value);
             } else {
@@ -156,10 +156,10 @@ fn choose<I: IntDType>(
             .bt());
         }
     }
-    let cond = Operand::new(cond, cond_l);
+    let cond = StridedOperand::new(cond, cond_l);
     per_dtype!(on_true, OP, |on_true: T| {
-        let on_true = Operand::new(on_true, true_l);
-        let on_false = Operand::new(peer::<T>(on_false, OP)?, false_l);
+        let on_true = StridedOperand::new(on_true, true_l);
+        let on_false = StridedOperand::new(peer::<T>(on_false, OP)?, false_l);
         let unit = cond.unit().max(on_true.unit()).max(on_false.unit());
         let as_they_lie =
             cond.is_contiguous() && on_true.is_contiguous() && on_false.is_contiguous();

@@ -1,4 +1,4 @@
-//! Rows of equal length, copied from one distance to another.
+//! Copies rows of equal length from one stride to another.
 
 use crate::cpu::simd::multiversioned;
 

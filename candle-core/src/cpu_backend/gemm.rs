@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use gemm::Parallelism;
 
-use super::contiguous_blocks::Operand;
+use super::contiguous_blocks::StridedOperand;
 use super::element::Element;
 use super::matmul::{Matrix, Problem};
-use super::strided_iter::{filled, Walk};
+use super::strided_iter::{filled, StridedIter};
 use crate::cpu::shared_matrix::SharedMatrix;
 use crate::cpu::threads;
 use crate::{Layout, Shape};
@@ -34,10 +34,10 @@ const STRIP: usize = 48;
 const STRIP_BYTES: usize = 1 << 19;
 
 /// Rows below which the crate has other kernels for such columns.
-const FEW: usize = 2;
+const MIN_ROWS: usize = 2;
 
 /// Elements of a result up to which it has other kernels as well.
-const SMALL: usize = 256;
+const SMALL_RESULT: usize = 256;
 
 /// Parts are whole registers wide, and as high as some of them are together.
 const STEPS: [usize; 2] = [4, 16];
@@ -137,7 +137,7 @@ impl Problem {
     unsafe fn one<T: Element>(&self, lhs: &[T], rhs: &[T], dst: *mut T, row: usize) {
         let Self { m, n, k, .. } = *self;
         let transposed = self.rhs.row_stride == 1 && self.rhs.column_stride > 1;
-        if !transposed || m < FEW || m * n <= SMALL {
+        if !transposed || m < MIN_ROWS || m * n <= SMALL_RESULT {
             // SAFETY: this function's contract.
             return unsafe { self.as_it_lies(lhs, rhs, dst, row) };
         }
@@ -150,7 +150,7 @@ impl Problem {
         for j in (0..n).step_by(columns) {
             let mut part = self.part(&(0..m), &(j..n.min(j + columns)));
             let strip = &mut strip[..k * part.n];
-            part.rhs.turn([k, part.n], rhs, strip);
+            part.rhs.pack([k, part.n], rhs, strip);
             part.rhs = Matrix {
                 offset: 0,
                 row_stride: part.n,
@@ -215,10 +215,10 @@ fn part_size(m: usize, n: usize, threads: usize) -> [usize; 2] {
 
 impl Matrix {
     /// Writes `rows` by `columns` elements to `dst`, row by row.
-    fn turn<T: Copy>(&self, [rows, columns]: [usize; 2], vs: &[T], dst: &mut [T]) {
+    fn pack<T: Copy>(&self, [rows, columns]: [usize; 2], vs: &[T], dst: &mut [T]) {
         let strides = vec![self.row_stride, self.column_stride];
         let layout = Layout::new(Shape::from((rows, columns)), strides, self.offset);
-        Operand::new(vs, &layout).pack(0..dst.len(), dst);
+        StridedOperand::new(vs, &layout).pack(0..dst.len(), dst);
     }
 
     /// The part of `rows` by `columns` from `(i, j)` on, widened to f32. Its faster dimension stays the faster one.
@@ -236,15 +236,15 @@ impl Matrix {
         } else {
             ([columns, rows], [self.column_stride, self.row_stride])
         };
-        let walk = Walk::new(&dims, [&strides], [offset]);
-        let [stride] = walk.strides();
+        let iter = StridedIter::new(&dims, [&strides], [offset]);
+        let [stride] = iter.strides();
         let cost = if threads > 1 { 1 } else { 0 };
         // SAFETY: the runs cover each piece, and all of each run is written before it is read.
         let panel = unsafe {
             filled(rows * columns, 1, cost, &|piece, panel: &mut [f32]| {
                 let base = piece.start;
                 let mut row = vec![];
-                walk.for_runs(piece, |run, [start]| {
+                iter.for_runs(piece, |run, [start]| {
                     let panel = &mut panel[run.start - base..run.end - base];
                     if stride == 1 {
                         T::widen(&vs[start..start + panel.len()], panel);

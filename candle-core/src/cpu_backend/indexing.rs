@@ -7,10 +7,10 @@ use std::ops::Range;
 use super::element::Element;
 use super::map::{contiguous, map, unary_map};
 use super::storage::{peer, per_dtype};
-use super::strided_iter::{filled, Walk, PAR_MIN};
+use super::strided_iter::{filled, StridedIter, PAR_MIN};
 use super::CpuStorage;
 use crate::backend::BackendStorage;
-use crate::inline_vec::Few;
+use crate::inline_vec::InlineVec;
 use crate::{Error, IntDType, Layout, Result, Shape, WithDType};
 
 /// An index that stands for no element.
@@ -22,13 +22,13 @@ fn read_ids(
     layout: &Layout,
     size: usize,
     op: &'static str,
-) -> Result<Few<usize>> {
+) -> Result<InlineVec<usize>> {
     fn read<T: IntDType>(
         ids: &[T],
         layout: &Layout,
         size: usize,
         op: &'static str,
-    ) -> Result<Few<usize>> {
+    ) -> Result<InlineVec<usize>> {
         // Checked here: once converted, -1 would look like `NONE`.
         let mut invalid = None;
         let check = |id: T| {
@@ -43,10 +43,10 @@ fn read_ids(
             }
         };
         let ids = match contiguous(ids, layout) {
-            Some(ids) if ids.len() <= Few::<usize>::ROOM => {
+            Some(ids) if ids.len() <= InlineVec::<usize>::INLINE => {
                 ids.iter().copied().map(check).collect()
             }
-            _ => Few::OnHeap(unary_map(ids, layout, check)),
+            _ => InlineVec::OnHeap(unary_map(ids, layout, check)),
         };
         match invalid {
             Some(index) => Err(Error::InvalidIndex { op, index, size }.bt()),
@@ -85,8 +85,8 @@ fn check_dim(layout: &Layout, dim: usize, op: &'static str) -> Result<()> {
 }
 
 /// The strides of `layout` with the indexed dimension taken out: the index decides there.
-fn strides_without(layout: &Layout, dim: usize) -> Few<usize> {
-    let mut strides = Few::from(layout.stride());
+fn strides_without(layout: &Layout, dim: usize) -> InlineVec<usize> {
+    let mut strides = InlineVec::from(layout.stride());
     strides[dim] = 0;
     strides
 }
@@ -116,13 +116,13 @@ pub(super) fn gather(
     let ids = &*read_ids(ids, ids_l, size, OP)?;
     let id_stride = layout.stride()[dim];
     let strides = strides_without(layout, dim);
-    let walk = Walk::new(ids_l.dims(), [&strides], [layout.start_offset()]);
-    let [stride] = walk.strides();
+    let iter = StridedIter::new(ids_l.dims(), [&strides], [layout.start_offset()]);
+    let [stride] = iter.strides();
     per_dtype!(src, OP, |src: T| {
         let zero = T::from_i64(0);
         let fill = |piece: Range<usize>, dst: &mut [T]| {
             let base = piece.start;
-            walk.for_runs(piece, |run, [start]| {
+            iter.for_runs(piece, |run, [start]| {
                 let dst = &mut dst[run.start - base..run.end - base];
                 if (stride, id_stride) == (0, 1) {
                     // Of one row.
@@ -177,12 +177,12 @@ pub(super) fn scatter(
     let id_stride = layout.stride()[dim];
     let strides = strides_without(layout, dim);
     let offsets = [layout.start_offset(), src_l.start_offset()];
-    let walk = Walk::new(ids_l.dims(), [&strides, src_l.stride()], offsets);
-    let [dst_stride, src_stride] = walk.strides();
+    let iter = StridedIter::new(ids_l.dims(), [&strides, src_l.stride()], offsets);
+    let [dst_stride, src_stride] = iter.strides();
     per_dtype!(dst, op, |dst: T| {
         let src = peer::<T>(src, op)?;
         // On one thread: several sources may name one place, and the last of them counts.
-        walk.for_runs(0..ids.len(), |run, [dst_start, src_start]| {
+        iter.for_runs(0..ids.len(), |run, [dst_start, src_start]| {
             for (i, &id) in ids[run].iter().enumerate() {
                 if id != NONE {
                     let dst = &mut dst[dst_start + i * dst_stride + id * id_stride];
@@ -211,10 +211,10 @@ fn check_1d(ids_l: &Layout) -> Result<()> {
 }
 
 /// A shape around one of its dimensions: the dimensions before it and those after it.
-fn around(layout: &Layout, dim: usize, offset: usize) -> (Walk<1>, Walk<1>) {
+fn around(layout: &Layout, dim: usize, offset: usize) -> (StridedIter<1>, StridedIter<1>) {
     let (dims, strides) = (layout.dims(), layout.stride());
-    let before = Walk::new(&dims[..dim], [&strides[..dim]], [offset]);
-    let after = Walk::new(&dims[dim + 1..], [&strides[dim + 1..]], [0]);
+    let before = StridedIter::new(&dims[..dim], [&strides[..dim]], [offset]);
+    let after = StridedIter::new(&dims[dim + 1..], [&strides[dim + 1..]], [0]);
     (before, after)
 }
 
@@ -270,7 +270,7 @@ pub(super) fn index_select(
     let id_stride = layout.stride()[dim];
     let (before, after) = around(layout, dim, layout.start_offset());
     let [after_stride] = after.strides();
-    let mut starts = Few::EMPTY;
+    let mut starts = InlineVec::EMPTY;
     let [before_stride] = before.strides();
     before.for_runs(0..before.len(), |run, [start]| {
         starts.extend((0..run.len()).map(|i| start + i * before_stride));
@@ -361,12 +361,12 @@ pub(super) fn index_add(
     let ids = &*read_ids(ids, ids_l, layout.dims()[dim], OP)?;
     let dst_l = Layout::contiguous(layout.shape().clone());
     let dst_strides = strides_without(&dst_l, dim);
-    let walk = Walk::new(
+    let iter = StridedIter::new(
         src_l.dims(),
         [&dst_strides, src_l.stride()],
         [0, src_l.start_offset()],
     );
-    let [dst_stride, src_stride] = walk.strides();
+    let [dst_stride, src_stride] = iter.strides();
     let slice = dst_l.stride()[dim];
     per_dtype!(storage, OP, |storage: T| {
         let src = peer::<T>(src, OP)?;
@@ -377,7 +377,7 @@ pub(super) fn index_add(
             })
         };
         // The source is walked in its own order, so its place tells the index.
-        walk.for_runs(0..walk.len(), |run, [dst_start, src_start]| {
+        iter.for_runs(0..iter.len(), |run, [dst_start, src_start]| {
             let (mut at, end) = (run.start, run.end);
             while at < end {
                 // Elements that share an index.

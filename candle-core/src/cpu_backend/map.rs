@@ -3,8 +3,8 @@
 use super::storage::{peer, per_dtype};
 use std::ops::Range;
 
-use super::contiguous_blocks::{blocks, Operand, BLOCK, LONG_RUN};
-use super::strided_iter::{filled, Walk};
+use super::contiguous_blocks::{blocks, StridedOperand, BLOCK, LONG_RUN};
+use super::strided_iter::{filled, StridedIter};
 use super::CpuStorage;
 use crate::{Layout, Result, WithDType};
 
@@ -112,10 +112,10 @@ pub fn unary_map<T: Copy, U: Copy, F: FnMut(T) -> U>(
     layout: &Layout,
     mut f: F,
 ) -> Vec<U> {
-    let walk = Walk::of([layout]);
-    let [stride] = walk.strides();
-    let mut dst = Vec::with_capacity(walk.len());
-    walk.for_runs(0..walk.len(), |run, [start]| match stride {
+    let iter = StridedIter::of([layout]);
+    let [stride] = iter.strides();
+    let mut dst = Vec::with_capacity(iter.len());
+    iter.for_runs(0..iter.len(), |run, [start]| match stride {
         1 => dst.extend(vs[start..start + run.len()].iter().map(|&v| f(v))),
         _ => dst.extend((0..run.len()).map(|i| f(vs[start + i * stride]))),
     });
@@ -129,7 +129,7 @@ pub fn unary_map_vec<T: Copy, U: Copy, F: FnMut(T) -> U, FV: FnMut(&[T], &mut [U
     mut f: F,
     mut f_vec: FV,
 ) -> Vec<U> {
-    let operand = Operand::new(vs, layout);
+    let operand = StridedOperand::new(vs, layout);
     if operand.len() == 0 {
         return vec![];
     }
@@ -183,7 +183,7 @@ pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
         // SAFETY: this function's contract.
         return unsafe { filled(xs.len(), 1, 1, &fill) };
     }
-    let operand = Operand::new(vs, layout);
+    let operand = StridedOperand::new(vs, layout);
     let fill = |piece: Range<usize>, dst: &mut [U]| {
         let base = piece.start;
         operand.for_slices(piece, |range, xs| {
@@ -194,7 +194,7 @@ pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
     unsafe { filled(operand.len(), operand.unit(), 1, &fill) }
 }
 
-/// The elements of a layout without gaps. Small tensors are the reason to ask: planning a walk takes longer than they do.
+/// The elements of a layout without gaps. Small tensors are the reason to ask: planning an iteration takes longer than they do.
 pub(super) fn contiguous<'a, T>(vs: &'a [T], layout: &Layout) -> Option<&'a [T]> {
     let (start, end) = layout.contiguous_offsets()?;
     vs.get(start..end)
@@ -208,10 +208,10 @@ pub fn binary_map<T: Copy, U: Copy, F: FnMut(T, T) -> U>(
     rhs: &[T],
     mut f: F,
 ) -> Vec<U> {
-    let walk = Walk::of([lhs_l, rhs_l]);
-    let strides = walk.strides();
-    let mut dst = Vec::with_capacity(walk.len());
-    walk.for_runs(0..walk.len(), |run, [l, r]| {
+    let iter = StridedIter::of([lhs_l, rhs_l]);
+    let strides = iter.strides();
+    let mut dst = Vec::with_capacity(iter.len());
+    iter.for_runs(0..iter.len(), |run, [l, r]| {
         let len = run.len();
         match strides {
             [1, 1] => {
@@ -334,10 +334,10 @@ pub(super) unsafe fn zip<T: Copy + Sync, U: Copy + Send>(
 /// Two operands of one shape.
 struct OperandPair<'a, T> {
     /// Both in step.
-    walk: Walk<2>,
+    iter: StridedIter<2>,
     slices: [&'a [T]; 2],
     /// Each for itself: one may be contiguous where both together are not.
-    operands: [Operand<'a, T>; 2],
+    operands: [StridedOperand<'a, T>; 2],
 }
 
 /// The right operand of some elements: as many, or one for all.
@@ -349,14 +349,17 @@ enum Right<'a, T> {
 impl<'a, T: Copy> OperandPair<'a, T> {
     fn new(lhs_l: &Layout, rhs_l: &Layout, lhs: &'a [T], rhs: &'a [T]) -> Self {
         Self {
-            walk: Walk::of([lhs_l, rhs_l]),
+            iter: StridedIter::of([lhs_l, rhs_l]),
             slices: [lhs, rhs],
-            operands: [Operand::new(lhs, lhs_l), Operand::new(rhs, rhs_l)],
+            operands: [
+                StridedOperand::new(lhs, lhs_l),
+                StridedOperand::new(rhs, rhs_l),
+            ],
         }
     }
 
     fn len(&self) -> usize {
-        self.walk.len()
+        self.iter.len()
     }
 
     fn unit(&self) -> usize {
@@ -366,15 +369,15 @@ impl<'a, T: Copy> OperandPair<'a, T> {
 
     /// Calls `f` with slices that together are `piece` of the row-major order.
     fn for_slices(&self, piece: Range<usize>, mut f: impl FnMut(Range<usize>, &[T], Right<T>)) {
-        let long = self.walk.run_len() >= LONG_RUN || self.walk.is_single_run();
+        let long = self.iter.run_len() >= LONG_RUN || self.iter.is_single_run();
         let [lhs, rhs] = self.slices;
-        match self.walk.strides() {
-            [1, 1] if long => self.walk.for_runs(piece, |run, [l, r]| {
+        match self.iter.strides() {
+            [1, 1] if long => self.iter.for_runs(piece, |run, [l, r]| {
                 let ys = Right::Slice(&rhs[r..r + run.len()]);
                 let xs = &lhs[l..l + run.len()];
                 f(run, xs, ys);
             }),
-            [1, 0] if long => self.walk.for_runs(piece, |run, [l, r]| {
+            [1, 0] if long => self.iter.for_runs(piece, |run, [l, r]| {
                 let xs = &lhs[l..l + run.len()];
                 f(run, xs, Right::Scalar(rhs[r]));
             }),

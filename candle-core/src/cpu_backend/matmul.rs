@@ -6,7 +6,7 @@
 use super::element::Element;
 use super::skinny_matmul;
 use super::storage::peer;
-use super::strided_iter::Walk;
+use super::strided_iter::StridedIter;
 use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::threads;
@@ -39,16 +39,16 @@ pub(super) fn matmul(
         };
     }
     run! {
-        F32 Kernel { one: Problem::gemm, few_rows: Some(skinny_matmul::product) },
-        F64 Kernel { one: Problem::gemm, few_rows: None },
-        F16 Kernel { one: Problem::widened, few_rows: Some(skinny_matmul::product) },
-        BF16 Kernel { one: Problem::widened, few_rows: Some(skinny_matmul::product) },
-        F8E4M3 Kernel { one: Problem::widened, few_rows: None },
-        U8 Kernel { one: Problem::wrapping, few_rows: None },
-        U32 Kernel { one: Problem::wrapping, few_rows: None },
-        I16 Kernel { one: Problem::wrapping, few_rows: None },
-        I32 Kernel { one: Problem::wrapping, few_rows: None },
-        I64 Kernel { one: Problem::wrapping, few_rows: None }
+        F32 Kernel { one: Problem::gemm, skinny: Some(skinny_matmul::product) },
+        F64 Kernel { one: Problem::gemm, skinny: None },
+        F16 Kernel { one: Problem::widened, skinny: Some(skinny_matmul::product) },
+        BF16 Kernel { one: Problem::widened, skinny: Some(skinny_matmul::product) },
+        F8E4M3 Kernel { one: Problem::widened, skinny: None },
+        U8 Kernel { one: Problem::wrapping, skinny: None },
+        U32 Kernel { one: Problem::wrapping, skinny: None },
+        I16 Kernel { one: Problem::wrapping, skinny: None },
+        I32 Kernel { one: Problem::wrapping, skinny: None },
+        I64 Kernel { one: Problem::wrapping, skinny: None }
     }
 }
 
@@ -56,12 +56,12 @@ pub(super) fn matmul(
 type Product<T> = fn(&Problem, &[T], &[T], &mut [T], usize);
 
 /// Makes one product of few rows or columns, on several threads if the last argument says so; or says that it is no such product.
-type FewRows<T> = fn(&Problem, &[T], &[T], &mut [T], bool) -> bool;
+type SkinnyProduct<T> = fn(&Problem, &[T], &[T], &mut [T], bool) -> bool;
 
 /// How the products of one element type are made.
 struct Kernel<T> {
     one: Product<T>,
-    few_rows: Option<FewRows<T>>,
+    skinny: Option<SkinnyProduct<T>>,
 }
 
 /// A matrix within a slice.
@@ -123,10 +123,10 @@ impl Plan {
             return Err(mismatch());
         }
         let strides = [&lhs_l.stride()[..lhs_batch], &rhs_l.stride()[..rhs_batch]];
-        let walk = Walk::new(batch_dims, strides, [lhs.offset, rhs.offset]);
-        let [l_stride, r_stride] = walk.strides();
+        let iter = StridedIter::new(batch_dims, strides, [lhs.offset, rhs.offset]);
+        let [l_stride, r_stride] = iter.strides();
         let mut offsets = Vec::with_capacity(b);
-        walk.for_runs(0..walk.len(), |run, [l, r]| {
+        iter.for_runs(0..iter.len(), |run, [l, r]| {
             offsets.extend((0..run.len()).map(|i| [l + i * l_stride, r + i * r_stride]));
         });
         let problem = Problem { m, n, k, lhs, rhs };
@@ -189,8 +189,8 @@ impl Plan {
         let one = |i: usize, dst: &mut [T], threads: usize| {
             let mut problem = self.problem;
             [problem.lhs.offset, problem.rhs.offset] = self.offsets[i];
-            let few_rows = kernel.few_rows;
-            if !few_rows.is_some_and(|product| product(&problem, lhs, rhs, dst, threads > 1)) {
+            let skinny = kernel.skinny;
+            if !skinny.is_some_and(|product| product(&problem, lhs, rhs, dst, threads > 1)) {
                 (kernel.one)(&problem, lhs, rhs, dst, threads);
             }
         };

@@ -293,7 +293,7 @@ impl BackendStorage for CpuStorage {
         src_offset: usize,
         dst_offset: usize,
     ) -> Result<()> {
-        let rows = |offset, stride| copy::Rows { offset, stride };
+        let rows = |offset, stride| copy::Copy2dRows { offset, stride };
         let (src_rows, dst_rows) = (rows(src_offset, src_stride1), rows(dst_offset, dst_stride1));
         copy::copy2d(self, dst, d1, d2, src_rows, dst_rows)
     }

@@ -1,4 +1,5 @@
-//! Images for pooling and resampling: planes of rows, of any strides, written row by row on several threads.
+//! Strided `(batch, channels, height, width)` tensors, for convolution, pooling and resampling. Results are written row by row on
+//! several threads.
 
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -10,13 +11,13 @@ use crate::{Error, Layout, Result};
 
 /// An input `(batch, channels, height, width)`; one of three dimensions has height 1.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Planes {
+pub(super) struct NchwView {
     pub dims: [usize; 4],
     pub strides: [usize; 4],
     pub offset: usize,
 }
 
-impl Planes {
+impl NchwView {
     /// The layout of a storage of `len` elements.
     ///
     /// # Errors

@@ -4,9 +4,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::element::Accumulator;
-use super::nchw::{room, Pixel, Planes};
+use super::nchw::{room, NchwView, Pixel};
 use super::storage::per_dtype;
-use super::strided_iter::{filled, Walk};
+use super::strided_iter::{filled, StridedIter};
 use super::CpuStorage;
 use crate::cpu::simd::multiversioned;
 use crate::{Layout, Result, WithDType};
@@ -109,7 +109,7 @@ fn pool<T: Pixel, F: Fold<T>>(
     Windows { kernel, stride }: Windows,
     op: &'static str,
 ) -> Result<Vec<T>> {
-    let planes = Planes::new(layout, vs.len(), op)?;
+    let planes = NchwView::new(layout, vs.len(), op)?;
     let [b, c, h, w] = planes.dims;
     let dims = [
         b,
@@ -126,16 +126,16 @@ fn pool<T: Pixel, F: Fold<T>>(
         stride.1.saturating_mul(step),
     ];
     // Walks go along the planes where an image is a single window.
-    let walk = Walk::new(&dims, [&apart], [planes.offset]);
+    let iter = StridedIter::new(&dims, [&apart], [planes.offset]);
     let line = Line {
-        next: walk.strides()[0],
+        next: iter.strides()[0],
         kernel,
         row,
         step,
     };
     let fill = |piece: Range<usize>, dst: &mut [T]| {
         let (base, mut room) = (piece.start, Room::new());
-        walk.for_runs(piece, |run, [start]| {
+        iter.for_runs(piece, |run, [start]| {
             let dst = &mut dst[run.start - base..run.end - base];
             for (i, dst) in dst.chunks_mut(WINDOWS).enumerate() {
                 line.pool::<T, F>(&vs[start + i * WINDOWS * line.next..], &mut room, dst);
@@ -143,7 +143,7 @@ fn pool<T: Pixel, F: Fold<T>>(
         });
     };
     // SAFETY: the runs cover each piece, and every element of a run is written; elements are numbers.
-    Ok(unsafe { filled(walk.len(), 1, kernel.0 * kernel.1, &fill) })
+    Ok(unsafe { filled(iter.len(), 1, kernel.0 * kernel.1, &fill) })
 }
 
 /// What a line's elements are prepared in.

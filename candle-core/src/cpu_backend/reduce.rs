@@ -7,11 +7,11 @@ use std::ops::Range;
 
 use super::element::{Accumulator, Element};
 use super::storage::per_dtype;
-use super::strided_iter::{filled, Walk, PAR_MIN};
+use super::strided_iter::{filled, StridedIter, PAR_MIN};
 use super::CpuStorage;
 use crate::cpu::simd::{joined, multiversioned, LANES};
 use crate::cpu::threads;
-use crate::inline_vec::Few;
+use crate::inline_vec::InlineVec;
 use crate::op::ReduceOp;
 use crate::{Error, Layout, Result, WithDType};
 
@@ -193,9 +193,9 @@ pub(super) fn reduce(
 
 struct Plan {
     /// The result's elements: where each one's first input element is.
-    kept: Walk<1>,
+    kept: StridedIter<1>,
     /// The elements that make one result, relative to the first.
-    reduced: Walk<1>,
+    reduced: StridedIter<1>,
 }
 
 impl Plan {
@@ -217,24 +217,24 @@ impl Plan {
             .bt());
         }
         let (sizes, strides) = (layout.dims(), layout.stride());
-        let walk = |reduced: bool, offset: usize| {
+        let iter = |reduced: bool, offset: usize| {
             let of = (0..rank).filter(|d| dims.contains(d) == reduced);
-            let sizes: Few<usize> = of.clone().map(|d| sizes[d]).collect();
-            let strides: Few<usize> = of.map(|d| strides[d]).collect();
-            Walk::new(&sizes, [&strides], [offset])
+            let sizes: InlineVec<usize> = of.clone().map(|d| sizes[d]).collect();
+            let strides: InlineVec<usize> = of.map(|d| strides[d]).collect();
+            StridedIter::new(&sizes, [&strides], [offset])
         };
         let start = layout.start_offset();
         // The last ones, as nearly always, need not be picked out.
         let first = rank.saturating_sub(dims.len());
         let plan = if dims.iter().copied().eq(first..rank) {
             Self {
-                kept: Walk::new(&sizes[..first], [&strides[..first]], [start]),
-                reduced: Walk::new(&sizes[first..], [&strides[first..]], [0]),
+                kept: StridedIter::new(&sizes[..first], [&strides[..first]], [start]),
+                reduced: StridedIter::new(&sizes[first..], [&strides[first..]], [0]),
             }
         } else {
             Self {
-                kept: walk(false, start),
-                reduced: walk(true, 0),
+                kept: iter(false, start),
+                reduced: iter(true, 0),
             }
         };
         if plan.reduced.len() == 0 && op != ReduceOp::Sum {

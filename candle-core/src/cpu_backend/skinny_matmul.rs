@@ -1,18 +1,18 @@
-//! Matrix products with few rows on the left, or few columns on the right: the other side is read once, in order.
+//! Skinny matrix products: few rows on the left or few columns on the right. The other side is read once, in order, without packing.
 
 use std::borrow::Cow;
 
 use super::element::Element;
 use super::matmul::Problem;
 use super::strided_iter::fill_par_by;
-use crate::cpu::gemv::{add_rows, dot_columns, dot_rows, Weight};
+use crate::cpu::gemv::{axpy_rows, dot_columns, dot_rows, GemvWeight};
 use crate::cpu::threads;
 
 /// Rows up to which reading the matrix once beats what `gemm` makes of it, by repacking it, as measured for f32.
-const FEW: usize = 4;
+const MAX_FEW: usize = 4;
 
 /// The same where the matrix would have to be widened first.
-const FEW_SMALL: usize = 8;
+const MAX_FEW_HALF: usize = 8;
 
 /// Sums that are added up together: with four rows of the matrix they stay in the first-level cache. One row of sums is long, so that
 /// the matrix is read in long runs.
@@ -58,7 +58,7 @@ impl Roles {
     }
 
     /// The few rows, one behind the other: as they lie, where they lie so and are f32.
-    fn rows<'a, T: Element + Weight>(&self, side: &'a [T]) -> Cow<'a, [f32]> {
+    fn rows<'a, T: Element + GemvWeight>(&self, side: &'a [T]) -> Cow<'a, [f32]> {
         let Self { few, k, .. } = *self;
         let [offset, step, k_step] = self.few_side;
         let in_order = (k_step == 1 || k == 1) && (step == k || few == 1);
@@ -69,7 +69,7 @@ impl Roles {
         for (r, row) in rows.chunks_mut(k).enumerate() {
             let start = offset + r * step;
             if k_step == 1 {
-                <T as Weight>::widen(&side[start..start + k], row);
+                <T as GemvWeight>::widen(&side[start..start + k], row);
             } else {
                 for (i, v) in row.iter_mut().enumerate() {
                     *v = side[start + i * k_step].as_f32();
@@ -81,7 +81,7 @@ impl Roles {
 }
 
 /// Makes the product if it is one for these kernels, and says so. The bounds were checked by the caller.
-pub(super) fn product<T: Element + Weight>(
+pub(super) fn product<T: Element + GemvWeight>(
     problem: &Problem,
     lhs: &[T],
     rhs: &[T],
@@ -89,7 +89,7 @@ pub(super) fn product<T: Element + Weight>(
     parallel: bool,
 ) -> bool {
     let small = size_of::<T>() < size_of::<f32>();
-    let Some(roles) = Roles::of(problem, if small { FEW_SMALL } else { FEW }) else {
+    let Some(roles) = Roles::of(problem, if small { MAX_FEW_HALF } else { MAX_FEW }) else {
         return false;
     };
     let swapped = roles.dst[0] == 1 && roles.few != problem.m;
@@ -109,7 +109,7 @@ pub(super) fn product<T: Element + Weight>(
 }
 
 /// Dot products with what is contiguous along `k`.
-fn columns<T: Element + Weight>(
+fn columns<T: Element + GemvWeight>(
     roles: &Roles,
     rows: &[f32],
     many: &[T],
@@ -149,7 +149,7 @@ fn columns<T: Element + Weight>(
 }
 
 /// Sums of what is contiguous across `k`, each times a factor.
-fn strips<T: Element + Weight>(
+fn strips<T: Element + GemvWeight>(
     roles: &Roles,
     rows: &[f32],
     many: &[T],
@@ -164,7 +164,7 @@ fn strips<T: Element + Weight>(
     let width = if workers > 1 { even.min(most) } else { most };
     let add = |s: usize, sums: &mut [f32]| {
         let matrix = &many[offset + s * width..];
-        add_rows(rows, k, (matrix, k_step), sums, sums.len() / few);
+        axpy_rows(rows, k, (matrix, k_step), sums, sums.len() / few);
     };
     let count = roles.many.div_ceil(width);
     let shared = workers > 1 && count > 1;

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::nchw::fill_rows;
 use super::storage::per_dtype;
-use super::strided_iter::{Walk, PAR_MIN};
+use super::strided_iter::{StridedIter, PAR_MIN};
 use super::CpuStorage;
 use crate::{Layout, Result, WithDType};
 
@@ -35,13 +35,13 @@ pub(crate) fn arg_sort(
 }
 
 fn arg_sort_rows<T: SortKey>(vs: &[T], layout: &Layout, len: usize, asc: bool) -> Vec<u32> {
-    let walk = Walk::of([layout]);
-    let [stride] = walk.strides();
-    let mut dst = vec![0u32; walk.len()];
+    let iter = StridedIter::of([layout]);
+    let [stride] = iter.strides();
+    let mut dst = vec![0u32; iter.len()];
     let cost = 2 * (usize::BITS - len.leading_zeros()) as usize;
     fill_rows(&mut dst, len, cost, |row, dst| {
         let mut elements = Vec::with_capacity(len);
-        walk.for_runs(row * len..(row + 1) * len, |run, [start]| {
+        iter.for_runs(row * len..(row + 1) * len, |run, [start]| {
             elements.extend((0..run.len()).map(|i| vs[start + i * stride].key()));
         });
         // A descending order is that of the keys' complements, so that equal elements keep their order there too.

@@ -1,10 +1,10 @@
-//! Going through strided operands in row-major order, and doing so on several threads.
+//! Iterates over strided operands in row-major order, run by run, and fills results on several threads.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::cpu::threads;
-use crate::inline_vec::Few;
+use crate::inline_vec::InlineVec;
 use crate::Layout;
 
 /// Work below which threads cost more than they save, in elements read: waking one takes some microseconds.
@@ -19,19 +19,19 @@ const ALIGNED_FROM: usize = 1 << 15;
 /// `N` operands of one shape, visited in row-major order. Dimensions that every operand lays out as one are merged, so
 /// contiguous operands are a single run.
 #[derive(Debug)]
-pub(super) struct Walk<const N: usize> {
+pub(super) struct StridedIter<const N: usize> {
     /// Merged dimensions, the innermost last and apart from the others.
-    outer: Few<(usize, [usize; N])>,
+    outer: InlineVec<(usize, [usize; N])>,
     inner: usize,
     inner_strides: [usize; N],
     offsets: [usize; N],
     len: usize,
 }
 
-impl<const N: usize> Walk<N> {
+impl<const N: usize> StridedIter<N> {
     /// Operands given by their strides and start offsets.
     pub fn new(dims: &[usize], strides: [&[usize]; N], offsets: [usize; N]) -> Self {
-        let mut outer = Few::new((0, [0; N]));
+        let mut outer = InlineVec::new((0, [0; N]));
         let mut last: Option<(usize, [usize; N])> = None;
         for (d, &dim) in dims.iter().enumerate().filter(|(_, &dim)| dim != 1) {
             let strides = strides.map(|s| s[d]);
@@ -106,7 +106,7 @@ impl<const N: usize> Walk<N> {
         });
     }
 
-    /// As [`Walk::for_runs`], with runs that follow in the dimension next to them in one call: `f` gets whole runs, as many as
+    /// As [`StridedIter::for_runs`], with runs that follow in the dimension next to them in one call: `f` gets whole runs, as many as
     /// there are, or a part of one.
     pub fn for_groups(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
         if range.is_empty() {
@@ -157,7 +157,7 @@ impl<const N: usize> Walk<N> {
     fn place(&self, at: usize) -> Place<N> {
         let mut row = at / self.inner;
         let mut run = self.offsets;
-        let mut index = Few::repeated(0, self.outer.len());
+        let mut index = InlineVec::repeated(0, self.outer.len());
         for (i, (dim, strides)) in index.iter_mut().zip(&self.outer).rev() {
             *i = row % dim;
             row /= dim;
@@ -194,10 +194,10 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// A place on a walk.
+/// A position of the iteration.
 struct Place<const N: usize> {
     /// The index in each outer dimension.
-    index: Few<usize>,
+    index: InlineVec<usize>,
     /// The operands' offsets at the start of the run.
     run: [usize; N],
     /// The index within the run.
@@ -280,10 +280,10 @@ pub(super) unsafe fn filled<U: Copy + Send>(
 mod tests {
     use super::*;
 
-    fn offsets(walk: &Walk<1>, range: Range<usize>) -> Vec<usize> {
-        let [stride] = walk.strides();
+    fn offsets(iter: &StridedIter<1>, range: Range<usize>) -> Vec<usize> {
+        let [stride] = iter.strides();
         let mut out = vec![];
-        walk.for_runs(range, |run, [start]| {
+        iter.for_runs(range, |run, [start]| {
             out.extend((0..run.len()).map(|i| start + i * stride));
         });
         out
@@ -292,23 +292,23 @@ mod tests {
     #[test]
     fn any_range_of_a_permuted_shape() {
         // A (4, 3, 2) block read as (2, 4, 3), with an offset.
-        let walk = Walk::new(&[2, 4, 3], [&[1, 6, 2]], [5]);
+        let iter = StridedIter::new(&[2, 4, 3], [&[1, 6, 2]], [5]);
         let all: Vec<usize> = (0..2)
             .flat_map(|i| (0..4).flat_map(move |j| (0..3).map(move |k| 5 + i + 6 * j + 2 * k)))
             .collect();
         for start in 0..=24 {
             for end in start..=24 {
-                assert_eq!(offsets(&walk, start..end), all[start..end]);
+                assert_eq!(offsets(&iter, start..end), all[start..end]);
             }
         }
     }
 
     #[test]
     fn merges_what_it_can() {
-        assert!(Walk::new(&[2, 1, 3], [&[3, 7, 1]], [0]).is_single_run());
-        assert!(Walk::new(&[2, 3], [&[0, 0]], [0]).is_single_run());
-        assert!(!Walk::new(&[2, 3], [&[0, 1]], [0]).is_single_run());
-        assert_eq!(offsets(&Walk::new(&[], [&[]], [4]), 0..1), [4]);
-        assert_eq!(Walk::new(&[2, 0], [&[0, 1]], [0]).len(), 0);
+        assert!(StridedIter::new(&[2, 1, 3], [&[3, 7, 1]], [0]).is_single_run());
+        assert!(StridedIter::new(&[2, 3], [&[0, 0]], [0]).is_single_run());
+        assert!(!StridedIter::new(&[2, 3], [&[0, 1]], [0]).is_single_run());
+        assert_eq!(offsets(&StridedIter::new(&[], [&[]], [4]), 0..1), [4]);
+        assert_eq!(StridedIter::new(&[2, 0], [&[0, 1]], [0]).len(), 0);
     }
 }

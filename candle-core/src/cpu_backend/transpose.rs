@@ -1,9 +1,9 @@
-//! Transposed copies, in tiles: element by element they would fetch a line of the cache for each.
+//! Transposed copies in tiles of 8 × 8, so that each cache line is fetched once.
 
 use std::mem::transmute_copy;
 
 use crate::cpu::simd::multiversioned;
-use crate::cpu::transpose_bytes::turn_bytes;
+use crate::cpu::transpose_bytes::transpose_bytes;
 
 /// Rows and columns of a tile.
 pub(super) const TILE: usize = 8;
@@ -52,7 +52,7 @@ multiversioned! {
                 let tile: [&[T; TILE]; TILE] = std::array::from_fn(|i| {
                     src[(c + i) * stride + r..].first_chunk().expect("a line of the tile")
                 });
-                for (i, line) in turned(tile).iter().enumerate() {
+                for (i, line) in transposed(tile).iter().enumerate() {
                     dst[(r + i) * columns + c..][..TILE].copy_from_slice(line);
                 }
             }
@@ -62,13 +62,13 @@ multiversioned! {
 
 /// A tile's columns as lines.
 #[inline(always)]
-fn turned<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
+fn transposed<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
     if size_of::<T>() == 1 {
         // A line fits a register.
         // SAFETY: a line is eight single bytes.
         let lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
         // SAFETY: each byte is one of those that were read.
-        return turn_bytes(lines).map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
+        return transpose_bytes(lines).map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
     }
     std::array::from_fn(|i| std::array::from_fn(|j| tile[j][i]))
 }
@@ -82,7 +82,7 @@ mod x86 {
     /// by the next row of tiles.
     ///
     /// # Safety
-    /// `tiles`, the rows and columns that are turned, are multiples of a tile's. Each row lies in `dst`, `columns` from the one before, and
+    /// `tiles`, the rows and columns that are transposed, are multiples of a tile's. Each row lies in `dst`, `columns` from the one before, and
     /// each column in `src`, `stride` from the one before.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn words_in_tiles(

@@ -7,7 +7,7 @@ use super::CpuStorage;
 use crate::backend::BackendStorage;
 use crate::cpu::functions;
 use crate::cpu::kernels::map_slice;
-use crate::cpu::scratch::{Scratch, WIDEN};
+use crate::cpu::scratch::{WidenBuffer, WIDEN};
 use crate::cpu::simd::multiversioned;
 use crate::op::UnaryOpT;
 use crate::{Error, Layout, Result, WithDType};
@@ -69,7 +69,7 @@ fn map_small<T: Element>(
     f: impl Fn(f32) -> f32 + Sync + Copy,
 ) -> Result<CpuStorage> {
     let f_vec = |xs: &[T], ys: &mut [T]| {
-        let mut buffer = Scratch::new();
+        let mut buffer = WidenBuffer::new();
         let buffer = buffer.filled(0., xs.len());
         for (xs, ys) in xs.chunks(WIDEN).zip(ys.chunks_mut(WIDEN)) {
             let buffer = &mut buffer[..xs.len()];

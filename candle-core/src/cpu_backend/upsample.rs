@@ -2,7 +2,7 @@
 
 use num_traits::One;
 
-use super::nchw::{fill_rows, zeros, Pixel, Planes};
+use super::nchw::{fill_rows, zeros, NchwView, Pixel};
 use super::storage::per_dtype;
 use super::CpuStorage;
 use crate::{resample, Layout, Result, WithDType};
@@ -15,7 +15,7 @@ pub(super) fn nearest(
     op: &'static str,
 ) -> Result<CpuStorage> {
     per_dtype!(vs, op, |vs: T| {
-        let planes = Planes::new(layout, vs.len(), op)?;
+        let planes = NchwView::new(layout, vs.len(), op)?;
         let [b, c, h, w] = planes.dims;
         let mut dst = zeros::<T>(&[b, c, target_h, target_w], op)?;
         if dst.is_empty() {
@@ -75,7 +75,7 @@ fn interpolate<T: Pixel>(
         align_corners,
         scale,
     } = params;
-    let planes = Planes::new(layout, vs.len(), op)?;
+    let planes = NchwView::new(layout, vs.len(), op)?;
     let [b, c, h, w] = planes.dims;
     let mut dst = zeros::<T>(&[b, c, target_h, target_w], op)?;
     if dst.is_empty() {

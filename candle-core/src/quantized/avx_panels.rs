@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::avx::{eight_floats, Avx, Avx512Vnni, AvxVnni, ByteProducts, Plain};
-use super::k_quants::lanes::{Lanes, PanelKernel};
+use super::k_quants::lanes::{PanelKernel, PanelSimd};
 
 /// Runs a kernel with AVX2, FMA and F16C.
 ///
@@ -71,9 +71,9 @@ unsafe fn transpose([a, b, c, d, e, f, g, h]: [__m256i; 8]) -> [__m256i; 8] {
     ]
 }
 
-/// [`Lanes::turn_bytes`].
+/// [`PanelSimd::transpose_bytes`].
 #[inline(always)]
-unsafe fn turn_bytes([a, b, c, d, e, f, g, h]: [u64; 8]) -> [__m256i; 2] {
+unsafe fn transpose_bytes([a, b, c, d, e, f, g, h]: [u64; 8]) -> [__m256i; 2] {
     // Two rows in each half, and of these two bytes of one place side by side.
     let first = _mm256_setr_epi64x(a as i64, b as i64, e as i64, f as i64);
     let second = _mm256_setr_epi64x(c as i64, d as i64, g as i64, h as i64);
@@ -102,8 +102,8 @@ macro_rules! vectors_of_256_bits {
         }
 
         #[inline(always)]
-        unsafe fn turn_bytes(rows: [u64; 8]) -> [__m256i; 2] {
-            turn_bytes(rows)
+        unsafe fn transpose_bytes(rows: [u64; 8]) -> [__m256i; 2] {
+            transpose_bytes(rows)
         }
 
         #[inline(always)]
@@ -156,7 +156,7 @@ macro_rules! vectors_of_256_bits {
 /// What both AVX levels without 512 bits have.
 macro_rules! narrow {
     ($products:ident, $unsigned:literal) => {
-        impl Lanes for Avx<$products> {
+        impl PanelSimd for Avx<$products> {
             const ROWS: usize = 8;
             const UNSIGNED: bool = $unsigned;
             type Fours = __m256i;
@@ -232,7 +232,7 @@ narrow!(Plain, false);
 narrow!(AvxVnni, true);
 
 /// Two vectors of 512 bits: what is loaded of the activations meets both.
-impl Lanes for Avx<Avx512Vnni> {
+impl PanelSimd for Avx<Avx512Vnni> {
     const ROWS: usize = 32;
     const UNSIGNED: bool = true;
     type Fours = [__m512i; 2];

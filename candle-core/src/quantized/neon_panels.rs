@@ -4,7 +4,7 @@
 
 use std::arch::aarch64::*;
 
-use super::k_quants::lanes::{transpose_in_halves, Lanes, PanelKernel};
+use super::k_quants::lanes::{transpose_in_halves, PanelKernel, PanelSimd};
 use super::k_quants::simd::Simd;
 use super::neon::{ByteProducts, DotProd, Neon};
 
@@ -49,7 +49,7 @@ unsafe fn floats_of(bytes: int8x8_t) -> [float32x4_t; 2] {
     ]
 }
 
-impl<P: ByteProducts> Lanes for Neon<P> {
+impl<P: ByteProducts> PanelSimd for Neon<P> {
     const ROWS: usize = 8;
     const UNSIGNED: bool = false;
     type Fours = [int8x16_t; 2];

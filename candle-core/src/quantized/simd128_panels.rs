@@ -3,7 +3,7 @@
 
 use std::arch::wasm32::*;
 
-use super::k_quants::lanes::{transpose_in_halves, Lanes};
+use super::k_quants::lanes::{transpose_in_halves, PanelSimd};
 use super::k_quants::simd::Simd;
 use super::simd128::Simd128;
 
@@ -58,7 +58,7 @@ fn add_pairs(a: v128, b: v128) -> v128 {
     )
 }
 
-impl Lanes for Simd128 {
+impl PanelSimd for Simd128 {
     const ROWS: usize = 8;
     const UNSIGNED: bool = false;
     /// As words, two rows in a vector.

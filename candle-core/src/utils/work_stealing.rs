@@ -1,4 +1,4 @@
-//! How the threads of a section share its numbers.
+//! Work stealing: each thread of a parallel section has a range of its iterations, and takes from the others when its own is used up.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

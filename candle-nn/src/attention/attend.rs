@@ -5,7 +5,7 @@ use candle_core::{Device, Result, Tensor};
 
 /// How a query at a position among the keys sees them.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Sight {
+pub(super) struct AttnWindow {
     /// The position of the first query.
     pub(super) offset: i64,
     /// How far back a query sees; without it to the first key.
@@ -14,7 +14,7 @@ pub(super) struct Sight {
     pub(super) right: Option<usize>,
 }
 
-impl Sight {
+impl AttnWindow {
     /// Whether the query sees the key.
     fn sees(&self, query: usize, key: usize) -> bool {
         let ahead = self.ahead(query, key);
@@ -34,7 +34,7 @@ impl Sight {
 pub(super) struct Rules {
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
-    pub(super) sight: Sight,
+    pub(super) window: AttnWindow,
     /// What is added to the scores; broadcasts to (batch, heads, queries, keys).
     pub(super) mask: Option<Tensor>,
     /// For each head by how much a key's score sinks with its distance from the query; see <https://arxiv.org/abs/2108.12409>.
@@ -48,10 +48,10 @@ pub(super) struct Rules {
 pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules) -> Result<Tensor> {
     let (_, _, queries, _) = q.dims4()?;
     let (_, _, keys, _) = k.dims4()?;
-    let sight = &rules.sight;
+    let window = &rules.window;
     // What the fused kernel knows by itself: all keys, or causal with the last query at the last key.
-    let causal = sight.right == Some(0) && sight.offset == keys as i64 - queries as i64;
-    let seen_as_is = sight.left.is_none() && (sight.right.is_none() || causal && queries <= keys);
+    let causal = window.right == Some(0) && window.offset == keys as i64 - queries as i64;
+    let seen_as_is = window.left.is_none() && (window.right.is_none() || causal && queries <= keys);
     let capped_as_is = rules.softcap != Some(1.);
     if seen_as_is && capped_as_is && rules.mask.is_none() && rules.slopes.is_none() {
         let cap = rules.softcap.unwrap_or(1.);
@@ -64,7 +64,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules) -> Resul
         (None, mask) => mask.clone(),
     };
     let out = sdpa_with(q, k, v, bias.as_ref(), rules.scale, rules.softcap)?;
-    let blind = (0..queries).filter(|&i| (0..keys).all(|j| !sight.sees(i, j)));
+    let blind = (0..queries).filter(|&i| (0..keys).all(|j| !window.sees(i, j)));
     let blind: Vec<usize> = blind.collect();
     if blind.is_empty() {
         return Ok(out);
@@ -83,16 +83,16 @@ fn by_position(
     keys: usize,
     device: &Device,
 ) -> Result<Option<Tensor>> {
-    let sight = &rules.sight;
-    if sight.left.is_none() && sight.right.is_none() && rules.slopes.is_none() {
+    let window = &rules.window;
+    if window.left.is_none() && window.right.is_none() && rules.slopes.is_none() {
         return Ok(None);
     }
     let slopes = rules.slopes.as_deref().unwrap_or(&[0.]);
     let mut bias = Vec::with_capacity(slopes.len() * queries * keys);
     for slope in slopes {
         for query in 0..queries {
-            bias.extend((0..keys).map(|key| match sight.sees(query, key) {
-                true => -slope * sight.ahead(query, key).unsigned_abs() as f32,
+            bias.extend((0..keys).map(|key| match window.sees(query, key) {
+                true => -slope * window.ahead(query, key).unsigned_abs() as f32,
                 false => f32::NEG_INFINITY,
             }));
         }

@@ -1,6 +1,6 @@
 //! Sequences of different lengths, packed one after the other.
 
-use super::attend::{attend, Rules, Sight};
+use super::attend::{attend, AttnWindow, Rules};
 use candle_core::{bail, DType, Result, Tensor};
 
 /// Attention of packed sequences, each over its own keys.
@@ -57,13 +57,13 @@ pub fn flash_attn_varlen_unfused(
     let mut rules = Rules {
         scale: softmax_scale,
         softcap: None,
-        sight: Sight {
+        window: AttnWindow {
             left: window_size_left,
             right: match causal {
                 true => Some(0),
                 false => window_size_right.or(window_size_left.map(|_| 0)),
             },
-            ..Sight::default()
+            ..AttnWindow::default()
         },
         mask: None,
         slopes,
@@ -73,7 +73,7 @@ pub fn flash_attn_varlen_unfused(
     for (len_q, len_k) in lens_q.into_iter().zip(lens_k) {
         let sequence =
             |t: &Tensor, start, len| t.narrow(0, start, len)?.transpose(0, 1)?.unsqueeze(0);
-        rules.sight.offset = len_k as i64 - len_q as i64;
+        rules.window.offset = len_k as i64 - len_q as i64;
         outputs.push(if len_q == 0 || len_k == 0 {
             Tensor::zeros((len_q, heads, v_dim), q.dtype(), q.device())?
         } else {

@@ -1,7 +1,7 @@
 //! Activations: one element in, one element out.
 
 use super::{check_dtypes, in_graph};
-use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, Error, Layout, Result, Shape, Tensor, WithDType, D,
 };
@@ -82,8 +82,8 @@ impl CustomOp2 for SiluMul {
     ) -> Result<(CpuStorage, Shape)> {
         let shape = gate_l.shape().clone();
         let dst = with_float!(self.name(), gate, T => {
-            let gate = Rows::new(gate.as_slice::<T>()?, gate_l);
-            let up = Rows::new(up.as_slice::<T>()?, up_l);
+            let gate = StridedRows::new(gate.as_slice::<T>()?, gate_l);
+            let up = StridedRows::new(up.as_slice::<T>()?, up_l);
             let len = gate.len();
             let dst: Vec<T> = fused_cpu::map_rows(
                 shape.elem_count() / len,

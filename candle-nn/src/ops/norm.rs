@@ -1,7 +1,7 @@
 //! RMS norm and layer norm over the last dimension.
 
 use super::{check_dtypes, compute_dtype, in_graph};
-use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::{
     CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, WithDType, D,
 };
@@ -157,8 +157,8 @@ impl CustomOp2 for RmsNorm {
     ) -> Result<(CpuStorage, Shape)> {
         let shape = x_l.shape().clone();
         let dst = with_float!(self.name(), x, T => {
-            let x = Rows::new(x.as_slice::<T>()?, x_l);
-            let alpha = Rows::new(alpha.as_slice::<T>()?, alpha_l);
+            let x = StridedRows::new(x.as_slice::<T>()?, x_l);
+            let alpha = StridedRows::new(alpha.as_slice::<T>()?, alpha_l);
             Ok(T::to_cpu_storage_owned(norm_rows(&x, shape.elem_count(), false, self.eps, &alpha, None)))
         })?;
         Ok((dst, shape))
@@ -206,9 +206,9 @@ impl CustomOp3 for AddRmsNorm {
         alpha_l: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let dst = with_float!(self.name(), x, T => {
-            let x = Rows::new(x.as_slice::<T>()?, x_l);
-            let residual = Rows::new(residual.as_slice::<T>()?, residual_l);
-            let alpha = Rows::new(alpha.as_slice::<T>()?, alpha_l);
+            let x = StridedRows::new(x.as_slice::<T>()?, x_l);
+            let residual = StridedRows::new(residual.as_slice::<T>()?, residual_l);
+            let alpha = StridedRows::new(alpha.as_slice::<T>()?, alpha_l);
             let (n, count) = (x.len(), x_l.shape().elem_count());
             let scratch = || (fused_cpu::scratch(n), fused_cpu::scratch(n));
             let mut sums = fused_cpu::map_rows(count / n, n, n, scratch, |(xs, rs), index, dst| {
@@ -218,7 +218,7 @@ impl CustomOp3 for AddRmsNorm {
                 }
             });
             let sum_l = Layout::contiguous(x_l.shape());
-            let rows = Rows::new(&sums, &sum_l);
+            let rows = StridedRows::new(&sums, &sum_l);
             let normed = norm_rows(&rows, count, false, self.eps, &alpha, None);
             sums.extend_from_slice(&normed);
             Ok(T::to_cpu_storage_owned(sums))
@@ -266,9 +266,9 @@ impl CustomOp3 for LayerNorm {
     ) -> Result<(CpuStorage, Shape)> {
         let shape = x_l.shape().clone();
         let dst = with_float!(self.name(), x, T => {
-            let x = Rows::new(x.as_slice::<T>()?, x_l);
-            let alpha = Rows::new(alpha.as_slice::<T>()?, alpha_l);
-            let beta = Rows::new(beta.as_slice::<T>()?, beta_l);
+            let x = StridedRows::new(x.as_slice::<T>()?, x_l);
+            let alpha = StridedRows::new(alpha.as_slice::<T>()?, alpha_l);
+            let beta = StridedRows::new(beta.as_slice::<T>()?, beta_l);
             let dst = norm_rows(&x, shape.elem_count(), true, self.eps, &alpha, Some(&beta));
             Ok(T::to_cpu_storage_owned(dst))
         })?;
@@ -293,12 +293,12 @@ impl CustomOp3 for LayerNorm {
 
 /// Both norms on the CPU: `centre` first subtracts the mean, `beta` is added last.
 fn norm_rows<T: Float>(
-    x: &Rows<'_, T>,
+    x: &StridedRows<'_, T>,
     elem_count: usize,
     centre: bool,
     eps: f32,
-    alpha: &Rows<'_, T>,
-    beta: Option<&Rows<'_, T>>,
+    alpha: &StridedRows<'_, T>,
+    beta: Option<&StridedRows<'_, T>>,
 ) -> Vec<T> {
     let n = x.len();
     let len = T::Acc::from_f64(n as f64);

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention.
 
 use super::{check_dtypes, compute_dtype, in_graph, last_dim_contiguous, softmax::softmax_into};
-use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::{
     CpuStorage, CustomOp3, DType, Device, Error, Layout, Result, Shape, Tensor, WithDType,
 };
@@ -285,9 +285,9 @@ impl CustomOp3 for Sdpa {
         v_l: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let dst = with_float!(NAME, q, T => {
-            let q = Rows::new(q.as_slice::<T>()?, q_l);
-            let k = Rows::new(k.as_slice::<T>()?, k_l);
-            let v = Rows::new(v.as_slice::<T>()?, v_l);
+            let q = StridedRows::new(q.as_slice::<T>()?, q_l);
+            let k = StridedRows::new(k.as_slice::<T>()?, k_l);
+            let v = StridedRows::new(v.as_slice::<T>()?, v_l);
             Ok(T::to_cpu_storage_owned(self.rows(&q, q_l.dims(), &k, k_l.dims(), &v)))
         })?;
         Ok((dst, q_l.shape().clone()))
@@ -318,11 +318,11 @@ impl Sdpa {
     /// One query at a time: all of its scores, their softmax, the weighted sum of the values.
     fn rows<T: Float>(
         &self,
-        q: &Rows<'_, T>,
+        q: &StridedRows<'_, T>,
         q_dims: &[usize],
-        k: &Rows<'_, T>,
+        k: &StridedRows<'_, T>,
         k_dims: &[usize],
-        v: &Rows<'_, T>,
+        v: &StridedRows<'_, T>,
     ) -> Vec<T> {
         let (heads, queries, dim) = (q_dims[1], q_dims[2], q_dims[3]);
         let (kv_heads, keys) = (k_dims[1], k_dims[2]);

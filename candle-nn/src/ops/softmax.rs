@@ -1,7 +1,7 @@
 //! Softmax over any dimension, and the fused one over the last.
 
 use super::{check_dtypes, in_graph};
-use crate::fused_cpu::{self, with_float, Acc, Float, Rows};
+use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, D};
 
@@ -65,7 +65,7 @@ impl CustomOp1 for SoftmaxLastDim {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let shape = layout.shape().clone();
         let dst = with_float!(self.name(), storage, T => {
-            let dst = softmax_rows(&Rows::new(storage.as_slice::<T>()?, layout), shape.elem_count());
+            let dst = softmax_rows(&StridedRows::new(storage.as_slice::<T>()?, layout), shape.elem_count());
             Ok(T::to_cpu_storage_owned(dst))
         })?;
         Ok((dst, shape))
@@ -82,7 +82,7 @@ impl CustomOp1 for SoftmaxLastDim {
     }
 }
 
-fn softmax_rows<T: Float>(src: &Rows<'_, T>, elem_count: usize) -> Vec<T> {
+fn softmax_rows<T: Float>(src: &StridedRows<'_, T>, elem_count: usize) -> Vec<T> {
     let len = src.len();
     // Three passes, one of them with exponentials.
     fused_cpu::map_rows(

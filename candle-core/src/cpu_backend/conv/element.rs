@@ -6,7 +6,7 @@ use super::super::element::Element;
 use super::lanes::Kernels;
 
 /// An element type of convolutions, whose products are summed as `Acc`.
-pub(super) trait Operand: Element<Acc: Kernels> {
+pub(super) trait ConvElement: Element<Acc: Kernels> {
     /// The elements themselves, where the type is its own accumulator.
     fn as_acc(vs: &[Self]) -> Option<&[Self::Acc]>;
 
@@ -19,7 +19,7 @@ pub(super) trait Operand: Element<Acc: Kernels> {
 
 macro_rules! native_operands {
     ($($ty:ty),+) => {$(
-        impl Operand for $ty {
+        impl ConvElement for $ty {
             fn as_acc(vs: &[Self]) -> Option<&[Self]> {
                 Some(vs)
             }
@@ -37,7 +37,7 @@ macro_rules! native_operands {
 
 macro_rules! widened_operands {
     ($($ty:ty),+) => {$(
-        impl Operand for $ty {
+        impl ConvElement for $ty {
             fn as_acc(_vs: &[Self]) -> Option<&[f32]> {
                 None
             }

@@ -3,13 +3,13 @@
 //! The compiler cannot be trusted to keep a tile of arrays in registers, so the vectors are named where the CPU is known.
 
 use super::super::element::Accumulator;
-use super::product::{Task, TaskRunner};
+use super::product::{ConvTask, ConvTaskRunner};
 
 /// Elements after the end of a source that a tile may read: the widest tile.
 pub(super) const SLACK: usize = 32;
 
 /// A vector of elements.
-pub(super) trait Lanes<A>: Copy {
+pub(super) trait ConvVector<A>: Copy {
     const LEN: usize;
 
     /// # Safety
@@ -38,7 +38,7 @@ const PORTABLE_ROWS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 4 };
 #[derive(Clone, Copy)]
 struct Portable<A, const N: usize>([A; N]);
 
-impl<A: Kernels, const N: usize> Lanes<A> for Portable<A, N> {
+impl<A: Kernels, const N: usize> ConvVector<A> for Portable<A, N> {
     const LEN: usize = N;
 
     #[inline(always)]
@@ -70,7 +70,7 @@ mod x86 {
 
     macro_rules! lanes {
         ($($vector:ty, $ty:ty, $len:literal, $load:ident $store:ident $splat:ident $fma:ident;)+) => {$(
-            impl super::Lanes<$ty> for $vector {
+            impl super::ConvVector<$ty> for $vector {
                 const LEN: usize = $len;
 
                 #[inline(always)]
@@ -106,7 +106,7 @@ mod x86 {
 
 /// The weights of a tile's rows: the first one and how far the rows are apart.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<A> {
+pub(super) struct WeightRows<A> {
     pub start: *const A,
     pub stride: usize,
 }
@@ -118,8 +118,8 @@ pub(super) struct Rows<A> {
 /// `M` rows of `k` weights and the elements at each `at(p)` must be readable, `M` rows of sums writable; the CPU must have the
 /// instructions.
 #[inline(always)]
-pub(super) unsafe fn tile<A: Copy, V: Lanes<A>, const M: usize, const N: usize>(
-    weights: Rows<A>,
+pub(super) unsafe fn tile<A: Copy, V: ConvVector<A>, const M: usize, const N: usize>(
+    weights: WeightRows<A>,
     source: *const A,
     at: impl Fn(usize) -> usize,
     k: usize,
@@ -154,7 +154,7 @@ pub(super) unsafe fn tile<A: Copy, V: Lanes<A>, const M: usize, const N: usize>(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind<A: Clone> {
     /// Makes a task's part of a product; safe on the CPU that the program runs on.
-    pub run: unsafe fn(&mut TaskRunner<A>, &Task),
+    pub run: unsafe fn(&mut ConvTaskRunner<A>, &ConvTask),
     /// Rows of a tile.
     pub rows: usize,
     /// Columns of a tile.
@@ -181,15 +181,15 @@ macro_rules! kernels {
                     #[cfg(target_arch = $arch)]
                     if $(is_x86_feature_detected!($feature))&&+ {
                         $(#[target_feature(enable = $feature)])+
-                        fn run(runner: &mut TaskRunner<$ty>, task: &Task) {
+                        fn run(runner: &mut ConvTaskRunner<$ty>, task: &ConvTask) {
                             // SAFETY: the function has the features that the vector needs.
                             unsafe { runner.run::<$vector, $m, $n>(task) }
                         }
-                        let columns = $n * <$vector as Lanes<$ty>>::LEN;
+                        let columns = $n * <$vector as ConvVector<$ty>>::LEN;
                         kinds.push(Kind { run, rows: $m, columns });
                     }
                 )*
-                fn run(runner: &mut TaskRunner<$ty>, task: &Task) {
+                fn run(runner: &mut ConvTaskRunner<$ty>, task: &ConvTask) {
                     // SAFETY: portable vectors need no feature.
                     unsafe { runner.run::<Portable<$ty, $portable>, PORTABLE_ROWS, 2>(task) }
                 }

@@ -20,20 +20,20 @@ mod sparse;
 
 use std::borrow::Cow;
 
-use element::Operand;
+use element::ConvElement;
 use lanes::{Kernels, Kind};
-use product::{Product, Target};
+use product::{ConvOutput, Product};
 use source::Axis;
 
 use super::element::Element;
-use super::nchw::{zeros, Planes};
+use super::nchw::{zeros, NchwView};
 use super::storage::{peer, per_dtype};
 use super::CpuStorage;
 use crate::conv::Geometry;
 use crate::{Error, Layout, Result, WithDType};
 
 /// An error unless the layouts have the sizes.
-fn check(g: &Geometry, inp: &Planes, kernel: &Planes) -> Result<()> {
+fn check(g: &Geometry, inp: &NchwView, kernel: &NchwView) -> Result<()> {
     let (group_c_in, group_c_out) = g.group_channels();
     let channels = if g.transposed {
         [g.c_in, group_c_out]
@@ -62,8 +62,8 @@ pub(super) fn conv(
 ) -> Result<CpuStorage> {
     per_dtype!(inp, geometry.op, |inp: T| {
         let kernel = peer::<T>(kernel, geometry.op)?;
-        let inp_planes = Planes::new(inp_l, inp.len(), geometry.op)?;
-        let kernel_planes = Planes::new(kernel_l, kernel.len(), geometry.op)?;
+        let inp_planes = NchwView::new(inp_l, inp.len(), geometry.op)?;
+        let kernel_planes = NchwView::new(kernel_l, kernel.len(), geometry.op)?;
         check(&geometry, &inp_planes, &kernel_planes)?;
         let kind = <T as Element>::Acc::kinds()[0];
         let dst = run((inp, inp_planes), (kernel, kernel_planes), geometry, kind)?;
@@ -72,11 +72,11 @@ pub(super) fn conv(
 }
 
 /// A slice and where its elements are.
-type Operand4<'a, T> = (&'a [T], Planes);
+type NchwSlice<'a, T> = (&'a [T], NchwView);
 
-fn run<T: Operand>(
-    inp: Operand4<T>,
-    kernel: Operand4<T>,
+fn run<T: ConvElement>(
+    inp: NchwSlice<T>,
+    kernel: NchwSlice<T>,
     g: Geometry,
     kind: Kind<T::Acc>,
 ) -> Result<Vec<T>> {
@@ -91,10 +91,10 @@ fn run<T: Operand>(
         return Ok(dst);
     }
     let direct = product::is_direct(group_c_out, g.output[1]);
-    let source = source::Source::new(inp, axes, direct);
+    let source = source::ConvInput::new(inp, axes, direct);
     let weights = converted(kernel);
     let passes = passes::passes(&g, axes, &source, &weights);
-    let target = Target::new(&mut dst, g.output[0] * g.output[1]);
+    let target = ConvOutput::new(&mut dst, g.output[0] * g.output[1]);
     Product {
         source: &source.data,
         group_len: group_c_in * source.plane,
@@ -122,7 +122,7 @@ fn worth_copying<T>(g: &Geometry, axes: [Axis; 2], dst: &[T]) -> bool {
 }
 
 /// All elements of a kernel, converted to the type that products are summed in, in the order of `dims` of `planes`.
-fn converted<'a, T: Operand>((vs, planes): Operand4<'a, T>) -> Cow<'a, [T::Acc]> {
+fn converted<'a, T: ConvElement>((vs, planes): NchwSlice<'a, T>) -> Cow<'a, [T::Acc]> {
     let [c_out, c_in, h, w] = planes.dims;
     let contiguous = planes.is_contiguous();
     let all = planes.start(0)..;
@@ -151,7 +151,7 @@ mod tests {
     use crate::conv::ParamsConv2D;
 
     /// Whichever vectors the CPU has, they give what loops give; the tests of `Tensor` only see the widest.
-    fn every_kind<T: Operand>() -> Result<()> {
+    fn every_kind<T: ConvElement>() -> Result<()> {
         for (c_in, c_out, input, padding, stride) in [
             (3, 1, [9, 40], 1, 1),
             (3, 15, [9, 40], 1, 2),
@@ -182,8 +182,8 @@ mod tests {
                 Layout::contiguous((c_out, c_in, 3, 3)),
             ];
             let [inp, kernel] = [0, 1].map(|i| numbers(layouts[i].shape().elem_count()));
-            let inp = (&inp[..], Planes::new(&layouts[0], inp.len(), g.op)?);
-            let kernel = (&kernel[..], Planes::new(&layouts[1], kernel.len(), g.op)?);
+            let inp = (&inp[..], NchwView::new(&layouts[0], inp.len(), g.op)?);
+            let kernel = (&kernel[..], NchwView::new(&layouts[1], kernel.len(), g.op)?);
             let mut want = zeros(&[2, c_out, g.output[0], g.output[1]], g.op)?;
             sparse::run(inp, kernel, g, &mut want);
             for kind in T::Acc::kinds() {

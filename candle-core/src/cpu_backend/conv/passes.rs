@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::lanes::Kernels;
-use super::source::{Axis, Source};
+use super::source::{Axis, ConvInput};
 use super::Geometry;
 
 /// A share of the outputs that the same taps reach, as a grid.
@@ -51,7 +51,7 @@ pub(super) fn axes(g: &Geometry) -> [Axis; 2] {
 pub(super) fn passes<'a, A: Kernels>(
     g: &Geometry,
     axes: [Axis; 2],
-    source: &Source<A>,
+    source: &ConvInput<A>,
     kernel: &'a [A],
 ) -> Vec<Pass<'a, A>> {
     if g.transposed {
@@ -80,7 +80,7 @@ pub(super) fn passes<'a, A: Kernels>(
 /// For each channel of a group, where each of the taps begins.
 fn taps<A: Clone>(
     g: &Geometry,
-    source: &Source<A>,
+    source: &ConvInput<A>,
     places: impl Iterator<Item = (usize, usize)> + Clone,
     at: impl Fn(usize, usize) -> usize,
 ) -> Vec<usize> {
@@ -108,7 +108,7 @@ fn reaching(g: &Geometry, axes: [Axis; 2], d: usize, first: usize) -> Vec<(usize
 fn transposed<'a, A: Kernels>(
     g: &Geometry,
     axes: [Axis; 2],
-    source: &Source<A>,
+    source: &ConvInput<A>,
     kernel: &[A],
 ) -> Vec<Pass<'a, A>> {
     let (c_in, c_out) = g.group_channels();

@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::element::Operand;
-use super::lanes::{tile, Kernels, Kind, Lanes, Rows, SLACK};
+use super::element::ConvElement;
+use super::lanes::{tile, ConvVector, Kernels, Kind, WeightRows, SLACK};
 use super::passes::Pass;
 use crate::cpu::threads;
 
@@ -44,7 +44,7 @@ pub(super) struct Product<'a, A: Clone> {
 
 /// A part of one group's product.
 #[derive(Debug, Clone)]
-pub(super) struct Task {
+pub(super) struct ConvTask {
     pass: usize,
     /// Among the groups of all batches.
     group: usize,
@@ -54,7 +54,7 @@ pub(super) struct Task {
 }
 
 /// The result, written in places that differ between tasks.
-pub(super) struct Target<'a, T> {
+pub(super) struct ConvOutput<'a, T> {
     start: *mut T,
     len: usize,
     plane: usize,
@@ -62,9 +62,9 @@ pub(super) struct Target<'a, T> {
 }
 
 // SAFETY: `store` leaves it to its caller that no two threads write one element.
-unsafe impl<T: Send> Sync for Target<'_, T> {}
+unsafe impl<T: Send> Sync for ConvOutput<'_, T> {}
 
-impl<'a, T> Target<'a, T> {
+impl<'a, T> ConvOutput<'a, T> {
     /// Planes of `plane` elements.
     pub fn new(dst: &'a mut [T], plane: usize) -> Self {
         Self {
@@ -88,7 +88,7 @@ pub(super) trait Store<A>: Sync {
     unsafe fn store(&self, at: usize, step: usize, sums: &[A]);
 }
 
-impl<T: Operand> Store<T::Acc> for Target<'_, T> {
+impl<T: ConvElement> Store<T::Acc> for ConvOutput<'_, T> {
     fn plane(&self) -> usize {
         self.plane
     }
@@ -127,7 +127,7 @@ impl<A: Kernels> Product<'_, A> {
         let next = AtomicUsize::new(0);
         // One runner for each thread: its buffers are made once.
         let worker = |_: usize| {
-            let mut runner = TaskRunner::new(self, target);
+            let mut runner = ConvTaskRunner::new(self, target);
             while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 // SAFETY: `Kernels::kinds` lists what the CPU can run.
                 unsafe { (kind.run)(&mut runner, task) };
@@ -150,7 +150,7 @@ impl<A: Kernels> Product<'_, A> {
     }
 
     /// Cuts the product into tasks: by batch and group, by columns, and by rows where that gives too few.
-    fn tasks(&self, threads: usize, kind: Kind<A>) -> Vec<Task> {
+    fn tasks(&self, threads: usize, kind: Kind<A>) -> Vec<ConvTask> {
         let (tile_rows, tile_columns) = (kind.rows, kind.columns);
         let groups = self.batches * self.groups;
         let wanted = if threads == 1 { 1 } else { TASKS * threads };
@@ -167,7 +167,7 @@ impl<A: Kernels> Product<'_, A> {
             for group in 0..groups {
                 for column in (0..columns).step_by(step) {
                     for row in (0..self.rows).step_by(row_step) {
-                        tasks.push(Task {
+                        tasks.push(ConvTask {
                             pass: i,
                             group,
                             rows: [row, self.rows.min(row + row_step)],
@@ -194,7 +194,7 @@ struct Run {
 }
 
 /// Carries out tasks on one thread.
-pub(super) struct TaskRunner<'a, A: Clone> {
+pub(super) struct ConvTaskRunner<'a, A: Clone> {
     product: &'a Product<'a, A>,
     target: &'a dyn Store<A>,
     /// For each panel and tap, the elements of the panel's columns.
@@ -203,7 +203,7 @@ pub(super) struct TaskRunner<'a, A: Clone> {
     sums: Vec<A>,
 }
 
-impl<'a, A: Kernels> TaskRunner<'a, A> {
+impl<'a, A: Kernels> ConvTaskRunner<'a, A> {
     fn new(product: &'a Product<'a, A>, target: &'a dyn Store<A>) -> Self {
         Self {
             product,
@@ -216,7 +216,10 @@ impl<'a, A: Kernels> TaskRunner<'a, A> {
     /// # Safety
     /// The CPU must have the instructions of `V`.
     #[inline(always)]
-    pub unsafe fn run<V: Lanes<A>, const M: usize, const N: usize>(&mut self, task: &Task) {
+    pub unsafe fn run<V: ConvVector<A>, const M: usize, const N: usize>(
+        &mut self,
+        task: &ConvTask,
+    ) {
         unsafe {
             match self.product.direct {
                 // A row shorter than a vector leaves the others of a tile idle.
@@ -234,7 +237,7 @@ impl<'a, A: Kernels> TaskRunner<'a, A> {
     /// # Safety
     /// The CPU must have the instructions of `V`.
     #[inline(always)]
-    unsafe fn direct<V: Lanes<A>, const M: usize, const N: usize>(&mut self, task: &Task) {
+    unsafe fn direct<V: ConvVector<A>, const M: usize, const N: usize>(&mut self, task: &ConvTask) {
         let pass = &self.product.passes[task.pass];
         let width = N * V::LEN;
         let [from, to] = task.rows;
@@ -275,7 +278,7 @@ impl<'a, A: Kernels> TaskRunner<'a, A> {
     /// # Safety
     /// The CPU must have the instructions of `V`.
     #[inline(always)]
-    unsafe fn packed<V: Lanes<A>, const M: usize, const N: usize>(&mut self, task: &Task) {
+    unsafe fn packed<V: ConvVector<A>, const M: usize, const N: usize>(&mut self, task: &ConvTask) {
         let pass = &self.product.passes[task.pass];
         let width = N * V::LEN;
         let [from, to] = task.rows;
@@ -330,7 +333,7 @@ impl<'a, A: Kernels> TaskRunner<'a, A> {
     #[inline(always)]
     fn pack(
         &mut self,
-        task: &Task,
+        task: &ConvTask,
         panels: &[Vec<Run>],
         taps: std::ops::Range<usize>,
         width: usize,
@@ -351,19 +354,19 @@ impl<'a, A: Kernels> TaskRunner<'a, A> {
     }
 
     /// The weights of a row of the group, from a tap on.
-    fn weights(&self, task: &Task, row: usize, tap: usize) -> Rows<A> {
+    fn weights(&self, task: &ConvTask, row: usize, tap: usize) -> WeightRows<A> {
         let pass = &self.product.passes[task.pass];
         let stride = pass.taps.len();
         let group = task.group % self.product.groups;
         let weights = &pass.weights[(group * self.product.rows + row) * stride + tap..];
-        Rows {
+        WeightRows {
             start: weights.as_ptr(),
             stride,
         }
     }
 
     /// Writes the sums of the columns in `runs`.
-    fn store(&self, task: &Task, row: usize, runs: &[Run], sums: &[A]) {
+    fn store(&self, task: &ConvTask, row: usize, runs: &[Run], sums: &[A]) {
         let pass = &self.product.passes[task.pass];
         let plane = self.target.plane();
         let at = (task.group * self.product.rows + row) * plane;
@@ -424,9 +427,9 @@ fn copy_chunks<A: Copy>(src: &[A], dst: &mut [A], len: usize) {
 /// # Safety
 /// As for [`tile`], with as many rows.
 #[inline(always)]
-unsafe fn rows_of_tiles<A: Kernels, V: Lanes<A>, const M: usize, const N: usize>(
+unsafe fn rows_of_tiles<A: Kernels, V: ConvVector<A>, const M: usize, const N: usize>(
     left: usize,
-    weights: Rows<A>,
+    weights: WeightRows<A>,
     source: *const A,
     at: impl Fn(usize) -> usize,
     k: usize,

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::super::strided_iter::PAR_MIN;
-use super::element::Operand;
+use super::element::ConvElement;
 use super::lanes::SLACK;
-use super::Operand4;
+use super::NchwSlice;
 use crate::cpu::threads;
 
 /// One dimension of the copied input, in elements.
@@ -43,7 +43,7 @@ impl Axis {
 
 /// The input, `(batch, channels, rows, columns)`.
 #[derive(Debug)]
-pub(super) struct Source<'a, A: Clone> {
+pub(super) struct ConvInput<'a, A: Clone> {
     pub data: Cow<'a, [A]>,
     /// Elements of a channel.
     pub plane: usize,
@@ -51,9 +51,13 @@ pub(super) struct Source<'a, A: Clone> {
     pub row: usize,
 }
 
-impl<'a, A: super::lanes::Kernels> Source<'a, A> {
+impl<'a, A: super::lanes::Kernels> ConvInput<'a, A> {
     /// Copies `inp`, or borrows it if its elements lie as they should. With `slack` the data go on after the last element.
-    pub fn new<T: Operand<Acc = A>>(inp: Operand4<'a, T>, axes: [Axis; 2], slack: bool) -> Self {
+    pub fn new<T: ConvElement<Acc = A>>(
+        inp: NchwSlice<'a, T>,
+        axes: [Axis; 2],
+        slack: bool,
+    ) -> Self {
         let (vs, planes) = inp;
         let [b, c, h, w] = planes.dims;
         let as_is =
@@ -94,7 +98,7 @@ impl<'a, A: super::lanes::Kernels> Source<'a, A> {
 }
 
 /// Copies a row of `size` elements that are `step` apart.
-fn copy_row<T: Operand>(src: &[T], step: usize, size: usize, dst: &mut [T::Acc], axis: Axis) {
+fn copy_row<T: ConvElement>(src: &[T], step: usize, size: usize, dst: &mut [T::Acc], axis: Axis) {
     if axis.stride == 1 && step == 1 {
         let len = size.min(axis.padded.saturating_sub(axis.before));
         return T::to_accs(&src[..len], &mut dst[axis.before..][..len]);

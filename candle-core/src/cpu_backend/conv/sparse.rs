@@ -3,12 +3,12 @@
 
 use super::super::element::{Accumulator, Element};
 use super::super::nchw::fill_rows;
-use super::{Geometry, Operand4};
+use super::{Geometry, NchwSlice};
 
 /// Fills `dst`, `(batch, c_out, rows, columns)`.
 pub(super) fn run<T: Element>(
-    (inp, inp_p): Operand4<T>,
-    (kernel, kernel_p): Operand4<T>,
+    (inp, inp_p): NchwSlice<T>,
+    (kernel, kernel_p): NchwSlice<T>,
     g: Geometry,
     dst: &mut [T],
 ) {

@@ -75,7 +75,7 @@ impl Activations for BlockQ8K {
 const WRITTEN: usize = 2048;
 
 /// Rows of activations.
-pub(crate) struct Rows {
+pub(crate) struct PanelActivations {
     /// A row after another: codes, a scale for each block, and for each part of a block an `i32` offset or the `f32` sum of its codes.
     words: Vec<u32>,
     /// Words of a row.
@@ -98,7 +98,7 @@ pub(crate) struct Row {
     pub(crate) sums: *const f32,
 }
 
-impl Rows {
+impl PanelActivations {
     /// Rows whose sums are needed for parts of `part` elements: times `-offset`, or as floats.
     pub(crate) fn new<V: Activations>(
         rows: &DenseRows<V>,
@@ -157,7 +157,7 @@ impl Rows {
     }
 }
 
-/// One of [`Rows`].
+/// One of [`PanelActivations`].
 struct WriteRow<'a, V> {
     ys: &'a [V],
     words: &'a mut [u32],

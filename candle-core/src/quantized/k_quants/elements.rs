@@ -1,7 +1,7 @@
 //! Elements of blocks out of the codes and scales that [panels](super::panels) are made of, where a machine has the vectors for it.
 //! The same bits as [`Decode`] gives, which is for all machines.
 
-use super::lanes::{Lanes, PanelKernel, GROUP};
+use super::lanes::{PanelKernel, PanelSimd, GROUP};
 use super::panels::{eight_factors, Codes, PanelWeights};
 use super::simd::{run_panels_at, Level};
 use super::*;
@@ -23,16 +23,16 @@ pub(super) fn elements<T: PanelWeights + Decode>(xs: &[T], ys: &mut [f32]) {
 /// `by` times the bytes of all parts of a block, signed ones.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`PanelSimd`].
 #[inline(always)]
-unsafe fn times<T: PanelWeights, S: Lanes>(to: &mut [f32; PARTS], by: f32, bytes: [u64; 2]) {
+unsafe fn times<T: PanelWeights, S: PanelSimd>(to: &mut [f32; PARTS], by: f32, bytes: [u64; 2]) {
     let words = T::BLCK_SIZE / T::PART / 8;
     for (to, word) in to.as_chunks_mut::<8>().0.iter_mut().zip(bytes).take(words) {
         S::store_eight(to.as_mut_ptr(), S::mul(S::eight_bytes(word), S::splat(by)));
     }
 }
 
-/// [`ToFloat`] with [`Lanes`].
+/// [`ToFloat`] with [`PanelSimd`].
 pub(super) struct Elements<'a, T> {
     pub(super) xs: &'a [T],
     pub(super) ys: &'a mut [f32],
@@ -40,7 +40,7 @@ pub(super) struct Elements<'a, T> {
 
 impl<T: PanelWeights> PanelKernel for Elements<'_, T> {
     #[inline(always)]
-    unsafe fn run<S: Lanes>(self) {
+    unsafe fn run<S: PanelSimd>(self) {
         const { assert!(T::BLCK_SIZE / T::PART <= PARTS) };
         let (mut scales, mut minima) = ([0f32; PARTS], [0f32; PARTS]);
         let groups = self.xs.chunks(GROUP);

@@ -1,7 +1,7 @@
 //! What [panels](super::panels) need from a machine's vector instructions.
 
 use super::simd::Simd;
-use crate::cpu::transpose_bytes::turn_bytes;
+use crate::cpu::transpose_bytes::transpose_bytes;
 
 /// Rows that a panel can hold.
 pub(crate) const MAX_ROWS: usize = 32;
@@ -14,7 +14,7 @@ pub(crate) const GROUP: usize = 8;
 /// # Safety
 /// As for [`Simd`]; pointers are to as many elements as the text says.
 #[allow(clippy::missing_safety_doc)]
-pub(crate) trait Lanes: Simd {
+pub(crate) trait PanelSimd: Simd {
     /// Rows of a panel, a multiple of [`GROUP`] and at most [`MAX_ROWS`].
     const ROWS: usize;
     /// Whether codes with a sign get 128 added in a panel, for instructions that take one side without a sign.
@@ -30,8 +30,8 @@ pub(crate) trait Lanes: Simd {
     unsafe fn transpose(rows: [Self::Bytes; GROUP]) -> [Self::Bytes; GROUP];
     /// Eight rows of eight bytes, the first in a word's lowest, turned into eight groups of eight rows: four of them in each result.
     #[inline(always)]
-    unsafe fn turn_bytes(rows: [u64; GROUP]) -> [Self::Bytes; 2] {
-        let turned = turn_bytes(rows).map(u64::to_le_bytes);
+    unsafe fn transpose_bytes(rows: [u64; GROUP]) -> [Self::Bytes; 2] {
+        let turned = transpose_bytes(rows).map(u64::to_le_bytes);
         let p = turned.as_flattened().as_ptr();
         [Self::load(p), Self::load(p.add(32))]
     }
@@ -74,16 +74,16 @@ pub(crate) trait Lanes: Simd {
     unsafe fn fma(a: Self::Values, b: Self::Values, c: Self::Values) -> Self::Values;
 }
 
-/// Work that is compiled for every set of instructions with [`Lanes`].
+/// Work that is compiled for every set of instructions with [`PanelSimd`].
 pub(crate) trait PanelKernel {
     /// Does the work. To be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
-    unsafe fn run<S: Lanes>(self);
+    unsafe fn run<S: PanelSimd>(self);
 }
 
-/// [`Lanes::transpose`] where a register holds half of a row, by `four`, which does it to four words of four rows.
+/// [`PanelSimd::transpose`] where a register holds half of a row, by `four`, which does it to four words of four rows.
 #[cfg(any(
     target_arch = "aarch64",
     all(target_arch = "wasm32", target_feature = "simd128")

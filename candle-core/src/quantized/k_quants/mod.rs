@@ -76,7 +76,7 @@ use decode::Decode;
 use elements::elements;
 use encode_legacy::Encode;
 use prepared::{DenseRows, Prepared};
-use products::Tile;
+use products::BlockTile;
 use simd::{dispatch, run_at, Kernel, Level, Simd};
 
 /// [`GgmlType::to_float`]
@@ -176,19 +176,19 @@ macro_rules! block_types {
 
             fn vec_dot(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
                 let mut dot = [0.];
-                dispatch(Tile::one(n, xs, ys, &mut dot));
+                dispatch(BlockTile::one(n, xs, ys, &mut dot));
                 dot[0]
             }
 
             fn vec_dot_unopt(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
                 let mut dot = [0.];
                 // SAFETY: plain Rust runs everywhere.
-                unsafe { run_at(Level::Scalar, Tile::one(n, xs, ys, &mut dot)) };
+                unsafe { run_at(Level::Scalar, BlockTile::one(n, xs, ys, &mut dot)) };
                 dot[0]
             }
 
             fn vec_dot_tile(n: usize, xs: &[Self], ys: &[$other], dst: &mut [f32]) {
-                dispatch(Tile::new(n, xs, ys, dst))
+                dispatch(BlockTile::new(n, xs, ys, dst))
             }
 
             $(fn prepare(rows: &DenseRows<'_, $other>) -> Prepared<Self> {

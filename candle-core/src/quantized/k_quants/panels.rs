@@ -10,8 +10,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::activations::{Activations, Rows};
-use super::lanes::{Lanes, PanelKernel, GROUP, MAX_ROWS};
+use super::activations::{Activations, PanelActivations};
+use super::lanes::{PanelKernel, PanelSimd, GROUP, MAX_ROWS};
 use super::prepared::DenseRows;
 use super::products::{prefetch, Weights};
 use super::simd::{Level, Simd};
@@ -107,7 +107,7 @@ thread_local! {
 
 /// The activations of a product, ready to meet panels of weights `T`.
 pub struct Panels<T> {
-    rows: Rows,
+    rows: PanelActivations,
     level: Level,
     /// Rows of weights that [`multiply`](Self::multiply) takes.
     panel_rows: usize,
@@ -133,7 +133,7 @@ impl<T: PanelWeights> Panels<T> {
             Codes::AboveMinimum => None,
         };
         Some(Self {
-            rows: Rows::new(rows, T::PART, offset),
+            rows: PanelActivations::new(rows, T::PART, offset),
             level,
             panel_rows,
             multiply: multiply_at,
@@ -190,7 +190,7 @@ struct Product<'a, T> {
     xs: &'a [T],
     /// Blocks in a row of weights.
     blocks: usize,
-    ys: &'a Rows,
+    ys: &'a PanelActivations,
     columns: Range<usize>,
     panel: &'a mut Panel,
     dst: &'a mut [f32],
@@ -198,7 +198,7 @@ struct Product<'a, T> {
 
 impl<T: PanelWeights> PanelKernel for Product<'_, T> {
     #[inline(always)]
-    unsafe fn run<S: Lanes>(mut self) {
+    unsafe fn run<S: PanelSimd>(mut self) {
         self.dst.fill(0.);
         let piece = PIECE / T::BLCK_SIZE;
         for first in (0..self.blocks).step_by(piece) {
@@ -223,7 +223,7 @@ impl<T: PanelWeights> Product<'_, T> {
 
     /// Makes the panel of these blocks of every row. Rows that are too few repeat the last one.
     #[inline(always)]
-    unsafe fn unpack<S: Lanes>(&mut self, blocks: Range<usize>) {
+    unsafe fn unpack<S: PanelSimd>(&mut self, blocks: Range<usize>) {
         let rows = self.xs.len() / self.blocks;
         let flip = T::CODES == Codes::Signed && S::UNSIGNED;
         let next = if blocks.end < self.blocks {
@@ -276,7 +276,7 @@ impl<T: PanelWeights> Product<'_, T> {
     /// Writes the scales of eight blocks and, where codes lie above them, their minima. Those of a part are neighbours, `S::ROWS` from those
     /// of the next.
     #[inline(always)]
-    unsafe fn unpack_scales<S: Lanes>(
+    unsafe fn unpack_scales<S: PanelSimd>(
         &self,
         xs: [*const T; GROUP],
         scales: *mut f32,
@@ -315,7 +315,11 @@ impl<T: PanelWeights> Product<'_, T> {
     )]
     /// Adds the products of the panel, which is of these blocks, with `C` rows of activations.
     #[inline(always)]
-    unsafe fn multiply<S: Lanes, const C: usize>(&mut self, blocks: Range<usize>, column: usize) {
+    unsafe fn multiply<S: PanelSimd, const C: usize>(
+        &mut self,
+        blocks: Range<usize>,
+        column: usize,
+    ) {
         let first = self.columns.start + column;
         let dst = self.dst.as_mut_ptr().add(column * S::ROWS);
         let mut y = [self.ys.row(first); C];
@@ -375,10 +379,10 @@ impl<T: PanelWeights> Product<'_, T> {
 /// Eight rows' factors times eight bytes of each. What comes of the rows' first bytes are neighbours, `S::ROWS` from what comes of the next.
 ///
 /// # Safety
-/// As for [`Lanes`]; there is room.
+/// As for [`PanelSimd`]; there is room.
 #[inline(always)]
-unsafe fn times_turned<S: Lanes>(to: *mut f32, factors: S::Floats, rows: [u64; GROUP]) {
-    for (half, bytes) in S::turn_bytes(rows).into_iter().enumerate() {
+unsafe fn times_turned<S: PanelSimd>(to: *mut f32, factors: S::Floats, rows: [u64; GROUP]) {
+    for (half, bytes) in S::transpose_bytes(rows).into_iter().enumerate() {
         for (i, floats) in S::eights(bytes).into_iter().enumerate() {
             S::store_eight(to.add((4 * half + i) * S::ROWS), S::mul(floats, factors));
         }
@@ -388,9 +392,9 @@ unsafe fn times_turned<S: Lanes>(to: *mut f32, factors: S::Floats, rows: [u64; G
 /// The [factors](PanelWeights::factors) of eight blocks: all scales', then all minima's, if there are some.
 ///
 /// # Safety
-/// As for [`Lanes`]; there are these blocks.
+/// As for [`PanelSimd`]; there are these blocks.
 #[inline(always)]
-pub(super) unsafe fn eight_factors<T: PanelWeights, S: Lanes>(
+pub(super) unsafe fn eight_factors<T: PanelWeights, S: PanelSimd>(
     blocks: [*const T; GROUP],
 ) -> [S::Floats; 2] {
     let mut halves = [[0; GROUP]; 2];

@@ -66,7 +66,7 @@ unsafe fn products<T: Weights, S: Simd, const R: usize, const C: usize>(
 }
 
 /// Every row of weights times every row of activations.
-pub(crate) struct Tile<'a, T: Weights> {
+pub(crate) struct BlockTile<'a, T: Weights> {
     /// Blocks in a row.
     blocks: usize,
     xs: &'a [T],
@@ -74,7 +74,7 @@ pub(crate) struct Tile<'a, T: Weights> {
     dst: &'a mut [f32],
 }
 
-impl<'a, T: Weights> Tile<'a, T> {
+impl<'a, T: Weights> BlockTile<'a, T> {
     /// One row of each, the first `n` elements.
     ///
     /// # Panics
@@ -153,7 +153,7 @@ pub(super) const COLUMNS: usize = 4;
 /// Rows of small blocks that meet one row of activations together: each has one sum, which alone would wait for itself.
 const ROWS: usize = 4;
 
-impl<T: Weights> Kernel for Tile<'_, T> {
+impl<T: Weights> Kernel for BlockTile<'_, T> {
     type Output = ();
     const PRODUCTS: bool = true;
 

@@ -320,7 +320,7 @@ impl Level {
             target_arch = "aarch64",
             all(target_arch = "wasm32", target_feature = "simd128")
         ))]
-        fn of<S: super::lanes::Lanes>() -> Option<(usize, bool)> {
+        fn of<S: super::lanes::PanelSimd>() -> Option<(usize, bool)> {
             Some((S::ROWS, S::UNSIGNED))
         }
         match self {

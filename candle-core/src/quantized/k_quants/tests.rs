@@ -84,7 +84,7 @@ fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
             };
             let mut one = [0.];
             // SAFETY: `all` lists what the machine has.
-            unsafe { run_at(level, Tile::one(n, &xs, y(1), &mut one)) };
+            unsafe { run_at(level, BlockTile::one(n, &xs, y(1), &mut one)) };
             check(one[0], 0, 1);
             for (rows, columns) in [(5, 6), (4, 1), (9, 3), (5, 4), (1, 5), (3, 0)] {
                 if blocks == 0 {
@@ -93,7 +93,7 @@ fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
                 let mut dst = vec![f32::NAN; rows * columns];
                 let (xs, ys) = (&xs[..rows * blocks], &ys[..columns * blocks]);
                 // SAFETY: `all` lists what the machine has.
-                unsafe { run_at(level, Tile::new(n, xs, ys, &mut dst)) };
+                unsafe { run_at(level, BlockTile::new(n, xs, ys, &mut dst)) };
                 for (i, &found) in dst.iter().enumerate() {
                     check(found, i % rows, i / rows);
                 }

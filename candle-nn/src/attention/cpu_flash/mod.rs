@@ -4,7 +4,7 @@ pub mod causal;
 pub mod standard;
 pub mod varlen;
 
-use super::attend::{attend, slopes, Rules, Sight};
+use super::attend::{attend, slopes, AttnWindow, Rules};
 use super::AttnMask;
 use candle_core::{bail, Result, Tensor, WithDType};
 
@@ -55,23 +55,23 @@ where
     }
     let (_, queries, heads, _) = q.dims4()?;
     let slopes = slopes(max_bias, heads);
-    let (sight, mask, slopes) = match attn_mask {
-        AttnMask::None => (Sight::default(), None, None),
+    let (window, mask, slopes) = match attn_mask {
+        AttnMask::None => (AttnWindow::default(), None, None),
         AttnMask::Causal { kv_offset } => {
             let last_key = k.dim(1)?.saturating_sub(1);
-            let sight = Sight {
+            let window = AttnWindow {
                 offset: if queries == 1 { last_key } else { kv_offset } as i64,
                 right: Some(0),
-                ..Sight::default()
+                ..AttnWindow::default()
             };
-            (sight, None, slopes)
+            (window, None, slopes)
         }
-        AttnMask::Mask(mask) => (Sight::default(), Some(scaled(mask, slopes)?), None),
+        AttnMask::Mask(mask) => (AttnWindow::default(), Some(scaled(mask, slopes)?), None),
     };
     let rules = Rules {
         scale: softmax_scale,
         softcap: softcap.filter(|&cap| cap != 0.),
-        sight,
+        window,
         mask,
         slopes,
     };
