@@ -6,6 +6,8 @@ mod conv;
 mod debug;
 #[cfg(feature = "webgpu")]
 mod device;
+#[cfg(not(target_arch = "wasm32"))]
+mod docs;
 mod elementwise;
 mod errors;
 mod hostile;

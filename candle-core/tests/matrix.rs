@@ -1,6 +1,6 @@
-//! The list of candle-conformance on every device, and the README's table made from it.
+//! The list of candle-conformance on every device.
 
-use candle_conformance::{check, support, table, Outcome, Support, CASES, LAYOUTS, MISSING};
+use candle_conformance::{check, support, Outcome, Support, CASES, LAYOUTS, MISSING};
 use candle_core::{DType, Device, Result};
 
 use crate::agree::has_f64;
@@ -54,23 +54,6 @@ macro_rules! dtypes {
 
 dtypes! {
     u8 U8, u32 U32, i16 I16, i32 I32, i64 I64, bf16 BF16, f16 F16, f32 F32, f64 F64, f8e4m3 F8E4M3,
-}
-
-/// The table in the README is made from the lists here.
-#[test]
-fn the_readme_has_the_table() -> Result<()> {
-    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    let readme = std::fs::read_to_string(readme)?;
-    let (begin, end) = ("<!-- ops on WebGPU -->\n", "<!-- end of ops -->");
-    let section = readme
-        .split_once(begin)
-        .and_then(|(_, rest)| rest.split_once(end));
-    let table = table();
-    assert!(
-        section.is_some_and(|(section, _)| section == table),
-        "the README's table of ops is not the one that candle-conformance makes; between {begin:?} and {end:?} it must have\n{table}"
-    );
-    Ok(())
 }
 
 /// Names in `support` that no op has would be without effect.

@@ -20,7 +20,7 @@ enum Near {
 
 /// One op of the list.
 pub struct Case {
-    /// Its name, which is also how [`crate::MISSING`] and the README's table call it.
+    /// Its name, which is also how [`crate::MISSING`] and the table in `docs/webgpu-ops.md` call it.
     pub name: &'static str,
     /// What kind of op it is.
     pub family: &'static str,

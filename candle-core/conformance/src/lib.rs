@@ -1,5 +1,5 @@
 //! Every op, with every dtype, over every layout, on a device and on the CPU: one list of ops ([`CASES`]), one of layouts ([`LAYOUTS`]), and
-//! what a WebGPU device lacks ([`support()`]), from which the README's table is made.
+//! what a WebGPU device lacks ([`support()`]), from which the table in `docs/webgpu-ops.md` is made.
 //!
 //! A pair of op and dtype is one of three things. *Supported*: results agree with the CPU's within the op's tolerance, and where
 //! the CPU has an error (the greatest of nothing, say) so has the device. *Undefined*: the CPU refuses it and the device as well.

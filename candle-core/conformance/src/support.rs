@@ -1,4 +1,4 @@
-//! Which ops a WebGPU device lacks, as data, and the README's table made from it.
+//! Which ops a WebGPU device lacks, as data, and the table of `docs/webgpu-ops.md` made from it.
 
 use std::fmt::Write;
 

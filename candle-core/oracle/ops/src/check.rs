@@ -43,7 +43,7 @@ pub fn guarded<E: std::fmt::Display>(f: impl FnOnce() -> Result<Vec<Value>, E>) 
 pub struct Rule {
     pub tolerance: fn(&Case) -> Tolerance,
     /// Why ours may differ from upstream's outcome in this case; `None` where it may not. Each reason is a difference on purpose,
-    /// listed in the README.
+    /// listed in `docs/differences.md`.
     pub differs: fn(&Case) -> Option<&'static str>,
 }
 
