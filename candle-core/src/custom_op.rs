@@ -2,7 +2,8 @@
 //! in place (`InplaceOp1/2/3`).
 //!
 //! Each has one method per backend. `cpu_fwd` is required; the others say by default that the op has no such form, since
-//! falling back to the CPU without a word would hide what it costs.
+//! falling back to the CPU without a word would hide what it costs. `webgpu_fwd` exists with the feature `webgpu` alone: implement it
+//! inside of [`with_webgpu!`](crate::with_webgpu).
 
 use std::sync::Arc;
 
@@ -16,6 +17,74 @@ fn no_cuda_form(op: &str) -> Error {
 fn no_metal_form(op: &str) -> Error {
     Error::Metal(format!("{op} has no Metal form: implement metal_fwd or move the tensor").into())
         .bt()
+}
+
+/// Items for WebGPU: what is inside exists where `candle-core` has its feature `webgpu`, and nowhere else.
+///
+/// A crate whose ops have a WebGPU form would else need a feature that turns on together with `candle-core`'s: a program that turns
+/// on only the latter would find the ops without the form. With this macro it is turned on in one place. Around it, in function bodies,
+/// [`Device::is_webgpu`](crate::Device::is_webgpu) asks without any `cfg`. Takes items, also those of an `impl`, and statements.
+///
+/// ```
+/// use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
+///
+/// /// `x³`.
+/// struct Cube;
+///
+/// impl CustomOp1 for Cube {
+///     fn name(&self) -> &'static str {
+///         "cube"
+///     }
+///
+///     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+///         let cubes = candle_core::cpu_backend::unary_map(storage.as_slice::<f32>()?, layout, |v| v * v * v);
+///         Ok((CpuStorage::F32(cubes), layout.shape().clone()))
+///     }
+///
+///     candle_core::with_webgpu! {
+///         fn webgpu_fwd(
+///             &self,
+///             storage: &candle_core::WebGpuStorage,
+///             layout: &Layout,
+///         ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+///             use candle_core::{backend::BackendStorage, op};
+///             let contiguous = Layout::contiguous(layout.shape());
+///             let square = storage.unary_impl::<op::Sqr>(layout)?;
+///             let cube = square.binary_impl::<op::Mul>(storage, &contiguous, layout)?;
+///             Ok((cube, layout.shape().clone()))
+///         }
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// // The second is there in a build with WebGPU, on a machine that has an adapter.
+/// let devices = [Some(Device::Cpu), Device::new_webgpu(0).ok()];
+/// for device in devices.iter().flatten() {
+///     let cubes = Tensor::new(&[[1f32, 2.], [3., 4.]], device)?.t()?.apply_op1(Cube)?;
+///     assert_eq!(cubes.to_vec2::<f32>()?, [[1., 27.], [8., 64.]]);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[macro_export]
+macro_rules! with_webgpu {
+    ($($item:tt)*) => { $crate::__if_webgpu! { $($item)* } };
+}
+
+/// [`with_webgpu!`] with the feature; its documentation is the other macro's, once for both.
+#[cfg(feature = "webgpu")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __if_webgpu {
+    ($($item:tt)*) => { $($item)* };
+}
+
+/// [`with_webgpu!`] without the feature.
+#[cfg(not(feature = "webgpu"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __if_webgpu {
+    ($($item:tt)*) => {};
 }
 
 /// The error for an op without a WebGPU form. It names the op and says what to do.

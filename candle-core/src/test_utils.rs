@@ -4,9 +4,10 @@ use crate::{DType, Result, Tensor};
 
 /// Runs one test body, `fn name(device: &Device) -> Result<()>`, on every device of this build.
 ///
-/// `test_device!(name)` makes a module `name` with the tests `cpu`, and by feature `webgpu`, `cuda` and `metal`. The form
-/// with four names, as upstream has it, names the tests itself; the one on WebGPU is `name::webgpu`. A device that the
-/// features ask for but the machine lacks fails its test: a skipped test would look like a passed one.
+/// `test_device!(name)` makes a module `name` with the test `cpu`, with `webgpu` if `candle-core` has that feature, and with `cuda`
+/// and `metal` by the features of the crate that is tested. The form with four names, as upstream has it, names the tests itself;
+/// the one on WebGPU is `name::webgpu`. A device that the features ask for but the machine lacks fails its test: a skipped test would
+/// look like a passed one.
 ///
 /// ```
 /// use candle_core::{test_device, Device, Result, Tensor};
@@ -32,8 +33,9 @@ macro_rules! test_device {
             #[cfg(feature = "metal")]
             $crate::test_device!(@test metal, super::$fn_name, $crate::Device::new_metal(0)?);
 
-            #[cfg(feature = "webgpu")]
-            $crate::test_device!(@test webgpu, super::$fn_name, $crate::Device::new_webgpu(0)?);
+            $crate::with_webgpu! {
+                $crate::test_device!(@test webgpu, super::$fn_name, $crate::Device::new_webgpu(0)?);
+            }
         }
     };
     ($fn_name: ident, $test_cpu: ident, $test_cuda: ident, $test_metal: ident) => {
@@ -45,9 +47,10 @@ macro_rules! test_device {
         #[cfg(feature = "metal")]
         $crate::test_device!(@test $test_metal, $fn_name, $crate::Device::new_metal(0)?);
 
-        #[cfg(feature = "webgpu")]
-        mod $fn_name {
-            $crate::test_device!(@test webgpu, super::$fn_name, $crate::Device::new_webgpu(0)?);
+        $crate::with_webgpu! {
+            mod $fn_name {
+                $crate::test_device!(@test webgpu, super::$fn_name, $crate::Device::new_webgpu(0)?);
+            }
         }
     };
     (@test $test: ident, $body: path, $device: expr) => {

@@ -265,31 +265,33 @@ impl CustomOp3 for Rope {
         Ok((dst, x_l.shape().clone()))
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        x: &candle_core::WebGpuStorage,
-        x_l: &Layout,
-        cos: &candle_core::WebGpuStorage,
-        cos_l: &Layout,
-        sin: &candle_core::WebGpuStorage,
-        sin_l: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        use candle_core::webgpu_backend::ops::fused::rope;
-        let kind = self.webgpu_kind();
-        let dst = rope(x, x_l, cos, cos_l, sin, sin_l, kind, self.rotated)?;
-        Ok((dst, x_l.shape().clone()))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            x: &candle_core::WebGpuStorage,
+            x_l: &Layout,
+            cos: &candle_core::WebGpuStorage,
+            cos_l: &Layout,
+            sin: &candle_core::WebGpuStorage,
+            sin_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            use candle_core::webgpu_backend::ops::fused::rope;
+            let kind = self.webgpu_kind();
+            let dst = rope(x, x_l, cos, cos_l, sin, sin_l, kind, self.rotated)?;
+            Ok((dst, x_l.shape().clone()))
+        }
     }
 }
 
 impl Rope {
-    #[cfg(feature = "webgpu")]
-    fn webgpu_kind(&self) -> candle_core::webgpu_backend::ops::fused::RopeKind {
-        use candle_core::webgpu_backend::ops::fused::RopeKind;
-        match self.kind {
-            Kind::HalfSplit => RopeKind::HalfSplit,
-            Kind::Interleaved => RopeKind::Interleaved,
-            Kind::Thd => RopeKind::Thd,
+    candle_core::with_webgpu! {
+        fn webgpu_kind(&self) -> candle_core::webgpu_backend::ops::fused::RopeKind {
+            use candle_core::webgpu_backend::ops::fused::RopeKind;
+            match self.kind {
+                Kind::HalfSplit => RopeKind::HalfSplit,
+                Kind::Interleaved => RopeKind::Interleaved,
+                Kind::Thd => RopeKind::Thd,
+            }
         }
     }
 

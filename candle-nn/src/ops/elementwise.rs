@@ -105,16 +105,17 @@ impl CustomOp2 for SiluMul {
         Ok((dst, shape))
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        gate: &candle_core::WebGpuStorage,
-        gate_l: &Layout,
-        up: &candle_core::WebGpuStorage,
-        up_l: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        let dst = candle_core::webgpu_backend::ops::fused::silu_mul(gate, gate_l, up, up_l)?;
-        Ok((dst, gate_l.shape().clone()))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            gate: &candle_core::WebGpuStorage,
+            gate_l: &Layout,
+            up: &candle_core::WebGpuStorage,
+            up_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            let dst = candle_core::webgpu_backend::ops::fused::silu_mul(gate, gate_l, up, up_l)?;
+            Ok((dst, gate_l.shape().clone()))
+        }
     }
 }
 
@@ -156,26 +157,27 @@ impl CustomOp1 for Sigmoid {
         Ok(Some((grad_res * slope)?))
     }
 
-    /// Four elementwise dispatches, in f32 so that only the last one rounds a 16-bit input.
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        storage: &candle_core::WebGpuStorage,
-        layout: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        use candle_core::backend::BackendStorage;
-        use candle_core::op::{Exp, Neg, Recip};
-        let dtype = storage.dtype();
-        let contiguous = Layout::contiguous(layout.shape());
-        let exp = storage
-            .to_dtype(layout, super::compute_dtype(dtype))?
-            .unary_impl::<Neg>(&contiguous)?
-            .unary_impl::<Exp>(&contiguous)?;
-        let dst = exp
-            .affine(&contiguous, 1.0, 1.0)?
-            .unary_impl::<Recip>(&contiguous)?
-            .to_dtype(&contiguous, dtype)?;
-        Ok((dst, layout.shape().clone()))
+    candle_core::with_webgpu! {
+        /// Four elementwise dispatches, in f32 so that only the last one rounds a 16-bit input.
+        fn webgpu_fwd(
+            &self,
+            storage: &candle_core::WebGpuStorage,
+            layout: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            use candle_core::backend::BackendStorage;
+            use candle_core::op::{Exp, Neg, Recip};
+            let dtype = storage.dtype();
+            let contiguous = Layout::contiguous(layout.shape());
+            let exp = storage
+                .to_dtype(layout, super::compute_dtype(dtype))?
+                .unary_impl::<Neg>(&contiguous)?
+                .unary_impl::<Exp>(&contiguous)?;
+            let dst = exp
+                .affine(&contiguous, 1.0, 1.0)?
+                .unary_impl::<Recip>(&contiguous)?
+                .to_dtype(&contiguous, dtype)?;
+            Ok((dst, layout.shape().clone()))
+        }
     }
 }
 

@@ -4,10 +4,10 @@
 //! elsewhere it is its plain form, made of the fused ops for its parts.
 
 use super::{check_dtypes, rms_norm, silu_mul};
-use candle_core::quantized::QMatMul;
-#[cfg(feature = "webgpu")]
-use candle_core::DType;
-use candle_core::{Error, Module, Result, Shape, Tensor, Var, D};
+use candle_core::quantized::{QMatMul, QTensor};
+use candle_core::{
+    CpuStorage, CustomOp2, CustomOp3, DType, Error, Layout, Module, Result, Shape, Tensor, Var, D,
+};
 
 /// The weight of a linear layer, `(n, k)`: what `&Tensor`, `&Var` and `&QMatMul` turn into. Not in upstream's interface.
 #[derive(Debug, Clone, Copy)]
@@ -138,7 +138,6 @@ pub fn linear_add_slow<'a>(
 
 /// One call of a linear layer, its shapes checked.
 struct Linear<'a> {
-    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     name: &'static str,
     xs: &'a Tensor,
     weight: LinearWeight<'a>,
@@ -249,12 +248,6 @@ impl<'a> Linear<'a> {
         }
     }
 
-    #[cfg(not(feature = "webgpu"))]
-    fn run(&self) -> Result<Tensor> {
-        self.plain()
-    }
-
-    #[cfg(feature = "webgpu")]
     fn run(&self) -> Result<Tensor> {
         let fuses = self.xs.device().is_webgpu() && self.xs.dtype() != DType::F64;
         let Some(beside) = self.beside().filter(|_| fuses) else {
@@ -264,7 +257,7 @@ impl<'a> Linear<'a> {
         if super::in_graph(&tensors.into_iter().flatten().collect::<Vec<_>>()) {
             return self.plain();
         }
-        let fused = webgpu::Fused {
+        let fused = Fused {
             name: self.name,
             eps: self.norm.map(|(_, eps)| eps),
             gated: self.gated,
@@ -273,7 +266,7 @@ impl<'a> Linear<'a> {
         match self.weight {
             LinearWeight::Dense(weight) => self.xs.apply_op3_no_bwd(weight, beside, &fused),
             LinearWeight::Quantized(QMatMul::QTensor(weight)) => {
-                let fused = webgpu::FusedQuantized { fused, weight };
+                let fused = FusedQuantized { fused, weight };
                 self.xs.apply_op2_no_bwd(beside, &fused)
             }
             LinearWeight::Quantized(_) => self.plain(),
@@ -281,61 +274,63 @@ impl<'a> Linear<'a> {
     }
 }
 
-#[cfg(feature = "webgpu")]
-mod webgpu {
-    use candle_core::quantized::QTensor;
-    use candle_core::webgpu_backend::ops::fused::{linear, LinearExtras, LinearWeight};
-    use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, WebGpuStorage};
+/// A linear layer of (xs, weight, norm's weight or residual). What it holds is read by the WebGPU form alone, which not every build has.
+#[allow(dead_code)]
+struct Fused {
+    name: &'static str,
+    /// Of the norm, if the last argument is its weight.
+    eps: Option<f32>,
+    gated: bool,
+    output: Vec<usize>,
+}
 
-    type Input<'a> = (&'a WebGpuStorage, &'a Layout);
-
-    /// A linear layer of (xs, weight, norm's weight or residual).
-    pub(super) struct Fused {
-        pub(super) name: &'static str,
-        /// Of the norm, if the last argument is its weight.
-        pub(super) eps: Option<f32>,
-        pub(super) gated: bool,
-        pub(super) output: Vec<usize>,
+impl Fused {
+    fn not_on_the_cpu(&self) -> Result<(CpuStorage, Shape)> {
+        candle_core::bail!("{}: on the CPU this is made of other ops", self.name)
     }
 
-    impl Fused {
+    candle_core::with_webgpu! {
         fn run(
             &self,
             (xs, xs_l): Input<'_>,
-            weight: LinearWeight<'_>,
+            weight: fused::LinearWeight<'_>,
             beside: Input<'_>,
         ) -> Result<(WebGpuStorage, Shape)> {
-            let extras = LinearExtras {
+            let extras = fused::LinearExtras {
                 norm: self.eps.map(|eps| (beside, eps)),
                 gated: self.gated,
                 residual: self.eps.is_none().then_some(beside),
             };
-            let dst = linear(xs, xs_l, weight, extras)?;
+            let dst = fused::linear(xs, xs_l, weight, extras)?;
             Ok((dst, Shape::from(self.output.clone())))
         }
+    }
+}
 
-        fn not_on_the_cpu(&self) -> Result<(CpuStorage, Shape)> {
-            candle_core::bail!("{}: on the CPU this is made of other ops", self.name)
-        }
+candle_core::with_webgpu! {
+    use candle_core::{webgpu_backend::ops::fused, WebGpuStorage};
+
+    type Input<'a> = (&'a WebGpuStorage, &'a Layout);
+}
+
+impl CustomOp3 for Fused {
+    fn name(&self) -> &'static str {
+        self.name
     }
 
-    impl CustomOp3 for Fused {
-        fn name(&self) -> &'static str {
-            self.name
-        }
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.not_on_the_cpu()
+    }
 
-        fn cpu_fwd(
-            &self,
-            _: &CpuStorage,
-            _: &Layout,
-            _: &CpuStorage,
-            _: &Layout,
-            _: &CpuStorage,
-            _: &Layout,
-        ) -> Result<(CpuStorage, Shape)> {
-            self.not_on_the_cpu()
-        }
-
+    candle_core::with_webgpu! {
         fn webgpu_fwd(
             &self,
             xs: &WebGpuStorage,
@@ -345,32 +340,35 @@ mod webgpu {
             beside: &WebGpuStorage,
             beside_l: &Layout,
         ) -> Result<(WebGpuStorage, Shape)> {
-            let weight = LinearWeight::Dense(weight, weight_l);
+            let weight = fused::LinearWeight::Dense(weight, weight_l);
             self.run((xs, xs_l), weight, (beside, beside_l))
         }
     }
+}
 
-    /// The same of (xs, norm's weight or residual), with a weight that is no tensor.
-    pub(super) struct FusedQuantized<'a> {
-        pub(super) fused: Fused,
-        pub(super) weight: &'a QTensor,
+/// The same of (xs, norm's weight or residual), with a weight that is no tensor.
+#[allow(dead_code)]
+struct FusedQuantized<'a> {
+    fused: Fused,
+    weight: &'a QTensor,
+}
+
+impl CustomOp2 for FusedQuantized<'_> {
+    fn name(&self) -> &'static str {
+        self.fused.name
     }
 
-    impl CustomOp2 for FusedQuantized<'_> {
-        fn name(&self) -> &'static str {
-            self.fused.name
-        }
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.fused.not_on_the_cpu()
+    }
 
-        fn cpu_fwd(
-            &self,
-            _: &CpuStorage,
-            _: &Layout,
-            _: &CpuStorage,
-            _: &Layout,
-        ) -> Result<(CpuStorage, Shape)> {
-            self.fused.not_on_the_cpu()
-        }
-
+    candle_core::with_webgpu! {
         fn webgpu_fwd(
             &self,
             xs: &WebGpuStorage,
@@ -378,7 +376,7 @@ mod webgpu {
             beside: &WebGpuStorage,
             beside_l: &Layout,
         ) -> Result<(WebGpuStorage, Shape)> {
-            let weight = LinearWeight::Quantized(self.weight);
+            let weight = fused::LinearWeight::Quantized(self.weight);
             self.fused.run((xs, xs_l), weight, (beside, beside_l))
         }
     }

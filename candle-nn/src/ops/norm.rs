@@ -164,17 +164,18 @@ impl CustomOp2 for RmsNorm {
         Ok((dst, shape))
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        x: &candle_core::WebGpuStorage,
-        x_l: &Layout,
-        alpha: &candle_core::WebGpuStorage,
-        alpha_l: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        use candle_core::webgpu_backend::ops::fused;
-        let dst = fused::rms_norm(x, x_l, alpha, alpha_l, self.eps)?;
-        Ok((dst, x_l.shape().clone()))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            x: &candle_core::WebGpuStorage,
+            x_l: &Layout,
+            alpha: &candle_core::WebGpuStorage,
+            alpha_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            use candle_core::webgpu_backend::ops::fused;
+            let dst = fused::rms_norm(x, x_l, alpha, alpha_l, self.eps)?;
+            Ok((dst, x_l.shape().clone()))
+        }
     }
 }
 
@@ -226,19 +227,20 @@ impl CustomOp3 for AddRmsNorm {
         Ok((dst, Self::shape(x_l)))
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        x: &candle_core::WebGpuStorage,
-        x_l: &Layout,
-        residual: &candle_core::WebGpuStorage,
-        residual_l: &Layout,
-        alpha: &candle_core::WebGpuStorage,
-        alpha_l: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        use candle_core::webgpu_backend::ops::fused;
-        let dst = fused::add_rms_norm(x, x_l, residual, residual_l, alpha, alpha_l, self.eps)?;
-        Ok((dst, Self::shape(x_l)))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            x: &candle_core::WebGpuStorage,
+            x_l: &Layout,
+            residual: &candle_core::WebGpuStorage,
+            residual_l: &Layout,
+            alpha: &candle_core::WebGpuStorage,
+            alpha_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            use candle_core::webgpu_backend::ops::fused;
+            let dst = fused::add_rms_norm(x, x_l, residual, residual_l, alpha, alpha_l, self.eps)?;
+            Ok((dst, Self::shape(x_l)))
+        }
     }
 }
 
@@ -275,19 +277,20 @@ impl CustomOp3 for LayerNorm {
         Ok((dst, shape))
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        x: &candle_core::WebGpuStorage,
-        x_l: &Layout,
-        alpha: &candle_core::WebGpuStorage,
-        alpha_l: &Layout,
-        beta: &candle_core::WebGpuStorage,
-        beta_l: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        use candle_core::webgpu_backend::ops::fused;
-        let dst = fused::layer_norm(x, x_l, alpha, alpha_l, beta, beta_l, self.eps)?;
-        Ok((dst, x_l.shape().clone()))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            x: &candle_core::WebGpuStorage,
+            x_l: &Layout,
+            alpha: &candle_core::WebGpuStorage,
+            alpha_l: &Layout,
+            beta: &candle_core::WebGpuStorage,
+            beta_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            use candle_core::webgpu_backend::ops::fused;
+            let dst = fused::layer_norm(x, x_l, alpha, alpha_l, beta, beta_l, self.eps)?;
+            Ok((dst, x_l.shape().clone()))
+        }
     }
 }
 

@@ -293,24 +293,25 @@ impl CustomOp3 for Sdpa {
         Ok((dst, q_l.shape().clone()))
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        q: &candle_core::WebGpuStorage,
-        q_l: &Layout,
-        k: &candle_core::WebGpuStorage,
-        k_l: &Layout,
-        v: &candle_core::WebGpuStorage,
-        v_l: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        use candle_core::webgpu_backend::ops::fused;
-        let params = fused::SdpaParams {
-            scale: self.scale,
-            causal: self.causal,
-            softcap: self.softcap,
-        };
-        let dst = fused::sdpa(q, q_l, k, k_l, v, v_l, params)?;
-        Ok((dst, q_l.shape().clone()))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            q: &candle_core::WebGpuStorage,
+            q_l: &Layout,
+            k: &candle_core::WebGpuStorage,
+            k_l: &Layout,
+            v: &candle_core::WebGpuStorage,
+            v_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            use candle_core::webgpu_backend::ops::fused;
+            let params = fused::SdpaParams {
+                scale: self.scale,
+                causal: self.causal,
+                softcap: self.softcap,
+            };
+            let dst = fused::sdpa(q, q_l, k, k_l, v, v_l, params)?;
+            Ok((dst, q_l.shape().clone()))
+        }
     }
 }
 

@@ -71,14 +71,15 @@ impl CustomOp1 for SoftmaxLastDim {
         Ok((dst, shape))
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        storage: &candle_core::WebGpuStorage,
-        layout: &Layout,
-    ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-        let dst = candle_core::webgpu_backend::ops::fused::softmax_last_dim(storage, layout)?;
-        Ok((dst, layout.shape().clone()))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            storage: &candle_core::WebGpuStorage,
+            layout: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            let dst = candle_core::webgpu_backend::ops::fused::softmax_last_dim(storage, layout)?;
+            Ok((dst, layout.shape().clone()))
+        }
     }
 }
 

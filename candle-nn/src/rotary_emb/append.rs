@@ -42,7 +42,7 @@ pub fn rope_append(
     let kind = pairs.kind();
     let (cos, sin) = (angles(kind, xs, cos)?, angles(kind, xs, sin)?);
     check_dtypes("rope-append", &[xs, &cos, &sin, cache])?;
-    if xs.elem_count() == 0 || !fuses(xs) || in_graph(&[xs, &cos, &sin, cache]) {
+    if xs.elem_count() == 0 || !xs.device().is_webgpu() || in_graph(&[xs, &cos, &sin, cache]) {
         return rope_append_slow(xs, &cos, &sin, pairs, cache, position);
     }
     let rope = Append {
@@ -101,24 +101,12 @@ fn check(xs: &Tensor, cache: &Tensor, position: usize) -> Result<usize> {
     Ok(heads - kv_heads)
 }
 
-#[cfg(feature = "webgpu")]
-fn fuses(xs: &Tensor) -> bool {
-    xs.device().is_webgpu()
-}
-
-#[cfg(not(feature = "webgpu"))]
-fn fuses(_xs: &Tensor) -> bool {
-    false
-}
-
-/// A rotation whose last heads go to a cache.
+/// A rotation whose last heads go to a cache. All but `rope` is read by the WebGPU form alone, which not every build has.
+#[allow(dead_code)]
 struct Append<'a> {
     rope: Rope,
-    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     cache: &'a Tensor,
-    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     position: usize,
-    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     queries: usize,
 }
 
@@ -139,33 +127,34 @@ impl candle_core::CustomOp3 for Append<'_> {
         candle_core::bail!("rope-append: on the CPU this is made of other ops")
     }
 
-    #[cfg(feature = "webgpu")]
-    fn webgpu_fwd(
-        &self,
-        x: &candle_core::WebGpuStorage,
-        x_l: &candle_core::Layout,
-        cos: &candle_core::WebGpuStorage,
-        cos_l: &candle_core::Layout,
-        sin: &candle_core::WebGpuStorage,
-        sin_l: &candle_core::Layout,
-    ) -> Result<(candle_core::WebGpuStorage, candle_core::Shape)> {
-        use candle_core::webgpu_backend::ops::fused;
-        let (batch, _, seq, dim) = x_l.shape().dims4()?;
-        let (storage, cache_l) = self.cache.storage_and_layout();
-        let candle_core::Storage::WebGpu(cache) = &*storage else {
-            candle_core::bail!(
-                "rope-append: the input is on a WebGPU device, the cache on {:?}",
-                self.cache.device()
-            )
-        };
-        let into = fused::RopeCache {
-            cache: (cache, cache_l),
-            position: self.position,
-            queries: self.queries,
-        };
-        let inputs = [(x, x_l), (cos, cos_l), (sin, sin_l)];
-        let dst = fused::rope_append(inputs, self.rope.webgpu_kind(), self.rope.rotated, into)?;
-        let shape = candle_core::Shape::from((batch, self.queries, seq, dim));
-        Ok((dst, shape))
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            x: &candle_core::WebGpuStorage,
+            x_l: &candle_core::Layout,
+            cos: &candle_core::WebGpuStorage,
+            cos_l: &candle_core::Layout,
+            sin: &candle_core::WebGpuStorage,
+            sin_l: &candle_core::Layout,
+        ) -> Result<(candle_core::WebGpuStorage, candle_core::Shape)> {
+            use candle_core::webgpu_backend::ops::fused;
+            let (batch, _, seq, dim) = x_l.shape().dims4()?;
+            let (storage, cache_l) = self.cache.storage_and_layout();
+            let candle_core::Storage::WebGpu(cache) = &*storage else {
+                candle_core::bail!(
+                    "rope-append: the input is on a WebGPU device, the cache on {:?}",
+                    self.cache.device()
+                )
+            };
+            let into = fused::RopeCache {
+                cache: (cache, cache_l),
+                position: self.position,
+                queries: self.queries,
+            };
+            let inputs = [(x, x_l), (cos, cos_l), (sin, sin_l)];
+            let dst = fused::rope_append(inputs, self.rope.webgpu_kind(), self.rope.rotated, into)?;
+            let shape = candle_core::Shape::from((batch, self.queries, seq, dim));
+            Ok((dst, shape))
+        }
     }
 }

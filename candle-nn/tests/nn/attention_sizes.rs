@@ -109,20 +109,21 @@ pub(super) fn moving_maxima(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "webgpu")]
-#[test]
-fn memory_does_not_grow_with_queries_times_keys_webgpu() -> Result<()> {
-    // A device of its own, whose counters nobody else moves. Without cooperative matrices: with them, scores are bounded by 256 MB.
-    let device = super::common::webgpu_without("-coop")?;
-    let dev = Device::WebGpu(device.clone());
-    let q = data(&[1, 8, 512, 32], DType::F32, &dev)?;
-    let k = data(&[1, 2, 512, 32], DType::F32, &dev)?;
-    let before = device.stats().peak_bytes;
-    sdpa(&q, &k, &k, None, true, 0.2, 1.)?;
-    let grown = device.stats().peak_bytes - before;
-    // The result has 0.5 MB, in parts over the keys some times as much; the scores would have 8.
-    assert!(grown < 4 << 20, "{grown} bytes");
-    Ok(())
+candle_core::with_webgpu! {
+    #[test]
+    fn memory_does_not_grow_with_queries_times_keys_webgpu() -> Result<()> {
+        // A device of its own, whose counters nobody else moves. Without cooperative matrices: with them, scores are bounded by 256 MB.
+        let device = super::common::webgpu_without("-coop")?;
+        let dev = Device::WebGpu(device.clone());
+        let q = data(&[1, 8, 512, 32], DType::F32, &dev)?;
+        let k = data(&[1, 2, 512, 32], DType::F32, &dev)?;
+        let before = device.stats().peak_bytes;
+        sdpa(&q, &k, &k, None, true, 0.2, 1.)?;
+        let grown = device.stats().peak_bytes - before;
+        // The result has 0.5 MB, in parts over the keys some times as much; the scores would have 8.
+        assert!(grown < 4 << 20, "{grown} bytes");
+        Ok(())
+    }
 }
 
 test_device!(sizes);

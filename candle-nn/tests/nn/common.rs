@@ -13,15 +13,16 @@ pub fn dtypes(dev: &Device) -> Vec<(DType, f64)> {
     dtypes
 }
 
-/// A device on which a binding reaches 4 KiB.
-#[cfg(feature = "webgpu")]
-pub fn small_bindings() -> Result<Device> {
-    let options = candle_core::webgpu_backend::Options {
-        max_binding: Some(4 << 10),
-        ..Default::default()
-    };
-    let device = candle_core::WebGpuDevice::with_options(0, &options)?;
-    Ok(Device::WebGpu(device))
+candle_core::with_webgpu! {
+    /// A device on which a binding reaches 4 KiB.
+    pub fn small_bindings() -> Result<Device> {
+        let options = candle_core::webgpu_backend::Options {
+            max_binding: Some(4 << 10),
+            ..Default::default()
+        };
+        let device = candle_core::WebGpuDevice::with_options(0, &options)?;
+        Ok(Device::WebGpu(device))
+    }
 }
 
 /// What the reference of an op in `dtype` is computed in.
@@ -135,12 +136,13 @@ pub fn assert_fails<T>(result: Result<T>, parts: &[&str]) {
     }
 }
 
-/// The WebGPU device without some of its adapter's optional features.
-#[cfg(feature = "webgpu")]
-pub fn webgpu_without(features: &str) -> Result<candle_core::WebGpuDevice> {
-    let options = candle_core::webgpu_backend::Options {
-        without: features.to_string(),
-        ..Default::default()
-    };
-    candle_core::WebGpuDevice::with_options(0, &options)
+candle_core::with_webgpu! {
+    /// The WebGPU device without some of its adapter's optional features.
+    pub fn webgpu_without(features: &str) -> Result<candle_core::WebGpuDevice> {
+        let options = candle_core::webgpu_backend::Options {
+            without: features.to_string(),
+            ..Default::default()
+        };
+        candle_core::WebGpuDevice::with_options(0, &options)
+    }
 }

@@ -198,43 +198,45 @@ test_device!(of_large_weights);
 test_device!(other_arguments);
 test_device!(gradients_flow);
 
-/// Weights of which a binding reaches only some rows: residuals come with each part, a gate is a kernel of its own.
-#[cfg(feature = "webgpu")]
-#[test]
-fn beyond_a_binding_webgpu() -> Result<()> {
-    use candle_core::webgpu_backend::Options;
-    let options = Options {
-        max_binding: Some(256 << 10),
-        ..Options::default()
-    };
-    let dev = Device::WebGpu(candle_core::WebGpuDevice::with_options(0, &options)?);
-    let (n, k) = (1050, 512);
-    for format in [GgmlDType::Q5_0, GgmlDType::Q6K] {
-        let weight = weight(2 * n, k, format, &dev)?;
-        for (dtype, tolerance) in float_dtypes(&dev) {
-            let alpha = data(&[k], dtype, &dev)?;
-            for rows in [2, 9] {
-                let xs = data(&[rows, k], dtype, &dev)?;
-                let residual = data(&[rows, 2 * n + 1], dtype, &dev)?.narrow(1, 1, 2 * n)?;
-                let case = format!("{format:?} {dtype:?} {rows} rows");
-                check_all(&case, [&xs, &alpha, &residual], &weight, tolerance)?;
+candle_core::with_webgpu! {
+    /// Weights of which a binding reaches only some rows: residuals come with each part, a gate is a kernel of its own.
+    #[test]
+    fn beyond_a_binding_webgpu() -> Result<()> {
+        use candle_core::webgpu_backend::Options;
+        let options = Options {
+            max_binding: Some(256 << 10),
+            ..Options::default()
+        };
+        let dev = Device::WebGpu(candle_core::WebGpuDevice::with_options(0, &options)?);
+        let (n, k) = (1050, 512);
+        for format in [GgmlDType::Q5_0, GgmlDType::Q6K] {
+            let weight = weight(2 * n, k, format, &dev)?;
+            for (dtype, tolerance) in float_dtypes(&dev) {
+                let alpha = data(&[k], dtype, &dev)?;
+                for rows in [2, 9] {
+                    let xs = data(&[rows, k], dtype, &dev)?;
+                    let residual = data(&[rows, 2 * n + 1], dtype, &dev)?.narrow(1, 1, 2 * n)?;
+                    let case = format!("{format:?} {dtype:?} {rows} rows");
+                    check_all(&case, [&xs, &alpha, &residual], &weight, tolerance)?;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
-/// The weight is where the input is.
-#[cfg(feature = "webgpu")]
-#[test]
-fn on_two_devices_webgpu() -> Result<()> {
-    let dev = Device::new_webgpu(0)?;
-    let (here, _) = weight(6, 64, GgmlDType::Q4_0, &Device::Cpu)?;
-    let (there, _) = weight(6, 64, GgmlDType::Q4_0, &dev)?;
-    for (weight, dev) in [(here, dev), (there, Device::Cpu)] {
-        let xs = data(&[2, 64], DType::F32, &dev)?;
-        let result = linear_add(&xs, &weight, &data(&[2, 6], DType::F32, &dev)?);
-        assert_fails(result, &["same device", "Cpu", "WebGpu"]);
+candle_core::with_webgpu! {
+    /// The weight is where the input is.
+    #[test]
+    fn on_two_devices_webgpu() -> Result<()> {
+        let dev = Device::new_webgpu(0)?;
+        let (here, _) = weight(6, 64, GgmlDType::Q4_0, &Device::Cpu)?;
+        let (there, _) = weight(6, 64, GgmlDType::Q4_0, &dev)?;
+        for (weight, dev) in [(here, dev), (there, Device::Cpu)] {
+            let xs = data(&[2, 64], DType::F32, &dev)?;
+            let result = linear_add(&xs, &weight, &data(&[2, 6], DType::F32, &dev)?);
+            assert_fails(result, &["same device", "Cpu", "WebGpu"]);
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -16,7 +16,6 @@ mod moe;
 mod norms;
 mod optim;
 mod pixels;
-#[cfg(feature = "webgpu")]
 mod regimes;
 mod rnn;
 mod rope;

@@ -167,28 +167,29 @@ test_device!(norm_values);
 test_device!(norms_of_large_values);
 test_device!(norms_of_very_long_rows);
 
-/// Rows that one binding does not reach are normed in parts.
-#[cfg(feature = "webgpu")]
-#[test]
-fn rows_past_a_binding_webgpu() -> Result<()> {
-    let dev = super::common::small_bindings()?;
-    for (dtype, tolerance) in dtypes(&dev) {
-        for dims in [&[1, 3001][..], &[3, 5000], &[2, 2, 2047]] {
-            for (layout, xs) in layouts(dims, dtype, &dev)? {
-                let case = format!("{dtype:?} {dims:?} {layout}");
-                let [beta, alpha] = weights(&xs)?;
-                let [rx, ra, rb] = [reference(&xs)?, reference(&alpha)?, reference(&beta)?];
-                let rms = rms_norm_slow(&rx, &ra, EPS)?;
-                assert_close(&case, &rms_norm(&xs, &alpha, EPS)?, &rms, tolerance);
-                let got = layer_norm(&xs, &alpha, &beta, EPS)?;
-                let want = layer_norm_slow(&rx, &ra, &rb, EPS)?;
-                assert_close(&case, &got, &want, tolerance * 4.);
-                // The sum is rounded first, as by the kernel.
-                let (sum, got) = add_rms_norm(&xs, &xs, &alpha, EPS)?;
-                let want = rms_norm_slow(&reference(&sum)?, &ra, EPS)?;
-                assert_close(&case, &got, &want, tolerance);
+candle_core::with_webgpu! {
+    /// Rows that one binding does not reach are normed in parts.
+    #[test]
+    fn rows_past_a_binding_webgpu() -> Result<()> {
+        let dev = super::common::small_bindings()?;
+        for (dtype, tolerance) in dtypes(&dev) {
+            for dims in [&[1, 3001][..], &[3, 5000], &[2, 2, 2047]] {
+                for (layout, xs) in layouts(dims, dtype, &dev)? {
+                    let case = format!("{dtype:?} {dims:?} {layout}");
+                    let [beta, alpha] = weights(&xs)?;
+                    let [rx, ra, rb] = [reference(&xs)?, reference(&alpha)?, reference(&beta)?];
+                    let rms = rms_norm_slow(&rx, &ra, EPS)?;
+                    assert_close(&case, &rms_norm(&xs, &alpha, EPS)?, &rms, tolerance);
+                    let got = layer_norm(&xs, &alpha, &beta, EPS)?;
+                    let want = layer_norm_slow(&rx, &ra, &rb, EPS)?;
+                    assert_close(&case, &got, &want, tolerance * 4.);
+                    // The sum is rounded first, as by the kernel.
+                    let (sum, got) = add_rms_norm(&xs, &xs, &alpha, EPS)?;
+                    let want = rms_norm_slow(&reference(&sum)?, &ra, EPS)?;
+                    assert_close(&case, &got, &want, tolerance);
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -1,8 +1,6 @@
 mod bert;
 mod blocks;
 mod config;
-#[cfg(feature = "webgpu")]
-mod dispatches;
 mod generation;
 mod gguf;
 mod llama;
@@ -12,3 +10,7 @@ mod quantized_llama;
 mod sentences;
 mod support;
 mod utils;
+
+candle_core::with_webgpu! {
+    mod dispatches;
+}
