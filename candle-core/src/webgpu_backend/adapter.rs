@@ -15,8 +15,7 @@ pub struct Options {
     /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
     pub pipeline_cache: Option<std::path::PathBuf>,
     /// Optional features to do without, so that the kernels for adapters that lack them can be tried: a list of `-f16`, `-subgroups`,
-    /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel), `-timestamps` and `-processor` (the
-    /// kernels for adapters that are processors), with commas between.
+    /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel) and `-timestamps`, with commas between.
     pub without: String,
 }
 
@@ -57,27 +56,6 @@ pub(super) struct Caps {
     pub(super) f64: bool,
     /// Timestamps at the borders of compute passes.
     pub(super) timestamps: bool,
-    /// Whether the adapter is a processor. There a workgroup that has a barrier costs more than most rows are work, so that kernels
-    /// do without: see [`Team`](super::kernel::Team).
-    pub(super) processor: bool,
-}
-
-/// llvmpipe, the software driver of Mesa, ends a shader's loops after 65,535 turns of all of them together, as if they were done.
-const TURNS_ON_A_PROCESSOR: usize = 60_000;
-
-impl Caps {
-    /// Whether the adapter is a processor on which one invocation can go through so many turns of its loops, inner ones counted.
-    pub(super) fn alone(&self, turns: usize) -> bool {
-        self.processor && turns <= self.most_turns()
-    }
-
-    /// How many turns of its loops an invocation can go through, inner ones counted.
-    pub(super) fn most_turns(&self) -> usize {
-        match self.processor {
-            true => TURNS_ON_A_PROCESSOR,
-            false => usize::MAX,
-        }
-    }
 }
 
 /// An opened adapter.
@@ -182,7 +160,7 @@ fn browser_limits() -> bool {
 const F64: Features = Features::SHADER_F64.union(Features::SHADER_INT64);
 
 /// What can be left out, by the names that `CANDLE_WEBGPU_FEATURES` has for it.
-const FEATURES: [(&str, LeftOut); 6] = [
+const FEATURES: [(&str, LeftOut); 5] = [
     ("f16", LeftOut::of(Features::SHADER_F16)),
     (
         "subgroups",
@@ -195,18 +173,11 @@ const FEATURES: [(&str, LeftOut); 6] = [
     (
         "coop-attention",
         LeftOut {
+            features: Features::empty(),
             cooperative_attention: true,
-            ..LeftOut::of(Features::empty())
         },
     ),
     ("timestamps", LeftOut::of(Features::TIMESTAMP_QUERY)),
-    (
-        "processor",
-        LeftOut {
-            processor: true,
-            ..LeftOut::of(Features::empty())
-        },
-    ),
 ];
 
 /// What a device is to do without.
@@ -214,7 +185,6 @@ const FEATURES: [(&str, LeftOut); 6] = [
 struct LeftOut {
     features: Features,
     cooperative_attention: bool,
-    processor: bool,
 }
 
 impl LeftOut {
@@ -222,7 +192,6 @@ impl LeftOut {
         Self {
             features,
             cooperative_attention: false,
-            processor: false,
         }
     }
 
@@ -250,7 +219,6 @@ impl LeftOut {
         Self {
             features: self.features | other.features,
             cooperative_attention: self.cooperative_attention || other.cooperative_attention,
-            processor: self.processor || other.processor,
         }
     }
 }
@@ -413,8 +381,6 @@ pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
             cooperative_attention: cooperative && !without.cooperative_attention,
             f64: features.contains(F64),
             timestamps: features.contains(Features::TIMESTAMP_QUERY),
-            // Browsers tell of it as a fallback adapter, which wgpu passes on as the same type.
-            processor: info.device_type == wgpu::DeviceType::Cpu && !without.processor,
         },
         device,
         queue,
@@ -457,8 +423,6 @@ mod tests {
         assert!(attention.cooperative_attention);
         assert_eq!(attention.features, Features::SHADER_F16);
         assert!(!LeftOut::parse("-coop").unwrap().cooperative_attention);
-        assert!(LeftOut::parse("-processor,-coop").unwrap().processor);
-        assert!(!LeftOut::parse("-coop").unwrap().processor);
         for wrong in ["f16", "-f17", "-subgroups -coop"] {
             let line = LeftOut::parse(wrong).unwrap_err().to_string();
             assert!(

@@ -79,43 +79,6 @@ impl Key {
     pub(super) fn elem(self, elem: Elem) -> Self {
         self.with(elem as u32, 4)
     }
-
-    pub(super) fn team(self, team: Team) -> Self {
-        self.with(team.members, 9).with(team.teams, 4)
-    }
-}
-
-/// Who works on a result, or on a few that share what is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Team {
-    /// Invocations.
-    pub(super) members: u32,
-    /// Teams in a workgroup.
-    pub(super) teams: u32,
-}
-
-impl Team {
-    /// One invocation, which waits for no other. Eight make a workgroup: what a processor's vectors hold of f32.
-    ///
-    /// On SwiftShader (Chromium's adapter without a GPU) a workgroup of 128 with a barrier costs 50 to 100 us, and without one 2 us.
-    pub(super) const ALONE: Self = Self {
-        members: 1,
-        teams: 8,
-    };
-    /// A workgroup as small as its vectors, for few results.
-    pub(super) const SMALL: Self = Self::workgroup(8);
-
-    pub(super) const fn workgroup(members: u32) -> Self {
-        Self { members, teams: 1 }
-    }
-
-    /// On a processor: the fewest members of which none goes through more turns of its loops than it can, where all have `turns`
-    /// together.
-    pub(super) fn of_few(turns: usize, caps: &Caps) -> Self {
-        let fits = |team: &Self| turns.div_ceil(team.members as usize) <= caps.most_turns();
-        let teams = [Self::SMALL, Self::workgroup(64)];
-        teams.into_iter().find(fits).unwrap_or(Self::workgroup(256))
-    }
 }
 
 /// WGSL under construction.

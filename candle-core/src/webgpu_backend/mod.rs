@@ -40,8 +40,7 @@
 //! - `CANDLE_WEBGPU_LIMITS=browser`: ask for no more than every browser gives: no f16, no subgroups, default limits.
 //! - `CANDLE_WEBGPU_LIMITS=tiny`: for tests, 16 KiB in a binding and 40 KiB in a buffer, so that nearly everything is split.
 //! - `CANDLE_WEBGPU_FEATURES=-subgroups,-coop`: do without optional features: `-f16`, `-subgroups`, `-coop` (cooperative
-//!   matrices), `-coop-attention` (their use in attention's own kernel), `-timestamps`, `-processor` (the kernels for adapters that are
-//!   processors).
+//!   matrices), `-coop-attention` (their use in attention's own kernel), `-timestamps`.
 //! - `CANDLE_WEBGPU_CHECKS=1` (or `0`): bounds checks in shaders; by default on in debug builds and off in release builds.
 //! - `CANDLE_WEBGPU_PIPELINE_CACHE=DIR` (or `0`): the folder for compiled pipelines where the adapter has such (or not to keep them); by
 //!   default `candle/webgpu` in the user's folder for caches.

@@ -8,8 +8,7 @@ use super::{bind, elementwise, fill, index, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
 use crate::scalar::Scalar;
-use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader, Team};
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result};
 
@@ -53,11 +52,9 @@ enum Way {
     Chunks(u32),
 }
 
-/// The way to reduce `outputs` rows of `inner` elements each, which lie next to each other if `adjacent`, by a GPU or a processor.
-fn way(outputs: u32, inner: u32, adjacent: bool, caps: &Caps) -> Way {
-    let enough = (!adjacent && outputs >= MANY) || (caps.processor && outputs >= FEW);
-    let enough = enough && inner as usize <= caps.most_turns();
-    if inner < SHORT || enough {
+/// The way to reduce `outputs` rows of `inner` elements each, which lie next to each other if `adjacent`.
+fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
+    if inner < SHORT || (!adjacent && outputs >= MANY) {
         Way::Alone
     } else if inner >= LONG && outputs < FEW {
         Way::Chunks(inner.div_ceil(CHUNK).min(MAX_CHUNKS / outputs.max(1)))
@@ -106,18 +103,12 @@ impl<'a> Pass<'a> {
         let from = device.elem(self.src.dtype(), op)?;
         let to = device.elem(dst.dtype(), op)?;
         let finds_place = finds_place(self.op);
-        let caps = &device.kernels().caps;
-        let workgroup = match caps.processor {
-            true => Team::of_few(self.inner.div_ceil(self.chunks) as usize, caps).members,
-            false => WORKGROUP,
-        };
         let key = Key::new("reduce")
             .with(self.op as u32, 3)
             .elem(from)
             .elem(to)
             .with(self.views.rank as u32, 4)
             .with(self.group.into(), 1)
-            .with(workgroup, 9)
             .with(self.places.is_some().into(), 1)
             .with(dst_places.is_some().into(), 1);
         let carried = self.carry.map(|carry| carry.values);
@@ -177,7 +168,7 @@ impl<'a> Pass<'a> {
                 };
                 shader
                     .strided("src", self.views.rank)
-                    .constant("WG", workgroup)
+                    .constant("WG", WORKGROUP)
                     .constant("SUM", self.op == ReduceOp::Sum)
                     .constant("CARRY", carried.is_some())
                     .text(functions(from))
@@ -207,7 +198,7 @@ impl<'a> Pass<'a> {
                 carry_place_offset: index(carried_places.map_or(0, |(_, offset)| offset))?,
                 first_place: index(self.carry.map_or(0, |carry| carry.len))?,
             },
-            device.grid(words, if self.group { 1 } else { workgroup }),
+            device.grid(words, if self.group { 1 } else { WORKGROUP }),
         )
     }
 }
@@ -354,7 +345,7 @@ fn whole_into(
         chunks: 1,
         group,
     };
-    match way(rows, inner, adjacent, &device.kernels().caps) {
+    match way(rows, inner, adjacent) {
         Way::Alone => whole(false).run(device, dst, None),
         Way::Group => whole(true).run(device, dst, None),
         Way::Chunks(chunks) => {
@@ -451,35 +442,24 @@ fn by_parts(
 
 #[cfg(test)]
 mod tests {
-    use super::{way, Caps, Way};
+    use super::{way, Way};
 
     #[test]
     fn rows_are_shared_by_their_length_and_number() {
-        let gpu = Caps::default();
-        let processor = Caps {
-            processor: true,
-            ..Caps::default()
-        };
         // Short rows, however many.
-        assert_eq!(way(1, 63, true, &gpu), Way::Alone);
-        assert_eq!(way(1 << 20, 8, true, &gpu), Way::Alone);
+        assert_eq!(way(1, 63, true), Way::Alone);
+        assert_eq!(way(1 << 20, 8, true), Way::Alone);
         // Norms and softmax.
-        assert_eq!(way(1, 64, true, &gpu), Way::Group);
-        assert_eq!(way(512, 8192, true, &gpu), Way::Group);
-        assert_eq!(way(63, (1 << 14) - 1, true, &gpu), Way::Group);
+        assert_eq!(way(1, 64, true), Way::Group);
+        assert_eq!(way(512, 8192, true), Way::Group);
+        assert_eq!(way(63, (1 << 14) - 1, true), Way::Group);
         // Many columns, whose neighbours are read together.
-        assert_eq!(way(1 << 14, 4096, false, &gpu), Way::Alone);
-        assert_eq!(way(64, 4096, false, &gpu), Way::Group);
+        assert_eq!(way(1 << 14, 4096, false), Way::Alone);
+        assert_eq!(way(64, 4096, false), Way::Group);
         // A vocabulary, and the sum of everything.
-        assert_eq!(way(1, 128_256, true, &gpu), Way::Chunks(63));
-        assert_eq!(way(1, 1 << 30, true, &gpu), Way::Chunks(1024));
-        assert_eq!(way(63, 1 << 30, true, &gpu), Way::Chunks(16));
-        assert_eq!(way(64, 1 << 20, true, &gpu), Way::Group);
-        // On a processor, no barriers where there are rows enough for its lanes.
-        assert_eq!(way(64, 32_000, true, &processor), Way::Alone);
-        // But no loops that it would not end.
-        assert_eq!(way(64, 1 << 20, true, &processor), Way::Group);
-        assert_eq!(way(1 << 14, 1 << 20, false, &processor), Way::Group);
-        assert_eq!(way(63, 4096, true, &processor), Way::Group);
+        assert_eq!(way(1, 128_256, true), Way::Chunks(63));
+        assert_eq!(way(1, 1 << 30, true), Way::Chunks(1024));
+        assert_eq!(way(63, 1 << 30, true), Way::Chunks(16));
+        assert_eq!(way(64, 1 << 20, true), Way::Group);
     }
 }

@@ -1,5 +1,5 @@
 // dst = (v - mean) / sqrt(mean((v - mean)^2) + eps) * alpha + bias for each row of v; without CENTRED the mean is taken as 0
-// (RMS norm). A team (sum_*.wgsl) takes a row, a member every WG-th word of it. Rows of up to KEPT words an invocation stay in
+// (RMS norm). A workgroup takes a row, an invocation every WG-th word of it. Rows of up to KEPT words an invocation stay in
 // registers between the passes.
 
 const KEPT_LANES = max(KEPT, 1u) * DST_LANES;
@@ -25,17 +25,17 @@ fn word_of(row: u32, turn: u32, local: u32, start: u32, second: u32) -> array<ds
   return v;
 }
 
-@compute @workgroup_size(WG * TEAMS)
+@compute @workgroup_size(WG)
 fn main(
   @builtin(workgroup_id) workgroup: vec3<u32>,
   @builtin(num_workgroups) workgroups: vec3<u32>,
   invocation: Invocation,
 ) {
-  let row = flat(workgroup, workgroups, team_of(invocation), TEAMS);
+  let row = flat(workgroup, workgroups, 0u, 1u);
   if (row >= p.rows) {
     return;
   }
-  let local = member(invocation);
+  let local = invocation.local;
   let start = row_start(row);
   let second = second_start(row);
   let words = p.len / DST_LANES;
@@ -61,7 +61,7 @@ fn main(
   var squares = total(0u);
   if (CENTRED) {
     mean = squares / f32(p.len);
-    together();
+    workgroupBarrier();
     sum = 0.0;
     for (var turn = 0u; turn < turns; turn++) {
       if (turn * WG + local < words) {

@@ -11,34 +11,33 @@ fn score(start: u32, i: u32) -> f32 {
   return x;
 }
 
-@compute @workgroup_size(WG * TEAMS)
+@compute @workgroup_size(WG)
 fn main(
   @builtin(workgroup_id) workgroup: vec3<u32>,
   @builtin(num_workgroups) workgroups: vec3<u32>,
   invocation: Invocation,
 ) {
-  let row = flat(workgroup, workgroups, team_of(invocation), TEAMS);
+  let row = flat(workgroup, workgroups, 0u, 1u);
   if (row >= p.rows) {
     return;
   }
-  let local = member(invocation);
   let start = x_offset(row);
   var seen = p.len;
   if (CAUSAL) {
     seen = row % p.queries + p.seen;
   }
   var most = LEAST;
-  for (var i = local; i < seen; i += WG) {
+  for (var i = invocation.local; i < seen; i += WG) {
     most = max(most, score(start, i));
   }
   most = workgroup_max(most, invocation);
   var sum = 0.0;
-  for (var i = local; i < seen; i += WG) {
+  for (var i = invocation.local; i < seen; i += WG) {
     sum += exp(score(start, i) - most);
   }
   reduce(array<f32, COUNT>(sum), invocation);
   let scale = 1.0 / total(0u);
-  for (var word = local; word < p.len / DST_LANES; word += WG) {
+  for (var word = invocation.local; word < p.len / DST_LANES; word += WG) {
     var lanes: array<dst_t, DST_LANES>;
     for (var lane = 0u; lane < DST_LANES; lane++) {
       let i = word * DST_LANES + lane;

@@ -8,11 +8,6 @@ struct Invocation {
   @builtin(subgroup_invocation_id) lane: u32,
 }
 
-// The team is the whole workgroup; see sum_alone.wgsl.
-fn team_of(invocation: Invocation) -> u32 { return 0u; }
-fn member(invocation: Invocation) -> u32 { return invocation.local; }
-fn together() { workgroupBarrier(); }
-
 const PARTS = (WG + SUBGROUP - 1u) / SUBGROUP;
 var<workgroup> parts: array<f32, PARTS * COUNT>;
 

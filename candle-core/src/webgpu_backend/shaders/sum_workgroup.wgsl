@@ -6,11 +6,6 @@ struct Invocation {
   @builtin(local_invocation_index) local: u32,
 }
 
-// The team is the whole workgroup; see sum_alone.wgsl.
-fn team_of(invocation: Invocation) -> u32 { return 0u; }
-fn member(invocation: Invocation) -> u32 { return invocation.local; }
-fn together() { workgroupBarrier(); }
-
 const_assert 0u == (WG & (WG - 1u));
 var<workgroup> parts: array<f32, WG * COUNT>;
 

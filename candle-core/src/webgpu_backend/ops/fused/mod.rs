@@ -15,7 +15,7 @@ pub use rope::{rope, rope_append, RopeCache, RopeKind};
 pub use softmax::softmax_last_dim;
 
 use super::{index, Views};
-use crate::webgpu_backend::kernel::{Elem, Shader, Team};
+use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result, Shape};
 
@@ -28,9 +28,6 @@ pub fn silu_mul(
 ) -> Result<WebGpuStorage> {
     super::elementwise::binary(gate, up, gate_l, up_l, "silu_mul")
 }
-
-/// How often a kernel goes through a row, at most.
-const PASSES: usize = 4;
 
 /// `N` tensors of one shape as rows of their last dimension, for kernels that give a workgroup to a row.
 struct Rows<const N: usize> {
@@ -67,18 +64,13 @@ impl<const N: usize> Rows<N> {
         self.starts.len as usize
     }
 
-    /// Who shares a row: few for short rows, so that they are not idle.
-    fn team(&self, device: &WebGpuDevice) -> Team {
-        let caps = &device.kernels().caps;
-        if caps.processor {
-            let turns = PASSES * self.len;
-            // Fewer rows would leave lanes and cores idle.
-            return match self.count() {
-                64.. if caps.alone(turns) => Team::ALONE,
-                _ => Team::of_few(turns, caps),
-            };
+    /// Invocations that share a row: few for short rows, so that they are not idle.
+    fn workgroup(&self) -> u32 {
+        if self.len >= 1024 {
+            256
+        } else {
+            64
         }
-        Team::workgroup(if self.len >= 1024 { 256 } else { 64 })
     }
 
     /// The dtype to write rows in: where an odd row would end within a word of a packed dtype, f32, to be converted.
@@ -110,14 +102,10 @@ fn finish(dst: WebGpuStorage, dtype: DType) -> Result<WebGpuStorage> {
 }
 
 impl Shader {
-    /// Sums and maxima over a team, `count` sums at once.
-    pub(super) fn reduction(self, device: &WebGpuDevice, team: Team, count: u32) -> Self {
-        let shader = self
-            .constant("WG", team.members)
-            .constant("TEAMS", team.teams)
-            .constant("COUNT", count);
+    /// Sums and maxima over a workgroup of `size` invocations, `count` sums at once.
+    pub(super) fn reduction(self, device: &WebGpuDevice, size: u32, count: u32) -> Self {
+        let shader = self.constant("WG", size).constant("COUNT", count);
         match device.kernels().caps.subgroup {
-            _ if team.members == 1 => shader.text(include_str!("../../shaders/sum_alone.wgsl")),
             Some(subgroup) => shader
                 .constant("SUBGROUP", subgroup)
                 .text(include_str!("../../shaders/sum_subgroup.wgsl")),

@@ -115,16 +115,15 @@ fn norm_into(
     let out = float_elem(device, dst.dtype(), op)?;
     let rows = Rows::new([layout, residual.unwrap_or(x).1], op)?;
     let len = layout.shape().elem_count();
-    let team = rows.team(device);
-    let members = team.members;
-    let words = (rows.len / out.lanes() as usize).div_ceil(members as usize);
+    let workgroup = rows.workgroup();
+    let words = (rows.len / out.lanes() as usize).div_ceil(workgroup as usize);
     let kept = if words <= MAX_KEPT_WORDS { words } else { 0 };
     let key = Key::new("norm")
         .with(kept as u32, 4)
         .elem(elem)
         .elem(out)
         .with(rows.starts.rank as u32, 4)
-        .team(team)
+        .with(workgroup, 9)
         .with(beta.is_some().into(), 1)
         .with(residual.is_some().into(), 1);
     let (alpha_offset, alpha_step) = vector(alpha.1)?;
@@ -133,7 +132,7 @@ fn norm_into(
     bindings.extend(beta.map(|b| bind(b.0)));
     bindings.extend(residual.map(|r| bind(r.0)));
     let shader = || {
-        let mut shader = Shader::new(format!("{op} {elem:?} wg{members}"))
+        let mut shader = Shader::new(format!("{op} {elem:?} wg{workgroup}"))
             .input("x", elem)
             .input("alpha", elem)
             .output("dst", out)
@@ -154,7 +153,7 @@ fn norm_into(
         shader
             .constant("CENTRED", beta.is_some())
             .constant("KEPT", kept as u32)
-            .reduction(device, team, 1)
+            .reduction(device, workgroup, 1)
             .body::<NormParams>(include_str!("../../shaders/norm.wgsl"))
     };
     device.launch(
@@ -177,7 +176,7 @@ fn norm_into(
             beta_step,
             eps,
         },
-        device.grid(if len == 0 { 0 } else { rows.count() }, team.teams),
+        device.grid(if len == 0 { 0 } else { rows.count() }, 1),
     )
 }
 

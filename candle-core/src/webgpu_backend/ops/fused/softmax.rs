@@ -101,29 +101,28 @@ fn softmax_into(
         [.., queries, _] => *queries,
         _ => 1,
     };
-    let team = rows.team(device);
-    let members = team.members;
+    let workgroup = rows.workgroup();
     let causal = attention.causal;
     let softcap = attention.softcap != 0.;
     let key = Key::new(OP)
         .elem(elem)
         .elem(out)
         .with(rows.starts.rank as u32, 4)
-        .team(team)
+        .with(workgroup, 9)
         .with(causal.into(), 1)
         .with(softcap.into(), 1);
     device.launch(
         key,
         || {
             Shader::new(format!(
-                "softmax {elem:?}->{out:?} causal={causal} wg{members}"
+                "softmax {elem:?}->{out:?} causal={causal} wg{workgroup}"
             ))
             .input("x", elem)
             .output("dst", out)
             .strided("x", rows.starts.rank)
             .constant("CAUSAL", causal)
             .constant("SOFTCAP", softcap)
-            .reduction(device, team, 1)
+            .reduction(device, workgroup, 1)
             .text(include_str!("../../shaders/functions_float.wgsl"))
             .body::<SoftmaxParams>(include_str!("../../shaders/softmax.wgsl"))
         },
@@ -140,6 +139,6 @@ fn softmax_into(
             scale: attention.scale,
             softcap: attention.softcap,
         },
-        device.grid(if len == 0 { 0 } else { rows.count() }, team.teams),
+        device.grid(if len == 0 { 0 } else { rows.count() }, 1),
     )
 }

@@ -1,7 +1,6 @@
-//! Matrix products, in three regimes by the number of rows `m`:
+//! Matrix products, in four regimes, by dtype and by the number of rows `m`:
 //!
-//! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once. On adapters
-//!   that are processors, for any `m`: an invocation takes a few rows and columns by itself.
+//! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once.
 //! - *tile*: a workgroup takes a tile of the result and stages both operands through workgroup memory.
 //! - *cooperative*: as tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them.
 //! - *plain*: an element of the result in an invocation, for dtypes that are not multiplied in quantity: f64, f8e4m3 and integers.
@@ -325,10 +324,10 @@ impl Run<'_> {
             Plan::Vector {
                 rows,
                 cols,
-                team,
+                workgroup,
                 unroll,
                 wide,
-            } => self.vector((rows, cols), team, unroll, wide),
+            } => self.vector((rows, cols), workgroup, unroll, wide),
             Plan::Tile {
                 lhs,
                 rhs,

@@ -4,7 +4,7 @@ use super::cooperative::{CoopTile, COOP_K};
 use super::tile::TileShape;
 use super::{elem_bytes, vector, Access, Extras, Problem};
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{Elem, Team};
+use crate::webgpu_backend::kernel::Elem;
 
 /// The most rows that the vector regime takes.
 const MAX_VECTOR_ROWS: usize = 8;
@@ -20,7 +20,7 @@ pub(super) enum Plan {
     Vector {
         rows: u32,
         cols: u32,
-        team: Team,
+        workgroup: u32,
         /// Loads of each operand on their way at once.
         unroll: u32,
         wide: bool,
@@ -69,9 +69,6 @@ pub(super) fn plan(
     let group = 16 / elem_bytes(elem);
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
-    if caps.alone(problem.k) && (!extras.need_vector() || problem.m <= extras.most_vector_rows()) {
-        return vector::plan_alone(problem, out_lanes, extras.gated, wide);
-    }
     if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
         return vector::plan(problem, out_lanes, extras.gated, wide, caps);
     }
@@ -136,17 +133,17 @@ mod tests {
         plan(problem, elem, elem.lanes(), &Extras::default(), caps)
     }
 
-    /// No adapter here may have cooperative matrices, so at least the compiler sees their kernel.
+    /// No adapter here may have cooperative matrices, so at least the compiler sees each form of their kernel.
     #[test]
-    fn the_cooperative_kernel_is_valid_wgsl() {
+    fn every_cooperative_kernel_is_valid_wgsl() {
         for tile in CoopTile::ALL {
-            for (out, scaled, residual) in [
-                (Elem::F16, false, Some(Elem::F16)),
-                (Elem::F32, true, None),
-                (Elem::F32, true, Some(Elem::F32)),
-                (Elem::BF16, true, Some(Elem::BF16)),
-            ] {
-                cooperative::cooperative_shader(out, 2, tile, scaled, residual).assert_valid();
+            for out in [Elem::F16, Elem::F32, Elem::BF16] {
+                for (rank, scaled) in [(0, false), (0, true), (2, false), (2, true)] {
+                    for residual in [None, Some(out)] {
+                        cooperative::cooperative_shader(out, rank, tile, scaled, residual)
+                            .assert_valid();
+                    }
+                }
             }
         }
     }
@@ -158,7 +155,7 @@ mod tests {
             Plan::Vector {
                 rows: 1,
                 cols: 2,
-                team: Team::workgroup(128),
+                workgroup: 128,
                 unroll: 4,
                 wide: true
             }
@@ -167,10 +164,7 @@ mod tests {
             chosen(&linear(8, 64, 30), Elem::F32, &caps(None, false)),
             Plan::Vector {
                 wide: false,
-                team: Team {
-                    members: 128,
-                    teams: 1
-                },
+                workgroup: 128,
                 ..
             }
         ));
@@ -183,42 +177,6 @@ mod tests {
             let plan = plan(&problem, Elem::F32, 1, &gated, &caps(None, false));
             assert_eq!(matches!(plan, Plan::Vector { .. }), vector, "{rows} rows");
         }
-    }
-
-    #[test]
-    fn on_a_processor_every_invocation_works_alone() {
-        let processor = Caps {
-            processor: true,
-            ..caps(Some(8), false)
-        };
-        let strided = {
-            let lhs = Layout::contiguous((512, 512));
-            let rhs = Layout::contiguous((512, 512));
-            Problem::new((1, 512, 512, 512), &lhs, &rhs).unwrap()
-        };
-        for (problem, rows, cols, wide) in [
-            (linear(1, 2048, 2048), 1, 4, true),
-            (linear(1, 64, 64), 1, 2, true),
-            (linear(512, 2048, 2048), 4, 4, true),
-            (linear(1, 64, 30), 1, 2, false),
-            (strided, 8, 8, false),
-        ] {
-            let expected = Plan::Vector {
-                rows,
-                cols,
-                team: Team::ALONE,
-                unroll: 1,
-                wide,
-            };
-            assert_eq!(chosen(&problem, Elem::F32, &processor), expected);
-        }
-        // A norm is made anew for each few columns: for many rows it is better made apart.
-        let gated = Extras {
-            gated: true,
-            ..Extras::default()
-        };
-        let plan = plan(&linear(64, 64, 64), Elem::F32, 1, &gated, &processor);
-        assert!(matches!(plan, Plan::Tile { .. }), "{plan:?}");
     }
 
     #[test]

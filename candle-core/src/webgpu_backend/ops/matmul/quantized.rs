@@ -77,9 +77,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
 ) -> Result<Option<WebGpuStorage>> {
     let device = lhs.device();
     let elem = device.elem(lhs.dtype(), OP)?;
-    let caps = &device.kernels().caps;
-    let few = m <= extras.most_vector_rows();
-    let vector = few || (caps.alone(k) && !extras.need_vector());
+    let vector = m <= extras.most_vector_rows();
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);
@@ -118,6 +116,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let packs = n.is_multiple_of(lanes) && (at_once >= n || at_once.is_multiple_of(lanes));
     let out_dtype = if packs { lhs.dtype() } else { DType::F32 };
     let dst = device.alloc(m * n, out_dtype, OP)?;
+    let caps = &device.kernels().caps;
     let piece_fits = (PIECE_UNIT * 2 * k) as u64 <= device.max_binding();
     if !vector && caps.cooperative && piece_fits {
         let plan = |problem: &Problem| {
@@ -243,7 +242,7 @@ fn direct(
             splits: 1,
         };
         run.run(if vector {
-            vector::plan_blocks(&problem, out.lanes(), extras.gated, &device.kernels().caps)
+            vector::plan_blocks(&problem, extras.gated, &device.kernels().caps)
         } else {
             tiles(&problem, Access::Inner, Access::Inner)
         })?;

@@ -2,17 +2,15 @@
 
 use std::fmt::Write;
 
-use super::{MatmulParams, Plan, Problem, Rhs, Run};
+use super::{MatmulParams, Plan, Problem, Run};
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{Shader, Team};
+use crate::webgpu_backend::kernel::Shader;
 use crate::Result;
 
 /// Loads of each operand in flight in the vector regime.
 const UNROLL: u32 = 4;
 /// Enough subgroups to keep the largest GPUs' memory busy.
 const BUSY_SUBGROUPS: u32 = 4096;
-/// Workgroups that keep a processor's cores busy.
-const BUSY_CORES: usize = 16;
 /// Columns of which even four at a time keep a GPU busy.
 const MANY_COLUMNS: usize = 4096;
 
@@ -29,7 +27,7 @@ pub(super) fn plan(
     Plan::Vector {
         rows: problem.m as u32,
         cols,
-        team: workgroup(problem, cols, 128, caps),
+        workgroup: workgroup(problem, cols, 128, caps),
         unroll: if gated { UNROLL / 2 } else { UNROLL },
         wide,
     }
@@ -37,10 +35,7 @@ pub(super) fn plan(
 
 /// The same for blocks, whose words have more elements: more columns share what is read of lhs, and with several rows
 /// there would be no registers for as many loads at once.
-pub(super) fn plan_blocks(problem: &Problem, out_lanes: u32, gated: bool, caps: &Caps) -> Plan {
-    if caps.alone(problem.k) {
-        return plan_alone(problem, out_lanes, gated, true);
-    }
+pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> Plan {
     let columns = if gated { 2 * problem.n } else { problem.n };
     let cols = match problem.m <= 2 && columns >= MANY_COLUMNS {
         true => 4,
@@ -57,41 +52,14 @@ pub(super) fn plan_blocks(problem: &Problem, out_lanes: u32, gated: bool, caps: 
     Plan::Vector {
         rows: problem.m as u32,
         cols,
-        team: workgroup(problem, cols, largest, caps),
+        workgroup: workgroup(problem, cols, largest, caps),
         unroll: (unroll / problem.m as u32).max(1),
         wide: true,
     }
 }
 
-/// The form for processors: rows and columns enough that each load serves several products, but no more sums than their registers and
-/// nearest cache hold, and no fewer workgroups than cores.
-pub(super) fn plan_alone(problem: &Problem, out_lanes: u32, gated: bool, wide: bool) -> Plan {
-    let team = Team::ALONE;
-    let rows = (problem.m as u32).min(if wide { 4 } else { 8 });
-    let most = match (wide, rows) {
-        (true, _) => 4,
-        // Rows of rhs are far apart: whole lines of the cache are read from each.
-        (false, 1) => 16,
-        (false, _) => 8,
-    };
-    let most = if gated { most / 2 } else { most };
-    let blocks = problem.m.div_ceil(rows as usize) * problem.batch;
-    let groups = |cols: u32| problem.n.div_ceil((cols * team.teams) as usize) * blocks;
-    let mut cols = most;
-    while cols > out_lanes.max(2) && groups(cols) < BUSY_CORES {
-        cols /= 2;
-    }
-    Plan::Vector {
-        rows,
-        cols: cols.max(out_lanes),
-        team,
-        unroll: 1,
-        wide,
-    }
-}
-
 /// One subgroup where there are enough workgroups, else more that share the columns.
-fn workgroup(problem: &Problem, cols: u32, largest: u32, caps: &Caps) -> Team {
+fn workgroup(problem: &Problem, cols: u32, largest: u32, caps: &Caps) -> u32 {
     let groups = (problem.n as u32).div_ceil(cols) * problem.batch as u32;
     let subgroup = caps.subgroup.unwrap_or(32).clamp(8, 64);
     let parts = BUSY_SUBGROUPS
@@ -99,15 +67,14 @@ fn workgroup(problem: &Problem, cols: u32, largest: u32, caps: &Caps) -> Team {
         .clamp(1, largest / 32);
     // A reduction through workgroup memory needs barriers in any case, so it may as well have two subgroups' worth.
     let least = if caps.subgroup.is_some() { 32 } else { 64 };
-    let members = subgroup * parts.next_power_of_two();
-    Team::workgroup(members.clamp(least, largest.max(subgroup).max(least)))
+    (subgroup * parts.next_power_of_two()).clamp(least, largest.max(subgroup).max(least))
 }
 
 impl Run<'_> {
     pub(super) fn vector(
         &self,
         (rows, cols): (u32, u32),
-        team: Team,
+        workgroup: u32,
         unroll: u32,
         wide: bool,
     ) -> Result<()> {
@@ -115,18 +82,16 @@ impl Run<'_> {
         let key = self
             .key("matmul_vector")
             .with(rows, 4)
-            .with(cols, 5)
-            .team(team)
+            .with(cols, 3)
+            .with(workgroup, 9)
             .with(unroll, 3)
             .with(wide.into(), 1);
         let normed = self.extras.norm.is_some();
         let gated = self.extras.gated;
-        // Words are contiguous; single elements may be any steps apart.
-        let strided = !wide && matches!(self.rhs, Rhs::Dense(_));
         let shader = || {
             let mut label = format!(
-                "matmul_vector {:?} x {:?} m{rows} cols{cols} wg{} wide={wide}",
-                self.lhs, self.rhs, team.members
+                "matmul_vector {:?} x {:?} m{rows} cols{cols} wg{workgroup} wide={wide}",
+                self.lhs, self.rhs
             );
             for (extra, name) in [
                 (normed, " norm"),
@@ -153,13 +118,12 @@ impl Run<'_> {
                 .strided("rhs", rank)
                 .constant("ROWS", rows)
                 .constant("COLS", cols)
-                .reduction(self.device, team, rows * (sums + u32::from(normed)))
-                .text(&vector_sums(rows, (sums, cols), unroll, (normed, strided)))
+                .reduction(self.device, workgroup, rows * (sums + u32::from(normed)))
+                .text(&vector_sums(rows, (sums, cols), unroll, normed))
                 .body::<MatmulParams>(include_str!("../../shaders/matmul_vector.wgsl"))
         };
-        let strips = self.problem.n.div_ceil((cols * team.teams) as usize);
-        let blocks = self.problem.m.div_ceil(rows as usize);
-        self.launch(key, shader, strips * blocks * self.problem.batch)
+        let groups = self.problem.n.div_ceil(cols as usize) * self.problem.batch;
+        self.launch(key, shader, groups)
     }
 }
 
@@ -179,20 +143,12 @@ fn vector_value(normed: bool, gated: bool) -> String {
 /// WGSL of the vector regime's loop over `k`, unrolled over rows, columns and steps: all loads of a turn come before their
 /// use, so that they are in flight together. Past `cols` columns follow those that a gate is multiplied with. With a norm,
 /// lhs is multiplied by its weights, and the sums of its squares come last.
-fn vector_sums(
-    rows: u32,
-    (sums, cols): (u32, u32),
-    unroll: u32,
-    (normed, strided): (bool, bool),
-) -> String {
+fn vector_sums(rows: u32, (sums, cols): (u32, u32), unroll: u32, normed: bool) -> String {
     let mut text = String::from(
-        "fn sums(local: u32, lhs_base: u32, rhs_base: u32, row: u32, col: u32) -> array<f32, COUNT> {\n",
+        "fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT> {\n",
     );
     for row in 0..rows {
-        let _ = writeln!(
-            text,
-            "  let lhs{row} = lhs_base + min(row + {row}u, p.m - 1u) * p.lhs_row;"
-        );
+        let _ = writeln!(text, "  let lhs{row} = lhs_base + {row}u * p.lhs_row;");
         for col in 0..sums {
             let _ = writeln!(text, "  var s{row}_{col} = Sum();");
         }
@@ -204,13 +160,9 @@ fn vector_sums(
         let (col, half) = (sum % cols, sum / cols);
         let _ = writeln!(
             text,
-            "  let rhs{sum} = rhs_base + ({half}u * p.n + min(col + column({col}u), p.n - 1u)) * p.rhs_row;"
+            "  let rhs{sum} = rhs_base + ({half}u * p.n + min(col + {col}u, p.n - 1u)) * p.rhs_row;"
         );
     }
-    let (lhs_col, rhs_col) = match strided {
-        true => (" * p.lhs_col", " * p.rhs_col"),
-        false => ("", ""),
-    };
     text.push_str("  let step = WG * GROUP;\n  var at = local * GROUP;\n");
     let turn = |text: &mut String, unroll: u32, condition: &str| {
         let _ = writeln!(text, "  for (; {condition}; at += {unroll}u * step) {{");
@@ -218,13 +170,13 @@ fn vector_sums(
             for col in 0..sums {
                 let _ = writeln!(
                     text,
-                    "    let b{u}_{col} = rhs_word(rhs{col} + (at + {u}u * step){rhs_col});"
+                    "    let b{u}_{col} = rhs_word(rhs{col} + at + {u}u * step);"
                 );
             }
             for row in 0..rows {
                 let _ = writeln!(
                     text,
-                    "    let a{u}_{row} = lhs_word(lhs{row} + (at + {u}u * step){lhs_col});"
+                    "    let a{u}_{row} = lhs_word(lhs{row} + (at + {u}u * step) * LHS_COL);"
                 );
             }
             if normed {
@@ -276,5 +228,6 @@ fn vector_sums(
         }
     }
     text.push_str(");\n}");
-    text
+    // lhs may have any step over k where single elements are read; words are contiguous.
+    text.replace("LHS_COL", "select(1u, p.lhs_col, GROUP == 1u)")
 }

@@ -48,12 +48,13 @@ fn tiles_fit_the_workgroup_memory() {
     assert_eq!(CoopTile::choose(&sizes(512, 64), &caps(LARGE, false)), None);
 }
 
-/// No adapter here may have cooperative matrices, so at least the compiler sees what they run.
+/// No adapter here may have cooperative matrices, so at least the compiler sees each form of what they run.
 #[test]
-fn the_cooperative_kernel_is_valid_wgsl() {
+fn every_cooperative_kernel_is_valid_wgsl() {
     for tile in CoopTile::ALL {
         for head_dim in [16, 64, 80, 128] {
-            for (causal, softcap, joins) in [(true, false, false), (false, true, true)] {
+            for choices in 0..8 {
+                let [causal, softcap, joins] = [1, 2, 4].map(|choice| choices & choice != 0);
                 let form = Form {
                     tile,
                     matrices: Matrices::Cooperative,

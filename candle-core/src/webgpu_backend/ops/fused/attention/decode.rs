@@ -6,7 +6,7 @@ use super::super::super::bind;
 use super::join::{Destination, Parts};
 use super::{AttentionParams, Call, Sizes};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{Elem, Shader, Team};
+use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -41,11 +41,7 @@ impl Call<'_> {
         let largest = limits
             .max_compute_invocations_per_workgroup
             .min(limits.max_compute_workgroup_size_x);
-        let sharers = match device.kernels().caps.subgroup {
-            // A processor's: it waits for no memory, and reductions over many small subgroups cost it time.
-            Some(..16) => 1,
-            _ => SHARERS.min(largest / TURN).max(1),
-        };
+        let sharers = SHARERS.min(largest / TURN).max(1);
         let quads = sizes.head_dim as u32 / 4;
         let key = self
             .key("sdpa_decode", destination.joins())
@@ -60,7 +56,7 @@ impl Call<'_> {
                 .constant("SOFTCAP", softcap)
                 .constant("QUADS", quads)
                 .constant("SHARERS", sharers)
-                .reduction(device, Team::workgroup(TURN * sharers), 1)
+                .reduction(device, TURN * sharers, 1)
                 .text(&key_part(quads, sharers))
                 .text(include_str!("../../../shaders/functions_float.wgsl"))
                 .text(match destination.joins() {

@@ -5,9 +5,8 @@
 //! and cut the keys into parts where there are too few workgroups, which a small kernel joins (Flash-Decoding, Dao et al. 2023).
 //! Where there are cooperative matrices, tiles of f16 are multiplied by them ([`cooperative`]). Memory does not grow with queries
 //! times keys. Only where cooperative matrices make products much faster, and that kernel does not take the heads, are the scores
-//! of some hundreds of queries at a time written out ([`blocks`]). On processors each invocation takes a query by itself ([`alone`]).
+//! of some hundreds of queries at a time written out ([`blocks`]).
 
-mod alone;
 mod blocks;
 mod cooperative;
 mod decode;
@@ -162,13 +161,10 @@ pub fn sdpa(
     if !bound || call.most_parts() == 0 {
         return call.blocks();
     }
-    let caps = &q.device().kernels().caps;
-    if caps.processor && alone::fits(&sizes, elem, call.most_parts(), caps.most_turns()) {
-        return call.alone();
-    }
     if decode::fits(&sizes, elem) {
         return call.decode();
     }
+    let caps = &q.device().kernels().caps;
     let f16 = elem == Elem::F16;
     if let Some(tile) = cooperative::CoopTile::choose(&sizes, caps).filter(|_| f16 && call.wide()) {
         return call.cooperative(tile);
