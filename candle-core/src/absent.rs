@@ -11,7 +11,7 @@ use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, Wit
 
 /// A type without values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Never {}
+pub(crate) enum Never {}
 
 /// Methods that can never be called: their `self` has no value.
 macro_rules! absent_methods {
@@ -36,11 +36,11 @@ macro_rules! absent_backend {
     ($name:literal, $device:ident, $storage:ident, $error:ident) => {
         #[doc = concat!("A ", $name, " device; this build has none, so there is no value of this type.")]
         #[derive(Debug, Clone)]
-        pub struct $device(Never);
+        pub struct $device(pub(crate) Never);
 
         #[doc = concat!("A storage on a ", $name, " device; there is no value of this type.")]
         #[derive(Debug)]
-        pub struct $storage(Never);
+        pub struct $storage(pub(crate) Never);
 
         impl BackendDevice for $device {
             type Storage = $storage;
@@ -115,76 +115,3 @@ absent_backend!(
     MetalStorage,
     NotCompiledWithMetalSupport
 );
-
-impl CudaDevice {
-    /// As [`BackendDevice::new`], on a stream of its own.
-    pub fn new_with_stream(_: usize) -> Result<Self> {
-        Err(Error::NotCompiledWithCudaSupport)
-    }
-
-    /// Tells this device from others of the process.
-    pub fn id(&self) -> cuda::DeviceId {
-        match self.0 {}
-    }
-}
-
-impl CudaStorage {
-    /// Copies to another CUDA device.
-    pub fn transfer_to_device(&self, _dst: &CudaDevice) -> Result<Self> {
-        match self.0 {}
-    }
-}
-
-/// An error of the Metal backend.
-#[derive(thiserror::Error, Debug)]
-pub enum MetalError {
-    /// What went wrong.
-    #[error("{0}")]
-    Message(String),
-}
-
-impl From<String> for MetalError {
-    fn from(message: String) -> Self {
-        Self::Message(message)
-    }
-}
-
-/// What upstream's CUDA module exports, for a build without CUDA.
-pub mod cuda {
-    pub use super::{CudaDevice, CudaStorage};
-
-    /// Tells one CUDA device of the process from others.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct DeviceId(super::Never);
-
-    macro_rules! reduced_precision {
-        ($get:ident, $set:ident, $allow:pat_param, $dtype:literal) => {
-            #[doc = concat!("Whether CUDA may multiply ", $dtype, " matrices with lower precision; false without CUDA.")]
-            pub fn $get() -> bool {
-                false
-            }
-
-            #[doc = concat!("Allows CUDA lower precision for ", $dtype, " matrices; nothing to do without CUDA.")]
-            pub fn $set($allow: bool) {}
-        };
-    }
-
-    reduced_precision!(
-        gemm_reduced_precision_f32,
-        set_gemm_reduced_precision_f32,
-        _b,
-        "f32"
-    );
-    reduced_precision!(
-        gemm_reduced_precision_f16,
-        set_gemm_reduced_precision_f16,
-        _,
-        "f16"
-    );
-    reduced_precision!(
-        gemm_reduced_precision_bf16,
-        set_gemm_reduced_precision_bf16,
-        _,
-        "bf16"
-    );
-}

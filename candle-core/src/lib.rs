@@ -18,6 +18,7 @@
 //! - [`Storage`] (`storage.rs`): one line per op; which backends exist is written once, in `dispatch.rs`.
 //! - [`backend`]: the two traits that a backend implements.
 //! - `cpu_backend/`, `webgpu_backend/`: the backends. One that is not compiled in is a type without values (`absent.rs`).
+//! - `compat/`: what exists only so that programs written for upstream compile.
 
 #![deny(missing_docs)]
 
@@ -28,6 +29,7 @@ mod absent;
 pub mod backend;
 pub mod backprop;
 mod bounded_read;
+mod compat;
 pub mod conv;
 pub mod cpu;
 pub mod cpu_backend;
@@ -35,7 +37,6 @@ mod custom_op;
 mod device;
 pub mod display;
 mod dtype;
-pub mod dummy_dtype;
 pub mod error;
 mod indexer;
 mod inline_vec;
@@ -60,19 +61,21 @@ mod variable;
 pub mod webgpu_backend;
 mod zip_archive;
 
+// Upstream's paths to what exists only for its sake.
 /// Stand-in for the CUDA backend, which this build does not have.
-pub use absent::cuda;
+pub use compat::cuda;
 /// Upstream's name for [`cuda`] in a build without it.
-pub use absent::cuda as dummy_cuda_backend;
+pub use compat::cuda as dummy_cuda_backend;
+pub use compat::dummy_dtype::{self, F4, F6E2M3, F6E3M2, F8E8M0};
+pub use compat::metal::MetalError;
 
-pub use absent::{CudaDevice, CudaStorage, MetalDevice, MetalError, MetalStorage};
+pub use absent::{CudaDevice, CudaStorage, MetalDevice, MetalStorage};
 pub use cpu_backend::{CpuStorage, CpuStorageRef};
 #[cfg(feature = "webgpu")]
 pub use custom_op::no_webgpu_form;
 pub use custom_op::{CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3};
 pub use device::{Device, DeviceLocation, DeviceProbe, NdArray};
 pub use dtype::{DType, DTypeParseError, FloatDType, IntDType, WithDType};
-pub use dummy_dtype::{F4, F6E2M3, F6E3M2, F8E8M0};
 pub use error::{Context, Error, Result};
 pub use indexer::{IndexOp, TensorIndexer};
 pub use layout::Layout;

@@ -28,8 +28,8 @@
 pub mod activation;
 pub mod attention;
 pub mod batch_norm;
+mod compat;
 pub mod conv;
-pub mod cpu_flash_attention;
 pub mod embedding;
 pub mod encoding;
 pub mod func;
@@ -49,11 +49,12 @@ pub mod sampling;
 pub mod sequential;
 pub mod var_builder;
 pub mod var_map;
-pub mod varlen_attention;
 
 pub use activation::{prelu, Activation, PReLU};
 pub use batch_norm::{batch_norm, BatchNorm, BatchNormConfig};
 pub use candle_core::{Module, ModuleT};
+// Upstream's former paths to functions of [`attention`].
+pub use compat::{cpu_flash_attention, varlen_attention};
 pub use conv::{
     conv1d, conv1d_no_bias, conv2d, conv2d_no_bias, conv_transpose1d, conv_transpose1d_no_bias,
     conv_transpose2d, conv_transpose2d_no_bias, Conv1d, Conv1dConfig, Conv2d, Conv2dConfig,

@@ -43,8 +43,10 @@
 #![deny(missing_docs)]
 
 pub mod blocks;
+mod compat;
 pub mod generation;
 pub mod models;
-pub mod quantized_nn;
-pub mod quantized_var_builder;
 pub mod utils;
+
+// Upstream's paths.
+pub use compat::{quantized_nn, quantized_var_builder};

@@ -165,23 +165,12 @@ macro_rules! small_floats {
     )+};
 }
 
-/// The constants of an op. Upstream declares two ops in another order, which its interface listing shows.
+/// The constants of an op.
 macro_rules! op_consts {
-    (Gelu, $op:literal, $kernel:literal) => {
-        op_consts!(@v_first Gelu, $op, $kernel);
-    };
-    (Silu, $op:literal, $kernel:literal) => {
-        op_consts!(@v_first Silu, $op, $kernel);
-    };
     ($name:ident, $op:literal, $kernel:literal) => {
         const NAME: &'static str = $op;
         const KERNEL: &'static str = $kernel;
         const V: Self = $name;
-    };
-    (@v_first $name:ident, $op:literal, $kernel:literal) => {
-        const NAME: &'static str = $op;
-        const V: Self = $name;
-        const KERNEL: &'static str = $kernel;
     };
 }
 

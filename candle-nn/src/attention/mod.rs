@@ -5,11 +5,12 @@
 //! [`ops::sdpa`](crate::ops::sdpa). Layouts are those of flash attention: heads come after the sequence.
 
 mod attend;
-pub mod cpu_flash;
+mod flash;
 pub mod varlen;
 
-pub use cpu_flash::flash_attn;
-pub use cpu_flash::varlen::flash_attn_varlen_cpu;
+// Upstream's names for the same functions.
+pub use crate::compat::cpu_flash::{self, varlen::flash_attn_varlen_cpu};
+pub use flash::flash_attn;
 pub use varlen::flash_attn_varlen_unfused;
 
 use candle_core::Tensor;

@@ -3,4 +3,6 @@
 pub mod bert;
 pub mod llama;
 pub mod quantized_llama;
-pub mod with_tracing;
+
+// Upstream's path.
+pub use crate::compat::with_tracing;

@@ -6,8 +6,8 @@ use candle_core::quantized::QTensor;
 use candle_core::{Module, Result, Tensor};
 use candle_nn::LayerNorm;
 
-use crate::models::with_tracing::QMatMul;
-use crate::quantized_var_builder::VarBuilder;
+use super::quantized_var_builder::VarBuilder;
+use super::with_tracing::QMatMul;
 
 /// A table of vectors, made dense (f32) when it is loaded.
 #[derive(Debug, Clone)]

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use candle_core::quantized::QTensor;
 use candle_core::{Module, Result, Tensor};
 
-use crate::quantized_var_builder::VarBuilder;
+use super::quantized_var_builder::VarBuilder;
+
+/// What filters of traces know this module by.
+const TARGET: &str = "candle_transformers::models::with_tracing";
 
 /// A linear layer's quantised weight. Each product is a [`tracing`] span `qmatmul`.
 #[derive(Debug, Clone)]
@@ -31,7 +34,7 @@ impl QMatMul {
     pub fn from_weights(ws: Arc<QTensor>) -> Result<Self> {
         Ok(Self {
             inner: candle_core::quantized::QMatMul::from_arc(ws)?,
-            span: tracing::span!(tracing::Level::TRACE, "qmatmul"),
+            span: tracing::span!(target: TARGET, tracing::Level::TRACE, "qmatmul"),
         })
     }
 }

@@ -1,8 +1,4 @@
-//! Attention by the names of Candle's CPU kernels: [`standard`] with a mask, [`causal`], and [`varlen`] over packed sequences.
-
-pub mod causal;
-pub mod standard;
-pub mod varlen;
+//! Attention over batches.
 
 use super::attend::{attend, slopes, AttnWindow, Rules};
 use super::AttnMask;
