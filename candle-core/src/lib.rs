@@ -1,23 +1,89 @@
-//! Tensors on the CPU and on any GPU that speaks WebGPU, with the public interface of Hugging Face's Candle 0.11.
+//! Tensors on the CPU and on any GPU that speaks WebGPU, with the public interface of Hugging Face's Candle 0.11.1.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
 //! # fn main() -> candle_core::Result<()> {
-//! let lhs = Tensor::arange(0f32, 6., &Device::Cpu)?.reshape((2, 3))?;
-//! let rhs = Tensor::arange(0f32, 12., &Device::Cpu)?.reshape((3, 4))?;
+//! let device = Device::Cpu; // or Device::new_webgpu(0)?, or Device::best_available()?
+//! let lhs = Tensor::arange(0f32, 6., &device)?.reshape((2, 3))?;
+//! let rhs = Tensor::arange(0f32, 12., &device)?.reshape((3, 4))?;
 //! let product = lhs.matmul(&rhs)?;
 //! assert_eq!(product.dims(), &[2, 4]);
+//! assert_eq!(product.to_vec2::<f32>()?[0], [20., 23., 26., 29.]);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! With the feature `webgpu`, `Device::new_webgpu(0)?` in place of `Device::Cpu` runs the same lines on a GPU.
+//! # Usage
+//!
+//! A program that uses crates.io's `candle-core` switches by two lines of `[patch.crates-io]`, which the repository's README shows, and goes back by
+//! deleting them.
+//!
+//! A [`Tensor`] has a shape, a dtype ([`DType`]) and a device ([`Device`]). Ops return new tensors; slices, transposes and broadcasts are views of
+//! the same memory. A [`Var`] is a tensor that training changes, and [`Tensor::backward`] computes gradients with respect to variables:
+//!
+//! ```
+//! use candle_core::{Device, Var};
+//! # fn main() -> candle_core::Result<()> {
+//! let x = Var::new(&[1f32, 2., 3.], &Device::Cpu)?;
+//! let loss = x.as_tensor().sqr()?.sum_all()?;
+//! let grads = loss.backward()?;
+//! assert_eq!(grads.get(&x).unwrap().to_vec1::<f32>()?, [2., 4., 6.]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Weights come from files: [`safetensors`](mod@safetensors), GGUF and GGML ([`quantized`]), NumPy ([`npy`]), PyTorch ([`pickle`]). Quantised weights keep GGML's block
+//! formats, in memory and on the GPU ([`quantized::QMatMul`]). An op of your own implements [`CustomOp1`] or one of its relatives.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `webgpu` | the WebGPU backend: Vulkan, Metal and DirectX 12 natively, the browser's GPU on wasm32. Turned on here, it reaches every crate above, such as candle-nn |
+//! | `mkl` | products of f32 and f64 matrices on the CPU by Intel's MKL. Tried on x86-64 Linux with oneMKL 2026.2, linked statically |
+//! | `accelerate` | the same by Apple's Accelerate; elsewhere it changes nothing. Not tried |
+//! | `wasm-tokenizer` | `quantized::tokenizer` on wasm32; elsewhere it is always there |
+//! | `cuda`, `cudnn`, `cutile`, `nccl`, `metal`, `metal-debug-labels` | nothing: accepted so that manifests resolve |
+//!
+//! # Devices
+//!
+//! - [`Device::Cpu`] is always there. It chooses AVX2, AVX-512 or NEON when the program runs, and uses as many threads as `RAYON_NUM_THREADS` says.
+//! - `Device::WebGpu`: [`Device::new_webgpu`] opens an adapter. Ops are queued; the host waits when a result is read back and in
+//!   [`Device::synchronize`]. In a browser a thread must not wait: there the asynchronous forms are used, such as [`Tensor::to_vec1_async`].
+//! - CUDA and Metal: `Device::new_cuda` and `Device::new_metal` return the error "not compiled with" ([`Error::NotCompiledWithCudaSupport`]). Metal GPUs are
+//!   reached through WebGPU.
+//! - [`Device::best_available`] takes the best of these, and [`Device::probe`] says why a device is not there.
+//!
+//! `docs/webgpu-ops.md` in the repository lists which op has which dtypes on WebGPU, `docs/debugging.md` the environment variables.
+//!
+//! # Errors
+//!
+//! Everything that can fail returns [`Result`]; bad shapes and bad files do not panic. An [`Error`] names the op, what was asked for and what was found.
+//! What a device cannot do is [`Error::UnsupportedOnDevice`]; nothing falls back to the CPU silently.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! # fn main() -> candle_core::Result<()> {
+//! let lhs = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
+//! let rhs = Tensor::zeros((4, 5), DType::F32, &Device::Cpu)?;
+//! let error = lhs.matmul(&rhs).unwrap_err().to_string();
+//! assert!(error.contains("matmul") && error.contains("[2, 3]") && error.contains("[4, 5]"), "{error}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Untrusted input
+//!
+//! A damaged or hostile file is an error that names the file and its part. Reading one neither panics nor takes memory that its length does not
+//! justify, and reading a pickle calls nothing that the file names. Each format has a fuzz target in `candle-core/fuzz`. The functions that map a
+//! file into memory are `unsafe`, because the file must not change while it is mapped.
 //!
 //! # Where things are
+//!
 //! - [`Tensor`] (`tensor/`): shapes, views and the graph for autograd; knows no device.
-//! - [`Storage`] (`storage.rs`): one line per op; which backends exist is written once, in `dispatch.rs`.
-//! - [`backend`]: the two traits that a backend implements.
-//! - `cpu_backend/`, `webgpu_backend/`: the backends. One that is not compiled in is a type without values (`absent.rs`).
+//! - [`Storage`] (`storage.rs`): one line per op; the match over backends is written once, in `dispatch.rs`.
+//! - [`backend`]: the two traits that a backend implements; `cpu_backend/` and `webgpu_backend/` implement them. A backend that is not compiled in is a
+//!   type without values (`absent.rs`).
 //! - `compat/`: what exists only so that programs written for upstream compile.
 
 #![deny(missing_docs)]
@@ -139,4 +205,13 @@ impl<M: Module> ModuleT for M {
     fn forward_t(&self, xs: &Tensor, _train: bool) -> Result<Tensor> {
         self.forward(xs)
     }
+}
+
+/// The programs in the READMEs compile and run.
+#[cfg(doctest)]
+mod readmes {
+    #[doc = include_str!("../../README.md")]
+    struct Workspace;
+    #[doc = include_str!("../README.md")]
+    struct Crate;
 }

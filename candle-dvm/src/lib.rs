@@ -1,4 +1,4 @@
-//! Runs language models on whichever device is present: CUDA, Metal, any GPU that speaks WebGPU, or the CPU.
+//! Generates text with language models on whichever device is present, and serves it on Nostr relays (NIP-90).
 //!
 //! ```no_run
 //! use candle_dvm::{BackendRegistry, CompletionRequest, DeviceChoice, InferenceBackend, ModelFiles, ModelSource};
@@ -15,16 +15,40 @@
 //! # }
 //! ```
 //!
+//! # Usage
+//!
+//! [`ModelFiles`] reads a Hugging Face folder, a GGUF file or the model that is part of the binary, and checks it before any device is touched.
+//! [`BackendRegistry`] says which devices are there and loads the model on one. [`InferenceBackend`] completes prompts; [`Generation`] gives one token at a time.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `webgpu` (default) | WebGPU devices |
+//! | `serve` (default) | the daemon `service` and the customer's commands; includes `nostr` |
+//! | `nostr` | the NIP-90 codec and the relay protocol, without I/O |
+//! | `cuda`, `metal` | passed on to candle-core, where no backend stands behind them |
+//!
+//! # Devices
+//!
+//! The CPU and WebGPU. The library compiles for browsers too, where a [`Generation`] is awaited instead of waited for.
+//!
+//! # Errors
+//!
+//! Each function returns [`Result`]; an [`Error`] is one line that names the file, the field or the device. The program exits with code 1.
+//!
+//! # Untrusted input
+//!
+//! Model files, events, relays' messages and HTTP answers are checked, have limits on their sizes, and never panic; `candle-dvm/fuzz` has fuzz targets for events and
+//! relays.
+//!
 //! # Where things are
-//! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle; [`generation`]: the loop that makes tokens.
-//! - [`registry`]: which backends are present; [`device`]: their names.
-//! - [`model`]: what is read from a folder, a GGUF file or the binary itself, checked before any device is touched;
-//!   [`mod@format`]: what weights are stored as.
-//! - [`stream`]: tokens to text. `bench`, `shapes`: speed on random weights; `bench_ops`: of single ops; `cli`: the commands. The
-//!   four are not there in a browser.
-//! - [`jobs`]: whom jobs are taken from, their order and what is remembered of them, whatever protocol they come by. With the feature
-//!   `nostr`, `nip90`: the protocol, and `relay`: the protocol with one relay, both without I/O. With `serve`, `service`: the daemon;
-//!   `journal`: its memory; `payment`: its wallet; `platform`: its tasks and timers, which a browser has too.
+//!
+//! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle; [`generation`]: the loop that makes tokens; [`stream`]: tokens to text.
+//! - [`registry`], [`device`], [`devices`]: which backends are present. [`model`]: files and weights; [`mod@format`]: what weights are stored as.
+//! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
+//! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O. `service`: the daemon, with
+//!   `journal`, `payment` and `platform`.
 
 #![deny(missing_docs)]
 

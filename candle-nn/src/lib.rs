@@ -1,4 +1,4 @@
-//! Neural-network layers over `candle-core`, with the public interface of Hugging Face's `candle-nn` 0.11.
+//! Neural-network layers over `candle-core`, with the public interface of Hugging Face's `candle-nn` 0.11.1.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -14,15 +14,58 @@
 //! # }
 //! ```
 //!
+//! # Usage
+//!
+//! A [`VarBuilder`] gives layers their weights by name: from safetensors, `.npz` and PyTorch files, from a map of tensors, or from a [`VarMap`], whose
+//! weights are trained. An [`Optimizer`] changes the variables of a [`VarMap`] so that a [`loss`] gets smaller:
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::{linear, loss, Module, Optimizer, VarBuilder, VarMap, SGD};
+//! # fn main() -> candle_core::Result<()> {
+//! let device = Device::Cpu;
+//! let vars = VarMap::new();
+//! let layer = linear(1, 1, VarBuilder::from_varmap(&vars, DType::F32, &device))?;
+//! let mut optimizer = SGD::new(vars.all_vars(), 0.1)?;
+//! let xs = Tensor::new(&[[0f32], [1.], [2.]], &device)?;
+//! let ys = Tensor::new(&[[1f32], [3.], [5.]], &device)?; // 2x + 1
+//! for _ in 0..200 {
+//!     let loss = loss::mse(&layer.forward(&xs)?, &ys)?;
+//!     optimizer.backward_step(&loss)?;
+//! }
+//! let slope = layer.weight().flatten_all()?.to_vec1::<f32>()?[0];
+//! assert!((slope - 2.).abs() < 0.01, "{slope}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! `webgpu` gives the layers their WebGPU kernels; it is candle-core's feature, and turned on there it works here too. `mkl`, `accelerate`, `cuda`, `cudnn` and `metal`
+//! are passed on to candle-core, whose front page says what they do.
+//!
+//! # Devices
+//!
+//! Everything runs and trains on the CPU and on WebGPU. Norms, softmax, rotary embeddings, attention and linear layers of few rows have fused WebGPU kernels. A fused op
+//! (one kernel) stands beside its plain form, which is made of tensor ops and named `*_slow`: the fused op is tested against it, and it runs where a gradient
+//! is wanted. So gradients are never cut silently.
+//!
+//! # Errors
+//!
+//! As in candle-core: each function returns [`candle_core::Result`], whose error names the op, the shapes or the weight's name. A weight that a file lacks, or
+//! that has another shape than the layer expects, is an error with its full name.
+//!
+//! # Untrusted input
+//!
+//! Weights are read by candle-core's readers, which take a damaged or hostile file as an error; shapes are checked against the layer's before use.
+//!
 //! # Where things are
-//! - A layer a file: [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`rnn`], [`moe`], the norms
-//!   [`layer_norm`](mod@layer_norm), [`batch_norm`](mod@batch_norm) and [`group_norm`](mod@group_norm), [`activation`],
-//!   [`func`](mod@func), [`sequential`].
-//! - [`var_builder`]: weights by name, from files, a map, or a [`VarMap`]; [`init`]: how new ones are filled.
-//! - [`loss`] and [`optim`]: training.
-//! - [`ops`] and [`rotary_emb`]: functions. A fused op (one kernel) sits beside its plain form, made of tensor ops and
-//!   named `*_slow`. The plain form is what the fused one is tested against, and what runs where a gradient is wanted.
-//! - [`attention`]: over batches and packed sequences, with masks, windows and ALiBi; [`kv_cache`]: keys and values of past tokens.
+//!
+//! - One layer per file: [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`rnn`], [`moe`], the norms [`layer_norm`](mod@layer_norm),
+//!   [`batch_norm`](mod@batch_norm) and [`group_norm`](mod@group_norm), [`activation`], [`func`](mod@func), [`sequential`].
+//! - [`var_builder`]: weights by name; [`init`]: how new ones are filled. [`loss`] and [`optim`]: training.
+//! - [`ops`] and [`rotary_emb`]: functions. [`attention`]: batches and packed sequences, with masks, windows and ALiBi; [`kv_cache`]: keys and values of past
+//!   tokens.
 #![deny(missing_docs)]
 
 pub mod activation;
@@ -74,3 +117,8 @@ pub use rnn::{gru, lstm, GRUConfig, LSTMConfig, GRU, LSTM, RNN};
 pub use sequential::{seq, Sequential};
 pub use var_builder::VarBuilder;
 pub use var_map::VarMap;
+
+/// The programs in the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,13 +1,5 @@
-//! Transformer models over `candle-core` and `candle-nn`, with the public paths of Hugging Face's Candle 0.11.
+//! Llama and BERT over `candle-core` and `candle-nn`, and what text is generated with, under the public paths of Hugging Face's `candle-transformers` 0.11.1.
 //!
-//! # Where things are
-//! - [`models`]: one file per model family: its configuration, its weight names and what its paper adds.
-//! - [`blocks`]: the parts that models share (attention, gated MLP, decoder layer, rotary tables, KV cache).
-//! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
-//! - [`generation`]: from logits to the next token.
-//! - [`utils`]: masks, repeat penalty, repeating KV heads.
-//!
-//! # Generating text
 //! ```
 //! use candle_core::{DType, Device, Tensor};
 //! use candle_nn::VarBuilder;
@@ -22,7 +14,7 @@
 //! )?;
 //! let config = config.into_config(false);
 //! let device = Device::Cpu;
-//! // In earnest: VarBuilder::from_mmaped_safetensors.
+//! // A real model: VarBuilder::from_mmaped_safetensors.
 //! let vb = VarBuilder::zeros(DType::F32, &device);
 //! let model = Llama::load(vb, &config)?;
 //! let mut cache = Cache::new(true, DType::F32, &config, &device)?;
@@ -40,6 +32,40 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Usage
+//!
+//! Most programs want crates.io's `candle-transformers`, with all of its models: patched, candle-core and candle-nn run it unmodified, on WebGPU too. This crate
+//! has [`models::llama`], [`models::quantized_llama`] and [`models::bert`], written over shared blocks, which use the fused kernels of candle-nn.
+//!
+//! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files
+//!   ([`models::quantized_llama::load`]; the architectures are Llama, Mistral, Mixtral and Qwen2).
+//! - [`generation::LogitsProcessor`] draws the next token: greedy, top-k, top-p, with a temperature and a seed.
+//! - `cargo run --example bert_similarity` compares sentences.
+//!
+//! # Features
+//!
+//! `webgpu`, `mkl`, `accelerate`, `cuda`, `cudnn` and `metal` are passed on to candle-core, whose front page says what they do; `flash-attn` is accepted and changes
+//! nothing.
+//!
+//! # Devices
+//!
+//! The models run on the CPU and on WebGPU, in f32, f16 and bf16, or with quantised weights.
+//!
+//! # Errors
+//!
+//! A configuration that does not fit, a tensor that is missing or has another shape, and metadata that is not understood are errors that name the field, the
+//! tensor or the key.
+//!
+//! # Untrusted input
+//!
+//! Sizes in a configuration or a GGUF file are checked before memory is taken for them; the files themselves are read by candle-core, which takes damaged ones as errors.
+//!
+//! # Where things are
+//!
+//! - [`models`]: one folder per family: its configuration, its weight names and what its paper adds. [`blocks`]: the layers that models share.
+//! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
+//! - [`generation`]: from logits to the next token. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
 
 pub mod blocks;
