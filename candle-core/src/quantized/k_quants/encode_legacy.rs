@@ -1,21 +1,37 @@
 //! Codes for the formats with 32 elements and one scale to a block.
 //!
-//! Without weights the scale comes from the largest element, or from the range, alone: the formats' own rule, which gives the same
-//! bytes everywhere. With weights it is searched for.
+//! Without an importance matrix the scale comes from the largest element, or from the range, alone; with one it is searched for. Either
+//! way the bytes are those of ggml's reference encoder.
 
 use half::f16;
 
-use super::fit::{self, inverse, largest, range};
-use super::utils::{f16_to_f32, nearest_in};
+use super::fit::{above_minimum, inverse, largest, range, symmetric, Candidates, Fit};
 use super::*;
+
+/// What is known of a block's row when there is an importance matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Importance<'a, const LEN: usize> {
+    /// A weight for the squared error of each element of the block.
+    pub(super) weights: &'a [f32; LEN],
+    /// The mean square of the whole row.
+    pub(super) spread: f32,
+}
+
+impl Importance<'_, 32> {
+    /// Weights as for the sub-blocks of a k-quant, but with the spread of the row.
+    #[inline(always)]
+    fn of(&self, xs: &[f32; 32]) -> [f32; 32] {
+        std::array::from_fn(|i| self.weights[i] * (self.spread + xs[i] * xs[i]).sqrt())
+    }
+}
 
 /// A block that can be made from `LEN` elements.
 pub(crate) trait Encode<const LEN: usize>: Sized {
-    /// The block for `xs`, with a weight for the squared error of each element, or all alike. To be `#[inline(always)]`.
+    /// The block for `xs`. To be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
-    unsafe fn encode<S: Simd>(xs: &[f32; LEN], weights: Option<&[f32; LEN]>) -> Self;
+    unsafe fn encode<S: Simd>(xs: &[f32; LEN], importance: Option<Importance<LEN>>) -> Self;
 }
 
 /// The whole part of what `place` makes of each element, within `0..=last`; 0 for a NaN.
@@ -34,45 +50,35 @@ fn codes(xs: &[f32; 32], last: i32, place: impl Fn(f32) -> f32) -> [u8; 32] {
 
 /// A scale and codes in `0..2n` with `n` added: `x = d (q − n)`.
 #[inline(always)]
-fn symmetric_codes(xs: &[f32; 32], weights: Option<&[f32; 32]>, n: i32) -> (f16, [u8; 32]) {
-    let (d, inverse) = match weights {
-        None => {
-            let d = largest(xs) / -n as f32;
-            (f16::from_f32(d), inverse(d))
-        }
-        Some(weights) => {
-            let d = f16::from_f32(fit::symmetric(xs, weights, n));
-            (d, inverse(f16_to_f32(d)))
-        }
-    };
+fn symmetric_codes(xs: &[f32; 32], importance: Option<Importance<32>>, n: i32) -> (f16, [u8; 32]) {
+    if let Some(importance) = importance {
+        let Fit { scale, codes, .. } = symmetric(xs, &importance.of(xs), n);
+        return (f16::from_f32(scale), codes);
+    }
+    let d = largest(xs) / -n as f32;
+    let inverse = inverse(d);
     // Halves go up.
     let codes = codes(xs, 2 * n - 1, |x| x * inverse + (n as f32 + 0.5));
-    (d, codes)
+    (f16::from_f32(d), codes)
 }
 
 /// A scale, a minimum and codes in `0..=n`: `x = d q + m`.
 #[inline(always)]
 fn codes_above_minimum(
     xs: &[f32; 32],
-    weights: Option<&[f32; 32]>,
+    importance: Option<Importance<32>>,
     n: i32,
 ) -> (f16, f16, [u8; 32]) {
-    match weights {
-        None => {
-            let (low, high) = range(xs);
-            let d = (high - low) / n as f32;
-            let inverse = inverse(d);
-            let codes = codes(xs, n, |x| (x - low) * inverse + 0.5);
-            (f16::from_f32(d), f16::from_f32(low), codes)
-        }
-        Some(weights) => {
-            let (d, m) = fit::above_minimum(xs, weights, n, false);
-            let (d, m) = (f16::from_f32(d), f16::from_f32(m));
-            let (inverse, low) = (inverse(f16_to_f32(d)), f16_to_f32(m));
-            let code = |x: f32| nearest_in((x - low) * inverse, 0, n) as u8;
-            (d, m, std::array::from_fn(|i| code(xs[i])))
-        }
+    if let Some(importance) = importance {
+        let weights = importance.of(xs);
+        let Fit { scale, min, codes } = above_minimum(xs, &weights, n, &Candidates::WEIGHTED);
+        return (f16::from_f32(scale), f16::from_f32(min), codes);
     }
+    let (low, high) = range(xs);
+    let d = (high - low) / n as f32;
+    let inverse = inverse(d);
+    let codes = codes(xs, n, |x| (x - low) * inverse + 0.5);
+    (f16::from_f32(d), f16::from_f32(low), codes)
 }
 
 /// The lower four bits of 32 codes.
@@ -93,8 +99,8 @@ fn fifth_bits(codes: &[u8; 32]) -> [u8; 4] {
 
 impl Encode<32> for BlockQ4_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
-        let (d, codes) = symmetric_codes(xs, weights, 8);
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+        let (d, codes) = symmetric_codes(xs, importance, 8);
         Self {
             d,
             qs: nibbles(&codes),
@@ -104,8 +110,8 @@ impl Encode<32> for BlockQ4_0 {
 
 impl Encode<32> for BlockQ4_1 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
-        let (d, m, codes) = codes_above_minimum(xs, weights, 15);
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+        let (d, m, codes) = codes_above_minimum(xs, importance, 15);
         Self {
             d,
             m,
@@ -116,8 +122,8 @@ impl Encode<32> for BlockQ4_1 {
 
 impl Encode<32> for BlockQ5_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
-        let (d, codes) = symmetric_codes(xs, weights, 16);
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+        let (d, codes) = symmetric_codes(xs, importance, 16);
         Self {
             d,
             qh: fifth_bits(&codes),
@@ -128,8 +134,8 @@ impl Encode<32> for BlockQ5_0 {
 
 impl Encode<32> for BlockQ5_1 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], weights: Option<&[f32; 32]>) -> Self {
-        let (d, m, codes) = codes_above_minimum(xs, weights, 31);
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+        let (d, m, codes) = codes_above_minimum(xs, importance, 31);
         Self {
             d,
             m,
@@ -150,7 +156,7 @@ unsafe fn eight_bits<S: Simd>(xs: &[f32; 32]) -> (f32, [i8; 32]) {
 
 impl Encode<32> for BlockQ8_0 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
         let (d, qs) = eight_bits::<S>(xs);
         Self {
             d: f16::from_f32(d),
@@ -161,13 +167,12 @@ impl Encode<32> for BlockQ8_0 {
 
 impl Encode<32> for BlockQ8_1 {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], _weights: Option<&[f32; 32]>) -> Self {
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
         let (d, qs) = eight_bits::<S>(xs);
         let [low, high] = S::sums_of_halves(&qs);
-        let d = f16::from_f32(d);
         Self {
-            d,
-            s: f16::from_f32(f16_to_f32(d) * f32::from(low + high)),
+            d: f16::from_f32(d),
+            s: f16::from_f32(f32::from(low + high) * d),
             qs,
         }
     }

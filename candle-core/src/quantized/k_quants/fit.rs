@@ -1,49 +1,60 @@
-//! The search for scales: weighted least squares over candidates.
+//! The search for a sub-block's scale, as ggml's reference encoder searches: files come out bit for bit as it writes them.
 //!
-//! For given codes the best scale (and minimum) is the solution of a linear least-squares problem; for a given scale the best codes are
-//! the nearest ones. A search tries scales around the one at which the largest element gets the last code, solves for each the
-//! linear problem, and then does the two steps once more from each solution. Candidates are tried eight at a time.
+//! So the order of all float operations is part of the format here. Sums run over the elements one after another, and a product of
+//! three is taken from left to right; only work that does not meet, such as that for different candidates, shares a vector.
 
 /// Candidates that are tried at a time, one in each lane of a vector: sums over elements then stay in their lanes.
 const LANES: usize = 8;
 
-/// Groups of candidates for a scale and a minimum.
-const GROUPS: usize = 2;
-
 /// One number for each candidate.
 type Lanes = [f32; LANES];
+
+/// Below this no search is worth it: all elements get the lowest code, and the scale is zero.
+pub(super) const NEGLIGIBLE: f32 = 1e-15;
+
+/// A scale, the minimum in searches that have one, and the codes: those of both signs with the offset added.
+pub(super) struct Fit<const LEN: usize> {
+    pub(super) scale: f32,
+    pub(super) min: f32,
+    pub(super) codes: [u8; LEN],
+}
+
+impl<const LEN: usize> Fit<LEN> {
+    /// The lowest code everywhere.
+    #[inline(always)]
+    fn lowest(min: f32) -> Self {
+        Self {
+            scale: 0.,
+            min,
+            codes: [0; LEN],
+        }
+    }
+}
 
 #[inline(always)]
 fn lanes(value: impl Fn(usize) -> f32) -> Lanes {
     std::array::from_fn(value)
 }
 
-/// The nearest whole number in `lo..=hi`, as [`nearest_in`](super::utils::nearest_in) but a float: it is multiplied with floats.
+/// The nearest whole number, halves to even. Past magnitudes of 2^22 it wraps around, and a NaN gives 0 or so: ggml's does that too, and
+/// small scales come there.
 #[inline(always)]
-fn code(x: f32, lo: f32, hi: f32) -> f32 {
+pub(super) fn nearest(x: f32) -> i32 {
+    // 1.5 * 2^23: the sum's last bit is worth one, and whole numbers are its lower 23 bits less 2^22.
     const SHIFT: f32 = 12_582_912.;
-    let x = if x > lo { x } else { lo };
-    let x = if x < hi { x } else { hi };
-    (x + SHIFT) - SHIFT
+    ((x + SHIFT).to_bits() & 0x7f_ffff) as i32 - 0x40_0000
 }
 
-/// Sums of terms over `LEN` elements, a multiple of 8. Eight lanes, so that vector instructions can have them.
-#[allow(
-    clippy::needless_range_loop,
-    reason = "lanes are the inner index, which is what makes them vectors"
-)]
+/// [`nearest`], then within `lo..=hi`. A float, as it is multiplied with floats.
 #[inline(always)]
-fn sums<const LEN: usize, const K: usize>(term: impl Fn(usize) -> [f32; K]) -> [f32; K] {
-    let mut lanes = [[0f32; 8]; K];
-    for first in (0..LEN).step_by(8) {
-        for lane in 0..8 {
-            let terms = term(first + lane);
-            for k in 0..K {
-                lanes[k][lane] += terms[k];
-            }
-        }
+fn code(x: f32, lo: f32, hi: f32) -> f32 {
+    let x = nearest(x) as f32;
+    let x = if x > lo { x } else { lo };
+    if x < hi {
+        x
+    } else {
+        hi
     }
-    lanes.map(|[a, b, c, d, e, f, g, h]| ((a + e) + (b + f)) + ((c + g) + (d + h)))
 }
 
 /// The larger one; the second for a NaN. One instruction, unlike `f32::max`.
@@ -91,13 +102,14 @@ pub(super) fn largest_with_sign((above, below): (f32, f32), xs: &[f32]) -> f32 {
     }
 }
 
-/// The smallest and the largest element.
+/// The smallest and the largest element; of zeros with different signs the smallest is the first.
 #[inline(always)]
 pub(super) fn range(xs: &[f32]) -> (f32, f32) {
-    (
-        -largest_of(xs, f32::NEG_INFINITY, |x| -x),
-        largest_of(xs, f32::NEG_INFINITY, |x| x),
-    )
+    let mut lowest = -largest_of(xs, f32::NEG_INFINITY, |x| -x);
+    if lowest == 0. {
+        lowest = xs.iter().copied().find(|&x| x == 0.).unwrap_or(lowest);
+    }
+    (lowest, largest_of(xs, f32::NEG_INFINITY, |x| x))
 }
 
 /// `1 / d`, and 0 for 0.
@@ -110,227 +122,396 @@ pub(super) fn inverse(d: f32) -> f32 {
     }
 }
 
-/// Whether a number can be divided by: not zero, not so small that its inverse overflows, not infinite, not NaN.
+/// The sum, from the first to the last.
 #[inline(always)]
-fn is_scale(x: f32) -> bool {
-    x.abs() > 1e-30 && x.is_finite()
+pub(super) fn sum(xs: &[f32]) -> f32 {
+    xs.iter().fold(0., |sum, x| sum + x)
 }
 
-/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s`, of either sign, and codes `q` in `-n..n`, and returns `s`.
-///
-/// `Q3K` and `Q6K` sub-blocks, and with weights `Q4_0` and `Q5_0`.
+/// The sum of squares, from the first to the last.
 #[inline(always)]
-pub(super) fn symmetric<const LEN: usize>(xs: &[f32; LEN], weights: &[f32; LEN], n: i32) -> f32 {
+pub(super) fn sum_of_squares(xs: &[f32]) -> f32 {
+    xs.iter().fold(0., |sum, x| sum + x * x)
+}
+
+/// What [`symmetric`] tries: the largest element gets the code `-n`, or up to nine tenths more or less.
+const SYMMETRIC_STEPS: i32 = 9;
+
+/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s`, of either sign, and codes `q` in `-n..n`. The codes are those with `n` added.
+///
+/// Sub-blocks of `Q6K`; with an importance matrix those of `Q3K` and its scales, and `Q4_0` and `Q5_0`.
+#[inline(always)]
+pub(super) fn symmetric<const LEN: usize>(
+    xs: &[f32; LEN],
+    weights: &[f32; LEN],
+    n: i32,
+) -> Fit<LEN> {
     let largest = largest(xs);
-    if !is_scale(largest) {
-        return 0.;
+    if largest.abs() < NEGLIGIBLE {
+        return Fit::lowest(0.);
     }
     let (lo, hi) = (-n as f32, (n - 1) as f32);
-    // With the codes rounded at `inverse`, the best scale is Σ w x q / Σ w q², and leaves the error
-    // Σ w x² − (Σ w x q)² / Σ w q².
-    let fit = |inverse: Lanes| {
+    // For codes `q` the best scale is Σ w x q / Σ w q².
+    let sums = |inverse: Lanes| {
         let (mut xq, mut qq) = ([0f32; LANES], [0f32; LANES]);
         for (&x, &w) in xs.iter().zip(weights) {
+            let wx = w * x;
             for l in 0..LANES {
-                let q = code(x * inverse[l], lo, hi);
-                let wq = w * q;
-                xq[l] += wq * x;
-                qq[l] += wq * q;
+                let q = code(inverse[l] * x, lo, hi);
+                xq[l] += wx * q;
+                qq[l] += w * q * q;
             }
         }
-        (lanes(|l| xq[l] * xq[l] / qq[l]), lanes(|l| xq[l] / qq[l]))
+        (xq, qq)
     };
-    let (mut gains, mut scales) = ([0f32; LANES], [0f32; LANES]);
-    // The largest element gets the code -n, or one near it; with few codes it may do better on the shorter side.
-    let sides = if n <= 4 { &[-1f32, 1.][..] } else { &[-1.] };
-    for round in 0..=sides.len() {
-        let (gain, scale) = fit(match sides.get(round) {
-            Some(side) => lanes(|l| side * (n as f32 + 0.3 * (l as f32 - 3.5)) / largest),
-            // Once more from the best solution of each lane.
-            None => lanes(|l| 1. / scales[l]),
-        });
+    // The plain scale comes first, then the others upwards.
+    let steps = |i: i32| match i - SYMMETRIC_STEPS {
+        _ if i == 0 => 0,
+        step if step <= 0 => step - 1,
+        step => step,
+    };
+    let inverse = |i: i32| -(n as f32 + 0.1 * steps(i) as f32) / largest;
+    let (mut scale, mut gain, mut best) = (0f32, 0f32, inverse(0));
+    for first in (0..=2 * SYMMETRIC_STEPS).step_by(LANES) {
+        let tried = lanes(|l| inverse(first + l as i32));
+        let (xq, qq) = sums(tried);
         for l in 0..LANES {
-            // A NaN is not larger than anything.
-            let better = gain[l] > gains[l];
-            gains[l] = if better { gain[l] } else { gains[l] };
-            scales[l] = if better { scale[l] } else { scales[l] };
+            let i = first + l as i32;
+            let better = if i == 0 {
+                qq[l] != 0.
+            } else {
+                i <= 2 * SYMMETRIC_STEPS && qq[l] > 0. && xq[l] * xq[l] > gain * qq[l]
+            };
+            if better {
+                scale = xq[l] / qq[l];
+                gain = scale * xq[l];
+                best = tried[l];
+            }
         }
     }
-    let (mut best, mut scale) = (0f32, 0f32);
-    for l in 0..LANES {
-        if gains[l] > best {
-            (best, scale) = (gains[l], scales[l]);
-        }
+    Fit {
+        scale,
+        min: 0.,
+        codes: xs.map(|x| (code(best * x, lo, hi) as i32 + n) as u8),
     }
-    scale
 }
 
-/// Minimises `Σ w[i] (x[i] − (s q[i] + m))²` over the scale `s ≥ 0`, the minimum `m`, and codes `q` in `0..=n`; returns `(s, m)`.
-/// With `below_zero`, `m` is not above zero.
+/// How often a descent goes through all elements, at the most.
+const DESCENTS: usize = 5;
+
+/// Codes whose scale is solved for as they change one at a time: each gets the value that is best if all others stay.
+struct Descent<'a, const LEN: usize> {
+    xs: &'a [f32; LEN],
+    weights: &'a [f32; LEN],
+    /// The least and the last code.
+    range: (i32, i32),
+    codes: [i32; LEN],
+    /// Σ w x q
+    xq: f32,
+    /// Σ w q²
+    qq: f32,
+}
+
+impl<'a, const LEN: usize> Descent<'a, LEN> {
+    /// From the codes nearest to `inverse * x`.
+    #[inline(always)]
+    fn new(xs: &'a [f32; LEN], weights: &'a [f32; LEN], inverse: f32, range: (i32, i32)) -> Self {
+        let codes = xs.map(|x| nearest(inverse * x).clamp(range.0, range.1));
+        let (mut xq, mut qq) = (0f32, 0f32);
+        for i in 0..LEN {
+            let (x, w, q) = (xs[i], weights[i], codes[i] as f32);
+            xq += w * x * q;
+            qq += w * q * q;
+        }
+        Self {
+            xs,
+            weights,
+            range,
+            codes,
+            xq,
+            qq,
+        }
+    }
+
+    /// Changes codes while that helps. Whether the sum of squares without an element has to be above zero before it is divided by is
+    /// where the two users differ.
+    #[inline(always)]
+    fn run(&mut self, others_needed: bool) {
+        for _ in 0..DESCENTS {
+            let mut changed = false;
+            for i in 0..LEN {
+                changed |= self.change(i, others_needed);
+            }
+            if !changed {
+                break;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn change(&mut self, i: usize, others_needed: bool) -> bool {
+        let (x, w, q) = (self.xs[i], self.weights[i], self.codes[i] as f32);
+        let mut xq = self.xq - w * x * q;
+        let mut qq = self.qq - w * q * q;
+        if !(xq > 0. && (qq > 0. || !others_needed)) {
+            return false;
+        }
+        let new = nearest(x * qq / xq).clamp(self.range.0, self.range.1);
+        if new == self.codes[i] {
+            return false;
+        }
+        let q = new as f32;
+        xq += w * x * q;
+        qq += w * q * q;
+        let better = (qq > 0. || others_needed) && xq * xq * self.qq > self.xq * self.xq * qq;
+        if better {
+            (self.codes[i], self.xq, self.qq) = (new, xq, qq);
+        }
+        better
+    }
+
+    #[inline(always)]
+    fn scale(&self) -> f32 {
+        if self.qq > 0. {
+            self.xq / self.qq
+        } else {
+            0.
+        }
+    }
+}
+
+/// As [`symmetric`] with squares for weights, by descent from the scale at which the largest element gets `-n`.
 ///
-/// The k-quants with minima, and with weights `Q4_1` and `Q5_1`.
+/// Sub-blocks of `Q3K`.
+#[inline(always)]
+pub(super) fn symmetric_by_descent<const LEN: usize>(xs: &[f32; LEN], n: i32) -> Fit<LEN> {
+    let largest = largest(xs);
+    if largest.abs() < NEGLIGIBLE {
+        return Fit::lowest(0.);
+    }
+    let weights = xs.map(|x| x * x);
+    let mut descent = Descent::new(xs, &weights, -n as f32 / largest, (-n, n - 1));
+    descent.run(false);
+    Fit {
+        scale: descent.scale(),
+        min: 0.,
+        codes: descent.codes.map(|q| (q + n) as u8),
+    }
+}
+
+/// Minimises `Σ w[i] (x[i] − s q[i])²` over the scale `s ≥ 0` and codes `q` in `0..=n`, for elements that are not below zero.
+///
+/// The scales of sub-blocks, and their minima, with an importance matrix.
+#[inline(always)]
+pub(super) fn positive<const LEN: usize>(
+    xs: &[f32; LEN],
+    weights: &[f32; LEN],
+    n: i32,
+) -> Fit<LEN> {
+    let largest = largest_of(xs, 0., |x| x);
+    if largest < NEGLIGIBLE {
+        return Fit::lowest(0.);
+    }
+    let error = |inverse: f32| {
+        let scale = 1. / inverse;
+        let off = |x: f32| x - scale * nearest(inverse * x).min(n) as f32;
+        let terms = xs.iter().zip(weights).map(|(&x, &w)| w * off(x) * off(x));
+        terms.fold(0f32, |sum, term| sum + term)
+    };
+    let mut inverse = n as f32 / largest;
+    let mut least = error(inverse);
+    for step in [-4, -3, -2, -1, 1, 2, 3, 4] {
+        let tried = (0.1 * step as f32 + n as f32) / largest;
+        let error = error(tried);
+        if error < least {
+            (least, inverse) = (error, tried);
+        }
+    }
+    let mut descent = Descent::new(xs, weights, inverse, (i32::MIN, n));
+    descent.run(true);
+    Fit {
+        scale: descent.scale(),
+        min: 0.,
+        codes: descent.codes.map(|q| q as u8),
+    }
+}
+
+/// What [`above_minimum`] tries: the range is divided by `n + first + i * step`, for `i` in `0..count`.
+pub(super) struct Candidates {
+    first: f32,
+    step: f32,
+    count: usize,
+    /// Errors count by their magnitude, not by their square.
+    absolute: bool,
+    /// What is past the codes gets the last of them. Otherwise what is far past them wraps around.
+    saturating: bool,
+}
+
+impl Candidates {
+    pub(super) const Q2K: Self = Self::of(-0.5, 16, true);
+    pub(super) const Q4K: Self = Self::of(-1., 21, false);
+    pub(super) const Q5K: Self = Self::of(-0.5, 16, false);
+    /// With an importance matrix, for every format.
+    pub(super) const WEIGHTED: Self = Self {
+        first: -0.9,
+        step: 0.05,
+        count: 37,
+        absolute: false,
+        saturating: true,
+    };
+
+    const fn of(first: f32, count: usize, absolute: bool) -> Self {
+        Self {
+            first,
+            step: 0.1,
+            count,
+            absolute,
+            saturating: false,
+        }
+    }
+}
+
+/// Elements of which a scale and a minimum are wanted, and what of them is summed once.
+struct Weighted<'a, const LEN: usize> {
+    xs: &'a [f32; LEN],
+    weights: &'a [f32; LEN],
+    /// The last code.
+    n: f32,
+    candidates: &'a Candidates,
+    /// Σ w
+    w_sum: f32,
+    /// Σ w x
+    x_sum: f32,
+}
+
+/// Solutions for the codes of some candidates.
+struct Solutions {
+    errors: Lanes,
+    scales: Lanes,
+    mins: Lanes,
+}
+
+impl<const LEN: usize> Weighted<'_, LEN> {
+    #[inline(always)]
+    fn code(&self, inverse: f32, x: f32, min: f32) -> f32 {
+        let x = inverse * (x - min);
+        if !self.candidates.saturating {
+            return code(x, 0., self.n);
+        }
+        let x = if x > 0. { x } else { 0. };
+        code(if x < self.n { x } else { self.n }, 0., self.n)
+    }
+
+    /// How much an element that is off counts.
+    #[inline(always)]
+    fn error(&self, off: f32) -> f32 {
+        if self.candidates.absolute {
+            off.abs()
+        } else {
+            off * off
+        }
+    }
+
+    /// The scale and the minimum that are best for the codes nearest to `inverse (x − min)`, the minimum not above zero. Where there
+    /// is no single solution, the error is a NaN.
+    #[inline(always)]
+    fn solve(&self, inverse: Lanes, min: f32) -> Solutions {
+        let (mut q_sum, mut qq, mut xq) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
+        let mut codes = [[0f32; LANES]; LEN];
+        for ((&x, &w), codes) in self.xs.iter().zip(self.weights).zip(&mut codes) {
+            for l in 0..LANES {
+                let q = self.code(inverse[l], x, min);
+                let wq = w * q;
+                q_sum[l] += wq;
+                qq[l] += wq * q;
+                xq[l] += wq * x;
+                codes[l] = q;
+            }
+        }
+        let (mut scales, mut mins, mut solvable) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
+        for l in 0..LANES {
+            let determinant = self.w_sum * qq[l] - q_sum[l] * q_sum[l];
+            let scale = (self.w_sum * xq[l] - self.x_sum * q_sum[l]) / determinant;
+            let min = (qq[l] * self.x_sum - q_sum[l] * xq[l]) / determinant;
+            let above = min > 0.;
+            scales[l] = if above { xq[l] / qq[l] } else { scale };
+            mins[l] = if above { 0. } else { min };
+            solvable[l] = if determinant > 0. { 0. } else { f32::NAN };
+        }
+        let mut errors = [0f32; LANES];
+        for ((&x, &w), codes) in self.xs.iter().zip(self.weights).zip(&codes) {
+            for l in 0..LANES {
+                errors[l] += w * self.error(scales[l] * codes[l] + mins[l] - x);
+            }
+        }
+        Solutions {
+            errors: lanes(|l| errors[l] + solvable[l]),
+            scales,
+            mins,
+        }
+    }
+}
+
+/// Minimises the weighted errors of `s q[i] + m` over the scale `s ≥ 0`, the minimum `m ≤ 0`, and codes `q` in `0..=n`.
+///
+/// The k-quants with minima, and with an importance matrix `Q4_1` and `Q5_1`.
 #[inline(always)]
 pub(super) fn above_minimum<const LEN: usize>(
     xs: &[f32; LEN],
     weights: &[f32; LEN],
     n: i32,
-    below_zero: bool,
-) -> (f32, f32) {
-    let (mut lowest, highest) = range(xs);
-    if below_zero {
-        lowest = lowest.min(0.);
+    candidates: &Candidates,
+) -> Fit<LEN> {
+    let (lowest, highest) = range(xs);
+    let mut min = if lowest > 0. { 0. } else { lowest };
+    if highest <= min {
+        return Fit::lowest(min);
     }
-    let range = highest - lowest;
-    if !is_scale(range) {
-        // All are equal (then that is the minimum), or there are infinities.
-        return (0., if lowest.is_finite() { lowest } else { 0. });
-    }
-    // Everything below is relative to `lowest`, where the numbers are small and the sums exact enough.
-    let xs = xs.map(|x| x - lowest);
-    let [w_sum, x_sum, xx] = sums::<LEN, 3>(|i| {
-        let wx = weights[i] * xs[i];
-        [weights[i], wx, wx * xs[i]]
-    });
-    let fit = |inverse: Lanes, from: Lanes| {
-        let (mut q_sum, mut qq, mut xq) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
-        for (&x, &w) in xs.iter().zip(weights) {
-            for l in 0..LANES {
-                let q = code((x - from[l]) * inverse[l], 0., n as f32);
-                let wq = w * q;
-                q_sum[l] += wq;
-                qq[l] += wq * q;
-                xq[l] += wq * x;
-            }
-        }
-        let (mut error, mut scale, mut min) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
-        for l in 0..LANES {
-            let (q_sum, qq, xq) = (q_sum[l], qq[l], xq[l]);
-            let by = 1. / (w_sum * qq - q_sum * q_sum);
-            let (s, m) = (
-                (w_sum * xq - x_sum * q_sum) * by,
-                (qq * x_sum - q_sum * xq) * by,
-            );
-            let above = below_zero && m + lowest > 0.;
-            let m = if above { -lowest } else { m };
-            let s = if above { (xq - m * q_sum) / qq } else { s };
-            // Σ w (x − s q − m)², multiplied out.
-            error[l] = xx + s * (s * qq + 2. * (m * q_sum - xq)) + m * (m * w_sum - 2. * x_sum);
-            (scale[l], min[l]) = (s, m);
-        }
-        (error, scale, min)
-    };
-    let mut errors = [f32::INFINITY; LANES];
-    let (mut scales, mut mins) = ([range / n as f32; LANES], [0f32; LANES]);
-    for round in 0..=GROUPS {
-        let step = |l: usize| (round * LANES + l) as f32 - (GROUPS * LANES - 1) as f32 / 2.;
-        let (error, scale, min) = if round < GROUPS {
-            fit(
-                lanes(|l| (n as f32 + 0.12 * step(l)) / range),
-                [0f32; LANES],
-            )
-        } else {
-            // Once more from the best solution of each lane.
-            fit(lanes(|l| 1. / scales[l]), mins)
-        };
-        for l in 0..LANES {
-            // A NaN is not smaller than anything.
-            let better = scale[l] > 0. && error[l] < errors[l];
-            errors[l] = if better { error[l] } else { errors[l] };
-            scales[l] = if better { scale[l] } else { scales[l] };
-            mins[l] = if better { min[l] } else { mins[l] };
-        }
-    }
-    let mut best = (f32::INFINITY, scales[0], mins[0]);
-    for l in 0..LANES {
-        if errors[l] < best.0 {
-            best = (errors[l], scales[l], mins[l]);
-        }
-    }
-    (best.1, best.2 + lowest)
-}
-
-/// The first of eight pairs of a scale and a minimum `(s, m)` with the smallest `Σ w[i] (x[i] − (s q[i] + m))²`, where the codes `q`
-/// are the nearest ones in `lo..=hi`.
-#[inline(always)]
-pub(super) fn best_of<const LEN: usize>(
-    xs: &[f32; LEN],
-    weights: &[f32; LEN],
-    pairs: [(f32, f32); LANES],
-    (lo, hi): (i32, i32),
-) -> usize {
-    let (s, m) = (lanes(|l| pairs[l].0), lanes(|l| pairs[l].1));
-    let by = s.map(inverse);
-    let mut errors = [0f32; LANES];
+    let mut x_sum = 0f32;
     for (&x, &w) in xs.iter().zip(weights) {
-        for l in 0..LANES {
-            let x = x - m[l];
-            let off = x - s[l] * code(x * by[l], lo as f32, hi as f32);
-            errors[l] += w * off * off;
-        }
+        x_sum += w * x;
     }
-    let mut best = 0;
-    for l in 1..LANES {
-        if errors[l] < errors[best] {
-            best = l;
-        }
+    let these = Weighted {
+        xs,
+        weights,
+        n: n as f32,
+        candidates,
+        w_sum: sum(weights),
+        x_sum,
+    };
+    let mut inverse = n as f32 / (highest - min);
+    let mut scale = 1. / inverse;
+    // The minimum that the best codes were rounded from, which is not the one that they are best with.
+    let mut from = min;
+    let mut least = 0f32;
+    for (&x, &w) in xs.iter().zip(weights) {
+        let q = code(inverse * (x - min), 0., n as f32);
+        least += w * these.error(scale * q + min - x);
     }
-    best
-}
-
-/// The scale and the minimum with the smallest `Σ w (x − (s a − m b))²` for elements made of `a` and `b`.
-#[derive(Default)]
-pub(super) struct TwoUnknowns {
-    aa: f64,
-    ab: f64,
-    bb: f64,
-    ax: f64,
-    bx: f64,
-}
-
-impl TwoUnknowns {
-    /// Adds elements that share `b`: `a` is `scale` times their codes.
-    #[inline(always)]
-    pub(super) fn add<const LEN: usize>(
-        &mut self,
-        xs: &[f32; LEN],
-        weights: &[f32; LEN],
-        codes: impl Fn(usize) -> f32,
-        scale: f32,
-        b: f32,
-    ) {
-        let [w, x, q, qq, xq] = sums::<LEN, 5>(|i| {
-            let (w, x, q) = (weights[i], xs[i], codes(i));
-            [w, w * x, w * q, w * q * q, w * x * q]
-        })
-        .map(f64::from);
-        let (scale, b) = (f64::from(scale), f64::from(b));
-        self.aa += scale * scale * qq;
-        self.ab += scale * b * q;
-        self.bb += b * b * w;
-        self.ax += scale * xq;
-        self.bx += b * x;
-    }
-
-    /// The solution `(s, m)`, or `None` where there is no single one.
-    pub(super) fn solve(&self) -> Option<(f32, f32)> {
-        let (s, m) = if self.bb == 0. {
-            (self.ax / self.aa, 0.)
-        } else {
-            let determinant = self.aa * self.bb - self.ab * self.ab;
-            if determinant <= 1e-9 * self.aa * self.bb {
-                return None;
-            }
-            (
-                (self.ax * self.bb - self.bx * self.ab) / determinant,
-                (self.ax * self.ab - self.bx * self.aa) / determinant,
-            )
+    let mut plain = true;
+    let mut next = 0;
+    while next < candidates.count {
+        let divided = |i: usize| candidates.first + candidates.step * i as f32 + n as f32;
+        let tried = lanes(|l| divided(next + l) / (highest - min));
+        let solutions = these.solve(tried, min);
+        let count = LANES.min(candidates.count - next);
+        // The minimum of the first one that is better is where the candidates after it start from, so these are tried again.
+        let better = (0..count).find(|&l| solutions.errors[l] < least);
+        let Some(l) = better else {
+            next += count;
+            continue;
         };
-        (s.is_finite() && m.is_finite()).then_some((s as f32, m as f32))
+        (from, inverse, plain) = (min, tried[l], false);
+        (least, scale, min) = (solutions.errors[l], solutions.scales[l], solutions.mins[l]);
+        next += l + 1;
     }
-
-    /// The error less `Σ w x²`, which does not depend on the solution.
-    pub(super) fn error(&self, s: f32, m: f32) -> f64 {
-        let (s, m) = (f64::from(s), f64::from(m));
-        s * s * self.aa + m * m * self.bb - 2. * (s * m * self.ab + s * self.ax - m * self.bx)
+    let codes = xs.map(|x| match plain {
+        true => code(inverse * (x - from), 0., n as f32),
+        false => these.code(inverse, x, from),
+    });
+    Fit {
+        scale,
+        min,
+        codes: codes.map(|q| q as u8),
     }
 }

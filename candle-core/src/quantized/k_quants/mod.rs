@@ -74,7 +74,7 @@ pub use blocks::*;
 use super::{utils, GgmlDType};
 use decode::Decode;
 use elements::elements;
-use encode_legacy::Encode;
+use encode_legacy::{Encode, Importance};
 use prepared::{DenseRows, Prepared};
 use products::BlockTile;
 use simd::{dispatch, run_at, Kernel, Level, Simd};
@@ -105,7 +105,7 @@ fn decoded<T: Decode + GgmlType>(xs: &[T], ys: &mut [f32]) {
 struct FromFloat<'a, T, const LEN: usize> {
     xs: &'a [f32],
     ys: &'a mut [T],
-    /// A weight for each column, in a row as long as they are many.
+    /// The importance of each column, for rows as long as there are weights. None for none.
     weights: &'a [f32],
 }
 
@@ -115,14 +115,23 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (blocks, _) = self.xs.as_chunks::<LEN>();
+        let (xs, _) = self.xs.as_chunks::<LEN>();
         let (weights, _) = self.weights.as_chunks::<LEN>();
-        for (i, (xs, y)) in blocks.iter().zip(self.ys).enumerate() {
-            // Weights that are all zero say nothing about the block.
-            let weights = (!weights.is_empty())
-                .then(|| &weights[i % weights.len()])
-                .filter(|weights| weights.iter().any(|&w| w > 0.));
-            *y = T::encode::<S>(xs, weights);
+        if weights.is_empty() {
+            for (xs, y) in xs.iter().zip(self.ys) {
+                *y = T::encode::<S>(xs, None);
+            }
+            return;
+        }
+        let rows = xs.chunks(weights.len());
+        for (xs, ys) in rows.zip(self.ys.chunks_mut(weights.len())) {
+            let row = xs.as_flattened();
+            let spread = fit::sum_of_squares(row) / row.len() as f32;
+            for ((xs, y), weights) in xs.iter().zip(ys).zip(weights) {
+                // Weights that are all zero say nothing about the block.
+                let known = weights.iter().any(|&w| w > 0.);
+                *y = T::encode::<S>(xs, known.then_some(Importance { weights, spread }));
+            }
         }
     }
 }
@@ -157,7 +166,8 @@ macro_rules! block_types {
                 dispatch(FromFloat::<Self, $len> { xs, ys, weights: &[] })
             }
 
-            /// Minimises `Σ w[column] · (x − decoded)²` in each block. The formats of 8 bits take no weights.
+            /// Searches for scales with little `Σ w[column] · (x − decoded)²`, bit for bit as ggml does. The formats of 8 bits take no
+            /// weights, and a block whose weights are all zero is encoded without them.
             fn from_float_imatrix(
                 xs: &[f32],
                 ys: &mut [Self],
