@@ -36,9 +36,7 @@ pub enum Error {
     },
 
     /// Both sides of an operation must have the same dtype.
-    #[error(
-        "{op}: lhs is {lhs:?} and rhs is {rhs:?}, both must have the same dtype (see to_dtype)"
-    )]
+    #[error("dtype mismatch in {op}: lhs is {lhs:?} and rhs is {rhs:?}, both must have the same dtype (see to_dtype)")]
     DTypeMismatchBinaryOp {
         /// Left-hand side.
         lhs: DType,
@@ -119,7 +117,7 @@ pub enum Error {
     },
 
     /// The shapes of both sides do not go together.
-    #[error("{op}: shapes do not match, lhs {lhs:?}, rhs {rhs:?}")]
+    #[error("shape mismatch in {op}: lhs {lhs:?}, rhs {rhs:?}")]
     ShapeMismatchBinaryOp {
         /// Left-hand side.
         lhs: Shape,
@@ -170,7 +168,7 @@ pub enum Error {
     },
 
     /// Both sides must be on the same device.
-    #[error("{op}: lhs is on {lhs:?} and rhs on {rhs:?}, both must be on the same device (see to_device)")]
+    #[error("device mismatch in {op}: lhs is on {lhs:?} and rhs on {rhs:?}, both must be on the same device (see to_device)")]
     DeviceMismatchBinaryOp {
         /// Left-hand side.
         lhs: DeviceLocation,

@@ -215,8 +215,8 @@ impl Shape {
         stride
     }
 
-    /// Whether `stride` is the row-major one. The stride of a dimension of size 1 does not matter, nor does any
-    /// stride of a shape without elements.
+    /// Whether `stride` is the row-major one. The stride of a dimension of size 0 or 1 does not matter. The strides of the others count
+    /// in a shape without elements too, as in Candle: there, those of the dimensions outside one of size 0 are 0.
     pub fn is_contiguous(&self, stride: &[usize]) -> bool {
         self.0.len() == stride.len() && is_dense(self.0.iter().zip(stride).rev())
     }
@@ -277,10 +277,7 @@ impl Shape {
 }
 
 /// Whether the pairs of size and stride, innermost first, leave no gap.
-fn is_dense<'a>(innermost_first: impl Iterator<Item = (&'a usize, &'a usize)> + Clone) -> bool {
-    if innermost_first.clone().any(|(&size, _)| size == 0) {
-        return true;
-    }
+fn is_dense<'a>(innermost_first: impl Iterator<Item = (&'a usize, &'a usize)>) -> bool {
     let mut expected = 1usize;
     for (&size, &stride) in innermost_first {
         if size > 1 && stride != expected {
@@ -539,7 +536,11 @@ mod tests {
         assert_eq!(*shape.stride_contiguous(), [6, 2, 2, 1]);
         assert!(shape.is_contiguous(&[100, 2, 7, 1]));
         assert!(!shape.is_contiguous(&[6, 3, 2, 1]));
-        assert!(Shape::from((3, 0)).is_contiguous(&[5, 9]));
+        let empty = Shape::from((2, 0, 3));
+        assert!(empty.is_contiguous(&empty.stride_contiguous()));
+        assert!(empty.is_contiguous(&[0, 9, 1]));
+        assert!(!empty.is_contiguous(&[12, 1, 4]));
+        assert!(!empty.is_fortran_contiguous(&[12, 1, 4]));
         assert!(Shape::from((2, 3)).is_fortran_contiguous(&[1, 2]));
     }
 

@@ -194,16 +194,17 @@ impl BatchNorm {
     }
 
     /// Norms `x`, of shape (batch, num_features, …), by its own mean and variance, and moves the running ones towards them. The
-    /// variance that is kept is the unbiased one. 16-bit floats are normed in f32.
+    /// variance that is kept is the unbiased one; a channel of a single element has none, and then the running variance stays what it
+    /// was (Candle 0.11.1 makes it NaN). 16-bit floats are normed in f32.
     ///
     /// # Errors
-    /// `x` has another number of channels, or a channel has a single element and so no variance.
+    /// `x` has another number of channels, or a channel has no element.
     pub fn forward_train(&self, x: &Tensor) -> Result<Tensor> {
         self.check_input(x)?;
         let count = x.elem_count() / self.num_features.max(1);
-        if count < 2 {
+        if count == 0 {
             bail!(
-                "batch-norm: the input {:?} has {count} elements per channel, training needs 2 or more",
+                "batch-norm: the input {:?} has no element in a channel, training needs one or more",
                 x.dims()
             )
         }
@@ -217,8 +218,10 @@ impl BatchNorm {
             rows = rows.broadcast_sub(&mean)?;
         }
         let variance = rows.sqr()?.mean_keepdim(1)?;
-        let unbiased = count as f64 / (count - 1) as f64;
-        self.track(&self.running_var, &variance, unbiased)?;
+        if count > 1 {
+            let unbiased = count as f64 / (count - 1) as f64;
+            self.track(&self.running_var, &variance, unbiased)?;
+        }
         let normed = rows
             .broadcast_div(&(variance + self.eps)?.sqrt()?)?
             .to_dtype(x.dtype())?

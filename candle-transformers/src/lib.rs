@@ -65,13 +65,15 @@
 //!
 //! - [`models`]: one folder per family: its configuration, its weight names and what its paper adds. [`blocks`]: the layers that models share.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
-//! - [`generation`]: from logits to the next token. [`utils`]: masks, repeat penalty, repeated heads.
+//! - [`generation`]: from logits to the next token.
+//! - [`object_detection`]: boxes around objects, and the choice of one for each. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
 
 pub mod blocks;
 mod compat;
 pub mod generation;
 pub mod models;
+pub mod object_detection;
 pub mod utils;
 
 // Upstream's paths.

@@ -5,8 +5,6 @@
 
 mod greedy;
 
-use std::cmp::Ordering;
-
 use candle_core::{bail, DType, Error, Result, Tensor, D};
 use rand::distr::{weighted::WeightedIndex, Distribution};
 use rand::{rngs::StdRng, Rng, SeedableRng};
@@ -81,7 +79,8 @@ fn is_warm(temperature: f64) -> bool {
     temperature.is_nan() || temperature >= MIN_TEMPERATURE
 }
 
-/// Chooses tokens from logits; the same seed, settings and logits give the same tokens.
+/// Chooses tokens from logits; the same seed, settings and logits give the same tokens, with f32 logits those that Candle 0.11.1 chooses
+/// (but for [`Sampling::GumbelSoftmax`], whose noise Candle draws without the seed).
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -156,21 +155,31 @@ impl LogitsProcessor {
         let mut probs = softmax(&logits, max, temperature);
         f(&mut probs);
         match self.sampling {
-            Sampling::TopK { k, .. } => keep_top_k(&mut probs, k),
-            Sampling::TopP { p, .. } => keep_top_p(&mut probs, p),
-            Sampling::TopKThenTopP { k, p, .. } => {
-                keep_top_k(&mut probs, k);
-                keep_top_p(&mut probs, p);
+            Sampling::TopK { k, .. } if k < probs.len() => {
+                let (ids, probs) = top_k(&probs, k);
+                self.draw(&probs).map(|index| ids[index] as u32)
             }
-            Sampling::ArgMax | Sampling::All { .. } | Sampling::GumbelSoftmax { .. } => {}
+            Sampling::TopKThenTopP { k, p, .. } if k < probs.len() => {
+                let (ids, mut probs) = top_k(&probs, k);
+                let sum: f32 = probs.iter().sum();
+                if (p as f32) < sum {
+                    keep_top_p(&mut probs, p);
+                }
+                self.draw(&probs).map(|index| ids[index] as u32)
+            }
+            Sampling::TopP { p, .. } | Sampling::TopKThenTopP { p, .. } => {
+                keep_top_p(&mut probs, p);
+                self.draw(&probs).map(|index| index as u32)
+            }
+            _ => self.draw(&probs).map(|index| index as u32),
         }
-        self.draw(&probs)
     }
 
-    fn draw(&mut self, probs: &[f32]) -> Result<u32> {
+    /// An index into `probs`, by its share of their sum: one random number for each draw.
+    fn draw(&mut self, probs: &[f32]) -> Result<usize> {
         let distribution = WeightedIndex::new(probs)
             .map_err(|e| Error::msg(format!("sampling: no token can be drawn: {e}")))?;
-        Ok(distribution.sample(&mut self.rng) as u32)
+        Ok(distribution.sample(&mut self.rng))
     }
 
     fn gumbel_argmax(&mut self, logits: &[f32], temperature: f64) -> u32 {
@@ -210,64 +219,65 @@ fn checked_logits(logits: &Tensor) -> Result<(Vec<f32>, f32)> {
     Ok((logits, max))
 }
 
+/// In f32 from end to end, in the order in which Candle computes it, so that a random number meets the same sums.
 fn softmax(logits: &[f32], max: f32, temperature: f64) -> Vec<f32> {
     let inverse = (1. / temperature) as f32;
+    let max = max * inverse;
     let mut probs: Vec<f32> = logits
         .iter()
-        .map(|logit| ((logit - max) * inverse).exp())
+        .map(|logit| (logit * inverse - max).exp())
         .collect();
     // At least 1, the term of the highest logit.
-    let sum: f64 = probs.iter().map(|&p| f64::from(p)).sum();
-    let scale = (1. / sum) as f32;
-    probs.iter_mut().for_each(|p| *p *= scale);
+    let sum: f32 = probs.iter().sum();
+    probs.iter_mut().for_each(|p| *p /= sum);
     probs
 }
 
-/// Most probable first, equal ones by id: which tokens stay must not depend on how a sort breaks ties.
-fn by_probability(probs: &[f32]) -> impl Fn(&u32, &u32) -> Ordering + '_ {
-    |&a, &b| {
-        probs[b as usize]
-            .total_cmp(&probs[a as usize])
-            .then(a.cmp(&b))
-    }
+/// The ids of the `k` highest of more than `k` probabilities, and these.
+///
+/// They come in the order in which the standard library's selection leaves them, which also settles which of equal ones stay: a draw
+/// goes through them in this order, and Candle's goes through the same one.
+fn top_k(probs: &[f32], k: usize) -> (Vec<usize>, Vec<f32>) {
+    let mut ids: Vec<usize> = (0..probs.len()).collect();
+    ids.select_nth_unstable_by(k, |&a, &b| probs[b].total_cmp(&probs[a]));
+    ids.truncate(k);
+    let kept = ids.iter().map(|&id| probs[id]).collect();
+    (ids, kept)
 }
 
-/// Sets all but the `k` highest probabilities to 0; `k` is at least 1.
-fn keep_top_k(probs: &mut [f32], k: usize) {
-    if k >= probs.len() {
-        return;
-    }
-    let mut ids: Vec<u32> = (0..probs.len() as u32).collect();
-    let (_, _, rest) = ids.select_nth_unstable_by(k - 1, by_probability(probs));
-    for &id in rest.iter() {
-        probs[id as usize] = 0.;
-    }
-}
-
-/// Sets all probabilities to 0 but the highest ones that together reach `p`.
+/// Sets all probabilities to 0 but the highest ones that together reach `p`; of equal ones the first stay.
 fn keep_top_p(probs: &mut [f32], p: f64) {
     if !(p > 0. && p < 1.) {
         return;
     }
     let total: f64 = probs.iter().map(|&p| f64::from(p)).sum();
-    // All tokens below this sum to less than `total - p`: they cannot be among those kept and need no sorting, which
-    // leaves a handful out of a vocabulary of 100,000.
+    // All below this sum to less than `total - p`: but for rounding they are not among those kept and need no sorting, which leaves
+    // a handful out of a vocabulary of 100,000.
     let cutoff = (total - p) / probs.len() as f64;
-    let mut ids: Vec<u32> = (0..probs.len() as u32)
-        .filter(|&id| f64::from(probs[id as usize]) >= cutoff)
-        .collect();
-    ids.sort_unstable_by(by_probability(probs));
-    let mut sum = 0.;
-    let kept = ids
-        .iter()
-        .position(|&id| {
-            sum += f64::from(probs[id as usize]);
-            sum >= p
-        })
-        .map_or(ids.len(), |last| last + 1);
-    let mut nucleus = vec![0f32; probs.len()];
-    for &id in &ids[..kept] {
-        nucleus[id as usize] = probs[id as usize];
+    let mut nucleus = nucleus(probs, p as f32, |prob| f64::from(prob) >= cutoff);
+    if nucleus.is_none() {
+        nucleus = self::nucleus(probs, p as f32, |_| true);
     }
-    probs.copy_from_slice(&nucleus);
+    if let Some(ids) = nucleus {
+        let mut kept = vec![0f32; probs.len()];
+        for id in ids {
+            kept[id] = probs[id];
+        }
+        probs.copy_from_slice(&kept);
+    }
+}
+
+/// The indices of the highest of the probabilities that `is_candidate` names, as many as reach `p`; `None` where all together do not.
+fn nucleus(probs: &[f32], p: f32, is_candidate: impl Fn(f32) -> bool) -> Option<Vec<usize>> {
+    let mut ids: Vec<usize> = (0..probs.len())
+        .filter(|&id| is_candidate(probs[id]))
+        .collect();
+    ids.sort_unstable_by(|&a, &b| probs[b].total_cmp(&probs[a]).then(a.cmp(&b)));
+    let mut sum = 0f32;
+    let last = ids.iter().position(|&id| {
+        sum += probs[id];
+        sum >= p
+    })?;
+    ids.truncate(last + 1);
+    Some(ids)
 }

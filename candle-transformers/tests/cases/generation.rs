@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_transformers::generation::{GreedyToken, LogitsProcessor, Sampling};
 
@@ -177,23 +179,49 @@ fn shares_and_support() -> Result<()> {
     Ok(())
 }
 
-/// Which of several equally probable tokens stay is settled by their ids.
+/// As many of several equally probable tokens stay as were asked for, the same ones at each draw.
 #[test]
-fn ties_are_settled_by_id() -> Result<()> {
+fn ties_are_settled_the_same_way() -> Result<()> {
     let logits = Tensor::zeros(64, DType::F32, &Device::Cpu)?;
-    for sampling in [
-        Sampling::TopK {
-            k: 4,
-            temperature: 1.,
-        },
-        Sampling::TopP {
-            p: 0.06,
-            temperature: 1.,
-        },
-    ] {
-        let ids = draws(sampling, 1, &logits, 200)?;
-        assert!(ids.iter().all(|&id| id < 4), "{ids:?}");
-    }
+    let kept = |sampling| -> Result<BTreeSet<u32>> {
+        Ok(draws(sampling, 1, &logits, 200)?.into_iter().collect())
+    };
+    let temperature = 1.;
+    assert_eq!(kept(Sampling::TopK { k: 4, temperature })?.len(), 4);
+    let p = 0.06;
+    let first = BTreeSet::from([0, 1, 2, 3]);
+    assert_eq!(kept(Sampling::TopP { p, temperature })?, first);
+    Ok(())
+}
+
+/// What Candle 0.11.1 draws from these logits with this seed. The best token comes last, where it would be first by id.
+#[test]
+fn the_tokens_that_candle_draws() -> Result<()> {
+    let logits = Tensor::new(&[0.1f32, 0.2, 0.3, 0.4], &Device::Cpu)?;
+    let temperature = 1.;
+    assert_eq!(
+        draws(Sampling::TopK { k: 2, temperature }, 42, &logits, 2)?,
+        [3, 2]
+    );
+    let p = 0.5;
+    assert_eq!(
+        draws(Sampling::TopP { p, temperature }, 42, &logits, 1)?,
+        [2]
+    );
+    let temperature = 0.9;
+    assert_eq!(draws(Sampling::All { temperature }, 42, &logits, 1)?, [0]);
+    Ok(())
+}
+
+/// A nucleus whose sum in f32 never reaches `p` keeps every token.
+#[test]
+fn a_nucleus_that_is_never_full_keeps_all() -> Result<()> {
+    let logits = Tensor::new(&[0.3f32, 0.1, 0.2], &Device::Cpu)?;
+    let mut processor = LogitsProcessor::new(3, Some(1.), Some(0.999));
+    let seen: Result<BTreeSet<u32>> = (0..100)
+        .map(|_| processor.sample_f(&logits, |probs| probs.fill(0.1)))
+        .collect();
+    assert_eq!(seen?, BTreeSet::from([0, 1, 2]));
     Ok(())
 }
 

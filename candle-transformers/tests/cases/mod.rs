@@ -5,6 +5,7 @@ mod generation;
 mod gguf;
 mod llama;
 mod moe;
+mod object_detection;
 mod quantized_files;
 mod quantized_llama;
 mod sentences;

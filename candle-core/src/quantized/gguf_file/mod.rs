@@ -95,8 +95,10 @@ impl TensorInfo {
         match (start, end) {
             (Some(start), Some(end)) if end <= len => Ok(start..end),
             _ => Err(Error::Msg(format!(
-                "{bytes} bytes of {:?} at offset {} after {tensor_data_offset}, the file has {len} bytes",
-                self.ggml_dtype, self.offset
+                "{bytes} bytes of {:?} at offset {} after {tensor_data_offset}: the file has {len} bytes, {} remaining from there",
+                self.ggml_dtype,
+                self.offset,
+                start.map_or(0, |start| len.saturating_sub(start))
             ))
             .bt()),
         }

@@ -13,8 +13,12 @@ use crate::{Context, Error, Result, Shape};
 /// Dimensions that a tensor may have. GGML has 4.
 const MAX_DIMS: u32 = 16;
 
-/// Arrays in arrays that are read: a file nested deeper is no model, but would need a deep stack.
-const MAX_DEPTH: usize = 16;
+/// Arrays in arrays that are read, as in Candle: a file nested deeper is no model, but would need a deep stack.
+const MAX_DEPTH: usize = 64;
+
+/// What a file begins with, by the format's own names too.
+const TENSOR_COUNT: &str = "number of tensors (tensor_count)";
+const VALUE_COUNT: &str = "number of metadata entries (metadata_kv_count)";
 
 impl VersionedMagic {
     fn read<R: Read + Seek>(reader: &mut Reader<R>) -> Result<Self> {
@@ -48,7 +52,7 @@ impl VersionedMagic {
     /// Text. Version 1 may end it with zeros; bytes that are no UTF-8 (pieces of characters among tokens) are replaced.
     fn string<R: Read + Seek>(self, reader: &mut Reader<R>) -> Result<String> {
         let len = self.count(reader)?;
-        let mut bytes = reader.bytes(len)?;
+        let mut bytes = reader.bytes(len).context("string length")?;
         while bytes.last() == Some(&0) {
             bytes.pop();
         }
@@ -97,11 +101,15 @@ impl VersionedMagic {
             ValueType::String => Value::String(self.string(reader)?),
             ValueType::Array => {
                 if depth == MAX_DEPTH {
-                    return Err(Error::Msg(format!("arrays nested deeper than {MAX_DEPTH}")).bt());
+                    return Err(Error::Msg(format!(
+                        "arrays nested deeper than {MAX_DEPTH}, the greatest nesting depth that is read"
+                    ))
+                    .bt());
                 }
                 let ty = ValueType::from_u32(reader.u32()?)?;
                 let count = self.count(reader)?;
-                let count = reader.has_count(count, self.least_bytes(ty))?;
+                let count = reader.has_count(count, self.least_bytes(ty));
+                let count = count.context("array length")?;
                 // Values take more memory than bytes in a file: room is made as they come.
                 let mut values = Vec::new();
                 for i in 0..count {
@@ -149,16 +157,16 @@ impl Content {
 
     fn read_from<R: Seek + Read>(reader: &mut Reader<R>) -> Result<Self> {
         let magic = VersionedMagic::read(reader).context("head")?;
-        let tensor_count = magic.count(reader).context("number of tensors")?;
-        let value_count = magic.count(reader).context("number of metadata entries")?;
+        let tensor_count = magic.count(reader).context(TENSOR_COUNT)?;
+        let value_count = magic.count(reader).context(VALUE_COUNT)?;
         // An entry has a name, a kind and a byte; a tensor a name, a rank, a format and an offset.
         let name = magic.least_bytes(ValueType::String);
         reader
             .has_count(value_count, name + 5)
-            .context("number of metadata entries")?;
+            .context(VALUE_COUNT)?;
         reader
             .has_count(tensor_count, name + 16)
-            .context("number of tensors")?;
+            .context(TENSOR_COUNT)?;
 
         let mut metadata = HashMap::new();
         for i in 0..value_count {
