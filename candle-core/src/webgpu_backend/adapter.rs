@@ -7,10 +7,10 @@ use wgpu::Features;
 /// How to open a device, beside what the environment says.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Bind no more than so many bytes of a buffer at once, a multiple of 256, if the adapter's limit is not smaller anyway. Larger
-    /// tensors are worked on in parts.
+    /// The largest binding in bytes, a multiple of 256, where the adapter's limit is not smaller anyway. Larger tensors are worked on
+    /// in parts.
     pub max_binding: Option<u64>,
-    /// Make no buffer of more than so many bytes, a multiple of 256. Larger tensors lie in several.
+    /// The largest buffer in bytes, a multiple of 256. Larger tensors are kept in several.
     pub max_buffer: Option<u64>,
     /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
     pub pipeline_cache: Option<std::path::PathBuf>,
@@ -50,7 +50,7 @@ pub(super) struct Caps {
     pub(super) subgroup: Option<u32>,
     /// 16x16x16 matrices of f16 with f32 sums, one a subgroup.
     pub(super) cooperative: bool,
-    /// Whether attention has a kernel of its own for them, beside their use in its products.
+    /// Whether attention has a fused kernel for them, beside their use in its products.
     pub(super) cooperative_attention: bool,
     /// 64-bit floats, and 64-bit integers to look into them.
     pub(super) f64: bool,

@@ -249,7 +249,7 @@ fn compare(
         ));
     }
     let (relative, of_operands) = tolerance(got.dtype());
-    let mut room = f64::from(f32::MIN_POSITIVE);
+    let mut slack = f64::from(f32::MIN_POSITIVE);
     if of_operands > 0. {
         let mut scale = 1f64;
         for (storage, _) in operands {
@@ -259,7 +259,7 @@ fn compare(
                 scale *= finite.fold(1., f64::max);
             }
         }
-        room += of_operands * scale;
+        slack += of_operands * scale;
     }
     let same = match (got, &want) {
         (CpuStorage::I64(got), CpuStorage::I64(want)) => {
@@ -278,7 +278,7 @@ fn compare(
             let near = |got: f64, want: f64| {
                 got == want
                     || (got.is_nan() && want.is_nan())
-                    || (want.is_finite() && (got - want).abs() <= relative * want.abs() + room)
+                    || (want.is_finite() && (got - want).abs() <= relative * want.abs() + slack)
             };
             let mut pairs = got.iter().zip(&want);
             let first = pairs.position(|(got, want)| !near(*got, *want));

@@ -1,4 +1,4 @@
-//! How the elements of each dtype lie in memory, and the WGSL that reads and writes them.
+//! How the elements of each dtype are stored, and the WGSL that reads and writes them.
 
 use crate::DType;
 

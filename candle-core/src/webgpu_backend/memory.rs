@@ -85,7 +85,7 @@ impl Memory {
         pieces
     }
 
-    /// Bytes `first..end` as a window of at most `limit` bytes, and the place that it starts at; `None` if they lie in two buffers or
+    /// Bytes `first..end` as a window of at most `limit` bytes, and the place that it starts at; `None` if they span two buffers or
     /// are too many.
     pub(super) fn window(&self, first: u64, end: u64, limit: u64) -> Option<(Self, u64)> {
         let start = first / WINDOW_ALIGN * WINDOW_ALIGN;

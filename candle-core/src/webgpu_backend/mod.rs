@@ -1,6 +1,6 @@
 //! Tensors on any GPU that speaks WebGPU: Vulkan, Metal and DX12 natively, the browser's own in a tab.
 //!
-//! # Five rooms, each knowing only the ones below it
+//! # Five layers
 //! - `ops/` and `shaders/`: from layouts to dispatches. Which kernel, how many workgroups, which parameters; nothing else.
 //! - `queue.rs`: the ordered list of dispatches that were not submitted yet; `readback.rs`: what comes back to the host.
 //! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key; `elem.rs`: how dtypes are
@@ -27,13 +27,14 @@
 //! | i64 | a pair of u32 | pairs of u32 |
 //!
 //! Others give [`Error::UnsupportedOnDevice`](crate::Error::UnsupportedOnDevice). What moves elements without computing takes
-//! their bits as they are. Nothing but f64 needs an optional feature of the adapter: subgroups and cooperative matrices are used where they are there and only make things faster. A kernel that
-//! writes a packed dtype writes whole words, one invocation a word, so there are neither races nor atomics.
+//! their bits as they are. Nothing but f64 needs an optional feature of the adapter: subgroups and cooperative matrices are used
+//! where the adapter has them and only make things faster. A kernel that writes a packed dtype writes whole words, one invocation a
+//! word, so there are neither races nor atomics.
 //!
 //! # Quantised weights
 //! [`QWebGpuStorage`] holds GGML's blocks, laid out anew so that a kernel reads words: codes, further bits and scales apart. Products
 //! decode them where they use them, in f32. With cooperative matrices and more than 8 rows, rows of the dense side and pieces of the
-//! weight are brought to f16 first, each with a power of two that keeps it in range.
+//! weight are converted to f16 first, each with a power of two that keeps it in range.
 //!
 //! # Environment
 //! - `CANDLE_WEBGPU_ADAPTER=TEXT`: use only adapters whose name contains TEXT.

@@ -1,6 +1,6 @@
 //! How long each kernel takes on the GPU: a pass with two timestamps for each dispatch, summed by kernel.
 //!
-//! A pass of its own makes every dispatch dearer by some microseconds, so the sums tell where time goes, not how much
+//! A separate pass makes every dispatch dearer by some microseconds, so the sums tell where time goes, not how much
 //! a program takes.
 
 use std::collections::HashMap;

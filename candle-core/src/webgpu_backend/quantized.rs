@@ -8,7 +8,7 @@ use crate::backend::BackendStorage;
 use crate::quantized::GgmlDType;
 use crate::{CpuStorage, DType, Layout, Result};
 
-/// Blocks of GGML on a WebGPU device. Floats lie there as in a tensor, quantised blocks in planes (`ops/quantized/format.rs`).
+/// Blocks of GGML on a WebGPU device. Floats are stored as in a tensor, quantised blocks in planes (`ops/quantized/format.rs`).
 #[derive(Debug)]
 pub struct QWebGpuStorage {
     dtype: GgmlDType,
@@ -124,7 +124,7 @@ impl QWebGpuStorage {
         } else {
             1
         };
-        // After so many elements a result of any dtype is at a place that bindings begin at.
+        // A multiple of this many elements is where a binding may begin, in a result of any dtype.
         let aligned = 256usize.div_ceil(unit);
         (units.saturating_sub(before) / aligned).max(1) * aligned * unit
     }
@@ -157,7 +157,7 @@ impl QWebGpuStorage {
         let aligned = first / unit / WINDOW_UNITS * WINDOW_UNITS;
         let start = match (end - aligned) * largest <= self.device().max_binding() as usize {
             true => aligned,
-            // Small bindings, in which there is no room for what comes before.
+            // Small bindings, which do not hold what comes before.
             false => first / unit,
         };
         let mut windows = Vec::with_capacity(4);
@@ -165,7 +165,7 @@ impl QWebGpuStorage {
             let (first, len) = (start * words, (end - start) * words);
             windows.push(match plane.aligned_window(first, len) {
                 Some(window) => window,
-                // It lies in two buffers, or no binding begins there.
+                // It spans two buffers, or no binding begins there.
                 None => ops::elementwise::copy(plane, &Layout::contiguous_with_offset(len, first))?,
             });
         }

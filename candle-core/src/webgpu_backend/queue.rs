@@ -1,6 +1,6 @@
 //! The ordered list of dispatches that were not submitted yet. What waits for it is in `readback.rs`.
 //!
-//! Ops append; nothing above this room touches an encoder. The list is submitted when it is long (the GPU starts while the
+//! Ops append; nothing above this file touches an encoder. The list is submitted when it is long (the GPU starts while the
 //! host still encodes), at a readback, at `synchronize`, and before an upload into a buffer that the list may still read.
 //! All dispatches of a submission share one compute pass and one write of parameters; bind groups are cached by the buffers
 //! in them, which the pool hands out in the same order step after step.
@@ -27,7 +27,7 @@ const BATCH: usize = 48;
 pub(super) const FIRST_BATCH: usize = 16;
 /// Bind groups kept; past it the cache starts over.
 const MAX_BIND_GROUPS: usize = 4096;
-/// Uploads are cut into pieces of this size, because each waits in a staging buffer of its own size.
+/// Uploads are cut into pieces of this size, because each waits in a staging buffer as large as itself.
 const UPLOAD_BYTES: u64 = 32 << 20;
 /// Words in the status buffer: kernel number plus one, the index, the size.
 pub(super) const STATUS_BYTES: u64 = 16;

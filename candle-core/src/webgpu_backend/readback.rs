@@ -19,7 +19,7 @@ impl Queue {
     /// Submits what is pending and starts copying the first `bytes` of a storage's memory to the host.
     pub(super) fn begin_read(self: &Arc<Self>, memory: &Memory, bytes: u64) -> Result<RawRead> {
         self.health.check("readback")?;
-        // A staging buffer's size is a power of two, with room for the status after the data.
+        // A staging buffer's size is a power of two that holds the status after the data too.
         let most = (self.pool.max_buffer_size() / 2 + 1).next_power_of_two() / 2;
         let mut pieces = memory.pieces(bytes, most.max(WINDOW_ALIGN));
         if pieces.is_empty() {

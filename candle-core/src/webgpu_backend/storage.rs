@@ -76,7 +76,7 @@ impl WebGpuStorage {
     }
 
     /// Elements `first..first + len` as a storage that fits a binding, and the first one's place in it. `None` if they are too many or
-    /// lie in two buffers. The same memory: what is written to one is seen in the other.
+    /// span two buffers. The same memory: what is written to one is seen in the other.
     pub(super) fn window(&self, first: usize, len: usize) -> Option<(Self, usize)> {
         if self.fits_binding() {
             return Some((self.share(), first));

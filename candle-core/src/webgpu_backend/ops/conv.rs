@@ -7,7 +7,7 @@
 use super::copy2d::{copy2d, Rows};
 use super::elementwise::functions;
 use super::reduce::accumulator;
-use super::windows::{fit, room, Operand, Split};
+use super::windows::{fit, window_bytes, Operand, Split};
 use super::{bind, elementwise, index, matmul};
 use crate::backend::BackendStorage;
 use crate::conv::Geometry;
@@ -224,7 +224,7 @@ impl Piece {
 /// The most rows of results of which one channel's columns, and the input that they are made of, are within a binding's reach.
 fn most_rows(operands: &Operands<'_>, g: &Geometry) -> usize {
     let size = operands.src.dtype().size_in_bytes();
-    let most = room(operands.src.device()) / size;
+    let most = window_bytes(operands.src.device()) / size;
     let columns = most / (taps(g) * g.output[1]).max(1);
     let input = (most / g.input[1].max(1)).saturating_sub(g.steps[0].dilation * g.kernel[0]);
     columns.min(input / g.steps[0].stride).max(1)
@@ -406,7 +406,7 @@ fn fold(
     }
     // Where an image's columns are past a binding's reach, some rows of it at a time.
     let step = &g.steps[0];
-    let most = room(device) / columns.dtype().size_in_bytes();
+    let most = window_bytes(device) / columns.dtype().size_in_bytes();
     let input_rows = (most / (taps(g) * g.input[1])).saturating_sub(1) * step.stride;
     let rows = input_rows
         .saturating_sub((g.kernel[0] - 1) * step.dilation)

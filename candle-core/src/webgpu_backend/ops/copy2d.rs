@@ -61,7 +61,7 @@ fn windowed(src: &WebGpuStorage, dst: &WebGpuStorage, rows: Rows) -> Result<()> 
         high.d1 -= low.d1;
         (low.d1 * rows.src_stride, low.d1 * rows.dst_stride)
     } else {
-        // Halves that end where words do, if there are so many: 256 elements are whole words of any dtype.
+        // Halves that end at a word, if the row is long enough: 256 elements are whole words of any dtype.
         low.d2 = match rows.d2 > 512 {
             true => (rows.d2 / 2).next_multiple_of(256) - rows.dst_offset % 256,
             false => rows.d2 / 2,

@@ -3,7 +3,7 @@
 //! An index that is the greatest number of its dtype is skipped, one that is out of range is reported to the host, which
 //! gives an error with the next result that it reads.
 
-use super::windows::{fit, reach, room, Operand, Split};
+use super::windows::{fit, reach, window_bytes, Operand, Split};
 use super::{bind, index, Views, INDEX_OPS};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -141,13 +141,13 @@ impl Choice {
         if storage.fits_binding() {
             return self.launch(dst, src, ids, 0);
         }
-        let most = room(dst.device()) / storage.dtype().size_in_bytes();
+        let most = window_bytes(dst.device()) / storage.dtype().size_in_bytes();
         let step = layout.stride()[self.dim];
         let beside = (0..layout.dims().len()).filter(|axis| *axis != self.dim);
         let beside = beside.map(|axis| (layout.dims()[axis] - 1) * layout.stride()[axis]);
         let beside = 1 + beside.sum::<usize>();
         let others = layout.shape().elem_count() / self.size.max(1);
-        // As many as a window reaches, or as a copy holds where they lie far apart.
+        // As many as a window reaches, or as a copy holds where they are far apart.
         let count = match most.checked_sub(beside) {
             Some(rest) => rest / step.max(1) + 1,
             None => most / others.max(1),

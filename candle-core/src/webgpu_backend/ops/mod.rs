@@ -157,7 +157,7 @@ fn row_step(layout: &Layout) -> Option<usize> {
     Some(found.map_or(0, |(step, _)| step))
 }
 
-/// A tensor as `(rows, len)`, rows of its last dimension: where it lies if there is one step from row to row, else a copy.
+/// A tensor as `(rows, len)`, rows of its last dimension: a view if there is one stride from row to row, else a copy.
 fn as_rows(
     (x, layout): (&WebGpuStorage, &Layout),
     (rows, len): (usize, usize),

@@ -129,7 +129,7 @@ fn nearest(value: f64, elem: Elem) -> f64 {
     }
 }
 
-/// The number of a storage dtype before `value`, one of its own.
+/// The next smaller number of a storage dtype than `value`, which is one too.
 fn before(value: f64, elem: Elem) -> f64 {
     // The bits of a dtype's positive numbers count upwards, those of its negative ones downwards.
     let step = |bits: u16, sign: u16| match bits {

@@ -3,7 +3,7 @@
 //! The dimensions that stay are moved to the front, so that each result has a row of elements, in the order of the CPU.
 
 use super::elementwise::functions;
-use super::windows::{extent, fit, halves, longest, room, Operand, Part, Split};
+use super::windows::{extent, fit, halves, longest, window_bytes, Operand, Part, Split};
 use super::{bind, elementwise, fill, index, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
@@ -28,7 +28,7 @@ params!(ReduceParams {
 
 /// Rows shorter than this leave most of a workgroup idle.
 const SHORT: u32 = 64;
-/// So many invocations keep a GPU busy, one to a row.
+/// Rows from which on a GPU is busy with one invocation to a row.
 const MANY: u32 = 1 << 14;
 /// Rows from this length on are cut into parts where there are few of them.
 const LONG: u32 = 1 << 14;
@@ -36,7 +36,7 @@ const LONG: u32 = 1 << 14;
 const FEW: u32 = 64;
 /// Elements of a part at the least: eight to an invocation.
 const CHUNK: u32 = 8 * WORKGROUP;
-/// From so many parts on a workgroup joins them: one invocation waits for each before it asks for the next.
+/// From this many parts on a workgroup joins them: a single invocation would wait for each load in sequence.
 const SHARED: u32 = 16;
 /// The most parts in a dispatch.
 const MAX_CHUNKS: u32 = 1024;
@@ -48,11 +48,11 @@ enum Way {
     Alone,
     /// One workgroup.
     Group,
-    /// So many workgroups, each a part, and a second dispatch.
+    /// This many workgroups, each a part, and a second dispatch.
     Chunks(u32),
 }
 
-/// The way to reduce `outputs` rows of `inner` elements each, which lie next to each other if `adjacent`.
+/// The way to reduce `outputs` rows of `inner` elements each, contiguous in memory if `adjacent`.
 fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
     if inner < SHORT || (!adjacent && outputs >= MANY) {
         Way::Alone
@@ -256,7 +256,7 @@ pub(super) fn rows_into(
 ) -> Result<()> {
     let (row, steps) = (&layout.dims()[kept..], &layout.stride()[kept..]);
     let reach = extent(row, steps) * src.dtype().size_in_bytes();
-    if !src.fits_binding() && reach > room(src.device()) {
+    if !src.fits_binding() && reach > window_bytes(src.device()) {
         return by_parts(dst, op, (src, layout), kept);
     }
     part_into(dst, op, (src, layout), kept, None)
@@ -381,8 +381,8 @@ fn whole_into(
     }
 }
 
-/// Rows that lie further apart, or reach further, than one binding: a part of all rows after the other, each going on from what was
-/// found before.
+/// Rows whose strides or extent exceed one binding: the parts of all rows in sequence, each continuing from the result of those
+/// before.
 fn by_parts(
     dst: &WebGpuStorage,
     op: ReduceOp,
@@ -392,7 +392,7 @@ fn by_parts(
     let device = src.device();
     let name = op.name();
     let rows: usize = layout.dims()[..kept].iter().product();
-    let most = room(device) / src.dtype().size_in_bytes();
+    let most = window_bytes(device) / src.dtype().size_in_bytes();
     let (best, finds_place) = match op {
         ReduceOp::ArgMin => (ReduceOp::Min, true),
         ReduceOp::ArgMax => (ReduceOp::Max, true),

@@ -7,7 +7,7 @@
 
 use super::copy2d::{copy2d, Rows};
 use super::elementwise::{self, functions};
-use super::windows::{reach, room, Operand, Split};
+use super::windows::{reach, window_bytes, Operand, Split};
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -325,7 +325,7 @@ pub(crate) fn arg_sort(
         sort_into(&dst, (src, layout), order)?;
         return Ok(dst);
     }
-    if row_bytes > room(device) {
+    if row_bytes > window_bytes(device) {
         let (src, first) = elementwise::in_order((src, layout))?;
         for row in (0..len).step_by(n) {
             let row_l = Layout::contiguous_with_offset(n, first + row);

@@ -4,7 +4,7 @@
 use parking_lot::Mutex;
 
 use super::copy2d::{copy2d, Rows};
-use super::windows::{fit, room, Operand, Split};
+use super::windows::{fit, window_bytes, Operand, Split};
 use super::{bind, index};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -155,7 +155,7 @@ impl Image {
         let whole = fit([src, &dst]);
         let size = src.dtype().size_in_bytes();
         let largest = plane.max(i_h * i_w) * size;
-        if !whole && largest > room(device) && rows.len() > 1 {
+        if !whole && largest > window_bytes(device) && rows.len() > 1 {
             return self.halves(src, rows, columns, mix, op);
         }
         let sampling = Sampling {

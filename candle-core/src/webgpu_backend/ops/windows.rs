@@ -5,8 +5,8 @@
 //! needs. The op then runs on windows as it does on whole storages: the same kernels, with layouts that are narrowed and whose
 //! offsets count from the window's start. Boxes are found by halving, along the dimension that makes a span longest.
 //!
-//! What lies in two buffers, or is spread too far for a window though it is not much, is copied together first. A part of the result that is
-//! no aligned range goes through a buffer of its own.
+//! What spans two buffers, or is small but spread too far for a window, is made contiguous first. A part of the result that is no aligned
+//! range goes through a temporary buffer.
 
 use super::copy2d::{copy2d, Rows};
 use super::elementwise;
@@ -23,8 +23,8 @@ pub(super) fn fit<const N: usize>(storages: [&WebGpuStorage; N]) -> bool {
     storages.iter().all(|storage| storage.fits_binding())
 }
 
-/// The bytes that a window has in any case, wherever they start.
-pub(super) fn room(device: &WebGpuDevice) -> usize {
+/// The bytes that a window holds at least, wherever they start.
+pub(super) fn window_bytes(device: &WebGpuDevice) -> usize {
     (device
         .max_binding()
         .saturating_sub(WINDOW_ALIGN)
@@ -162,7 +162,7 @@ fn too_long(op: &str, device: &WebGpuDevice, bytes: usize) -> Error {
     Error::WebGpu(format!(
         "{op}: a row (or plane) that cannot be split takes {bytes} bytes, {} binds {} at once: use a smaller dtype or shape",
         device.name(),
-        room(device)
+        window_bytes(device)
     ))
     .bt()
 }
@@ -188,7 +188,7 @@ impl<const N: usize> Split<'_, N> {
         for (copy, (storage, layout)) in copies.iter_mut().zip(self.inputs) {
             let size = storage.dtype().size_in_bytes();
             let spread = extent(&layout.dims()[cuts..], &layout.stride()[cuts..]) * size;
-            if !storage.fits_binding() && spread > room(dst.device()) {
+            if !storage.fits_binding() && spread > window_bytes(dst.device()) {
                 *copy = Some(together((storage, layout))?);
             }
         }
@@ -254,10 +254,10 @@ impl<const N: usize> Target<'_, N> {
     fn cut(&self, start: &[usize], dims: &[usize]) -> Result<Option<usize>> {
         let Split { op, anywhere, .. } = *self.split;
         let device = self.dst.device();
-        let room = room(device);
+        let most = window_bytes(device);
         let count: usize = dims.iter().product();
         let outermost = dims.iter().position(|len| *len > 1);
-        if count * self.split.bytes > room {
+        if count * self.split.bytes > most {
             return match outermost {
                 None => Err(too_long(op, device, self.split.bytes)),
                 some => Ok(some),
@@ -276,7 +276,7 @@ impl<const N: usize> Target<'_, N> {
                 continue;
             }
             let size = storage.dtype().size_in_bytes();
-            let in_two_buffers = extent(layout.dims(), layout.stride()) * size <= room;
+            let in_two_buffers = extent(layout.dims(), layout.stride()) * size <= most;
             if in_two_buffers && !anywhere {
                 continue;
             }
@@ -285,7 +285,7 @@ impl<const N: usize> Target<'_, N> {
                 return Ok(Some(dim));
             }
             let bytes = distinct(&layout).shape().elem_count() * size;
-            if anywhere || bytes > room {
+            if anywhere || bytes > most {
                 return Err(too_long(op, device, bytes));
             }
         }

@@ -206,7 +206,7 @@ fn f_le(a: f64, b: f64) -> u32 { return u32(a <= b); }
 fn f_gt(a: f64, b: f64) -> u32 { return u32(a > b); }
 fn f_ge(a: f64, b: f64) -> u32 { return u32(a >= b); }
 
-// An f32 that rounds to a smaller float as x does: what f32 cannot hold sets its last bit, which lies below those that are kept.
+// An f32 that rounds to a smaller float as x does: what f32 cannot hold sets its last bit, which is below those that are kept.
 fn to_odd(x: f64) -> f32 {
   let bits = bitcast<u64>(x);
   let kept = bits & 0xffffffffe0000000lu;

@@ -1,4 +1,4 @@
-// dst = the sum of `splits` results that lie one after the other, from column dst_first of dst on. An invocation writes one word.
+// dst = the sum of `splits` results in sequence, from column dst_first of dst on. An invocation writes one word.
 
 @compute @workgroup_size(WG)
 fn main(

@@ -1,5 +1,5 @@
 // Words of a plane out of the blocks of a file: each word is made of pieces of PIECE bits, and `places` says where in a unit
-// of UNIT_BYTES bytes each piece of a plane's UNIT_WORDS words begins. A piece lies in one byte.
+// of UNIT_BYTES bytes each piece of a plane's UNIT_WORDS words begins. A piece is within one byte.
 
 const NOTHING = 0xffffffffu;
 const PIECES = 32u / PIECE;

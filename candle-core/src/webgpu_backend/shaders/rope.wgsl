@@ -1,5 +1,5 @@
 // dst[i] = x[i] * cos -+ x[partner] * sin in the first `rotated` heads, x[i] in the others; an invocation writes one word of dst,
-// whose lanes lie in one head. store() comes from rope_*.wgsl.
+// whose lanes are in one head. store() comes from rope_*.wgsl.
 
 @compute @workgroup_size(WG)
 fn main(

@@ -1,6 +1,6 @@
-// Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, TURN keys a turn. SHARERS invocations
-// first take a key, for its score: every so many fours of its dimensions each; then four dimensions and every so many keys, for the
-// weighted sum of values. Maximum and sum are corrected from turn to turn (Milakov and Gimelshein, arXiv 1805.02867).
+// Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, TURN keys an iteration. SHARERS invocations
+// first share a key, for its score: each takes a stride of its quads of dimensions. Then each takes one quad of dimensions and a stride
+// of keys, for the weighted sum of values. Maximum and sum are corrected after each iteration (Milakov and Gimelshein, arXiv 1805.02867).
 // A workgroup is mostly waiting for memory, so what it loads is on its way together: `key_part(start, part)`, written by Rust, is a
 // sharer's part of a product, its loads first.
 

@@ -21,7 +21,7 @@ params!(MapParams {
     b_high: u32,
 });
 
-/// Functions of one argument; a kernel's `f(x)` is `f_NAME(x)` of `shaders/unary_*.wgsl`. The list's order is the key's.
+/// Functions of one argument; a kernel's `f(x)` is `f_NAME(x)` of `shaders/functions_*.wgsl`. The list's order is the key's.
 const UNARY: [&str; 25] = [
     "id", "affine", "powf", "elu", "abs", "neg", "recip", "sqr", "sqrt", "exp", "log", "sin",
     "cos", "tanh", "erf", "gelu", "gelu_erf", "relu", "silu", "ceil", "floor", "round", "sign",
@@ -210,7 +210,7 @@ pub(in crate::webgpu_backend) fn copy(
     unary(src, layout, "id")
 }
 
-/// The elements side by side, and the place of the first: a copy, unless they lie so already.
+/// The elements contiguously, and the index of the first: a copy, unless they are contiguous already.
 pub(in crate::webgpu_backend::ops) fn in_order(
     (storage, layout): Operand<'_>,
 ) -> Result<(WebGpuStorage, usize)> {

@@ -1,7 +1,7 @@
 //! Softmax and norms of rows that one binding does not reach: made of reductions and elementwise ops, which are split. As in the
 //! kernels all is f32, and rounded once.
 
-use super::super::windows::{room, Operand};
+use super::super::windows::{window_bytes, Operand};
 use super::super::{elementwise, reduce};
 use super::finish;
 use crate::backend::BackendStorage;
@@ -12,7 +12,7 @@ use crate::{DType, Layout, Result};
 /// Whether a row of `len` elements, in any of these dtypes, is past what a window reaches.
 pub(super) fn is_long(device: &WebGpuDevice, len: usize, dtypes: [DType; 2]) -> bool {
     let bytes = dtypes.map(|dtype| len * dtype.size_in_bytes());
-    bytes.into_iter().any(|bytes| bytes > room(device))
+    bytes.into_iter().any(|bytes| bytes > window_bytes(device))
 }
 
 /// Rows in f32, side by side.

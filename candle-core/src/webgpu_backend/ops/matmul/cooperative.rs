@@ -13,7 +13,7 @@ const BUSY_TILES: usize = 64;
 const SPLIT_TILES: usize = 128;
 /// Parts of `k` are not made shorter than this.
 const LEAST_CHUNK: usize = 512;
-/// Up to so many rows the product takes as long as reading the right side, and workgroups are for having loads on their way.
+/// Up to this many rows the product is bound by reading rhs, and more workgroups mean more loads in flight.
 const FEW_ROWS: usize = 64;
 /// Workgroups that cutting `k` then aims at: of some 8 KiB of loads each, as many as memory of 4 TB/s answers in half a microsecond.
 const FEW_ROWS_TILES: usize = 256;
@@ -78,7 +78,7 @@ impl CoopTile {
     }
 
     /// Tiles of each operand in workgroup memory. With two, one is filled while the other is read, which saves a barrier a step;
-    /// where that leaves room for fewer workgroups it costs more. As measured on an H200.
+    /// where the memory then holds fewer workgroups it costs more. As measured on an H200.
     pub(super) fn buffers(self) -> u32 {
         match (self.down, self.across) {
             (4, 2) | (1, 2) => 2,

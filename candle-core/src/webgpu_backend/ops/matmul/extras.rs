@@ -9,7 +9,7 @@ use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Layout, Result};
 
-/// A tensor: its storage and where it lies in it.
+/// A tensor: its storage and its layout.
 pub type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 
 /// What a linear layer does besides its product. All tensors have the dtype of its input.
@@ -31,7 +31,7 @@ impl<'a> Extras<'a> {
     }
 
     /// The storage of the residual, if there is one. Its dtype is the result's, and not always that of a product's operands:
-    /// those with blocks may have been brought to f16.
+    /// those with blocks may have been converted to f16.
     pub(super) fn residual_elem(&self) -> Option<Elem> {
         self.residual
             .and_then(|(residual, _)| Elem::of(residual.dtype()))
@@ -42,7 +42,7 @@ impl<'a> Extras<'a> {
         self.residual_elem().map_or(0, |elem| elem as u32 + 1)
     }
 
-    /// Whether kernels can read these as they lie: the residual in rows, the norm's weights in groups of `group`.
+    /// Whether kernels can read these without a copy: the residual in rows, the norm's weights in groups of `group`.
     pub(super) fn fit(&self, group: usize) -> bool {
         let norm = self.norm.is_none_or(|((_, layout), _)| {
             layout.is_contiguous() && layout.start_offset().is_multiple_of(group)

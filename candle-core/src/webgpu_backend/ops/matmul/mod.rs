@@ -314,7 +314,7 @@ struct Run<'a> {
     scaled: bool,
     out: Elem,
     extras: Extras<'a>,
-    /// Parts that `k` is cut into, each with a result of its own in `dst`.
+    /// Parts that `k` is cut into, each with a separate result in `dst`.
     splits: usize,
 }
 

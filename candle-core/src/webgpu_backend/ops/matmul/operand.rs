@@ -1,5 +1,5 @@
-//! What the kernels of products read their operands with, in WGSL: by dtype, by format of quantised blocks, by how an operand
-//! lies in memory.
+//! What the kernels of products read their operands with, in WGSL: by dtype, by format of quantised blocks, by an
+//! operand's layout.
 //!
 //! | kernel | functions |
 //! |---|---|
@@ -45,7 +45,7 @@ impl Shader {
         }
     }
 
-    /// The weights of a norm for the vector kernel, which lie as lhs does.
+    /// The weights of a norm for the vector kernel, which have the layout of a row of lhs.
     pub(super) fn norm_weights(self, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
         if let Rhs::Blocks(_) = rhs {
             return self

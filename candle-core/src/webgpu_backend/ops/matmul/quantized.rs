@@ -256,7 +256,7 @@ const PIECE_BYTES: usize = 128 << 20;
 /// What the columns of a piece are a multiple of, so that only the last one has tiles that are not full.
 const PIECE_UNIT: usize = 256;
 
-/// The product by f16 matrices with f32 sums: rows of `lhs` are brought to f16 once, the weight piece by piece. Decoding it apart
+/// The product by f16 matrices with f32 sums: rows of `lhs` are converted to f16 once, the weight piece by piece. Decoding it apart
 /// from the product costs a write and a read of a cache, but happens once and not for every tile down the rows of lhs.
 ///
 /// Powers of two keep both in the range of f16: one for each row of lhs, one for the weight.

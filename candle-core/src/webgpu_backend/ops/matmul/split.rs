@@ -5,7 +5,7 @@ use crate::backend::BackendStorage;
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
 use crate::webgpu_backend::ops::elementwise;
 use crate::webgpu_backend::ops::reduce::accumulator;
-use crate::webgpu_backend::ops::windows::{halves, room, Operand, Split};
+use crate::webgpu_backend::ops::windows::{halves, window_bytes, Operand, Split};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
@@ -25,7 +25,7 @@ pub(super) fn product(
         false => ((k - 1) * layout.stride()[dim] + 1) * storage.dtype().size_in_bytes(),
     };
     let longest = span(lhs, batch + 1).max(span(rhs, batch));
-    if longest > room(device) && k > 1 {
+    if longest > window_bytes(device) && k > 1 {
         return over_k(lhs, rhs, bmnk, to);
     }
 

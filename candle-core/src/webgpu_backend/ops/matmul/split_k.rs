@@ -1,4 +1,4 @@
-//! A product whose inner dimension is cut into parts, each a result of its own, which a second kernel joins.
+//! A product whose inner dimension is cut into parts, whose results a second kernel adds.
 
 use super::super::{bind, index, WORKGROUP};
 use super::{Extras, Problem, Run};

@@ -15,7 +15,7 @@ const BUSY_SUBGROUPS: u32 = 4096;
 const MANY_COLUMNS: usize = 4096;
 
 /// How many columns and invocations a workgroup has for a dense rhs. A gated product reads two columns of the weight for each
-/// of its own.
+/// column of its result.
 pub(super) fn plan(
     problem: &Problem,
     out_lanes: u32,
@@ -46,7 +46,7 @@ pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> Plan {
         // Half the columns for as many loads in flight: on an H200 one subgroup is faster by a tenth than two, and than four.
         (true, _) => 32,
         (false, Some(_)) => 256,
-        // The sums of so many invocations would not fit workgroup memory.
+        // The sums of 256 invocations would not fit workgroup memory.
         (false, None) => 128,
     };
     Plan::Vector {

@@ -1,4 +1,4 @@
-//! How blocks of GGML lie on the device: in planes, each a part of every block, in the order of the elements.
+//! How blocks of GGML are stored on the device: in planes, each a part of every block, in the order of the elements.
 //!
 //! The blocks of a file have odd lengths (18, 22, 34, 110 or 210 bytes) and mix codes with scales, and the k-quants keep elements
 //! that are 32 apart in one byte. WGSL reads words of 32 bits, and neighbouring invocations should read neighbouring words. So
@@ -55,7 +55,7 @@ pub(in crate::webgpu_backend) struct Format {
 
 /// A part of every block. A unit of blocks takes a whole number of words.
 pub(super) struct Plane {
-    /// Bits of a piece, which lie together in the block as well.
+    /// Bits of a piece, which are adjacent in the block as well.
     pub(super) piece: u32,
     /// For every piece of a unit its first bit in the unit's blocks, or [`NOTHING`].
     pub(super) places: Vec<u32>,

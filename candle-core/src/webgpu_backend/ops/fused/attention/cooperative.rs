@@ -237,7 +237,7 @@ impl Form {
             );
         }
         let (mut correct, mut store) = (String::new(), String::new());
-        // Sums pass through the scores' memory, so many at a time as it takes.
+        // Sums pass through the scores' memory, as many at a time as fit.
         for first in (0..along).step_by(across as usize) {
             let round = first..along.min(first + across);
             for d in round.clone() {

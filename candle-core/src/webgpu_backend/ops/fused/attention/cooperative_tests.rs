@@ -111,7 +111,7 @@ impl Case {
             ..
         } = self;
         let heads = kv_heads * group;
-        // Queries as a projection gives them, heads side by side; keys and values as a cache has them, with room, after something else.
+        // Queries as a projection gives them, heads side by side; keys and values as a cache with spare capacity has them.
         let (before, room) = (8, keys + 3);
         let q = data(batch * queries * heads * head_dim, 1);
         let q_l = Layout::contiguous((batch, queries, heads, head_dim)).transpose(1, 2)?;

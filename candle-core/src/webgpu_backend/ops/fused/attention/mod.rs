@@ -175,7 +175,7 @@ pub fn sdpa(
     }
 }
 
-/// One call, its inputs with heads whose elements lie next to each other.
+/// One call, its inputs with heads whose elements are contiguous.
 struct Call<'a> {
     /// q, k, v.
     inputs: [Input<'a>; 3],
