@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::command::{cmd, Cmd};
+use crate::cross::{self, compiles_for};
 use crate::setup;
 use crate::steps::{Tally, WEBGPU};
 
@@ -23,11 +24,11 @@ const START_THEMSELVES: &[&str] = &[
 /// `cargo xtask test` builds them, on an x86-64 from before AVX; then those of its vectors and of the CPU's ops in WebAssembly with simd128,
 /// which has 32 bits as well. Compiler, linker and emulator are installed where that is possible.
 ///
-/// No step of `cargo xtask test`: one of thirty runs of candle-core's tests in qemu 7.2 ended by a segmentation fault while pools were at work.
+/// Not in the default run: one of thirty runs of candle-core's tests in qemu 7.2 ended by a segmentation fault while pools were at work.
 /// Whether that was the emulator's is not known; no other machine has shown one.
-pub fn emulated() -> Result<(), String> {
+pub fn emulated() -> Result<String, String> {
     if cfg!(target_arch = "aarch64") {
-        return Err("this machine is an AArch64: `cargo xtask test` tests it as it is".to_string());
+        return Err("this machine is an AArch64: the step `test` tests it as it is".to_string());
     }
     let skipped = START_THEMSELVES.join(" --skip ");
     let arm = run(&on_aarch64(&format!("--no-fail-fast -- --skip {skipped}"))?)?;
@@ -35,8 +36,9 @@ pub fn emulated() -> Result<(), String> {
         "--no-fail-fast -- cpu quantized --skip webgpu --skip {skipped}"
     ))?)?;
     let wasm = run(&in_webassembly("-- k_quants ::cpu")?)?;
-    println!("{arm} passed on AArch64, {old} on x86-64 without AVX, {wasm} in WebAssembly");
-    Ok(())
+    Ok(format!(
+        "{arm} passed on AArch64, {old} on x86-64 without AVX, {wasm} in WebAssembly"
+    ))
 }
 
 /// How many tests passed.
@@ -86,16 +88,7 @@ fn without_avx(args: &str) -> Result<Cmd, String> {
 
 /// A panic ends the program there, and with it all tests that were to come.
 fn in_webassembly(args: &str) -> Result<Cmd, String> {
-    let add = format!("rustup target add {WASI}");
-    let is_there = || compiles_for("rustc", WASI);
-    if !is_there() {
-        cmd(&add).run()?;
-    }
-    if !is_there() {
-        return Err(format!(
-            "rustc has no standard library for {WASI}, which `{add}` brings to rustup's"
-        ));
-    }
+    cross::add(WASI)?;
     let node = setup::program("Node", &["node"], "nodejs")?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wasi.mjs");
     let tests = format!("cargo test -p candle-core --lib --test core --target {WASI} {args}");
@@ -111,12 +104,6 @@ fn in_webassembly(args: &str) -> Result<Cmd, String> {
 fn compiler() -> Option<&'static str> {
     let mut compilers = ["rustc", "/usr/bin/rustc"].into_iter();
     compilers.find(|rustc| compiles_for(rustc, AARCH64))
-}
-
-/// Whether a compiler has a standard library for a target.
-fn compiles_for(rustc: &str, target: &str) -> bool {
-    let libraries = cmd(&format!("{rustc} --print target-libdir --target {target}")).stdout();
-    libraries.is_some_and(|path| Path::new(path.trim()).is_dir())
 }
 
 fn emulator(names: &[&'static str]) -> Result<&'static str, String> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::command::cmd;
+use crate::setup;
 
 /// A package of targets, and its valid inputs: a target starts from those whose extension is its name.
 struct Package {
@@ -22,7 +23,9 @@ const PACKAGES: [Package; 2] = [
 ];
 /// What is built, and the inputs that were found to be worth keeping.
 const OUT: &str = "target/fuzz";
-const SECONDS: u32 = 6;
+/// For each target: in the default run, and in that of all steps.
+const SECONDS: u32 = 4;
+const LONG_SECONDS: u32 = 60;
 
 /// The stable compiler has all that a run without sanitizers needs. The targets count their own memory.
 const OPTIONS: &str = "--sanitizer none --codegen-units 16";
@@ -33,15 +36,25 @@ pub fn ahead() -> Result<(), String> {
     PACKAGES.iter().try_for_each(Package::build)
 }
 
-/// Runs each target, after installing `cargo-fuzz` where it is missing. `Err` names the command that found something; the
-/// input that it found lies under `artifacts` in the package.
+/// Runs each target for a moment.
 pub fn fuzz() -> Result<String, String> {
+    run(SECONDS)
+}
+
+/// Runs each target for longer, from the inputs that runs before found worth keeping.
+pub fn long() -> Result<String, String> {
+    run(LONG_SECONDS)
+}
+
+/// Runs each target, after installing `cargo-fuzz` where it is missing. `Err` names the command that found something; the
+/// input that it found is under `artifacts` in the package.
+fn run(seconds: u32) -> Result<String, String> {
     install()?;
     let mut count = 0;
     for package in &PACKAGES {
-        count += package.run()?;
+        count += package.run(seconds)?;
     }
-    Ok(format!("{count} targets, {SECONDS} s each"))
+    Ok(format!("{count} targets, {seconds} s each"))
 }
 
 fn install() -> Result<(), String> {
@@ -49,7 +62,15 @@ fn install() -> Result<(), String> {
         return Ok(());
     }
     // Unoptimised: it only calls others.
-    cmd("cargo install cargo-fuzz --locked --debug").run()
+    let install = "cargo install cargo-fuzz --locked --debug";
+    if !setup::may_change_machine() {
+        return Err(format!("missing cargo-fuzz: `{install}` brings it"));
+    }
+    println!(
+        "cargo-fuzz is installed among cargo's programs ({}=1 turns this off)",
+        setup::NO_INSTALL
+    );
+    cmd(install).run()
 }
 
 impl Package {
@@ -62,7 +83,7 @@ impl Package {
     }
 
     /// How many targets there are.
-    fn run(&self) -> Result<usize, String> {
+    fn run(&self, seconds: u32) -> Result<usize, String> {
         let Self { targets, seeds } = self;
         let list = cmd(&format!("cargo fuzz list --fuzz-dir {targets}"));
         let Some(names) = list.stdout() else {
@@ -81,7 +102,7 @@ impl Package {
                 ));
             }
             cmd(&format!(
-                "cargo fuzz run {options} {name} {corpus} -- -max_total_time={SECONDS} -timeout=10 -rss_limit_mb=2048 \
+                "cargo fuzz run {options} {name} {corpus} -- -max_total_time={seconds} -timeout=10 -rss_limit_mb=2048 \
                  -max_len=8192 -verbosity=0 -print_final_stats=1"
             ))
             .run()?;

@@ -4,11 +4,14 @@ mod ahead;
 mod auth;
 mod chrome;
 mod command;
+mod cross;
 mod emulated;
+mod examples;
 mod fuzz;
 mod nostr;
 mod oracle;
 mod setup;
+mod shaders;
 mod steps;
 mod web;
 
@@ -20,7 +23,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use ahead::Ahead;
-use steps::{Step, STEPS};
+use steps::{Step, When, STEPS};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The workspace's own commands")]
@@ -31,13 +34,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install what the tests need where that is possible, then run every check and test
+    /// Install what the tests need where that is possible, then run the checks and tests that every change has to pass
     Test(TestArgs),
     /// What `test` starts beside its first steps
     #[command(hide = true)]
     Ahead { steps: Vec<String> },
-    /// Test the CPU backend on AArch64 and on x86-64 without AVX, in an emulator, and in WebAssembly with simd128
-    Emulated,
     /// Build the pages for browsers into `target/web/site`
     Web {
         /// Build the modules with the CPU's vector instructions alone (`simd`) or without (`plain`)
@@ -56,11 +57,14 @@ enum Task {
 
 #[derive(Args)]
 struct TestArgs {
+    /// Run every step there is, for hours
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
     /// Run these steps alone, in the usual order: `--only fmt,clippy`
     #[arg(long, value_delimiter = ',', value_name = "STEP",
           value_parser = PossibleValuesParser::new(STEPS.iter().map(|step| step.name)))]
     only: Vec<String>,
-    /// Print the steps and stop
+    /// Print all steps and stop; those with a star are in the default run
     #[arg(long)]
     list: bool,
 }
@@ -81,7 +85,6 @@ fn main() -> ExitCode {
     let result = match task {
         Task::Test(args) => return test(args),
         Task::Ahead { steps } => ahead::run(&named(&steps)),
-        Task::Emulated => emulated::emulated(),
         Task::Web { only } => web::build(only.as_deref()),
         Task::Versus => web::versus(),
         Task::Serve { port } => web::serve(port),
@@ -98,13 +101,17 @@ fn main() -> ExitCode {
 fn test(args: TestArgs) -> ExitCode {
     if args.list {
         for step in STEPS {
-            println!("{:<10} {}", step.name, step.title);
+            let star = if step.when == When::Default { "*" } else { " " };
+            println!("{star} {:<12} {}", step.name, step.title);
         }
+        println!("\n* in the default run; `--all` runs all, `--only NAME,NAME` any of them");
         return ExitCode::SUCCESS;
     }
-    let selected = match args.only.is_empty() {
-        true => STEPS.iter().collect(),
-        false => named(&args.only),
+    let selected: Vec<_> = if args.only.is_empty() {
+        let is_wanted = |step: &&Step| args.all || step.when == When::Default;
+        STEPS.iter().filter(is_wanted).collect()
+    } else {
+        named(&args.only)
     };
     let outcomes = run_until_failure(&selected);
     print_summary(&selected, &outcomes);
@@ -164,20 +171,22 @@ fn run_until_failure(selected: &[&'static Step]) -> Vec<Outcome> {
 
 /// One row a step, those that were not reached included.
 fn print_summary(selected: &[&'static Step], outcomes: &[Outcome]) {
-    println!("\n{:<10} {:<8} {:>9}", "step", "result", "time");
+    println!("\n{:<12} {:<8} {:>9}", "step", "result", "time");
     for outcome in outcomes {
         let (word, note) = match &outcome.result {
             Ok(note) => ("ok", note.as_str()),
             Err(_) => ("FAILED", ""),
         };
         let row = format!(
-            "{:<10} {word:<8} {:>7.1} s  {note}",
+            "{:<12} {word:<8} {:>7.1} s  {note}",
             outcome.step.name,
             outcome.elapsed.as_secs_f64()
         );
         println!("{}", row.trim_end());
     }
     for step in &selected[outcomes.len()..] {
-        println!("{:<10} not run", step.name);
+        println!("{:<12} not run", step.name);
     }
+    let total: Duration = outcomes.iter().map(|outcome| outcome.elapsed).sum();
+    println!("{:<12} {:<8} {:>7.1} s", "total", "", total.as_secs_f64());
 }

@@ -1,23 +1,38 @@
 //! What `cargo xtask test` does, in order.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::auth;
 use crate::chrome;
 use crate::command::cmd;
+use crate::cross;
+use crate::emulated;
+use crate::examples;
 use crate::fuzz;
 use crate::nostr;
 use crate::oracle;
 use crate::setup;
+use crate::shaders;
 use crate::web;
+
+/// Which runs have a step.
+#[derive(Clone, Copy, PartialEq)]
+pub enum When {
+    /// Every run: what shows each feature once.
+    Default,
+    /// `--all`: the same once more under other limits, in other browsers, on other systems, or for longer.
+    All,
+}
 
 /// One named part of `cargo xtask test`.
 pub struct Step {
     pub name: &'static str,
     pub title: &'static str,
+    pub when: When,
     /// `Ok` holds a note for the summary, `Err` the command that failed or what is missing.
     pub run: fn() -> Result<String, String>,
-    /// What of it can be done beside other steps, before its turn: builds that are nobody else's. `run` does not need it.
+    /// What of it can be done beside the steps before it: builds that no other step uses. `run` does not need it.
     pub ahead: Option<fn() -> Result<(), String>>,
 }
 
@@ -26,104 +41,157 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "setup",
         title: "setup: a Vulkan driver, rustfmt and clippy are there",
+        when: When::Default,
         run: setup::setup,
         ahead: None,
     },
     Step {
         name: "fmt",
         title: "rustfmt finds nothing to change",
+        when: When::Default,
         run: fmt,
         ahead: None,
     },
     Step {
         name: "deps",
-        title: "candle-core's default build pulls in no wgpu",
+        title: "candle-core's default build pulls in no wgpu, and no more packages than it did",
+        when: When::Default,
         run: deps,
         ahead: None,
     },
     Step {
         name: "clippy",
         title: "clippy is silent, with WebGPU and without",
+        when: When::Default,
         run: clippy,
         ahead: None,
     },
     Step {
         name: "doc",
         title: "the documentation builds without a warning",
+        when: When::Default,
         run: doc,
         ahead: None,
     },
     Step {
         name: "test",
         title: "all tests, on the CPU and on WebGPU",
+        when: When::Default,
         run: test,
         ahead: None,
     },
     Step {
-        name: "processor",
-        title: "ops and models on WebGPU, with the kernels for adapters that are processors",
-        run: processor_test,
+        name: "shaders",
+        title: "naga translates every shader of the step `test` for Metal and DX12",
+        when: When::Default,
+        run: shaders::shaders,
         ahead: None,
     },
     Step {
-        name: "browser",
-        title: "the WebGPU tests, with no more than every browser gives",
-        run: browser_test,
+        name: "examples",
+        title: "the examples run, on the CPU and on WebGPU",
+        when: When::Default,
+        run: examples::examples,
         ahead: None,
     },
     Step {
-        name: "chrome",
-        title: "a browser's compiler takes every shader of the step before",
-        run: chrome::chrome,
+        name: "cross",
+        title: "all packages compile for macOS and Windows",
+        when: When::Default,
+        run: cross::cross,
         ahead: None,
     },
     Step {
         name: "web",
-        title: "the pages work in headless Chromium and Firefox: every op on WebGPU, models on WebGPU and on the CPU",
+        title: "the pages work in headless Chromium: every op on WebGPU, models on WebGPU and on the CPU",
+        when: When::Default,
         run: web::web,
         ahead: Some(web::ahead),
     },
     Step {
-        name: "tiny",
-        title: "candle-core's WebGPU tests, with 16 KiB in a binding: nearly every op is split",
-        run: tiny_test,
+        name: "oracle",
+        title: "ops and models agree with crates.io's candle 0.11.1",
+        when: When::Default,
+        run: oracle::oracle,
+        ahead: None,
+    },
+    Step {
+        name: "nostr",
+        title: "jobs over relays and with customers that nobody here wrote; 200 jobs, 20 kills",
+        when: When::Default,
+        run: nostr::nostr,
         ahead: None,
     },
     Step {
         name: "fuzz",
         title: "the fuzz targets of files and events find nothing in a short run",
+        when: When::Default,
         run: fuzz::fuzz,
         ahead: Some(fuzz::ahead),
     },
     Step {
-        name: "nostr",
-        title: "jobs over relays and with customers that nobody here wrote; 200 jobs, 20 kills",
-        run: nostr::nostr,
+        name: "msrv",
+        title: "all packages compile with the oldest Rust that the manifest names",
+        when: When::All,
+        run: msrv,
         ahead: None,
+    },
+    Step {
+        name: "browser",
+        title: "the WebGPU tests, with no more than every browser gives",
+        when: When::All,
+        run: browser_test,
+        ahead: None,
+    },
+    Step {
+        name: "chrome",
+        title: "Chromium's compiler takes every shader of the step `browser`",
+        when: When::All,
+        run: chrome::chrome,
+        ahead: None,
+    },
+    Step {
+        name: "firefox",
+        title: "the pages work in headless Firefox",
+        when: When::All,
+        run: web::firefox,
+        ahead: Some(web::ahead),
+    },
+    Step {
+        name: "tiny",
+        title: "candle-core's WebGPU tests, with 16 KiB in a binding: nearly every op is split",
+        when: When::All,
+        run: tiny_test,
+        ahead: None,
+    },
+    Step {
+        name: "oracle-long",
+        title: "ops agree with crates.io's candle 0.11.1, in four times as many cases",
+        when: When::All,
+        run: oracle::long,
+        ahead: None,
+    },
+    Step {
+        name: "fuzz-long",
+        title: "the fuzz targets find nothing in a minute each",
+        when: When::All,
+        run: fuzz::long,
+        ahead: Some(fuzz::ahead),
     },
     Step {
         name: "auth",
         title: "jobs over nostr-rs-relay, which takes events only of those who have said who they are",
+        when: When::All,
         run: auth::auth,
         ahead: Some(auth::ahead),
     },
     Step {
-        name: "oracle",
-        title: "ops and models agree with crates.io's candle 0.11.1",
-        run: oracle::oracle,
+        name: "emulated",
+        title: "the CPU backend on AArch64 and on x86-64 without AVX in an emulator, and in WebAssembly",
+        when: When::All,
+        run: emulated::emulated,
         ahead: None,
     },
-];
-
-/// The modules of tests of ops that have kernels for processors.
-const PROCESSOR_OPS: &[&str] = &[
-    "matmul::",
-    "quantized_device::",
-    "reduce::",
-    "attention",
-    "linear",
-    "norms::",
-    "softmax::",
 ];
 
 /// What a browser's limits leave as it is: tests that take features away, which are away already, and whole models whose kernels other tests
@@ -145,21 +213,34 @@ fn fmt() -> Result<String, String> {
     Ok(String::new())
 }
 
+/// The packages of candle-core's default build on Linux, candle-core among them: an upper bound.
+const MOST_PACKAGES: usize = 118;
+
 fn deps() -> Result<String, String> {
-    let mut found = Vec::new();
-    let tree = cmd("cargo tree -p candle-core -e normal --prefix none");
+    // For one target, so that the number is the same on every machine.
+    let tree = cmd("cargo tree -p candle-core -e normal --prefix none --no-dedupe --target x86_64-unknown-linux-gnu");
+    let mut packages = BTreeSet::new();
     tree.run_lines(|line| {
-        if line.starts_with("wgpu") {
-            found.push(line.to_string());
-        }
+        packages.insert(line.to_string());
     })?;
-    if found.is_empty() {
-        Ok(String::new())
-    } else {
-        Err(format!(
+    let is_wgpu = |line: &&String| line.starts_with("wgpu");
+    let wgpu: Vec<&str> = packages
+        .iter()
+        .filter(is_wgpu)
+        .map(String::as_str)
+        .collect();
+    if !wgpu.is_empty() {
+        return Err(format!(
             "{tree}\n  lists {}; wgpu may come in with the `webgpu` feature alone",
-            found.join(", ")
-        ))
+            wgpu.join(", ")
+        ));
+    }
+    match packages.len() {
+        count if count > MOST_PACKAGES => Err(format!(
+            "{tree}\n  lists {count} packages, at most {MOST_PACKAGES} are allowed; make the new dependency optional, or raise \
+             MOST_PACKAGES in xtask/src/steps.rs and say why"
+        )),
+        count => Ok(format!("{count} packages")),
     }
 }
 
@@ -176,50 +257,39 @@ fn clippy() -> Result<String, String> {
     Ok(String::new())
 }
 
-/// Software drivers would get the kernels for processors. The tests take those that GPUs get, here and in the steps that follow.
-const FOR_GPUS: (&str, &str) = ("CANDLE_WEBGPU_FEATURES", "-processor");
-
 fn test() -> Result<String, String> {
-    run_tests("--workspace", &[FOR_GPUS])
+    let shaders = shaders::folder();
+    dumping(&shaders, "--workspace", &[])
 }
 
-fn processor_test() -> Result<String, String> {
-    let ops = run_tests(&processor_ops(), &[])?;
-    let models = run_tests("--workspace --test transformers --test dvm webgpu", &[])?;
-    Ok(format!("ops {ops}; models {models}"))
-}
-
-/// The ops that have kernels for processors.
-fn processor_ops() -> String {
-    format!(
-        "--workspace --test core --test nn -- --skip ::cpu {}",
-        PROCESSOR_OPS.join(" ")
-    )
-}
-
-/// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU; then the ops that
-/// have kernels for processors with those.
+/// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU.
 fn browser_test() -> Result<String, String> {
-    let shaders = chrome::shaders();
-    // Those of an earlier run may be no kernel's any more.
-    let _ = std::fs::remove_dir_all(&shaders);
-    let shaders = shaders.display().to_string();
-    let limits = ("CANDLE_WEBGPU_LIMITS", "browser");
-    let dump = ("CANDLE_WEBGPU_DUMP_SHADERS", shaders.as_str());
     let skip = format!(
         "--workspace --tests webgpu -- --skip {}",
         SAME_FOR_BROWSERS.join(" --skip ")
     );
-    let gpu = run_tests(&skip, &[limits, dump, FOR_GPUS])?;
-    let processor = run_tests(&processor_ops(), &[limits, dump])?;
-    Ok(format!("{gpu}; for processors {processor}"))
+    dumping(
+        &chrome::shaders(),
+        &skip,
+        &[("CANDLE_WEBGPU_LIMITS", "browser")],
+    )
+}
+
+/// Runs tests that leave their shaders in a folder.
+fn dumping(folder: &Path, args: &str, env: &[(&str, &str)]) -> Result<String, String> {
+    // Those of an earlier run may be no kernel's any more.
+    let _ = std::fs::remove_dir_all(folder);
+    let folder = folder.display().to_string();
+    let mut env = env.to_vec();
+    env.push(("CANDLE_WEBGPU_DUMP_SHADERS", folder.as_str()));
+    run_tests(args, &env)
 }
 
 /// The tests of candle-core with bindings and buffers so small that nearly everything is split.
 fn tiny_test() -> Result<String, String> {
     // Its images are made for columns of 64 MiB: thousands of windows, and rows that are past one.
     let tests = "--workspace --test core webgpu -- --skip convolutions_in_pieces";
-    run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny"), FOR_GPUS])
+    run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny")])
 }
 
 fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
@@ -259,6 +329,31 @@ fn doc() -> Result<String, String> {
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()?;
     Ok(String::new())
+}
+
+/// Checks the workspace with the compiler that `rust-version` in Cargo.toml names.
+fn msrv() -> Result<String, String> {
+    let metadata = cmd("cargo metadata --no-deps --format-version 1");
+    let text = metadata
+        .stdout()
+        .ok_or_else(|| format!("{metadata}\n  failed"))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&text).map_err(|err| format!("cargo metadata: {err}"))?;
+    let version = metadata["packages"][0]["rust_version"].as_str();
+    let version = version.ok_or("Cargo.toml names no rust-version")?;
+    if !cmd(&format!("rustup run {version} rustc --version")).succeeds() {
+        let install = format!("rustup toolchain install {version} --profile minimal");
+        if !setup::may_change_machine() {
+            return Err(format!("missing Rust {version}: `{install}` brings it"));
+        }
+        cmd(&install).run()?;
+    }
+    // Not `cargo`: that would be the one that started us.
+    cmd(&format!(
+        "rustup run {version} cargo check --workspace --locked {WEBGPU}"
+    ))
+    .run()?;
+    Ok(format!("Rust {version}"))
 }
 
 /// A folder with nothing in it that goes away with the value.
@@ -342,6 +437,28 @@ mod tests {
         for (index, step) in STEPS.iter().enumerate() {
             assert!(STEPS[..index].iter().all(|other| other.name != step.name));
         }
+    }
+
+    /// The steps that a workflow names.
+    fn in_workflow(text: &str) -> Vec<&str> {
+        let lists = text.lines().filter_map(|line| {
+            let (_, list) = line.split_once("steps: ").or(line.split_once("--only "))?;
+            (!list.starts_with("${{")).then_some(list)
+        });
+        lists.flat_map(|list| list.trim().split(',')).collect()
+    }
+
+    #[test]
+    fn ci_runs_each_step_of_the_default_run() {
+        let named = in_workflow(include_str!("../../.github/workflows/ci.yml"));
+        for name in &named {
+            assert!(STEPS.iter().any(|step| step.name == *name), "{name}");
+        }
+        for step in STEPS.iter().filter(|step| step.when == When::Default) {
+            assert!(named.contains(&step.name), "{}", step.name);
+        }
+        let nightly = include_str!("../../.github/workflows/nightly.yml");
+        assert!(nightly.contains("cargo xtask test --all"));
     }
 
     #[test]

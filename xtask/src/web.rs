@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::chrome;
 use crate::command::{cmd, Cmd};
+use crate::examples;
 use crate::nostr;
 use crate::setup;
 use crate::steps::{Tally, WEBGPU};
@@ -46,15 +47,29 @@ pub fn ahead() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds all pages and tries them as a person would, in headless Chromium and Firefox with WebGPU on software adapters. run.mjs ends
-/// after a time.
+/// All pages in Chromium.
 pub fn web() -> Result<String, String> {
-    let chromium = chrome::program()?;
-    let firefox = setup::program("Firefox", &["firefox-esr", "firefox"], "firefox-esr")?;
     cmd(&format!(
         "cargo test --manifest-path {MANIFEST} --package web-tool --target-dir {TARGET}"
     ))
     .run()?;
+    tried("chromium")
+}
+
+/// All pages in Firefox.
+pub fn firefox() -> Result<String, String> {
+    tried("firefox")
+}
+
+/// Builds all pages and tries them as a person would, in a headless browser with WebGPU on a software adapter. run.mjs ends after a time.
+fn tried(browser: &str) -> Result<String, String> {
+    let (variable, program) = match browser {
+        "chromium" => ("CHROME", chrome::program()?),
+        _ => {
+            let names = ["firefox-esr", "firefox"];
+            ("FIREFOX", setup::program("Firefox", &names, "firefox-esr")?)
+        }
+    };
     build(Some(TESTED))?;
     let similarity = bert_similarity()?;
     let tests = node_folder(TESTS)?;
@@ -65,9 +80,9 @@ pub fn web() -> Result<String, String> {
         tests.display(),
         server.address
     ))
+    .env("BROWSERS", browser)
     .env("BUILDS", TESTED)
-    .env("CHROME", setup::path_of(chromium)?)
-    .env("FIREFOX", setup::path_of(firefox)?)
+    .env(variable, setup::path_of(program)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .env("BERT_SIMILARITY", similarity.display().to_string())
     .env("NOSTR", nostr.display().to_string());
@@ -102,13 +117,9 @@ pub fn versus() -> Result<(), String> {
 
 /// The native program that the page `embeddings` is held against.
 fn bert_similarity() -> Result<PathBuf, String> {
-    let name = "bert_similarity";
     // Examples are built with the tests, by which they are there already; `cargo build` selects other features of what is below.
     cmd(&format!("cargo test --workspace {WEBGPU} --no-run")).run()?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    let program = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    let program = target.join("debug/examples").join(program);
-    std::path::absolute(&program).map_err(|err| format!("{}: {err}", program.display()))
+    examples::program("bert_similarity")
 }
 
 /// Scripts for Node beside the packages that they need: npm puts those where the scripts are, and the repository is no place for them.

@@ -1,0 +1,66 @@
+//! The workspace for systems that this machine need not be.
+
+use std::path::Path;
+
+use crate::command::cmd;
+use crate::setup;
+use crate::steps::WEBGPU;
+
+/// macOS on Apple's processors, and Windows: where Metal and DX12 are.
+const TARGETS: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];
+
+/// Checks all packages with all of their targets, tests and examples too.
+pub fn cross() -> Result<String, String> {
+    for target in TARGETS {
+        add(target)?;
+        let mut check = cmd(&format!(
+            "cargo check --workspace --all-targets {WEBGPU} --target {target}"
+        ));
+        // A check links nothing, so what build scripts compile from C (for secp256k1 and ring) is not needed, and no machine has the
+        // headers of all systems: a program that does nothing stands in for compiler and archiver.
+        if !is_here(target) {
+            let underscored = target.replace('-', "_");
+            for tool in ["CC", "AR"] {
+                check = check.env(&format!("{tool}_{underscored}"), "true");
+            }
+        }
+        check.run()?;
+    }
+    Ok(format!("{}, but for code in C", TARGETS.join(" and ")))
+}
+
+/// Has rustup bring a target's standard library where it is not there yet.
+pub fn add(target: &str) -> Result<(), String> {
+    if compiles_for("rustc", target) {
+        return Ok(());
+    }
+    let add = format!("rustup target add {target}");
+    if !setup::may_change_machine() {
+        return Err(format!(
+            "rustc has no standard library for {target}: `{add}` brings it"
+        ));
+    }
+    println!(
+        "a target is added to rustup's toolchain ({}=1 turns this off)",
+        setup::NO_INSTALL
+    );
+    cmd(&add).run()?;
+    if compiles_for("rustc", target) {
+        return Ok(());
+    }
+    Err(format!(
+        "rustc has no standard library for {target}, which `{add}` brings to rustup's"
+    ))
+}
+
+/// Whether a compiler has a standard library for a target.
+pub fn compiles_for(rustc: &str, target: &str) -> bool {
+    let libraries = cmd(&format!("{rustc} --print target-libdir --target {target}")).stdout();
+    libraries.is_some_and(|path| Path::new(path.trim()).is_dir())
+}
+
+/// Whether a target's own compiler can be expected here.
+fn is_here(target: &str) -> bool {
+    (cfg!(target_os = "macos") && target.contains("apple"))
+        || (cfg!(windows) && target.contains("windows"))
+}

@@ -1,0 +1,97 @@
+//! The programs under `examples/` of each package, as a reader would start them.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::command::cmd;
+use crate::steps::{EmptyDir, WEBGPU};
+
+/// The first argument of an example: where it runs.
+const DEVICES: [&str; 2] = ["cpu", "webgpu"];
+
+/// Examples that need what only their reader has, and where they are run instead.
+const ELSEWHERE: &[(&str, &str)] = &[
+    (
+        "bert_similarity",
+        "takes a model's folder; the step `web` runs it",
+    ),
+    ("quantized_products", "measures a GPU's memory"),
+];
+
+/// Builds all examples and runs each on the CPU and on WebGPU.
+pub fn examples() -> Result<String, String> {
+    let all = names()?;
+    for (name, _) in ELSEWHERE {
+        if !all.iter().any(|known| known == name) {
+            return Err(format!(
+                "there is no example {name}, which the step leaves out"
+            ));
+        }
+    }
+    // With the tests' features, by which they are there already.
+    cmd(&format!("cargo test --workspace {WEBGPU} --no-run")).run()?;
+    let runtime = EmptyDir::new()?;
+    let is_run = |name: &&String| ELSEWHERE.iter().all(|(other, _)| other != name);
+    let run: Vec<&String> = all.iter().filter(is_run).collect();
+    for name in &run {
+        for device in DEVICES {
+            let program = program(name)?.display().to_string();
+            let mut command = cmd(&format!("{program} {device}")).env("CANDLE_WEBGPU_CHECKS", "1");
+            // Mesa complains when it is not set.
+            if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+                command = command.env("XDG_RUNTIME_DIR", runtime.0.display().to_string());
+            }
+            command.run()?;
+        }
+    }
+    Ok(format!(
+        "{} programs, each on the CPU and on WebGPU",
+        run.len()
+    ))
+}
+
+/// The examples of the workspace.
+fn names() -> Result<Vec<String>, String> {
+    let metadata = cmd("cargo metadata --no-deps --format-version 1");
+    let text = metadata
+        .stdout()
+        .ok_or_else(|| format!("{metadata}\n  failed"))?;
+    let metadata: Value =
+        serde_json::from_str(&text).map_err(|err| format!("cargo metadata: {err}"))?;
+    Ok(named(&metadata))
+}
+
+fn named(metadata: &Value) -> Vec<String> {
+    let list = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let packages = list(metadata, "packages");
+    let targets = packages.iter().flat_map(|package| list(package, "targets"));
+    let examples = targets.filter(|target| list(target, "kind").contains(&"example".into()));
+    let mut names: Vec<String> = examples
+        .filter_map(|target| Some(target["name"].as_str()?.to_string()))
+        .collect();
+    names.sort();
+    names
+}
+
+/// Where cargo puts an example's program.
+pub fn program(name: &str) -> Result<PathBuf, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    let program = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    let program = target.join("debug/examples").join(program);
+    std::path::absolute(&program).map_err(|err| format!("{}: {err}", program.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_are_told_from_other_targets() {
+        let metadata = serde_json::json!({"packages": [
+            {"targets": [{"kind": ["lib"], "name": "a"}, {"kind": ["example"], "name": "train"}]},
+            {"targets": [{"kind": ["example"], "name": "first"}, {"kind": ["test"], "name": "b"}]},
+        ]});
+        assert_eq!(named(&metadata), ["first", "train"]);
+    }
+}
