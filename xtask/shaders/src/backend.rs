@@ -95,12 +95,13 @@ fn bindings(module: &Module) -> Vec<(ResourceBinding, AddressSpace)> {
     buffers
 }
 
-/// As `wgpu_hal::metal::Device::load_shader` has them; `checks` as in `wgpu::ShaderRuntimeChecks`.
+/// As `wgpu_hal::metal::Device::load_shader` has them; `checks` as in `wgpu::ShaderRuntimeChecks`, `zeros` for the workgroups' memory.
 pub fn msl_options(
     module: &Module,
     entry_point: &str,
     lang_version: (u8, u8),
     checks: bool,
+    zeros: bool,
 ) -> msl::Options {
     let mut resources = msl::EntryPointResources::default();
     let mut slot = 0;
@@ -130,8 +131,7 @@ pub fn msl_options(
             image_load: policy,
             binding_array: BoundsCheckPolicy::Unchecked,
         },
-        // As candle-core's pipelines ask for.
-        zero_initialize_workgroup_memory: false,
+        zero_initialize_workgroup_memory: zeros,
         force_loop_bounding: checks,
         task_dispatch_limits: None,
         mesh_shader_primitive_indices_clamp: checks,
@@ -145,11 +145,12 @@ pub fn hlsl_options(
     module: &Module,
     shader_model: hlsl::ShaderModel,
     checks: bool,
+    zeros: bool,
 ) -> hlsl::Options {
     let mut options = hlsl::Options {
         shader_model,
         fake_missing_bindings: false,
-        zero_initialize_workgroup_memory: false,
+        zero_initialize_workgroup_memory: zeros,
         restrict_indexing: checks,
         force_loop_bounding: checks,
         ray_query_initialization_tracking: checks,

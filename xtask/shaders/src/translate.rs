@@ -7,6 +7,9 @@ use naga::Module;
 
 use crate::backend::{hlsl_options, msl_options, Backend, Language, FEATURES};
 
+/// What candle-core's pipelines start.
+const ENTRY_POINT: &str = "main";
+
 /// What a backend makes of a shader that is right.
 #[derive(Debug, PartialEq)]
 pub enum Outcome {
@@ -22,26 +25,24 @@ pub fn translate(text: &str, backend: &Backend) -> Result<Outcome, String> {
         Ok(valid) => valid,
         Err(reason) => return lacking(text, has).map(Outcome::Lacking).ok_or(reason),
     };
-    let [entry_point] = &module.entry_points[..] else {
-        return Err(format!(
-            "expected one entry point, found {}",
-            module.entry_points.len()
-        ));
-    };
+    let mut entry_points = module.entry_points.iter();
+    let entry_point = entry_points
+        .find(|entry_point| entry_point.name == ENTRY_POINT)
+        .ok_or_else(|| format!("no entry point {ENTRY_POINT}"))?;
     let chosen = (entry_point.stage, entry_point.name.clone());
     let place = Some((entry_point.stage, entry_point.name.as_str()));
     let (module, info) =
         pipeline_constants::process_overrides(&module, &info, place, &Default::default())
             .map_err(|err| err.to_string())?;
-    // With the checks of tests, and without them as users run it.
-    for checks in [true, false] {
+    // As users and as tests run our kernels, then as both run those that come from outside of candle-core.
+    for (checks, zeros) in [(false, false), (true, false), (true, true)] {
         let written = match backend.language {
             Language::Msl(major, minor) => {
-                let options = msl_options(&module, &chosen.1, (major, minor), checks);
+                let options = msl_options(&module, ENTRY_POINT, (major, minor), checks, zeros);
                 write_msl(&module, &info, &options, &chosen)
             }
             Language::Hlsl(model) => {
-                let options = hlsl_options(&module, model, checks);
+                let options = hlsl_options(&module, model, checks, zeros);
                 write_hlsl(&module, &info, &options, &chosen)
             }
         };
