@@ -15,11 +15,12 @@
 //!
 //! # Usage
 //!
-//! A program that uses crates.io's `candle-core` switches by two lines of `[patch.crates-io]`, which the repository's README shows, and goes back by
-//! deleting them.
+//! A program that uses crates.io's `candle-core` switches by two lines of `[patch.crates-io]`, which the repository's README shows, and
+//! goes back by deleting them.
 //!
-//! A [`Tensor`] has a shape, a dtype ([`DType`]) and a device ([`Device`]). Ops return new tensors; slices, transposes and broadcasts are views of
-//! the same memory. A [`Var`] is a tensor that training changes, and [`Tensor::backward`] computes gradients with respect to variables:
+//! A [`Tensor`] has a shape, a dtype ([`DType`]) and a device ([`Device`]). Ops return new tensors; slices, transposes and broadcasts
+//! are views of the same memory. A [`Var`] is a tensor that training changes, and [`Tensor::backward`] computes gradients with respect
+//! to variables:
 //!
 //! ```
 //! use candle_core::{Device, Var};
@@ -32,8 +33,9 @@
 //! # }
 //! ```
 //!
-//! Weights come from files: [`safetensors`](mod@safetensors), GGUF and GGML ([`quantized`]), NumPy ([`npy`]), PyTorch ([`pickle`]). Quantised weights keep GGML's block
-//! formats, in memory and on the GPU ([`quantized::QMatMul`]). An op of your own implements [`CustomOp1`] or one of its relatives.
+//! Weights come from files: [`safetensors`](mod@safetensors), GGUF and GGML ([`quantized`]), NumPy ([`npy`]), PyTorch ([`pickle`]).
+//! Quantised weights keep GGML's block formats, in memory and on the GPU ([`quantized::QMatMul`]). An op of your own implements
+//! [`CustomOp1`] or one of its relatives.
 //!
 //! # Features
 //!
@@ -47,19 +49,21 @@
 //!
 //! # Devices
 //!
-//! - [`Device::Cpu`] is always there. It chooses AVX2, AVX-512 or NEON when the program runs, and uses as many threads as `RAYON_NUM_THREADS` says.
+//! - [`Device::Cpu`] is always there. It chooses AVX2, AVX-512 or NEON when the program runs, and uses as many threads as
+//!   `RAYON_NUM_THREADS` says.
 //! - `Device::WebGpu`: [`Device::new_webgpu`] opens an adapter. Ops are queued; the host waits when a result is read back and in
-//!   [`Device::synchronize`]. In a browser a thread must not wait: there the asynchronous forms are used, such as [`Tensor::to_vec1_async`].
-//! - CUDA and Metal: `Device::new_cuda` and `Device::new_metal` return the error "not compiled with" ([`Error::NotCompiledWithCudaSupport`]). Metal GPUs are
-//!   reached through WebGPU.
+//!   [`Device::synchronize`]. In a browser a thread must not wait: there the asynchronous forms are used, such as
+//!   [`Tensor::to_vec1_async`].
+//! - CUDA and Metal: `Device::new_cuda` and `Device::new_metal` return the error "not compiled with"
+//!   ([`Error::NotCompiledWithCudaSupport`]). Metal GPUs are reached through WebGPU.
 //! - [`Device::best_available`] takes the best of these, and [`Device::probe`] says why a device is not there.
 //!
 //! `docs/webgpu-ops.md` in the repository lists which op has which dtypes on WebGPU, `docs/debugging.md` the environment variables.
 //!
 //! # Errors
 //!
-//! Everything that can fail returns [`Result`]; bad shapes and bad files do not panic. An [`Error`] names the op, what was asked for and what was found.
-//! What a device cannot do is [`Error::UnsupportedOnDevice`]; nothing falls back to the CPU silently.
+//! Everything that can fail returns [`Result`]; bad shapes and bad files do not panic. An [`Error`] names the op, what was asked for
+//! and what was found. What a device cannot do is [`Error::UnsupportedOnDevice`]; nothing falls back to the CPU silently.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -74,16 +78,16 @@
 //!
 //! # Untrusted input
 //!
-//! A damaged or hostile file is an error that names the file and its part. Reading one neither panics nor takes memory that its length does not
-//! justify, and reading a pickle calls nothing that the file names. Each format has a fuzz target in `candle-core/fuzz`. The functions that map a
-//! file into memory are `unsafe`, because the file must not change while it is mapped.
+//! A damaged or hostile file is an error that names the file and its part. Reading one neither panics nor takes memory that its length
+//! does not justify, and reading a pickle calls nothing that the file names. Each format has a fuzz target in `candle-core/fuzz`. The
+//! functions that map a file into memory are `unsafe`, because the file must not change while it is mapped.
 //!
 //! # Where things are
 //!
 //! - [`Tensor`] (`tensor/`): shapes, views and the graph for autograd; knows no device.
 //! - [`Storage`] (`storage.rs`): one line per op; the match over backends is written once, in `dispatch.rs`.
-//! - [`backend`]: the two traits that a backend implements; `cpu_backend/` and `webgpu_backend/` implement them. A backend that is not compiled in is a
-//!   type without values (`absent.rs`).
+//! - [`backend`]: the two traits that a backend implements; `cpu_backend/` and `webgpu_backend/` implement them. A backend that is not
+//!   compiled in is a type without values (`absent.rs`).
 //! - `compat/`: what exists only so that programs written for upstream compile.
 
 #![deny(missing_docs)]

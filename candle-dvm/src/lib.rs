@@ -17,8 +17,9 @@
 //!
 //! # Usage
 //!
-//! [`ModelFiles`] reads a Hugging Face folder, a GGUF file or the model that is part of the binary, and checks it before any device is touched.
-//! [`BackendRegistry`] says which devices are there and loads the model on one. [`InferenceBackend`] completes prompts; [`Generation`] gives one token at a time.
+//! [`ModelFiles`] reads a Hugging Face folder, a GGUF file or the model that is part of the binary, and checks it before any device is
+//! touched. [`BackendRegistry`] says which devices are there and loads the model on one. [`InferenceBackend`] completes prompts;
+//! [`Generation`] gives one token at a time.
 //!
 //! # Features
 //!
@@ -35,20 +36,23 @@
 //!
 //! # Errors
 //!
-//! Each function returns [`Result`]; an [`Error`] is one line that names the file, the field or the device. The program exits with code 1.
+//! Each function returns [`Result`]; an [`Error`] is one line that names the file, the field or the device. The program exits with code
+//! 1.
 //!
 //! # Untrusted input
 //!
-//! Model files, events, relays' messages and HTTP answers are checked, have limits on their sizes, and never panic; `candle-dvm/fuzz` has fuzz targets for events and
-//! relays.
+//! Model files, events, relays' messages and HTTP answers are checked, have limits on their sizes, and never panic; `candle-dvm/fuzz`
+//! has fuzz targets for events and relays.
 //!
 //! # Where things are
 //!
-//! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle; [`generation`]: the loop that makes tokens; [`stream`]: tokens to text.
-//! - [`registry`], [`device`], [`devices`]: which backends are present. [`model`]: files and weights; [`mod@format`]: what weights are stored as.
+//! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle; [`generation`]: the loop that makes tokens;
+//!   [`stream`]: tokens to text.
+//! - [`registry`], [`device`], [`devices`]: which backends are present. [`model`]: files and weights; [`mod@format`]: what weights are
+//!   stored as.
 //! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
-//! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O. `service`: the daemon, with
-//!   `journal`, `payment` and `platform`.
+//! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O.
+//!   `service`: the daemon, with `journal`, `payment` and `platform`.
 
 #![deny(missing_docs)]
 

@@ -16,8 +16,8 @@
 //!
 //! # Usage
 //!
-//! A [`VarBuilder`] gives layers their weights by name: from safetensors, `.npz` and PyTorch files, from a map of tensors, or from a [`VarMap`], whose
-//! weights are trained. An [`Optimizer`] changes the variables of a [`VarMap`] so that a [`loss`] gets smaller:
+//! A [`VarBuilder`] gives layers their weights by name: from safetensors, `.npz` and PyTorch files, from a map of tensors, or from a
+//! [`VarMap`], whose weights are trained. An [`Optimizer`] changes the variables of a [`VarMap`] so that a [`loss`] gets smaller:
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -41,31 +41,33 @@
 //!
 //! # Features
 //!
-//! `webgpu` gives the layers their WebGPU kernels; it is candle-core's feature, and turned on there it works here too. `mkl`, `accelerate`, `cuda`, `cudnn` and `metal`
-//! are passed on to candle-core, whose front page says what they do.
+//! `webgpu` gives the layers their WebGPU kernels; it is candle-core's feature, and turned on there it works here too. `mkl`,
+//! `accelerate`, `cuda`, `cudnn` and `metal` are passed on to candle-core, whose front page says what they do.
 //!
 //! # Devices
 //!
-//! Everything runs and trains on the CPU and on WebGPU. Norms, softmax, rotary embeddings, attention and linear layers of few rows have fused WebGPU kernels. A fused op
-//! (one kernel) stands beside its plain form, which is made of tensor ops and named `*_slow`: the fused op is tested against it, and it runs where a gradient
-//! is wanted. So gradients are never cut silently.
+//! Everything runs and trains on the CPU and on WebGPU. Norms, softmax, rotary embeddings, attention and linear layers of few rows have
+//! fused WebGPU kernels. A fused op (one kernel) stands beside its plain form, which is made of tensor ops and named `*_slow`: the
+//! fused op is tested against it, and it runs where a gradient is wanted. So gradients are never cut silently.
 //!
 //! # Errors
 //!
-//! As in candle-core: each function returns [`candle_core::Result`], whose error names the op, the shapes or the weight's name. A weight that a file lacks, or
-//! that has another shape than the layer expects, is an error with its full name.
+//! As in candle-core: each function returns [`candle_core::Result`], whose error names the op, the shapes or the weight's name. A
+//! weight that a file lacks, or that has another shape than the layer expects, is an error with its full name.
 //!
 //! # Untrusted input
 //!
-//! Weights are read by candle-core's readers, which take a damaged or hostile file as an error; shapes are checked against the layer's before use.
+//! Weights are read by candle-core's readers, which take a damaged or hostile file as an error; shapes are checked against the layer's
+//! before use.
 //!
 //! # Where things are
 //!
-//! - One layer per file: [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`rnn`], [`moe`], the norms [`layer_norm`](mod@layer_norm),
-//!   [`batch_norm`](mod@batch_norm) and [`group_norm`](mod@group_norm), [`activation`], [`func`](mod@func), [`sequential`].
+//! - One layer per file: [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`rnn`], [`moe`], the norms
+//!   [`layer_norm`](mod@layer_norm), [`batch_norm`](mod@batch_norm) and [`group_norm`](mod@group_norm), [`activation`],
+//!   [`func`](mod@func), [`sequential`].
 //! - [`var_builder`]: weights by name; [`init`]: how new ones are filled. [`loss`] and [`optim`]: training.
-//! - [`ops`] and [`rotary_emb`]: functions. [`attention`]: batches and packed sequences, with masks, windows and ALiBi; [`kv_cache`]: keys and values of past
-//!   tokens.
+//! - [`ops`] and [`rotary_emb`]: functions. [`attention`]: batches and packed sequences, with masks, windows and ALiBi; [`kv_cache`]:
+//!   keys and values of past tokens.
 #![deny(missing_docs)]
 
 pub mod activation;

@@ -1,4 +1,5 @@
-//! Llama and BERT over `candle-core` and `candle-nn`, and what text is generated with, under the public paths of Hugging Face's `candle-transformers` 0.11.1.
+//! Llama and BERT over `candle-core` and `candle-nn`, and what text is generated with, under the public paths of Hugging Face's
+//! `candle-transformers` 0.11.1.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -35,8 +36,9 @@
 //!
 //! # Usage
 //!
-//! Most programs want crates.io's `candle-transformers`, with all of its models: patched, candle-core and candle-nn run it unmodified, on WebGPU too. This crate
-//! has [`models::llama`], [`models::quantized_llama`] and [`models::bert`], written over shared blocks, which use the fused kernels of candle-nn.
+//! Most programs want crates.io's `candle-transformers`, with all of its models: patched, candle-core and candle-nn run it unmodified,
+//! on WebGPU too. This crate has [`models::llama`], [`models::quantized_llama`] and [`models::bert`], written over shared blocks, which
+//! use the fused kernels of candle-nn.
 //!
 //! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files
 //!   ([`models::quantized_llama::load`]; the architectures are Llama, Mistral, Mixtral and Qwen2).
@@ -45,8 +47,8 @@
 //!
 //! # Features
 //!
-//! `webgpu`, `mkl`, `accelerate`, `cuda`, `cudnn` and `metal` are passed on to candle-core, whose front page says what they do; `flash-attn` is accepted and changes
-//! nothing.
+//! `webgpu`, `mkl`, `accelerate`, `cuda`, `cudnn` and `metal` are passed on to candle-core, whose front page says what they do;
+//! `flash-attn` is accepted and changes nothing.
 //!
 //! # Devices
 //!
@@ -54,16 +56,18 @@
 //!
 //! # Errors
 //!
-//! A configuration that does not fit, a tensor that is missing or has another shape, and metadata that is not understood are errors that name the field, the
-//! tensor or the key.
+//! A configuration that does not fit, a tensor that is missing or has another shape, and metadata that is not understood are errors
+//! that name the field, the tensor or the key.
 //!
 //! # Untrusted input
 //!
-//! Sizes in a configuration or a GGUF file are checked before memory is taken for them; the files themselves are read by candle-core, which takes damaged ones as errors.
+//! Sizes in a configuration or a GGUF file are checked before memory is taken for them; the files themselves are read by candle-core,
+//! which takes damaged ones as errors.
 //!
 //! # Where things are
 //!
-//! - [`models`]: one folder per family: its configuration, its weight names and what its paper adds. [`blocks`]: the layers that models share.
+//! - [`models`]: one folder per family: its configuration, its weight names and what its paper adds. [`blocks`]: the layers that models
+//!   share.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: boxes around objects, and the choice of one for each. [`utils`]: masks, repeat penalty, repeated heads.
