@@ -33,7 +33,7 @@
 //! # }
 //! ```
 //!
-//! Weights come from files: [`safetensors`](mod@safetensors), GGUF and GGML ([`quantized`]), NumPy ([`npy`]), PyTorch ([`pickle`]).
+//! Weights come from files: [`safetensors`], GGUF and GGML ([`quantized`]), NumPy ([`npy`]), PyTorch ([`pickle`]).
 //! Quantised weights keep GGML's block formats, in memory and on the GPU ([`quantized::QMatMul`]). An op of your own implements
 //! [`CustomOp1`] or one of its relatives.
 //!
