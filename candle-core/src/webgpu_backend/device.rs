@@ -325,15 +325,17 @@ impl WebGpuDevice {
         self.kernels().caps.limits.max_storage_buffer_binding_size
     }
 
+    /// The most workgroups that a dispatch has in a dimension.
+    pub(super) fn max_workgroups(&self) -> u32 {
+        let limits = &self.kernels().caps.limits;
+        limits.max_compute_workgroups_per_dimension
+    }
+
     /// A grid of at least `invocations` invocations, `size` to a workgroup, folded where a dimension would be too long.
     /// Kernels find their place with `flat()` and compare it with their count.
     pub(super) fn grid(&self, invocations: usize, size: u32) -> [u32; 3] {
         let groups = invocations.div_ceil(size as usize);
-        let limit = self
-            .kernels()
-            .caps
-            .limits
-            .max_compute_workgroups_per_dimension as usize;
+        let limit = self.max_workgroups() as usize;
         let y = groups.div_ceil(limit).max(1);
         [groups.div_ceil(y) as u32, y as u32, 1]
     }
@@ -347,14 +349,24 @@ impl WebGpuDevice {
         params: &P,
         groups: [u32; 3],
     ) -> Result<()> {
+        self.launch_bytes(key, shader, bindings, bytemuck::bytes_of(params), groups)
+    }
+
+    /// As [`WebGpuDevice::launch`], with the parameters' bytes.
+    pub(super) fn launch_bytes(
+        &self,
+        key: Key,
+        shader: impl FnOnce() -> Shader,
+        bindings: &[Binding<'_>],
+        params: &[u8],
+        groups: [u32; 3],
+    ) -> Result<()> {
         if warm_up::is_warming(self.0.id) {
             warm_up::keep(key, shader);
             return Ok(());
         }
         let pipeline = self.0.kernels.get(key, shader)?;
-        self.0
-            .queue
-            .dispatch(&pipeline, bindings, bytemuck::bytes_of(params), groups)
+        self.0.queue.dispatch(&pipeline, bindings, params, groups)
     }
 
     fn upload<T: WithDType>(&self, data: &[T]) -> Result<WebGpuStorage> {

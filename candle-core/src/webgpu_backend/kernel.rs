@@ -86,6 +86,7 @@ pub(super) struct Shader {
     text: String,
     label: String,
     bindings: Vec<wgpu::BufferBindingType>,
+    foreign: bool,
 }
 
 impl Shader {
@@ -94,6 +95,20 @@ impl Shader {
             text: String::new(),
             label: label.into(),
             bindings: Vec::new(),
+            foreign: false,
+        }
+    }
+
+    /// A whole module from outside of this crate: it is compiled with all checks, and workgroup memory starts as zeros.
+    pub(super) fn foreign(label: &str, source: &str, inputs: usize) -> Self {
+        let storage = |i| wgpu::BufferBindingType::Storage {
+            read_only: i < inputs,
+        };
+        Self {
+            text: source.into(),
+            label: label.into(),
+            bindings: (0..=inputs).map(storage).collect(),
+            foreign: true,
         }
     }
 
@@ -273,6 +288,8 @@ pub(super) struct Kernels {
     dump: Option<std::path::PathBuf>,
     next_id: AtomicU32,
     cache: RwLock<HashMap<Key, Arc<Pipeline>>>,
+    /// Modules from outside of this crate, numbered for their keys.
+    foreign: Mutex<HashMap<Box<str>, u32>>,
     disk: Option<PipelineCache>,
     /// Pipelines that `disk` was last written with.
     saved: AtomicUsize,
@@ -289,11 +306,23 @@ impl Kernels {
             dump: std::env::var_os("CANDLE_WEBGPU_DUMP_SHADERS").map(Into::into),
             next_id: AtomicU32::new(0),
             cache: RwLock::default(),
+            foreign: Mutex::default(),
         }
     }
 
     pub(super) fn count(&self) -> usize {
         self.cache.read().len()
+    }
+
+    /// A number for the text of a module from outside of this crate.
+    pub(super) fn number_of(&self, source: &str) -> u32 {
+        let mut numbers = self.foreign.lock();
+        if let Some(number) = numbers.get(source) {
+            return *number;
+        }
+        let number = numbers.len() as u32;
+        numbers.insert(source.into(), number);
+        number
     }
 
     /// The pipeline named by `key`, built from `shader` if this is its first use.
@@ -359,6 +388,7 @@ impl Kernels {
             text,
             label,
             bindings,
+            foreign,
         } = shader;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         if let Some(dir) = &self.dump {
@@ -382,7 +412,7 @@ impl Kernels {
             label: Some(&label),
             source: wgpu::ShaderSource::Wgsl(text.as_str().into()),
         };
-        let module = if self.checks {
+        let module = if self.checks || foreign {
             self.device.create_shader_module(descriptor)
         } else {
             // SAFETY: the tests run every kernel with checks on; indexes that come from data are compared in the kernels.
@@ -441,7 +471,7 @@ impl Kernels {
                 module: &module,
                 entry_point: Some("main"),
                 compilation_options: wgpu::PipelineCompilationOptions {
-                    zero_initialize_workgroup_memory: false,
+                    zero_initialize_workgroup_memory: foreign,
                     ..Default::default()
                 },
                 cache: self.disk.as_ref().map(PipelineCache::raw),

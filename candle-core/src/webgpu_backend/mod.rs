@@ -51,6 +51,7 @@
 //! - `CANDLE_WEBGPU_DUMP_SHADERS=DIR`: the WGSL of each pipeline that is made.
 
 mod adapter;
+mod custom;
 pub(crate) mod debug;
 mod device;
 mod elem;
@@ -67,6 +68,7 @@ mod storage;
 mod warm_up;
 
 pub use adapter::{adapters, AdapterReport, Options};
+pub use custom::WgslKernel;
 pub use device::{Stats, WebGpuDevice};
 pub use pipeline_cache::PipelineCacheReport;
 pub use profile::KernelTime;

@@ -1,0 +1,67 @@
+//! First tensors: which devices there are, and a few ops on one of them.
+//!
+//! ```sh
+//! cargo run -p candle-core --features webgpu --example first_tensor -- [cpu|webgpu]
+//! ```
+//!
+//! Without an argument it takes the best device that is there.
+
+use candle_core::{bail, DType, Device, DeviceProbe, Result, Tensor};
+
+fn main() -> Result<()> {
+    println!("Devices:");
+    for DeviceProbe { name, found } in Device::probe() {
+        match found {
+            Ok(device) if device.is_software_gpu() => println!("  {name:<6}  {device:?}, software"),
+            Ok(device) => println!("  {name:<6}  {device:?}"),
+            Err(reason) => println!("  {name:<6}  no: {reason}"),
+        }
+    }
+    let device = device(std::env::args().nth(1).as_deref())?;
+    println!("Tensors are made on: {device:?}\n");
+
+    // A tensor is a shape, a dtype and a device.
+    let a = Tensor::new(&[[1f32, 2., 3.], [4., 5., 6.]], &device)?;
+    println!("a = {a}");
+    let b = Tensor::arange(0f32, 12., &device)?.reshape((3, 4))?;
+    println!("b = {b}");
+
+    // (2, 3) times (3, 4) is (2, 4).
+    let product = a.matmul(&b)?;
+    println!("a b = {product}");
+
+    // A row of 4 is added to both rows: what is missing in a shape is repeated, if one asks for it by `broadcast_`.
+    let row = Tensor::new(&[100f32, 200., 300., 400.], &device)?;
+    let sum = product.broadcast_add(&row)?;
+    println!("a b + row = {sum}");
+
+    // Operators with a number work element by element. They return a `Result` too, hence the brackets with `?`.
+    let scaled = ((&sum - 100.)? / 10.)?;
+    println!("its means by column = {}", scaled.mean(0)?);
+
+    // Views share the memory: nothing is copied here.
+    let corner = scaled.t()?.narrow(0, 2, 2)?;
+    println!("the last two rows of its transpose = {corner}");
+
+    // Reading a value is where the program waits for the device.
+    let total = scaled.sum_all()?.to_scalar::<f32>()?;
+    println!("its sum = {total}");
+    if total != 233.6 {
+        bail!("the sum is {total}, it should be 233.6")
+    }
+
+    // What does not fit is an error that says so, and no panic.
+    if let Err(error) = a.matmul(&row.to_dtype(DType::F64)?) {
+        println!("\na row = Error: {error}");
+    }
+    Ok(())
+}
+
+fn device(name: Option<&str>) -> Result<Device> {
+    match name {
+        None => Device::best_available(),
+        Some("cpu") => Ok(Device::Cpu),
+        Some("webgpu") => Device::new_webgpu(0),
+        Some(other) => bail!("unknown device `{other}`: give `cpu`, `webgpu` or nothing"),
+    }
+}

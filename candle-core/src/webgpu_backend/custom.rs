@@ -1,0 +1,136 @@
+//! Kernels written outside of this crate, for the `webgpu_fwd` of custom ops.
+
+use super::kernel::{Key, Shader};
+use super::ops::{self, elementwise};
+use super::queue::{MAX_BUFFERS, PARAM_BYTES};
+use super::{WebGpuDevice, WebGpuStorage};
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::{DType, Error, Layout, Result};
+
+/// A compute shader in WGSL, for [`WebGpuDevice::run_wgsl`].
+///
+/// The module's entry point is `main`. In `@group(0)`, the inputs are bindings 0, 1, … (`var<storage, read>`), the result is the next one
+/// (`var<storage, read_write>`), and the parameters are the last one, for modules that want them (`var<uniform>`).
+///
+/// An f32, u32 or i32 tensor is an array of that type. Smaller dtypes are packed into `u32` words, the first element in the lowest
+/// bits: two f16, bf16 or i16, four u8 or f8e4m3. An i64 is a `vec2<u32>`, low word first.
+#[derive(Debug, Clone, Copy)]
+pub struct WgslKernel<'a> {
+    /// The op's name, for errors, logs and profiles.
+    pub name: &'static str,
+    /// The module's text. It is compiled once per device.
+    pub source: &'a str,
+    /// At most 64 words of 32 bits; `f32::to_bits` makes one of a float.
+    pub params: &'a [u32],
+    /// How many workgroups run, in three dimensions of at most 65,535 each.
+    pub workgroups: [u32; 3],
+}
+
+impl WebGpuDevice {
+    /// Runs a kernel on `inputs`; gives a new storage of `len` elements of `dtype`.
+    ///
+    /// The kernel sees each input as its layout's elements in row-major order, starting at 0: an input with another layout is
+    /// copied first. Elements of the result that the kernel does not write have arbitrary values. Accesses out of bounds do no
+    /// harm, as in a browser. It does not wait for the kernel.
+    ///
+    /// ```no_run
+    /// use candle_core::backend::BackendStorage;
+    /// use candle_core::webgpu_backend::WgslKernel;
+    /// use candle_core::{DType, Layout, Result, Shape, WebGpuStorage};
+    ///
+    /// fn double(x: &WebGpuStorage, layout: &Layout) -> Result<(WebGpuStorage, Shape)> {
+    ///     let len = layout.shape().elem_count();
+    ///     let kernel = WgslKernel {
+    ///         name: "double",
+    ///         source: "
+    ///             @group(0) @binding(0) var<storage, read> x: array<f32>;
+    ///             @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+    ///             @group(0) @binding(2) var<uniform> len: u32;
+    ///
+    ///             @compute @workgroup_size(64)
+    ///             fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    ///                 if id.x < len { y[id.x] = 2.0 * x[id.x]; }
+    ///             }",
+    ///         params: &[len as u32],
+    ///         workgroups: [len.div_ceil(64) as u32, 1, 1],
+    ///     };
+    ///     let y = x.device().run_wgsl(&kernel, &[(x, layout)], len, DType::F32)?;
+    ///     Ok((y, layout.shape().clone()))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::WebGpu`], with the kernel's name: the module does not compile or has other bindings, there are more than 7 inputs or 64
+    /// parameters, more workgroups than the adapter takes, an input is on another device or larger than one binding reaches.
+    /// [`Error::UnsupportedOnDevice`] if the device has no `dtype`.
+    pub fn run_wgsl(
+        &self,
+        kernel: &WgslKernel<'_>,
+        inputs: &[(&WebGpuStorage, &Layout)],
+        len: usize,
+        dtype: DType,
+    ) -> Result<WebGpuStorage> {
+        let name = kernel.name;
+        let refuse = |what: String| Err(Error::WebGpu(format!("{name}: {what}")).bt());
+        if inputs.len() >= MAX_BUFFERS {
+            let most = MAX_BUFFERS - 1;
+            return refuse(format!(
+                "a kernel with {} inputs, it may have {most}: join some of them",
+                inputs.len()
+            ));
+        }
+        let most = PARAM_BYTES / size_of::<u32>();
+        if kernel.params.len() > most {
+            return refuse(format!(
+                "a kernel with {} parameters, it may have {most}: pass the others as a tensor",
+                kernel.params.len()
+            ));
+        }
+        let most = self.max_workgroups();
+        if kernel.workgroups.iter().any(|count| *count > most) {
+            return refuse(format!(
+                "{:?} workgroups, this adapter takes {most} in each dimension: spread them over the others, or let an \
+                 invocation compute several elements",
+                kernel.workgroups
+            ));
+        }
+        let mut copies = Vec::with_capacity(inputs.len());
+        for (i, (storage, layout)) in inputs.iter().enumerate() {
+            if !storage.device().same_device(self) {
+                return refuse(format!("input {i} is on another device"));
+            }
+            copies.push(row_major(storage, layout)?);
+        }
+        let dst = self.alloc(len, dtype, name)?;
+        if len == 0 {
+            return Ok(dst);
+        }
+        let key = Key::new("wgsl")
+            .with(self.kernels().number_of(kernel.source), 32)
+            .with(inputs.len() as u32, 3);
+        let mut bindings: Vec<_> = copies.iter().map(ops::bind).collect();
+        bindings.push(ops::bind(&dst));
+        let shader = || Shader::foreign(name, kernel.source, inputs.len());
+        self.launch_bytes(
+            key,
+            shader,
+            &bindings,
+            bytemuck::cast_slice(kernel.params),
+            kernel.workgroups,
+        )?;
+        Ok(dst)
+    }
+}
+
+/// A storage whose elements are those of `layout` in row-major order, starting at 0.
+fn row_major(storage: &WebGpuStorage, layout: &Layout) -> Result<WebGpuStorage> {
+    if let Some((start, end)) = layout.contiguous_offsets() {
+        if start == 0 {
+            return Ok(storage.share());
+        }
+        if let Some(window) = storage.aligned_window(start, end - start) {
+            return Ok(window);
+        }
+    }
+    elementwise::copy(storage, layout)
+}
