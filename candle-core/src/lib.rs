@@ -92,6 +92,9 @@
 
 #![deny(missing_docs)]
 
+#[cfg(all(feature = "wasm-tokenizer", target_arch = "wasm32"))]
+extern crate candle_wasm_tokenizers as tokenizers;
+
 #[macro_use]
 mod dispatch;
 

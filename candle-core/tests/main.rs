@@ -28,7 +28,7 @@ mod quantized_blocks;
 mod quantized_device;
 mod quantized_files;
 mod quantized_ggml;
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(all(feature = "tokenizers", not(target_arch = "wasm32")))]
 mod quantized_tokenizer;
 mod random;
 mod reduce;

@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int};
 #[cfg(all(feature = "accelerate", target_vendor = "apple"))]
 extern crate accelerate_src as _;
 #[cfg(feature = "mkl")]
-extern crate intel_mkl_src as _;
+extern crate candle_mkl as _;
 
 macro_rules! gemm_routine {
     ($name:ident, $ty:ty) => {

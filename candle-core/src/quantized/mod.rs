@@ -5,7 +5,7 @@
 //!
 //! # Where things are
 //! - [`QTensor`], [`QMatMul`]: what models use.
-//! - [`gguf_file`], [`ggml_file`], [`imatrix_file`]: files; `tokenizer`: the tokenizer in a GGUF file.
+//! - [`gguf_file`], [`ggml_file`], [`imatrix_file`]: files; `tokenizer` (feature `tokenizers`): the tokenizer in a GGUF file.
 //! - [`k_quants`]: the block formats; [`GgmlType`] is what one has to offer.
 //! - [`QStorage`], [`QuantizedType`]: blocks on a device, whatever their format.
 
@@ -38,7 +38,10 @@ pub mod simd128;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod simd128_panels;
 mod storage;
-#[cfg(any(not(target_arch = "wasm32"), feature = "wasm-tokenizer"))]
+#[cfg(any(
+    all(feature = "tokenizers", not(target_arch = "wasm32")),
+    all(feature = "wasm-tokenizer", target_arch = "wasm32")
+))]
 pub mod tokenizer;
 mod traits;
 pub mod utils;

@@ -1,0 +1,335 @@
+//! Where MKL's libraries are. The build script's, apart from it so that it can be tested.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// What Intel's `setvars` sets: the prefixes of MKL and, in oneAPI's layout, of the compiler, which OpenMP's runtime comes with.
+pub const VARIABLES: &[&str] = &["MKLROOT", "CMPLR_ROOT"];
+
+/// MKL's own name for static libraries with 32-bit integers and Intel's OpenMP.
+const PACKAGE: &str = "mkl-static-lp64-iomp";
+
+/// The interface, the threads, the computations: each needs the next.
+const LIBRARIES: [&str; 3] = ["mkl_intel_lp64", "mkl_intel_thread", "mkl_core"];
+
+/// Where packages put MKL: oneAPI's, older ones of Intel's, Debian's.
+const USUAL: &[&str] = &["/opt/intel/oneapi/mkl/latest", "/opt/intel/mkl", "/usr"];
+
+/// Where libraries are below a prefix: oneAPI's from 2024 on and PyPI's, older ones of Intel's, Debian's.
+const BELOW: &[&str] = &["lib", "lib/intel64", "lib/x86_64-linux-gnu"];
+
+const HOW_TO: &str = "Install MKL and say where it is, in one of these ways:
+  - from PyPI, on any system: `pip install mkl-static`, then MKLROOT=$(python3 -c 'import sys; print(sys.prefix)')
+  - Intel's oneAPI (intel-oneapi-mkl-devel): its setvars sets MKLROOT and CMPLR_ROOT
+  - Debian and Ubuntu, in non-free or multiverse: `apt install libmkl-dev`
+Or build without the feature `mkl`: matrix products need no library then.";
+
+/// What `pkg-config` answers.
+pub enum Asked {
+    Yes(String),
+    /// Why there is none.
+    No(String),
+}
+
+/// What the search depends on.
+pub struct Host<'a> {
+    pub os: String,
+    pub arch: String,
+    /// A variable of the environment that is set and not empty.
+    pub variable: &'a dyn Fn(&str) -> Option<PathBuf>,
+    pub pkg_config: &'a dyn Fn(&[&str]) -> Asked,
+}
+
+/// What Cargo is told.
+#[derive(Debug, PartialEq)]
+pub struct Found {
+    pub directories: Vec<PathBuf>,
+    /// As `cargo:rustc-link-lib` wants them, in the order of the linker.
+    pub libraries: Vec<String>,
+}
+
+/// Looks for MKL: where `MKLROOT` says and nowhere else if it is set, or else where pkg-config says, or else in the usual places.
+///
+/// # Errors
+/// What was looked for, where, and how to get it.
+pub fn find(host: &Host) -> Result<Found, String> {
+    if host.arch != "x86_64" {
+        return Err(format!(
+            "the feature `mkl` links Intel's MKL, which is for x86-64; the target is {} on {}. Build without `mkl`.",
+            host.arch, host.os
+        ));
+    }
+    let files = Files::of(&host.os);
+    let mut report = String::new();
+    let mut places = Vec::new();
+    if let Some(root) = (host.variable)("MKLROOT") {
+        let _ = writeln!(report, "  MKLROOT is {}, so only there", root.display());
+        places.extend(below(&root));
+        // OpenMP's runtime, beside MKL in oneAPI's layout.
+        let compiler = (host.variable)("CMPLR_ROOT");
+        let compiler = compiler.unwrap_or_else(|| root.join("../../compiler/latest"));
+        places.extend(below(&compiler));
+    } else {
+        report += "  MKLROOT is not set\n";
+        match (host.pkg_config)(&["--libs", "--static", PACKAGE]) {
+            Asked::Yes(flags) => {
+                let _ = writeln!(report, "  pkg-config knows {PACKAGE}: {flags}");
+                places.extend(flags.split_whitespace().filter_map(directory_of));
+                for package in [PACKAGE, "openmp"] {
+                    if let Asked::Yes(at) = (host.pkg_config)(&["--variable=libdir", package]) {
+                        places.extend((!at.is_empty()).then(|| PathBuf::from(at)));
+                    }
+                }
+            }
+            Asked::No(why) => {
+                let _ = writeln!(report, "  pkg-config {PACKAGE}: {why}");
+            }
+        }
+        places.extend(USUAL.iter().flat_map(|root| below(Path::new(root))));
+        places.extend(below(Path::new("/opt/intel/oneapi/compiler/latest")));
+    }
+    let places = places.into_iter().filter(|place| place.is_dir());
+    let places = places.fold(Vec::new(), |mut places: Vec<PathBuf>, place| {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+        places
+    });
+
+    let all_in = |place: &&PathBuf| {
+        LIBRARIES
+            .iter()
+            .all(|name| place.join(files.archive(name)).is_file())
+    };
+    let mkl = places.iter().find(all_in);
+    let with = |file: &str| places.iter().find(|place| place.join(file).is_file());
+    // The shared one first, as Intel advises: two runtimes in one process disturb each other.
+    let openmp = with(files.openmp_shared)
+        .map(|at| (at, "dylib"))
+        .or_else(|| with(files.openmp_static).map(|at| (at, "static:-bundle")));
+    if let (Some(mkl), Some((openmp, kind))) = (mkl, openmp) {
+        let mut directories = vec![mkl.clone()];
+        if openmp != mkl {
+            directories.push(openmp.clone());
+        }
+        // Not bundled: the archives are 600 MB, of which a program takes a few.
+        let archive = |name: &&str| format!("static:-bundle={name}");
+        let mut libraries: Vec<_> = LIBRARIES.iter().map(archive).collect();
+        libraries.push(format!("{kind}={}", files.openmp));
+        libraries.extend(files.system.iter().map(|name| format!("dylib={name}")));
+        return Ok(Found {
+            directories,
+            libraries,
+        });
+    }
+
+    let wanted = LIBRARIES.map(|name| files.archive(name)).join(", ");
+    let openmp = format!("{} or {}", files.openmp_shared, files.openmp_static);
+    let missing = match (mkl, openmp) {
+        (Some(mkl), openmp) => format!(
+            "MKL is in {}, but Intel's OpenMP runtime ({openmp}) is not found",
+            mkl.display()
+        ),
+        (None, openmp) => {
+            format!("not found in one directory: {wanted}; beside them or elsewhere {openmp}")
+        }
+    };
+    let looked = match places.as_slice() {
+        [] => "  none of the directories below it exists\n".to_string(),
+        places => places
+            .iter()
+            .map(|place| format!("  in {}\n", place.display()))
+            .collect(),
+    };
+    Err(format!(
+        "the feature `mkl` links Intel's MKL statically. {missing}. Looked:\n{report}{looked}{HOW_TO}"
+    ))
+}
+
+/// How files are named on a system.
+struct Files {
+    prefix: &'static str,
+    extension: &'static str,
+    openmp: &'static str,
+    openmp_shared: &'static str,
+    openmp_static: &'static str,
+    /// What MKL itself needs.
+    system: &'static [&'static str],
+}
+
+impl Files {
+    fn of(os: &str) -> Self {
+        match os {
+            "windows" => Self {
+                prefix: "",
+                extension: "lib",
+                openmp: "libiomp5md",
+                // An import library: the one that is loaded is a DLL.
+                openmp_shared: "libiomp5md.lib",
+                openmp_static: "libiomp5mt.lib",
+                system: &[],
+            },
+            _ => Self {
+                prefix: "lib",
+                extension: "a",
+                openmp: "iomp5",
+                openmp_shared: if os == "macos" {
+                    "libiomp5.dylib"
+                } else {
+                    "libiomp5.so"
+                },
+                openmp_static: "libiomp5.a",
+                system: &["pthread", "m", "dl"],
+            },
+        }
+    }
+
+    fn archive(&self, name: &str) -> String {
+        format!("{}{name}.{}", self.prefix, self.extension)
+    }
+}
+
+fn below(root: &Path) -> Vec<PathBuf> {
+    BELOW.iter().map(|below| root.join(below)).collect()
+}
+
+/// The directory that one of pkg-config's flags names: `-L/there` or `/there/libmkl_core.a`.
+fn directory_of(flag: &str) -> Option<PathBuf> {
+    if let Some(directory) = flag.strip_prefix("-L") {
+        return Some(PathBuf::from(directory));
+    }
+    let path = Path::new(flag);
+    path.is_absolute()
+        .then(|| path.parent().map(Path::to_path_buf))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const OPENMP: &str = "libiomp5.so";
+
+    fn files(root: &Path, directory: &str, names: &[&str]) -> PathBuf {
+        let directory = root.join(directory);
+        fs::create_dir_all(&directory).unwrap();
+        for name in names {
+            fs::write(directory.join(name), "").unwrap();
+        }
+        directory
+    }
+
+    fn mkl(root: &Path, directory: &str) -> PathBuf {
+        files(
+            root,
+            directory,
+            &LIBRARIES
+                .map(|name| format!("lib{name}.a"))
+                .each_ref()
+                .map(String::as_str),
+        )
+    }
+
+    fn look(root: Option<&Path>, pkg_config: &dyn Fn(&[&str]) -> Asked) -> Result<Found, String> {
+        find(&Host {
+            os: "linux".into(),
+            arch: "x86_64".into(),
+            variable: &|name| root.filter(|_| name == "MKLROOT").map(Path::to_path_buf),
+            pkg_config,
+        })
+    }
+
+    fn unknown(_: &[&str]) -> Asked {
+        Asked::No("Package mkl-static-lp64-iomp was not found".into())
+    }
+
+    /// PyPI's layout, Intel's older one, and oneAPI's with OpenMP beside MKL.
+    #[test]
+    fn mklroot() {
+        let layouts = [
+            ("p", "lib", "lib"),
+            ("p", "lib/intel64", "lib/intel64"),
+            ("mkl/2026.2", "lib", "../../compiler/latest/lib"),
+        ];
+        for (prefix, at, openmp) in layouts {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().join(prefix);
+            let at = mkl(&root, at);
+            let openmp = files(&root, openmp, &[OPENMP]);
+            let found = look(Some(&root), &unknown).unwrap();
+            assert!(found.directories.contains(&at), "{found:?}");
+            assert!(found.directories.contains(&openmp), "{found:?}");
+            assert_eq!(found.libraries[0], "static:-bundle=mkl_intel_lp64");
+            assert_eq!(found.libraries[3], "dylib=iomp5");
+        }
+    }
+
+    /// What pkg-config prints for Intel's files, and what for one that has `-L` alone; `MKLROOT` goes first.
+    #[test]
+    fn by_pkg_config() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = mkl(folder.path(), "a");
+        let openmp = files(folder.path(), "b", &["libiomp5.a"]);
+        let (mkl_dir, openmp_dir) = (at.display(), openmp.display());
+        let outputs = [
+            format!("-Wl,--start-group {mkl_dir}/libmkl_core.a -Wl,--end-group -lm -L{openmp_dir} -liomp5"),
+            format!("-L{mkl_dir} -lmkl_core -L{openmp_dir}"),
+        ];
+        for output in &outputs {
+            let answers = |arguments: &[&str]| match arguments[0] {
+                "--libs" => Asked::Yes(output.clone()),
+                _ => Asked::Yes(String::new()),
+            };
+            let found = look(None, &answers).unwrap();
+            assert_eq!(found.directories, [at.clone(), openmp.clone()]);
+            assert_eq!(found.libraries[3], "static:-bundle=iomp5");
+            let elsewhere = folder.path().join("elsewhere");
+            assert!(look(Some(&elsewhere), &answers).is_err());
+        }
+    }
+
+    #[test]
+    fn what_was_looked_for_and_where() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let says = |err: &str, parts: &[&str]| {
+            for part in parts {
+                assert!(err.contains(part), "{part:?} is not in: {err}");
+            }
+        };
+        let err = look(Some(root), &unknown).unwrap_err();
+        let place = root.display().to_string();
+        says(
+            &err,
+            &[
+                "libmkl_core.a",
+                "libiomp5.so",
+                "MKLROOT is",
+                &place,
+                "pip install mkl-static",
+            ],
+        );
+
+        // One archive is missing, then OpenMP.
+        let at = mkl(root, "lib");
+        fs::remove_file(at.join("libmkl_core.a")).unwrap();
+        let place = at.display().to_string();
+        says(
+            &look(Some(root), &unknown).unwrap_err(),
+            &["not found in one directory", &place],
+        );
+        mkl(root, "lib");
+        says(
+            &look(Some(root), &unknown).unwrap_err(),
+            &["OpenMP runtime", "libiomp5.so or libiomp5.a"],
+        );
+
+        let arm = find(&Host {
+            os: "linux".into(),
+            arch: "aarch64".into(),
+            variable: &|_| None,
+            pkg_config: &unknown,
+        });
+        says(&arm.unwrap_err(), &["x86-64", "aarch64"]);
+    }
+}
