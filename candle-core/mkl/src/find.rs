@@ -12,16 +12,21 @@ const PACKAGE: &str = "mkl-static-lp64-iomp";
 /// The interface, the threads, the computations: each needs the next.
 const LIBRARIES: [&str; 3] = ["mkl_intel_lp64", "mkl_intel_thread", "mkl_core"];
 
-/// Where packages put MKL: oneAPI's, older ones of Intel's, Debian's.
-const USUAL: &[&str] = &["/opt/intel/oneapi/mkl/latest", "/opt/intel/mkl", "/usr"];
+/// Where packages put MKL and OpenMP's runtime: oneAPI's, older ones of Intel's, Debian's.
+const USUAL: &[&str] = &[
+    "/opt/intel/oneapi/mkl/latest",
+    "/opt/intel/oneapi/compiler/latest",
+    "/opt/intel/mkl",
+    "/usr",
+];
 
-/// Where libraries are below a prefix: oneAPI's from 2024 on and PyPI's, older ones of Intel's, Debian's.
-const BELOW: &[&str] = &["lib", "lib/intel64", "lib/x86_64-linux-gnu"];
+/// Where libraries are below a prefix: oneAPI's from 2024 on and PyPI's, older ones of Intel's, Debian's, PyPI's on Windows.
+const BELOW: &[&str] = &["lib", "lib/intel64", "lib/x86_64-linux-gnu", "Library/lib"];
 
 const HOW_TO: &str = "Install MKL and say where it is, in one of these ways:
-  - from PyPI, on any system: `pip install mkl-static`, then MKLROOT=$(python3 -c 'import sys; print(sys.prefix)')
-  - Intel's oneAPI (intel-oneapi-mkl-devel): its setvars sets MKLROOT and CMPLR_ROOT
-  - Debian and Ubuntu, in non-free or multiverse: `apt install libmkl-dev`
+  - PyPI: `pip install mkl-static`, then MKLROOT=$(python3 -c 'import sys; print(sys.prefix)')
+  - Intel's oneAPI (package intel-oneapi-mkl-devel): its setvars sets MKLROOT and CMPLR_ROOT
+  - Debian (non-free) and Ubuntu (multiverse): `apt install libmkl-dev`
 Or build without the feature `mkl`: matrix products need no library then.";
 
 /// What `pkg-config` answers.
@@ -61,14 +66,15 @@ pub fn find(host: &Host) -> Result<Found, String> {
     }
     let files = Files::of(&host.os);
     let mut report = String::new();
+    // Directories that pkg-config names, and prefixes.
     let mut places = Vec::new();
+    let mut roots: Vec<PathBuf> = Vec::new();
     if let Some(root) = (host.variable)("MKLROOT") {
-        let _ = writeln!(report, "  MKLROOT is {}, so only there", root.display());
-        places.extend(below(&root));
-        // OpenMP's runtime, beside MKL in oneAPI's layout.
+        report += "  MKLROOT is set, so nowhere else\n";
+        // OpenMP's runtime is there too, or beside MKL in oneAPI's layout.
         let compiler = (host.variable)("CMPLR_ROOT");
         let compiler = compiler.unwrap_or_else(|| root.join("../../compiler/latest"));
-        places.extend(below(&compiler));
+        roots.extend([root, compiler]);
     } else {
         report += "  MKLROOT is not set\n";
         match (host.pkg_config)(&["--libs", "--static", PACKAGE]) {
@@ -85,16 +91,10 @@ pub fn find(host: &Host) -> Result<Found, String> {
                 let _ = writeln!(report, "  pkg-config {PACKAGE}: {why}");
             }
         }
-        places.extend(USUAL.iter().flat_map(|root| below(Path::new(root))));
-        places.extend(below(Path::new("/opt/intel/oneapi/compiler/latest")));
+        roots.extend(USUAL.iter().map(PathBuf::from));
     }
-    let places = places.into_iter().filter(|place| place.is_dir());
-    let places = places.fold(Vec::new(), |mut places: Vec<PathBuf>, place| {
-        if !places.contains(&place) {
-            places.push(place);
-        }
-        places
-    });
+    let named = places.len();
+    places.extend(roots.iter().flat_map(|root| below(root)));
 
     let all_in = |place: &&PathBuf| {
         LIBRARIES
@@ -125,24 +125,22 @@ pub fn find(host: &Host) -> Result<Found, String> {
 
     let wanted = LIBRARIES.map(|name| files.archive(name)).join(", ");
     let openmp = format!("{} or {}", files.openmp_shared, files.openmp_static);
-    let missing = match (mkl, openmp) {
-        (Some(mkl), openmp) => format!(
-            "MKL is in {}, but Intel's OpenMP runtime ({openmp}) is not found",
+    let missing = match mkl {
+        Some(mkl) => format!(
+            "MKL is in {}, but Intel's OpenMP runtime, {openmp}, was not found",
             mkl.display()
         ),
-        (None, openmp) => {
-            format!("not found in one directory: {wanted}; beside them or elsewhere {openmp}")
-        }
+        None => format!("no directory has all of {wanted}"),
     };
-    let looked = match places.as_slice() {
-        [] => "  none of the directories below it exists\n".to_string(),
-        places => places
-            .iter()
-            .map(|place| format!("  in {}\n", place.display()))
-            .collect(),
-    };
+    for place in &places[..named] {
+        let _ = writeln!(report, "  looked in {}", place.display());
+    }
+    for root in &roots {
+        let (root, below) = (root.display(), BELOW.join(", "));
+        let _ = writeln!(report, "  looked in {root}: {below}");
+    }
     Err(format!(
-        "the feature `mkl` links Intel's MKL statically. {missing}. Looked:\n{report}{looked}{HOW_TO}"
+        "the feature `mkl` links Intel's MKL statically: {missing}.\n{report}{HOW_TO}"
     ))
 }
 
@@ -304,7 +302,7 @@ mod tests {
             &[
                 "libmkl_core.a",
                 "libiomp5.so",
-                "MKLROOT is",
+                "MKLROOT is set",
                 &place,
                 "pip install mkl-static",
             ],
@@ -313,10 +311,9 @@ mod tests {
         // One archive is missing, then OpenMP.
         let at = mkl(root, "lib");
         fs::remove_file(at.join("libmkl_core.a")).unwrap();
-        let place = at.display().to_string();
         says(
             &look(Some(root), &unknown).unwrap_err(),
-            &["not found in one directory", &place],
+            &["no directory has all of", &place],
         );
         mkl(root, "lib");
         says(
