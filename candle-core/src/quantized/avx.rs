@@ -290,6 +290,13 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
+    unsafe fn total(x: __m256i) -> __m256i {
+        let x = _mm256_add_epi32(x, _mm256_permute2x128_si256::<1>(x, x));
+        let x = _mm256_add_epi32(x, _mm256_shuffle_epi32::<0b01_00_11_10>(x));
+        _mm256_add_epi32(x, _mm256_shuffle_epi32::<0b10_11_00_01>(x))
+    }
+
+    #[inline(always)]
     unsafe fn sub_shifted<const BY: i32>(a: __m256i, b: __m256i) -> __m256i {
         _mm256_sub_epi32(a, _mm256_slli_epi32::<BY>(b))
     }
@@ -426,9 +433,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
-    unsafe fn sum(x: __m256) -> f32 {
-        let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    unsafe fn first(x: __m256) -> f32 {
+        _mm256_cvtss_f32(x)
     }
 }

@@ -6,29 +6,14 @@
 
 use std::arch::x86_64::*;
 
-use super::avx::{eight_floats, Avx, Avx512Vnni};
-use super::avx_rows::fetch_after;
+use super::avx::{eight_floats, Avx512Vnni};
+use super::avx_rows::{add_blocks_in_order, fetch_after, with_rest};
 use super::k_quants::one_row::{Line, OneRow};
-use super::k_quants::products::Weights;
-use super::k_quants::simd::Simd;
 use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
 use crate::cpu::simd::ahead;
 
-type Narrow = Avx<Avx512Vnni>;
-
 /// Blocks of 32 codes whose scales are made ready together.
 const TOGETHER: usize = 16;
-
-/// Which of these scales either half of a vector takes, for each of eight vectors.
-static SCALES: [Line<[[i32; 8]; 2]>; TOGETHER / 2] = {
-    let mut scales = [Line([[0; 8]; 2]); TOGETHER / 2];
-    let mut block = 0;
-    while block < TOGETHER {
-        scales[block / 2].0[block % 2] = [block as i32; 8];
-        block += 1;
-    }
-    scales
-};
 
 /// [`Simd::rows_of_bytes`].
 ///
@@ -41,44 +26,60 @@ pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut
     let ahead = ahead();
     for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let (row, rest) = row.split_at(whole);
-        let mut sums = [_mm512_setzero_ps(); 4];
-        let mut offsets = _mm512_setzero_ps();
+        let mut total = 0f32;
         for (i, xs) in row.as_chunks::<TOGETHER>().0.iter().enumerate() {
             fetch_after(xs, ahead);
             let at = TOGETHER * i;
             let [low, high] = [0, 8].map(|r| std::array::from_fn(|i| xs[r + i].d.to_bits()));
             let low = _mm512_castps256_ps512(eight_floats(low));
             let d = _mm512_insertf32x8::<1>(low, eight_floats(high));
-            let offset = _mm512_loadu_ps(y.offsets.as_ptr().add(at));
-            offsets = _mm512_fmadd_ps(d, offset, offsets);
             let d = _mm512_mul_ps(d, _mm512_loadu_ps(y.scales.as_ptr().add(at)));
-            for j in 0..TOGETHER / 2 {
+            let mut dots = [_mm512_setzero_si512(); TOGETHER / 2];
+            for (j, dot) in dots.iter_mut().enumerate() {
                 let low = _mm256_loadu_si256(xs[2 * j].qs.as_ptr().cast());
                 let high = _mm256_loadu_si256(xs[2 * j + 1].qs.as_ptr().cast());
                 let x = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
                 let x = _mm512_xor_si512(x, _mm512_set1_epi8(-128));
                 let y = _mm512_load_si512(y.codes.as_ptr().add(at / 2 + j).cast());
-                let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), x, y);
-                let scale = _mm512_load_si512(SCALES.as_ptr().add(j).cast());
-                let scale = _mm512_permutexvar_ps(scale, d);
-                sums[j % 4] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, sums[j % 4]);
+                *dot = _mm512_dpbusd_epi32(*dot, x, y);
+            }
+            // Of the 128 that is added to each code.
+            let sums = _mm512_loadu_si512(y.block_sums.as_ptr().add(at).cast());
+            let dots = _mm512_sub_epi32(sums_of_halves(dots), _mm512_slli_epi32::<7>(sums));
+            let (mut products, mut scales) = ([0f32; TOGETHER], [0f32; TOGETHER]);
+            _mm512_storeu_ps(products.as_mut_ptr(), _mm512_cvtepi32_ps(dots));
+            _mm512_storeu_ps(scales.as_mut_ptr(), d);
+            for (product, scale) in products.into_iter().zip(scales) {
+                total = product.mul_add(scale, total);
             }
         }
-        let [a, b, c, d] = sums;
-        let sum = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
-        // Of the 128 that is added to each code.
-        let mut sum = halves(_mm512_fmadd_ps(offsets, _mm512_set1_ps(128.), sum));
-        for (x, y) in rest.iter().zip(&y.blocks[whole..]) {
-            sum = BlockQ8_0::mul_add::<Narrow>(&x.unpack::<Narrow>(), y, sum);
-        }
-        *dst = Narrow::sum(sum);
+        *dst = with_rest::<BlockQ8_0, Avx512Vnni>(total, rest, &y.blocks[whole..]);
     }
 }
 
-/// Both halves added.
+/// The sum of each half of eight vectors: those of the first, then those of the second.
 #[inline(always)]
-unsafe fn halves(x: __m512) -> __m256 {
-    _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))
+unsafe fn sums_of_halves([a, b, c, d, e, f, g, h]: [__m512i; TOGETHER / 2]) -> __m512i {
+    let first = sums_of_quarters([a, b, c, d]);
+    let second = sums_of_quarters([e, f, g, h]);
+    // Quarters 0 and 2 of both, and quarters 1 and 3: together the halves of four vectors.
+    let sums = _mm512_add_epi32(
+        _mm512_shuffle_i32x4::<0b10_00_10_00>(first, second),
+        _mm512_shuffle_i32x4::<0b11_01_11_01>(first, second),
+    );
+    let order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+    _mm512_permutexvar_epi32(order, sums)
+}
+
+/// The sum of each quarter of four vectors, beside those of the same quarter of the others.
+#[inline(always)]
+unsafe fn sums_of_quarters([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let first = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let second = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    _mm512_add_epi32(
+        _mm512_unpacklo_epi64(first, second),
+        _mm512_unpackhi_epi64(first, second),
+    )
 }
 
 /// Blocks of 256 codes whose headers are unpacked together.
@@ -98,31 +99,27 @@ pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut
     let ahead = ahead();
     for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
         let (row, rest) = row.split_at(whole);
-        let mut sum = _mm512_setzero_ps();
+        let mut total = 0f32;
         for (i, xs) in row.as_chunks::<FOUR>().0.iter().enumerate() {
             let codes = y.codes.as_ptr().add(4 * FOUR * i).cast();
             let scales = y.scales.as_ptr().add(2 * FOUR * i);
             let sums = y.sums.as_ptr().add(8 * FOUR * i);
-            sum = four_blocks(xs, codes, scales, sums, sum, ahead);
+            total = four_blocks(xs, codes, scales, sums, total, ahead);
         }
-        let mut sum = halves(sum);
-        for (x, y) in rest.iter().zip(&y.blocks[whole..]) {
-            sum = BlockQ4K::mul_add::<Narrow>(&x.unpack::<Narrow>(), y, sum);
-        }
-        *dst = Narrow::sum(sum);
+        *dst = with_rest::<BlockQ4K, Avx512Vnni>(total, rest, &y.blocks[whole..]);
     }
 }
 
-/// `sum` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
+/// `total` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
 #[inline(always)]
 unsafe fn four_blocks(
     xs: &[BlockQ4K; FOUR],
     y: *const Parts,
     scales: *const f32,
     sums: *const i16,
-    sum: __m512,
+    total: f32,
     ahead: usize,
-) -> __m512 {
+) -> f32 {
     let mut headers = [_mm_setzero_si128(); FOUR];
     for (header, x) in headers.iter_mut().zip(xs) {
         *header = _mm_loadu_si128((&raw const *x).cast());
@@ -134,28 +131,39 @@ unsafe fn four_blocks(
     // The first four bytes of each: scale, and scale of the minima.
     let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     let firsts = _mm512_castsi512_si128(_mm512_permutexvar_epi32(firsts, headers));
-    let d = _mm256_mul_ps(_mm256_cvtph_ps(firsts), _mm256_loadu_ps(scales));
-    let d = _mm512_castps256_ps512(d);
+    let scaled = _mm256_mul_ps(_mm256_cvtph_ps(firsts), _mm256_loadu_ps(scales));
+    let mut d = [[0f32; 2]; FOUR];
+    _mm256_storeu_ps(d.as_mut_ptr().cast(), scaled);
 
     let packed = scales_and_minima(headers);
     let minima = _mm512_unpackhi_epi8(packed, _mm512_setzero_si512());
     let minima = _mm512_madd_epi16(minima, _mm512_loadu_si512(sums.cast()));
-    let of_minima = _mm512_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3, 5, 5, 5, 5, 7, 7, 7, 7);
-    let of_minima = _mm512_permutexvar_ps(of_minima, d);
-    let mut total = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(minima), of_minima, sum);
+    // Each block's sum in its whole quarter.
+    let minima = _mm512_add_epi32(minima, _mm512_shuffle_epi32::<0b01_00_11_10>(minima));
+    let minima = _mm512_add_epi32(minima, _mm512_shuffle_epi32::<0b10_11_00_01>(minima));
+    let firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    let minima = _mm512_castsi512_si128(_mm512_permutexvar_epi32(firsts, minima));
+    let mut dots = [_mm512_setzero_si512(); FOUR];
     macro_rules! blocks {
         ($($block:literal)*) => {$(
             let x = &xs[$block];
             fetch_after(x, ahead);
             // A block's scales and minima, four times: a shuffle stays within 16 bytes.
             let scales = _mm512_shuffle_i32x4::<{ 0b01_01_01_01 * $block }>(packed, packed);
-            let products = _mm512_cvtepi32_ps(dot(x, &*y.add($block), scales));
-            let scale = _mm512_permutexvar_ps(_mm512_set1_epi32(2 * $block), d);
-            total = _mm512_fmadd_ps(products, scale, total);
+            dots[$block] = dot(x, &*y.add($block), scales);
         )*};
     }
     blocks!(0 1 2 3);
-    total
+    let dots = sums_of_quarters(dots);
+    let dots = _mm256_add_epi32(
+        _mm512_castsi512_si256(dots),
+        _mm512_extracti64x4_epi64::<1>(dots),
+    );
+    let dots = _mm_add_epi32(
+        _mm256_castsi256_si128(dots),
+        _mm256_extracti128_si256::<1>(dots),
+    );
+    add_blocks_in_order(minima, dots, d, total)
 }
 
 /// `Σ scale · q · y` of a block in whole numbers.

@@ -161,6 +161,7 @@ macro_rules! narrow {
             const UNSIGNED: bool = $unsigned;
             type Fours = __m256i;
             type Sums = __m256i;
+            type Totals = __m256i;
             type Values = __m256;
 
             vectors_of_256_bits!();
@@ -201,6 +202,26 @@ macro_rules! narrow {
             }
 
             #[inline(always)]
+            unsafe fn zero_totals() -> __m256i {
+                _mm256_setzero_si256()
+            }
+
+            #[inline(always)]
+            unsafe fn load_whole(p: *const f32) -> __m256i {
+                _mm256_cvtps_epi32(_mm256_loadu_ps(p))
+            }
+
+            #[inline(always)]
+            unsafe fn add_times(total: __m256i, sums: __m256i, by: __m256i) -> __m256i {
+                _mm256_add_epi32(total, _mm256_mullo_epi32(sums, by))
+            }
+
+            #[inline(always)]
+            unsafe fn values_of_totals(totals: __m256i) -> __m256 {
+                _mm256_cvtepi32_ps(totals)
+            }
+
+            #[inline(always)]
             unsafe fn splat_value(p: *const f32) -> __m256 {
                 _mm256_set1_ps(*p)
             }
@@ -237,6 +258,7 @@ impl PanelSimd for Avx<Avx512Vnni> {
     const UNSIGNED: bool = true;
     type Fours = [__m512i; 2];
     type Sums = [__m512i; 2];
+    type Totals = [__m512i; 2];
     type Values = [__m512; 2];
 
     vectors_of_256_bits!();
@@ -276,6 +298,32 @@ impl PanelSimd for Avx<Avx512Vnni> {
     #[inline(always)]
     unsafe fn values_of(sums: [__m512i; 2]) -> [__m512; 2] {
         [_mm512_cvtepi32_ps(sums[0]), _mm512_cvtepi32_ps(sums[1])]
+    }
+
+    #[inline(always)]
+    unsafe fn zero_totals() -> [__m512i; 2] {
+        [_mm512_setzero_si512(); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn load_whole(p: *const f32) -> [__m512i; 2] {
+        [
+            _mm512_cvtps_epi32(_mm512_loadu_ps(p)),
+            _mm512_cvtps_epi32(_mm512_loadu_ps(p.add(16))),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn add_times(total: [__m512i; 2], sums: [__m512i; 2], by: [__m512i; 2]) -> [__m512i; 2] {
+        [
+            _mm512_add_epi32(total[0], _mm512_mullo_epi32(sums[0], by[0])),
+            _mm512_add_epi32(total[1], _mm512_mullo_epi32(sums[1], by[1])),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn values_of_totals(totals: [__m512i; 2]) -> [__m512; 2] {
+        Self::values_of(totals)
     }
 
     #[inline(always)]

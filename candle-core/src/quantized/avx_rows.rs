@@ -10,12 +10,15 @@ use std::arch::x86_64::*;
 use super::avx::{eight_floats, Avx, ByteProducts};
 use super::k_quants::one_row::{OneRow, PARTS};
 use super::k_quants::panels::{Codes, PanelWeights};
+use super::k_quants::products::Weights;
 use super::k_quants::simd::Simd;
 use super::k_quants::{BlockQ8K, BlockQ8_0};
-use super::utils::f16_to_f32;
 use crate::cpu::simd::{ahead, prefetch};
 
-/// Blocks that are multiplied together.
+/// Blocks of 32 codes that are multiplied together: a vector has all their sums.
+const EIGHT: usize = 8;
+
+/// Blocks of 256 codes that are multiplied together.
 const TOGETHER: usize = 4;
 
 /// Asks for the blocks that come so many bytes after these, if there are any.
@@ -27,8 +30,7 @@ pub(super) unsafe fn fetch_after<T>(x: *const T, bytes: usize) {
     }
 }
 
-/// [`Simd::rows_with_a_scale`]. Scales come first, those of a whole row; then codes, with four sums, as a step waits for the one before
-/// it.
+/// [`Simd::rows_with_a_scale`]. Scales come first, those of a whole row; then codes, eight blocks at a time.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -48,66 +50,79 @@ pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: By
     let mut scales = vec![0f32; y.scales.len()];
     let ahead = ahead();
     for (row, dst) in xs.chunks_exact(y.blocks.len().max(1)).zip(dst) {
-        let offsets = row_scales(row, y, &mut scales);
-        let mut sums = [_mm256_setzero_ps(); TOGETHER];
-        let (fours, rest) = row.as_chunks::<TOGETHER>();
-        for (i, four) in fours.iter().enumerate() {
-            fetch_after(four, ahead);
-            for (j, sum) in sums.iter_mut().enumerate() {
-                let at = TOGETHER * i + j;
-                *sum = add_products::<T, P>(&four[j], codes.add(at), scales.as_ptr().add(at), *sum);
+        row_scales(row, y, &mut scales);
+        let mut total = 0f32;
+        let (eights, rest) = row.as_chunks::<EIGHT>();
+        for (i, eight) in eights.iter().enumerate() {
+            fetch_after(eight, ahead);
+            let at = EIGHT * i;
+            let mut dots = [_mm256_setzero_si256(); EIGHT];
+            for (j, dot) in dots.iter_mut().enumerate() {
+                let x = T::codes::<Avx<P>>(eight[j].read_all::<Avx<P>>()).as_ref()[0];
+                *dot = P::dot(x, _mm256_load_si256(codes.add(at + j)));
             }
+            let sums = _mm256_loadu_si256(y.block_sums.as_ptr().add(at).cast());
+            let less = _mm256_mullo_epi32(sums, _mm256_set1_epi32(offset));
+            let dots = _mm256_sub_epi32(sums_of_eight(dots), less);
+            total = add_in_order(_mm256_cvtepi32_ps(dots), scales.as_ptr().add(at), total);
         }
-        for (i, x) in rest.iter().enumerate() {
-            let at = TOGETHER * fours.len() + i;
-            sums[i] = add_products::<T, P>(x, codes.add(at), scales.as_ptr().add(at), sums[i]);
-        }
-        let [a, b, c, d] = sums;
-        let sum = _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d));
-        let offset = _mm256_set1_ps(offset as f32);
-        *dst = Avx::<P>::sum(_mm256_fmadd_ps(offsets, offset, sum));
+        *dst = with_rest::<T, P>(total, rest, &y.blocks[y.blocks.len() - rest.len()..]);
     }
 }
 
-/// `sum` and the products of a block with codes of activations, times `scale`.
+/// `total` and the products of the last blocks of a row, which are too few to be multiplied together.
 #[inline(always)]
-unsafe fn add_products<T: PanelWeights, P: ByteProducts>(
-    x: &T,
-    y: *const __m256i,
-    scale: *const f32,
-    sum: __m256,
-) -> __m256 {
-    let x = T::codes::<Avx<P>>(x.read_all::<Avx<P>>()).as_ref()[0];
-    let products = _mm256_cvtepi32_ps(P::dot(x, _mm256_load_si256(y)));
-    _mm256_fmadd_ps(products, _mm256_set1_ps(*scale), sum)
+pub(super) unsafe fn with_rest<T: Weights, P: ByteProducts>(
+    total: f32,
+    xs: &[T],
+    ys: &[T::VecDotType],
+) -> f32 {
+    let mut total = _mm256_set1_ps(total);
+    for (x, y) in xs.iter().zip(ys) {
+        total = T::mul_add::<Avx<P>>(&x.unpack::<Avx<P>>(), y, total);
+    }
+    Avx::<P>::first(total)
 }
 
-/// `to[i]` becomes the scale of block `i` times that of the activations; returns the sums of the blocks' scales times their
-/// [offsets](OneRow::offsets).
+/// The sum of each of eight vectors.
 #[inline(always)]
-unsafe fn row_scales<T>(row: &[T], y: &OneRow<BlockQ8_0>, to: &mut [f32]) -> __m256 {
+unsafe fn sums_of_eight([a, b, c, d, e, f, g, h]: [__m256i; EIGHT]) -> __m256i {
+    // Half of the sum of each, in either half of a vector.
+    let low = sums_of_four([a, b, c, d]);
+    let high = sums_of_four([e, f, g, h]);
+    _mm256_add_epi32(
+        _mm256_permute2x128_si256::<0x20>(low, high),
+        _mm256_permute2x128_si256::<0x31>(low, high),
+    )
+}
+
+/// The sums of both halves of each of four vectors.
+#[inline(always)]
+unsafe fn sums_of_four([a, b, c, d]: [__m256i; 4]) -> __m256i {
+    _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d))
+}
+
+/// `total`, and eight values times as many scales, one after another.
+#[inline(always)]
+unsafe fn add_in_order(values: __m256, scales: *const f32, total: f32) -> f32 {
+    let mut floats = [0f32; EIGHT];
+    _mm256_storeu_ps(floats.as_mut_ptr(), values);
+    let mut total = total;
+    for (j, float) in floats.into_iter().enumerate() {
+        total = float.mul_add(*scales.add(j), total);
+    }
+    total
+}
+
+/// `to[i]` becomes the scale of block `i` times that of the activations.
+#[inline(always)]
+unsafe fn row_scales<T>(row: &[T], y: &OneRow<BlockQ8_0>, to: &mut [f32]) {
     let bits = |x: &T| (&raw const *x).cast::<u16>().read_unaligned();
-    let mut sums = _mm256_setzero_ps();
-    let (eights, rest) = row.as_chunks::<8>();
-    for (i, eight) in eights.iter().enumerate() {
+    for (i, eight) in row.as_chunks::<EIGHT>().0.iter().enumerate() {
         let d = eight_floats(eight.each_ref().map(bits));
-        let (by, offsets) = (y.scales.as_ptr().add(8 * i), y.offsets.as_ptr().add(8 * i));
-        _mm256_storeu_ps(
-            to.as_mut_ptr().add(8 * i),
-            _mm256_mul_ps(d, _mm256_loadu_ps(by)),
-        );
-        sums = _mm256_fmadd_ps(d, _mm256_loadu_ps(offsets), sums);
+        let by = _mm256_loadu_ps(y.scales.as_ptr().add(EIGHT * i));
+        _mm256_storeu_ps(to.as_mut_ptr().add(EIGHT * i), _mm256_mul_ps(d, by));
     }
-    for (i, x) in rest.iter().enumerate() {
-        let at = 8 * eights.len() + i;
-        let d = f16_to_f32(half::f16::from_bits(bits(x)));
-        to[at] = d * y.scales[at];
-        sums = _mm256_add_ps(
-            sums,
-            _mm256_setr_ps(d * y.offsets[at], 0., 0., 0., 0., 0., 0., 0.),
-        );
-    }
-    sums
 }
 
 /// [`Simd::rows_with_minima`]. Headers are unpacked four at a time.
@@ -125,45 +140,48 @@ pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: Byte
     let whole = blocks - blocks % TOGETHER;
     let ahead = ahead();
     for (row, dst) in xs.chunks_exact(blocks.max(1)).zip(dst) {
-        let mut sum = _mm256_setzero_ps();
+        let mut total = 0f32;
         for i in (0..whole).step_by(TOGETHER) {
             let codes = y.codes.as_ptr().add(4 * i).cast();
             let (scales, sums) = (y.scales.as_ptr().add(2 * i), y.sums.as_ptr().add(8 * i));
-            sum = four_blocks::<T, P>(row.as_ptr().add(i), codes, scales, sums, sum, ahead);
+            total = four_blocks::<T, P>(row.as_ptr().add(i), codes, scales, sums, total, ahead);
         }
-        for (x, y) in row.iter().zip(&y.blocks).skip(whole) {
-            sum = T::mul_add::<Avx<P>>(&x.unpack::<Avx<P>>(), y, sum);
-        }
-        *dst = Avx::<P>::sum(sum);
+        *dst = with_rest::<T, P>(total, &row[whole..], &y.blocks[whole..]);
     }
 }
 
-/// `sum` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
+/// `total` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
 #[inline(always)]
 unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     x: *const T,
     y: *const [__m256i; 8],
     scales: *const f32,
     sums: *const i16,
-    sum: __m256,
+    total: f32,
     ahead: usize,
-) -> __m256 {
+) -> f32 {
     let both = |block: usize| x.add(block).cast::<i32>().read_unaligned();
     let halves = _mm_setr_epi32(both(0), both(1), both(2), both(3));
     let mut d = [[0f32; 2]; TOGETHER];
     let scaled = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_loadu_ps(scales));
     _mm256_storeu_ps(d.as_mut_ptr().cast(), scaled);
 
-    let mut total = sum;
     let mut packed = [_mm256_setzero_si256(); TOGETHER / 2];
+    let mut minima = [_mm256_setzero_si256(); TOGETHER / 2];
     for (pair, packed) in packed.iter_mut().enumerate() {
         let (a, b) = (2 * pair, 2 * pair + 1);
         *packed = scales_and_minima(x.add(a).cast(), x.add(b).cast());
         let sums = _mm256_loadu_si256(sums.add(8 * a).cast());
-        let minima = _mm256_madd_epi16(upper_bytes(*packed), sums);
-        let d = _mm256_set_m128(_mm_set1_ps(d[b][1]), _mm_set1_ps(d[a][1]));
-        total = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(minima), d, total);
+        minima[pair] = _mm256_madd_epi16(upper_bytes(*packed), sums);
     }
+    // Sums of the first and the third block in the lower half, of the others in the upper.
+    let minima = sums_of_four([minima[0], minima[1], minima[0], minima[1]]);
+    let minima = _mm_unpacklo_epi32(
+        _mm256_castsi256_si128(minima),
+        _mm256_extracti128_si256::<1>(minima),
+    );
+
+    let mut dots = [_mm256_setzero_si256(); TOGETHER];
     for block in 0..TOGETHER {
         let x = x.add(block);
         fetch_after(x, ahead);
@@ -184,8 +202,32 @@ unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
             let products = _mm256_maddubs_epi16(codes, _mm256_load_si256(y.add(PARTS[j])));
             sums[j % 2] = P::madd(sums[j % 2], products, scale);
         }
-        let dot = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], sums[1]));
-        total = _mm256_fmadd_ps(dot, _mm256_set1_ps(d[block][0]), total);
+        dots[block] = _mm256_add_epi32(sums[0], sums[1]);
+    }
+    let dots = sums_of_four(dots);
+    let dots = _mm_add_epi32(
+        _mm256_castsi256_si128(dots),
+        _mm256_extracti128_si256::<1>(dots),
+    );
+    add_blocks_in_order(minima, dots, d, total)
+}
+
+/// `total` and what four blocks add, one after another: their minima are taken away, then come the products of their codes. `d` has the
+/// scales of the products and of the minima.
+#[inline(always)]
+pub(super) unsafe fn add_blocks_in_order(
+    minima: __m128i,
+    dots: __m128i,
+    d: [[f32; 2]; TOGETHER],
+    total: f32,
+) -> f32 {
+    let (mut less, mut products) = ([0f32; TOGETHER], [0f32; TOGETHER]);
+    _mm_storeu_ps(less.as_mut_ptr(), _mm_cvtepi32_ps(minima));
+    _mm_storeu_ps(products.as_mut_ptr(), _mm_cvtepi32_ps(dots));
+    let mut total = total;
+    for block in 0..TOGETHER {
+        total = (-less[block]).mul_add(d[block][1], total);
+        total = products[block].mul_add(d[block][0], total);
     }
     total
 }

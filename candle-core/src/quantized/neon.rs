@@ -225,6 +225,11 @@ impl<P: ByteProducts> Simd for Neon<P> {
     }
 
     #[inline(always)]
+    unsafe fn total(x: Self::Ints) -> Self::Ints {
+        [vdupq_n_s32(vaddvq_s32(vaddq_s32(x[0], x[1]))); 2]
+    }
+
+    #[inline(always)]
     unsafe fn sub_shifted<const BY: i32>(a: Self::Ints, b: Self::Ints) -> Self::Ints {
         let by = vdupq_n_s32(BY);
         [
@@ -264,7 +269,7 @@ impl<P: ByteProducts> Simd for Neon<P> {
     }
 
     #[inline(always)]
-    unsafe fn sum(x: Self::Floats) -> f32 {
-        vaddvq_f32(vaddq_f32(x[0], x[1]))
+    unsafe fn first(x: Self::Floats) -> f32 {
+        vgetq_lane_f32::<0>(x[0])
     }
 }

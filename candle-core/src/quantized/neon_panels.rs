@@ -54,6 +54,7 @@ impl<P: ByteProducts> PanelSimd for Neon<P> {
     const UNSIGNED: bool = false;
     type Fours = [int8x16_t; 2];
     type Sums = [int32x4_t; 2];
+    type Totals = [int32x4_t; 2];
     type Values = [float32x4_t; 2];
 
     #[inline(always)]
@@ -140,6 +141,32 @@ impl<P: ByteProducts> PanelSimd for Neon<P> {
     #[inline(always)]
     unsafe fn values_of(sums: Self::Sums) -> Self::Values {
         Self::floats(sums)
+    }
+
+    #[inline(always)]
+    unsafe fn zero_totals() -> Self::Totals {
+        Self::zero_sums()
+    }
+
+    #[inline(always)]
+    unsafe fn load_whole(p: *const f32) -> Self::Totals {
+        [
+            vcvtq_s32_f32(vld1q_f32(p)),
+            vcvtq_s32_f32(vld1q_f32(p.add(4))),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn add_times(total: Self::Totals, sums: Self::Sums, by: Self::Totals) -> Self::Totals {
+        [
+            vmlaq_s32(total[0], sums[0], by[0]),
+            vmlaq_s32(total[1], sums[1], by[1]),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn values_of_totals(totals: Self::Totals) -> Self::Values {
+        Self::floats(totals)
     }
 
     #[inline(always)]

@@ -157,6 +157,13 @@ impl Simd for Simd128 {
     }
 
     #[inline(always)]
+    unsafe fn total(x: [v128; 2]) -> [v128; 2] {
+        let x = i32x4_add(x[0], x[1]);
+        let x = i32x4_add(x, i32x4_shuffle::<2, 3, 0, 1>(x, x));
+        [i32x4_add(x, i32x4_shuffle::<1, 0, 3, 2>(x, x)); 2]
+    }
+
+    #[inline(always)]
     unsafe fn sub_shifted<const BY: i32>(a: [v128; 2], b: [v128; 2]) -> [v128; 2] {
         let by = BY as u32;
         [
@@ -198,12 +205,7 @@ impl Simd for Simd128 {
     }
 
     #[inline(always)]
-    unsafe fn sum(x: [v128; 2]) -> f32 {
-        let four = f32x4_add(x[0], x[1]);
-        let two = (
-            f32x4_extract_lane::<0>(four) + f32x4_extract_lane::<2>(four),
-            f32x4_extract_lane::<1>(four) + f32x4_extract_lane::<3>(four),
-        );
-        two.0 + two.1
+    unsafe fn first(x: [v128; 2]) -> f32 {
+        f32x4_extract_lane::<0>(x[0])
     }
 }

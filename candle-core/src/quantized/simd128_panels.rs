@@ -65,6 +65,7 @@ impl PanelSimd for Simd128 {
     type Fours = [v128; 4];
     /// Two parts of each row's sum, two rows in a vector.
     type Sums = [v128; 4];
+    type Totals = [v128; 2];
     type Values = [v128; 2];
 
     #[inline(always)]
@@ -155,6 +156,29 @@ impl PanelSimd for Simd128 {
     #[inline(always)]
     unsafe fn values_of([a, b, c, d]: [v128; 4]) -> [v128; 2] {
         Self::floats([add_pairs(a, b), add_pairs(c, d)])
+    }
+
+    #[inline(always)]
+    unsafe fn zero_totals() -> [v128; 2] {
+        [i32x4_splat(0); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn load_whole(p: *const f32) -> [v128; 2] {
+        Self::load_values(p).map(|x| i32x4_trunc_sat_f32x4(x))
+    }
+
+    #[inline(always)]
+    unsafe fn add_times(total: [v128; 2], [a, b, c, d]: [v128; 4], by: [v128; 2]) -> [v128; 2] {
+        [
+            i32x4_add(total[0], i32x4_mul(add_pairs(a, b), by[0])),
+            i32x4_add(total[1], i32x4_mul(add_pairs(c, d), by[1])),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn values_of_totals(totals: [v128; 2]) -> [v128; 2] {
+        Self::floats(totals)
     }
 
     #[inline(always)]

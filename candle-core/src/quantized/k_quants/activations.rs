@@ -16,7 +16,7 @@ pub(crate) trait Activations: GgmlType {
         codes.iter().map(|&q| i32::from(q)).sum()
     }
 
-    /// The same, as precise as the block has it.
+    /// What minima of weights are multiplied with: the sum of codes, or where a block has the sum of its elements, that.
     #[inline(always)]
     fn float_sum(&self, first: usize, len: usize) -> f32 {
         self.sum(first, len) as f32
@@ -46,10 +46,9 @@ impl Activations for BlockQ8_1 {
         utils::f16_to_f32(self.d)
     }
 
-    /// Products take the sum that the block has, which is an f16: one row of activations gives the same as many.
     #[inline(always)]
     fn float_sum(&self, _first: usize, _len: usize) -> f32 {
-        utils::f16_to_f32(self.s) * fit::inverse(self.scale())
+        utils::f16_to_f32(self.s)
     }
 }
 
@@ -94,7 +93,7 @@ pub(crate) struct Row {
     pub(crate) scales: *const f32,
     /// What a part's sum of products starts with, where codes have an offset.
     pub(crate) offsets: *const i32,
-    /// A part's sum of codes, where there are minima; in the same place.
+    /// What a part's minimum is multiplied with, where there are minima; in the same place.
     pub(crate) sums: *const f32,
 }
 

@@ -23,6 +23,8 @@ pub(crate) trait PanelSimd: Simd {
     type Fours: Copy;
     /// An integer for each row.
     type Sums: Copy;
+    /// An integer for each row, in one piece.
+    type Totals: Copy;
     /// A float for each row.
     type Values: Copy;
 
@@ -63,6 +65,13 @@ pub(crate) trait PanelSimd: Simd {
     unsafe fn splat_sum(p: *const i32) -> Self::Sums;
     unsafe fn zero_sums() -> Self::Sums;
     unsafe fn values_of(sums: Self::Sums) -> Self::Values;
+
+    unsafe fn zero_totals() -> Self::Totals;
+    /// A whole number for each row out of the floats at `p`.
+    unsafe fn load_whole(p: *const f32) -> Self::Totals;
+    /// `total + sums * by`
+    unsafe fn add_times(total: Self::Totals, sums: Self::Sums, by: Self::Totals) -> Self::Totals;
+    unsafe fn values_of_totals(totals: Self::Totals) -> Self::Values;
 
     /// The float at `p` for every row.
     unsafe fn splat_value(p: *const f32) -> Self::Values;

@@ -28,8 +28,8 @@ pub(crate) struct OneRow<V> {
     pub(crate) codes: Vec<Line<[[i8; 32]; 2]>>,
     /// Each block's scale; those of blocks of 256 twice.
     pub(crate) scales: Vec<f32>,
-    /// Of blocks of 32: what an offset of the weights by one adds up to, negated.
-    pub(crate) offsets: Vec<f32>,
+    /// Of blocks of 32: the sum of the codes.
+    pub(crate) block_sums: Vec<i32>,
     /// Of blocks of 256: the sum of each 32 codes.
     pub(crate) sums: Vec<i16>,
 }
@@ -42,11 +42,10 @@ pub(crate) trait RowBlocks: Activations {
 impl RowBlocks for BlockQ8_0 {
     fn lay_out(row: Vec<Self>) -> OneRow<Self> {
         let pair = |pair: &[Self]| Line([pair[0].qs, pair.get(1).map_or([0; 32], |y| y.qs)]);
-        let scales: Vec<f32> = row.iter().map(Self::scale).collect();
-        let offset = |(y, scale): (&Self, &f32)| -scale * y.sum(0, 32) as f32;
+        let scales = row.iter().map(Self::scale).collect();
         OneRow {
             codes: row.chunks(2).map(pair).collect(),
-            offsets: row.iter().zip(&scales).map(offset).collect(),
+            block_sums: row.iter().map(|y| y.sum(0, 32)).collect(),
             scales,
             sums: vec![],
             blocks: row,
@@ -68,7 +67,7 @@ impl RowBlocks for BlockQ8K {
         OneRow {
             codes,
             scales: row.iter().flat_map(|y| [y.d; 2]).collect(),
-            offsets: vec![],
+            block_sums: vec![],
             sums,
             blocks: row,
         }

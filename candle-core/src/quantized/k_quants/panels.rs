@@ -15,6 +15,7 @@ use super::lanes::{PanelKernel, PanelSimd, GROUP, MAX_ROWS};
 use super::prepared::DenseRows;
 use super::products::{prefetch, Weights};
 use super::simd::{Level, Simd};
+use super::QK_K;
 
 /// Elements of a row that a panel holds: with [`MAX_ROWS`] of them and their scales it is half of a first-level cache of 48 KiB. Twice as
 /// many filled it, and unpacking took three times as long.
@@ -34,6 +35,9 @@ const fn min_columns(block: usize) -> usize {
 
 /// Scales in a piece of a row, at the most.
 const SCALES: usize = PIECE / 16;
+
+/// Blocks of several parts in a piece of a row.
+const LARGE_BLOCKS: usize = PIECE / QK_K;
 
 /// What a format's codes are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,10 +95,14 @@ pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
 struct Panel {
     /// `[group of four elements][row][element]`
     codes: [u8; PIECE * MAX_ROWS],
-    /// `[part][row]`
+    /// `[part][row]`; where a block has several parts, what its scale is multiplied with.
     scales: [f32; SCALES * MAX_ROWS],
-    /// `[part][row]`
+    /// `[part][row]`, as the scales.
     minima: [f32; SCALES * MAX_ROWS],
+    /// `[block][row]`: the scales of blocks that have several parts.
+    block_scales: [f32; LARGE_BLOCKS * MAX_ROWS],
+    /// `[block][row]`: the scales of the minima of such blocks, negated.
+    block_minima: [f32; LARGE_BLOCKS * MAX_ROWS],
 }
 
 thread_local! {
@@ -102,6 +110,8 @@ thread_local! {
         codes: [0; PIECE * MAX_ROWS],
         scales: [0.; SCALES * MAX_ROWS],
         minima: [0.; SCALES * MAX_ROWS],
+        block_scales: [0.; LARGE_BLOCKS * MAX_ROWS],
+        block_minima: [0.; LARGE_BLOCKS * MAX_ROWS],
     }));
 }
 
@@ -244,10 +254,7 @@ impl<T: PanelWeights> Product<'_, T> {
                     // The same place of the next piece: these rows' next one, or the first one of the next rows.
                     prefetch::<T, S>(x.wrapping_add(next));
                 }
-                let place = block * Self::PARTS * S::ROWS + group;
-                let scales = self.panel.scales.as_mut_ptr().add(place);
-                let minima = self.panel.minima.as_mut_ptr().add(place);
-                self.unpack_scales::<S>(xs, scales, minima);
+                self.unpack_scales::<S>(xs, block, group);
                 // Bytes are turned before codes are made of them: there are fewer.
                 let mut turned = [T::read_all::<S>(&*xs[0]); GROUP];
                 for i in 0..turned[0].as_mut().len() {
@@ -273,23 +280,32 @@ impl<T: PanelWeights> Product<'_, T> {
         }
     }
 
-    /// Writes the scales of eight blocks and, where codes lie above them, their minima. Those of a part are neighbours, `S::ROWS` from those
-    /// of the next.
+    /// Writes the scales of eight rows' block, from row `group` on, and, where codes lie above them, their minima. Those of a part are
+    /// neighbours, `S::ROWS` from those of the next.
     #[inline(always)]
     unsafe fn unpack_scales<S: PanelSimd>(
-        &self,
+        &mut self,
         xs: [*const T; GROUP],
-        scales: *mut f32,
-        minima: *mut f32,
+        block: usize,
+        group: usize,
     ) {
         let [scale, minimum] = eight_factors::<T, S>(xs);
         let above = T::CODES == Codes::AboveMinimum;
+        let place = block * Self::PARTS * S::ROWS + group;
+        let scales = self.panel.scales.as_mut_ptr().add(place);
+        let minima = self.panel.minima.as_mut_ptr().add(place);
         if Self::PARTS == 1 {
             S::store_eight(scales, scale);
             if above {
                 S::store_eight(minima, minimum);
             }
             return;
+        }
+        let place = block * S::ROWS + group;
+        S::store_eight(self.panel.block_scales.as_mut_ptr().add(place), scale);
+        if above {
+            let less = S::mul(minimum, S::splat(-1.));
+            S::store_eight(self.panel.block_minima.as_mut_ptr().add(place), less);
         }
         let mut words = [[[0; GROUP]; 2]; 2];
         for (r, x) in xs.into_iter().enumerate() {
@@ -298,13 +314,12 @@ impl<T: PanelWeights> Product<'_, T> {
                 (scales[r], minima[r]) = (of_scales[word], of_minima[word]);
             }
         }
-        let less = S::mul(minimum, S::splat(-1.));
         let eights = words.into_iter().take(Self::PARTS / 8);
         for (i, [of_scales, of_minima]) in eights.enumerate() {
             let place = GROUP * i * S::ROWS;
-            times_turned::<S>(scales.add(place), scale, of_scales);
+            store_transposed::<S>(scales.add(place), of_scales);
             if above {
-                times_turned::<S>(minima.add(place), less, of_minima);
+                store_transposed::<S>(minima.add(place), of_minima);
             }
         }
     }
@@ -330,8 +345,10 @@ impl<T: PanelWeights> Product<'_, T> {
         }
         let signed = T::CODES == Codes::Signed && !S::UNSIGNED;
         let offset = T::CODES != Codes::AboveMinimum && !signed;
+        let above = T::CODES == Codes::AboveMinimum;
         for block in blocks.clone() {
-            let mut values = [S::zero_values(); C];
+            let mut products = [S::zero_totals(); C];
+            let mut minima = [S::zero_values(); C];
             for part in 0..Self::PARTS {
                 let y_part = block * Self::PARTS + part;
                 let x_part = y_part - blocks.start * Self::PARTS;
@@ -353,21 +370,43 @@ impl<T: PanelWeights> Product<'_, T> {
                         };
                     }
                 }
-                let scale = S::load_values(self.panel.scales.as_ptr().add(x_part * S::ROWS));
-                for c in 0..C {
-                    values[c] = S::fma(S::values_of(sums[c]), scale, values[c]);
-                }
-                if T::CODES == Codes::AboveMinimum {
-                    let min = S::load_values(self.panel.minima.as_ptr().add(x_part * S::ROWS));
+                let scale = self.panel.scales.as_ptr().add(x_part * S::ROWS);
+                let minimum = S::load_values(self.panel.minima.as_ptr().add(x_part * S::ROWS));
+                if Self::PARTS == 1 {
+                    let scale = S::load_values(scale);
                     for c in 0..C {
+                        if above {
+                            let sum = S::splat_value(y[c].sums.add(block));
+                            totals[c] = S::fma(minimum, sum, totals[c]);
+                        }
+                        let scale = times::<S>(scale, y[c].scales.add(block));
+                        totals[c] = S::fma(S::values_of(sums[c]), scale, totals[c]);
+                    }
+                    continue;
+                }
+                let scale = S::load_whole(scale);
+                for c in 0..C {
+                    products[c] = S::add_times(products[c], sums[c], scale);
+                    if above {
+                        // Whole numbers, of which the sum is below 2^24: exact.
                         let sum = S::splat_value(y[c].sums.add(y_part));
-                        values[c] = S::fma(min, sum, values[c]);
+                        minima[c] = S::fma(minimum, sum, minima[c]);
                     }
                 }
             }
+            if Self::PARTS == 1 {
+                continue;
+            }
+            let place = (block - blocks.start) * S::ROWS;
+            let scale = S::load_values(self.panel.block_scales.as_ptr().add(place));
+            let less = S::load_values(self.panel.block_minima.as_ptr().add(place));
             for c in 0..C {
-                let scale = S::splat_value(y[c].scales.add(block));
-                totals[c] = S::fma(values[c], scale, totals[c]);
+                let by = y[c].scales.add(block);
+                if above {
+                    totals[c] = S::fma(minima[c], times::<S>(less, by), totals[c]);
+                }
+                let products = S::values_of_totals(products[c]);
+                totals[c] = S::fma(products, times::<S>(scale, by), totals[c]);
             }
         }
         for c in 0..C {
@@ -376,15 +415,24 @@ impl<T: PanelWeights> Product<'_, T> {
     }
 }
 
-/// Eight rows' factors times eight bytes of each. What comes of the rows' first bytes are neighbours, `S::ROWS` from what comes of the next.
+/// `values` times the float at `by`.
 ///
 /// # Safety
-/// As for [`PanelSimd`]; there is room.
+/// As for [`PanelSimd`].
 #[inline(always)]
-unsafe fn times_turned<S: PanelSimd>(to: *mut f32, factors: S::Floats, rows: [u64; GROUP]) {
+unsafe fn times<S: PanelSimd>(values: S::Values, by: *const f32) -> S::Values {
+    S::fma(values, S::splat_value(by), S::zero_values())
+}
+
+/// Eight bytes of each of eight rows as floats. The rows' first bytes become neighbours, `S::ROWS` from their next ones.
+///
+/// # Safety
+/// As for [`PanelSimd`]; the floats fit.
+#[inline(always)]
+unsafe fn store_transposed<S: PanelSimd>(to: *mut f32, rows: [u64; GROUP]) {
     for (half, bytes) in S::transpose_bytes(rows).into_iter().enumerate() {
         for (i, floats) in S::eights(bytes).into_iter().enumerate() {
-            S::store_eight(to.add((4 * half + i) * S::ROWS), S::mul(floats, factors));
+            S::store_eight(to.add((4 * half + i) * S::ROWS), floats);
         }
     }
 }

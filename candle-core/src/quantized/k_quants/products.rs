@@ -3,6 +3,11 @@
 //! A format says how a block of weights is unpacked ([`Weights`]) and how unpacked weights meet a block of activations. The loops
 //! around them, for one row of activations and for many, are the same for all. (Where a machine has more for one row, that is reached
 //! by `one_row.rs`.)
+//!
+//! A row of activations has the same products, bit for bit, alone and among others. So all kernels, those of `one_row.rs` and
+//! `panels.rs` too, sum in one order: within a block in whole numbers, where the order does not matter, and over the blocks from
+//! the first to the last, in one float. What is added for a block is its codes' product times the two scales' product; before that,
+//! where codes lie above minima, these times the sums of the activations.
 
 use super::simd::{Kernel, Simd};
 use super::GgmlType;
@@ -18,7 +23,7 @@ pub(crate) trait Weights: GgmlType {
     /// As for [`Simd`].
     unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S>;
 
-    /// `sum` and the products with a block of activations. To be `#[inline(always)]`.
+    /// `sum` and the products with a block of activations, each place with all of them. To be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -141,7 +146,7 @@ impl<'a, T: Weights> BlockTile<'a, T> {
         let sums = products::<T, S, R, C>(self.blocks, xs, ys);
         for (i, sums) in sums.into_iter().enumerate() {
             for (j, sum) in sums.into_iter().enumerate() {
-                self.dst[(c + j) * rows + r + i] = S::sum(sum);
+                self.dst[(c + j) * rows + r + i] = S::first(sum);
             }
         }
     }

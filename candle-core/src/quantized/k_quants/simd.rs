@@ -90,6 +90,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn no_ints() -> Self::Ints;
     /// `a + b`
     unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    /// The sum of all places, in every place.
+    unsafe fn total(x: Self::Ints) -> Self::Ints;
     /// `a - (b << BY)`
     unsafe fn sub_shifted<const BY: i32>(a: Self::Ints, b: Self::Ints) -> Self::Ints;
 
@@ -105,8 +107,8 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// `c - a * b`
     unsafe fn neg_mul_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
-    /// The sum of all places.
-    unsafe fn sum(x: Self::Floats) -> f32;
+    /// What is in the first place.
+    unsafe fn first(x: Self::Floats) -> f32;
 
     /// [`OneRowWeights::one_row`](super::one_row::OneRowWeights::one_row) for blocks that begin with a scale, and have 32 codes with an
     /// offset.

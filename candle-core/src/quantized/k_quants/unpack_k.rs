@@ -159,9 +159,9 @@ macro_rules! above_minimum {
             #[inline(always)]
             unsafe fn mul_add<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                 let y_d = S::splat(y.d);
-                let mins = S::floats(mins_dot(x, y));
+                let mins = S::floats(S::total(mins_dot(x, y)));
                 let sum = S::neg_mul_add(mins, S::mul(x.dmin, y_d), sum);
-                let dot = S::floats(scaled_dot(x, y));
+                let dot = S::floats(S::total(scaled_dot(x, y)));
                 S::mul_add(dot, S::mul(x.d, y_d), sum)
             }
         }
@@ -237,7 +237,7 @@ macro_rules! symmetric {
             #[inline(always)]
             unsafe fn mul_add<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                 let dot = S::sub_shifted::<$shift>(scaled_dot(x, y), mins_dot(x, y));
-                S::mul_add(S::floats(dot), S::mul(x.d, S::splat(y.d)), sum)
+                S::mul_add(S::floats(S::total(dot)), S::mul(x.d, S::splat(y.d)), sum)
             }
         }
     };
@@ -278,6 +278,6 @@ impl Weights for BlockQ8K {
             let y_codes = S::load(y.qs.as_ptr().add(32 * j).cast());
             dot = S::add_ints(dot, S::dot_wide(codes, y_codes));
         }
-        S::mul_add(S::floats(dot), S::splat(d * y.d), sum)
+        S::mul_add(S::floats(S::total(dot)), S::splat(d * y.d), sum)
     }
 }

@@ -16,7 +16,7 @@ unsafe fn scaled<S: Simd>(
     sum: S::Floats,
 ) -> S::Floats {
     let dot = S::dot_signed(*q, S::load(qs.as_ptr().cast()));
-    S::mul_add(S::floats(dot), S::mul(*d, S::splat_f16(y_d)), sum)
+    S::mul_add(S::floats(S::total(dot)), S::mul(*d, S::splat_f16(y_d)), sum)
 }
 
 /// The fourth and the fifth bits of a block.
@@ -76,14 +76,13 @@ symmetric!(BlockQ8_1, BlockQ8_1, |x| S::load(x.qs.as_ptr().cast()));
 macro_rules! above_minimum {
     ($ty:ident, |$x:ident| $bytes:expr) => {
         impl Weights for $ty {
-            /// Codes, scale, and an eighth of the minimum: it goes into each of eight sums.
+            /// Codes, scale and minimum.
             type Unpacked<S: Simd> = (S::Bytes, S::Floats, S::Floats);
 
             #[inline(always)]
             unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S> {
                 let $x = self;
-                let m = S::mul(S::splat_f16($x.m), S::splat(0.125));
-                ($bytes, S::splat_f16($x.d), m)
+                ($bytes, S::splat_f16($x.d), S::splat_f16($x.m))
             }
 
             #[inline(always)]
@@ -94,7 +93,7 @@ macro_rules! above_minimum {
             ) -> S::Floats {
                 let dot = S::dot(*q, S::load(y.qs.as_ptr().cast()));
                 let sum = S::mul_add(*m, S::splat_f16(y.s), sum);
-                S::mul_add(S::floats(dot), S::mul(*d, S::splat_f16(y.d)), sum)
+                S::mul_add(S::floats(S::total(dot)), S::mul(*d, S::splat_f16(y.d)), sum)
             }
         }
     };
