@@ -1,7 +1,7 @@
 //! A vector that keeps short lists in place, without an allocation.
 //!
-//! A tensor has its sizes and its strides, and every op makes a new tensor: on the heap these two lists would be two of the five
-//! allocations that an op on a few elements does, and most of its time.
+//! A tensor has its sizes and its strides, and every op makes a new tensor: on the heap these two lists would be two of
+//! the five allocations of an op on a few elements, and most of its time.
 
 use std::ops::{Deref, DerefMut};
 
@@ -16,10 +16,10 @@ pub(crate) enum InlineVec<T> {
 }
 
 impl<T: Copy> InlineVec<T> {
-    /// The most items that take no memory of their own.
+    /// The most items that need no allocation.
     pub const INLINE: usize = INLINE;
 
-    /// An empty list; the room for items has to hold something.
+    /// An empty list; `placeholder` fills the unused items.
     pub const fn new(placeholder: T) -> Self {
         Self::InPlace {
             len: 0,
@@ -176,7 +176,7 @@ mod tests {
             }
             assert_eq!(*InlineVec::repeated(7, len), *vec![7; len]);
         }
-        // What is left in the room of a shorter list does not count.
+        // Unused items of a shorter list do not count.
         assert_eq!(InlineVec::repeated(1, 2), InlineVec::from(vec![1, 1]));
         assert_ne!(InlineVec::repeated(1, 2), InlineVec::repeated(1, 3));
     }

@@ -1,10 +1,10 @@
 //! Functions of f32 (and one of f64) without branches or calls, so that loops over them are vectorised.
 //!
-//! The reductions of the argument are the usual ones (Cody and Waite's for `exp`, the exponent taken apart for `ln`); the
-//! coefficients are minimax fits on the reduced range, made for these functions. Nothing is fused: every CPU gives the same bits.
-//! The tests state each function's error, in units in the last place.
+//! Argument reduction is the usual one (Cody and Waite for `exp`, splitting off the exponent for `ln`). The
+//! coefficients are minimax fits on the reduced range. No multiply-add is fused, so every CPU gives the same bits. The
+//! tests state each function's error, in units in the last place.
 
-/// `a` held between `lo` and `hi`; a NaN stays one, which `clamp` would do too, but with a panic behind it.
+/// `a` clamped to `lo..=hi`; a NaN stays NaN. `f32::clamp` does the same, but can panic.
 #[inline(always)]
 pub(super) fn limit(a: f32, lo: f32, hi: f32) -> f32 {
     let a = if a > hi { hi } else { a };

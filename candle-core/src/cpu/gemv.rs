@@ -1,7 +1,7 @@
 //! Products of a few f32 rows with a matrix of f32, f16 or bf16, which is read once and widened in registers.
 //!
-//! Where a matrix is used for a single row, as in decoding one token, its way through memory is all that counts. These kernels read it
-//! in order, whichever of its dimensions is contiguous.
+//! With a single row, as in decoding one token, the product is bound by memory bandwidth. These kernels read the matrix
+//! in order, whichever dimension is contiguous.
 
 use half::{bf16, f16};
 
@@ -11,17 +11,17 @@ use super::simd::{joined, LANES};
 /// Elements that are widened at a time without AVX2.
 const WIDEN: usize = 256;
 
-/// A float that the products here can be made with.
+/// An element type of the matrix.
 pub(crate) trait GemvWeight: Copy + Send + Sync {
     /// `dst = src`, of one length.
     fn widen(src: &[Self], dst: &mut [f32]);
 
-    /// The same elements, where they are f32 as they lie.
+    /// The same slice, if the elements are f32.
     fn as_f32s(_: &[Self]) -> Option<&[f32]> {
         None
     }
 
-    /// As [`Self::as_f32s`], to be written to.
+    /// As [`Self::as_f32s`], mutable.
     fn as_f32s_mut(_: &mut [Self]) -> Option<&mut [f32]> {
         None
     }
@@ -83,7 +83,7 @@ impl GemvWeight for bf16 {
     }
 }
 
-/// `out[r]` is the dot product of `column` with row `r` of `rows`, which lie one behind the other.
+/// `out[r]` is the dot product of `column` with row `r` of `rows`, which are contiguous.
 pub(crate) fn dot_rows<T: GemvWeight>(rows: &[f32], column: &[T], out: &mut [f32]) {
     let k = column.len();
     assert_eq!(rows.len(), k * out.len());
@@ -133,7 +133,7 @@ pub(crate) fn dot_columns<T: GemvWeight>(
     }
 }
 
-/// The width of rows that are read in short runs: a single row of sums stays in registers while the whole matrix goes by.
+/// Rows up to this width are read in short runs: a single row of sums stays in registers for the whole matrix.
 #[cfg(target_arch = "x86_64")]
 const NARROW: usize = 128;
 
@@ -178,8 +178,8 @@ pub(crate) fn axpy_rows<T: GemvWeight>(
     }
 }
 
-/// Adds the first four rows of a matrix, as `axpy_rows`, in so many columns as it says: where `out` has several rows, a kernel widens
-/// each element once for all of them.
+/// As `axpy_rows` for the first four rows of a matrix; returns how many columns it has done. If `out` has several rows,
+/// each element is widened once for all of them.
 fn add_four<T: GemvWeight>(
     factors: &[f32],
     k: usize,
@@ -220,7 +220,7 @@ fn add_scaled<T: GemvWeight, const N: usize>(factors: [f32; N], rows: [&[T]; N],
     }
 }
 
-/// The dot product of two slices of one length, on any CPU; fused only where that is no call.
+/// The dot product of two slices of one length, on any CPU. Multiply-add is fused only where it is one instruction.
 fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
     const FMA: bool = cfg!(target_arch = "aarch64");
     let mut acc = [0f32; LANES];
@@ -246,17 +246,17 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::ops::Range;
 
-    /// Places of a matrix that are read at the same time.
+    /// Streams in which a matrix is read at the same time.
     const STREAMS: usize = 4;
 
-    /// Bytes that are fetched ahead in each of them.
+    /// Prefetch distance of each stream in bytes.
     const FETCHED: usize = 512;
 
-    /// Columns whose sums are in registers together, at the most.
+    /// The most columns whose sums are in registers at the same time.
     const WIDEST: usize = 64;
 
-    /// Elements between rows, `stride` apart, of which `together` are multiplied at a time, and those that are fetched meanwhile, about
-    /// `bytes` on.
+    /// The prefetch distance in elements, about `bytes`, for rows `stride` apart of which `together` are multiplied at
+    /// a time.
     fn rows_ahead<T>(bytes: usize, stride: usize, together: usize) -> usize {
         (bytes / (stride * size_of::<T>()).max(1)).max(together) * stride
     }
@@ -325,7 +325,8 @@ mod x86 {
         sums
     }
 
-    /// The dot products of a row with some columns as far as they fill registers, each in eight parts.
+    /// The dot products of a row with some columns, each as eight partial sums, for the elements that fill whole
+    /// registers.
     ///
     /// # Safety
     /// Each column must be as long as the row.
@@ -370,8 +371,9 @@ mod x86 {
         dots
     }
 
-    /// The matrix is read in as many places as there are streams, in each of them from its first column to its last: neighbours that are
-    /// read together are a few pages each, and the processor, which follows a stream page by page, loses all of them at their ends.
+    /// The matrix is read in several streams, each from its first column to its last. Neighbouring columns would be a
+    /// few pages each, and the hardware prefetcher, which follows streams within a page, would lose all of them at
+    /// every page end.
     ///
     /// # Safety
     /// `matrix` must have `row.len()` elements from `(out.len() - 1) * stride` on.
@@ -386,7 +388,7 @@ mod x86 {
         let per_stream = out.len() / STREAMS;
         let whole = k - k % 8;
         for j in 0..per_stream {
-            // Without closures, which may stay functions of their own.
+            // Without closures: the compiler may not inline them.
             let mut columns: [&[T]; STREAMS] = [&[]; STREAMS];
             for (s, column) in columns.iter_mut().enumerate() {
                 *column = &matrix[(s * per_stream + j) * stride..][..k];
@@ -420,11 +422,11 @@ mod x86 {
         }
     }
 
-    /// Rows of each stream that are added up in some columns before the same rows are in the next columns: few, as a stream is left
-    /// and taken up again for each.
+    /// Rows of each stream that are added in one block of columns before the next block: few, because each block leaves
+    /// the stream and resumes it.
     const BLOCK: usize = 2;
 
-    /// The matrix is read in several places at a time, as by [`dot_columns`].
+    /// The matrix is read in several streams, as by [`dot_columns`].
     ///
     /// # Safety
     /// `matrix` must have `out.len()` elements from `(factors.len() - 1) * stride` on.
@@ -436,7 +438,7 @@ mod x86 {
         out: &mut [f32],
     ) {
         let per_stream = factors.len() / STREAMS;
-        // Sums that all fit registers stay there.
+        // If all sums fit into registers, they stay there.
         let block = if out.len() > WIDEST {
             BLOCK
         } else {
@@ -495,7 +497,7 @@ mod x86 {
         }
     }
 
-    /// Adds up `8 * N` columns, and gives their number.
+    /// Adds up `8 * N` columns and returns that number.
     ///
     /// # Safety
     /// As for [`add_block`]; `out` has as many elements.
@@ -533,7 +535,7 @@ mod x86 {
         8 * N
     }
 
-    /// Gives the number of columns that it did: what is left are fewer than two registers.
+    /// Returns the number of columns done: the rest is less than two registers.
     ///
     /// # Safety
     /// `out` must be rows of `width`, `matrix` have as many elements from `3 * stride` on, and `factors` four from `k` times the number of
@@ -548,7 +550,7 @@ mod x86 {
     ) -> usize {
         let few = out.len() / width;
         let done = width - width % 16;
-        // The processor follows longer rows by itself.
+        // The hardware prefetcher follows longer rows by itself.
         let ahead = (width <= NARROW).then(|| rows_ahead::<T>(ahead(), stride, 4));
         for j in (0..done).step_by(16) {
             // SAFETY: 16 columns from `j` on are in each row; the factors are there by this function's contract.

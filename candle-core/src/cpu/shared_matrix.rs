@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-/// A row-major matrix whose parts are written by several threads, each of which has parts of its own.
+/// A row-major matrix of which several threads write disjoint parts.
 pub(crate) struct SharedMatrix<'a, T> {
     start: *mut T,
     len: usize,
@@ -10,7 +10,7 @@ pub(crate) struct SharedMatrix<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: whoever writes promises to be alone on these elements (see `at` and `write`).
+// SAFETY: callers promise that no two threads write the same elements (see `at` and `write`).
 unsafe impl<T: Send> Sync for SharedMatrix<'_, T> {}
 
 impl<'a, T> SharedMatrix<'a, T> {
@@ -47,7 +47,7 @@ impl<'a, T> SharedMatrix<'a, T> {
         T: Clone,
     {
         let start = self.at(i, j, elements.len());
-        // SAFETY: `at` has found so many elements in the slice this was made of, which is borrowed mutably for `'a`.
+        // SAFETY: `at` has checked that these elements are in the slice, which is borrowed mutably for `'a`.
         let dst = unsafe { std::slice::from_raw_parts_mut(start, elements.len()) };
         dst.clone_from_slice(elements);
     }

@@ -1,8 +1,8 @@
-//! Compiling a loop for more than one instruction set, and choosing when the program runs.
+//! Function multiversioning: a loop is compiled for several instruction sets and the best is chosen at run time.
 //!
-//! A build without `target-cpu` may use no more than SSE2 on x86-64. What [`multiversioned!`] wraps is compiled a second time for
-//! CPUs with AVX2, FMA and F16C, which nearly all have. Multiplications and additions are never fused by it, so both forms give
-//! the same bits.
+//! A build without `target-cpu` is limited to SSE2 on x86-64. [`multiversioned!`] compiles its body a second time for
+//! AVX2, FMA and F16C, which nearly all CPUs have. It never fuses multiply and add, so both versions give the same
+//! bits.
 
 /// Whether this CPU has AVX2, FMA and F16C.
 #[cfg(target_arch = "x86_64")]
@@ -13,15 +13,16 @@ pub(crate) fn has_avx2() -> bool {
         && is_x86_feature_detected!("f16c")
 }
 
-/// Bytes between what is worked on and what is fetched meanwhile.
+/// Prefetch distance in bytes.
 ///
-/// Intel's processors do not look as far ahead by themselves as it takes to reach the third-level cache. AMD's do (measured on a Zen 4), and
-/// lose up to a fifth of their speed where as much is asked for; there it is only the next lines, for where a page ends.
+/// Intel's hardware prefetchers do not reach far enough ahead to hide the latency of the L3 cache. AMD's do (measured
+/// on a Zen 4), and software prefetching that far costs them up to a fifth of the speed; there only the next cache
+/// lines are prefetched, for page ends.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ahead() -> usize {
     use std::arch::x86_64::__cpuid;
     use std::sync::LazyLock;
-    /// A virtual machine answers it slowly, so it is asked once.
+    /// `cpuid` is slow in a virtual machine, so the answer is cached.
     static AHEAD: LazyLock<usize> = LazyLock::new(|| {
         let id = __cpuid(0);
         let vendor = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes);
@@ -33,7 +34,7 @@ pub(crate) fn ahead() -> usize {
     *AHEAD
 }
 
-/// Asks for what lies at `p`, which may be anywhere.
+/// Prefetches the cache line at `p`, which may be any address.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T) {
@@ -45,10 +46,11 @@ pub(crate) fn prefetch<T>(p: *const T) {
 /// Partial results of a fold over neighbours: four AVX2 registers of f32.
 pub(crate) const LANES: usize = 32;
 
-/// Merges partial results, each with the one half of them further on, until one is left.
+/// Merges partial results pairwise, each with the one half of them further on, until one is left.
 ///
-/// The compiler cannot see through what is left of whole registers, or it would shape the loop that made them after the few instructions that
-/// join halves and quarters of a register. To hide all of them would cost more stores and loads than a short row has additions.
+/// `black_box` hides the last whole register from the compiler, which would otherwise shape the main loop after the few
+/// instructions that merge halves and quarters of a register. Hiding all registers would cost a short row more stores
+/// and loads than it has additions.
 #[inline(always)]
 pub(crate) fn joined<T: Copy>(mut lanes: [T; LANES], merge: impl Fn(T, T) -> T) -> T {
     for width in [16, 8] {
@@ -66,9 +68,11 @@ pub(crate) fn joined<T: Copy>(mut lanes: [T; LANES], merge: impl Fn(T, T) -> T) 
     lanes[0]
 }
 
-/// Functions over slices, compiled for each instruction set. The generic parameters stand in brackets: `fn f[T: Copy](xs: &[T]) {}`.
+/// Functions over slices, compiled for each instruction set. Generic parameters are in brackets: `fn f[T: Copy](xs:
+/// &[T]) {}`.
 ///
-/// What the body calls has to be `#[inline(always)]` to be compiled along with it, small closures excepted.
+/// Functions that the body calls have to be `#[inline(always)]` to be compiled for the same instruction set; small
+/// closures are inlined anyway.
 macro_rules! multiversioned {
     ($(
         $(#[$meta:meta])*

@@ -8,14 +8,14 @@ use super::functions;
 use super::half_floats::HalfFloat;
 use super::simd::{joined, multiversioned, LANES};
 
-/// The lanes and what is left, folded with `f`.
+/// The lanes and the remainder, folded with `f`.
 #[inline(always)]
 fn fold(lanes: [f32; LANES], rest: impl Iterator<Item = f32>, f: impl Fn(f32, f32) -> f32) -> f32 {
     rest.fold(joined(lanes, &f), f)
 }
 
 multiversioned! {
-    /// The greatest element; negative infinity where there is none. A NaN is passed over.
+    /// The greatest element; negative infinity for an empty slice. NaN is skipped.
     pub fn max[](xs: &[f32]) -> f32 {
         let greater = |l: f32, r: f32| if r > l { r } else { l };
         let mut lanes = [f32::NEG_INFINITY; LANES];

@@ -1,29 +1,29 @@
-//! Work on several threads: the one place that hands loops to them. Not in Candle's interface.
+//! Parallel loops: the one place that distributes work over threads. Not in Candle's interface.
 //!
-//! The process's [`BarrierPool`] takes them: the calling thread begins at once, where rayon would hand all to
-//! its own threads and sleep, which costs more than most ops take. Rayon has the loops of its own threads, those within another
-//! loop, and those of several threads at once.
+//! Loops run on the process's [`BarrierPool`]: the calling thread starts at once. Rayon would hand all of the work to
+//! its workers and sleep, which takes longer than most ops. Rayon runs the loops that its own threads start, nested
+//! loops, and loops of several threads at the same time.
 //!
-//! Rayon's machinery is compiled once for each closure type that it is given. Kernels exist for every op and dtype, so here their
-//! closures are passed as trait objects: one call through a pointer a task, in exchange for well over half of the compile time.
+//! Rayon's machinery is compiled once for each closure type that it is given. There is a kernel for every op and dtype,
+//! so closures are passed as trait objects: one indirect call per task saves well over half of the compile time.
 
 use crate::utils::{barrier_pool, BarrierPool};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// How many threads take part in a loop that this thread begins.
+/// The number of threads for a loop that this thread starts.
 pub fn count() -> usize {
     pool().map_or_else(rayon::current_num_threads, |pool| pool.n_workers() + 1)
 }
 
-/// The process's pool, unless this thread is one of rayon's, or the program gave rayon fewer threads.
+/// The process's pool, unless this is a rayon thread or the program has given rayon fewer threads.
 fn pool() -> Option<&'static BarrierPool> {
     let own = rayon::current_thread_index().is_none();
     own.then(barrier_pool)
         .filter(|pool| pool.n_workers() < rayon::current_num_threads())
 }
 
-/// A pointer whose user sees to it that threads do not write to the same place.
+/// A pointer whose user guarantees that no two threads write the same element.
 struct Shared<T>(*mut T);
 
 // SAFETY: see `chunks_mut`, which gives each task its own part.
@@ -42,8 +42,8 @@ pub fn for_each(count: usize, task: &(dyn Fn(usize) + Sync)) {
     for_each_range(count, &|range| range.for_each(task));
 }
 
-/// Runs `task` with ranges that together are `0..count`, in any order and on any thread: for tasks that are so small that what several of them
-/// have in common is to be done once.
+/// Runs `task` with ranges that together are `0..count`, in any order and on any thread: for small tasks that share
+/// set-up work.
 pub fn for_each_range(count: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
     match count {
         0 => {}
@@ -72,8 +72,8 @@ pub fn chunks_mut<T: Send>(dst: &mut [T], size: usize, task: impl Fn(usize, &mut
     });
 }
 
-/// Runs `task(src, dst)` for each chunk of `src_size` elements of `src` and the chunk of `dst_size` elements of `dst` in the same
-/// place, as far as both go.
+/// Runs `task(src, dst)` for each chunk of `src_size` elements of `src` and the chunk of `dst_size` elements of `dst`
+/// with the same index, as far as both go.
 pub fn zip_chunks<S: Sync, T: Send>(
     src: &[S],
     src_size: usize,
@@ -128,7 +128,7 @@ mod tests {
         assert!(caught.is_err());
     }
 
-    /// Loops within loops, and of several threads at once, run each task once, whoever takes them.
+    /// Nested loops and loops of several threads at the same time run each task exactly once.
     #[test]
     fn loops_meet() {
         let runs = |outer: usize, inner: usize| {

@@ -1,17 +1,18 @@
-//! Floats to integers as `as` converts them, towards 0 and to the nearest that there is, in forms that the compiler vectorises.
+//! Float to integer conversion with the semantics of `as` (truncating, saturating), in forms that the compiler
+//! vectorises.
 
 use super::functions::limit;
 
-/// `x` held between `lo` and `hi`, integers that f32 and i32 hold, as an integer towards 0; a NaN gives 0. `as`, which looks at the
-/// limits of i32 once more, is not vectorised for smaller integers.
+/// `x` clamped to `lo..=hi`, which f32 and i32 both represent, and truncated; NaN gives 0. `as` checks the limits of
+/// i32 again and is not vectorised for smaller integers.
 #[inline(always)]
 pub(crate) fn to_i32_within(x: f32, lo: f32, hi: f32) -> i32 {
     let x = if x.is_nan() { 0. } else { x };
-    // SAFETY: the number is between two of i32.
+    // SAFETY: the number is within the range of i32.
     unsafe { limit(x, lo, hi).to_int_unchecked() }
 }
 
-/// `x as i64`, by shifts: there are vectors of these, but before AVX-512 none of the conversion.
+/// `x as i64` by shifts: before AVX-512 there is no vector instruction for the conversion.
 #[inline(always)]
 pub(crate) fn to_i64(x: f32) -> i64 {
     // The exponents of 1 as the last place of the mantissa, and of 2^63.

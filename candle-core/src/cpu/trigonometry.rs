@@ -1,13 +1,13 @@
-//! Sine and cosine of f32, in a form that the compiler vectorises where arguments are not enormous.
+//! Sine and cosine of f32, vectorised unless an argument is very large.
 
 use super::functions::polynomial;
 use super::simd::multiversioned;
 
-/// Arguments below this are brought to a quarter turn by [`near`]. The others, of which neighbours are further apart than a
-/// sixteenth of a turn is, take the standard library's way.
+/// Arguments below this are reduced to a quarter period by [`near`]. For larger ones, where neighbouring floats are
+/// more than a sixteenth of a period apart, the standard library is called.
 const NEAR: f32 = 1_048_576.;
 
-/// Arguments that take one way together.
+/// Arguments per chunk: a chunk takes one path.
 const CHUNK: usize = 256;
 
 /// π / 2 in two parts, the first short enough for its products with integers below 2^20 to be exact.
@@ -19,7 +19,7 @@ const SIN: [f32; 3] = [-0.166_666_55, 0.008_332_178, -0.000_195_172_34];
 /// `(cos(r) - 1 + r² / 2) / r⁴` in `r²`, for `|r| <= π / 4`.
 const COS: [f32; 3] = [0.041_666_646, -0.001_388_731_5, 2.443_308_2e-5];
 
-/// The sine of `x` plus `quarters` quarter turns, for `|x| <` [`NEAR`], within 2 ulp.
+/// The sine of `x` plus `quarters` quarter periods, for `|x| <` [`NEAR`], within 2 ulp.
 #[inline(always)]
 fn near(x: f32, quarters: u32) -> f32 {
     // Adding it leaves the nearest integer in the lowest bits.
@@ -70,7 +70,7 @@ multiversioned! {
     }
 }
 
-/// Chunks without enormous arguments in a loop that is vectorised, the others by `each`.
+/// Vectorised for chunks without very large arguments; `each` for the others.
 fn by_chunks(xs: &[f32], ys: &mut [f32], quarters: u32, each: fn(f32) -> f32) {
     for (xs, ys) in xs.chunks(CHUNK).zip(ys.chunks_mut(CHUNK)) {
         if all_near(xs) {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn errors_are_what_is_stated() {
-        // Multiples of a quarter turn, where digits cancel; all exponents; and values spread over what is near.
+        // Multiples of a quarter period, where digits cancel; all exponents; and values spread over the reduced range.
         let turns = (0..2000).map(|i| (f64::from(i * 331) * std::f64::consts::FRAC_PI_2) as f32);
         let bits = (0..NEAR.to_bits() / 4999).map(|i| f32::from_bits(i * 4999));
         let spread = (0..100_000).map(|i| i as f32 * 10.3337);

@@ -9,10 +9,10 @@ use super::strided_iter::StridedIter;
 use super::transpose::{transpose, TILE};
 use crate::Layout;
 
-/// Elements of a block: with a few operands of four bytes it fits the first-level cache.
+/// Elements of a block: with a few operands of four bytes it fits the L1 cache.
 pub(super) const BLOCK: usize = 4096;
 
-/// Elements of a block where whole rows are needed to make tiles: it fits the second-level cache.
+/// Elements of a block where whole rows are needed to make tiles: it fits the L2 cache.
 const LARGE_BLOCK: usize = 1 << 16;
 
 /// Runs that are long enough to be worth a call each.
@@ -37,7 +37,7 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
         self.iter.len()
     }
 
-    /// A number of elements that pieces should be multiples of, for tiles to be possible.
+    /// The number of elements of which pieces should be multiples, so that they can be copied in tiles.
     pub fn unit(&self) -> usize {
         let tiles = self.iter.run_len() * TILE;
         if self.is_transposed() && tiles <= LARGE_BLOCK {
@@ -71,7 +71,7 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
         buffer
     }
 
-    /// Calls `f` with slices that together are `piece` of the row-major order, and the place of each.
+    /// Calls `f` with slices that together are `piece` of the row-major order, and the position of each.
     pub fn for_slices(&self, piece: Range<usize>, mut f: impl FnMut(Range<usize>, &[T])) {
         let long = self.iter.run_len() >= LONG_RUN || self.iter.is_single_run();
         if self.iter.strides() == [1] && long {
@@ -86,7 +86,7 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
         }
     }
 
-    /// Where the element at `index` of the row-major order is.
+    /// The offset of the element at `index` of the row-major order.
     fn offset(&self, index: usize) -> usize {
         let mut offset = 0;
         self.iter
@@ -96,14 +96,15 @@ impl<'a, T: Copy> StridedOperand<'a, T> {
 
     /// Copies the elements in `range` of the row-major order to `dst`, which is as long.
     ///
-    /// What can be copied in tiles is copied in blocks of them: a column of the source should still be in the cache for the next row.
+    /// Transposed operands are copied in blocks of tiles, so that a column of the source is still in the cache for the
+    /// next row.
     pub fn pack(&self, range: Range<usize>, dst: &mut [T]) {
         let inner = self.iter.run_len();
         let rows = self.iter.rows();
         if matches!(rows, Some((count, [0])) if self.iter.len() == count * inner)
             && dst.len() >= 2 * inner
         {
-            // One row again and again.
+            // One row, repeated.
             self.copy_groups(range.start..range.start + inner, &mut dst[..inner]);
             let mut done = inner;
             while done < dst.len() {
@@ -166,7 +167,7 @@ mod tests {
     /// Every range of a layout, against the elements one by one.
     fn check(dims: &[usize], strides: &[usize], offset: usize) {
         check_as(dims, strides, offset, |i| i as u32);
-        // Tiles are turned in three ways, by the size of an element.
+        // Tiles are transposed in three ways, by element size.
         check_as(dims, strides, offset, |i| (i % 251) as u8);
         check_as(dims, strides, offset, |i| i as u16);
         check_as(dims, strides, offset, |i| i as u64);
@@ -212,7 +213,7 @@ mod tests {
             check(&[3, size, 4], &[0, 0, 1], 0);
             check(&[3, size], &[size + 3, 1], 1);
             check(&[4, size], &[3 * size, 3], 0);
-            // All dimensions turned round.
+            // All dimensions reversed.
             check(&[3, 4, size], &[1, 3, 12], 0);
         }
         check(&[70, 80], &[1, 70], 0);

@@ -47,7 +47,7 @@ pub(super) fn copy_strided_src(
     })
 }
 
-/// Where the rows of a 2D copy lie: the first one's offset, and the distance from one to the next.
+/// The rows of a 2D copy: offset of the first and stride.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copy2dRows {
     pub offset: usize,
@@ -166,7 +166,7 @@ fn choose<I: IntDType>(
         let fill = |piece: Range<usize>, dst: &mut [T]| {
             let base = piece.start;
             let (mut c, mut t, mut f) = (vec![], vec![], vec![]);
-            // Blocks are for buffers.
+            // Contiguous operands need no blocks.
             let unit = if as_they_lie {
                 piece.len().max(1)
             } else {

@@ -2,15 +2,15 @@
 
 use crate::cpu::simd::multiversioned;
 
-/// Bytes that are copied without a call, at most: one takes as long as some registers that are loaded and stored.
+/// The most bytes that are copied inline: a call of `memcpy` takes as long as loading and storing several registers.
 const INLINE: usize = 256;
 
 /// Bytes of a vector.
 const VECTOR: usize = 32;
 
 multiversioned! {
-    /// Copies rows of `len` elements, each `src_stride` after the one before, to every `dst_stride`-th element of `dst` on. The last
-    /// of them may end where its row does.
+    /// Copies rows of `len` elements, `src_stride` apart, to rows of `dst` that are `dst_stride` apart. The last row of
+    /// `dst` may be shorter than `dst_stride`.
     pub(super) fn copy_rows[T: Copy](src: &[T], src_stride: usize, dst: &mut [T], dst_stride: usize, len: usize) {
         match len {
             1 => copy::<T, 1>(src, src_stride, dst, dst_stride, len),
@@ -25,7 +25,8 @@ multiversioned! {
     }
 }
 
-/// Rows of `HALF` to `2 * HALF` elements: their first `HALF` and their last, which may overlap. Any others by a call.
+/// Copies rows of `HALF` to `2 * HALF` elements as their first `HALF` and their last `HALF`, which may overlap. Other
+/// lengths by `memcpy`.
 #[inline(always)]
 fn copy<T: Copy, const HALF: usize>(
     src: &[T],
@@ -50,8 +51,9 @@ fn copy<T: Copy, const HALF: usize>(
     }
 }
 
-/// `*dst = *src`, from the first vector to the last. What the compiler makes of an array, or of a loop over one, writes the last
-/// vector first: rows that follow one another then come back to lines of the cache that they had left, which costs a third of the speed.
+/// `*dst = *src`, from the first vector to the last. For an array assignment or a loop over one, the compiler writes
+/// the last vector first; consecutive rows then return to cache lines that they had left, which costs a third of the
+/// speed.
 #[inline(always)]
 fn upwards<T: Copy, const N: usize>(src: &[T; N], dst: &mut [T; N]) {
     let piece = (VECTOR / size_of::<T>()).clamp(1, N);
@@ -61,7 +63,7 @@ fn upwards<T: Copy, const N: usize>(src: &[T; N], dst: &mut [T; N]) {
             dst.copy_from_slice(src);
         }
     };
-    // All that half of `INLINE` has.
+    // Half of `INLINE` has four vectors.
     copy_next();
     copy_next();
     copy_next();

@@ -1,4 +1,4 @@
-//! What the kernels of this backend need of an element type beside [`WithDType`].
+//! What this backend's kernels require of an element type beyond [`WithDType`].
 
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -8,7 +8,7 @@ use crate::cpu::kernels::{map_slice, zip_slices};
 use crate::cpu::to_integer;
 use crate::WithDType;
 
-/// What sums and products are kept in. Integers wrap.
+/// The type of sums and products. Integers wrap.
 pub(super) trait Accumulator: Copy + Send + Sync + PartialOrd {
     const ZERO: Self;
     fn add(self, rhs: Self) -> Self;
@@ -56,7 +56,7 @@ pub(super) trait Element: WithDType {
     /// `dst = src`, rounded to this type.
     fn narrow_acc(src: &[Self::Acc], dst: &mut [Self]);
 
-    /// `src` in the type that sums are kept in: `src` itself, or the first elements of `buffer`, which is as long.
+    /// `src` in the accumulator type: `src` itself, or converted into `buffer`, which has the same length.
     fn acc_slice<'a>(src: &'a [Self], buffer: &'a mut [Self::Acc]) -> &'a [Self::Acc];
 
     /// `dst = src`, widened to f32.
@@ -223,7 +223,7 @@ macro_rules! half_float {
     };
 }
 
-// Each from f32 as `as` does it, in a form that the compiler can vectorise.
+// Each from f32 with the semantics of `as`, in a form that the compiler can vectorise.
 int_elements! {
     u8, |v| to_integer::to_i32_within(v, 0., 255.) as u8;
     u32, |v| v as u32;

@@ -1,8 +1,9 @@
-//! Products of floats by the `gemm` crate: f32 and f64 as they are, smaller ones widened to f32 in panels of bounded size, so that
-//! they are summed in f32 and rounded once.
+//! Float products by the `gemm` crate: f32 and f64 directly, smaller floats widened to f32 in panels of bounded size,
+//! so that they are summed in f32 and rounded once.
 //!
-//! The result is cut into parts, one or a few for each thread of the pool that all other loops have. The crate's own threads would be
-//! rayon's, which sleep longer, and share the cores with the pool's that are still awake from the op before.
+//! The result is cut into parts, one or a few for each thread of the pool that runs all other loops. The crate itself
+//! would use rayon's threads, which wake later and compete for cores with pool threads still spinning from the previous
+//! op.
 
 use std::ops::Range;
 
@@ -22,24 +23,25 @@ const PAR_PRODUCTS: usize = 1 << 19;
 /// Elements in a panel widened to f32: 16 MiB.
 const PANEL: usize = 1 << 22;
 
-/// What it costs to bring an element of either side into the order that products need, in multiplications.
+/// Cost of packing one element of either side, in multiplications.
 const PACK: usize = 24;
 
-/// Columns of the right side that are brought into order at a time where they lie one behind the other, as a layer's weights do, or twice as
-/// many: whole registers of all kernels. The crate takes such columns apart element by element, which for 512 or 2048 elements that
-/// begin in the same places of the cache took up to four times as long as the products, and leaves those of a strip as they are.
+/// Columns of `rhs` that are packed at a time when each column is contiguous, as in a layer's weights, or twice as
+/// many: a multiple of every kernel's width. The crate packs such columns element by element. With 512 or 2048 elements
+/// per column they map to the same cache sets, and packing took up to four times as long as the product. A strip packed
+/// here is used by the crate without another copy.
 const STRIP: usize = 48;
 
-/// Bytes that a strip of twice as many columns has at the most.
+/// The largest strip, in bytes, for which twice as many columns are packed.
 const STRIP_BYTES: usize = 1 << 19;
 
-/// Rows below which the crate has other kernels for such columns.
+/// With fewer rows the crate uses other kernels for such columns.
 const MIN_ROWS: usize = 2;
 
-/// Elements of a result up to which it has other kernels as well.
+/// It also uses other kernels for results of at most this many elements.
 const SMALL_RESULT: usize = 256;
 
-/// Parts are whole registers wide, and as high as some of them are together.
+/// Parts are multiples of this many rows and columns: whole registers wide, and several rows high.
 const STEPS: [usize; 2] = [4, 16];
 
 impl Problem {
@@ -98,7 +100,7 @@ impl Problem {
                     part.gemm(&lhs_panel, &rhs_panel, &mut product, 1);
                     for (row, product) in rows.zip(product.chunks(columns.len())) {
                         let start = dst.at(i + row, j + columns.start, columns.len());
-                        // SAFETY: so many elements from there on are in the slice; no other part has them.
+                        // SAFETY: these elements are within the slice and belong to no other part.
                         let dst = unsafe { std::slice::from_raw_parts_mut(start, columns.len()) };
                         T::narrow(product, dst);
                     }
@@ -132,8 +134,8 @@ impl Problem {
     /// The whole product, on this thread.
     ///
     /// # Safety
-    /// Both sides have what the problem says. From `dst` on there are `m` rows that lie `row` elements apart, with `n` elements to be
-    /// written.
+    /// Both sides have what the problem says. `dst` points to `m` rows, `row` elements apart, of which `n` elements
+    /// each may be written.
     unsafe fn one<T: Element>(&self, lhs: &[T], rhs: &[T], dst: *mut T, row: usize) {
         let Self { m, n, k, .. } = *self;
         let transposed = self.rhs.row_stride == 1 && self.rhs.column_stride > 1;
@@ -194,8 +196,8 @@ impl Problem {
     }
 }
 
-/// Rows and columns of the parts of an `m` by `n` result with which `threads` threads should be done first: parts bring their share of
-/// both sides into order by themselves, and a thread's last part is waited for.
+/// Rows and columns per part of an `m` by `n` result such that `threads` threads should finish first: every part packs
+/// its share of both sides, and all threads wait for the last part.
 fn part_size(m: usize, n: usize, threads: usize) -> [usize; 2] {
     if threads <= 1 {
         return [m, n];

@@ -16,7 +16,8 @@ use crate::{Error, IntDType, Layout, Result, Shape, WithDType};
 /// An index that stands for no element.
 const NONE: usize = usize::MAX;
 
-/// The indexes in row-major order, each below `size` or [`NONE`]. One or a few, as for the next token, take no memory of their own.
+/// The indexes in row-major order, each below `size` or [`NONE`]. A few of them, as for the next token, need no
+/// allocation.
 fn read_ids(
     ids: &CpuStorage,
     layout: &Layout,
@@ -147,7 +148,7 @@ pub(super) fn gather(
     })
 }
 
-/// What becomes of the element that is there and the one that comes.
+/// How a source element is written: it replaces the old one or is added to it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Write {
     Set,
@@ -181,7 +182,7 @@ pub(super) fn scatter(
     let [dst_stride, src_stride] = iter.strides();
     per_dtype!(dst, op, |dst: T| {
         let src = peer::<T>(src, op)?;
-        // On one thread: several sources may name one place, and the last of them counts.
+        // On one thread: several sources may write the same element, and the last one counts.
         iter.for_runs(0..ids.len(), |run, [dst_start, src_start]| {
             for (i, &id) in ids[run].iter().enumerate() {
                 if id != NONE {
@@ -218,7 +219,7 @@ fn around(layout: &Layout, dim: usize, offset: usize) -> (StridedIter<1>, Stride
     (before, after)
 }
 
-/// `n / by` and `n % by`, without the division, which takes longer than a short copy, where it says nothing.
+/// `n / by` and `n % by`, without a division if `n < by`: a division takes longer than a short copy.
 fn divided(n: usize, by: usize) -> (usize, usize) {
     if n < by {
         (0, n)
@@ -227,7 +228,7 @@ fn divided(n: usize, by: usize) -> (usize, usize) {
     }
 }
 
-/// Of every `size` slices of `len` neighbours, those at `ids`: a short piece of work, for which nothing needs to be planned.
+/// From every group of `size` slices of `len` elements, those at `ids`: a short path without planning.
 fn slices<T: Element>(src: &[T], ids: &[usize], size: usize, len: usize) -> Vec<T> {
     let groups = src.chunks_exact(size * len);
     let mut dst = Vec::with_capacity(groups.len() * ids.len() * len);
@@ -307,7 +308,7 @@ pub(super) fn index_select(
             }
         };
         let columns = |piece: Range<usize>, dst: &mut [T]| {
-            // Single elements: a row of them for each place before.
+            // Single elements: a row of them for each outer index.
             let base = piece.start;
             let mut at = piece.start;
             while at < piece.end {
@@ -376,7 +377,7 @@ pub(super) fn index_add(
                 ys.copy_from_slice(xs)
             })
         };
-        // The source is walked in its own order, so its place tells the index.
+        // The source is iterated in its own order, so the index follows from the position.
         iter.for_runs(0..iter.len(), |run, [dst_start, src_start]| {
             let (mut at, end) = (run.start, run.end);
             while at < end {

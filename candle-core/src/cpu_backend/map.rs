@@ -122,7 +122,7 @@ pub fn unary_map<T: Copy, U: Copy, F: FnMut(T) -> U>(
     dst
 }
 
-/// As [`unary_map`], with `f_vec` for contiguous elements; strided ones are copied together first.
+/// As [`unary_map`], with `f_vec` for contiguous elements; strided ones are packed first.
 pub fn unary_map_vec<T: Copy, U: Copy, F: FnMut(T) -> U, FV: FnMut(&[T], &mut [U])>(
     vs: &[T],
     layout: &Layout,
@@ -133,7 +133,7 @@ pub fn unary_map_vec<T: Copy, U: Copy, F: FnMut(T) -> U, FV: FnMut(&[T], &mut [U
     if operand.len() == 0 {
         return vec![];
     }
-    // Safe code cannot hand out memory that was not written yet.
+    // Safe code cannot hand out uninitialised memory.
     let mut dst = vec![f(vs[layout.start_offset()]); operand.len()];
     operand.for_slices(0..operand.len(), |range, xs| f_vec(xs, &mut dst[range]));
     dst
@@ -159,7 +159,7 @@ pub fn unary_map_vec_par<
     unsafe { map(vs, layout, &seeded1(seed, f_vec)) }
 }
 
-/// `f_vec` on memory that it may read: blocks are written just before, while they are in the first-level cache.
+/// `f_vec` on memory that it may read: blocks are written just before, while they are in the L1 cache.
 fn seeded1<T: Copy, U: Copy>(seed: U, f_vec: impl Fn(&[T], &mut [U])) -> impl Fn(&[T], &mut [U]) {
     move |xs: &[T], dst: &mut [U]| {
         for (xs, dst) in xs.chunks(BLOCK).zip(dst.chunks_mut(BLOCK)) {
@@ -194,7 +194,8 @@ pub(super) unsafe fn map<T: Copy + Sync, U: Copy + Send>(
     unsafe { filled(operand.len(), operand.unit(), 1, &fill) }
 }
 
-/// The elements of a layout without gaps. Small tensors are the reason to ask: planning an iteration takes longer than they do.
+/// The elements of a contiguous layout. This fast path is for small tensors: planning an iteration takes longer than
+/// the op.
 pub(super) fn contiguous<'a, T>(vs: &'a [T], layout: &Layout) -> Option<&'a [T]> {
     let (start, end) = layout.contiguous_offsets()?;
     vs.get(start..end)
@@ -228,8 +229,8 @@ pub fn binary_map<T: Copy, U: Copy, F: FnMut(T, T) -> U>(
     dst
 }
 
-/// As [`binary_map`], with `f_vec(lhs, rhs, dst)` for contiguous elements, and `f_scalar_vec(rhs, lhs, dst)` where the right side
-/// repeats one element. Other layouts are copied together first.
+/// As [`binary_map`], with `f_vec(lhs, rhs, dst)` for contiguous elements, and `f_scalar_vec(rhs, lhs, dst)` where the
+/// right side repeats one element. Other layouts are packed first.
 pub fn binary_map_vec<
     T: Copy,
     F: FnMut(T, T) -> T,
@@ -333,10 +334,10 @@ pub(super) unsafe fn zip<T: Copy + Sync, U: Copy + Send>(
 
 /// Two operands of one shape.
 struct OperandPair<'a, T> {
-    /// Both in step.
+    /// Iterates both together.
     iter: StridedIter<2>,
     slices: [&'a [T]; 2],
-    /// Each for itself: one may be contiguous where both together are not.
+    /// Each alone: one may be contiguous where both together are not.
     operands: [StridedOperand<'a, T>; 2],
 }
 

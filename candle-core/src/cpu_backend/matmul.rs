@@ -1,7 +1,7 @@
 //! Batched matrix products over any strides.
 //!
-//! Floats go to the `gemm` crate (`gemm.rs`). A few rows times a matrix, which is what decoding one token does, read every weight
-//! once and have kernels of their own, in `skinny_matmul.rs`. Integers wrap.
+//! Floats go to the `gemm` crate (`gemm.rs`). Products with few rows, as in decoding one token, are bound by reading
+//! the weights and have separate kernels in `skinny_matmul.rs`. Integers wrap.
 
 use super::element::Element;
 use super::skinny_matmul;
@@ -52,10 +52,11 @@ pub(super) fn matmul(
     }
 }
 
-/// Makes one product, on so many threads at most.
+/// Computes one product on at most the given number of threads.
 type Product<T> = fn(&Problem, &[T], &[T], &mut [T], usize);
 
-/// Makes one product of few rows or columns, on several threads if the last argument says so; or says that it is no such product.
+/// Computes one product with few rows or columns, on several threads if the last argument is true. Returns false if the
+/// product is not skinny.
 type SkinnyProduct<T> = fn(&Problem, &[T], &[T], &mut [T], bool) -> bool;
 
 /// How the products of one element type are made.
@@ -133,7 +134,8 @@ impl Plan {
         Ok(Self { problem, offsets }.folded())
     }
 
-    /// Where all products share their right side and the left sides lie one below the other, they are one product of more rows.
+    /// If all products share `rhs` and their `lhs` are evenly spaced rows, they are merged into one product with more
+    /// rows.
     fn folded(mut self) -> Self {
         let (Problem { m, lhs, .. }, [[l0, r0], [l1, _], ..]) = (self.problem, &self.offsets[..])
         else {
@@ -196,7 +198,7 @@ impl Plan {
         };
         let all = products.saturating_mul(self.offsets.len());
         if workers > 1 && self.offsets.len() >= workers && all >= PAR_PRODUCTS {
-            // Whole products on each thread wait for each other less often than parts of one; small ones are handed out together.
+            // Whole products per thread synchronise less often than parts of one; small ones are grouped into tasks.
             let group = (PAR_PRODUCTS / 4 / products.max(1))
                 .clamp(1, self.offsets.len().div_ceil(2 * workers));
             threads::chunks_mut(&mut dst, m * n * group, |g, dst| {

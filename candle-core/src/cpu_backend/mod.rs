@@ -1,7 +1,7 @@
 //! The CPU backend.
 //!
-//! One file for each family of ops. All ops read through any layout with `strided_iter.rs`, which turns strided operands into runs; large
-//! inputs are split over rayon's threads. `element.rs` is what the kernels need of an element type.
+//! One file for each family of ops. All ops read through any layout with `strided_iter.rs`, which turns strided
+//! operands into runs; large inputs are split over threads. `element.rs` is what kernels require of an element type.
 //!
 //! The containers F4, F6E2M3, F6E3M2 and F8E8M0 can be held and moved; ops on them fail with `UnsupportedDTypeForOp`.
 
@@ -336,7 +336,7 @@ impl BackendDevice for CpuDevice {
         zeros!(U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8E4M3)
     }
 
-    /// Memory that was not written, for numbers: writing it twice would cost a copy as much as the copy itself.
+    /// Uninitialised memory for numbers: initialising it first would double the cost of a copy.
     unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<CpuStorage> {
         use DType as D;
         let len = shape.elem_count();
@@ -345,7 +345,8 @@ impl BackendDevice for CpuDevice {
                 match dtype {
                     $(D::$variant => {
                         let mut data = Vec::with_capacity(len);
-                        // SAFETY: all bits are values of these types, and the caller writes each element before one is read.
+                        // SAFETY: every bit pattern is a value of these types, and the caller writes each element
+                        // before reading it.
                         #[allow(clippy::uninit_vec, reason = "this is what the method is for")]
                         unsafe {
                             data.set_len(len)

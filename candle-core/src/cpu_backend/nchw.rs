@@ -56,7 +56,7 @@ impl NchwView {
         Ok(planes)
     }
 
-    /// Whether the elements lie side by side in row-major order.
+    /// Whether the elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         let mut next = 1;
         self.dims
@@ -80,7 +80,7 @@ impl NchwView {
 /// The number of elements of a result.
 ///
 /// # Errors
-/// When there is not as much memory, which a small input and a large target size can ask for.
+/// When the memory cannot be allocated: a small input with a large target size can ask for any amount.
 pub(super) fn room<T>(dims: &[usize], op: &'static str) -> Result<usize> {
     const LARGE: usize = 1 << 28;
     let len = dims.iter().try_fold(1usize, |len, &d| len.checked_mul(d));
@@ -161,7 +161,7 @@ macro_rules! int_pixels {
 
             #[inline(always)]
             fn mean(sum: i64, count: usize) -> Self {
-                // A window has no more elements than memory has bytes.
+                // A window cannot have more elements than there are bytes of memory.
                 (sum / count as i64) as Self
             }
 

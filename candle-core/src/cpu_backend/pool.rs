@@ -14,8 +14,9 @@ use crate::{Layout, Result, WithDType};
 /// Windows of a line that are folded together.
 const WINDOWS: usize = 64;
 
-/// Windows that are folded together where they begin far apart: each waits for its last element, so several go on at once, but
-/// not so many that windows of whole images, which may begin at multiples of a power of two, evict each other from the cache.
+/// Windows that are folded together if they begin far apart. Each is a dependency chain, so several run at once; few
+/// enough that windows of whole images, which may begin at multiples of a power of two, do not evict each other from
+/// the cache.
 const FAR: usize = 8;
 
 /// Windows of `kernel` elements, `stride` apart; `(height, width)` each.
@@ -25,7 +26,7 @@ pub(super) struct Windows {
     pub stride: (usize, usize),
 }
 
-/// How the elements of a window become one.
+/// The reduction of a window to one element.
 trait Fold<T: Pixel> {
     type State: Copy;
 
@@ -125,7 +126,7 @@ fn pool<T: Pixel, F: Fold<T>>(
         stride.0.saturating_mul(row),
         stride.1.saturating_mul(step),
     ];
-    // Walks go along the planes where an image is a single window.
+    // If an image is a single window, iterate along the planes.
     let iter = StridedIter::new(&dims, [&apart], [planes.offset]);
     let line = Line {
         next: iter.strides()[0],
@@ -146,7 +147,7 @@ fn pool<T: Pixel, F: Fold<T>>(
     Ok(unsafe { filled(iter.len(), 1, kernel.0 * kernel.1, &fill) })
 }
 
-/// What a line's elements are prepared in.
+/// Buffers for the widened elements of a line.
 struct Room<A> {
     widened: Vec<A>,
     split: Vec<A>,
@@ -171,7 +172,7 @@ struct Line {
 }
 
 impl Line {
-    /// The places of a window's elements after its first.
+    /// The offsets of a window's elements after its first.
     #[inline(always)]
     fn places(self) -> impl Iterator<Item = usize> {
         let rows = (0..self.kernel.0).map(move |y| y * self.row);
@@ -188,7 +189,7 @@ impl Line {
         let fold = PhantomData::<(T, F)>;
         let narrow = size_of::<T>() != size_of::<T::Acc>();
         if narrow && vs.len() > 4 * dst.len() * k_h * k_w {
-            // Most of what lies between is not asked for.
+            // Most elements in between are not needed.
             fold_far(vs, *self, results, T::to_acc, fold);
         } else {
             let wanted = if narrow { vs.len() } else { 0 };
@@ -196,7 +197,7 @@ impl Line {
             match self.next {
                 1 => fold_near(vs, *self, results, fold),
                 2 => {
-                    // The elements at even places, then those at odd ones: windows begin side by side in each half.
+                    // Even elements, then odd ones: windows begin side by side in each half.
                     let half = vs.len().div_ceil(2);
                     let split = &mut at_least(&mut room.split, 2 * half)[..2 * half];
                     let (even, odd) = split.split_at_mut(half);
@@ -210,7 +211,7 @@ impl Line {
     }
 }
 
-/// A buffer with room for `len` elements.
+/// The buffer, with space for `len` elements.
 fn at_least<A: Accumulator>(buffer: &mut Vec<A>, len: usize) -> &mut [A] {
     if buffer.len() < len {
         buffer.resize(len, A::ZERO);
@@ -219,7 +220,7 @@ fn at_least<A: Accumulator>(buffer: &mut Vec<A>, len: usize) -> &mut [A] {
 }
 
 multiversioned! {
-    /// The elements at even places and those at odd ones, of which there may be one fewer.
+    /// The even elements and the odd ones, of which there may be one fewer.
     fn split_pairs[A: Copy](vs: &[A], even: &mut [A], odd: &mut [A]) {
         let (pairs, last) = vs.as_chunks::<2>();
         for ((pair, even), odd) in pairs.iter().zip(even.iter_mut()).zip(odd) {
@@ -266,7 +267,7 @@ multiversioned! {
     }
 }
 
-/// Windows whose elements at a place lie side by side from `at(place)` on.
+/// Windows whose elements at the same offset are contiguous, starting at `at(offset)`.
 #[inline(always)]
 fn fold_side_by_side<T: Pixel, F: Fold<T>>(
     vs: &[T::Acc],
@@ -302,7 +303,7 @@ fn fold_blocks<V: Copy, T: Pixel, F: Fold<T>, const N: usize>(
 ) {
     let (next, count) = (line.next, line.kernel.0 * line.kernel.1);
     for block in 0..results.len().div_ceil(N) {
-        // The last block begins earlier where it would end too late: some windows are folded twice.
+        // The last block overlaps the one before it, so some windows are folded twice.
         let first = (block * N).min(results.len() - N);
         let vs = &vs[first * next..];
         let mut states: [F::State; N] = std::array::from_fn(|i| F::start(widen(vs[i * next])));

@@ -1,7 +1,7 @@
 //! Random numbers on the CPU: one generator for the process, which [`set_seed`] restarts.
 //!
-//! Each call draws one number from it. Blocks of fixed size then have generators of their own, seeded from that number, so the
-//! result depends on the seed alone and not on the number of threads.
+//! Each call draws one number from it. Each block of fixed size has a separate generator seeded from that number, so
+//! the result depends on the seed alone and not on the number of threads.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::LazyLock;

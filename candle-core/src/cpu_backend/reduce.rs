@@ -1,6 +1,6 @@
 //! Reductions: sum, minimum, maximum and the indexes of the last two.
 //!
-//! Minimum and maximum compare, so a NaN is passed over unless it is the first element, which then stays.
+//! Minimum and maximum compare, so NaN is skipped unless it is the first element, which then stays.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -18,17 +18,18 @@ use crate::{Error, Layout, Result, WithDType};
 /// Elements that are widened at a time, on the stack.
 const WIDEN: usize = 256;
 
-/// Columns that are folded together where the reduced dimension is not the contiguous one: few enough for their partial results
-/// to stay in the first-level cache, many enough for memory to be read in long runs.
+/// Columns that are folded together where the reduced dimension is not the contiguous one: few enough for their partial
+/// results to stay in the L1 cache, many enough for memory to be read in long runs.
 const COLUMNS: usize = 256;
 
 /// Elements folded by one task; fixed, so that a sum does not depend on the number of threads.
 const TASK: usize = 1 << 16;
 
-/// Tasks of a single fold that one thread does: of what is small, the others would have to fetch what is in its cache.
+/// A single fold of up to this many tasks runs on one thread: small data is in its cache, and the others would have to
+/// fetch it.
 const SERIAL_TASKS: usize = 3;
 
-/// How elements become one result. Smaller floats are widened before.
+/// How elements are reduced to one result. Smaller floats are widened first.
 trait Fold<T: Element> {
     type Acc: Copy + Send + Sync;
     type Out: Copy + Send;
@@ -40,7 +41,7 @@ trait Fold<T: Element> {
     fn merge(lhs: Self::Acc, rhs: Self::Acc) -> Self::Acc;
     fn finish(acc: Self::Acc) -> Self::Out;
 
-    /// Adds neighbours in memory, the first of which has the index `index`; `first` is as for `start`.
+    /// Adds contiguous elements, the first of which has the index `index`; `first` is as for `start`.
     #[inline(always)]
     fn push_all(acc: Self::Acc, vs: &[T::Acc], first: T::Acc, index: usize) -> Self::Acc
     where
@@ -132,7 +133,7 @@ impl<T: Element, const MAX: bool> Fold<T> for ArgExtreme<MAX> {
     #[inline(always)]
     fn push(acc: Self::Acc, v: T::Acc, index: usize) -> Self::Acc {
         let better = better::<T::Acc, MAX>(&v, &acc.0);
-        // Both halves as selections, which a vector has too.
+        // Written as selections, which vectorise.
         let at = if better { index as u32 } else { acc.1 };
         (if better { v } else { acc.0 }, at)
     }
@@ -152,7 +153,7 @@ impl<T: Element, const MAX: bool> Fold<T> for ArgExtreme<MAX> {
         acc.1
     }
 
-    /// First the extreme of each chunk, and its place only where it is a new one.
+    /// First the extreme of each chunk; its index is searched only if it is a new extreme.
     #[inline(always)]
     fn push_all(acc: Self::Acc, vs: &[T::Acc], _first: T::Acc, index: usize) -> Self::Acc {
         let mut acc = acc;
@@ -224,7 +225,7 @@ impl Plan {
             StridedIter::new(&sizes, [&strides], [offset])
         };
         let start = layout.start_offset();
-        // The last ones, as nearly always, need not be picked out.
+        // Reducing the last dimensions, the usual case, needs no selection.
         let first = rank.saturating_sub(dims.len());
         let plan = if dims.iter().copied().eq(first..rank) {
             Self {

@@ -8,14 +8,14 @@ use super::strided_iter::fill_par_by;
 use crate::cpu::gemv::{axpy_rows, dot_columns, dot_rows, GemvWeight};
 use crate::cpu::threads;
 
-/// Rows up to which reading the matrix once beats what `gemm` makes of it, by repacking it, as measured for f32.
+/// Up to this many rows, reading the matrix once is faster than `gemm`, which packs it first (measured for f32).
 const MAX_FEW: usize = 4;
 
-/// The same where the matrix would have to be widened first.
+/// The same for matrices that would have to be widened first.
 const MAX_FEW_HALF: usize = 8;
 
-/// Sums that are added up together: with four rows of the matrix they stay in the first-level cache. One row of sums is long, so that
-/// the matrix is read in long runs.
+/// Sums per strip: with four rows of the matrix they stay in the L1 cache. A row of sums is long, so that the matrix is
+/// read in long runs.
 const STRIP: usize = 4096;
 
 /// The product's two sides by their roles. `(few, k)` times `(k, many)`, or its transpose.
@@ -24,11 +24,11 @@ struct Roles {
     few: usize,
     many: usize,
     k: usize,
-    /// Offset, and steps over `few` and `k`.
+    /// Offset, and strides over `few` and `k`.
     few_side: [usize; 3],
-    /// Offset, and steps over `many` and `k`.
+    /// Offset, and strides over `many` and `k`.
     many_side: [usize; 3],
-    /// Steps in the result over `few` and `many`.
+    /// Strides of the result over `few` and `many`.
     dst: [usize; 2],
 }
 
@@ -57,7 +57,7 @@ impl Roles {
         })
     }
 
-    /// The few rows, one behind the other: as they lie, where they lie so and are f32.
+    /// The few rows as contiguous f32: borrowed if they already are, else copied.
     fn rows<'a, T: Element + GemvWeight>(&self, side: &'a [T]) -> Cow<'a, [f32]> {
         let Self { few, k, .. } = *self;
         let [offset, step, k_step] = self.few_side;
@@ -80,7 +80,7 @@ impl Roles {
     }
 }
 
-/// Makes the product if it is one for these kernels, and says so. The bounds were checked by the caller.
+/// Computes the product if it is skinny, and returns whether it was. The caller has checked the bounds.
 pub(super) fn product<T: Element + GemvWeight>(
     problem: &Problem,
     lhs: &[T],
@@ -108,7 +108,7 @@ pub(super) fn product<T: Element + GemvWeight>(
     true
 }
 
-/// Dot products with what is contiguous along `k`.
+/// Dot products, for a large side that is contiguous along `k`.
 fn columns<T: Element + GemvWeight>(
     roles: &Roles,
     rows: &[f32],
@@ -119,7 +119,7 @@ fn columns<T: Element + GemvWeight>(
     let Roles { few, k, .. } = *roles;
     let [offset, step, _] = roles.many_side;
     let cost = if parallel { k } else { 0 };
-    // All products with one column lie together here.
+    // Products with one column are contiguous here.
     let fill = |products: &mut [f32]| {
         fill_par_by(products, few, cost, &|piece, products| {
             if few == 1 {
@@ -148,7 +148,7 @@ fn columns<T: Element + GemvWeight>(
     }
 }
 
-/// Sums of what is contiguous across `k`, each times a factor.
+/// Scaled sums of rows, for a large side that is contiguous across `k`.
 fn strips<T: Element + GemvWeight>(
     roles: &Roles,
     rows: &[f32],

@@ -1,4 +1,4 @@
-//! Sorting rows: elements become integers of the same order, which are sorted together with their indexes.
+//! Sorts rows: elements are mapped to integers of the same order, which are sorted together with their indexes.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -44,7 +44,7 @@ fn arg_sort_rows<T: SortKey>(vs: &[T], layout: &Layout, len: usize, asc: bool) -
         iter.for_runs(row * len..(row + 1) * len, |run, [start]| {
             elements.extend((0..run.len()).map(|i| vs[start + i * stride].key()));
         });
-        // A descending order is that of the keys' complements, so that equal elements keep their order there too.
+        // For descending order the keys are complemented, so that equal elements keep their order there too.
         let keys = elements.into_iter().enumerate();
         if T::WIDE {
             let key = |key: u64| if asc { key } else { !key };
@@ -59,7 +59,7 @@ fn arg_sort_rows<T: SortKey>(vs: &[T], layout: &Layout, len: usize, asc: bool) -
     dst
 }
 
-/// Sorts keys that hold their index, which makes them differ, and writes the indexes.
+/// Sorts keys that contain their index, and so are distinct, and writes the indexes.
 fn sort_into<K: Ord + Copy + Send>(mut keys: Vec<K>, dst: &mut [u32], index: impl Fn(K) -> u32) {
     if keys.len() >= PAR_MIN {
         keys.par_sort_unstable();
@@ -110,7 +110,7 @@ fn i32_key(v: i32) -> u64 {
     (v as u32 ^ 1 << 31).into()
 }
 
-/// Of a negative number all bits are inverted, since a greater magnitude is less; of others the sign is set.
+/// Inverts all bits of a negative number, since a greater magnitude is less, and the sign bit of others.
 fn f32_key(v: f32) -> u64 {
     if v.is_nan() {
         return u32::MAX.into();

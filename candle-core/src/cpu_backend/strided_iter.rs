@@ -7,20 +7,20 @@ use crate::cpu::threads;
 use crate::inline_vec::InlineVec;
 use crate::Layout;
 
-/// Work below which threads cost more than they save, in elements read: waking one takes some microseconds.
+/// Work in elements read below which threads cost more than they save: waking one takes some microseconds.
 pub(super) const PAR_MIN: usize = 1 << 16;
 
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes of a result from which on it pays to begin with what lies before its first whole line.
+/// Results larger than this, in bytes, are peeled to cache-line alignment.
 const ALIGNED_FROM: usize = 1 << 15;
 
-/// `N` operands of one shape, visited in row-major order. Dimensions that every operand lays out as one are merged, so
-/// contiguous operands are a single run.
+/// `N` operands of one shape, visited in row-major order. Dimensions that are contiguous to each other in every operand
+/// are merged, so contiguous operands are a single run.
 #[derive(Debug)]
 pub(super) struct StridedIter<const N: usize> {
-    /// Merged dimensions, the innermost last and apart from the others.
+    /// Merged dimensions except the innermost.
     outer: InlineVec<(usize, [usize; N])>,
     inner: usize,
     inner_strides: [usize; N],
@@ -80,7 +80,8 @@ impl<const N: usize> StridedIter<N> {
         self.inner
     }
 
-    /// The dimension outside of the runs: how many runs there are to it, and the operands' strides from one to the next.
+    /// The dimension next to the innermost: the number of runs in it, and the operands' strides from one run to the
+    /// next.
     pub fn rows(&self) -> Option<(usize, [usize; N])> {
         self.outer.last().copied()
     }
@@ -90,15 +91,15 @@ impl<const N: usize> StridedIter<N> {
         self.outer.is_empty()
     }
 
-    /// Calls `f` for runs that together are `range` of the row-major order, with each run's place in that order and the
-    /// operands' offsets at its start.
+    /// Calls `f` for runs that together are `range` of the row-major order, with each run's position in that order and
+    /// the operands' offsets at its start.
     pub fn for_runs(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
         let (_, steps) = self.rows().unwrap_or((1, [0; N]));
         self.for_groups(range, |group, mut start| {
             if group.len() <= self.inner {
                 return f(group, start);
             }
-            // A loop of their own: finding a place costs more than a short copy.
+            // A separate loop: computing a position costs more than a short copy.
             for at in group.step_by(self.inner) {
                 f(at..at + self.inner, start);
                 start = std::array::from_fn(|n| start[n] + steps[n]);
@@ -106,8 +107,8 @@ impl<const N: usize> StridedIter<N> {
         });
     }
 
-    /// As [`StridedIter::for_runs`], with runs that follow in the dimension next to them in one call: `f` gets whole runs, as many as
-    /// there are, or a part of one.
+    /// As [`StridedIter::for_runs`], with consecutive runs of the next dimension in one call: `f` gets several whole
+    /// runs or a part of one.
     pub fn for_groups(&self, range: Range<usize>, mut f: impl FnMut(Range<usize>, [usize; N])) {
         if range.is_empty() {
             return;
@@ -150,9 +151,9 @@ impl<const N: usize> StridedIter<N> {
         }
     }
 
-    // What follows is not part of `for_groups`, because that is compiled anew for each closure.
+    // Not part of `for_groups`, which is monomorphised for each closure.
 
-    /// The place of the element at `at` in the row-major order.
+    /// The position of the element at `at` in the row-major order.
     #[inline(never)]
     fn place(&self, at: usize) -> Place<N> {
         let mut row = at / self.inner;
@@ -172,7 +173,7 @@ impl<const N: usize> StridedIter<N> {
         }
     }
 
-    /// From a place to the next one where an index changes other than the last, which begins anew.
+    /// Advances to the next position at which an index other than the last changes; the last starts again at 0.
     #[inline(never)]
     fn to_next_rows(&self, place: &mut Place<N>) {
         place.column = 0;
@@ -204,8 +205,8 @@ struct Place<const N: usize> {
     column: usize,
 }
 
-/// Lets `f` fill `dst`, in pieces on several threads where that pays: `f` gets a piece's place in `dst` and the piece. `cost` is
-/// the work for one element, counted in elements read.
+/// Lets `f` fill `dst`, in pieces on several threads where that pays: `f` gets a piece's position in `dst` and the
+/// piece. `cost` is the work for one element, counted in elements read.
 pub(super) fn fill_par<U: Send>(
     dst: &mut [U],
     cost: usize,
@@ -214,12 +215,13 @@ pub(super) fn fill_par<U: Send>(
     fill_par_by(dst, 1, cost.max(1), &f)
 }
 
-/// Fills a piece of a result, whose place in it is given.
+/// Fills a piece of a result, given its position.
 pub(super) type Fill<'a, U> = &'a (dyn Fn(Range<usize>, &mut [U]) + Sync + 'a);
 
 /// As [`fill_par`], in pieces that are multiples of `unit`, the last one excepted. With a `cost` of 0 there is one piece.
 ///
-/// (`f` is no type parameter: this would be compiled for each op and dtype, and a call is nothing beside a piece.)
+/// (`f` is not a type parameter: that would be monomorphised for each op and dtype, and an indirect call per piece
+/// costs nothing.)
 pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: Fill<U>) {
     if dst.is_empty() {
         return;
@@ -231,7 +233,7 @@ pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: F
     if threads == 1 {
         return f(0..dst.len(), dst);
     }
-    // Four pieces a thread even out threads that are slower, unless that makes the pieces tiny.
+    // Four pieces per thread balance the load between slower and faster threads, unless that makes the pieces tiny.
     let piece = dst.len().div_ceil(4 * threads).max(PAR_MIN / 2 / cost + 1);
     let piece = piece.next_multiple_of(unit);
     if piece >= dst.len() {
@@ -243,8 +245,8 @@ pub(super) fn fill_par_by<U: Send>(dst: &mut [U], unit: usize, cost: usize, f: F
     });
 }
 
-/// A vector of `len` elements, filled by `f` as by [`fill_par_by`]. The memory is not written beforehand: half of what a simple op
-/// does would be that.
+/// A vector of `len` elements, filled by `f` as by [`fill_par_by`]. The memory is not initialised first, which would be
+/// half of the work of a simple op.
 ///
 /// # Safety
 /// `f` writes every element of the slices that it gets, and reads none before. `U` is a number: any bits are a value of it.
@@ -259,7 +261,7 @@ pub(super) unsafe fn filled<U: Copy + Send>(
     fill_par_by(spare, unit, cost, &|piece, dst| {
         // SAFETY: by this function's contract nobody reads what was not written.
         let dst = unsafe { &mut *(dst as *mut [MaybeUninit<U>] as *mut [U]) };
-        // Up to the next line of the cache first: from there on no vector that is written lies across two of them.
+        // Up to the next cache line first: from there on no vector store crosses two lines.
         let large = unit == 1 && size_of_val(dst) >= ALIGNED_FROM;
         match dst.as_ptr().align_offset(LINE) {
             head if large && head < dst.len() => {

@@ -31,8 +31,8 @@ fn in_tiles<T: Copy>(src: &[T], stride: usize, dst: &mut [T], columns: usize, ti
         assert!((lines - 1) * stride + rows <= src.len());
         assert!((rows - 1) * columns + lines <= dst.len());
         let (src, dst) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
-        // SAFETY: the last line read ends in `src`, the last row written in `dst`; the elements have 32 bits, and only change places.
-        // The CPU has AVX2.
+        // SAFETY: the last line read ends in `src`, the last row written in `dst`; the elements have 32 bits and are
+        // only moved. The CPU has AVX2.
         return unsafe { x86::words_in_tiles(src, stride, dst, columns, tiles) };
     }
     any_in_tiles(src, stride, dst, columns, tiles)
@@ -60,12 +60,11 @@ multiversioned! {
     }
 }
 
-/// A tile's columns as lines.
+/// The transpose of a tile.
 #[inline(always)]
 fn transposed<T: Copy>(tile: [&[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
     if size_of::<T>() == 1 {
-        // A line fits a register.
-        // SAFETY: a line is eight single bytes.
+        // A row fits a register. SAFETY: a line is eight single bytes.
         let lines = tile.map(|line| u64::from_le_bytes(unsafe { transmute_copy(line) }));
         // SAFETY: each byte is one of those that were read.
         return transpose_bytes(lines).map(|line| unsafe { transmute_copy(&line.to_le_bytes()) });
@@ -78,12 +77,12 @@ mod x86 {
     use super::TILE;
     use std::arch::x86_64::*;
 
-    /// The tiles of elements of 32 bits. What lies in one line of the cache is read together: `src` may be so wide that a line would be gone
-    /// by the next row of tiles.
+    /// Transposes tiles of 32-bit elements. Each cache line is read once: `src` may be so wide that the line would be
+    /// evicted before the next row of tiles.
     ///
     /// # Safety
-    /// `tiles`, the rows and columns that are transposed, are multiples of a tile's. Each row lies in `dst`, `columns` from the one before, and
-    /// each column in `src`, `stride` from the one before.
+    /// `tiles`, the number of rows and columns to transpose, are multiples of [`TILE`]. All rows, `columns` apart, are
+    /// within `dst`, and all columns, `stride` apart, within `src`.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn words_in_tiles(
         src: *const f32,
@@ -94,11 +93,11 @@ mod x86 {
     ) {
         for c in (0..tiles[1]).step_by(TILE) {
             for r in (0..tiles[0]).step_by(TILE) {
-                // A register's lanes are half a line long.
+                // A register's 128-bit lane holds half of a tile's row.
                 for half in [0, TILE / 2] {
                     // SAFETY: by this function's contract.
                     unsafe {
-                        // Half of a line in the lower lane, that of the line four below it in the upper one.
+                        // Half of a row in the lower lane, that of the row four below it in the upper one.
                         let halves = |line: usize| {
                             let src = src.add((c + line) * stride + r + half);
                             let low = _mm256_castps128_ps256(_mm_loadu_ps(src));

@@ -12,7 +12,7 @@ use crate::cpu::simd::multiversioned;
 use crate::op::UnaryOpT;
 use crate::{Error, Layout, Result, WithDType};
 
-/// A function of each element, without a form of its own for slices.
+/// A function of each element, without a special form for slices.
 fn map_all<T: Element>(
     vs: &[T],
     layout: &Layout,

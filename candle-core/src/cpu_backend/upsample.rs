@@ -33,13 +33,13 @@ pub(super) fn nearest(
     })
 }
 
-/// Offsets of the elements that make `target` elements out of `size`, which lie `stride` apart.
+/// Offsets of the source elements of `target` elements, from `size` that are `stride` apart.
 fn nearest_offsets(size: usize, target: usize, stride: usize) -> Vec<usize> {
     let indices = resample::nearest(size, target).into_iter();
     indices.map(|i| i * stride).collect()
 }
 
-/// What bilinear interpolation has to know beside the sizes.
+/// Parameters of bilinear interpolation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bilinear {
     /// `(height, width)` of the result.
@@ -58,7 +58,7 @@ pub(super) fn bilinear(vs: &CpuStorage, layout: &Layout, params: Bilinear) -> Re
     )?)))
 }
 
-/// Two neighbours and how much of the second there is in their mix.
+/// Two neighbours and the weight of the second.
 struct Mix<W> {
     offsets: [usize; 2],
     second: W,
@@ -100,7 +100,7 @@ fn interpolate<T: Pixel>(
     Ok(dst)
 }
 
-/// The mixes that make `target` elements out of `size`, which lie `stride` apart.
+/// The neighbours and weights of `target` elements, from `size` that are `stride` apart.
 fn mixes<T: Pixel>(
     size: usize,
     target: usize,

@@ -1,6 +1,6 @@
-//! The products' primitives for x86-64 with AVX2, and with the products of AVX512-VNNI.
+//! `Simd` for x86-64: AVX2, AVX-VNNI and AVX512-VNNI.
 //!
-//! Nothing here is public: `k_quants` asks the machine at run time and calls in.
+//! Nothing here is public: `k_quants` detects the features at run time and calls in.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -19,7 +19,7 @@ use crate::cpu::simd::ahead;
 /// Runs a kernel with AVX2, FMA and F16C.
 ///
 /// # Safety
-/// The machine has them.
+/// The CPU has these features.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<Plain>>()
@@ -28,7 +28,7 @@ pub(crate) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
 /// As [`run_avx2`], with AVX-VNNI.
 ///
 /// # Safety
-/// The machine has them.
+/// The CPU has these features.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(crate) unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<AvxVnni>>()
@@ -37,15 +37,15 @@ pub(crate) unsafe fn run_avx_vnni<K: Kernel>(kernel: K) -> K::Output {
 /// As [`run_avx2`], with AVX512-VNNI.
 ///
 /// # Safety
-/// The machine has them.
+/// The CPU has these features.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) unsafe fn run_avx512_vnni<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx<Avx512Vnni>>()
 }
 
-/// How four neighbouring products of bytes become one sum.
+/// How the products of four neighbouring bytes are summed.
 pub(crate) trait ByteProducts: Copy + 'static {
-    /// Whether there are vectors of 512 bits as well.
+    /// Whether there are 512-bit vectors as well.
     const WIDE: bool = false;
 
     /// `x` in `0..=128` (with VNNI in `0..=255`), `y` in `-127..=127`.
@@ -119,8 +119,8 @@ impl ByteProducts for Avx512Vnni {
     }
 }
 
-/// The floats of eight halves. They are brought together in two words: eight insertions into a vector would wait for one port, and each
-/// for the one before it.
+/// Eight f16 as floats. They are gathered in two words: eight insertions into a vector would compete for one execution
+/// port and depend on each other.
 #[inline(always)]
 pub(super) unsafe fn eight_floats(halves: [u16; 8]) -> __m256 {
     let [a, b, c, d, e, f, g, h] = halves;
@@ -409,7 +409,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
             };
         }
         let [a, b, c, d] = ints;
-        // Packing stays within halves: groups of four come out as those of a, b, c and d, then once more.
+        // Packing works within 128-bit lanes, so groups of four come out in the order a, b, c, d, twice.
         let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         let mut codes = [0; 32];

@@ -1,6 +1,6 @@
-//! Rows of blocks times a single row of activations, as for one token, with vectors of 512 bits.
+//! Products with one row of activations, as for one token, with 512-bit vectors.
 //!
-//! A vector holds 32 codes of one scale beside 32 of another.
+//! A vector holds 32 codes with one scale and 32 with another.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -166,7 +166,7 @@ unsafe fn four_blocks(
     add_blocks_in_order(minima, dots, d, total)
 }
 
-/// `Σ scale · q · y` of a block in whole numbers.
+/// `Σ scale · q · y` of a block, in integers.
 #[inline(always)]
 unsafe fn dot(x: &BlockQ4K, y: &Parts, scales: __m512i) -> __m512i {
     let fifteen = _mm512_set1_epi8(15);
@@ -179,7 +179,7 @@ unsafe fn dot(x: &BlockQ4K, y: &Parts, scales: __m512i) -> __m512i {
             let y = _mm512_load_si512(y.as_ptr().add(2 * half + i).cast());
             *products = _mm512_dpbusd_epi32(*products, _mm512_and_si512(nibbles[i], fifteen), y);
         }
-        // Four products of at most 15 * 127 each: 16 bits hold them. Of each part, four such sums stay together.
+        // Four products of at most 15 * 127 each: 16 bits hold them. The four sums of a part stay together.
         let products = _mm512_packs_epi32(products[0], products[1]);
         let of_parts = _mm512_load_si512(OF_PARTS.as_ptr().add(half).cast());
         let scale = _mm512_shuffle_epi8(scales, of_parts);
@@ -201,7 +201,8 @@ static OF_PARTS: [Line<[[i16; 8]; 4]>; 2] = {
     of
 };
 
-/// The eight scales, then the eight minima, of four headers. (`pack.rs` does the same to one, and tells the layout.)
+/// The eight scales, then the eight minima, of four headers. (`pack.rs` does the same for one and describes the
+/// layout.)
 #[inline(always)]
 unsafe fn scales_and_minima(headers: __m512i) -> __m512i {
     // Scales 0–3 and minima 0–3, each before the bytes with the lower nibbles of scales and minima 4–7.

@@ -1,6 +1,6 @@
-//! Panels' primitives for x86-64: 8 rows with AVX2 or AVX-VNNI, 32 with AVX512-VNNI.
+//! [`PanelSimd`] for x86-64: panels of 8 rows with AVX2 or AVX-VNNI, of 32 with AVX512-VNNI.
 //!
-//! Nothing here is public: `k_quants` asks the machine at run time and calls in.
+//! Nothing here is public: `k_quants` detects the features at run time and calls in.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -12,7 +12,7 @@ use super::k_quants::lanes::{PanelKernel, PanelSimd};
 /// Runs a kernel with AVX2, FMA and F16C.
 ///
 /// # Safety
-/// The machine has them.
+/// The CPU has these features.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn run_avx2<K: PanelKernel>(kernel: K) {
     kernel.run::<Avx<Plain>>()
@@ -21,7 +21,7 @@ pub(crate) unsafe fn run_avx2<K: PanelKernel>(kernel: K) {
 /// As [`run_avx2`], with AVX-VNNI.
 ///
 /// # Safety
-/// The machine has them.
+/// The CPU has these features.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(crate) unsafe fn run_avx_vnni<K: PanelKernel>(kernel: K) {
     kernel.run::<Avx<AvxVnni>>()
@@ -30,7 +30,7 @@ pub(crate) unsafe fn run_avx_vnni<K: PanelKernel>(kernel: K) {
 /// As [`run_avx2`], with AVX512-VNNI for 512 bits.
 ///
 /// # Safety
-/// The machine has them.
+/// The CPU has these features.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(crate) unsafe fn run_avx512_vnni<K: PanelKernel>(kernel: K) {
     kernel.run::<Avx<Avx512Vnni>>()
@@ -74,14 +74,14 @@ unsafe fn transpose([a, b, c, d, e, f, g, h]: [__m256i; 8]) -> [__m256i; 8] {
 /// [`PanelSimd::transpose_bytes`].
 #[inline(always)]
 unsafe fn transpose_bytes([a, b, c, d, e, f, g, h]: [u64; 8]) -> [__m256i; 2] {
-    // Two rows in each half, and of these two bytes of one place side by side.
+    // Two rows in each half, their bytes interleaved.
     let first = _mm256_setr_epi64x(a as i64, b as i64, e as i64, f as i64);
     let second = _mm256_setr_epi64x(c as i64, d as i64, g as i64, h as i64);
     let pairs = _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     let pairs = _mm256_broadcastsi128_si256(pairs);
     let first = _mm256_shuffle_epi8(first, pairs);
     let second = _mm256_shuffle_epi8(second, pairs);
-    // Four rows' bytes of one place, in either half.
+    // In each half, the bytes of four rows at one index.
     let places = [
         _mm256_unpacklo_epi16(first, second),
         _mm256_unpackhi_epi16(first, second),
@@ -93,7 +93,7 @@ unsafe fn transpose_bytes([a, b, c, d, e, f, g, h]: [u64; 8]) -> [__m256i; 2] {
     ]
 }
 
-/// What all levels have alike: the vectors of 256 bits that blocks are unpacked with.
+/// Common to all levels: the 256-bit vectors that blocks are unpacked with.
 macro_rules! vectors_of_256_bits {
     () => {
         #[inline(always)]
@@ -153,7 +153,7 @@ macro_rules! vectors_of_256_bits {
     };
 }
 
-/// What both AVX levels without 512 bits have.
+/// Common to both levels without 512-bit vectors.
 macro_rules! narrow {
     ($products:ident, $unsigned:literal) => {
         impl PanelSimd for Avx<$products> {
@@ -179,7 +179,7 @@ macro_rules! narrow {
             ) -> __m256i {
                 let y = _mm256_set1_epi32(y.cast::<i32>().read_unaligned());
                 if SIGNED {
-                    // The sign of x goes over to y; activations are never -128.
+                    // The sign of x is moved to y; activations are never -128.
                     $products::add_dot(sum, _mm256_abs_epi8(x), _mm256_sign_epi8(y, x))
                 } else {
                     $products::add_dot(sum, x, y)
@@ -252,7 +252,7 @@ macro_rules! narrow {
 narrow!(Plain, false);
 narrow!(AvxVnni, true);
 
-/// Two vectors of 512 bits: what is loaded of the activations meets both.
+/// Two 512-bit vectors: each loaded activation is multiplied with both.
 impl PanelSimd for Avx<Avx512Vnni> {
     const ROWS: usize = 32;
     const UNSIGNED: bool = true;

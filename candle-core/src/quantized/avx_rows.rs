@@ -1,7 +1,7 @@
-//! Rows of blocks times a single row of activations, as for one token, for x86-64.
+//! Products with one row of activations, as for one token, for x86-64.
 //!
-//! The weights are walked through once, from the first byte to the last. Scales of several blocks are made ready together: a block by
-//! itself has too few of them for a vector.
+//! The weights are read once, sequentially. Scales of several blocks are prepared together: one block has too few for a
+//! vector.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -21,7 +21,7 @@ const EIGHT: usize = 8;
 /// Blocks of 256 codes that are multiplied together.
 const TOGETHER: usize = 4;
 
-/// Asks for the blocks that come so many bytes after these, if there are any.
+/// Prefetches the blocks `bytes` ahead.
 #[inline(always)]
 pub(super) unsafe fn fetch_after<T>(x: *const T, bytes: usize) {
     let first = x.cast::<i8>().wrapping_add(bytes);
@@ -185,7 +185,7 @@ unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
     for block in 0..TOGETHER {
         let x = x.add(block);
         fetch_after(x, ahead);
-        // The block's own half, twice: a shuffle stays within halves.
+        // The block's half, twice: a shuffle works within 128-bit lanes.
         let scales = if block % 2 == 0 {
             _mm256_permute4x64_epi64::<0b01_00_01_00>(packed[block / 2])
         } else {
@@ -193,7 +193,7 @@ unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
         };
         let codes = T::codes::<Avx<P>>((*x).read_all::<Avx<P>>());
         let y: *const __m256i = y.add(block).cast();
-        // Two sums, as a step waits for the one before it.
+        // Two accumulators, to break the dependency chain.
         let mut sums = [_mm256_setzero_si256(); 2];
         for (j, &codes) in codes.as_ref().iter().enumerate() {
             // A byte and a zero: an integer of 16 bits.
@@ -232,7 +232,8 @@ pub(super) unsafe fn add_blocks_in_order(
     total
 }
 
-/// The eight scales, then the eight minima, of a block in either half. (`pack.rs` does the same to one block, and tells the layout.)
+/// The eight scales, then the eight minima, of a block in either half. (`pack.rs` does the same for one block and
+/// describes the layout.)
 #[inline(always)]
 unsafe fn scales_and_minima(a: *const __m128i, b: *const __m128i) -> __m256i {
     let headers = _mm256_set_m128i(_mm_loadu_si128(b), _mm_loadu_si128(a));

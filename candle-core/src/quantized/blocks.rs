@@ -1,4 +1,4 @@
-//! Rows of blocks: a vector of them, or bytes of a file that are used where they are.
+//! Rows of blocks: owned, or borrowed from the bytes of a file.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,13 +11,13 @@ use super::{GgmlDType, GgmlType, QuantizedType};
 use crate::cpu::threads;
 use crate::{CpuStorage, Error, Result};
 
-/// Elements that are worth a thread's time when blocks are converted to or from floats.
+/// Elements per task when blocks are converted to or from floats.
 const ELEMENTS_PER_TASK: usize = 1 << 16;
 
 /// Blocks whose bytes came from elsewhere: from a vector of bytes, or from a mapped file.
 pub(super) struct ByteBlocks<T> {
     bytes: Bytes,
-    /// What the first change copied the bytes to.
+    /// The owned copy, made by the first change.
     changed: Option<Vec<T>>,
 }
 
@@ -106,7 +106,7 @@ fn copied<T: GgmlType + bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
     blocks
 }
 
-/// Everything that rows of blocks can do, by what holds them.
+/// Implements [`QuantizedType`] for every container of blocks.
 macro_rules! quantized_type {
     ([$($generics:tt)*] $holder:ty) => {
         impl<$($generics)*> QuantizedType for $holder {
@@ -166,7 +166,7 @@ macro_rules! quantized_type {
             }
 
             fn from_float(&mut self, xs: &[f32]) {
-                // Rows have no meaning without weights: any number of blocks can be a task.
+                // Without weights rows do not matter: any number of blocks can be a task.
                 let blocks = (ELEMENTS_PER_TASK / T::BLCK_SIZE).max(1);
                 let elements = blocks * T::BLCK_SIZE;
                 let ys: &mut [T] = self.as_mut();

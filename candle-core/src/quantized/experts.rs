@@ -6,9 +6,9 @@ use crate::{DType, Error, Result, Tensor};
 
 const OP: &str = "indexed_moe_forward";
 
-/// Sends every row of `x` to the experts that `ids` names: `product(expert, rows)` is asked once for each expert with all of
-/// its rows `(rows, k)`, and gives `(rows, n)`. `weight` is `(experts, n, k)`; for the shapes of `x`, `ids` and the result see
-/// `QTensor::indexed_moe_forward`.
+/// Sends every row of `x` to the experts that `ids` names: `product(expert, rows)` is called once for each expert with
+/// all of its rows `(rows, k)`, and returns `(rows, n)`. `weight` is `(experts, n, k)`; for the shapes of `x`, `ids`
+/// and the result see `QTensor::indexed_moe_forward`.
 pub(super) fn route(
     x: &Tensor,
     ids: &Tensor,
@@ -30,7 +30,7 @@ pub(super) fn route(
         return Tensor::zeros((batch, topk, n), x.dtype(), x.device());
     }
     let ids = ids.flatten_all()?.to_dtype(DType::I64)?.to_vec1::<i64>()?;
-    // For each expert the rows of x it gets, and where in the result their products go.
+    // For each expert its rows of `x`, and the rows of the result for their products.
     let mut groups = BTreeMap::<usize, (Vec<u32>, Vec<usize>)>::new();
     for (at, id) in ids.into_iter().enumerate() {
         let expert = usize::try_from(id).unwrap_or(usize::MAX);

@@ -1,8 +1,8 @@
 //! The product of a dense matrix with rows of blocks.
 //!
-//! The dense side is brought once to the format that the blocks are multiplied with (8 bits for all quantised ones); then
-//! every task takes some rows of blocks and runs all rows of the dense side through them. A prompt's many rows go in
-//! groups that stay in the cache together with the blocks they meet.
+//! The dense side is converted once to the format that the blocks are multiplied with (8 bits for all quantised
+//! formats). Every task then multiplies some rows of blocks with all rows of the dense side. The many rows of a prompt
+//! are processed in groups that fit the cache together with the blocks.
 
 use half::f16;
 use std::ops::Range;
@@ -14,24 +14,25 @@ use crate::cpu::shared_matrix::SharedMatrix;
 use crate::cpu::threads;
 use crate::{Error, Result};
 
-/// Products of elements below which a second thread costs more than it brings: some 20 microseconds of work.
+/// Multiplications below which a second thread costs more than it saves: about 20 microseconds of work.
 const SERIAL_PRODUCTS: usize = 1 << 18;
 
-/// Bytes of blocks and of the dense side that a task works on at a time: together they stay in a core's own cache.
+/// Bytes of blocks and of the dense side that a task works on at a time: together they fit a core's L2 cache.
 const PANEL_BYTES: usize = 1 << 17;
 
-/// Products that a tile has at the most.
+/// The most products of a tile.
 const TILE: usize = 4096;
 
-/// Rows of the dense side that a tile of rows has at the most.
+/// The most dense rows of a tile of rows.
 const TILE_M: usize = 32;
 
-/// Rows of blocks that a tile has at the most, where several dense rows meet them.
+/// The most rows of blocks of a tile with several dense rows.
 const TILE_N: usize = 64;
 
 /// `dst = lhs * rhs_t^T` in f32: `lhs` is `(m, k)`, the blocks `rhs_t` hold `(n, k)`, `dst` is `(m, n)`, all row-major.
 ///
-/// For quantised blocks each row of `lhs` is brought to 8 bits first, so results carry that rounding (as upstream's do).
+/// For quantised blocks each row of `lhs` is quantised to 8 bits first, so results carry that rounding (as upstream's
+/// do).
 ///
 /// # Errors
 /// When `lhs` does not have `m * k` elements, `k` is no multiple of the block size, or `rhs_t` or `dst` is too short.
@@ -121,7 +122,7 @@ fn product<T: GgmlType, E: GgmlType>(
                     for (c, floats) in floats[..tile_n].chunks(TILE_N).enumerate() {
                         let narrow = &mut narrow[..floats.len()];
                         E::from_float(floats, narrow);
-                        // SAFETY: tasks have rows and columns of their own, so nobody else touches these elements.
+                        // SAFETY: tasks have disjoint rows and columns, so no other thread touches these elements.
                         unsafe { dst.write(i + r, j + c * TILE_N, narrow) };
                     }
                 }
@@ -132,7 +133,7 @@ fn product<T: GgmlType, E: GgmlType>(
         run(0..m, 0..n);
         return Ok(());
     }
-    // Neighbouring tasks of the same dense rows are one.
+    // Neighbouring tasks of the same dense rows are merged.
     threads::for_each_range(tile.tasks_m * tile.tasks_n, &|tasks| {
         for task_i in tasks.start / tile.tasks_n..tasks.end.div_ceil(tile.tasks_n) {
             let first = task_i * tile.tasks_n;
@@ -145,7 +146,7 @@ fn product<T: GgmlType, E: GgmlType>(
     Ok(())
 }
 
-/// Blocks of a row of weights, if all sizes go together.
+/// Blocks of a row of weights, if the sizes match.
 fn check<T: GgmlType>(
     (m, k, n): (usize, usize, usize),
     lhs: usize,
@@ -176,7 +177,7 @@ fn check<T: GgmlType>(
     Ok(rhs_blocks)
 }
 
-/// How a product is cut: tasks for threads, tiles for caches.
+/// How a product is split: tasks for threads, tiles for caches.
 struct Tile {
     /// Dense rows of a tile.
     m: usize,
@@ -199,7 +200,7 @@ impl Tile {
         // Multiples of 4 rows: kernels take that many at once.
         let fours = |rows: usize| (rows / 4 * 4).max(4);
         let tile_m = fours(PANEL_BYTES / lhs_row).min(TILE_M).min(m);
-        // One dense row meets each block once.
+        // With one dense row each block is used once.
         let tile_n = match m {
             1 => TILE,
             _ => fours(PANEL_BYTES / rhs_row).min(TILE_N),
@@ -208,7 +209,7 @@ impl Tile {
         Self::cut((m, n), (tile_m, tile_n), task_n, threads)
     }
 
-    /// For dense rows that meet panels. A panel is unpacked for each tile, so that tiles have as many dense rows as there is room for.
+    /// For products with panels. A panel is unpacked for each tile, so tiles have as many dense rows as fit.
     fn of_panels(m: usize, n: usize, panel_rows: usize, threads: usize) -> Self {
         let tile_m = (TILE / MAX_ROWS).min(m);
         let task_n = task_n(n, panel_rows, threads);
@@ -222,7 +223,7 @@ impl Tile {
         threads: usize,
     ) -> Self {
         let tasks_n = n.div_ceil(task_n);
-        // Few rows of blocks: the dense rows are shared out as well.
+        // Few rows of blocks: the dense rows are split over threads as well.
         let task_m = if tasks_n >= 2 * threads {
             m
         } else {
@@ -240,7 +241,8 @@ impl Tile {
     }
 }
 
-/// Rows of blocks of a task, a multiple of `step`: few, as threads take several tasks at once and end with single ones.
+/// Rows of blocks of a task, a multiple of `step`. Tasks are small: threads take several at a time, and single ones at
+/// the end.
 fn task_n(n: usize, step: usize, threads: usize) -> usize {
     n.div_ceil(32 * threads).next_multiple_of(step)
 }

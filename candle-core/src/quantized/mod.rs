@@ -1,7 +1,7 @@
 //! Weights in the block formats of GGML, and the files that hold them.
 //!
-//! A [`QTensor`] keeps its elements in blocks of 32 or 256 that share scales ([`GgmlDType`]). A product with it, most often
-//! through [`QMatMul`], brings the other side to 8 bits and multiplies integers.
+//! A [`QTensor`] keeps its elements in blocks of 32 or 256 that share scales ([`GgmlDType`]). A product with it, most
+//! often through [`QMatMul`], quantises the other side to 8 bits and multiplies integers.
 //!
 //! # Where things are
 //! - [`QTensor`], [`QMatMul`]: what models use.

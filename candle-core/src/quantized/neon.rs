@@ -1,6 +1,6 @@
-//! The products' primitives for AArch64: its NEON, which every such machine has, and the products of bytes that most have besides.
+//! `Simd` for AArch64: NEON, which every CPU has, and SDOT, which most have.
 //!
-//! Nothing here is public: `k_quants` asks the machine at run time and calls in.
+//! Nothing here is public: `k_quants` detects the features at run time and calls in.
 
 use std::arch::{aarch64::*, asm};
 use std::marker::PhantomData;
@@ -13,21 +13,21 @@ use super::utils::f16_to_f32;
 /// Runs a kernel with the instruction SDOT.
 ///
 /// # Safety
-/// The machine has it.
+/// The CPU has it.
 #[target_feature(enable = "neon,dotprod")]
 pub(crate) unsafe fn run_dot_prod<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Neon<DotProd>>()
 }
 
-/// How four neighbouring products of signed bytes become one sum.
+/// How the products of four neighbouring signed bytes are summed.
 pub(crate) trait ByteProducts: Copy + 'static {
     /// The products of 16 bytes in four sums, each of any four of them.
     unsafe fn dot(x: int8x16_t, y: int8x16_t) -> int32x4_t;
-    /// `sum` and the products, those of four neighbours in one.
+    /// `sum` plus the products, four neighbours summed into one.
     unsafe fn add_fours(sum: int32x4_t, x: int8x16_t, y: int8x16_t) -> int32x4_t;
 }
 
-/// By way of 16 bits.
+/// Through 16-bit products.
 #[derive(Clone, Copy)]
 pub(crate) struct Plain;
 

@@ -1,6 +1,6 @@
-//! Panels' primitives for AArch64: 8 rows in two vectors.
+//! [`PanelSimd`] for AArch64: panels of 8 rows in two vectors.
 //!
-//! Nothing here is public: `k_quants` asks the machine at run time and calls in.
+//! Nothing here is public: `k_quants` detects the features at run time and calls in.
 
 use std::arch::aarch64::*;
 
@@ -11,7 +11,7 @@ use super::neon::{ByteProducts, DotProd, Neon};
 /// Runs a kernel with the instruction SDOT.
 ///
 /// # Safety
-/// The machine has it.
+/// The CPU has it.
 #[target_feature(enable = "neon,dotprod")]
 pub(crate) unsafe fn run_dot_prod<K: PanelKernel>(kernel: K) {
     kernel.run::<Neon<DotProd>>()
@@ -123,7 +123,7 @@ impl<P: ByteProducts> PanelSimd for Neon<P> {
         x: Self::Fours,
         y: *const i8,
     ) -> Self::Sums {
-        // Codes without a sign are below 64: both kinds are signed bytes.
+        // Unsigned codes are below 64, so both kinds are valid signed bytes.
         let y = vreinterpretq_s8_s32(vdupq_n_s32(y.cast::<i32>().read_unaligned()));
         [P::add_fours(sum[0], x[0], y), P::add_fours(sum[1], x[1], y)]
     }

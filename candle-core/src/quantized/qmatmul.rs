@@ -12,7 +12,7 @@ pub enum QMatMul {
     QTensor(Arc<QTensor>),
     /// A dense weight; the argument has its dtype.
     Tensor(Tensor),
-    /// A dense weight in f16; arguments of other dtypes are brought to f16, the result to theirs.
+    /// A dense weight in f16; arguments of other dtypes are converted to f16, and the result back.
     TensorF16(Tensor),
 }
 
@@ -28,12 +28,13 @@ fn transposed(weight: &Tensor, xs: &Tensor) -> Result<Tensor> {
 }
 
 impl QMatMul {
-    /// The weight as it is multiplied: F32, F16 and BF16 become a dense f32 tensor, other formats stay as they are.
+    /// The weight in the form in which it is multiplied: F32, F16 and BF16 become a dense f32 tensor, other formats
+    /// stay quantised.
     ///
     /// The environment can ask for dense weights: `CANDLE_DEQUANTIZE_ALL=1` in f32, `CANDLE_DEQUANTIZE_ALL_F16=1` in f16.
     ///
     /// # Errors
-    /// When the device refuses the memory for a dense tensor.
+    /// When the device cannot allocate the memory for a dense tensor.
     pub fn from_arc(qtensor: Arc<QTensor>) -> Result<Self> {
         let device = qtensor.device();
         let dense = matches!(
@@ -60,7 +61,7 @@ impl QMatMul {
     /// The weight as a dense f16 tensor.
     ///
     /// # Errors
-    /// When the device refuses the memory.
+    /// When the device cannot allocate the memory.
     pub fn dequantize_f16(&self) -> Result<Tensor> {
         match self {
             Self::QTensor(weight) => weight.dequantize_f16(&weight.device()),
@@ -72,7 +73,7 @@ impl QMatMul {
     /// The product through a dense f16 weight, which is made for this call; the result has the dtype of `xs`.
     ///
     /// # Errors
-    /// When the shapes do not go together.
+    /// When the shapes do not match.
     pub fn forward_via_f16(&self, xs: &Tensor) -> Result<Tensor> {
         let weight = self.dequantize_f16()?;
         xs.to_dtype(DType::F16)?
@@ -98,7 +99,7 @@ impl QMatMul {
     /// A mixture of experts' layer; see [`QTensor::indexed_moe_forward`].
     ///
     /// # Errors
-    /// When the shapes do not go together or an id is not below the number of experts.
+    /// When the shapes do not match or an id is not below the number of experts.
     pub fn indexed_moe_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
         match self {
             Self::QTensor(weight) => weight.indexed_moe_forward(x, ids),

@@ -59,7 +59,7 @@ pub(super) fn check_shape(shape: &Shape, dtype: GgmlDType) -> Result<usize> {
     }
 }
 
-/// The elements of a layout in order; copied only if they do not lie so.
+/// The elements of a layout in row-major order; copied only if the layout is not contiguous.
 fn in_order<'a, T: Copy>(elements: &'a [T], layout: &Layout) -> Cow<'a, [T]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Cow::Borrowed(&elements[start..end]),
@@ -184,7 +184,7 @@ impl QTensor {
     /// The elements as f32, on `device`.
     ///
     /// # Errors
-    /// When the device refuses the memory.
+    /// When the device cannot allocate the memory.
     pub fn dequantize(&self, device: &Device) -> Result<Tensor> {
         self.floats(DType::F32)?.to_device(device)
     }
@@ -192,7 +192,7 @@ impl QTensor {
     /// The elements as f16, on `device`.
     ///
     /// # Errors
-    /// When the device refuses the memory.
+    /// When the device cannot allocate the memory.
     pub fn dequantize_f16(&self, device: &Device) -> Result<Tensor> {
         let floats = self.floats(DType::F16)?;
         floats.to_dtype(DType::F16)?.to_device(device)
@@ -248,7 +248,7 @@ impl QTensor {
     /// experts. The result is `(batch, topk, n)`.
     ///
     /// # Errors
-    /// When the shapes do not go together or an id is not below the number of experts.
+    /// When the shapes do not match or an id is not below the number of experts.
     pub fn indexed_moe_forward(&self, x: &Tensor, ids: &Tensor) -> Result<Tensor> {
         let (count, n, k) = self.shape.dims3()?;
         self.same_device(x, "indexed_moe_forward")?;
@@ -270,19 +270,19 @@ impl QTensor {
         self.storage.device_ptr()
     }
 
-    /// The products of one row with several weights in one go, `None` where the device has no such form. The CPU has none:
-    /// apply the weights one after another.
+    /// The products of one row with several weights in one call, `None` if the device has no kernel for it. The CPU has
+    /// none: apply the weights one after another.
     ///
     /// # Errors
     /// None.
     pub fn gemv_fused_shared_lhs(ts: &[&Self], lhs: &Tensor) -> Result<Option<Vec<Tensor>>> {
-        // Names are part of the listing; no device has a form yet.
+        // The signature is Candle's; no device has a kernel yet.
         let _ = (ts, lhs);
         Ok(None)
     }
 
-    /// The products of one token with the experts that `ids` names, in one go, `None` where the device has no such form. The
-    /// CPU has none: [`indexed_moe_forward`](Self::indexed_moe_forward) does it for any number of tokens.
+    /// The products of one token with the experts that `ids` names, in one call, `None` if the device has no kernel for
+    /// it. The CPU has none: [`indexed_moe_forward`](Self::indexed_moe_forward) does it for any number of tokens.
     ///
     /// # Errors
     /// None.
@@ -296,7 +296,7 @@ fn result(storage: Storage, shape: Shape) -> Tensor {
     Tensor::from_storage(storage, shape, crate::op::BackpropOp::none(), false)
 }
 
-/// Some rows `(n, k)` of a weight, of which there may be more.
+/// Some of the rows of a weight, `(n, k)`.
 struct Rows<'a> {
     weight: &'a QTensor,
     first: usize,
@@ -307,7 +307,7 @@ struct Rows<'a> {
 const MATMUL: &str = "qmatmul";
 
 impl Rows<'_> {
-    /// The number of rows of `layout`, if they go with these, and the result's shape.
+    /// The number of rows of `layout` and the result's shape, if the sizes match.
     fn check(&self, layout: &Layout) -> Result<(usize, Shape)> {
         match layout.dims().split_last() {
             Some((&last, rows)) if last == self.k && !rows.is_empty() => {
@@ -378,7 +378,7 @@ impl CustomOp1 for Rows<'_> {
 }
 
 impl QTensor {
-    /// The error for an argument that is not where the blocks are.
+    /// The error for an argument on another device than the blocks.
     fn elsewhere(&self, argument: DeviceLocation, op: &'static str) -> Error {
         Error::DeviceMismatchBinaryOp {
             lhs: argument,
@@ -388,7 +388,7 @@ impl QTensor {
         .bt()
     }
 
-    /// The blocks, if they are on `device`, where the argument of `op` is.
+    /// The blocks, if they are on `device`, the device of `op`'s argument.
     #[cfg(feature = "webgpu")]
     pub(crate) fn on_webgpu(
         &self,
@@ -402,7 +402,7 @@ impl QTensor {
         }
     }
 
-    /// All rows of the matrix that this is.
+    /// All rows of this matrix.
     fn rows(&self) -> Result<Rows<'_>> {
         let (n, k) = self.shape.dims2()?;
         Ok(Rows {

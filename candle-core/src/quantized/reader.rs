@@ -1,10 +1,10 @@
-//! Little-endian numbers out of a stream whose length is known, so that no count in a file is believed beyond that.
+//! Reads little-endian numbers from a stream of known length, so that no count in a file is trusted beyond it.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 
 use crate::{Error, Result};
 
-/// A stream, where it stands, and where it ends.
+/// A stream, its position and its end.
 pub(super) struct Reader<'a, R: Read + Seek> {
     stream: BufReader<&'a mut R>,
     position: u64,
@@ -12,7 +12,7 @@ pub(super) struct Reader<'a, R: Read + Seek> {
 }
 
 impl<'a, R: Read + Seek> Reader<'a, R> {
-    /// From where the stream stands now.
+    /// Starts at the stream's current position.
     pub(super) fn new(stream: &'a mut R) -> Result<Self> {
         let position = stream.stream_position()?;
         let end = stream.seek(SeekFrom::End(0))?;
@@ -24,7 +24,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
         })
     }
 
-    /// Where the next byte lies, from the start of the stream.
+    /// The position of the next byte, from the start of the stream.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
@@ -34,7 +34,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
         self.end.saturating_sub(self.position)
     }
 
-    /// Leaves the stream at the next byte that was not read.
+    /// Seeks the stream to the next byte that was not read.
     pub(super) fn finish(mut self) -> Result<()> {
         self.stream.seek(SeekFrom::Start(self.position))?;
         Ok(())
@@ -52,7 +52,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
         Ok(())
     }
 
-    /// Checks that `count` things of at least `bytes` bytes each can follow.
+    /// Checks that `count` items of at least `bytes` bytes each can follow.
     pub(super) fn has_count(&self, count: u64, bytes: u64) -> Result<usize> {
         match count.checked_mul(bytes) {
             Some(needed) if needed <= self.remaining() => Ok(usize::try_from(count)?),
@@ -104,7 +104,7 @@ macro_rules! numbers {
 
 numbers!(u8, i8, u16, i16, u32, i32, f32, u64, i64, f64);
 
-/// Elements of a shape from a file and the bytes that they take.
+/// The number of elements of a shape from a file, and their bytes.
 pub(super) fn tensor_bytes(dims: &[usize], dtype: super::GgmlDType) -> Result<(usize, usize)> {
     let elements = dims
         .iter()

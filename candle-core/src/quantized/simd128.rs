@@ -1,5 +1,5 @@
-//! The products' primitives for WebAssembly with `simd128`. A module has these instructions or not when it is compiled, so there is
-//! nothing to ask at run time. Nothing here is public.
+//! `Simd` for WebAssembly with `simd128`, which is chosen at compile time. Nothing here
+//! is public.
 
 use std::arch::wasm32::*;
 

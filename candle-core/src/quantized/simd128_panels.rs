@@ -1,5 +1,5 @@
-//! Panels' primitives for WebAssembly with `simd128`: 8 rows, whose codes become words when they are loaded, as the one instruction that
-//! multiplies and adds neighbours takes words. Nothing here is public.
+//! [`PanelSimd`] for WebAssembly with `simd128`: panels of 8 rows. Codes are widened to 16 bits when they are loaded,
+//! because the multiply-add of neighbours takes 16-bit operands. Nothing here is public.
 
 use std::arch::wasm32::*;
 
@@ -135,7 +135,7 @@ impl PanelSimd for Simd128 {
         x: [v128; 4],
         y: *const i8,
     ) -> [v128; 4] {
-        // Codes without a sign are below 64: both kinds are signed bytes.
+        // Unsigned codes are below 64, so both kinds are valid signed bytes.
         let y = i16x8_extend_low_i8x16(v128_load32_splat(y.cast()));
         for (sum, x) in sum.iter_mut().zip(x) {
             *sum = i32x4_add(*sum, i32x4_dot_i16x8(x, y));

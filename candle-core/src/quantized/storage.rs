@@ -35,12 +35,12 @@ fn unsupported(op: &'static str, dtype: GgmlDType, device: &Device) -> Error {
 }
 
 impl QStorage {
-    /// Blocks of `dtype` from their bytes, on `device`. On the CPU owned bytes are not copied where their alignment allows it; a
-    /// WebGPU device lays them out anew, see `webgpu_backend`.
+    /// Blocks of `dtype` from their bytes, on `device`. On the CPU owned bytes are not copied where their alignment
+    /// allows it; a WebGPU device rearranges them, see `webgpu_backend`.
     ///
     /// # Errors
-    /// `UnsupportedOnDevice` where the device has no quantised tensors; bytes that are no whole number of blocks; a device that
-    /// refuses the memory.
+    /// `UnsupportedOnDevice` where the device has no quantised tensors; bytes that are no whole number of blocks; a
+    /// device that cannot allocate the memory.
     pub fn from_data(data: Cow<'_, [u8]>, device: &Device, dtype: GgmlDType) -> Result<Self> {
         if !data.len().is_multiple_of(dtype.type_size()) {
             return Err(Error::Msg(format!(
@@ -60,7 +60,8 @@ impl QStorage {
         }
     }
 
-    /// Blocks for `elem_count` elements, encoded by `fill` on the CPU, which is where all encoders are, and then put on `device`.
+    /// Blocks for `elem_count` elements, encoded by `fill` on the CPU (all encoders run there) and then copied to
+    /// `device`.
     pub(super) fn encode(
         elem_count: usize,
         device: &Device,
@@ -107,9 +108,10 @@ impl QStorage {
         }
     }
 
-    /// The first `elem_count` elements on the blocks' device, in f32 or, where the device can do that at once, in `to`.
+    /// The first `elem_count` elements on the blocks' device, in f32 or, if the device can decode to it directly, in
+    /// `to`.
     pub(super) fn dequantize(&self, elem_count: usize, to: DType) -> Result<Storage> {
-        // Only a GPU has a form for other dtypes.
+        // Only GPUs decode to other dtypes.
         let _ = to;
         match self {
             Self::Cpu(blocks) => blocks.dequantize(elem_count).map(Storage::Cpu),

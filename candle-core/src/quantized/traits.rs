@@ -1,4 +1,5 @@
-//! What a block format has to offer, and what rows of blocks offer whatever their format.
+//! What a block format implements ([`GgmlType`]), and what rows of blocks offer whatever their format
+//! ([`QuantizedType`]).
 
 use half::{bf16, f16};
 
@@ -16,7 +17,7 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     const BLCK_SIZE: usize;
     /// Whether [`direct_copy`](Self::direct_copy) converts floats without a search for scales.
     const DIRECT_COPY: bool = false;
-    /// The format that the other side of a product is brought to.
+    /// The format to which the other side of a product is converted.
     type VecDotType: GgmlType;
 
     /// A block whose bytes are all zero. A type for which these bytes are no value has to define this method.
@@ -47,18 +48,18 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
         Self::from_float(_xs, _ys)
     }
 
-    /// The sum of the products of `n` elements, with the instructions that this machine has.
+    /// The sum of the products of `n` elements, with the instructions that this CPU has.
     fn vec_dot(n: usize, xs: &[Self], ys: &[Self::VecDotType]) -> f32;
 
-    /// As [`vec_dot`](Self::vec_dot), in plain Rust: what the others are tested against.
+    /// As [`vec_dot`](Self::vec_dot), in plain Rust: the reference for the others.
     fn vec_dot_unopt(n: usize, xs: &[Self], ys: &[Self::VecDotType]) -> f32;
 
-    /// [`vec_dot`](Self::vec_dot) of two rows with one other side, which is read once.
+    /// [`vec_dot`](Self::vec_dot) of two rows with one row of the other side, which is read once.
     fn vec_dot_2(n: usize, xs0: &[Self], xs1: &[Self], ys: &[Self::VecDotType]) -> (f32, f32) {
         (Self::vec_dot(n, xs0, ys), Self::vec_dot(n, xs1, ys))
     }
 
-    /// [`vec_dot`](Self::vec_dot) of four rows with one other side, which is read once.
+    /// [`vec_dot`](Self::vec_dot) of four rows with one row of the other side, which is read once.
     fn vec_dot_4(
         n: usize,
         xs0: &[Self],
@@ -72,7 +73,8 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
         (d0, d1, d2, d3)
     }
 
-    /// The dense side of a product with rows of `Self`, in the form that this format and this machine have for so many rows.
+    /// Converts the dense side of a product with rows of `Self` to the fastest form for this format, this CPU and this
+    /// number of rows.
     #[doc(hidden)]
     fn prepare(rows: &DenseRows<'_, Self::VecDotType>) -> Prepared<Self> {
         Prepared::blocks(rows)
@@ -82,7 +84,7 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     /// `dst[j * rows(xs) + i]` is row `i` of `xs` times row `j` of `ys`.
     ///
     /// This is the whole inner loop of a quantised matrix product: one row of `ys` for a token, several for a prompt. A
-    /// format overrides it to find out once what the machine can do, and to decode a block once for several rows of `ys`.
+    /// format overrides it to detect CPU features once, and to decode a block once for several rows of `ys`.
     fn vec_dot_tile(n: usize, xs: &[Self], ys: &[Self::VecDotType], dst: &mut [f32]) {
         let x_blocks = n / Self::BLCK_SIZE;
         let y_blocks = n / Self::VecDotType::BLCK_SIZE;
@@ -128,11 +130,11 @@ pub trait QuantizedType: Send + Sync {
     /// As [`matmul_t`](Self::matmul_t), from f16 to f16; sums are f32.
     fn matmul_t_f16(&self, mkn: (usize, usize, usize), lhs: &[f16], dst: &mut [f16]) -> Result<()>;
 
-    /// As [`matmul_t`](Self::matmul_t) with the rows from `first_row` on: one matrix of several that lie one after
-    /// another, as the experts of a mixture do.
+    /// As [`matmul_t`](Self::matmul_t) with the rows from `first_row` on: one of several consecutive matrices, such as
+    /// the experts of a mixture.
     ///
     /// # Errors
-    /// As `matmul_t`; and when the type has no form of this and `first_row` is not 0.
+    /// As `matmul_t`; and when `first_row` is not 0 and the type does not support it.
     fn matmul_t_from(
         &self,
         first_row: usize,
@@ -171,7 +173,7 @@ pub trait QuantizedType: Send + Sync {
     /// Elements of a block.
     fn block_size(&self) -> usize;
 
-    /// Quantises `xs` into the blocks, which have to be as many as the elements need.
+    /// Quantises `xs` into the blocks, whose number has to match.
     #[allow(clippy::wrong_self_convention, reason = "upstream's name")]
     fn from_float(&mut self, xs: &[f32]);
 
@@ -183,10 +185,10 @@ pub trait QuantizedType: Send + Sync {
     fn size(&self) -> usize;
 }
 
-/// Elements that a dot product of floats takes at once: converted into a buffer on the stack.
+/// Elements that a dot product of floats converts at a time, into a buffer on the stack.
 const PIECE: usize = 256;
 
-/// The sum of products, in eight sums that a compiler turns into vector instructions.
+/// The dot product, in eight partial sums that the compiler vectorises.
 fn dot(xs: &[f32], ys: &[f32]) -> f32 {
     let mut sums = [0f32; 8];
     let (xs, ys) = (xs.chunks_exact(8), ys.chunks_exact(8));

@@ -1,13 +1,13 @@
-//! Rounding and conversions that compilers turn into vector instructions. Nothing here is public.
+//! Rounding and conversions in forms that compilers vectorise. Nothing here is public.
 
 use half::f16;
 
-/// As f32. Arithmetic on the bits: `half` asks the machine for its instruction at every call.
+/// f16 to f32, by arithmetic on the bits: `half` checks for the CPU's instruction at every call.
 #[inline(always)]
 pub(crate) fn f16_to_f32(x: f16) -> f32 {
     let bits = u32::from(x.to_bits());
     let sign = (bits & 0x8000) << 16;
-    // The exponent's bias of f32 is 112 more; the product also brings subnormal numbers to their place.
+    // The exponent's bias of f32 is 112 more; the product also normalises subnormal numbers.
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
     let exponent = if bits & 0x7c00 == 0x7c00 {
         0xff << 23
@@ -17,7 +17,8 @@ pub(crate) fn f16_to_f32(x: f16) -> f32 {
     f32::from_bits(magnitude.to_bits() | exponent | sign)
 }
 
-/// The nearest whole number, halves to even, for magnitudes below 2^22. Others, NaN among them, give some number.
+/// The nearest whole number, halves to even, for magnitudes below 2^22. Other values, NaN included, give an unspecified
+/// number.
 #[inline(always)]
 pub(crate) fn nearest(x: f32) -> i32 {
     // 1.5 * 2^23: the sum's last bit is worth one.
@@ -28,16 +29,17 @@ pub(crate) fn nearest(x: f32) -> i32 {
 /// [`nearest`] within `lo..=hi`.
 #[inline(always)]
 pub(crate) fn nearest_in(x: f32, lo: i32, hi: i32) -> i32 {
-    // Before the rounding, which needs small numbers. These comparisons are one instruction each, and take `lo` for a NaN.
+    // Clamped before rounding, which needs small numbers. Each comparison is one instruction, and gives `lo` for NaN.
     let (lo, hi) = (lo as f32, hi as f32);
     let x = if x > lo { x } else { lo };
     nearest(if x < hi { x } else { hi })
 }
 
-/// The largest number below a half. Added before the rest is cut off; a half itself would bring 0.49999997 to 1.
+/// The largest number below a half. Added before truncation; adding a half would round 0.49999997 up to 1.
 pub(crate) const HALF: f32 = 0.499_999_97;
 
-/// The nearest whole number, halves away from zero, for magnitudes below 2^22. Others, NaN among them, give some number.
+/// The nearest whole number, halves away from zero, for magnitudes below 2^22. Other values, NaN included, give an
+/// unspecified number.
 #[inline(always)]
 pub(crate) fn nearest_away(x: f32) -> i32 {
     let x = x.clamp(-4e6, 4e6) + HALF.copysign(x);

@@ -1,4 +1,4 @@
-//! Threads that wait for short parallel sections.
+//! A thread pool for short parallel sections.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -13,15 +13,16 @@ use parking_lot::Mutex;
 
 use super::work_stealing::Shares;
 
-/// How long a thread looks for a change before it sleeps: more than lies between two ops of one layer, less than a person or a battery
-/// would notice.
+/// How long a thread spins before it sleeps: longer than the gap between two ops of a layer, too short to matter for
+/// latency or battery.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Ranges a thread has in `execute_chunked`, if all are equally fast.
+/// Ranges per thread in `execute_chunked`, if all are equally fast.
 const RANGES: usize = 8;
 
-/// How many sleepers a thread wakes; those who were woken wake the next. One that wakes many lets each take a processor before the
-/// next one looks for its own. Several that wake at the same time put two threads on one processor, where one waits for milliseconds.
+/// How many sleepers a thread wakes; woken threads wake the next ones. If one thread wakes many, each is placed on a
+/// core before the next is woken. If several threads wake others at the same time, two can land on one core, where one
+/// waits for milliseconds.
 const WAKES: usize = 16;
 
 thread_local! {
@@ -29,12 +30,13 @@ thread_local! {
     static IN_SECTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Threads for parallel sections so short that handing them to a general pool would cost more than they take: the workers look for
-/// the next section for a while before they sleep, and the calling thread begins at once. It has the last number, after those of the
-/// workers. [`barrier_pool`] is the process's pool.
+/// Threads for parallel sections that are too short for a general pool: workers spin for a while before they sleep, and
+/// the calling thread starts at once. It has the last index, after those of the workers. [`barrier_pool`] is the
+/// process's pool.
 ///
-/// A section is run by the caller alone, number by number, where it cannot be shared: inside of another section, while another thread
-/// uses the pool, and on systems without threads. The calls of a section must therefore not wait for one another.
+/// The caller runs a section alone, index by index, if it cannot be shared: inside another section, while another
+/// thread uses the pool, and on systems without threads. The calls of a section must therefore not wait for one
+/// another.
 pub struct BarrierPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -56,7 +58,7 @@ struct Shared {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// What does not share a line of the cache (nor the one that comes with it) with what other threads write.
+/// Padded against false sharing, including the adjacent cache line that is prefetched with it.
 #[repr(align(128))]
 #[derive(Default)]
 struct Apart<T>(T);
@@ -80,7 +82,7 @@ struct Worker {
     /// The last section that it joined, as `Phase::joined` and `Phase::left`.
     state: AtomicU64,
     asleep: AtomicBool,
-    /// There before it first sleeps.
+    /// Set before it first sleeps.
     thread: OnceLock<Thread>,
 }
 
@@ -127,7 +129,7 @@ unsafe impl Send for BarrierPool {}
 unsafe impl Sync for BarrierPool {}
 
 impl BarrierPool {
-    /// A pool of `n_workers` threads beside the calling one. Threads that the system refuses are done without.
+    /// A pool of `n_workers` threads beside the calling one. Continues with fewer threads if the system refuses some.
     pub fn new(n_workers: usize) -> Self {
         let workers = (0..n_workers).map(|_| Apart::default()).collect();
         let shared = Arc::new(Shared {
@@ -180,11 +182,11 @@ impl BarrierPool {
         }
     }
 
-    /// Runs `task` with ranges that together are `0..count`. False, and nothing was done, where the pool cannot share them: it has no
-    /// workers, or this is inside of a section, or another thread uses it.
+    /// Runs `task` with ranges that together are `0..count`. Returns false and does nothing if the pool cannot share
+    /// them: it has no workers, this is inside a section, or another thread uses it.
     ///
-    /// Each thread begins with a share of its own, the same one each time, so that it finds in its core's cache what it had there the
-    /// last time; then it takes what others have not come to. Workers that come when all is taken are not waited for.
+    /// Each thread begins with its share, the same one each time, so that its core's cache may still hold the data;
+    /// then it steals from the others. Workers that arrive when nothing is left are not waited for.
     pub(crate) fn try_ranges(&self, count: usize, task: &(dyn Fn(Range<usize>) + Sync)) -> bool {
         let shares = Shares::new(count, self.n_workers() + 1);
         let body = |thread: usize| shares.run(thread, task);
@@ -238,7 +240,7 @@ impl BarrierPool {
 enum Joins {
     /// Each worker, once.
     All,
-    /// So many at most are of use, and none has to.
+    /// At most this many workers are useful; none is required.
     Up(usize),
 }
 

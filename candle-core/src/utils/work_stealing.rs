@@ -1,15 +1,16 @@
-//! Work stealing: each thread of a parallel section has a range of its iterations, and takes from the others when its own is used up.
+//! Work stealing: each thread of a parallel section has a range of its iterations and takes from the others when that
+//! is used up.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The numbers `0..count`, in shares for threads.
+/// The iterations `0..count`, in shares for threads.
 pub(super) struct Shares {
     shares: [Share; Self::MOST],
     used: usize,
 }
 
-/// Numbers that are not taken yet, in a line of the cache (and the one that comes with it) of their own.
+/// Iterations that are not taken yet; padded against false sharing.
 #[repr(align(128))]
 struct Share {
     next: AtomicUsize,
@@ -17,12 +18,12 @@ struct Share {
 }
 
 impl Shares {
-    /// More threads than this have shares in common.
+    /// The most shares; more threads than this share some.
     const MOST: usize = 32;
 
-    /// What is left of a share is taken in so many pieces, if nobody else takes of it: the first are large, so that what a piece costs
-    /// to begin is paid a few times, and the last small, so that all threads end at the same time (guided self-scheduling, Polychronopoulos
-    /// and Kuck 1987). A thread that is half as fast as the others has not more in hand at the end than they can take from it.
+    /// A thread takes one in this many of the iterations left in a share (guided self-scheduling, Polychronopoulos and
+    /// Kuck 1987): the first pieces are large, so that the overhead per piece is paid rarely, and the last are small,
+    /// so that all threads finish at the same time. A slow thread never holds much that the others cannot steal.
     const PIECES: usize = 4;
 
     pub(super) fn new(count: usize, threads: usize) -> Self {
@@ -38,7 +39,7 @@ impl Shares {
         }
     }
 
-    /// Takes ranges of numbers until none is left, from the share of `thread` first.
+    /// Takes ranges until none is left, from the share of `thread` first.
     pub(super) fn run(&self, thread: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
         let first = thread % self.used;
         let (before, from) = self.shares[..self.used].split_at(first);
@@ -76,7 +77,7 @@ mod tests {
                 for last in [0, threads - 1] {
                     let found = Shares::new(count, threads);
                     let taken = Mutex::new(vec![]);
-                    // A thread that is alone takes the shares of all.
+                    // A single thread takes all shares.
                     found.run(last, &|piece| {
                         taken.lock().unwrap().extend(piece);
                     });

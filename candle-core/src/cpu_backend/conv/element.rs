@@ -1,4 +1,4 @@
-//! What convolutions need of an element type.
+//! What convolutions require of an element type.
 
 use half::{bf16, f16};
 

@@ -1,6 +1,6 @@
-//! The inner loop of a convolution: a tile of a product, kept in registers, for each kind of vector that a CPU may have.
+//! The inner loop of a convolution: a register tile, for each vector type that a CPU may have.
 //!
-//! The compiler cannot be trusted to keep a tile of arrays in registers, so the vectors are named where the CPU is known.
+//! The compiler does not reliably keep a tile of arrays in registers, so intrinsics are used where the CPU is known.
 
 use super::super::element::Accumulator;
 use super::product::{ConvTask, ConvTaskRunner};
@@ -34,7 +34,7 @@ pub(super) trait ConvVector<A>: Copy {
 /// Rows of a tile of portable vectors: NEON has 32 registers, SSE and wasm 16.
 const PORTABLE_ROWS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 4 };
 
-/// Vectors as the compiler makes them for any CPU.
+/// Auto-vectorised vectors, for any CPU.
 #[derive(Clone, Copy)]
 struct Portable<A, const N: usize>([A; N]);
 
@@ -104,7 +104,7 @@ mod x86 {
     }
 }
 
-/// The weights of a tile's rows: the first one and how far the rows are apart.
+/// The weights of a tile's rows: the first one and the stride.
 #[derive(Clone, Copy)]
 pub(super) struct WeightRows<A> {
     pub start: *const A,
@@ -153,7 +153,7 @@ pub(super) unsafe fn tile<A: Copy, V: ConvVector<A>, const M: usize, const N: us
 /// The kernels for one kind of vector.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kind<A: Clone> {
-    /// Makes a task's part of a product; safe on the CPU that the program runs on.
+    /// Computes a task's part of a product; safe on the CPU that the program runs on.
     pub run: unsafe fn(&mut ConvTaskRunner<A>, &ConvTask),
     /// Rows of a tile.
     pub rows: usize,

@@ -1,15 +1,17 @@
 //! Convolutions, plain and transposed, of any element type and layout. One dimension is two with a height of 1.
 //!
-//! All of them are one product: the kernel as a matrix, a row for each output channel and a column for each tap (an input channel
-//! and a place in the kernel), times the elements that each tap meets in each place of the output.
+//! All of them are one matrix product: the kernel, with a row for each output channel and a column for each tap (an
+//! input channel and a kernel position), times the input elements under each tap for each output position (im2col, but
+//! never stored).
 //!
-//! - `source.rs` copies the input once, padded, widened and with its columns ordered such that neighbouring outputs meet
-//!   neighbouring elements for every tap, whatever the stride is. An input that lies like that already is borrowed.
-//! - `passes.rs` says which elements the taps meet. A transposed convolution of stride `s` is `s` (times `s`) plain ones, each with
-//!   the taps that reach its share of the outputs, so that it multiplies by no zeros and adds in registers.
+//! - `source.rs` copies the input once, padded, widened and with its columns reordered so that neighbouring outputs
+//!   read neighbouring elements for every tap, whatever the stride. An input already in this form is borrowed.
+//! - `passes.rs` computes which elements the taps read. A transposed convolution of stride `s` is `s` (times `s`) plain
+//!   ones, each with the taps that reach its share of the outputs, so that it multiplies by no zeros and adds in
+//!   registers.
 //! - `product.rs` multiplies, tile by tile and on several threads, with the instructions of `lanes.rs`.
 //!
-//! The elements for a tile are gathered where they are used, so the matrix of all of them is never stored.
+//! The elements of a tile are gathered when it is computed, so the im2col matrix is never stored.
 
 mod element;
 mod lanes;
@@ -71,7 +73,7 @@ pub(super) fn conv(
     })
 }
 
-/// A slice and where its elements are.
+/// A slice and its NCHW layout.
 type NchwSlice<'a, T> = (&'a [T], NchwView);
 
 fn run<T: ConvElement>(
@@ -108,8 +110,8 @@ fn run<T: ConvElement>(
     Ok(dst)
 }
 
-/// Whether the copied input has a size in proportion to what it is for. Paddings, strides and dilations far greater than the
-/// input leave few places where kernel and input meet.
+/// Whether the padded copy is of reasonable size. With paddings, strides or dilations far larger than the input, few
+/// kernel positions overlap the input.
 fn worth_copying<T>(g: &Geometry, axes: [Axis; 2], dst: &[T]) -> bool {
     let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     let copied = product(&[g.b, g.c_in, axes[0].len(), axes[1].len()]);
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
     use crate::conv::ParamsConv2D;
 
-    /// Whichever vectors the CPU has, they give what loops give; the tests of `Tensor` only see the widest.
+    /// Every vector type of this CPU gives the result of plain loops; the tests of `Tensor` only reach the widest.
     fn every_kind<T: ConvElement>() -> Result<()> {
         for (c_in, c_out, input, padding, stride) in [
             (3, 1, [9, 40], 1, 1),

@@ -1,4 +1,4 @@
-//! Which elements the taps of a kernel meet.
+//! Computes which elements the taps of a kernel read.
 
 use std::borrow::Cow;
 
@@ -6,18 +6,18 @@ use super::lanes::Kernels;
 use super::source::{Axis, ConvInput};
 use super::Geometry;
 
-/// A share of the outputs that the same taps reach, as a grid.
+/// The outputs that the same taps contribute to, as a grid.
 #[derive(Debug)]
 pub(super) struct Pass<'a, A: Clone> {
     /// A row for each output channel of all groups, with a weight for each tap.
     pub weights: Cow<'a, [A]>,
-    /// Where the element that each tap meets for the first output lies in the group's source.
+    /// For each tap, the offset in the group's source of the element it reads for the first output.
     pub taps: Vec<usize>,
     /// Rows and columns.
     pub grid: [usize; 2],
-    /// Elements from one row to the next in the source; the columns are neighbours there.
+    /// Row stride in the source; the columns are contiguous there.
     pub source_row: usize,
-    /// Where the first output lies in its plane, and how far the others are apart.
+    /// Offset of the first output in its plane, and the strides of the others.
     pub target_start: usize,
     pub target_steps: [usize; 2],
 }
@@ -40,14 +40,14 @@ pub(super) fn axes(g: &Geometry) -> [Axis; 2] {
             Axis {
                 before: steps.padding,
                 padded: (output - 1) * steps.stride + reach + 1,
-                // Rows are read whole, so only the columns have to be neighbours.
+                // Rows are read whole, so only the columns have to be contiguous.
                 stride: if d == 1 { steps.stride } else { 1 },
             }
         }
     })
 }
 
-/// The passes that together make all outputs but those that no tap reaches, which are 0.
+/// The passes that together compute all outputs except those that no tap reaches, which are 0.
 pub(super) fn passes<'a, A: Kernels>(
     g: &Geometry,
     axes: [Axis; 2],
@@ -92,7 +92,8 @@ fn taps<A: Clone>(
         .collect()
 }
 
-/// Of each of the outputs `first + i * stride` along a dimension, the same taps are met: each tap and the first element.
+/// The taps of the outputs `first + i * stride` along a dimension, which are the same for all: each tap and its first
+/// element.
 fn reaching(g: &Geometry, axes: [Axis; 2], d: usize, first: usize) -> Vec<(usize, usize)> {
     let steps = g.steps[d];
     let taps = (0..g.kernel[d]).filter_map(|k| {

@@ -1,4 +1,5 @@
-//! The product of a kernel's matrix and the elements that its taps meet, cut into tasks for threads and tiles for registers.
+//! The product of the kernel matrix and the elements under its taps, cut into tasks for threads and tiles for
+//! registers.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +12,10 @@ use crate::cpu::threads;
 /// Multiplications below which threads cost more than they save.
 const PAR_PRODUCTS: usize = 1 << 19;
 
-/// Taps that are multiplied at a time: the elements that they meet in a tile's columns stay in the first cache.
+/// Taps that are multiplied at a time: the elements that they read for a tile's columns stay in the L1 cache.
 const TAPS: usize = 256;
 
-/// Panels of a task at most: the elements of their taps stay in the second cache.
+/// Panels of a task at most: the elements of their taps stay in the L2 cache.
 const PANELS: usize = 8;
 
 /// Tasks for each thread, so that slower threads can take fewer.
@@ -53,7 +54,7 @@ pub(super) struct ConvTask {
     columns: [usize; 2],
 }
 
-/// The result, written in places that differ between tasks.
+/// The result, of which tasks write disjoint elements.
 pub(super) struct ConvOutput<'a, T> {
     start: *mut T,
     len: usize,
@@ -76,7 +77,7 @@ impl<'a, T> ConvOutput<'a, T> {
     }
 }
 
-/// A result of whichever type, as the tasks see it.
+/// A result of any type, as the tasks see it.
 pub(super) trait Store<A>: Sync {
     /// Elements of a plane.
     fn plane(&self) -> usize;
@@ -99,7 +100,7 @@ impl<T: ConvElement> Store<T::Acc> for ConvOutput<'_, T> {
         }
         assert!(at + (sums.len() - 1) * step < self.len);
         if step == 1 {
-            // SAFETY: in bounds, and the caller's alone.
+            // SAFETY: in bounds, and no other thread writes here.
             let dst = unsafe { std::slice::from_raw_parts_mut(self.start.add(at), sums.len()) };
             T::from_accs(sums, dst);
         } else {
@@ -112,7 +113,7 @@ impl<T: ConvElement> Store<T::Acc> for ConvOutput<'_, T> {
 }
 
 impl<A: Kernels> Product<'_, A> {
-    /// Writes all outputs that a pass has. The CPU has to be able to run `kind`.
+    /// Writes all outputs of a pass. The CPU must support `kind`.
     pub fn run(&self, target: &dyn Store<A>, kind: Kind<A>) {
         self.check_bounds();
         let threads = threads::count();
@@ -161,7 +162,7 @@ impl<A: Kernels> Product<'_, A> {
             let wanted = wanted.div_ceil(groups * self.passes.len());
             let step = (panels / wanted).clamp(1, PANELS) * tile_columns;
             let row_parts = wanted.div_ceil(columns.div_ceil(step));
-            // Rows share the gathering of elements, so they are cut last and not into tiny parts.
+            // Rows share the gathered elements, so they are cut last and not into tiny parts.
             let row_step = self.rows.div_ceil(row_parts).max(4 * tile_rows);
             let row_step = row_step.next_multiple_of(tile_rows);
             for group in 0..groups {
@@ -181,19 +182,19 @@ impl<A: Kernels> Product<'_, A> {
     }
 }
 
-/// Columns that are neighbours in the source.
+/// Columns that are contiguous in the source.
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    /// The first one's place among the columns of the panel.
+    /// The first one's index among the columns of the panel.
     column: usize,
     len: usize,
-    /// Where it lies in the source, relative to a tap's start.
+    /// Its offset in the source, relative to a tap's start.
     source: usize,
-    /// And in the target's plane.
+    /// Its offset in the output plane.
     target: usize,
 }
 
-/// Carries out tasks on one thread.
+/// Runs tasks on one thread.
 pub(super) struct ConvTaskRunner<'a, A: Clone> {
     product: &'a Product<'a, A>,
     target: &'a dyn Store<A>,
@@ -343,7 +344,7 @@ impl<'a, A: Kernels> ConvTaskRunner<'a, A> {
         for (i, runs) in panels.iter().enumerate() {
             let panel = &mut self.panels[i * taps.len() * width..];
             for (p, tap) in taps.iter().enumerate() {
-                // Whole chunks are copied; what they write too much is written over by what follows.
+                // Whole chunks are copied; the excess is overwritten by the next copy.
                 let panel = &mut panel[p * width..];
                 for run in runs {
                     let (src, dst) = (&source[tap + run.source..], &mut panel[run.column..]);
@@ -408,7 +409,7 @@ fn runs<A: Clone>(pass: &Pass<A>, [start, end]: [usize; 2]) -> impl Iterator<Ite
     })
 }
 
-/// Copies `len` elements, and possibly some of those that follow up to a whole chunk.
+/// Copies `len` elements, rounded up to whole chunks.
 #[inline(always)]
 fn copy_chunks<A: Copy>(src: &[A], dst: &mut [A], len: usize) {
     for at in (0..len).step_by(CHUNK) {
@@ -422,7 +423,7 @@ fn copy_chunks<A: Copy>(src: &[A], dst: &mut [A], len: usize) {
     }
 }
 
-/// One tile of at most `M` of the `left` rows; says of how many.
+/// One tile of at most `M` of the `left` rows; returns how many.
 ///
 /// # Safety
 /// As for [`tile`], with as many rows.

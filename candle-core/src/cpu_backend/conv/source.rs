@@ -1,4 +1,4 @@
-//! The input as the product reads it.
+//! The input, padded and reordered for the product.
 
 use std::borrow::Cow;
 
@@ -15,17 +15,17 @@ pub(super) struct Axis {
     pub before: usize,
     /// Elements with the zeros before and after, as far as any tap reaches.
     pub padded: usize,
-    /// Elements this far apart are neighbours in the copy: the stride of a convolution's width, else 1.
+    /// Elements this far apart are contiguous in the copy: the stride along the width, else 1.
     pub stride: usize,
 }
 
 impl Axis {
-    /// How many sequences of neighbours there are.
+    /// The number of such sequences (phases).
     fn phases(&self) -> usize {
         self.stride.min(self.padded)
     }
 
-    /// Elements in the longest sequence.
+    /// Elements in the longest phase.
     fn phase_len(&self) -> usize {
         self.padded.div_ceil(self.stride)
     }
@@ -35,7 +35,7 @@ impl Axis {
         self.phases().saturating_mul(self.phase_len())
     }
 
-    /// Where the element that is `i` elements after the start of the zeros lies in the copy.
+    /// The offset in the copy of element `i`, counted from the start of the padding.
     pub fn at(&self, i: usize) -> usize {
         i % self.stride * self.phase_len() + i / self.stride
     }
@@ -52,7 +52,8 @@ pub(super) struct ConvInput<'a, A: Clone> {
 }
 
 impl<'a, A: super::lanes::Kernels> ConvInput<'a, A> {
-    /// Copies `inp`, or borrows it if its elements lie as they should. With `slack` the data go on after the last element.
+    /// Copies `inp`, or borrows it if it is already in this form. With `slack`, [`SLACK`](super::lanes::SLACK) elements
+    /// follow the last one.
     pub fn new<T: ConvElement<Acc = A>>(
         inp: NchwSlice<'a, T>,
         axes: [Axis; 2],

@@ -1,5 +1,5 @@
-//! Convolutions whose kernel and input meet in few places: paddings, strides or dilations far greater than the input. Nothing is
-//! copied, and each place of the kernel is asked for the input that it meets.
+//! Convolutions in which few kernel positions overlap the input: paddings, strides or dilations far larger than the
+//! input. Nothing is copied; each kernel position looks up its input element.
 
 use super::super::element::{Accumulator, Element};
 use super::super::nchw::fill_rows;
@@ -14,7 +14,7 @@ pub(super) fn run<T: Element>(
 ) {
     let (group_c_in, group_c_out) = g.group_channels();
     let row_len = g.output[1];
-    // For each output along a dimension, the taps that meet an element, and which.
+    // For each output along a dimension, the taps that read an element, and its index.
     let meets = |d: usize, o: usize| {
         let steps = g.steps[d];
         (0..g.kernel[d]).filter_map(move |k| {

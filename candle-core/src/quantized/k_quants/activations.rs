@@ -1,10 +1,10 @@
-//! Activations as [panels](super::panels) of weights meet them: codes, scales, and what sums of codes are needed for.
+//! Activations prepared for [panels](super::panels): codes, scales, and sums of codes for offsets and minima.
 
 use super::prepared::DenseRows;
 use super::*;
 use crate::cpu::threads;
 
-/// A format that activations are brought to.
+/// A format to which activations are converted.
 pub(crate) trait Activations: GgmlType {
     fn codes(&self) -> &[i8];
     fn scale(&self) -> f32;
@@ -70,28 +70,29 @@ impl Activations for BlockQ8K {
     }
 }
 
-/// Elements that one thread makes blocks of and writes: some microseconds of work.
+/// Elements per task when activations are encoded and written: some microseconds of work.
 const WRITTEN: usize = 2048;
 
 /// Rows of activations.
 pub(crate) struct PanelActivations {
-    /// A row after another: codes, a scale for each block, and for each part of a block an `i32` offset or the `f32` sum of its codes.
+    /// One row after another: codes, a scale for each block, and for each part of a block an `i32` offset or the `f32`
+    /// sum of its codes.
     words: Vec<u32>,
     /// Words of a row.
     stride: usize,
     /// Elements of a row.
     len: usize,
-    /// Elements with a scale of their own.
+    /// Elements per scale.
     block: usize,
 }
 
-/// Where a row's numbers lie.
+/// Pointers to a row's data.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) codes: *const i8,
     /// One for each block.
     pub(crate) scales: *const f32,
-    /// What a part's sum of products starts with, where codes have an offset.
+    /// The initial value of a part's sum of products, for codes with an offset.
     pub(crate) offsets: *const i32,
     /// What a part's minimum is multiplied with, where there are minima; in the same place.
     pub(crate) sums: *const f32,
@@ -141,7 +142,7 @@ impl PanelActivations {
     }
 
     /// # Panics
-    /// When there are not so many rows.
+    /// When the row is out of range.
     #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> Row {
         let words = &self.words[row * self.stride..][..self.stride];

@@ -1,4 +1,4 @@
-//! The blocks as they lie in a GGUF file: little endian, `repr(C)`, no padding.
+//! The blocks in the layout of a GGUF file: little endian, `repr(C)`, no padding.
 //!
 //! The layouts are those published with [ggml](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Below, `x[i]` is the
 //! value of element `i`, `q[i]` its code, and "nibble" 4 bits.
@@ -159,7 +159,7 @@ pub struct BlockQ8K {
     pub(crate) bsums: [i16; QK_K / 16],
 }
 
-/// The bytes that a GGUF file has for a block; a layout with padding would not compile.
+/// A block's size in a GGUF file; a layout with padding would not compile.
 const _: () = {
     use std::mem::size_of;
     assert!(size_of::<BlockQ4_0>() == 18);

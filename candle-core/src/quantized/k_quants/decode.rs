@@ -1,10 +1,10 @@
-//! Elements of blocks. The order of the multiplications is part of the formats: it decides the last bit.
+//! Decodes blocks to floats. The order of the multiplications is part of the formats: it decides the last bit.
 
 use super::pack::{scales_and_mins, signed_scales};
 use super::utils::f16_to_f32;
 use super::*;
 
-/// A block whose elements can be told.
+/// A block that can be decoded.
 pub(crate) trait Decode {
     /// Writes the elements of the block, `ys.len()` of them.
     fn decode(&self, ys: &mut [f32]);
@@ -81,8 +81,8 @@ impl Decode for BlockQ8_1 {
     }
 }
 
-/// The values of 256 codes in sub-blocks of `LEN`: `value` has the number of the sub-block and makes the function from codes to values,
-/// `code` has the number of a run of 32 elements and the place within it.
+/// The values of 256 codes in sub-blocks of `LEN`: `value` takes the index of the sub-block and returns the function
+/// from codes to values; `code` takes the index of a run of 32 elements and the index within it.
 #[inline(always)]
 fn sub_blocks<const LEN: usize, V: Fn(f32) -> f32>(
     ys: &mut [f32],

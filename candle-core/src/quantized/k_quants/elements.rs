@@ -1,26 +1,26 @@
-//! Elements of blocks out of the codes and scales that [panels](super::panels) are made of, where a machine has the vectors for it.
-//! The same bits as [`Decode`] gives, which is for all machines.
+//! Decodes blocks with the unpacking of [panels](super::panels), on CPUs that have them. Gives the same bits as
+//! [`Decode`], which runs on all CPUs.
 
 use super::lanes::{PanelKernel, PanelSimd, GROUP};
 use super::panels::{eight_factors, Codes, PanelWeights};
 use super::simd::{run_panels_at, Level};
 use super::*;
 
-/// Parts of a block at the most.
+/// The most parts of a block.
 const PARTS: usize = 16;
 
-/// [`GgmlType::to_float`] with the best that this machine has.
+/// [`GgmlType::to_float`] with the best that this CPU has.
 pub(super) fn elements<T: PanelWeights + Decode>(xs: &[T], ys: &mut [f32]) {
     let level = Level::best();
     if level.panels().is_some() {
-        // SAFETY: the machine has what `best` found, and the level has panels.
+        // SAFETY: the CPU has what `best` found, and the level has panels.
         unsafe { run_panels_at(level, Elements { xs, ys }) }
     } else {
         dispatch(ToFloat { xs, ys })
     }
 }
 
-/// `by` times the bytes of all parts of a block, signed ones.
+/// `by` times the signed scale bytes of all parts of a block.
 ///
 /// # Safety
 /// As for [`PanelSimd`].
@@ -45,7 +45,7 @@ impl<T: PanelWeights> PanelKernel for Elements<'_, T> {
         let (mut scales, mut minima) = ([0f32; PARTS], [0f32; PARTS]);
         let groups = self.xs.chunks(GROUP);
         for (xs, ys) in groups.zip(self.ys.chunks_mut(GROUP * T::BLCK_SIZE)) {
-            // Too few blocks repeat the first one.
+            // If there are fewer blocks, the first one is repeated.
             let mut blocks = [xs.as_ptr(); GROUP];
             for (block, x) in blocks.iter_mut().zip(xs) {
                 *block = x;

@@ -1,4 +1,4 @@
-//! What [panels](super::panels) need from a machine's vector instructions.
+//! What [panels](super::panels) need from a CPU's vector instructions.
 
 use super::simd::Simd;
 use crate::cpu::transpose_bytes::transpose_bytes;
@@ -9,15 +9,15 @@ pub(crate) const MAX_ROWS: usize = 32;
 /// Rows of weights that are transposed together: as many as 32 bytes have groups of four.
 pub(crate) const GROUP: usize = 8;
 
-/// Vectors over the rows of a panel, beside those of [`Simd`] that unpack it.
+/// Vectors over the rows of a panel, in addition to those of [`Simd`], which unpack it.
 ///
 /// # Safety
-/// As for [`Simd`]; pointers are to as many elements as the text says.
+/// As for [`Simd`]; pointers must be valid for the number of elements that each function states.
 #[allow(clippy::missing_safety_doc)]
 pub(crate) trait PanelSimd: Simd {
     /// Rows of a panel, a multiple of [`GROUP`] and at most [`MAX_ROWS`].
     const ROWS: usize;
-    /// Whether codes with a sign get 128 added in a panel, for instructions that take one side without a sign.
+    /// Whether 128 is added to signed codes in a panel, for instructions with one unsigned operand.
     const UNSIGNED: bool;
     /// Four codes of each row.
     type Fours: Copy;
@@ -28,16 +28,17 @@ pub(crate) trait PanelSimd: Simd {
     /// A float for each row.
     type Values: Copy;
 
-    /// Eight rows of eight groups of four bytes, turned into eight groups of eight rows.
+    /// Transposes eight rows of eight groups of four bytes to eight groups of eight rows.
     unsafe fn transpose(rows: [Self::Bytes; GROUP]) -> [Self::Bytes; GROUP];
-    /// Eight rows of eight bytes, the first in a word's lowest, turned into eight groups of eight rows: four of them in each result.
+    /// Transposes eight rows of eight bytes (the first is a word's lowest) to eight groups of eight rows: four of them
+    /// in each result.
     #[inline(always)]
     unsafe fn transpose_bytes(rows: [u64; GROUP]) -> [Self::Bytes; 2] {
         let turned = transpose_bytes(rows).map(u64::to_le_bytes);
         let p = turned.as_flattened().as_ptr();
         [Self::load(p), Self::load(p.add(32))]
     }
-    /// 128 more in each byte, without the carry.
+    /// Adds 128 to each byte, wrapping.
     unsafe fn flip_signs(bytes: Self::Bytes) -> Self::Bytes;
     /// Writes 32 bytes.
     unsafe fn store(p: *mut u8, bytes: Self::Bytes);
@@ -83,16 +84,17 @@ pub(crate) trait PanelSimd: Simd {
     unsafe fn fma(a: Self::Values, b: Self::Values, c: Self::Values) -> Self::Values;
 }
 
-/// Work that is compiled for every set of instructions with [`PanelSimd`].
+/// A kernel that is compiled for every instruction set with [`PanelSimd`].
 pub(crate) trait PanelKernel {
-    /// Does the work. To be `#[inline(always)]`.
+    /// Runs the kernel. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
     unsafe fn run<S: PanelSimd>(self);
 }
 
-/// [`PanelSimd::transpose`] where a register holds half of a row, by `four`, which does it to four words of four rows.
+/// [`PanelSimd::transpose`] for registers that hold half of a row, from `four`, which transposes four words of four
+/// rows.
 #[cfg(any(
     target_arch = "aarch64",
     all(target_arch = "wasm32", target_feature = "simd128")

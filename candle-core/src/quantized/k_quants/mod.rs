@@ -3,13 +3,13 @@
 //! | file | what it has |
 //! | --- | --- |
 //! | `blocks.rs` | the layouts, byte for byte those of a GGUF file |
-//! | `decode.rs`, `elements.rs`, `pack.rs` | elements and scales out of bits |
+//! | `decode.rs`, `elements.rs`, `pack.rs` | decoding elements and scales |
 //! | `encode_legacy.rs`, `encode_k.rs`, `fit.rs` | the choice of scales and codes |
-//! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, once for all machines |
+//! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, written once for all instruction sets |
 //! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
-//! | `one_row.rs` | products with one row, laid out once for all threads |
-//! | `prepared.rs` | the dense side of a product, in the form for one of these |
-//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | what machines differ in, chosen at run time |
+//! | `one_row.rs` | products with one row of activations, prepared once for all threads |
+//! | `prepared.rs` | the dense side of a product, prepared for one of these |
+//! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | the instruction sets, chosen at run time |
 //!
 //! ```
 //! use candle_core::quantized::k_quants::{BlockQ4K, BlockQ8K, GgmlType, QK_K};
@@ -24,7 +24,7 @@
 //! assert!((dot - exact).abs() < 0.01 * exact);
 //! ```
 
-// WebAssembly has no panels so far, and x86-64 alone has kernels for one row; elsewhere nothing calls what makes them.
+// Unused on targets without panels; only x86-64 has kernels for one row.
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     allow(dead_code)
@@ -137,7 +137,7 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
 }
 
 /// # Panics
-/// When `elements` are not those of `blocks`.
+/// When the number of `elements` is not that of `blocks`.
 #[inline]
 fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
     assert!(
@@ -150,7 +150,7 @@ fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
 
 macro_rules! block_types {
     ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident $(, $prepare:ident)?;)*) => {$(
-        /// Slices that do not fit each other, and an `n` that is not a whole number of blocks, are a panic that tells both.
+        /// Panics, with both sizes, if the slices do not match or `n` is not a whole number of blocks.
         impl GgmlType for $ty {
             const DTYPE: GgmlDType = GgmlDType::$dtype;
             const BLCK_SIZE: usize = $len;

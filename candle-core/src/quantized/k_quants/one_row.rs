@@ -1,7 +1,7 @@
 //! Products with one row of activations, as for one token.
 //!
-//! The row is laid out once, for all rows of weights and all threads. The kernels then walk through the weights from the first byte to the
-//! last; they are those of some machines (`../avx_rows.rs`, `../avx512_rows.rs`), and `products.rs` serves the others.
+//! The row is prepared once for all rows of weights and all threads. The kernels then read the weights sequentially.
+//! They exist for x86-64 (`../avx_rows.rs`, `../avx512_rows.rs`); elsewhere `products.rs` is used.
 
 use std::ops::Range;
 
@@ -11,18 +11,18 @@ use super::products::{Weights, COLUMNS};
 use super::simd::{run_at, Kernel, Level, Simd};
 use super::{BlockQ8K, BlockQ8_0, GgmlType};
 
-/// A line of the cache, which is also a vector of 512 bits.
+/// A cache line, which is also a vector of 512 bits.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// Where the parts of 32 codes of a block of 256 lie, by pairs in a [`Line`]: nibbles of weights come in this order. Turning the order
-/// about gives the same.
+/// The order of the parts of 32 codes of a block of 256, in pairs per [`Line`]: the order in which nibbles of weights
+/// are unpacked. The permutation is its own inverse.
 pub(crate) const PARTS: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
 
 /// A row of activations.
 pub(crate) struct OneRow<V> {
-    /// As they are, for what a kernel that takes several at once leaves over.
+    /// The original blocks, for the remainder of kernels that take several at a time.
     pub(crate) blocks: Vec<V>,
     /// The codes, one block after another; those of 256 in the order of [`PARTS`].
     pub(crate) codes: Vec<Line<[[i8; 32]; 2]>>,
@@ -34,7 +34,7 @@ pub(crate) struct OneRow<V> {
     pub(crate) sums: Vec<i16>,
 }
 
-/// Activations that can be laid out so.
+/// Activations that can be prepared in this form.
 pub(crate) trait RowBlocks: Activations {
     fn lay_out(row: Vec<Self>) -> OneRow<Self>;
 }
@@ -74,30 +74,30 @@ impl RowBlocks for BlockQ8K {
     }
 }
 
-/// A format with a kernel for one row, on some machines.
+/// A format with a kernel for one row, on some CPUs.
 pub(crate) trait OneRowWeights: Weights<VecDotType: RowBlocks> {
-    /// `dst[r]` becomes row `r` of `xs` times the row of activations. False, and nothing is done, where there is no kernel. To be
-    /// `#[inline(always)]`.
+    /// `dst[r]` becomes row `r` of `xs` times the row of activations. Returns false and does nothing if there is no
+    /// kernel. Must be `#[inline(always)]`.
     ///
     /// # Safety
-    /// As for [`Simd`]; all rows have as many blocks, and there are some unless `xs` is empty.
+    /// As for [`Simd`]; all rows have the same number of blocks, which is not 0 unless `xs` is empty.
     unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<Self::VecDotType>, dst: &mut [f32]) -> bool;
 }
 
-/// Few rows of activations, each ready to meet rows of weights `T` by itself.
+/// A few rows of activations, each multiplied separately with rows of weights `T`.
 pub struct FewRows<T: GgmlType> {
     rows: Vec<OneRow<T::VecDotType>>,
     level: Level,
-    /// [`multiply_at`] for `T`, which callers need not know to have a kernel.
+    /// [`multiply_at`] for `T`, so that callers need no bound for the kernel.
     multiply: fn(&Self, &[T], Range<usize>, &mut [f32]),
 }
 
-/// Rows up to which each is multiplied by itself: of more, a block meets several while it is unpacked.
+/// Up to this many rows are multiplied separately; with more, each unpacked block is used for several.
 const FEW: usize = COLUMNS - 1;
 
 #[allow(private_bounds, reason = "only callers in this crate make one")]
 impl<T: OneRowWeights> FewRows<T> {
-    /// With the best that this machine has. None if that has no kernel, or the rows are not few.
+    /// With the best instruction set of this CPU. `None` if it has no kernel or there are more rows.
     pub(crate) fn worth_while(rows: &DenseRows<T::VecDotType>) -> Option<Self> {
         let few = rows.count() <= FEW;
         few.then(|| Self::new(Level::best(), rows)).flatten()
@@ -105,13 +105,13 @@ impl<T: OneRowWeights> FewRows<T> {
 
     /// None when the level has no kernel, or rows have no elements.
     pub(crate) fn new(level: Level, rows: &DenseRows<T::VecDotType>) -> Option<Self> {
-        // An empty row, which takes no memory, as nothing has been laid out yet.
+        // An empty row, which needs no memory: nothing is prepared yet.
         let none = Product::<T> {
             xs: &[],
             y: &RowBlocks::lay_out(vec![]),
             dst: &mut [],
         };
-        // SAFETY: levels are those of this machine; without rows of weights it only asks.
+        // SAFETY: levels are those of this CPU; without rows of weights the call only tests for a kernel.
         let has_kernel = unsafe { run_at(level, none) };
         let lay_out = |row: usize| RowBlocks::lay_out(rows.encode(row..row + 1));
         (has_kernel && rows.row_blocks() > 0).then(|| Self {
@@ -147,7 +147,7 @@ fn multiply_at<T: OneRowWeights>(few: &FewRows<T>, xs: &[T], ys: Range<usize>, d
         dst.len()
     );
     for (y, dst) in few.rows[ys].iter().zip(dst.chunks_exact_mut(rows.max(1))) {
-        // SAFETY: `new` found this machine's level to have a kernel; sizes were compared.
+        // SAFETY: `new` has checked that the level has a kernel; the sizes were compared.
         unsafe { run_at(few.level, Product { xs, y, dst }) };
     }
 }

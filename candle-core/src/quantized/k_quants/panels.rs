@@ -1,11 +1,11 @@
 //! Products with many rows of activations.
 //!
-//! Some rows of weights are unpacked together, a piece of them at a time, into a panel in which four neighbouring codes of every
-//! row lie beside each other. One instruction then multiplies four codes of an activation row with those of as many weight rows
-//! as a vector has lanes, and every lane sums for its own row. Unpacking is paid once for all activation rows, so it takes a few
-//! of them to be worth it; for fewer there is `products.rs`.
+//! Several rows of weights are unpacked together, piece by piece, into a panel in which four neighbouring codes of
+//! every row are adjacent. One instruction then multiplies four codes of an activation row with those of one weight row
+//! per lane, and every lane accumulates for its row. Unpacking is done once for all activation rows, so it pays only
+//! with several of them; for fewer there is `products.rs`.
 //!
-//! The panel is scratch of a few ten kilobytes per thread. The weights themselves stay as they are.
+//! The panel is a scratch buffer of some tens of kilobytes per thread. The weights themselves are not changed.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -17,14 +17,15 @@ use super::products::{prefetch, Weights};
 use super::simd::{Level, Simd};
 use super::QK_K;
 
-/// Elements of a row that a panel holds: with [`MAX_ROWS`] of them and their scales it is half of a first-level cache of 48 KiB. Twice as
-/// many filled it, and unpacking took three times as long.
+/// Elements per row of a panel: with [`MAX_ROWS`] rows and their scales it takes half of an L1 cache of 48 KiB. With
+/// twice as many the cache was full, and unpacking took three times as long.
 pub(super) const PIECE: usize = 512;
 
 /// Activation rows that share what is loaded from a panel.
 const COLUMNS: usize = 4;
 
-/// Activation rows from which on a panel is worth its unpacking. (Products of four rows unpack a large block once as well.)
+/// The fewest activation rows for which unpacking a panel pays. (Products of four rows unpack a large block only once
+/// as well.)
 const fn min_columns(block: usize) -> usize {
     if block > 32 {
         5
@@ -33,7 +34,7 @@ const fn min_columns(block: usize) -> usize {
     }
 }
 
-/// Scales in a piece of a row, at the most.
+/// The most scales in a piece of a row.
 const SCALES: usize = PIECE / 16;
 
 /// Blocks of several parts in a piece of a row.
@@ -50,7 +51,7 @@ pub(crate) enum Codes {
     AboveMinimum,
 }
 
-/// A format that panels can be made of.
+/// A format that can be unpacked into panels.
 pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
     /// Elements that share a scale: 16 or 32.
     const PART: usize;
@@ -72,25 +73,27 @@ pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
     /// As for [`Simd`].
     unsafe fn read_all<S: Simd>(&self) -> Self::Read<S>;
 
-    /// Codes out of what was read, each from the bytes in the same place, so that it does not matter which elements of which rows
-    /// these are. To be `#[inline(always)]`.
+    /// Extracts codes from the vectors read, each code from bytes with the same index, so that it works for any
+    /// elements of any rows. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
     unsafe fn codes<S: Simd>(bytes: Self::Read<S>) -> Self::Bytes<S>;
 
-    /// What the block has its scales from and, where codes lie above one, its minima: the bits of two f16. To be `#[inline(always)]`.
+    /// The factors of the block's scales and, if the format has them, of its minima: the bits of two f16. Must be
+    /// `#[inline(always)]`.
     fn factors(&self) -> [u16; 2];
 
-    /// What the [`factors`](Self::factors) are multiplied with for each part: the scales' bytes with a sign, the first in the lowest byte of the
-    /// first word, and those of what the minima take away. Nothing where a block is one part. To be `#[inline(always)]`.
+    /// What the [`factors`](Self::factors) are multiplied with for each part: the signed bytes of the scales, the first
+    /// in the lowest byte of the first word, and those of the minima. `None` if a block is one part. Must be
+    /// `#[inline(always)]`.
     #[inline(always)]
     fn part_bytes(&self) -> [[u64; 2]; 2] {
         [[0; 2]; 2]
     }
 }
 
-/// A piece of some rows of weights.
+/// A piece of several rows of weights, unpacked.
 #[repr(C, align(64))]
 struct Panel {
     /// `[group of four elements][row][element]`
@@ -115,19 +118,19 @@ thread_local! {
     }));
 }
 
-/// The activations of a product, ready to meet panels of weights `T`.
+/// The activations of a product, prepared for panels of weights `T`.
 pub struct Panels<T> {
     rows: PanelActivations,
     level: Level,
     /// Rows of weights that [`multiply`](Self::multiply) takes.
     panel_rows: usize,
-    /// [`multiply_at`] for `T`, which callers need not know to have panels.
+    /// [`multiply_at`] for `T`, so that callers need no bound for panels.
     multiply: fn(&Self, &[T], Range<usize>, &mut [f32]),
 }
 
 #[allow(private_bounds, reason = "only callers in this crate make one")]
 impl<T: PanelWeights> Panels<T> {
-    /// With the best that this machine has, if the rows are enough to pay for it.
+    /// With the best instruction set of this CPU, if there are enough rows.
     pub(crate) fn worth_while(rows: &DenseRows<T::VecDotType>) -> Option<Self> {
         let enough = rows.count() >= min_columns(T::BLCK_SIZE);
         enough.then(|| Self::new(Level::best(), rows)).flatten()
@@ -136,7 +139,7 @@ impl<T: PanelWeights> Panels<T> {
     /// None when the level has no panels.
     pub(crate) fn new(level: Level, rows: &DenseRows<T::VecDotType>) -> Option<Self> {
         let (panel_rows, unsigned) = level.panels()?;
-        // What is taken away for each code, as many times as the activations sum up to.
+        // The offset of the codes, which is subtracted once for each unit of the activations' sum.
         let offset = match T::CODES {
             Codes::Offset(offset) => Some(offset),
             Codes::Signed => Some(if unsigned { 128 } else { 0 }),
@@ -152,13 +155,13 @@ impl<T: PanelWeights> Panels<T> {
 }
 
 impl<T> Panels<T> {
-    /// Rows of weights that a call of [`multiply`](Self::multiply) takes at the most.
+    /// The most rows of weights of one call of [`multiply`](Self::multiply).
     pub(crate) fn panel_rows(&self) -> usize {
         self.panel_rows
     }
 
-    /// The products of rows of weights with the activation rows `ys`: `dst[c * panel_rows + r]` becomes that of row `r` with row
-    /// `ys.start + c`. Places without a row of weights get some number.
+    /// The products of rows of weights with the activation rows `ys`: `dst[c * panel_rows + r]` becomes that of row `r`
+    /// with row `ys.start + c`. Elements without a row of weights are unspecified.
     ///
     /// # Panics
     /// When `xs` is no whole number of rows between one and `panel_rows`, or `ys` or `dst` do not fit.
@@ -190,7 +193,7 @@ fn multiply_at<T: PanelWeights>(panels: &Panels<T>, xs: &[T], ys: Range<usize>, 
             panel,
             dst,
         };
-        // SAFETY: `new` has asked the level for its panels, and levels are those of this machine.
+        // SAFETY: `new` has checked that the level has panels, and levels are those of this CPU.
         unsafe { super::simd::run_panels_at(panels.level, product) }
     })
 }
@@ -231,7 +234,7 @@ impl<T: PanelWeights> Product<'_, T> {
     /// Parts in a block.
     const PARTS: usize = T::BLCK_SIZE / T::PART;
 
-    /// Makes the panel of these blocks of every row. Rows that are too few repeat the last one.
+    /// Unpacks these blocks of every row into the panel. If there are fewer rows, the last one is repeated.
     #[inline(always)]
     unsafe fn unpack<S: PanelSimd>(&mut self, blocks: Range<usize>) {
         let rows = self.xs.len() / self.blocks;
@@ -251,7 +254,8 @@ impl<T: PanelWeights> Product<'_, T> {
             for block in 0..blocks.len() {
                 let first = codes.add(block * T::BLCK_SIZE * S::ROWS + 4 * group);
                 for x in xs {
-                    // The same place of the next piece: these rows' next one, or the first one of the next rows.
+                    // Prefetches the same bytes of the next piece: that of these rows, or the first one of the next
+                    // rows.
                     prefetch::<T, S>(x.wrapping_add(next));
                 }
                 self.unpack_scales::<S>(xs, block, group);
@@ -328,7 +332,7 @@ impl<T: PanelWeights> Product<'_, T> {
         clippy::needless_range_loop,
         reason = "what is at `c` in one array goes with what is there in others"
     )]
-    /// Adds the products of the panel, which is of these blocks, with `C` rows of activations.
+    /// Adds the products of the panel, which holds these blocks, with `C` rows of activations.
     #[inline(always)]
     unsafe fn multiply<S: PanelSimd, const C: usize>(
         &mut self,
@@ -437,10 +441,10 @@ unsafe fn store_transposed<S: PanelSimd>(to: *mut f32, rows: [u64; GROUP]) {
     }
 }
 
-/// The [factors](PanelWeights::factors) of eight blocks: all scales', then all minima's, if there are some.
+/// The [factors](PanelWeights::factors) of eight blocks: those of the scales, then those of the minima, if any.
 ///
 /// # Safety
-/// As for [`PanelSimd`]; there are these blocks.
+/// As for [`PanelSimd`]; the blocks must exist.
 #[inline(always)]
 pub(super) unsafe fn eight_factors<T: PanelWeights, S: PanelSimd>(
     blocks: [*const T; GROUP],

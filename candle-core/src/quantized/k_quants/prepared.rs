@@ -1,4 +1,4 @@
-//! The dense side of a product, in the form in which so many rows meet blocks fastest.
+//! The dense side of a product, prepared for the fastest kernel for its number of rows.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use super::panels::{PanelWeights, Panels};
 use super::GgmlType;
 use crate::cpu::threads;
 
-/// Elements that are brought to blocks by one thread: some microseconds of work.
+/// Elements per task when rows are encoded to blocks: some microseconds of work.
 const CONVERTED: usize = 4096;
 
-/// Rows of floats that become blocks `V` when they are asked for.
+/// Rows of floats that are encoded to blocks `V` on demand.
 pub struct DenseRows<'a, V> {
     count: usize,
-    /// Elements of a row, some whole blocks.
+    /// Elements of a row, a multiple of the block size.
     len: usize,
     /// Writes the blocks of these rows.
     encode: &'a (dyn Fn(Range<usize>, &mut [V]) + Sync),
@@ -62,11 +62,11 @@ impl<'a, V: GgmlType> DenseRows<'a, V> {
     }
 }
 
-/// Rows of activations that are ready to meet rows of weights `T`.
+/// Rows of activations prepared for products with rows of weights `T`.
 pub enum Prepared<T: GgmlType> {
-    /// Many: weights are unpacked into panels, and each panel meets all rows.
+    /// Many rows: weights are unpacked into panels, and each panel is multiplied with all rows.
     Panels(Panels<T>),
-    /// Few: each goes through the weights by itself.
+    /// Few rows: each is multiplied separately.
     FewRows(FewRows<T>),
     /// For [`GgmlType::vec_dot_tile`].
     Blocks {
@@ -76,13 +76,13 @@ pub enum Prepared<T: GgmlType> {
     },
 }
 
-/// For formats without a kernel for one row: panels, if this machine has them and the rows are enough.
+/// For formats without a kernel for one row: panels, if this CPU has them and there are enough rows.
 pub(crate) fn panels<T: PanelWeights>(rows: &DenseRows<T::VecDotType>) -> Prepared<T> {
     let panels = Panels::worth_while(rows).map(Prepared::Panels);
     panels.unwrap_or_else(|| Prepared::blocks(rows))
 }
 
-/// As [`panels`]; few rows each by itself, where this machine has a kernel for that.
+/// As [`panels`]; few rows separately, if this CPU has a kernel for one row.
 pub(crate) fn panels_or_few_rows<T: PanelWeights + OneRowWeights>(
     rows: &DenseRows<T::VecDotType>,
 ) -> Prepared<T> {
@@ -91,7 +91,7 @@ pub(crate) fn panels_or_few_rows<T: PanelWeights + OneRowWeights>(
 }
 
 impl<T: GgmlType> Prepared<T> {
-    /// What every format and machine can do.
+    /// The form that every format and CPU supports.
     pub(crate) fn blocks(rows: &DenseRows<T::VecDotType>) -> Self {
         Self::Blocks {
             len: rows.len,

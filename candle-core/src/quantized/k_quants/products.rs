@@ -14,10 +14,10 @@ use super::GgmlType;
 
 /// A format whose rows can be multiplied with rows of its `VecDotType`, which has blocks of the same length.
 pub(crate) trait Weights: GgmlType {
-    /// A block's weights as bytes, and its scales.
+    /// A block's codes as bytes, and its scales.
     type Unpacked<S: Simd>: Copy;
 
-    /// Unpacks a block. To be `#[inline(always)]`.
+    /// Unpacks a block. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -34,7 +34,7 @@ pub(crate) trait Weights: GgmlType {
     ) -> S::Floats;
 }
 
-/// Asks for a block, which need not be there, to be brought near.
+/// Prefetches a block, which may be past the end.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -152,10 +152,11 @@ impl<'a, T: Weights> BlockTile<'a, T> {
     }
 }
 
-/// Rows of activations that meet a block of weights while it is unpacked.
+/// Rows of activations per unpacked block of weights.
 pub(super) const COLUMNS: usize = 4;
 
-/// Rows of small blocks that meet one row of activations together: each has one sum, which alone would wait for itself.
+/// Rows of small blocks that are multiplied with one row of activations together: each has one accumulator, which alone
+/// would be a dependency chain.
 const ROWS: usize = 4;
 
 impl<T: Weights> Kernel for BlockTile<'_, T> {

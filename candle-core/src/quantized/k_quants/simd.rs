@@ -1,7 +1,8 @@
-//! What the products need from a machine's vector instructions, and which of them a machine has.
+//! The vector instructions that products need ([`Simd`]), and detection of what this CPU has ([`Level`]).
 //!
-//! The formats are written once, over [`Simd`] (`products.rs`). An implementation is a type without values; its functions are
-//! inlined into one function per set of instructions, which [`dispatch`] calls after it found the machine to have them.
+//! The formats are written once, over [`Simd`] (`products.rs`). An implementation is a type without values; its
+//! functions are inlined into one function per instruction set, which [`dispatch`] calls after checking that the CPU
+//! has it.
 
 use half::f16;
 
@@ -15,13 +16,13 @@ use crate::quantized::utils::{nearest, nearest_away};
 /// Vectors of 32 bytes, and of 8 sums.
 ///
 /// # Safety
-/// Every function may use the instructions that its type stands for: it has to be called on a machine that has them, out of a
-/// function compiled for them. Pointers are to as many bytes as the text says, at any alignment.
+/// Every function may use its type's instruction set: it must be called on a CPU that has it, from a function compiled
+/// for it. Pointers must be valid for the number of bytes that each function states, at any alignment.
 #[allow(clippy::missing_safety_doc)]
 pub(crate) trait Simd: Copy + 'static {
     /// 32 bytes, signed or not.
     type Bytes: Copy;
-    /// 32 signed bytes, made ready for [`dot_signed`](Self::dot_signed).
+    /// 32 signed bytes, prepared for [`dot_signed`](Self::dot_signed).
     type Signed: Copy;
     /// 16 integers of 16 bits.
     type Words: Copy;
@@ -32,10 +33,10 @@ pub(crate) trait Simd: Copy + 'static {
     /// 8 floats.
     type Floats: Copy;
 
-    /// Asks for what lies at `p`, which may be anywhere, to be brought near. Nothing where there is no such instruction.
+    /// Prefetches the cache line at `p`, which may be any address. Does nothing if there is no instruction for it.
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
-    /// Bytes between blocks that are multiplied and those that are fetched meanwhile.
+    /// Prefetch distance in bytes.
     #[inline(always)]
     fn ahead() -> usize {
         0
@@ -95,9 +96,9 @@ pub(crate) trait Simd: Copy + 'static {
     /// `a - (b << BY)`
     unsafe fn sub_shifted<const BY: i32>(a: Self::Ints, b: Self::Ints) -> Self::Ints;
 
-    /// `x` in every place.
+    /// `x` in every lane.
     unsafe fn splat(x: f32) -> Self::Floats;
-    /// `x` in every place.
+    /// `x` in every lane.
     unsafe fn splat_f16(x: f16) -> Self::Floats;
     /// As floats.
     unsafe fn floats(x: Self::Ints) -> Self::Floats;
@@ -143,14 +144,14 @@ pub(crate) trait Simd: Copy + 'static {
         Self::rows_with_minima(xs, y, dst)
     }
 
-    /// The largest element and the largest negated one, or zero. A NaN is left out.
+    /// The largest element and the largest negated one, or zero. NaN is skipped.
     #[inline(always)]
     unsafe fn extremes(xs: &[f32]) -> (f32, f32) {
         (largest_of(xs, 0., |x| x), largest_of(xs, 0., |x| -x))
     }
 
-    /// The nearest whole numbers to `by` times the elements, within `-127..=127`. Halves go away from zero and a NaN to 0 or, without
-    /// `AWAY`, halves go to the even number and a NaN anywhere.
+    /// The nearest whole numbers to `by` times the elements, within `-127..=127`. With `AWAY`, halves round away from
+    /// zero and NaN gives 0; without, halves round to even and NaN gives any number.
     #[inline(always)]
     unsafe fn codes<const AWAY: bool>(xs: &[f32; 32], by: f32) -> [i8; 32] {
         xs.map(|x| {
@@ -171,21 +172,21 @@ pub(crate) trait Simd: Copy + 'static {
     }
 }
 
-/// Work that is compiled for every set of instructions.
+/// A kernel that is compiled for every instruction set.
 pub(crate) trait Kernel {
     type Output;
-    /// Whether the work has products of bytes or words, for which there may be better instructions than AVX2's.
+    /// Whether the kernel multiplies bytes or words, for which there may be better instructions than AVX2's.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const PRODUCTS: bool;
 
-    /// Does the work. To be `#[inline(always)]`.
+    /// Runs the kernel. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
     unsafe fn run<S: Simd>(self) -> Self::Output;
 }
 
-/// A set of instructions.
+/// An instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     /// Plain Rust.
@@ -193,7 +194,7 @@ pub(crate) enum Level {
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// These, and products of four bytes in one instruction (AVX-VNNI).
+    /// Those, and products of four bytes in one instruction (AVX-VNNI).
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
     /// The same for vectors of 512 bits (AVX512-VNNI).
@@ -205,7 +206,7 @@ pub(crate) enum Level {
     /// NEON, and products of four bytes in one instruction (FEAT_DotProd).
     #[cfg(target_arch = "aarch64")]
     NeonDotProd,
-    /// WebAssembly's vectors, which a program is compiled for or not.
+    /// WebAssembly's `simd128`, chosen at compile time.
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
     Simd128,
 }
@@ -227,7 +228,7 @@ impl Level {
         Self::Simd128,
     ];
 
-    /// Whether this machine has it. The standard library asks the machine once and remembers the answer.
+    /// Whether this CPU has it. The standard library caches the answer.
     #[inline]
     fn is_here(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -252,19 +253,19 @@ impl Level {
             }
             #[cfg(target_arch = "aarch64")]
             Self::NeonDotProd => std::arch::is_aarch64_feature_detected!("dotprod"),
-            // Compiled in only where every machine has it.
+            // Compiled only for targets that have it.
             _ => true,
         }
     }
 
-    /// The best that this machine has.
+    /// The best that this CPU has.
     #[inline]
     pub(crate) fn best() -> Self {
         let mut levels = Self::VECTORS.iter().copied();
         levels.find(|level| level.is_here()).unwrap_or(Self::Scalar)
     }
 
-    /// Every set that this machine has, for tests.
+    /// Every set that this CPU has, for tests.
     #[cfg(test)]
     pub(crate) fn all() -> Vec<Self> {
         let here = Self::VECTORS.iter().copied().filter(|l| l.is_here());
@@ -272,17 +273,17 @@ impl Level {
     }
 }
 
-/// Runs a kernel with the best instructions that this machine has.
+/// Runs a kernel with the best instruction set of this CPU.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
-    // SAFETY: the machine has what `best` found.
+    // SAFETY: the CPU has what `best` found.
     unsafe { run_at(Level::best(), kernel) }
 }
 
 /// Runs a kernel with the instructions of a level.
 ///
 /// # Safety
-/// The machine has these instructions.
+/// The CPU has these instructions.
 #[inline]
 pub(crate) unsafe fn run_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
@@ -346,7 +347,7 @@ impl Level {
 /// Runs a kernel over panels with the instructions of a level that has [some](Level::panels).
 ///
 /// # Safety
-/// The machine has these instructions.
+/// The CPU has these instructions.
 #[inline]
 pub(crate) unsafe fn run_panels_at<K: PanelKernel>(level: Level, kernel: K) {
     #[cfg(target_arch = "x86_64")]

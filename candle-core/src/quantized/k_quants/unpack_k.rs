@@ -6,7 +6,7 @@ use super::products::Weights;
 use super::simd::Simd;
 use super::*;
 
-/// What a minimum or an offset takes away, per sixteenth of the super-block.
+/// What a minimum or an offset subtracts, per sixteenth of the super-block.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked<S: Simd> {
     codes: [S::Bytes; 8],
@@ -20,7 +20,7 @@ pub(crate) struct Unpacked<S: Simd> {
 /// `Σ scale[i / 16] · q[i] · y[i]`
 #[inline(always)]
 unsafe fn scaled_dot<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K) -> S::Ints {
-    // Two sums, as a step waits for the one before it.
+    // Two accumulators, to break the dependency chain.
     let (mut even, mut odd) = (S::no_ints(), S::no_ints());
     macro_rules! steps {
         ($($j:literal $sum:ident)*) => {$(
@@ -78,7 +78,8 @@ pub(super) unsafe fn four_bits<S: Simd>([a, b, c, d]: [S::Bytes; 4]) -> [S::Byte
     ]
 }
 
-/// One more bit of 256 elements: bit `j` of byte `b` is that of element `32 j + b`, and becomes the bit `BIT` of its byte, 2 or 4.
+/// One more bit of 256 elements: bit `j` of byte `b` is that of element `32 j + b`, and becomes bit `BIT` of its byte,
+/// 2 or 4.
 #[inline(always)]
 pub(super) unsafe fn with_top_bit<S: Simd, const BIT: u8>(
     codes: [S::Bytes; 8],

@@ -1,4 +1,4 @@
-//! Codes and scales of the formats as [panels](super::panels) take them.
+//! Unpacks codes and scales of the formats for [panels](super::panels).
 
 use std::mem::offset_of;
 
@@ -23,8 +23,9 @@ fn six_bit_scales(packed: &[u8; K_SCALE_SIZE]) -> [[u64; 2]; 2] {
     [[scales, 0], [minima, 0]]
 }
 
-/// Per format: the vectors that a block's bytes are read in and how one is read, its vectors of codes and how they come out of the
-/// former (each byte out of those in its own place), the elements of a part, what codes are, its factors, and the bytes that these are multiplied with.
+/// Per format: the vectors in which a block's bytes are read and how one is read; its vectors of codes and how they are
+/// extracted (each byte from the bytes with its index); the elements of a part; the kind of codes; the factors; and the
+/// bytes that these are multiplied with.
 macro_rules! panel_weights {
     ($($ty:ident: $parts:literal elements, $codes:expr,
         $read:literal vectors |$x:ident, $i:ident| $vector:expr,
@@ -127,7 +128,7 @@ panel_weights! {
         [two_words(x.scales.map(|s| s as u8)), [0; 2]];
 }
 
-/// What [`vector`] reads without a break.
+/// The contiguous bytes that [`vector`] reads.
 const _: () = {
     assert!(offset_of!(BlockQ3K, qs) == offset_of!(BlockQ3K, hmask) + 32);
     assert!(offset_of!(BlockQ5K, qs) == offset_of!(BlockQ5K, qh) + 32);
