@@ -1,4 +1,4 @@
-//! What a backend is: a storage that computes and a device that makes storages.
+//! The traits of a backend: a storage that computes and a device that creates storages.
 //!
 //! Layouts give shape, strides and start offset, all in elements. An op reads its inputs through any layout (transposed,
 //! narrowed, broadcast with stride 0, empty) and returns a fresh contiguous storage in row-major order of its output's shape,
@@ -15,7 +15,7 @@ pub trait BackendStorage: Sized {
     /// The device that holds storages of this kind.
     type Device: BackendDevice;
 
-    /// A storage of its own with the same elements; `layout`, which says which of them matter, fits the copy too.
+    /// A new storage with the same elements. `layout` says which of them matter, and is valid for the copy too.
     fn try_clone(&self, layout: &Layout) -> Result<Self>;
 
     /// The elements' dtype.
@@ -24,7 +24,7 @@ pub trait BackendStorage: Sized {
     /// The device that holds the elements.
     fn device(&self) -> &Self::Device;
 
-    /// Copies all elements to the host, waiting for them.
+    /// Copies all elements to the host and waits for them.
     fn to_cpu_storage(&self) -> Result<CpuStorage>;
 
     /// `x * mul + add`.
@@ -227,7 +227,7 @@ pub trait BackendDevice: Sized + std::fmt::Debug + Clone {
     /// Kind and ordinal.
     fn location(&self) -> DeviceLocation;
 
-    /// Whether both are handles of one and the same device.
+    /// Whether both are handles of the same device.
     fn same_device(&self, rhs: &Self) -> bool;
 
     /// A storage of zeros.

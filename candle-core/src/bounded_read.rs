@@ -7,7 +7,7 @@ use std::io::Read;
 /// What went wrong, to become part of an error of the format that is read.
 pub(crate) type Result<T> = std::result::Result<T, String>;
 
-/// Reads exactly `len` bytes. `known` of them may be taken for granted, because the file is that long.
+/// Reads exactly `len` bytes. `known` of them are certain to exist, because the file is that long.
 ///
 /// # Errors
 /// When there are fewer bytes; the error says how many.
@@ -42,17 +42,17 @@ pub(crate) fn read_array<R: Read, const N: usize>(reader: &mut R) -> Result<[u8;
     }
 }
 
-/// Turns elements of `size` bytes from big-endian to little-endian, in place.
+/// Converts elements of `size` bytes from big-endian to little-endian, in place.
 pub(crate) fn reverse_elements(bytes: &mut [u8], size: usize) {
     if size > 1 {
         bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     }
 }
 
-/// At most this much of a text that a file brought goes into an error.
+/// The most characters of a file's text that an error quotes.
 const SHOWN: usize = 80;
 
-/// The text, cut where an error would get too long, with what does not print escaped.
+/// The text for an error: truncated, with unprintable characters escaped.
 pub(crate) fn shown(text: &str) -> String {
     let mut start: String = text.chars().take(SHOWN).collect();
     if start.len() < text.len() {

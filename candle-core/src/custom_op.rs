@@ -1,9 +1,9 @@
-//! Operations defined outside of this crate: with a result of their own (`CustomOp1/2/3`, by number of arguments) or
-//! in place (`InplaceOp1/2/3`).
+//! Operations defined outside of this crate: returning a new tensor (`CustomOp1/2/3`, by number of arguments) or in
+//! place (`InplaceOp1/2/3`).
 //!
-//! Each has one method per backend. `cpu_fwd` is required; the others say by default that the op has no such form, since
-//! falling back to the CPU without a word would hide what it costs. `webgpu_fwd` exists with the feature `webgpu` alone: implement it
-//! inside of [`with_webgpu!`](crate::with_webgpu).
+//! Each has one method per backend. `cpu_fwd` is required; the defaults of the others return an error, because a silent
+//! fallback to the CPU would hide its cost. `webgpu_fwd` exists with the feature `webgpu` alone: implement it inside of
+//! [`with_webgpu!`](crate::with_webgpu).
 
 use std::sync::Arc;
 

@@ -59,7 +59,7 @@ impl Device {
         Ok(Self::Cuda(CudaDevice::new(ordinal)?))
     }
 
-    /// As [`Device::new_cuda`], on a stream of its own.
+    /// As [`Device::new_cuda`], with a separate stream.
     pub fn new_cuda_with_stream(ordinal: usize) -> Result<Self> {
         Ok(Self::Cuda(CudaDevice::new_with_stream(ordinal)?))
     }
@@ -95,7 +95,7 @@ impl Device {
 
     /// Every backend in order of preference, CUDA, Metal, WebGPU, CPU, with its first device or the reason why there is none.
     ///
-    /// A software WebGPU adapter (device type `Cpu`) counts as present; [`Device::best_available`] passes it over.
+    /// A software WebGPU adapter (device type `Cpu`) counts as present; [`Device::best_available`] skips it.
     pub fn probe() -> Vec<DeviceProbe> {
         vec![
             DeviceProbe {
@@ -117,8 +117,8 @@ impl Device {
         ]
     }
 
-    /// The fastest device present: CUDA, then Metal, then WebGPU, then the CPU. A WebGPU adapter that is itself software is
-    /// slower than the CPU backend and is passed over. [`Device::probe`] says why a backend was not chosen.
+    /// The fastest device present: CUDA, then Metal, then WebGPU, then the CPU. A software WebGPU adapter is slower
+    /// than the CPU backend and is skipped. [`Device::probe`] says why a backend was not chosen.
     pub fn best_available() -> Result<Self> {
         Self::best_of(&Self::probe())
     }
@@ -134,7 +134,7 @@ impl Device {
             .unwrap_or(Self::Cpu))
     }
 
-    /// Whether this is a GPU in name only: a WebGPU adapter that runs on the CPU.
+    /// Whether this is a software WebGPU adapter, which runs on the CPU.
     pub fn is_software_gpu(&self) -> bool {
         match self {
             #[cfg(feature = "webgpu")]
@@ -161,7 +161,7 @@ impl Device {
         }
     }
 
-    /// The CUDA device inside, or an error that names what is there.
+    /// The CUDA device, or an error that names the actual device.
     pub fn as_cuda_device(&self) -> Result<&CudaDevice> {
         match self {
             Self::Cuda(device) => Ok(device),
@@ -169,7 +169,7 @@ impl Device {
         }
     }
 
-    /// The Metal device inside, or an error that names what is there.
+    /// The Metal device, or an error that names the actual device.
     pub fn as_metal_device(&self) -> Result<&MetalDevice> {
         match self {
             Self::Metal(device) => Ok(device),
@@ -177,7 +177,7 @@ impl Device {
         }
     }
 
-    /// The WebGPU device inside, or an error that names what is there.
+    /// The WebGPU device, or an error that names the actual device.
     #[cfg(feature = "webgpu")]
     pub fn as_webgpu_device(&self) -> Result<&crate::WebGpuDevice> {
         match self {
@@ -191,7 +191,7 @@ impl Device {
         on_device!(self => |device| device.location())
     }
 
-    /// Whether both are handles of one and the same device.
+    /// Whether both are handles of the same device.
     pub fn same_device(&self, rhs: &Self) -> bool {
         match (self, rhs) {
             (Self::Cpu, Self::Cpu) => true,
@@ -226,12 +226,12 @@ impl Device {
         false
     }
 
-    /// Whether bf16 is quick here: on GPUs, where it halves the memory traffic.
+    /// Whether bf16 is fast on this device: on GPUs, where it halves the memory traffic.
     pub fn supports_bf16(&self) -> bool {
         self.is_cuda() || self.is_metal() || self.is_webgpu()
     }
 
-    /// bf16 where it is quick, else f32.
+    /// bf16 if it is fast, else f32.
     pub fn bf16_default_to_f32(&self) -> DType {
         if self.supports_bf16() {
             DType::BF16
@@ -258,9 +258,9 @@ impl Device {
     /// As [`Device::synchronize`], without blocking the thread: the form for browsers.
     ///
     /// # Errors
-    /// What went wrong on the device since it was asked last.
+    /// Errors on the device since the last check.
     pub async fn synchronize_async(&self) -> Result<()> {
-        // What is read comes after all that was given to the device before.
+        // The read is queued after all earlier work.
         let last = self.zeros(&Shape::from(1), DType::U32)?;
         last.begin_read()?.finish().await?;
         Ok(())

@@ -1,12 +1,13 @@
 //! The match over backends, written once.
 //!
-//! `on_backend!` opens one storage and asks it something. `map_backend!` runs an op: it opens one storage, or two or three of the
-//! same backend, each given with its layout, and wraps the new storage as a [`Storage`] of that backend. `change_backend!` does the same for
-//! ops that write into their first storage. Storages of different backends become the device mismatch error, which carries the
-//! op's name. A new backend is added here, in `device.rs` and in its own folder.
+//! `on_backend!` matches one storage and queries it. `map_backend!` runs an op: it matches one storage, or two or three
+//! of the same backend, each with its layout, and wraps the new storage as a [`Storage`] of that backend.
+//! `change_backend!` does the same for ops that write into their first storage. Storages of different backends become
+//! the device mismatch error, which carries the op's name. A new backend is added here, in `device.rs` and in its own
+//! folder.
 //!
-//! On WebGPU an op goes by way of `webgpu_backend::debug`, which can run the same body on the CPU: to verify the result, or as
-//! a fallback that was asked for.
+//! On WebGPU an op passes through `webgpu_backend::debug`, which can run the same body on the CPU: to verify the
+//! result, or as an explicit fallback.
 
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{
@@ -27,7 +28,7 @@ macro_rules! on_backend {
     };
 }
 
-/// Runs an op's body, which gives a new storage, on the storages inside some `Storage`s of one backend.
+/// Runs an op's body, which returns a new storage, on the storages inside `Storage`s of one backend.
 macro_rules! map_backend {
     ($op:expr, ($self:expr, $layout:expr) $(, ($other:expr, $other_l:expr))* => |$a:ident $(, $b:ident)*| $body:expr) => {{
         let op = $op;
@@ -57,7 +58,7 @@ macro_rules! map_backend {
     }};
 }
 
-/// As `map_backend!`, for an op that changes the first storage, which is given as `&mut`, and gives nothing.
+/// As `map_backend!`, for an op that changes the first storage (`&mut`) and returns nothing.
 macro_rules! change_backend {
     ($op:expr, ($self:expr, $layout:expr) $(, ($other:expr, $other_l:expr))* => |$a:ident $(, $b:ident)*| $body:expr) => {{
         let op = $op;
@@ -105,14 +106,14 @@ macro_rules! on_device {
     };
 }
 
-/// The error for storages that do not live on one backend; names the first two locations that differ.
+/// The error for storages on different backends; names the first two locations that differ.
 pub(crate) fn mismatch(op: &'static str, locations: &[crate::DeviceLocation]) -> crate::Error {
     let lhs = locations[0];
     let rhs = locations.iter().copied().find(|l| *l != lhs).unwrap_or(lhs);
     crate::Error::DeviceMismatchBinaryOp { lhs, rhs, op }.bt()
 }
 
-/// An error unless two storages of one backend live on one device.
+/// An error unless two storages of one backend are on one device.
 pub(crate) fn same_device<S: BackendStorage>(op: &'static str, lhs: &S, rhs: &S) -> Result<()> {
     if lhs.device().same_device(rhs.device()) {
         return Ok(());
@@ -121,7 +122,8 @@ pub(crate) fn same_device<S: BackendStorage>(op: &'static str, lhs: &S, rhs: &S)
     Err(mismatch(op, &locations))
 }
 
-/// What the dispatch needs of a backend's storage beside its ops: its variant of [`Storage`], and its form of the custom ops.
+/// What the dispatch requires of a backend's storage beyond its ops: its variant of [`Storage`], and how it runs custom
+/// ops.
 pub(crate) trait Backend: BackendStorage {
     fn wrap(self) -> Storage;
     fn custom1(&self, l1: &Layout, op: &dyn CustomOp1) -> Result<(Self, Shape)>;

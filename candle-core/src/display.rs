@@ -24,7 +24,7 @@ pub struct PrinterOptions {
     pub threshold: usize,
     /// Elements at each edge.
     pub edge_items: usize,
-    /// Characters in a line, about.
+    /// Approximate characters per line.
     pub line_width: usize,
     /// Whether floats are printed as `1.2e3`; `None` decides by their range.
     pub sci_mode: Option<bool>,
@@ -76,7 +76,7 @@ pub fn set_print_options(options: PrinterOptions) {
     change(|o| *o = options)
 }
 
-/// Back to the options at the start.
+/// Resets the options to the defaults.
 pub fn set_print_options_default() {
     change(|o| *o = PrinterOptions::standard())
 }
@@ -106,7 +106,7 @@ pub fn set_edge_items(edge_items: usize) {
     change(|o| o.edge_items = edge_items)
 }
 
-/// Sets from which number of elements on only the edges are printed.
+/// Sets the number of elements above which only the edges are printed.
 pub fn set_threshold(threshold: usize) {
     change(|o| o.threshold = threshold)
 }
@@ -150,7 +150,7 @@ fn plain(storage: &CpuStorage) -> Vec<String> {
     }
 }
 
-/// Whether the dtype has elements that can be printed: the packed ones are bytes to this crate.
+/// Whether the dtype has elements that can be printed: the packed ones are opaque bytes here.
 fn is_printable(dtype: DType) -> bool {
     !matches!(
         dtype,
@@ -170,7 +170,7 @@ fn floats(storage: &CpuStorage) -> Option<Vec<f64>> {
     }
 }
 
-/// Writes floats so that they can be compared: all in one form, which depends on their range.
+/// Writes all floats in one format, which depends on their range.
 fn format_floats(data: &[f64], options: &PrinterOptions) -> Vec<String> {
     let finite = || data.iter().copied().filter(|x| x.is_finite());
     let nonzero = || finite().map(f64::abs).filter(|x| *x > 0.);
@@ -194,7 +194,7 @@ fn format_floats(data: &[f64], options: &PrinterOptions) -> Vec<String> {
 /// The part of a tensor that is printed.
 struct Shown {
     dims: Vec<usize>,
-    /// In which dimensions the middle is left out.
+    /// The dimensions whose middle is left out.
     cut: Vec<bool>,
     elements: Vec<String>,
     options: PrinterOptions,

@@ -311,8 +311,8 @@ float_dtypes! {
     F8E4M3, F8E4M3, |v| F8E4M3::from_f64(v), |s| F8E4M3::to_f64(&s);
 }
 
-/// Applies a function to the elements inside a `CpuStorage`, whichever of the given dtypes they have, and wraps what it gives as a
-/// `CpuStorage` of the same dtype. Any other dtype leaves the function around it with
+/// Applies a function to the elements of a `CpuStorage` of any of the given dtypes, and wraps the result as a
+/// `CpuStorage` of the same dtype. For any other dtype, the surrounding function returns
 /// [`Error::UnsupportedDTypeForOp`](crate::Error::UnsupportedDTypeForOp), which names the op.
 ///
 /// The function is written out for each dtype: a closure's argument type may differ from one to the next.

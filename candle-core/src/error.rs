@@ -116,7 +116,7 @@ pub enum Error {
         shape: Shape,
     },
 
-    /// The shapes of both sides do not go together.
+    /// The shapes of both sides do not match.
     #[error("shape mismatch in {op}: lhs {lhs:?}, rhs {rhs:?}")]
     ShapeMismatchBinaryOp {
         /// Left-hand side.
@@ -193,7 +193,7 @@ pub enum Error {
         msg: &'static str,
     },
 
-    /// The arguments of a 1-D convolution do not go together.
+    /// The arguments of a 1-D convolution do not match.
     #[error("conv1d: {msg}: input {inp_shape:?}, kernel {k_shape:?}, padding {padding}, stride {stride}")]
     Conv1dInvalidArgs {
         /// Shape of the input.

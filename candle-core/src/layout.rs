@@ -1,10 +1,10 @@
-//! Where the elements of a tensor lie in its storage.
+//! The layout of a tensor's elements in its storage.
 
 use crate::inline_vec::InlineVec;
 use crate::shape::Dim;
 use crate::{Error, Result, Shape, StridedBlocks, StridedIndex};
 
-/// A shape, the distance between neighbours in each dimension, and where the first element is; all in elements.
+/// A shape, the stride of each dimension, and the offset of the first element; all in elements.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub struct Layout {
     shape: Shape,
@@ -60,7 +60,7 @@ impl Layout {
     /// The size of one dimension.
     ///
     /// # Errors
-    /// When there is no such dimension.
+    /// When the dimension is out of range.
     pub fn dim<D: Dim>(&self, dim: D) -> Result<usize> {
         self.shape.dim(dim)
     }
@@ -70,7 +70,7 @@ impl Layout {
         &self.shape
     }
 
-    /// The distance between neighbours in each dimension.
+    /// The strides.
     pub fn stride(&self) -> &[usize] {
         &self.stride
     }
@@ -90,12 +90,12 @@ impl Layout {
         })
     }
 
-    /// Whether the elements lie side by side in row-major order.
+    /// Whether the elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         self.shape.is_contiguous(&self.stride)
     }
 
-    /// Whether the elements lie side by side in column-major order.
+    /// Whether the elements are contiguous in column-major order.
     pub fn is_fortran_contiguous(&self) -> bool {
         self.shape.is_fortran_contiguous(&self.stride)
     }
@@ -139,7 +139,7 @@ impl Layout {
             .bt());
         }
         let shape = self.shape.clone().with_size(dim, len);
-        // Where there is no element, a step could lead past the end of the storage.
+        // Without elements the offset could lie past the end of the storage.
         let skipped = match shape.elem_count() {
             0 => 0,
             _ => self.stride[dim] * start,
@@ -151,7 +151,7 @@ impl Layout {
         ))
     }
 
-    /// Exchanges two dimensions.
+    /// Swaps two dimensions.
     ///
     /// # Errors
     /// When one does not exist.
@@ -228,20 +228,20 @@ impl Layout {
         StridedIndex::from_layout(self)
     }
 
-    /// The layout as runs of elements that lie side by side.
+    /// The layout as contiguous runs of elements.
     pub fn strided_blocks(&self) -> StridedBlocks<'_> {
         StridedBlocks::from_layout(self)
     }
 
-    /// Whether two indices may name the same stored element, as after a broadcast. `false` is certain; `true` may
-    /// also be said of unusual layouts that were not looked at closely.
+    /// Whether two indices may name the same stored element, as after a broadcast. `false` is certain; `true` may also
+    /// be returned for unusual layouts without such elements.
     pub fn has_internal_overlap(&self) -> bool {
         if self.shape.elem_count() == 0 {
             return false;
         }
         let mut steps: Vec<(usize, usize)> = self.steps().collect();
         steps.sort_unstable();
-        // Going outwards, each stride has to step over all that the smaller ones reach.
+        // From the smallest, each stride has to exceed the extent of the smaller ones.
         let mut reach = 0usize;
         for (stride, size) in steps {
             if stride <= reach {

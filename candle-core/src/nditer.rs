@@ -1,18 +1,18 @@
-//! Going through several strided operands of one shape in step.
+//! Iterates over several strided operands of one shape together.
 
 use std::iter::FusedIterator;
 
 use crate::Layout;
 
-/// Dimensions that upstream's iterator can hold. [`NdIter`] itself takes any number; code that keeps indices in an array of its own
-/// can rely on this bound as it does there.
+/// The most dimensions of upstream's iterator. [`NdIter`] itself takes any number; the constant is for code written for
+/// upstream that keeps indices in an array of this size.
 pub const MAX_DIMS: usize = 8;
 
-/// Where each run of elements starts in `N` operands of one shape, in row-major order.
+/// The start offsets of runs of elements in `N` operands of one shape, in row-major order.
 ///
-/// Neighbouring dimensions that every operand lays out as one are merged. The innermost of what is left is the run: `inner_size`
-/// elements, `inner_strides` apart. The iterator goes through the others and gives the storage offset of the run's first element in
-/// each operand. Operands that are all contiguous are a single run.
+/// Adjacent dimensions that are contiguous to each other in every operand are merged. The innermost one left is the
+/// run: `inner_size` elements, `inner_strides` apart. The iterator goes through the others and yields the storage
+/// offset of the run's first element in each operand. Operands that are all contiguous are a single run.
 ///
 /// ```
 /// use candle_core::{Device, DType, NdIter, Tensor};
@@ -28,7 +28,7 @@ pub const MAX_DIMS: usize = 8;
 pub struct NdIter<const N: usize> {
     /// Elements in a run.
     pub inner_size: usize,
-    /// For each operand, the distance between neighbours in a run.
+    /// For each operand, the stride within a run.
     pub inner_strides: [usize; N],
     /// The outer dimensions: size, the index of the next run, and the operands' strides.
     outer: Vec<(usize, usize, [usize; N])>,
@@ -37,7 +37,7 @@ pub struct NdIter<const N: usize> {
 }
 
 impl<const N: usize> NdIter<N> {
-    /// Goes through `layouts`.
+    /// Iterates over `layouts`.
     ///
     /// # Panics
     /// When the layouts differ in their dimensions.

@@ -208,7 +208,7 @@ pub enum Op {
     Affine { arg: Tensor, mul: f64, add: f64 },
     /// Conversion to another dtype.
     ToDType(Tensor),
-    /// A copy in a storage of its own.
+    /// A copy in a new storage.
     Copy(Tensor),
     /// Repetition along dimensions of stride 0.
     Broadcast(Tensor),
@@ -220,7 +220,7 @@ pub enum Op {
     Reshape(Tensor),
     /// Moved to another device.
     ToDevice(Tensor),
-    /// Two dimensions exchanged.
+    /// Two dimensions swapped.
     Transpose(Tensor, usize, usize),
     /// Dimensions reordered.
     Permute(Tensor, Vec<usize>),
@@ -307,7 +307,7 @@ impl Op {
 pub struct BackpropOp(Option<Op>);
 
 impl BackpropOp {
-    /// For a tensor that does not come from others.
+    /// For a leaf: a tensor not computed from others.
     pub fn none() -> Self {
         Self(None)
     }
@@ -346,8 +346,7 @@ impl BackpropOp {
     }
 }
 
-/// A graph goes one tensor after another: left to itself each would drop its arguments from within its own drop, and a long
-/// chain would run out of stack.
+/// Drops the graph iteratively: recursive drops of a long chain would overflow the stack.
 impl Drop for BackpropOp {
     #[inline]
     fn drop(&mut self) {
@@ -363,7 +362,7 @@ fn drop_graph(op: Op) {
     while let Some(op) = ops.pop() {
         let mut args = vec![];
         op.for_each_arg(|arg| {
-            // What is a leaf or used elsewhere as well goes no deeper.
+            // Stops at leaves and at tensors with other handles.
             if arg.op().is_some() {
                 args.push(arg.clone());
             }

@@ -7,7 +7,7 @@ pub(crate) fn nearest(size: usize, target: usize) -> Vec<usize> {
     (0..target).map(index).collect()
 }
 
-/// Two neighbours, and how much of the second there is in their mix.
+/// Two neighbours and the weight of the second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Mix {
     pub indices: [usize; 2],

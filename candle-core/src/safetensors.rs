@@ -29,7 +29,7 @@ impl View for Tensor {
     /// The elements on the host.
     ///
     /// # Panics
-    /// When the device cannot be read, which the trait leaves no other way to say; [`save`] asks first.
+    /// When the device cannot be read, because the trait cannot return an error; [`save`] checks first.
     fn data(&self) -> Cow<'_, [u8]> {
         match self.to_cpu_elements() {
             Ok(storage) => Cow::Owned(bytes_of(&storage).into_owned()),
@@ -67,7 +67,7 @@ fn packed_len(t: &Tensor) -> usize {
 }
 
 impl Tensor {
-    /// Writes the tensor to a file of its own, under `name`.
+    /// Writes a file with only this tensor, under `name`.
     ///
     /// # Errors
     /// When the file cannot be written; the error names it.
@@ -206,7 +206,8 @@ fn in_part(err: SafeTensorError, part: String) -> Error {
 /// The `safetensors` crate checks most of this as well, but it adds sizes up without looking for an overflow, and it leaves the
 /// tensor's name out of some of its errors.
 ///
-/// `bytes` may be only the first of the file's `file_len`, as long as the header is among them: so a file can be read in parts.
+/// `bytes` may be only the first of the file's `file_len` bytes, if they contain the header, so that a file can be read
+/// in parts.
 ///
 /// # Errors
 /// When the header is damaged, or does not fit a file of this length.
@@ -363,7 +364,7 @@ impl AsRef<[u8]> for MappedFile {
     }
 }
 
-/// One or several files mapped into memory, read as far as tensors are asked for.
+/// One or several files mapped into memory; tensors are read on demand.
 ///
 /// ```no_run
 /// use candle_core::{safetensors::MmapedSafetensors, Device};
@@ -434,12 +435,12 @@ impl MmapedSafetensors {
             .map_err(|err| err.with_path(&file.bytes.path))
     }
 
-    /// All tensors, as they lie in the files.
+    /// All tensors, as views of the files.
     pub fn tensors(&self) -> Vec<(String, TensorView<'_>)> {
         self.files.iter().flat_map(Parsed::tensors).collect()
     }
 
-    /// A tensor as it lies in its file.
+    /// A tensor, as a view of its file.
     ///
     /// # Errors
     /// When no file has a tensor of this name.
@@ -471,12 +472,12 @@ macro_rules! reader {
             self.content.load(name, dev)
         }
 
-        /// All tensors, as they lie in the bytes.
+        /// All tensors, as views of the bytes.
         pub fn tensors(&self) -> Vec<(String, TensorView<'_>)> {
             self.content.tensors()
         }
 
-        /// A tensor as it lies in the bytes.
+        /// A tensor, as a view of the bytes.
         ///
         /// # Errors
         /// When there is no tensor of this name.
@@ -486,7 +487,7 @@ macro_rules! reader {
     };
 }
 
-/// A file's content that somebody else owns.
+/// A file's content, borrowed.
 pub struct SliceSafetensors<'a> {
     content: Parsed<&'a [u8]>,
 }

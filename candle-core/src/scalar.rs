@@ -74,7 +74,7 @@ pub enum TensorScalar {
 
 /// What ops such as `eq` or `maximum` accept on their right side.
 pub trait TensorOrScalar {
-    /// Tells tensor and number apart.
+    /// The tensor, or the number as a tensor.
     fn to_tensor_scalar(self) -> Result<TensorScalar>;
 }
 

@@ -179,13 +179,13 @@ impl Shape {
     /// The size of one dimension.
     ///
     /// # Errors
-    /// When there is no such dimension.
+    /// When the dimension is out of range.
     pub fn dim<D: Dim>(&self, dim: D) -> Result<usize> {
         Ok(self.0[dim.to_index(self, "dim")?])
     }
 
     /// Number of elements: the product of the sizes, 1 for a scalar. A product past `usize::MAX` gives `usize::MAX`,
-    /// which no allocation grants.
+    /// which cannot be allocated.
     pub fn elem_count(&self) -> usize {
         if self.0.contains(&0) {
             return 0;
@@ -251,7 +251,7 @@ impl Shape {
     /// The shapes that both sides of a matrix product broadcast to: all but the last two dimensions broadcast.
     ///
     /// # Errors
-    /// When a side has fewer than two dimensions, or the dimensions do not go together.
+    /// When a side has fewer than two dimensions, or the dimensions do not match.
     pub(crate) fn broadcast_shape_matmul(&self, rhs: &Self) -> Result<(Shape, Shape)> {
         let mismatch = || {
             Error::ShapeMismatchBinaryOp {
@@ -309,13 +309,13 @@ pub trait Dim {
     /// The dimension's index; it lies within the shape.
     ///
     /// # Errors
-    /// When the shape has no such dimension; the error names `op`.
+    /// When the dimension is out of range; the error names `op`.
     fn to_index(&self, shape: &Shape, op: &'static str) -> Result<usize>;
 
     /// The index of a dimension that is about to be inserted, which may lie one past the end.
     ///
     /// # Errors
-    /// When the shape has no such place; the error names `op`.
+    /// When the position is out of range; the error names `op`.
     fn to_index_plus_one(&self, shape: &Shape, op: &'static str) -> Result<usize>;
 }
 
@@ -486,7 +486,7 @@ impl<S: Into<Shape>> ShapeWithOneHole for S {
     }
 }
 
-/// Fills the hole between `before` and `after`.
+/// Infers the size between `before` and `after`.
 fn fill_hole(el_count: usize, before: &[usize], after: &[usize]) -> Result<Shape> {
     let dims = |hole| [before, &[hole], after].concat();
     match Shape::from(dims(1)).elem_count() {

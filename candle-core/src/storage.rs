@@ -1,4 +1,4 @@
-//! The elements behind a tensor, on whichever backend they live: one line per op.
+//! The elements of a tensor, on any backend: one line per op.
 
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::dispatch::Backend;
@@ -24,7 +24,7 @@ pub enum Storage {
 }
 
 impl Storage {
-    /// A storage of its own with the same elements; `layout` fits the copy too.
+    /// A new storage with the same elements; `layout` is valid for the copy too.
     pub fn try_clone(&self, layout: &Layout) -> Result<Self> {
         map_backend!("clone", (self, layout) => |a| a.try_clone(layout))
     }
@@ -312,7 +312,7 @@ impl Storage {
     }
 }
 
-/// The shape that a custom op gives beside its storage.
+/// The shape that a custom op returns with its storage.
 #[derive(Default)]
 struct OutShape(std::cell::RefCell<Option<Shape>>);
 
@@ -328,7 +328,7 @@ impl OutShape {
     }
 }
 
-/// A copy to the host that may still be under way.
+/// A pending copy to the host.
 pub(crate) enum PendingRead {
     Ready(CpuStorage),
     #[cfg(feature = "webgpu")]

@@ -1,7 +1,7 @@
 //! Running a model over a stream: tensors that come in pieces along one dimension, such as time.
 //!
-//! A step takes the next piece and gives what can be computed so far, which may be nothing yet. [`StreamTensor`] is such a piece;
-//! a [`StreamingModule`] keeps between steps what it still needs.
+//! A step takes the next piece and returns what can be computed so far, possibly nothing. [`StreamTensor`] is such a
+//! piece; a [`StreamingModule`] keeps its state between steps.
 
 use crate::{Module, Result, Shape, Tensor, D};
 
@@ -84,7 +84,7 @@ impl StreamTensor {
     /// The size along `dim`; 0 for nothing.
     ///
     /// # Errors
-    /// When the tensor has no such dimension.
+    /// When the dimension is out of range.
     pub fn seq_len<D: Dim>(&self, dim: D) -> Result<usize> {
         self.0.as_ref().map_or(Ok(0), |tensor| tensor.dim(dim))
     }
@@ -97,7 +97,7 @@ impl StreamTensor {
     /// At most `len` indices of `dim` from `offset` on: fewer where the piece ends before, nothing where it ends at `offset`.
     ///
     /// # Errors
-    /// When the tensor has no such dimension.
+    /// When the dimension is out of range.
     pub fn narrow<D: Dim>(&self, dim: D, offset: usize, len: usize) -> Result<StreamTensor> {
         let Some(tensor) = &self.0 else {
             return Ok(Self::empty());
@@ -116,7 +116,7 @@ impl StreamTensor {
     /// The first `lhs_len` indices of `dim` and the rest. A side that gets no index is nothing.
     ///
     /// # Errors
-    /// When the tensor has no such dimension.
+    /// When the dimension is out of range.
     pub fn split<D: Dim>(&self, dim: D, lhs_len: usize) -> Result<(Self, Self)> {
         if lhs_len == 0 {
             return Ok((Self::empty(), self.clone()));
@@ -166,7 +166,8 @@ pub enum BinOp {
     Div,
 }
 
-/// An elementwise op over two streams whose pieces need not have one length: what one side is ahead is kept for the next step.
+/// An elementwise op over two streams whose pieces may differ in length: the excess of one side is kept for the next
+/// step.
 ///
 /// ```
 /// use candle_core::streaming::{BinOp, StreamTensor, StreamingBinOp};

@@ -1,4 +1,4 @@
-//! Walks over the elements of a layout: one by one, or by runs that lie side by side in memory.
+//! Iterates over the elements of a layout: one by one, or in contiguous runs.
 
 use crate::Layout;
 
@@ -13,7 +13,7 @@ pub struct StridedIndex<'a> {
 }
 
 impl<'a> StridedIndex<'a> {
-    /// Walks over `dims` with `stride` from `start_offset`.
+    /// Iterates over `dims` with `stride` from `start_offset`.
     pub(crate) fn new(dims: &'a [usize], stride: &'a [usize], start_offset: usize) -> Self {
         Self {
             dims,
@@ -24,7 +24,7 @@ impl<'a> StridedIndex<'a> {
         }
     }
 
-    /// Walks over a layout.
+    /// Iterates over a layout.
     pub(crate) fn from_layout(layout: &'a Layout) -> Self {
         Self::new(layout.dims(), layout.stride(), layout.start_offset())
     }
@@ -63,7 +63,7 @@ impl Iterator for StridedIndex<'_> {
 
 impl ExactSizeIterator for StridedIndex<'_> {}
 
-/// A layout as runs of elements that lie side by side, in row-major order.
+/// A layout as contiguous runs, in row-major order.
 #[derive(Debug)]
 pub enum StridedBlocks<'a> {
     /// The layout is contiguous.
@@ -126,7 +126,7 @@ impl<'a> StridedBlocks<'a> {
     }
 }
 
-/// The dimensions as one, when a single stride steps through them all: their size and that stride.
+/// The dimensions merged into one, if a single stride covers them all: size and stride.
 fn single_stride(dims: &[usize], stride: &[usize]) -> Option<(usize, usize)> {
     let mut merged: Option<(usize, usize)> = None;
     for (&size, &stride) in dims.iter().zip(stride).rev().filter(|(&size, _)| size != 1) {

@@ -30,8 +30,8 @@ pub fn init_global_threadpool() {
     });
 }
 
-/// Runs `f` on one of the process's threads for parallel work, after [`init_global_threadpool`]. Parallel loops that `f` starts then
-/// begin without a change of threads, which pays where there are many short ones.
+/// Runs `f` on one of the process's threads for parallel work, after [`init_global_threadpool`]. Parallel loops in `f`
+/// then start without switching threads, which pays for many short loops.
 ///
 /// ```
 /// let threads = candle_core::utils::with_threadpool(|| rayon::current_num_threads());
@@ -42,8 +42,8 @@ pub fn with_threadpool<F: FnOnce() -> R + Send, R: Send>(f: F) -> R {
     rayon::scope(|_| f())
 }
 
-/// Asks the system to run this thread on its fast cores. Apple's systems have two kinds of cores and go by a thread's quality of
-/// service, which becomes "user interactive"; elsewhere the scheduler decides as it does without.
+/// Asks the system to run this thread on its fast cores. Apple's systems have two kinds of cores and go by a thread's
+/// quality of service, which becomes "user interactive"; elsewhere this does nothing.
 pub fn set_thread_affinity() {
     #[cfg(target_os = "macos")]
     {

@@ -1,4 +1,4 @@
-//! Tensors that can be set, and that gradients are kept for.
+//! Variables: tensors that can be set and that have gradients.
 
 use crate::{DType, Device, Error, FloatDType, NdArray, Result, Shape, Tensor, WithDType};
 
@@ -44,7 +44,7 @@ impl std::ops::Deref for Var {
 }
 
 impl Var {
-    /// A variable over a tensor that nobody else holds.
+    /// A variable over a tensor without other handles.
     fn over(tensor: Tensor) -> Self {
         Self(tensor.into_variable())
     }

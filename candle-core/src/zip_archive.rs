@@ -74,7 +74,7 @@ impl Archive {
         }
     }
 
-    /// What all entries may hold together: as much as the archive can be packed from.
+    /// The most bytes of all entries together that an archive of this size can unpack to.
     pub(crate) fn budget(&self) -> Budget {
         let limit = self.len.saturating_mul(MAX_DEFLATE_RATIO);
         Budget {
@@ -106,10 +106,10 @@ impl Archive {
     }
 }
 
-/// Deflate packs no more than this many bytes into one.
+/// The maximum compression ratio of Deflate.
 const MAX_DEFLATE_RATIO: u64 = 1032;
 
-/// Bytes that may still be read out of an archive. Without it, many names for the same bytes would make much of little.
+/// The remaining budget of bytes to unpack. Without it, many entries over the same bytes would be a zip bomb.
 pub(crate) struct Budget {
     archive_len: u64,
     limit: u64,
@@ -137,7 +137,7 @@ pub(crate) struct Entry<'a> {
     file: Box<dyn Read + 'a>,
     /// Bytes that it claims to hold.
     pub(crate) len: u64,
-    /// Bytes that are there for certain: as many as are stored in the archive.
+    /// Bytes that are certain to exist: those stored in the archive.
     pub(crate) known: usize,
     archive_len: u64,
 }
@@ -164,7 +164,7 @@ impl Entry<'_> {
         Ok(bytes)
     }
 
-    /// Reads a description of what else is in the archive. It is refused when it unpacks to many times the archive's size.
+    /// Reads metadata. It is an error if it unpacks to many times the archive's size.
     pub(crate) fn read_description(&mut self) -> Result<Vec<u8>> {
         let limit = self.archive_len.saturating_mul(8).saturating_add(1 << 16);
         let mut bytes = Vec::new();
@@ -178,7 +178,7 @@ impl Entry<'_> {
         Ok(bytes)
     }
 
-    /// Lets the checksum be compared, which happens where the entry ends.
+    /// Reads to the end of the entry, where the checksum is verified.
     pub(crate) fn check_end(&mut self) -> Result<()> {
         // More may follow: a tensor can be a part of its storage.
         std::io::copy(&mut self.file.by_ref().take(1), &mut std::io::sink())?;

@@ -1,5 +1,5 @@
-//! Gradients of convolutions, which are convolutions again: the gradient of the input is the transposed one, and that of the
-//! kernel convolves input and gradient with batch and channels exchanged, and stride and dilation too.
+//! Gradients of convolutions, which are convolutions again: the input's is the transposed convolution; the kernel's
+//! convolves input and gradient with batch and channels swapped, and stride and dilation too.
 
 use super::{Grads, Node};
 use crate::conv::Steps;
@@ -18,7 +18,7 @@ impl Steps {
     /// The transposed convolution, with at least the sizes of `like`.
     fn conv_transpose(self, arg: &Tensor, kernel: &Tensor, like: &Tensor) -> Result<Tensor> {
         let (padding, stride, dilation) = (self.padding, self.stride, self.dilation);
-        // What the steps leave over at the end of the input may still lie in the last window, in place of padding.
+        // The remainder of the input after the last stride may still be in the last window, in place of padding.
         let rest = |dim: usize| {
             let reached = (arg.dims()[dim] - 1) * stride + (kernel.dims()[dim] - 1) * dilation + 1;
             like.dims()[dim] + 2 * padding - reached
@@ -40,7 +40,7 @@ impl Steps {
             ..self
         };
         let products = swapped.conv(&input.transpose(0, 1)?, &windows.transpose(0, 1)?)?;
-        // Elements of the input that no window reached can give more places than the kernel has.
+        // Input elements that no window reached can give more positions than the kernel has.
         cut(&products.transpose(0, 1)?, kernel)
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn unary(grads: &mut Grads, node: &Node, arg: &Tensor, op: UnaryOp) -
             UnaryOp::GeluErf => grad * gelu_erf(&x),
             // 2 / sqrt(pi) exp(-x^2)
             UnaryOp::Erf => grad * (x.sqr()?.neg()?.exp()? * FRAC_2_SQRT_PI),
-            // Steps; the walk stops at them.
+            // Step functions; the traversal stops at them.
             UnaryOp::Floor => unsupported("floor"),
             UnaryOp::Ceil => unsupported("ceil"),
             UnaryOp::Round => unsupported("round"),
@@ -105,7 +105,7 @@ pub(super) fn binary(
     }
 }
 
-/// What the side that is the greater, or the lesser, gets: the gradient, half of it where both are equal.
+/// The gradient of the greater (or lesser) side: all of it, or half if both are equal.
 fn extreme(node: &Node, side: &Tensor, other: &Tensor) -> Result<Tensor> {
     let chosen = node.arg(side).eq(&node.res)?;
     let shared = node.arg(other).eq(&node.res)?;

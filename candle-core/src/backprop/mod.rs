@@ -1,5 +1,5 @@
-//! Gradients: [`Tensor::backward`] walks the graph of ops from a result back to the variables, and [`GradStore`] has what it
-//! found.
+//! Gradients: [`Tensor::backward`] traverses the graph of ops from a result back to the variables, and [`GradStore`]
+//! holds the gradients.
 //!
 //! ```
 //! use candle_core::{Device, Tensor, Var};
@@ -14,22 +14,22 @@
 //! # }
 //! ```
 //!
-//! What takes part:
+//! What has gradients:
 //! - The graph starts at variables ([`Var`](crate::Var)). A tensor that comes from none has no gradient, and none is computed.
 //! - Floats only. The graph ends at integer tensors, so at comparisons, indices and `to_dtype` to or from integers, and at
 //!   [`Tensor::detach`].
 //! - `floor`, `ceil`, `round` and `sign` are steps, with a derivative of 0 between jumps: the graph ends there as well.
-//! - A custom op without `bwd` is [`Error::BackwardNotSupported`], so that the graph is not cut unseen; one applied by
-//!   `apply_op1_no_bwd` and its kin ends the graph by name, and so do ops in place.
+//! - A custom op without `bwd` is [`Error::BackwardNotSupported`], so that the graph is not cut silently; one applied
+//!   by `apply_op1_no_bwd` and the like ends the graph explicitly, and so do ops in place.
 //!
 //! Where a function has no derivative, the choices are Candle's: `abs` and `relu` have 1 at 0; of equal sides of `maximum` and
 //! `minimum` each gets half; of equal extremes in `max` and `min` each gets all.
 //!
-//! Memory: the gradient of a tensor within the graph is dropped once it was passed on; what is left are the variables'. They hold
-//! no graph of their own, unless the environment variable `CANDLE_GRAD_DO_NOT_DETACH` is set to something other than nothing
-//! or `0`: then they can be differentiated again.
+//! Memory: the gradient of an intermediate tensor is dropped after it is propagated; those of the variables are left.
+//! They have no graph themselves, unless the environment variable `CANDLE_GRAD_DO_NOT_DETACH` is set to something other
+//! than nothing or `0`: then they can be differentiated again.
 //!
-//! A file per family of ops says how each op's gradient is made, out of tensor ops, so that every device has it.
+//! There is a file per family of ops. Gradients are composed of tensor ops, so that every device supports them.
 
 mod conv;
 mod elementwise;
@@ -70,19 +70,19 @@ impl GradStore {
         self.0.keys()
     }
 
-    /// Sets the gradient with respect to a tensor; gives the one from before.
+    /// Sets the gradient with respect to a tensor; returns the previous one.
     ///
     /// Clipping, for example, puts a scaled gradient in place of the one that was found.
     pub fn insert(&mut self, tensor: &Tensor, grad: Tensor) -> Option<Tensor> {
         self.insert_id(tensor.id(), grad)
     }
 
-    /// Sets the gradient with respect to the tensor of that id; gives the one from before.
+    /// Sets the gradient with respect to the tensor of that id; returns the previous one.
     pub fn insert_id(&mut self, id: TensorId, grad: Tensor) -> Option<Tensor> {
         self.0.insert(id, grad)
     }
 
-    /// Takes the gradient with respect to a tensor out of the store.
+    /// Removes the gradient with respect to a tensor.
     pub fn remove(&mut self, tensor: &Tensor) -> Option<Tensor> {
         self.0.remove(&tensor.id())
     }
@@ -121,16 +121,16 @@ impl GradStore {
     }
 }
 
-/// Where the rules put gradients of an op's arguments.
+/// Collects the gradients of an op's arguments.
 struct Grads<'a> {
     store: GradStore,
-    /// The tensors that a way leads from to a variable.
+    /// The tensors from which a path leads to a variable.
     wanted: &'a HashSet<TensorId>,
     keep_graph: bool,
 }
 
 impl Grads<'_> {
-    /// Adds to the gradient of an argument. What nobody wants is not computed.
+    /// Adds to the gradient of an argument; does nothing if no variable depends on it.
     fn add(&mut self, arg: &Tensor, grad: impl FnOnce() -> Result<Tensor>) -> Result<()> {
         if !self.wanted.contains(&arg.id()) {
             return Ok(());
@@ -143,8 +143,8 @@ impl Grads<'_> {
         self.store.accumulate(arg.id(), grad)
     }
 
-    /// Adds to the part from `start` on along `dim` of an argument's gradient. A part of a gradient that exists is changed where
-    /// it is: of a sequence taken apart step by step, each step would else cost as much as the whole.
+    /// Adds to the part from `start` on along `dim` of an argument's gradient. A part of an existing gradient is
+    /// changed in place: otherwise each step over a sequence would cost as much as the whole sequence.
     fn add_part(&mut self, arg: &Tensor, dim: usize, start: usize, part: &Tensor) -> Result<()> {
         let len = part.dims()[dim];
         if let Some(grad) = self.store.get(arg).filter(|_| !self.keep_graph) {
@@ -158,7 +158,7 @@ impl Grads<'_> {
     }
 }
 
-/// What a rule starts from: an op's result, and the gradient with respect to it.
+/// The input of a gradient rule: an op's result and its gradient.
 struct Node {
     res: Tensor,
     grad: Tensor,
@@ -166,8 +166,8 @@ struct Node {
 }
 
 impl Node {
-    /// The elements of an argument. Without its graph, unless gradients are to be differentiated again: a gradient would keep
-    /// it in memory.
+    /// The elements of an argument, detached unless gradients are to be differentiated again: otherwise a gradient
+    /// would keep the graph in memory.
     fn arg(&self, arg: &Tensor) -> Tensor {
         match self.keep_graph {
             true => arg.clone(),
@@ -222,7 +222,7 @@ impl Tensor {
         let mut nodes = vec![];
         // Whether a tensor leads to a variable; false as well while its arguments are being looked at.
         let mut wanted = HashMap::new();
-        // A stack of its own: that of the thread would not do for long chains.
+        // An explicit stack: recursion would overflow on long chains.
         let mut stack = vec![Visit::Arrive(self)];
         while let Some(visit) = stack.pop() {
             match visit {
@@ -290,7 +290,7 @@ impl Tensor {
             let Some(op) = node.op().as_ref().filter(|_| !node.is_variable()) else {
                 continue;
             };
-            // None where an op gave no gradient although a way to a variable leads on: that of a custom op may be 0.
+            // `None` if an op returned no gradient although a path leads to a variable: a custom op's may be 0.
             if let Some(grad) = grads.store.remove(node) {
                 let step = Node {
                     res: match keep_graph {
@@ -309,8 +309,8 @@ impl Tensor {
         Ok(grads.store)
     }
 
-    /// The tensor with a storage that holds its elements and nothing else and that nobody else holds, so that ops in place on
-    /// one gradient leave others as they are.
+    /// The tensor with an unshared storage of exactly its elements, so that in-place ops on one gradient do not change
+    /// others.
     fn alone(&self) -> Result<Self> {
         if self.owns_storage() {
             return Ok(self.clone());
@@ -319,7 +319,7 @@ impl Tensor {
     }
 }
 
-/// Adds what a node's gradient means for the arguments of its op.
+/// Propagates a node's gradient to the arguments of its op.
 fn propagate(grads: &mut Grads, node: &Node, op: &Op) -> Result<()> {
     use crate::conv::Steps;
     use pool::Windows;
@@ -331,7 +331,7 @@ fn propagate(grads: &mut Grads, node: &Node, op: &Op) -> Result<()> {
         Op::Affine { arg, mul, .. } => elementwise::affine(grads, node, arg, *mul),
         Op::Powf(arg, e) => elementwise::powf(grads, node, arg, *e),
         Op::Elu(arg, alpha) => elementwise::elu(grads, node, arg, *alpha),
-        // An integer tensor, where the walk ends.
+        // An integer tensor, where the traversal ends.
         Op::Cmp(..) => Err(Error::BackwardNotSupported { op: "cmp" }.bt()),
         Op::Reduce(arg, op, _) => reduce::reduce(grads, node, arg, *op),
         Op::Matmul(lhs, rhs) => matmul::matmul(grads, node, lhs, rhs),
@@ -447,7 +447,7 @@ fn propagate(grads: &mut Grads, node: &Node, op: &Op) -> Result<()> {
     }
 }
 
-/// Adds what a custom op gave for its arguments. `None` stands for a gradient of 0.
+/// Adds the gradients that a custom op returned. `None` stands for 0.
 fn custom<const N: usize>(
     grads: &mut Grads,
     op: &str,

@@ -1,4 +1,4 @@
-//! Gradients of ops that move elements: each goes back to where its element came from.
+//! Gradients of data movement: each flows back to the element's source.
 
 use super::{Grads, Node};
 use crate::{Result, Tensor};

@@ -17,7 +17,7 @@ impl Windows {
             .unfold(3, self.size.1, self.stride.1)
     }
 
-    /// Repeats what each window has, `(b, c, h_out, w_out)`, for its elements.
+    /// Repeats each window's value, `(b, c, h_out, w_out)`, for its elements.
     fn spread(self, t: &Tensor) -> Result<Tensor> {
         let (b, c, h, w) = t.dims4()?;
         t.reshape((b, c, h, w, 1, 1))?
@@ -33,7 +33,8 @@ impl Windows {
     }
 }
 
-/// Makes dimension `dim`, of windows `stride` apart, and the one after it, of elements within, one dimension of `size` elements.
+/// Merges dimension `dim` (windows, `stride` apart) and the next one (elements of a window) into one dimension of
+/// `size` elements.
 fn fold_dim(t: &Tensor, dim: usize, size: usize, stride: usize) -> Result<Tensor> {
     let (count, len) = (t.dims()[dim], t.dims()[dim + 1]);
     let places = (0..count).flat_map(|i| (0..len).map(move |j| i * stride + j));

@@ -5,7 +5,7 @@ use crate::{Error, Result};
 
 pub use crate::absent::{CudaDevice, CudaStorage};
 
-/// Tells one CUDA device of the process from others.
+/// Identifies a CUDA device within the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeviceId(Never);
 
@@ -46,7 +46,7 @@ impl CudaDevice {
         Err(Error::NotCompiledWithCudaSupport)
     }
 
-    /// Tells this device from others of the process.
+    /// Identifies this device within the process.
     pub fn id(&self) -> DeviceId {
         match self.0 {}
     }

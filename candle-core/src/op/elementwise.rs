@@ -19,8 +19,8 @@ pub trait UnaryOpT {
     const KERNEL: &'static str;
     /// The op as a value.
     const V: Self;
-    /// Whether the op makes sense on integers; where not, the backends refuse them. The integer functions below then go through
-    /// f64 and truncate.
+    /// Whether the op is defined on integers; if not, the backends return an error. The integer functions below then
+    /// compute in f64 and truncate.
     fn has_integers() -> bool {
         true
     }
@@ -64,7 +64,7 @@ pub trait UnaryOpT {
     }
 }
 
-// By the op's type: the call of a function that was passed as a value is only inlined while the function is small.
+// Generic over the op's type: a function passed as a value is only inlined while it is small.
 multiversioned! {
     fn map_f32[Op: UnaryOpT + ?Sized](xs: &[f32], ys: &mut [f32], _op: PhantomData<Op>) {
         for (y, &x) in ys.iter_mut().zip(xs) {
@@ -123,8 +123,8 @@ macro_rules! binary_methods {
     )+};
 }
 
-/// An elementwise function of two arguments, for each dtype. Integers wrap; dividing one by 0 gives 0 here, while the backends
-/// refuse to.
+/// An elementwise function of two arguments, for each dtype. Integers wrap; dividing by 0 gives 0 here, but an error in
+/// the backends.
 pub trait BinaryOpT {
     /// The name in errors.
     const NAME: &'static str;
@@ -196,7 +196,7 @@ macro_rules! binary_ops {
     )+};
 }
 
-/// Slices of 16-bit floats: the greater and the lesser of two are found by their bits, the other ops go through f32.
+/// Slices of 16-bit floats: maximum and minimum compare bits, the other ops compute in f32.
 macro_rules! half_pairs {
     (Maximum) => {
         half_pairs!(@bits |l, r, infinity| if bits_less(l, r, infinity) { r } else { l };
@@ -256,7 +256,7 @@ binary_ops! {
     Minimum "minimum" "bminimum", |l, r| float if l > r { r } else { l }, int l.min(r);
 }
 
-/// Slices of 16-bit floats: ops that only look at the sign work on the bits, the others go through f32.
+/// Slices of 16-bit floats: ops that depend only on the sign work on the bits, the others compute in f32.
 macro_rules! half_slices {
     (Neg $($ty:ident $vec:ident),+) => {
         half_slices!(@bits |v, infinity| v ^ 0x8000; $($ty $vec),+);
@@ -265,7 +265,7 @@ macro_rules! half_slices {
         half_slices!(@bits |v, infinity| v & 0x7FFF; $($ty $vec),+);
     };
     (Relu $($ty:ident $vec:ident),+) => {
-        // What is greater is a NaN or negative.
+        // Greater bits are NaN or negative.
         half_slices!(@bits |v, infinity| if v <= infinity { v } else { 0 }; $($ty $vec),+);
     };
     ($name:ident $($ty:ident $vec:ident),+) => {$(
@@ -284,7 +284,7 @@ macro_rules! half_slices {
     )+};
 }
 
-/// Slices of f32, for ops whose form for vectors does not hold for every argument.
+/// Slices of f32, for ops whose vectorised form is not valid for every argument.
 macro_rules! f32_slices {
     (Sin) => {
         fn f32_vec(xs: &[f32], ys: &mut [f32]) {
@@ -300,7 +300,7 @@ macro_rules! f32_slices {
 }
 
 macro_rules! unary_ops {
-    // Ops for floats; on integers they go through f64.
+    // Ops for floats; on integers they compute in f64.
     ($($(#[$doc:meta])* $name:ident $op:literal $kernel:literal, |$v:ident| float $float:expr;)+) => {
         unary_ops! {
             $($(#[$doc])* $name $op $kernel, false, |$v| f32 $float, f64 $float,

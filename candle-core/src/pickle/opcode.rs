@@ -33,7 +33,7 @@ opcodes! {
     LongBinPut = b'r',
     /// Pushes `()`.
     EmptyTuple = b')',
-    /// Calls what lies below the top with the tuple at the top.
+    /// Calls the object below the top with the tuple at the top.
     Reduce = b'R',
     /// Marks a place on the stack.
     Mark = b'(',
@@ -85,7 +85,7 @@ opcodes! {
     BinFloat = b'G',
     /// Adds the top to the list below.
     Append = b'a',
-    /// Adds what lies above the mark to the list below it.
+    /// Appends the objects above the mark to the list below it.
     Appends = b'e',
     /// Pushes an integer; its length in one byte and its little-endian two's complement follow.
     Long1 = 0x8a,

@@ -113,7 +113,7 @@ impl Stack {
         }
     }
 
-    /// What lies on the stack, its top last. Values that are nested too deep, or too large together, are shown as
+    /// The objects on the stack, the top last. Values that are nested too deep, or too large together, are shown as
     /// [`Object::None`]; [`Stack::finalize`] says so.
     pub fn stack(&self) -> &[Object] {
         self.shown
@@ -296,7 +296,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// Takes what lies above the last mark, and the mark.
+    /// Pops the objects above the last mark, and the mark.
     fn pop_to_mark(&mut self) -> Result<Vec<Id>> {
         let mark = self.stack.iter().rposition(|&id| id == Graph::MARK);
         let Some(mark) = mark else {

@@ -1,6 +1,6 @@
 //! Convolutions, plain and transposed, over one and two dimensions.
 //!
-//! As in machine learning at large they are cross-correlations: the kernel is not reversed.
+//! They are cross-correlations, as usual in machine learning: the kernel is not reversed.
 
 use crate::backend::BackendStorage;
 use crate::conv::{
@@ -13,7 +13,7 @@ impl Tensor {
     /// 1D convolution of `(batch, c_in, length)` with a kernel `(c_out, c_in / groups, k)`; gives `(batch, c_out, l_out)` with
     /// `l_out = (length + 2 * padding - dilation * (k - 1) - 1) / stride + 1`.
     ///
-    /// With `groups`, channels are cut into as many groups that are convolved apart from each other.
+    /// With `groups`, channels are split into that many groups, which are convolved independently.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -27,8 +27,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// `Conv1dInvalidArgs` when the shapes, steps and groups do not go together, such as a kernel larger than the padded input;
-    /// when ranks are not 3, or dtypes or devices differ.
+    /// `Conv1dInvalidArgs` when the shapes, steps and groups do not match, such as a kernel larger than the padded
+    /// input; when ranks are not 3, or dtypes or devices differ.
     pub fn conv1d(
         &self,
         kernel: &Self,
@@ -122,7 +122,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When the shapes, steps and groups do not go together, such as a kernel larger than the padded input; when ranks are
+    /// When the shapes, steps and groups do not match, such as a kernel larger than the padded input; when ranks are
     /// not 4, or dtypes or devices differ.
     pub fn conv2d(
         &self,
@@ -199,11 +199,11 @@ impl Tensor {
     /// Transposed 1D convolution of `(batch, c_in, length)` with a kernel `(c_in, c_out / groups, k)`; gives
     /// `(batch, c_out, l_out)` with `l_out = (length - 1) * stride + dilation * (k - 1) + output_padding + 1 - 2 * padding`.
     ///
-    /// It is what a convolution of the same padding, stride and dilation does to gradients: each element of the input adds a
+    /// It is the gradient of a convolution with the same padding, stride and dilation: each element of the input adds a
     /// multiple of the kernel to the result. `output_padding` makes the result longer at its end.
     ///
     /// # Errors
-    /// When the shapes, steps and groups do not go together; when ranks are not 3, or dtypes or devices differ.
+    /// When the shapes, steps and groups do not match; when ranks are not 3, or dtypes or devices differ.
     pub fn conv_transpose1d(
         &self,
         kernel: &Self,
@@ -268,7 +268,7 @@ impl Tensor {
     /// `(batch, c_out, h_out, w_out)` with sizes as in [`Tensor::conv_transpose1d`].
     ///
     /// # Errors
-    /// When the shapes and steps do not go together; when ranks are not 4, or dtypes or devices differ.
+    /// When the shapes and steps do not match; when ranks are not 4, or dtypes or devices differ.
     pub fn conv_transpose2d(
         &self,
         kernel: &Self,
@@ -326,8 +326,8 @@ impl Tensor {
         )
     }
 
-    /// The result of shape `dims` that `compute` makes, with its place in the graph. The graph's ops know no groups, so where
-    /// gradients are wanted each group is an op of its own, made by `one_group`.
+    /// The result of shape `dims` that `compute` returns, recorded in the graph. The graph's ops have no groups, so if
+    /// gradients are needed each group is a separate op, made by `one_group`.
     fn convolve(
         &self,
         kernel: &Self,

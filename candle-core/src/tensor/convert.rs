@@ -168,7 +168,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         let op = BackpropOp::new1(self, Op::ToDevice);
-        // A view of a part takes only that part along.
+        // Only the viewed part is copied.
         let src = self.without_unused()?;
         let storage = src.storage().transfer(device)?;
         let moved = Self::from_storage(storage, src.storage_len, BackpropOp::none(), false);
@@ -217,7 +217,7 @@ impl Tensor {
         }
     }
 
-    /// Asks before anything is read back, which may take long.
+    /// Checks before anything is read back, which may take long.
     pub(super) fn check_dtype<S: WithDType>(&self) -> Result<()> {
         if S::DTYPE != self.dtype() {
             return Err(Error::UnexpectedDType {
@@ -323,7 +323,7 @@ impl Tensor {
 
     /// The elements in row-major order, on the host.
     pub(crate) fn to_cpu_elements(&self) -> Result<CpuStorage> {
-        // Row-major and alone in its storage: the storage is the answer.
+        // Row-major and the whole storage: no copy is needed.
         let src = self.contiguous()?.without_unused()?;
         let storage = src.storage();
         storage.to_cpu_storage()

@@ -7,7 +7,7 @@ use crate::{
     DType, Device, Error, FloatDType, Layout, NdArray, Result, Shape, Storage, Tensor, WithDType,
 };
 
-/// Room for a tensor of `shape`, once its size is known to be possible.
+/// Uninitialised memory for a tensor of `shape`, after checking its size.
 ///
 /// # Safety
 /// Every element must be written before it is read.

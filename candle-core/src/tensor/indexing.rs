@@ -7,7 +7,7 @@ use crate::op::{BackpropOp, Op};
 use crate::shape::Dim;
 use crate::{Error, Layout, Result, Storage, Tensor};
 
-/// What becomes of the element that a scattered value meets.
+/// How a scattered value is combined with the old element.
 #[derive(Clone, Copy)]
 enum Scatter {
     Replace,
@@ -38,7 +38,7 @@ impl Scatter {
 }
 
 impl Tensor {
-    /// The shapes of two tensors that do not go together.
+    /// The shapes of two tensors that do not match.
     fn shapes_mismatch(&self, rhs: &Self, op: &'static str) -> Error {
         Error::ShapeMismatchBinaryOp {
             lhs: self.shape().clone(),
@@ -153,8 +153,8 @@ impl Tensor {
         how.run(&mut dst, self.layout(), ids, src, dim)
     }
 
-    /// A copy in which `source` replaces elements: with `dim` 1, `out[i][indexes[i][j]] = source[i][j]`. Of several values
-    /// for one place, one stays.
+    /// A copy in which `source` replaces elements: with `dim` 1, `out[i][indexes[i][j]] = source[i][j]`. If several
+    /// values have the same index, one of them stays.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -297,7 +297,7 @@ impl Tensor {
     /// The part at `index` along a dimension, without that dimension.
     ///
     /// # Errors
-    /// When there is no such dimension or index.
+    /// When the dimension or the index is out of range.
     pub fn get_on_dim<D: Dim>(&self, dim: D, index: usize) -> Result<Tensor> {
         let dim = dim.to_index(self.shape(), "get_on_dim")?;
         self.narrow(dim, index, 1)?.squeeze(dim)

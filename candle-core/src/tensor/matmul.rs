@@ -5,7 +5,7 @@ use crate::{Error, Result, Shape, Tensor};
 
 impl Tensor {
     /// The matrix product of the last two dimensions: `(..., m, k)` times `(..., k, n)` gives `(..., m, n)`. All other
-    /// dimensions are equal on both sides. Any strides will do: nothing has to be made contiguous first.
+    /// dimensions are equal on both sides. Any strides are supported; nothing has to be made contiguous first.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -61,11 +61,11 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When the shapes do not go together, or dtypes or devices differ.
+    /// When the shapes do not match, or dtypes or devices differ.
     pub fn broadcast_matmul(&self, rhs: &Self) -> Result<Self> {
         let (lhs_shape, rhs_shape) = self.shape().broadcast_shape_matmul(rhs.shape())?;
         if rhs.rank() == 2 && self.rank() > 2 && self.is_contiguous() && self.elem_count() > 0 {
-            // One matrix for the whole batch: a single product with more rows.
+            // One matrix for the whole batch: merged into a single product with more rows.
             let (k, n) = rhs.dims2()?;
             let rows = self.reshape(((), k))?.matmul(rhs)?;
             let batch_and_rows = &self.dims()[..self.rank() - 1];

@@ -1,4 +1,4 @@
-//! Where elements are: views, copies, and tensors put together.
+//! Views, copies, concatenation and other data movement.
 
 use super::create::alloc_uninit;
 use crate::op::{BackpropOp, Op};
@@ -6,7 +6,7 @@ use crate::shape::{Dim, Dims, ShapeWithOneHole, D};
 use crate::{Error, Layout, Result, Shape, Storage, StridedBlocks, Tensor};
 
 impl Tensor {
-    /// The elements in row-major order, in a storage of their own.
+    /// A contiguous copy of the elements, in a new storage.
     pub(super) fn copied_storage(&self) -> Result<Storage> {
         // SAFETY: the copy writes every element.
         let mut storage = unsafe { alloc_uninit(self.shape(), self.dtype(), self.device())? };
@@ -49,7 +49,7 @@ impl Tensor {
         Ok(Self::from_storage(self.copied_storage()?, shape, op, false))
     }
 
-    /// Exchanges two dimensions.
+    /// Swaps two dimensions.
     ///
     /// # Errors
     /// When one does not exist.
@@ -63,7 +63,7 @@ impl Tensor {
         Ok(self.view(self.layout().transpose(dim1, dim2)?, op))
     }
 
-    /// Exchanges the last two dimensions.
+    /// Swaps the last two dimensions.
     ///
     /// # Errors
     /// When there are fewer than two.
@@ -195,7 +195,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When there is no such dimension.
+    /// When the dimension is out of range.
     pub fn squeeze<D: Dim>(&self, dim: D) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "squeeze")?;
         if self.dims()[dim] != 1 {
@@ -210,7 +210,7 @@ impl Tensor {
     /// Inserts a dimension of size 1 before `dim`, which may lie one past the last.
     ///
     /// # Errors
-    /// When there is no such place.
+    /// When the position is out of range.
     pub fn unsqueeze<D: Dim>(&self, dim: D) -> Result<Self> {
         let dim = dim.to_index_plus_one(self.shape(), "unsqueeze")?;
         let (mut dims, mut stride) = (self.dims().to_vec(), self.stride().to_vec());
@@ -219,13 +219,13 @@ impl Tensor {
         Ok(self.reshaped_view(dims, stride))
     }
 
-    /// A view in another shape with strides that name the same elements in the same order.
+    /// A view with another shape, whose strides give the same elements in the same order.
     fn reshaped_view(&self, dims: Vec<usize>, stride: Vec<usize>) -> Self {
         let layout = Layout::new(Shape::from(dims), stride, self.layout().start_offset());
         self.view(layout, BackpropOp::new1(self, Op::Reshape))
     }
 
-    /// Makes the dimensions from `start_dim` to `end_dim`, both included, one.
+    /// Merges the dimensions from `start_dim` to `end_dim` (inclusive) into one.
     ///
     /// # Errors
     /// When a dimension does not exist.
@@ -242,7 +242,7 @@ impl Tensor {
         self.reshape([&dims[..start], &[flat], &dims[end + 1..]].concat())
     }
 
-    /// Makes the first dimensions up to `end_dim`, which is included, one.
+    /// Merges the dimensions up to `end_dim` (inclusive) into one.
     ///
     /// # Errors
     /// When the dimension does not exist.
@@ -250,7 +250,7 @@ impl Tensor {
         self.flatten(0, end_dim)
     }
 
-    /// Makes the dimensions from `start_dim` on one.
+    /// Merges the dimensions from `start_dim` on into one.
     ///
     /// # Errors
     /// When the dimension does not exist.
@@ -258,12 +258,12 @@ impl Tensor {
         self.flatten(start_dim, crate::D::Minus1)
     }
 
-    /// Makes all dimensions one.
+    /// Merges all dimensions into one.
     pub fn flatten_all(&self) -> Result<Tensor> {
         self.reshape(self.elem_count())
     }
 
-    /// The same elements side by side in row-major order; the tensor itself when they are so already.
+    /// A contiguous (row-major) tensor with the same elements; the tensor itself if it is contiguous already.
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.is_contiguous() {
             Ok(self.clone())
@@ -272,7 +272,7 @@ impl Tensor {
         }
     }
 
-    /// A copy with the elements side by side in row-major order.
+    /// A contiguous (row-major) copy.
     pub fn force_contiguous(&self) -> Result<Tensor> {
         let op = BackpropOp::new1(self, Op::Copy);
         Ok(Self::from_storage(
@@ -288,7 +288,7 @@ impl Tensor {
         self.force_contiguous()
     }
 
-    /// Puts tensors one after another along a dimension.
+    /// Concatenates tensors along a dimension.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -329,7 +329,8 @@ impl Tensor {
             }
             cat_size += arg.dims()[dim];
         }
-        // Where all lie with the two dimensions exchanged they are cat as they lie, without a copy in another order.
+        // If all of them are contiguous with the two dimensions swapped, they are concatenated in that order, without a
+        // transposed copy.
         let exchanged = |t: &Tensor| t.transpose(0, dim).ok().filter(Self::is_contiguous);
         let lie_exchanged = dim > 0 && !first.is_contiguous();
         let all = || args.iter().map(|arg| exchanged(arg.as_ref())).collect();
@@ -372,7 +373,7 @@ impl Tensor {
                 .storage()
                 .copy_strided_src(dst, dst_offset, self.layout());
         }
-        // Rows that lie at equal distances are copied from where they are.
+        // Rows at a constant stride are copied directly.
         let rows_at = match self.strided_blocks() {
             StridedBlocks::SingleBlock { start_offset, .. } => Some((start_offset, row_len)),
             StridedBlocks::UniformBlocks {
@@ -393,7 +394,7 @@ impl Tensor {
         }
     }
 
-    /// Puts tensors of one shape one after another along a new dimension.
+    /// Stacks tensors of one shape along a new dimension.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -419,7 +420,8 @@ impl Tensor {
             let layers = args.iter().map(|arg| arg.as_ref().unsqueeze(dim));
             return Self::cat(&layers.collect::<Result<Vec<_>>>()?, dim);
         }
-        // Along a dimension that they have, layers lie as parts of it do: it is divided once, where each would need one of size 1.
+        // Concatenates along an existing dimension and splits it once, instead of inserting a dimension of size 1 into
+        // each tensor.
         let out = Self::cat(args, dim)?;
         let (mut dims, mut stride) = (out.dims().to_vec(), out.stride().to_vec());
         dims[dim] = first.dims()[dim];
@@ -428,8 +430,8 @@ impl Tensor {
         Ok(out.reshaped_view(dims, stride))
     }
 
-    /// Repeats the tensor along its dimensions, as often as the shape says for each. Dimensions missing on the left are
-    /// added; a shape with fewer dimensions speaks of the first ones.
+    /// Repeats the tensor along its dimensions by the counts in the shape. Dimensions missing on the left are added; a
+    /// shape with fewer dimensions applies to the first ones.
     pub fn repeat<S: Into<Shape>>(&self, shape: S) -> Result<Tensor> {
         let repeats = shape.into();
         let added = repeats.rank().saturating_sub(self.rank());
@@ -464,7 +466,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When there is no such dimension.
+    /// When the dimension is out of range.
     pub fn pad_with_zeros<D: Dim>(&self, dim: D, left: usize, right: usize) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "pad_with_zeros")?;
         let zeros = |len| Self::zeros(self.shape_with(dim, len), self.dtype(), self.device());
@@ -474,7 +476,7 @@ impl Tensor {
     /// Repeats the first element before and the last one after along a dimension.
     ///
     /// # Errors
-    /// When there is no such dimension, or it has size 0 and something is to be added.
+    /// When the dimension is out of range, or it has size 0 and the padding is not 0.
     pub fn pad_with_same<D: Dim>(&self, dim: D, left: usize, right: usize) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "pad_with_same")?;
         if left == 0 && right == 0 {
@@ -498,7 +500,7 @@ impl Tensor {
         self.shape().clone().with_size(dim, size)
     }
 
-    /// Moves the elements by `shift` along a dimension; those that leave at one end come back at the other.
+    /// Rotates the elements by `shift` along a dimension; those shifted out at one end re-enter at the other.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -511,7 +513,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When there is no such dimension.
+    /// When the dimension is out of range.
     pub fn roll<D>(&self, shift: i32, dim: D) -> Result<Self>
     where
         D: Dim + Clone,
@@ -547,8 +549,8 @@ impl Tensor {
         Ok(out)
     }
 
-    /// Windows of `size` indices along a dimension, each `step` after the one before. The dimension becomes the number of
-    /// windows, and a last one with the index within a window is added.
+    /// Sliding windows of `size` elements along a dimension, with stride `step`. The dimension becomes the number of
+    /// windows, and a last dimension with the index within a window is appended.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};

@@ -1,23 +1,25 @@
-//! Elements on their way to the host while the program goes on.
+//! Asynchronous reads of elements to the host.
 
 use std::marker::PhantomData;
 
 use crate::storage::PendingRead;
 use crate::{Result, Tensor, WithDType};
 
-/// A vector's elements on their way to the host; see [`Tensor::begin_to_vec1`].
+/// A pending read of a vector's elements; see [`Tensor::begin_to_vec1`].
 pub struct PendingVec1<S> {
-    /// Where the elements lie in what is read.
+    /// The layout of the elements in what is read.
     src: Tensor,
     read: PendingRead,
     element: PhantomData<S>,
 }
 
 impl Tensor {
-    /// Starts copying a vector's elements to the host, and does not wait for them. On WebGPU all that was asked of the device before is
-    /// submitted; what is asked of it after runs behind the copy and does not hold it up. On the CPU the elements are there at once.
+    /// Starts copying a vector's elements to the host, and does not wait for them. On WebGPU all earlier work is
+    /// submitted; later work is queued behind the copy and does not delay it. On the CPU the elements are available
+    /// immediately.
     ///
-    /// A loop whose next step needs a result on the device, and the host only to look at it, keeps the device busy so:
+    /// A loop whose next step needs the result on the device, while the host only inspects it, keeps the device busy
+    /// like this:
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -45,7 +47,7 @@ impl Tensor {
     pub(super) fn begin_elements<S: WithDType>(&self) -> Result<PendingVec1<S>> {
         self.check_dtype::<S>()?;
         let src = self.without_unused()?;
-        // The guard ends with this line: nothing is locked while waiting.
+        // The guard is dropped here: nothing is locked while waiting.
         let read = src.storage().begin_read()?;
         Ok(PendingVec1 {
             src,
@@ -59,7 +61,7 @@ impl<S: WithDType> PendingVec1<S> {
     /// Waits on this thread.
     ///
     /// # Errors
-    /// What went wrong on the device until the copy, and in a browser, whose threads must not wait for the GPU.
+    /// An error on the device before the copy; in a browser always, because threads there must not wait for the GPU.
     pub fn wait(self) -> Result<Vec<S>> {
         self.src.elements_read(self.read.wait()?)
     }
@@ -67,7 +69,7 @@ impl<S: WithDType> PendingVec1<S> {
     /// Waits without blocking the thread: the form for browsers.
     ///
     /// # Errors
-    /// What went wrong on the device until the copy.
+    /// An error on the device before the copy.
     pub async fn finish(self) -> Result<Vec<S>> {
         self.src.elements_read(self.read.finish().await?)
     }

@@ -22,8 +22,8 @@ fn window_count(size: usize, k: usize, stride: usize) -> std::result::Result<usi
 }
 
 impl Tensor {
-    /// The mean of each window of `sz`, `(height, width)` or one number for both, of `(batch, channels, height, width)`. Windows
-    /// lie side by side; what is left at the end is not used. The mean of integers is rounded towards 0.
+    /// The mean of each window of `sz`, `(height, width)` or one number for both, of `(batch, channels, height,
+    /// width)`. Windows do not overlap; a remainder at the end is not used. The mean of integers is rounded towards 0.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -58,9 +58,9 @@ impl Tensor {
         Ok(Self::from_storage(storage, shape, op, false))
     }
 
-    /// The greatest element of each window of `sz`, `(height, width)` or one number for both, of
-    /// `(batch, channels, height, width)`. Windows lie side by side; what is left at the end is not used. A NaN in a window is
-    /// its greatest element.
+    /// The greatest element of each window of `sz`, `(height, width)` or one number for both, of `(batch, channels,
+    /// height, width)`. Windows do not overlap; a remainder at the end is not used. A NaN in a window is its greatest
+    /// element.
     ///
     /// # Errors
     /// When the rank is not 4, or the window is empty or larger than the image.
@@ -164,8 +164,8 @@ impl Tensor {
     /// Resamples `(batch, channels, height, width)` to `target_h` rows of `target_w` elements, interpolated between the four
     /// nearest ones, as PyTorch's `interpolate(mode="bilinear")` does.
     ///
-    /// With `align_corners` the centres of the corner elements stay where they are; without it the edges of the image do, and
-    /// what lies beyond the outer centres repeats the outer elements.
+    /// With `align_corners` the centres of the corner elements stay where they are; without it the edges of the image
+    /// do, and positions beyond the outer centres repeat the outer elements.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
@@ -190,8 +190,8 @@ impl Tensor {
         self.bilinear(target_h, target_w, align_corners, None)
     }
 
-    /// As [`Tensor::upsample_bilinear2d`], to `floor(height * scale_h)` rows of `floor(width * scale_w)` elements, whose places
-    /// come from the scales themselves and not from the ratio of the rounded sizes.
+    /// As [`Tensor::upsample_bilinear2d`], to `floor(height * scale_h)` rows of `floor(width * scale_w)` elements,
+    /// whose positions are computed from the scales themselves, not from the ratio of the rounded sizes.
     ///
     /// # Errors
     /// As [`Tensor::upsample_bilinear2d`], and when a scale is not a positive finite number.
@@ -208,7 +208,7 @@ impl Tensor {
                 "upsample_bilinear2d: scales have to be positive and finite, got {scale_h} and {scale_w}"
             )
         }
-        // A product past the largest size saturates, and no allocation grants it.
+        // A product that overflows saturates, and cannot be allocated.
         let target = |size: usize, scale: f64| (size as f64 * scale).floor() as usize;
         let scales = Some((scale_h, scale_w));
         self.bilinear(
@@ -234,7 +234,7 @@ impl Tensor {
                 target_w,
                 align_corners,
             },
-            // The op has no place for scales.
+            // The op has no field for scales.
             Some(scales) => {
                 let target = (target_h, target_w);
                 let op = ScaledBilinear {
@@ -253,7 +253,7 @@ impl Tensor {
         })
     }
 
-    /// The result of shape `dims` that `compute` makes, once there is something to make it from.
+    /// The result of shape `dims` that `compute` returns, after checking that the input is not empty.
     fn resampled(
         &self,
         op: &'static str,

@@ -1,5 +1,5 @@
-//! Sums, means, extremes and what is made of them, over one dimension, several, or all. The forms in `_keepdim` leave a
-//! size of 1 where a dimension was reduced, ready to broadcast.
+//! Sums, means, extremes and related reductions, over one dimension, several, or all. The `_keepdim` forms keep a
+//! reduced dimension with size 1, ready to broadcast.
 
 use crate::op::{BackpropOp, Op, ReduceOp};
 use crate::shape::{Dim, Dims};
@@ -11,7 +11,7 @@ macro_rules! reduce_dim {
         #[doc = $doc]
         ///
         /// # Errors
-        /// When there is no such dimension, or it has size 0.
+        /// When the dimension is out of range or has size 0.
         pub fn $name<D: Dim>(&self, dim: D) -> Result<Self> {
             let dims = [dim.to_index(self.shape(), stringify!($name))?];
             self.reduce(ReduceOp::$op, &dims, false)
@@ -20,7 +20,7 @@ macro_rules! reduce_dim {
         #[doc = concat!($doc, " The dimension stays, with size 1.")]
         ///
         /// # Errors
-        /// When there is no such dimension, or it has size 0.
+        /// When the dimension is out of range or has size 0.
         pub fn $keepdim<D: Dim>(&self, dim: D) -> Result<Self> {
             let dims = [dim.to_index(self.shape(), stringify!($keepdim))?];
             self.reduce(ReduceOp::$op, &dims, true)
@@ -41,7 +41,7 @@ impl Tensor {
         for &dim in dims {
             kept = kept.with_size(dim, 1);
         }
-        // A sum over nothing is 0; the others need something to choose from.
+        // An empty sum is 0; the others need at least one element.
         if !matches!(op, ReduceOp::Sum) && self.elem_count() == 0 && kept.elem_count() > 0 {
             return Err(Error::EmptyTensor { op: op.name() }.bt());
         }
@@ -63,7 +63,7 @@ impl Tensor {
                 false,
             ));
         }
-        // In the graph the reduction keeps its dimensions, for its gradient to broadcast.
+        // In the graph the reduction keeps its dimensions, so that its gradient broadcasts.
         let out = Self::from_storage(storage, kept, backprop, false);
         out.without_dims(dims)
     }
@@ -78,7 +78,7 @@ impl Tensor {
         self.reshape(self.shape_without(dims))
     }
 
-    /// The sum over dimensions. Nothing to sum gives 0.
+    /// The sum over dimensions. An empty sum is 0.
     ///
     /// ```
     /// use candle_core::{Device, Tensor, D};
@@ -97,7 +97,7 @@ impl Tensor {
         self.reduce(ReduceOp::Sum, &dims, false)
     }
 
-    /// The sum over dimensions, which stay with size 1.
+    /// The sum over dimensions, which are kept with size 1.
     ///
     /// # Errors
     /// When a dimension is out of range or appears twice.
@@ -126,7 +126,7 @@ impl Tensor {
         self.mean_over(&dims, false)
     }
 
-    /// The mean over dimensions, which stay with size 1.
+    /// The mean over dimensions, which are kept with size 1.
     ///
     /// # Errors
     /// When a dimension is out of range or appears twice.
@@ -143,16 +143,16 @@ impl Tensor {
     /// The unbiased variance along a dimension: squared distances to the mean over `n - 1`.
     ///
     /// # Errors
-    /// When there is no such dimension.
+    /// When the dimension is out of range.
     pub fn var<D: Dim>(&self, dim: D) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "var")?;
         self.var_keepdim(dim)?.without_dims(&[dim])
     }
 
-    /// The unbiased variance along a dimension, which stays with size 1.
+    /// The unbiased variance along a dimension, which is kept with size 1.
     ///
     /// # Errors
-    /// When there is no such dimension.
+    /// When the dimension is out of range.
     pub fn var_keepdim<D: Dim>(&self, dim: D) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "var-keepdim")?;
         let distance = self.broadcast_sub(&self.mean_keepdim(dim)?)?;
@@ -232,14 +232,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// When there is no such dimension, or the dtype cannot be multiplied as a matrix.
+    /// When the dimension is out of range, or the dtype cannot be multiplied as a matrix.
     pub fn cumsum<D: Dim>(&self, dim: D) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "cumsum")?;
         let size = self.dims()[dim];
         if self.elem_count() == 0 {
             return Ok(self.clone());
         }
-        // Times a triangle of ones, as a matrix product, every device can do it.
+        // A matrix product with a triangle of ones, which every device supports.
         let ones = Self::triu2(size, self.dtype(), self.device())?;
         let last = self.rank() - 1;
         let rows = self.transpose(dim, last)?.reshape(((), size))?;

@@ -54,8 +54,9 @@ impl Tensor {
         self.apply_op1_no_bwd(&ArgSort { asc })
     }
 
-    /// The elements of the last dimension in order, and the indexes that they had, as u32; see [`Tensor::arg_sort_last_dim`]
-    /// for the order. Gradients of the sorted elements go to where these came from.
+    /// The elements of the last dimension in order, and the indexes that they had, as u32; see
+    /// [`Tensor::arg_sort_last_dim`] for the order. Gradients of the sorted elements flow to the elements that they
+    /// came from.
     ///
     /// ```
     /// use candle_core::{Device, Tensor};
