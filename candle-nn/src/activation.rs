@@ -17,7 +17,7 @@ pub enum Activation {
     Relu,
     /// `max(x, 0)²`.
     Relu2,
-    /// `x` held between 0 and 6.
+    /// `x` clamped to 0..=6.
     Relu6,
     /// `x * sigmoid(x)`.
     Silu,

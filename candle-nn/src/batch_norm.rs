@@ -1,4 +1,4 @@
-//! Batch norm: each channel normed over the whole batch.
+//! Batch norm: normalises each channel over the batch.
 
 use crate::{ops, Init, VarBuilder};
 use candle_core::{bail, ModuleT, Result, Tensor, Var};
@@ -193,9 +193,9 @@ impl BatchNorm {
         self.momentum
     }
 
-    /// Norms `x`, of shape (batch, num_features, …), by its own mean and variance, and moves the running ones towards them. The
-    /// variance that is kept is the unbiased one; a channel of a single element has none, and then the running variance stays what it
-    /// was (Candle 0.11.1 makes it NaN). 16-bit floats are normed in f32.
+    /// Normalises `x`, of shape (batch, num_features, …), by the batch's mean and variance, and updates the running
+    /// ones. The variance that is kept is the unbiased one; a channel of a single element has none, and the running
+    /// variance is then left unchanged (Candle 0.11.1 makes it NaN). 16-bit floats are normalised in f32.
     ///
     /// # Errors
     /// `x` has another number of channels, or a channel has no element.

@@ -1,4 +1,5 @@
-//! What the fused ops share on the CPU: strided tensors as rows, 16-bit floats computed in f32, rows spread over threads.
+//! Shared by the CPU kernels of fused ops: strided tensors as rows, 16-bit floats computed in f32, rows split over
+//! threads.
 
 use candle_core::cpu::{slices, threads};
 use candle_core::cpu_backend::unary_map_vec_par;
@@ -25,7 +26,7 @@ pub(crate) trait Float: WithDType {
     /// `src` in the dtype of the computation: `src` itself, or its conversion in `scratch` (of the same length).
     fn widen_row<'a>(src: &'a [Self], scratch: &'a mut [Self::Acc]) -> &'a [Self::Acc];
 
-    /// Lets `f` write a row of results to `dst`, directly or by way of `scratch` (of the same length).
+    /// Lets `f` write a row of results to `dst`, directly or through `scratch` (of the same length).
     fn write_row(dst: &mut [Self], scratch: &mut [Self::Acc], f: impl FnOnce(&mut [Self::Acc]));
 }
 
@@ -64,7 +65,7 @@ pub(crate) trait Acc: num_traits::Float + num_traits::NumAssign + WithDType {
     }
 }
 
-/// In eight running sums, which let the compiler use vector registers: float addition may not be reordered.
+/// In eight partial sums, so that the compiler can vectorise: it may not reorder float additions.
 fn lanes<A: num_traits::Float + num_traits::NumAssign>(
     len: usize,
     value: impl Fn(usize) -> A,
@@ -256,8 +257,8 @@ pub(crate) fn scratch<A: num_traits::Zero + Clone>(len: usize) -> Vec<A> {
 
 /// The new contiguous buffer whose row `i` of `len` elements was filled by `f(scratch, i, row)`.
 ///
-/// `steps` is about how many elementary operations a row takes: rows are handed out to threads in pieces that are worth it,
-/// and not at all when the whole is smaller than such a piece. Each piece gets a scratch value of its own.
+/// `steps` is about how many elementary operations a row takes: rows are handed out to threads in pieces that are worth
+/// it, and not at all when the whole is smaller than such a piece. Each piece has a separate scratch value.
 pub(crate) fn map_rows<T: Float, S>(
     count: usize,
     len: usize,

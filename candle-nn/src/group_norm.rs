@@ -1,4 +1,4 @@
-//! Group norm: each example's channels normed in groups.
+//! Group norm: normalises groups of channels of each example.
 
 use crate::{ops, Init, VarBuilder};
 use candle_core::{bail, Module, Result, Tensor};
@@ -39,7 +39,7 @@ impl GroupNorm {
     }
 }
 
-/// From (batch, num_channels, n, …) to the same shape; 16-bit floats are normed in f32.
+/// From (batch, num_channels, n, …) to the same shape; 16-bit floats are normalised in f32.
 impl Module for GroupNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let dims = xs.dims();

@@ -1,11 +1,11 @@
 //! Keys and values of past tokens, so that each token's are computed once.
 //!
-//! [`KvCache`] writes into a buffer made ahead of time, [`ConcatKvCache`] makes a new tensor at each step, and
-//! [`RotatingKvCache`] keeps a window of the last tokens. Each of them holds two tensors, grown along the dimension given to
-//! `new`: 2 for keys of shape (batch, heads, seq, head_dim).
+//! [`KvCache`] writes into a preallocated buffer, [`ConcatKvCache`] creates a new tensor at each step, and
+//! [`RotatingKvCache`] keeps a window of the last tokens. Each of them holds two tensors, grown along the dimension
+//! given to `new`: 2 for keys of shape (batch, heads, seq, head_dim).
 //!
-//! [`ScatteredKvCache`] keeps such a window for each sequence of a batch, all of them of different lengths. [`InterleavedKvCache`] and
-//! [`RawInterleavedKvCache`] keep keys and values side by side.
+//! [`ScatteredKvCache`] keeps such a window for each sequence of a batch, all of them of different lengths.
+//! [`InterleavedKvCache`] and [`RawInterleavedKvCache`] interleave keys and values.
 
 mod interleaved;
 mod rotating;
@@ -17,10 +17,10 @@ pub use scattered::{IndicesAndMask, ScatteredCacheBuilder, ScatteredKvCache};
 
 use candle_core::{Result, Tensor};
 
-/// One tensor that grows along a dimension, in a buffer made ahead of time.
+/// One tensor that grows along a dimension, in a preallocated buffer.
 ///
-/// The buffer is made by the first [`Cache::append`], with room for the length given to [`Cache::new`]. When that is used up it
-/// is copied into one with room for as much again.
+/// The buffer is allocated by the first [`Cache::append`], with the capacity given to [`Cache::new`]. When it is full
+/// it is copied into one that is larger by that capacity.
 ///
 /// Clones share the buffer: append to one of them only.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache that grows along `dim`, with room for `max_seq_len` at first.
+    /// An empty cache that grows along `dim`, with an initial capacity of `max_seq_len`.
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         Self {
             all_data: None,
@@ -49,22 +49,22 @@ impl Cache {
         self.dim
     }
 
-    /// How much is in it.
+    /// The length in use.
     pub fn current_seq_len(&self) -> usize {
         self.current_seq_len
     }
 
-    /// How much it has room for.
+    /// The capacity.
     pub fn max_seq_len(&self) -> usize {
         self.max_seq_len
     }
 
-    /// The whole buffer, with what is not yet used.
+    /// The whole buffer, including the unused part.
     pub fn all_data(&self) -> &Option<Tensor> {
         &self.all_data
     }
 
-    /// What is in it, as a view of the buffer; `None` if nothing was appended yet.
+    /// The contents, as a view of the buffer; `None` if nothing was appended yet.
     ///
     /// # Errors
     /// None that appended data could cause.
@@ -84,7 +84,7 @@ impl Cache {
     /// Appends `src`, whose other dimensions and dtype are those of what is there.
     ///
     /// # Errors
-    /// They are not, or the device is out of memory, or the cache was made with room for nothing.
+    /// They are not, or the device is out of memory, or the cache was created with a capacity of 0.
     pub fn append(&mut self, src: &Tensor) -> Result<()> {
         let dim = self.dim;
         self.append_with(src, |data, start| {
@@ -92,8 +92,8 @@ impl Cache {
         })
     }
 
-    /// As [`Cache::append`] for something of the shape and dtype of `like`, which `write` puts into the buffer from the place on
-    /// that it is given. Not in upstream's interface.
+    /// As [`Cache::append`] for something of the shape and dtype of `like`, which `write` writes into the buffer from
+    /// the given index on. Not in upstream's interface.
     ///
     /// # Errors
     /// Those of [`Cache::append`] and of `write`.
@@ -143,7 +143,7 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty cache that grows along `dim`, with room for `max_seq_len` at first.
+    /// An empty cache that grows along `dim`, with an initial capacity of `max_seq_len`.
     pub fn new(dim: usize, max_seq_len: usize) -> Self {
         let cache = Cache::new(dim, max_seq_len);
         Self {

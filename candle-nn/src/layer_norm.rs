@@ -3,7 +3,7 @@
 use crate::{ops, Init, VarBuilder};
 use candle_core::{Module, Result, Tensor};
 
-/// What a [`LayerNorm`] does; `1e-5.into()` sets `eps` alone.
+/// The parameters of a [`LayerNorm`]; `1e-5.into()` sets `eps` alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormConfig {
     /// Added to the variance before its root is taken.

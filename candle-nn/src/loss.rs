@@ -1,4 +1,4 @@
-//! Losses: one number for how far a model's output is from what it should be, averaged over the batch.
+//! Loss functions, averaged over the batch.
 
 use crate::ops::log_softmax;
 use candle_core::{bail, Result, Tensor};
@@ -65,7 +65,8 @@ pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// The shapes or dtypes differ, or the dtype is not a float.
 pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
-    // ln(1 + exp(x)) - t x, where max(x, 0) is taken out of the logarithm. What is taken out is put back, so it needs no gradient.
+    // ln(1 + exp(x)) - t x, where max(x, 0) is taken out of the logarithm. The gradients of the two terms cancel, so
+    // max(x, 0) is detached.
     let shift = inp.detach().relu()?;
     let log_sum = ((inp - &shift)?.exp()? + shift.neg()?.exp()?)?.log()?;
     ((log_sum + shift)? - (inp * target)?)?.mean_all()

@@ -1,4 +1,4 @@
-//! Products of a mixture of experts: each token's rows go through the experts that a router chose for it.
+//! Products of a mixture of experts: each token's row is multiplied with the experts that a router chose for it.
 //!
 //! A router gives every token `topk` experts. Numbered token by token, these pairs are 0 to `tokens * topk`; the functions here take them
 //! sorted by expert, as `experts_ids` (the experts, ascending) and `sorted_token_ids` (the numbers of the pairs), both u32 of length
@@ -33,7 +33,7 @@ use candle_core::{bail, DType, Result, Tensor};
 /// The result is (tokens * topk, n). Gradients flow through it.
 ///
 /// # Errors
-/// The shapes or dtypes do not go together, or an expert's number is not below `experts`.
+/// The shapes or dtypes do not match, or an expert's number is not below `experts`.
 pub fn moe_gemm(
     input: &Tensor,
     weights: &Tensor,
@@ -146,7 +146,7 @@ impl Pairs {
             Some(weights) => Some(weights.reshape((pairs, 1))?),
             None => None,
         };
-        // Sorting the pairs' numbers tells where each of them is.
+        // Sorting the pairs' numbers gives the position of each.
         let places = sorted_token_ids.flatten_all()?.arg_sort_last_dim(true)?;
         let experts = experts_ids.flatten_all()?.index_select(&places, 0)?;
         let per_token = if per_pair { topk } else { 1 };

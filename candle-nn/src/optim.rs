@@ -33,7 +33,7 @@ pub trait Optimizer: Sized {
     /// An optimiser of `vars`. Those that are not of a float dtype have no gradient and are left out.
     ///
     /// # Errors
-    /// The state that it keeps for a variable cannot be made, such as for want of memory.
+    /// The state of a variable cannot be created, for example for lack of memory.
     fn new(vars: Vec<Var>, config: Self::Config) -> Result<Self>;
 
     /// Moves each variable that has a gradient in `grads`.
@@ -48,7 +48,7 @@ pub trait Optimizer: Sized {
     /// Sets the length of the steps to come.
     fn set_learning_rate(&mut self, lr: f64);
 
-    /// An optimiser of nothing.
+    /// An optimiser without variables.
     ///
     /// # Errors
     /// None.

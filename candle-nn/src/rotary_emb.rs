@@ -1,8 +1,8 @@
 //! Rotary position embeddings, see <https://arxiv.org/abs/2104.09864>.
 //!
-//! Each pair of elements of a head is turned by an angle that depends on the token's position. `cos` and `sin` hold the
-//! angles' cosines and sines: (seq, head_dim / 2), or (batch, seq, head_dim / 2) where each sequence of a batch has positions
-//! of its own. They may cover more positions than the input has tokens; the first ones are used.
+//! Each pair of elements of a head is rotated by an angle that depends on the token's position. `cos` and `sin` hold
+//! the angles' cosines and sines: (seq, head_dim / 2), or (batch, seq, head_dim / 2) for separate positions per
+//! sequence of a batch. They may cover more positions than the input has tokens; the first ones are used.
 //!
 //! The forms differ in which elements make a pair: [`rope`] and [`rope_thd`] pair element `i` with `i + head_dim / 2` (Llama as
 //! Hugging Face stores it), [`rope_i`] pairs `2 i` with `2 i + 1` (GPT-J, original Llama weights).
@@ -39,8 +39,8 @@ pub fn rope_thd(xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     apply(Kind::Thd, xs, cos, sin, None)
 }
 
-/// [`rope`] on the first `rotated` heads of `xs`; the others are copied as they are. So one kernel serves queries, keys and
-/// values that lie side by side. Not in upstream's interface.
+/// [`rope`] on the first `rotated` heads of `xs`; the others are copied as they are. So one kernel handles packed
+/// queries, keys and values. Not in upstream's interface.
 ///
 /// # Errors
 /// Those of [`rope`], or `xs` has fewer heads.

@@ -12,7 +12,7 @@ pub fn gumbel_softmax<D: Dim>(logits: &Tensor, temperature: f64, dim: D) -> Resu
         return logits.argmax(dim);
     }
     let logits = logits.to_dtype(DType::F32)?;
-    // The bounds keep both logarithms finite. They are the nearest to 0 and 1 that f32 tells apart from them.
+    // The bounds keep both logarithms finite. They are the f32 numbers nearest to 0 and 1.
     let uniform = logits.rand_like(1e-7, 1. - 1e-7)?;
     let noise = uniform.log()?.neg()?.log()?.neg()?;
     (logits + (noise * temperature)?)?.argmax(dim)

@@ -1,4 +1,4 @@
-//! Layers applied one after the other.
+//! A chain of layers.
 
 use crate::func;
 use candle_core::{Module, Result, Tensor};

@@ -1,4 +1,4 @@
-//! Weights by name. A [`VarBuilder`] walks the names of a model's tensors while its layers are made:
+//! Weights by name. A [`VarBuilder`] follows the names of a model's tensors while its layers are created:
 //! `vb.pp("layers").pp(0).get((n, n), "weight")` asks its backend for `layers.0.weight`, of that shape.
 //!
 //! Backends are safetensors, `.npz` and PyTorch files, a map of tensors, a [`VarMap`], or anything that implements
@@ -19,9 +19,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A place that tensors come from, by their full name.
+/// A source of tensors by full name.
 pub trait Backend: Send + Sync {
-    /// What a caller may say about the tensor beyond its shape.
+    /// Extra information about a tensor beyond its shape.
     type Hints: Default;
 
     /// The tensor `name` in this dtype on this device.
@@ -103,7 +103,7 @@ pub type VarBuilder<'a> = VarBuilderArgs<'a, Box<dyn SimpleBackend + 'a>>;
 
 struct Source<B> {
     backend: B,
-    /// Where tensors are looked for, for the errors.
+    /// The source of the tensors, for errors.
     place: String,
 }
 
@@ -205,7 +205,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
         }
     }
 
-    /// Whether there is a tensor `tensor_name` here. In a map of variables that is so only once it was made.
+    /// Whether there is a tensor `tensor_name` here. In a map of variables this is true only after it was created.
     pub fn contains_tensor(&self, tensor_name: &str) -> bool {
         let name = self.full_name(tensor_name);
         self.source.backend.contains_tensor(&name)
@@ -233,7 +233,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
         self.get_with_hints_dtype(s, name, hints, self.dtype)
     }
 
-    /// [`VarBuilderArgs::get_with_hints`] in a dtype of its own.
+    /// [`VarBuilderArgs::get_with_hints`] with an explicit dtype.
     ///
     /// # Errors
     /// Those of [`VarBuilderArgs::get`].
@@ -259,7 +259,7 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
         self.get_unchecked_dtype(name, self.dtype)
     }
 
-    /// [`VarBuilderArgs::get_unchecked`] in a dtype of its own.
+    /// [`VarBuilderArgs::get_unchecked`] with an explicit dtype.
     ///
     /// # Errors
     /// Those of [`VarBuilderArgs::get_unchecked`].

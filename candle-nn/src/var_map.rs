@@ -1,4 +1,4 @@
-//! Variables by name: what a model under training is made of.
+//! Variables by name: the parameters of a model in training.
 
 use crate::Init;
 use candle_core::{DType, Device, Error, Result, Shape, Tensor, Var};
@@ -68,7 +68,7 @@ impl VarMap {
     /// Sets the variable `name`.
     ///
     /// # Errors
-    /// There is no such variable, or its shape or dtype is another.
+    /// The variable does not exist, or has another shape or dtype.
     pub fn set_one<K: AsRef<str>, V: AsRef<Tensor>>(&mut self, name: K, value: V) -> Result<()> {
         let name = name.as_ref();
         match self.lock().get(name) {
@@ -126,7 +126,7 @@ impl VarMap {
         self.lock().get(path).map(|var| var.as_tensor().clone())
     }
 
-    /// A panic while the lock was held leaves complete variables behind, so poisoning does not matter.
+    /// A panic while the lock is held leaves the variables complete, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Var>> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
     }

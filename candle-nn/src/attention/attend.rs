@@ -1,9 +1,9 @@
-//! What the functions of this module have in common: rules by which queries see keys, turned into a call of `sdpa`.
+//! Shared by the functions of this module: windows, masks and ALiBi as a call of `sdpa`.
 
 use crate::ops::{sdpa, sdpa_with};
 use candle_core::{Device, Result, Tensor};
 
-/// How a query at a position among the keys sees them.
+/// The window of keys that a query attends to.
 #[derive(Clone, Copy, Default)]
 pub(super) struct AttnWindow {
     /// The position of the first query.
@@ -30,14 +30,15 @@ impl AttnWindow {
     }
 }
 
-/// Attention beyond what [`sdpa`] knows. The default is all keys for all queries.
+/// Options of attention beyond those of [`sdpa`].
 pub(super) struct Rules {
     pub(super) scale: f32,
     pub(super) softcap: Option<f32>,
     pub(super) window: AttnWindow,
     /// What is added to the scores; broadcasts to (batch, heads, queries, keys).
     pub(super) mask: Option<Tensor>,
-    /// For each head by how much a key's score sinks with its distance from the query; see <https://arxiv.org/abs/2108.12409>.
+    /// ALiBi slopes, one per head: a key's score is reduced by its slope times the distance from the query; see
+    /// <https://arxiv.org/abs/2108.12409>.
     pub(super) slopes: Option<Vec<f32>>,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules) -> Resul
     let (_, _, queries, _) = q.dims4()?;
     let (_, _, keys, _) = k.dims4()?;
     let window = &rules.window;
-    // What the fused kernel knows by itself: all keys, or causal with the last query at the last key.
+    // Supported by the fused kernel: all keys, or causal with the last query at the last key.
     let causal = window.right == Some(0) && window.offset == keys as i64 - queries as i64;
     let seen_as_is = window.left.is_none() && (window.right.is_none() || causal && queries <= keys);
     let capped_as_is = rules.softcap != Some(1.);
@@ -76,7 +77,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules) -> Resul
         .where_cond(&out, &out.zeros_like()?)
 }
 
-/// What positions alone add to the scores: (1, queries, keys), or (heads, queries, keys) with slopes; `None` for nothing.
+/// The bias by position: (1, queries, keys), or (heads, queries, keys) with slopes; `None` for nothing.
 fn by_position(
     rules: &Rules,
     queries: usize,

@@ -27,7 +27,7 @@ use candle_core::{bail, Result, Tensor, WithDType};
 /// ```
 ///
 /// # Errors
-/// The shapes do not go together, or a dtype is not `T`.
+/// The shapes do not match, or a dtype is not `T`.
 pub fn flash_attn<T>(
     q: &Tensor,
     k: &Tensor,

@@ -1,7 +1,7 @@
 //! Attention over batches ([`flash_attn`]) and over sequences of different lengths that are packed one after the other
 //! ([`flash_attn_varlen_unfused`]), with masks, windows, softcapping and ALiBi.
 //!
-//! The names are those of the CPU kernels that Candle has; here all of them work on every device and in a graph for autograd, and lead to
+//! The names are those of Candle's CPU kernels; here all of them work on every device and with autograd, and call
 //! [`ops::sdpa`](crate::ops::sdpa). Layouts are those of flash attention: heads come after the sequence.
 
 mod attend;

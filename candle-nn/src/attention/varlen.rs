@@ -1,4 +1,4 @@
-//! Sequences of different lengths, packed one after the other.
+//! Attention over packed sequences of different lengths.
 
 use super::attend::{attend, AttnWindow, Rules};
 use candle_core::{bail, DType, Result, Tensor};
@@ -8,7 +8,7 @@ use candle_core::{bail, DType, Result, Tensor};
 /// - `q` is (total_q, heads, head_dim), `k` and `v` are (total_k, kv_heads, head_dim); `heads` is a multiple of `kv_heads`.
 /// - `seqlens_q` and `seqlens_k`, integers of shape (sequences), are the lengths of the sequences, which add up to the totals. They are
 ///   read back to the host.
-/// - Positions are counted so that a sequence's last query stands at its last key.
+/// - Positions are aligned so that a sequence's last query is at its last key.
 /// - `causal` hides the keys after a query's position, `window_size_left` and `window_size_right` those further away than that; with a
 ///   `window_size_left` alone the other one is 0, as in Candle.
 /// - `alibi_slopes`, one for each head, times the distance are subtracted from the scores; see <https://arxiv.org/abs/2108.12409>.
@@ -16,7 +16,7 @@ use candle_core::{bail, DType, Result, Tensor};
 /// The result is (total_q, heads, head_dim), 0 for a query that sees no key.
 ///
 /// # Errors
-/// The shapes, lengths or dtypes do not go together.
+/// The shapes, lengths or dtypes do not match.
 #[allow(clippy::too_many_arguments)]
 pub fn flash_attn_varlen_unfused(
     q: &Tensor,

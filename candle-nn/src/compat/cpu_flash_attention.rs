@@ -1,4 +1,4 @@
-//! The former place of [`attention::cpu_flash`](crate::attention::cpu_flash).
+//! The former path of [`attention::cpu_flash`](crate::attention::cpu_flash).
 
 use crate::attention::{flash_attn, AttnMask};
 use candle_core::{Result, Tensor, WithDType};

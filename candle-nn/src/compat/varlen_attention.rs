@@ -1,3 +1,3 @@
-//! The former place of [`attention::varlen`](crate::attention::varlen).
+//! The former path of [`attention::varlen`](crate::attention::varlen).
 
 pub use crate::attention::flash_attn_varlen_unfused;

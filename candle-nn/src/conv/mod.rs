@@ -1,5 +1,5 @@
-//! Convolution layers over one and two dimensions: [plain](Conv1d) ones, and [transposed](ConvTranspose1d) ones that undo their change
-//! of size.
+//! Convolution layers over one and two dimensions: [plain](Conv1d) ones, and [transposed](ConvTranspose1d) ones, which
+//! invert the change of size.
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Tensor};
@@ -29,7 +29,7 @@ pub use transposed::{
 use crate::{Init, VarBuilder};
 use candle_core::{Result, Tensor};
 
-/// Gives a layer `$layer` what all of them have: its constructor from weights, and what it is made of.
+/// The constructor from weights and the accessors of a layer `$layer`.
 macro_rules! layer {
     ($(#[$doc:meta])* $layer:ident, $config:ident) => {
         $(#[$doc])*
@@ -87,7 +87,7 @@ fn within(bound: f64) -> Init {
     }
 }
 
-/// The tensor `weight` of `vb`, and if `bias` says how a new one is filled the tensor `bias`.
+/// The tensor `weight` of `vb`, and the tensor `bias` if `bias` says how a new one is filled.
 fn weights(
     vb: &VarBuilder,
     dims: &[usize],

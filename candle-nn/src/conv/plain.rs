@@ -12,11 +12,11 @@ macro_rules! config {
         pub struct $name {
             /// Zeros put before and after the input, in each dimension; 0 by default.
             pub padding: usize,
-            /// How far the kernel moves from one result to the next; 1 by default.
+            /// Stride of the kernel; 1 by default.
             pub stride: usize,
-            /// How far the inputs that the kernel meets lie apart; 1 by default.
+            /// Distance between the kernel's elements in the input; 1 by default.
             pub dilation: usize,
-            /// How many groups of channels are convolved apart from each other; 1 by default.
+            /// Number of groups of channels that are convolved independently; 1 by default.
             pub groups: usize,
             /// The algorithm that cuDNN uses; other backends choose for themselves.
             pub cudnn_fwd_algo: Option<CudnnFwdAlgo>,
@@ -89,7 +89,7 @@ impl Module for Conv2d {
 }
 
 impl Conv2d {
-    /// The layer that does what this one and then `bn` do outside of training.
+    /// This layer and `bn` (in inference) fused into one layer.
     ///
     /// # Errors
     /// `bn` has no weight and bias, or is for another number of channels.

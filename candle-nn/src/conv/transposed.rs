@@ -11,11 +11,11 @@ pub struct ConvTranspose1dConfig {
     pub padding: usize,
     /// What is added to the result at its end; 0 by default.
     pub output_padding: usize,
-    /// How far apart in the result neighbours of the input lie; 1 by default.
+    /// Distance in the result between neighbouring input elements; 1 by default.
     pub stride: usize,
-    /// How far apart in the result neighbours of the kernel lie; 1 by default.
+    /// Distance in the result between neighbouring kernel elements; 1 by default.
     pub dilation: usize,
-    /// How many groups of channels are convolved apart from each other; 1 by default.
+    /// Number of groups of channels that are convolved independently; 1 by default.
     pub groups: usize,
 }
 
@@ -38,9 +38,9 @@ pub struct ConvTranspose2dConfig {
     pub padding: usize,
     /// What is added to the result at its ends; 0 by default.
     pub output_padding: usize,
-    /// How far apart in the result neighbours of the input lie; 1 by default.
+    /// Distance in the result between neighbouring input elements; 1 by default.
     pub stride: usize,
-    /// How far apart in the result neighbours of the kernel lie; 1 by default.
+    /// Distance in the result between neighbouring kernel elements; 1 by default.
     pub dilation: usize,
 }
 

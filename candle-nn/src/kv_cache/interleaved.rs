@@ -66,8 +66,8 @@ impl InterleavedKvCache {
     }
 }
 
-/// Keys and values of one sequence as plain f32 on the host, in a buffer made ahead of time: token after token, head after head, a head's
-/// key before its value. It is what [`causal_decode_f32_interleaved`] reads.
+/// Keys and values of one sequence as plain f32 on the host, in a preallocated buffer: token after token, head after
+/// head, a head's key before its value. It is what [`causal_decode_f32_interleaved`] reads.
 ///
 /// [`causal_decode_f32_interleaved`]: crate::attention::cpu_flash::causal::causal_decode_f32_interleaved
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub struct RawInterleavedKvCache {
 }
 
 impl RawInterleavedKvCache {
-    /// An empty cache of `h_kv` heads of dimension `d`, with room for `max_seq` tokens; it grows beyond that.
+    /// An empty cache of `h_kv` heads of dimension `d`, with an initial capacity of `max_seq` tokens.
     pub fn new(h_kv: usize, d: usize, max_seq: usize) -> Self {
         Self {
             data: Vec::with_capacity(max_seq * h_kv * 2 * d),

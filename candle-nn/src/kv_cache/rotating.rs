@@ -5,8 +5,8 @@ use candle_core::{Device, Result, Tensor};
 
 /// One tensor that keeps the last `max_seq_len` entries along a dimension, in a ring.
 ///
-/// The entries are not in order once the ring has gone round: [`RotatingCache::positions`] says which is where, and
-/// [`RotatingCache::attn_mask`] what a query may see. Clones share the buffer: append to one of them only.
+/// The entries are not in order after the ring has wrapped around: [`RotatingCache::positions`] gives their positions,
+/// and [`RotatingCache::attn_mask`] what a query may see. Clones share the buffer: append to one of them only.
 #[derive(Clone, Debug)]
 pub struct RotatingCache {
     all_data: Option<Tensor>,
@@ -49,12 +49,12 @@ impl RotatingCache {
         self.max_seq_len
     }
 
-    /// The whole ring, with what is not yet used.
+    /// The whole ring, including the unused part.
     pub fn all_data(&self) -> &Option<Tensor> {
         &self.all_data
     }
 
-    /// What is in it, as a view of the ring; `None` if nothing was appended yet.
+    /// The contents, as a view of the ring; `None` if nothing was appended yet.
     ///
     /// # Errors
     /// None that appended data could cause.
@@ -95,7 +95,7 @@ impl RotatingCache {
             self.current_seq_len += seq_len;
             return Ok(src.clone());
         }
-        // What does not fit before the end of the ring goes to its start.
+        // The rest wraps around to the start of the ring.
         let head = seq_len.min(max - self.offset);
         for (start, len, slot) in [(0, head, self.offset), (head, seq_len - head, 0)] {
             if len > 0 {

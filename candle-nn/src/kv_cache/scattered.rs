@@ -1,9 +1,9 @@
-//! Caches for batches whose sequences are of different lengths, each with a ring of its own.
+//! Caches for batches of sequences of different lengths, with a ring for each.
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
-/// Where the tokens of a step go, and what they may see: made once by [`ScatteredCacheBuilder::indices_and_mask`] for the caches of all
-/// layers.
+/// The slots of a step's tokens and their mask: computed once by [`ScatteredCacheBuilder::indices_and_mask`] for the
+/// caches of all layers.
 #[derive(Clone, Debug)]
 pub struct IndicesAndMask {
     /// The slot of each token, u32 (batch, seq).
@@ -128,16 +128,16 @@ impl ScatteredCacheBuilder {
         self.positions.len()
     }
 
-    /// Starts all sequences anew. What is in the caches is hidden until it is overwritten.
+    /// Resets all sequences. The contents of the caches are masked until they are overwritten.
     pub fn reset(&mut self) {
         self.positions.fill(0);
         self.indices.fill(0);
     }
 
-    /// Starts the sequence `batch_index` anew.
+    /// Resets the sequence `batch_index`.
     ///
     /// # Panics
-    /// There is no such sequence.
+    /// `batch_index` is out of range.
     pub fn reset_batch_index(&mut self, batch_index: usize) {
         self.positions[batch_index] = 0;
         self.indices[batch_index] = 0;
@@ -202,7 +202,7 @@ impl ScatteredCacheBuilder {
     }
 }
 
-/// What is added to a score that is to be seen or not.
+/// The bias of a visible or hidden score.
 fn additive(seen: bool) -> f32 {
     match seen {
         true => 0.,

@@ -1,4 +1,4 @@
-//! Dropout, and the layer that does nothing.
+//! Dropout and the identity layer.
 
 use candle_core::{Module, ModuleT, Result, Tensor};
 

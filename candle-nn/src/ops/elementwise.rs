@@ -181,7 +181,7 @@ impl CustomOp1 for Sigmoid {
     }
 }
 
-/// `(x + 3) / 6`, held between 0 and 1.
+/// `(x + 3) / 6`, clamped to 0..=1.
 ///
 /// # Errors
 /// `xs` is not of a float dtype.

@@ -1,4 +1,4 @@
-//! Linear layers together with what stands before and after them in a transformer.
+//! Linear layers fused with what precedes and follows them in a transformer.
 //!
 //! Generating text is bound by the number of kernels a token takes. On a WebGPU device each of these is one kernel for few rows;
 //! elsewhere it is its plain form, made of the fused ops for its parts.
@@ -14,7 +14,7 @@ use candle_core::{
 pub enum LinearWeight<'a> {
     /// A tensor of the input's dtype, any layout.
     Dense(&'a Tensor),
-    /// Of any format. It gets no gradient, what is in front of it does.
+    /// Of any format. It has no gradient; the gradient flows to the input.
     Quantized(&'a QMatMul),
 }
 
@@ -61,7 +61,7 @@ impl<'a> LinearWeight<'a> {
 /// upstream's interface.
 ///
 /// # Errors
-/// The shapes do not fit together, or the dtypes differ or are not floats.
+/// The shapes do not match, or the dtypes differ or are not floats.
 pub fn rms_norm_linear<'a>(
     xs: &Tensor,
     alpha: &Tensor,
@@ -115,7 +115,7 @@ pub fn rms_norm_swiglu_slow<'a>(
 /// upstream's interface.
 ///
 /// # Errors
-/// The shapes do not fit together, or the dtypes differ or are not floats.
+/// The shapes do not match, or the dtypes differ or are not floats.
 pub fn linear_add<'a>(
     xs: &Tensor,
     weight: impl Into<LinearWeight<'a>>,

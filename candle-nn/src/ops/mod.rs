@@ -33,7 +33,7 @@ pub use softmax::{log_softmax, softmax, softmax_last_dim};
 
 use candle_core::{DType, Error, Result, Tensor};
 
-/// Checks what every fused op asks of its inputs: one float dtype that it can compute in.
+/// Checks what every fused op requires of its inputs: one float dtype that it can compute in.
 pub(crate) fn check_dtypes(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
     let dtype = tensors[0].dtype();
     if let Some(other) = tensors.iter().find(|t| t.dtype() != dtype) {
@@ -50,7 +50,7 @@ pub(crate) fn check_dtypes(op: &'static str, tensors: &[&Tensor]) -> Result<()> 
     }
 }
 
-/// Whether a gradient may be asked of one of these, so that the op has to be made of ops that have one.
+/// Whether one of these may need a gradient, so that the op must be composed of ops with gradients.
 pub(crate) fn in_graph(tensors: &[&Tensor]) -> bool {
     tensors.iter().any(|t| t.track_op())
 }
@@ -63,7 +63,7 @@ pub(crate) fn compute_dtype(dtype: DType) -> DType {
     }
 }
 
-/// `t` with elements of its last dimension next to each other in memory, copied only if they are not.
+/// `t` with a contiguous last dimension, copied only if necessary.
 pub(crate) fn last_dim_contiguous(t: &Tensor) -> Result<Tensor> {
     match (t.dims().last(), t.stride().last()) {
         (Some(&dim), Some(&stride)) if dim > 1 && stride != 1 => t.contiguous(),

@@ -24,7 +24,7 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
     xs.apply_op2_no_bwd(alpha, &RmsNorm { eps })
 }
 
-/// The plain form of [`rms_norm`]: 16-bit inputs are normed in f32, rounded, and then scaled.
+/// The plain form of [`rms_norm`]: 16-bit inputs are normalised in f32, rounded, and then scaled.
 ///
 /// # Errors
 /// Those of [`rms_norm`].
@@ -36,8 +36,8 @@ pub fn rms_norm_slow(x: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
         .broadcast_mul(alpha)
 }
 
-/// `xs + residual` and the [`rms_norm`] of that sum, in one kernel: what a transformer does between two of its blocks. Both
-/// inputs are (…, n) of one shape, `alpha` is (n); any layouts. Gives (sum, normed). Not in upstream's interface.
+/// `xs + residual` and the [`rms_norm`] of that sum, in one kernel: as between two blocks of a transformer. Both inputs
+/// are (…, n) of one shape, `alpha` is (n); any layouts. Gives (sum, normed). Not in upstream's interface.
 ///
 /// # Errors
 /// The inputs' shapes differ, or those of [`rms_norm`].
@@ -97,7 +97,7 @@ pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Resul
     xs.apply_op3_no_bwd(alpha, beta, &LayerNorm { eps })
 }
 
-/// The plain form of [`layer_norm`]: 16-bit inputs are normed in f32, rounded, and then scaled and shifted.
+/// The plain form of [`layer_norm`]: 16-bit inputs are normalised in f32, rounded, and then scaled and shifted.
 ///
 /// # Errors
 /// Those of [`layer_norm`].

@@ -1,4 +1,4 @@
-//! Images rearranged: channels to pixels and back, borders repeated.
+//! Rearranges images: channels to pixels and back, repeated borders.
 
 use candle_core::{bail, Result, Tensor};
 

@@ -12,7 +12,7 @@ const NAME: &str = "sdpa";
 /// On the CPU, from this many queries on, matrix products over blocks of queries are faster than the fused loop.
 const CPU_MATMUL_FROM: usize = 16;
 
-/// How many queries such a block has. It bounds the memory that scores take: heads * block * keys.
+/// Queries per block. It bounds the memory of the scores: heads * block * keys.
 const CPU_BLOCK: usize = 256;
 
 /// `softmax(q k^T * scale + mask) v` for each head, in one kernel.
@@ -27,7 +27,7 @@ const CPU_BLOCK: usize = 256;
 /// The fused kernel has no mask tensor and `v_dim == head_dim`; other calls take the plain form, [`sdpa_slow`].
 ///
 /// # Errors
-/// The shapes do not fit together, the dtypes differ or are not floats, there are no keys, `do_causal` with fewer keys than
+/// The shapes do not match, the dtypes differ or are not floats, there are no keys, `do_causal` with fewer keys than
 /// queries, or `softcapping` is not positive.
 pub fn sdpa(
     q: &Tensor,
@@ -107,7 +107,7 @@ fn plain(
     }
     let dtype = compute_dtype(q.dtype());
     let (q, k, v) = (q.to_dtype(dtype)?, k.to_dtype(dtype)?, v.to_dtype(dtype)?);
-    // The heads of a group share their keys, so their queries can be rows of one product: nothing is repeated.
+    // The heads of a group share their keys, so their queries are rows of one product, and keys are not repeated.
     let Dims {
         batch,
         heads,
@@ -138,7 +138,7 @@ fn plain(
         .to_dtype(dims.dtype)
 }
 
-/// Attention over one block of queries after the other, each seeing only the keys it needs.
+/// Attention block by block of queries, each over only the keys it needs.
 fn sdpa_blocks(q: &Tensor, k: &Tensor, v: &Tensor, dims: &Dims, op: &Sdpa) -> Result<Tensor> {
     let dtype = compute_dtype(dims.dtype);
     let (k, v) = (k.to_dtype(dtype)?, v.to_dtype(dtype)?);

@@ -15,7 +15,7 @@ pub struct ParamsAdamW {
     pub beta2: f64,
     /// Added to the root of the mean square, so that nothing is divided by 0; 1e-8 by default.
     pub eps: f64,
-    /// What is taken off a variable at each step, in parts of `lr` times itself; 0.01 by default.
+    /// Weight decay: each step subtracts this times `lr` times the variable; 0.01 by default.
     pub weight_decay: f64,
 }
 
@@ -71,7 +71,7 @@ impl Optimizer for AdamW {
     fn step(&mut self, grads: &GradStore) -> Result<()> {
         self.steps += 1;
         let p = &self.params;
-        // Both means start at 0; these undo the bias towards it.
+        // Both means start at 0; these factors correct the bias.
         let unbias = |beta: f64| 1. / (1. - beta.powf(self.steps as f64));
         let (unbias_mean, unbias_square) = (unbias(p.beta1), unbias(p.beta2));
         for state in &self.states {

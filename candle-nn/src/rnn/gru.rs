@@ -7,12 +7,12 @@ use candle_core::{Result, Tensor};
 /// The state of a [`GRU`].
 #[derive(Clone, Debug)]
 pub struct GRUState {
-    /// What the layer gives, of shape (batch, hidden).
+    /// The hidden state (the layer's output), of shape (batch, hidden).
     pub h: Tensor,
 }
 
 impl GRUState {
-    /// What the layer gives, of shape (batch, hidden).
+    /// The hidden state (the layer's output), of shape (batch, hidden).
     pub fn h(&self) -> &Tensor {
         &self.h
     }

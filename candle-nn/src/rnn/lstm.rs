@@ -7,7 +7,7 @@ use candle_core::{Result, Tensor};
 /// The state of an [`LSTM`].
 #[derive(Clone, Debug)]
 pub struct LSTMState {
-    /// What the layer gives, of shape (batch, hidden).
+    /// The hidden state (the layer's output), of shape (batch, hidden).
     pub h: Tensor,
     /// The cells, of shape (batch, hidden).
     pub c: Tensor,
@@ -19,7 +19,7 @@ impl LSTMState {
         Self { h, c }
     }
 
-    /// What the layer gives, of shape (batch, hidden).
+    /// The hidden state (the layer's output), of shape (batch, hidden).
     pub fn h(&self) -> &Tensor {
         &self.h
     }
@@ -30,8 +30,8 @@ impl LSTMState {
     }
 }
 
-/// Which way a layer of a bidirectional network reads. It decides the names of the weights alone: whoever wants the backward layer
-/// gives it the reversed sequence.
+/// The direction of a layer of a bidirectional network. It only selects the weights' names: the caller passes the
+/// reversed sequence to the backward layer.
 #[derive(Clone, Copy, Debug)]
 pub enum Direction {
     /// From the first step to the last.

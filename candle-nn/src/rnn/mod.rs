@@ -21,11 +21,11 @@ pub use lstm::{lstm, Direction, LSTMConfig, LSTMState, LSTM};
 use crate::{Init, VarBuilder};
 use candle_core::{DType, Device, IndexOp, Result, Tensor};
 
-/// A layer that reads a sequence step by step, in front of a state.
+/// A layer that reads a sequence step by step and keeps a state.
 // Upstream's name.
 #[allow(clippy::upper_case_acronyms)]
 pub trait RNN {
-    /// What a step leaves to the next one.
+    /// The state between steps.
     type State: Clone;
 
     /// The state before a sequence: zeros.
@@ -64,7 +64,8 @@ pub trait RNN {
         Ok(states)
     }
 
-    /// What the layer gives for these states: (batch, seq, hidden) of an [`LSTM`], (batch, seq * hidden) of a [`GRU`], as in Candle.
+    /// The layer's output for these states: (batch, seq, hidden) of an [`LSTM`], (batch, seq * hidden) of a [`GRU`], as
+    /// in Candle.
     ///
     /// # Errors
     /// There are none, or they are of different shapes.
@@ -123,7 +124,7 @@ impl Gates {
         Tensor::zeros((batch_dim, self.hidden_dim), self.dtype, &self.device)
     }
 
-    /// What the input gives to the gates, and what the last state does: (batch, gates * hidden) each.
+    /// The gates' terms from the input and from the last state: (batch, gates * hidden) each.
     fn of(&self, input: &Tensor, h: &Tensor) -> Result<(Tensor, Tensor)> {
         let product = |xs: &Tensor, weight: &Tensor, bias: &Option<Tensor>| {
             let ys = xs.matmul(&weight.t()?)?;

@@ -1,4 +1,4 @@
-//! Rotation of queries and keys on their way into a cache.
+//! Rotates queries and keys and appends keys and values to a cache.
 
 use super::{angles, Kind, Rope};
 use crate::ops::{check_dtypes, in_graph};

@@ -1,4 +1,4 @@
-//! The places that a [`VarBuilder`] takes tensors from.
+//! The backends of a [`VarBuilder`].
 
 use super::{SimpleBackend, VarBuilder};
 use crate::{Init, VarMap};
@@ -88,7 +88,7 @@ macro_rules! safetensors_backend {
                 dtype: DType,
                 dev: &Device,
             ) -> Result<Tensor> {
-                // Looked at before anything is copied or converted.
+                // Checked before anything is copied or converted.
                 let view = <$t>::get(self, name)?;
                 check_shape(name, s, &Shape::from(view.shape()))?;
                 SimpleBackend::get_unchecked(self, name, dtype, dev)
@@ -96,7 +96,7 @@ macro_rules! safetensors_backend {
 
             fn get_unchecked(&self, name: &str, dtype: DType, dev: &Device) -> Result<Tensor> {
                 let stored_bits = <$t>::get(self, name)?.dtype().bitsize();
-                // Converted on the side that leaves fewer bytes to move to the device.
+                // Converted on the side for which fewer bytes are moved to the device.
                 if dev.is_cpu() || stored_bits <= 8 * dtype.size_in_bytes() {
                     self.load(name, dev)?.to_dtype(dtype)
                 } else {
@@ -183,7 +183,7 @@ impl<'a, R: Renamer> Rename<'a, R> {
     }
 }
 
-// The backend of `inner` is asked rather than `inner` itself, which would say a second time where a tensor was looked for.
+// Calls the backend of `inner`, because `inner` itself would add the source to errors a second time.
 impl<R: Renamer + Sync + Send> SimpleBackend for Rename<'_, R> {
     fn get(&self, s: Shape, name: &str, h: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
         let backend = &self.inner.source.backend;

@@ -1,4 +1,4 @@
-//! Files whose tensors are cut into parts, one for each of several processes; and several files in memory as one.
+//! Sharded loading: a part of each tensor for one of several processes; and several files in memory as one.
 
 use super::backends::{check_shape, missing};
 use super::{Backend, SimpleBackend, VarBuilderArgs};
@@ -49,7 +49,7 @@ impl ShardedSafeTensors {
         dtype: DType,
         dev: &Device,
     ) -> Result<ShardedVarBuilder<'static>> {
-        // SAFETY: what this function demands.
+        // SAFETY: this function's contract.
         let files = unsafe { MmapedSafetensors::multi(paths)? };
         let place = super::list_files(paths);
         Ok(VarBuilderArgs::at(Self(files), place, dtype, dev.clone()))

@@ -59,7 +59,7 @@ impl CausalSelfAttention {
     /// rotary rows.
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not fit together.
+    /// If shapes, dtypes or devices do not match.
     pub fn forward(
         &self,
         xs: Residual,
@@ -83,8 +83,8 @@ impl CausalSelfAttention {
             }
         };
         let (b, t, _) = projected.dims3()?;
-        // Splitting the heads while the projections lie side by side keeps all that follows a view, and lets one kernel rotate
-        // queries and keys and put keys and values into the cache.
+        // Splitting the heads of the packed projections keeps everything after it a view, and lets one kernel rotate
+        // queries and keys and write keys and values to the cache.
         let by_head = projected
             .reshape((b, t, heads + 2 * kv_heads, head_dim))?
             .transpose(1, 2)?;

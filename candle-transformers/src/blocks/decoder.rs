@@ -1,4 +1,4 @@
-//! A decoder layer with norms before its two halves, as in Llama: [arXiv 2302.13971](https://arxiv.org/abs/2302.13971).
+//! A pre-norm decoder layer, as in Llama: [arXiv 2302.13971](https://arxiv.org/abs/2302.13971).
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{rms_norm, RmsNorm, VarBuilder};
@@ -21,7 +21,7 @@ pub struct DecoderConfig {
 pub enum FeedForward {
     /// One MLP for all tokens.
     Dense(GatedMlp),
-    /// Several, of which each token takes some.
+    /// Several experts, of which each token uses some.
     Sparse(SparseMoe),
 }
 
@@ -29,7 +29,7 @@ impl FeedForward {
     /// The stream `xs` with this block of its norm added to it.
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not fit together.
+    /// If shapes, dtypes or devices do not match.
     pub fn forward_residual(&self, xs: Residual, norm: &RmsNorm) -> Result<Residual> {
         match self {
             Self::Dense(mlp) => mlp.forward_residual(xs, norm),
@@ -97,7 +97,7 @@ impl DecoderLayer {
     /// Runs the layer on `xs`, whose sum is `(b, t, hidden_size)`; the rest as in [`CausalSelfAttention::forward`].
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not fit together.
+    /// If shapes, dtypes or devices do not match.
     pub fn forward(
         &self,
         xs: Residual,

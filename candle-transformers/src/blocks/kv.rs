@@ -10,18 +10,18 @@ use super::RotaryPairs;
 
 /// The dimension of the sequence in `(b, heads, seq, head_dim)`.
 const SEQ_DIM: usize = 2;
-/// Room made at first. A model's whole context can be gigabytes, most conversations are short.
+/// The initial capacity. A model's whole context can be gigabytes, but most conversations are short.
 const INITIAL_LEN: usize = 512;
 
 /// The keys and values of one layer, in one buffer that doubles when it is full.
 ///
-/// The heads of the keys come first, then those of the values, so that a step adds both in one copy. Appending writes into the
-/// buffer in place, so a clone, which starts with the same buffer, takes its own on the first append to either.
+/// The heads of the keys come first, then those of the values, so that a step adds both in one copy. Appending writes
+/// into the buffer in place, so a clone, which shares the buffer, copies it on the first append to either.
 #[derive(Debug, Clone)]
 pub struct GrowingKvCache {
     limit: usize,
     cache: Option<Cache>,
-    /// Cloned with the cache: a count above 1 says that another cache writes to the same buffer.
+    /// Cloned with the cache: a count above 1 means that another cache shares the buffer.
     owner: Arc<()>,
 }
 
@@ -86,7 +86,7 @@ impl GrowingKvCache {
         Ok((q, self.held()?))
     }
 
-    /// The buffer with room for `kv` after what is held.
+    /// The buffer, with capacity for `kv` after the current contents.
     fn with_room(&mut self, kv: &Tensor) -> Result<&mut Cache> {
         let needed = self.len() + kv.dim(SEQ_DIM)?;
         let fits = self.cache.is_some() && needed <= self.capacity() && !self.is_shared();
@@ -113,7 +113,7 @@ impl GrowingKvCache {
     }
 }
 
-/// The contents of `old` in a new buffer with room for `needed` positions.
+/// The contents of `old` in a new buffer with capacity for `needed` positions.
 fn rehouse(old: Option<&Cache>, needed: usize, limit: usize) -> Result<Cache> {
     let doubled = needed.next_power_of_two().max(INITIAL_LEN);
     let mut cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));

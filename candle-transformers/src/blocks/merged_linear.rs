@@ -12,7 +12,8 @@ use super::Projection;
 ///
 /// One wide matmul reads the input once and costs one kernel launch; a decoding step is bound by such launches and by
 /// memory. Weights that are variables, or results of tracked ops, stay separate: stacking copies them, and an optimizer
-/// would go on changing tensors that nobody reads. Quantised weights are stacked with neighbours of the same format.
+/// would keep updating tensors that are no longer read. Quantised weights are stacked with neighbours of the same
+/// format.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -132,7 +133,7 @@ impl<const N: usize> MergedLinear<N> {
         })
     }
 
-    /// The one layer that the layers are, if they run as one matmul: their outputs side by side.
+    /// The merged layer, if they run as one matmul: it returns the concatenated outputs.
     pub fn merged(&self) -> Option<&Projection> {
         match self.groups.as_slice() {
             [group] => Some(&group.linear),

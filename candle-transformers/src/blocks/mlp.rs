@@ -35,7 +35,7 @@ impl GatedMlp {
     /// The stream `xs` with this block of its norm added to it.
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not fit together.
+    /// If shapes, dtypes or devices do not match.
     pub fn forward_residual(&self, xs: Residual, norm: &RmsNorm) -> Result<Residual> {
         let (xs, hidden) = match self.gate_up.merged() {
             Some(gate_up) => xs.project_gated(norm, gate_up)?,

@@ -94,7 +94,7 @@ impl Residual {
     /// Position `index` of the sequence alone: `(b, 1, hidden_size)`.
     ///
     /// # Errors
-    /// If there is no such position.
+    /// If the position is out of range.
     pub fn position(&self, index: usize) -> Result<Self> {
         let take = |xs: &Tensor| xs.narrow(1, index, 1);
         Ok(Self {

@@ -17,7 +17,7 @@ impl RotaryPairs {
     /// `(t, head_dim / 2)`, are the positions' rotary rows.
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not fit together.
+    /// If shapes, dtypes or devices do not match.
     pub fn rotate(self, xs: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
         match self {
             Self::Halves => rope_heads(xs, cos, sin, rotated),

@@ -17,7 +17,7 @@ impl Embedding {
     /// The tensor `weight`, `(d1, d2)`.
     ///
     /// # Errors
-    /// If it is missing or has another shape, or the device refuses the memory.
+    /// If it is missing or has another shape, or the device cannot allocate the memory.
     pub fn new(d1: usize, d2: usize, vb: VarBuilder) -> Result<Self> {
         let table = dense(&vb, (d1, d2), "weight")?;
         Ok(Self(candle_nn::Embedding::new(table, d2)))
@@ -134,7 +134,7 @@ impl RmsNorm {
     /// A norm from its weight, which is made dense.
     ///
     /// # Errors
-    /// If the device refuses the memory.
+    /// If the device cannot allocate the memory.
     pub fn from_qtensor(weight: QTensor, eps: f64) -> Result<Self> {
         let weight = weight.dequantize(&weight.device())?;
         Ok(Self(candle_nn::RmsNorm::new(weight, eps)))

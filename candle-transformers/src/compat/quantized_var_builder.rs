@@ -49,7 +49,7 @@ impl VarBuilder {
         })
     }
 
-    /// The builder of what lies below `s`: names get it and a dot in front.
+    /// The builder below `s`: names get it and a dot as a prefix.
     pub fn pp<S: ToString>(&self, s: S) -> Self {
         Self {
             prefix: self.path(&s.to_string()),

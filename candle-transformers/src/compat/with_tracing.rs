@@ -30,7 +30,7 @@ impl QMatMul {
     /// A weight `(out_dim, in_dim)`; F32, F16 and BF16 become dense.
     ///
     /// # Errors
-    /// If the device refuses the memory for a dense weight.
+    /// If the device cannot allocate the memory for a dense weight.
     pub fn from_weights(ws: Arc<QTensor>) -> Result<Self> {
         Ok(Self {
             inner: candle_core::quantized::QMatMul::from_arc(ws)?,

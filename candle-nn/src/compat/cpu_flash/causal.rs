@@ -26,7 +26,7 @@ where
     super::flash_attn::<T>(q, k, v, softmax_scale, mask, max_bias, softcap)
 }
 
-/// Attention of one token over keys and values that lie side by side, as in
+/// Attention of one token over interleaved keys and values, as in
 /// [`RawInterleavedKvCache`](crate::kv_cache::RawInterleavedKvCache), on the CPU.
 ///
 /// `q_data` is (h_q, d), `kv_data` (kv_len, h_kv, 2, d); `h_q` is a multiple of `h_kv`. The result is (h_q, 1, d).

@@ -117,7 +117,7 @@ impl BertEncoder {
     /// (batch, heads, seq, seq), and is 0 where a token may be attended to and very negative where it is hidden.
     ///
     /// # Errors
-    /// If shapes, dtypes or devices do not fit together.
+    /// If shapes, dtypes or devices do not match.
     pub fn forward(&self, hidden_states: &Tensor, attention_mask: &Tensor) -> Result<Tensor> {
         self.run(hidden_states.clone(), Some(attention_mask))
     }

@@ -9,7 +9,7 @@
 //! # let config = Config { vocab_size: 40, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2,
 //! #     intermediate_size: 8, ..Config::default() };
 //! let device = Device::Cpu;
-//! // In earnest: VarBuilder::from_mmaped_safetensors.
+//! // A real model: VarBuilder::from_mmaped_safetensors.
 //! let model = BertModel::load(VarBuilder::zeros(DTYPE, &device), &config)?;
 //! // Two sentences, the second filled up with padding that the mask hides.
 //! let ids = Tensor::new(&[[2u32, 7, 9, 3], [2, 8, 3, 0]], &device)?;
@@ -117,7 +117,7 @@ impl BertModel {
     /// for each token that attends. Without it all are seen. The vectors of hidden tokens mean nothing.
     ///
     /// # Errors
-    /// If the shapes do not fit together, there are more than `max_position_embeddings` tokens, or an id is outside its table
+    /// If the shapes do not match, there are more than `max_position_embeddings` tokens, or an id is outside its table
     /// (where the device can tell).
     pub fn forward(
         &self,
