@@ -4,8 +4,8 @@
 //! cargo run --release -p candle-core --features webgpu --example quantized_products -- [GB/s of the memory]
 //! ```
 //!
-//! One row times a weight, as in generation: the weight is read once, so bytes of blocks per second are what counts. Weights are
-//! used in turn, so many of them that no cache holds them. Then 512 rows, as in a prompt, where arithmetic counts.
+//! One row times a weight, as in generation: the weight is read once, so bytes of blocks per second are what counts.
+//! Weights are used in turn, more of them than any cache holds. Then 512 rows, as in a prompt, where arithmetic counts.
 //! Medians of 7; the error is that of the product against one with the decoded weight in f32, relative to its norm.
 
 use std::time::{Duration, Instant};

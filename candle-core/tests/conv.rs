@@ -597,7 +597,7 @@ fn nan_and_infinity_stay_in_their_windows() -> Result<()> {
     Ok(())
 }
 
-/// Where gradients are wanted each group is an op of its own; the values are the same.
+/// If gradients are needed each group is a separate op; the values are the same.
 #[test]
 fn groups_of_variables() -> Result<()> {
     let mut numbers = Numbers(7);

@@ -1,5 +1,5 @@
-//! The switches of the environment that look into the WebGPU device. Each is read when a device is opened, so each test here runs
-//! another one of this file, marked as ignored, in a process of its own.
+//! The switches of the environment that look into the WebGPU device. Each is read when a device is opened, so each test
+//! here runs another one of this file, marked as ignored, in a separate process.
 
 use std::process::{Command, Output};
 

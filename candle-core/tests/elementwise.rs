@@ -95,7 +95,7 @@ fn floats(dtype: DType) -> Result<Tensor> {
     if dtype != DType::F64 {
         return Ok(data);
     }
-    // Where f64 overflows, and what lies past the numbers of f32.
+    // Where f64 overflows, and numbers beyond the range of f32.
     let wide = [
         709.,
         -709.,

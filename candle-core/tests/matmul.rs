@@ -158,7 +158,7 @@ fn layouts(device: &Device) -> Result<()> {
 }
 test_device!(layouts);
 
-/// So many products that the widest tiles are chosen.
+/// Enough products for the widest tiles to be chosen.
 fn many_batches(device: &Device) -> Result<()> {
     for dtype in FLOATS {
         for (m, n, k) in [(9, 9, 5), (17, 12, 8), (1, 3, 4)] {

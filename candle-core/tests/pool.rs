@@ -131,7 +131,7 @@ fn lines_of_windows() -> Result<()> {
                 (9, 9),
             )?;
             check(&images.transpose(0, 1)?, (3, 4), (1, 1))?;
-            // Far apart: what lies between is not read.
+            // Far apart: the elements in between are not read.
             check(&images.permute((0, 2, 3, 1))?, (2, 1), (1, 1))?;
         }
     }

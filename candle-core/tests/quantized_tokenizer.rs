@@ -75,7 +75,7 @@ fn byte_level() {
     assert_eq!(
         ids(&llama3, "hello", true),
         [15, 11],
-        "Llama 3 begins with a token of its own"
+        "Llama 3 begins with a special token"
     );
     assert_eq!(ids(&llama3, "123", false), [14], "digits by three");
     assert_eq!(ids(&llama3, "ä", false), [18, 19], "bytes");

@@ -21,7 +21,7 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// What fits the platform: a browser's thread must not be blocked, and natively a model has a thread of its own.
+    /// What fits the platform: a browser's thread must not be blocked, and natively a model has a separate thread.
     pub const HERE: Self = match cfg!(target_arch = "wasm32") {
         true => Self::Async,
         false => Self::Blocking,
@@ -70,7 +70,7 @@ impl CandleBackend {
             session: self.session(),
             sampler: LogitsProcessor::from_sampling(request.seed, request.sampling()),
             stream: TokenStream::new(self.tokenizer()),
-            // The last token made is never fed back, so it needs no position of its own.
+            // The last token made is never fed back, so it needs no position.
             budget: request
                 .max_tokens
                 .min(self.max_positions() - prompt_tokens + 1),

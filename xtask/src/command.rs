@@ -11,7 +11,7 @@ pub struct Cmd {
     env: Vec<(String, String)>,
 }
 
-/// A command by its words; a word may not hold blanks of its own.
+/// A command by its words; a word may not contain blanks.
 pub fn cmd(line: &str) -> Cmd {
     let mut words = line.split_whitespace().map(str::to_string);
     Cmd {

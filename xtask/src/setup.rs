@@ -165,7 +165,7 @@ fn has_loader() -> bool {
             .any(|known| known.contains(LOADER))
 }
 
-/// The variable that tells the loader which drivers to take instead of its own search.
+/// The variable that tells the loader which drivers to take instead of searching.
 fn forced_drivers(env: &dyn Fn(&str) -> Option<OsString>) -> Option<(&'static str, OsString)> {
     // The second is the older name; the loader reads it when the first is not set.
     ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"]

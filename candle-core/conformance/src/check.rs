@@ -36,7 +36,7 @@ pub struct Record {
 pub enum Outcome {
     /// As on the CPU.
     Passed,
-    /// There is no such op for this dtype: the CPU and the device both say so.
+    /// The op does not exist for this dtype: the CPU and the device both say so.
     Undefined,
     /// The device says that it cannot do it: its error.
     Unsupported(String),
@@ -47,7 +47,7 @@ pub enum Outcome {
 /// Runs all ops with one dtype on `device` and on the CPU, and calls `each` with what came of every one in every layout.
 ///
 /// # Errors
-/// If the arguments cannot be made on the CPU, or cannot be brought to `device` though it has the dtype.
+/// If the arguments cannot be made on the CPU, or cannot be copied to `device` although it has the dtype.
 pub async fn check(device: &Device, dtype: DType, mut each: impl FnMut(Record)) -> Result<()> {
     let f64_error = f64_error(device)?;
     for (layout, view) in LAYOUTS {

@@ -53,7 +53,7 @@ impl Tolerance {
         }
     }
 
-    /// So many times as wide.
+    /// Multiples of the tolerance.
     pub fn times(mut self, times: f64) -> Self {
         self.relative *= times;
         self.absolute *= times;

@@ -163,8 +163,8 @@ macro_rules! call {
     }};
 }
 
-/// Writes the product of `lhs` and `rhs` to `dst`, row by row. False, with nothing done, for elements other than f32 and f64 and
-/// for sizes past what BLAS can count (2^31). With `one_thread` the library starts no threads of its own.
+/// Writes the product of `lhs` and `rhs` to `dst`, row by row. False, with nothing done, for elements other than f32
+/// and f64 and for sizes past what BLAS can count (2^31). With `one_thread` the library starts no threads.
 ///
 /// # Panics
 /// When a view or the product does not lie within its slice.

@@ -117,8 +117,9 @@ impl Phase {
     }
 }
 
-// SAFETY: `body` is the only part without synchronisation of its own. It is written while no section is open and all who joined the
-// last one have left, and read between joining and leaving, both of which go through atomics that order it. What it points to is `Sync`.
+// SAFETY: `body` is the only part without synchronisation. It is written while no section is open and all who joined
+// the last one have left, and read between joining and leaving, both of which go through atomics that order it. What it
+// points to is `Sync`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}

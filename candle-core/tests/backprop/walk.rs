@@ -454,7 +454,7 @@ fn custom_ops() -> Result<()> {
     assert_eq!(of(&grads, &x)?, [55., 91.]);
     assert!(grads.get(&y).is_none());
     assert_eq!(of(&grads, &z)?, [10., 21.]);
-    // No gradient is one of 0, and what lies before has none either.
+    // A missing gradient counts as 0, and nothing before it has one either.
     let y = x.sqr()?.apply_op1(Product(Some("nothing")))?;
     assert!(y.backward()?.get(&x).is_none());
     Ok(())

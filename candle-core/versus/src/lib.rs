@@ -1,9 +1,9 @@
 //! The same work, done by this repository's candle-core and by crates.io's 0.11.1.
 //!
-//! Each side is a program of its own, `here` and `there`: within one build cargo unites what two packages ask of a third, and
-//! crates.io's candle-core would be timed over a `gemm` with features that only this one asks for. `cases/` is one table of work,
-//! compiled against either side; inputs come from a generator that starts anew for each case. `RAYON_NUM_THREADS`, and the processors
-//! that the caller may use, hold for both.
+//! Each side is a separate program, `here` and `there`: within one build cargo unites what two packages ask of a third,
+//! and crates.io's candle-core would be timed over a `gemm` with features that only this one asks for. `cases/` is one
+//! table of work, compiled against either side; inputs come from a generator that starts anew for each case.
+//! `RAYON_NUM_THREADS`, and the processors that the caller may use, hold for both.
 
 #[cfg(all(feature = "here", feature = "there"))]
 compile_error!("a build is of one side: here or there");

@@ -24,7 +24,7 @@ struct Args {
     /// Samples of each side
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
     samples: u32,
-    /// Show only what is less than so many times as fast
+    /// Show only what is less than this many times as fast
     #[arg(long, value_name = "RATIO")]
     slow: Option<f64>,
     /// Build both sides and name the cases

@@ -99,7 +99,7 @@ impl Side {
         }
     }
 
-    /// The time that so many runs of the case take.
+    /// The time that this many runs of the case take.
     ///
     /// # Errors
     /// As [`make`](Self::make).

@@ -34,7 +34,7 @@ pub struct BenchRequest {
     pub repeat: usize,
     /// The memory bandwidth in GB/s to compare with.
     pub bandwidth: Option<f64>,
-    /// Whether to time each kernel on the GPU, in a run of its own after the measurements.
+    /// Whether to time each kernel on the GPU, in a separate run after the measurements.
     pub profile: bool,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// The device's memory bandwidth, to print what share of it generation uses
     #[arg(long, value_name = "GB/s")]
     bandwidth: Option<f64>,
-    /// Also time each kernel on the GPU (webgpu only), in a run of its own
+    /// Also time each kernel on the GPU (webgpu only), in a separate run
     #[arg(long)]
     profile: bool,
     /// Time single ops beside the CPU instead of a model

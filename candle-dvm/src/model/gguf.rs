@@ -29,7 +29,7 @@ const EMBEDDING: &str = "token_embd.weight";
 /// What is in front of the tensors of a file, and with a mapped one the tensors too.
 pub(super) enum GgufContent {
     Mapped(MmapedContent),
-    /// Of a file of so many bytes.
+    /// Of a file of this many bytes.
     Header(Content, u64),
 }
 

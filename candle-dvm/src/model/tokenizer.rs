@@ -57,7 +57,7 @@ impl TextTokenizer {
     /// The tokens of a prompt, the begin token first.
     ///
     /// # Errors
-    /// [`Error::EmptyPrompt`] if the text has no token of its own, and tokens that the model does not know.
+    /// [`Error::EmptyPrompt`] if the text itself has no token, and tokens that the model does not know.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>> {
         let encode = |special| {
             let encoding = self.inner.encode(prompt, special);

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub enum Reach {
     /// Any: for what the configuration names.
     Anywhere,
-    /// Public ones: for what a stranger names. Natively a name is resolved first, and what is checked is what is connected to. A browser
-    /// does not tell what a name stands for, and has rules of its own for the networks around it.
+    /// Public ones: for what a stranger names. Natively a name is resolved first, and what is checked is what is
+    /// connected to. A browser does not tell what a name stands for, and has separate rules for the networks around it.
     Public,
 }
 

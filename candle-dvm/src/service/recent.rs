@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 
-/// The last so many things that were put in.
+/// The most recently inserted items, up to a limit.
 pub(super) struct Recent<T> {
     capacity: usize,
     set: HashSet<T>,

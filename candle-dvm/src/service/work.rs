@@ -1,4 +1,4 @@
-//! Jobs run: each on a thread of its own where there are threads, up to the limit, and until it is told to stop.
+//! Runs jobs: each on a separate thread where there are threads, up to the limit, and until it is told to stop.
 
 use super::actor::{LiveState, Message, Service};
 use super::inbox::{customer, event_id};

@@ -44,7 +44,7 @@ pub fn stored(url: &str, kind: u16) -> Vec<Event> {
     events
 }
 
-/// Sends a message on a connection of its own and reads, until `done` says so; anew if it says no or the connection ends.
+/// Sends a message on a separate connection and reads, until `done` says so; anew if it says no or the connection ends.
 fn again_and_again(url: &str, message: &str, mut done: impl FnMut(RelayMessage) -> Option<bool>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

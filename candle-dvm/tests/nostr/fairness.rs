@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const CUSTOMERS: usize = 10;
 /// Jobs of the first customer; the others have one.
 const GREEDY: usize = 20;
-/// So many that a pause of the machine is short beside all of them.
+/// Enough that a pause of the machine is short in comparison.
 const TOKENS: usize = 48;
 
 /// When a job's first partial and its result came.

@@ -27,7 +27,7 @@ pub struct Behaviour {
     pub endless: bool,
     /// Bytes that are put on the wire after the noise, as they are; then the connection is closed.
     pub garbage: Option<Vec<u8>>,
-    /// At most so many stored events for a request.
+    /// At most this many stored events for a request.
     pub max_limit: Option<usize>,
 }
 
@@ -96,7 +96,7 @@ impl TestRelay {
         self.events_from(0)
     }
 
-    /// The same without the first so many.
+    /// The same without the first ones, this many.
     pub fn events_from(&self, first: usize) -> Vec<Event> {
         self.state.events.lock().unwrap()[first..].to_vec()
     }

@@ -192,7 +192,7 @@ impl Drop for Served {
     }
 }
 
-/// A customer with a key of its own.
+/// A customer with a separate key.
 pub struct Customer(pub Keys);
 
 impl Customer {

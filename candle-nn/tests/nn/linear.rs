@@ -63,7 +63,7 @@ pub(super) fn with_residual(dev: &Device) -> Result<()> {
     Ok(())
 }
 
-/// So many products in a row that an adapter cuts the inner dimension into parts.
+/// Enough products in a row that an adapter splits the inner dimension.
 pub(super) fn long_inner_dimension(dev: &Device) -> Result<()> {
     for (dtype, tolerance) in dtypes(dev) {
         for (rows, n, k) in [(9, 18, 2048), (33, 7, 3000), (20, 66, 1100)] {

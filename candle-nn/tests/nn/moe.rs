@@ -1,4 +1,4 @@
-//! Products of experts, each pair of a token and an expert by a product of its own.
+//! Products of experts, each pair of a token and an expert by a separate product.
 
 use super::common::{assert_close, assert_fails, data};
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};

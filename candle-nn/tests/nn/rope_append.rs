@@ -14,7 +14,7 @@ fn queries_and_cache(dev: &Device) -> Result<()> {
                 for pairs in [Pairs::Halves, Pairs::Neighbours] {
                     let case = format!("{dtype:?} {pairs:?} {layout}, {t} from {position} on");
                     let cache = data(&[2, 4, 5, 6], dtype, dev)?;
-                    // A copy of its own: on the CPU the reference would be the cache itself.
+                    // A separate copy: on the CPU the reference would be the cache itself.
                     let plain_cache = reference(&cache)?.copy()?;
                     let [rx, rc, rs] = [reference(&xs)?, reference(&cos)?, reference(&sin)?];
                     let expected = rope_append_slow(&rx, &rc, &rs, pairs, &plain_cache, position)?;

@@ -41,7 +41,7 @@ fn very_long_rows(dev: &Device) -> Result<()> {
     for dims in [[64, 30_000], [64, 70_001], [2, 70_001]] {
         let xs = data(&dims, DType::F32, dev)?;
         let expected = softmax(&reference(&xs)?, D::Minus1)?;
-        // Each of so many probabilities is small.
+        // With this many probabilities each is small.
         let scale = dims[1] as f64;
         let got = (softmax_last_dim(&xs)? * scale)?;
         assert_close(&format!("{dims:?}"), &got, &(expected * scale)?, 1e-4);

@@ -1,4 +1,4 @@
-//! Parts that model families share, each with a small configuration of its own.
+//! Parts that model families share, each with a small configuration.
 //!
 //! They are laid out for few kernel launches per layer: projections over one input are one matmul ([`MergedLinear`]),
 //! heads are split by views, and the fused ops of `candle_nn` take those views as they are. Weights are dense or quantised

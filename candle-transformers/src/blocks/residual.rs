@@ -9,9 +9,10 @@ use super::Projection;
 
 /// The residual stream between two blocks.
 ///
-/// A linear layer without bias at the end of a block adds to the stream as part of its product ([`Residual::add`]), and one at the start
-/// of a block norms the stream as part of its own ([`Residual::project`]). What another layer gives stays pending, and is added
-/// when the next block norms the sum, which takes one kernel instead of two.
+/// A linear layer without bias at the end of a block adds to the stream as part of its product ([`Residual::add`]), and
+/// one at the start of a block normalises the stream as part of its product ([`Residual::project`]). The output of any
+/// other layer stays pending, and is added when the next block normalises the sum, which takes one kernel instead of
+/// two.
 #[derive(Debug, Clone)]
 pub struct Residual {
     sum: Tensor,

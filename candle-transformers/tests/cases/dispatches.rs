@@ -32,7 +32,7 @@ fn step(device: &Device, forward: impl FnOnce(&Tensor) -> Result<Tensor>) -> Res
 
 #[test]
 fn of_a_token_webgpu() -> Result<()> {
-    // A device of its own: others are counted on by tests that run beside this one.
+    // A separate device: tests that run in parallel count on others.
     let device = Device::new_webgpu(0)?;
     let cfg = config();
     for dtype in [DType::F32, DType::F16, DType::BF16] {

@@ -42,7 +42,7 @@ export interface GenerateOptions {
     max_tokens?: number;
     /** 0, as when not given, takes the likeliest token each time; above, tokens are drawn. */
     temperature?: number;
-    /** Draw from so many of the likeliest tokens only. */
+    /** Draw only from this many of the most likely tokens. */
     top_k?: number;
     /** Draw from the likeliest tokens that together have this probability. */
     top_p?: number;

@@ -66,7 +66,7 @@ impl Speed {
         Ok(Self { op })
     }
 
-    /// Runs it so many times, and resolves when the GPU is done.
+    /// Runs it this many times, and resolves when the GPU is done.
     pub async fn run(&self, runs: usize) -> Result<(), JsError> {
         let run = speed::run(&self.op, runs);
         run.await.map_err(|err| JsError::new(&err.to_string()))

@@ -9,7 +9,7 @@ pub struct Case {
     pub op: Op,
 }
 
-/// A tensor: its elements as they lie in memory, and the view of them that the op sees.
+/// A tensor: its elements in memory order, and the view of them that the op sees.
 #[derive(Clone, Debug)]
 pub struct Input {
     pub data: Elements,

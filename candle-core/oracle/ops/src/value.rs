@@ -113,7 +113,7 @@ impl Elements {
         }
     }
 
-    /// The elements as they lie in a file, little-endian.
+    /// The elements as bytes of a file, little-endian.
     pub fn bytes(&self) -> Vec<u8> {
         match self {
             Self::U8(v) => v.clone(),

@@ -24,7 +24,7 @@ pub(super) struct Split {
     gpt2: bool,
     /// Whether a piece that is a token needs no merges.
     pub(super) ignore_merges: bool,
-    /// Whether a text begins with a token of its own, if the file does not say.
+    /// Whether a text begins with a special token, if the file does not say.
     pub(super) adds_bos: bool,
     /// Whether letters and their accents are joined first (NFC).
     pub(super) composes: bool,

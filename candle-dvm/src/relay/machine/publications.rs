@@ -108,7 +108,7 @@ impl Machine {
             _ if starts("auth-required:") && (!authenticated || sent_unknown) => {
                 Some(OutgoingState::NeedsAuth(retry_at))
             }
-            // nostr-rs-relay has no word of its own for events of those that it does not know yet.
+            // nostr-rs-relay has no special prefix for events of those that it does not know yet.
             _ if sent_unknown && (starts("blocked:") || starts("restricted:")) => {
                 Some(OutgoingState::NeedsAuth(retry_at))
             }
