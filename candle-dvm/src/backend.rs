@@ -1,4 +1,4 @@
-//! What a model does for its callers: a request in, text out, whole or as a stream.
+//! The interface of a model: a request in, text out, whole or as a stream.
 
 use crate::{Error, Result};
 use candle_transformers::generation::Sampling;

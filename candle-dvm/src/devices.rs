@@ -30,7 +30,7 @@ pub struct CpuReport {
 /// One WebGPU adapter.
 #[derive(Clone, Debug, Serialize)]
 pub struct AdapterReport {
-    /// Its place in the list, as `Device::new_webgpu` takes it.
+    /// Its index in the list, as `Device::new_webgpu` takes it.
     pub ordinal: usize,
     /// The GPU's name.
     pub name: String,
@@ -40,7 +40,7 @@ pub struct AdapterReport {
     pub driver_info: String,
     /// The interface below: Vulkan, Metal or DX12.
     pub backend: String,
-    /// Discrete or integrated GPU, or a CPU that plays one.
+    /// Discrete or integrated GPU, or a CPU (software adapter).
     pub device_type: String,
     /// Whether this is the one that `--device webgpu` uses.
     pub chosen: bool,

@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 pub struct CandleBackend {
     id: &'static str,
     model: Llama,
-    /// Never written to: each completion starts from a copy, which shares the tables of the rotary embedding.
+    /// Never modified: each completion starts from a clone, which shares the tables of the rotary embedding.
     empty_cache: Cache,
     tokenizer: TextTokenizer,
     stop_tokens: Vec<u32>,
@@ -24,7 +24,8 @@ pub struct CandleBackend {
 }
 
 impl CandleBackend {
-    /// Places the weights on `device`, floats as `dtype`, blocks as they are. `progress` hears of each tensor's bytes as they arrive.
+    /// Places the weights on `device`, floats as `dtype`, blocks as they are. `progress` is told of each tensor's bytes
+    /// as they arrive.
     ///
     /// # Errors
     /// Failures to read a tensor, to convert it, or to place it on the device.
@@ -108,8 +109,8 @@ impl CandleBackend {
         prompt_tokens(&self.tokenizer, self.max_positions, prompt)
     }
 
-    /// As [`InferenceBackend::complete_stream`], waiting as `wait` says. Where that is to give way, there is a turn for others after each
-    /// token too: the CPU's tokens need no wait.
+    /// As [`InferenceBackend::complete_stream`], waiting as `wait` says. If it yields to the executor, it also yields
+    /// after each token: on the CPU nothing else would wait.
     ///
     /// # Errors
     /// As [`InferenceBackend::complete`].
@@ -135,7 +136,7 @@ impl CandleBackend {
         Ok(generation.finish())
     }
 
-    /// A session without any past.
+    /// A session with an empty cache.
     pub fn session(&self) -> Session<'_> {
         Session {
             backend: self,
@@ -199,7 +200,7 @@ impl InferenceBackend for CandleBackend {
         request: &CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        // Steps that block are ready when they are asked for the first time.
+        // Blocking steps are ready on the first poll.
         at_once(self.complete_steps(request, Wait::Blocking, on_piece))
     }
 }

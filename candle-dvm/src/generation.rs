@@ -1,4 +1,4 @@
-//! The loop that makes tokens, a step at a time, so that a browser can do other things between two of them.
+//! The generation loop, one token per step, so that a browser can do other work in between.
 
 use crate::backend::{Completion, CompletionRequest, StopReason, Timings};
 use crate::engine::{CandleBackend, Session};
@@ -16,7 +16,7 @@ use web_time::Instant;
 pub enum Wait {
     /// By blocking the thread: the step is ready when it is polled first. It is an error in a browser with a GPU.
     Blocking,
-    /// By giving way to the executor.
+    /// By yielding to the executor.
     Async,
 }
 
@@ -43,7 +43,7 @@ pub struct Generation<'a> {
     /// How many steps there may be.
     budget: usize,
     steps: usize,
-    /// The step after this one, where the GPU need not wait for the host to know what it has chosen.
+    /// The next step, queued before the host knows the current token, if the choice needs nothing from the host.
     queued: Option<GreedyToken>,
     text: String,
     stop_reason: Option<StopReason>,
@@ -148,7 +148,7 @@ impl Generation<'_> {
         self.queued = None;
     }
 
-    /// What was held back until more bytes of a character came.
+    /// The bytes held back until the rest of a character arrives.
     fn rest(&mut self) -> Result<Option<String>> {
         if self.flushed {
             return Ok(None);

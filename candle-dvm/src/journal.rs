@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Jobs under way, as JSON.
 const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
-/// Jobs that are done, shortened. Apart from the others, so that a start reads only what is left to do.
+/// Jobs that are done, shortened. In a separate table, so that a start reads only what is left to do.
 const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
 /// For each relay, up to when it was read.
 const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
@@ -54,7 +54,7 @@ impl RedbJournal {
         Self::with(database.map_err(failed)?)
     }
 
-    /// A journal that is gone with the process.
+    /// A journal in memory.
     ///
     /// # Errors
     /// None that are known.
@@ -64,7 +64,7 @@ impl RedbJournal {
 
     fn with(database: Database) -> Result<Self, JournalError> {
         let journal = Self { database };
-        // So that reading never meets a table that is not there.
+        // Creates the tables, so that reading never fails for a missing one.
         let write = journal.database.begin_write().map_err(failed)?;
         write.open_table(OPEN).map_err(failed)?;
         write.open_table(DONE).map_err(failed)?;

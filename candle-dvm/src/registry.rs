@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 /// Every backend of this build, present or absent.
 ///
-/// A device is opened when it is first asked about and kept: `--device cpu` wakes no GPU, and nothing is opened twice.
+/// A device is opened when it is first asked about and kept: `--device cpu` opens no GPU, and nothing is opened twice.
 pub struct BackendRegistry {
     entries: Vec<BackendEntry>,
 }
@@ -39,7 +39,7 @@ impl BackendRegistry {
     }
 
     /// The entry that `choice` names, or for `Auto` the first that is present. Like [`Device::best_available`], `Auto`
-    /// passes over a WebGPU adapter that is itself software: the CPU backend is faster.
+    /// skips a software WebGPU adapter: the CPU backend is faster.
     ///
     /// # Errors
     /// [`Error::Device`] with the reason, if a device was named and is absent.
@@ -95,8 +95,8 @@ impl BackendEntry {
         })
     }
 
-    /// Loads a model onto this backend's device. `dtype` of `None` takes [`ModelFiles::default_dtype`]; `progress`
-    /// hears of each tensor's bytes as they arrive.
+    /// Loads a model onto this backend's device. `dtype` of `None` takes [`ModelFiles::default_dtype`]; `progress` is
+    /// told of each tensor's bytes as they arrive.
     ///
     /// # Errors
     /// The backend's absence, and whatever fails while weights are read and placed on the device.

@@ -1,9 +1,9 @@
 //! Prompt and generation speed of a known shape on random weights.
 //!
-//! Measured as other engines' benchmarks do it: the prompt is one pass over all of its tokens from an empty cache;
+//! Measured like other engines' benchmarks: the prompt is one pass over all of its tokens from an empty cache;
 //! generation is single-token steps from an empty cache, the next token chosen greedily on the device and its id read
-//! back each time; as in `generate`, the step after it is queued before that ([`GreedyToken`]). The device is synchronised before
-//! the clock is read.
+//! back each time; as in `generate`, the step after it is queued before that ([`GreedyToken`]). The device is
+//! synchronised before the clock is read.
 
 mod random;
 
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 pub struct BenchRequest {
     /// The model's shape.
     pub shape: ModelShape,
-    /// What weights are stored as; activations go with it ([`WeightFormat::activations`]).
+    /// The format of the weights, which decides that of activations ([`WeightFormat::activations`]).
     pub format: WeightFormat,
     /// Tokens of the prompt, at least 1.
     pub prompt: usize,
@@ -227,7 +227,7 @@ fn measure(
     })
 }
 
-/// The middle of a sorted list, the mean of the two middle ones if there are two.
+/// The median of a sorted list.
 fn median(sorted: &[f64]) -> f64 {
     match sorted.len() {
         0 => 0.0,
@@ -290,7 +290,7 @@ impl Runner<'_> {
     }
 }
 
-/// What a device counts, since it was opened.
+/// A device's counters since it was opened.
 #[derive(Clone, Copy)]
 struct Counters {
     dispatches: u64,

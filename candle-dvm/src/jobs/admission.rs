@@ -1,4 +1,4 @@
-//! Which jobs are let in.
+//! Admission control for jobs.
 
 use super::Customer;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -137,7 +137,7 @@ impl Refusal {
     }
 }
 
-/// Decides about jobs, and keeps the books that this takes.
+/// Decides which jobs are admitted, and counts what that needs.
 #[derive(Debug)]
 pub struct Admission {
     limits: Limits,

@@ -3,8 +3,8 @@
 use super::{Customer, JobId};
 use std::collections::{HashMap, VecDeque};
 
-/// A queue that takes customers in turn, and each customer's jobs in order: who sends many waits for itself. It takes whatever was let in:
-/// [`super::Admission`] is what bounds it.
+/// A round-robin queue over customers, first in, first out for each: a customer with many jobs delays only itself. It
+/// is unbounded: [`super::Admission`] is what bounds it.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     len: usize,
@@ -43,7 +43,7 @@ impl<T> FairQueue<T> {
         self.len += 1;
     }
 
-    /// Takes the job whose turn it is.
+    /// Takes the next job.
     pub fn pop(&mut self) -> Option<(JobId, T)> {
         let customer = self.turns.pop_front()?;
         let jobs = self.jobs.get_mut(&customer)?;
@@ -57,7 +57,7 @@ impl<T> FairQueue<T> {
         Some(job)
     }
 
-    /// Takes a job out of turn, for its cancellation.
+    /// Removes a job that was cancelled.
     pub fn remove(&mut self, customer: Customer, id: JobId) -> Option<T> {
         let jobs = self.jobs.get_mut(&customer)?;
         let at = jobs.iter().position(|(other, _)| *other == id)?;

@@ -1,7 +1,7 @@
 //! What a model is made of: configuration, tokenizer, weights; from a folder, a GGUF file or this binary.
 //!
 //! [`ModelFiles::open`] reads and checks everything that can be checked without a device, down to the name and shape of
-//! each tensor, so that a bad file is reported before a GPU is woken.
+//! each tensor, so that a bad file is reported before a GPU is opened.
 
 mod config;
 #[cfg(not(target_arch = "wasm32"))]
@@ -105,8 +105,8 @@ impl ModelFiles {
         self.network.max_positions()
     }
 
-    /// The model on `device` with activations of `dtype`, and an empty cache for it. Floats become `dtype`, blocks stay blocks.
-    /// `progress` hears of each tensor's bytes as they arrive.
+    /// The model on `device` with activations of `dtype`, and an empty cache for it. Floats become `dtype`, blocks stay
+    /// blocks. `progress` is told of each tensor's bytes as they arrive.
     pub(crate) fn place(
         &self,
         dtype: DType,

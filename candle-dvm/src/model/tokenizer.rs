@@ -38,7 +38,7 @@ impl TextTokenizer {
         begin_token: Option<u32>,
         vocab_size: usize,
     ) -> Result<Self> {
-        // Both would change a prompt without a word.
+        // Both would change a prompt silently.
         inner
             .with_truncation(None)
             .map_err(|err| Error::file(file, one_line(&err.to_string())))?;

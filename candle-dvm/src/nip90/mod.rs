@@ -1,8 +1,8 @@
 //! NIP-90, "Data Vending Machines", for kind 5050, text generation: between events and typed values. No I/O.
 //!
-//! Strict in what it writes, lenient in what it reads: unknown tags and parameters are passed over, several spellings in use are
-//! understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are taken as they are:
-//! whoever receives them verifies their signatures first.
+//! Strict in what it writes, lenient in what it reads: unknown tags and parameters are ignored, several spellings in
+//! use are understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are
+//! taken as they are: whoever receives them verifies their signatures first.
 //!
 //! Written to the revision of NIP-90 of May 2026, which marks the whole document `unrecommended`; there is no successor that
 //! customers use. Heartbeats (kind 11998) follow the open proposal #2465.

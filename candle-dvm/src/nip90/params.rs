@@ -19,7 +19,7 @@ pub struct Params {
     pub frequency_penalty: Option<f32>,
 }
 
-/// Reads parameters. Unknown ones are passed over, and of several of one name the last counts.
+/// Reads parameters. Unknown ones are ignored, and of several of one name the last counts.
 ///
 /// # Errors
 /// The first value that does not fit, by its name.

@@ -202,7 +202,7 @@ impl JobRequest {
     }
 }
 
-/// The tags in the plain text of an encrypted content. Entries that are no lists of strings are passed over.
+/// The tags in the plain text of an encrypted content. Entries that are no lists of strings are ignored.
 pub(super) fn hidden_tags(text: &str) -> Result<Vec<Vec<String>>, ReadError> {
     let expected = "an array of tags";
     let lists: Vec<serde_json::Value> =

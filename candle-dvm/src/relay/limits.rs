@@ -20,7 +20,7 @@ pub struct RelayLimits {
 }
 
 impl RelayLimits {
-    /// Reads them from a relay's information document. Fields that are no numbers, or 0, are passed over.
+    /// Reads them from a relay's information document. Fields that are no numbers, or 0, are ignored.
     pub fn read(document: &str) -> Self {
         let json: Value = serde_json::from_str(document).unwrap_or_default();
         let number = |name: &str| {
