@@ -253,14 +253,16 @@ impl Shown {
         };
         let innermost = inner_dims.is_empty();
         let inner: usize = inner_dims.iter().product();
-        let per_line = match innermost {
-            true => (self.options.line_width / (width + 2)).max(1),
-            false => 1,
+        let per_line = if innermost {
+            (self.options.line_width / (width + 2)).max(1)
+        } else {
+            1
         };
         let newline = format!("\n{}", " ".repeat(depth + 1));
-        let gap_at = match self.cut[depth] {
-            true => self.options.edge_items,
-            false => usize::MAX,
+        let gap_at = if self.cut[depth] {
+            self.options.edge_items
+        } else {
+            usize::MAX
         };
         f.write_str("[")?;
         for i in 0..count {
@@ -310,9 +312,10 @@ impl Display for Tensor {
 impl Debug for Tensor {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let few = matches!(self.dims(), [] | [0..10]) && is_printable(self.dtype());
-        let elements = match few {
-            true => self.to_cpu_elements().ok(),
-            false => None,
+        let elements = if few {
+            self.to_cpu_elements().ok()
+        } else {
+            None
         };
         f.write_str("Tensor[")?;
         match elements {

@@ -299,9 +299,10 @@ pub fn batch_norm<C: Into<BatchNormConfig>>(
     let config = config.into();
     let get = |name, value| vb.get_with_hints(num_features, name, Init::Const(value));
     let (running_mean, running_var) = (get("running_mean", 0.)?, get("running_var", 1.)?);
-    let weight_and_bias = match config.affine {
-        true => Some((get("weight", 1.)?, get("bias", 0.)?)),
-        false => None,
+    let weight_and_bias = if config.affine {
+        Some((get("weight", 1.)?, get("bias", 0.)?))
+    } else {
+        None
     };
     BatchNorm {
         running_mean: Var::from_tensor(&running_mean)?,

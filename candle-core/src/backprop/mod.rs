@@ -136,10 +136,7 @@ impl Grads<'_> {
             return Ok(());
         }
         let grad = grad()?;
-        let grad = match self.keep_graph {
-            true => grad,
-            false => grad.detach(),
-        };
+        let grad = if self.keep_graph { grad } else { grad.detach() };
         self.store.accumulate(arg.id(), grad)
     }
 
@@ -169,9 +166,10 @@ impl Node {
     /// The elements of an argument, detached unless gradients are to be differentiated again: otherwise a gradient
     /// would keep the graph in memory.
     fn arg(&self, arg: &Tensor) -> Tensor {
-        match self.keep_graph {
-            true => arg.clone(),
-            false => arg.detach(),
+        if self.keep_graph {
+            arg.clone()
+        } else {
+            arg.detach()
         }
     }
 }
@@ -293,9 +291,10 @@ impl Tensor {
             // `None` if an op returned no gradient although a path leads to a variable: a custom op's may be 0.
             if let Some(grad) = grads.store.remove(node) {
                 let step = Node {
-                    res: match keep_graph {
-                        true => node.clone(),
-                        false => node.detach(),
+                    res: if keep_graph {
+                        node.clone()
+                    } else {
+                        node.detach()
                     },
                     grad,
                     keep_graph,

@@ -154,9 +154,10 @@ pub(crate) fn axpy_rows<T: GemvWeight>(
     }
     for i in (0..k).step_by(4) {
         let matrix = &matrix[i * stride..];
-        let done = match i + 4 <= k {
-            true => add_four(&factors[i..], k, (matrix, stride), out, width),
-            false => 0,
+        let done = if i + 4 <= k {
+            add_four(&factors[i..], k, (matrix, stride), out, width)
+        } else {
+            0
         };
         if done == width {
             continue;

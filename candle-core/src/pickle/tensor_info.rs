@@ -181,9 +181,10 @@ fn tensor_info(
     let (shape, stride) = (layout.shape().clone(), layout.stride().to_vec());
     let layout = Layout::new(shape, stride, start_bytes);
     let dir = dir_name.to_string_lossy().replace('\\', "/");
-    let path = match dir.is_empty() {
-        true => storage.key,
-        false => format!("{dir}/{}", storage.key),
+    let path = if dir.is_empty() {
+        storage.key
+    } else {
+        format!("{dir}/{}", storage.key)
     };
     Ok(Some(TensorInfo {
         name: name.to_string(),

@@ -214,9 +214,10 @@ impl QTensor {
         self.same_device(ids, "quantized embedding")?;
         let numbers = ids.flatten_all()?;
         // A GPU's kernel reads integers of any dtype, and another kernel would cost as much as this one.
-        let numbers = match ids.device().is_cpu() || numbers.dtype().is_float() {
-            true => numbers.to_dtype(DType::I64)?,
-            false => numbers,
+        let numbers = if ids.device().is_cpu() || numbers.dtype().is_float() {
+            numbers.to_dtype(DType::I64)?
+        } else {
+            numbers
         };
         let (numbers, layout) = numbers.storage_and_layout();
         let storage = self.storage.embedding((&numbers, layout), (rows, hidden))?;

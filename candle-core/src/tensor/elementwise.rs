@@ -153,9 +153,12 @@ impl Tensor {
     /// Both sides with the shape that they broadcast to.
     fn broadcast_both(&self, rhs: &Self, op: &'static str) -> Result<(Self, Self)> {
         let shape = self.shape().broadcast_shape_binary_op(rhs.shape(), op)?;
-        let to_shape = |t: &Self| match t.shape() == &shape {
-            true => Ok(t.clone()),
-            false => t.broadcast_as(&shape),
+        let to_shape = |t: &Self| {
+            if t.shape() == &shape {
+                Ok(t.clone())
+            } else {
+                t.broadcast_as(&shape)
+            }
         };
         Ok((to_shape(self)?, to_shape(rhs)?))
     }

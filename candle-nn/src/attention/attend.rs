@@ -92,9 +92,12 @@ fn by_position(
     let mut bias = Vec::with_capacity(slopes.len() * queries * keys);
     for slope in slopes {
         for query in 0..queries {
-            bias.extend((0..keys).map(|key| match window.sees(query, key) {
-                true => -slope * window.ahead(query, key).unsigned_abs() as f32,
-                false => f32::NEG_INFINITY,
+            bias.extend((0..keys).map(|key| {
+                if window.sees(query, key) {
+                    -slope * window.ahead(query, key).unsigned_abs() as f32
+                } else {
+                    f32::NEG_INFINITY
+                }
             }));
         }
     }

@@ -59,9 +59,10 @@ pub fn flash_attn_varlen_unfused(
         softcap: None,
         window: AttnWindow {
             left: window_size_left,
-            right: match causal {
-                true => Some(0),
-                false => window_size_right.or(window_size_left.map(|_| 0)),
+            right: if causal {
+                Some(0)
+            } else {
+                window_size_right.or(window_size_left.map(|_| 0))
             },
             ..AttnWindow::default()
         },
@@ -84,9 +85,10 @@ pub fn flash_attn_varlen_unfused(
         start_q += len_q;
         start_k += len_k;
     }
-    match outputs.is_empty() {
-        true => Tensor::zeros((0, heads, v_dim), q.dtype(), q.device()),
-        false => Tensor::cat(&outputs, 0),
+    if outputs.is_empty() {
+        Tensor::zeros((0, heads, v_dim), q.dtype(), q.device())
+    } else {
+        Tensor::cat(&outputs, 0)
     }
 }
 

@@ -204,8 +204,9 @@ impl ScatteredCacheBuilder {
 
 /// The bias of a visible or hidden score.
 fn additive(seen: bool) -> f32 {
-    match seen {
-        true => 0.,
-        false => f32::NEG_INFINITY,
+    if seen {
+        0.
+    } else {
+        f32::NEG_INFINITY
     }
 }

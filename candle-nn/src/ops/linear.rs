@@ -154,9 +154,10 @@ impl<'a> Linear<'a> {
         weight: LinearWeight<'a>,
         gated: bool,
     ) -> Result<Self> {
-        let name = match gated {
-            true => "rms-norm-swiglu",
-            false => "rms-norm-linear",
+        let name = if gated {
+            "rms-norm-swiglu"
+        } else {
+            "rms-norm-linear"
         };
         Self::new(name, xs, weight, Some(norm), gated, None)
     }
@@ -212,9 +213,10 @@ impl<'a> Linear<'a> {
     /// The shape of the result.
     fn output(&self) -> Vec<usize> {
         let mut dims = self.xs.dims().to_vec();
-        dims[self.xs.rank() - 1] = match self.gated {
-            true => self.outputs / 2,
-            false => self.outputs,
+        dims[self.xs.rank() - 1] = if self.gated {
+            self.outputs / 2
+        } else {
+            self.outputs
         };
         dims
     }

@@ -90,9 +90,10 @@ pub fn linear_no_bias(in_dim: usize, out_dim: usize, vb: VarBuilder) -> Result<L
 /// # Errors
 /// If a tensor is missing or has another shape.
 pub fn linear_b(in_dim: usize, out_dim: usize, bias: bool, vb: VarBuilder) -> Result<Linear> {
-    let bias = match bias {
-        true => Some(dense(&vb, out_dim, "bias")?),
-        false => None,
+    let bias = if bias {
+        Some(dense(&vb, out_dim, "bias")?)
+    } else {
+        None
     };
     Ok(Linear::from_weights(
         QMatMul::new(in_dim, out_dim, vb)?,

@@ -26,14 +26,22 @@
 
 // Unused on targets without panels; only x86-64 has kernels for one row.
 #[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_feature = "simd128"
+    )),
     allow(dead_code)
 )]
 mod activations;
 mod blocks;
 mod decode;
 #[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_feature = "simd128"
+    )),
     allow(dead_code)
 )]
 mod elements;
@@ -41,7 +49,11 @@ mod encode_k;
 mod encode_legacy;
 mod fit;
 #[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_feature = "simd128"
+    )),
     allow(dead_code)
 )]
 pub(crate) mod lanes;
@@ -49,7 +61,11 @@ pub(crate) mod lanes;
 pub(crate) mod one_row;
 mod pack;
 #[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_feature = "simd128"
+    )),
     allow(dead_code)
 )]
 pub(crate) mod panels;
@@ -62,7 +78,11 @@ mod tests;
 mod unpack_k;
 mod unpack_legacy;
 #[cfg_attr(
-    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_feature = "simd128"
+    )),
     allow(dead_code)
 )]
 mod unpack_panels;

@@ -270,9 +270,10 @@ fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
         .map(|(x, y)| (T::vec_dot_unopt(k, x, y), magnitude(x, y)))
         .collect();
     // `None` for the thread that is there, where a system has no others.
-    let pools = match cfg!(target_family = "wasm") {
-        true => vec![None],
-        false => vec![Some(1), Some(2)],
+    let pools = if cfg!(target_family = "wasm") {
+        vec![None]
+    } else {
+        vec![Some(1), Some(2)]
     };
     for threads in pools {
         let pool = threads.map(|threads| {

@@ -191,9 +191,10 @@ fn unigram(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)> {
     tokenizer
         .with_normalizer(Some(Normalizers::new(normalizers)))
         .map_err(failed)?;
-    let prepend = match metadata.flag("add_space_prefix")?.unwrap_or(true) {
-        true => PrependScheme::Always,
-        false => PrependScheme::Never,
+    let prepend = if metadata.flag("add_space_prefix")?.unwrap_or(true) {
+        PrependScheme::Always
+    } else {
+        PrependScheme::Never
     };
     let spaces = Metaspace::new(SPACE, prepend, true);
     tokenizer.with_pre_tokenizer(Some(spaces.clone()));

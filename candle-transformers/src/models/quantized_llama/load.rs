@@ -65,9 +65,10 @@ pub async fn load_async(
         layers.push(loader.layer(&format!("blk.{layer}")).await?);
     }
     let norm = loader.norm(OUTPUT_NORM).await?;
-    let lm_head = match loader.has(OUTPUT) {
-        true => loader.projection("output").await?,
-        false => embed_tokens.tied(),
+    let lm_head = if loader.has(OUTPUT) {
+        loader.projection("output").await?
+    } else {
+        embed_tokens.tied()
     };
     let factors = match loader.has(ROPE_FACTORS) {
         true => {
@@ -276,9 +277,10 @@ impl Loader<'_> {
         let bias = format!("{name}.bias");
         Ok(StoredLinear {
             weight: self.read(&format!("{name}.weight")).await?,
-            bias: match self.has(&bias) {
-                true => Some(self.read(&bias).await?),
-                false => None,
+            bias: if self.has(&bias) {
+                Some(self.read(&bias).await?)
+            } else {
+                None
             },
         })
     }
