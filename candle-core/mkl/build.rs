@@ -15,7 +15,7 @@ fn main() {
     if env::var_os("CARGO_FEATURE_LINK").is_none() {
         return;
     }
-    for variable in find::VARIABLES.iter().chain(PKG_CONFIGS_VARIABLES) {
+    for variable in VARIABLES {
         println!("cargo:rerun-if-env-changed={variable}");
     }
     let cargos = |variable: &str| env::var(variable).unwrap_or_default();
@@ -51,7 +51,14 @@ fn main() {
     }
 }
 
-const PKG_CONFIGS_VARIABLES: &[&str] = &["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"];
+/// What Intel's `setvars` sets, the prefixes of MKL and of the compiler, which OpenMP's runtime comes with; and pkg-config's.
+const VARIABLES: &[&str] = &[
+    "MKLROOT",
+    "CMPLR_ROOT",
+    "PKG_CONFIG",
+    "PKG_CONFIG_PATH",
+    "PKG_CONFIG_LIBDIR",
+];
 
 /// What the program `pkg-config` prints.
 fn pkg_config(arguments: &[&str]) -> Asked {

@@ -3,9 +3,6 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// What Intel's `setvars` sets: the prefixes of MKL and, in oneAPI's layout, of the compiler, which OpenMP's runtime comes with.
-pub const VARIABLES: &[&str] = &["MKLROOT", "CMPLR_ROOT"];
-
 /// MKL's own name for static libraries with 32-bit integers and Intel's OpenMP.
 const PACKAGE: &str = "mkl-static-lp64-iomp";
 
@@ -130,7 +127,7 @@ pub fn find(host: &Host) -> Result<Found, String> {
             "MKL is in {}, but Intel's OpenMP runtime, {openmp}, was not found",
             mkl.display()
         ),
-        None => format!("no directory has all of {wanted}"),
+        None => format!("no directory has all of {wanted} ({openmp} may be elsewhere)"),
     };
     for place in &places[..named] {
         let _ = writeln!(report, "  looked in {}", place.display());
