@@ -13,6 +13,7 @@ mod oracle;
 mod setup;
 mod shaders;
 mod steps;
+mod upstream;
 mod web;
 
 use std::path::{Path, PathBuf};

@@ -28,17 +28,20 @@ pub fn long() -> Result<String, String> {
     Ok(format!("{families} families agree"))
 }
 
-/// Next to our own builds, which share the third-party crates.
-fn cargo(words: &str, package: &str, args: &str) -> Result<Cmd, String> {
+/// Where the workspace is built: packages outside it that are built there too share its third-party crates.
+pub fn target_dir() -> Result<String, String> {
     let target = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => PathBuf::from("target"),
     };
-    let target =
-        std::path::absolute(&target).map_err(|err| format!("{}: {err}", target.display()))?;
+    std::path::absolute(&target)
+        .map(|path| path.display().to_string())
+        .map_err(|err| format!("{}: {err}", target.display()))
+}
+
+fn cargo(words: &str, package: &str, args: &str) -> Result<Cmd, String> {
     let manifest = format!("--manifest-path candle-core/oracle/{package}/Cargo.toml");
-    Ok(cmd(&format!("cargo {words} {manifest} {args}"))
-        .env("CARGO_TARGET_DIR", target.display().to_string()))
+    Ok(cmd(&format!("cargo {words} {manifest} {args}")).env("CARGO_TARGET_DIR", target_dir()?))
 }
 
 /// A patch that fits no requirement is a warning alone, and then upstream would be compared with itself.

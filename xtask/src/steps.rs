@@ -14,6 +14,7 @@ use crate::nostr;
 use crate::oracle;
 use crate::setup;
 use crate::shaders;
+use crate::upstream;
 use crate::web;
 
 /// Which runs have a step.
@@ -113,6 +114,13 @@ pub const STEPS: &[Step] = &[
         title: "ops and models agree with crates.io's candle 0.11.1",
         when: When::Default,
         run: oracle::oracle,
+        ahead: None,
+    },
+    Step {
+        name: "upstream",
+        title: "Candle's own tests pass, on the CPU and on WebGPU",
+        when: When::Default,
+        run: upstream::upstream,
         ahead: None,
     },
     Step {

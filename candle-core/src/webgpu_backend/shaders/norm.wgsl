@@ -74,7 +74,8 @@ fn main(
     reduce(array<f32, COUNT>(sum), invocation);
     squares = total(0u);
   }
-  let scale = inverseSqrt(squares / f32(p.len) + p.eps);
+  // Divided by the root, not multiplied by its inverse: a rounding less, and the digits of the same norm put together from ops.
+  let root = sqrt(squares / f32(p.len) + p.eps);
   for (var turn = 0u; turn < turns; turn++) {
     let word = turn * WG + local;
     if (word < words) {
@@ -82,7 +83,7 @@ fn main(
       var lanes: array<dst_t, DST_LANES>;
       for (var lane = 0u; lane < DST_LANES; lane++) {
         let i = word * DST_LANES + lane;
-        lanes[lane] = (v[lane] - mean) * scale * alpha_at(p.alpha_offset + i * p.alpha_step) + bias(i);
+        lanes[lane] = (v[lane] - mean) / root * alpha_at(p.alpha_offset + i * p.alpha_step) + bias(i);
       }
       dst_put(result_row(row) * words + word, lanes);
     }
