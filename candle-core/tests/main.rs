@@ -3,6 +3,8 @@ mod backprop;
 mod cast;
 mod conv;
 #[cfg(feature = "webgpu")]
+mod custom_wgsl;
+#[cfg(feature = "webgpu")]
 mod debug;
 #[cfg(feature = "webgpu")]
 mod device;

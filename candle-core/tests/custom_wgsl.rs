@@ -1,0 +1,158 @@
+//! Kernels written outside of the crate.
+
+use candle_core::backend::BackendStorage;
+use candle_core::webgpu_backend::WgslKernel;
+use candle_core::{
+    CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, WebGpuStorage,
+};
+
+/// `2 x + 1` by a kernel, or what `broken` makes of that.
+struct Double {
+    broken: fn(WgslKernel<'static>) -> WgslKernel<'static>,
+    inputs: usize,
+}
+
+const SOURCE: &str = "
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@group(0) @binding(2) var<uniform> p: vec2<u32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.x < p.x { y[id.x] = 2.0 * x[id.x] + bitcast<f32>(p.y); }
+}";
+
+impl CustomOp1 for Double {
+    fn name(&self) -> &'static str {
+        "double"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        candle_core::bail!("for WebGPU alone")
+    }
+
+    fn webgpu_fwd(&self, x: &WebGpuStorage, layout: &Layout) -> Result<(WebGpuStorage, Shape)> {
+        let len = layout.shape().elem_count();
+        let params = Vec::leak(vec![len as u32, 1f32.to_bits()]);
+        let kernel = (self.broken)(WgslKernel {
+            name: "double",
+            source: SOURCE,
+            params,
+            workgroups: [len.div_ceil(64) as u32, 1, 1],
+        });
+        let inputs = vec![(x, layout); self.inputs];
+        let y = x.device().run_wgsl(&kernel, &inputs, len, DType::F32)?;
+        Ok((y, layout.shape().clone()))
+    }
+}
+
+const DOUBLE: Double = Double {
+    broken: |kernel| kernel,
+    inputs: 1,
+};
+
+#[test]
+fn kernels_see_elements_in_order_webgpu() -> Result<()> {
+    let device = Device::new_webgpu(0)?;
+    let x = Tensor::arange(0f32, 600., &device)?.reshape((20, 30))?;
+    let layouts = [
+        x.clone(),
+        x.t()?,
+        x.narrow(0, 7, 5)?,
+        x.narrow(1, 3, 4)?,
+        x.narrow(0, 0, 1)?.broadcast_as((4, 30))?,
+        x.narrow(0, 20, 0)?,
+        x.flatten_all()?.narrow(0, 64, 3)?,
+    ];
+    for x in layouts {
+        let got = x.apply_op1_no_bwd(&DOUBLE)?;
+        assert_eq!(got.dims(), x.dims());
+        let want = x.affine(2., 1.)?.flatten_all()?.to_vec1::<f32>()?;
+        assert_eq!(
+            got.flatten_all()?.to_vec1::<f32>()?,
+            want,
+            "{:?}",
+            x.layout()
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn kernels_are_compiled_once_webgpu() -> Result<()> {
+    let device = Device::new_webgpu(0)?;
+    let x = Tensor::ones(5, DType::F32, &device)?;
+    let pipelines = || {
+        device
+            .as_webgpu_device()
+            .map(|device| device.stats().pipelines)
+    };
+    x.apply_op1_no_bwd(&DOUBLE)?;
+    let before = pipelines()?;
+    x.apply_op1_no_bwd(&DOUBLE)?;
+    assert_eq!(pipelines()?, before);
+    Ok(())
+}
+
+#[test]
+fn wrong_kernels_are_errors_webgpu() -> Result<()> {
+    let device = Device::new_webgpu(0)?;
+    let x = Tensor::ones(5, DType::F32, &device)?;
+    let cases: [(Double, &[&str]); 5] = [
+        (
+            Double {
+                broken: |kernel| WgslKernel {
+                    source: "fn main() { nonsense }",
+                    ..kernel
+                },
+                ..DOUBLE
+            },
+            &["double", "does not compile"],
+        ),
+        // The result may not be binding 0.
+        (
+            Double {
+                broken: |kernel| WgslKernel {
+                    source: "@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+                        @compute @workgroup_size(1) fn main() { y[0] = 1.0; }",
+                    ..kernel
+                },
+                ..DOUBLE
+            },
+            &["double", "does not compile"],
+        ),
+        (
+            Double {
+                broken: |kernel| WgslKernel {
+                    params: &[0; 65],
+                    ..kernel
+                },
+                ..DOUBLE
+            },
+            &["double", "65 parameters", "64"],
+        ),
+        (
+            Double {
+                broken: |kernel| WgslKernel {
+                    workgroups: [1, u32::MAX, 1],
+                    ..kernel
+                },
+                ..DOUBLE
+            },
+            &["double", "4294967295", "workgroups"],
+        ),
+        (
+            Double {
+                inputs: 8,
+                ..DOUBLE
+            },
+            &["double", "8 inputs", "7"],
+        ),
+    ];
+    for (op, parts) in cases {
+        let error = x.apply_op1_no_bwd(&op).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+    // The device goes on working.
+    assert_eq!(x.apply_op1_no_bwd(&DOUBLE)?.to_vec1::<f32>()?, [3.; 5]);
+    Ok(())
+}
