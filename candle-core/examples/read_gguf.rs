@@ -23,9 +23,10 @@ fn main() -> Result<()> {
     };
     args.next_if(|arg| ["cpu", "webgpu"].contains(&arg.as_str()));
     let path = args.next().unwrap_or(SMALL.into());
-    let named = |err: Error| Error::msg(format!("{err} (usage: read_gguf [cpu|webgpu] [FILE])"));
-    let mut file = std::fs::File::open(&path)
-        .map_err(|err| named(Error::msg(format!("cannot open `{path}`: {err}"))))?;
+    let mut file = std::fs::File::open(&path).map_err(|err| {
+        let usage = "usage: read_gguf [cpu|webgpu] [FILE]";
+        Error::msg(format!("cannot open `{path}`: {err}; {usage}"))
+    })?;
     // Only the header is read here; a tensor is read when one asks for it.
     let content = Content::read(&mut file).map_err(|err| err.with_path(&path))?;
 

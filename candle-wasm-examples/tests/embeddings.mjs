@@ -70,7 +70,7 @@ async function checkMatrix(page, folder) {
     const texts = await page.$$eval("#texts input", fields => fields.map(field => field.value));
     const matrix = await page.$$eval("#matrix tbody tr", rows =>
         rows.map(row => [...row.querySelectorAll("td")].map(cell => Number(cell.dataset.value))));
-    const { stdout } = await promisify(execFile)(process.env.BERT_SIMILARITY, [folder, ...texts]);
+    const { stdout } = await promisify(execFile)(process.env.BERT_SIMILARITY, ["cpu", folder, ...texts]);
     const native = JSON.parse(stdout);
     equal(matrix.map(row => row.length), native.map(row => row.length), "the matrix' size");
     let worst = 0;
