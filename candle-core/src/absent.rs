@@ -36,11 +36,27 @@ macro_rules! absent_backend {
     ($name:literal, $device:ident, $storage:ident, $error:ident) => {
         #[doc = concat!("A ", $name, " device; this build has none, so there is no value of this type.")]
         #[derive(Debug, Clone)]
-        pub struct $device(pub(crate) Never);
+        pub struct $device(Never);
 
         #[doc = concat!("A storage on a ", $name, " device; there is no value of this type.")]
         #[derive(Debug)]
-        pub struct $storage(pub(crate) Never);
+        pub struct $storage(Never);
+
+        impl $device {
+            /// Called by methods outside of this module, which do not see that there is no value.
+            #[allow(dead_code)]
+            pub(crate) fn never(&self) -> ! {
+                match self.0 {}
+            }
+        }
+
+        impl $storage {
+            /// As for the device.
+            #[allow(dead_code)]
+            pub(crate) fn never(&self) -> ! {
+                match self.0 {}
+            }
+        }
 
         impl BackendDevice for $device {
             type Storage = $storage;

@@ -45,6 +45,11 @@ pub struct BarrierPool {
 }
 
 /// A section's body. The caller keeps it alive until the last worker that joined has left.
+///
+/// That holds because caller and worker each write first and look second, sequentially consistent: one of them sees the other. Such
+/// writes are a `swap` here, whose result nobody needs, and not a `store`: qemu-user 7.2 on x86-64 runs AArch64's store-release (`stlr`)
+/// and a load-acquire after it (`ldar`) without a barrier between them, so that neither saw the other and a worker ran the body of a
+/// section that was over. On x86-64 both are one `xchg`.
 type Body = *const (dyn Fn(usize) + Sync);
 
 struct Shared {
@@ -218,14 +223,14 @@ impl BarrierPool {
         let spare = self.threads.len() - wanted;
         current.spare.store(spare, Ordering::Relaxed);
         let phase = Phase(current.phase.load(Ordering::Relaxed)).next();
-        current.phase.store(phase.0, Ordering::SeqCst);
+        current.phase.swap(phase.0, Ordering::SeqCst);
         shared.wake(0);
 
         let own = in_section(|| f(self.n_workers()));
         if matches!(joins, Joins::All) {
             shared.wait_until(|worker| worker == phase.left(), wanted);
         }
-        current.phase.store(phase.closed().0, Ordering::SeqCst);
+        current.phase.swap(phase.closed().0, Ordering::SeqCst);
         shared.wait_until(|worker| worker != phase.joined(), self.threads.len());
         let worker_panic = shared.panic.lock().take();
         drop(caller);
@@ -247,7 +252,7 @@ enum Joins {
 
 impl Drop for BarrierPool {
     fn drop(&mut self) {
-        self.shared.current.0.stop.store(true, Ordering::SeqCst);
+        self.shared.current.0.stop.swap(true, Ordering::SeqCst);
         for worker in 0..self.threads.len() {
             self.shared.rouse(worker);
         }
@@ -276,7 +281,7 @@ impl Shared {
         while let Some(phase) = self.wait_for_section(done, own) {
             done = phase;
             // Either the caller, who closes a section before it looks who is in it, sees this, or this sees that it is closed.
-            own.state.store(phase.joined(), Ordering::SeqCst);
+            own.state.swap(phase.joined(), Ordering::SeqCst);
             if current.phase.load(Ordering::SeqCst) == phase.0 {
                 self.wake(WAKES * (worker + 1));
                 // SAFETY: this thread joined the section, which waits until it has left.
@@ -290,7 +295,7 @@ impl Shared {
                 }
             }
             // Either the caller, who says that it waits before it looks who has left, sees this, or this sees that it waits.
-            own.state.store(phase.left(), Ordering::SeqCst);
+            own.state.swap(phase.left(), Ordering::SeqCst);
             if current.waits.load(Ordering::SeqCst) {
                 if let Some(caller) = self.waiting.lock().take() {
                     caller.unpark();
@@ -316,7 +321,7 @@ impl Shared {
                 return Some(phase);
             }
             self.sleeping.0.fetch_add(1, Ordering::SeqCst);
-            own.asleep.store(true, Ordering::SeqCst);
+            own.asleep.swap(true, Ordering::SeqCst);
             // Who opens a section after this sees a sleeper; one that was opened before is seen here.
             if found().is_some() || stopped() {
                 // Unless another does so now.
@@ -381,7 +386,7 @@ impl Shared {
         let waits = &self.current.0.waits;
         while !all() {
             *self.waiting.lock() = Some(thread::current());
-            waits.store(true, Ordering::SeqCst);
+            waits.swap(true, Ordering::SeqCst);
             if all() {
                 break;
             }
