@@ -15,6 +15,7 @@ mod shaders;
 mod steps;
 mod upstream;
 mod web;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -16,6 +16,7 @@ use crate::setup;
 use crate::shaders;
 use crate::upstream;
 use crate::web;
+use crate::words;
 
 /// Which runs have a step.
 #[derive(Clone, Copy, PartialEq)]
@@ -48,7 +49,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "fmt",
-        title: "rustfmt finds nothing to change",
+        title: "rustfmt finds nothing to change, and texts keep to the trade's words",
         when: When::Default,
         run: fmt,
         ahead: None,
@@ -218,7 +219,7 @@ pub const WEBGPU: &str =
 
 fn fmt() -> Result<String, String> {
     cmd("cargo fmt --all --check").run()?;
-    Ok(String::new())
+    words::check(Path::new("."))
 }
 
 /// The packages of candle-core's default build on Linux, candle-core among them: an upper bound.

@@ -75,7 +75,7 @@ impl WebGpuDevice {
     /// Opens the adapter with this ordinal without blocking the thread: the form for browsers.
     ///
     /// # Errors
-    /// [`Error::WebGpu`] if there is no such adapter (with the names of those that there are) or it gives no device.
+    /// [`Error::WebGpu`] if the adapter does not exist (the error lists those that do) or gives no device.
     pub async fn new_async(ordinal: usize) -> Result<Self> {
         Self::open(ordinal, &Options::default()).await
     }

@@ -104,7 +104,7 @@ pub(super) enum Binding<'a> {
     Buffer(&'a Buffer),
     /// A buffer from a byte on, a multiple of [`WINDOW_ALIGN`].
     Window(&'a Buffer, u64),
-    /// So many bytes, of which a binding reaches only some: an error.
+    /// This many bytes, more than a binding reaches: an error.
     TooLarge(u64),
     /// The status buffer, for kernels that check indexes.
     Status,

@@ -112,7 +112,7 @@ pub(super) fn moving_maxima(dev: &Device) -> Result<()> {
 candle_core::with_webgpu! {
     #[test]
     fn memory_does_not_grow_with_queries_times_keys_webgpu() -> Result<()> {
-        // A device of its own, whose counters nobody else moves. Without cooperative matrices: with them, scores are bounded by 256 MB.
+        // A separate device, whose counters no other test changes. Without cooperative matrices: with them, scores are bounded by 256 MB.
         let device = super::common::webgpu_without("-coop")?;
         let dev = Device::WebGpu(device.clone());
         let q = data(&[1, 8, 512, 32], DType::F32, &dev)?;

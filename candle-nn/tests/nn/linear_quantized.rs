@@ -199,7 +199,7 @@ test_device!(other_arguments);
 test_device!(gradients_flow);
 
 candle_core::with_webgpu! {
-    /// Weights of which a binding reaches only some rows: residuals come with each part, a gate is a kernel of its own.
+    /// Weights of which a binding reaches only some rows: residuals come with each part, a gate is a separate kernel.
     #[test]
     fn beyond_a_binding_webgpu() -> Result<()> {
         use candle_core::webgpu_backend::Options;

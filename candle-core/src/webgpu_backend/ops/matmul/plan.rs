@@ -204,7 +204,7 @@ mod tests {
                 splits: 16
             }
         );
-        // Few rows: as many parts as keep memory busy, but not so many that writing them takes longer than reading the weights.
+        // Few rows: as many parts as keep memory busy, but fewer than would take longer to write than the weights take to read.
         assert_eq!(
             cooperative(64, 2048, 2048),
             Plan::Cooperative {
