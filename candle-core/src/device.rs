@@ -76,7 +76,7 @@ impl Device {
     ///
     /// # Errors
     /// [`crate::Error::NotCompiledWithWebGpuSupport`] without the feature `webgpu`; else [`crate::Error::WebGpu`], which says what was
-    /// looked for and what was found. In a browser a thread must not wait: use [`Device::new_webgpu_async`].
+    /// looked for and what was found. In a browser a thread must not wait: use `Device::new_webgpu_async`.
     pub fn new_webgpu(ordinal: usize) -> Result<Self> {
         #[cfg(feature = "webgpu")]
         return Ok(Self::WebGpu(crate::WebGpuDevice::new(ordinal)?));
