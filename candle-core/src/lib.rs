@@ -42,9 +42,10 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | `webgpu` | the WebGPU backend: Vulkan, Metal and DirectX 12 natively, the browser's GPU on wasm32. Turned on here, it reaches every crate above, such as candle-nn |
-//! | `mkl` | products of f32 and f64 matrices on the CPU by Intel's MKL. Tried on x86-64 Linux with oneMKL 2026.2, linked statically |
+//! | `mkl` | products of f32 and f64 matrices on the CPU by an installed Intel MKL, found by `MKLROOT` or pkg-config. Tried on x86-64 Linux with oneMKL 2026.2, linked statically |
 //! | `accelerate` | the same by Apple's Accelerate; elsewhere it changes nothing. Not tried |
-//! | `wasm-tokenizer` | `quantized::tokenizer` on wasm32; elsewhere it is always there |
+//! | `tokenizers` (default) | `quantized::tokenizer`, the tokenizer in a GGUF file; on wasm32 it changes nothing |
+//! | `wasm-tokenizer` | the same on wasm32 |
 //! | `cuda`, `cudnn`, `cutile`, `nccl`, `metal`, `metal-debug-labels` | nothing: accepted so that manifests resolve |
 //!
 //! # Devices
