@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::command::cmd;
+use crate::nostr;
 use crate::setup;
 use crate::steps::WEBGPU;
 
@@ -16,17 +17,30 @@ pub fn cross() -> Result<String, String> {
         let mut check = cmd(&format!(
             "cargo check --workspace --all-targets {WEBGPU} --target {target}"
         ));
-        // A check links nothing, so what build scripts compile from C (for secp256k1 and ring) is not needed, and no machine has the
-        // headers of all systems: a program that does nothing stands in for compiler and archiver.
         if !is_here(target) {
-            let underscored = target.replace('-', "_");
-            for tool in ["CC", "AR"] {
-                check = check.env(&format!("{tool}_{underscored}"), "true");
-            }
+            let target = target.replace('-', "_");
+            check = check.env(&format!("CC_{target}"), "true");
+            check = check.env(&format!("AR_{target}"), archiver()?);
         }
         check.run()?;
     }
     Ok(format!("{}, but for code in C", TARGETS.join(" and ")))
+}
+
+/// A check links nothing, so what build scripts compile from C (for secp256k1 and ring) is not needed, and no machine has the headers of
+/// all systems. `true` stands in for the compiler, and this program for the archiver, whose file build scripts copy.
+const ARCHIVER: &str =
+    "#!/bin/sh\nfor word; do case \"$word\" in -out:*) : > \"${word#-out:}\" ;; esac; done\n";
+
+/// Where [`ARCHIVER`] is.
+fn archiver() -> Result<String, String> {
+    let path = nostr::absolute("target/cross-archiver.sh")?;
+    let failed = |err: std::io::Error| format!("{}: {err}", path.display());
+    let _ = std::fs::create_dir_all("target");
+    std::fs::write(&path, ARCHIVER).map_err(failed)?;
+    let path = path.display().to_string();
+    cmd(&format!("chmod +x {path}")).run()?;
+    Ok(path)
 }
 
 /// Has rustup bring a target's standard library where it is not there yet.
@@ -44,7 +58,7 @@ pub fn add(target: &str) -> Result<(), String> {
         "a target is added to rustup's toolchain ({}=1 turns this off)",
         setup::NO_INSTALL
     );
-    cmd(&add).run()?;
+    setup::alone(|| cmd(&add).run())?;
     if compiles_for("rustc", target) {
         return Ok(());
     }

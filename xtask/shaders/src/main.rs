@@ -36,15 +36,15 @@ fn run(folder: &Path) -> Result<Vec<String>, String> {
     }
     let mut counts: Vec<Counts> = BACKENDS.iter().map(Counts::new).collect();
     let mut errors = Vec::new();
-    for path in &shaders {
-        let text =
-            std::fs::read_to_string(path).map_err(|err| format!("{}: {err}", path.display()))?;
-        for (backend, counts) in BACKENDS.iter().zip(&mut counts) {
-            match translate(&text, backend) {
+    for (path, results) in shaders.iter().zip(on_all_threads(&shaders)) {
+        for (counts, result) in counts.iter_mut().zip(results) {
+            match result {
                 Ok(outcome) => counts.add(outcome),
-                Err(reason) => {
-                    errors.push(format!("{}: {}: {reason}", path.display(), backend.name))
-                }
+                Err(reason) => errors.push(format!(
+                    "{}: {}: {reason}",
+                    path.display(),
+                    counts.backend.name
+                )),
             }
         }
     }
@@ -56,6 +56,30 @@ fn run(folder: &Path) -> Result<Vec<String>, String> {
         return Err(format!("{}: not one shader is for it", empty.backend.name));
     }
     Ok(counts.iter().map(Counts::line).collect())
+}
+
+type Results = [Result<Outcome, String>; BACKENDS.len()];
+
+/// What each backend makes of each shader, in the shaders' order.
+fn on_all_threads(shaders: &[PathBuf]) -> Vec<Results> {
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let each = |path: &PathBuf| -> Results {
+        let text = std::fs::read_to_string(path).map_err(|err| err.to_string());
+        BACKENDS
+            .each_ref()
+            .map(|backend| translate(text.as_ref().map_err(String::clone)?, backend))
+    };
+    std::thread::scope(|scope| {
+        let parts = shaders.chunks(shaders.len().div_ceil(threads));
+        let parts: Vec<_> = parts
+            .map(|part| scope.spawn(move || part.iter().map(each).collect::<Vec<_>>()))
+            .collect();
+        let join = |part: std::thread::ScopedJoinHandle<Vec<Results>>| {
+            part.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        parts.into_iter().flat_map(join).collect()
+    })
 }
 
 /// The files in alphabetical order.
