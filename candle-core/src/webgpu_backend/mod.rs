@@ -1,6 +1,7 @@
 //! Tensors on any GPU that speaks WebGPU: Vulkan, Metal and DX12 natively, the browser's own in a tab.
 //!
 //! # Five layers
+//! An order for reading. The compiler does not hold it: lower layers use a few constants of higher ones.
 //! - `ops/` and `shaders/`: from layouts to dispatches. Which kernel, how many workgroups, which parameters; nothing else.
 //! - `queue.rs`: the ordered list of dispatches that were not submitted yet; `readback.rs`: what comes back to the host.
 //! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key; `elem.rs`: how dtypes are
@@ -37,18 +38,7 @@
 //! weight are converted to f16 first, each with a power of two that keeps it in range.
 //!
 //! # Environment
-//! - `CANDLE_WEBGPU_ADAPTER=TEXT`: use only adapters whose name contains TEXT.
-//! - `CANDLE_WEBGPU_LIMITS=browser`: ask for no more than every browser gives: no f16, no subgroups, default limits.
-//! - `CANDLE_WEBGPU_LIMITS=tiny`: for tests, 16 KiB in a binding and 40 KiB in a buffer, so that nearly everything is split.
-//! - `CANDLE_WEBGPU_FEATURES=-subgroups,-coop`: do without optional features: `-f16`, `-subgroups`, `-coop` (cooperative
-//!   matrices), `-coop-attention` (their use in attention's own kernel), `-timestamps`.
-//! - `CANDLE_WEBGPU_CHECKS=1` (or `0`): bounds checks in shaders; by default on in debug builds and off in release builds.
-//! - `CANDLE_WEBGPU_PIPELINE_CACHE=DIR` (or `0`): the folder for compiled pipelines where the adapter has such (or not to keep them); by
-//!   default `candle/webgpu` in the user's folder for caches.
-//! - `CANDLE_WEBGPU_LOG=1`: each dispatch on stderr, with op, shapes, kernel and grid, and its time where there are timestamps.
-//! - `CANDLE_WEBGPU_VERIFY=1`: each op also on the CPU; the first element that differs is an error.
-//! - `CANDLE_WEBGPU_FALLBACK=1`: what the device cannot do is computed on the CPU, with a warning on stderr.
-//! - `CANDLE_WEBGPU_DUMP_SHADERS=DIR`: the WGSL of each pipeline that is made.
+//! Variables named `CANDLE_WEBGPU_*` choose the adapter, limit it, log, verify and dump: `docs/debugging.md` in the repository lists them.
 
 mod adapter;
 mod custom;
