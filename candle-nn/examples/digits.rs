@@ -11,8 +11,8 @@ use candle_nn::{linear, loss, seq, Activation, AdamW, Optimizer, VarBuilder, Var
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.npz");
 const TRAINED_ON: usize = 1437;
-const EPOCHS: usize = 20;
-const BATCH: usize = 64;
+const EPOCHS: usize = 12;
+const BATCH: usize = 96;
 
 fn main() -> Result<()> {
     let device = match std::env::args().nth(1).as_deref() {
@@ -39,9 +39,9 @@ fn main() -> Result<()> {
     let variables = VarMap::new();
     let vb = VarBuilder::from_varmap(&variables, DType::F32, &device);
     let network = seq()
-        .add(linear(64, 64, vb.pp("hidden"))?)
+        .add(linear(64, 128, vb.pp("hidden"))?)
         .add(Activation::Relu)
-        .add(linear(64, 10, vb.pp("digit"))?);
+        .add(linear(128, 10, vb.pp("digit"))?);
     let mut optimizer = AdamW::new_lr(variables.all_vars(), 5e-3)?;
 
     for epoch in 1..=EPOCHS {
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
             sum = (sum + loss.detach())?;
         }
         let loss = sum.to_scalar::<f32>()? / TRAINED_ON.div_ceil(BATCH) as f32;
-        let bar = "#".repeat((loss * 40.) as usize);
+        let bar = "#".repeat((loss * 40.).min(80.) as usize);
         println!("epoch {epoch:>2}  loss {loss:.4}  {bar}");
     }
 
