@@ -35,7 +35,10 @@ const TILE_N: usize = 64;
 /// do).
 ///
 /// # Errors
-/// When `lhs` does not have `m * k` elements, `k` is no multiple of the block size, or `rhs_t` or `dst` is too short.
+/// When `lhs` does not have `m * k` elements, `k` is no multiple of the block size, or `rhs_t` is too short.
+///
+/// # Panics
+/// When `dst` has fewer than `m * n` elements, as upstream's does: no caller could go on with what it has not made space for.
 ///
 /// ```
 /// use candle_core::quantized::k_quants::{matmul, BlockQ8_0, GgmlType};
@@ -61,6 +64,9 @@ pub fn matmul<T: GgmlType>(
 /// As [`matmul`], from f16 to f16; sums are f32.
 ///
 /// # Errors
+/// As [`matmul`].
+///
+/// # Panics
 /// As [`matmul`].
 pub fn matmul_f16<T: GgmlType>(
     mkn: (usize, usize, usize),
@@ -147,6 +153,9 @@ fn product<T: GgmlType, E: GgmlType>(
 }
 
 /// Blocks of a row of weights, if the sizes match.
+///
+/// # Panics
+/// When `dst` has fewer elements than the product.
 fn check<T: GgmlType>(
     (m, k, n): (usize, usize, usize),
     lhs: usize,
@@ -171,9 +180,12 @@ fn check<T: GgmlType>(
     if n.checked_mul(rhs_blocks).is_none_or(|needed| needed > rhs) {
         return refuse(format!("rhs has {rhs} blocks of {}", T::BLCK_SIZE));
     }
-    if m.checked_mul(n).is_none_or(|needed| needed > dst) {
-        return refuse(format!("dst has room for {dst} elements"));
-    }
+    let fits = m.checked_mul(n).is_some_and(|needed| needed <= dst);
+    assert!(
+        fits,
+        "quantized matmul of ({m}, {k}) with ({n}, {k}) {:?} transposed: dst too small, it has {dst} elements",
+        T::DTYPE
+    );
     Ok(rhs_blocks)
 }
 

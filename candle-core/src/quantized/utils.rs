@@ -26,15 +26,6 @@ pub(crate) fn nearest(x: f32) -> i32 {
     (x + SHIFT).to_bits() as i32 - SHIFT.to_bits() as i32
 }
 
-/// [`nearest`] within `lo..=hi`.
-#[inline(always)]
-pub(crate) fn nearest_in(x: f32, lo: i32, hi: i32) -> i32 {
-    // Clamped before rounding, which needs small numbers. Each comparison is one instruction, and gives `lo` for NaN.
-    let (lo, hi) = (lo as f32, hi as f32);
-    let x = if x > lo { x } else { lo };
-    nearest(if x < hi { x } else { hi })
-}
-
 /// The largest number below a half. Added before truncation; adding a half would round 0.49999997 up to 1.
 pub(crate) const HALF: f32 = 0.499_999_97;
 
@@ -74,9 +65,6 @@ mod tests {
             assert_eq!(nearest_away(x), x.round() as i32, "{x}");
             assert_eq!(nearest_away(-x), (-x).round() as i32, "-{x}");
         }
-        assert_eq!(nearest_in(f32::INFINITY, -8, 7), 7);
-        assert_eq!(nearest_in(f32::NEG_INFINITY, -8, 7), -8);
-        assert!((-8..=7).contains(&nearest_in(f32::NAN, -8, 7)));
         assert_eq!(nearest_away(f32::NAN), 0);
     }
 }

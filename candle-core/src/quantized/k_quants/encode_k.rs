@@ -1,14 +1,16 @@
 //! Codes for the k-quants: scales for the sub-blocks are searched for (`fit.rs`), themselves put into a few bits, and at last the
 //! nearest codes are taken for what the scales then are.
 //!
-//! Bit for bit what ggml's reference encoder writes, with an importance matrix and without.
+//! Bit for bit what ggml's reference encoder writes, with an importance matrix and without. The search that ggml had at first is here
+//! as well: without an importance matrix Candle has kept it, and with it the values that programs know.
 
 use half::f16;
 
 use super::encode_legacy::{Encode, Importance};
 use super::fit::{
-    above_minimum, largest, largest_of, largest_with_sign, nearest, positive, sum, sum_of_squares,
-    symmetric, symmetric_by_descent, Candidates, Fit, NEGLIGIBLE,
+    above_minimum, above_minimum_at_first, largest, largest_of, largest_with_sign, nearest,
+    positive, sum, sum_of_squares, symmetric, symmetric_at_first, symmetric_by_descent, Candidates,
+    Fit, NEGLIGIBLE,
 };
 use super::pack::{pack_scales_and_mins, pack_signed_scales};
 use super::utils::f16_to_f32;
@@ -41,40 +43,15 @@ struct AboveMinimum<const N: usize, const LEN: usize> {
     codes: [u8; QK_K],
 }
 
-/// How such a format is searched without an importance matrix.
-struct Search<const LEN: usize> {
-    candidates: Candidates,
-    weights: fn(&[f32; LEN]) -> [f32; LEN],
-}
-
 impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
-    /// Codes in `0..=n`, scales and minima in `0..=limit`; `spread` times the mean square is the spread of weights.
-    #[inline(always)]
-    fn new(
-        xs: &[f32; QK_K],
-        importance: Option<Importance<QK_K>>,
-        (n, limit): (i32, i32),
-        spread: f32,
-        search: &Search<LEN>,
-    ) -> Self {
-        let mut block = match importance {
-            None => Self::plain(xs, (n, limit), search),
-            Some(importance) => {
-                let spread = spread * sum_of_squares(xs) / QK_K as f32;
-                Self::weighted(xs, importance.weights, (n, limit), spread)
-            }
-        };
-        block.nearest_codes(xs, n);
-        block
-    }
-
     /// The largest scale and the largest minimum get the last step.
     #[inline(always)]
-    fn plain(xs: &[f32; QK_K], (n, limit): (i32, i32), search: &Search<LEN>) -> Self {
-        let fits: [Fit<LEN>; N] = std::array::from_fn(|j| {
-            let xs = part(xs, j);
-            above_minimum(xs, &(search.weights)(xs), n, &search.candidates)
-        });
+    fn plain(
+        xs: &[f32; QK_K],
+        (n, limit): (i32, i32),
+        fit: impl Fn(&[f32; LEN]) -> Fit<LEN>,
+    ) -> Self {
+        let fits: [Fit<LEN>; N] = std::array::from_fn(|j| fit(part(xs, j)));
         let steps = |values: [f32; N]| {
             let largest = largest_of(&values, 0., |x| x);
             let inverse = if largest > 0. {
@@ -94,6 +71,13 @@ impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
             mins,
             codes: joined(&fits),
         }
+        .with_nearest_codes(xs, n)
+    }
+
+    /// As ggml did at first.
+    #[inline(always)]
+    fn at_first(xs: &[f32; QK_K], (n, limit): (i32, i32)) -> Self {
+        Self::plain(xs, (n, limit), |xs| above_minimum_at_first(xs, n))
     }
 
     /// Scales and minima are searched for as elements are, with the sums of their sub-blocks' weights.
@@ -102,8 +86,9 @@ impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
         xs: &[f32; QK_K],
         importance: &[f32; QK_K],
         (n, limit): (i32, i32),
-        spread: f32,
+        times_spread: f32,
     ) -> Self {
+        let spread = times_spread * sum_of_squares(xs) / QK_K as f32;
         let mut sums = [0f32; N];
         let fits: [Fit<LEN>; N] = std::array::from_fn(|j| {
             let xs = part(xs, j);
@@ -120,11 +105,12 @@ impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
             mins: mins.codes,
             codes: joined(&fits),
         }
+        .with_nearest_codes(xs, n)
     }
 
     /// The nearest codes for these scales. A sub-block without a scale keeps what was found for its own.
     #[inline(always)]
-    fn nearest_codes(&mut self, xs: &[f32; QK_K], n: i32) {
+    fn with_nearest_codes(mut self, xs: &[f32; QK_K], n: i32) -> Self {
         let (d, dmin) = (f16_to_f32(self.d), f16_to_f32(self.dmin));
         for j in 0..N {
             let scale = d * f32::from(self.scales[j]);
@@ -137,6 +123,7 @@ impl<const N: usize, const LEN: usize> AboveMinimum<N, LEN> {
                 *q = nearest((x + min) / scale).clamp(0, n) as u8;
             }
         }
+        self
     }
 }
 
@@ -154,6 +141,9 @@ struct Symmetric {
 }
 
 impl Symmetric {
+    /// The codes of a `Q6K` are in `-Q6K..Q6K`.
+    const Q6K: i32 = 32;
+
     const NOTHING: Self = Self {
         d: f16::ZERO,
         scales: [0; 16],
@@ -178,7 +168,7 @@ impl Symmetric {
 
     /// The nearest codes in `-n..n` for these scales. A sub-block without a scale keeps what was found for its own.
     #[inline(always)]
-    fn nearest_codes(mut self, xs: &[f32; QK_K], n: i32) -> Self {
+    fn with_nearest_codes(mut self, xs: &[f32; QK_K], n: i32) -> Self {
         let d = f16_to_f32(self.d);
         for (j, &scale) in self.scales.iter().enumerate() {
             let scale = d * f32::from(scale);
@@ -204,7 +194,7 @@ impl Symmetric {
                 scales: [-LIMIT as i8; 16],
                 codes: joined(&fits),
             });
-            return block.nearest_codes(xs, N);
+            return block.with_nearest_codes(xs, N);
         };
         let spread = 2. * sum_of_squares(xs) / QK_K as f32;
         let mut sums = [0f32; 16];
@@ -220,12 +210,11 @@ impl Symmetric {
             scales: scales.codes.map(|q| (i32::from(q) - LIMIT) as i8),
             codes: joined(&fits),
         };
-        block.nearest_codes(xs, N)
+        block.with_nearest_codes(xs, N)
     }
 
     #[inline(always)]
     fn q6k(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
-        const N: i32 = 32;
         let squares;
         let weights = match importance {
             Some(importance) => importance.weights,
@@ -234,10 +223,27 @@ impl Symmetric {
                 &squares
             }
         };
-        let fits: [Fit<16>; 16] =
-            std::array::from_fn(|j| symmetric(part(xs, j), part(weights, j), N));
-        let block = Self::of(&fits, 128, NEGLIGIBLE);
-        block.map_or(Self::NOTHING, |block| block.nearest_codes(xs, N))
+        Self::q6k_of(
+            xs,
+            &std::array::from_fn(|j| symmetric(part(xs, j), part(weights, j), Self::Q6K)),
+        )
+    }
+
+    /// As ggml did at first.
+    #[inline(always)]
+    fn q6k_at_first(xs: &[f32; QK_K]) -> Self {
+        Self::q6k_of(
+            xs,
+            &std::array::from_fn(|j| symmetric_at_first(part(xs, j), Self::Q6K)),
+        )
+    }
+
+    #[inline(always)]
+    fn q6k_of(xs: &[f32; QK_K], fits: &[Fit<16>; 16]) -> Self {
+        let block = Self::of(fits, 128, NEGLIGIBLE);
+        block.map_or(Self::NOTHING, |block| {
+            block.with_nearest_codes(xs, Self::Q6K)
+        })
     }
 }
 
@@ -272,22 +278,86 @@ fn magnitude_above_mean(xs: &[f32; 32]) -> [f32; 32] {
     xs.map(|x| mean + x.abs())
 }
 
-impl Encode<QK_K> for BlockQ2K {
-    #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
-        const SEARCH: Search<16> = Search {
-            candidates: Candidates::Q2K,
-            weights: |xs| xs.map(f32::abs),
-        };
-        let block = AboveMinimum::<16, 16>::new(xs, importance, (3, 15), 1., &SEARCH);
-        Self {
-            scales: std::array::from_fn(|j| block.scales[j] | block.mins[j] << 4),
-            qs: two_bits(&block.codes),
-            d: block.d,
-            dmin: block.dmin,
+/// Sub-blocks with minima: codes in `0..=$n`, scales and minima in `0..=$limit`; weights without an importance matrix, and with one how many
+/// times the mean square is their spread.
+macro_rules! with_minima {
+    ($ty:ident, [$parts:literal; $len:literal], ($n:literal, $limit:literal), $candidates:ident, $weights:expr, $spread:literal, |$block:ident| $packed:expr) => {
+        impl $ty {
+            #[inline(always)]
+            fn packed($block: AboveMinimum<$parts, $len>) -> Self {
+                $packed
+            }
         }
-    }
+
+        impl Encode<QK_K> for $ty {
+            #[inline(always)]
+            unsafe fn encode<S: Simd>(
+                xs: &[f32; QK_K],
+                importance: Option<Importance<QK_K>>,
+            ) -> Self {
+                Self::packed(match importance {
+                    Some(importance) => {
+                        AboveMinimum::weighted(xs, importance.weights, ($n, $limit), $spread)
+                    }
+                    None => AboveMinimum::plain(xs, ($n, $limit), |xs| {
+                        above_minimum(xs, &$weights(xs), $n, &Candidates::$candidates)
+                    }),
+                })
+            }
+
+            #[inline(always)]
+            unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; QK_K]) -> Self {
+                Self::packed(AboveMinimum::at_first(xs, ($n, $limit)))
+            }
+        }
+    };
 }
+
+with_minima!(
+    BlockQ2K,
+    [16; 16],
+    (3, 15),
+    Q2K,
+    |xs: &[f32; 16]| xs.map(f32::abs),
+    1.,
+    |block| Self {
+        scales: std::array::from_fn(|j| block.scales[j] | block.mins[j] << 4),
+        qs: two_bits(&block.codes),
+        d: block.d,
+        dmin: block.dmin,
+    }
+);
+
+with_minima!(
+    BlockQ4K,
+    [8; 32],
+    (15, 63),
+    Q4K,
+    magnitude_above_mean,
+    2.,
+    |block| Self {
+        d: block.d,
+        dmin: block.dmin,
+        scales: pack_scales_and_mins(&block.scales, &block.mins),
+        qs: four_bits(&block.codes),
+    }
+);
+
+with_minima!(
+    BlockQ5K,
+    [8; 32],
+    (31, 63),
+    Q5K,
+    magnitude_above_mean,
+    2.,
+    |block| Self {
+        d: block.d,
+        dmin: block.dmin,
+        scales: pack_scales_and_mins(&block.scales, &block.mins),
+        qh: one_bit::<4>(&block.codes),
+        qs: four_bits(&block.codes),
+    }
+);
 
 impl Encode<QK_K> for BlockQ3K {
     #[inline(always)]
@@ -302,45 +372,9 @@ impl Encode<QK_K> for BlockQ3K {
     }
 }
 
-impl Encode<QK_K> for BlockQ4K {
+impl BlockQ6K {
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
-        const SEARCH: Search<32> = Search {
-            candidates: Candidates::Q4K,
-            weights: magnitude_above_mean,
-        };
-        let block = AboveMinimum::<8, 32>::new(xs, importance, (15, 63), 2., &SEARCH);
-        Self {
-            d: block.d,
-            dmin: block.dmin,
-            scales: pack_scales_and_mins(&block.scales, &block.mins),
-            qs: four_bits(&block.codes),
-        }
-    }
-}
-
-impl Encode<QK_K> for BlockQ5K {
-    #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
-        const SEARCH: Search<32> = Search {
-            candidates: Candidates::Q5K,
-            weights: magnitude_above_mean,
-        };
-        let block = AboveMinimum::<8, 32>::new(xs, importance, (31, 63), 2., &SEARCH);
-        Self {
-            d: block.d,
-            dmin: block.dmin,
-            scales: pack_scales_and_mins(&block.scales, &block.mins),
-            qh: one_bit::<4>(&block.codes),
-            qs: four_bits(&block.codes),
-        }
-    }
-}
-
-impl Encode<QK_K> for BlockQ6K {
-    #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
-        let block = Symmetric::q6k(xs, importance);
+    fn packed(block: &Symmetric) -> Self {
         let (codes, upper) = (&block.codes, block.codes.map(|q| q >> 4));
         Self {
             ql: std::array::from_fn(|b| {
@@ -351,6 +385,18 @@ impl Encode<QK_K> for BlockQ6K {
             scales: block.scales,
             d: block.d,
         }
+    }
+}
+
+impl Encode<QK_K> for BlockQ6K {
+    #[inline(always)]
+    unsafe fn encode<S: Simd>(xs: &[f32; QK_K], importance: Option<Importance<QK_K>>) -> Self {
+        Self::packed(&Symmetric::q6k(xs, importance))
+    }
+
+    #[inline(always)]
+    unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; QK_K]) -> Self {
+        Self::packed(&Symmetric::q6k_at_first(xs))
     }
 }
 

@@ -32,6 +32,16 @@ pub(crate) trait Encode<const LEN: usize>: Sized {
     /// # Safety
     /// As for [`Simd`].
     unsafe fn encode<S: Simd>(xs: &[f32; LEN], importance: Option<Importance<LEN>>) -> Self;
+
+    /// As [`encode`](Self::encode) with nothing known of importance, by the search that ggml had at first, if that was another. To be
+    /// `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; LEN]) -> Self {
+        Self::encode::<S>(xs, None)
+    }
 }
 
 /// The whole part of what `place` makes of each element, within `0..=last`; 0 for a NaN.
@@ -165,15 +175,34 @@ impl Encode<32> for BlockQ8_0 {
     }
 }
 
-impl Encode<32> for BlockQ8_1 {
+impl BlockQ8_1 {
+    /// `scale` is what the sum of the codes is multiplied with: the block's own scale before it became an f16, or after that.
     #[inline(always)]
-    unsafe fn encode<S: Simd>(xs: &[f32; 32], _importance: Option<Importance<32>>) -> Self {
-        let (d, qs) = eight_bits::<S>(xs);
+    unsafe fn encode_with<S: Simd>(xs: &[f32; 32], scale: fn(f32, f16) -> f32) -> Self {
+        let (unrounded, qs) = eight_bits::<S>(xs);
         let [low, high] = S::sums_of_halves(&qs);
+        let d = f16::from_f32(unrounded);
         Self {
-            d: f16::from_f32(d),
-            s: f16::from_f32(f32::from(low + high) * d),
+            d,
+            s: f16::from_f32(f32::from(low + high) * scale(unrounded, d)),
             qs,
         }
+    }
+}
+
+impl Encode<32> for BlockQ8_1 {
+    #[inline(always)]
+    unsafe fn encode<S: Simd>(xs: &[f32; 32], importance: Option<Importance<32>>) -> Self {
+        match importance {
+            None => Self::encode_with::<S>(xs, |unrounded, _| unrounded),
+            // ggml knows no weights here, and the others change nothing.
+            Some(_) => Self::encode_as_at_first::<S>(xs),
+        }
+    }
+
+    /// The sum is that of the elements that the block stands for.
+    #[inline(always)]
+    unsafe fn encode_as_at_first<S: Simd>(xs: &[f32; 32]) -> Self {
+        Self::encode_with::<S>(xs, |_, d| utils::f16_to_f32(d))
     }
 }

@@ -134,6 +134,76 @@ pub(super) fn sum_of_squares(xs: &[f32]) -> f32 {
     xs.iter().fold(0., |sum, x| sum + x * x)
 }
 
+/// How often the searches of ggml's first encoder solve for a scale again.
+const FIRST_ROUNDS: (usize, usize) = (5, 3);
+
+/// As [`above_minimum`] without weights, by taking the nearest codes, the best scale for them, then the best minimum, in rounds.
+///
+/// What ggml did at first, and Candle does.
+#[inline(always)]
+pub(super) fn above_minimum_at_first<const LEN: usize>(xs: &[f32; LEN], n: i32) -> Fit<LEN> {
+    let (lowest, highest) = range(xs);
+    let mut min = if lowest > 0. { 0. } else { lowest };
+    if highest <= min {
+        return Fit::lowest(min);
+    }
+    let mut inverse = n as f32 / (highest - min);
+    let mut scale = 1. / inverse;
+    let mut codes = [0f32; LEN];
+    for _ in 0..FIRST_ROUNDS.0 {
+        let (mut xq, mut qq, mut changed) = (0f32, 0f32, false);
+        for (&x, last) in xs.iter().zip(&mut codes) {
+            let q = code(inverse * (x - min), 0., n as f32);
+            changed |= q != *last;
+            *last = q;
+            xq += (x - min) * q;
+            qq += q * q;
+        }
+        scale = xq / qq;
+        let off = (xs.iter().zip(&codes)).fold(0f32, |sum, (&x, &q)| sum + (x - scale * q));
+        min = off / LEN as f32;
+        if min > 0. {
+            min = 0.;
+        }
+        inverse = 1. / scale;
+        if !changed {
+            break;
+        }
+    }
+    Fit {
+        scale,
+        min,
+        codes: codes.map(|q| q as u8),
+    }
+}
+
+/// As [`symmetric`] with squares for weights, by rounds of nearest codes and their best scale, then by descent.
+///
+/// What ggml did at first, and Candle does.
+#[inline(always)]
+pub(super) fn symmetric_at_first<const LEN: usize>(xs: &[f32; LEN], n: i32) -> Fit<LEN> {
+    let largest = largest(xs);
+    if largest.abs() < NEGLIGIBLE {
+        return Fit::lowest(0.);
+    }
+    let weights = xs.map(|x| x * x);
+    let mut best = Descent::new(xs, &weights, -n as f32 / largest, (-n, n - 1));
+    for _ in 0..FIRST_ROUNDS.1 {
+        let next = Descent::new(xs, &weights, 1. / best.scale(), (-n, n - 1));
+        let gain = best.scale() * best.xq;
+        if next.codes == best.codes || next.qq == 0. || next.xq * next.xq <= gain * next.qq {
+            break;
+        }
+        best = next;
+    }
+    best.run(false);
+    Fit {
+        scale: best.scale(),
+        min: 0.,
+        codes: best.codes.map(|q| (q + n) as u8),
+    }
+}
+
 /// What [`symmetric`] tries: the largest element gets the code `-n`, or up to nine tenths more or less.
 const SYMMETRIC_STEPS: i32 = 9;
 

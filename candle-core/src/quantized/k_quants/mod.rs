@@ -121,12 +121,20 @@ fn decoded<T: Decode + GgmlType>(xs: &[T], ys: &mut [f32]) {
     dispatch(ToFloat { xs, ys })
 }
 
+/// The ways to choose scales.
+#[derive(Clone, Copy)]
+enum How<'a> {
+    AsAtFirst,
+    AsGgml,
+    /// As ggml with the importance of each column, for rows as long as these.
+    Weighted(&'a [f32]),
+}
+
 /// [`GgmlType::from_float`], and with weights [`GgmlType::from_float_imatrix`].
 struct FromFloat<'a, T, const LEN: usize> {
     xs: &'a [f32],
     ys: &'a mut [T],
-    /// The importance of each column, for rows as long as there are weights. None for none.
-    weights: &'a [f32],
+    how: How<'a>,
 }
 
 impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
@@ -136,21 +144,32 @@ impl<T: Encode<LEN>, const LEN: usize> Kernel for FromFloat<'_, T, LEN> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (xs, _) = self.xs.as_chunks::<LEN>();
-        let (weights, _) = self.weights.as_chunks::<LEN>();
-        if weights.is_empty() {
-            for (xs, y) in xs.iter().zip(self.ys) {
-                *y = T::encode::<S>(xs, None);
+        let weights = match self.how {
+            How::AsAtFirst | How::Weighted([]) => {
+                for (xs, y) in xs.iter().zip(self.ys) {
+                    *y = T::encode_as_at_first::<S>(xs);
+                }
+                return;
             }
-            return;
-        }
+            How::AsGgml => {
+                for (xs, y) in xs.iter().zip(self.ys) {
+                    *y = T::encode::<S>(xs, None);
+                }
+                return;
+            }
+            How::Weighted(weights) => weights.as_chunks::<LEN>().0,
+        };
         let rows = xs.chunks(weights.len());
         for (xs, ys) in rows.zip(self.ys.chunks_mut(weights.len())) {
             let row = xs.as_flattened();
             let spread = fit::sum_of_squares(row) / row.len() as f32;
             for ((xs, y), weights) in xs.iter().zip(ys).zip(weights) {
                 // Weights that are all zero say nothing about the block.
-                let known = weights.iter().any(|&w| w > 0.);
-                *y = T::encode::<S>(xs, known.then_some(Importance { weights, spread }));
+                *y = if weights.iter().any(|&w| w > 0.) {
+                    T::encode::<S>(xs, Some(Importance { weights, spread }))
+                } else {
+                    T::encode_as_at_first::<S>(xs)
+                };
             }
         }
     }
@@ -183,7 +202,12 @@ macro_rules! block_types {
 
             fn from_float(xs: &[f32], ys: &mut [Self]) {
                 check_len::<Self>("from_float", xs.len(), ys.len());
-                dispatch(FromFloat::<Self, $len> { xs, ys, weights: &[] })
+                dispatch(FromFloat::<Self, $len> { xs, ys, how: How::AsAtFirst })
+            }
+
+            fn from_float_as_ggml(xs: &[f32], ys: &mut [Self]) {
+                check_len::<Self>("from_float_as_ggml", xs.len(), ys.len());
+                dispatch(FromFloat::<Self, $len> { xs, ys, how: How::AsGgml })
             }
 
             /// Searches for scales with little `Σ w[column] · (x − decoded)²`, bit for bit as ggml does. The formats of 8 bits take no
@@ -201,7 +225,7 @@ macro_rules! block_types {
                     $len,
                     imatrix_weights.len()
                 );
-                dispatch(FromFloat::<Self, $len> { xs, ys, weights: imatrix_weights })
+                dispatch(FromFloat::<Self, $len> { xs, ys, how: How::Weighted(imatrix_weights) })
             }
 
             fn vec_dot(n: usize, xs: &[Self], ys: &[$other]) -> f32 {

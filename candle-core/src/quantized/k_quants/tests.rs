@@ -63,6 +63,14 @@ fn magnitude<T: GgmlType>(x: &[T], y: &[T::VecDotType]) -> f32 {
     xf.iter().zip(&yf).map(|(x, y)| (x * y).abs()).sum::<f32>() * 4.
 }
 
+/// The product of one row with one at a level. Every other kernel of the level gives the same bits.
+fn one_with_one<T: Weights>(level: Level, x: &[T], y: &[T::VecDotType]) -> f32 {
+    let mut dot = [0.];
+    // SAFETY: tests only ask for levels that the machine has.
+    unsafe { run_at(level, BlockTile::one(x.len() * T::BLCK_SIZE, x, y, &mut dot)) };
+    dot[0]
+}
+
 /// Products of one row and of many at every level, for rows of 0, 1, 2, 3, 7 and 13 blocks.
 fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
     let mut random = Random(7);
@@ -82,10 +90,7 @@ fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
                     T::DTYPE
                 );
             };
-            let mut one = [0.];
-            // SAFETY: `all` lists what the machine has.
-            unsafe { run_at(level, BlockTile::one(n, &xs, y(1), &mut one)) };
-            check(one[0], 0, 1);
+            check(one_with_one(level, x(0), y(1)), 0, 1);
             for (rows, columns) in [(5, 6), (4, 1), (9, 3), (5, 4), (1, 5), (3, 0)] {
                 if blocks == 0 {
                     continue;
@@ -95,7 +100,9 @@ fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
                 // SAFETY: `all` lists what the machine has.
                 unsafe { run_at(level, BlockTile::new(n, xs, ys, &mut dst)) };
                 for (i, &found) in dst.iter().enumerate() {
-                    check(found, i % rows, i / rows);
+                    let (r, c) = (i % rows, i / rows);
+                    check(found, r, c);
+                    assert_eq!(found, one_with_one(level, x(r), y(c)), "{level:?}");
                 }
             }
         }
@@ -115,7 +122,7 @@ fn conversions_agree<
     let weights: Vec<f32> = (0..3 * LEN).map(|_| random.float().abs()).collect();
     let convert = |level: Level| {
         let mut decoded = vec![0f32; 9 * LEN];
-        let (mut plain, mut weighted) = (vec![T::zeros(); 9], vec![T::zeros(); 9]);
+        let [mut first, mut plain, mut weighted] = [(); 3].map(|()| vec![T::zeros(); 9]);
         // SAFETY: `all` lists what the machine has.
         unsafe {
             run_at(
@@ -125,18 +132,22 @@ fn conversions_agree<
                     ys: &mut decoded,
                 },
             );
-            for (ys, weights) in [(&mut plain, &[][..]), (&mut weighted, &weights)] {
+            for (ys, how) in [
+                (&mut first, How::AsAtFirst),
+                (&mut plain, How::AsGgml),
+                (&mut weighted, How::Weighted(&weights)),
+            ] {
                 run_at(
                     level,
                     FromFloat::<T, LEN> {
                         xs: &floats,
                         ys,
-                        weights,
+                        how,
                     },
                 );
             }
         }
-        (decoded, plain, weighted)
+        (decoded, first, plain, weighted)
     };
     let right = convert(Level::Scalar);
     for level in Level::all() {
@@ -181,6 +192,13 @@ fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
                     panels.multiply(&xs[..rows * blocks], columns.clone(), &mut dst);
                     for (c, dst) in columns.clone().zip(dst.chunks_exact(panel_rows)) {
                         for (r, &found) in dst[..rows].iter().enumerate() {
+                            let (x, y) = (&xs[r * blocks..][..blocks], &ys[c * blocks..][..blocks]);
+                            assert_eq!(
+                                found,
+                                one_with_one(level, x, y),
+                                "{level:?} {:?}",
+                                T::DTYPE
+                            );
                             let (right, magnitude) = right[r][c];
                             assert!(
                                 close(found, right, magnitude),
@@ -243,6 +261,7 @@ fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
                 for (i, &found) in dst.iter().enumerate() {
                     let (r, c) = (i % rows, columns.start + i / rows);
                     let (x, y) = (&xs[r * blocks..][..blocks], &ys[c * blocks..][..blocks]);
+                    assert_eq!(found, one_with_one(level, x, y), "{level:?} {:?}", T::DTYPE);
                     let right = T::vec_dot_unopt(n, x, y);
                     assert!(
                         close(found, right, magnitude(x, y)),
@@ -387,7 +406,7 @@ where
         let kernel = FromFloat::<T, LEN> {
             xs,
             ys: &mut ys,
-            weights: &[],
+            how: How::AsGgml,
         };
         // SAFETY: `all` lists what the machine has.
         unsafe { run_at(level, kernel) };
