@@ -225,9 +225,9 @@ pub(super) unsafe fn add_blocks_in_order(
     _mm_storeu_ps(less.as_mut_ptr(), _mm_cvtepi32_ps(minima));
     _mm_storeu_ps(products.as_mut_ptr(), _mm_cvtepi32_ps(dots));
     let mut total = total;
-    for block in 0..TOGETHER {
-        total = (-less[block]).mul_add(d[block][1], total);
-        total = products[block].mul_add(d[block][0], total);
+    for ((less, product), [by, less_by]) in less.into_iter().zip(products).zip(d) {
+        total = (-less).mul_add(less_by, total);
+        total = product.mul_add(by, total);
     }
     total
 }

@@ -288,8 +288,8 @@ impl<'a, const LEN: usize> Descent<'a, LEN> {
     fn new(xs: &'a [f32; LEN], weights: &'a [f32; LEN], inverse: f32, range: (i32, i32)) -> Self {
         let codes = xs.map(|x| nearest(inverse * x).clamp(range.0, range.1));
         let (mut xq, mut qq) = (0f32, 0f32);
-        for i in 0..LEN {
-            let (x, w, q) = (xs[i], weights[i], codes[i] as f32);
+        for ((x, w), &q) in xs.iter().zip(weights).zip(&codes) {
+            let q = q as f32;
             xq += w * x * q;
             qq += w * q * q;
         }
