@@ -205,7 +205,7 @@ struct Executable {
 /// A test that does not compile fails the build, and cargo names it.
 fn build() -> Result<Vec<Executable>, String> {
     let line = format!(
-        "cargo test --no-run --keep-going --message-format json-render-diagnostics --manifest-path {FOLDER}/Cargo.toml"
+        "cargo build --tests --keep-going --message-format json-render-diagnostics --manifest-path {FOLDER}/Cargo.toml"
     );
     let mut executables = Vec::new();
     cmd(&line)
