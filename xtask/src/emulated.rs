@@ -24,8 +24,8 @@ const START_THEMSELVES: &[&str] = &[
 /// `cargo xtask test` builds them, on an x86-64 from before AVX; then those of its vectors and of the CPU's ops in WebAssembly with simd128,
 /// which has 32 bits as well. Compiler, linker and emulator are installed where that is possible.
 ///
-/// Not in the default run: one of thirty runs of candle-core's tests in qemu 7.2 ended by a segmentation fault while pools were at work.
-/// Whether that was the emulator's is not known; no other machine has shown one.
+/// Not in the default run, for the time it takes. qemu-user 7.2 lets a load-acquire overtake the store-release before it; `BarrierPool` uses
+/// swaps where that matters.
 pub fn emulated() -> Result<String, String> {
     if cfg!(target_arch = "aarch64") {
         return Err("this machine is an AArch64: the step `test` tests it as it is".to_string());

@@ -1,6 +1,6 @@
 //! The programs under `examples/` of each package, as a reader would start them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -31,24 +31,44 @@ pub fn examples() -> Result<String, String> {
     }
     // With the tests' features, by which they are there already.
     cmd(&format!("cargo test --workspace {WEBGPU} --no-run")).run()?;
-    let runtime = EmptyDir::new()?;
+    let ported = ported()?;
     let is_run = |name: &&String| ELSEWHERE.iter().all(|(other, _)| other != name);
     let run: Vec<&String> = all.iter().filter(is_run).collect();
     for name in &run {
-        for device in DEVICES {
-            let program = program(name)?.display().to_string();
-            let mut command = cmd(&format!("{program} {device}")).env("CANDLE_WEBGPU_CHECKS", "1");
-            // Mesa complains when it is not set.
-            if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-                command = command.env("XDG_RUNTIME_DIR", runtime.0.display().to_string());
-            }
-            command.run()?;
-        }
+        run_on_devices(&program(name)?)?;
     }
+    run_on_devices(&ported)?;
     Ok(format!(
         "{} programs, each on the CPU and on WebGPU",
-        run.len()
+        run.len() + 1
     ))
+}
+
+fn run_on_devices(program: &Path) -> Result<(), String> {
+    let runtime = EmptyDir::new()?;
+    for device in DEVICES {
+        let mut command =
+            cmd(&format!("{} {device}", program.display())).env("CANDLE_WEBGPU_CHECKS", "1");
+        // Mesa complains when it is not set.
+        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+            command = command.env("XDG_RUNTIME_DIR", runtime.0.display().to_string());
+        }
+        command.run()?;
+    }
+    Ok(())
+}
+
+/// Builds the ported program, a package outside the workspace: it patches crates.io's packages, as its readers will. It shares what the step
+/// `oracle` compiles.
+fn ported() -> Result<PathBuf, String> {
+    let folder = "candle-core/examples/ported";
+    let target = target()?;
+    cmd(&format!(
+        "cargo build --locked --manifest-path {folder}/Cargo.toml --config {folder}/profile.toml"
+    ))
+    .env("CARGO_TARGET_DIR", target.display().to_string())
+    .run()?;
+    Ok(target.join(format!("debug/ported{}", std::env::consts::EXE_SUFFIX)))
 }
 
 /// The examples of the workspace.
@@ -76,10 +96,13 @@ fn named(metadata: &Value) -> Vec<String> {
 
 /// Where cargo puts an example's program.
 pub fn program(name: &str) -> Result<PathBuf, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
     let program = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    let program = target.join("debug/examples").join(program);
-    std::path::absolute(&program).map_err(|err| format!("{}: {err}", program.display()))
+    Ok(target()?.join("debug/examples").join(program))
+}
+
+fn target() -> Result<PathBuf, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    std::path::absolute(&target).map_err(|err| format!("{}: {err}", target.display()))
 }
 
 #[cfg(test)]

@@ -67,7 +67,12 @@ fn magnitude<T: GgmlType>(x: &[T], y: &[T::VecDotType]) -> f32 {
 fn one_with_one<T: Weights>(level: Level, x: &[T], y: &[T::VecDotType]) -> f32 {
     let mut dot = [0.];
     // SAFETY: tests only ask for levels that the machine has.
-    unsafe { run_at(level, BlockTile::one(x.len() * T::BLCK_SIZE, x, y, &mut dot)) };
+    unsafe {
+        run_at(
+            level,
+            BlockTile::one(x.len() * T::BLCK_SIZE, x, y, &mut dot),
+        )
+    };
     dot[0]
 }
 
