@@ -150,7 +150,7 @@ fn encoding_agrees_with_ggml() {
         let mut compare = |how: &str, blocks: &[T]| {
             // SAFETY: blocks are plain numbers without padding.
             let found = unsafe {
-                std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), size * blocks.len())
+                std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), size_of_val(blocks))
             };
             let (right, rest) = file.split_at(found.len());
             *file = rest;

@@ -39,7 +39,6 @@ fn each_number_once() {
     assert_eq!(pool.n_workers() + 1, utils::get_num_threads());
 }
 
-/// Pauses around the time after which threads sleep: sections begin before, while and after they do.
 /// No worker runs a section's body after the call has returned, however close to the end it joins. Without the pool's `swap`s this
 /// fails in qemu-user 7.2 for AArch64, in one of a few runs; no processor has shown it.
 #[test]
@@ -48,7 +47,7 @@ fn a_section_is_over_when_it_returns() {
     let pool = BarrierPool::new(1);
     let over: Vec<_> = (0..SECTIONS).map(|_| AtomicBool::new(false)).collect();
     let late = AtomicUsize::new(0);
-    for i in 0..SECTIONS {
+    for (i, over) in over.iter().enumerate() {
         let items = 1 + i % 2;
         let done = AtomicUsize::new(0);
         pool.execute_chunked(items, |range| {
@@ -56,14 +55,15 @@ fn a_section_is_over_when_it_returns() {
                 std::hint::spin_loop();
             }
             done.fetch_add(range.len(), Relaxed);
-            late.fetch_add(usize::from(over[i].load(SeqCst)), Relaxed);
+            late.fetch_add(usize::from(over.load(SeqCst)), Relaxed);
         });
-        over[i].store(true, SeqCst);
+        over.store(true, SeqCst);
         assert_eq!(done.into_inner(), items, "section {i}");
     }
     assert_eq!(late.into_inner(), 0);
 }
 
+/// Pauses around the time after which threads sleep: sections begin before, while and after they do.
 #[test]
 fn sections_meet_threads_that_fall_asleep() {
     let pool = BarrierPool::new(3);
