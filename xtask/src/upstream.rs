@@ -17,7 +17,16 @@ use crate::oracle::target_dir;
 
 /// Tests that fail and are right to, each with the reason: `crate/file::test` or `crate/file::test::webgpu`. Three at the most, and in
 /// `docs/differences.md` too. One that passes is an error, so that the list shrinks.
-const EXCEPTIONS: &[(&str, &str)] = &[];
+const EXCEPTIONS: &[(&str, &str)] = &[
+    (
+        "core/quantized_tests::qmm_batch::webgpu",
+        "12 rows take another kernel than 6, which sums in another order; the test itself allows that for CUDA alone",
+    ),
+    (
+        "core/quantized_tests::quantized_matmul_neg::webgpu",
+        "it wants the values of Metal's kernel, to the last of six digits; ours are those of the decoded weights in f64",
+    ),
+];
 
 /// The tests of 0.11.1 without those that it ignores. Any other number means that a test got lost on the way here.
 const EXPECTED: Counts = Counts {
@@ -32,7 +41,7 @@ const CRATES: [&str; 3] = ["core", "nn", "transformers"];
 const FOLDER: &str = "target/upstream";
 
 /// What the tests use beside Candle.
-const DEPENDENCIES: &str = r#"anyhow = "1"
+const DEPENDENCIES: &str = r#"anyhow = "=1.0.104"
 float8 = { version = "0.7", features = ["num-traits"] }
 half = { version = "2.7", features = ["num-traits", "rand_distr"] }
 num-traits = "0.2"
@@ -235,7 +244,18 @@ fn only_locked_packages() -> Result<(), String> {
     };
     let ours = packages(Path::new("Cargo.lock"))?;
     let used = packages(&Path::new(FOLDER).join("Cargo.lock"))?;
-    let unknown: Vec<&str> = used.difference(&ours).map(String::as_str).collect();
+    // The workspace has none of these, so the version is named here.
+    let pinned = |package: &&str| {
+        let parts = package.split_once(' ');
+        parts.is_some_and(|(name, version)| {
+            DEPENDENCIES.contains(&format!("{name} = \"={version}\""))
+        })
+    };
+    let unknown: Vec<&str> = used
+        .difference(&ours)
+        .map(String::as_str)
+        .filter(|package| !pinned(package))
+        .collect();
     if unknown.is_empty() {
         Ok(())
     } else {
