@@ -1,7 +1,8 @@
 //! The block formats: layouts, decoding against an independent implementation, errors of encoding, products.
 
 use candle_core::quantized::k_quants::*;
-use candle_core::quantized::GgmlDType;
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
 
 /// Numbers from a fixed seed.
 struct Random(u32);
@@ -160,6 +161,10 @@ fn encoding_agrees_with_ggml() {
             }
         };
         T::from_float_as_ggml(xs, &mut blocks);
+        let whole = Tensor::from_slice(xs, (ROWS, ROW), &Device::Cpu).unwrap();
+        let whole = QTensor::quantize_as_ggml(&whole, T::DTYPE).unwrap();
+        let bytes = whole.data().unwrap();
+        assert!(file.starts_with(&bytes), "{:?} as a tensor", T::DTYPE);
         compare("without weights", &blocks);
         let eight_bits = matches!(T::DTYPE, GgmlDType::Q8_0 | GgmlDType::Q8_1 | GgmlDType::Q8K);
         if !eight_bits {

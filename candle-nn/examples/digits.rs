@@ -11,7 +11,7 @@ use candle_nn::{linear, loss, seq, Activation, AdamW, Optimizer, VarBuilder, Var
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.npz");
 const TRAINED_ON: usize = 1437;
-const EPOCHS: usize = 12;
+const EPOCHS: usize = 20;
 const BATCH: usize = 96;
 
 fn main() -> Result<()> {

@@ -166,11 +166,11 @@ macro_rules! quantized_type {
             }
 
             fn from_float(&mut self, xs: &[f32]) {
-                // Without weights rows do not matter: any number of blocks can be a task.
-                let blocks = (ELEMENTS_PER_TASK / T::BLCK_SIZE).max(1);
-                let elements = blocks * T::BLCK_SIZE;
-                let ys: &mut [T] = self.as_mut();
-                threads::zip_chunks(xs, elements, ys, blocks, T::from_float);
+                encode(xs, self.as_mut(), T::from_float);
+            }
+
+            fn from_float_as_ggml(&mut self, xs: &[f32]) {
+                encode(xs, self.as_mut(), T::from_float_as_ggml);
             }
 
             fn from_float_imatrix(
@@ -200,6 +200,12 @@ macro_rules! quantized_type {
 
 quantized_type!([T: GgmlType + Send + Sync] Vec<T>);
 quantized_type!([T: GgmlType + bytemuck::Pod] ByteBlocks<T>);
+
+/// Encodes without weights, where rows do not matter: any number of blocks can be a task.
+fn encode<T: GgmlType + Send>(xs: &[f32], ys: &mut [T], encode: fn(&[f32], &mut [T])) {
+    let blocks = (ELEMENTS_PER_TASK / T::BLCK_SIZE).max(1);
+    threads::zip_chunks(xs, blocks * T::BLCK_SIZE, ys, blocks, encode);
+}
 
 fn dequantize<T: GgmlType>(blocks: &[T], elem_count: usize) -> Result<CpuStorage> {
     let held = blocks.len() * T::BLCK_SIZE;

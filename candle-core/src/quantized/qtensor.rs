@@ -95,6 +95,17 @@ impl QTensor {
         Self::quantize_onto(src, dtype, src.device())
     }
 
+    /// As [`quantize`](Self::quantize), bit for bit as ggml's reference encoder does it today. `quantize` gives Candle's values: for `Q2K`,
+    /// `Q4K`, `Q5K` and `Q6K` these come from an older, shorter search with larger errors.
+    ///
+    /// # Errors
+    /// As `quantize`.
+    pub fn quantize_as_ggml(src: &Tensor, dtype: GgmlDType) -> Result<Self> {
+        Self::quantize_with(src, dtype, src.device(), |blocks, floats| {
+            blocks.from_float_as_ggml(floats)
+        })
+    }
+
     /// As [`quantize`](Self::quantize), with a weight for each column: errors in columns with large weights count for
     /// more. `imatrix_weights` has as many values as the last dimension; [`super::imatrix_file`] reads them.
     ///

@@ -29,7 +29,8 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     /// The elements of blocks.
     fn to_float(xs: &[Self], ys: &mut [f32]);
 
-    /// Blocks from elements, with the smallest error that the format's search finds.
+    /// Blocks from elements, with the values that Candle gives: the search for scales is that of ggml's first version.
+    /// [`from_float_as_ggml`](Self::from_float_as_ggml) searches as ggml does today.
     fn from_float(xs: &[f32], ys: &mut [Self]);
 
     /// As [`from_float`](Self::from_float), where the error of an element counts by its column's weight. There are
@@ -183,6 +184,12 @@ pub trait QuantizedType: Send + Sync {
     /// Quantises `xs` into the blocks, whose number has to match.
     #[allow(clippy::wrong_self_convention, reason = "upstream's name")]
     fn from_float(&mut self, xs: &[f32]);
+
+    /// As [`from_float`](Self::from_float), bit for bit as ggml's reference encoder does it today.
+    #[allow(clippy::wrong_self_convention, reason = "named after from_float")]
+    fn from_float_as_ggml(&mut self, xs: &[f32]) {
+        self.from_float(xs)
+    }
 
     /// As [`from_float`](Self::from_float), with a weight for each of the `n_per_row` columns.
     #[allow(clippy::wrong_self_convention, reason = "upstream's name")]

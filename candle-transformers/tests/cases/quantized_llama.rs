@@ -314,7 +314,8 @@ fn experts_of_either_naming() -> Result<()> {
         }
     }
     assert_close(&results[0], &dense, F32_TOLERANCE);
-    assert_close(&results[1], &dense, 0.03);
+    // Weights and activations of 8 bits: an RMS error of 1 % of the largest value, of which the worst element has three times as much.
+    assert_close(&results[1], &dense, 0.04);
     assert_close(&results[2], &results[0], 0.);
     assert_close(&results[3], &results[1], 0.);
     Ok(())
