@@ -383,6 +383,24 @@ impl Kernels {
         }
     }
 
+    /// Writes a shader's text where the environment asks for it.
+    fn dump(&self, label: &str, text: &str) -> Result<()> {
+        let Some(dir) = &self.dump else {
+            return Ok(());
+        };
+        let file: String = label
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+            .collect();
+        // The hash tells apart what the label does not, and several devices write the same file once.
+        let mut hasher = std::collections::hash_map::DefaultHasher::new();
+        text.hash(&mut hasher);
+        let name = format!("{file}_{:016x}.wgsl", hasher.finish());
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(dir.join(name), text)?;
+        Ok(())
+    }
+
     fn compile(&self, shader: Shader) -> Result<Pipeline> {
         let Shader {
             text,
@@ -391,17 +409,9 @@ impl Kernels {
             foreign,
         } = shader;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        if let Some(dir) = &self.dump {
-            let file: String = label
-                .chars()
-                .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-                .collect();
-            // The hash tells apart what the label does not, and several devices write the same file once.
-            let mut hasher = std::collections::hash_map::DefaultHasher::new();
-            text.hash(&mut hasher);
-            let name = format!("{file}_{:016x}.wgsl", hasher.finish());
-            std::fs::create_dir_all(dir)?;
-            std::fs::write(dir.join(name), &text)?;
+        // Of a module from outside, only what compiles is a pipeline's.
+        if !foreign {
+            self.dump(&label, &text)?;
         }
         tracing::debug!(kernel = label, id, "compiling");
         // In a browser the scope's answer comes later than this function can wait for; there, the device's handler of
@@ -482,6 +492,9 @@ impl Kernels {
                 "kernel {label} does not compile on this adapter: {err}"
             ))
             .bt());
+        }
+        if foreign {
+            self.dump(&label, &text)?;
         }
         Ok(Pipeline {
             raw,
