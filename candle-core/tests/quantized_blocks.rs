@@ -147,6 +147,10 @@ fn encoding_agrees_with_ggml() {
 
     fn check<T: GgmlType>(file: &mut &[u8], xs: &[f32], weights: &[f32]) {
         let mut blocks = vec![T::zeros(); xs.len() / T::BLCK_SIZE];
+        let whole = Tensor::from_slice(xs, (ROWS, ROW), &Device::Cpu).unwrap();
+        let whole = QTensor::quantize_as_ggml(&whole, T::DTYPE).unwrap();
+        let bytes = whole.data().unwrap();
+        assert!(file.starts_with(&bytes), "{:?} as a tensor", T::DTYPE);
         let size = size_of::<T>();
         let mut compare = |how: &str, blocks: &[T]| {
             // SAFETY: blocks are plain numbers without padding.
@@ -161,10 +165,6 @@ fn encoding_agrees_with_ggml() {
             }
         };
         T::from_float_as_ggml(xs, &mut blocks);
-        let whole = Tensor::from_slice(xs, (ROWS, ROW), &Device::Cpu).unwrap();
-        let whole = QTensor::quantize_as_ggml(&whole, T::DTYPE).unwrap();
-        let bytes = whole.data().unwrap();
-        assert!(file.starts_with(&bytes), "{:?} as a tensor", T::DTYPE);
         compare("without weights", &blocks);
         let eight_bits = matches!(T::DTYPE, GgmlDType::Q8_0 | GgmlDType::Q8_1 | GgmlDType::Q8K);
         if !eight_bits {
