@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::command::cmd;
+use crate::oracle::target_dir;
 use crate::steps::{EmptyDir, WEBGPU};
 
 /// The first argument of an example: where it runs.
@@ -62,13 +63,13 @@ fn run_on_devices(program: &Path) -> Result<(), String> {
 /// `oracle` compiles.
 fn ported() -> Result<PathBuf, String> {
     let folder = "candle-core/examples/ported";
-    let target = target()?;
+    let target = target_dir()?;
     cmd(&format!(
         "cargo build --locked --manifest-path {folder}/Cargo.toml --config {folder}/profile.toml"
     ))
-    .env("CARGO_TARGET_DIR", target.display().to_string())
+    .env("CARGO_TARGET_DIR", target.clone())
     .run()?;
-    Ok(target.join(format!("debug/ported{}", std::env::consts::EXE_SUFFIX)))
+    Ok(Path::new(&target).join(format!("debug/ported{}", std::env::consts::EXE_SUFFIX)))
 }
 
 /// The examples of the workspace.
@@ -97,12 +98,9 @@ fn named(metadata: &Value) -> Vec<String> {
 /// Where cargo puts an example's program.
 pub fn program(name: &str) -> Result<PathBuf, String> {
     let program = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    Ok(target()?.join("debug/examples").join(program))
-}
-
-fn target() -> Result<PathBuf, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    std::path::absolute(&target).map_err(|err| format!("{}: {err}", target.display()))
+    Ok(Path::new(&target_dir()?)
+        .join("debug/examples")
+        .join(program))
 }
 
 #[cfg(test)]
