@@ -50,13 +50,12 @@ where
         }
     }
     let (_, queries, heads, _) = q.dims4()?;
-    let slopes = slopes(max_bias, heads);
+    let slopes = slopes(max_bias, heads, q.device())?;
     let (window, mask, slopes) = match attn_mask {
         AttnMask::None => (AttnWindow::default(), None, None),
         AttnMask::Causal { kv_offset } => {
-            let last_key = k.dim(1)?.saturating_sub(1);
             let window = AttnWindow {
-                offset: if queries == 1 { last_key } else { kv_offset } as i64,
+                offset: (queries != 1).then_some(kv_offset),
                 right: Some(0),
                 ..AttnWindow::default()
             };
@@ -76,7 +75,7 @@ where
 }
 
 /// `mask` in a shape that broadcasts to (batch, heads, queries, keys), times the heads' slopes.
-fn scaled(mask: Tensor, slopes: Option<Vec<f32>>) -> Result<Tensor> {
+fn scaled(mask: Tensor, slopes: Option<Tensor>) -> Result<Tensor> {
     let mask = match mask.rank() {
         3 => mask.unsqueeze(1)?,
         _ => mask,
@@ -84,6 +83,6 @@ fn scaled(mask: Tensor, slopes: Option<Vec<f32>>) -> Result<Tensor> {
     let Some(slopes) = slopes else {
         return Ok(mask);
     };
-    let slopes = Tensor::from_vec(slopes, ((), 1, 1), mask.device())?;
+    let slopes = slopes.reshape(((), 1, 1))?;
     mask.broadcast_mul(&slopes.to_dtype(mask.dtype())?)
 }

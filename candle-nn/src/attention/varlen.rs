@@ -47,14 +47,14 @@ pub fn flash_attn_varlen_unfused(
     let slopes = match alibi_slopes {
         None => None,
         Some(slopes) if slopes.dims() == [heads] => {
-            Some(slopes.to_dtype(DType::F32)?.to_vec1::<f32>()?)
+            Some(slopes.to_dtype(DType::F32)?.to_device(q.device())?)
         }
         Some(slopes) => bail!(
             "flash_attn_varlen: ALiBi slopes of shape {:?} for {heads} heads",
             slopes.dims()
         ),
     };
-    let mut rules = Rules {
+    let rules = Rules {
         scale: softmax_scale,
         softcap: None,
         window: AttnWindow {
@@ -74,7 +74,6 @@ pub fn flash_attn_varlen_unfused(
     for (len_q, len_k) in lens_q.into_iter().zip(lens_k) {
         let sequence =
             |t: &Tensor, start, len| t.narrow(0, start, len)?.transpose(0, 1)?.unsqueeze(0);
-        rules.window.offset = len_k as i64 - len_q as i64;
         outputs.push(if len_q == 0 || len_k == 0 {
             Tensor::zeros((len_q, heads, v_dim), q.dtype(), q.device())?
         } else {

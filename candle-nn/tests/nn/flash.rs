@@ -79,7 +79,7 @@ fn flash_attention(dev: &Device) -> Result<()> {
                 let v = (k * 0.5)?.sin()?;
                 let mask = data(&[b, s, ks], dtype, dev)?;
                 let masks = numbers(&mask)?;
-                // The parameter is an f32, and so are the slopes and what comes of them.
+                // The parameter is an f32, and so are the slopes.
                 let slope =
                     |h_i: usize| 2f32.powf(-4. * (h_i + 1) as f32 / h.next_power_of_two() as f32);
                 for b_i in 0..b {
@@ -154,7 +154,7 @@ fn flash_attention(dev: &Device) -> Result<()> {
                             None,
                             Box::new(move |h_i, i, j, x| {
                                 let distance = (i + offset) as f32 - j as f32;
-                                let bias = f64::from(slope(h_i) * distance);
+                                let bias = f64::from(slope(h_i)) * f64::from(distance);
                                 seen(i, j, offset).then_some(x - bias)
                             }),
                         ),

@@ -66,6 +66,27 @@ fn attention() -> Vec<Case> {
         "sdpa" [q, k, k], |t| ops::sdpa(&t[0], &t[1], &t[2], None, false, 0.7, 1.);
         "sdpa, causal, capped" [q, k, k], |t| ops::sdpa(&t[0], &t[1], &t[2], None, true, 0.7, 2.);
         "sdpa, mask" [q, k, k, &[3, 5]], |t| ops::sdpa(&t[0], &t[1], &t[2], Some(&t[3]), false, 0.7, 1.);
+        "sdpa with a window, sinks and slopes" [q, k, k, &[4], &[4]], |t| {
+            let options = ops::SdpaOptions {
+                scale: 0.7,
+                causal: true,
+                window: Some(2),
+                sinks: Some(&t[3]),
+                slopes: Some(&t[4]),
+                ..Default::default()
+            };
+            ops::sdpa_with(&t[0], &t[1], &t[2], &options)
+        };
+        "sdpa of rows that see nothing" [&[2, 4, 3, 2], &[2, 2, 5, 2], &[2, 2, 5, 3], &[4, 3, 1]], |t| {
+            let lens = Tensor::new(&[0u32, 4], t[0].device())?;
+            let options = ops::SdpaOptions {
+                scale: 0.7,
+                lens: Some(&lens),
+                bias: Some(&t[3]),
+                ..Default::default()
+            };
+            ops::sdpa_with(&t[0], &t[1], &t[2], &options)
+        };
         "flash_attn" [fq, fk, fk], |t| flash(t, AttnMask::causal_with_offset(2));
         "packed sequences" [&[5, 2, 2], &[6, 2, 2], &[6, 2, 2]], |t| {
             let lengths = |lengths: [u32; 2]| Tensor::new(&lengths, t[0].device());

@@ -1,4 +1,5 @@
 mod attention;
+mod attention_options;
 mod attention_sizes;
 mod batches;
 mod common;

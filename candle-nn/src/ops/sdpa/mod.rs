@@ -1,0 +1,391 @@
+//! Scaled dot-product attention.
+
+mod dims;
+mod plain;
+
+use super::{compute_dtype, in_graph, last_dim_contiguous, softmax::softmax_into};
+use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
+use candle_core::{bail, CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
+use dims::Dims;
+use num_traits::Zero;
+use plain::plain;
+
+const NAME: &str = "sdpa";
+
+/// On the CPU, from this many queries on, matrix products over blocks of queries are faster than the fused loop.
+const CPU_MATMUL_FROM: usize = 16;
+
+/// Queries per block. It bounds the memory of the scores: heads * block * keys.
+const CPU_BLOCK: usize = 256;
+
+/// What attention does beside its three tensors; by default a scale of 1 and nothing else.
+///
+/// A query has a position, as keys have their index: that of query `i` is `i + keys - queries`, so that the last query is at the last key,
+/// or `i + starts[batch]`.
+#[derive(Debug, Clone, Copy)]
+pub struct SdpaOptions<'a> {
+    /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// A query at position `p` sees the keys up to `p` only.
+    pub causal: bool,
+    /// Scaled scores become `cap * tanh(score / cap)`. All numbers are caps, 1 too.
+    pub softcap: Option<f32>,
+    /// With `causal`, a query at position `p` sees the keys from `p - window + 1`: `window` of them with its own. Without, it sees the keys
+    /// that are less than `window` away on both sides.
+    pub window: Option<usize>,
+    /// Added to the scaled and capped scores; broadcasts to (batch, heads, queries, keys), -infinity hiding a key. A float; best of f32
+    /// or of the dtype of the queries, since others are converted first.
+    pub bias: Option<&'a Tensor>,
+    /// ALiBi, (heads) of f32: a head's slope times the distance of query and key is subtracted from the score, which for the keys before
+    /// the query is `slopes[head] * (key - position)`.
+    pub slopes: Option<&'a Tensor>,
+    /// (heads) of f32: one more score for each head in the sum that the softmax divides by, without a value.
+    pub sinks: Option<&'a Tensor>,
+    /// (batch) of u32: the position of each row's first query.
+    pub starts: Option<&'a Tensor>,
+    /// (batch) of u32: how many keys of each row there are, the first ones; the others are hidden.
+    pub lens: Option<&'a Tensor>,
+}
+
+impl Default for SdpaOptions<'_> {
+    fn default() -> Self {
+        Self {
+            scale: 1.,
+            causal: false,
+            softcap: None,
+            window: None,
+            bias: None,
+            slopes: None,
+            sinks: None,
+            starts: None,
+            lens: None,
+        }
+    }
+}
+
+/// [`SdpaOptions`] as the kernels have them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) scale: f32,
+    pub(crate) softcap: Option<f32>,
+    /// How far back a query sees; without it to the first key.
+    pub(crate) left: Option<usize>,
+    /// How far ahead a query sees, 0 being causal; without it to the last key.
+    pub(crate) right: Option<usize>,
+    pub(crate) bias: Option<&'a Tensor>,
+    pub(crate) slopes: Option<&'a Tensor>,
+    pub(crate) sinks: Option<&'a Tensor>,
+    pub(crate) starts: Option<&'a Tensor>,
+    pub(crate) lens: Option<&'a Tensor>,
+}
+
+impl<'a> Rules<'a> {
+    fn new(options: &SdpaOptions<'a>, queries: usize, keys: usize) -> Result<Self> {
+        if options.window == Some(0) {
+            bail!("sdpa: a window of 0 keys hides all of them, it has to be 1 at least")
+        }
+        if options.causal && options.starts.is_none() && (1..queries).contains(&keys) {
+            bail!(
+                "sdpa: causal attention of {queries} queries needs at least as many keys, there are {keys}, or the positions of the \
+                 first queries in `starts`"
+            )
+        }
+        let left = options.window.map(|window| window - 1);
+        Ok(Self {
+            scale: options.scale,
+            softcap: options.softcap,
+            left,
+            right: if options.causal { Some(0) } else { left },
+            bias: options.bias,
+            slopes: options.slopes,
+            sinks: options.sinks,
+            starts: options.starts,
+            lens: options.lens,
+        })
+    }
+
+    /// Whether a query of some row may see no key at all.
+    fn can_hide_all(&self, dims: &Dims) -> bool {
+        let beside_the_keys = (self.left.is_some() || self.right.is_some())
+            && (self.starts.is_some() || dims.queries > dims.keys);
+        self.bias.is_some() || self.lens.is_some() || beside_the_keys
+    }
+
+    /// Whether `right` hides nothing: a single query at the last key.
+    fn sees_to_end(&self, dims: &Dims) -> bool {
+        self.starts.is_none() && dims.queries == 1
+    }
+
+    /// All tensors that are not positions.
+    fn floats(&self) -> impl Iterator<Item = &'a Tensor> {
+        [self.bias, self.slopes, self.sinks].into_iter().flatten()
+    }
+}
+
+/// `softmax(q k^T * scale + mask) v` for each head: [`sdpa_with`] with the arguments of Candle.
+///
+/// - `mask` is added to the scaled scores; it broadcasts to (batch, heads, queries, keys), -infinity hiding a key.
+/// - `do_causal` lets query `i` see the keys up to `i + keys - queries`: the last query sees them all.
+/// - `softcapping` other than 1 replaces a scaled score `s` by `softcapping * tanh(s / softcapping)`.
+///
+/// # Errors
+/// Those of [`sdpa_with`], and `softcapping` is not positive.
+pub fn sdpa(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    do_causal: bool,
+    scale: f32,
+    softcapping: f32,
+) -> Result<Tensor> {
+    sdpa_with(q, k, v, &upstream(mask, do_causal, scale, softcapping))
+}
+
+/// The plain form of [`sdpa`]: products, mask and softmax as tensor ops, in f32 for 16-bit inputs.
+///
+/// # Errors
+/// Those of [`sdpa`].
+pub fn sdpa_slow(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    mask: Option<&Tensor>,
+    do_causal: bool,
+    scale: f32,
+    softcapping: f32,
+) -> Result<Tensor> {
+    sdpa_with_slow(q, k, v, &upstream(mask, do_causal, scale, softcapping))
+}
+
+/// The arguments of [`sdpa`], whose `softcapping` of 1 is none.
+fn upstream(mask: Option<&Tensor>, causal: bool, scale: f32, softcapping: f32) -> SdpaOptions<'_> {
+    SdpaOptions {
+        scale,
+        causal,
+        softcap: (softcapping != 1.).then_some(softcapping),
+        bias: mask,
+        ..SdpaOptions::default()
+    }
+}
+
+/// Attention, `softmax(q k^T * scale) v` for each head, with what [`SdpaOptions`] adds.
+///
+/// - `q` is (batch, heads, queries, head_dim), `k` (batch, kv_heads, keys, head_dim), `v` (batch, kv_heads, keys, v_dim);
+///   the result is (batch, heads, queries, v_dim) in the dtype of `q`. Any layouts.
+/// - `heads` is a multiple of `kv_heads`: query heads share keys and values in groups of neighbours.
+/// - `k` and `v` are of the dtype of `q`, or of f16 or bf16 beside queries of f32.
+/// - A query to which every key is hidden gets 0, in all dtypes.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::ops::{sdpa_with, SdpaOptions};
+/// # fn main() -> candle_core::Result<()> {
+/// // Two rows of three queries; the second row is one token and padding.
+/// let q = Tensor::ones((2, 4, 3, 8), DType::F32, &Device::Cpu)?;
+/// let kv = Tensor::ones((2, 2, 3, 8), DType::F32, &Device::Cpu)?;
+/// let lens = Tensor::new(&[3u32, 1], &Device::Cpu)?;
+/// let options = SdpaOptions { scale: 0.35, lens: Some(&lens), ..Default::default() };
+/// assert_eq!(sdpa_with(&q, &kv, &kv, &options)?.dims(), &[2, 4, 3, 8]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The shapes do not match, the dtypes differ or are not floats, there are no keys, `causal` without `starts` and with fewer keys than
+/// queries, a softcap that is not positive, a window of 0, or options of another shape, dtype or device than documented.
+pub fn sdpa_with(q: &Tensor, k: &Tensor, v: &Tensor, options: &SdpaOptions<'_>) -> Result<Tensor> {
+    let (_, _, queries, _) = q.dims4()?;
+    let (_, _, keys, _) = k.dims4()?;
+    attend(q, k, v, &Rules::new(options, queries, keys)?)
+}
+
+/// The plain form of [`sdpa_with`]: products, biases and softmax as tensor ops, in f32 for 16-bit inputs.
+///
+/// # Errors
+/// Those of [`sdpa_with`].
+pub fn sdpa_with_slow(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    options: &SdpaOptions<'_>,
+) -> Result<Tensor> {
+    let (_, _, queries, _) = q.dims4()?;
+    let (_, _, keys, _) = k.dims4()?;
+    let rules = Rules::new(options, queries, keys)?;
+    let dims = Dims::check(q, k, v, &rules)?;
+    if dims.is_empty() {
+        return Tensor::zeros(dims.output(), q.dtype(), q.device());
+    }
+    plain(q, k, v, &rules, &dims)
+}
+
+/// [`sdpa_with`] in the kernels' terms.
+pub(crate) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules<'_>) -> Result<Tensor> {
+    let dims = Dims::check(q, k, v, rules)?;
+    if dims.is_empty() {
+        return Tensor::zeros(dims.output(), q.dtype(), q.device());
+    }
+    let tensors: Vec<_> = [q, k, v].into_iter().chain(rules.floats()).collect();
+    let simple = rules.left.is_none()
+        && matches!(rules.right, None | Some(0))
+        && rules.floats().next().is_none()
+        && rules.starts.is_none()
+        && rules.lens.is_none()
+        && rules.softcap != Some(1.)
+        && !rules.can_hide_all(&dims);
+    if !simple || k.dtype() != q.dtype() || dims.v_dim != dims.head_dim || in_graph(&tensors) {
+        return plain(q, k, v, rules, &dims);
+    }
+    let op = Sdpa {
+        scale: rules.scale,
+        causal: rules.right.is_some(),
+        softcap: rules.softcap.unwrap_or(1.),
+    };
+    if q.device().is_cpu() && dims.queries >= CPU_MATMUL_FROM {
+        return sdpa_blocks(q, k, v, &dims, &op);
+    }
+    last_dim_contiguous(q)?.apply_op3_no_bwd(
+        &last_dim_contiguous(k)?,
+        &last_dim_contiguous(v)?,
+        &op,
+    )
+}
+
+/// Attention block by block of queries, each over only the keys it needs.
+fn sdpa_blocks(q: &Tensor, k: &Tensor, v: &Tensor, dims: &Dims, op: &Sdpa) -> Result<Tensor> {
+    let dtype = compute_dtype(dims.dtype);
+    let (k, v) = (k.to_dtype(dtype)?, v.to_dtype(dtype)?);
+    let mut blocks = Vec::with_capacity(dims.queries.div_ceil(CPU_BLOCK));
+    for start in (0..dims.queries).step_by(CPU_BLOCK) {
+        let len = CPU_BLOCK.min(dims.queries - start);
+        let keys = if op.causal {
+            dims.keys - dims.queries + start + len
+        } else {
+            dims.keys
+        };
+        let q = q.narrow(2, start, len)?.to_dtype(dtype)?;
+        let (k, v) = (k.narrow(2, 0, keys)?, v.narrow(2, 0, keys)?);
+        let block = sdpa_slow(&q, &k, &v, None, op.causal, op.scale, op.softcap)?;
+        blocks.push(block.to_dtype(dims.dtype)?);
+    }
+    match blocks.as_slice() {
+        [block] => Ok(block.clone()),
+        blocks => Tensor::cat(blocks, 2),
+    }
+}
+
+struct Sdpa {
+    scale: f32,
+    causal: bool,
+    softcap: f32,
+}
+
+impl CustomOp3 for Sdpa {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        q_l: &Layout,
+        k: &CpuStorage,
+        k_l: &Layout,
+        v: &CpuStorage,
+        v_l: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let dst = with_float!(NAME, q, T => {
+            let q = StridedRows::new(q.as_slice::<T>()?, q_l);
+            let k = StridedRows::new(k.as_slice::<T>()?, k_l);
+            let v = StridedRows::new(v.as_slice::<T>()?, v_l);
+            Ok(T::to_cpu_storage_owned(self.rows(&q, q_l.dims(), &k, k_l.dims(), &v)))
+        })?;
+        Ok((dst, q_l.shape().clone()))
+    }
+
+    candle_core::with_webgpu! {
+        fn webgpu_fwd(
+            &self,
+            q: &candle_core::WebGpuStorage,
+            q_l: &Layout,
+            k: &candle_core::WebGpuStorage,
+            k_l: &Layout,
+            v: &candle_core::WebGpuStorage,
+            v_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
+            use candle_core::webgpu_backend::ops::fused;
+            let params = fused::SdpaParams {
+                scale: self.scale,
+                causal: self.causal,
+                softcap: self.softcap,
+            };
+            let dst = fused::sdpa(q, q_l, k, k_l, v, v_l, params)?;
+            Ok((dst, q_l.shape().clone()))
+        }
+    }
+}
+
+impl Sdpa {
+    /// One query at a time: all of its scores, their softmax, the weighted sum of the values.
+    fn rows<T: Float>(
+        &self,
+        q: &StridedRows<'_, T>,
+        q_dims: &[usize],
+        k: &StridedRows<'_, T>,
+        k_dims: &[usize],
+        v: &StridedRows<'_, T>,
+    ) -> Vec<T> {
+        let (heads, queries, dim) = (q_dims[1], q_dims[2], q_dims[3]);
+        let (kv_heads, keys) = (k_dims[1], k_dims[2]);
+        let count = q_dims[0] * heads * queries;
+        let scale = T::Acc::from_f64(f64::from(self.scale));
+        let cap = T::Acc::from_f64(f64::from(self.softcap));
+        let scratch = || Scratch {
+            query: fused_cpu::scratch(dim),
+            row: fused_cpu::scratch(dim),
+            scores: fused_cpu::scratch(keys),
+            weights: fused_cpu::scratch(keys),
+            sum: fused_cpu::scratch(dim),
+        };
+        fused_cpu::map_rows(count, dim, 2 * keys * dim, scratch, |s, index, dst| {
+            let (batch, head, query) = (
+                index / (heads * queries),
+                index / queries % heads,
+                index % queries,
+            );
+            let first_key = (batch * kv_heads + head / (heads / kv_heads)) * keys;
+            let visible = if self.causal {
+                query + 1 + keys - queries
+            } else {
+                keys
+            };
+            let query = q.get(index, &mut s.query);
+            for (j, score) in s.scores[..visible].iter_mut().enumerate() {
+                *score = Acc::dot(query, k.get(first_key + j, &mut s.row)) * scale;
+                if self.softcap != 1.0 {
+                    *score = num_traits::Float::tanh(*score / cap) * cap;
+                }
+            }
+            softmax_into(&s.scores[..visible], &mut s.weights[..visible]);
+            s.sum.fill(T::Acc::zero());
+            for (j, &weight) in s.weights[..visible].iter().enumerate() {
+                for (sum, &x) in s.sum.iter_mut().zip(v.get(first_key + j, &mut s.row)) {
+                    *sum += weight * x;
+                }
+            }
+            for (dst, &sum) in dst.iter_mut().zip(&s.sum) {
+                *dst = T::narrow(sum);
+            }
+        })
+    }
+}
+
+/// The buffers of a thread in [`Sdpa::rows`].
+struct Scratch<A> {
+    query: Vec<A>,
+    row: Vec<A>,
+    scores: Vec<A>,
+    weights: Vec<A>,
+    sum: Vec<A>,
+}
