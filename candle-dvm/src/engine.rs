@@ -1,4 +1,4 @@
-//! The backend that runs Llama models through candle, on any of its devices.
+//! The backend that runs language models through candle, on any of its devices.
 
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::error::Doing;
@@ -7,15 +7,15 @@ use crate::model::{prompt_tokens, ModelFiles, ModelParts, TextTokenizer};
 use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use candle_transformers::models::llama::{Cache, Llama};
+use candle_transformers::blocks::{Decoder, DecoderState};
 use std::ops::ControlFlow;
 
 /// A loaded model with its tokenizer, on one device.
 pub struct CandleBackend {
     id: &'static str,
-    model: Llama,
+    model: Decoder,
     /// Never modified: each completion starts from a clone, which shares the tables of the rotary embedding.
-    empty_cache: Cache,
+    empty_state: DecoderState,
     tokenizer: TextTokenizer,
     stop_tokens: Vec<u32>,
     max_positions: usize,
@@ -62,12 +62,12 @@ impl CandleBackend {
         id: &'static str,
         device: &Device,
         dtype: DType,
-        (model, empty_cache): (Llama, Cache),
+        model: Decoder,
     ) -> Self {
         Self {
             id,
+            empty_state: model.new_state(),
             model,
-            empty_cache,
             max_positions: files.max_positions(),
             tokenizer: files.tokenizer,
             stop_tokens: files.stop_tokens,
@@ -136,20 +136,20 @@ impl CandleBackend {
         Ok(generation.finish())
     }
 
-    /// A session with an empty cache.
+    /// A session that has seen nothing.
     pub fn session(&self) -> Session<'_> {
         Session {
             backend: self,
-            cache: self.empty_cache.clone(),
+            state: self.empty_state.clone(),
             position: 0,
         }
     }
 }
 
-/// One text in progress: the model and the keys and values of the tokens it has seen.
+/// One text in progress: the model and what it keeps of the tokens it has seen.
 pub struct Session<'a> {
     backend: &'a CandleBackend,
-    cache: Cache,
+    state: DecoderState,
     position: usize,
 }
 
@@ -177,14 +177,11 @@ impl Session<'_> {
                 limit: self.backend.max_positions,
             });
         }
-        let run = |cache: &mut Cache| -> candle_core::Result<Tensor> {
-            self.backend
-                .model
-                .forward(ids, self.position, cache)?
-                .squeeze(0)?
-                .to_dtype(DType::F32)
-        };
-        let logits = run(&mut self.cache).doing("running the model")?;
+        let model = &self.backend.model;
+        let logits = model
+            .next_logits(ids, self.position, &mut self.state)
+            .and_then(|logits| logits.squeeze(0))
+            .doing("running the model")?;
         self.position = seen;
         Ok(logits)
     }

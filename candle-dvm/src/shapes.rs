@@ -1,10 +1,9 @@
 //! The shapes of known models, for benchmarks on random weights.
 
 use crate::format::WeightFormat;
-use candle_core::DType;
-use candle_transformers::blocks::{AttentionConfig, RotaryPairs};
+use candle_core::{DType, Result};
+use candle_transformers::blocks::{DecoderSpec, Names, RotaryPairs};
 use candle_transformers::models::llama::Config;
-use candle_transformers::models::quantized_llama;
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -80,9 +79,12 @@ impl ModelShape {
 }
 
 impl Dimensions {
-    /// A configuration with this shape that holds `positions` tokens.
-    pub fn config(&self, positions: usize) -> Config {
-        Config {
+    /// A decoder of this shape that holds `positions` tokens, with the names of a checkpoint.
+    ///
+    /// # Errors
+    /// None for the shapes that are known.
+    pub fn spec(&self, positions: usize) -> Result<DecoderSpec> {
+        let config = Config {
             hidden_size: self.hidden,
             intermediate_size: self.ffn,
             vocab_size: self.vocab,
@@ -97,27 +99,21 @@ impl Dimensions {
             rope_scaling: None,
             max_position_embeddings: positions,
             tie_word_embeddings: self.tied,
-        }
+        };
+        config.spec()
     }
 
-    /// The configuration of a GGUF file with this shape that holds `positions` tokens.
-    pub fn gguf_config(&self, positions: usize) -> quantized_llama::Config {
-        quantized_llama::Config {
-            attention: AttentionConfig {
-                hidden_size: self.hidden,
-                heads: self.heads,
-                kv_heads: self.kv_heads,
-                head_dim: self.head_dim,
-                rotary_pairs: RotaryPairs::Neighbours,
-            },
-            layers: self.layers,
-            rms_norm_eps: 1e-5,
-            rope_theta: 10_000.0,
-            rope_dim: self.head_dim,
-            rope_scale: 1.0,
-            context_length: positions,
-            experts: None,
+    /// As [`spec`](Self::spec), with the names of a GGUF file and its order of rotated pairs.
+    ///
+    /// # Errors
+    /// None for the shapes that are known.
+    pub fn gguf_spec(&self, positions: usize) -> Result<DecoderSpec> {
+        let mut spec = self.spec(positions)?;
+        spec.names = Names::GGUF;
+        for rotary in &mut spec.rotaries {
+            rotary.pairs = RotaryPairs::Neighbours;
         }
+        Ok(spec)
     }
 
     /// Weights that one token's step reads: every matrix and norm, and of the embedding the whole when it is the

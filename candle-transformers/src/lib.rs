@@ -73,6 +73,7 @@
 //! - [`object_detection`]: boxes around objects, and the choice of one for each. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
 
+pub mod auto;
 pub mod blocks;
 mod compat;
 pub mod generation;

@@ -14,8 +14,8 @@ use crate::progress::note;
 use crate::shapes::{Dimensions, ModelShape};
 use crate::Result;
 use candle_core::{Device, Tensor};
+use candle_transformers::blocks::{Decoder, DecoderState};
 use candle_transformers::generation::GreedyToken;
-use candle_transformers::models::llama::{Cache, Llama};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -102,12 +102,12 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
     let positions = request.prompt.max(request.generate);
     let dtype = request.format.activations();
     let start = Instant::now();
-    let (model, empty_cache) = random::model(&dimensions, positions, request.format, dtype, device)
+    let model = random::model(&dimensions, positions, request.format, dtype, device)
         .doing("making random weights")?;
     device.synchronize().doing("making random weights")?;
     let runner = Runner {
+        empty_state: model.new_state(),
         model,
-        empty_cache,
         device,
     };
     note(&format!(
@@ -244,8 +244,8 @@ struct Run {
 
 /// A model on random weights.
 struct Runner<'a> {
-    model: Llama,
-    empty_cache: Cache,
+    model: Decoder,
+    empty_state: DecoderState,
     device: &'a Device,
 }
 
@@ -254,19 +254,19 @@ impl Runner<'_> {
     fn prompt(&self, tokens: &[u32]) -> candle_core::Result<Run> {
         let input = Tensor::new(tokens, self.device)?.unsqueeze(0)?;
         self.timed(|| {
-            let mut cache = self.empty_cache.clone();
-            self.model.forward(&input, 0, &mut cache).map(drop)
+            let mut state = self.empty_state.clone();
+            self.model.next_logits(&input, 0, &mut state).map(drop)
         })
     }
 
     /// `steps` single-token steps, each fed with the token that the one before chose.
     fn generate(&self, steps: usize) -> candle_core::Result<Run> {
         self.timed(|| {
-            let mut cache = self.empty_cache.clone();
+            let mut state = self.empty_state.clone();
             let mut ids = Tensor::new(&[[0u32]], self.device)?;
             let mut last: Option<GreedyToken> = None;
             for position in 0..steps {
-                let logits = self.model.forward(&ids, position, &mut cache)?;
+                let logits = self.model.next_logits(&ids, position, &mut state)?;
                 let token = GreedyToken::choose(&logits.squeeze(0)?)?;
                 ids = token.ids().clone();
                 if let Some(last) = last.replace(token) {

@@ -4,76 +4,73 @@ use crate::format::WeightFormat;
 use crate::shapes::Dimensions;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{bail, DType, Device, Result, Shape, Tensor};
-use candle_nn::var_builder::SimpleBackend;
-use candle_nn::{Init, VarBuilder};
-use candle_transformers::models::llama::{Cache, Llama};
-use candle_transformers::models::quantized_llama::{self, WeightSource};
+use candle_transformers::blocks::{Decoder, Reading, Stored, Wanted, WeightSource};
 use half::f16;
+use std::future::ready;
 
 /// The deviation of the weights: that of a Llama before training.
 const DEVIATION: f64 = 0.02;
 
-/// A model of this shape for `positions` tokens, with activations of `dtype`, and an empty cache for it.
+/// A model of this shape for `positions` tokens, with activations of `dtype`.
 pub(super) fn model(
     dimensions: &Dimensions,
     positions: usize,
     format: WeightFormat,
     dtype: DType,
     device: &Device,
-) -> Result<(Llama, Cache)> {
+) -> Result<Decoder> {
     match format {
         WeightFormat::Dense(_) => {
-            let config = dimensions.config(positions);
-            let weights = VarBuilder::from_backend(Box::new(RandomFloats), dtype, device.clone());
-            let model = Llama::load(weights, &config)?;
-            Ok((model, Cache::new(true, dtype, &config, device)?))
+            let spec = dimensions.spec(positions)?;
+            let mut source = RandomFloats {
+                dtype,
+                device: device.clone(),
+            };
+            Decoder::load(spec, &mut source, dtype, device)
         }
         WeightFormat::Blocks(format) => {
-            let mut weights = RandomBlocks {
-                dimensions: *dimensions,
-                format,
-                state: 0,
-            };
-            let config = dimensions.gguf_config(positions);
-            quantized_llama::load(&config, &mut weights, dtype, device)
+            let spec = dimensions.gguf_spec(positions)?;
+            let mut source = RandomBlocks { format, state: 0 };
+            Decoder::load(spec, &mut source, dtype, device)
         }
     }
 }
 
 /// Weights drawn on the device from a normal distribution; norms are ones.
-struct RandomFloats;
+struct RandomFloats {
+    dtype: DType,
+    device: Device,
+}
 
-impl SimpleBackend for RandomFloats {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        _init: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Tensor> {
-        if name.ends_with("norm.weight") {
-            return Tensor::ones(shape, dtype, device);
+impl RandomFloats {
+    fn tensor(&self, wanted: Wanted) -> Result<Tensor> {
+        if wanted.name.ends_with("norm.weight") {
+            return Tensor::ones(wanted.shape, self.dtype, &self.device);
         }
         // `randn_like` takes the dtype at run time, and of its model only the shape, so one element is enough.
-        Tensor::zeros((), dtype, device)?
-            .broadcast_as(shape)?
+        Tensor::zeros((), self.dtype, &self.device)?
+            .broadcast_as(wanted.shape)?
             .randn_like(0.0, DEVIATION)
     }
+}
 
-    fn get_unchecked(&self, name: &str, _dtype: DType, _device: &Device) -> Result<Tensor> {
-        bail!("random weights need a shape, and {name} was asked for without one")
+impl WeightSource for RandomFloats {
+    fn contains(&self, _name: &str) -> bool {
+        true
     }
 
-    fn contains_tensor(&self, _name: &str) -> bool {
-        true
+    fn shape(&self, _name: &str) -> Option<Shape> {
+        None
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(ready(self.tensor(wanted).map(Stored::from)))
     }
 }
 
 /// Blocks of random bits with scales that give the weights their deviation and a mean near 0; norms are ones. Quantising floats
 /// would take minutes.
 struct RandomBlocks {
-    dimensions: Dimensions,
     format: GgmlDType,
     /// Of the random numbers.
     state: u64,
@@ -132,50 +129,36 @@ fn scales(format: GgmlDType) -> Result<Vec<(usize, f64)>> {
     })
 }
 
-impl WeightSource for RandomBlocks {
-    fn shape(&self, name: &str) -> Option<Shape> {
-        let Dimensions {
-            hidden,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            vocab,
-            tied,
-            ..
-        } = self.dimensions;
-        let part = name.strip_suffix(".weight")?;
-        let part = part.rsplit('.').next().unwrap_or(part);
-        let shape = match part {
-            "token_embd" => Shape::from((vocab, hidden)),
-            "output" if !tied => (vocab, hidden).into(),
-            "output_norm" | "attn_norm" | "ffn_norm" => hidden.into(),
-            "attn_q" => (heads * head_dim, hidden).into(),
-            "attn_k" | "attn_v" => (kv_heads * head_dim, hidden).into(),
-            "attn_output" => (hidden, heads * head_dim).into(),
-            "ffn_gate" | "ffn_up" => (ffn, hidden).into(),
-            "ffn_down" => (hidden, ffn).into(),
-            _ => return None,
-        };
-        Some(shape)
-    }
-
-    fn read(&mut self, name: &str) -> Result<QTensor> {
-        match self.shape(name) {
-            None => bail!("a model of this shape has no {name}"),
-            Some(shape) if shape.rank() == 1 => {
-                let ones = Tensor::ones(shape, DType::F32, &Device::Cpu)?;
+impl RandomBlocks {
+    fn tensor(&mut self, wanted: Wanted) -> Result<QTensor> {
+        match wanted.shape {
+            [_] => {
+                let ones = Tensor::ones(wanted.shape, DType::F32, &Device::Cpu)?;
                 QTensor::quantize(&ones, GgmlDType::F32)
             }
-            Some(shape) => self.blocks(shape),
+            shape => self.blocks(shape.into()),
         }
+    }
+}
+
+impl WeightSource for RandomBlocks {
+    /// Everything that is asked for, in the form of today's files.
+    fn contains(&self, name: &str) -> bool {
+        name != "rope_freqs.weight"
+    }
+
+    fn shape(&self, _name: &str) -> Option<Shape> {
+        None
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(ready(self.tensor(wanted).map(Stored::from)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shapes::ModelShape;
 
     /// Every format that can be asked for makes weights of the deviation wanted.
     #[test]
@@ -185,12 +168,8 @@ mod tests {
             let WeightFormat::Blocks(format) = *format else {
                 continue;
             };
-            let mut weights = RandomBlocks {
-                dimensions: ModelShape::Demo.dimensions(),
-                format,
-                state: 0,
-            };
-            let weights = weights.read("blk.0.ffn_gate.weight").unwrap();
+            let mut weights = RandomBlocks { format, state: 0 };
+            let weights = weights.blocks((768, 256).into()).unwrap();
             let weights = weights.dequantize(&Device::Cpu).unwrap();
             let weights = weights.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             let mean = weights.iter().map(|w| f64::from(*w)).sum::<f64>() / weights.len() as f64;

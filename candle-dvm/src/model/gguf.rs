@@ -1,17 +1,16 @@
 //! Models from a GGUF file, which holds configuration, tokenizer and weights.
 
-use super::network::Network;
+use super::network::{Files, Network};
 use super::{ModelFiles, TextTokenizer};
-use crate::error::{brief, unlocated, Doing};
-use crate::format::WeightFormat;
+use crate::error::{brief, unlocated};
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::{Content, MmapedContent, TensorInfo};
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
-use candle_core::quantized::QTensor;
-use candle_core::{bail, DType, Device, Shape};
-use candle_transformers::models::llama::{Cache, Llama};
-use candle_transformers::models::quantized_llama::{self, Config, WeightSource};
+use candle_core::{bail, Device, Shape};
+use candle_transformers::auto;
+use candle_transformers::blocks::{Decoder, GgufMetadata, Reading, Stored, Wanted, WeightSource};
 use std::collections::HashSet;
+use std::future::ready;
 use std::ops::Deref;
 use std::path::Path;
 use tokenizers::Tokenizer;
@@ -22,9 +21,6 @@ const END_TOKENS: [&str; 3] = [
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
 ];
-
-/// The table whose rows are the tokens' vectors.
-const EMBEDDING: &str = "token_embd.weight";
 
 /// What is in front of the tensors of a file, and with a mapped one the tensors too.
 pub(super) enum GgufContent {
@@ -45,27 +41,25 @@ impl Deref for GgufContent {
 }
 
 impl WeightSource for &GgufContent {
+    fn contains(&self, name: &str) -> bool {
+        self.tensor_infos.contains_key(name)
+    }
+
     fn shape(&self, name: &str) -> Option<Shape> {
         let info = self.tensor_infos.get(name)?;
         Some(info.shape.clone())
     }
 
-    fn read(&mut self, name: &str) -> candle_core::Result<QTensor> {
-        match self {
-            GgufContent::Mapped(content) => content.tensor(name, &Device::Cpu),
-            GgufContent::Header(..) => {
-                bail!("tensor {name:?} is not there yet, its file is read in parts")
-            }
-        }
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        let name = wanted.name;
+        let tensor = match self {
+            GgufContent::Mapped(content) => content.tensor(name, &Device::Cpu).map(Stored::from),
+            GgufContent::Header(..) => Err(candle_core::Error::Msg(format!(
+                "tensor {name:?} is not there yet, its file is read in parts"
+            ))),
+        };
+        Box::pin(ready(tensor))
     }
-}
-
-/// A file, its metadata and shapes checked.
-pub(super) struct GgufNetwork {
-    pub(super) content: GgufContent,
-    pub(super) config: Config,
-    /// The tensors of the model, all that the file has.
-    tensors: Vec<String>,
 }
 
 /// Maps a file, and checks its metadata, its tokenizer, and each tensor's name, shape and place in the file.
@@ -80,15 +74,16 @@ pub(super) fn open(file: &Path) -> Result<ModelFiles> {
 /// Checks metadata, tokenizer, and each tensor's name, shape and place in the file.
 pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> {
     let failed = |err: candle_core::Error| Error::file(file, brief(unlocated(&err)));
-    let config = Config::read(&content.metadata).map_err(failed)?;
-    let tensors = config.check_tensors(&&content).map_err(failed)?;
+    let source = &content;
+    let metadata = GgufMetadata::new(&content.metadata, &source).map_err(failed)?;
+    let spec = auto::gguf_spec(&metadata).map_err(failed)?;
+    let tensors = Decoder::check_weights(spec.clone(), &mut &content).map_err(failed)?;
     refuse_others(file, &content, &tensors)?;
     for name in &tensors {
         content.check_place(name).map_err(failed)?;
     }
     let tokenizer = Tokenizer::from_gguf(&content).map_err(failed)?;
-    let vocab_size = content.tensor_infos[EMBEDDING].shape.dims()[0];
-    let tokenizer = TextTokenizer::new(file, tokenizer, None, vocab_size)?;
+    let tokenizer = TextTokenizer::new(file, tokenizer, None, spec.vocab)?;
     let mut stop_tokens = Vec::new();
     for key in END_TOKENS {
         if let Some(value) = content.metadata.get(key) {
@@ -104,11 +99,11 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
         tokenizer,
         stop_tokens,
         embedded: false,
-        network: Network::Gguf(GgufNetwork {
-            content,
-            config,
+        network: Network {
+            spec,
             tensors,
-        }),
+            files: Files::Gguf(content),
+        },
     })
 }
 
@@ -130,12 +125,17 @@ fn refuse_others(file: &Path, content: &Content, used: &[String]) -> Result<()> 
     }
 }
 
-fn bytes(info: &TensorInfo) -> u64 {
+fn stored_bytes(info: &TensorInfo) -> u64 {
     let blocks = info.shape.elem_count() / info.ggml_dtype.block_size();
     blocks as u64 * info.ggml_dtype.type_size() as u64
 }
 
 impl GgufContent {
+    /// The stored size of a tensor.
+    pub(super) fn bytes(&self, name: &str) -> u64 {
+        self.tensor_infos.get(name).map_or(0, stored_bytes)
+    }
+
     /// Whether the file is long enough for a tensor.
     fn check_place(&self, name: &str) -> candle_core::Result<()> {
         match self {
@@ -144,11 +144,11 @@ impl GgufContent {
             Self::Header(content, size) => {
                 let info = &content.tensor_infos[name];
                 let start = content.tensor_data_offset.checked_add(info.offset);
-                match start.and_then(|start| start.checked_add(bytes(info))) {
+                match start.and_then(|start| start.checked_add(stored_bytes(info))) {
                     Some(end) if end <= *size => Ok(()),
                     _ => bail!(
                         "tensor {name:?}: {} bytes at offset {} after {}, the file has {size} bytes: is the download complete?",
-                        bytes(info),
+                        stored_bytes(info),
                         info.offset,
                         content.tensor_data_offset
                     ),
@@ -158,66 +158,26 @@ impl GgufContent {
     }
 }
 
-impl GgufNetwork {
-    pub(super) fn max_positions(&self) -> usize {
-        self.config.context_length
-    }
-
-    pub(super) fn bytes(&self, name: &str) -> u64 {
-        bytes(&self.content.tensor_infos[name])
-    }
-
-    pub(super) fn total_bytes(&self) -> u64 {
-        self.tensors.iter().map(|name| self.bytes(name)).sum()
-    }
-
-    /// What the matrices are stored as; where they differ, most of them by size.
-    pub(super) fn format(&self) -> WeightFormat {
-        let mut sums: Vec<(WeightFormat, u64)> = Vec::new();
-        for name in &self.tensors {
-            let format = self.content.tensor_infos[name].ggml_dtype.into();
-            match sums.iter_mut().find(|(other, _)| *other == format) {
-                Some((_, sum)) => *sum += self.bytes(name),
-                None => sums.push((format, self.bytes(name))),
-            }
-        }
-        let largest = sums.into_iter().max_by_key(|(_, sum)| *sum);
-        largest.map_or(WeightFormat::Dense(DType::F32), |(format, _)| format)
-    }
-
-    /// What activations on a GPU are, unless something else is asked for.
-    pub(super) fn activations(&self) -> DType {
-        self.format().activations()
-    }
-
-    pub(super) fn place(
-        &self,
-        dtype: DType,
-        device: &Device,
-        progress: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<(Llama, Cache)> {
-        let mut source = Reported {
-            content: &self.content,
-            progress,
-        };
-        quantized_llama::load(&self.config, &mut source, dtype, device).doing("loading the weights")
-    }
-}
-
 /// Reports the size of each tensor once it has been read.
-struct Reported<'a> {
-    content: &'a GgufContent,
-    progress: &'a (dyn Fn(u64) + Send + Sync),
+pub(super) struct Reported<'a> {
+    pub(super) content: &'a GgufContent,
+    pub(super) progress: &'a (dyn Fn(u64) + Send + Sync),
 }
 
 impl WeightSource for Reported<'_> {
-    fn shape(&self, name: &str) -> Option<Shape> {
-        WeightSource::shape(&self.content, name)
+    fn contains(&self, name: &str) -> bool {
+        self.content.contains(name)
     }
 
-    fn read(&mut self, name: &str) -> candle_core::Result<QTensor> {
-        let tensor = WeightSource::read(&mut self.content, name)?;
-        (self.progress)(tensor.storage_size_in_bytes() as u64);
-        Ok(tensor)
+    fn shape(&self, name: &str) -> Option<Shape> {
+        self.content.shape(name)
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(async move {
+            let stored = self.content.read(wanted).await?;
+            (self.progress)(self.content.bytes(wanted.name));
+            Ok(stored)
+        })
     }
 }

@@ -20,8 +20,8 @@ pub use weights::Weights;
 use crate::format::WeightFormat;
 use crate::{Error, Result};
 use candle_core::{DType, Device};
-use candle_transformers::models::llama::{Cache, Llama};
-use network::Network;
+use candle_transformers::blocks::Decoder;
+use network::{Files, Network};
 use std::path::{Path, PathBuf};
 
 /// Where a model comes from.
@@ -105,14 +105,14 @@ impl ModelFiles {
         self.network.max_positions()
     }
 
-    /// The model on `device` with activations of `dtype`, and an empty cache for it. Floats become `dtype`, blocks stay
+    /// The model on `device` with activations of `dtype`. Floats become `dtype`, blocks stay
     /// blocks. `progress` is told of each tensor's bytes as they arrive.
     pub(crate) fn place(
         &self,
         dtype: DType,
         device: &Device,
         progress: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<(Llama, Cache)> {
+    ) -> Result<Decoder> {
         self.network.place(dtype, device, progress)
     }
 
@@ -127,8 +127,8 @@ impl ModelFiles {
     fn from_parts(name: String, json: JsonFiles, weights: Weights, embedded: bool) -> Result<Self> {
         let (config_file, config_bytes) = json.config;
         let config = config::parse(config_file, config_bytes)?;
-        let mut stop_tokens = config::end_tokens(&config);
-        let mut begin_token = config.bos_token_id;
+        let mut stop_tokens = config.end_tokens;
+        let mut begin_token = config.begin_token;
         if let Some((file, bytes)) = json.generation_config {
             let generation = config::parse_generation(file, bytes)?;
             stop_tokens.extend(generation.end_tokens);
@@ -141,14 +141,18 @@ impl ModelFiles {
             tokenizer_file,
             tokenizer_bytes,
             begin_token,
-            config.vocab_size,
+            config.spec.vocab,
         )?;
-        weights.check(&config, config_file)?;
+        let tensors = weights.check(&config.spec, config_file)?;
         Ok(Self {
             name,
             tokenizer,
             stop_tokens,
-            network: Network::Checkpoint { config, weights },
+            network: Network {
+                spec: config.spec,
+                tensors,
+                files: Files::Safetensors(weights),
+            },
             embedded,
         })
     }

@@ -1,70 +1,93 @@
 //! What a model's files say of the network, whichever files they are.
 
-use super::gguf::GgufNetwork;
-use super::Weights;
+use super::gguf::GgufContent;
+use super::weights::{Mapped, Weights};
 use crate::error::Doing;
 use crate::format::WeightFormat;
 use crate::Result;
 use candle_core::{DType, Device};
-use candle_transformers::models::llama::{Cache, Config, Llama};
+use candle_transformers::blocks::{Decoder, DecoderSpec};
 
-/// Configuration and weights, the weights still in their file.
-pub(super) enum Network {
-    /// `config.json` and safetensors.
-    Checkpoint { config: Config, weights: Weights },
-    /// A GGUF file.
-    Gguf(GgufNetwork),
+/// The network and its weights, which are still in their files. Every tensor's name and shape has been checked.
+pub(super) struct Network {
+    pub(super) spec: DecoderSpec,
+    /// The tensors of the network.
+    pub(super) tensors: Vec<String>,
+    pub(super) files: Files,
+}
+
+/// Where the weights are.
+pub(super) enum Files {
+    /// In safetensors files.
+    Safetensors(Weights),
+    /// In a GGUF file.
+    Gguf(GgufContent),
 }
 
 impl Network {
     /// The longest sequence.
     pub(super) fn max_positions(&self) -> usize {
-        match self {
-            Self::Checkpoint { config, .. } => config.max_position_embeddings,
-            Self::Gguf(network) => network.max_positions(),
+        self.spec.positions
+    }
+
+    /// The stored size of a tensor, in bytes.
+    fn bytes(&self, name: &str) -> u64 {
+        match &self.files {
+            Files::Safetensors(weights) => weights.bytes(name),
+            Files::Gguf(content) => content.bytes(name),
         }
     }
 
     /// The stored size of all tensors.
     pub(super) fn total_bytes(&self) -> u64 {
-        match self {
-            Self::Checkpoint { weights, .. } => weights.total_bytes(),
-            Self::Gguf(network) => network.total_bytes(),
-        }
+        self.tensors.iter().map(|name| self.bytes(name)).sum()
     }
 
-    /// What the weights are stored as.
+    /// What the weights are stored as; where they differ, most of them by size.
     pub(super) fn format(&self) -> WeightFormat {
-        match self {
-            Self::Checkpoint { weights, .. } => WeightFormat::Dense(weights.dtype()),
-            Self::Gguf(network) => network.format(),
+        let mut sums: Vec<(WeightFormat, u64)> = Vec::new();
+        for name in &self.tensors {
+            let format = match &self.files {
+                Files::Safetensors(weights) => WeightFormat::Dense(weights.dtype(name)),
+                Files::Gguf(content) => content.tensor_infos[name].ggml_dtype.into(),
+            };
+            match sums.iter_mut().find(|(other, _)| *other == format) {
+                Some((_, sum)) => *sum += self.bytes(name),
+                None => sums.push((format, self.bytes(name))),
+            }
         }
+        let largest = sums.into_iter().max_by_key(|(_, sum)| *sum);
+        largest.map_or(WeightFormat::Dense(DType::F32), |(format, _)| format)
     }
 
     /// What activations on a GPU are, unless something else is asked for.
     pub(super) fn activations(&self) -> DType {
-        match self {
-            Self::Checkpoint { weights, .. } => weights.dtype(),
-            Self::Gguf(network) => network.activations(),
-        }
+        self.format().activations()
     }
 
-    /// The network on `device` with activations of `dtype`, and an empty cache for it.
+    /// The network on `device` with activations of `dtype`.
     pub(super) fn place(
         &self,
         dtype: DType,
         device: &Device,
         progress: &(dyn Fn(u64) + Send + Sync),
-    ) -> Result<(Llama, Cache)> {
-        match self {
-            Self::Checkpoint { config, weights } => {
-                let weights = weights.var_builder(dtype, device, progress);
-                let model = Llama::load(weights, config).doing("loading the weights")?;
-                let cache = Cache::new(true, dtype, config, device)
-                    .doing("making the rotary embedding's tables")?;
-                Ok((model, cache))
+    ) -> Result<Decoder> {
+        let spec = self.spec.clone();
+        match &self.files {
+            Files::Safetensors(weights) => {
+                let mut source = Mapped {
+                    weights,
+                    dtype,
+                    device,
+                    progress,
+                };
+                Decoder::load(spec, &mut source, dtype, device)
             }
-            Self::Gguf(network) => network.place(dtype, device, progress),
+            Files::Gguf(content) => {
+                let mut source = super::gguf::Reported { content, progress };
+                Decoder::load(spec, &mut source, dtype, device)
+            }
         }
+        .doing("loading the weights")
     }
 }

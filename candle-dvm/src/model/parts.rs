@@ -2,19 +2,17 @@
 //! checked as those of files on disk are; then each tensor goes to the device piece by piece, so that the host never holds more than a
 //! piece of a dense one, or a layer's part of a quantised one.
 
-use super::gguf::{GgufContent, GgufNetwork};
-use super::network::Network;
-use super::weights::Placed;
+use super::gguf::GgufContent;
+use super::network::Files;
+use super::weights::{Headers, Place};
 use super::{gguf, JsonFiles, ModelFiles, Weights};
 use crate::error::{brief, unlocated, Doing};
 use crate::format::WeightFormat;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::Content;
-use candle_core::quantized::QTensor;
 use candle_core::safetensors::read_header;
 use candle_core::{DType, Device, Shape, Tensor};
-use candle_transformers::models::llama::{Cache, Llama};
-use candle_transformers::models::quantized_llama::{self, AsyncWeightSource, Reading};
+use candle_transformers::blocks::{Decoder, Reading, Stored, Wanted, WeightSource};
 use std::collections::HashMap;
 use std::future::Future;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -147,35 +145,85 @@ impl ModelParts {
         dtype: DType,
         device: &Device,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(Llama, Cache)> {
-        let mut reader = Reader::new(device, progress);
-        let placed = match &mut self.files.network {
-            Network::Gguf(network) => {
-                let network = &*network;
-                let mut source = GgufParts {
-                    network,
-                    file: self.parts[0].as_ref(),
-                    reader: &mut reader,
-                };
-                quantized_llama::load_async(&network.config, &mut source, dtype, device)
-                    .await
-                    .doing(LOADING)?
-            }
-            Network::Checkpoint { weights, .. } => {
-                for shard in 0..self.parts.len() {
-                    let file = self.parts[shard].as_ref();
-                    let mut placed = Placed::default();
-                    for wanted in weights.in_shard(shard) {
-                        let tensor = placed_tensor(file, &wanted, dtype, &mut reader).await?;
-                        placed.insert(wanted.name, tensor);
-                    }
-                    weights.fill(shard, placed);
-                }
-                self.files.network.place(dtype, device, &|_| ())?
-            }
+    ) -> Result<Decoder> {
+        let mut source = Parts {
+            files: &self.files.network.files,
+            parts: &self.parts,
+            dtype,
+            reader: Reader::new(device, progress),
         };
-        reader.all_there().await?;
-        Ok(placed)
+        let spec = self.files.network.spec.clone();
+        let decoder = Decoder::load_async(spec, &mut source, dtype, device).await;
+        let decoder = decoder.doing(LOADING)?;
+        source.reader.all_there().await?;
+        Ok(decoder)
+    }
+}
+
+/// The tensors of files that are read in parts, one at a time.
+struct Parts<'a, 'r> {
+    files: &'a Files,
+    parts: &'a [Box<dyn PartFile>],
+    dtype: DType,
+    reader: Reader<'r>,
+}
+
+impl Parts<'_, '_> {
+    async fn tensor(&mut self, name: &str) -> Result<Stored> {
+        match self.files {
+            Files::Safetensors(weights) => {
+                let place = weights.place(name).ok_or_else(|| missing(name))?;
+                let file = self.parts[place.shard].as_ref();
+                let tensor = placed_tensor(file, &place, self.dtype, &mut self.reader).await?;
+                Ok(tensor.into())
+            }
+            Files::Gguf(content) => {
+                let info = content.tensor_infos.get(name);
+                let info = info.ok_or_else(|| missing(name))?;
+                let file = self.parts[0].as_ref();
+                let start = content.tensor_data_offset + info.offset;
+                let mut part = Part {
+                    start,
+                    bytes: self.reader.read(file, start, content.bytes(name)).await?,
+                    file_size: file.size(),
+                    position: 0,
+                    ran_out: false,
+                };
+                let tensor = info.read(&mut part, content.tensor_data_offset, &Device::Cpu);
+                Ok(tensor.doing(LOADING)?.into())
+            }
+        }
+    }
+}
+
+fn missing(name: &str) -> Error {
+    Error::Tensor {
+        file: String::new(),
+        tensor: name.to_string(),
+        problem: "missing".to_string(),
+    }
+}
+
+impl WeightSource for Parts<'_, '_> {
+    fn contains(&self, name: &str) -> bool {
+        match self.files {
+            Files::Safetensors(weights) => Headers(weights).contains(name),
+            Files::Gguf(content) => content.contains(name),
+        }
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        match self.files {
+            Files::Safetensors(weights) => Headers(weights).shape(name),
+            Files::Gguf(content) => content.shape(name),
+        }
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(async move {
+            let tensor = self.tensor(wanted.name).await;
+            tensor.map_err(candle_core::Error::wrap)
+        })
     }
 }
 
@@ -218,18 +266,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A tensor of a safetensors file: where it lies and what it is.
-pub(super) struct Wanted {
-    pub(super) name: String,
-    pub(super) start: u64,
-    pub(super) bytes: u64,
-    pub(super) shape: Vec<usize>,
-    pub(super) stored: DType,
-}
-
 async fn placed_tensor(
     file: &dyn PartFile,
-    wanted: &Wanted,
+    wanted: &Place,
     dtype: DType,
     reader: &mut Reader<'_>,
 ) -> Result<Tensor> {
@@ -329,43 +368,6 @@ async fn read_gguf(file: &dyn PartFile) -> Result<Content> {
     }
 }
 
-/// The tensors of a GGUF file, one at a time.
-struct GgufParts<'a, 'r> {
-    network: &'a GgufNetwork,
-    file: &'a dyn PartFile,
-    reader: &'a mut Reader<'r>,
-}
-
-impl AsyncWeightSource for GgufParts<'_, '_> {
-    fn shape(&self, name: &str) -> Option<Shape> {
-        let info = self.network.content.tensor_infos.get(name)?;
-        Some(info.shape.clone())
-    }
-
-    fn read<'a>(&'a mut self, name: &'a str) -> Reading<'a> {
-        Box::pin(async move {
-            let content = &self.network.content;
-            let Some(info) = content.tensor_infos.get(name) else {
-                return Err(candle_core::Error::CannotFindTensor {
-                    path: name.to_string(),
-                });
-            };
-            let start = content.tensor_data_offset + info.offset;
-            let len = self.network.bytes(name);
-            let bytes = self.reader.read(self.file, start, len).await;
-            let mut part = Part {
-                start,
-                bytes: bytes.map_err(candle_core::Error::wrap)?,
-                file_size: self.file.size(),
-                position: 0,
-                ran_out: false,
-            };
-            let tensor: QTensor = info.read(&mut part, content.tensor_data_offset, &Device::Cpu)?;
-            Ok(tensor)
-        })
-    }
-}
-
 /// A file of which only some bytes are there.
 struct Part {
     /// Where in the file they begin.
@@ -440,8 +442,9 @@ mod tests {
         let rows = PIECE as usize / 4 / 1000 + 5;
         let numbers: Vec<f32> = (0..rows * 1000 + 7).map(|i| i as f32).collect();
         let file = Numbers(numbers.clone());
-        let wanted = Wanted {
+        let wanted = Place {
             name: "weight".to_string(),
+            shard: 0,
             start: 28,
             bytes: rows as u64 * 4000,
             shape: vec![rows, 1000],

@@ -1,17 +1,15 @@
 //! Weights in safetensors files: headers checked against the configuration, data mapped and read tensor by tensor.
 
-use super::parts::Wanted;
 use crate::error::{brief, unlocated};
 use crate::{Error, Result};
 use candle_core::safetensors::{MmapedSafetensors, SliceSafetensors};
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
-use candle_nn::{Init, VarBuilder};
-use candle_transformers::models::llama::Config;
+use candle_transformers::blocks::{Decoder, DecoderSpec, Reading, Stored, Wanted, WeightSource};
 use safetensors::tensor::Metadata;
 use std::collections::HashMap;
+use std::future::ready;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The element types that weights may be stored in.
 const STORED: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -24,7 +22,8 @@ pub struct Weights {
 
 struct Shard {
     file: PathBuf,
-    data: Box<dyn SimpleBackend>,
+    /// `None` for a file that is read in parts.
+    data: Option<Box<dyn SimpleBackend>>,
 }
 
 /// A tensor as its file's header describes it.
@@ -36,54 +35,6 @@ struct Info {
     bytes: u64,
     /// Where it begins in a file that is read in parts.
     start: u64,
-}
-
-/// Tensors that are on their device already. Each is asked for once and given away: its layer may merge it with others, and then its
-/// memory is free again.
-#[derive(Default)]
-pub(super) struct Placed(Mutex<HashMap<String, Tensor>>);
-
-impl Placed {
-    pub(super) fn insert(&mut self, name: String, tensor: Tensor) {
-        self.lock().insert(name, tensor);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Tensor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl SimpleBackend for Placed {
-    fn get(
-        &self,
-        _shape: Shape,
-        name: &str,
-        _init: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> candle_core::Result<Tensor> {
-        self.get_unchecked(name, dtype, device)
-    }
-
-    fn get_unchecked(
-        &self,
-        name: &str,
-        dtype: DType,
-        device: &Device,
-    ) -> candle_core::Result<Tensor> {
-        let tensor = self.lock().remove(name);
-        let missing = || candle_core::Error::CannotFindTensor {
-            path: name.to_string(),
-        };
-        tensor
-            .ok_or_else(missing)?
-            .to_device(device)?
-            .to_dtype(dtype)
-    }
-
-    fn contains_tensor(&self, name: &str) -> bool {
-        self.lock().contains_key(name)
-    }
 }
 
 impl Weights {
@@ -101,7 +52,7 @@ impl Weights {
             weights.add_headers(&data.tensors());
             weights.shards.push(Shard {
                 file: file.clone(),
-                data: Box::new(data),
+                data: Some(Box::new(data)),
             });
         }
         Ok(weights)
@@ -118,7 +69,7 @@ impl Weights {
         weights.add_headers(&data.tensors());
         weights.shards.push(Shard {
             file: file.to_path_buf(),
-            data: Box::new(data),
+            data: Some(Box::new(data)),
         });
         Ok(weights)
     }
@@ -162,179 +113,159 @@ impl Weights {
         }
         self.shards.push(Shard {
             file: file.to_path_buf(),
-            data: Box::new(Placed::default()),
+            data: None,
         });
     }
 
-    /// The tensors of a file in the order in which they lie there, those of other dtypes than [`STORED`] left out: the model has none.
-    pub(super) fn in_shard(&self, shard: usize) -> Vec<Wanted> {
+    /// The tensors of a file, by place in it, those of other dtypes than [`STORED`] left out.
+    pub(super) fn in_shard(&self, shard: usize) -> Vec<Place> {
         let inside = self.tensors.iter().filter(|(_, info)| info.shard == shard);
-        let mut found: Vec<Wanted> = inside
-            .filter_map(|(name, info)| {
-                let stored = info.dtype.as_ref().ok().copied();
-                Some(Wanted {
-                    name: name.clone(),
-                    start: info.start,
-                    bytes: info.bytes,
-                    shape: info.shape.clone(),
-                    stored: stored.filter(|stored| STORED.contains(stored))?,
-                })
-            })
-            .collect();
-        found.sort_by_key(|wanted| wanted.start);
+        let mut found: Vec<Place> = inside.filter_map(|(name, _)| self.place(name)).collect();
+        found.sort_by_key(|place| place.start);
         found
     }
 
-    /// Puts the tensors of a file that was added by its header.
-    pub(super) fn fill(&mut self, shard: usize, placed: Placed) {
-        self.shards[shard].data = Box::new(placed);
-    }
-
-    /// The file that holds a tensor.
-    pub(super) fn file_of(&self, tensor: &str) -> Option<&Path> {
-        let info = self.tensors.get(tensor)?;
-        Some(&self.shards[info.shard].file)
-    }
-
-    /// The stored size of all tensors.
-    pub fn total_bytes(&self) -> u64 {
-        self.tensors.values().map(|info| info.bytes).sum()
-    }
-
-    /// What the token embedding is stored as, and by custom every matrix.
-    pub fn dtype(&self) -> DType {
-        self.tensors
-            .get("model.embed_tokens.weight")
-            .and_then(|info| info.dtype.clone().ok())
-            .unwrap_or(DType::F32)
-    }
-
-    /// Checks that each tensor of a Llama of this configuration is there, in its shape and in a float type.
-    pub(super) fn check(&self, config: &Config, config_file: &Path) -> Result<()> {
-        each_tensor(config, |name, expected| {
-            let problem = |file: &Path, problem: String| {
-                Err(Error::Tensor {
-                    file: file.display().to_string(),
-                    tensor: name.to_string(),
-                    problem,
-                })
-            };
-            let Some(info) = self.tensors.get(name) else {
-                let files = self.shards.iter().map(|shard| shard.file.display());
-                let files: Vec<String> = files.map(|file| file.to_string()).collect();
-                return problem(
-                    Path::new(&files.join(", ")),
-                    format!("missing; {} needs it", config_file.display()),
-                );
-            };
-            let file = &self.shards[info.shard].file;
-            if info.shape != expected {
-                let by = config_file.display();
-                return problem(
-                    file,
-                    format!("has shape {:?}, but {by} asks for {expected:?}", info.shape),
-                );
-            }
-            match &info.dtype {
-                Ok(dtype) if STORED.contains(dtype) => Ok(()),
-                Ok(dtype) => problem(file, format!("has dtype {dtype:?}, expected a float type")),
-                Err(dtype) => problem(file, format!("has dtype {dtype}, expected a float type")),
-            }
+    /// The place of a tensor of one of the dtypes [`STORED`].
+    pub(super) fn place(&self, name: &str) -> Option<Place> {
+        let info = self.tensors.get(name)?;
+        let stored = info.dtype.as_ref().ok().copied();
+        Some(Place {
+            name: name.to_string(),
+            shard: info.shard,
+            start: info.start,
+            bytes: info.bytes,
+            shape: info.shape.clone(),
+            stored: stored.filter(|stored| STORED.contains(stored))?,
         })
     }
 
-    /// A builder that reads each tensor when the model asks for it, as `dtype` on `device`; `progress` hears of the
-    /// stored bytes of each.
-    pub(crate) fn var_builder<'a>(
-        &'a self,
-        dtype: DType,
-        device: &Device,
-        progress: &'a (dyn Fn(u64) + Send + Sync),
-    ) -> VarBuilder<'a> {
-        let reader = Reader {
-            weights: self,
-            progress,
-        };
-        VarBuilder::from_backend(Box::new(reader), dtype, device.clone())
+    /// The stored size of a tensor, 0 if there is none.
+    pub(super) fn bytes(&self, name: &str) -> u64 {
+        self.tensors.get(name).map_or(0, |info| info.bytes)
     }
-}
 
-/// Calls `visit` with the name and shape of each tensor that a Llama of this configuration has, and stops at the first
-/// error: a configuration may name more layers than could ever be listed.
-fn each_tensor(config: &Config, mut visit: impl FnMut(&str, &[usize]) -> Result<()>) -> Result<()> {
-    let (hidden, ffn) = (config.hidden_size, config.intermediate_size);
-    let kv = hidden / config.num_attention_heads * config.num_key_value_heads;
-    visit("model.embed_tokens.weight", &[config.vocab_size, hidden])?;
-    for layer in 0..config.num_hidden_layers {
-        let parts: [(&str, &[usize]); 9] = [
-            ("input_layernorm", &[hidden]),
-            ("self_attn.q_proj", &[hidden, hidden]),
-            ("self_attn.k_proj", &[kv, hidden]),
-            ("self_attn.v_proj", &[kv, hidden]),
-            ("self_attn.o_proj", &[hidden, hidden]),
-            ("post_attention_layernorm", &[hidden]),
-            ("mlp.gate_proj", &[ffn, hidden]),
-            ("mlp.up_proj", &[ffn, hidden]),
-            ("mlp.down_proj", &[hidden, ffn]),
-        ];
-        for (part, shape) in parts {
-            visit(&format!("model.layers.{layer}.{part}.weight"), shape)?;
+    /// What a tensor is stored as.
+    pub(super) fn dtype(&self, name: &str) -> DType {
+        let dtype = self
+            .tensors
+            .get(name)
+            .and_then(|info| info.dtype.clone().ok());
+        dtype.unwrap_or(DType::F32)
+    }
+
+    /// The file that has a tensor.
+    pub(super) fn file_of(&self, name: &str) -> Option<&Path> {
+        let info = self.tensors.get(name)?;
+        Some(&self.shards[info.shard].file)
+    }
+
+    /// The file that has a tensor, for messages; for one that is missing, all files.
+    fn files_of(&self, name: &str) -> String {
+        match self.file_of(name) {
+            Some(file) => file.display().to_string(),
+            None => {
+                let files = self.shards.iter().map(|shard| shard.file.display());
+                files
+                    .map(|file| file.to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            }
         }
     }
-    visit("model.norm.weight", &[hidden])?;
-    if !config.tie_word_embeddings {
-        visit("lm_head.weight", &[config.vocab_size, hidden])?;
-    }
-    Ok(())
-}
 
-/// Finds each tensor's shard and reports its size once it has been read.
-struct Reader<'a> {
-    weights: &'a Weights,
-    progress: &'a (dyn Fn(u64) + Send + Sync),
-}
-
-impl Reader<'_> {
-    fn find(&self, name: &str) -> candle_core::Result<(&dyn SimpleBackend, u64)> {
-        let info =
-            self.weights
-                .tensors
-                .get(name)
-                .ok_or_else(|| candle_core::Error::CannotFindTensor {
-                    path: name.to_string(),
-                })?;
-        Ok((self.weights.shards[info.shard].data.as_ref(), info.bytes))
+    /// Checks that each tensor of a network is there, in its shape and in a float type, and gives their names.
+    pub(super) fn check(&self, spec: &DecoderSpec, config_file: &Path) -> Result<Vec<String>> {
+        let tensors = Decoder::check_weights(spec.clone(), &mut Headers(self))
+            .map_err(|err| Error::file(config_file, brief(&err)))?;
+        for name in &tensors {
+            let problem = match &self.tensors[name].dtype {
+                Ok(dtype) if STORED.contains(dtype) => continue,
+                Ok(dtype) => format!("has dtype {dtype:?}, expected a float type"),
+                Err(dtype) => format!("has dtype {dtype}, expected a float type"),
+            };
+            return Err(Error::Tensor {
+                file: self.files_of(name),
+                tensor: name.clone(),
+                problem,
+            });
+        }
+        Ok(tensors)
     }
 }
 
-impl SimpleBackend for Reader<'_> {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        init: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> candle_core::Result<Tensor> {
-        let (shard, bytes) = self.find(name)?;
-        let tensor = shard.get(shape, name, init, dtype, device)?;
+/// A tensor of a safetensors file: its place and what it is.
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) shard: usize,
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    pub(super) shape: Vec<usize>,
+    pub(super) stored: DType,
+}
+
+/// What the files say of their tensors.
+pub(super) struct Headers<'a>(pub(super) &'a Weights);
+
+impl WeightSource for Headers<'_> {
+    fn contains(&self, name: &str) -> bool {
+        self.0.tensors.contains_key(name)
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let info = self.0.tensors.get(name)?;
+        Some(Shape::from(info.shape.as_slice()))
+    }
+
+    fn whereabouts(&self, name: &str) -> String {
+        format!(" of {}", self.0.files_of(name))
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        let err = format!(
+            "tensor {:?} was read while shapes were checked",
+            wanted.name
+        );
+        Box::pin(ready(Err(candle_core::Error::Msg(err))))
+    }
+}
+
+/// Mapped files, whose tensors are put on `device` as `dtype`; `progress` hears of the stored bytes of each.
+pub(super) struct Mapped<'a> {
+    pub(super) weights: &'a Weights,
+    pub(super) dtype: DType,
+    pub(super) device: &'a Device,
+    pub(super) progress: &'a (dyn Fn(u64) + Send + Sync),
+}
+
+impl Mapped<'_> {
+    fn tensor(&self, wanted: Wanted) -> candle_core::Result<Tensor> {
+        let info = self.weights.tensors.get(wanted.name);
+        let data = info.and_then(|info| {
+            let data = self.weights.shards[info.shard].data.as_deref()?;
+            Some((data, info.bytes))
+        });
+        let Some((data, bytes)) = data else {
+            return Err(candle_core::Error::CannotFindTensor {
+                path: wanted.name.to_string(),
+            });
+        };
+        let shape = wanted.shape.into();
+        let tensor = data.get(shape, wanted.name, wanted.init, self.dtype, self.device)?;
         (self.progress)(bytes);
         Ok(tensor)
     }
+}
 
-    fn get_unchecked(
-        &self,
-        name: &str,
-        dtype: DType,
-        device: &Device,
-    ) -> candle_core::Result<Tensor> {
-        let (shard, bytes) = self.find(name)?;
-        let tensor = shard.get_unchecked(name, dtype, device)?;
-        (self.progress)(bytes);
-        Ok(tensor)
-    }
-
-    fn contains_tensor(&self, name: &str) -> bool {
+impl WeightSource for Mapped<'_> {
+    fn contains(&self, name: &str) -> bool {
         self.weights.tensors.contains_key(name)
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        Headers(self.weights).shape(name)
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(ready(self.tensor(wanted).map(Stored::from)))
     }
 }

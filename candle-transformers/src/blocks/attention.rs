@@ -1,80 +1,222 @@
 //! Causal self-attention with grouped key/value heads, GQA: [arXiv 2305.13245](https://arxiv.org/abs/2305.13245).
 
-use candle_core::{Result, Tensor};
-use candle_nn::{linear_no_bias, ops::sdpa, RmsNorm, VarBuilder};
+use candle_core::{bail, DType, Module, Result, Tensor, D};
+use candle_nn::ops::{sdpa_with, SdpaOptions};
+use candle_nn::Init;
 
-use super::{GrowingKvCache, MergedLinear, Projection, Residual, RotaryPairs};
+use super::feed_forward::linear;
+use super::weights::{Order, Weights};
+use super::{GrowingKvCache, MergedLinear, Names, Norm, NormSpec, Projection, Residual, Step};
 
-/// The sizes of an attention block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttentionConfig {
-    /// Size of the input and output.
-    pub hidden_size: usize,
+/// Attention before it has weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionSpec {
     /// Query heads; a multiple of `kv_heads`.
     pub heads: usize,
     /// Key and value heads, each read by `heads / kv_heads` query heads.
     pub kv_heads: usize,
     /// Size of a head.
     pub head_dim: usize,
-    /// Which elements of a head are rotated together.
-    pub rotary_pairs: RotaryPairs,
+    /// The model's rotation that is used; `None` for none.
+    pub rotary: Option<usize>,
+    /// Whether the projections to queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// Whether the projection from the heads has one.
+    pub o_bias: bool,
+    /// How files have queries, keys and values: apart (`None`), or as one tensor.
+    pub joined: Option<Order>,
+    /// The norm of queries and keys.
+    pub qk_norm: Option<QkNorm>,
+    /// What scores are multiplied with; `None` for `1 / sqrt(head_dim)`.
+    pub scale: Option<f64>,
+    /// `cap * tanh(score / cap)` in place of a score.
+    pub softcap: Option<f64>,
+    /// A position sees so many positions, itself among them.
+    pub window: Option<usize>,
+    /// Queries, keys and values are clamped to `-clip ..= clip`.
+    pub clip: Option<f64>,
+    /// ALiBi, [arXiv 2108.12409](https://arxiv.org/abs/2108.12409): what scores lose with each position of distance, by head.
+    pub slopes: Option<Vec<f32>>,
+    /// Whether files have one more logit for each head, which takes its share of the softmax.
+    pub sinks: bool,
 }
 
-/// Causal self-attention with rotary positions and an optional KV cache.
-#[derive(Debug, Clone)]
-pub struct CausalSelfAttention {
-    qkv: MergedLinear<3>,
-    o_proj: Projection,
-    cfg: AttentionConfig,
-    scale: f32,
+/// The norm of queries and keys, before they are rotated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum QkNorm {
+    /// Of each head, with one weight for all.
+    Head(NormSpec),
+    /// Of each head, with a weight for each.
+    EachHead(NormSpec),
+    /// Of all heads as one vector.
+    Whole(NormSpec),
 }
 
-impl CausalSelfAttention {
-    /// A block from its projections: to queries, keys and values (`heads * head_dim`, and twice `kv_heads * head_dim` outputs), and
-    /// from the heads back to `hidden_size`. They are checked when the block is applied.
-    pub fn new(cfg: AttentionConfig, qkv: MergedLinear<3>, o_proj: Projection) -> Self {
+impl AttentionSpec {
+    /// Heads of a stream of size `hidden`, rotated, and nothing else.
+    pub fn new(hidden: usize, heads: usize, kv_heads: usize) -> Self {
         Self {
-            qkv,
-            o_proj,
-            cfg,
-            scale: 1. / (cfg.head_dim as f32).sqrt(),
+            heads,
+            kv_heads,
+            head_dim: hidden / heads.max(1),
+            rotary: Some(0),
+            qkv_bias: false,
+            o_bias: false,
+            joined: None,
+            qk_norm: None,
+            scale: None,
+            softcap: None,
+            window: None,
+            clip: None,
+            slopes: None,
+            sinks: false,
         }
     }
 
-    /// Loads `q_proj`, `k_proj`, `v_proj` and `o_proj` from `vb`, without biases.
+    /// All projections have biases if `bias` says so.
+    pub fn bias(self, bias: bool) -> Self {
+        Self {
+            qkv_bias: bias,
+            o_bias: bias,
+            ..self
+        }
+    }
+
+    /// The size of all queries.
+    pub fn q_dim(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// The size of all keys, and of all values.
+    pub fn kv_dim(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    /// Checks what the layers take for granted.
+    pub(super) fn check(&self, rotaries: &[super::Rotary]) -> Result<()> {
+        let (heads, kv_heads, head_dim) = (self.heads, self.kv_heads, self.head_dim);
+        if heads == 0 || kv_heads == 0 || head_dim == 0 {
+            bail!("attention: {heads} heads, {kv_heads} key heads of size {head_dim}, each has to be at least 1")
+        }
+        if heads % kv_heads != 0 {
+            bail!("attention: {heads} query heads cannot be grouped over {kv_heads} key heads")
+        }
+        if let Some(rotary) = self.rotary {
+            let Some(rotary) = rotaries.get(rotary) else {
+                bail!(
+                    "attention: rotation {rotary} is asked for, the model has {}",
+                    rotaries.len()
+                )
+            };
+            let rotated = 2 * rotary.frequencies.len();
+            if rotated > head_dim {
+                bail!("attention: {rotated} elements of a head are rotated, it has {head_dim}")
+            }
+        }
+        if self.slopes.as_ref().is_some_and(|s| s.len() != heads) {
+            bail!("attention: there is not one ALiBi slope for each of {heads} heads")
+        }
+        if self.window == Some(0) {
+            bail!("attention: a window of 0 positions shows nothing")
+        }
+        Ok(())
+    }
+}
+
+/// Causal self-attention with an optional KV cache.
+#[derive(Debug, Clone)]
+pub struct Attention {
+    qkv: MergedLinear<3>,
+    o_proj: Projection,
+    norms: Option<(Norm, Norm)>,
+    slopes: Option<Tensor>,
+    sinks: Option<Tensor>,
+    spec: AttentionSpec,
+}
+
+impl Attention {
+    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
-    pub fn load(cfg: AttentionConfig, vb: VarBuilder) -> Result<Self> {
-        let q_size = cfg.heads * cfg.head_dim;
-        let kv_size = cfg.kv_heads * cfg.head_dim;
-        let parts = [("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size)];
-        let qkv = MergedLinear::load(cfg.hidden_size, parts, &vb)?;
-        let o_proj = linear_no_bias(q_size, cfg.hidden_size, vb.pp("o_proj"))?;
-        Ok(Self::new(cfg, qkv, o_proj.into()))
+    pub async fn load(
+        spec: &AttentionSpec,
+        hidden: usize,
+        weights: &mut Weights<'_>,
+        names: &Names,
+        prefix: &str,
+    ) -> Result<Self> {
+        let (q_dim, kv_dim) = (spec.q_dim(), spec.kv_dim());
+        let bias = spec.qkv_bias;
+        let qkv = match spec.joined {
+            None => {
+                let part = |name, out_dim| linear(prefix, name, hidden, out_dim, bias);
+                let parts = [
+                    part(names.q, q_dim),
+                    part(names.k, kv_dim),
+                    part(names.v, kv_dim),
+                ];
+                weights.merged(parts).await?
+            }
+            Some(order) => {
+                let all = linear(prefix, names.qkv, hidden, q_dim + 2 * kv_dim, bias);
+                weights.joined(&all, [q_dim, kv_dim, kv_dim], order).await?
+            }
+        };
+        let norms = match spec.qk_norm {
+            None => None,
+            Some(QkNorm::EachHead(_)) => bail!("attention: a norm for each head is not there yet"),
+            Some(QkNorm::Head(norm)) => Some(([spec.head_dim, spec.head_dim], norm)),
+            Some(QkNorm::Whole(norm)) => Some(([q_dim, kv_dim], norm)),
+        };
+        let norms = match norms {
+            None => None,
+            Some(([q_size, k_size], norm)) => {
+                let [q, k] = [names.q_norm, names.k_norm].map(|name| format!("{prefix}.{name}"));
+                let q = weights.norm(&q, q_size, norm).await?;
+                Some((q, weights.norm(&k, k_size, norm).await?))
+            }
+        };
+        let o_proj = linear(prefix, names.o, q_dim, hidden, spec.o_bias);
+        let slopes = match &spec.slopes {
+            Some(slopes) => Some(Tensor::new(slopes.as_slice(), weights.device())?),
+            None => None,
+        };
+        let sinks = match spec.sinks {
+            true => {
+                let name = format!("{prefix}.{}", names.sinks);
+                let sinks = weights.dense(&name, &[spec.heads], Init::Const(0.)).await?;
+                Some(sinks.to_dtype(DType::F32)?)
+            }
+            false => None,
+        };
+        Ok(Self {
+            qkv,
+            o_proj: weights.linear(&o_proj).await?,
+            norms,
+            slopes,
+            sinks,
+            spec: spec.clone(),
+        })
     }
 
-    /// The stream `xs`, `(b, t, hidden_size)`, with this block of its norm added to it: each position attends to those before it
-    /// and to what `kv` holds, which the new positions are added to. `cos` and `sin`, `(t, head_dim / 2)`, are the positions'
-    /// rotary rows.
+    /// The projection from the heads, which comes after [`inner`](Self::inner).
+    pub fn output(&self) -> &Projection {
+        &self.o_proj
+    }
+
+    /// The heads' outputs, `(b, t, heads * head_dim)`, for the norm of the stream, `(b, t, hidden_size)`, or without one the stream. Each
+    /// position attends to those before it and to what `kv` holds, which the new positions are added to.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
-    pub fn forward(
+    pub fn inner(
         &self,
         xs: Residual,
-        norm: &RmsNorm,
-        cos: &Tensor,
-        sin: &Tensor,
+        norm: Option<&Norm>,
+        step: &Step,
         kv: Option<&mut GrowingKvCache>,
-    ) -> Result<Residual> {
-        let AttentionConfig {
-            heads,
-            kv_heads,
-            head_dim,
-            rotary_pairs,
-            ..
-        } = self.cfg;
+    ) -> Result<(Residual, Tensor)> {
         let (xs, projected) = match self.qkv.merged() {
             Some(qkv) => xs.project(norm, qkv)?,
             None => {
@@ -82,25 +224,97 @@ impl CausalSelfAttention {
                 (xs, self.qkv.forward_joined(&normed)?)
             }
         };
-        let (b, t, _) = projected.dims3()?;
-        // Splitting the heads of the packed projections keeps everything after it a view, and lets one kernel rotate
-        // queries and keys and write keys and values to the cache.
-        let by_head = projected
-            .reshape((b, t, heads + 2 * kv_heads, head_dim))?
-            .transpose(1, 2)?;
-        let (q, kv) = match kv {
-            Some(kv) => kv.append_rotated(&by_head, kv_heads, (cos, sin), rotary_pairs)?,
-            None => {
-                let qkv = rotary_pairs.rotate(&by_head, cos, sin, heads + kv_heads)?;
-                let kv = qkv.narrow(1, heads, 2 * kv_heads)?;
-                (qkv.narrow(1, 0, heads)?, kv)
-            }
-        };
+        let (q, kv) = self.heads(projected, step, kv)?;
+        let kv_heads = self.spec.kv_heads;
         let k = kv.narrow(1, 0, kv_heads)?;
         let v = kv.narrow(1, kv_heads, kv_heads)?;
-        // A single query sees every key, no mask is needed. The softcapping of 1 means none.
-        let ys = sdpa(&q, &k, &v, None, t > 1, self.scale, 1.)?;
+        let (b, heads, t, head_dim) = q.dims4()?;
+        let scale = self.spec.scale;
+        let options = SdpaOptions {
+            scale: scale.unwrap_or_else(|| 1. / (head_dim as f64).sqrt()) as f32,
+            // A single query sees every key, unless there is a window.
+            causal: step.mask.is_none() && (t > 1 || self.spec.window.is_some()),
+            softcap: self.spec.softcap.map(|cap| cap as f32),
+            window: self.spec.window.filter(|_| step.mask.is_none()),
+            bias: step.mask,
+            slopes: self.slopes.as_ref(),
+            sinks: self.sinks.as_ref(),
+            ..SdpaOptions::default()
+        };
+        let ys = sdpa_with(&q, &k, &v, &options)?;
         let ys = ys.transpose(1, 2)?.reshape((b, t, heads * head_dim))?;
-        xs.add(&self.o_proj, &ys)
+        Ok((xs, ys))
+    }
+
+    /// The queries, rotated, and all keys and values, those of `kv` and the new: `(b, heads, t, head_dim)` and
+    /// `(b, 2 * kv_heads, positions, head_dim)`.
+    fn heads(
+        &self,
+        projected: Tensor,
+        step: &Step,
+        kv: Option<&mut GrowingKvCache>,
+    ) -> Result<(Tensor, Tensor)> {
+        let AttentionSpec {
+            heads,
+            kv_heads,
+            head_dim,
+            ..
+        } = self.spec;
+        let (b, t, _) = projected.dims3()?;
+        let projected = self.clipped_and_normed(projected)?;
+        // Splitting the heads of the packed projections keeps everything after it a view, and lets one kernel rotate
+        // queries and keys and write keys and values to the cache.
+        let mut by_head = projected
+            .reshape((b, t, heads + 2 * kv_heads, head_dim))?
+            .transpose(1, 2)?;
+        if let (Some((q_norm, k_norm)), Some(QkNorm::Head(_))) = (&self.norms, self.spec.qk_norm) {
+            let part = |first, count| by_head.narrow(1, first, count)?.contiguous();
+            by_head = Tensor::cat(
+                &[
+                    q_norm.forward(&part(0, heads)?)?,
+                    k_norm.forward(&part(heads, kv_heads)?)?,
+                    part(heads + kv_heads, kv_heads)?,
+                ],
+                1,
+            )?;
+        }
+        let rotated = heads + kv_heads;
+        match (self.spec.rotary.map(|i| &step.rotations[i]), kv) {
+            (Some(r), Some(kv)) => kv.append_rotated(&by_head, kv_heads, (&r.cos, &r.sin), r.pairs),
+            (Some(r), None) => {
+                let qkv = r.pairs.rotate(&by_head, &r.cos, &r.sin, rotated)?;
+                let kv = qkv.narrow(1, heads, 2 * kv_heads)?;
+                Ok((qkv.narrow(1, 0, heads)?, kv))
+            }
+            (None, kv) => {
+                let new = by_head.narrow(1, heads, 2 * kv_heads)?;
+                let kv = match kv {
+                    Some(kv) => kv.append(&new)?,
+                    None => new,
+                };
+                Ok((by_head.narrow(1, 0, heads)?, kv))
+            }
+        }
+    }
+
+    /// What happens to the projections before they are split in heads.
+    fn clipped_and_normed(&self, mut projected: Tensor) -> Result<Tensor> {
+        if let Some(clip) = self.spec.clip {
+            projected = projected.clamp(-clip, clip)?;
+        }
+        let (Some((q_norm, k_norm)), Some(QkNorm::Whole(_))) = (&self.norms, self.spec.qk_norm)
+        else {
+            return Ok(projected);
+        };
+        let (q_dim, kv_dim) = (self.spec.q_dim(), self.spec.kv_dim());
+        let part = |start, len| projected.narrow(D::Minus1, start, len)?.contiguous();
+        Tensor::cat(
+            &[
+                q_norm.forward(&part(0, q_dim)?)?,
+                k_norm.forward(&part(q_dim, kv_dim)?)?,
+                part(q_dim + kv_dim, kv_dim)?,
+            ],
+            D::Minus1,
+        )
     }
 }

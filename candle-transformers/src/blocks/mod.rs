@@ -5,21 +5,27 @@
 //! ([`Projection`], [`TokenEmbedding`]); everything else is the same for both.
 
 mod attention;
+mod cache;
 mod decoder;
-mod kv;
-mod merged_linear;
-mod mlp;
-mod moe;
-mod projection;
+mod experts;
+mod feed_forward;
+mod norm;
 mod residual;
 mod rotary;
+mod weights;
 
-pub use attention::{AttentionConfig, CausalSelfAttention};
-pub use decoder::{DecoderConfig, DecoderLayer, FeedForward};
-pub use kv::GrowingKvCache;
-pub use merged_linear::MergedLinear;
-pub use mlp::GatedMlp;
-pub use moe::SparseMoe;
-pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbedding};
+pub use attention::{Attention, AttentionSpec, QkNorm};
+pub use cache::GrowingKvCache;
+pub use decoder::{
+    layers, CausalLm, Decoder, DecoderSpec, DecoderState, Hidden, Layer, LayerSpec, LayerState,
+    Mixer, MixerSpec, Rotation, Step, Wiring,
+};
+pub use experts::{ExpertsSpec, Groups, Routing, Scoring, SharedSpec, SparseMoe};
+pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp};
+pub use norm::{Norm, NormKind, NormSpec};
 pub use residual::Residual;
-pub use rotary::{inverse_frequencies, RotaryPairs, RotaryTables};
+pub use rotary::{inverse_frequencies, RopeScaling, Rotary, RotaryPairs, RotaryTables};
+pub use weights::{
+    at_once, place, place_dense, GgufMetadata, GgufReader, LinearSpec, MergedLinear, Names, Order,
+    Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightSource, Weights,
+};

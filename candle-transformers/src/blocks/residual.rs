@@ -1,11 +1,11 @@
 //! The residual stream of a transformer, with the norms and sums between its blocks in as few kernels as there can be.
 
 use candle_core::quantized::QMatMul;
-use candle_core::{Module, Result, Tensor};
+use candle_core::{bail, Module, Result, Tensor, D};
 use candle_nn::ops::{self, LinearWeight};
-use candle_nn::RmsNorm;
+use candle_nn::Activation;
 
-use super::Projection;
+use super::{Norm, Projection};
 
 /// The residual stream between two blocks.
 ///
@@ -28,13 +28,19 @@ impl Residual {
         }
     }
 
-    /// The stream with `delta` added to it; nothing may be pending from before.
-    pub(super) fn plus(self, delta: Tensor) -> Self {
-        debug_assert!(self.pending.is_none(), "a block norms before it adds");
-        Self {
+    /// The stream with `delta` added to it.
+    ///
+    /// # Errors
+    /// If something is pending that does not fit `delta`.
+    pub fn plus(self, delta: Tensor) -> Result<Self> {
+        let pending = match self.pending {
+            Some(pending) => (pending + delta)?,
+            None => delta,
+        };
+        Ok(Self {
             sum: self.sum,
-            pending: Some(delta),
-        }
+            pending: Some(pending),
+        })
     }
 
     /// The stream with `linear(ys)` added to it.
@@ -44,20 +50,27 @@ impl Residual {
     pub fn add(self, linear: &Projection, ys: &Tensor) -> Result<Self> {
         match product(linear).filter(|_| self.pending.is_none()) {
             Some(weight) => Ok(Self::new(ops::linear_add(ys, weight, &self.sum)?)),
-            None => Ok(self.plus(linear.forward(ys)?)),
+            None => self.plus(linear.forward(ys)?),
         }
     }
 
-    /// The stream with nothing pending, and its norm.
+    /// The stream with nothing pending, and its norm, or without one itself.
     ///
     /// # Errors
     /// If what is pending, or the norm, does not fit the stream.
-    pub fn normed(self, norm: &RmsNorm) -> Result<(Self, Tensor)> {
-        let (sum, normed) = match self.pending {
-            Some(delta) => norm.forward_add(&delta, &self.sum)?,
-            None => {
+    pub fn normed(self, norm: Option<&Norm>) -> Result<(Self, Tensor)> {
+        let (sum, normed) = match (self.pending, norm) {
+            (Some(delta), Some(norm)) => norm.forward_add(&delta, &self.sum)?,
+            (None, Some(norm)) => {
                 let normed = norm.forward(&self.sum)?;
                 (self.sum, normed)
+            }
+            (pending, None) => {
+                let sum = match pending {
+                    Some(delta) => (self.sum + delta)?,
+                    None => self.sum,
+                };
+                (sum.clone(), sum)
             }
         };
         Ok((Self::new(sum), normed))
@@ -67,8 +80,9 @@ impl Residual {
     ///
     /// # Errors
     /// If the norm or the layer does not fit the stream.
-    pub fn project(self, norm: &RmsNorm, linear: &Projection) -> Result<(Self, Tensor)> {
-        if let Some(weight) = product(linear).filter(|_| self.pending.is_none()) {
+    pub fn project(self, norm: Option<&Norm>, linear: &Projection) -> Result<(Self, Tensor)> {
+        if let (None, Some(Norm::Rms(norm)), Some(weight)) = (&self.pending, norm, product(linear))
+        {
             let eps = norm.eps() as f32;
             let ys = ops::rms_norm_linear(&self.sum, norm.weight(), eps, weight)?;
             return Ok((self, ys));
@@ -78,31 +92,51 @@ impl Residual {
         Ok((xs, ys))
     }
 
-    /// As [`project`](Self::project), of which the first half, through silu, is multiplied with the second.
+    /// As [`project`](Self::project), of which the first half, through the activation, is multiplied with the second.
     ///
     /// # Errors
     /// If the norm or the layer does not fit the stream.
-    pub fn project_gated(self, norm: &RmsNorm, gate_up: &Projection) -> Result<(Self, Tensor)> {
-        if let Some(weight) = product(gate_up).filter(|_| self.pending.is_none()) {
+    pub fn project_gated(
+        self,
+        norm: Option<&Norm>,
+        gate_up: &Projection,
+        activation: Activation,
+    ) -> Result<(Self, Tensor)> {
+        if let (None, Some(Norm::Rms(norm)), Some(weight), Activation::Silu | Activation::Swish) =
+            (&self.pending, norm, product(gate_up), activation)
+        {
             let eps = norm.eps() as f32;
             let ys = ops::rms_norm_swiglu(&self.sum, norm.weight(), eps, weight)?;
             return Ok((self, ys));
         }
         let (xs, both) = self.project(norm, gate_up)?;
-        Ok((xs, ops::swiglu(&both)?))
+        Ok((xs, gated(activation, &both)?))
     }
 
-    /// Position `index` of the sequence alone: `(b, 1, hidden_size)`.
+    /// The last position of the sequence alone: `(b, 1, hidden_size)`.
     ///
     /// # Errors
-    /// If the position is out of range.
-    pub fn position(&self, index: usize) -> Result<Self> {
-        let take = |xs: &Tensor| xs.narrow(1, index, 1);
+    /// If there are no positions.
+    pub fn last_position(&self) -> Result<Self> {
+        let last = self.sum.dim(1)?.saturating_sub(1);
+        let take = |xs: &Tensor| xs.narrow(1, last, 1);
         Ok(Self {
             sum: take(&self.sum)?,
             pending: self.pending.as_ref().map(take).transpose()?,
         })
     }
+}
+
+/// The first half of the last dimension, through the activation, times the second.
+fn gated(activation: Activation, both: &Tensor) -> Result<Tensor> {
+    if let Activation::Silu | Activation::Swish = activation {
+        return ops::swiglu(both);
+    }
+    let halves = both.chunk(2, D::Minus1)?;
+    let [gate, up] = halves.as_slice() else {
+        bail!("{both:?} cannot be halved")
+    };
+    activation.forward(gate)? * up
 }
 
 /// The weight of a layer that is nothing but a product.

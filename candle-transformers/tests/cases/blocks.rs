@@ -1,6 +1,8 @@
 use candle_core::{test_device, DType, Device, Result, Tensor, Var};
 use candle_nn::Linear;
-use candle_transformers::blocks::{GrowingKvCache, MergedLinear, RotaryTables};
+use candle_transformers::blocks::{
+    GrowingKvCache, MergedLinear, Rotary, RotaryPairs, RotaryTables,
+};
 
 use super::support::{assert_close, Numbers};
 
@@ -98,7 +100,11 @@ fn kv_cache_survives_a_bad_append() -> Result<()> {
 
 fn rotary_rows(device: &Device) -> Result<()> {
     let frequencies = [1f32, 0.25];
-    let tables = RotaryTables::new(&frequencies, 2000, DType::F32, device)?;
+    let rotary = Rotary {
+        frequencies: frequencies.to_vec(),
+        ..Rotary::new(RotaryPairs::Halves, 1., 0)
+    };
+    let mut tables = RotaryTables::new(&rotary, 2000, DType::F32, device);
     let (cos, sin) = tables.rows(1997, 3)?;
     let angles = |f: fn(f32) -> f32| {
         let rows = [1997f32, 1998., 1999.].map(|position| frequencies.map(|w| f(position * w)));

@@ -1,9 +1,13 @@
 //! What a Llama is made of, and the frequencies of its rotary positions.
 
 use candle_core::{bail, Result};
+use candle_nn::Activation;
 use serde::Deserialize;
 
-use crate::blocks::inverse_frequencies;
+use crate::blocks::{
+    inverse_frequencies, layers, AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, MlpSpec,
+    NormSpec, Rotary, RotaryPairs,
+};
 
 /// The context length of [`Config::config_7b_v1`] and [`Config::config_7b_v2`].
 pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
@@ -134,13 +138,48 @@ impl Config {
     /// The rotary angle per position of each pair of a head's elements, scaled as `rope_scaling` says:
     /// `hidden_size / num_attention_heads / 2` values.
     pub fn inverse_frequencies(&self) -> Vec<f32> {
-        let mut frequencies = inverse_frequencies(self.rope_theta, self.head_dim());
+        let mut frequencies = inverse_frequencies(f64::from(self.rope_theta), self.head_dim());
         if let Some(scaling) = &self.rope_scaling {
             for frequency in &mut frequencies {
                 *frequency = scaling.scale(*frequency);
             }
         }
         frequencies
+    }
+
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        self.validate()?;
+        let norm = NormSpec::rms(self.rms_norm_eps);
+        let attention = AttentionSpec::new(
+            self.hidden_size,
+            self.num_attention_heads,
+            self.num_key_value_heads,
+        );
+        let mlp = MlpSpec::new(self.intermediate_size, Activation::Silu);
+        let layer = LayerSpec::pre_norm(attention, FeedForwardSpec::Gated(mlp), norm);
+        let rotary = Rotary {
+            frequencies: self.inverse_frequencies(),
+            ..Rotary::new(RotaryPairs::Halves, 1., 0)
+        };
+        let sizes = [
+            self.vocab_size,
+            self.hidden_size,
+            self.max_position_embeddings,
+        ];
+        Ok(DecoderSpec {
+            tied: self.tie_word_embeddings,
+            ..DecoderSpec::new(
+                "llama",
+                sizes,
+                vec![rotary],
+                layers(self.num_hidden_layers, |_| Ok(layer.clone()))?,
+                norm,
+            )
+        })
     }
 
     pub(super) fn head_dim(&self) -> usize {

@@ -13,13 +13,17 @@ const SEQ_DIM: usize = 2;
 /// The initial capacity. A model's whole context can be gigabytes, but most conversations are short.
 const INITIAL_LEN: usize = 512;
 
-/// The keys and values of one layer, in one buffer that doubles when it is full.
+/// The keys and values of one layer, in one buffer that doubles when it is full. Of a layer with a window, those that no later position
+/// sees are forgotten then.
 ///
 /// The heads of the keys come first, then those of the values, so that a step adds both in one copy. Appending writes
 /// into the buffer in place, so a clone, which shares the buffer, copies it on the first append to either.
 #[derive(Debug, Clone)]
 pub struct GrowingKvCache {
     limit: usize,
+    window: Option<usize>,
+    /// Positions that were forgotten.
+    forgotten: usize,
     cache: Option<Cache>,
     /// Cloned with the cache: a count above 1 means that another cache shares the buffer.
     owner: Arc<()>,
@@ -30,9 +34,24 @@ impl GrowingKvCache {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
+            window: None,
+            forgotten: 0,
             cache: None,
             owner: Arc::new(()),
         }
+    }
+
+    /// As [`new`](Self::new), for a layer in which a position sees `window` positions, itself among them.
+    pub fn with_window(limit: usize, window: Option<usize>) -> Self {
+        Self {
+            window,
+            ..Self::new(limit)
+        }
+    }
+
+    /// How many positions have been added since the last reset; as many as are held, unless there is a window.
+    pub fn seen(&self) -> usize {
+        self.forgotten + self.len()
     }
 
     /// How many positions are held.
@@ -52,7 +71,7 @@ impl GrowingKvCache {
 
     /// Forgets everything. A sequence of another batch size may follow.
     pub fn reset(&mut self) {
-        *self = Self::new(self.limit);
+        *self = Self::with_window(self.limit, self.window);
     }
 
     /// Adds keys and values, side by side in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all that are
@@ -61,7 +80,7 @@ impl GrowingKvCache {
     /// # Errors
     /// If the shape does not fit what is held, or there is no memory.
     pub fn append(&mut self, kv: &Tensor) -> Result<Tensor> {
-        self.with_room(kv)?.append(&kv.contiguous()?)?;
+        self.with_capacity(kv)?.append(&kv.contiguous()?)?;
         self.held()
     }
 
@@ -80,25 +99,49 @@ impl GrowingKvCache {
     ) -> Result<(Tensor, Tensor)> {
         let heads = qkv.dim(1)?;
         let kv = qkv.narrow(1, heads.saturating_sub(2 * kv_heads), 2 * kv_heads)?;
-        let q = self.with_room(&kv)?.append_with(&kv, |buffer, start| {
+        let q = self.with_capacity(&kv)?.append_with(&kv, |buffer, start| {
             rope_append(qkv, cos, sin, pairs.into(), buffer, start)
         })?;
         Ok((q, self.held()?))
     }
 
     /// The buffer, with capacity for `kv` after the current contents.
-    fn with_room(&mut self, kv: &Tensor) -> Result<&mut Cache> {
-        let needed = self.len() + kv.dim(SEQ_DIM)?;
-        let fits = self.cache.is_some() && needed <= self.capacity() && !self.is_shared();
-        if !fits {
-            let rehoused = rehouse(self.cache.as_ref(), needed, self.limit)?;
+    fn with_capacity(&mut self, kv: &Tensor) -> Result<&mut Cache> {
+        let added = kv.dim(SEQ_DIM)?;
+        let fits = self.len() + added <= self.capacity() && !self.is_shared();
+        if self.cache.is_none() || !fits {
+            // The first of the new positions sees those before it within the window.
+            let kept = match self.window {
+                Some(window) => self.len().min(window.saturating_sub(1)),
+                None => self.len(),
+            };
+            self.forgotten += self.len() - kept;
+            let cache = self.in_new_buffer(kept, added)?;
             self.owner = Arc::new(());
-            self.cache = Some(rehoused);
+            self.cache = Some(cache);
         }
         match &mut self.cache {
             Some(cache) => Ok(cache),
             None => candle_core::bail!("the KV cache has no buffer"),
         }
+    }
+
+    /// The last `kept` positions in a new buffer, with capacity for `added` more.
+    fn in_new_buffer(&self, kept: usize, added: usize) -> Result<Cache> {
+        let needed = kept + added;
+        let doubled = needed.next_power_of_two().max(INITIAL_LEN);
+        // Twice the window, so that keeping costs no more than adding.
+        let limit = match self.window {
+            Some(window) => self.limit.min(window.saturating_mul(2).max(INITIAL_LEN)),
+            None => self.limit,
+        };
+        let mut cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));
+        let held = self.cache.as_ref().map(Cache::current_data).transpose()?;
+        if let Some(held) = held.flatten().filter(|_| kept > 0) {
+            let first = held.dim(SEQ_DIM)? - kept;
+            cache.append(&held.narrow(SEQ_DIM, first, kept)?.contiguous()?)?;
+        }
+        Ok(cache)
     }
 
     fn held(&self) -> Result<Tensor> {
@@ -111,14 +154,4 @@ impl GrowingKvCache {
     fn is_shared(&self) -> bool {
         Arc::strong_count(&self.owner) > 1
     }
-}
-
-/// The contents of `old` in a new buffer with capacity for `needed` positions.
-fn rehouse(old: Option<&Cache>, needed: usize, limit: usize) -> Result<Cache> {
-    let doubled = needed.next_power_of_two().max(INITIAL_LEN);
-    let mut cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));
-    if let Some(held) = old.map(Cache::current_data).transpose()?.flatten() {
-        cache.append(&held.contiguous()?)?;
-    }
-    Ok(cache)
 }

@@ -1,8 +1,13 @@
 //! Linear layers and embeddings whose weight is dense or quantised.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::{Embedding, Linear};
+
+use super::Stored;
 
 /// A linear layer over a dense or a quantised weight, `(out_dim, in_dim)`.
 #[derive(Debug, Clone)]
@@ -24,6 +29,14 @@ impl Projection {
         match weight {
             QMatMul::Tensor(weight) => Self::Dense(Linear::new(weight, bias)),
             weight => Self::Quantized { weight, bias },
+        }
+    }
+
+    /// What is added last.
+    pub fn bias(&self) -> Option<&Tensor> {
+        match self {
+            Self::Dense(linear) => linear.bias(),
+            Self::Quantized { bias, .. } => bias.as_ref(),
         }
     }
 }
@@ -66,6 +79,14 @@ impl TokenEmbedding {
     pub fn tied(&self) -> Projection {
         Projection::new(self.table.clone(), None)
     }
+
+    /// The table, if it is dense.
+    pub fn dense(&self) -> Option<&Tensor> {
+        match &self.table {
+            QMatMul::Tensor(table) => Some(table),
+            _ => None,
+        }
+    }
 }
 
 impl From<Embedding> for TokenEmbedding {
@@ -83,13 +104,22 @@ impl Module for TokenEmbedding {
     }
 }
 
-/// The weights of a linear layer as a file has them, most often on the CPU.
-#[derive(Debug)]
+/// The weights of a linear layer as their source has them.
+#[derive(Debug, Clone)]
 pub struct StoredLinear {
     /// `(out_dim, in_dim)`.
-    pub weight: QTensor,
+    pub weight: Stored,
     /// `(out_dim)`.
-    pub bias: Option<QTensor>,
+    pub bias: Option<Stored>,
+}
+
+impl From<Linear> for StoredLinear {
+    fn from(linear: Linear) -> Self {
+        Self {
+            weight: linear.weight().clone().into(),
+            bias: linear.bias().cloned().map(Stored::from),
+        }
+    }
 }
 
 impl StoredLinear {
@@ -111,24 +141,71 @@ impl StoredLinear {
         };
         Ok(Projection::new(place(weights, dtype, device)?, bias))
     }
+
+    /// Whether its weight is worth a copy, so that it can be one with its neighbours'. Variables and results of tracked ops are not: an
+    /// optimizer would keep updating tensors that are no longer read. Nor are blocks on the CPU: a launch costs nothing there, and a
+    /// weight that is mapped from a file would have to be copied.
+    pub(super) fn merges(&self, device: &Device) -> bool {
+        let tracked = |stored: &Stored| matches!(stored, Stored::Dense(t) if t.track_op());
+        if tracked(&self.weight) || self.bias.as_ref().is_some_and(tracked) {
+            return false;
+        }
+        !device.is_cpu() || self.weight.format().is_none()
+    }
+
+    /// Layers of one kind can be merged.
+    pub(super) fn kind(&self) -> (Option<GgmlDType>, bool) {
+        (self.weight.format(), self.bias.is_some())
+    }
 }
 
-/// The rows of `parts` one after another as one weight on `device`, whatever devices they are on. F32, F16 and BF16 become a dense
-/// tensor of `dtype`; what [`QMatMul::from_arc`] says of the environment holds here too.
+impl Stored {
+    /// The format of its blocks; `None` where it has none, whatever it is stored in.
+    fn format(&self) -> Option<GgmlDType> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Quantized(tensor) => Some(tensor.dtype()).filter(|f| dense_dtype(*f).is_none()),
+        }
+    }
+
+    /// As numbers of `dtype` on `device`.
+    fn to_dense(&self, dtype: DType, device: &Device) -> Result<Tensor> {
+        match self {
+            Self::Dense(tensor) => tensor.to_device(device)?.to_dtype(dtype),
+            Self::Quantized(tensor) => match dense_dtype(tensor.dtype()) {
+                // As it is stored: by way of f32, a table of 16 bits would for a moment take three times its size.
+                Some(stored) => {
+                    let dims = tensor.shape().dims();
+                    Tensor::from_raw_buffer(&tensor.data()?, stored, dims, device)?.to_dtype(dtype)
+                }
+                None => tensor
+                    .dequantize(&tensor.device())?
+                    .to_device(device)?
+                    .to_dtype(dtype),
+            },
+        }
+    }
+}
+
+/// The rows of `parts` one after another as one weight on `device`, whatever devices they are on. Numbers become a dense tensor of
+/// `dtype`, blocks stay blocks; what [`QMatMul::from_arc`] says of the environment holds here too.
 ///
-/// One quantised part that is on the device already stays where it is: on the CPU, in the pages of its file.
+/// One part of blocks that is on the device already stays where it is: on the CPU, in the pages of its file.
 ///
 /// # Errors
 /// If the parts differ in format or in the size of a row, or the device refuses them.
-pub fn place(parts: Vec<QTensor>, dtype: DType, device: &Device) -> Result<QMatMul> {
-    let is_dense = |part: &QTensor| dense_dtype(part.dtype()).is_some();
-    if parts.iter().all(is_dense) {
+pub fn place(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<QMatMul> {
+    if parts.iter().all(|part| part.format().is_none()) {
         return Ok(QMatMul::Tensor(place_dense(parts, dtype, device)?));
     }
-    QMatMul::from_qtensor(match <[QTensor; 1]>::try_from(parts) {
-        Ok([part]) if part.device().same_device(device) => part,
-        Ok(part) => on_device(&part, device)?,
-        Err(parts) => on_device(&parts, device)?,
+    let blocks = parts.into_iter().map(|part| match part {
+        Stored::Quantized(tensor) => Ok(tensor),
+        Stored::Dense(tensor) => bail!("{tensor:?} cannot be one weight with quantised ones"),
+    });
+    let blocks = blocks.collect::<Result<Vec<_>>>()?;
+    QMatMul::from_arc(match blocks.as_slice() {
+        [part] if part.device().same_device(device) => part.clone(),
+        parts => Arc::new(on_device(parts, device)?),
     })
 }
 
@@ -136,28 +213,23 @@ pub fn place(parts: Vec<QTensor>, dtype: DType, device: &Device) -> Result<QMatM
 ///
 /// # Errors
 /// As [`place`].
-pub fn place_dense(parts: Vec<QTensor>, dtype: DType, device: &Device) -> Result<Tensor> {
-    let (format, dims) = stacked_shape(&parts)?;
-    match dense_dtype(format) {
-        // As it is stored: by way of f32, a table of 16 bits would for a moment take three times its size.
-        Some(stored) => {
-            let bytes = stacked_bytes(&parts)?;
-            Tensor::from_raw_buffer(&bytes, stored, &dims, device)?.to_dtype(dtype)
-        }
-        None => on_device(&parts, device)?
-            .dequantize(device)?
-            .to_dtype(dtype),
+pub fn place_dense(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<Tensor> {
+    let parts = parts.iter().map(|part| part.to_dense(dtype, device));
+    match parts.collect::<Result<Vec<_>>>()?.as_slice() {
+        [] => bail!("no tensors to place on a device, at least one is needed"),
+        [one] => Ok(one.clone()),
+        parts => Tensor::cat(parts, 0),
     }
 }
 
-fn on_device(parts: &[QTensor], device: &Device) -> Result<QTensor> {
+fn on_device(parts: &[Arc<QTensor>], device: &Device) -> Result<QTensor> {
     let (format, dims) = stacked_shape(parts)?;
     let storage = QStorage::from_data(stacked_bytes(parts)?, device, format)?;
     QTensor::new(storage, dims)
 }
 
 /// The format of the parts, and their shape one after another.
-fn stacked_shape(parts: &[QTensor]) -> Result<(GgmlDType, Vec<usize>)> {
+fn stacked_shape(parts: &[Arc<QTensor>]) -> Result<(GgmlDType, Vec<usize>)> {
     let Some(first) = parts.first() else {
         bail!("no tensors to place on a device, at least one is needed")
     };
@@ -174,11 +246,11 @@ fn stacked_shape(parts: &[QTensor]) -> Result<(GgmlDType, Vec<usize>)> {
     Ok((first.dtype(), dims))
 }
 
-fn stacked_bytes(parts: &[QTensor]) -> Result<std::borrow::Cow<'_, [u8]>> {
+fn stacked_bytes(parts: &[Arc<QTensor>]) -> Result<Cow<'_, [u8]>> {
     if let [part] = parts {
         return part.data();
     }
-    let mut bytes = Vec::with_capacity(parts.iter().map(QTensor::storage_size_in_bytes).sum());
+    let mut bytes = Vec::with_capacity(parts.iter().map(|p| p.storage_size_in_bytes()).sum());
     for part in parts {
         bytes.extend_from_slice(&part.data()?);
     }
@@ -186,7 +258,7 @@ fn stacked_bytes(parts: &[QTensor]) -> Result<std::borrow::Cow<'_, [u8]>> {
 }
 
 /// The tensor dtype with the same bytes, for a format without blocks.
-pub(crate) fn dense_dtype(format: GgmlDType) -> Option<DType> {
+fn dense_dtype(format: GgmlDType) -> Option<DType> {
     match format {
         GgmlDType::F32 => Some(DType::F32),
         GgmlDType::F16 => Some(DType::F16),

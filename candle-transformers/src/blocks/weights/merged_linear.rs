@@ -3,10 +3,9 @@
 use std::ops::Range;
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
-use candle_nn::{linear_no_bias, Linear, VarBuilder};
+use candle_nn::Linear;
 
-use super::projection::{dense_dtype, StoredLinear};
-use super::Projection;
+use super::{Projection, StoredLinear};
 
 /// `N` linear layers that read the same input, kept as one layer whose weight is theirs stacked along the output.
 ///
@@ -45,61 +44,27 @@ struct Group {
 }
 
 impl<const N: usize> MergedLinear<N> {
-    /// Merges `parts`, whose weights have shape `(out_dim, in_dim)` with one `in_dim`. Either all have a bias or none;
-    /// where some have one, they stay separate.
+    /// Merges `parts`, whose weights have shape `(out_dim, in_dim)` with one `in_dim`. Neighbours that all have a bias, or none, are
+    /// merged.
     ///
     /// # Errors
     /// If a weight is not two-dimensional, or the weights differ in `in_dim`, dtype or device.
     pub fn new(parts: [Linear; N]) -> Result<Self> {
-        let mut shapes = [(0, 0); N];
-        for (shape, part) in shapes.iter_mut().zip(&parts) {
-            *shape = part.weight().dims2()?;
+        let Some(first) = parts.first() else {
+            bail!("merged linear: no layers given, at least one is needed")
+        };
+        let (dtype, device) = (first.weight().dtype(), first.weight().device().clone());
+        if let Some(other) = parts.iter().find(|part| part.weight().dtype() != dtype) {
+            bail!(
+                "merged linear: weights in {dtype:?} and {:?}",
+                other.weight().dtype()
+            )
         }
-        let out_dims = checked_out_dims(shapes)?;
-        let tracked = |part: &Linear| {
-            part.weight().track_op() || part.bias().is_some_and(|bias| bias.track_op())
-        };
-        let biases: Vec<&Tensor> = parts.iter().filter_map(Linear::bias).collect();
-        let biases_agree = biases.is_empty() || biases.len() == N;
-        let groups = if N < 2 || !biases_agree || parts.iter().any(tracked) {
-            let group = |(i, linear): (usize, Linear)| Group {
-                linear: linear.into(),
-                parts: i..i + 1,
-            };
-            parts.into_iter().enumerate().map(group).collect()
-        } else {
-            let weight = Tensor::cat(&parts.each_ref().map(Linear::weight), 0)?;
-            let bias = match biases.as_slice() {
-                [] => None,
-                biases => Some(Tensor::cat(biases, 0)?),
-            };
-            vec![Group {
-                linear: Linear::new(weight, bias).into(),
-                parts: 0..N,
-            }]
-        };
-        Ok(Self { groups, out_dims })
+        Self::from_stored(parts.map(StoredLinear::from), dtype, &device)
     }
 
-    /// Loads layers without bias by name and output size, each as `vb / name / weight`, and merges them.
-    ///
-    /// # Errors
-    /// If a weight is missing or has another shape than `(out_dim, in_dim)`.
-    pub fn load(in_dim: usize, parts: [(&str, usize); N], vb: &VarBuilder) -> Result<Self> {
-        let parts = parts
-            .into_iter()
-            .map(|(name, out_dim)| linear_no_bias(in_dim, out_dim, vb.pp(name)))
-            .collect::<Result<Vec<_>>>()?;
-        match <[Linear; N]>::try_from(parts) {
-            Ok(parts) => Self::new(parts),
-            Err(parts) => bail!("merged linear: {} layers instead of {N}", parts.len()),
-        }
-    }
-
-    /// Places `parts`, whose weights have shape `(out_dim, in_dim)` with one `in_dim`, on `device`, for an input of `dtype`.
-    ///
-    /// Neighbours of one format are merged before they go there. On the CPU quantised ones stay separate: a launch costs nothing,
-    /// and a weight that is mapped from a file would have to be copied.
+    /// Places `parts`, whose weights have shape `(out_dim, in_dim)` with one `in_dim`, on `device`, for an input of `dtype`. Neighbours
+    /// of one format are merged before they go there, where that is of use.
     ///
     /// # Errors
     /// If a weight is not two-dimensional, the weights differ in `in_dim`, or the device refuses them.
@@ -109,12 +74,16 @@ impl<const N: usize> MergedLinear<N> {
             *shape = part.weight.shape().dims2()?;
         }
         let out_dims = checked_out_dims(shapes)?;
-        let kind = |part: &StoredLinear| (part.weight.dtype(), part.bias.is_some());
         let mut neighbours: Vec<Vec<StoredLinear>> = Vec::new();
         for part in parts {
-            let merges = !device.is_cpu() || dense_dtype(part.weight.dtype()).is_some();
             match neighbours.last_mut() {
-                Some(group) if merges && kind(&group[0]) == kind(&part) => group.push(part),
+                Some(group)
+                    if part.merges(device)
+                        && group[0].merges(device)
+                        && group[0].kind() == part.kind() =>
+                {
+                    group.push(part);
+                }
                 _ => neighbours.push(vec![part]),
             }
         }
@@ -131,6 +100,15 @@ impl<const N: usize> MergedLinear<N> {
             groups: groups.collect::<Result<_>>()?,
             out_dims,
         })
+    }
+
+    /// Layers that are one already: `linear` has the outputs of all, `out_dims` of each.
+    pub fn joined(linear: Projection, out_dims: [usize; N]) -> Self {
+        let groups = vec![Group {
+            linear,
+            parts: 0..N,
+        }];
+        Self { groups, out_dims }
     }
 
     /// The merged layer, if they run as one matmul: it returns the concatenated outputs.

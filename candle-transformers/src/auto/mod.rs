@@ -1,0 +1,94 @@
+//! Language models by what their files say of themselves: `model_type` of a `config.json`, `general.architecture` of a GGUF file. Not in
+//! upstream's interface.
+//!
+//! ```
+//! let config = r#"{"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "vocab_size": 40,
+//!     "num_hidden_layers": 2, "num_attention_heads": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 32}"#;
+//! let spec = candle_transformers::auto::config_spec(config)?;
+//! assert_eq!(spec.layers.len(), 2);
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+
+use candle_core::{bail, Context, Error, Result};
+use serde::de::DeserializeOwned;
+use serde::Deserialize;
+
+use crate::blocks::{DecoderSpec, GgufMetadata};
+use crate::models;
+
+/// From the text of a `config.json` to the decoder that it describes.
+type ConfigReader = fn(&str) -> Result<DecoderSpec>;
+
+/// From the metadata of a GGUF file to the decoder that it describes.
+type GgufReader = fn(&GgufMetadata) -> Result<DecoderSpec>;
+
+/// The values of `model_type`.
+const CONFIGS: &[(&str, ConfigReader)] = &[("llama", |json| {
+    let config: models::llama::LlamaConfig = parse(json)?;
+    config.into_config(false).spec()
+})];
+
+/// The values of `general.architecture`.
+const GGUF: &[(&str, GgufReader)] = &[
+    ("llama", models::quantized_llama::spec),
+    ("qwen2", models::quantized_llama::spec),
+];
+
+/// The decoder that a checkpoint's `config.json` describes, by its `model_type`. One that names none is taken for a `llama`.
+///
+/// # Errors
+/// If the text is no JSON object, its `model_type` is not known, or a field is missing or does not fit.
+pub fn config_spec(json: &str) -> Result<DecoderSpec> {
+    #[derive(Deserialize)]
+    struct Type {
+        model_type: Option<String>,
+    }
+    let found: Type = parse(json)?;
+    let found = found.model_type.as_deref().unwrap_or("llama");
+    let Some((_, read)) = CONFIGS.iter().find(|(known, _)| *known == found) else {
+        bail!(
+            "model_type: {found:?} is not supported, supported are {}",
+            names(CONFIGS)
+        )
+    };
+    let spec = read(json)?;
+    spec.check()?;
+    Ok(spec)
+}
+
+/// The decoder that a GGUF file describes, by its `general.architecture`.
+///
+/// # Errors
+/// If the architecture is not known, or a key is missing or does not fit.
+pub fn gguf_spec(file: &GgufMetadata) -> Result<DecoderSpec> {
+    let found = file.architecture();
+    let Some((_, read)) = GGUF.iter().find(|(known, _)| *known == found) else {
+        bail!(
+            "GGUF metadata general.architecture: {found:?} is not supported, supported are {}",
+            names(GGUF)
+        )
+    };
+    let spec = read(file)?;
+    spec.check().context("GGUF metadata")?;
+    Ok(spec)
+}
+
+/// The values of `model_type` that [`config_spec`] takes.
+pub fn model_types() -> Vec<&'static str> {
+    CONFIGS.iter().map(|(name, _)| *name).collect()
+}
+
+/// The values of `general.architecture` that [`gguf_spec`] takes.
+pub fn architectures() -> Vec<&'static str> {
+    GGUF.iter().map(|(name, _)| *name).collect()
+}
+
+fn names<T>(known: &[(&str, T)]) -> String {
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
+/// A family's configuration, from the text of a `config.json`.
+fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|err| Error::Msg(err.to_string()).bt())
+}

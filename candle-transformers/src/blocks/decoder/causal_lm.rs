@@ -1,0 +1,119 @@
+//! A decoder with the sequence that it has seen: what most of Candle's models are.
+
+use std::io::{Read, Seek};
+
+use candle_core::quantized::gguf_file;
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::VarBuilder;
+
+use super::super::weights::{GgufMetadata, GgufReader, WeightSource};
+use super::{Decoder, DecoderSpec, DecoderState, Hidden};
+use crate::quantized_var_builder;
+
+/// A decoder and the sequence that it has seen. A clone shares the weights and goes its own way.
+#[derive(Debug, Clone)]
+pub struct CausalLm {
+    decoder: Decoder,
+    state: DecoderState,
+}
+
+impl CausalLm {
+    /// A model that has seen nothing.
+    pub fn new(decoder: Decoder) -> Self {
+        let state = decoder.new_state();
+        Self { decoder, state }
+    }
+
+    /// The model of `spec` with the weights of `vb`, in its dtype and on its device.
+    ///
+    /// # Errors
+    /// As [`Decoder::load`].
+    pub fn from_vb(spec: DecoderSpec, mut vb: VarBuilder) -> Result<Self> {
+        let (dtype, device) = (vb.dtype(), vb.device().clone());
+        Ok(Self::new(Decoder::load(spec, &mut vb, dtype, &device)?))
+    }
+
+    /// The model of `spec` with the quantised weights of `vb`, on its device. Activations are f32.
+    ///
+    /// # Errors
+    /// As [`Decoder::load`].
+    pub fn from_quantized_vb(
+        spec: DecoderSpec,
+        mut vb: quantized_var_builder::VarBuilder,
+    ) -> Result<Self> {
+        let device = vb.device().clone();
+        Self::load(spec, &mut vb, &device)
+    }
+
+    /// The model of `spec` with the weights of a GGUF file, on `device`. Activations are f32.
+    ///
+    /// # Errors
+    /// As [`Decoder::load`].
+    pub fn load(spec: DecoderSpec, source: &mut dyn WeightSource, device: &Device) -> Result<Self> {
+        Ok(Self::new(Decoder::load(spec, source, DType::F32, device)?))
+    }
+
+    /// The model of a GGUF file, whose decoder `spec` reads from its metadata. `reader` is the stream that `content` was read from.
+    ///
+    /// # Errors
+    /// Those of `spec`; as [`Decoder::load`].
+    pub fn from_gguf<R: Read + Seek>(
+        spec: impl FnOnce(&GgufMetadata) -> Result<DecoderSpec>,
+        content: gguf_file::Content,
+        reader: &mut R,
+        device: &Device,
+    ) -> Result<Self> {
+        let mut source = GgufReader { content, reader };
+        let spec = spec(&GgufMetadata::new(&source.content.metadata, &source)?)?;
+        Self::load(spec, &mut source, device)
+    }
+
+    /// The decoder.
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// Runs the layers on token ids, `(b, t)`, at the positions `offset .. offset + t`. At position 0 a new sequence begins; elsewhere
+    /// they continue the one before.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward`].
+    pub fn forward(&mut self, ids: &Tensor, offset: usize) -> Result<Hidden<'_>> {
+        if offset == 0 {
+            self.clear_kv_cache();
+        }
+        self.decoder.forward(ids, offset, &mut self.state)
+    }
+
+    /// As [`forward`](Self::forward), at the position after the last one: what Candle's models do that take no offset.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn forward_next(&mut self, ids: &Tensor) -> Result<Hidden<'_>> {
+        let offset = self.state.seen();
+        self.decoder.forward(ids, offset, &mut self.state)
+    }
+
+    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` in place of token ids, with a mask in place of causal
+    /// visibility, if one is given.
+    ///
+    /// # Errors
+    /// As [`Decoder::forward_embeds`].
+    pub fn forward_embeds(
+        &mut self,
+        embeds: &Tensor,
+        offset: usize,
+        mask: Option<&Tensor>,
+    ) -> Result<Hidden<'_>> {
+        if offset == 0 {
+            self.clear_kv_cache();
+        }
+        self.decoder
+            .forward_embeds(embeds, offset, &mut self.state, mask)
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.state.reset();
+    }
+}

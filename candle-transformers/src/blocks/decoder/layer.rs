@@ -1,0 +1,212 @@
+//! A layer: what mixes positions, what follows it, and the norms and sums around both.
+
+use candle_core::{Module, Result, Tensor};
+
+use super::super::weights::Weights;
+use super::super::{Attention, FeedForward, GrowingKvCache, Names, Norm, Projection, Residual};
+use super::spec::{LayerSpec, MixerSpec, Wiring};
+use super::Step;
+
+/// What mixes positions.
+#[derive(Debug, Clone)]
+pub enum Mixer {
+    /// Causal attention.
+    Attention(Attention),
+}
+
+/// What a layer keeps of a sequence.
+#[derive(Debug, Clone)]
+pub enum LayerState {
+    /// Keys and values.
+    Attention(GrowingKvCache),
+}
+
+impl LayerState {
+    /// An empty state for a layer, in a model of so many positions.
+    pub(super) fn new(mixer: &MixerSpec, positions: usize) -> Self {
+        match mixer {
+            MixerSpec::Attention(attention) => {
+                Self::Attention(GrowingKvCache::with_window(positions, attention.window))
+            }
+        }
+    }
+
+    /// How many positions have been added since the last reset.
+    pub fn seen(&self) -> usize {
+        match self {
+            Self::Attention(kv) => kv.seen(),
+        }
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        match self {
+            Self::Attention(kv) => kv.reset(),
+        }
+    }
+}
+
+impl Mixer {
+    async fn load(
+        spec: &MixerSpec,
+        hidden: usize,
+        weights: &mut Weights<'_>,
+        names: &Names,
+        prefix: &str,
+    ) -> Result<Self> {
+        Ok(match spec {
+            MixerSpec::Attention(spec) => {
+                Self::Attention(Attention::load(spec, hidden, weights, names, prefix).await?)
+            }
+        })
+    }
+
+    fn inner(
+        &self,
+        xs: Residual,
+        norm: Option<&Norm>,
+        step: &Step,
+        state: Option<&mut LayerState>,
+    ) -> Result<(Residual, Tensor)> {
+        match (self, state) {
+            (Self::Attention(attention), Some(LayerState::Attention(kv))) => {
+                attention.inner(xs, norm, step, Some(kv))
+            }
+            (Self::Attention(attention), None) => attention.inner(xs, norm, step, None),
+        }
+    }
+
+    fn output(&self) -> Option<&Projection> {
+        match self {
+            Self::Attention(attention) => Some(attention.output()),
+        }
+    }
+}
+
+/// One layer of a decoder.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    mixer: Mixer,
+    feed_forward: FeedForward,
+    /// Around the mixer, then around what follows it; which ones there are depends on the wiring.
+    norms: [Norms; 2],
+    wiring: Wiring,
+    residual_scale: Option<f64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Norms {
+    before: Option<Norm>,
+    after: Option<Norm>,
+}
+
+impl Layer {
+    /// Loads the layer whose names stand behind `prefix`; `hidden` is the size of the stream.
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape.
+    pub async fn load(
+        spec: &LayerSpec,
+        hidden: usize,
+        weights: &mut Weights<'_>,
+        names: &Names,
+        prefix: &str,
+    ) -> Result<Self> {
+        let (attn, mlp) = (
+            [names.attn_norm, names.attn_post_norm],
+            [names.mlp_norm, names.mlp_post_norm],
+        );
+        let mut norms = [Norms::default(), Norms::default()];
+        for (i, (norms, [before, after])) in norms.iter_mut().zip([attn, mlp]).enumerate() {
+            let (has_before, has_after) = match spec.wiring {
+                Wiring::Pre | Wiring::ParallelTwoNorms => (true, false),
+                Wiring::Sandwich => (true, true),
+                Wiring::PostInside | Wiring::PostOutside => (false, true),
+                Wiring::Parallel => (i == 0, false),
+            };
+            if has_before {
+                let name = format!("{prefix}.{before}");
+                norms.before = Some(weights.norm(&name, hidden, spec.norm).await?);
+            }
+            if has_after {
+                let name = format!("{prefix}.{after}");
+                norms.after = Some(weights.norm(&name, hidden, spec.norm).await?);
+            }
+        }
+        Ok(Self {
+            mixer: Mixer::load(&spec.mixer, hidden, weights, names, prefix).await?,
+            feed_forward: FeedForward::load(&spec.feed_forward, hidden, weights, names, prefix)
+                .await?,
+            norms,
+            wiring: spec.wiring,
+            residual_scale: spec.residual_scale,
+        })
+    }
+
+    /// Runs the layer on `xs`, whose sum is `(b, t, hidden_size)`.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub fn forward(
+        &self,
+        xs: Residual,
+        step: &Step,
+        state: Option<&mut LayerState>,
+    ) -> Result<Residual> {
+        let [attn, mlp] = &self.norms;
+        match self.wiring {
+            Wiring::Parallel | Wiring::ParallelTwoNorms => {
+                let (xs, normed) = xs.normed(attn.before.as_ref())?;
+                let other = match &mlp.before {
+                    Some(_) => xs.clone().normed(mlp.before.as_ref())?.1,
+                    None => normed.clone(),
+                };
+                let (_, ys) = self.mixer.inner(Residual::new(normed), None, step, state)?;
+                let xs = self.add(xs, self.mixer.output(), ys, None)?;
+                let (_, ys) = self.feed_forward.inner(Residual::new(other), None)?;
+                self.add(xs, self.feed_forward.output(), ys, None)
+            }
+            _ => {
+                let (xs, ys) = self.mixer.inner(xs, attn.before.as_ref(), step, state)?;
+                let xs = self.add(xs, self.mixer.output(), ys, attn.after.as_ref())?;
+                let (xs, ys) = self.feed_forward.inner(xs, mlp.before.as_ref())?;
+                self.add(xs, self.feed_forward.output(), ys, mlp.after.as_ref())
+            }
+        }
+    }
+
+    /// The stream with a block's output added to it.
+    fn add(
+        &self,
+        xs: Residual,
+        output: Option<&Projection>,
+        ys: Tensor,
+        after: Option<&Norm>,
+    ) -> Result<Residual> {
+        let outside = self.wiring == Wiring::PostOutside;
+        let after_block = after.filter(|_| !outside);
+        if let (Some(output), None, None) = (output, after_block, self.residual_scale) {
+            let xs = xs.add(output, &ys)?;
+            return self.normed_outside(xs, after.filter(|_| outside));
+        }
+        let mut ys = match output {
+            Some(output) => output.forward(&ys)?,
+            None => ys,
+        };
+        if let Some(norm) = after_block {
+            ys = norm.forward(&ys)?;
+        }
+        if let Some(scale) = self.residual_scale {
+            ys = (ys * scale)?;
+        }
+        let xs = xs.plus(ys)?;
+        self.normed_outside(xs, after.filter(|_| outside))
+    }
+
+    fn normed_outside(&self, xs: Residual, norm: Option<&Norm>) -> Result<Residual> {
+        match norm {
+            Some(norm) => Ok(Residual::new(xs.normed(Some(norm))?.1)),
+            None => Ok(xs),
+        }
+    }
+}

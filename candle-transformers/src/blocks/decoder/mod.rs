@@ -1,0 +1,343 @@
+//! One decoder for all families: embeddings, layers, a norm, logits.
+
+mod causal_lm;
+mod layer;
+mod spec;
+
+pub use causal_lm::CausalLm;
+pub use layer::{Layer, LayerState, Mixer};
+pub use spec::{layers, DecoderSpec, LayerSpec, MixerSpec, Wiring};
+
+use candle_core::{bail, DType, Device, Module, Result, Tensor};
+use candle_nn::Init;
+
+use super::weights::{at_once, LinearSpec, TokenEmbedding, WeightSource, Weights};
+use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables};
+
+/// What the layers are told of one call.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// The rotary rows of the call's positions, by the model's rotations.
+    pub rotations: Vec<Rotation>,
+    /// In place of causal visibility: what is added to the scores; it broadcasts to `(b, heads, t, positions)`.
+    pub mask: Option<&'a Tensor>,
+}
+
+/// The rotary rows of positions.
+#[derive(Debug, Clone)]
+pub struct Rotation {
+    /// `(t, frequencies)`.
+    pub cos: Tensor,
+    /// `(t, frequencies)`.
+    pub sin: Tensor,
+    /// Which elements of a head are rotated together.
+    pub pairs: RotaryPairs,
+}
+
+/// What a sequence leaves behind for its next step. A clone goes its own way: adding to one does not show in the other.
+#[derive(Debug, Clone)]
+pub struct DecoderState {
+    /// Whether anything is kept. Without, every call has to be given the whole sequence.
+    pub use_cache: bool,
+    layers: Vec<LayerState>,
+    rotaries: Vec<RotaryTables>,
+}
+
+impl DecoderState {
+    /// An empty state for a model of `spec` whose activations are of `dtype`. Memory is taken as the sequence grows.
+    pub fn new(spec: &DecoderSpec, dtype: DType, device: &Device) -> Self {
+        let positions = spec.positions;
+        let tables = |rotary| RotaryTables::new(rotary, positions, dtype, device);
+        let state = |layer: &LayerSpec| LayerState::new(&layer.mixer, positions);
+        Self {
+            use_cache: true,
+            layers: spec.layers.iter().map(state).collect(),
+            rotaries: spec.rotaries.iter().map(tables).collect(),
+        }
+    }
+
+    /// How many positions have been added since the last reset.
+    pub fn seen(&self) -> usize {
+        self.layers.first().map_or(0, LayerState::seen)
+    }
+
+    /// Forgets the sequence, so that another can start at position 0; cheaper than a new state, since the rotary tables stay.
+    pub fn reset(&mut self) {
+        self.layers.iter_mut().for_each(LayerState::reset);
+    }
+}
+
+/// A decoder with its weights.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    spec: DecoderSpec,
+    embedding: TokenEmbedding,
+    positions: Option<Tensor>,
+    layers: Vec<Layer>,
+    norm: Norm,
+    head: Projection,
+    dtype: DType,
+    device: Device,
+}
+
+impl Decoder {
+    /// Loads the weights from a source that has them at once.
+    ///
+    /// # Errors
+    /// If the specification contradicts itself, or a weight is missing or has another shape.
+    pub fn load(
+        spec: DecoderSpec,
+        source: &mut dyn WeightSource,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        at_once(Self::load_async(spec, source, dtype, device))
+    }
+
+    /// As [`load`](Self::load), from a source that may have to be waited for. Names and shapes are checked before anything is read.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub async fn load_async(
+        spec: DecoderSpec,
+        source: &mut dyn WeightSource,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        spec.check()?;
+        Self::parts(spec.clone(), &mut Weights::check(&mut *source)).await?;
+        Self::parts(spec, &mut Weights::new(source, dtype, device)).await
+    }
+
+    /// The names of all weights, each of which is there in its shape.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn check_weights(spec: DecoderSpec, source: &mut dyn WeightSource) -> Result<Vec<String>> {
+        spec.check()?;
+        let mut weights = Weights::check(source);
+        at_once(Self::parts(spec, &mut weights))?;
+        Ok(weights.into_names())
+    }
+
+    async fn parts(mut spec: DecoderSpec, weights: &mut Weights<'_>) -> Result<Self> {
+        let names = spec.names;
+        let (vocab, hidden) = (spec.vocab, spec.hidden);
+        let embedding = weights.embedding(names.embedding, vocab, hidden).await?;
+        let positions = match spec.learned_positions {
+            Some(rows) => {
+                let name = format!("{}.weight", names.positions);
+                let init = Init::Randn {
+                    mean: 0.,
+                    stdev: 0.02,
+                };
+                Some(weights.dense(&name, &[rows, hidden], init).await?)
+            }
+            None => None,
+        };
+        let mut layers = Vec::with_capacity(spec.layers.len());
+        for (i, layer) in spec.layers.iter().enumerate() {
+            layers.push(Layer::load(layer, hidden, weights, &names, &names.layer(i)).await?);
+        }
+        let norm = weights.norm(names.final_norm, hidden, spec.final_norm);
+        let norm = norm.await?;
+        let head = match spec.tied {
+            true => embedding.tied(),
+            false => {
+                let head = LinearSpec {
+                    name: names.head.to_string(),
+                    in_dim: hidden,
+                    out_dim: vocab,
+                    bias: spec.head_bias,
+                };
+                weights.linear(&head).await?
+            }
+        };
+        let factors = format!("{}.weight", names.rope_factors);
+        if !names.rope_factors.is_empty() && weights.has(&factors) {
+            for rotary in &mut spec.rotaries {
+                let factors = weights.host(&factors, rotary.frequencies.len()).await?;
+                rotary.divide(&factors);
+            }
+        }
+        Ok(Self {
+            spec,
+            embedding,
+            positions,
+            layers,
+            norm,
+            head,
+            dtype: weights.dtype(),
+            device: weights.device().clone(),
+        })
+    }
+
+    /// What it is made of.
+    pub fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    /// The table of tokens.
+    pub fn embedding(&self) -> &TokenEmbedding {
+        &self.embedding
+    }
+
+    /// The dtype of activations.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The device of the weights.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// An empty state.
+    pub fn new_state(&self) -> DecoderState {
+        DecoderState::new(&self.spec, self.dtype, &self.device)
+    }
+
+    /// The embeddings of token ids, `(b, t)`: `(b, t, hidden_size)`, scaled as the model asks for.
+    ///
+    /// # Errors
+    /// If the ids are not of an integer dtype, or one is outside the vocabulary (where the device can tell).
+    pub fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        let xs = self.embedding.forward(ids)?;
+        match self.spec.embedding_scale {
+            Some(scale) => xs * scale,
+            None => Ok(xs),
+        }
+    }
+
+    /// Runs the layers on token ids, `(b, t)`, at the positions `offset .. offset + t`. With a cache they continue what `state` holds;
+    /// without, they have to be the whole sequence, and `offset` 0.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit below the model's positions: before any work is queued. If `state` was made for another
+    /// model, dtype or device.
+    pub fn forward(
+        &self,
+        ids: &Tensor,
+        offset: usize,
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        let (_, t) = ids.dims2()?;
+        self.check_call(t, offset, state)?;
+        self.forward_embeds(&self.embed(ids)?, offset, state, None)
+    }
+
+    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)` in place of token ids. `mask` takes the place of causal
+    /// visibility: it is added to the scores, to which it broadcasts, `(b, heads, t, positions)`.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn forward_embeds(
+        &self,
+        embeds: &Tensor,
+        offset: usize,
+        state: &mut DecoderState,
+        mask: Option<&Tensor>,
+    ) -> Result<Hidden<'_>> {
+        let (_, t, _) = embeds.dims3()?;
+        self.check_call(t, offset, state)?;
+        let xs = match &self.positions {
+            Some(table) => embeds.broadcast_add(&table.narrow(0, offset, t)?)?,
+            None => embeds.clone(),
+        };
+        let rotation = |tables: &mut RotaryTables| {
+            let (cos, sin) = tables.rows(offset, t)?;
+            let pairs = tables.rotary().pairs;
+            Ok(Rotation { cos, sin, pairs })
+        };
+        let rotations = state.rotaries.iter_mut().map(rotation);
+        let step = Step {
+            rotations: rotations.collect::<Result<_>>()?,
+            mask,
+        };
+        let use_cache = state.use_cache;
+        let mut xs = Residual::new(xs);
+        for (layer, state) in self.layers.iter().zip(&mut state.layers) {
+            xs = layer.forward(xs, &step, use_cache.then_some(state))?;
+        }
+        Ok(Hidden { decoder: self, xs })
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids; the rest as in [`forward`](Self::forward).
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn next_logits(
+        &self,
+        ids: &Tensor,
+        offset: usize,
+        state: &mut DecoderState,
+    ) -> Result<Tensor> {
+        let logits = self.forward(ids, offset, state)?.last_logits()?;
+        logits.squeeze(1)?.to_dtype(DType::F32)
+    }
+
+    fn check_call(&self, t: usize, offset: usize, state: &DecoderState) -> Result<()> {
+        let (family, limit) = (self.spec.family, self.spec.positions);
+        if t == 0 {
+            bail!("{family}: no tokens given, at least one is needed")
+        }
+        let end = offset.saturating_add(t);
+        if end > limit {
+            bail!(
+                "{family}: {end} tokens ({t} from position {offset} on) are more than the model's max_position_embeddings of \
+                 {limit}; shorten the prompt or generate less"
+            )
+        }
+        if state.layers.len() != self.layers.len() {
+            bail!(
+                "{family}: the cache was made for {} layers, the model has {}",
+                state.layers.len(),
+                self.layers.len()
+            )
+        }
+        Ok(())
+    }
+}
+
+/// The stream after the last layer.
+#[derive(Debug, Clone)]
+pub struct Hidden<'a> {
+    decoder: &'a Decoder,
+    xs: Residual,
+}
+
+impl Hidden<'_> {
+    /// The stream after the final norm, `(b, t, hidden_size)`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn normed(self) -> Result<Tensor> {
+        Ok(self.xs.normed(Some(&self.decoder.norm))?.1)
+    }
+
+    /// The logits of every position, `(b, t, vocab)`, in the model's dtype.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn logits(self) -> Result<Tensor> {
+        let decoder = self.decoder;
+        let (_, mut logits) = self.xs.project(Some(&decoder.norm), &decoder.head)?;
+        if let Some(scale) = decoder.spec.logit_scale {
+            logits = (logits * scale)?;
+        }
+        match decoder.spec.logit_softcap {
+            Some(cap) => (logits / cap)?.tanh()? * cap,
+            None => Ok(logits),
+        }
+    }
+
+    /// The logits of the last position, `(b, 1, vocab)`, in the model's dtype.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn last_logits(self) -> Result<Tensor> {
+        // The norm goes row by row: only the last one is needed.
+        let xs = self.xs.last_position()?;
+        Self { xs, ..self }.logits()
+    }
+}

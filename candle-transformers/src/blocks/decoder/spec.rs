@@ -1,0 +1,167 @@
+//! What a decoder is made of, as data: a family's configuration becomes a [`DecoderSpec`], and everything else follows from that.
+
+use candle_core::{bail, Result};
+
+use super::super::{AttentionSpec, FeedForwardSpec, Names, NormSpec, Rotary};
+
+/// More layers than any model has: a file must not be able to ask for all of the memory.
+const MAX_LAYERS: usize = 1 << 12;
+
+/// `count` layers, the specification of each by its index.
+///
+/// # Errors
+/// If there are more than any model has; what `layer` says.
+pub fn layers(
+    count: usize,
+    layer: impl FnMut(usize) -> Result<LayerSpec>,
+) -> Result<Vec<LayerSpec>> {
+    if count > MAX_LAYERS {
+        bail!("{count} layers, at most {MAX_LAYERS} are supported")
+    }
+    (0..count).map(layer).collect()
+}
+
+/// A decoder before it has weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecoderSpec {
+    /// Whose it is, for messages.
+    pub family: &'static str,
+    /// Tokens.
+    pub vocab: usize,
+    /// Size of the stream.
+    pub hidden: usize,
+    /// The longest sequence.
+    pub positions: usize,
+    /// The rotations that layers refer to.
+    pub rotaries: Vec<Rotary>,
+    /// The layers.
+    pub layers: Vec<LayerSpec>,
+    /// What the embeddings are multiplied with.
+    pub embedding_scale: Option<f64>,
+    /// Rows of a table of learned positions that is added to the embeddings.
+    pub learned_positions: Option<usize>,
+    /// The norm after the last layer.
+    pub final_norm: NormSpec,
+    /// Whether the output layer is the table of tokens.
+    pub tied: bool,
+    /// Whether the output layer has a bias.
+    pub head_bias: bool,
+    /// What the logits are multiplied with.
+    pub logit_scale: Option<f64>,
+    /// `cap * tanh(logit / cap)` in place of a logit.
+    pub logit_softcap: Option<f64>,
+    /// What files call the weights.
+    pub names: Names,
+}
+
+/// A layer before it has weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerSpec {
+    /// What mixes positions.
+    pub mixer: MixerSpec,
+    /// What comes after it.
+    pub feed_forward: FeedForwardSpec,
+    /// All norms of the layer.
+    pub norm: NormSpec,
+    /// Where they are.
+    pub wiring: Wiring,
+    /// What the output of each block is multiplied with before it is added to the stream.
+    pub residual_scale: Option<f64>,
+}
+
+impl LayerSpec {
+    /// A layer whose blocks have a norm before each.
+    pub fn pre_norm(
+        mixer: impl Into<MixerSpec>,
+        feed_forward: FeedForwardSpec,
+        norm: NormSpec,
+    ) -> Self {
+        Self {
+            mixer: mixer.into(),
+            feed_forward,
+            norm,
+            wiring: Wiring::Pre,
+            residual_scale: None,
+        }
+    }
+}
+
+/// What mixes positions in a layer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MixerSpec {
+    /// Causal attention.
+    Attention(AttentionSpec),
+}
+
+impl From<AttentionSpec> for MixerSpec {
+    fn from(spec: AttentionSpec) -> Self {
+        Self::Attention(spec)
+    }
+}
+
+/// Where a layer's norms are. `x` is the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wiring {
+    /// `x += block(norm(x))`, for both blocks (Llama).
+    Pre,
+    /// `x += norm(block(norm(x)))` (Gemma 2).
+    Sandwich,
+    /// `x += norm(block(x))` (OLMo 2).
+    PostInside,
+    /// `x = norm(x + block(x))` (BERT).
+    PostOutside,
+    /// `n = norm(x); x += attention(n) + mlp(n)` (Phi).
+    Parallel,
+    /// `x += attention(norm(x)) + mlp(other_norm(x))` (Falcon 40B).
+    ParallelTwoNorms,
+}
+
+impl DecoderSpec {
+    /// A decoder of these layers, with an output layer of its own, and nothing else; names are those of the Hugging Face Hub.
+    pub fn new(
+        family: &'static str,
+        [vocab, hidden, positions]: [usize; 3],
+        rotaries: Vec<Rotary>,
+        layers: Vec<LayerSpec>,
+        final_norm: NormSpec,
+    ) -> Self {
+        Self {
+            family,
+            vocab,
+            hidden,
+            positions,
+            rotaries,
+            layers,
+            embedding_scale: None,
+            learned_positions: None,
+            final_norm,
+            tied: false,
+            head_bias: false,
+            logit_scale: None,
+            logit_softcap: None,
+            names: Names::HUGGING_FACE,
+        }
+    }
+
+    /// Checks what the layers take for granted, so that a bad configuration is told before weights are read.
+    ///
+    /// # Errors
+    /// The first that does not fit.
+    pub fn check(&self) -> Result<()> {
+        let family = self.family;
+        if self.vocab == 0 || self.hidden == 0 || self.positions == 0 {
+            bail!(
+                "{family}: a vocabulary of {}, a stream of size {} and {} positions, each has to be at least 1",
+                self.vocab,
+                self.hidden,
+                self.positions
+            )
+        }
+        for layer in &self.layers {
+            match &layer.mixer {
+                MixerSpec::Attention(attention) => attention.check(&self.rotaries)?,
+            }
+        }
+        Ok(())
+    }
+}

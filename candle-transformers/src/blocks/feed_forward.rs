@@ -1,0 +1,228 @@
+//! What follows attention: a gated MLP ([arXiv 2002.05202](https://arxiv.org/abs/2002.05202)), a plain one, or experts.
+
+use candle_core::{Module, Result, Tensor};
+use candle_nn::{ops::silu_mul, Activation};
+
+use super::weights::{LinearSpec, Order, Weights};
+use super::{ExpertsSpec, MergedLinear, Names, Norm, Projection, Residual, SparseMoe};
+
+/// A feed-forward block before it has weights.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FeedForwardSpec {
+    /// `down(activation(gate(x)) * up(x))`.
+    Gated(MlpSpec),
+    /// `down(activation(up(x)))`.
+    Plain(MlpSpec),
+    /// Experts, of which each token uses some.
+    Experts(ExpertsSpec),
+}
+
+/// The sizes of an MLP.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MlpSpec {
+    /// Inner size.
+    pub inner: usize,
+    /// The activation.
+    pub activation: Activation,
+    /// Whether its layers have biases.
+    pub bias: bool,
+    /// How files have gate and up: apart (`None`), or as one tensor.
+    pub joined: Option<Order>,
+}
+
+impl MlpSpec {
+    /// Without biases, gate and up apart.
+    pub fn new(inner: usize, activation: Activation) -> Self {
+        Self {
+            inner,
+            activation,
+            bias: false,
+            joined: None,
+        }
+    }
+
+    /// Its layers have biases if `bias` says so.
+    pub fn bias(self, bias: bool) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// Files have gate and up as one tensor.
+    pub fn joined(self, order: Order) -> Self {
+        Self {
+            joined: Some(order),
+            ..self
+        }
+    }
+}
+
+/// What follows attention in a decoder layer.
+#[derive(Debug, Clone)]
+pub enum FeedForward {
+    /// One gated MLP for all tokens.
+    Gated(GatedMlp),
+    /// One plain MLP for all tokens.
+    Plain(PlainMlp),
+    /// Several experts, of which each token uses some.
+    Sparse(SparseMoe),
+}
+
+impl FeedForward {
+    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape.
+    pub async fn load(
+        spec: &FeedForwardSpec,
+        hidden: usize,
+        weights: &mut Weights<'_>,
+        names: &Names,
+        prefix: &str,
+    ) -> Result<Self> {
+        Ok(match spec {
+            FeedForwardSpec::Gated(mlp) => {
+                Self::Gated(GatedMlp::load(mlp, hidden, weights, names, prefix).await?)
+            }
+            FeedForwardSpec::Plain(mlp) => {
+                let [up, down] = [names.up, names.down];
+                let (inner, bias) = (mlp.inner, mlp.bias);
+                Self::Plain(PlainMlp {
+                    up: weights
+                        .linear(&linear(prefix, up, hidden, inner, bias))
+                        .await?,
+                    down: weights
+                        .linear(&linear(prefix, down, inner, hidden, bias))
+                        .await?,
+                    activation: mlp.activation,
+                })
+            }
+            FeedForwardSpec::Experts(experts) => {
+                Self::Sparse(SparseMoe::load(experts, hidden, weights, names, prefix).await?)
+            }
+        })
+    }
+
+    /// What comes before the last layer, which is [`output`](Self::output), for the norm of the stream, or without one the stream.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub fn inner(&self, xs: Residual, norm: Option<&Norm>) -> Result<(Residual, Tensor)> {
+        match self {
+            Self::Gated(mlp) => mlp.inner(xs, norm),
+            Self::Plain(mlp) => {
+                let (xs, ys) = xs.project(norm, &mlp.up)?;
+                Ok((xs, mlp.activation.forward(&ys)?))
+            }
+            Self::Sparse(experts) => {
+                let (xs, normed) = xs.normed(norm)?;
+                let ys = experts.forward(&normed)?;
+                Ok((xs, ys))
+            }
+        }
+    }
+
+    /// The last layer, if there is one.
+    pub fn output(&self) -> Option<&Projection> {
+        match self {
+            Self::Gated(mlp) => Some(&mlp.down_proj),
+            Self::Plain(mlp) => Some(&mlp.down),
+            Self::Sparse(_) => None,
+        }
+    }
+}
+
+/// A linear layer of this name behind the layer's.
+pub(super) fn linear(
+    prefix: &str,
+    name: &str,
+    in_dim: usize,
+    out_dim: usize,
+    bias: bool,
+) -> LinearSpec {
+    LinearSpec {
+        name: format!("{prefix}.{name}"),
+        in_dim,
+        out_dim,
+        bias,
+    }
+}
+
+/// `down(activation(up(x)))`.
+#[derive(Debug, Clone)]
+pub struct PlainMlp {
+    up: Projection,
+    down: Projection,
+    activation: Activation,
+}
+
+/// `down(activation(gate(x)) * up(x))`.
+#[derive(Debug, Clone)]
+pub struct GatedMlp {
+    gate_up: MergedLinear<2>,
+    down_proj: Projection,
+    activation: Activation,
+}
+
+impl GatedMlp {
+    /// A block from its layers. They are checked when it is applied.
+    pub fn new(gate_up: MergedLinear<2>, down_proj: Projection, activation: Activation) -> Self {
+        Self {
+            gate_up,
+            down_proj,
+            activation,
+        }
+    }
+
+    async fn load(
+        spec: &MlpSpec,
+        hidden: usize,
+        weights: &mut Weights<'_>,
+        names: &Names,
+        prefix: &str,
+    ) -> Result<Self> {
+        let (inner, bias) = (spec.inner, spec.bias);
+        let gate_up = match spec.joined {
+            None => {
+                let gate = linear(prefix, names.gate, hidden, inner, bias);
+                let up = linear(prefix, names.up, hidden, inner, bias);
+                weights.merged([gate, up]).await?
+            }
+            Some(order) => {
+                let both = linear(prefix, names.gate_up, hidden, 2 * inner, bias);
+                weights.joined(&both, [inner, inner], order).await?
+            }
+        };
+        let down = linear(prefix, names.down, inner, hidden, bias);
+        Ok(Self::new(
+            gate_up,
+            weights.linear(&down).await?,
+            spec.activation,
+        ))
+    }
+
+    fn inner(&self, xs: Residual, norm: Option<&Norm>) -> Result<(Residual, Tensor)> {
+        match self.gate_up.merged() {
+            Some(gate_up) => xs.project_gated(norm, gate_up, self.activation),
+            None => {
+                let (xs, normed) = xs.normed(norm)?;
+                let [gate, up] = self.gate_up.forward(&normed)?;
+                Ok((xs, activated(self.activation, &gate, &up)?))
+            }
+        }
+    }
+}
+
+impl Module for GatedMlp {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let [gate, up] = self.gate_up.forward(xs)?;
+        self.down_proj
+            .forward(&activated(self.activation, &gate, &up)?)
+    }
+}
+
+/// `activation(gate) * up`.
+pub(super) fn activated(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+    match activation {
+        Activation::Silu | Activation::Swish => silu_mul(gate, up),
+        other => other.forward(gate)? * up,
+    }
+}

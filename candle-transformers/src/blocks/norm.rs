@@ -1,0 +1,148 @@
+//! Norms of the last dimension, as a model's configuration names them.
+
+use candle_core::{DType, Module, Result, Tensor};
+use candle_nn::{LayerNorm, RmsNorm};
+
+/// A norm before it has weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormSpec {
+    /// Which.
+    pub kind: NormKind,
+    /// Added to the mean square, or the variance, before its root is taken.
+    pub eps: f64,
+}
+
+/// The norms that decoders have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    /// Mean square 1, times a weight: [arXiv 1910.07467](https://arxiv.org/abs/1910.07467).
+    Rms,
+    /// As [`Rms`](Self::Rms), with files that have the weight less 1 (Gemma).
+    RmsPlusOne,
+    /// Mean 0 and variance 1, times a weight, plus a bias: [arXiv 1607.06450](https://arxiv.org/abs/1607.06450).
+    Layer,
+    /// As [`Layer`](Self::Layer), without the bias.
+    LayerNoBias,
+    /// As [`Layer`](Self::Layer), with neither (OLMo).
+    LayerBare,
+}
+
+impl NormSpec {
+    /// [`NormKind::Rms`].
+    pub const fn rms(eps: f64) -> Self {
+        Self {
+            kind: NormKind::Rms,
+            eps,
+        }
+    }
+
+    /// [`NormKind::RmsPlusOne`].
+    pub const fn rms_plus_one(eps: f64) -> Self {
+        Self {
+            kind: NormKind::RmsPlusOne,
+            eps,
+        }
+    }
+
+    /// [`NormKind::Layer`].
+    pub const fn layer(eps: f64) -> Self {
+        Self {
+            kind: NormKind::Layer,
+            eps,
+        }
+    }
+
+    /// [`NormKind::LayerNoBias`].
+    pub const fn layer_no_bias(eps: f64) -> Self {
+        Self {
+            kind: NormKind::LayerNoBias,
+            eps,
+        }
+    }
+
+    /// [`NormKind::LayerBare`].
+    pub const fn layer_bare(eps: f64) -> Self {
+        Self {
+            kind: NormKind::LayerBare,
+            eps,
+        }
+    }
+
+    /// Whether files have a weight for it.
+    pub(super) fn has_weight(self) -> bool {
+        self.kind != NormKind::LayerBare
+    }
+
+    /// Whether files have a bias for it.
+    pub(super) fn has_bias(self) -> bool {
+        self.kind == NormKind::Layer
+    }
+
+    /// The norm of vectors of the size of `weight`, with what files have.
+    pub(super) fn with(self, weight: Tensor, bias: Option<Tensor>) -> Result<Norm> {
+        Ok(match self.kind {
+            NormKind::Rms => Norm::Rms(RmsNorm::new(weight, self.eps)),
+            NormKind::RmsPlusOne => {
+                // In f32: near 1, 16 bits would lose what the file has of the weight.
+                let dtype = weight.dtype();
+                let weight = (weight.to_dtype(DType::F32)? + 1.)?.to_dtype(dtype)?;
+                Norm::Rms(RmsNorm::new(weight, self.eps))
+            }
+            NormKind::Layer | NormKind::LayerNoBias | NormKind::LayerBare => {
+                let bias = match bias {
+                    Some(bias) => bias,
+                    None => weight.zeros_like()?,
+                };
+                Norm::Layer(LayerNorm::new(weight, bias, self.eps))
+            }
+        })
+    }
+}
+
+/// A norm of the last dimension.
+#[derive(Debug, Clone)]
+pub enum Norm {
+    /// Without a mean.
+    Rms(RmsNorm),
+    /// With one.
+    Layer(LayerNorm),
+}
+
+impl From<RmsNorm> for Norm {
+    fn from(norm: RmsNorm) -> Self {
+        Self::Rms(norm)
+    }
+}
+
+impl From<LayerNorm> for Norm {
+    fn from(norm: LayerNorm) -> Self {
+        Self::Layer(norm)
+    }
+}
+
+impl Norm {
+    /// `xs + residual` and its norm.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        match self {
+            Self::Rms(norm) => norm.forward_add(xs, residual),
+            Self::Layer(norm) => {
+                let sum = (xs + residual)?;
+                let normed = norm.forward(&sum)?;
+                Ok((sum, normed))
+            }
+        }
+    }
+}
+
+/// From `(.., n)` to the same shape.
+impl Module for Norm {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Rms(norm) => norm.forward(xs),
+            Self::Layer(norm) => norm.forward(xs),
+        }
+    }
+}

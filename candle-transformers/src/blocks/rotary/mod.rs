@@ -1,0 +1,81 @@
+//! Rotary position embeddings, RoPE: [arXiv 2104.09864](https://arxiv.org/abs/2104.09864).
+
+mod scaling;
+mod tables;
+
+pub use scaling::RopeScaling;
+pub use tables::RotaryTables;
+
+use candle_core::{Result, Tensor};
+use candle_nn::rotary_emb::{rope_heads, rope_i_heads, Pairs};
+
+/// Which elements of a head are rotated together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RotaryPairs {
+    /// `i` and `i + head_dim / 2`, as Hugging Face's checkpoints have them.
+    Halves,
+    /// `2 i` and `2 i + 1`, as Llama's own checkpoints and GGUF files have them.
+    Neighbours,
+}
+
+impl RotaryPairs {
+    /// Rotates the first `rotated` heads of `xs`, `(b, heads, t, head_dim)`; the others are copied. `cos` and `sin`,
+    /// `(t, rotary_dim / 2)`, are the positions' rotary rows; elements of a head from `rotary_dim` on are copied.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub fn rotate(self, xs: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
+        match self {
+            Self::Halves => rope_heads(xs, cos, sin, rotated),
+            Self::Neighbours => rope_i_heads(xs, cos, sin, rotated),
+        }
+    }
+}
+
+impl From<RotaryPairs> for Pairs {
+    fn from(pairs: RotaryPairs) -> Self {
+        match pairs {
+            RotaryPairs::Halves => Self::Halves,
+            RotaryPairs::Neighbours => Self::Neighbours,
+        }
+    }
+}
+
+/// The angle per position of each pair of a head's rotated elements: `theta^(-2i / dim)` for `i` in `0 .. dim / 2`.
+pub fn inverse_frequencies(theta: f64, dim: usize) -> Vec<f32> {
+    (0..dim / 2)
+        .map(|i| theta.powf(-(2. * i as f64) / dim as f64) as f32)
+        .collect()
+}
+
+/// How a kind of layers rotates.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    /// Which elements are rotated together.
+    pub pairs: RotaryPairs,
+    /// The angle per position of each pair. Heads may have more elements than twice as many: those are not rotated.
+    pub frequencies: Vec<f32>,
+    /// What cosines and sines are multiplied with.
+    pub factor: f32,
+    /// Other angles for sequences that are longer than so many positions.
+    pub long: Option<(usize, Vec<f32>)>,
+}
+
+impl Rotary {
+    /// Unscaled angles for the first `dim` elements of a head.
+    pub fn new(pairs: RotaryPairs, theta: f64, dim: usize) -> Self {
+        Self {
+            pairs,
+            frequencies: inverse_frequencies(theta, dim),
+            factor: 1.,
+            long: None,
+        }
+    }
+
+    /// Divides each angle by its factor, as `rope_freqs.weight` of GGUF files says.
+    pub(super) fn divide(&mut self, factors: &[f32]) {
+        for (frequency, factor) in self.frequencies.iter_mut().zip(factors) {
+            *frequency /= factor;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The cosines and sines of positions.
+
+use std::sync::Arc;
+
+use candle_core::{bail, DType, Device, Result, Tensor};
+
+use super::Rotary;
+
+/// Positions of a table at first. Most conversations are shorter than a model's whole context, whose table can be as large as a layer.
+const INITIAL: usize = 1024;
+
+/// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. They are made as positions are asked for.
+#[derive(Debug, Clone)]
+pub struct RotaryTables {
+    rotary: Arc<Rotary>,
+    limit: usize,
+    dtype: DType,
+    device: Device,
+    /// For short sequences and for long ones.
+    made: [Option<(Tensor, Tensor)>; 2],
+}
+
+impl RotaryTables {
+    /// Tables for `positions` positions at most.
+    pub fn new(rotary: &Rotary, positions: usize, dtype: DType, device: &Device) -> Self {
+        Self {
+            rotary: Arc::new(rotary.clone()),
+            limit: positions,
+            dtype,
+            device: device.clone(),
+            made: [None, None],
+        }
+    }
+
+    /// How they are used.
+    pub fn rotary(&self) -> &Rotary {
+        &self.rotary
+    }
+
+    /// The rows `(cos, sin)` of the positions `start .. start + len`, `(len, frequencies)` each; views.
+    ///
+    /// # Errors
+    /// If there are fewer positions, or no memory.
+    pub fn rows(&mut self, start: usize, len: usize) -> Result<(Tensor, Tensor)> {
+        let end = start.saturating_add(len);
+        let (cos, sin) = self.until(end)?;
+        Ok((cos.narrow(0, start, len)?, sin.narrow(0, start, len)?))
+    }
+
+    /// The rows of `len` positions from each of `starts` on: `(starts, len, frequencies)` each.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn rows_from(&mut self, starts: &[usize], len: usize) -> Result<(Tensor, Tensor)> {
+        let end = starts
+            .iter()
+            .max()
+            .map_or(0, |start| start.saturating_add(len));
+        let (cos, sin) = self.until(end)?;
+        let positions = starts
+            .iter()
+            .flat_map(|start| (0..len).map(move |i| (start + i) as u32));
+        let count = starts.len() * len;
+        let positions = Tensor::from_iter(positions, &self.device)?.reshape(count)?;
+        let rows = |table: Tensor| {
+            let columns = table.dim(1)?;
+            table
+                .index_select(&positions, 0)?
+                .reshape((starts.len(), len, columns))
+        };
+        Ok((rows(cos)?, rows(sin)?))
+    }
+
+    /// Tables of at least `end` positions.
+    fn until(&mut self, end: usize) -> Result<(Tensor, Tensor)> {
+        if end > self.limit {
+            bail!(
+                "rotary tables: positions up to {end} asked for, there are {}",
+                self.limit
+            )
+        }
+        let (kind, frequencies) = match &self.rotary.long {
+            Some((short, long)) if end > *short => (1, long),
+            _ => (0, &self.rotary.frequencies),
+        };
+        if let Some((cos, sin)) = &self.made[kind] {
+            if end <= cos.dim(0)? {
+                return Ok((cos.clone(), sin.clone()));
+            }
+        }
+        let positions = end.next_power_of_two().max(INITIAL).min(self.limit);
+        let made = self.make(positions, frequencies)?;
+        self.made[kind] = Some(made.clone());
+        Ok(made)
+    }
+
+    /// Angles, cosines and sines are computed in f32 (as the models were trained) on the host, since a GPU's `cos` may be far off for
+    /// the large angles of late positions; only then are they rounded to the dtype.
+    fn make(&self, positions: usize, frequencies: &[f32]) -> Result<(Tensor, Tensor)> {
+        let shape = (positions, frequencies.len());
+        let mut cos = Vec::with_capacity(shape.0 * shape.1);
+        let mut sin = Vec::with_capacity(shape.0 * shape.1);
+        for position in 0..positions {
+            for frequency in frequencies {
+                let (s, c) = (position as f32 * frequency).sin_cos();
+                sin.push(s * self.rotary.factor);
+                cos.push(c * self.rotary.factor);
+            }
+        }
+        let table = |values| Tensor::from_vec(values, shape, &self.device)?.to_dtype(self.dtype);
+        Ok((table(cos)?, table(sin)?))
+    }
+}

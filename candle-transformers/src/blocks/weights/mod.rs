@@ -1,0 +1,380 @@
+//! From names to layers: what a model needs is stated once, by the loader that asks [`Weights`] for it.
+
+mod gguf;
+mod merged_linear;
+mod names;
+mod projection;
+mod source;
+
+pub use gguf::GgufMetadata;
+pub use merged_linear::MergedLinear;
+pub use names::Names;
+pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbedding};
+pub use source::{at_once, GgufReader, Reading, Stored, Wanted, WeightSource};
+
+use candle_core::quantized::{QMatMul, QStorage, QTensor};
+use candle_core::{bail, Context as _, DType, Device, Error, Result, Tensor};
+use candle_nn::{init, Init};
+
+use super::norm::{Norm, NormSpec};
+
+/// A linear layer to be loaded.
+#[derive(Debug, Clone)]
+pub struct LinearSpec {
+    /// The name without `.weight`.
+    pub name: String,
+    /// The size of its input.
+    pub in_dim: usize,
+    /// The size of its output.
+    pub out_dim: usize,
+    /// Whether it has a bias.
+    pub bias: bool,
+}
+
+/// How the outputs of several layers follow each other in one tensor of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// One layer after another.
+    Layers,
+    /// As [`Layers`](Self::Layers), the last layer first.
+    Reversed,
+    /// In groups: the layers' first share, their second, and so on. The number of groups divides every layer's outputs.
+    Groups(usize),
+}
+
+/// Makes layers out of a source's tensors. Floats become `dtype`, blocks stay blocks.
+///
+/// A cursor made by [`Weights::check`] reads nothing: it holds the shapes that a source has against those that are asked for, and the
+/// layers that it makes take no memory and are of no use. So one loader checks, lists and loads.
+pub struct Weights<'a> {
+    source: &'a mut dyn WeightSource,
+    dtype: DType,
+    device: Device,
+    checked: Option<Vec<String>>,
+}
+
+impl<'a> Weights<'a> {
+    /// A cursor that loads onto `device`.
+    pub fn new(source: &'a mut dyn WeightSource, dtype: DType, device: &Device) -> Self {
+        Self {
+            source,
+            dtype,
+            device: device.clone(),
+            checked: None,
+        }
+    }
+
+    /// A cursor that only checks.
+    pub fn check(source: &'a mut dyn WeightSource) -> Self {
+        Self {
+            source,
+            dtype: DType::F32,
+            device: Device::Cpu,
+            checked: Some(Vec::new()),
+        }
+    }
+
+    /// The names that were asked for; of a cursor that only checks.
+    pub fn into_names(self) -> Vec<String> {
+        self.checked.unwrap_or_default()
+    }
+
+    /// The dtype of activations.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The device of the layers.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Whether the source has a tensor of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.source.contains(name)
+    }
+
+    fn is_check(&self) -> bool {
+        self.checked.is_some()
+    }
+
+    /// A tensor as the source has it.
+    ///
+    /// # Errors
+    /// If it is missing, has another shape, or cannot be read; with its name.
+    pub async fn stored(&mut self, name: &str, shape: &[usize], init: Init) -> Result<Stored> {
+        let found = self.source.shape(name);
+        if let Some(found) = &found {
+            if found.dims() != shape || found.elem_count() == 0 {
+                bail!(
+                    "tensor {name:?}{} has shape {:?}, the model needs {shape:?}",
+                    self.source.whereabouts(name),
+                    found.dims()
+                )
+            }
+        }
+        if let Some(names) = &mut self.checked {
+            if found.is_none() && !self.source.contains(name) {
+                return Err(Error::Msg(format!(
+                    "tensor {name:?} is missing, its shape is {shape:?}"
+                ))
+                .bt());
+            }
+            names.push(name.to_string());
+            return nothing(shape).map(Stored::Dense);
+        }
+        let wanted = Wanted { name, shape, init };
+        let stored = self.source.read(wanted).await;
+        stored.with_context(|| format!("reading tensor {name:?}"))
+    }
+
+    /// A tensor as numbers.
+    ///
+    /// # Errors
+    /// As [`Weights::stored`], or the device refuses it.
+    pub async fn dense(&mut self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
+        let stored = self.stored(name, shape, init).await?;
+        if self.is_check() {
+            return nothing(shape);
+        }
+        place_dense(vec![stored], self.dtype, &self.device)
+            .with_context(|| format!("placing tensor {name:?}"))
+    }
+
+    /// A tensor of f32 on the host, for what is computed there.
+    ///
+    /// # Errors
+    /// As [`Weights::stored`].
+    pub async fn host(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let stored = self.stored(name, &[len], Init::Const(1.)).await?;
+        if self.is_check() {
+            return Ok(vec![1.; len]);
+        }
+        place_dense(vec![stored], DType::F32, &Device::Cpu)?.to_vec1()
+    }
+
+    /// A norm of vectors of `size`.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`].
+    pub async fn norm(&mut self, name: &str, size: usize, spec: NormSpec) -> Result<Norm> {
+        let weight = match spec.has_weight() {
+            true => {
+                let name = format!("{name}.weight");
+                self.dense(&name, &[size], Init::Const(1.)).await?
+            }
+            false => Tensor::ones(size, self.dtype, &self.device)?,
+        };
+        let bias = match spec.has_bias() {
+            true => {
+                let name = format!("{name}.bias");
+                Some(self.dense(&name, &[size], Init::Const(0.)).await?)
+            }
+            false => None,
+        };
+        match self.is_check() {
+            true => Ok(Norm::Rms(candle_nn::RmsNorm::new(weight, spec.eps))),
+            false => spec.with(weight, bias),
+        }
+    }
+
+    /// The table of `vocab` tokens.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`].
+    pub async fn embedding(
+        &mut self,
+        name: &str,
+        vocab: usize,
+        hidden: usize,
+    ) -> Result<TokenEmbedding> {
+        let name = format!("{name}.weight");
+        let init = Init::Randn {
+            mean: 0.,
+            stdev: 1.,
+        };
+        let table = self.stored(&name, &[vocab, hidden], init).await?;
+        Ok(TokenEmbedding::new(
+            self.placed(vec![table], &name)?,
+            self.dtype,
+        ))
+    }
+
+    async fn stored_linear(&mut self, spec: &LinearSpec) -> Result<StoredLinear> {
+        let name = format!("{}.weight", spec.name);
+        let shape = [spec.out_dim, spec.in_dim];
+        let weight = self
+            .stored(&name, &shape, init::DEFAULT_KAIMING_NORMAL)
+            .await?;
+        let bias = match spec.bias {
+            true => {
+                let bound = 1. / (spec.in_dim as f64).sqrt();
+                let init = Init::Uniform {
+                    lo: -bound,
+                    up: bound,
+                };
+                let name = format!("{}.bias", spec.name);
+                Some(self.stored(&name, &shape[..1], init).await?)
+            }
+            false => None,
+        };
+        Ok(StoredLinear { weight, bias })
+    }
+
+    /// A linear layer.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`].
+    pub async fn linear(&mut self, spec: &LinearSpec) -> Result<Projection> {
+        let stored = self.stored_linear(spec).await?;
+        self.projection(vec![stored], &spec.name)
+    }
+
+    /// Several linear layers over one input, each with a tensor of its own.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`].
+    pub async fn merged<const N: usize>(
+        &mut self,
+        specs: [LinearSpec; N],
+    ) -> Result<MergedLinear<N>> {
+        let mut stored = Vec::with_capacity(N);
+        for spec in &specs {
+            stored.push(self.stored_linear(spec).await?);
+        }
+        let Ok(stored) = <[StoredLinear; N]>::try_from(stored) else {
+            bail!("{N} linear layers became another number")
+        };
+        if self.is_check() {
+            let linear = self.projection(stored.into_iter().take(1).collect(), "")?;
+            return Ok(MergedLinear::joined(linear, specs.map(|s| s.out_dim)));
+        }
+        MergedLinear::from_stored(stored, self.dtype, &self.device).with_context(|| {
+            let names = specs.each_ref().map(|spec| spec.name.as_str());
+            format!("placing {}", names.join(", "))
+        })
+    }
+
+    /// Several linear layers over one input that are one tensor in their file, with the outputs in `order`; `spec` is that of the tensor.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`]; if the outputs do not add up; if an order other than [`Order::Layers`] is asked of blocks.
+    pub async fn joined<const N: usize>(
+        &mut self,
+        spec: &LinearSpec,
+        out_dims: [usize; N],
+        order: Order,
+    ) -> Result<MergedLinear<N>> {
+        if out_dims.iter().sum::<usize>() != spec.out_dim {
+            bail!(
+                "{:?} has {} outputs, its layers {out_dims:?}",
+                spec.name,
+                spec.out_dim
+            )
+        }
+        let mut stored = self.stored_linear(spec).await?;
+        if !self.is_check() && order != Order::Layers {
+            let layers = |stored| in_layers(stored, out_dims, order);
+            stored = StoredLinear {
+                weight: layers(stored.weight).with_context(|| format!("tensor {:?}", spec.name))?,
+                bias: stored.bias.map(layers).transpose()?,
+            };
+        }
+        let linear = self.projection(vec![stored], &spec.name)?;
+        Ok(MergedLinear::joined(linear, out_dims))
+    }
+
+    fn projection(&self, parts: Vec<StoredLinear>, name: &str) -> Result<Projection> {
+        if self.is_check() {
+            return Ok(Projection::new(QMatMul::Tensor(nothing(&[1, 1])?), None));
+        }
+        StoredLinear::stack(parts, self.dtype, &self.device)
+            .with_context(|| format!("placing tensor {name:?}"))
+    }
+
+    /// The weights of `count` experts, `(count, out_dim, in_dim)`: in one tensor `stacked`, or each in its own, in whose name `each` the
+    /// number stands for `{}`.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`].
+    pub async fn experts(
+        &mut self,
+        stacked: &str,
+        each: &str,
+        [count, out_dim, in_dim]: [usize; 3],
+    ) -> Result<QMatMul> {
+        let init = init::DEFAULT_KAIMING_NORMAL;
+        if self.has(stacked) {
+            let shape = [count, out_dim, in_dim];
+            let stored = self.stored(stacked, &shape, init).await?;
+            return self.placed(vec![stored], stacked);
+        }
+        let mut parts = Vec::with_capacity(count);
+        for expert in 0..count {
+            let name = format!("{}.weight", each.replace("{}", &expert.to_string()));
+            let stored = self.stored(&name, &[out_dim, in_dim], init).await?;
+            if !self.is_check() {
+                parts.push(unsqueezed(stored)?);
+            }
+        }
+        self.placed(parts, each)
+    }
+
+    /// Parts one after another, on the device.
+    fn placed(&self, parts: Vec<Stored>, name: &str) -> Result<QMatMul> {
+        if self.is_check() {
+            return Ok(QMatMul::Tensor(nothing(&[1, 1])?));
+        }
+        place(parts, self.dtype, &self.device).with_context(|| format!("placing tensor {name:?}"))
+    }
+}
+
+/// A tensor of this shape that takes no memory.
+fn nothing(shape: &[usize]) -> Result<Tensor> {
+    Tensor::zeros((), DType::F32, &Device::Cpu)?.broadcast_as(shape)
+}
+
+fn unsqueezed(stored: Stored) -> Result<Stored> {
+    Ok(match stored {
+        Stored::Dense(tensor) => tensor.unsqueeze(0)?.into(),
+        Stored::Quantized(tensor) => {
+            let (n, k) = tensor.shape().dims2()?;
+            let storage = QStorage::from_data(tensor.data()?, &Device::Cpu, tensor.dtype())?;
+            QTensor::new(storage, (1, n, k))?.into()
+        }
+    })
+}
+
+/// The rows of a joined weight or bias, one layer after another.
+fn in_layers<const N: usize>(stored: Stored, out_dims: [usize; N], order: Order) -> Result<Stored> {
+    let Stored::Dense(tensor) = stored else {
+        bail!("layers that are joined in the order {order:?} are only read from dense tensors")
+    };
+    let rows = match order {
+        Order::Layers => return Ok(tensor.into()),
+        Order::Reversed => {
+            let mut start = 0;
+            let mut parts = Vec::with_capacity(N);
+            for &len in out_dims.iter().rev() {
+                parts.push(tensor.narrow(0, start, len)?);
+                start += len;
+            }
+            parts.reverse();
+            Tensor::cat(&parts, 0)?
+        }
+        Order::Groups(groups) => {
+            let mut dims = tensor.dims().to_vec();
+            let in_group = dims[0] / groups.max(1);
+            dims.splice(0..1, [groups, in_group]);
+            let grouped = tensor.reshape(dims)?;
+            let mut start = 0;
+            let mut parts = Vec::with_capacity(N);
+            for len in out_dims.map(|dim| dim / groups.max(1)) {
+                parts.push(grouped.narrow(1, start, len)?.flatten(0, 1)?);
+                start += len;
+            }
+            Tensor::cat(&parts, 0)?
+        }
+    };
+    Ok(rows.into())
+}

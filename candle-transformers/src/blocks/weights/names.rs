@@ -1,0 +1,168 @@
+//! What files call the parts of a decoder.
+
+/// The names of a decoder's weights, without `.weight` and `.bias`. A family has a constant of its own that differs from one of these in
+/// few fields:
+///
+/// ```
+/// use candle_transformers::blocks::Names;
+/// const PHI: Names = Names { o: "self_attn.dense", up: "mlp.fc1", down: "mlp.fc2", ..Names::HUGGING_FACE };
+/// assert_eq!(PHI.layer(3), "model.layers.3");
+/// ```
+///
+/// The names of a layer's parts stand behind the layer's, which is [`Names::layer`]. In those of experts that have a tensor each, `{}` is
+/// the expert's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names {
+    /// The table of tokens.
+    pub embedding: &'static str,
+    /// The table of learned positions.
+    pub positions: &'static str,
+    /// A norm of the embeddings.
+    pub embedding_norm: &'static str,
+    /// What the layers' numbers follow.
+    pub layers: &'static str,
+    /// The norm after the last layer.
+    pub final_norm: &'static str,
+    /// The output layer.
+    pub head: &'static str,
+    /// Factors of the rotary frequencies, if a file has them.
+    pub rope_factors: &'static str,
+
+    /// The norm before attention, or before everything in a parallel layer.
+    pub attn_norm: &'static str,
+    /// The norm of what attention gives.
+    pub attn_post_norm: &'static str,
+    /// The projections of attention, apart.
+    pub q: &'static str,
+    /// Keys.
+    pub k: &'static str,
+    /// Values.
+    pub v: &'static str,
+    /// The three as one tensor.
+    pub qkv: &'static str,
+    /// From the heads back.
+    pub o: &'static str,
+    /// The norm of queries.
+    pub q_norm: &'static str,
+    /// The norm of keys.
+    pub k_norm: &'static str,
+    /// One more logit for each head; the whole name.
+    pub sinks: &'static str,
+
+    /// The norm before the MLP.
+    pub mlp_norm: &'static str,
+    /// The norm of what the MLP gives.
+    pub mlp_post_norm: &'static str,
+    /// The gate of a gated MLP.
+    pub gate: &'static str,
+    /// The first layer of a plain MLP, or what is gated.
+    pub up: &'static str,
+    /// Gate and up as one tensor.
+    pub gate_up: &'static str,
+    /// Back to the stream.
+    pub down: &'static str,
+
+    /// From a token to a score for each expert.
+    pub router: &'static str,
+    /// What is added to the scores for the choice alone; the whole name.
+    pub router_bias: &'static str,
+    /// Gate, up and down of an expert.
+    pub expert: [&'static str; 3],
+    /// Gate, up and down of all experts; the whole name.
+    pub experts: [&'static str; 3],
+    /// Gate and up of all experts in one tensor, and down; the whole names.
+    pub experts_joined: [&'static str; 2],
+    /// Gate, up and down of the expert that every token takes.
+    pub shared: [&'static str; 3],
+    /// The gate of the expert that every token takes.
+    pub shared_gate: &'static str,
+}
+
+impl Names {
+    /// What most checkpoints on the Hugging Face Hub have, after Llama's.
+    pub const HUGGING_FACE: Self = Self {
+        embedding: "model.embed_tokens",
+        positions: "model.embed_positions",
+        embedding_norm: "model.embedding_norm",
+        layers: "model.layers",
+        final_norm: "model.norm",
+        head: "lm_head",
+        rope_factors: "",
+        attn_norm: "input_layernorm",
+        attn_post_norm: "post_attention_layernorm",
+        q: "self_attn.q_proj",
+        k: "self_attn.k_proj",
+        v: "self_attn.v_proj",
+        qkv: "self_attn.qkv_proj",
+        o: "self_attn.o_proj",
+        q_norm: "self_attn.q_norm",
+        k_norm: "self_attn.k_norm",
+        sinks: "self_attn.sinks",
+        mlp_norm: "post_attention_layernorm",
+        mlp_post_norm: "post_feedforward_layernorm",
+        gate: "mlp.gate_proj",
+        up: "mlp.up_proj",
+        gate_up: "mlp.gate_up_proj",
+        down: "mlp.down_proj",
+        router: "mlp.gate",
+        router_bias: "mlp.gate.e_score_correction_bias",
+        expert: [
+            "mlp.experts.{}.gate_proj",
+            "mlp.experts.{}.up_proj",
+            "mlp.experts.{}.down_proj",
+        ],
+        experts: ["", "", ""],
+        experts_joined: ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        shared: [
+            "mlp.shared_expert.gate_proj",
+            "mlp.shared_expert.up_proj",
+            "mlp.shared_expert.down_proj",
+        ],
+        shared_gate: "mlp.shared_expert_gate",
+    };
+
+    /// llama.cpp's, in its GGUF files.
+    pub const GGUF: Self = Self {
+        embedding: "token_embd",
+        positions: "position_embd",
+        embedding_norm: "token_embd_norm",
+        layers: "blk",
+        final_norm: "output_norm",
+        head: "output",
+        rope_factors: "rope_freqs",
+        attn_norm: "attn_norm",
+        attn_post_norm: "post_attention_norm",
+        q: "attn_q",
+        k: "attn_k",
+        v: "attn_v",
+        qkv: "attn_qkv",
+        o: "attn_output",
+        q_norm: "attn_q_norm",
+        k_norm: "attn_k_norm",
+        sinks: "attn_sinks.weight",
+        mlp_norm: "ffn_norm",
+        mlp_post_norm: "post_ffw_norm",
+        gate: "ffn_gate",
+        up: "ffn_up",
+        // Files have both in the place of one of them.
+        gate_up: "ffn_up",
+        down: "ffn_down",
+        router: "ffn_gate_inp",
+        router_bias: "exp_probs_b.bias",
+        // Older files have a tensor for each expert.
+        expert: ["ffn_gate.{}", "ffn_up.{}", "ffn_down.{}"],
+        experts: [
+            "ffn_gate_exps.weight",
+            "ffn_up_exps.weight",
+            "ffn_down_exps.weight",
+        ],
+        experts_joined: ["", ""],
+        shared: ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"],
+        shared_gate: "ffn_gate_inp_shexp",
+    };
+
+    /// What stands in front of the names of a layer's parts.
+    pub fn layer(&self, index: usize) -> String {
+        format!("{}.{index}", self.layers)
+    }
+}

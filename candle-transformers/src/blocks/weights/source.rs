@@ -1,0 +1,174 @@
+//! Where a model's tensors come from.
+
+use std::future::{ready, Future};
+use std::io::{Read, Seek};
+use std::pin::{pin, Pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use candle_core::quantized::gguf_file::{Content, MmapedContent};
+use candle_core::quantized::QTensor;
+use candle_core::{bail, Device, Result, Shape, Tensor};
+use candle_nn::{Init, VarBuilder};
+
+use crate::quantized_var_builder;
+
+/// A tensor as its source has it, most often on the CPU.
+#[derive(Debug, Clone)]
+pub enum Stored {
+    /// Numbers.
+    Dense(Tensor),
+    /// Blocks, or numbers in a file that also holds blocks.
+    Quantized(Arc<QTensor>),
+}
+
+impl Stored {
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        match self {
+            Self::Dense(tensor) => tensor.shape(),
+            Self::Quantized(tensor) => tensor.shape(),
+        }
+    }
+}
+
+impl From<QTensor> for Stored {
+    fn from(tensor: QTensor) -> Self {
+        Self::Quantized(Arc::new(tensor))
+    }
+}
+
+/// What a model asks a source for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The whole name, such as `model.layers.0.mlp.up_proj.weight`.
+    pub name: &'a str,
+    /// The shape, slowest dimension first.
+    pub shape: &'a [usize],
+    /// How a source that makes new tensors fills this one.
+    pub init: Init,
+}
+
+/// A tensor on its way.
+pub type Reading<'a> = Pin<Box<dyn Future<Output = Result<Stored>> + 'a>>;
+
+/// Tensors by name. Names are those of the files: Hugging Face's or llama.cpp's.
+///
+/// Reading is asynchronous for the sake of browsers, where a part of a file has to be waited for. Sources that have their tensors at
+/// once return a future that is ready, and [`at_once`] runs what is built on them.
+pub trait WeightSource {
+    /// Whether there is a tensor of that name.
+    fn contains(&self, name: &str) -> bool;
+
+    /// The shape of a tensor; `None` if there is none of that name, or the source cannot tell before it is read.
+    fn shape(&self, name: &str) -> Option<Shape>;
+
+    /// What a tensor is in, for messages: ` of model.safetensors`, say.
+    fn whereabouts(&self, _name: &str) -> String {
+        String::new()
+    }
+
+    /// Reads a tensor; each is asked for once.
+    ///
+    /// # Errors
+    /// If there is none of that name, its shape is another, or its data cannot be read.
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a>;
+}
+
+/// Runs a future that never has to wait.
+///
+/// # Errors
+/// Those of the future, or it waited.
+pub fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => {
+            bail!("a source of weights that has its tensors at once made its reader wait")
+        }
+    }
+}
+
+fn now<'a>(stored: Result<impl Into<Stored>>) -> Reading<'a> {
+    Box::pin(ready(stored.map(Into::into)))
+}
+
+impl From<Tensor> for Stored {
+    fn from(tensor: Tensor) -> Self {
+        Self::Dense(tensor)
+    }
+}
+
+impl From<Arc<QTensor>> for Stored {
+    fn from(tensor: Arc<QTensor>) -> Self {
+        Self::Quantized(tensor)
+    }
+}
+
+impl WeightSource for VarBuilder<'_> {
+    fn contains(&self, name: &str) -> bool {
+        self.contains_tensor(name)
+    }
+
+    fn shape(&self, _name: &str) -> Option<Shape> {
+        None
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        now(self.get_with_hints(wanted.shape, wanted.name, wanted.init))
+    }
+}
+
+impl WeightSource for quantized_var_builder::VarBuilder {
+    fn contains(&self, name: &str) -> bool {
+        self.get_no_shape(name).is_ok()
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let tensor = self.get_no_shape(name).ok()?;
+        Some(tensor.shape().clone())
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        now(self.get(wanted.shape, wanted.name))
+    }
+}
+
+/// A mapped file. On the CPU its tensors stay in the file's pages.
+impl WeightSource for &MmapedContent {
+    fn contains(&self, name: &str) -> bool {
+        self.tensor_infos.contains_key(name)
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let info = self.tensor_infos.get(name)?;
+        Some(info.shape.clone())
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        now(self.tensor(wanted.name, &Device::Cpu))
+    }
+}
+
+/// A GGUF file that is read tensor by tensor.
+#[derive(Debug)]
+pub struct GgufReader<'a, R> {
+    /// The header.
+    pub content: Content,
+    /// The stream that it was read from.
+    pub reader: &'a mut R,
+}
+
+impl<R: Read + Seek> WeightSource for GgufReader<'_, R> {
+    fn contains(&self, name: &str) -> bool {
+        self.content.tensor_infos.contains_key(name)
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let info = self.content.tensor_infos.get(name)?;
+        Some(info.shape.clone())
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        now(self.content.tensor(self.reader, wanted.name, &Device::Cpu))
+    }
+}
