@@ -3,7 +3,7 @@
 
 use candle_core::cpu::{slices, threads};
 use candle_core::cpu_backend::unary_map_vec_par;
-use candle_core::{Layout, WithDType};
+use candle_core::{backend::BackendStorage, CpuStorage, Error, Layout, Result, WithDType};
 use half::{bf16, f16};
 use num_traits::Zero;
 
@@ -31,11 +31,14 @@ pub(crate) trait Float: WithDType {
 }
 
 /// The float of a computation, with loops over rows of it.
-pub(crate) trait Acc: num_traits::Float + num_traits::NumAssign + WithDType {
+pub(crate) trait Acc: Float<Acc = Self> + num_traits::Float + num_traits::NumAssign {
     /// The dot product of two rows.
     fn dot(lhs: &[Self], rhs: &[Self]) -> Self {
         lanes(lhs.len(), |i| lhs[i] * rhs[i])
     }
+
+    /// The elements of a storage of this dtype.
+    fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [Self]>;
 
     /// The sum of a row.
     fn sum(row: &[Self]) -> Self {
@@ -54,6 +57,20 @@ pub(crate) trait Acc: num_traits::Float + num_traits::NumAssign + WithDType {
     fn exp_less(shift: Self, row: &[Self], dst: &mut [Self]) {
         for (dst, &x) in dst.iter_mut().zip(row) {
             *dst = (x - shift).exp();
+        }
+    }
+
+    /// `dst += row * by`
+    fn add_scaled(by: Self, row: &[Self], dst: &mut [Self]) {
+        for (dst, &x) in dst.iter_mut().zip(row) {
+            *dst += x * by;
+        }
+    }
+
+    /// `row = cap * tanh(row / cap)`
+    fn soft_cap(cap: Self, row: &mut [Self]) {
+        for x in row {
+            *x = (*x / cap).tanh() * cap;
         }
     }
 
@@ -81,10 +98,33 @@ fn lanes<A: num_traits::Float + num_traits::NumAssign>(
     lanes.into_iter().fold(rest, |sum, lane| sum + lane)
 }
 
-impl Acc for f64 {}
+fn of_other_dtype<T: WithDType>(storage: &CpuStorage) -> Error {
+    Error::UnexpectedDType {
+        msg: "a CPU kernel's storage",
+        expected: T::DTYPE,
+        got: storage.dtype(),
+    }
+    .bt()
+}
+
+impl Acc for f64 {
+    fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [f64]> {
+        match storage {
+            CpuStorage::F64(values) => Ok(values),
+            other => Err(of_other_dtype::<f64>(other)),
+        }
+    }
+}
 
 /// The loops of candle-core, which are vectorised for the CPU that the program runs on.
 impl Acc for f32 {
+    fn slice_mut(storage: &mut CpuStorage) -> Result<&mut [f32]> {
+        match storage {
+            CpuStorage::F32(values) => Ok(values),
+            other => Err(of_other_dtype::<f32>(other)),
+        }
+    }
+
     fn dot(lhs: &[f32], rhs: &[f32]) -> f32 {
         slices::dot(lhs, rhs)
     }
@@ -99,6 +139,14 @@ impl Acc for f32 {
 
     fn exp_less(shift: f32, row: &[f32], dst: &mut [f32]) {
         slices::exp_less(shift, row, dst);
+    }
+
+    fn add_scaled(by: f32, row: &[f32], dst: &mut [f32]) {
+        slices::add_scaled(by, row, dst);
+    }
+
+    fn soft_cap(cap: f32, row: &mut [f32]) {
+        slices::soft_cap(cap, row);
     }
 
     fn sigmoid(row: &[f32], dst: &mut [f32]) {
@@ -221,7 +269,14 @@ impl<'a, T: Float> StridedRows<'a, T> {
     where
         'a: 'b,
     {
-        let start = self.offset(index);
+        self.row_at(self.offset(index), scratch)
+    }
+
+    /// The row that starts at `start`, widened; see [`get`](Self::get).
+    pub(crate) fn row_at<'b>(&self, start: usize, scratch: &'b mut [T::Acc]) -> &'b [T::Acc]
+    where
+        'a: 'b,
+    {
         if self.step == 1 || self.len <= 1 {
             return T::widen_row(&self.data[start..start + self.len], scratch);
         }

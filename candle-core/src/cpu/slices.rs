@@ -74,6 +74,20 @@ multiversioned! {
             *y = x * by;
         }
     }
+
+    /// `ys += xs * by`, over the shorter of the two.
+    pub fn add_scaled[](by: f32, xs: &[f32], ys: &mut [f32]) {
+        for (y, &x) in ys.iter_mut().zip(xs) {
+            *y += x * by;
+        }
+    }
+
+    /// `xs = cap * tanh(xs / cap)`
+    pub fn soft_cap[](cap: f32, xs: &mut [f32]) {
+        for x in xs {
+            *x = cap * functions::tanh(*x / cap);
+        }
+    }
 }
 
 /// `dst = src`, over the shorter of the two.
@@ -118,6 +132,13 @@ mod tests {
                 .all(|(x, y)| (y / (x - 6.).exp() - 1.).abs() < 3e-7));
         }
         assert_eq!(max(&[f32::NAN, 1.]), 1.);
+        let mut ys = [1., 2., 3.];
+        add_scaled(2., &[10., 20.], &mut ys);
+        assert_eq!(ys, [21., 42., 3.]);
+        soft_cap(20., &mut ys);
+        for (y, x) in ys.iter().zip([21f32, 42., 3.]) {
+            assert!((y / (20. * (x / 20.).tanh()) - 1.).abs() < 3e-7);
+        }
         assert!(sum(&[f32::NAN, 1.]).is_nan());
     }
 }

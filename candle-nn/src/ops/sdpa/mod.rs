@@ -1,22 +1,22 @@
 //! Scaled dot-product attention.
 
+mod blocks;
 mod dims;
+mod host;
 mod plain;
+mod rows;
 
-use super::{compute_dtype, in_graph, last_dim_contiguous, softmax::softmax_into};
-use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
-use candle_core::{bail, CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
+use super::in_graph;
+use blocks::blocks;
+use candle_core::{bail, Result, Tensor};
 use dims::Dims;
-use num_traits::Zero;
 use plain::plain;
+use rows::fused;
 
 const NAME: &str = "sdpa";
 
 /// On the CPU, from this many queries on, matrix products over blocks of queries are faster than the fused loop.
 const CPU_MATMUL_FROM: usize = 16;
-
-/// Queries per block. It bounds the memory of the scores: heads * block * keys.
-const CPU_BLOCK: usize = 256;
 
 /// What attention does beside its three tensors; by default a scale of 1 and nothing else.
 ///
@@ -233,159 +233,14 @@ pub(crate) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules<'_>) -> R
         && rules.starts.is_none()
         && rules.lens.is_none()
         && rules.softcap != Some(1.)
-        && !rules.can_hide_all(&dims);
-    if !simple || k.dtype() != q.dtype() || dims.v_dim != dims.head_dim || in_graph(&tensors) {
+        && !rules.can_hide_all(&dims)
+        && k.dtype() == q.dtype()
+        && dims.v_dim == dims.head_dim;
+    if in_graph(&tensors) || q.device().is_webgpu() && !simple {
         return plain(q, k, v, rules, &dims);
     }
-    let op = Sdpa {
-        scale: rules.scale,
-        causal: rules.right.is_some(),
-        softcap: rules.softcap.unwrap_or(1.),
-    };
     if q.device().is_cpu() && dims.queries >= CPU_MATMUL_FROM {
-        return sdpa_blocks(q, k, v, &dims, &op);
+        return blocks(q, k, v, rules, &dims);
     }
-    last_dim_contiguous(q)?.apply_op3_no_bwd(
-        &last_dim_contiguous(k)?,
-        &last_dim_contiguous(v)?,
-        &op,
-    )
-}
-
-/// Attention block by block of queries, each over only the keys it needs.
-fn sdpa_blocks(q: &Tensor, k: &Tensor, v: &Tensor, dims: &Dims, op: &Sdpa) -> Result<Tensor> {
-    let dtype = compute_dtype(dims.dtype);
-    let (k, v) = (k.to_dtype(dtype)?, v.to_dtype(dtype)?);
-    let mut blocks = Vec::with_capacity(dims.queries.div_ceil(CPU_BLOCK));
-    for start in (0..dims.queries).step_by(CPU_BLOCK) {
-        let len = CPU_BLOCK.min(dims.queries - start);
-        let keys = if op.causal {
-            dims.keys - dims.queries + start + len
-        } else {
-            dims.keys
-        };
-        let q = q.narrow(2, start, len)?.to_dtype(dtype)?;
-        let (k, v) = (k.narrow(2, 0, keys)?, v.narrow(2, 0, keys)?);
-        let block = sdpa_slow(&q, &k, &v, None, op.causal, op.scale, op.softcap)?;
-        blocks.push(block.to_dtype(dims.dtype)?);
-    }
-    match blocks.as_slice() {
-        [block] => Ok(block.clone()),
-        blocks => Tensor::cat(blocks, 2),
-    }
-}
-
-struct Sdpa {
-    scale: f32,
-    causal: bool,
-    softcap: f32,
-}
-
-impl CustomOp3 for Sdpa {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_l: &Layout,
-        k: &CpuStorage,
-        k_l: &Layout,
-        v: &CpuStorage,
-        v_l: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let dst = with_float!(NAME, q, T => {
-            let q = StridedRows::new(q.as_slice::<T>()?, q_l);
-            let k = StridedRows::new(k.as_slice::<T>()?, k_l);
-            let v = StridedRows::new(v.as_slice::<T>()?, v_l);
-            Ok(T::to_cpu_storage_owned(self.rows(&q, q_l.dims(), &k, k_l.dims(), &v)))
-        })?;
-        Ok((dst, q_l.shape().clone()))
-    }
-
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            q: &candle_core::WebGpuStorage,
-            q_l: &Layout,
-            k: &candle_core::WebGpuStorage,
-            k_l: &Layout,
-            v: &candle_core::WebGpuStorage,
-            v_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused;
-            let params = fused::SdpaParams {
-                scale: self.scale,
-                causal: self.causal,
-                softcap: self.softcap,
-            };
-            let dst = fused::sdpa(q, q_l, k, k_l, v, v_l, params)?;
-            Ok((dst, q_l.shape().clone()))
-        }
-    }
-}
-
-impl Sdpa {
-    /// One query at a time: all of its scores, their softmax, the weighted sum of the values.
-    fn rows<T: Float>(
-        &self,
-        q: &StridedRows<'_, T>,
-        q_dims: &[usize],
-        k: &StridedRows<'_, T>,
-        k_dims: &[usize],
-        v: &StridedRows<'_, T>,
-    ) -> Vec<T> {
-        let (heads, queries, dim) = (q_dims[1], q_dims[2], q_dims[3]);
-        let (kv_heads, keys) = (k_dims[1], k_dims[2]);
-        let count = q_dims[0] * heads * queries;
-        let scale = T::Acc::from_f64(f64::from(self.scale));
-        let cap = T::Acc::from_f64(f64::from(self.softcap));
-        let scratch = || Scratch {
-            query: fused_cpu::scratch(dim),
-            row: fused_cpu::scratch(dim),
-            scores: fused_cpu::scratch(keys),
-            weights: fused_cpu::scratch(keys),
-            sum: fused_cpu::scratch(dim),
-        };
-        fused_cpu::map_rows(count, dim, 2 * keys * dim, scratch, |s, index, dst| {
-            let (batch, head, query) = (
-                index / (heads * queries),
-                index / queries % heads,
-                index % queries,
-            );
-            let first_key = (batch * kv_heads + head / (heads / kv_heads)) * keys;
-            let visible = if self.causal {
-                query + 1 + keys - queries
-            } else {
-                keys
-            };
-            let query = q.get(index, &mut s.query);
-            for (j, score) in s.scores[..visible].iter_mut().enumerate() {
-                *score = Acc::dot(query, k.get(first_key + j, &mut s.row)) * scale;
-                if self.softcap != 1.0 {
-                    *score = num_traits::Float::tanh(*score / cap) * cap;
-                }
-            }
-            softmax_into(&s.scores[..visible], &mut s.weights[..visible]);
-            s.sum.fill(T::Acc::zero());
-            for (j, &weight) in s.weights[..visible].iter().enumerate() {
-                for (sum, &x) in s.sum.iter_mut().zip(v.get(first_key + j, &mut s.row)) {
-                    *sum += weight * x;
-                }
-            }
-            for (dst, &sum) in dst.iter_mut().zip(&s.sum) {
-                *dst = T::narrow(sum);
-            }
-        })
-    }
-}
-
-/// The buffers of a thread in [`Sdpa::rows`].
-struct Scratch<A> {
-    query: Vec<A>,
-    row: Vec<A>,
-    scores: Vec<A>,
-    weights: Vec<A>,
-    sum: Vec<A>,
+    fused(q, k, v, rules, &dims)
 }
