@@ -1,7 +1,7 @@
 //! Shared by the CPU kernels of fused ops: strided tensors as rows, 16-bit floats computed in f32, rows split over
 //! threads.
 
-use candle_core::cpu::{slices, threads};
+use candle_core::cpu::{erf, slices, threads};
 use candle_core::cpu_backend::unary_map_vec_par;
 use candle_core::{backend::BackendStorage, CpuStorage, Error, Layout, Result, WithDType};
 use half::{bf16, f16};
@@ -80,6 +80,12 @@ pub(crate) trait Acc: Float<Acc = Self> + num_traits::Float + num_traits::NumAss
             *dst = (Self::one() + (-x).exp()).recip();
         }
     }
+
+    /// `dst = row * Φ(row)`, Φ being the distribution function of the normal distribution.
+    fn gelu_erf(row: &[Self], dst: &mut [Self]);
+
+    /// The same in its tanh approximation.
+    fn gelu_tanh(row: &[Self], dst: &mut [Self]);
 }
 
 /// In eight partial sums, so that the compiler can vectorise: it may not reorder float additions.
@@ -112,6 +118,20 @@ impl Acc for f64 {
         match storage {
             CpuStorage::F64(values) => Ok(values),
             other => Err(of_other_dtype::<f64>(other)),
+        }
+    }
+
+    fn gelu_erf(row: &[f64], dst: &mut [f64]) {
+        for (dst, &x) in dst.iter_mut().zip(row) {
+            *dst = 0.5 * x * erf::erfc_f64(-x * std::f64::consts::FRAC_1_SQRT_2);
+        }
+    }
+
+    fn gelu_tanh(row: &[f64], dst: &mut [f64]) {
+        // As x * sigmoid(2 u), which does not cancel for negative x.
+        let scale = (8. / std::f64::consts::PI).sqrt();
+        for (dst, &x) in dst.iter_mut().zip(row) {
+            *dst = x / (1. + (-scale * x * (1. + 0.044715 * x * x)).exp());
         }
     }
 }
@@ -151,6 +171,14 @@ impl Acc for f32 {
 
     fn sigmoid(row: &[f32], dst: &mut [f32]) {
         slices::sigmoid(row, dst);
+    }
+
+    fn gelu_erf(row: &[f32], dst: &mut [f32]) {
+        slices::gelu_erf(row, dst);
+    }
+
+    fn gelu_tanh(row: &[f32], dst: &mut [f32]) {
+        slices::gelu_tanh(row, dst);
     }
 }
 

@@ -68,6 +68,20 @@ multiversioned! {
         }
     }
 
+    /// GELU with the exact distribution function of the normal distribution, over the shorter of the two.
+    pub fn gelu_erf[](xs: &[f32], ys: &mut [f32]) {
+        for (y, &x) in ys.iter_mut().zip(xs) {
+            *y = 0.5 * x * functions::erfc(-x * std::f32::consts::FRAC_1_SQRT_2);
+        }
+    }
+
+    /// GELU in its tanh approximation, over the shorter of the two.
+    pub fn gelu_tanh[](xs: &[f32], ys: &mut [f32]) {
+        for (y, &x) in ys.iter_mut().zip(xs) {
+            *y = functions::gelu_tanh(x);
+        }
+    }
+
     /// `ys = xs * by`, over the shorter of the two.
     pub fn scale[](by: f32, xs: &[f32], ys: &mut [f32]) {
         for (y, &x) in ys.iter_mut().zip(xs) {

@@ -1,10 +1,9 @@
 //! Activations: one element in, one element out.
 
-use super::{check_dtypes, in_graph};
-use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
-use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, Error, Layout, Result, Shape, Tensor, WithDType, D,
-};
+use super::check_dtypes;
+use super::gated::{act_mul, act_mul_slow, halves, GatedActivation};
+use crate::fused_cpu::{self, with_float, Acc};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 
 /// `x * sigmoid(x)`, also known as swish.
 ///
@@ -19,39 +18,16 @@ pub fn silu(xs: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// The last dimension is odd, or `xs` is a scalar or not of a float dtype.
 pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
-    let len = xs.dim(D::Minus1)?;
-    if !len.is_multiple_of(2) {
-        candle_core::bail!(
-            "swiglu: the last dimension of {:?} is odd, it holds two halves",
-            xs.shape()
-        )
-    }
-    let gate = xs.narrow(D::Minus1, 0, len / 2)?;
-    let up = xs.narrow(D::Minus1, len / 2, len / 2)?;
+    let (gate, up) = halves("swiglu", xs)?;
     silu_mul(&gate, &up)
 }
 
-/// `silu(gate) * up` in one kernel: the middle of a gated feed-forward block. Any layouts. Not in upstream's interface.
+/// `silu(gate) * up` in one kernel: [`act_mul`] with [`GatedActivation::Silu`]. Any layouts. Not in upstream's interface.
 ///
 /// # Errors
 /// The shapes or dtypes differ, or the dtype is not a float.
 pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    check_dtypes(SiluMul::NAME, &[gate, up])?;
-    if gate.shape() != up.shape() {
-        return Err(Error::ShapeMismatchBinaryOp {
-            lhs: gate.shape().clone(),
-            rhs: up.shape().clone(),
-            op: SiluMul::NAME,
-        }
-        .bt());
-    }
-    if gate.elem_count() == 0 {
-        return gate.zeros_like();
-    }
-    if in_graph(&[gate, up]) {
-        return silu_mul_slow(gate, up);
-    }
-    gate.apply_op2_no_bwd(up, &SiluMul)
+    act_mul(gate, up, GatedActivation::Silu)
 }
 
 /// The plain form of [`silu_mul`]: each of its two steps rounds to the dtype of the inputs.
@@ -59,64 +35,7 @@ pub fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// Those of [`silu_mul`].
 pub fn silu_mul_slow(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    gate.silu()? * up
-}
-
-struct SiluMul;
-
-impl SiluMul {
-    const NAME: &'static str = "silu-mul";
-}
-
-impl CustomOp2 for SiluMul {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        gate: &CpuStorage,
-        gate_l: &Layout,
-        up: &CpuStorage,
-        up_l: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let shape = gate_l.shape().clone();
-        let dst = with_float!(self.name(), gate, T => {
-            let gate = StridedRows::new(gate.as_slice::<T>()?, gate_l);
-            let up = StridedRows::new(up.as_slice::<T>()?, up_l);
-            let len = gate.len();
-            let dst: Vec<T> = fused_cpu::map_rows(
-                shape.elem_count() / len,
-                len,
-                8 * len,
-                || (fused_cpu::scratch(len), fused_cpu::scratch(len), fused_cpu::scratch(len)),
-                |(gates, ups, results), index, dst| {
-                    let (gate, up) = (gate.get(index, gates), up.get(index, ups));
-                    T::write_row(dst, results, |dst| {
-                        Acc::sigmoid(gate, dst);
-                        for (dst, (&gate, &up)) in dst.iter_mut().zip(gate.iter().zip(up)) {
-                            *dst = gate * *dst * up;
-                        }
-                    });
-                },
-            );
-            Ok(T::to_cpu_storage_owned(dst))
-        })?;
-        Ok((dst, shape))
-    }
-
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            gate: &candle_core::WebGpuStorage,
-            gate_l: &Layout,
-            up: &candle_core::WebGpuStorage,
-            up_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            let dst = candle_core::webgpu_backend::ops::fused::silu_mul(gate, gate_l, up, up_l)?;
-            Ok((dst, gate_l.shape().clone()))
-        }
-    }
+    act_mul_slow(gate, up, GatedActivation::Silu)
 }
 
 /// `1 / (1 + exp(-x))`. Any layout.

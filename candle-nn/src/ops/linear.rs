@@ -3,10 +3,11 @@
 //! Generating text is bound by the number of kernels a token takes. On a WebGPU device each of these is one kernel for few rows;
 //! elsewhere it is its plain form, made of the fused ops for its parts.
 
-use super::{check_dtypes, rms_norm, silu_mul};
+use super::gated::{gated, GatedActivation};
+use super::{check_dtypes, rms_norm};
 use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{
-    CpuStorage, CustomOp2, CustomOp3, DType, Error, Layout, Module, Result, Shape, Tensor, Var, D,
+    CpuStorage, CustomOp1, CustomOp2, DType, Error, Layout, Module, Result, Shape, Tensor, Var, D,
 };
 
 /// The weight of a linear layer, `(n, k)`: what `&Tensor`, `&Var` and `&QMatMul` turn into. Not in upstream's interface.
@@ -57,18 +58,82 @@ impl<'a> LinearWeight<'a> {
     }
 }
 
+/// What a linear layer does besides its product, in this order: a norm, a bias, a gate, a residual sum. Not in upstream's interface.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LinearExtras<'a> {
+    /// The input's rows are replaced by their [`rms_norm`]: weights (k) and epsilon.
+    pub norm: Option<(&'a Tensor, f32)>,
+    /// Added to each row of the product: (n), with a gate (2 n).
+    pub bias: Option<&'a Tensor>,
+    /// The product is a gate and what passes it, side by side, which become one: (…, 2 n) to (…, n).
+    pub gate: Option<GatedActivation>,
+    /// Added to the result, (…, n).
+    pub residual: Option<&'a Tensor>,
+}
+
+impl<'a> LinearExtras<'a> {
+    fn norm(alpha: &'a Tensor, eps: f32) -> Self {
+        Self {
+            norm: Some((alpha, eps)),
+            ..Self::default()
+        }
+    }
+
+    /// What these are called in errors.
+    fn name(&self) -> &'static str {
+        match (self.norm, self.gate, self.residual) {
+            (Some(_), Some(GatedActivation::Silu), _) => "rms-norm-swiglu",
+            (Some(_), Some(_), _) => "rms-norm-gated",
+            (Some(_), None, _) => "rms-norm-linear",
+            (None, Some(_), _) => "linear-gated",
+            (None, None, Some(_)) => "linear-add",
+            (None, None, None) => "linear",
+        }
+    }
+
+    fn tensors(&self) -> impl Iterator<Item = &'a Tensor> {
+        let norm = self.norm.map(|(alpha, _)| alpha);
+        [norm, self.bias, self.residual].into_iter().flatten()
+    }
+}
+
+/// `xs weightᵀ` with `extras`. `xs` is (…, k), `weight` (n, k), or with a gate (2 n, k); the result is (…, n). Any layouts. On a WebGPU
+/// device one kernel for few rows (without a norm and a gate, for any number of them). Not in upstream's interface.
+///
+/// # Errors
+/// The shapes do not match, a gate's weight has an odd number of rows, or the dtypes differ or are not floats.
+pub fn linear_with<'a>(
+    xs: &Tensor,
+    weight: impl Into<LinearWeight<'a>>,
+    extras: LinearExtras<'_>,
+) -> Result<Tensor> {
+    Linear::new(xs, weight.into(), extras)?.run()
+}
+
+/// The plain form of [`linear_with`].
+///
+/// # Errors
+/// Those of [`linear_with`].
+pub fn linear_with_slow<'a>(
+    xs: &Tensor,
+    weight: impl Into<LinearWeight<'a>>,
+    extras: LinearExtras<'_>,
+) -> Result<Tensor> {
+    Linear::new(xs, weight.into(), extras)?.plain()
+}
+
 /// [`rms_norm`]`(xs, alpha, eps) weightᵀ`. `xs` is (…, k), `alpha` (k), `weight` (n, k); the result is (…, n). Any layouts. Not in
 /// upstream's interface.
 ///
 /// # Errors
-/// The shapes do not match, or the dtypes differ or are not floats.
+/// Those of [`linear_with`].
 pub fn rms_norm_linear<'a>(
     xs: &Tensor,
     alpha: &Tensor,
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    Linear::normed(xs, (alpha, eps), weight.into(), false)?.run()
+    linear_with(xs, weight, LinearExtras::norm(alpha, eps))
 }
 
 /// The plain form of [`rms_norm_linear`].
@@ -81,21 +146,57 @@ pub fn rms_norm_linear_slow<'a>(
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    Linear::normed(xs, (alpha, eps), weight.into(), false)?.plain()
+    linear_with_slow(xs, weight, LinearExtras::norm(alpha, eps))
 }
 
-/// `silu(gate) * up`, where `gate` and `up` are the two halves of what [`rms_norm_linear`] gives: the first half of a gated
-/// feed-forward block. `weight` is (2 n, k), gate first; the result is (…, n). Not in upstream's interface.
+/// `act` of a gate and what passes it, the two halves of what [`rms_norm_linear`] gives: the first half of a gated feed-forward
+/// block. `weight` is (2 n, k), the gate's rows first; the result is (…, n). Not in upstream's interface.
 ///
 /// # Errors
-/// Those of [`rms_norm_linear`], or the weight's rows are odd in number.
+/// Those of [`linear_with`].
+pub fn rms_norm_gated<'a>(
+    xs: &Tensor,
+    alpha: &Tensor,
+    eps: f32,
+    weight: impl Into<LinearWeight<'a>>,
+    act: GatedActivation,
+) -> Result<Tensor> {
+    let extras = LinearExtras {
+        gate: Some(act),
+        ..LinearExtras::norm(alpha, eps)
+    };
+    linear_with(xs, weight, extras)
+}
+
+/// The plain form of [`rms_norm_gated`].
+///
+/// # Errors
+/// Those of [`rms_norm_gated`].
+pub fn rms_norm_gated_slow<'a>(
+    xs: &Tensor,
+    alpha: &Tensor,
+    eps: f32,
+    weight: impl Into<LinearWeight<'a>>,
+    act: GatedActivation,
+) -> Result<Tensor> {
+    let extras = LinearExtras {
+        gate: Some(act),
+        ..LinearExtras::norm(alpha, eps)
+    };
+    linear_with_slow(xs, weight, extras)
+}
+
+/// [`rms_norm_gated`] with [`GatedActivation::Silu`]. Not in upstream's interface.
+///
+/// # Errors
+/// Those of [`rms_norm_gated`].
 pub fn rms_norm_swiglu<'a>(
     xs: &Tensor,
     alpha: &Tensor,
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    Linear::normed(xs, (alpha, eps), weight.into(), true)?.run()
+    rms_norm_gated(xs, alpha, eps, weight, GatedActivation::Silu)
 }
 
 /// The plain form of [`rms_norm_swiglu`].
@@ -108,20 +209,28 @@ pub fn rms_norm_swiglu_slow<'a>(
     eps: f32,
     weight: impl Into<LinearWeight<'a>>,
 ) -> Result<Tensor> {
-    Linear::normed(xs, (alpha, eps), weight.into(), true)?.plain()
+    rms_norm_gated_slow(xs, alpha, eps, weight, GatedActivation::Silu)
 }
 
 /// `xs weightᵀ + residual`: the end of a transformer's block. `xs` is (…, k), `weight` (n, k), `residual` (…, n). Any layouts. Not in
 /// upstream's interface.
 ///
 /// # Errors
-/// The shapes do not match, or the dtypes differ or are not floats.
+/// Those of [`linear_with`].
 pub fn linear_add<'a>(
     xs: &Tensor,
     weight: impl Into<LinearWeight<'a>>,
     residual: &Tensor,
 ) -> Result<Tensor> {
-    Linear::added(xs, weight.into(), residual)?.run()
+    let residual = Some(residual);
+    linear_with(
+        xs,
+        weight,
+        LinearExtras {
+            residual,
+            ..LinearExtras::default()
+        },
+    )
 }
 
 /// The plain form of [`linear_add`].
@@ -133,47 +242,29 @@ pub fn linear_add_slow<'a>(
     weight: impl Into<LinearWeight<'a>>,
     residual: &Tensor,
 ) -> Result<Tensor> {
-    Linear::added(xs, weight.into(), residual)?.plain()
+    let residual = Some(residual);
+    linear_with_slow(
+        xs,
+        weight,
+        LinearExtras {
+            residual,
+            ..LinearExtras::default()
+        },
+    )
 }
 
 /// One call of a linear layer, its shapes checked.
 struct Linear<'a> {
-    name: &'static str,
     xs: &'a Tensor,
     weight: LinearWeight<'a>,
-    outputs: usize,
-    norm: Option<(&'a Tensor, f32)>,
-    gated: bool,
-    residual: Option<&'a Tensor>,
+    extras: LinearExtras<'a>,
+    /// Columns of the result.
+    n: usize,
 }
 
 impl<'a> Linear<'a> {
-    fn normed(
-        xs: &'a Tensor,
-        norm: (&'a Tensor, f32),
-        weight: LinearWeight<'a>,
-        gated: bool,
-    ) -> Result<Self> {
-        let name = if gated {
-            "rms-norm-swiglu"
-        } else {
-            "rms-norm-linear"
-        };
-        Self::new(name, xs, weight, Some(norm), gated, None)
-    }
-
-    fn added(xs: &'a Tensor, weight: LinearWeight<'a>, residual: &'a Tensor) -> Result<Self> {
-        Self::new("linear-add", xs, weight, None, false, Some(residual))
-    }
-
-    fn new(
-        name: &'static str,
-        xs: &'a Tensor,
-        weight: LinearWeight<'a>,
-        norm: Option<(&'a Tensor, f32)>,
-        gated: bool,
-        residual: Option<&'a Tensor>,
-    ) -> Result<Self> {
+    fn new(xs: &'a Tensor, weight: LinearWeight<'a>, extras: LinearExtras<'a>) -> Result<Self> {
+        let name = extras.name();
         let mismatch = |rhs: Shape| {
             Error::ShapeMismatchBinaryOp {
                 lhs: xs.shape().clone(),
@@ -186,48 +277,44 @@ impl<'a> Linear<'a> {
         if xs.dims().last() != Some(&k) {
             return Err(mismatch(Shape::from((outputs, k))));
         }
-        if gated && !outputs.is_multiple_of(2) {
+        if extras.gate.is_some() && !outputs.is_multiple_of(2) {
             candle_core::bail!("{name}: the weight has {outputs} rows, an even number is needed")
         }
         let call = Self {
-            name,
             xs,
             weight,
-            outputs,
-            norm,
-            gated,
-            residual,
+            extras,
+            n: match extras.gate {
+                Some(_) => outputs / 2,
+                None => outputs,
+            },
         };
-        if let Some((alpha, _)) = norm.filter(|(alpha, _)| alpha.dims() != [k]) {
-            return Err(mismatch(alpha.shape().clone()));
-        }
-        if let Some(residual) = residual.filter(|residual| residual.dims() != call.output()) {
-            return Err(mismatch(residual.shape().clone()));
-        }
-        let others = [weight.dense(), call.beside()];
-        let tensors = [Some(xs)].into_iter().chain(others).flatten();
-        check_dtypes(name, &tensors.collect::<Vec<_>>())?;
+        let fits = |tensor: Option<&Tensor>, dims: &[usize]| match tensor {
+            Some(tensor) if tensor.dims() != dims => Err(mismatch(tensor.shape().clone())),
+            _ => Ok(()),
+        };
+        fits(extras.norm.map(|(alpha, _)| alpha), &[k])?;
+        fits(extras.bias, &[outputs])?;
+        fits(extras.residual, &call.output())?;
+        check_dtypes(name, &call.tensors())?;
         Ok(call)
     }
 
     /// The shape of the result.
     fn output(&self) -> Vec<usize> {
         let mut dims = self.xs.dims().to_vec();
-        dims[self.xs.rank() - 1] = if self.gated {
-            self.outputs / 2
-        } else {
-            self.outputs
-        };
+        dims[self.xs.rank() - 1] = self.n;
         dims
     }
 
-    /// The norm's weight or the residual.
-    fn beside(&self) -> Option<&'a Tensor> {
-        self.norm.map(|(alpha, _)| alpha).or(self.residual)
+    /// All that is a tensor, the input first.
+    fn tensors(&self) -> Vec<&'a Tensor> {
+        let operands = [Some(self.xs), self.weight.dense()].into_iter().flatten();
+        operands.chain(self.extras.tensors()).collect()
     }
 
     fn plain(&self) -> Result<Tensor> {
-        let normed = match self.norm {
+        let normed = match self.extras.norm {
             Some((alpha, eps)) => Some(rms_norm(self.xs, alpha, eps)?),
             None => None,
         };
@@ -239,91 +326,99 @@ impl<'a> Linear<'a> {
             LinearWeight::Dense(weight) => xs.matmul(&weight.t()?)?,
             LinearWeight::Quantized(weight) => weight.forward(&xs)?,
         };
-        if self.gated {
-            let half = |start| ys.narrow(D::Minus1, start, self.outputs / 2);
-            ys = silu_mul(&half(0)?, &half(self.outputs / 2)?)?;
+        if let Some(bias) = self.extras.bias {
+            ys = ys.broadcast_add(bias)?;
+        }
+        if let Some(act) = self.extras.gate {
+            ys = gated(&ys, act)?;
         }
         let ys = ys.reshape(self.output())?;
-        match self.residual {
+        match self.extras.residual {
             Some(residual) => ys + residual,
             None => Ok(ys),
         }
     }
 
     fn run(&self) -> Result<Tensor> {
-        let fuses = self.xs.device().is_webgpu() && self.xs.dtype() != DType::F64;
-        let Some(beside) = self.beside().filter(|_| fuses) else {
-            return self.plain();
-        };
-        let tensors = [Some(self.xs), self.weight.dense(), Some(beside)];
-        if super::in_graph(&tensors.into_iter().flatten().collect::<Vec<_>>()) {
+        let has_extras = self.extras.gate.is_some() || self.extras.tensors().next().is_some();
+        let fuses = self.xs.device().is_webgpu() && self.xs.dtype() != DType::F64 && has_extras;
+        if !fuses || super::in_graph(&self.tensors()) {
             return self.plain();
         }
         let fused = Fused {
-            name: self.name,
-            eps: self.norm.map(|(_, eps)| eps),
-            gated: self.gated,
+            extras: self.extras,
             output: self.output(),
         };
         match self.weight {
-            LinearWeight::Dense(weight) => self.xs.apply_op3_no_bwd(weight, beside, &fused),
+            LinearWeight::Dense(weight) => self.xs.apply_op2_no_bwd(weight, &fused),
             LinearWeight::Quantized(QMatMul::QTensor(weight)) => {
-                let fused = FusedQuantized { fused, weight };
-                self.xs.apply_op2_no_bwd(beside, &fused)
+                self.xs.apply_op1_no_bwd(&FusedQuantized { fused, weight })
             }
             LinearWeight::Quantized(_) => self.plain(),
         }
     }
 }
 
-/// A linear layer of (xs, weight, norm's weight or residual). What it holds is read by the WebGPU form alone, which not every build has.
+/// A linear layer of (xs, weight). What it holds is read by the WebGPU form alone, which not every build has.
 #[allow(dead_code)]
-struct Fused {
-    name: &'static str,
-    /// Of the norm, if the last argument is its weight.
-    eps: Option<f32>,
-    gated: bool,
+struct Fused<'a> {
+    extras: LinearExtras<'a>,
     output: Vec<usize>,
 }
 
-impl Fused {
+impl Fused<'_> {
     fn not_on_the_cpu(&self) -> Result<(CpuStorage, Shape)> {
-        candle_core::bail!("{}: on the CPU this is made of other ops", self.name)
+        candle_core::bail!(
+            "{}: on the CPU this is made of other ops",
+            self.extras.name()
+        )
     }
 
     candle_core::with_webgpu! {
         fn run(
             &self,
-            (xs, xs_l): Input<'_>,
+            xs: &WebGpuStorage,
+            xs_l: &Layout,
             weight: fused::LinearWeight<'_>,
-            beside: Input<'_>,
         ) -> Result<(WebGpuStorage, Shape)> {
-            let extras = fused::LinearExtras {
-                norm: self.eps.map(|eps| (beside, eps)),
-                gated: self.gated,
-                residual: self.eps.is_none().then_some(beside),
-            };
-            let dst = fused::linear(xs, xs_l, weight, extras)?;
+            let name = self.extras.name();
+            let norm = self.extras.norm.map(|(alpha, eps)| (alpha.storage_and_layout(), eps));
+            let bias = self.extras.bias.map(Tensor::storage_and_layout);
+            let residual = self.extras.residual.map(Tensor::storage_and_layout);
+            let dst = fused::linear(xs, xs_l, weight, fused::LinearExtras {
+                norm: match &norm {
+                    Some(((alpha, layout), eps)) => {
+                        Some(((on_webgpu(alpha, name, "norm's weight")?, *layout), *eps))
+                    }
+                    None => None,
+                },
+                bias: match &bias {
+                    Some((bias, layout)) => Some((on_webgpu(bias, name, "bias")?, *layout)),
+                    None => None,
+                },
+                gate: self.extras.gate.map(GatedActivation::webgpu),
+                residual: match &residual {
+                    Some((residual, layout)) => Some((on_webgpu(residual, name, "residual")?, *layout)),
+                    None => None,
+                },
+            })?;
             Ok((dst, Shape::from(self.output.clone())))
         }
     }
 }
 
 candle_core::with_webgpu! {
+    use super::on_webgpu;
     use candle_core::{webgpu_backend::ops::fused, WebGpuStorage};
-
-    type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 }
 
-impl CustomOp3 for Fused {
+impl CustomOp2 for Fused<'_> {
     fn name(&self) -> &'static str {
-        self.name
+        self.extras.name()
     }
 
     fn cpu_fwd(
         &self,
-        _: &CpuStorage,
-        _: &Layout,
         _: &CpuStorage,
         _: &Layout,
         _: &CpuStorage,
@@ -339,47 +434,31 @@ impl CustomOp3 for Fused {
             xs_l: &Layout,
             weight: &WebGpuStorage,
             weight_l: &Layout,
-            beside: &WebGpuStorage,
-            beside_l: &Layout,
         ) -> Result<(WebGpuStorage, Shape)> {
-            let weight = fused::LinearWeight::Dense(weight, weight_l);
-            self.run((xs, xs_l), weight, (beside, beside_l))
+            self.run(xs, xs_l, fused::LinearWeight::Dense(weight, weight_l))
         }
     }
 }
 
-/// The same of (xs, norm's weight or residual), with a weight that is no tensor.
+/// The same of (xs), with a weight that is no tensor.
 #[allow(dead_code)]
 struct FusedQuantized<'a> {
-    fused: Fused,
+    fused: Fused<'a>,
     weight: &'a QTensor,
 }
 
-impl CustomOp2 for FusedQuantized<'_> {
+impl CustomOp1 for FusedQuantized<'_> {
     fn name(&self) -> &'static str {
-        self.fused.name
+        self.fused.extras.name()
     }
 
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
         self.fused.not_on_the_cpu()
     }
 
     candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            xs: &WebGpuStorage,
-            xs_l: &Layout,
-            beside: &WebGpuStorage,
-            beside_l: &Layout,
-        ) -> Result<(WebGpuStorage, Shape)> {
-            let weight = fused::LinearWeight::Quantized(self.weight);
-            self.fused.run((xs, xs_l), weight, (beside, beside_l))
+        fn webgpu_fwd(&self, xs: &WebGpuStorage, xs_l: &Layout) -> Result<(WebGpuStorage, Shape)> {
+            self.fused.run(xs, xs_l, fused::LinearWeight::Quantized(self.weight))
         }
     }
 }

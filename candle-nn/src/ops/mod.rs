@@ -1,12 +1,13 @@
 //! Functions over tensors: activations, softmax, norms, attention.
 //!
-//! The fused ones ([`softmax_last_dim`], [`rms_norm`], [`layer_norm`], [`silu_mul`], [`sdpa`] and those of
+//! The fused ones ([`softmax_last_dim`], [`rms_norm`], [`layer_norm`], [`act_mul`], [`sdpa`] and those of
 //! [`rotary_emb`](crate::rotary_emb)) are one kernel on each device, take any strided layout, and compute 16-bit inputs in
 //! f32. Beside each stands its plain form, made of tensor ops. Inputs that are part of a graph for autograd take the plain
 //! form, so that gradients flow through all of them.
 
 mod dropout;
 mod elementwise;
+mod gated;
 mod linear;
 mod norm;
 mod pixels;
@@ -17,9 +18,11 @@ pub use dropout::{dropout, Dropout, Identity};
 pub use elementwise::{
     hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, silu_mul, silu_mul_slow, swiglu,
 };
+pub use gated::{act_mul, act_mul_slow, gated, gated_slow, GatedActivation};
 pub use linear::{
-    linear_add, linear_add_slow, rms_norm_linear, rms_norm_linear_slow, rms_norm_swiglu,
-    rms_norm_swiglu_slow, LinearWeight,
+    linear_add, linear_add_slow, linear_with, linear_with_slow, rms_norm_gated,
+    rms_norm_gated_slow, rms_norm_linear, rms_norm_linear_slow, rms_norm_swiglu,
+    rms_norm_swiglu_slow, LinearExtras, LinearWeight,
 };
 pub use norm::{
     add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,
@@ -68,5 +71,24 @@ pub(crate) fn last_dim_contiguous(t: &Tensor) -> Result<Tensor> {
     match (t.dims().last(), t.stride().last()) {
         (Some(&dim), Some(&stride)) if dim > 1 && stride != 1 => t.contiguous(),
         _ => Ok(t.clone()),
+    }
+}
+
+candle_core::with_webgpu! {
+    /// The storage of an argument that has to be where the input is.
+    pub(crate) fn on_webgpu<'a>(
+        storage: &'a candle_core::Storage,
+        op: &'static str,
+        what: &'static str,
+    ) -> Result<&'a candle_core::WebGpuStorage> {
+        use candle_core::backend::BackendStorage;
+        match storage {
+            candle_core::Storage::WebGpu(storage) => Ok(storage),
+            candle_core::Storage::Cpu(storage) => candle_core::bail!(
+                "{op}: the input is on a WebGPU device, the {what} ({:?}) on the CPU",
+                storage.dtype()
+            ),
+            _ => candle_core::bail!("{op}: the input is on a WebGPU device, the {what} on another"),
+        }
     }
 }

@@ -1,35 +1,36 @@
 //! Rotates queries and keys and appends keys and values to a cache.
 
-use super::{angles, Kind, Rope};
+use super::fused::Rope;
+use super::heads::Checked;
+use super::{Pairs, Rotation};
 use crate::ops::{check_dtypes, in_graph};
-use candle_core::{Result, Tensor};
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor};
 
-/// Which elements of a head make a pair; see the [module above](super).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairs {
-    /// `i` and `i + head_dim / 2`, as [`super::rope`] has them.
-    Halves,
-    /// `2 i` and `2 i + 1`, as [`super::rope_i`] has them.
-    Neighbours,
+/// Where in a cache new keys and values go. Not in upstream's interface.
+#[derive(Clone, Copy, Debug)]
+pub enum CachePosition<'a> {
+    /// From this place on in all sequences of the batch.
+    Same(usize),
+    /// From a place on for each sequence: (batch), u32, on the cache's device. So sequences of different lengths are one batch.
+    PerRow(&'a Tensor),
 }
 
-impl Pairs {
-    fn kind(self) -> Kind {
-        match self {
-            Self::Halves => Kind::HalfSplit,
-            Self::Neighbours => Kind::Interleaved,
-        }
+impl From<usize> for CachePosition<'_> {
+    fn from(position: usize) -> Self {
+        Self::Same(position)
     }
 }
 
-/// Rotates the queries and keys of `xs`, (batch, queries + 2 * kv_heads, seq, head_dim), where the heads of the queries come first,
-/// then those of the keys, then those of the values. Keys and values are written to `cache`, (batch, 2 * kv_heads, capacity,
-/// head_dim), from `position` on, in place; the result are the queries, (batch, queries, seq, head_dim).
-///
-/// On a WebGPU device this is one kernel. Not in upstream's interface.
+impl<'a> From<&'a Tensor> for CachePosition<'a> {
+    fn from(positions: &'a Tensor) -> Self {
+        Self::PerRow(positions)
+    }
+}
+
+/// [`rope_append_with`] for a rotation without norms, to one position.
 ///
 /// # Errors
-/// Those of [`super::rope`], or `cache` is not contiguous, does not fit `xs`, or ends before.
+/// Those of [`rope_append_with`].
 pub fn rope_append(
     xs: &Tensor,
     cos: &Tensor,
@@ -38,23 +39,7 @@ pub fn rope_append(
     cache: &Tensor,
     position: usize,
 ) -> Result<Tensor> {
-    let queries = check(xs, cache, position)?;
-    let kind = pairs.kind();
-    let (cos, sin) = (angles(kind, xs, cos)?, angles(kind, xs, sin)?);
-    check_dtypes("rope-append", &[xs, &cos, &sin, cache])?;
-    if xs.elem_count() == 0 || !xs.device().is_webgpu() || in_graph(&[xs, &cos, &sin, cache]) {
-        return rope_append_slow(xs, &cos, &sin, pairs, cache, position);
-    }
-    let rope = Append {
-        rope: Rope {
-            kind,
-            rotated: queries + (xs.dim(1)? - queries) / 2,
-        },
-        cache,
-        position,
-        queries,
-    };
-    xs.apply_op3_no_bwd(&cos, &sin, &rope)
+    rope_append_with(xs, &Rotation::new(cos, sin, pairs), cache, position)
 }
 
 /// The plain form of [`rope_append`].
@@ -69,92 +54,227 @@ pub fn rope_append_slow(
     cache: &Tensor,
     position: usize,
 ) -> Result<Tensor> {
-    let queries = check(xs, cache, position)?;
-    let kv_heads = cache.dim(1)? / 2;
-    let rotated = queries + kv_heads;
-    let turned = super::apply(pairs.kind(), xs, cos, sin, Some(rotated))?;
-    let new = turned.narrow(1, queries, 2 * kv_heads)?;
-    if new.elem_count() > 0 {
-        cache.slice_set(&new.contiguous()?, 2, position)?;
-    }
-    turned.narrow(1, 0, queries)?.contiguous()
+    rope_append_with_slow(xs, &Rotation::new(cos, sin, pairs), cache, position)
 }
 
-/// The number of query heads.
-fn check(xs: &Tensor, cache: &Tensor, position: usize) -> Result<usize> {
-    let (batch, heads, seq, dim) = xs.dims4()?;
-    let (cache_batch, kv_heads, capacity, cache_dim) = cache.dims4()?;
-    let fits = (batch, dim) == (cache_batch, cache_dim)
-        && kv_heads <= heads
-        && kv_heads.is_multiple_of(2)
-        && position + seq <= capacity
-        && cache.is_contiguous();
-    if !fits {
-        candle_core::bail!(
-            "rope-append: keys and values of {:?} do not fit into a cache of {:?} (batch, 2 * kv_heads, capacity, head_dim), \
-             contiguous: {}, from {position} on",
-            xs.dims(),
-            cache.dims(),
-            cache.is_contiguous()
-        )
+/// Applies `rotation` to the queries and keys of `xs`, (batch, queries + 2 * kv_heads, seq, head_dim), where the heads of the
+/// queries come first, then those of the keys, then those of the values. Keys and values are written to `cache`, (batch,
+/// 2 * kv_heads, capacity, head_dim), from `position` on, in place; the result are the queries, (batch, queries, seq, head_dim).
+///
+/// The cache may be of another float dtype than `xs`, f16 beside f32 say: what is written is rounded to it. On a WebGPU device this
+/// is one kernel. Not in upstream's interface.
+///
+/// # Errors
+/// Those of [`super::rope_heads_with`], or `cache` is not contiguous, does not fit `xs`, or ends before. Positions that are on a
+/// WebGPU device are checked there: one that is too large leaves its sequence's part of the cache as it is, and the error comes with
+/// the next value that is read back.
+pub fn rope_append_with<'a>(
+    xs: &Tensor,
+    rotation: &Rotation<'_>,
+    cache: &Tensor,
+    position: impl Into<CachePosition<'a>>,
+) -> Result<Tensor> {
+    let append = Append::new(xs, rotation, cache, position.into())?;
+    if xs.elem_count() == 0 {
+        return Tensor::zeros(append.queries_shape(xs)?, xs.dtype(), xs.device());
     }
-    Ok(heads - kv_heads)
+    if append.heads.takes_plain_form(xs) || in_graph(&[cache]) {
+        return append.plain(xs);
+    }
+    let (cos, sin) = append.heads.cos_sin(xs);
+    if append.has_kernel([xs, cos, sin, cache]) {
+        return xs.apply_op3_no_bwd(cos, sin, &append);
+    }
+    append.finish(xs.apply_op3_no_bwd(cos, sin, &append.heads.rope())?)
 }
 
-/// A rotation whose last heads go to a cache. All but `rope` is read by the WebGPU form alone, which not every build has.
-#[allow(dead_code)]
+/// The plain form of [`rope_append_with`].
+///
+/// # Errors
+/// Those of [`rope_append_with`].
+pub fn rope_append_with_slow<'a>(
+    xs: &Tensor,
+    rotation: &Rotation<'_>,
+    cache: &Tensor,
+    position: impl Into<CachePosition<'a>>,
+) -> Result<Tensor> {
+    Append::new(xs, rotation, cache, position.into())?.plain(xs)
+}
+
+/// A call whose arguments fit each other.
 struct Append<'a> {
-    rope: Rope,
-    cache: &'a Tensor,
-    position: usize,
+    heads: Checked<'a>,
     queries: usize,
+    cache: &'a Tensor,
+    position: CachePosition<'a>,
 }
 
-impl candle_core::CustomOp3 for Append<'_> {
+impl<'a> Append<'a> {
+    fn new(
+        xs: &Tensor,
+        rotation: &Rotation<'a>,
+        cache: &'a Tensor,
+        position: CachePosition<'a>,
+    ) -> Result<Self> {
+        let (batch, heads, seq, dim) = xs.dims4()?;
+        let (cache_batch, kv_heads, capacity, cache_dim) = cache.dims4()?;
+        let from = match position {
+            CachePosition::Same(position) => position,
+            CachePosition::PerRow(_) => 0,
+        };
+        let fits = (batch, dim) == (cache_batch, cache_dim)
+            && kv_heads <= heads
+            && kv_heads.is_multiple_of(2)
+            && seq <= capacity
+            && from <= capacity - seq
+            && cache.is_contiguous();
+        if !fits {
+            candle_core::bail!(
+                "{NAME}: keys and values of {:?} do not fit into a cache of {:?} (batch, 2 * kv_heads, capacity, head_dim), \
+                 contiguous: {}, from {from} on",
+                xs.dims(),
+                cache.dims(),
+                cache.is_contiguous()
+            )
+        }
+        if let CachePosition::PerRow(positions) = position {
+            if positions.dims() != [batch] || positions.dtype() != DType::U32 {
+                candle_core::bail!(
+                    "{NAME}: positions are {:?} {:?}, for a batch of {batch} they have to be ({batch}) of U32",
+                    positions.dtype(),
+                    positions.dims()
+                )
+            }
+        }
+        check_dtypes(NAME, &[cache])?;
+        let queries = heads - kv_heads;
+        Ok(Self {
+            heads: Checked::new(xs, rotation, queries, kv_heads / 2)?,
+            queries,
+            cache,
+            position,
+        })
+    }
+
+    fn queries_shape(&self, xs: &Tensor) -> Result<Shape> {
+        let (batch, _, seq, dim) = xs.dims4()?;
+        Ok(Shape::from((batch, self.queries, seq, dim)))
+    }
+
+    fn plain(&self, xs: &Tensor) -> Result<Tensor> {
+        self.finish(self.heads.plain(xs)?)
+    }
+
+    /// Puts the keys and values of all heads into the cache; the queries are left.
+    fn finish(&self, heads: Tensor) -> Result<Tensor> {
+        let new = heads.narrow(1, self.queries, heads.dim(1)? - self.queries)?;
+        if new.elem_count() > 0 {
+            self.write(&new.to_dtype(self.cache.dtype())?.contiguous()?)?;
+        }
+        heads.narrow(1, 0, self.queries)?.contiguous()
+    }
+
+    fn write(&self, new: &Tensor) -> Result<()> {
+        let (batch, _, seq, _) = new.dims4()?;
+        let positions = match self.position {
+            CachePosition::Same(position) => return self.cache.slice_set(new, 2, position),
+            CachePosition::PerRow(positions) => positions,
+        };
+        let last = self.cache.dim(2)? - seq;
+        if new.device().is_cpu() {
+            let positions = positions.to_vec1::<u32>()?;
+            // All are looked at before the first is used: an error leaves the cache as it was.
+            if let Some(position) = positions.iter().find(|&&position| position as usize > last) {
+                return Err(candle_core::Error::InvalidIndex {
+                    op: NAME,
+                    index: *position as usize,
+                    size: last + 1,
+                }
+                .bt());
+            }
+            for (row, position) in positions.into_iter().enumerate() {
+                let cache = self.cache.narrow(0, row, 1)?;
+                cache.slice_set(&new.narrow(0, row, 1)?, 2, position as usize)?;
+            }
+            return Ok(());
+        }
+        // Past the end, but not so far that the sum would start over: scatter_set reports it.
+        let end = Tensor::new(last as u32 + 1, new.device())?;
+        let steps = Tensor::arange(0, seq as u32, new.device())?.reshape((1, 1, seq, 1))?;
+        let first = positions
+            .broadcast_minimum(&end)?
+            .reshape((batch, 1, 1, 1))?;
+        let places = first.broadcast_add(&steps)?.broadcast_as(new.shape())?;
+        self.cache.scatter_set(&places.contiguous()?, new, 2)
+    }
+
+    /// Whether one kernel does all of it.
+    fn has_kernel(&self, tensors: [&Tensor; 4]) -> bool {
+        let _locks = tensors.map(|tensor| tensor.storage_and_layout().0);
+        candle_core::with_webgpu! {
+            if let [Storage::WebGpu(x), Storage::WebGpu(cos), Storage::WebGpu(sin), Storage::WebGpu(cache)] =
+                _locks.each_ref().map(|lock| &**lock)
+            {
+                return candle_core::webgpu_backend::ops::fused::rope_append_fits([x, cos, sin, cache]);
+            }
+        }
+        false
+    }
+}
+
+const NAME: &str = "rope-append";
+
+impl CustomOp3 for Append<'_> {
     fn name(&self) -> &'static str {
-        self.rope.name()
+        NAME
     }
 
     fn cpu_fwd(
         &self,
-        _: &candle_core::CpuStorage,
-        _: &candle_core::Layout,
-        _: &candle_core::CpuStorage,
-        _: &candle_core::Layout,
-        _: &candle_core::CpuStorage,
-        _: &candle_core::Layout,
-    ) -> Result<(candle_core::CpuStorage, candle_core::Shape)> {
-        candle_core::bail!("rope-append: on the CPU this is made of other ops")
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        candle_core::bail!("{NAME}: on the CPU this is made of other ops")
     }
 
     candle_core::with_webgpu! {
         fn webgpu_fwd(
             &self,
             x: &candle_core::WebGpuStorage,
-            x_l: &candle_core::Layout,
+            x_l: &Layout,
             cos: &candle_core::WebGpuStorage,
-            cos_l: &candle_core::Layout,
+            cos_l: &Layout,
             sin: &candle_core::WebGpuStorage,
-            sin_l: &candle_core::Layout,
-        ) -> Result<(candle_core::WebGpuStorage, candle_core::Shape)> {
+            sin_l: &Layout,
+        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
             use candle_core::webgpu_backend::ops::fused;
             let (batch, _, seq, dim) = x_l.shape().dims4()?;
-            let (storage, cache_l) = self.cache.storage_and_layout();
-            let candle_core::Storage::WebGpu(cache) = &*storage else {
-                candle_core::bail!(
-                    "rope-append: the input is on a WebGPU device, the cache on {:?}",
-                    self.cache.device()
-                )
+            let inputs = [(x, x_l), (cos, cos_l), (sin, sin_l)];
+            let (cache, cache_l) = self.cache.storage_and_layout();
+            let cache = crate::ops::on_webgpu(&cache, NAME, "cache")?;
+            let positions = match self.position {
+                CachePosition::Same(_) => None,
+                CachePosition::PerRow(positions) => Some(positions.storage_and_layout()),
+            };
+            let position = match (self.position, &positions) {
+                (CachePosition::Same(position), _) => fused::RopePosition::Same(position),
+                (_, Some((positions, layout))) => {
+                    let positions = crate::ops::on_webgpu(positions, NAME, "positions")?;
+                    fused::RopePosition::PerRow((positions, layout))
+                }
+                _ => candle_core::bail!("{NAME}: there is no position"),
             };
             let into = fused::RopeCache {
                 cache: (cache, cache_l),
-                position: self.position,
-                queries: self.queries,
+                position,
             };
-            let inputs = [(x, x_l), (cos, cos_l), (sin, sin_l)];
-            let dst = fused::rope_append(inputs, self.rope.webgpu_kind(), self.rope.rotated, into)?;
-            let shape = candle_core::Shape::from((batch, self.queries, seq, dim));
-            Ok((dst, shape))
+            let rope: Rope<'_> = self.heads.rope();
+            let dst = rope.on_webgpu(|rotation| fused::rope_append(inputs, rotation, into))?;
+            Ok((dst, Shape::from((batch, self.queries, seq, dim))))
         }
     }
 }

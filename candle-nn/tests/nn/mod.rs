@@ -7,6 +7,7 @@ mod conv;
 mod elementwise;
 mod errors;
 mod flash;
+mod gated;
 mod gradients;
 mod kv_cache;
 mod layers;

@@ -6,6 +6,7 @@ pub(super) mod copy2d;
 pub(super) mod elementwise;
 pub(super) mod fill;
 pub mod fused;
+mod gate;
 pub(super) mod indexing;
 pub(super) mod matmul;
 pub(super) mod pool;
@@ -43,13 +44,14 @@ impl WebGpuDevice {
 }
 
 /// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
-pub(super) const INDEX_OPS: [&str; 6] = [
+pub(super) const INDEX_OPS: [&str; 7] = [
     "gather",
     "scatter",
     "scatter-add",
     "index-select",
     "index-add",
     "quantized embedding",
+    "rope-append",
 ];
 
 /// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].

@@ -106,13 +106,25 @@ fn f_div(a: f32, b: f32) -> f32 { return a / b; }
 // The first's NaN is asked for by its bits: NVIDIA's compiler makes a plain minimum of the comparison, which drops it.
 fn f_minimum(a: f32, b: f32) -> f32 { return select(select(a, b, b < a), a, is_nan(a)); }
 fn f_maximum(a: f32, b: f32) -> f32 { return select(select(a, b, b > a), a, is_nan(a)); }
-fn f_silu_mul(a: f32, b: f32) -> f32 { return f_silu(a) * b; }
 fn f_eq(a: f32, b: f32) -> u32 { return u32(a == b); }
 fn f_ne(a: f32, b: f32) -> u32 { return u32(a != b || is_nan(a) || is_nan(b)); }
 fn f_lt(a: f32, b: f32) -> u32 { return u32(a < b); }
 fn f_le(a: f32, b: f32) -> u32 { return u32(a <= b); }
 fn f_gt(a: f32, b: f32) -> u32 { return u32(a > b); }
 fn f_ge(a: f32, b: f32) -> u32 { return u32(a >= b); }
+
+// Of a gate and what passes it.
+fn f_silu_mul(a: f32, b: f32) -> f32 { return f_silu(a) * b; }
+fn f_gelu_mul(a: f32, b: f32) -> f32 { return f_gelu_erf(a) * b; }
+fn f_gelu_tanh_mul(a: f32, b: f32) -> f32 { return f_gelu(a) * b; }
+fn f_quick_gelu_mul(a: f32, b: f32) -> f32 { return a * f_sigmoid(1.702 * a) * b; }
+fn f_relu_mul(a: f32, b: f32) -> f32 { return f_relu(a) * b; }
+fn f_relu2_mul(a: f32, b: f32) -> f32 { let y = f_relu(a); return y * y * b; }
+fn f_sigmoid_mul(a: f32, b: f32) -> f32 { return f_sigmoid(a) * b; }
+fn f_clamped_swiglu(a: f32, b: f32) -> f32 {
+  let gate = f_minimum(a, 7.0);
+  return gate * f_sigmoid(1.702 * gate) * (f_maximum(f_minimum(b, 7.0), -7.0) + 1.0);
+}
 
 fn float_to_u32(x: f32) -> u32 {
   if (is_nan(x) || x <= 0.0) {

@@ -199,6 +199,16 @@ fn f_div(a: f64, b: f64) -> f64 { return a / b; }
 fn f_minimum(a: f64, b: f64) -> f64 { return select(select(a, b, b < a), a, is_nan64(a)); }
 fn f_maximum(a: f64, b: f64) -> f64 { return select(select(a, b, b > a), a, is_nan64(a)); }
 fn f_silu_mul(a: f64, b: f64) -> f64 { return f_silu(a) * b; }
+fn f_gelu_mul(a: f64, b: f64) -> f64 { return f_gelu_erf(a) * b; }
+fn f_gelu_tanh_mul(a: f64, b: f64) -> f64 { return f_gelu(a) * b; }
+fn f_quick_gelu_mul(a: f64, b: f64) -> f64 { return a * f_sigmoid(1.702lf * a) * b; }
+fn f_relu_mul(a: f64, b: f64) -> f64 { return f_relu(a) * b; }
+fn f_relu2_mul(a: f64, b: f64) -> f64 { let y = f_relu(a); return y * y * b; }
+fn f_sigmoid_mul(a: f64, b: f64) -> f64 { return f_sigmoid(a) * b; }
+fn f_clamped_swiglu(a: f64, b: f64) -> f64 {
+  let gate = f_minimum(a, 7.0lf);
+  return gate * f_sigmoid(1.702lf * gate) * (f_maximum(f_minimum(b, 7.0lf), -7.0lf) + 1.0lf);
+}
 fn f_eq(a: f64, b: f64) -> u32 { return u32(a == b); }
 fn f_ne(a: f64, b: f64) -> u32 { return u32(a != b || is_nan64(a) || is_nan64(b)); }
 fn f_lt(a: f64, b: f64) -> u32 { return u32(a < b); }

@@ -25,7 +25,7 @@ fn main(
     let dst_row = batch * p.m + row;
     var lanes: array<dst_t, DST_LANES>;
     for (var lane = 0u; lane < DST_LANES; lane++) {
-      lanes[lane] = finish(dst_row, col + first + lane, value(row, row * SUMS + first + lane));
+      lanes[lane] = finish(dst_row, col + first + lane, value(row, row * SUMS + first + lane, col + first + lane));
     }
     dst_put((dst_row * p.dst_row + p.dst_first + col + first) / DST_LANES, lanes);
   }

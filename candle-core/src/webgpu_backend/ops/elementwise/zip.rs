@@ -20,10 +20,30 @@ params!(ZipParams {
 });
 
 /// Functions of two arguments, in the order of the key.
-const BINARY: [&str; 13] = [
-    "add", "sub", "mul", "div", "minimum", "maximum", "silu_mul", "eq", "ne", "lt", "le", "gt",
+const BINARY: [&str; 20] = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "minimum",
+    "maximum",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
     "ge",
+    "silu_mul",
+    "gelu_mul",
+    "gelu_tanh_mul",
+    "quick_gelu_mul",
+    "relu_mul",
+    "relu2_mul",
+    "sigmoid_mul",
+    "clamped_swiglu",
 ];
+/// The last of these are of floats alone.
+const FLOATS_FROM: u32 = 12;
 
 /// `f(lhs, rhs)` for two tensors of one shape and dtype.
 fn zip(
@@ -70,7 +90,7 @@ fn zip_into(
     let Some(function) = place(&BINARY, name) else {
         return Err(device.unsupported(name, lhs.dtype(), "there is no WGSL for this function"));
     };
-    if name == "silu_mul" && !from.is_float() {
+    if function >= FLOATS_FROM && !from.is_float() {
         return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));
     }
     let divides = name == "div" && !from.is_float();
@@ -79,7 +99,7 @@ fn zip_into(
         bindings.push(Binding::Status);
     }
     let key = Key::new("zip")
-        .with(function, 4)
+        .with(function, 5)
         .elem(from)
         .with(views.rank as u32, 4);
     device.launch(

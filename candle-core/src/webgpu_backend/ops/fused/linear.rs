@@ -1,4 +1,4 @@
-//! A linear layer with what stands before and after it in a transformer: RMS norm, gated activation, residual sum.
+//! A linear layer with what stands before and after it in a transformer: RMS norm, bias, gated activation, residual sum.
 //!
 //! For few rows all of it is one kernel. For many rows a norm and a gate are kernels of their own, which then cost little
 //! beside the product.
@@ -6,7 +6,7 @@
 use super::super::matmul::{self, Input, WeightRows};
 use super::super::quantized::Format;
 use super::super::{as_rows, elementwise};
-use super::{float_elem, rms_norm, silu_mul};
+use super::{float_elem, gated, rms_norm};
 use crate::backend::BackendStorage;
 use crate::quantized::QTensor;
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
@@ -60,9 +60,22 @@ pub fn linear(
         }
     };
     check((x, x_l), weight, (outputs, k), &extras)?;
+    let (bias, bias_l);
+    let mut extras = extras;
+    if let Some((storage, layout)) = extras.bias.filter(|(_, layout)| !layout.is_contiguous()) {
+        (bias, bias_l) = (
+            elementwise::copy(storage, layout)?,
+            Layout::contiguous(outputs),
+        );
+        extras.bias = Some((&bias, &bias_l));
+    }
     let rows: usize = x_l.dims().iter().rev().skip(1).product();
     let (x, lhs_l) = as_rows((x, x_l), (rows, k))?;
-    let n = if extras.gated { outputs / 2 } else { outputs };
+    let n = if extras.gate.is_some() {
+        outputs / 2
+    } else {
+        outputs
+    };
     match weight.fused_product((&x, &lhs_l), (rows, n, k), extras)? {
         Some(dst) => Ok(dst),
         None => plain((&x, &lhs_l), weight, (rows, outputs, k), extras),
@@ -130,25 +143,30 @@ fn check(
         Weight::Dense((weight, _)) => Some(weight),
         Weight::Blocks(..) => None,
     };
-    let norm = extras.norm.map(|((alpha, _), _)| alpha);
-    let residual = extras.residual.map(|(residual, _)| residual);
-    for other in [dense, norm, residual].into_iter().flatten() {
+    let norm = extras.norm.map(|(alpha, _)| alpha);
+    let others = [norm, extras.bias, extras.residual].into_iter().flatten();
+    for other in dense.into_iter().chain(others.map(|(storage, _)| storage)) {
         if other.dtype() != x.dtype() {
             let (lhs, rhs) = (x.dtype(), other.dtype());
             return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
         }
     }
-    let n = if extras.gated { outputs / 2 } else { outputs };
+    let n = if extras.gate.is_some() {
+        outputs / 2
+    } else {
+        outputs
+    };
     let rows: usize = x_l.dims().iter().rev().skip(1).product();
     let alpha_fits = extras.norm.is_none_or(|((_, l), _)| l.dims() == [k]);
+    let bias_fits = extras.bias.is_none_or(|(_, l)| l.dims() == [outputs]);
     let residual_fits = extras
         .residual
         .is_none_or(|(_, l)| l.dims().last() == Some(&n) && l.shape().elem_count() == rows * n);
-    let halves = !extras.gated || outputs.is_multiple_of(2);
-    if x_l.dims().last() != Some(&k) || !alpha_fits || !residual_fits || !halves {
+    let halves = !extras.gate.is_some() || outputs.is_multiple_of(2);
+    if x_l.dims().last() != Some(&k) || !alpha_fits || !bias_fits || !residual_fits || !halves {
         crate::bail!(
-            "linear: x is {:?} and the weight ({outputs}, {k}); the norm's weights have to be ({k}), the residual \
-             ({rows}, {n}), and a gated product of an even size",
+            "linear: x is {:?} and the weight ({outputs}, {k}); the norm's weights have to be ({k}), the bias ({outputs}), the \
+             residual ({rows}, {n}), and a gated product of an even size",
             x_l.shape()
         )
     }
@@ -172,19 +190,34 @@ fn plain(
         };
         return plain((&normed, &normed_l), weight, sizes, rest);
     }
-    if !extras.gated {
-        if let Some(dst) = weight.fused_product((x, x_l), sizes, extras)? {
-            return Ok(dst);
-        }
+    if let Some(gate) = extras.gate {
+        let product = LinearExtras {
+            bias: extras.bias,
+            ..LinearExtras::default()
+        };
+        let both = plain((x, x_l), weight, sizes, product)?;
+        let n = outputs / 2;
+        let both_l = Layout::contiguous((rows, outputs));
+        let (gate_l, up_l) = (both_l.narrow(1, 0, n)?, both_l.narrow(1, n, n)?);
+        let dst = gated((&both, &gate_l), (&both, &up_l), gate)?;
+        return added(dst, extras.residual);
+    }
+    if let Some(dst) = weight.fused_product((x, x_l), sizes, extras)? {
+        return Ok(dst);
     }
     let mut dst = weight.product((x, x_l), sizes)?;
-    if extras.gated {
-        let n = outputs / 2;
-        let both = Layout::contiguous((rows, outputs));
-        let (gate_l, up_l) = (both.narrow(1, 0, n)?, both.narrow(1, n, n)?);
-        dst = silu_mul(&dst, &gate_l, &dst, &up_l)?;
+    if let Some((bias, bias_l)) = extras.bias {
+        let dst_l = Layout::contiguous((rows, outputs));
+        let strides = vec![0, bias_l.stride()[0]];
+        let bias_l = Layout::new((rows, outputs).into(), strides, bias_l.start_offset());
+        dst = elementwise::binary(&dst, bias, &dst_l, &bias_l, "add")?;
     }
-    if let Some((residual, residual_l)) = extras.residual {
+    added(dst, extras.residual)
+}
+
+/// The sum with a residual.
+fn added(mut dst: WebGpuStorage, residual: Option<Input<'_>>) -> Result<WebGpuStorage> {
+    if let Some((residual, residual_l)) = residual {
         let dst_l = Layout::contiguous(residual_l.shape());
         dst = elementwise::binary(&dst, residual, &dst_l, residual_l, "add")?;
     }

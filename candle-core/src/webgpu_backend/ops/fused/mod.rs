@@ -11,22 +11,19 @@ mod softmax;
 pub use attention::{sdpa, SdpaParams};
 pub use linear::{linear, LinearExtras, LinearWeight};
 pub use norm::{add_rms_norm, layer_norm, rms_norm};
-pub use rope::{rope, rope_append, RopeCache, RopeKind};
+pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopeKind, RopePosition, Rotation};
 pub use softmax::softmax_last_dim;
 
+pub use super::gate::Gate;
+use super::windows::Operand;
 use super::{index, Views};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result, Shape};
 
-/// `silu(gate) * up`, elementwise over two tensors of one shape; the result is contiguous.
-pub fn silu_mul(
-    gate: &WebGpuStorage,
-    gate_l: &Layout,
-    up: &WebGpuStorage,
-    up_l: &Layout,
-) -> Result<WebGpuStorage> {
-    super::elementwise::binary(gate, up, gate_l, up_l, "silu_mul")
+/// `gate` of its argument and of what passes it, elementwise over two tensors of one shape; the result is contiguous.
+pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<WebGpuStorage> {
+    super::elementwise::binary(x.0, up.0, x.1, up.1, gate.function())
 }
 
 /// `N` tensors of one shape as rows of their last dimension, for kernels that give a workgroup to a row.

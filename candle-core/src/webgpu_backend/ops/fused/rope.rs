@@ -1,13 +1,14 @@
-//! Rotary position embedding (Su et al., arXiv 2104.09864).
+//! Rotary position embedding (Su et al., arXiv 2104.09864), with the norms of heads before it and a cache after it.
 
-use super::super::copy2d::{copy2d, Rows};
+use super::super::indexing::number;
 use super::super::windows::{fit, Operand, Split};
-use super::super::{bind, elementwise, index, WORKGROUP};
+use super::super::{bind, index, WORKGROUP};
 use super::float_elem;
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Layout, Result, Shape};
+use crate::{DType, Layout, Result, Shape};
 
 params!(RopeParams {
     x_offset: u32,
@@ -25,32 +26,34 @@ params!(RopeParams {
     sin_dim: u32,
     len: u32,
     heads: u32,
+    // The first heads, and the end of those that are rotated.
+    queries: u32,
     rotated: u32,
     seq: u32,
     dim: u32,
-    // Of a cache: the heads before those that go there, and its steps.
-    queries: u32,
+    // The first elements of a head that are rotated.
+    rotary: u32,
+    // Of the norms' weights.
+    norms_offset: u32,
+    norms_head: u32,
+    norms_dim: u32,
+    eps: f32,
+    // Of a cache: its steps, where its sequences go on, and how the op is named in the status buffer.
     cache_offset: u32,
     cache_batch: u32,
     cache_head: u32,
     cache_seq: u32,
+    capacity: u32,
+    position: u32,
+    positions_offset: u32,
+    positions_step: u32,
+    op: u32,
 });
 
-/// Where the keys and values of a rotation go.
-#[derive(Clone, Copy)]
-pub struct RopeCache<'a> {
-    /// Written from `position` on: `(batch, heads - queries, capacity, dim)`, contiguous.
-    pub cache: (&'a WebGpuStorage, &'a Layout),
-    /// The first place along the capacity that is written.
-    pub position: usize,
-    /// The first heads of the input: the result. Those after them go to the cache.
-    pub queries: usize,
-}
-
-/// Which elements of a head turn together, and in which order the dimensions come.
+/// Which elements of a head are rotated together, and in which order the dimensions come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeKind {
-    /// `x[i]` with `x[i + dim / 2]`, in `(batch, heads, seq, dim)`.
+    /// `x[i]` with `x[i + rotary / 2]`, in `(batch, heads, seq, dim)`.
     HalfSplit,
     /// `x[2 * i]` with `x[2 * i + 1]`, in `(batch, heads, seq, dim)`.
     Interleaved,
@@ -58,7 +61,44 @@ pub enum RopeKind {
     Thd,
 }
 
-/// `cos` or `sin`, `(seq, dim / 2)` or `(batch, seq, dim / 2)`, over the three leading dimensions of `x`.
+/// What happens to heads.
+#[derive(Clone, Copy)]
+pub struct Rotation<'a> {
+    /// Which elements are rotated together.
+    pub kind: RopeKind,
+    /// The first elements of a head that are rotated, an even number. Where it is 0, cos and sin are anything that can be bound.
+    pub rotary: usize,
+    /// The first heads, with the first norm.
+    pub queries: usize,
+    /// The heads after those, with the second norm. All others are copied.
+    pub keys: usize,
+    /// Weights, `(2, dim)`, and epsilon of the RMS norms of both, which come before the rotation.
+    pub norms: Option<(Operand<'a>, f32)>,
+}
+
+/// Where a sequence goes on in a cache.
+#[derive(Clone, Copy)]
+pub enum RopePosition<'a> {
+    /// The same for all.
+    Same(usize),
+    /// `(batch)`, u32.
+    PerRow(Operand<'a>),
+}
+
+/// Where the keys and values of a rotation go.
+#[derive(Clone, Copy)]
+pub struct RopeCache<'a> {
+    /// Written in place: `(batch, heads - queries, capacity, dim)`, contiguous, of any float dtype.
+    pub cache: Operand<'a>,
+    /// The first places along the capacity that are written.
+    pub position: RopePosition<'a>,
+}
+
+/// The name of errors of positions that are on the device.
+const APPEND: &str = "rope-append";
+const OP: &str = "rope";
+
+/// `cos` or `sin`, `(seq, n)` or `(batch, seq, n)`, over the three leading dimensions of `x`.
 fn over(layout: &Layout, dims: [usize; 3], seq_axis: usize) -> Result<Layout> {
     let [batch, seq, dim] = match *layout.stride() {
         [seq, dim] => [0, seq, dim],
@@ -79,35 +119,43 @@ fn over(layout: &Layout, dims: [usize; 3], seq_axis: usize) -> Result<Layout> {
     ))
 }
 
-/// Turns each pair of elements of the first `rotated` heads of `x` by its position's angle; other heads are copied. `x` is 4D,
-/// any strides; the result is contiguous in its shape.
-#[allow(clippy::too_many_arguments)]
-pub fn rope(
-    x: &WebGpuStorage,
+/// Both over `x`, whose layout takes their place where nothing is rotated.
+fn angles_over(
     x_l: &Layout,
-    cos: &WebGpuStorage,
-    cos_l: &Layout,
-    sin: &WebGpuStorage,
-    sin_l: &Layout,
-    kind: RopeKind,
-    rotated: usize,
+    [cos_l, sin_l]: [&Layout; 2],
+    rotation: &Rotation<'_>,
+) -> Result<[Layout; 2]> {
+    let (d0, d1, d2, dim) = x_l.shape().dims4()?;
+    if !dim.is_multiple_of(2) || rotation.rotary > dim || !rotation.rotary.is_multiple_of(2) {
+        crate::bail!(
+            "rope rotates pairs: the last dimension and the part of it that is rotated have to be even, got {dim} and {}",
+            rotation.rotary
+        );
+    }
+    if rotation.rotary == 0 {
+        return Ok([x_l.clone(), x_l.clone()]);
+    }
+    let (_, seq_axis) = axes(rotation.kind);
+    let over = |layout| over(layout, [d0, d1, d2], seq_axis);
+    Ok([over(cos_l)?, over(sin_l)?])
+}
+
+/// Applies `rotation` to `[x, cos, sin]`. `x` is 4D, any strides; the result is contiguous in its shape.
+pub fn rope(
+    [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
+    rotation: Rotation<'_>,
 ) -> Result<WebGpuStorage> {
     let (d0, d1, d2, dim) = x_l.shape().dims4()?;
-    if !dim.is_multiple_of(2) {
-        crate::bail!("rope turns pairs, so the last dimension must be even, got {dim}");
-    }
     let dst = x.device().alloc(x_l.shape().elem_count(), x.dtype(), OP)?;
-    let (_, seq_axis) = axes(kind);
-    let dims = [d0, d1, d2];
-    let (cos_l, sin_l) = (over(cos_l, dims, seq_axis)?, over(sin_l, dims, seq_axis)?);
+    let [cos_l, sin_l] = angles_over(x_l, [cos_l, sin_l], &rotation)?;
     let operands = [(x, x_l), (cos, &cos_l), (sin, &sin_l)];
     if fit([x, cos, sin, &dst]) {
-        rope_into(&dst, operands, kind, rotated, None)?;
+        rope_into(&dst, operands, rotation, None)?;
         return Ok(dst);
     }
     let split = Split {
         op: OP,
-        dims: &dims,
+        dims: &[d0, d1, d2],
         unit: dim,
         bytes: dim * x.dtype().size_in_bytes(),
         inputs: operands,
@@ -115,82 +163,63 @@ pub fn rope(
     };
     split.run(&dst, 0, &mut |part| {
         let operands = part.inputs.each_ref().map(|(s, l)| (s, l));
-        let rotated = rotated.saturating_sub(part.start[axes(kind).0]);
-        rope_into(&part.dst, operands, kind, rotated, None)
+        let before = part.start[axes(rotation.kind).0];
+        let queries = rotation.queries.saturating_sub(before);
+        let rotated = (rotation.queries + rotation.keys).saturating_sub(before);
+        let rotation = Rotation {
+            queries,
+            keys: rotated - queries,
+            ..rotation
+        };
+        rope_into(&part.dst, operands, rotation, None)
     })?;
     Ok(dst)
 }
 
-/// As [`rope`] on `[x, cos, sin]`, of which only the first heads are the result, `(batch, queries, seq, dim)`; the others, keys
-/// and values, go straight into a cache, whose buffer is written in place.
+/// Whether [`rope_append`] takes these: `x`, cos, sin and the cache.
+pub fn rope_append_fits(storages: [&WebGpuStorage; 4]) -> bool {
+    fit(storages)
+}
+
+/// As [`rope`] on `[x, cos, sin]`, of which only the queries are the result, `(batch, queries, seq, dim)`; the others, keys
+/// and values, go straight into a cache, whose buffer is written in place. All of them have to fit a binding.
 pub fn rope_append(
     [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
-    kind: RopeKind,
-    rotated: usize,
+    rotation: Rotation<'_>,
     into: RopeCache<'_>,
 ) -> Result<WebGpuStorage> {
     let (cache, cache_l) = into.cache;
     let (batch, heads, seq, dim) = x_l.shape().dims4()?;
     let (cache_batch, cache_heads, capacity, cache_dim) = cache_l.shape().dims4()?;
-    let fits = (cache_batch, cache_heads + into.queries, cache_dim) == (batch, heads, dim)
-        && into.position + seq <= capacity
+    let position_fits = match into.position {
+        RopePosition::Same(position) => position <= capacity.saturating_sub(seq),
+        RopePosition::PerRow((positions, layout)) => {
+            layout.dims() == [batch] && positions.dtype() == DType::U32
+        }
+    };
+    let fits = (cache_batch, cache_heads + rotation.queries, cache_dim) == (batch, heads, dim)
+        && seq <= capacity
+        && position_fits
         && cache_l.is_contiguous()
         && cache_l.start_offset().is_multiple_of(2)
-        && cache.dtype() == x.dtype()
-        && dim.is_multiple_of(2)
-        && kind != RopeKind::Thd;
+        && rotation.kind != RopeKind::Thd;
     if !fits {
         crate::bail!(
-            "rope: keys and values of {:?} {:?} without its first {} heads do not fit into a cache of {:?} {:?} from {} on",
+            "rope: keys and values of {:?} {:?} without its first {} heads do not fit into a cache of {:?} {:?}",
             x.dtype(),
             x_l.shape(),
-            into.queries,
+            rotation.queries,
             cache.dtype(),
             cache_l.shape(),
-            into.position
         )
     }
-    if !fit([x, cos, sin, cache]) {
-        return rope_then_copy([(x, x_l), (cos, cos_l), (sin, sin_l)], kind, rotated, into);
-    }
-    let dst = x
-        .device()
-        .alloc(batch * into.queries * seq * dim, x.dtype(), OP)?;
-    let dims = [batch, heads, seq];
-    let (cos_l, sin_l) = (over(cos_l, dims, 2)?, over(sin_l, dims, 2)?);
+    let len = batch * rotation.queries * seq * dim;
+    let dst = x.device().alloc(len, x.dtype(), OP)?;
+    let [cos_l, sin_l] = angles_over(x_l, [cos_l, sin_l], &rotation)?;
     let operands = [(x, x_l), (cos, &cos_l), (sin, &sin_l)];
-    rope_into(&dst, operands, kind, rotated, Some(into))?;
+    rope_into(&dst, operands, rotation, Some(into))?;
     Ok(dst)
 }
-
-/// The same where a binding does not reach all of a tensor.
-fn rope_then_copy(
-    [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
-    kind: RopeKind,
-    rotated: usize,
-    into: RopeCache<'_>,
-) -> Result<WebGpuStorage> {
-    let turned = rope(x, x_l, cos, cos_l, sin, sin_l, kind, rotated)?;
-    let (batch, heads, seq, dim) = x_l.shape().dims4()?;
-    let (cache, cache_l) = into.cache;
-    let capacity = cache_l.dims()[2];
-    let kept = heads - into.queries;
-    for b in 0..batch {
-        let rows = Rows {
-            d1: kept,
-            d2: seq * dim,
-            src_stride: seq * dim,
-            dst_stride: capacity * dim,
-            src_offset: (b * heads + into.queries) * seq * dim,
-            dst_offset: cache_l.start_offset() + (b * kept * capacity + into.position) * dim,
-        };
-        copy2d(&turned, &mut cache.share(), rows)?;
-    }
-    let queries = Layout::contiguous(x_l.shape()).narrow(1, 0, into.queries)?;
-    elementwise::copy(&turned, &queries)
-}
-
-const OP: &str = "rope";
 
 /// The dimensions of heads and of positions.
 fn axes(kind: RopeKind) -> (usize, usize) {
@@ -200,17 +229,96 @@ fn axes(kind: RopeKind) -> (usize, usize) {
     }
 }
 
+/// What a kernel is specialised for.
+#[derive(Clone, Copy)]
+struct Variant {
+    kind: RopeKind,
+    elem: Elem,
+    norms: bool,
+    cache: Option<Elem>,
+    per_row: bool,
+}
+
+impl Variant {
+    /// Elements that are written at once: a word of the result and of the cache, whichever has more.
+    fn unit(self) -> u32 {
+        let cache = self.cache.map_or(1, Elem::lanes);
+        self.elem.lanes().max(cache)
+    }
+
+    fn key(self) -> Key {
+        Key::new(OP)
+            .elem(self.elem)
+            .with(self.kind as u32, 2)
+            .with(self.norms.into(), 1)
+            .with(self.cache.map_or(0, |elem| elem as u32 + 1), 5)
+            .with(self.per_row.into(), 1)
+    }
+
+    fn shader(self, device: &crate::webgpu_backend::WebGpuDevice) -> Shader {
+        let Self {
+            kind,
+            elem,
+            norms,
+            cache,
+            per_row,
+        } = self;
+        let mut label = format!("rope {kind:?} {elem:?}");
+        for (choice, name) in [(norms, " with norms"), (per_row, " by row")] {
+            label.push_str(if choice { name } else { "" });
+        }
+        if let Some(cache) = cache {
+            label.push_str(&format!(" into a cache of {cache:?}"));
+        }
+        let mut shader = Shader::new(label)
+            .input("x", elem)
+            .input("cos_table", elem)
+            .input("sin_table", elem)
+            .output("dst", elem)
+            .constant("UNIT", self.unit());
+        if norms {
+            shader = shader.input("norms", elem);
+        }
+        shader = match cache {
+            Some(cache) => shader
+                .output("cache", cache)
+                .text(include_str!("../../shaders/rope_cache.wgsl")),
+            None => shader.text(include_str!("../../shaders/rope_whole.wgsl")),
+        };
+        shader = match per_row {
+            true => shader
+                .input("positions", Elem::U32)
+                .status()
+                .text(include_str!("../../shaders/rope_positions.wgsl")),
+            false => shader.text("fn position_of(batch: u32) -> u32 { return p.position; }"),
+        };
+        shader = match norms {
+            true => shader
+                .reduction(device, NORMS_WORKGROUP, 1)
+                .text(include_str!("../../shaders/rope_norms.wgsl")),
+            false => shader
+                .constant("WG", WORKGROUP)
+                .text(include_str!("../../shaders/rope_plain.wgsl")),
+        };
+        shader
+            .constant("INTERLEAVED", kind == RopeKind::Interleaved)
+            .constant("HEADS_LAST", kind == RopeKind::Thd)
+            .body::<RopeParams>(include_str!("../../shaders/rope.wgsl"))
+    }
+}
+
+/// Invocations that share a head where its norm is made.
+const NORMS_WORKGROUP: u32 = 64;
+
 /// `x`, `cos` and `sin` over one shape but for the last dimension.
 fn rope_into(
     dst: &WebGpuStorage,
     [(x, x_l), (cos, cos_l), (sin, sin_l)]: [Operand<'_>; 3],
-    kind: RopeKind,
-    rotated: usize,
+    rotation: Rotation<'_>,
     into: Option<RopeCache<'_>>,
 ) -> Result<()> {
     let device = x.device();
-    let elem = float_elem(device, x.dtype(), OP)?;
-    let (head_axis, seq_axis) = axes(kind);
+    let (head_axis, seq_axis) = axes(rotation.kind);
     let len = x_l.shape().elem_count();
     let dims = x_l.dims();
     let stride = x_l.stride();
@@ -224,75 +332,74 @@ fn rope_into(
     };
     let [cos_batch, cos_seq, cos_dim] = steps(cos_l)?;
     let [sin_batch, sin_seq, sin_dim] = steps(sin_l)?;
-    let key = Key::new(OP)
-        .elem(elem)
-        .with(kind as u32, 2)
-        .with(into.is_some().into(), 1);
+    let cache_elem = |into: RopeCache<'_>| float_elem(device, into.cache.0.dtype(), APPEND);
+    let variant = Variant {
+        kind: rotation.kind,
+        elem: float_elem(device, x.dtype(), OP)?,
+        norms: rotation.norms.is_some(),
+        cache: into.map(cache_elem).transpose()?,
+        per_row: into.is_some_and(|into| matches!(into.position, RopePosition::PerRow(_))),
+    };
+    let mut params = RopeParams {
+        x_offset: index(x_l.start_offset())?,
+        x_batch: index(stride[0])?,
+        x_head: index(stride[head_axis])?,
+        x_seq: index(stride[seq_axis])?,
+        x_dim: index(stride[3])?,
+        cos_offset: index(cos_l.start_offset())?,
+        cos_batch,
+        cos_seq,
+        cos_dim,
+        sin_offset: index(sin_l.start_offset())?,
+        sin_batch,
+        sin_seq,
+        sin_dim,
+        len: index(len)?,
+        heads: index(dims[head_axis])?,
+        queries: index(rotation.queries)?,
+        rotated: index(rotation.queries + rotation.keys)?,
+        seq: index(dims[seq_axis])?,
+        dim: index(dims[3])?,
+        rotary: index(rotation.rotary)?,
+        op: number(APPEND),
+        ..bytemuck::Zeroable::zeroed()
+    };
     let mut bindings = vec![bind(x), bind(cos), bind(sin), bind(dst)];
-    let mut cache_steps = [0; 4];
-    if let Some(RopeCache {
-        cache: (cache, layout),
-        position,
-        ..
-    }) = into
-    {
+    if let Some(((norms, layout), eps)) = rotation.norms {
+        bindings.push(bind(norms));
+        let step = layout.stride();
+        params.norms_offset = index(layout.start_offset())?;
+        params.norms_head = index(step[0])?;
+        params.norms_dim = index(step[1])?;
+        params.eps = eps;
+    }
+    if let Some(into) = into {
+        let (cache, layout) = into.cache;
         bindings.push(bind(cache));
         let step = layout.stride();
-        cache_steps = [
-            index(layout.start_offset() + position * step[2])?,
-            index(step[0])?,
-            index(step[1])?,
-            index(step[2])?,
-        ];
+        params.cache_offset = index(layout.start_offset())?;
+        params.cache_batch = index(step[0])?;
+        params.cache_head = index(step[1])?;
+        params.cache_seq = index(step[2])?;
+        params.capacity = index(layout.dims()[2])?;
+        match into.position {
+            RopePosition::Same(position) => params.position = index(position)?,
+            RopePosition::PerRow((positions, layout)) => {
+                bindings.extend([bind(positions), Binding::Status]);
+                params.positions_offset = index(layout.start_offset())?;
+                params.positions_step = index(layout.stride()[0])?;
+            }
+        }
     }
-    let [cache_offset, cache_batch, cache_head, cache_seq] = cache_steps;
+    let grid = match variant.norms {
+        true => device.grid(len / dims[3].max(1), 1),
+        false => device.grid(len.div_ceil(variant.unit() as usize), WORKGROUP),
+    };
     device.launch(
-        key,
-        || {
-            let into_cache = if into.is_some() { " into a cache" } else { "" };
-            let shader = Shader::new(format!("rope {kind:?} {elem:?}{into_cache}"))
-                .input("x", elem)
-                .input("cos_table", elem)
-                .input("sin_table", elem)
-                .output("dst", elem);
-            let shader = match into {
-                Some(_) => shader
-                    .output("cache", elem)
-                    .text(include_str!("../../shaders/rope_cache.wgsl")),
-                None => shader.text(include_str!("../../shaders/rope_whole.wgsl")),
-            };
-            shader
-                .constant("WG", WORKGROUP)
-                .constant("INTERLEAVED", kind == RopeKind::Interleaved)
-                .constant("HEADS_LAST", kind == RopeKind::Thd)
-                .body::<RopeParams>(include_str!("../../shaders/rope.wgsl"))
-        },
+        variant.key(),
+        || variant.shader(device),
         &bindings,
-        &RopeParams {
-            x_offset: index(x_l.start_offset())?,
-            x_batch: index(stride[0])?,
-            x_head: index(stride[head_axis])?,
-            x_seq: index(stride[seq_axis])?,
-            x_dim: index(stride[3])?,
-            cos_offset: index(cos_l.start_offset())?,
-            cos_batch,
-            cos_seq,
-            cos_dim,
-            sin_offset: index(sin_l.start_offset())?,
-            sin_batch,
-            sin_seq,
-            sin_dim,
-            len: index(len)?,
-            heads: index(dims[head_axis])?,
-            rotated: index(rotated)?,
-            seq: index(dims[seq_axis])?,
-            dim: index(dims[3])?,
-            queries: index(into.map_or(dims[head_axis], |into| into.queries))?,
-            cache_offset,
-            cache_batch,
-            cache_head,
-            cache_seq,
-        },
-        device.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP),
+        &params,
+        grid,
     )
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::extras::Added;
 use super::{MatmulParams, Problem, Run};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::Result;
@@ -101,8 +102,8 @@ impl Run<'_> {
             .with(tile.across, 3)
             .with(self.scaled.into(), 1);
         let rank = self.problem.views.rank;
-        let residual = self.extras.residual_elem();
-        let shader = || cooperative_shader(self.out, rank, tile, self.scaled, residual);
+        let added = self.extras.added();
+        let shader = || cooperative_shader(self.out, rank, tile, self.scaled, added);
         self.launch(key, shader, tile.count(self.problem))
     }
 }
@@ -112,7 +113,7 @@ pub(super) fn cooperative_shader(
     rank: usize,
     tile: CoopTile,
     scaled: bool,
-    residual: Option<Elem>,
+    added: Added,
 ) -> Shader {
     let CoopTile { down, across } = tile;
     Shader::new(format!("matmul_cooperative F16->{out:?} {down}x{across}"))
@@ -120,7 +121,7 @@ pub(super) fn cooperative_shader(
         .input_words("rhs", "vec4<f16>")
         .lhs_scales(scaled)
         .output("dst", out)
-        .finish(residual)
+        .finish(added)
         .strided("lhs", rank)
         .strided("rhs", rank)
         .constant("DEPTH", COOP_K)

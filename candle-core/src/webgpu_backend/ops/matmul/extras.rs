@@ -1,6 +1,7 @@
 //! What a product does besides: a norm of its rows before it, a gate and a sum after it. A decoding step is bound by the
 //! number of its dispatches, and these would be dispatches of their own.
 
+use super::super::gate::Gate;
 use super::super::{bind, index, row_step};
 use super::MatmulParams;
 use crate::backend::BackendStorage;
@@ -17,8 +18,10 @@ pub type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 pub struct Extras<'a> {
     /// The input's rows are replaced by their RMS norm: weights `(k)`, contiguous, and epsilon.
     pub norm: Option<(Input<'a>, f32)>,
-    /// The result is `silu(gate) * up`, where the product is `gate` and `up` side by side.
-    pub gated: bool,
+    /// Added to each row of the product: `(n)`, contiguous, with a gate `(2 n)`.
+    pub bias: Option<Input<'a>>,
+    /// The result is this of its argument and of what passes it, which the product has side by side.
+    pub gate: Option<Gate>,
     /// `(m, n)`, added to the result.
     pub residual: Option<Input<'a>>,
 }
@@ -26,20 +29,26 @@ pub struct Extras<'a> {
 impl<'a> Extras<'a> {
     /// The choices that change a kernel's WGSL, as bits of its key.
     pub(super) fn bits(&self) -> (u32, u32) {
-        let bits = u32::from(self.norm.is_some()) << 1 | u32::from(self.gated);
-        (bits << 4 | self.residual_choice(), 6)
+        let gate = self.gate.map_or(0, |gate| gate as u32 + 1);
+        let bits = u32::from(self.norm.is_some()) << 4 | gate;
+        let (added, added_bits) = self.added_bits();
+        (bits << added_bits | added, 5 + added_bits)
     }
 
-    /// The storage of the residual, if there is one. Its dtype is the result's, and not always that of a product's operands:
+    /// The same of the bias and the residual alone.
+    pub(super) fn added_bits(&self) -> (u32, u32) {
+        let choice = |input: Option<Input<'_>>| elem_of(input).map_or(0, |elem| elem as u32 + 1);
+        (choice(self.bias) << 4 | choice(self.residual), 8)
+    }
+
+    /// The elements of what is added, bias and residual. Their dtype is the result's, and not always that of a product's operands:
     /// those with blocks may have been converted to f16.
-    pub(super) fn residual_elem(&self) -> Option<Elem> {
-        self.residual
-            .and_then(|(residual, _)| Elem::of(residual.dtype()))
-    }
-
-    /// The same in four bits of a key.
-    pub(super) fn residual_choice(&self) -> u32 {
-        self.residual_elem().map_or(0, |elem| elem as u32 + 1)
+    pub(super) fn added(&self) -> Added {
+        Added {
+            bias: elem_of(self.bias),
+            gated: self.gate.is_some(),
+            residual: elem_of(self.residual),
+        }
     }
 
     /// Whether kernels can read these without a copy: the residual in rows, the norm's weights in groups of `group`.
@@ -51,14 +60,16 @@ impl<'a> Extras<'a> {
             let last = layout.dims().len() - 1;
             row_step(layout).is_some() && (layout.stride()[last] == 1 || layout.dims()[last] == 1)
         });
-        norm && residual
+        let bias = self.bias.is_none_or(|(_, layout)| layout.is_contiguous());
+        // With the operands of products with blocks, a third would be a buffer too many.
+        norm && bias && residual && self.each().count() <= 2
     }
 
-    /// The norm's weights and the residual, as far as there are such.
+    /// The norm's weights, the bias and the residual, as far as there are such.
     pub(super) fn each(&self) -> impl Iterator<Item = &'a WebGpuStorage> {
-        let norm = self.norm.map(|((alpha, _), _)| alpha);
-        let residual = self.residual.map(|(residual, _)| residual);
-        norm.into_iter().chain(residual)
+        let norm = self.norm.map(|(alpha, _)| alpha);
+        let all = [norm, self.bias, self.residual];
+        all.into_iter().flatten().map(|(storage, _)| storage)
     }
 
     /// The bindings after lhs, rhs and dst.
@@ -71,6 +82,9 @@ impl<'a> Extras<'a> {
             params.alpha_offset = index(layout.start_offset())?;
             params.eps = eps;
         }
+        if let Some((_, layout)) = self.bias {
+            params.bias_offset = index(layout.start_offset() + params.dst_first as usize)?;
+        }
         if let Some((_, layout)) = self.residual {
             // Kernels count columns from the first of a product, which may be one of several side by side.
             params.residual_offset = index(layout.start_offset() + params.dst_first as usize)?;
@@ -80,17 +94,35 @@ impl<'a> Extras<'a> {
     }
 }
 
+fn elem_of(input: Option<Input<'_>>) -> Option<Elem> {
+    input.and_then(|(storage, _)| Elem::of(storage.dtype()))
+}
+
+/// What is added to a product.
+#[derive(Clone, Copy)]
+pub(super) struct Added {
+    pub(super) bias: Option<Elem>,
+    /// Then the bias is added before the gate.
+    pub(super) gated: bool,
+    pub(super) residual: Option<Elem>,
+}
+
 impl Shader {
-    /// `finish(row, col, sum)`: what is stored for a sum.
-    pub(super) fn finish(self, residual: Option<Elem>) -> Self {
-        let (shader, value) = match residual {
-            Some(elem) => (
-                self.input("residual", elem),
-                "sum + residual_at(p.residual_offset + row * p.residual_row + col)",
-            ),
-            None => (self, "sum"),
-        };
-        shader.text(&format!(
+    /// `finish(row, col, sum)`: what is stored for a sum. With a gate, `bias_at` is there for what comes before it.
+    pub(super) fn finish(mut self, added: Added) -> Self {
+        let mut value = String::from("sum");
+        if let Some(elem) = added.bias {
+            self = self.input("bias", elem);
+            value.push_str(match added.gated {
+                true => "",
+                false => " + bias_at(p.bias_offset + col)",
+            });
+        }
+        if let Some(elem) = added.residual {
+            self = self.input("residual", elem);
+            value.push_str(" + residual_at(p.residual_offset + row * p.residual_row + col)");
+        }
+        self.text(&format!(
             "fn finish(row: u32, col: u32, sum: f32) -> f32 {{ return {value}; }}"
         ))
     }

@@ -41,7 +41,7 @@ pub(super) enum Plan {
 impl Extras<'_> {
     /// Whether these are what only the vector kernel does.
     pub(super) fn need_vector(&self) -> bool {
-        self.norm.is_some() || self.gated
+        self.norm.is_some() || self.gate.is_some()
     }
 
     /// The most rows that the vector regime takes with these.
@@ -70,7 +70,7 @@ pub(super) fn plan(
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
     if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
-        return vector::plan(problem, out_lanes, extras.gated, wide, caps);
+        return vector::plan(problem, out_lanes, extras.gate.is_some(), wide, caps);
     }
     if caps.cooperative && elem == Elem::F16 && wide && problem.k.is_multiple_of(COOP_K as usize) {
         let (tile, splits) = CoopTile::choose(problem, &caps.limits);
@@ -101,7 +101,9 @@ pub(super) fn tiles(problem: &Problem, lhs: Access, rhs: Access) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::super::cooperative;
+    use super::super::extras::Added;
     use super::*;
+    use crate::webgpu_backend::ops::gate::Gate;
     use crate::Layout;
 
     fn caps(subgroup: Option<u32>, cooperative: bool) -> Caps {
@@ -139,8 +141,13 @@ mod tests {
         for tile in CoopTile::ALL {
             for out in [Elem::F16, Elem::F32, Elem::BF16] {
                 for (rank, scaled) in [(0, false), (0, true), (2, false), (2, true)] {
-                    for residual in [None, Some(out)] {
-                        cooperative::cooperative_shader(out, rank, tile, scaled, residual)
+                    for (bias, residual) in [(None, None), (None, Some(out)), (Some(out), None)] {
+                        let added = Added {
+                            bias,
+                            gated: false,
+                            residual,
+                        };
+                        cooperative::cooperative_shader(out, rank, tile, scaled, added)
                             .assert_valid();
                     }
                 }
@@ -169,7 +176,7 @@ mod tests {
             }
         ));
         let gated = Extras {
-            gated: true,
+            gate: Some(Gate::Silu),
             ..Extras::default()
         };
         for (rows, vector) in [(4, true), (5, false)] {

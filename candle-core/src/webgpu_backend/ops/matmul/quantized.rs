@@ -81,12 +81,12 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);
-    let reaches = !extras.gated || at_once >= 2 * n;
+    let reaches = !extras.gate.is_some() || at_once >= 2 * n;
     let fits = extras.fit(16 / elem_bytes(elem)) && extras.each().all(WebGpuStorage::fits_binding);
     // The result may be made in f32 first.
     let bytes = lhs.dtype().size_in_bytes().max(4);
     let one_box = lhs.fits_binding() && (m * n * bytes) as u64 <= device.max_binding();
-    let alone = !extras.need_vector() && extras.residual.is_none();
+    let alone = extras.each().next().is_none() && !extras.need_vector();
     if !(kernel_has_them && reaches && fits && (one_box || alone)) {
         return Ok(None);
     }
@@ -214,7 +214,11 @@ fn direct(
     let step = rhs.weight.window_rows(rhs.format, k).min(n);
     for first in (0..n).step_by(step) {
         let columns = step.min(n - first);
-        let rows = if extras.gated { 2 * n } else { columns };
+        let rows = if extras.gate.is_some() {
+            2 * n
+        } else {
+            columns
+        };
         let window = rhs
             .weight
             .window(rhs.format, (rhs.first + first) * k, rows * k)?;
@@ -242,7 +246,7 @@ fn direct(
             splits: 1,
         };
         run.run(if vector {
-            vector::plan_blocks(&problem, extras.gated, &device.kernels().caps)
+            vector::plan_blocks(&problem, extras.gate.is_some(), &device.kernels().caps)
         } else {
             tiles(&problem, Access::Inner, Access::Inner)
         })?;

@@ -11,6 +11,7 @@ params!(JoinParams {
     splits: u32,
     dst_row: u32,
     dst_first: u32,
+    bias_offset: u32,
     residual_offset: u32,
     residual_row: u32,
 });
@@ -63,20 +64,21 @@ impl Run<'_> {
         })?;
         let mut params = self.problem.params()?;
         self.extras.fill(&mut params)?;
+        let (added, bits) = self.extras.added_bits();
         let key = Key::new("matmul_join")
             .elem(self.lhs)
             .elem(self.out)
-            .with(self.extras.residual_choice(), 4);
+            .with(added, bits);
         let shader = || {
             Shader::new(format!("matmul_join {:?}", self.out))
                 .input_words("parts", "f32")
                 .output("dst", self.out)
-                .finish(self.extras.residual_elem())
+                .finish(self.extras.added())
                 .constant("WG", WORKGROUP)
                 .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
         };
         let mut bindings = vec![bind(&parts), dst];
-        bindings.extend(self.extras.residual.map(|(residual, _)| bind(residual)));
+        bindings.extend(self.extras.bindings());
         device.launch(
             key,
             shader,
@@ -87,6 +89,7 @@ impl Run<'_> {
                 splits: index(splits)?,
                 dst_row: params.dst_row,
                 dst_first: params.dst_first,
+                bias_offset: params.bias_offset,
                 residual_offset: params.residual_offset,
                 residual_row: params.residual_row,
             },

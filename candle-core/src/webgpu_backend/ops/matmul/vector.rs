@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::super::gate::Gate;
 use super::{MatmulParams, Plan, Problem, Run};
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Shader;
@@ -87,7 +88,8 @@ impl Run<'_> {
             .with(unroll, 3)
             .with(wide.into(), 1);
         let normed = self.extras.norm.is_some();
-        let gated = self.extras.gated;
+        let gate = self.extras.gate;
+        let gated = gate.is_some();
         let shader = || {
             let mut label = format!(
                 "matmul_vector {:?} x {:?} m{rows} cols{cols} wg{workgroup} wide={wide}",
@@ -95,10 +97,13 @@ impl Run<'_> {
             );
             for (extra, name) in [
                 (normed, " norm"),
-                (gated, " gated"),
+                (self.extras.bias.is_some(), " bias"),
                 (self.extras.residual.is_some(), " residual"),
             ] {
                 label.push_str(if extra { name } else { "" });
+            }
+            if let Some(gate) = gate {
+                let _ = write!(label, " {}", gate.function());
             }
             // Columns of the product: of a gated one, those of the gate and those of what it is multiplied with.
             let sums = if gated { 2 * cols } else { cols };
@@ -110,9 +115,9 @@ impl Run<'_> {
                 false => shader,
             };
             shader
-                .finish(self.extras.residual_elem())
+                .finish(self.extras.added())
                 .text(include_str!("../../shaders/functions_float.wgsl"))
-                .text(&vector_value(normed, gated))
+                .text(&vector_value(normed, gate, self.extras.bias.is_some()))
                 .constant("SUMS", sums)
                 .strided("lhs", rank)
                 .strided("rhs", rank)
@@ -127,17 +132,29 @@ impl Run<'_> {
     }
 }
 
-/// WGSL for what sum number `at` of a row is before the residual.
-fn vector_value(normed: bool, gated: bool) -> String {
+/// WGSL for what sum number `at` of a row, which is column `col`, is before what is added last.
+fn vector_value(normed: bool, gate: Option<Gate>, bias: bool) -> String {
     let scale = match normed {
         true => "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)",
         false => "1.0",
     };
-    let value = match gated {
-        true => "f_silu_mul(scale * total(at), scale * total(at + COLS))",
-        false => "scale * total(at)",
+    let (gate_bias, up_bias) = match bias {
+        true => (
+            " + bias_at(p.bias_offset + col)",
+            " + bias_at(p.bias_offset + p.n + col)",
+        ),
+        false => ("", ""),
     };
-    format!("fn value(row: u32, at: u32) -> f32 {{ let scale = {scale}; return {value}; }}")
+    let value = match gate {
+        Some(gate) => format!(
+            "f_{}(scale * total(at){gate_bias}, scale * total(at + COLS){up_bias})",
+            gate.function()
+        ),
+        None => "scale * total(at)".to_string(),
+    };
+    format!(
+        "fn value(row: u32, at: u32, col: u32) -> f32 {{ let scale = {scale}; return {value}; }}"
+    )
 }
 
 /// WGSL of the vector regime's loop over `k`, unrolled over rows, columns and steps: all loads of a turn come before their
