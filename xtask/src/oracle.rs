@@ -7,7 +7,13 @@ use crate::steps::{EmptyDir, Tally};
 
 /// Cases of a family of ops in the default run.
 const CASES: &str = "64";
-const PACKAGES: [&str; 3] = ["ops", "models/upstream", "models/ours"];
+const PACKAGES: [&str; 5] = [
+    "ops",
+    "models/upstream",
+    "models/ours",
+    "families/upstream",
+    "families/ours",
+];
 
 /// Op by op, and through crates.io's unmodified `candle-transformers`.
 pub fn oracle() -> Result<String, String> {
@@ -16,9 +22,10 @@ pub fn oracle() -> Result<String, String> {
     }
     only_core_and_nn_are_patched()?;
     let families = ops(Some(CASES))?;
-    models()?;
+    models("models")?;
+    models("families")?;
     Ok(format!(
-        "{families} families agree in {CASES} cases each, and all models on the CPU and on WebGPU"
+        "{families} families of ops agree in {CASES} cases each; crates.io's models over ours, and our own, on the CPU and on WebGPU"
     ))
 }
 
@@ -87,12 +94,22 @@ fn ops(cases: Option<&str>) -> Result<usize, String> {
     }
 }
 
-fn models() -> Result<(), String> {
+/// The programs in a folder: upstream's writes what its models return, ours compares.
+fn models(programs: &str) -> Result<(), String> {
     let outputs = EmptyDir::new()?;
     let folder = outputs.0.display();
-    cargo("run --locked", "models/upstream", &format!("-- {folder}"))?.run()?;
+    cargo(
+        "run --locked",
+        &format!("{programs}/upstream"),
+        &format!("-- {folder}"),
+    )?
+    .run()?;
     for how in ["--compare", "--webgpu"] {
-        let run = cargo("run --locked", "models/ours", &format!("-- {folder} {how}"))?;
+        let run = cargo(
+            "run --locked",
+            &format!("{programs}/ours"),
+            &format!("-- {folder} {how}"),
+        )?;
         let mut run = run.env("CANDLE_WEBGPU_CHECKS", "1");
         // As in `run_tests`; any folder will do.
         if std::env::var_os("XDG_RUNTIME_DIR").is_none() {

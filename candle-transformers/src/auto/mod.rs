@@ -9,29 +9,50 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
-use candle_core::{bail, Context, Error, Result};
-use serde::de::DeserializeOwned;
+mod config;
+
+use candle_core::{bail, Context, Result};
 use serde::Deserialize;
+
+use config::Family;
 
 use crate::blocks::{DecoderSpec, GgufMetadata};
 use crate::models;
 
-/// From the text of a `config.json` to the decoder that it describes.
-type ConfigReader = fn(&str) -> Result<DecoderSpec>;
-
 /// From the metadata of a GGUF file to the decoder that it describes.
 type GgufReader = fn(&GgufMetadata) -> Result<DecoderSpec>;
 
-/// The values of `model_type`.
-const CONFIGS: &[(&str, ConfigReader)] = &[("llama", |json| {
-    let config: models::llama::LlamaConfig = parse(json)?;
-    config.into_config(false).spec()
-})];
+/// The values of `model_type`. Transformers leaves out fields that have their default, which is why some are given here.
+const CONFIGS: &[Family] = &[
+    Family::new("llama", "{}", |json| {
+        let config: models::llama::LlamaConfig = json.parse()?;
+        config.into_config(false).spec()
+    }),
+    Family::new(
+        "qwen2",
+        r#"{"sliding_window": 4096, "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": false,
+            "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 32768}"#,
+        |json| {
+            let config: models::qwen2::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "qwen3",
+        r#"{"head_dim": 128, "attention_bias": false, "max_window_layers": 28, "use_sliding_window": false,
+            "tie_word_embeddings": false, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+            "max_position_embeddings": 32768}"#,
+        |json| {
+            let config: models::qwen3::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+];
 
 /// The values of `general.architecture`.
 const GGUF: &[(&str, GgufReader)] = &[
     ("llama", models::quantized_llama::spec),
-    ("qwen2", models::quantized_llama::spec),
+    ("qwen2", models::quantized_qwen2::spec),
 ];
 
 /// The decoder that a checkpoint's `config.json` describes, by its `model_type`. One that names none is taken for a `llama`.
@@ -43,15 +64,15 @@ pub fn config_spec(json: &str) -> Result<DecoderSpec> {
     struct Type {
         model_type: Option<String>,
     }
-    let found: Type = parse(json)?;
+    let found: Type = config::parse(json)?;
     let found = found.model_type.as_deref().unwrap_or("llama");
-    let Some((_, read)) = CONFIGS.iter().find(|(known, _)| *known == found) else {
+    let Some(family) = CONFIGS.iter().find(|family| family.model_type == found) else {
         bail!(
             "model_type: {found:?} is not supported, supported are {}",
-            names(CONFIGS)
+            model_types().join(", ")
         )
     };
-    let spec = read(json)?;
+    let spec = family.spec(json)?;
     spec.check()?;
     Ok(spec)
 }
@@ -65,7 +86,7 @@ pub fn gguf_spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     let Some((_, read)) = GGUF.iter().find(|(known, _)| *known == found) else {
         bail!(
             "GGUF metadata general.architecture: {found:?} is not supported, supported are {}",
-            names(GGUF)
+            architectures().join(", ")
         )
     };
     let spec = read(file)?;
@@ -75,20 +96,10 @@ pub fn gguf_spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 
 /// The values of `model_type` that [`config_spec`] takes.
 pub fn model_types() -> Vec<&'static str> {
-    CONFIGS.iter().map(|(name, _)| *name).collect()
+    CONFIGS.iter().map(|family| family.model_type).collect()
 }
 
 /// The values of `general.architecture` that [`gguf_spec`] takes.
 pub fn architectures() -> Vec<&'static str> {
     GGUF.iter().map(|(name, _)| *name).collect()
-}
-
-fn names<T>(known: &[(&str, T)]) -> String {
-    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
-    names.join(", ")
-}
-
-/// A family's configuration, from the text of a `config.json`.
-fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
-    serde_json::from_str(json).map_err(|err| Error::Msg(err.to_string()).bt())
 }

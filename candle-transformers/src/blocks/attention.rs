@@ -2,6 +2,7 @@
 
 use candle_core::{bail, DType, Module, Result, Tensor, D};
 use candle_nn::ops::{sdpa_with, SdpaOptions};
+use candle_nn::rotary_emb::{rope_heads_with, HeadNorms, Pairs, Rotation};
 use candle_nn::Init;
 
 use super::feed_forward::linear;
@@ -46,8 +47,6 @@ pub struct AttentionSpec {
 pub enum QkNorm {
     /// Of each head, with one weight for all.
     Head(NormSpec),
-    /// Of each head, with a weight for each.
-    EachHead(NormSpec),
     /// Of all heads as one vector.
     Whole(NormSpec),
 }
@@ -128,7 +127,10 @@ impl AttentionSpec {
 pub struct Attention {
     qkv: MergedLinear<3>,
     o_proj: Projection,
-    norms: Option<(Norm, Norm)>,
+    /// Of queries and keys, by head.
+    head_norms: Option<HeadNorms>,
+    /// Of queries and keys, where no kernel has both the norm and the rotation.
+    plain_norms: Option<[Norm; 2]>,
     slopes: Option<Tensor>,
     sinks: Option<Tensor>,
     spec: AttentionSpec,
@@ -146,7 +148,7 @@ impl Attention {
         names: &Names,
         prefix: &str,
     ) -> Result<Self> {
-        let (q_dim, kv_dim) = (spec.q_dim(), spec.kv_dim());
+        let (q_dim, kv_dim, head_dim) = (spec.q_dim(), spec.kv_dim(), spec.head_dim);
         let bias = spec.qkv_bias;
         let qkv = match spec.joined {
             None => {
@@ -163,20 +165,26 @@ impl Attention {
                 weights.joined(&all, [q_dim, kv_dim, kv_dim], order).await?
             }
         };
-        let norms = match spec.qk_norm {
-            None => None,
-            Some(QkNorm::EachHead(_)) => bail!("attention: a norm for each head is not there yet"),
-            Some(QkNorm::Head(norm)) => Some(([spec.head_dim, spec.head_dim], norm)),
-            Some(QkNorm::Whole(norm)) => Some(([q_dim, kv_dim], norm)),
-        };
-        let norms = match norms {
-            None => None,
-            Some(([q_size, k_size], norm)) => {
-                let [q, k] = [names.q_norm, names.k_norm].map(|name| format!("{prefix}.{name}"));
-                let q = weights.norm(&q, q_size, norm).await?;
-                Some((q, weights.norm(&k, k_size, norm).await?))
+        let [q_name, k_name] = [names.q_norm, names.k_norm].map(|name| format!("{prefix}.{name}"));
+        let (mut head_norms, mut plain_norms) = (None, None);
+        match spec.qk_norm {
+            None => {}
+            Some(QkNorm::Head(norm)) => {
+                let q = weights.norm(&q_name, head_dim, norm).await?;
+                let k = weights.norm(&k_name, head_dim, norm).await?;
+                match (&q, &k) {
+                    (Norm::Rms(q), Norm::Rms(k)) => {
+                        head_norms = Some(HeadNorms::new(q.weight(), k.weight(), norm.eps)?);
+                    }
+                    // With a mean there is no kernel that also rotates.
+                    _ => plain_norms = Some([q, k]),
+                }
             }
-        };
+            Some(QkNorm::Whole(norm)) => {
+                let q = weights.norm(&q_name, q_dim, norm).await?;
+                plain_norms = Some([q, weights.norm(&k_name, kv_dim, norm).await?]);
+            }
+        }
         let o_proj = linear(prefix, names.o, q_dim, hidden, spec.o_bias);
         let slopes = match &spec.slopes {
             Some(slopes) => Some(Tensor::new(slopes.as_slice(), weights.device())?),
@@ -193,7 +201,8 @@ impl Attention {
         Ok(Self {
             qkv,
             o_proj: weights.linear(&o_proj).await?,
-            norms,
+            head_norms,
+            plain_norms,
             slopes,
             sinks,
             spec: spec.clone(),
@@ -262,37 +271,23 @@ impl Attention {
         } = self.spec;
         let (b, t, _) = projected.dims3()?;
         let projected = self.clipped_and_normed(projected)?;
-        // Splitting the heads of the packed projections keeps everything after it a view, and lets one kernel rotate
+        // Splitting the heads of the packed projections keeps everything after it a view, and lets one kernel norm and rotate
         // queries and keys and write keys and values to the cache.
-        let mut by_head = projected
+        let by_head = projected
             .reshape((b, t, heads + 2 * kv_heads, head_dim))?
             .transpose(1, 2)?;
-        if let (Some((q_norm, k_norm)), Some(QkNorm::Head(_))) = (&self.norms, self.spec.qk_norm) {
-            let part = |first, count| by_head.narrow(1, first, count)?.contiguous();
-            by_head = Tensor::cat(
-                &[
-                    q_norm.forward(&part(0, heads)?)?,
-                    k_norm.forward(&part(heads, kv_heads)?)?,
-                    part(heads + kv_heads, kv_heads)?,
-                ],
-                1,
-            )?;
-        }
-        let rotated = heads + kv_heads;
-        match (self.spec.rotary.map(|i| &step.rotations[i]), kv) {
-            (Some(r), Some(kv)) => kv.append_rotated(&by_head, kv_heads, (&r.cos, &r.sin), r.pairs),
-            (Some(r), None) => {
-                let qkv = r.pairs.rotate(&by_head, &r.cos, &r.sin, rotated)?;
+        let rows = self.spec.rotary.map(|i| &step.rotations[i]);
+        let rotation = Rotation {
+            angles: rows.map(|rows| (&rows.cos, &rows.sin)),
+            pairs: rows.map_or(Pairs::Halves, |rows| rows.pairs.into()),
+            norms: self.head_norms.as_ref(),
+        };
+        match kv {
+            Some(kv) => kv.append_rotated(&by_head, kv_heads, &rotation),
+            None => {
+                let qkv = rope_heads_with(&by_head, &rotation, heads, kv_heads)?;
                 let kv = qkv.narrow(1, heads, 2 * kv_heads)?;
                 Ok((qkv.narrow(1, 0, heads)?, kv))
-            }
-            (None, kv) => {
-                let new = by_head.narrow(1, heads, 2 * kv_heads)?;
-                let kv = match kv {
-                    Some(kv) => kv.append(&new)?,
-                    None => new,
-                };
-                Ok((by_head.narrow(1, 0, heads)?, kv))
             }
         }
     }
@@ -302,16 +297,23 @@ impl Attention {
         if let Some(clip) = self.spec.clip {
             projected = projected.clamp(-clip, clip)?;
         }
-        let (Some((q_norm, k_norm)), Some(QkNorm::Whole(_))) = (&self.norms, self.spec.qk_norm)
-        else {
+        let Some([q_norm, k_norm]) = &self.plain_norms else {
             return Ok(projected);
         };
         let (q_dim, kv_dim) = (self.spec.q_dim(), self.spec.kv_dim());
         let part = |start, len| projected.narrow(D::Minus1, start, len)?.contiguous();
+        let normed = |norm: &Norm, xs: Tensor| match self.spec.qk_norm {
+            Some(QkNorm::Head(_)) => {
+                let (b, t, dim) = xs.dims3()?;
+                let heads = xs.reshape((b, t, (), self.spec.head_dim))?;
+                norm.forward(&heads)?.reshape((b, t, dim))
+            }
+            _ => norm.forward(&xs),
+        };
         Tensor::cat(
             &[
-                q_norm.forward(&part(0, q_dim)?)?,
-                k_norm.forward(&part(q_dim, kv_dim)?)?,
+                normed(q_norm, part(0, q_dim)?)?,
+                normed(k_norm, part(q_dim, kv_dim)?)?,
                 part(q_dim + kv_dim, kv_dim)?,
             ],
             D::Minus1,

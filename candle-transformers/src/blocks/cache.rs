@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 use candle_nn::kv_cache::Cache;
-use candle_nn::rotary_emb::rope_append;
-
-use super::RotaryPairs;
+use candle_nn::rotary_emb::{rope_append_with, Rotation};
 
 /// The dimension of the sequence in `(b, heads, seq, head_dim)`.
 const SEQ_DIM: usize = 2;
@@ -84,9 +82,9 @@ impl GrowingKvCache {
         self.held()
     }
 
-    /// Rotates the queries and keys of `qkv`, `(b, heads + 2 * kv_heads, t, head_dim)` with the heads of the queries, the keys and
-    /// the values one after another, in any layout, and adds the keys and values: one kernel, where the device has one for it.
-    /// `cos` and `sin`, `(t, head_dim / 2)`, are the positions' rotary rows. Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
+    /// Applies `rotation` to the queries and keys of `qkv`, `(b, heads + 2 * kv_heads, t, head_dim)` with the heads of the queries, the
+    /// keys and the values one after another, in any layout, and adds the keys and values: one kernel, where the device has one for it.
+    /// Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
     ///
     /// # Errors
     /// If the shapes do not fit each other or what is held, or there is no memory.
@@ -94,13 +92,12 @@ impl GrowingKvCache {
         &mut self,
         qkv: &Tensor,
         kv_heads: usize,
-        (cos, sin): (&Tensor, &Tensor),
-        pairs: RotaryPairs,
+        rotation: &Rotation<'_>,
     ) -> Result<(Tensor, Tensor)> {
         let heads = qkv.dim(1)?;
         let kv = qkv.narrow(1, heads.saturating_sub(2 * kv_heads), 2 * kv_heads)?;
         let q = self.with_capacity(&kv)?.append_with(&kv, |buffer, start| {
-            rope_append(qkv, cos, sin, pairs.into(), buffer, start)
+            rope_append_with(qkv, rotation, buffer, start)
         })?;
         Ok((q, self.held()?))
     }

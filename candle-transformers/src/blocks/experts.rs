@@ -2,9 +2,9 @@
 
 use candle_core::quantized::QMatMul;
 use candle_core::{bail, DType, Module, Result, Tensor, D};
-use candle_nn::{ops, Activation};
+use candle_nn::ops::{self, act_mul, GatedActivation};
 
-use super::feed_forward::{activated, linear};
+use super::feed_forward::linear;
 use super::weights::Weights;
 use super::{GatedMlp, MergedLinear, Names, Projection};
 
@@ -16,7 +16,7 @@ pub struct ExpertsSpec {
     /// Inner size of one.
     pub inner: usize,
     /// Their activation.
-    pub activation: Activation,
+    pub activation: GatedActivation,
     /// The choice.
     pub routing: Routing,
     /// The expert that every token takes.
@@ -163,7 +163,7 @@ pub struct SparseMoe {
     routing: Routing,
     gate_up: GateUp,
     down: QMatMul,
-    activation: Activation,
+    activation: GatedActivation,
     shared: Option<(GatedMlp, Option<Projection>)>,
 }
 
@@ -183,7 +183,7 @@ impl SparseMoe {
     pub fn new(
         router: Projection,
         [gate, up, down]: [QMatMul; 3],
-        activation: Activation,
+        activation: GatedActivation,
         routing: Routing,
     ) -> Result<Self> {
         if routing.used == 0 {
@@ -300,20 +300,15 @@ impl SparseMoe {
         let (experts, weights) = self.routing.choose(&scores, bias.as_ref())?;
         let tokens = tokens.unsqueeze(1)?;
         let inner = match &self.gate_up {
-            GateUp::Apart(gate, up) => activated(
-                self.activation,
+            GateUp::Apart(gate, up) => act_mul(
                 &gate.indexed_moe_forward(&tokens, &experts)?,
                 &up.indexed_moe_forward(&tokens, &experts)?,
+                self.activation,
             )?,
-            GateUp::Joined(both) => {
-                let both = both.indexed_moe_forward(&tokens, &experts)?;
-                let inner = both.dim(D::Minus1)? / 2;
-                activated(
-                    self.activation,
-                    &both.narrow(D::Minus1, 0, inner)?,
-                    &both.narrow(D::Minus1, inner, inner)?,
-                )?
-            }
+            GateUp::Joined(both) => ops::gated(
+                &both.indexed_moe_forward(&tokens, &experts)?,
+                self.activation,
+            )?,
         };
         let ys = self.down.indexed_moe_forward(&inner, &experts)?;
         let weights = weights.to_dtype(ys.dtype())?;

@@ -1,7 +1,8 @@
 //! What follows attention: a gated MLP ([arXiv 2002.05202](https://arxiv.org/abs/2002.05202)), a plain one, or experts.
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{ops::silu_mul, Activation};
+use candle_nn::ops::{act_mul, GatedActivation};
+use candle_nn::Activation;
 
 use super::weights::{LinearSpec, Order, Weights};
 use super::{ExpertsSpec, MergedLinear, Names, Norm, Projection, Residual, SparseMoe};
@@ -12,18 +13,29 @@ pub enum FeedForwardSpec {
     /// `down(activation(gate(x)) * up(x))`.
     Gated(MlpSpec),
     /// `down(activation(up(x)))`.
-    Plain(MlpSpec),
+    Plain(PlainSpec),
     /// Experts, of which each token uses some.
     Experts(ExpertsSpec),
 }
 
-/// The sizes of an MLP.
+/// A plain MLP before it has weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlainSpec {
+    /// Inner size.
+    pub inner: usize,
+    /// The activation.
+    pub activation: Activation,
+    /// Whether its layers have biases.
+    pub bias: bool,
+}
+
+/// A gated MLP before it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MlpSpec {
     /// Inner size.
     pub inner: usize,
     /// The activation.
-    pub activation: Activation,
+    pub activation: GatedActivation,
     /// Whether its layers have biases.
     pub bias: bool,
     /// How files have gate and up: apart (`None`), or as one tensor.
@@ -32,7 +44,7 @@ pub struct MlpSpec {
 
 impl MlpSpec {
     /// Without biases, gate and up apart.
-    pub fn new(inner: usize, activation: Activation) -> Self {
+    pub fn new(inner: usize, activation: GatedActivation) -> Self {
         Self {
             inner,
             activation,
@@ -159,12 +171,16 @@ pub struct PlainMlp {
 pub struct GatedMlp {
     gate_up: MergedLinear<2>,
     down_proj: Projection,
-    activation: Activation,
+    activation: GatedActivation,
 }
 
 impl GatedMlp {
     /// A block from its layers. They are checked when it is applied.
-    pub fn new(gate_up: MergedLinear<2>, down_proj: Projection, activation: Activation) -> Self {
+    pub fn new(
+        gate_up: MergedLinear<2>,
+        down_proj: Projection,
+        activation: GatedActivation,
+    ) -> Self {
         Self {
             gate_up,
             down_proj,
@@ -205,7 +221,7 @@ impl GatedMlp {
             None => {
                 let (xs, normed) = xs.normed(norm)?;
                 let [gate, up] = self.gate_up.forward(&normed)?;
-                Ok((xs, activated(self.activation, &gate, &up)?))
+                Ok((xs, act_mul(&gate, &up, self.activation)?))
             }
         }
     }
@@ -215,14 +231,6 @@ impl Module for GatedMlp {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let [gate, up] = self.gate_up.forward(xs)?;
         self.down_proj
-            .forward(&activated(self.activation, &gate, &up)?)
-    }
-}
-
-/// `activation(gate) * up`.
-pub(super) fn activated(activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    match activation {
-        Activation::Silu | Activation::Swish => silu_mul(gate, up),
-        other => other.forward(gate)? * up,
+            .forward(&act_mul(&gate, &up, self.activation)?)
     }
 }

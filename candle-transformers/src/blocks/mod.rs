@@ -17,11 +17,11 @@ mod weights;
 pub use attention::{Attention, AttentionSpec, QkNorm};
 pub use cache::GrowingKvCache;
 pub use decoder::{
-    layers, CausalLm, Decoder, DecoderSpec, DecoderState, Hidden, Layer, LayerSpec, LayerState,
-    Mixer, MixerSpec, Rotation, Step, Wiring,
+    layers, CausalLm, Decoder, DecoderSpec, DecoderState, Head, Hidden, Layer, LayerSpec,
+    LayerState, Mixer, MixerSpec, RotaryRows, Step, Wiring,
 };
 pub use experts::{ExpertsSpec, Groups, Routing, Scoring, SharedSpec, SparseMoe};
-pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp};
+pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use residual::Residual;
 pub use rotary::{inverse_frequencies, RopeScaling, Rotary, RotaryPairs, RotaryTables};

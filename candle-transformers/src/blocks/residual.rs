@@ -1,18 +1,15 @@
 //! The residual stream of a transformer, with the norms and sums between its blocks in as few kernels as there can be.
 
-use candle_core::quantized::QMatMul;
-use candle_core::{bail, Module, Result, Tensor, D};
-use candle_nn::ops::{self, LinearWeight};
-use candle_nn::Activation;
+use candle_core::{Module, Result, Tensor};
+use candle_nn::ops::{GatedActivation, LinearExtras};
 
 use super::{Norm, Projection};
 
 /// The residual stream between two blocks.
 ///
-/// A linear layer without bias at the end of a block adds to the stream as part of its product ([`Residual::add`]), and
-/// one at the start of a block normalises the stream as part of its product ([`Residual::project`]). The output of any
-/// other layer stays pending, and is added when the next block normalises the sum, which takes one kernel instead of
-/// two.
+/// A linear layer at the end of a block adds to the stream as part of its product ([`Residual::add`]), and one at the start of a
+/// block normalises the stream as part of its product ([`Residual::project`]). Any other output stays pending, and is added when the
+/// next block normalises the sum, which takes one kernel instead of two.
 #[derive(Debug, Clone)]
 pub struct Residual {
     sum: Tensor,
@@ -48,10 +45,14 @@ impl Residual {
     /// # Errors
     /// If the layer does not fit `ys` or the stream.
     pub fn add(self, linear: &Projection, ys: &Tensor) -> Result<Self> {
-        match product(linear).filter(|_| self.pending.is_none()) {
-            Some(weight) => Ok(Self::new(ops::linear_add(ys, weight, &self.sum)?)),
-            None => self.plus(linear.forward(ys)?),
+        if self.pending.is_some() {
+            return self.plus(linear.forward(ys)?);
         }
+        let extras = LinearExtras {
+            residual: Some(&self.sum),
+            ..LinearExtras::default()
+        };
+        linear.forward_with(ys, extras).map(Self::new)
     }
 
     /// The stream with nothing pending, and its norm, or without one itself.
@@ -81,15 +82,7 @@ impl Residual {
     /// # Errors
     /// If the norm or the layer does not fit the stream.
     pub fn project(self, norm: Option<&Norm>, linear: &Projection) -> Result<(Self, Tensor)> {
-        if let (None, Some(Norm::Rms(norm)), Some(weight)) = (&self.pending, norm, product(linear))
-        {
-            let eps = norm.eps() as f32;
-            let ys = ops::rms_norm_linear(&self.sum, norm.weight(), eps, weight)?;
-            return Ok((self, ys));
-        }
-        let (xs, normed) = self.normed(norm)?;
-        let ys = linear.forward(&normed)?;
-        Ok((xs, ys))
+        self.project_with(norm, linear, LinearExtras::default())
     }
 
     /// As [`project`](Self::project), of which the first half, through the activation, is multiplied with the second.
@@ -100,17 +93,32 @@ impl Residual {
         self,
         norm: Option<&Norm>,
         gate_up: &Projection,
-        activation: Activation,
+        activation: GatedActivation,
     ) -> Result<(Self, Tensor)> {
-        if let (None, Some(Norm::Rms(norm)), Some(weight), Activation::Silu | Activation::Swish) =
-            (&self.pending, norm, product(gate_up), activation)
-        {
-            let eps = norm.eps() as f32;
-            let ys = ops::rms_norm_swiglu(&self.sum, norm.weight(), eps, weight)?;
+        let extras = LinearExtras {
+            gate: Some(activation),
+            ..LinearExtras::default()
+        };
+        self.project_with(norm, gate_up, extras)
+    }
+
+    fn project_with(
+        self,
+        norm: Option<&Norm>,
+        linear: &Projection,
+        extras: LinearExtras<'_>,
+    ) -> Result<(Self, Tensor)> {
+        if let (None, Some(Norm::Rms(norm))) = (&self.pending, norm) {
+            let extras = LinearExtras {
+                norm: Some((norm.weight(), norm.eps() as f32)),
+                ..extras
+            };
+            let ys = linear.forward_with(&self.sum, extras)?;
             return Ok((self, ys));
         }
-        let (xs, both) = self.project(norm, gate_up)?;
-        Ok((xs, gated(activation, &both)?))
+        let (xs, normed) = self.normed(norm)?;
+        let ys = linear.forward_with(&normed, extras)?;
+        Ok((xs, ys))
     }
 
     /// The last position of the sequence alone: `(b, 1, hidden_size)`.
@@ -124,29 +132,5 @@ impl Residual {
             sum: take(&self.sum)?,
             pending: self.pending.as_ref().map(take).transpose()?,
         })
-    }
-}
-
-/// The first half of the last dimension, through the activation, times the second.
-fn gated(activation: Activation, both: &Tensor) -> Result<Tensor> {
-    if let Activation::Silu | Activation::Swish = activation {
-        return ops::swiglu(both);
-    }
-    let halves = both.chunk(2, D::Minus1)?;
-    let [gate, up] = halves.as_slice() else {
-        bail!("{both:?} cannot be halved")
-    };
-    activation.forward(gate)? * up
-}
-
-/// The weight of a layer that is nothing but a product.
-fn product(linear: &Projection) -> Option<LinearWeight<'_>> {
-    match linear {
-        Projection::Dense(linear) if linear.bias().is_none() => Some(linear.weight().into()),
-        Projection::Quantized {
-            weight: weight @ QMatMul::QTensor(_),
-            bias: None,
-        } => Some(weight.into()),
-        _ => None,
     }
 }

@@ -24,7 +24,7 @@ use std::io::{Read, Seek};
 use candle_core::quantized::ggml_file::{self, HParams};
 use candle_core::quantized::gguf_file;
 use candle_core::{bail, DType, Device, Result, Shape, Tensor};
-use candle_nn::Activation;
+use candle_nn::ops::GatedActivation;
 
 use crate::blocks::{
     layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, GgufMetadata, LayerSpec,
@@ -45,9 +45,9 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     };
     let (attention, norm) = (file.attention()?, file.rms_norm()?);
     let rotary = file.rotary(pairs, attention.head_dim)?;
-    let feed_forward = match file.experts(Activation::Silu, Routing::softmax(0, true))? {
+    let feed_forward = match file.experts(GatedActivation::Silu, Routing::softmax(0, true))? {
         Some(experts) => experts,
-        None => file.gated_mlp(Activation::Silu)?,
+        None => file.gated_mlp(GatedActivation::Silu)?,
     };
     let layer = LayerSpec::pre_norm(attention, feed_forward, norm);
     let layers = layers(file.layers()?, |_| Ok(layer.clone()))?;
@@ -122,7 +122,7 @@ fn ggml_spec(source: &GgmlTensors, gqa: usize) -> Result<DecoderSpec> {
         _ => bail!("tensor \"layers.0.feed_forward.w2.weight\" is missing"),
     };
     let norm = NormSpec::rms(1e-5);
-    let mlp = FeedForwardSpec::Gated(MlpSpec::new(inner, Activation::Silu));
+    let mlp = FeedForwardSpec::Gated(MlpSpec::new(inner, GatedActivation::Silu));
     let attention = AttentionSpec::new(hidden, heads, heads / gqa);
     let rotary = Rotary::new(RotaryPairs::Neighbours, 10_000., hidden / heads);
     let layer = LayerSpec::pre_norm(attention, mlp, norm);

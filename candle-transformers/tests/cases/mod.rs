@@ -1,6 +1,7 @@
 mod bert;
 mod blocks;
 mod config;
+mod families;
 mod generation;
 mod gguf;
 mod llama;

@@ -2,7 +2,7 @@
 
 use candle_core::quantized::QMatMul;
 use candle_core::{test_device, Device, Module, Result, Tensor};
-use candle_nn::Activation;
+use candle_nn::ops::GatedActivation;
 use candle_transformers::blocks::{Projection, Routing, SparseMoe};
 
 use super::support::{assert_close, Numbers};
@@ -42,7 +42,7 @@ fn mixture_of_experts(device: &Device) -> Result<()> {
     let moe = SparseMoe::new(
         Projection::new(QMatMul::Tensor(router.clone()), None),
         [stacked(0)?, stacked(1)?, stacked(2)?],
-        Activation::Silu,
+        GatedActivation::Silu,
         Routing::softmax(used, true),
     )?;
     let xs = numbers.tensor(&[2, 3, hidden], 1., device)?;

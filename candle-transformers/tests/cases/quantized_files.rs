@@ -60,7 +60,7 @@ fn bad_files() -> Result<()> {
         ),
         (
             |f| f.set("llama.block_count", Value::U32(2_000_000_000)),
-            &["blk.2.attn_norm.weight", "missing"],
+            &["2000000000 layers", "4096"],
         ),
         (
             |f| f.set("llama.rope.freq_base", Value::F32(f32::NAN)),

@@ -6,7 +6,7 @@ mod spec;
 
 pub use causal_lm::CausalLm;
 pub use layer::{Layer, LayerState, Mixer};
-pub use spec::{layers, DecoderSpec, LayerSpec, MixerSpec, Wiring};
+pub use spec::{layers, DecoderSpec, Head, LayerSpec, MixerSpec, Wiring};
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::Init;
@@ -18,14 +18,14 @@ use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables};
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The rotary rows of the call's positions, by the model's rotations.
-    pub rotations: Vec<Rotation>,
+    pub rotations: Vec<RotaryRows>,
     /// In place of causal visibility: what is added to the scores; it broadcasts to `(b, heads, t, positions)`.
     pub mask: Option<&'a Tensor>,
 }
 
 /// The rotary rows of positions.
 #[derive(Debug, Clone)]
-pub struct Rotation {
+pub struct RotaryRows {
     /// `(t, frequencies)`.
     pub cos: Tensor,
     /// `(t, frequencies)`.
@@ -75,7 +75,7 @@ pub struct Decoder {
     positions: Option<Tensor>,
     layers: Vec<Layer>,
     norm: Norm,
-    head: Projection,
+    head: Option<Projection>,
     dtype: DType,
     device: Device,
 }
@@ -141,16 +141,17 @@ impl Decoder {
         }
         let norm = weights.norm(names.final_norm, hidden, spec.final_norm);
         let norm = norm.await?;
-        let head = match spec.tied {
-            true => embedding.tied(),
-            false => {
+        let head = match spec.head {
+            Head::None => None,
+            Head::Tied => Some(embedding.tied()),
+            Head::Linear { bias } => {
                 let head = LinearSpec {
                     name: names.head.to_string(),
                     in_dim: hidden,
                     out_dim: vocab,
-                    bias: spec.head_bias,
+                    bias,
                 };
-                weights.linear(&head).await?
+                Some(weights.linear(&head).await?)
             }
         };
         let factors = format!("{}.weight", names.rope_factors);
@@ -247,7 +248,7 @@ impl Decoder {
         let rotation = |tables: &mut RotaryTables| {
             let (cos, sin) = tables.rows(offset, t)?;
             let pairs = tables.rotary().pairs;
-            Ok(Rotation { cos, sin, pairs })
+            Ok(RotaryRows { cos, sin, pairs })
         };
         let rotations = state.rotaries.iter_mut().map(rotation);
         let step = Step {
@@ -318,10 +319,13 @@ impl Hidden<'_> {
     /// The logits of every position, `(b, t, vocab)`, in the model's dtype.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If the model has no output layer.
     pub fn logits(self) -> Result<Tensor> {
         let decoder = self.decoder;
-        let (_, mut logits) = self.xs.project(Some(&decoder.norm), &decoder.head)?;
+        let Some(head) = &decoder.head else {
+            bail!("{}: the model has no output layer", decoder.spec.family)
+        };
+        let (_, mut logits) = self.xs.project(Some(&decoder.norm), head)?;
         if let Some(scale) = decoder.spec.logit_scale {
             logits = (logits * scale)?;
         }

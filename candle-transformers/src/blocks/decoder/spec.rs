@@ -42,16 +42,38 @@ pub struct DecoderSpec {
     pub learned_positions: Option<usize>,
     /// The norm after the last layer.
     pub final_norm: NormSpec,
-    /// Whether the output layer is the table of tokens.
-    pub tied: bool,
-    /// Whether the output layer has a bias.
-    pub head_bias: bool,
+    /// The output layer.
+    pub head: Head,
     /// What the logits are multiplied with.
     pub logit_scale: Option<f64>,
     /// `cap * tanh(logit / cap)` in place of a logit.
     pub logit_softcap: Option<f64>,
     /// What files call the weights.
     pub names: Names,
+}
+
+/// From the stream to logits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Head {
+    /// A layer with a weight of its own.
+    Linear {
+        /// Whether it has a bias.
+        bias: bool,
+    },
+    /// The table of tokens.
+    Tied,
+    /// None: the model gives the stream.
+    None,
+}
+
+impl Head {
+    /// The table of tokens if `tied` says so, else a layer without bias.
+    pub fn tied(tied: bool) -> Self {
+        match tied {
+            true => Self::Tied,
+            false => Self::Linear { bias: false },
+        }
+    }
 }
 
 /// A layer before it has weights.
@@ -135,8 +157,7 @@ impl DecoderSpec {
             embedding_scale: None,
             learned_positions: None,
             final_norm,
-            tied: false,
-            head_bias: false,
+            head: Head::Linear { bias: false },
             logit_scale: None,
             logit_softcap: None,
             names: Names::HUGGING_FACE,

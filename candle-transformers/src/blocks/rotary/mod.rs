@@ -6,8 +6,7 @@ mod tables;
 pub use scaling::RopeScaling;
 pub use tables::RotaryTables;
 
-use candle_core::{Result, Tensor};
-use candle_nn::rotary_emb::{rope_heads, rope_i_heads, Pairs};
+use candle_nn::rotary_emb::Pairs;
 
 /// Which elements of a head are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,20 +15,6 @@ pub enum RotaryPairs {
     Halves,
     /// `2 i` and `2 i + 1`, as Llama's own checkpoints and GGUF files have them.
     Neighbours,
-}
-
-impl RotaryPairs {
-    /// Rotates the first `rotated` heads of `xs`, `(b, heads, t, head_dim)`; the others are copied. `cos` and `sin`,
-    /// `(t, rotary_dim / 2)`, are the positions' rotary rows; elements of a head from `rotary_dim` on are copied.
-    ///
-    /// # Errors
-    /// If shapes, dtypes or devices do not match.
-    pub fn rotate(self, xs: &Tensor, cos: &Tensor, sin: &Tensor, rotated: usize) -> Result<Tensor> {
-        match self {
-            Self::Halves => rope_heads(xs, cos, sin, rotated),
-            Self::Neighbours => rope_i_heads(xs, cos, sin, rotated),
-        }
-    }
 }
 
 impl From<RotaryPairs> for Pairs {

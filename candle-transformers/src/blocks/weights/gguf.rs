@@ -5,12 +5,13 @@ use std::collections::HashMap;
 
 use candle_core::quantized::gguf_file::Value;
 use candle_core::{bail, Context, Error, Result, Shape};
+use candle_nn::ops::GatedActivation;
 use candle_nn::Activation;
 
 use super::{Names, Order, WeightSource};
 use crate::blocks::{
-    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, LayerSpec, MlpSpec, NormSpec,
-    RopeScaling, Rotary, RotaryPairs, Routing, SharedSpec,
+    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec, MlpSpec, NormSpec,
+    PlainSpec, RopeScaling, Rotary, RotaryPairs, Routing, SharedSpec,
 };
 
 /// More positions than any model has: a file must not be able to ask for all of the memory.
@@ -324,11 +325,12 @@ impl<'a> GgufMetadata<'a> {
     ///
     /// # Errors
     /// If its size is missing.
-    pub fn gated_mlp(&self, activation: Activation) -> Result<FeedForwardSpec> {
+    pub fn gated_mlp(&self, activation: GatedActivation) -> Result<FeedForwardSpec> {
         let joined = !self.first_layer_has("ffn_gate.weight");
+        let mlp = MlpSpec::new(self.inner()?, activation).bias(self.has_mlp_bias());
         Ok(FeedForwardSpec::Gated(MlpSpec {
             joined: joined.then_some(Order::Layers),
-            ..self.mlp(activation)?
+            ..mlp
         }))
     }
 
@@ -337,20 +339,26 @@ impl<'a> GgufMetadata<'a> {
     /// # Errors
     /// If its size is missing.
     pub fn plain_mlp(&self, activation: Activation) -> Result<FeedForwardSpec> {
-        Ok(FeedForwardSpec::Plain(self.mlp(activation)?))
+        Ok(FeedForwardSpec::Plain(PlainSpec {
+            inner: self.inner()?,
+            activation,
+            bias: self.has_mlp_bias(),
+        }))
     }
 
-    fn mlp(&self, activation: Activation) -> Result<MlpSpec> {
-        // Files of the first years do not say it.
-        let inner = match self.size("feed_forward_length")? {
-            Some(inner) => inner,
+    fn has_mlp_bias(&self) -> bool {
+        self.first_layer_has("ffn_up.bias")
+    }
+
+    /// Inner size of the MLP; files of the first years do not say it.
+    fn inner(&self) -> Result<usize> {
+        match self.size("feed_forward_length")? {
+            Some(inner) => Ok(inner),
             None => match self.shape("blk.0.ffn_down.weight") {
-                Some(shape) => shape.dims2()?.1,
-                None => self.required("feed_forward_length", None)?,
+                Some(shape) => Ok(shape.dims2()?.1),
+                None => self.required("feed_forward_length", None),
             },
-        };
-        let bias = self.first_layer_has("ffn_up.bias");
-        Ok(MlpSpec::new(inner, activation).bias(bias))
+        }
     }
 
     /// Experts, if the file has any.
@@ -359,7 +367,7 @@ impl<'a> GgufMetadata<'a> {
     /// If one of their sizes is missing or does not fit.
     pub fn experts(
         &self,
-        activation: Activation,
+        activation: GatedActivation,
         routing: Routing,
     ) -> Result<Option<FeedForwardSpec>> {
         let (count, used) = (
@@ -424,8 +432,12 @@ impl<'a> GgufMetadata<'a> {
             .with_context(|| format!("tensor {embedding:?}"))?;
         let sizes = [vocab, self.hidden()?, self.positions()?];
         Ok(DecoderSpec {
-            tied: !self.source.contains("output.weight"),
-            head_bias: self.source.contains("output.bias"),
+            head: match self.source.contains("output.weight") {
+                true => Head::Linear {
+                    bias: self.source.contains("output.bias"),
+                },
+                false => Head::Tied,
+            },
             names: Names::GGUF,
             ..DecoderSpec::new(family, sizes, rotaries, layers, final_norm)
         })

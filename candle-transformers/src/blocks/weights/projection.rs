@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
+use candle_nn::ops::{linear_with, LinearExtras};
 use candle_nn::{Embedding, Linear};
 
 use super::Stored;
@@ -32,11 +33,20 @@ impl Projection {
         }
     }
 
-    /// What is added last.
-    pub fn bias(&self) -> Option<&Tensor> {
+    /// As [`forward`](Module::forward), with a norm before the layer, or a gate or a sum after it. `extras` has no bias.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub fn forward_with(&self, xs: &Tensor, extras: LinearExtras<'_>) -> Result<Tensor> {
         match self {
-            Self::Dense(linear) => linear.bias(),
-            Self::Quantized { bias, .. } => bias.as_ref(),
+            Self::Dense(linear) => {
+                let bias = linear.bias();
+                linear_with(xs, linear.weight(), LinearExtras { bias, ..extras })
+            }
+            Self::Quantized { weight, bias } => {
+                let bias = bias.as_ref();
+                linear_with(xs, weight, LinearExtras { bias, ..extras })
+            }
         }
     }
 }
@@ -53,10 +63,7 @@ impl Module for Projection {
         match self {
             Self::Dense(linear) => linear.forward(xs),
             Self::Quantized { weight, bias: None } => weight.forward(xs),
-            Self::Quantized {
-                weight,
-                bias: Some(bias),
-            } => weight.forward(xs)?.broadcast_add(bias),
+            Self::Quantized { .. } => self.forward_with(xs, LinearExtras::default()),
         }
     }
 }

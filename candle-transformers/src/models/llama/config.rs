@@ -1,12 +1,12 @@
 //! What a Llama is made of, and the frequencies of its rotary positions.
 
 use candle_core::{bail, Result};
-use candle_nn::Activation;
+use candle_nn::ops::GatedActivation;
 use serde::Deserialize;
 
 use crate::blocks::{
-    inverse_frequencies, layers, AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, MlpSpec,
-    NormSpec, Rotary, RotaryPairs,
+    inverse_frequencies, layers, AttentionSpec, DecoderSpec, FeedForwardSpec, Head, LayerSpec,
+    MlpSpec, NormSpec, Rotary, RotaryPairs,
 };
 
 /// The context length of [`Config::config_7b_v1`] and [`Config::config_7b_v2`].
@@ -159,7 +159,7 @@ impl Config {
             self.num_attention_heads,
             self.num_key_value_heads,
         );
-        let mlp = MlpSpec::new(self.intermediate_size, Activation::Silu);
+        let mlp = MlpSpec::new(self.intermediate_size, GatedActivation::Silu);
         let layer = LayerSpec::pre_norm(attention, FeedForwardSpec::Gated(mlp), norm);
         let rotary = Rotary {
             frequencies: self.inverse_frequencies(),
@@ -171,7 +171,7 @@ impl Config {
             self.max_position_embeddings,
         ];
         Ok(DecoderSpec {
-            tied: self.tie_word_embeddings,
+            head: Head::tied(self.tie_word_embeddings),
             ..DecoderSpec::new(
                 "llama",
                 sizes,

@@ -1,0 +1,96 @@
+//! A `config.json` as Transformers writes it, before it becomes a family's configuration.
+
+use candle_core::{bail, Context, Error, Result};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::blocks::{DecoderSpec, RopeScaling};
+
+/// From a configuration to the decoder that it describes.
+type Reader = fn(&Config) -> Result<DecoderSpec>;
+
+/// A value of `model_type`.
+pub(super) struct Family {
+    pub(super) model_type: &'static str,
+    /// Fields that files may leave out, a JSON object.
+    defaults: &'static str,
+    read: Reader,
+}
+
+impl Family {
+    pub(super) const fn new(
+        model_type: &'static str,
+        defaults: &'static str,
+        read: Reader,
+    ) -> Self {
+        Self {
+            model_type,
+            defaults,
+            read,
+        }
+    }
+
+    /// The decoder that the text of a `config.json` describes.
+    pub(super) fn spec(&self, json: &str) -> Result<DecoderSpec> {
+        let mut fields: Map<String, Value> = parse(self.defaults)?;
+        let given: Map<String, Value> = parse(json)?;
+        // `null` counts as absent, as it does in Python.
+        fields.extend(given.into_iter().filter(|(_, value)| !value.is_null()));
+        // Transformers 5 writes the rotary settings as one object.
+        if let Some(Value::Object(rope)) = fields.get("rope_parameters").cloned() {
+            for name in ["rope_theta", "partial_rotary_factor"] {
+                if let Some(value) = rope.get(name) {
+                    fields.insert(name.to_string(), value.clone());
+                }
+            }
+        }
+        (self.read)(&Config { fields })
+    }
+}
+
+/// The fields of a file, with the family's defaults.
+pub(super) struct Config {
+    fields: Map<String, Value>,
+}
+
+impl Config {
+    /// The family's own configuration.
+    pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T> {
+        let fields = Value::Object(self.fields.clone());
+        serde_json::from_value(fields).map_err(|err| Error::Msg(err.to_string()).bt())
+    }
+
+    /// A whole number, if the field is there.
+    pub(super) fn size(&self, name: &str) -> Option<usize> {
+        let value = self.fields.get(name)?.as_u64()?;
+        usize::try_from(value).ok()
+    }
+
+    /// The decoder with its first rotation scaled as `rope_scaling` (in newer files `rope_parameters`) says.
+    pub(super) fn scaled(&self, mut spec: DecoderSpec) -> Result<DecoderSpec> {
+        let (name, value) = match (
+            self.fields.get("rope_scaling"),
+            self.fields.get("rope_parameters"),
+        ) {
+            (Some(value), _) => ("rope_scaling", value),
+            (None, Some(value)) => ("rope_parameters", value),
+            (None, None) => return Ok(spec),
+        };
+        let scaling: RopeScaling = serde_json::from_value(value.clone())
+            .map_err(|err| Error::Msg(format!("{name}: {err}")).bt())?;
+        let theta = self.fields.get("rope_theta").and_then(Value::as_f64);
+        let (Some(theta), Some(rotary)) = (theta, spec.rotaries.first_mut()) else {
+            bail!("{name}: the model rotates nothing that could be scaled")
+        };
+        let dim = 2 * rotary.frequencies.len();
+        *rotary = scaling
+            .rotary(rotary.pairs, theta, dim, spec.positions)
+            .context(name)?;
+        Ok(spec)
+    }
+}
+
+/// A JSON text.
+pub(super) fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
+    serde_json::from_str(json).map_err(|err| Error::Msg(err.to_string()).bt())
+}

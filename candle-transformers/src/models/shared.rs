@@ -1,0 +1,63 @@
+//! What configurations of several families have in common.
+
+use candle_core::{DType, Result, Tensor};
+use candle_nn::Activation;
+
+use crate::blocks::{
+    layers, AttentionSpec, DecoderSpec, FeedForwardSpec, Head, LayerSpec, MlpSpec, NormSpec,
+    Rotary, RotaryPairs,
+};
+
+/// The numbers of a decoder that is Llama but for a few switches.
+pub(super) struct LlamaLike {
+    pub(super) family: &'static str,
+    pub(super) vocab: usize,
+    pub(super) hidden: usize,
+    pub(super) inner: usize,
+    pub(super) layers: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    /// `None` for `hidden / heads`.
+    pub(super) head_dim: Option<usize>,
+    pub(super) positions: usize,
+    pub(super) rope_theta: f64,
+    pub(super) norm_eps: f64,
+    pub(super) activation: Activation,
+    pub(super) head: Head,
+}
+
+impl LlamaLike {
+    /// The decoder, of whose layers `switch` sets what is not Llama's: it is given the layer's index, its attention, and its MLP.
+    pub(super) fn spec(
+        self,
+        mut switch: impl FnMut(usize, &mut AttentionSpec, &mut MlpSpec),
+    ) -> Result<DecoderSpec> {
+        let norm = NormSpec::rms(self.norm_eps);
+        let mut attention = AttentionSpec::new(self.hidden, self.heads, self.kv_heads);
+        attention.head_dim = self.head_dim.unwrap_or(attention.head_dim);
+        let rotary = Rotary::new(RotaryPairs::Halves, self.rope_theta, attention.head_dim);
+        let mlp = MlpSpec::new(self.inner, self.activation.try_into()?);
+        let layers = layers(self.layers, |i| {
+            let (mut attention, mut mlp) = (attention.clone(), mlp.clone());
+            switch(i, &mut attention, &mut mlp);
+            let mlp = FeedForwardSpec::Gated(mlp);
+            Ok(LayerSpec::pre_norm(attention, mlp, norm))
+        })?;
+        let sizes = [self.vocab, self.hidden, self.positions];
+        let spec = DecoderSpec {
+            head: self.head,
+            ..DecoderSpec::new(self.family, sizes, vec![rotary], layers, norm)
+        };
+        spec.check()?;
+        Ok(spec)
+    }
+}
+
+/// From a mask `(b, keys)` of numbers that are not 0 where a key counts, to what is added to scores: `(b, 1, 1, keys)`.
+pub(super) fn keys_that_count(mask: &Tensor, dtype: DType) -> Result<Tensor> {
+    let (b, keys) = mask.dims2()?;
+    let counts = mask.ne(0u32)?;
+    let zeros = Tensor::zeros((b, keys), dtype, mask.device())?;
+    let hidden = Tensor::full(f32::NEG_INFINITY, (b, keys), mask.device())?.to_dtype(dtype)?;
+    counts.where_cond(&zeros, &hidden)?.reshape((b, 1, 1, keys))
+}

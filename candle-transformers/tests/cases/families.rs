@@ -1,0 +1,175 @@
+//! What every family of decoders has to do, whatever its numbers are: one body of checks over tiny configurations, on every device.
+
+use candle_core::{test_device, DType, Device, Result, Shape, Tensor};
+use candle_transformers::auto;
+use candle_transformers::blocks::{Decoder, DecoderState, Reading, Stored, Wanted, WeightSource};
+
+use super::support::{assert_close, token_ids, Numbers};
+
+const VOCAB: usize = 61;
+
+/// A `config.json` for each family.
+const CONFIGS: &[(&str, &str)] = &[
+    (
+        "llama",
+        r#"{"model_type": "llama", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 512}"#,
+    ),
+    (
+        "qwen2",
+        r#"{"model_type": "qwen2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "use_sliding_window": true,
+            "sliding_window": 6, "max_window_layers": 1}"#,
+    ),
+    (
+        "qwen3",
+        r#"{"model_type": "qwen3", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512}"#,
+    ),
+];
+
+/// Weights that depend on their names alone.
+struct Made(DType, Device);
+
+impl Made {
+    fn tensor(&self, wanted: Wanted) -> Result<Tensor> {
+        let seed = wanted.name.bytes().fold(7u64, |hash, byte| {
+            hash.wrapping_mul(0x0100_0000_01b3)
+                .wrapping_add(u64::from(byte))
+        });
+        let mut numbers = Numbers::new(seed);
+        let tensor = match wanted.shape {
+            [_] if wanted.name.ends_with("weight") => {
+                (numbers.tensor(wanted.shape, 0.2, &Device::Cpu)? + 1.)?
+            }
+            [_] => numbers.tensor(wanted.shape, 0.1, &Device::Cpu)?,
+            shape => {
+                let inputs = shape[1..].iter().product::<usize>();
+                numbers.tensor(shape, (3. / inputs as f32).sqrt(), &Device::Cpu)?
+            }
+        };
+        tensor.to_dtype(self.0)?.to_device(&self.1)
+    }
+}
+
+impl WeightSource for Made {
+    fn contains(&self, name: &str) -> bool {
+        name != "rope_freqs.weight"
+    }
+
+    fn shape(&self, _name: &str) -> Option<Shape> {
+        None
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(std::future::ready(self.tensor(wanted).map(Stored::from)))
+    }
+}
+
+fn decoder(config: &str, dtype: DType, device: &Device) -> Result<Decoder> {
+    let mut weights = Made(dtype, device.clone());
+    Decoder::load(auto::config_spec(config)?, &mut weights, dtype, device)
+}
+
+/// The last position's logits after feeding `ids` in pieces of these lengths.
+fn in_pieces(
+    model: &Decoder,
+    ids: &Tensor,
+    pieces: &[usize],
+    state: &mut DecoderState,
+) -> Result<Tensor> {
+    let mut offset = 0;
+    let mut logits = None;
+    for &piece in pieces {
+        let input = ids.narrow(1, offset, piece)?;
+        logits = Some(model.next_logits(&input, offset, state)?);
+        offset += piece;
+    }
+    assert_eq!(offset, ids.dim(1)?, "the pieces have to cover the ids");
+    Ok(logits.expect("at least one piece"))
+}
+
+/// Runs a check on each family, whose name a failure is told with.
+fn each(check: impl Fn(&str) -> Result<()>) -> Result<()> {
+    for (name, config) in CONFIGS {
+        println!("{name}");
+        check(config).map_err(|err| err.context(*name))?;
+    }
+    Ok(())
+}
+
+/// A prompt at once, token by token and in two pieces; and a second sequence after a reset, and without a cache.
+fn pieces_and_reset(device: &Device) -> Result<()> {
+    each(|config| {
+        let model = decoder(config, DType::F32, device)?;
+        let ids = token_ids(1, 21, VOCAB, device)?;
+        let mut state = model.new_state();
+        let whole = in_pieces(&model, &ids, &[21], &mut state)?;
+        assert_eq!(whole.dims(), [1, VOCAB]);
+        for pieces in [vec![1; 21], vec![13, 8], vec![20, 1]] {
+            state.reset();
+            assert_close(&in_pieces(&model, &ids, &pieces, &mut state)?, &whole, 1e-4);
+        }
+        let mut uncached = model.new_state();
+        uncached.use_cache = false;
+        assert_close(
+            &in_pieces(&model, &ids, &[21], &mut uncached)?,
+            &whole,
+            1e-4,
+        );
+        // Positions are not all the same to it.
+        let other = in_pieces(
+            &model,
+            &ids.narrow(1, 1, 20)?,
+            &[20],
+            &mut model.new_state(),
+        )?;
+        let difference = (other - &whole)?.abs()?.max_all()?.to_scalar::<f32>()?;
+        assert!(difference > 1e-3, "{difference}");
+        Ok(())
+    })
+}
+test_device!(pieces_and_reset);
+
+/// Rows of a batch are what they are alone.
+fn rows_of_a_batch(device: &Device) -> Result<()> {
+    each(|config| {
+        let model = decoder(config, DType::F32, device)?;
+        let first = token_ids(1, 12, VOCAB, device)?;
+        let second = ((first.to_dtype(DType::F32)? * -1.)? + (VOCAB - 1) as f64)?;
+        let second = second.to_dtype(DType::U32)?;
+        let both = Tensor::cat(&[&first, &second], 0)?;
+        let pieces = [9, 1, 2];
+        let together = in_pieces(&model, &both, &pieces, &mut model.new_state())?;
+        for (i, ids) in [first, second].iter().enumerate() {
+            let alone = in_pieces(&model, ids, &pieces, &mut model.new_state())?;
+            assert_close(&together.narrow(0, i, 1)?, &alone, 1e-4);
+        }
+        Ok(())
+    })
+}
+test_device!(rows_of_a_batch);
+
+/// In 16 bits, past the position where bf16 cannot tell positions apart: the numbers of f32, coarsely, and none that is no number.
+fn in_16_bits(device: &Device) -> Result<()> {
+    each(|config| {
+        let ids = token_ids(1, 300, VOCAB, device)?;
+        let pieces = [290, 9, 1];
+        let exact = decoder(config, DType::F32, device)?;
+        let exact = in_pieces(&exact, &ids, &pieces, &mut exact.new_state())?;
+        let size = exact.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
+        for (dtype, tolerance) in [(DType::F16, 0.03), (DType::BF16, 0.15)] {
+            let model = decoder(config, dtype, device)?;
+            let logits = in_pieces(&model, &ids, &pieces, &mut model.new_state())?;
+            let error = (logits - &exact)?
+                .sqr()?
+                .mean_all()?
+                .to_scalar::<f32>()?
+                .sqrt();
+            // Not `error > ..`, which is false for what is no number.
+            assert!(error <= tolerance * size, "{dtype:?}: {error} of {size}");
+        }
+        Ok(())
+    })
+}
+test_device!(in_16_bits);
