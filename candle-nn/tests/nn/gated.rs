@@ -42,7 +42,8 @@ pub fn gate(act: GatedActivation, x: f64, up: f64) -> f64 {
     }
 }
 
-fn host(t: &Tensor) -> Result<Vec<f64>> {
+/// The elements on the host.
+pub fn host(t: &Tensor) -> Result<Vec<f64>> {
     t.to_device(&Device::Cpu)?
         .to_dtype(DType::F64)?
         .flatten_all()?

@@ -12,6 +12,7 @@ mod gradients;
 mod kv_cache;
 mod layers;
 mod linear;
+mod linear_extras;
 mod linear_quantized;
 mod losses;
 mod moe;

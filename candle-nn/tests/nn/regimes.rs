@@ -1,7 +1,7 @@
 //! The kernels for adapters that lack optional features, on an adapter that has them.
 
 candle_core::with_webgpu! {
-    use super::{attention_sizes, linear, linear_quantized, norms};
+    use super::{attention_sizes, linear, linear_extras, linear_quantized, norms, rope_append};
     use candle_core::{Device, Result};
 
     fn on_each_body(device: &Device) -> Result<()> {
@@ -10,6 +10,9 @@ candle_core::with_webgpu! {
         linear::long_inner_dimension(device)?;
         linear_quantized::of_every_layout(device)?;
         linear_quantized::of_large_weights(device)?;
+        linear_extras::of_dense_weights(device)?;
+        linear_extras::of_long_rows(device)?;
+        rope_append::heads(device)?;
         norms::fused_norms(device)?;
         attention_sizes::few_queries_of_many_keys(device)?;
         attention_sizes::large_scores(device)

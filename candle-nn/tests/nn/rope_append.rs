@@ -1,6 +1,7 @@
 //! Norms and rotations of heads, also into a cache, against a loop in f64.
 
 use super::common::{assert_close, assert_fails, assert_values, data, dtypes, layouts};
+use super::gated::host;
 use candle_core::{test_device, DType, Device, Result, Tensor, Var};
 use candle_nn::rotary_emb::{
     rope_append, rope_append_slow, rope_append_with, rope_append_with_slow, rope_heads_with,
@@ -8,13 +9,6 @@ use candle_nn::rotary_emb::{
 };
 
 const EPS: f64 = 1e-6;
-
-fn host(t: &Tensor) -> Result<Vec<f64>> {
-    t.to_device(&Device::Cpu)?
-        .to_dtype(DType::F64)?
-        .flatten_all()?
-        .to_vec1()
-}
 
 /// What a case does to its heads.
 struct Case {
@@ -123,14 +117,16 @@ pub(super) fn heads(dev: &Device) -> Result<()> {
         // A token, and a head around what a workgroup takes.
         for dims in [[2, 6, 1, 6], [1, 5, 3, 130], [2, 7, 2, 64]] {
             let [batch, _, seq, dim] = dims;
-            for case in Case::all(dim / 2) {
+            for (i, case) in Case::all(dim / 2).into_iter().enumerate() {
                 let angles = case.angles(batch, seq, dtype, dev)?;
                 let norms = case.head_norms(dim, dtype, dev)?;
                 let rotation = Rotation {
                     norms: norms.as_ref(),
                     ..Rotation::new(&angles[0], &angles[1], case.pairs)
                 };
-                for (layout, xs) in layouts(&dims, dtype, dev)? {
+                // A third of the layouts for each.
+                let inputs = layouts(&dims, dtype, dev)?.into_iter();
+                for (layout, xs) in inputs.skip(i % 3).step_by(3) {
                     let name = format!("{dtype:?} {dims:?} {layout}, {}", case.name());
                     let expected = case.expected(&xs, &angles, norms.as_ref(), (queries, keys))?;
                     let got = rope_heads_with(&xs, &rotation, queries, keys)?;
@@ -190,7 +186,7 @@ pub(super) fn into_a_cache(dev: &Device) -> Result<()> {
                 (5, [0, 0]),
             ] {
                 let dims = [2, queries + 2 * kv_heads, t, dim];
-                for case in Case::all(dim / 2) {
+                for (i, case) in Case::all(dim / 2).into_iter().enumerate() {
                     let angles = case.angles(2, t, dtype, dev)?;
                     let norms = case.head_norms(dim, dtype, dev)?;
                     let rotation = Rotation {
@@ -202,7 +198,9 @@ pub(super) fn into_a_cache(dev: &Device) -> Result<()> {
                     if positions[0] == positions[1] {
                         ways.push(CachePosition::Same(positions[0]));
                     }
-                    for (layout, xs) in layouts(&dims, dtype, dev)? {
+                    // Some of the layouts for each.
+                    let inputs = layouts(&dims, dtype, dev)?.into_iter();
+                    for (layout, xs) in inputs.skip((i + t) % 5).step_by(5) {
                         let all =
                             case.expected(&xs, &angles, norms.as_ref(), (queries, kv_heads))?;
                         for way in &ways {
@@ -374,3 +372,44 @@ test_device!(of_nothing);
 test_device!(what_does_not_fit);
 test_device!(position_on_the_device_past_the_end);
 test_device!(gradients);
+
+candle_core::with_webgpu! {
+    /// Heads and a cache of which a binding reaches only a part.
+    #[test]
+    fn beyond_a_binding_webgpu() -> Result<()> {
+        let dev = super::common::small_bindings()?;
+        let (queries, kv_heads, capacity, dim) = (4, 3, 40, 8);
+        let dims = [2, queries + 2 * kv_heads, 17, dim];
+        let positions = [3, 20];
+        for case in Case::all(dim / 2) {
+            for cache_dtype in [DType::F32, DType::F16] {
+                let name = case.name();
+                let angles = case.angles(2, 17, DType::F32, &dev)?;
+                let norms = case.head_norms(dim, DType::F32, &dev)?;
+                let rotation = Rotation {
+                    norms: norms.as_ref(),
+                    ..Rotation::new(&angles[0], &angles[1], case.pairs)
+                };
+                let xs = data(&dims, DType::F32, &dev)?;
+                let all = case.expected(&xs, &angles, norms.as_ref(), (queries, kv_heads))?;
+                let got = rope_heads_with(&xs, &rotation, queries, kv_heads)?;
+                assert_values(&name, &got, &all, 4e-5);
+                let cache = data(&[2, 2 * kv_heads, capacity, dim], cache_dtype, &dev)?;
+                let mut held = host(&cache)?;
+                let into = (&mut held[..], capacity);
+                let first = appended(&all, dims, queries, into, &positions);
+                let on_device = Tensor::new(&positions.map(|p| p as u32), &dev)?;
+                let got = rope_append_with(&xs, &rotation, &cache, &on_device)?;
+                assert_values(&name, &got, &first, 4e-5);
+                assert_values(&name, &cache, &held, 2e-3);
+                for p in [0, 23] {
+                    let into = (&mut held[..], capacity);
+                    appended(&all, dims, queries, into, &[p, p]);
+                    rope_append_with(&xs, &rotation, &cache, p)?;
+                    assert_values(&name, &cache, &held, 2e-3);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! What comes with a linear layer, in all combinations, against a loop in f64.
+
+use super::common::{assert_fails, assert_values, data, dtypes, layouts};
+use super::gated::{gate, host, ALL};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{test_device, DType, Device, Result, Tensor, Var};
+use candle_nn::ops::{
+    linear_with, linear_with_slow, rms_norm_gated, rms_norm_gated_slow, GatedActivation,
+    LinearExtras, LinearWeight,
+};
+use std::sync::Arc;
+
+const EPS: f32 = 1e-5;
+
+/// Every choice of a norm, a bias, a gate and a residual; the gates come one after another.
+fn choices() -> impl Iterator<Item = (bool, bool, Option<GatedActivation>, bool)> {
+    let gates = [None].into_iter().chain(ALL.map(Some));
+    let each = gates.enumerate();
+    each.flat_map(|(i, gate)| {
+        let of = move |bits: usize| (bits & 1 != 0, bits & 2 != 0, gate, bits & 4 != 0);
+        // All eight without a gate, then one for each gate, for a kernel takes its time to compile.
+        let bits: Vec<usize> = match i {
+            0 => (0..8).collect(),
+            _ => vec![i % 8],
+        };
+        bits.into_iter().map(of)
+    })
+}
+
+/// The loop: `xs (rows, k)`, `weight (outputs, k)`.
+fn expected(xs: &Tensor, weight: &Tensor, extras: LinearExtras<'_>) -> Result<Vec<f64>> {
+    let (outputs, k) = weight.dims2()?;
+    let (mut xs, weight) = (host(xs)?, host(weight)?);
+    let values = |t: Option<&Tensor>| t.map(host).transpose();
+    let norm = values(extras.norm.map(|(alpha, _)| alpha))?;
+    let (bias, residual) = (values(extras.bias)?, values(extras.residual)?);
+    let mut ys = Vec::new();
+    for x in xs.chunks_mut(k) {
+        if let Some(alpha) = &norm {
+            let mean = x.iter().map(|x| x * x).sum::<f64>() / k as f64;
+            for (x, alpha) in x.iter_mut().zip(alpha) {
+                *x = *x / (mean + f64::from(EPS)).sqrt() * alpha;
+            }
+        }
+        let product = |row: usize| {
+            let weight = &weight[row * k..][..k];
+            let sum: f64 = x.iter().zip(weight).map(|(x, w)| x * w).sum();
+            sum + bias.as_ref().map_or(0., |bias| bias[row])
+        };
+        match extras.gate {
+            None => ys.extend((0..outputs).map(product)),
+            Some(act) => {
+                let half = outputs / 2;
+                ys.extend((0..half).map(|i| gate(act, product(i), product(half + i))));
+            }
+        }
+    }
+    if let Some(residual) = residual {
+        ys.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
+    }
+    Ok(ys)
+}
+
+/// All choices for `xs (.., k)` and a weight `(2 n, k)` that decodes to `decoded`.
+fn check_all<'a>(
+    case: &str,
+    xs: &Tensor,
+    weight: impl Into<LinearWeight<'a>>,
+    decoded: &Tensor,
+    tolerance: f64,
+) -> Result<()> {
+    let weight = weight.into();
+    let (outputs, k) = decoded.dims2()?;
+    let (dtype, dev) = (xs.dtype(), xs.device());
+    let rows: Vec<usize> = xs.dims()[..xs.rank() - 1].to_vec();
+    let alpha = data(&[k], dtype, dev)?;
+    // From the second place of a longer vector on, or in steps of two.
+    let biases = [
+        data(&[outputs + 1], dtype, dev)?.narrow(0, 1, outputs)?,
+        data(&[outputs, 2], dtype, dev)?
+            .narrow(1, 1, 1)?
+            .squeeze(1)?,
+    ];
+    for (i, (norm, bias, gate, residual)) in choices().enumerate() {
+        let n = if gate.is_some() { outputs / 2 } else { outputs };
+        let added = data(&[&rows[..], &[n]].concat(), dtype, dev)?;
+        let extras = LinearExtras {
+            norm: norm.then_some((&alpha, EPS)),
+            bias: bias.then_some(&biases[i % 2]),
+            gate,
+            residual: residual.then_some(&added),
+        };
+        let case = format!("{case}, norm {norm}, bias {bias}, {gate:?}, residual {residual}");
+        let values = expected(xs, decoded, extras)?;
+        let got = linear_with(xs, weight, extras)?;
+        assert_eq!((got.dtype(), got.dims()), (dtype, added.dims()), "{case}");
+        // A gate multiplies two sums, and Relu2 three.
+        let tolerance = if gate.is_some() { 32. } else { 8. } * tolerance;
+        assert_values(&case, &got, &values, tolerance);
+        let got = linear_with_slow(xs, weight, extras)?;
+        assert_values(&format!("plain {case}"), &got, &values, 3. * tolerance);
+    }
+    Ok(())
+}
+
+/// A weight under which sums stay about as large as the input.
+fn weight(dims: &[usize]) -> Result<Tensor> {
+    data(dims, DType::F32, &Device::Cpu)? * (1. / (dims[1] as f64).sqrt())
+}
+
+pub(super) fn of_dense_weights(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        // Odd halves, within a word, and in words; rows beside 4 and 8, where kernels change.
+        for ([n, k], rows) in [([3, 5], 1), ([4, 33], 4), ([8, 64], 5), ([33, 520], 9)] {
+            let w = weight(&[2 * n, k])?.to_dtype(dtype)?.to_device(dev)?;
+            let inputs = layouts(&[1, rows, k], dtype, dev)?.into_iter();
+            for (layout, xs) in inputs.skip(rows % 3).step_by(3) {
+                let case = format!("{dtype:?} {rows} x {k} by {n}, {layout}");
+                check_all(&case, &xs, &w, &w, tolerance)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Formats with one, two, three and four buffers on a GPU.
+pub(super) fn of_quantized_weights(dev: &Device) -> Result<()> {
+    let formats = [
+        GgmlDType::Q8_0,
+        GgmlDType::Q4_0,
+        GgmlDType::Q4K,
+        GgmlDType::Q5K,
+        GgmlDType::Q6K,
+        GgmlDType::F16,
+    ];
+    for (i, format) in formats.into_iter().enumerate() {
+        let floats = weight(&[2 * 17, 256])?;
+        let decoded = QTensor::quantize(&floats, format)?.dequantize(&Device::Cpu)?;
+        let quantized = QTensor::quantize_onto(&floats, format, dev)?;
+        let quantized = QMatMul::QTensor(Arc::new(quantized));
+        // The CPU brings the input to 8 bits, adapters with cooperative matrices many rows to f16.
+        let least = match dev {
+            Device::Cpu => 6e-3,
+            gpu if gpu.is_software_gpu() => 0.,
+            _ => 1e-3,
+        };
+        let dtypes = dtypes(dev).into_iter().filter(|(d, _)| *d != DType::F64);
+        for (dtype, tolerance) in dtypes {
+            let rows = [1, 4, 5, 9][(i + dtype as usize) % 4];
+            let xs = data(&[rows, 256], dtype, dev)?;
+            let case = format!("{format:?} {dtype:?} {rows} rows");
+            check_all(&case, &xs, &quantized, &decoded, tolerance.max(least))?;
+        }
+    }
+    Ok(())
+}
+
+/// Enough products in a row that an adapter splits the inner dimension, and joins the parts with what is added.
+pub(super) fn of_long_rows(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        for (rows, n, k) in [(9, 18, 2048), (33, 7, 3000)] {
+            let w = weight(&[n, k])?.to_dtype(dtype)?.to_device(dev)?;
+            let xs = data(&[rows, k], dtype, dev)?;
+            let bias = data(&[n], dtype, dev)?;
+            let residual = data(&[rows, n], dtype, dev)?;
+            for residual in [None, Some(&residual)] {
+                let extras = LinearExtras {
+                    bias: Some(&bias),
+                    residual,
+                    ..LinearExtras::default()
+                };
+                let got = linear_with(&xs, &w, extras)?;
+                let case = format!("{dtype:?} {rows} x {k} by {n}");
+                assert_values(&case, &got, &expected(&xs, &w, extras)?, 8. * tolerance);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn thin_calls(dev: &Device) -> Result<()> {
+    let (xs, alpha) = (
+        data(&[2, 8], DType::F32, dev)?,
+        data(&[8], DType::F32, dev)?,
+    );
+    let w = weight(&[6, 8])?.to_device(dev)?;
+    for act in ALL {
+        let extras = LinearExtras {
+            norm: Some((&alpha, EPS)),
+            gate: Some(act),
+            ..LinearExtras::default()
+        };
+        let values = expected(&xs, &w, extras)?;
+        let case = format!("{act:?}");
+        let got = rms_norm_gated(&xs, &alpha, EPS, &w, act)?;
+        assert_values(&case, &got, &values, 1e-5);
+        let got = rms_norm_gated_slow(&xs, &alpha, EPS, &w, act)?;
+        assert_values(&case, &got, &values, 1e-5);
+    }
+    Ok(())
+}
+
+fn what_does_not_fit(dev: &Device) -> Result<()> {
+    let of = |dims: &[usize]| data(dims, DType::F32, dev);
+    let (xs, w, bias) = (of(&[2, 4])?, of(&[6, 4])?, of(&[3])?);
+    let extras = LinearExtras {
+        bias: Some(&bias),
+        ..LinearExtras::default()
+    };
+    assert_fails(linear_with(&xs, &w, extras), &["linear", "[2, 4]", "[3]"]);
+    // With a gate, too, the bias is the product's.
+    let extras = LinearExtras {
+        gate: Some(GatedActivation::Gelu),
+        ..extras
+    };
+    assert_fails(linear_with(&xs, &w, extras), &["linear-gated", "[3]"]);
+    let half = of(&[6])?.to_dtype(DType::F16)?;
+    let extras = LinearExtras {
+        bias: Some(&half),
+        ..extras
+    };
+    assert_fails(linear_with(&xs, &w, extras), &["F32", "F16"]);
+    let odd = of(&[5, 4])?;
+    let extras = LinearExtras {
+        bias: None,
+        ..extras
+    };
+    assert_fails(linear_with(&xs, &odd, extras), &["5 rows", "even"]);
+    let none = linear_with(&of(&[2, 0, 4])?, &w, extras)?;
+    assert_eq!(none.dims(), &[2, 0, 3]);
+    Ok(())
+}
+
+fn gradients_flow(dev: &Device) -> Result<()> {
+    let of = |dims: &[usize]| Var::from_tensor(&data(dims, DType::F32, dev)?);
+    let (xs, alpha, bias, w) = (of(&[2, 4])?, of(&[4])?, of(&[6])?, of(&[6, 4])?);
+    for act in ALL {
+        let extras = LinearExtras {
+            norm: Some((&alpha, EPS)),
+            bias: Some(&bias),
+            gate: Some(act),
+            residual: None,
+        };
+        let sum = linear_with(&xs, &w, extras)?.sum_all()?;
+        let found = sum.backward()?;
+        for var in [&xs, &alpha, &bias, &w] {
+            assert!(found.get(var).is_some(), "{act:?}");
+        }
+    }
+    Ok(())
+}
+
+test_device!(of_dense_weights);
+test_device!(of_quantized_weights);
+test_device!(of_long_rows);
+test_device!(thin_calls);
+test_device!(what_does_not_fit);
+test_device!(gradients_flow);
+
+candle_core::with_webgpu! {
+    /// Operands of which a binding reaches only a part.
+    #[test]
+    fn beyond_a_binding_webgpu() -> Result<()> {
+        let dev = super::common::small_bindings()?;
+        for ([n, k], rows) in [([40, 48], 2), ([40, 48], 9), ([700, 2], 3)] {
+            let w = weight(&[2 * n, k])?.to_device(&dev)?;
+            let xs = data(&[rows, k], DType::F32, &dev)?;
+            check_all(&format!("{rows} x {k} by {n}"), &xs, &w, &w, 1e-5)?;
+        }
+        Ok(())
+    }
+}
