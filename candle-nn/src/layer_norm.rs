@@ -93,22 +93,22 @@ impl LayerNorm {
     pub fn remove_mean(&self) -> bool {
         self.remove_mean
     }
+
+    /// The layer for the functions of [`ops`] that do more than it. Not in upstream's interface.
+    pub fn as_op(&self) -> ops::Norm<'_> {
+        ops::Norm {
+            centred: self.remove_mean,
+            weight: Some(&self.weight),
+            bias: self.bias.as_ref(),
+            eps: self.eps as f32,
+        }
+    }
 }
 
 /// From (…, n) to the same shape, n being the length of the weight.
 impl Module for LayerNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let eps = self.eps as f32;
-        match (&self.bias, self.remove_mean) {
-            (Some(bias), true) => ops::layer_norm(xs, &self.weight, bias, eps),
-            (None, true) => {
-                let wide = xs.to_dtype(ops::compute_dtype(xs.dtype()))?;
-                let normed = ops::normed(&ops::centred(&wide)?, self.eps)?;
-                normed.to_dtype(xs.dtype())?.broadcast_mul(&self.weight)
-            }
-            (Some(bias), false) => ops::rms_norm(xs, &self.weight, eps)?.broadcast_add(bias),
-            (None, false) => ops::rms_norm(xs, &self.weight, eps),
-        }
+        ops::norm(xs, self.as_op())
     }
 }
 
@@ -180,6 +180,11 @@ impl RmsNorm {
     /// The layer as a [`LayerNorm`] that does not subtract the mean.
     pub fn into_inner(self) -> LayerNorm {
         self.0
+    }
+
+    /// The layer for the functions of [`ops`] that do more than it. Not in upstream's interface.
+    pub fn as_op(&self) -> ops::Norm<'_> {
+        self.0.as_op()
     }
 
     /// The layer made of tensor ops, each of which has a gradient. [`Module::forward`] does so itself where one is wanted.

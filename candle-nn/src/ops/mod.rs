@@ -25,7 +25,9 @@ pub use linear::{
     rms_norm_swiglu_slow, LinearExtras, LinearWeight,
 };
 pub use norm::{
-    add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,
+    add_norm, add_norm_slow, add_rms_norm, add_rms_norm_slow, gate_norm, gate_norm_slow,
+    layer_norm, layer_norm_slow, norm, norm_add, norm_add_slow, norm_gate, norm_gate_slow,
+    norm_slow, rms_norm, rms_norm_slow, Norm,
 };
 pub(crate) use norm::{centred, normed};
 pub use pixels::{pixel_shuffle, pixel_unshuffle, replication_pad2d};

@@ -1,11 +1,140 @@
 //! RMS norm and layer norm over the last dimension.
 
-use super::{check_dtypes, compute_dtype, in_graph};
+use super::{act_mul, act_mul_slow, check_dtypes, compute_dtype, in_graph, GatedActivation};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::{
-    CpuStorage, CustomOp2, CustomOp3, Error, Layout, Result, Shape, Tensor, WithDType, D,
+    CpuStorage, CustomOp1, Error, Layout, Result, Shape, Storage, Tensor, WithDType, D,
 };
 use num_traits::Float as _;
+
+/// A norm over the last dimension, of size n: of RMS, or of layer norm where it is centred. Not in upstream's interface.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm<'a> {
+    /// Whether the mean is subtracted first.
+    pub centred: bool,
+    /// What the result is multiplied with, (n), or nothing.
+    pub weight: Option<&'a Tensor>,
+    /// What is added then, (n), or nothing.
+    pub bias: Option<&'a Tensor>,
+    /// Added to the mean square before its root is taken.
+    pub eps: f32,
+}
+
+impl<'a> Norm<'a> {
+    /// RMS norm with a weight: what [`rms_norm`] is.
+    pub fn rms(weight: &'a Tensor, eps: f32) -> Self {
+        Self {
+            centred: false,
+            weight: Some(weight),
+            bias: None,
+            eps,
+        }
+    }
+
+    /// Layer norm with both: what [`layer_norm`] is.
+    pub fn layer(weight: &'a Tensor, bias: &'a Tensor, eps: f32) -> Self {
+        Self {
+            centred: true,
+            weight: Some(weight),
+            bias: Some(bias),
+            eps,
+        }
+    }
+}
+
+/// `norm` of `xs`, (…, n), in one kernel. Any layouts. Not in upstream's interface.
+///
+/// # Errors
+/// A weight or bias is not of shape (n), the dtypes differ, or the dtype is not a float.
+pub fn norm(xs: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
+    NormOp::new(xs, norm, None)?.run(xs)
+}
+
+/// The plain form of [`norm()`]: 16-bit inputs are normalised in f32, rounded, and then scaled and shifted.
+///
+/// # Errors
+/// Those of [`norm()`].
+pub fn norm_slow(xs: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
+    NormOp::new(xs, norm, None)?.plain(xs)
+}
+
+/// `norm(xs) + residual`, in one kernel: the end of a block in models that norm its output. `residual` has the shape of `xs`. Any
+/// layouts. Not in upstream's interface.
+///
+/// # Errors
+/// The inputs' shapes differ, or those of [`norm()`].
+pub fn norm_add(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor> {
+    NormOp::new(xs, norm, Some((Beside::AddAfter, residual)))?.run(xs)
+}
+
+/// The plain form of [`norm_add`].
+///
+/// # Errors
+/// Those of [`norm_add`].
+pub fn norm_add_slow(xs: &Tensor, norm: Norm<'_>, residual: &Tensor) -> Result<Tensor> {
+    NormOp::new(xs, norm, Some((Beside::AddAfter, residual)))?.plain(xs)
+}
+
+/// `xs + residual` and the norm of that sum, in one kernel: as between two blocks of a transformer. Both inputs are (…, n) of one
+/// shape; any layouts. Gives (sum, normed). Not in upstream's interface.
+///
+/// # Errors
+/// The inputs' shapes differ, or those of [`norm()`].
+pub fn add_norm(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tensor, Tensor)> {
+    let op = NormOp::new(xs, norm, Some((Beside::AddBefore, residual)))?;
+    if xs.elem_count() == 0 || op.in_graph(xs) {
+        let sum = (xs + residual)?;
+        let normed = self::norm(&sum, norm)?;
+        return Ok((sum, normed));
+    }
+    let both = xs.apply_op1_no_bwd(&op)?;
+    Ok((both.get(0)?, both.get(1)?))
+}
+
+/// The plain form of [`add_norm`].
+///
+/// # Errors
+/// Those of [`add_norm`].
+pub fn add_norm_slow(xs: &Tensor, residual: &Tensor, norm: Norm<'_>) -> Result<(Tensor, Tensor)> {
+    NormOp::new(xs, norm, Some((Beside::AddBefore, residual)))?;
+    let sum = (xs + residual)?;
+    let normed = norm_slow(&sum, norm)?;
+    Ok((sum, normed))
+}
+
+/// `norm(silu(gate) * xs)`, in one kernel: the gated norm of Mamba 2. `gate` has the shape of `xs`. Any layouts. Not in upstream's
+/// interface.
+///
+/// # Errors
+/// The inputs' shapes differ, or those of [`norm()`].
+pub fn gate_norm(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
+    NormOp::new(xs, norm, Some((Beside::GateBefore, gate)))?.run(xs)
+}
+
+/// The plain form of [`gate_norm`].
+///
+/// # Errors
+/// Those of [`gate_norm`].
+pub fn gate_norm_slow(xs: &Tensor, gate: &Tensor, norm: Norm<'_>) -> Result<Tensor> {
+    NormOp::new(xs, norm, Some((Beside::GateBefore, gate)))?.plain(xs)
+}
+
+/// `silu(gate) * norm(xs)`, in one kernel: the gated norm of gated delta nets. `gate` has the shape of `xs`. Any layouts. Not in
+/// upstream's interface.
+///
+/// # Errors
+/// The inputs' shapes differ, or those of [`norm()`].
+pub fn norm_gate(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
+    NormOp::new(xs, norm, Some((Beside::GateAfter, gate)))?.run(xs)
+}
+
+/// The plain form of [`norm_gate`].
+///
+/// # Errors
+/// Those of [`norm_gate`].
+pub fn norm_gate_slow(xs: &Tensor, norm: Norm<'_>, gate: &Tensor) -> Result<Tensor> {
+    NormOp::new(xs, norm, Some((Beside::GateAfter, gate)))?.plain(xs)
+}
 
 /// `xs / sqrt(mean(xs²) + eps) * alpha`, the mean being over the last dimension, in one kernel; see
 /// <https://arxiv.org/abs/1910.07467>. `xs` is (…, n), `alpha` is (n); any layouts.
@@ -13,15 +142,7 @@ use num_traits::Float as _;
 /// # Errors
 /// `alpha` is not of shape (n), the dtypes differ, or the dtype is not a float.
 pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
-    check_weight(RmsNorm::NAME, xs, alpha)?;
-    check_dtypes(RmsNorm::NAME, &[xs, alpha])?;
-    if xs.elem_count() == 0 {
-        return xs.zeros_like();
-    }
-    if in_graph(&[xs, alpha]) {
-        return rms_norm_slow(xs, alpha, eps);
-    }
-    xs.apply_op2_no_bwd(alpha, &RmsNorm { eps })
+    norm(xs, Norm::rms(alpha, eps))
 }
 
 /// The plain form of [`rms_norm`]: 16-bit inputs are normalised in f32, rounded, and then scaled.
@@ -29,39 +150,20 @@ pub fn rms_norm(xs: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
 /// # Errors
 /// Those of [`rms_norm`].
 pub fn rms_norm_slow(x: &Tensor, alpha: &Tensor, eps: f32) -> Result<Tensor> {
-    check_weight(RmsNorm::NAME, x, alpha)?;
-    let wide = x.to_dtype(compute_dtype(x.dtype()))?;
-    normed(&wide, f64::from(eps))?
-        .to_dtype(x.dtype())?
-        .broadcast_mul(alpha)
+    norm_slow(x, Norm::rms(alpha, eps))
 }
 
-/// `xs + residual` and the [`rms_norm`] of that sum, in one kernel: as between two blocks of a transformer. Both inputs
-/// are (…, n) of one shape, `alpha` is (n); any layouts. Gives (sum, normed). Not in upstream's interface.
+/// [`add_norm`] with [`Norm::rms`]. Gives (sum, normed). Not in upstream's interface.
 ///
 /// # Errors
-/// The inputs' shapes differ, or those of [`rms_norm`].
+/// Those of [`add_norm`].
 pub fn add_rms_norm(
     xs: &Tensor,
     residual: &Tensor,
     alpha: &Tensor,
     eps: f32,
 ) -> Result<(Tensor, Tensor)> {
-    check_weight(AddRmsNorm::NAME, xs, alpha)?;
-    check_dtypes(AddRmsNorm::NAME, &[xs, residual, alpha])?;
-    if xs.shape() != residual.shape() {
-        return Err(Error::ShapeMismatchBinaryOp {
-            lhs: xs.shape().clone(),
-            rhs: residual.shape().clone(),
-            op: AddRmsNorm::NAME,
-        }
-        .bt());
-    }
-    if xs.elem_count() == 0 || in_graph(&[xs, residual, alpha]) {
-        return add_rms_norm_slow(xs, residual, alpha, eps);
-    }
-    let both = xs.apply_op3_no_bwd(residual, alpha, &AddRmsNorm { eps })?;
-    Ok((both.get(0)?, both.get(1)?))
+    add_norm(xs, residual, Norm::rms(alpha, eps))
 }
 
 /// The plain form of [`add_rms_norm`].
@@ -74,9 +176,7 @@ pub fn add_rms_norm_slow(
     alpha: &Tensor,
     eps: f32,
 ) -> Result<(Tensor, Tensor)> {
-    let sum = (x + residual)?;
-    let normed = rms_norm(&sum, alpha, eps)?;
-    Ok((sum, normed))
+    add_norm_slow(x, residual, Norm::rms(alpha, eps))
 }
 
 /// `(xs - mean(xs)) / sqrt(var(xs) + eps) * alpha + beta`, over the last dimension and with the biased variance, in one
@@ -85,16 +185,7 @@ pub fn add_rms_norm_slow(
 /// # Errors
 /// `alpha` or `beta` is not of shape (n), the dtypes differ, or the dtype is not a float.
 pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Result<Tensor> {
-    check_weight(LayerNorm::NAME, xs, alpha)?;
-    check_weight(LayerNorm::NAME, xs, beta)?;
-    check_dtypes(LayerNorm::NAME, &[xs, alpha, beta])?;
-    if xs.elem_count() == 0 {
-        return xs.zeros_like();
-    }
-    if in_graph(&[xs, alpha, beta]) {
-        return layer_norm_slow(xs, alpha, beta, eps);
-    }
-    xs.apply_op3_no_bwd(alpha, beta, &LayerNorm { eps })
+    norm(xs, Norm::layer(alpha, beta, eps))
 }
 
 /// The plain form of [`layer_norm`]: 16-bit inputs are normalised in f32, rounded, and then scaled and shifted.
@@ -102,13 +193,7 @@ pub fn layer_norm(xs: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Resul
 /// # Errors
 /// Those of [`layer_norm`].
 pub fn layer_norm_slow(x: &Tensor, alpha: &Tensor, beta: &Tensor, eps: f32) -> Result<Tensor> {
-    check_weight(LayerNorm::NAME, x, alpha)?;
-    check_weight(LayerNorm::NAME, x, beta)?;
-    let wide = x.to_dtype(compute_dtype(x.dtype()))?;
-    normed(&centred(&wide)?, f64::from(eps))?
-        .to_dtype(x.dtype())?
-        .broadcast_mul(alpha)?
-        .broadcast_add(beta)
+    norm_slow(x, Norm::layer(alpha, beta, eps))
 }
 
 /// `x` less its mean over the last dimension.
@@ -123,158 +208,166 @@ pub(crate) fn normed(x: &Tensor, eps: f64) -> Result<Tensor> {
     x.broadcast_div(&(mean_square + eps)?.sqrt()?)
 }
 
-fn check_weight(op: &'static str, xs: &Tensor, weight: &Tensor) -> Result<()> {
-    match (xs.dims().last(), weight.dims()) {
-        (Some(n), [len]) if n == len => Ok(()),
-        _ => Err(Error::ShapeMismatchBinaryOp {
-            lhs: xs.shape().clone(),
-            rhs: weight.shape().clone(),
-            op,
+/// What a tensor of the input's shape does to a norm.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    /// Added to the input; the sum is a second result.
+    AddBefore,
+    /// The input is multiplied with its silu.
+    GateBefore,
+    AddAfter,
+    /// The result is multiplied with its silu.
+    GateAfter,
+}
+
+/// One call, its shapes checked.
+struct NormOp<'a> {
+    norm: Norm<'a>,
+    beside: Option<(Beside, &'a Tensor)>,
+}
+
+impl<'a> NormOp<'a> {
+    fn new(xs: &Tensor, norm: Norm<'a>, beside: Option<(Beside, &'a Tensor)>) -> Result<Self> {
+        let op = Self { norm, beside };
+        let name = op.name();
+        let mismatch = |rhs: &Tensor| {
+            Error::ShapeMismatchBinaryOp {
+                lhs: xs.shape().clone(),
+                rhs: rhs.shape().clone(),
+                op: name,
+            }
+            .bt()
+        };
+        let Some(n) = xs.dims().last() else {
+            candle_core::bail!("{name}: the input is a scalar, a last dimension is needed")
+        };
+        let vectors = [norm.weight, norm.bias].into_iter().flatten();
+        if let Some(vector) = vectors.clone().find(|vector| vector.dims() != [*n]) {
+            return Err(mismatch(vector));
         }
-        .bt()),
-    }
-}
-
-struct RmsNorm {
-    eps: f32,
-}
-
-impl RmsNorm {
-    const NAME: &'static str = "rms-norm";
-}
-
-impl CustomOp2 for RmsNorm {
-    fn name(&self) -> &'static str {
-        Self::NAME
+        let beside = beside.map(|(_, tensor)| tensor);
+        if let Some(tensor) = beside.filter(|tensor| tensor.shape() != xs.shape()) {
+            return Err(mismatch(tensor));
+        }
+        let all = [xs].into_iter().chain(beside).chain(vectors);
+        check_dtypes(name, &all.collect::<Vec<_>>())?;
+        Ok(op)
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_l: &Layout,
-        alpha: &CpuStorage,
-        alpha_l: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let shape = x_l.shape().clone();
-        let dst = with_float!(self.name(), x, T => {
-            let x = StridedRows::new(x.as_slice::<T>()?, x_l);
-            let alpha = StridedRows::new(alpha.as_slice::<T>()?, alpha_l);
-            Ok(T::to_cpu_storage_owned(norm_rows(&x, shape.elem_count(), false, self.eps, &alpha, None)))
-        })?;
-        Ok((dst, shape))
+    fn in_graph(&self, xs: &Tensor) -> bool {
+        let beside = self.beside.map(|(_, tensor)| tensor);
+        let all = [Some(xs), self.norm.weight, self.norm.bias, beside];
+        in_graph(&all.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            x: &candle_core::WebGpuStorage,
-            x_l: &Layout,
-            alpha: &candle_core::WebGpuStorage,
-            alpha_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused;
-            let dst = fused::rms_norm(x, x_l, alpha, alpha_l, self.eps)?;
-            Ok((dst, x_l.shape().clone()))
+    fn run(&self, xs: &Tensor) -> Result<Tensor> {
+        if xs.elem_count() == 0 {
+            return xs.zeros_like();
+        }
+        if self.in_graph(xs) {
+            return self.plain(xs);
+        }
+        xs.apply_op1_no_bwd(self)
+    }
+
+    /// Of a sum before the norm, only the norm.
+    fn plain(&self, xs: &Tensor) -> Result<Tensor> {
+        let before = match self.beside {
+            Some((Beside::GateBefore, gate)) => {
+                Some(act_mul_slow(gate, xs, GatedActivation::Silu)?)
+            }
+            Some((Beside::AddBefore, residual)) => Some((xs + residual)?),
+            _ => None,
+        };
+        let xs = before.as_ref().unwrap_or(xs);
+        let mut wide = xs.to_dtype(compute_dtype(xs.dtype()))?;
+        if self.norm.centred {
+            wide = centred(&wide)?;
+        }
+        let mut ys = normed(&wide, f64::from(self.norm.eps))?.to_dtype(xs.dtype())?;
+        if let Some(weight) = self.norm.weight {
+            ys = ys.broadcast_mul(weight)?;
+        }
+        if let Some(bias) = self.norm.bias {
+            ys = ys.broadcast_add(bias)?;
+        }
+        match self.beside {
+            Some((Beside::AddAfter, residual)) => ys + residual,
+            Some((Beside::GateAfter, gate)) => act_mul(gate, &ys, GatedActivation::Silu),
+            _ => Ok(ys),
         }
     }
-}
 
-struct AddRmsNorm {
-    eps: f32,
-}
-
-impl AddRmsNorm {
-    const NAME: &'static str = "add-rms-norm";
-
-    /// Two tensors of the input's shape, one after the other.
-    fn shape(x_l: &Layout) -> Shape {
-        Shape::from([&[2], x_l.dims()].concat())
-    }
-}
-
-impl CustomOp3 for AddRmsNorm {
-    fn name(&self) -> &'static str {
-        Self::NAME
+    /// The result's shape: of a sum and its norm, one after the other.
+    fn output(&self, x_l: &Layout) -> Shape {
+        match self.beside {
+            Some((Beside::AddBefore, _)) => Shape::from([&[2], x_l.dims()].concat()),
+            _ => x_l.shape().clone(),
+        }
     }
 
-    fn cpu_fwd(
+    fn cpu<T: Float>(
         &self,
-        x: &CpuStorage,
+        x: &StridedRows<'_, T>,
         x_l: &Layout,
-        residual: &CpuStorage,
-        residual_l: &Layout,
-        alpha: &CpuStorage,
-        alpha_l: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
+        weights: [Option<&StridedRows<'_, T>>; 2],
+        beside: Option<&StridedRows<'_, T>>,
+    ) -> Vec<T> {
+        let (n, count) = (x.len(), x_l.shape().elem_count());
+        let (Some((how, _)), Some(tensor)) = (self.beside, beside) else {
+            return norm_rows(x, count, &self.norm, weights, None);
+        };
+        if how != Beside::AddBefore {
+            return norm_rows(x, count, &self.norm, weights, Some((how, tensor)));
+        }
+        let scratch = || (fused_cpu::scratch(n), fused_cpu::scratch(n));
+        let mut sums = fused_cpu::map_rows(count / n, n, n, scratch, |(xs, rs), index, dst| {
+            let pairs = x.get(index, xs).iter().zip(tensor.get(index, rs));
+            for (dst, (&x, &r)) in dst.iter_mut().zip(pairs) {
+                *dst = T::narrow(x + r);
+            }
+        });
+        let sum_l = Layout::contiguous(x_l.shape());
+        let rows = StridedRows::new(&sums, &sum_l);
+        let normed = norm_rows(&rows, count, &self.norm, weights, None);
+        sums.extend_from_slice(&normed);
+        sums
+    }
+}
+
+impl CustomOp1 for NormOp<'_> {
+    fn name(&self) -> &'static str {
+        let beside = self.beside.map(|(beside, _)| beside);
+        match (beside, self.norm.centred) {
+            (None, false) => "rms-norm",
+            (None, true) => "layer-norm",
+            (Some(Beside::AddBefore), false) => "add-rms-norm",
+            (Some(Beside::AddBefore), true) => "add-layer-norm",
+            (Some(Beside::AddAfter), _) => "norm-add",
+            (Some(Beside::GateBefore), _) => "gate-norm",
+            (Some(Beside::GateAfter), _) => "norm-gate",
+        }
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, x_l: &Layout) -> Result<(CpuStorage, Shape)> {
+        let beside = self.beside.map(|(_, tensor)| tensor);
+        let held = [self.norm.weight, self.norm.bias, beside]
+            .map(|tensor| tensor.map(Tensor::storage_and_layout));
         let dst = with_float!(self.name(), x, T => {
-            let x = StridedRows::new(x.as_slice::<T>()?, x_l);
-            let residual = StridedRows::new(residual.as_slice::<T>()?, residual_l);
-            let alpha = StridedRows::new(alpha.as_slice::<T>()?, alpha_l);
-            let (n, count) = (x.len(), x_l.shape().elem_count());
-            let scratch = || (fused_cpu::scratch(n), fused_cpu::scratch(n));
-            let mut sums = fused_cpu::map_rows(count / n, n, n, scratch, |(xs, rs), index, dst| {
-                let pairs = x.get(index, xs).iter().zip(residual.get(index, rs));
-                for (dst, (&x, &r)) in dst.iter_mut().zip(pairs) {
-                    *dst = T::narrow(x + r);
+            let mut others = [const { None }; 3];
+            for (other, held) in others.iter_mut().zip(&held) {
+                if let Some((storage, layout)) = held {
+                    let Storage::Cpu(storage) = &**storage else {
+                        candle_core::bail!("{}: the input is on the CPU, another argument is not", self.name())
+                    };
+                    *other = Some(StridedRows::new(storage.as_slice::<T>()?, layout));
                 }
-            });
-            let sum_l = Layout::contiguous(x_l.shape());
-            let rows = StridedRows::new(&sums, &sum_l);
-            let normed = norm_rows(&rows, count, false, self.eps, &alpha, None);
-            sums.extend_from_slice(&normed);
-            Ok(T::to_cpu_storage_owned(sums))
-        })?;
-        Ok((dst, Self::shape(x_l)))
-    }
-
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            x: &candle_core::WebGpuStorage,
-            x_l: &Layout,
-            residual: &candle_core::WebGpuStorage,
-            residual_l: &Layout,
-            alpha: &candle_core::WebGpuStorage,
-            alpha_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused;
-            let dst = fused::add_rms_norm(x, x_l, residual, residual_l, alpha, alpha_l, self.eps)?;
-            Ok((dst, Self::shape(x_l)))
-        }
-    }
-}
-
-struct LayerNorm {
-    eps: f32,
-}
-
-impl LayerNorm {
-    const NAME: &'static str = "layer-norm";
-}
-
-impl CustomOp3 for LayerNorm {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_l: &Layout,
-        alpha: &CpuStorage,
-        alpha_l: &Layout,
-        beta: &CpuStorage,
-        beta_l: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let shape = x_l.shape().clone();
-        let dst = with_float!(self.name(), x, T => {
+            }
+            let [weight, bias, beside] = others.each_ref().map(Option::as_ref);
             let x = StridedRows::new(x.as_slice::<T>()?, x_l);
-            let alpha = StridedRows::new(alpha.as_slice::<T>()?, alpha_l);
-            let beta = StridedRows::new(beta.as_slice::<T>()?, beta_l);
-            let dst = norm_rows(&x, shape.elem_count(), true, self.eps, &alpha, Some(&beta));
-            Ok(T::to_cpu_storage_owned(dst))
+            Ok(T::to_cpu_storage_owned(self.cpu(&x, x_l, [weight, bias], beside)))
         })?;
-        Ok((dst, shape))
+        Ok((dst, self.output(x_l)))
     }
 
     candle_core::with_webgpu! {
@@ -282,67 +375,124 @@ impl CustomOp3 for LayerNorm {
             &self,
             x: &candle_core::WebGpuStorage,
             x_l: &Layout,
-            alpha: &candle_core::WebGpuStorage,
-            alpha_l: &Layout,
-            beta: &candle_core::WebGpuStorage,
-            beta_l: &Layout,
         ) -> Result<(candle_core::WebGpuStorage, Shape)> {
             use candle_core::webgpu_backend::ops::fused;
-            let dst = fused::layer_norm(x, x_l, alpha, alpha_l, beta, beta_l, self.eps)?;
-            Ok((dst, x_l.shape().clone()))
+            let beside = self.beside.map(|(_, tensor)| tensor);
+            let held = [self.norm.weight, self.norm.bias, beside]
+                .map(|tensor| tensor.map(Tensor::storage_and_layout));
+            let mut others = [None; 3];
+            for (other, held) in others.iter_mut().zip(&held) {
+                if let Some((storage, layout)) = held {
+                    *other = Some((super::on_webgpu(storage, self.name(), "other argument")?, *layout));
+                }
+            }
+            let [weight, bias, beside] = others;
+            let norm = fused::Norm {
+                op: self.name(),
+                centred: self.norm.centred,
+                weight,
+                bias,
+                eps: self.norm.eps,
+                beside: match (self.beside, beside) {
+                    (Some((how, _)), Some(operand)) => Some((how.webgpu(), operand)),
+                    _ => None,
+                },
+            };
+            Ok((fused::norm((x, x_l), norm)?, self.output(x_l)))
         }
     }
 }
 
-/// Both norms on the CPU: `centre` first subtracts the mean, `beta` is added last.
+impl Beside {
+    candle_core::with_webgpu! {
+        fn webgpu(self) -> candle_core::webgpu_backend::ops::fused::BesideNorm {
+            use candle_core::webgpu_backend::ops::fused::BesideNorm;
+            match self {
+                Self::AddBefore => BesideNorm::AddBefore,
+                Self::GateBefore => BesideNorm::GateBefore,
+                Self::AddAfter => BesideNorm::AddAfter,
+                Self::GateAfter => BesideNorm::GateAfter,
+            }
+        }
+    }
+}
+
+/// All norms on the CPU, but for a sum before one.
 fn norm_rows<T: Float>(
     x: &StridedRows<'_, T>,
     elem_count: usize,
-    centre: bool,
-    eps: f32,
-    alpha: &StridedRows<'_, T>,
-    beta: Option<&StridedRows<'_, T>>,
+    norm: &Norm<'_>,
+    [alpha, beta]: [Option<&StridedRows<'_, T>>; 2],
+    beside: Option<(Beside, &StridedRows<'_, T>)>,
 ) -> Vec<T> {
     let n = x.len();
     let len = T::Acc::from_f64(n as f64);
-    let eps = T::Acc::from_f64(f64::from(eps));
+    let eps = T::Acc::from_f64(f64::from(norm.eps));
     let (mut alphas, mut betas) = (fused_cpu::scratch(n), fused_cpu::scratch(n));
-    let alpha = alpha.get(0, &mut alphas);
+    let alpha = alpha.map(|alpha| alpha.get(0, &mut alphas));
     let beta = beta.map(|beta| beta.get(0, &mut betas));
-    fused_cpu::map_rows(
-        elem_count / n,
-        n,
-        4 * n,
-        || {
-            (
-                fused_cpu::scratch(n),
-                fused_cpu::scratch(n),
-                fused_cpu::scratch(n),
-            )
-        },
-        |(widened, centred, results), index, dst| {
-            let mut row = x.get(index, widened);
-            if centre {
-                let mean = Acc::sum(row) / len;
-                for (dst, &x) in centred.iter_mut().zip(row) {
-                    *dst = x - mean;
-                }
-                row = centred;
+    let scratch = || {
+        let row = || fused_cpu::scratch(n);
+        ([row(), row(), row()], [row(), row()])
+    };
+    fused_cpu::map_rows(elem_count / n, n, 4 * n, scratch, |rows, index, dst| {
+        let ([widened, centred, results], [others, gates]) = rows;
+        let mut row = x.get(index, widened);
+        let other = beside.map(|(_, beside)| beside.get(index, others));
+        let gated = |gate: &[T::Acc], gates: &mut [T::Acc]| {
+            Acc::sigmoid(gate, gates);
+            for (gate, &x) in gates.iter_mut().zip(gate) {
+                *gate *= x;
             }
-            let scale = (Acc::dot(row, row) / len + eps).sqrt().recip();
-            T::write_row(dst, results, |dst| match beta {
-                None => {
+        };
+        if let Some((Beside::GateBefore | Beside::GateAfter, _)) = beside {
+            gated(other.unwrap_or_default(), gates);
+        }
+        if let Some((Beside::GateBefore, _)) = beside {
+            for (gate, &x) in gates.iter_mut().zip(row) {
+                *gate *= x;
+            }
+            row = gates;
+        }
+        if norm.centred {
+            let mean = Acc::sum(row) / len;
+            for (dst, &x) in centred.iter_mut().zip(row) {
+                *dst = x - mean;
+            }
+            row = centred;
+        }
+        let scale = (Acc::dot(row, row) / len + eps).sqrt().recip();
+        T::write_row(dst, results, |dst| {
+            match alpha {
+                Some(alpha) => {
                     for ((dst, &x), &alpha) in dst.iter_mut().zip(row).zip(alpha) {
                         *dst = x * scale * alpha;
                     }
                 }
-                Some(beta) => {
-                    let weights = alpha.iter().zip(beta);
-                    for ((dst, &x), (&alpha, &beta)) in dst.iter_mut().zip(row).zip(weights) {
-                        *dst = x * scale * alpha + beta;
+                None => {
+                    for (dst, &x) in dst.iter_mut().zip(row) {
+                        *dst = x * scale;
                     }
                 }
-            });
-        },
-    )
+            }
+            if let Some(beta) = beta {
+                for (dst, &beta) in dst.iter_mut().zip(beta) {
+                    *dst += beta;
+                }
+            }
+            match beside {
+                Some((Beside::AddAfter, _)) => {
+                    for (dst, &r) in dst.iter_mut().zip(other.unwrap_or_default()) {
+                        *dst += r;
+                    }
+                }
+                Some((Beside::GateAfter, _)) => {
+                    for (dst, &gate) in dst.iter_mut().zip(gates.iter()) {
+                        *dst *= gate;
+                    }
+                }
+                _ => {}
+            }
+        });
+    })
 }

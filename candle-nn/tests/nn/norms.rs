@@ -1,7 +1,10 @@
-use super::common::{assert_close, assert_values, data, dtypes, layouts, reference};
-use candle_core::{test_device, DType, Device, Module, Result, Tensor};
+use super::common::{assert_close, assert_fails, assert_values, data, dtypes, layouts, reference};
+use super::gated::host;
+use candle_core::{test_device, DType, Device, Module, Result, Tensor, Var};
 use candle_nn::ops::{
-    add_rms_norm, add_rms_norm_slow, layer_norm, layer_norm_slow, rms_norm, rms_norm_slow,
+    add_norm, add_norm_slow, add_rms_norm, add_rms_norm_slow, gate_norm, gate_norm_slow,
+    layer_norm, layer_norm_slow, norm, norm_add, norm_add_slow, norm_gate, norm_gate_slow,
+    norm_slow, rms_norm, rms_norm_slow, Norm,
 };
 use candle_nn::{LayerNorm, RmsNorm};
 
@@ -51,6 +54,173 @@ pub(super) fn fused_norms(dev: &Device) -> Result<()> {
                 let tolerance = tolerance * 4.;
                 assert_close(&format!("layer {case}"), &layer, &layer_expected, tolerance);
             }
+        }
+    }
+    Ok(())
+}
+
+/// The loop, of rows of n elements.
+fn expected(xs: &[f64], n: usize, norm: Norm<'_>) -> Result<Vec<f64>> {
+    let weight = norm.weight.map(host).transpose()?;
+    let bias = norm.bias.map(host).transpose()?;
+    let mut ys = Vec::new();
+    for row in xs.chunks(n) {
+        let mean = match norm.centred {
+            true => row.iter().sum::<f64>() / n as f64,
+            false => 0.,
+        };
+        let squares: f64 = row.iter().map(|x| (x - mean).powi(2)).sum();
+        let root = (squares / n as f64 + f64::from(norm.eps)).sqrt();
+        ys.extend(row.iter().enumerate().map(|(i, x)| {
+            let y = (x - mean) / root * weight.as_ref().map_or(1., |w| w[i]);
+            y + bias.as_ref().map_or(0., |b| b[i])
+        }));
+    }
+    Ok(ys)
+}
+
+/// Every norm of `xs`, alone and beside a tensor of its shape.
+fn check_norms(case: &str, xs: &Tensor, second: &Tensor, tolerance: f64) -> Result<()> {
+    let n = xs.dims()[xs.rank() - 1];
+    let [bias, weight] = &weights(xs)?;
+    let (x, s) = (host(xs)?, host(second)?);
+    let zip = |a: &[f64], b: &[f64], f: fn(f64, f64) -> f64| -> Vec<f64> {
+        a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
+    };
+    let gate = |x: f64, gate: f64| gate / (1. + (-gate).exp()) * x;
+    // Rows of one element, or of nearly equal ones: a difference of nearly equal numbers scaled up.
+    let close = |name: &str, got: &Tensor, want: &[f64], times: f64| {
+        assert_eq!((got.dtype(), got.dims()), (xs.dtype(), xs.dims()), "{name}");
+        assert_values(&format!("{name} of {case}"), got, want, times * tolerance);
+    };
+    for (centred, weight, bias) in [
+        (false, Some(weight), None),
+        (false, None, None),
+        (false, Some(weight), Some(bias)),
+        (true, Some(weight), Some(bias)),
+        (true, Some(weight), None),
+        (true, None, None),
+        (true, None, Some(bias)),
+    ] {
+        let with = Norm {
+            centred,
+            weight,
+            bias,
+            eps: EPS,
+        };
+        let case = format!(
+            "{centred} {:?} {:?}",
+            weight.map(Tensor::dims),
+            bias.map(Tensor::dims)
+        );
+        let name = |what: &str| format!("{what} {case}");
+        let want = expected(&x, n, with)?;
+        close(&name("norm"), &norm(xs, with)?, &want, 4.);
+        close(&name("plain norm"), &norm_slow(xs, with)?, &want, 12.);
+        let sums = zip(&want, &s, |y, s| y + s);
+        close(&name("added"), &norm_add(xs, with, second)?, &sums, 4.);
+        close(
+            &name("plain added"),
+            &norm_add_slow(xs, with, second)?,
+            &sums,
+            16.,
+        );
+        let gated = zip(&want, &s, gate);
+        close(&name("gated"), &norm_gate(xs, with, second)?, &gated, 6.);
+        close(
+            &name("plain gated"),
+            &norm_gate_slow(xs, with, second)?,
+            &gated,
+            24.,
+        );
+        let want = expected(&zip(&x, &s, gate), n, with)?;
+        if n > 7 {
+            // Of few products, nearly equal ones would be scaled up.
+            close(&name("gate"), &gate_norm(xs, second, with)?, &want, 8.);
+            close(
+                &name("plain gate"),
+                &gate_norm_slow(xs, second, with)?,
+                &want,
+                48.,
+            );
+        }
+        for (what, (sum, normed)) in [
+            ("sum", add_norm(xs, second, with)?),
+            ("plain sum", add_norm_slow(xs, second, with)?),
+        ] {
+            close(&name(what), &sum, &zip(&x, &s, |x, s| x + s), 1.);
+            // The norm is that of the sum as it is stored, rounded.
+            let want = expected(&host(&sum)?, n, with)?;
+            close(
+                &name(what),
+                &normed,
+                &want,
+                if what == "sum" { 4. } else { 12. },
+            );
+        }
+    }
+    Ok(())
+}
+
+fn every_norm(dev: &Device) -> Result<()> {
+    for (dtype, tolerance) in dtypes(dev) {
+        for dims in [&[2, 7][..], &[2, 3, 33], &[3, 256], &[2, 4100]] {
+            let seconds = layouts(dims, dtype, dev)?;
+            // Each layout meets the next one, so that the two differ.
+            for (i, (layout, xs)) in layouts(dims, dtype, dev)?.iter().enumerate() {
+                let (other, second) = &seconds[(i + 1) % seconds.len()];
+                let second = (second * 0.75)?;
+                let case = format!("{dtype:?} {dims:?} {layout} and {other}");
+                check_norms(&case, xs, &second, tolerance)?;
+            }
+        }
+    }
+    let none = data(&[3, 0], DType::F32, dev)?;
+    let layer = Norm {
+        centred: true,
+        weight: None,
+        bias: None,
+        eps: EPS,
+    };
+    assert_eq!(norm_gate(&none, layer, &none)?.dims(), &[3, 0]);
+    assert_eq!(add_norm(&none, &none, layer)?.1.dims(), &[3, 0]);
+    Ok(())
+}
+
+fn norms_that_do_not_fit(dev: &Device) -> Result<()> {
+    let of = |dims: &[usize]| data(dims, DType::F32, dev);
+    let (xs, four, three) = (of(&[2, 3])?, of(&[4])?, of(&[3])?);
+    let rms = Norm::rms(&four, EPS);
+    assert_fails(norm(&xs, rms), &["rms-norm", "[2, 3]", "[4]"]);
+    let layer = Norm::layer(&three, &four, EPS);
+    assert_fails(norm(&xs, layer), &["layer-norm", "[2, 3]", "[4]"]);
+    let rms = Norm::rms(&three, EPS);
+    let other = of(&[1, 3])?;
+    assert_fails(norm_add(&xs, rms, &other), &["norm-add", "[1, 3]"]);
+    assert_fails(norm_gate(&xs, rms, &other), &["norm-gate", "[1, 3]"]);
+    assert_fails(gate_norm(&xs, &other, rms), &["gate-norm", "[1, 3]"]);
+    assert_fails(add_norm(&xs, &other, rms), &["add-rms-norm", "[1, 3]"]);
+    let half = xs.to_dtype(DType::F16)?;
+    assert_fails(norm_add(&xs, rms, &half), &["norm-add", "F32", "F16"]);
+    let scalar = Tensor::new(1f32, dev)?;
+    assert_fails(norm(&scalar, rms), &["rms-norm", "scalar"]);
+    Ok(())
+}
+
+fn gradients_of_norms(dev: &Device) -> Result<()> {
+    let of = |dims: &[usize]| Var::from_tensor(&data(dims, DType::F32, dev)?);
+    let (xs, second, weight, bias) = (of(&[2, 8])?, of(&[2, 8])?, of(&[8])?, of(&[8])?);
+    let layer = Norm::layer(&weight, &bias, EPS);
+    let (sum, normed) = add_norm(&xs, &second, layer)?;
+    for ys in [
+        norm_add(&xs, layer, &second)?,
+        norm_gate(&xs, layer, &second)?,
+        gate_norm(&xs, &second, layer)?,
+        (sum * normed)?,
+    ] {
+        let found = ys.sqr()?.sum_all()?.backward()?;
+        for var in [&xs, &second, &weight, &bias] {
+            assert!(found.get(var).is_some());
         }
     }
     Ok(())
@@ -161,6 +331,9 @@ fn norms_of_large_values(dev: &Device) -> Result<()> {
 }
 
 test_device!(added_norms);
+test_device!(every_norm);
+test_device!(norms_that_do_not_fit);
+test_device!(gradients_of_norms);
 test_device!(fused_norms);
 test_device!(plain_norms);
 test_device!(norm_values);
@@ -187,6 +360,9 @@ candle_core::with_webgpu! {
                     let (sum, got) = add_rms_norm(&xs, &xs, &alpha, EPS)?;
                     let want = rms_norm_slow(&reference(&sum)?, &ra, EPS)?;
                     assert_close(&case, &got, &want, tolerance);
+                    if dtype == DType::F32 {
+                        check_norms(&case, &xs, &(&xs * 0.5)?, tolerance)?;
+                    }
                 }
             }
         }

@@ -1,4 +1,4 @@
-// dst = (v - mean) / sqrt(mean((v - mean)^2) + eps) * alpha + bias for each row of v; without CENTRED the mean is taken as 0
+// dst = last((v - mean) / sqrt(mean((v - mean)^2) + eps) * weight + bias) for each row of v; without CENTRED the mean is taken as 0
 // (RMS norm). A workgroup takes a row, an invocation every WG-th word of it. Rows of up to KEPT words an invocation stay in
 // registers between the passes.
 
@@ -83,7 +83,7 @@ fn main(
       var lanes: array<dst_t, DST_LANES>;
       for (var lane = 0u; lane < DST_LANES; lane++) {
         let i = word * DST_LANES + lane;
-        lanes[lane] = (v[lane] - mean) / root * alpha_at(p.alpha_offset + i * p.alpha_step) + bias(i);
+        lanes[lane] = last((v[lane] - mean) / root * weight(i) + bias(i), second, i);
       }
       dst_put(result_row(row) * words + word, lanes);
     }

@@ -6,7 +6,8 @@
 use super::super::matmul::{self, Input, WeightRows};
 use super::super::quantized::Format;
 use super::super::{as_rows, elementwise};
-use super::{float_elem, gated, rms_norm};
+use super::norm::rms_norm;
+use super::{float_elem, gated};
 use crate::backend::BackendStorage;
 use crate::quantized::QTensor;
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
@@ -181,8 +182,8 @@ fn plain(
     extras: LinearExtras<'_>,
 ) -> Result<WebGpuStorage> {
     let sizes = (rows, outputs, k);
-    if let Some(((alpha, alpha_l), eps)) = extras.norm {
-        let normed = rms_norm(x, x_l, alpha, alpha_l, eps)?;
+    if let Some((alpha, eps)) = extras.norm {
+        let normed = rms_norm((x, x_l), alpha, eps)?;
         let normed_l = Layout::contiguous((rows, k));
         let rest = LinearExtras {
             norm: None,

@@ -3,7 +3,7 @@
 
 use super::super::windows::{window_bytes, Operand};
 use super::super::{elementwise, reduce};
-use super::finish;
+use super::{finish, Norm};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
@@ -107,26 +107,24 @@ pub(super) fn softmax(
     finish(exps.by_row("div", &sums)?.storage, dtype)
 }
 
-/// RMS norm, or with `beta` layer norm.
-pub(super) fn norm(
-    x: Operand<'_>,
-    alpha: Operand<'_>,
-    beta: Option<Operand<'_>>,
-    eps: f32,
-) -> Result<WebGpuStorage> {
+/// A norm with nothing beside it.
+pub(super) fn norm(x: Operand<'_>, norm: Norm<'_>) -> Result<WebGpuStorage> {
     let dtype = x.0.dtype();
     let mut x = LongRows::new(x)?;
     let (per_row, part) = (Layout::contiguous(x.rows), 1. / x.len as f64);
     let mean =
         |sums: WebGpuStorage, add: f32| elementwise::affine(&sums, &per_row, part, add.into());
-    if beta.is_some() {
+    if norm.centred {
         x = x.by_row("sub", &mean(x.reduced(ReduceOp::Sum)?, 0.)?)?;
     }
-    let squares = mean(x.map("sqr")?.reduced(ReduceOp::Sum)?, eps)?;
+    let squares = mean(x.map("sqr")?.reduced(ReduceOp::Sum)?, norm.eps)?;
     let root = elementwise::unary(&squares, &per_row, "sqrt")?;
-    let mut y = x.by_row("div", &root)?.by_column("mul", alpha)?;
-    if let Some(beta) = beta {
-        y = y.by_column("add", beta)?;
+    let mut y = x.by_row("div", &root)?;
+    if let Some(weight) = norm.weight {
+        y = y.by_column("mul", weight)?;
+    }
+    if let Some(bias) = norm.bias {
+        y = y.by_column("add", bias)?;
     }
     finish(y.storage, dtype)
 }

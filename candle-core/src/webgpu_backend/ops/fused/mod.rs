@@ -10,7 +10,7 @@ mod softmax;
 
 pub use attention::{sdpa, SdpaParams};
 pub use linear::{linear, LinearExtras, LinearWeight};
-pub use norm::{add_rms_norm, layer_norm, rms_norm};
+pub use norm::{norm, BesideNorm, Norm};
 pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopeKind, RopePosition, Rotation};
 pub use softmax::softmax_last_dim;
 
