@@ -280,7 +280,19 @@ fn bad_models() {
                     config["num_hidden_layers"] = json!(2_000_000_000);
                 })
             },
-            &["model.safetensors", "model.layers.6.input_layernorm.weight"],
+            &["config.json", "2000000000", "4096"],
+        ),
+        (
+            |folder| {
+                folder.edit("config.json", |config| {
+                    config["num_hidden_layers"] = json!(7);
+                })
+            },
+            &[
+                "config.json",
+                "model.layers.6.input_layernorm.weight",
+                "missing",
+            ],
         ),
         (
             |folder| {

@@ -78,6 +78,10 @@ fn bad_files() {
         ),
         (
             |m| set(m, "llama.block_count", Value::U32(2_000_000_000)),
+            &["2000000000", "4096"],
+        ),
+        (
+            |m| set(m, "llama.block_count", Value::U32(7)),
             &["blk.6.attn_norm.weight", "missing"],
         ),
         (

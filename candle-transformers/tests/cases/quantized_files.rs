@@ -68,7 +68,7 @@ fn bad_files() -> Result<()> {
         ),
         (
             |f| f.set("llama.rope.scaling.type", Value::String("yarn".into())),
-            &["llama.rope.scaling.type", "yarn", "linear"],
+            &["llama.rope.scaling", "factor", "yarn"],
         ),
         (
             |f| f.set("llama.expert_count", Value::U32(4)),
