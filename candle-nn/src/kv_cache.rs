@@ -102,13 +102,28 @@ impl Cache {
         like: &Tensor,
         write: impl FnOnce(&Tensor, usize) -> Result<T>,
     ) -> Result<T> {
-        let seq_len = like.dim(self.dim)?;
-        let needed = self.current_seq_len + seq_len;
-        if needed > self.max_seq_len {
+        let start = self.current_seq_len;
+        let end = start + like.dim(self.dim)?;
+        self.write_until(like, end, |data| write(data, start))
+    }
+
+    /// Gives `write` the buffer, with room for at least `end` positions, and counts what is there up to `end` as held: for positions
+    /// that differ between the sequences of a batch. `like` is of the buffer's dtype, and of its shape but for the number of
+    /// positions. Not in upstream's interface.
+    ///
+    /// # Errors
+    /// Those of [`Cache::append`] and of `write`.
+    pub fn write_until<T>(
+        &mut self,
+        like: &Tensor,
+        end: usize,
+        write: impl FnOnce(&Tensor) -> Result<T>,
+    ) -> Result<T> {
+        if end > self.max_seq_len {
             if self.grow_by == 0 {
-                candle_core::bail!("kv-cache: appending {seq_len} to a cache with room for 0")
+                candle_core::bail!("kv-cache: {end} positions in a cache with room for 0")
             }
-            let room = needed.next_multiple_of(self.grow_by);
+            let room = end.next_multiple_of(self.grow_by);
             if let Some(data) = self.current_data()? {
                 let grown = buffer(&data, self.dim, room)?;
                 grown.slice_set(&data.contiguous()?, self.dim, 0)?;
@@ -122,8 +137,8 @@ impl Cache {
                 .all_data
                 .insert(buffer(like, self.dim, self.max_seq_len)?),
         };
-        let written = write(data, self.current_seq_len)?;
-        self.current_seq_len = needed;
+        let written = write(data)?;
+        self.current_seq_len = self.current_seq_len.max(end);
         Ok(written)
     }
 }

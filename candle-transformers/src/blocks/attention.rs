@@ -242,7 +242,9 @@ impl Attention {
         let options = SdpaOptions {
             scale: scale.unwrap_or_else(|| 1. / (head_dim as f64).sqrt()) as f32,
             // A single query sees every key, unless there is a window.
-            causal: step.mask.is_none() && (t > 1 || self.spec.window.is_some()),
+            causal: step.mask.is_none()
+                && (t > 1 || self.spec.window.is_some() || step.rows.is_some()),
+            starts: step.rows.map(|rows| &rows.starts),
             softcap: self.spec.softcap.map(|cap| cap as f32),
             window: self.spec.window.filter(|_| step.mask.is_none()),
             bias: step.mask,
@@ -283,7 +285,7 @@ impl Attention {
             norms: self.head_norms.as_ref(),
         };
         match kv {
-            Some(kv) => kv.append_rotated(&by_head, kv_heads, &rotation),
+            Some(kv) => kv.append_rotated(&by_head, kv_heads, &rotation, step.rows),
             None => {
                 let qkv = rope_heads_with(&by_head, &rotation, heads, kv_heads)?;
                 let kv = qkv.narrow(1, heads, 2 * kv_heads)?;

@@ -11,6 +11,15 @@ const SEQ_DIM: usize = 2;
 /// The initial capacity. A model's whole context can be gigabytes, but most conversations are short.
 const INITIAL_LEN: usize = 512;
 
+/// Where the sequences of a batch are, in one call for all of them.
+#[derive(Debug, Clone)]
+pub struct Rows {
+    /// The position of each sequence's first new token: `(b)`, u32.
+    pub starts: Tensor,
+    /// The largest of them.
+    pub longest: usize,
+}
+
 /// The keys and values of one layer, in one buffer that doubles when it is full. Of a layer with a window, those that no later position
 /// sees are forgotten then.
 ///
@@ -86,6 +95,9 @@ impl GrowingKvCache {
     /// keys and the values one after another, in any layout, and adds the keys and values: one kernel, where the device has one for it.
     /// Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
     ///
+    /// With `rows`, each sequence's keys and values go to a place of its own. Positions of shorter sequences that are held and were not
+    /// written are 0.
+    ///
     /// # Errors
     /// If the shapes do not fit each other or what is held, or there is no memory.
     pub fn append_rotated(
@@ -93,38 +105,52 @@ impl GrowingKvCache {
         qkv: &Tensor,
         kv_heads: usize,
         rotation: &Rotation<'_>,
+        rows: Option<&Rows>,
     ) -> Result<(Tensor, Tensor)> {
         let heads = qkv.dim(1)?;
         let kv = qkv.narrow(1, heads.saturating_sub(2 * kv_heads), 2 * kv_heads)?;
-        let q = self.with_capacity(&kv)?.append_with(&kv, |buffer, start| {
-            rope_append_with(qkv, rotation, buffer, start)
-        })?;
+        let q = match rows {
+            None => self.with_capacity(&kv)?.append_with(&kv, |buffer, start| {
+                rope_append_with(qkv, rotation, buffer, start)
+            })?,
+            Some(rows) => {
+                let (t, held) = (kv.dim(SEQ_DIM)?, self.len());
+                let end = held.max(rows.longest + t);
+                if end > self.capacity() || self.is_shared() {
+                    // No window: what one sequence no longer needs, another one may.
+                    self.move_to_new_buffer(held, end - held)?;
+                }
+                self.buffer()?.write_until(&kv, end, |buffer| {
+                    rope_append_with(qkv, rotation, buffer, &rows.starts)
+                })?
+            }
+        };
         Ok((q, self.held()?))
     }
 
     /// The buffer, with capacity for `kv` after the current contents.
     fn with_capacity(&mut self, kv: &Tensor) -> Result<&mut Cache> {
         let added = kv.dim(SEQ_DIM)?;
-        let fits = self.len() + added <= self.capacity() && !self.is_shared();
-        if self.cache.is_none() || !fits {
+        if self.len() + added > self.capacity() || self.is_shared() {
             // The first of the new positions sees those before it within the window.
             let kept = match self.window {
                 Some(window) => self.len().min(window.saturating_sub(1)),
                 None => self.len(),
             };
-            self.forgotten += self.len() - kept;
-            let cache = self.in_new_buffer(kept, added)?;
-            self.owner = Arc::new(());
-            self.cache = Some(cache);
+            self.move_to_new_buffer(kept, added)?;
         }
+        self.buffer()
+    }
+
+    fn buffer(&mut self) -> Result<&mut Cache> {
         match &mut self.cache {
             Some(cache) => Ok(cache),
             None => candle_core::bail!("the KV cache has no buffer"),
         }
     }
 
-    /// The last `kept` positions in a new buffer, with capacity for `added` more.
-    fn in_new_buffer(&self, kept: usize, added: usize) -> Result<Cache> {
+    /// Keeps the last `kept` positions, in a new buffer with capacity for `added` more.
+    fn move_to_new_buffer(&mut self, kept: usize, added: usize) -> Result<()> {
         let needed = kept + added;
         let doubled = needed.next_power_of_two().max(INITIAL_LEN);
         // Twice the window, so that keeping costs no more than adding.
@@ -138,7 +164,10 @@ impl GrowingKvCache {
             let first = held.dim(SEQ_DIM)? - kept;
             cache.append(&held.narrow(SEQ_DIM, first, kept)?.contiguous()?)?;
         }
-        Ok(cache)
+        self.forgotten += self.len() - kept;
+        self.owner = Arc::new(());
+        self.cache = Some(cache);
+        Ok(())
     }
 
     fn held(&self) -> Result<Tensor> {

@@ -15,7 +15,7 @@ mod rotary;
 mod weights;
 
 pub use attention::{Attention, AttentionSpec, QkNorm};
-pub use cache::GrowingKvCache;
+pub use cache::{GrowingKvCache, Rows};
 pub use decoder::{
     layers, CausalLm, Decoder, DecoderSpec, DecoderState, Head, Hidden, Layer, LayerSpec,
     LayerState, Mixer, MixerSpec, RotaryRows, Step, Wiring,

@@ -121,6 +121,18 @@ impl Residual {
         Ok((xs, ys))
     }
 
+    /// The tokens of these numbers, `(n)` in u32, counted row by row: `(1, n, hidden_size)`.
+    ///
+    /// # Errors
+    /// If there is one that is not in the stream.
+    pub fn of_tokens(&self, tokens: &Tensor) -> Result<Self> {
+        let take = |xs: &Tensor| xs.flatten(0, 1)?.index_select(tokens, 0)?.unsqueeze(0);
+        Ok(Self {
+            sum: take(&self.sum)?,
+            pending: self.pending.as_ref().map(take).transpose()?,
+        })
+    }
+
     /// The last position of the sequence alone: `(b, 1, hidden_size)`.
     ///
     /// # Errors

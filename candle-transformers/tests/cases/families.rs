@@ -173,3 +173,40 @@ fn in_16_bits(device: &Device) -> Result<()> {
     })
 }
 test_device!(in_16_bits);
+
+/// Sequences of different lengths in one batch are what they are alone, while each goes on.
+fn rows_of_different_lengths(device: &Device) -> Result<()> {
+    each(|config| {
+        let model = decoder(config, DType::F32, device)?;
+        let long = token_ids(1, 14, VOCAB, device)?;
+        let short = long.narrow(1, 3, 9)?;
+        let mut state = model.new_state();
+        let (mut read, mut logits) = ([0, 0], None);
+        // The second row has fewer tokens in the prompt, more in the next step, and then as many.
+        for counts in [[9usize, 4], [2, 3], [1, 1], [1, 1]] {
+            let t = *counts.iter().max().unwrap();
+            let row = |ids: &Tensor, from: usize, count: usize| {
+                ids.narrow(1, from, count)?.pad_with_zeros(1, 0, t - count)
+            };
+            let ids = Tensor::cat(
+                &[
+                    row(&long, read[0], counts[0])?,
+                    row(&short, read[1], counts[1])?,
+                ],
+                0,
+            )?;
+            logits = Some(model.next_logits_of_rows(&ids, &counts, &mut state)?);
+            read = [read[0] + counts[0], read[1] + counts[1]];
+            for (i, ids) in [&long, &short].into_iter().enumerate() {
+                let ids = ids.narrow(1, 0, read[i])?;
+                let alone = in_pieces(&model, &ids, &[read[i]], &mut model.new_state())?;
+                let together = logits.as_ref().unwrap().narrow(0, i, 1)?;
+                assert_close(&together, &alone, 1e-4);
+            }
+        }
+        assert_eq!(read, [13, 9]);
+        assert_eq!(logits.unwrap().dims(), [2, VOCAB]);
+        Ok(())
+    })
+}
+test_device!(rows_of_different_lengths);

@@ -12,7 +12,7 @@ use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::Init;
 
 use super::weights::{at_once, LinearSpec, TokenEmbedding, WeightSource, Weights};
-use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables};
+use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
 #[derive(Debug)]
@@ -21,14 +21,16 @@ pub struct Step<'a> {
     pub rotations: Vec<RotaryRows>,
     /// In place of causal visibility: what is added to the scores; it broadcasts to `(b, heads, t, positions)`.
     pub mask: Option<&'a Tensor>,
+    /// Where the sequences of a batch are, if not all at one position.
+    pub rows: Option<&'a Rows>,
 }
 
 /// The rotary rows of positions.
 #[derive(Debug, Clone)]
 pub struct RotaryRows {
-    /// `(t, frequencies)`.
+    /// `(t, frequencies)`, or `(b, t, frequencies)`.
     pub cos: Tensor,
-    /// `(t, frequencies)`.
+    /// `(t, frequencies)`, or `(b, t, frequencies)`.
     pub sin: Tensor,
     /// Which elements of a head are rotated together.
     pub pairs: RotaryPairs,
@@ -41,6 +43,8 @@ pub struct DecoderState {
     pub use_cache: bool,
     layers: Vec<LayerState>,
     rotaries: Vec<RotaryTables>,
+    /// Tokens of each sequence of a batch, if they differ.
+    lens: Vec<usize>,
 }
 
 impl DecoderState {
@@ -53,6 +57,7 @@ impl DecoderState {
             use_cache: true,
             layers: spec.layers.iter().map(state).collect(),
             rotaries: spec.rotaries.iter().map(tables).collect(),
+            lens: Vec::new(),
         }
     }
 
@@ -64,6 +69,7 @@ impl DecoderState {
     /// Forgets the sequence, so that another can start at position 0; cheaper than a new state, since the rotary tables stay.
     pub fn reset(&mut self) {
         self.layers.iter_mut().for_each(LayerState::reset);
+        self.lens.clear();
     }
 }
 
@@ -245,20 +251,91 @@ impl Decoder {
             Some(table) => embeds.broadcast_add(&table.narrow(0, offset, t)?)?,
             None => embeds.clone(),
         };
-        let rotation = |tables: &mut RotaryTables| {
-            let (cos, sin) = tables.rows(offset, t)?;
-            let pairs = tables.rotary().pairs;
-            Ok(RotaryRows { cos, sin, pairs })
-        };
-        let rotations = state.rotaries.iter_mut().map(rotation);
+        let rows = |tables: &mut RotaryTables| tables.rows(offset, t);
         let step = Step {
-            rotations: rotations.collect::<Result<_>>()?,
+            rotations: rotations(state, rows)?,
             mask,
+            rows: None,
         };
+        self.run(xs, &step, state)
+    }
+
+    /// Runs the layers on a batch of sequences that need not be of one length: row `i` of the token ids, `(b, t)`, has `counts[i]` tokens,
+    /// which follow those that the row had before; what comes after them counts for nothing. Rows of an empty state begin at position 0.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); if there is not one count for each row, or one is 0 or more than `t`.
+    pub fn forward_rows(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        let (b, t) = ids.dims2()?;
+        state.lens.resize(b, 0);
+        if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
+            bail!(
+                "{}: counts {counts:?} for a batch of {b} rows of {t}: each has to be from 1 to {t}",
+                self.spec.family
+            )
+        }
+        let starts = state.lens.clone();
+        let longest = starts.iter().copied().max().unwrap_or(0);
+        self.check_call(t, longest, state)?;
+        let embeds = self.embed(ids)?;
+        let xs = match &self.positions {
+            Some(table) => {
+                let positions = starts
+                    .iter()
+                    .flat_map(|start| (0..t).map(move |i| (start + i) as u32));
+                let positions = Tensor::from_iter(positions, &self.device)?;
+                let rows = table.index_select(&positions, 0)?;
+                (&embeds + rows.reshape(embeds.shape())?)?
+            }
+            None => embeds,
+        };
+        let rows = Rows {
+            starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), &self.device)?,
+            longest,
+        };
+        let step = Step {
+            rotations: rotations(state, |tables| tables.rows_from(&starts, t))?,
+            mask: None,
+            rows: Some(&rows),
+        };
+        let hidden = self.run(xs, &step, state)?;
+        for (len, count) in state.lens.iter_mut().zip(counts) {
+            *len += count;
+        }
+        Ok(hidden)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last token of each row; see [`forward_rows`](Self::forward_rows).
+    ///
+    /// # Errors
+    /// As [`forward_rows`](Self::forward_rows).
+    pub fn next_logits_of_rows(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        state: &mut DecoderState,
+    ) -> Result<Tensor> {
+        let (b, t) = ids.dims2()?;
+        let hidden = self.forward_rows(ids, counts, state)?;
+        let last = counts
+            .iter()
+            .enumerate()
+            .map(|(row, count)| (row * t + count - 1) as u32);
+        let last = Tensor::from_iter(last, &self.device)?;
+        let logits = hidden.of_tokens(&last)?.logits()?;
+        logits.reshape((b, ()))?.to_dtype(DType::F32)
+    }
+
+    fn run(&self, xs: Tensor, step: &Step, state: &mut DecoderState) -> Result<Hidden<'_>> {
         let use_cache = state.use_cache;
         let mut xs = Residual::new(xs);
         for (layer, state) in self.layers.iter().zip(&mut state.layers) {
-            xs = layer.forward(xs, &step, use_cache.then_some(state))?;
+            xs = layer.forward(xs, step, use_cache.then_some(state))?;
         }
         Ok(Hidden { decoder: self, xs })
     }
@@ -300,6 +377,19 @@ impl Decoder {
     }
 }
 
+/// The rows that `rows` takes from each of the model's rotary tables.
+fn rotations(
+    state: &mut DecoderState,
+    rows: impl Fn(&mut RotaryTables) -> Result<(Tensor, Tensor)>,
+) -> Result<Vec<RotaryRows>> {
+    let rotation = |tables: &mut RotaryTables| {
+        let (cos, sin) = rows(tables)?;
+        let pairs = tables.rotary().pairs;
+        Ok(RotaryRows { cos, sin, pairs })
+    };
+    state.rotaries.iter_mut().map(rotation).collect()
+}
+
 /// The stream after the last layer.
 #[derive(Debug, Clone)]
 pub struct Hidden<'a> {
@@ -333,6 +423,12 @@ impl Hidden<'_> {
             Some(cap) => (logits / cap)?.tanh()? * cap,
             None => Ok(logits),
         }
+    }
+
+    /// The tokens of these numbers, `(n)`, counted row by row: `(1, n, hidden_size)`.
+    fn of_tokens(self, tokens: &Tensor) -> Result<Self> {
+        let xs = self.xs.of_tokens(tokens)?;
+        Ok(Self { xs, ..self })
     }
 
     /// The logits of the last position, `(b, 1, vocab)`, in the model's dtype.
