@@ -13,7 +13,7 @@ pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbeddin
 pub use source::{at_once, GgufReader, Reading, Stored, Wanted, WeightSource};
 
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
-use candle_core::{bail, Context as _, DType, Device, Error, Result, Tensor};
+use candle_core::{bail, Context as _, DType, Device, Result, Tensor};
 use candle_nn::{init, Init};
 
 use super::norm::{Norm, NormSpec};
@@ -115,10 +115,10 @@ impl<'a> Weights<'a> {
         }
         if let Some(names) = &mut self.checked {
             if found.is_none() && !self.source.contains(name) {
-                return Err(Error::Msg(format!(
-                    "tensor {name:?} is missing, its shape is {shape:?}"
-                ))
-                .bt());
+                bail!(
+                    "tensor {name:?}{} is missing, its shape is {shape:?}",
+                    self.source.whereabouts(name)
+                )
             }
             names.push(name.to_string());
             return nothing(shape).map(Stored::Dense);
