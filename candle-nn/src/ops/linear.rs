@@ -5,6 +5,7 @@
 
 use super::gated::{gated, GatedActivation};
 use super::{check_dtypes, rms_norm};
+use crate::Activation;
 use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, DType, Error, Layout, Module, Result, Shape, Tensor, Var, D,
@@ -58,7 +59,8 @@ impl<'a> LinearWeight<'a> {
     }
 }
 
-/// What a linear layer does besides its product, in this order: a norm, a bias, a gate, a residual sum. Not in upstream's interface.
+/// What a linear layer does besides its product, in this order: a norm, a bias, a gate or an activation, a residual sum. Not in
+/// upstream's interface.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LinearExtras<'a> {
     /// The input's rows are replaced by their [`rms_norm`]: weights (k) and epsilon.
@@ -67,6 +69,8 @@ pub struct LinearExtras<'a> {
     pub bias: Option<&'a Tensor>,
     /// The product is a gate and what passes it, side by side, which become one: (…, 2 n) to (…, n).
     pub gate: Option<GatedActivation>,
+    /// Applied to the product: what a feed-forward block has in place of a gate. [`Activation::Swiglu`] is one, so it is refused.
+    pub activation: Option<Activation>,
     /// Added to the result, (…, n).
     pub residual: Option<&'a Tensor>,
 }
@@ -277,6 +281,15 @@ impl<'a> Linear<'a> {
         if xs.dims().last() != Some(&k) {
             return Err(mismatch(Shape::from((outputs, k))));
         }
+        if extras.activation == Some(Activation::Swiglu)
+            || extras.activation.is_some() && extras.gate.is_some()
+        {
+            candle_core::bail!(
+                "{name}: {:?} and the gate {:?} cannot both follow a product: for SwiGLU take the gate Silu alone",
+                extras.activation,
+                extras.gate
+            )
+        }
         if extras.gate.is_some() && !outputs.is_multiple_of(2) {
             candle_core::bail!("{name}: the weight has {outputs} rows, an even number is needed")
         }
@@ -332,6 +345,9 @@ impl<'a> Linear<'a> {
         if let Some(act) = self.extras.gate {
             ys = gated(&ys, act)?;
         }
+        if let Some(act) = self.extras.activation {
+            ys = act.forward(&ys)?;
+        }
         let ys = ys.reshape(self.output())?;
         match self.extras.residual {
             Some(residual) => ys + residual,
@@ -340,10 +356,24 @@ impl<'a> Linear<'a> {
     }
 
     fn run(&self) -> Result<Tensor> {
-        let has_extras = self.extras.gate.is_some() || self.extras.tensors().next().is_some();
+        let has_extras = self.extras.gate.is_some()
+            || self.extras.activation.is_some()
+            || self.extras.tensors().next().is_some();
         let fuses = self.xs.device().is_webgpu() && self.xs.dtype() != DType::F64 && has_extras;
         if !fuses || super::in_graph(&self.tensors()) {
             return self.plain();
+        }
+        if let Some(act) = self.extras.activation.filter(|act| !has_kernel(*act)) {
+            let product = LinearExtras {
+                activation: None,
+                residual: None,
+                ..self.extras
+            };
+            let ys = act.forward(&Self::new(self.xs, self.weight, product)?.run()?)?;
+            return match self.extras.residual {
+                Some(residual) => ys + residual,
+                None => Ok(ys),
+            };
         }
         let fused = Fused {
             extras: self.extras,
@@ -355,6 +385,30 @@ impl<'a> Linear<'a> {
                 self.xs.apply_op1_no_bwd(&FusedQuantized { fused, weight })
             }
             LinearWeight::Quantized(_) => self.plain(),
+        }
+    }
+}
+
+/// Whether this comes with the product in a kernel.
+fn has_kernel(act: Activation) -> bool {
+    use Activation::*;
+    matches!(
+        act,
+        Silu | Swish | Gelu | NewGelu | GeluPytorchTanh | Relu | Relu2 | Sigmoid
+    )
+}
+
+candle_core::with_webgpu! {
+    /// `None` for those without a kernel.
+    fn webgpu_activation(act: Activation) -> Option<fused::Activation> {
+        match act {
+            Activation::Silu | Activation::Swish => Some(fused::Activation::Silu),
+            Activation::Gelu => Some(fused::Activation::Gelu),
+            Activation::NewGelu | Activation::GeluPytorchTanh => Some(fused::Activation::GeluTanh),
+            Activation::Relu => Some(fused::Activation::Relu),
+            Activation::Relu2 => Some(fused::Activation::Relu2),
+            Activation::Sigmoid => Some(fused::Activation::Sigmoid),
+            _ => None,
         }
     }
 }
@@ -397,6 +451,7 @@ impl Fused<'_> {
                     None => None,
                 },
                 gate: self.extras.gate.map(GatedActivation::webgpu),
+                activation: self.extras.activation.and_then(webgpu_activation),
                 residual: match &residual {
                     Some((residual, layout)) => Some((on_webgpu(residual, name, "residual")?, *layout)),
                     None => None,

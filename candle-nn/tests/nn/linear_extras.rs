@@ -8,23 +8,60 @@ use candle_nn::ops::{
     linear_with, linear_with_slow, rms_norm_gated, rms_norm_gated_slow, GatedActivation,
     LinearExtras, LinearWeight,
 };
+use candle_nn::Activation;
 use std::sync::Arc;
 
 const EPS: f32 = 1e-5;
 
-/// Every choice of a norm, a bias, a gate and a residual; the gates come one after another.
-fn choices() -> impl Iterator<Item = (bool, bool, Option<GatedActivation>, bool)> {
-    let gates = [None].into_iter().chain(ALL.map(Some));
-    let each = gates.enumerate();
-    each.flat_map(|(i, gate)| {
-        let of = move |bits: usize| (bits & 1 != 0, bits & 2 != 0, gate, bits & 4 != 0);
-        // All eight without a gate, then one for each gate, for a kernel takes its time to compile.
-        let bits: Vec<usize> = match i {
-            0 => (0..8).collect(),
-            _ => vec![i % 8],
-        };
-        bits.into_iter().map(of)
-    })
+/// A choice of what comes with a product.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    norm: bool,
+    bias: bool,
+    gate: Option<GatedActivation>,
+    activation: Option<Activation>,
+    residual: bool,
+}
+
+/// Activations with a kernel and one without, and the gates that they are with 1.
+const ACTIVATIONS: [(Activation, Option<GatedActivation>); 7] = [
+    (Activation::Silu, Some(GatedActivation::Silu)),
+    (Activation::Gelu, Some(GatedActivation::Gelu)),
+    (Activation::GeluPytorchTanh, Some(GatedActivation::GeluTanh)),
+    (Activation::Relu, Some(GatedActivation::Relu)),
+    (Activation::Relu2, Some(GatedActivation::Relu2)),
+    (Activation::Sigmoid, Some(GatedActivation::Sigmoid)),
+    (Activation::Relu6, None),
+];
+
+/// The eight choices of a norm, a bias and a residual; one of them for each gate and each activation, for a kernel takes its time
+/// to compile.
+fn choices() -> Vec<Choice> {
+    let of = |bits: usize| Choice {
+        norm: bits & 1 != 0,
+        bias: bits & 2 != 0,
+        gate: None,
+        activation: None,
+        residual: bits & 4 != 0,
+    };
+    let mut all: Vec<Choice> = (0..8).map(of).collect();
+    all.extend(ALL.into_iter().enumerate().map(|(i, act)| Choice {
+        gate: Some(act),
+        ..of((i + 1) % 8)
+    }));
+    all.extend(ACTIVATIONS.iter().enumerate().map(|(i, (act, _))| Choice {
+        activation: Some(*act),
+        ..of((i + 2) % 8)
+    }));
+    all
+}
+
+fn activated(act: Activation, x: f64) -> f64 {
+    let found = ACTIVATIONS.iter().find(|(with, _)| *with == act);
+    match found.and_then(|(_, gate)| *gate) {
+        Some(act) => gate(act, x, 1.),
+        None => x.clamp(0., 6.),
+    }
 }
 
 /// The loop: `xs (rows, k)`, `weight (outputs, k)`.
@@ -48,7 +85,10 @@ fn expected(xs: &Tensor, weight: &Tensor, extras: LinearExtras<'_>) -> Result<Ve
             sum + bias.as_ref().map_or(0., |bias| bias[row])
         };
         match extras.gate {
-            None => ys.extend((0..outputs).map(product)),
+            None => ys.extend((0..outputs).map(|row| match extras.activation {
+                Some(act) => activated(act, product(row)),
+                None => product(row),
+            })),
             Some(act) => {
                 let half = outputs / 2;
                 ys.extend((0..half).map(|i| gate(act, product(i), product(half + i))));
@@ -81,21 +121,26 @@ fn check_all<'a>(
             .narrow(1, 1, 1)?
             .squeeze(1)?,
     ];
-    for (i, (norm, bias, gate, residual)) in choices().enumerate() {
-        let n = if gate.is_some() { outputs / 2 } else { outputs };
+    for (i, choice) in choices().into_iter().enumerate() {
+        let n = match choice.gate {
+            Some(_) => outputs / 2,
+            None => outputs,
+        };
         let added = data(&[&rows[..], &[n]].concat(), dtype, dev)?;
         let extras = LinearExtras {
-            norm: norm.then_some((&alpha, EPS)),
-            bias: bias.then_some(&biases[i % 2]),
-            gate,
-            residual: residual.then_some(&added),
+            norm: choice.norm.then_some((&alpha, EPS)),
+            bias: choice.bias.then_some(&biases[i % 2]),
+            gate: choice.gate,
+            activation: choice.activation,
+            residual: choice.residual.then_some(&added),
         };
-        let case = format!("{case}, norm {norm}, bias {bias}, {gate:?}, residual {residual}");
+        let case = format!("{case}, {choice:?}");
         let values = expected(xs, decoded, extras)?;
         let got = linear_with(xs, weight, extras)?;
         assert_eq!((got.dtype(), got.dims()), (dtype, added.dims()), "{case}");
         // A gate multiplies two sums, and Relu2 three.
-        let tolerance = if gate.is_some() { 32. } else { 8. } * tolerance;
+        let simple = choice.gate.is_none() && choice.activation.is_none();
+        let tolerance = if simple { 8. } else { 32. } * tolerance;
         assert_values(&case, &got, &values, tolerance);
         let got = linear_with_slow(xs, weight, extras)?;
         assert_values(&format!("plain {case}"), &got, &values, 3. * tolerance);
@@ -166,6 +211,7 @@ pub(super) fn of_long_rows(dev: &Device) -> Result<()> {
             for residual in [None, Some(&residual)] {
                 let extras = LinearExtras {
                     bias: Some(&bias),
+                    activation: residual.map(|_| Activation::GeluPytorchTanh),
                     residual,
                     ..LinearExtras::default()
                 };
@@ -226,6 +272,19 @@ fn what_does_not_fit(dev: &Device) -> Result<()> {
         ..extras
     };
     assert_fails(linear_with(&xs, &odd, extras), &["5 rows", "even"]);
+    let both = LinearExtras {
+        activation: Some(Activation::Relu),
+        ..extras
+    };
+    assert_fails(
+        linear_with(&xs, &w, both),
+        &["linear-gated", "Relu", "Gelu"],
+    );
+    let swiglu = LinearExtras {
+        activation: Some(Activation::Swiglu),
+        ..LinearExtras::default()
+    };
+    assert_fails(linear_with(&xs, &w, swiglu), &["linear", "Swiglu", "Silu"]);
     let none = linear_with(&of(&[2, 0, 4])?, &w, extras)?;
     assert_eq!(none.dims(), &[2, 0, 3]);
     Ok(())
@@ -239,7 +298,7 @@ fn gradients_flow(dev: &Device) -> Result<()> {
             norm: Some((&alpha, EPS)),
             bias: Some(&bias),
             gate: Some(act),
-            residual: None,
+            ..LinearExtras::default()
         };
         let sum = linear_with(&xs, &w, extras)?.sum_all()?;
         let found = sum.backward()?;

@@ -1,4 +1,4 @@
-//! What a gated feed-forward block makes of its gate and of what passes it.
+//! What a gated feed-forward block makes of its gate and of what passes it, and activations of blocks without a gate.
 
 /// A function of a gate and what passes it; candle-nn's `GatedActivation` says what each computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +33,37 @@ impl Gate {
             Self::Relu2 => "relu2_mul",
             Self::Sigmoid => "sigmoid_mul",
             Self::ClampedSwiglu => "clamped_swiglu",
+        }
+    }
+}
+
+/// A function of one argument after a linear layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// GELU, exact.
+    Gelu,
+    /// GELU in its tanh approximation.
+    GeluTanh,
+    /// `max(x, 0)`.
+    Relu,
+    /// `max(x, 0)^2`.
+    Relu2,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+}
+
+impl Activation {
+    /// The functions of `shaders/functions_*.wgsl` that it is made of, without their `f_`, the first one first.
+    pub(super) fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::Silu => &["silu"],
+            Self::Gelu => &["gelu_erf"],
+            Self::GeluTanh => &["gelu"],
+            Self::Relu => &["relu"],
+            Self::Relu2 => &["relu", "sqr"],
+            Self::Sigmoid => &["sigmoid"],
         }
     }
 }

@@ -201,7 +201,7 @@ fn plain(
         let both_l = Layout::contiguous((rows, outputs));
         let (gate_l, up_l) = (both_l.narrow(1, 0, n)?, both_l.narrow(1, n, n)?);
         let dst = gated((&both, &gate_l), (&both, &up_l), gate)?;
-        return added(dst, extras.residual);
+        return last(dst, &extras);
     }
     if let Some(dst) = weight.fused_product((x, x_l), sizes, extras)? {
         return Ok(dst);
@@ -213,12 +213,16 @@ fn plain(
         let bias_l = Layout::new((rows, outputs).into(), strides, bias_l.start_offset());
         dst = elementwise::binary(&dst, bias, &dst_l, &bias_l, "add")?;
     }
-    added(dst, extras.residual)
+    last(dst, &extras)
 }
 
-/// The sum with a residual.
-fn added(mut dst: WebGpuStorage, residual: Option<Input<'_>>) -> Result<WebGpuStorage> {
-    if let Some((residual, residual_l)) = residual {
+/// What follows the gate.
+fn last(mut dst: WebGpuStorage, extras: &LinearExtras<'_>) -> Result<WebGpuStorage> {
+    let functions = extras.activation.map_or(&[][..], |act| act.functions());
+    for function in functions {
+        dst = elementwise::unary(&dst, &Layout::contiguous(dst.len()), function)?;
+    }
+    if let Some((residual, residual_l)) = extras.residual {
         let dst_l = Layout::contiguous(residual_l.shape());
         dst = elementwise::binary(&dst, residual, &dst_l, residual_l, "add")?;
     }

@@ -14,7 +14,7 @@ pub use norm::{norm, BesideNorm, Norm};
 pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopeKind, RopePosition, Rotation};
 pub use softmax::softmax_last_dim;
 
-pub use super::gate::Gate;
+pub use super::gate::{Activation, Gate};
 use super::windows::Operand;
 use super::{index, Views};
 use crate::webgpu_backend::kernel::{Elem, Shader};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::extras::Added;
+use super::extras::Last;
 use super::{MatmulParams, Problem, Run};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::Result;
@@ -102,8 +102,8 @@ impl Run<'_> {
             .with(tile.across, 3)
             .with(self.scaled.into(), 1);
         let rank = self.problem.views.rank;
-        let added = self.extras.added();
-        let shader = || cooperative_shader(self.out, rank, tile, self.scaled, added);
+        let last = self.extras.last();
+        let shader = || cooperative_shader(self.out, rank, tile, self.scaled, last);
         self.launch(key, shader, tile.count(self.problem))
     }
 }
@@ -113,7 +113,7 @@ pub(super) fn cooperative_shader(
     rank: usize,
     tile: CoopTile,
     scaled: bool,
-    added: Added,
+    last: Last,
 ) -> Shader {
     let CoopTile { down, across } = tile;
     Shader::new(format!("matmul_cooperative F16->{out:?} {down}x{across}"))
@@ -121,7 +121,7 @@ pub(super) fn cooperative_shader(
         .input_words("rhs", "vec4<f16>")
         .lhs_scales(scaled)
         .output("dst", out)
-        .finish(added)
+        .finish(last)
         .strided("lhs", rank)
         .strided("rhs", rank)
         .constant("DEPTH", COOP_K)

@@ -1,7 +1,7 @@
 //! What a product does besides: a norm of its rows before it, a gate and a sum after it. A decoding step is bound by the
 //! number of its dispatches, and these would be dispatches of their own.
 
-use super::super::gate::Gate;
+use super::super::gate::{Activation, Gate};
 use super::super::{bind, index, row_step};
 use super::MatmulParams;
 use crate::backend::BackendStorage;
@@ -22,6 +22,8 @@ pub struct Extras<'a> {
     pub bias: Option<Input<'a>>,
     /// The result is this of its argument and of what passes it, which the product has side by side.
     pub gate: Option<Gate>,
+    /// Applied to the result then.
+    pub activation: Option<Activation>,
     /// `(m, n)`, added to the result.
     pub residual: Option<Input<'a>>,
 }
@@ -31,22 +33,30 @@ impl<'a> Extras<'a> {
     pub(super) fn bits(&self) -> (u32, u32) {
         let gate = self.gate.map_or(0, |gate| gate as u32 + 1);
         let bits = u32::from(self.norm.is_some()) << 4 | gate;
-        let (added, added_bits) = self.added_bits();
-        (bits << added_bits | added, 5 + added_bits)
+        let (last, last_bits) = self.last_bits();
+        (bits << last_bits | last, 5 + last_bits)
     }
 
-    /// The same of the bias and the residual alone.
-    pub(super) fn added_bits(&self) -> (u32, u32) {
+    /// The same of what comes after a product and a gate.
+    pub(super) fn last_bits(&self) -> (u32, u32) {
         let choice = |input: Option<Input<'_>>| elem_of(input).map_or(0, |elem| elem as u32 + 1);
-        (choice(self.bias) << 4 | choice(self.residual), 8)
+        let activation = self.activation.map_or(0, |act| act as u32 + 1);
+        let bits = choice(self.bias) << 4 | choice(self.residual);
+        (activation << 8 | bits, 12)
     }
 
-    /// The elements of what is added, bias and residual. Their dtype is the result's, and not always that of a product's operands:
-    /// those with blocks may have been converted to f16.
-    pub(super) fn added(&self) -> Added {
-        Added {
+    /// Whether there is nothing but the product.
+    pub(super) fn is_none(&self) -> bool {
+        self.gate.is_none() && self.activation.is_none() && self.each().next().is_none()
+    }
+
+    /// What comes after a product. The dtype of what is added is the result's, and not always that of a product's operands: those
+    /// with blocks may have been converted to f16.
+    pub(super) fn last(&self) -> Last {
+        Last {
             bias: elem_of(self.bias),
             gated: self.gate.is_some(),
+            activation: self.activation,
             residual: elem_of(self.residual),
         }
     }
@@ -98,29 +108,36 @@ fn elem_of(input: Option<Input<'_>>) -> Option<Elem> {
     input.and_then(|(storage, _)| Elem::of(storage.dtype()))
 }
 
-/// What is added to a product.
-#[derive(Clone, Copy)]
-pub(super) struct Added {
+/// What comes after a product.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Last {
     pub(super) bias: Option<Elem>,
     /// Then the bias is added before the gate.
     pub(super) gated: bool,
+    pub(super) activation: Option<Activation>,
     pub(super) residual: Option<Elem>,
 }
 
 impl Shader {
     /// `finish(row, col, sum)`: what is stored for a sum. With a gate, `bias_at` is there for what comes before it.
-    pub(super) fn finish(mut self, added: Added) -> Self {
+    pub(super) fn finish(mut self, last: Last) -> Self {
         let mut value = String::from("sum");
-        if let Some(elem) = added.bias {
+        if let Some(elem) = last.bias {
             self = self.input("bias", elem);
-            value.push_str(match added.gated {
+            value.push_str(match last.gated {
                 true => "",
                 false => " + bias_at(p.bias_offset + col)",
             });
         }
-        if let Some(elem) = added.residual {
+        for function in last.activation.map_or(&[][..], Activation::functions) {
+            value = format!("f_{function}({value})");
+        }
+        if let Some(elem) = last.residual {
             self = self.input("residual", elem);
             value.push_str(" + residual_at(p.residual_offset + row * p.residual_row + col)");
+        }
+        if last.gated || last.activation.is_some() {
+            self = self.text(include_str!("../../shaders/functions_float.wgsl"));
         }
         self.text(&format!(
             "fn finish(row: u32, col: u32, sum: f32) -> f32 {{ return {value}; }}"

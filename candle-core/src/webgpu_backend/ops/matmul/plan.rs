@@ -101,9 +101,9 @@ pub(super) fn tiles(problem: &Problem, lhs: Access, rhs: Access) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::super::cooperative;
-    use super::super::extras::Added;
+    use super::super::extras::Last;
     use super::*;
-    use crate::webgpu_backend::ops::gate::Gate;
+    use crate::webgpu_backend::ops::gate::{Activation, Gate};
     use crate::Layout;
 
     fn caps(subgroup: Option<u32>, cooperative: bool) -> Caps {
@@ -141,13 +141,18 @@ mod tests {
         for tile in CoopTile::ALL {
             for out in [Elem::F16, Elem::F32, Elem::BF16] {
                 for (rank, scaled) in [(0, false), (0, true), (2, false), (2, true)] {
-                    for (bias, residual) in [(None, None), (None, Some(out)), (Some(out), None)] {
-                        let added = Added {
-                            bias,
-                            gated: false,
-                            residual,
-                        };
-                        cooperative::cooperative_shader(out, rank, tile, scaled, added)
+                    let plain = Last::default();
+                    let added = Last {
+                        residual: Some(out),
+                        ..plain
+                    };
+                    let bias = Last {
+                        bias: Some(out),
+                        activation: Some(Activation::Relu2),
+                        ..plain
+                    };
+                    for last in [plain, added, bias] {
+                        cooperative::cooperative_shader(out, rank, tile, scaled, last)
                             .assert_valid();
                     }
                 }

@@ -86,7 +86,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     // The result may be made in f32 first.
     let bytes = lhs.dtype().size_in_bytes().max(4);
     let one_box = lhs.fits_binding() && (m * n * bytes) as u64 <= device.max_binding();
-    let alone = extras.each().next().is_none() && !extras.need_vector();
+    let alone = extras.is_none();
     if !(kernel_has_them && reaches && fits && (one_box || alone)) {
         return Ok(None);
     }

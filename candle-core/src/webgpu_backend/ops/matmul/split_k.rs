@@ -64,16 +64,16 @@ impl Run<'_> {
         })?;
         let mut params = self.problem.params()?;
         self.extras.fill(&mut params)?;
-        let (added, bits) = self.extras.added_bits();
+        let (last, bits) = self.extras.last_bits();
         let key = Key::new("matmul_join")
             .elem(self.lhs)
             .elem(self.out)
-            .with(added, bits);
+            .with(last, bits);
         let shader = || {
             Shader::new(format!("matmul_join {:?}", self.out))
                 .input_words("parts", "f32")
                 .output("dst", self.out)
-                .finish(self.extras.added())
+                .finish(self.extras.last())
                 .constant("WG", WORKGROUP)
                 .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
         };

@@ -69,7 +69,7 @@ impl Run<'_> {
                 .tile_operand("rhs", self.rhs, rhs)
                 .lhs_scales(self.scaled)
                 .output("dst", self.out)
-                .finish(self.extras.added())
+                .finish(self.extras.last())
                 .strided("lhs", rank)
                 .strided("rhs", rank)
                 .constant("LHS_OUTER", lhs == Access::Outer)

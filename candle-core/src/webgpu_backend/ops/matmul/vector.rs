@@ -105,6 +105,9 @@ impl Run<'_> {
             if let Some(gate) = gate {
                 let _ = write!(label, " {}", gate.function());
             }
+            if let Some(activation) = self.extras.activation {
+                let _ = write!(label, " {activation:?}");
+            }
             // Columns of the product: of a gated one, those of the gate and those of what it is multiplied with.
             let sums = if gated { 2 * cols } else { cols };
             let shader = Shader::new(label)
@@ -115,8 +118,7 @@ impl Run<'_> {
                 false => shader,
             };
             shader
-                .finish(self.extras.added())
-                .text(include_str!("../../shaders/functions_float.wgsl"))
+                .finish(self.extras.last())
                 .text(&vector_value(normed, gate, self.extras.bias.is_some()))
                 .constant("SUMS", sums)
                 .strided("lhs", rank)
