@@ -82,7 +82,7 @@ pub fn rope_append_with<'a>(
         return append.plain(xs);
     }
     let (cos, sin) = append.heads.cos_sin(xs);
-    if append.has_kernel([xs, cos, sin, cache]) {
+    if append.has_kernel([xs, cos, sin]) {
         return xs.apply_op3_no_bwd(cos, sin, &append);
     }
     append.finish(xs.apply_op3_no_bwd(cos, sin, &append.heads.rope())?)
@@ -208,14 +208,19 @@ impl<'a> Append<'a> {
         self.cache.scatter_set(&places.contiguous()?, new, 2)
     }
 
-    /// Whether one kernel does all of it.
-    fn has_kernel(&self, tensors: [&Tensor; 4]) -> bool {
-        let _locks = tensors.map(|tensor| tensor.storage_and_layout().0);
+    /// Whether one kernel does all of it: on a WebGPU device, where it can bind the arguments and reads nothing that it writes.
+    fn has_kernel(&self, [xs, cos, sin]: [&Tensor; 3]) -> bool {
+        let inputs = [xs, cos, sin].map(|tensor| tensor.storage_and_layout().0);
+        let (cache, _) = self.cache.storage_and_layout();
+        if inputs.iter().any(|input| std::ptr::eq(&**input, &*cache)) {
+            return false;
+        }
         candle_core::with_webgpu! {
-            if let [Storage::WebGpu(x), Storage::WebGpu(cos), Storage::WebGpu(sin), Storage::WebGpu(cache)] =
-                _locks.each_ref().map(|lock| &**lock)
+            if let ([Storage::WebGpu(x), Storage::WebGpu(cos), Storage::WebGpu(sin)], Storage::WebGpu(cache)) =
+                (inputs.each_ref().map(|lock| &**lock), &*cache)
             {
-                return candle_core::webgpu_backend::ops::fused::rope_append_fits([x, cos, sin, cache]);
+                use candle_core::webgpu_backend::ops::fused;
+                return fused::rope_append_fits([x, cos, sin, cache]);
             }
         }
         false

@@ -4,6 +4,7 @@ mod attention_sizes;
 mod batches;
 mod common;
 mod conv;
+mod dispatches;
 mod elementwise;
 mod errors;
 mod flash;

@@ -278,6 +278,42 @@ fn of_nothing(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Heads of one kind alone, and a cache that is a part of the same tensor.
+fn unusual_heads(dev: &Device) -> Result<()> {
+    let all = data(&[2, 4, 6, 8], DType::F32, dev)?;
+    let (cos, sin) = (
+        data(&[6, 4], DType::F32, dev)?,
+        data(&[6, 4], DType::F32, dev)?,
+    );
+    let case = Case {
+        pairs: Pairs::Halves,
+        columns: 4,
+        by_row: false,
+        norms: false,
+    };
+    let angles = [cos, sin];
+    let rotation = Rotation::new(&angles[0], &angles[1], case.pairs);
+    for (queries, kv_heads, apart) in [(0, 2, true), (4, 0, true), (2, 1, true), (2, 1, false)] {
+        let source = all.copy()?;
+        let xs = source.narrow(0, 0, 1)?;
+        let cache_dims = (1, 2 * kv_heads, if kv_heads == 1 { 12 } else { 6 }, 8);
+        let cache = match apart {
+            true => data(&<[usize; 4]>::from(cache_dims), DType::F32, dev)?,
+            false => source.narrow(0, 1, 1)?.reshape(cache_dims)?,
+        };
+        let expected = case.expected(&xs, &angles, None, (queries, kv_heads))?;
+        let mut held = host(&cache)?;
+        let into = (&mut held[..], cache_dims.2);
+        let first = appended(&expected, [1, 4, 6, 8], queries, into, &[0]);
+        let name = format!("{queries} and {kv_heads}, apart: {apart}");
+        let got = rope_append_with(&xs, &rotation, &cache, 0)?;
+        assert_eq!(got.dims(), &[1, queries, 6, 8], "{name}");
+        assert_values(&name, &got, &first, 1e-5);
+        assert_values(&name, &cache, &held, 1e-5);
+    }
+    Ok(())
+}
+
 fn what_does_not_fit(dev: &Device) -> Result<()> {
     let of = |dims: &[usize]| data(dims, DType::F32, dev);
     let (xs, angles) = (of(&[1, 4, 2, 6])?, of(&[2, 3])?);
@@ -369,6 +405,7 @@ test_device!(heads);
 test_device!(into_a_cache);
 test_device!(thin_calls);
 test_device!(of_nothing);
+test_device!(unusual_heads);
 test_device!(what_does_not_fit);
 test_device!(position_on_the_device_past_the_end);
 test_device!(gradients);

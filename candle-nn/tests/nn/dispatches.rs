@@ -1,0 +1,101 @@
+//! How many kernels the fused ops take on a WebGPU device for a token: one each, whatever comes with them.
+
+candle_core::with_webgpu! {
+    use super::common::data;
+    use super::gated::ALL;
+    use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+    use candle_core::{DType, Device, Result, Tensor};
+    use candle_nn::ops::{
+        add_norm, gate_norm, linear_with, norm, norm_add, norm_gate, LinearExtras, Norm,
+    };
+    use candle_nn::rotary_emb::{
+        rope_append_with, rope_heads_with, CachePosition, HeadNorms, Pairs, Rotation,
+    };
+    use candle_nn::Activation;
+    use std::sync::Arc;
+
+    #[track_caller]
+    fn assert_one<T>(dev: &Device, case: &str, op: impl FnOnce() -> Result<T>) -> Result<()> {
+        let dispatches = || dev.as_webgpu_device().map(|d| d.stats().dispatches);
+        let before = dispatches()?;
+        op()?;
+        assert_eq!(dispatches()? - before, 1, "{case}");
+        Ok(())
+    }
+
+    #[test]
+    fn of_heads_webgpu() -> Result<()> {
+        // A separate device: tests that run in parallel count on others.
+        let dev = Device::new_webgpu(0)?;
+        for dtype in [DType::F32, DType::F16] {
+            let of = |dims: &[usize]| data(dims, dtype, &dev);
+            // As attention has them: heads of a projection.
+            let xs = of(&[2, 1, 8, 16])?.transpose(1, 2)?;
+            let head_norms = HeadNorms::new(&of(&[16])?, &of(&[16])?, 1e-6)?;
+            let positions = Tensor::new(&[3u32, 5], &dev)?;
+            let (cos, sin) = (of(&[2, 1, 4])?, of(&[2, 1, 4])?);
+            for norms in [None, Some(&head_norms)] {
+                for angles in [None, Some((&cos, &sin))] {
+                    let pairs = Pairs::Halves;
+                    let rotation = Rotation { angles, pairs, norms };
+                    let case = format!("{dtype:?} {}", norms.is_some());
+                    assert_one(&dev, &case, || rope_heads_with(&xs, &rotation, 4, 2))?;
+                    for cache_dtype in [dtype, DType::F16] {
+                        let cache = data(&[2, 4, 7, 16], cache_dtype, &dev)?;
+                        for at in [CachePosition::Same(2), CachePosition::PerRow(&positions)] {
+                            assert_one(&dev, &case, || {
+                                rope_append_with(&xs, &rotation, &cache, at)
+                            })?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn of_linear_layers_webgpu() -> Result<()> {
+        let dev = Device::new_webgpu(0)?;
+        let of = |dims: &[usize]| data(dims, DType::F32, &dev);
+        let (xs, alpha, bias) = (of(&[1, 1, 64])?, of(&[64])?, of(&[32])?);
+        let (half, whole) = (of(&[1, 1, 16])?, of(&[1, 1, 32])?);
+        let dense = of(&[32, 64])?;
+        let blocks = QTensor::quantize_onto(&dense.to_device(&Device::Cpu)?, GgmlDType::Q5_0, &dev)?;
+        for weight in [QMatMul::Tensor(dense), QMatMul::QTensor(Arc::new(blocks))] {
+            let none = LinearExtras::default();
+            let with_bias = LinearExtras { bias: Some(&bias), ..none };
+            let normed = LinearExtras { norm: Some((&alpha, 1e-5)), ..with_bias };
+            let mut all = vec![
+                with_bias,
+                normed,
+                LinearExtras { residual: Some(&whole), ..with_bias },
+                LinearExtras { activation: Some(Activation::NewGelu), ..normed },
+            ];
+            all.extend(ALL.map(|act| LinearExtras { gate: Some(act), ..normed }));
+            all.push(LinearExtras { residual: Some(&half), norm: None, ..all[4] });
+            for extras in all {
+                let case = format!("{weight:?} {extras:?}");
+                assert_one(&dev, &case, || linear_with(&xs, &weight, extras))?;
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn of_norms_webgpu() -> Result<()> {
+        let dev = Device::new_webgpu(0)?;
+        let of = |dims: &[usize]| data(dims, DType::F32, &dev);
+        let (xs, other, weight, bias) = (of(&[3, 64])?, of(&[3, 64])?, of(&[64])?, of(&[64])?);
+        let plain = Norm { centred: true, weight: None, bias: None, eps: 1e-5 };
+        for with in [Norm::rms(&weight, 1e-5), Norm::layer(&weight, &bias, 1e-5), plain] {
+            let case = format!("{with:?}");
+            assert_one(&dev, &case, || norm(&xs, with))?;
+            assert_one(&dev, &case, || norm_add(&xs, with, &other))?;
+            assert_one(&dev, &case, || add_norm(&xs, &other, with))?;
+            assert_one(&dev, &case, || gate_norm(&xs, &other, with))?;
+            assert_one(&dev, &case, || norm_gate(&xs, with, &other))?;
+        }
+        Ok(())
+    }
+}
