@@ -5,7 +5,6 @@
 // turn's is far above it, because the sums have to pass through workgroup memory to be corrected. While a turn is computed the
 // next keys and values are on their way to registers. Lines in capitals are written by Rust, unrolled.
 
-const LEAST = -0x1.fffffep+127f;
 // The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
 const NONE = -0x1p+100f;
 // Weights are powers of 2.
@@ -19,12 +18,14 @@ const QUADS = HEAD_DIM / 4u;
 const KEY_QUADS = KEYS / 4u;
 // Rows are padded against bank conflicts.
 const PITCH = QUADS + 2u;
+const V_QUADS = V_DIM / 4u;
+const V_PITCH = V_QUADS + 2u;
 const KEY_PITCH = KEY_QUADS + 2u;
 // Where the tile's values are.
 const VALUES = KEYS * PITCH;
-const_assert HEAD_DIM % 16u == 0u && KEYS % 16u == 0u;
-const_assert KEYS * QUADS % WG == 0u && ROWS * QUADS % WG == 0u;
-const_assert TILE_LEN >= 2u * VALUES && TILE_LEN >= ROWS * PITCH;
+const_assert HEAD_DIM % 16u == 0u && V_DIM % 16u == 0u && KEYS % 16u == 0u;
+const_assert KEYS * QUADS % WG == 0u && KEYS * V_QUADS % WG == 0u && ROWS * QUADS % WG == 0u;
+const_assert TILE_LEN >= VALUES + KEYS * V_PITCH && TILE_LEN >= ROWS * PITCH;
 
 // Keys, then values; before the first turn, queries.
 var<workgroup> tile: array<Four, TILE_LEN>;
@@ -46,25 +47,43 @@ fn key_at(start: u32, first: u32, end: u32, i: u32) -> Four {
 
 fn value_at(start: u32, first: u32, end: u32, i: u32) -> Four {
   var value = Four();
-  if (first + i / QUADS < end) {
-    value = v_quad(start + (first + i / QUADS) * p.v_seq, i % QUADS);
+  if (first + i / V_QUADS < end) {
+    value = v_quad(start + (first + i / V_QUADS) * p.v_seq, i % V_QUADS);
   }
   return value;
 }
 
-// Where quad `i` is in the tile.
+// Where quad `i` of keys is in the tile, and of values behind them.
 fn tile_place(i: u32) -> u32 {
   return i / QUADS * PITCH + i % QUADS;
 }
 
-// Four scores in powers of 2; keys from `limit` on are hidden.
-fn shown(score: vec4<f32>, key: u32, limit: u32) -> vec4<f32> {
+fn value_place(i: u32) -> u32 {
+  return VALUES + i / V_QUADS * V_PITCH + i % V_QUADS;
+}
+
+// Four scores in powers of 2; keys before `own.from` and from `own.limit` on are hidden.
+struct Own {
+  from: u32,
+  limit: u32,
+  position: i32,
+  slope: f32,
+}
+
+fn shown(score: vec4<f32>, key: u32, own: Own) -> vec4<f32> {
   var s = score * (p.scale * LOG2_E);
   if (SOFTCAP) {
     s = score * (p.scale / p.softcap);
     s = vec4<f32>(f_tanh(s.x), f_tanh(s.y), f_tanh(s.z), f_tanh(s.w)) * (p.softcap * LOG2_E);
   }
-  return select(vec4<f32>(LEAST), s, vec4<u32>(key) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(limit));
+  let keys = vec4<u32>(key) + vec4<u32>(0u, 1u, 2u, 3u);
+  if (SLOPES) {
+    s -= own.slope * LOG2_E * vec4<f32>(abs(vec4<i32>(keys) - vec4<i32>(own.position)));
+  }
+  if (LEFT) {
+    s = select(vec4<f32>(LEAST), s, keys >= vec4<u32>(own.from));
+  }
+  return select(vec4<f32>(LEAST), s, keys < vec4<u32>(own.limit));
 }
 
 @compute @workgroup_size(WG)
@@ -96,8 +115,17 @@ fn main(
   if (CAUSAL) {
     seen = p.keys - p.queries + (min(first_row + ROWS, all_rows) - 1u) / p.group + 1u;
   }
-  let begin = split * p.chunk;
-  let end = min(begin + p.chunk, seen);
+  var begin = split * p.chunk;
+  var end = min(begin + p.chunk, seen);
+  if (RANGED) {
+    // Parts of what these rows see together: positions grow with rows.
+    seen = seen_end(batch, (min(first_row + ROWS, all_rows) - 1u) / p.group);
+    let first = min(seen_begin(batch, first_row / p.group), seen);
+    let steps = (seen - first + KEYS - 1u) / KEYS;
+    let chunk = (steps + p.splits - 1u) / p.splits * KEYS;
+    begin = first + split * chunk;
+    end = min(begin + chunk, seen);
+  }
   for (var i = local; i < ROWS * QUADS; i += WG) {
     let row = first_row + i / QUADS;
     var value = Four();
@@ -115,12 +143,25 @@ fn main(
   let half = lane % 2u;
   let mine = key_row + lane / 2u * KEY_PITCH + half;
   let row = first_row + subgroup * 16u + lane / 2u;
-  var limit = end;
+  let head = kv_head * p.group + row % p.group;
+  var own = Own(0u, end, 0, 0.0);
   if (CAUSAL) {
-    limit = min(end, p.keys - p.queries + row / p.group + 1u);
+    own.limit = min(end, p.keys - p.queries + row / p.group + 1u);
+  }
+  if (RANGED) {
+    own.from = seen_begin(batch, row / p.group);
+    own.limit = min(end, seen_end(batch, row / p.group));
+  }
+  if (SLOPES) {
+    own.position = position_of(batch, row / p.group);
+    own.slope = slope_of(head);
   }
   var most = NONE;
   var sum = 0.0;
+  if (SINKS && split == 0u) {
+    most = max(sink_of(head) * LOG2_E, NONE);
+    sum = select(0.0, 1.0, half == 0u);
+  }
   DECLARE;
   FETCH_KEYS(begin);
   FETCH_VALUES(begin);

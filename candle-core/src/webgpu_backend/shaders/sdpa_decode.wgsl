@@ -4,12 +4,11 @@
 // A workgroup is mostly waiting for memory, so what it loads is on its way together: `key_part(start, part)`, written by Rust, is a
 // sharer's part of a product, its loads first.
 
-const LEAST = -0x1.fffffep+127f;
 const TURN = WG / SHARERS;
-const CREWS = WG / QUADS;
+const CREWS = WG / V_QUADS;
 // Crews whose sums one invocation adds up at a time.
 const FOLD = 8u;
-const_assert HEAD_DIM == 4u * QUADS && QUADS <= WG;
+const_assert HEAD_DIM == 4u * QUADS && V_DIM == 4u * V_QUADS && V_QUADS <= WG;
 
 var<workgroup> weights: array<f32, TURN>;
 var<workgroup> products: array<f32, WG>;
@@ -49,12 +48,26 @@ fn main(
   if (CAUSAL) {
     seen = p.keys - p.queries + at + 1u;
   }
-  let first = split * p.chunk;
-  let last = min(first + p.chunk, seen);
-  let crew = local / QUADS;
-  let quad = local % QUADS;
+  var first = split * p.chunk;
+  var last = min(first + p.chunk, seen);
+  if (RANGED) {
+    // Parts of what this row sees.
+    seen = seen_end(batch, at);
+    let begin = min(seen_begin(batch, at), seen);
+    let turns = (seen - begin + TURN - 1u) / TURN;
+    let chunk = (turns + p.splits - 1u) / p.splits * TURN;
+    first = begin + split * chunk;
+    last = min(first + chunk, seen);
+  }
+  let position = position_of(batch, at);
+  let crew = local / V_QUADS;
+  let quad = local % V_QUADS;
   var most = LEAST;
   var sum = 0.0;
+  if (SINKS && split == 0u) {
+    most = sink_of(head);
+    sum = select(0.0, 1.0, local == 0u);
+  }
   var value = vec4<f32>(0.0);
   for (var turn = first; turn < last; turn += TURN) {
     workgroupBarrier();
@@ -70,12 +83,15 @@ fn main(
       if (SOFTCAP) {
         score = p.softcap * f_tanh(score / p.softcap);
       }
+      if (BIASED) {
+        score = biased(score, batch, head, at, key, position);
+      }
     }
     let higher = max(most, workgroup_max(score, invocation));
     let correction = exp(most - higher);
     most = higher;
     var weight = 0.0;
-    if (key < last) {
+    if (key < last && (!BIASED || score > LEAST)) {
       weight = exp(score - most);
     }
     // All sharers have the score of their key; the first one counts it.
@@ -113,14 +129,14 @@ fn main(
   workgroupBarrier();
   if (crew < FOLD) {
     for (var other = crew + FOLD; other < CREWS; other += FOLD) {
-      value += sums[other * QUADS + quad];
+      value += sums[other * V_QUADS + quad];
     }
     sums[local] = value;
   }
   workgroupBarrier();
   if (crew == 0u) {
     for (var other = 1u; other < min(FOLD, CREWS); other++) {
-      value += sums[other * QUADS + quad];
+      value += sums[other * V_QUADS + quad];
     }
     sums[local] = value;
   }

@@ -5,11 +5,12 @@
 // (Milakov and Gimelshein, arXiv 1805.02867). Keys, then values, are staged in `tile` if STAGED, else read where they are.
 // Lines in capitals are written by Rust, unrolled.
 
-const LEAST = -0x1.fffffep+127f;
 const WG = TX * TY;
 const QUADS = (HEAD_DIM + 3u) / 4u;
 // Odd, so that the rows of a tile start in different banks.
 const PITCH = QUADS | 1u;
+const V_QUADS = (V_DIM + 3u) / 4u;
+const V_PITCH = V_QUADS | 1u;
 const KEY_QUADS = KEYS / 4u;
 const_assert KEYS % 4u == 0u;
 
@@ -52,8 +53,17 @@ fn main(
   if (CAUSAL) {
     seen = p.keys - p.queries + (min(first_row + ROWS, rows) - 1u) / p.group + 1u;
   }
-  let begin = split * p.chunk;
-  let end = min(begin + p.chunk, seen);
+  var begin = split * p.chunk;
+  var end = min(begin + p.chunk, seen);
+  if (RANGED) {
+    // Parts of what these rows see together: positions grow with rows.
+    seen = seen_end(batch, (min(first_row + ROWS, rows) - 1u) / p.group);
+    let first = min(seen_begin(batch, first_row / p.group), seen);
+    let turns = (seen - first + KEYS - 1u) / KEYS;
+    let chunk = (turns + p.splits - 1u) / p.splits * KEYS;
+    begin = first + split * chunk;
+    end = min(begin + chunk, seen);
+  }
   DECLARE;
   for (var turn = begin; turn < end; turn += KEYS) {
     workgroupBarrier();
@@ -75,13 +85,13 @@ fn main(
     PUT_SCORES;
     workgroupBarrier();
     if (STAGED) {
-      for (var i = local; i < KEYS * QUADS; i += WG) {
-        let key = turn + i / QUADS;
+      for (var i = local; i < KEYS * V_QUADS; i += WG) {
+        let key = turn + i / V_QUADS;
         var value = vec4<f32>(0.0);
         if (key < end) {
-          value = v_quad(v_start + key * p.v_seq, i % QUADS);
+          value = v_quad(v_start + key * p.v_seq, i % V_QUADS);
         }
-        tile[i / QUADS * PITCH + i % QUADS] = value;
+        tile[i / V_QUADS * V_PITCH + i % V_QUADS] = value;
       }
     }
     MAXIMA;

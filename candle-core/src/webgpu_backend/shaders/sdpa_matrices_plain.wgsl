@@ -47,8 +47,8 @@ fn right_of_keys(at: u32, lane: u32) -> PlainRight {
 fn right_of_values(at: u32, lane: u32) -> PlainRight {
   var right: PlainRight;
   for (var k = 0u; k < 16u; k++) {
-    right.rows[k * 2u] = tile[at + k * PITCH + lane % 2u * 2u];
-    right.rows[k * 2u + 1u] = tile[at + k * PITCH + lane % 2u * 2u + 1u];
+    right.rows[k * 2u] = tile[at + k * V_PITCH + lane % 2u * 2u];
+    right.rows[k * 2u + 1u] = tile[at + k * V_PITCH + lane % 2u * 2u + 1u];
   }
   return right;
 }

@@ -48,6 +48,23 @@ impl Dims {
             dtype,
         };
         dims.check_rules(rules)?;
+        let tensors = [
+            rules.bias,
+            rules.slopes,
+            rules.sinks,
+            rules.starts,
+            rules.lens,
+        ];
+        for other in [k, v].into_iter().chain(tensors.into_iter().flatten()) {
+            if !other.device().same_device(q.device()) {
+                return Err(Error::DeviceMismatchBinaryOp {
+                    lhs: q.device().location(),
+                    rhs: other.device().location(),
+                    op: NAME,
+                }
+                .bt());
+            }
+        }
         if keys == 0 && !dims.is_empty() {
             bail!("sdpa: no keys to attend to, k is {:?}", k.shape())
         }

@@ -5,6 +5,9 @@ mod dims;
 mod host;
 mod plain;
 mod rows;
+candle_core::with_webgpu! {
+    mod webgpu;
+}
 
 use super::in_graph;
 use blocks::blocks;
@@ -227,16 +230,7 @@ pub(crate) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules<'_>) -> R
         return Tensor::zeros(dims.output(), q.dtype(), q.device());
     }
     let tensors: Vec<_> = [q, k, v].into_iter().chain(rules.floats()).collect();
-    let simple = rules.left.is_none()
-        && matches!(rules.right, None | Some(0))
-        && rules.floats().next().is_none()
-        && rules.starts.is_none()
-        && rules.lens.is_none()
-        && rules.softcap != Some(1.)
-        && !rules.can_hide_all(&dims)
-        && k.dtype() == q.dtype()
-        && dims.v_dim == dims.head_dim;
-    if in_graph(&tensors) || q.device().is_webgpu() && !simple {
+    if in_graph(&tensors) {
         return plain(q, k, v, rules, &dims);
     }
     if q.device().is_cpu() && dims.queries >= CPU_MATMUL_FROM {

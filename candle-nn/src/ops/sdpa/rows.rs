@@ -1,4 +1,4 @@
-//! The fused op: on the CPU one query at a time, on a GPU its kernels.
+//! The fused op, on the CPU one query at a time.
 
 use super::host::{HostRules, Place};
 use super::{Dims, Rules, NAME};
@@ -15,12 +15,18 @@ pub(super) fn fused(
     rules: &Rules<'_>,
     dims: &Dims,
 ) -> Result<Tensor> {
-    let op = Sdpa { rules, dims };
-    last_dim_contiguous(q)?.apply_op3_no_bwd(
+    // Heads whose elements are contiguous, as the kernels need them.
+    let (q, k, v) = (
+        &last_dim_contiguous(q)?,
         &last_dim_contiguous(k)?,
         &last_dim_contiguous(v)?,
-        &op,
-    )
+    );
+    candle_core::with_webgpu! {
+        if q.device().is_webgpu() {
+            return super::webgpu::fused(q, k, v, rules, dims);
+        }
+    }
+    q.apply_op3_no_bwd(k, v, &Sdpa { rules, dims })
 }
 
 struct Sdpa<'a> {
@@ -49,27 +55,6 @@ impl CustomOp3 for Sdpa<'_> {
             _ => with_float!(NAME, q, T => self.rows::<T, T>(inputs)),
         }?;
         Ok((dst, Shape::from(self.dims.output())))
-    }
-
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            q: &candle_core::WebGpuStorage,
-            q_l: &Layout,
-            k: &candle_core::WebGpuStorage,
-            k_l: &Layout,
-            v: &candle_core::WebGpuStorage,
-            v_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused;
-            let params = fused::SdpaParams {
-                scale: self.rules.scale,
-                causal: self.rules.right.is_some(),
-                softcap: self.rules.softcap.unwrap_or(1.),
-            };
-            let dst = fused::sdpa(q, q_l, k, k_l, v, v_l, params)?;
-            Ok((dst, q_l.shape().clone()))
-        }
     }
 }
 

@@ -8,7 +8,7 @@ mod norm;
 mod rope;
 mod softmax;
 
-pub use attention::{sdpa, SdpaParams};
+pub use attention::{has_sdpa, sdpa, SdpaParams};
 pub use linear::{linear, LinearExtras, LinearWeight};
 pub use norm::{norm, BesideNorm, Norm};
 pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopeKind, RopePosition, Rotation};

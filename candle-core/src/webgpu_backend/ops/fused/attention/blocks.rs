@@ -33,11 +33,13 @@ impl Call<'_> {
             queries,
             keys,
             head_dim,
+            v_dim,
         } = self.sizes;
+        let causal = self.rules.causal;
         let group = self.sizes.group();
         let device = q.0.device();
         let dtype = q.0.dtype();
-        let mut dst = device.alloc(batch * heads * queries * head_dim, dtype, "sdpa")?;
+        let mut dst = device.alloc(batch * heads * queries * v_dim, dtype, "sdpa")?;
         let block = block(&self.sizes).clamp(1, queries);
         // Heads that share keys become a dimension over which k and v do not move.
         let grouped = |l: &Layout, seq: usize| {
@@ -48,19 +50,19 @@ impl Call<'_> {
                 l.start_offset(),
             )
         };
-        let shared = |l: &Layout| {
+        let shared = |l: &Layout, dim: usize| {
             let s = l.stride();
             Layout::new(
-                Shape::from((batch, kv_heads, group, keys, head_dim)),
+                Shape::from((batch, kv_heads, group, keys, dim)),
                 vec![s[0], s[1], 0, s[2], s[3]],
                 l.start_offset(),
             )
         };
-        let (k_l, v_l) = (shared(k.1).transpose(3, 4)?, shared(v.1));
+        let (k_l, v_l) = (shared(k.1, head_dim).transpose(3, 4)?, shared(v.1, v_dim));
         for start in (0..queries).step_by(block) {
             let count = block.min(queries - start);
             // A causal block sees the keys up to its last query only.
-            let seen = match params.causal {
+            let seen = match causal {
                 true => keys - queries + start + count,
                 false => keys,
             };
@@ -77,19 +79,15 @@ impl Call<'_> {
             )?;
             let attention = Attention {
                 scale: params.scale,
-                softcap: if params.softcap == 1. {
-                    0.
-                } else {
-                    params.softcap
-                },
-                causal: params.causal,
+                softcap: params.softcap.unwrap_or(0.),
+                causal,
             };
             let scores_l = Layout::contiguous((batch, kv_heads, group, count, seen));
             let weights = softmax(&scores, &scores_l, &attention, dtype)?;
             let out = matmul::product(
                 &weights,
                 v.0,
-                (heads_all, count, head_dim, seen),
+                (heads_all, count, v_dim, seen),
                 &scores_l,
                 &v_l,
                 dtype,
@@ -99,11 +97,11 @@ impl Call<'_> {
             }
             let rows = copy2d::Rows {
                 d1: heads_all,
-                d2: count * head_dim,
-                src_stride: count * head_dim,
-                dst_stride: queries * head_dim,
+                d2: count * v_dim,
+                src_stride: count * v_dim,
+                dst_stride: queries * v_dim,
                 src_offset: 0,
-                dst_offset: start * head_dim,
+                dst_offset: start * v_dim,
             };
             copy2d::copy2d(&out, &mut dst, rows)?;
         }

@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use super::super::super::bind;
 use super::join::{Destination, Parts};
-use super::{first_filled, AttentionParams, Call, Sizes};
+use super::{first_filled, AttentionParams, Call, Rules, Sizes};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Shader;
@@ -47,26 +46,25 @@ impl CoopTile {
     }
 
     /// Quads of keys and values in workgroup memory, which before them has the queries.
-    fn tile_len(self, head_dim: usize) -> usize {
-        (2 * self.keys as usize).max(self.rows()) * (head_dim / 4 + 2)
+    fn tile_len(self, head_dim: usize, v_dim: usize) -> usize {
+        let (pitch, v_pitch) = (head_dim / 4 + 2, v_dim / 4 + 2);
+        (self.keys as usize * (pitch + v_pitch)).max(self.rows() * pitch)
     }
 
     /// Bytes of workgroup memory, as the kernel lays them out: keys and values, scores in f32, weights, two turns.
-    fn shared_bytes(self, head_dim: usize) -> usize {
+    fn shared_bytes(self, head_dim: usize, v_dim: usize) -> usize {
         let scores = self.rows() * (self.keys as usize / 4 + 2);
-        self.tile_len(head_dim) * 8 + scores * (16 + 8) + 32
+        self.tile_len(head_dim, v_dim) * 8 + scores * (16 + 8) + 32
     }
 
     /// The first tile that the adapter takes and that is not mostly empty; none for heads that are not whole matrices or too large.
     pub(super) fn choose(sizes: &Sizes, caps: &Caps) -> Option<Self> {
-        if !caps.cooperative_attention
-            || !sizes.head_dim.is_multiple_of(16)
-            || sizes.head_dim > MAX_HEAD_DIM
-        {
+        let dim_fits = |dim: usize| dim.is_multiple_of(16) && dim <= MAX_HEAD_DIM;
+        if !caps.cooperative_attention || !dim_fits(sizes.head_dim) || !dim_fits(sizes.v_dim) {
             return None;
         }
         let limit = caps.limits.max_compute_workgroup_storage_size as usize;
-        let fits = |tile: &Self| tile.shared_bytes(sizes.head_dim) <= limit;
+        let fits = |tile: &Self| tile.shared_bytes(sizes.head_dim, sizes.v_dim) <= limit;
         let filled = |tile: &Self| tile.rows() < 2 * sizes.sharing();
         first_filled(&Self::ALL, fits, filled)
     }
@@ -76,12 +74,9 @@ impl Call<'_> {
     pub(super) fn cooperative(&self, tile: CoopTile) -> Result<WebGpuStorage> {
         let sizes = self.sizes;
         let workgroups = sizes.workgroups(tile.rows());
-        let splits = (BUSY_WORKGROUPS / workgroups).min(sizes.keys / LEAST_CHUNK);
-        let parts = Parts::new(
-            sizes.keys,
-            splits.min(self.most_parts()),
-            tile.keys as usize,
-        );
+        let keys = self.span(tile.rows().div_ceil(sizes.group()) + 1);
+        let splits = (BUSY_WORKGROUPS / workgroups).min(keys / LEAST_CHUNK);
+        let parts = Parts::new(keys, splits.min(self.most_parts()), tile.keys as usize);
         self.with_matrices(tile, parts, Matrices::Cooperative)
     }
 
@@ -98,8 +93,8 @@ impl Call<'_> {
             tile,
             matrices,
             head_dim: sizes.head_dim as u32,
-            causal: self.params.causal,
-            softcap: self.softcap(),
+            v_dim: sizes.v_dim as u32,
+            rules: self.rules,
         };
         let kernel = match matrices {
             Matrices::Cooperative => "sdpa_cooperative",
@@ -110,11 +105,10 @@ impl Call<'_> {
             .key(kernel, destination.joins())
             .with(tile.subgroups, 3)
             .with(tile.keys, 7);
-        let [q, k, v] = self.inputs.map(|(storage, _)| bind(storage));
         device.launch(
             key,
             || form.shader(|shader| destination.declare(shader), destination.joins()),
-            &[q, k, v, bind(destination.target())],
+            &self.bindings(destination.target()),
             &self.kernel_params(parts.splits, parts.chunk)?,
             device.grid(sizes.workgroups(tile.rows()) * parts.splits, 1),
         )?;
@@ -128,8 +122,8 @@ struct Form {
     tile: CoopTile,
     matrices: Matrices,
     head_dim: u32,
-    causal: bool,
-    softcap: bool,
+    v_dim: u32,
+    rules: Rules,
 }
 
 impl Form {
@@ -141,16 +135,17 @@ impl Form {
             self.head_dim,
             self.tile.rows()
         );
-        let shader = Shader::new(label).constant("HEAD_DIM", self.head_dim);
-        let shader = destination(self.matrices.inputs(shader))
-            .constant("CAUSAL", self.causal)
-            .constant("SOFTCAP", self.softcap)
+        let (head_dim, v_dim) = (self.head_dim as usize, self.v_dim as usize);
+        let shader = Shader::new(label)
+            .constant("HEAD_DIM", self.head_dim)
+            .constant("V_DIM", self.v_dim);
+        let shader = destination(self.matrices.inputs(shader));
+        let shader = self
+            .rules
+            .declare(shader)
             .constant("SUBGROUPS", subgroups)
             .constant("KEYS", keys)
-            .constant(
-                "TILE_LEN",
-                self.tile.tile_len(self.head_dim as usize) as u32,
-            )
+            .constant("TILE_LEN", self.tile.tile_len(head_dim, v_dim) as u32)
             .text(include_str!("../../../shaders/functions_float.wgsl"))
             .text(match joins {
                 true => include_str!("../../../shaders/sdpa_flash_part.wgsl"),
@@ -170,33 +165,35 @@ impl Form {
     fn body(self) -> String {
         let matrices = self.matrices;
         let CoopTile { subgroups, keys } = self.tile;
-        let (wg, quads, key_quads) = (32 * subgroups, self.head_dim / 4, keys / 4);
-        // Matrices along a head, and along the keys.
-        let (along, across) = (self.head_dim / 16, keys / 16);
+        let (wg, key_quads) = (32 * subgroups, keys / 4);
+        // Matrices along a head, along a value, and along the keys.
+        let (along, v_along, across) = (self.head_dim / 16, self.v_dim / 16, keys / 16);
         let mut declare = String::new();
         let (mut fetch, mut stage) = (
             [String::new(), String::new()],
             [String::new(), String::new()],
         );
-        for i in 0..keys * quads / wg {
-            let quad = format!("local + {}u", i * wg);
-            for (which, (name, place)) in [("key", ""), ("value", " + VALUES")]
-                .into_iter()
-                .enumerate()
-            {
-                let start = ["k_start", "v_start"][which];
+        for (which, (name, dim)) in [("key", self.head_dim), ("value", self.v_dim)]
+            .into_iter()
+            .enumerate()
+        {
+            let (start, place) = (["k_start", "v_start"][which], ["tile", "value"][which]);
+            for i in 0..keys * dim / 4 / wg {
+                let quad = format!("local + {}u", i * wg);
                 let _ = writeln!(declare, "var {name}{i} = Four();");
                 let _ = writeln!(
                     fetch[which],
                     "{name}{i} = {name}_at({start}, NEXT, end, {quad});"
                 );
-                let _ = writeln!(stage[which], "tile[tile_place({quad}){place}] = {name}{i};");
+                let _ = writeln!(stage[which], "tile[{place}_place({quad})] = {name}{i};");
             }
         }
         let mut queries = String::new();
         let (mut scores, mut sums) = (String::new(), String::new());
-        for d in 0..along {
+        for d in 0..v_along {
             let _ = writeln!(declare, "var sum{d} = {};", matrices.zero());
+        }
+        for d in 0..along {
             let left = matrices.left("tile", &format!("tile_row + {}u", 4 * d));
             let _ = writeln!(queries, "let query{d} = {left};");
         }
@@ -215,8 +212,9 @@ impl Form {
             scores += &matrices.store(&format!("score{j}"), &format!("key_row + {}u", 4 * j));
             let left = matrices.left("weights", &format!("key_row + {}u", 4 * j));
             let _ = writeln!(sums, "let weight{j} = {left};");
-            for d in 0..along {
-                let right = matrices.values(&format!("VALUES + {}u * PITCH + {}u", 16 * j, 4 * d));
+            for d in 0..v_along {
+                let right =
+                    matrices.values(&format!("VALUES + {}u * V_PITCH + {}u", 16 * j, 4 * d));
                 let _ = writeln!(sums, "let value{j}_{d} = {right};");
                 let product = matrices.product(&format!("weight{j}, value{j}_{d}, sum{d}"));
                 let _ = writeln!(sums, "sum{d} = {product};");
@@ -226,7 +224,7 @@ impl Form {
         for c in 0..key_quads / 2 {
             let _ = writeln!(
                 load_scores,
-                "let s{c} = shown(scores[mine + {}u], first_key + {}u, limit); highest = max(highest, s{c});",
+                "let s{c} = shown(scores[mine + {}u], first_key + {}u, own); highest = max(highest, s{c});",
                 2 * c,
                 8 * c
             );
@@ -238,8 +236,8 @@ impl Form {
         }
         let (mut correct, mut store) = (String::new(), String::new());
         // Sums pass through the scores' memory, as many at a time as fit.
-        for first in (0..along).step_by(across as usize) {
-            let round = first..along.min(first + across);
+        for first in (0..v_along).step_by(across as usize) {
+            let round = first..v_along.min(first + across);
             for d in round.clone() {
                 let put = matrices.store(
                     &format!("sum{d}"),
@@ -333,8 +331,11 @@ impl Matrices {
                 )
             }
             #[cfg(test)]
-            Self::Plain => shader
-                .heads(crate::webgpu_backend::kernel::Elem::F32, true)
+            Self::Plain => [("q", "HEAD_DIM"), ("k", "HEAD_DIM"), ("v", "V_DIM")]
+                .into_iter()
+                .fold(shader, |shader, (name, dim)| {
+                    shader.head(name, crate::webgpu_backend::kernel::Elem::F32, true, dim)
+                })
                 .text(include_str!("../../../shaders/sdpa_matrices_plain.wgsl")),
         }
     }
@@ -387,7 +388,7 @@ impl Matrices {
     /// The right side of a product: values.
     fn values(self, at: &str) -> String {
         match self {
-            Self::Cooperative => format!("coopLoadT<coop_mat16x16<f16, B>>(&tile[{at}], PITCH)"),
+            Self::Cooperative => format!("coopLoadT<coop_mat16x16<f16, B>>(&tile[{at}], V_PITCH)"),
             #[cfg(test)]
             Self::Plain => format!("right_of_values({at}, lane)"),
         }

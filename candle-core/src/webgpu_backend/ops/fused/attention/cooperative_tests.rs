@@ -13,6 +13,7 @@ fn sizes(queries: usize, head_dim: usize) -> Sizes {
         queries,
         keys: 512,
         head_dim,
+        v_dim: head_dim,
     }
 }
 
@@ -52,16 +53,36 @@ fn tiles_fit_the_workgroup_memory() {
 #[test]
 fn every_cooperative_kernel_is_valid_wgsl() {
     for tile in CoopTile::ALL {
-        for head_dim in [16, 64, 80, 128] {
-            for choices in 0..8 {
-                let [causal, softcap, joins] = [1, 2, 4].map(|choice| choices & choice != 0);
+        for [head_dim, v_dim] in [
+            [16, 16],
+            [64, 64],
+            [80, 80],
+            [128, 128],
+            [64, 128],
+            [96, 32],
+        ] {
+            for choices in 0..64 {
+                let chosen = |bit: u32| choices & 1 << bit != 0;
+                let rules = Rules {
+                    softcap: chosen(0),
+                    causal: chosen(1),
+                    left: chosen(2),
+                    right: chosen(2) && !chosen(1),
+                    starts: chosen(3),
+                    lens: chosen(4),
+                    slopes: chosen(3),
+                    sinks: chosen(5),
+                    bias: None,
+                    blind: chosen(4),
+                };
                 let form = Form {
                     tile,
                     matrices: Matrices::Cooperative,
                     head_dim,
-                    causal,
-                    softcap,
+                    v_dim,
+                    rules,
                 };
+                let joins = choices % 3 == 0;
                 let destination = |shader: Shader| match joins {
                     true => shader.output_words("parts_out", "f32"),
                     false => shader.output("dst", Elem::F16),
@@ -82,8 +103,17 @@ struct Case {
     queries: usize,
     keys: usize,
     head_dim: usize,
+    v_dim: usize,
     causal: bool,
-    softcap: f32,
+    softcap: Option<f32>,
+    /// How far back a query sees.
+    left: Option<usize>,
+    /// The position of the first query, and one further for each row of the batch.
+    start: Option<u32>,
+    /// How many keys there are, and one less for each row of the batch.
+    len: Option<u32>,
+    sinks: bool,
+    slopes: bool,
     /// How much larger each key is than the one before it, so that maxima move.
     growth: f32,
     /// Into how many parts the keys are cut.
@@ -108,6 +138,7 @@ impl Case {
             queries,
             keys,
             head_dim,
+            v_dim,
             ..
         } = self;
         let heads = kv_heads * group;
@@ -115,10 +146,10 @@ impl Case {
         let (before, room) = (8, keys + 3);
         let q = data(batch * queries * heads * head_dim, 1);
         let q_l = Layout::contiguous((batch, queries, heads, head_dim)).transpose(1, 2)?;
-        let cache = |seed, growth: f32| {
-            let mut cache = data(before + batch * kv_heads * room * head_dim, seed);
+        let cache = |seed, growth: f32, dim: usize| {
+            let mut cache = data(before + batch * kv_heads * room * dim, seed);
             for (i, x) in cache.iter_mut().enumerate().skip(before) {
-                let key = (i - before) / head_dim % room;
+                let key = (i - before) / dim % room;
                 *x *= 1. + key as f32 * growth;
                 // What is past the end must not be looked at.
                 if key >= keys {
@@ -127,33 +158,46 @@ impl Case {
             }
             cache
         };
-        let kv_l = Layout::new(
-            Shape::from((batch, kv_heads, keys, head_dim)),
-            vec![kv_heads * room * head_dim, room * head_dim, head_dim, 1],
-            before,
-        );
-        let (k, v) = (cache(2, self.growth), cache(3, 0.));
+        let cache_l = |dim: usize| {
+            Layout::new(
+                Shape::from((batch, kv_heads, keys, dim)),
+                vec![kv_heads * room * dim, room * dim, dim, 1],
+                before,
+            )
+        };
+        let (k_l, v_l) = (cache_l(head_dim), cache_l(v_dim));
+        let (k, v) = (cache(2, self.growth, head_dim), cache(3, 0., v_dim));
         let storages = [&q, &k, &v].map(|values| device.storage_from_slice(values));
         let [q_s, k_s, v_s] = storages;
         let (q_s, k_s, v_s) = (q_s?, k_s?, v_s?);
+        // Slopes, then sinks.
+        let by_head: Vec<f32> = data(2 * heads, 4).iter().map(|x| x.abs()).collect();
+        let by_head_s = device.storage_from_slice(&by_head)?;
+        let half = |first| Layout::contiguous(2 * heads).narrow(0, first, heads);
+        let (slopes_l, sinks_l) = (half(0)?, half(heads)?);
+        let rows = 0..batch as u32;
+        let starts = self
+            .start
+            .map(|start| rows.clone().map(|b| start + b).collect());
+        let lens = self.len.map(|len| rows.map(|b| len - b).collect());
+        let upload = |values: &Option<Vec<u32>>| {
+            let upload = |values: &Vec<u32>| device.storage_from_slice(values);
+            values.as_ref().map(upload).transpose()
+        };
+        let (starts_s, lens_s) = (upload(&starts)?, upload(&lens)?);
+        let rows_l = Layout::contiguous(batch);
         let params = SdpaParams {
             scale: 1. / (head_dim as f32).sqrt(),
-            causal: self.causal,
             softcap: self.softcap,
+            left: self.left,
+            right: self.causal.then_some(0),
+            bias: None,
+            slopes: self.slopes.then_some((&by_head_s, &slopes_l)),
+            sinks: self.sinks.then_some((&by_head_s, &sinks_l)),
+            starts: starts_s.as_ref().map(|starts| (starts, &rows_l)),
+            lens: lens_s.as_ref().map(|lens| (lens, &rows_l)),
         };
-        let call = Call {
-            inputs: [(&q_s, &q_l), (&k_s, &kv_l), (&v_s, &kv_l)],
-            sizes: Sizes {
-                batch,
-                heads,
-                kv_heads,
-                queries,
-                keys,
-                head_dim,
-            },
-            params,
-            elem: Elem::F32,
-        };
+        let call = Call::new([(&q_s, &q_l), (&k_s, &k_l), (&v_s, &v_l)], params)?;
         let parts = Parts::new(keys, self.splits, self.tile.keys as usize);
         let got = call.with_matrices(self.tile, parts, Matrices::Plain)?;
         let CpuStorage::F32(got) = got.to_cpu_storage()? else {
@@ -162,28 +206,43 @@ impl Case {
         for row in 0..batch * heads * queries {
             let (query, head, b) = (row % queries, row / queries % heads, row / queries / heads);
             let q = &q[((b * queries + query) * heads + head) * head_dim..][..head_dim];
-            let kv = |key| before + ((b * kv_heads + head / group) * room + key) * head_dim;
-            let seen = match self.causal {
-                true => keys - queries + query + 1,
-                false => keys,
+            let kv = |key, dim| before + ((b * kv_heads + head / group) * room + key) * dim;
+            let start = match &starts {
+                Some(starts) => i64::from(starts[b]),
+                None => keys as i64 - queries as i64,
             };
-            let score = |key| {
-                let products = q.iter().zip(&k[kv(key)..]);
+            let position = start + query as i64;
+            let ahead = |key: usize| key as i64 - position;
+            let sees = |key: &usize| {
+                let len = lens.as_ref().map_or(keys, |lens| lens[b] as usize);
+                let near = self.left.is_none_or(|left| -ahead(*key) <= left as i64);
+                *key < len && near && !(self.causal && ahead(*key) > 0)
+            };
+            let seen: Vec<usize> = (0..keys).filter(sees).collect();
+            let score = |&key: &usize| {
+                let products = q.iter().zip(&k[kv(key, head_dim)..]);
                 let sum: f64 = products.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-                let sum = sum * f64::from(params.scale);
-                match self.softcap {
-                    1. => sum,
-                    cap => f64::from(cap) * (sum / f64::from(cap)).tanh(),
+                let mut score = sum * f64::from(params.scale);
+                if let Some(cap) = self.softcap {
+                    score = f64::from(cap) * (score / f64::from(cap)).tanh();
                 }
+                if self.slopes {
+                    score -= f64::from(by_head[head]) * ahead(key).abs() as f64;
+                }
+                score
             };
-            let scores: Vec<f64> = (0..seen).map(score).collect();
-            let most = scores.iter().copied().fold(f64::MIN, f64::max);
+            let scores: Vec<f64> = seen.iter().map(score).collect();
+            let sink = self.sinks.then_some(f64::from(by_head[heads + head]));
+            let most = scores.iter().copied().chain(sink).fold(f64::MIN, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-            let sum: f64 = weights.iter().sum();
-            for d in 0..head_dim {
-                let values = weights.iter().enumerate();
-                let expected: f64 = values.map(|(key, w)| w * f64::from(v[kv(key) + d])).sum();
-                let (got, expected) = (f64::from(got[row * head_dim + d]), expected / sum);
+            let sum = weights.iter().sum::<f64>() + sink.map_or(0., |sink| (sink - most).exp());
+            for d in 0..v_dim {
+                let values = seen.iter().zip(&weights);
+                let expected: f64 = values
+                    .map(|(&key, w)| w * f64::from(v[kv(key, v_dim) + d]))
+                    .sum();
+                let expected = if sum > 0. { expected / sum } else { 0. };
+                let got = f64::from(got[row * v_dim + d]);
                 assert!(
                     (got - expected).abs() <= 1e-4,
                     "{self:?}: query {query} of head {head}, {d}: {got}, expected {expected}"
@@ -207,14 +266,21 @@ fn all_but_the_matrices() -> Result<()> {
         queries: 32,
         keys: 32,
         head_dim: 16,
+        v_dim: 16,
         causal: false,
-        softcap: 1.,
+        softcap: None,
+        left: None,
+        start: None,
+        len: None,
+        sinks: false,
+        slopes: false,
         growth: 0.,
         splits: 1,
     };
     let wide = Case {
         tile: CoopTile::of(1, 32),
         head_dim: 32,
+        v_dim: 32,
         ..low
     };
     let mut cases = vec![
@@ -245,7 +311,7 @@ fn all_but_the_matrices() -> Result<()> {
             ..low
         },
         Case {
-            softcap: 5.,
+            softcap: Some(5.),
             growth: 0.5,
             keys: 70,
             causal: true,
@@ -256,6 +322,7 @@ fn all_but_the_matrices() -> Result<()> {
             keys: 90,
             queries: 45,
             head_dim: 32,
+            v_dim: 32,
             causal: true,
             group: 2,
             ..low
@@ -266,6 +333,80 @@ fn all_but_the_matrices() -> Result<()> {
             queries: 9,
             kv_heads: 2,
             ..wide
+        },
+        // Windows that begin within a tile, between tiles and before the keys; in parts.
+        Case {
+            keys: 90,
+            queries: 40,
+            causal: true,
+            left: Some(20),
+            group: 2,
+            ..low
+        },
+        Case {
+            keys: 150,
+            queries: 20,
+            causal: true,
+            left: Some(37),
+            splits: 3,
+            growth: 0.5,
+            sinks: true,
+            ..low
+        },
+        Case {
+            keys: 60,
+            queries: 20,
+            left: Some(0),
+            slopes: true,
+            ..low
+        },
+        // Rows at their own positions, of their own lengths, one of which sees nothing.
+        Case {
+            batch: 2,
+            kv_heads: 2,
+            keys: 60,
+            queries: 20,
+            causal: true,
+            start: Some(7),
+            slopes: true,
+            sinks: true,
+            growth: 0.5,
+            ..low
+        },
+        Case {
+            batch: 2,
+            keys: 60,
+            queries: 20,
+            len: Some(1),
+            splits: 2,
+            ..low
+        },
+        Case {
+            batch: 2,
+            keys: 60,
+            queries: 20,
+            causal: true,
+            left: Some(9),
+            start: Some(50),
+            len: Some(41),
+            ..low
+        },
+        // Values longer and shorter than keys.
+        Case {
+            v_dim: 48,
+            keys: 40,
+            queries: 20,
+            causal: true,
+            growth: 0.5,
+            ..low
+        },
+        Case {
+            head_dim: 48,
+            keys: 40,
+            queries: 20,
+            sinks: true,
+            softcap: Some(2.),
+            ..low
         },
         // Two parts, the second of which some queries do not see.
         Case {
@@ -280,13 +421,14 @@ fn all_but_the_matrices() -> Result<()> {
     // Sums that take two rounds through the scores' memory, the second of them half empty.
     let ragged = Case {
         head_dim: 48,
+        v_dim: 48,
         growth: 0.3,
         causal: true,
         queries: 20,
         keys: 90,
         ..wide
     };
-    let memory = 2 * ragged.tile.shared_bytes(ragged.head_dim) + 256;
+    let memory = 2 * ragged.tile.shared_bytes(ragged.head_dim, ragged.v_dim) + 256;
     if memory
         <= device
             .kernels()

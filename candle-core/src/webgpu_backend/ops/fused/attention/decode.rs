@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use super::super::super::bind;
 use super::join::{Destination, Parts};
 use super::{AttentionParams, Call, Sizes};
 use crate::backend::BackendStorage;
@@ -23,20 +22,20 @@ const BUSY_WORKGROUPS: usize = 512;
 
 /// Whether the decode kernel takes this head: it handles four dimensions at once, all of them in one turn.
 pub(super) fn fits(sizes: &Sizes, elem: Elem) -> bool {
-    sizes.queries <= MAX_QUERIES
-        && sizes.head_dim.is_multiple_of(4 * elem.lanes() as usize)
-        && sizes.head_dim <= 4 * TURN as usize
+    let dim_fits =
+        |dim: usize| dim.is_multiple_of(4 * elem.lanes() as usize) && dim <= 4 * TURN as usize;
+    sizes.queries <= MAX_QUERIES && dim_fits(sizes.head_dim) && dim_fits(sizes.v_dim)
 }
 
 impl Call<'_> {
     pub(super) fn decode(&self) -> Result<WebGpuStorage> {
         let Self { sizes, elem, .. } = *self;
         let device = self.inputs[0].0.device();
-        let turns = sizes.keys.div_ceil(TURN as usize);
+        let keys = self.span(1);
+        let turns = keys.div_ceil(TURN as usize);
         let splits = turns.min(BUSY_WORKGROUPS.div_ceil(sizes.rows())).max(1);
-        let parts = Parts::new(sizes.keys, splits.min(self.most_parts()), TURN as usize);
+        let parts = Parts::new(keys, splits.min(self.most_parts()), TURN as usize);
         let destination = Destination::new(self, parts, elem)?;
-        let (wide, softcap) = (self.wide(), self.softcap());
         let limits = &device.kernels().caps.limits;
         let largest = limits
             .max_compute_invocations_per_workgroup
@@ -47,14 +46,12 @@ impl Call<'_> {
             .key("sdpa_decode", destination.joins())
             .with(sharers, 3);
         let shader = || {
-            let shader = Shader::new(format!("sdpa_decode {elem:?} d{}", sizes.head_dim))
-                .constant("HEAD_DIM", sizes.head_dim as u32)
-                .heads(elem, wide);
-            destination
+            let label = format!("sdpa_decode {elem:?} d{}", sizes.head_dim);
+            let shader = destination.declare(self.heads(Shader::new(label)));
+            self.rules
                 .declare(shader)
-                .constant("CAUSAL", self.params.causal)
-                .constant("SOFTCAP", softcap)
                 .constant("QUADS", quads)
+                .constant("V_QUADS", sizes.v_dim as u32 / 4)
                 .constant("SHARERS", sharers)
                 .reduction(device, TURN * sharers, 1)
                 .text(&key_part(quads, sharers))
@@ -65,11 +62,10 @@ impl Call<'_> {
                 })
                 .body::<AttentionParams>(include_str!("../../../shaders/sdpa_decode.wgsl"))
         };
-        let [q, k, v] = self.inputs.map(|(storage, _)| bind(storage));
         device.launch(
             key,
             shader,
-            &[q, k, v, bind(destination.target())],
+            &self.bindings(destination.target()),
             &self.kernel_params(parts.splits, parts.chunk)?,
             device.grid(sizes.rows() * parts.splits, 1),
         )?;

@@ -3,9 +3,8 @@
 
 use std::fmt::Write;
 
-use super::super::super::bind;
 use super::join::{Destination, Parts};
-use super::{first_filled, AttentionParams, Call, Sizes};
+use super::{first_filled, AttentionParams, Call, Rules, Sizes};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::{Elem, Shader};
@@ -62,16 +61,27 @@ impl Tile {
     }
 
     /// Quads of workgroup memory: the queries' rows, the keys' or values', and the scores.
-    fn memory(self, head_dim: usize) -> [usize; 3] {
+    fn memory(self, head_dim: usize, v_dim: usize) -> [usize; 3] {
         let pitch = head_dim.div_ceil(4) | 1;
-        let staged = if self.staged { self.keys() * pitch } else { 1 };
+        let v_pitch = v_dim.div_ceil(4) | 1;
+        let staged = if self.staged {
+            self.keys() * pitch.max(v_pitch)
+        } else {
+            1
+        };
         [self.rows() * pitch, staged, self.rows() * self.keys() / 4]
     }
 
     /// The best tile that fits the adapter's workgroup memory and is not mostly empty.
     pub(super) fn choose(sizes: &Sizes, caps: &Caps) -> Option<Self> {
         let limit = caps.limits.max_compute_workgroup_storage_size as usize;
-        let fits = |tile: &Self| 16 * tile.memory(sizes.head_dim).iter().sum::<usize>() <= limit;
+        let fits = |tile: &Self| {
+            16 * tile
+                .memory(sizes.head_dim, sizes.v_dim)
+                .iter()
+                .sum::<usize>()
+                <= limit
+        };
         let filled = |tile: &Self| tile.rows() < 2 * sizes.sharing();
         first_filled(&Self::ALL, fits, filled)
     }
@@ -82,15 +92,15 @@ impl Call<'_> {
         let Self { sizes, elem, .. } = *self;
         let device = self.inputs[0].0.device();
         let workgroups = sizes.workgroups(tile.rows());
-        let splits = (BUSY_WORKGROUPS / workgroups).min(sizes.keys / LEAST_CHUNK);
-        let parts = Parts::new(sizes.keys, splits.min(self.most_parts()), tile.keys());
+        let keys = self.span(tile.rows().div_ceil(sizes.group()) + 1);
+        let splits = (BUSY_WORKGROUPS / workgroups).min(keys / LEAST_CHUNK);
+        let parts = Parts::new(keys, splits.min(self.most_parts()), tile.keys());
         // A head that ends within a word of a packed dtype is written in f32 first.
-        let out = match sizes.head_dim.is_multiple_of(elem.lanes() as usize) {
+        let out = match sizes.v_dim.is_multiple_of(elem.lanes() as usize) {
             true => elem,
             false => Elem::F32,
         };
         let destination = Destination::new(self, parts, out)?;
-        let (wide, softcap) = (self.wide(), self.softcap());
         let key = self
             .key("sdpa_flash", destination.joins())
             .with(tile.y, 5)
@@ -104,31 +114,29 @@ impl Call<'_> {
                 tile.rows(),
                 tile.keys()
             );
-            let shader = Shader::new(label)
-                .constant("HEAD_DIM", sizes.head_dim as u32)
-                .heads(elem, wide);
-            destination
+            let shader = destination.declare(self.heads(Shader::new(label)));
+            self.rules
                 .declare(shader)
-                .constant("CAUSAL", self.params.causal)
-                .constant("SOFTCAP", softcap)
                 .constant("STAGED", tile.staged)
                 .constant("TX", tile.x)
                 .constant("TY", tile.y)
                 .constant("ROWS", tile.rows() as u32)
                 .constant("KEYS", tile.keys() as u32)
-                .constant("TILE_LEN", tile.memory(sizes.head_dim)[1] as u32)
+                .constant(
+                    "TILE_LEN",
+                    tile.memory(sizes.head_dim, sizes.v_dim)[1] as u32,
+                )
                 .text(include_str!("../../../shaders/functions_float.wgsl"))
                 .text(match destination.joins() {
                     true => include_str!("../../../shaders/sdpa_flash_part.wgsl"),
                     false => include_str!("../../../shaders/sdpa_flash_whole.wgsl"),
                 })
-                .body::<AttentionParams>(&body(tile, sizes.head_dim, self.params.causal, softcap))
+                .body::<AttentionParams>(&body(tile, sizes.v_dim, self.rules))
         };
-        let [q, k, v] = self.inputs.map(|(storage, _)| bind(storage));
         device.launch(
             key,
             shader,
-            &[q, k, v, bind(destination.target())],
+            &self.bindings(destination.target()),
             &self.kernel_params(parts.splits, parts.chunk)?,
             device.grid(workgroups * parts.splits, 1),
         )?;
@@ -137,8 +145,8 @@ impl Call<'_> {
 }
 
 /// The kernel with an invocation's rows, keys and quads unrolled, so that they stay in registers.
-fn body(tile: Tile, head_dim: usize, causal: bool, softcap: bool) -> String {
-    let quads = (head_dim.div_ceil(4) as u32).div_ceil(tile.x);
+fn body(tile: Tile, v_dim: usize, rules: Rules) -> String {
+    let quads = (v_dim.div_ceil(4) as u32).div_ceil(tile.x);
     let (mut declare, mut begin, mut products) = (String::new(), String::new(), String::new());
     let (mut put_scores, mut maxima, mut weights) = (String::new(), String::new(), String::new());
     let (mut sums, mut store) = (String::new(), String::new());
@@ -159,10 +167,19 @@ fn body(tile: Tile, head_dim: usize, causal: bool, softcap: bool) -> String {
             declare,
             "let row{i} = first_row + {row}; var most{i} = LEAST; var sum{i} = 0.0; var limit{i} = end;"
         );
-        if causal {
+        if rules.plain() && rules.causal {
             let _ = writeln!(
                 declare,
                 "limit{i} = min(end, p.keys - p.queries + row{i} / p.group + 1u);"
+            );
+        }
+        if !rules.plain() {
+            let _ = writeln!(
+                declare,
+                "let at{i} = row{i} / p.group; let head{i} = kv_head * p.group + row{i} % p.group;\n\
+                 let position{i} = position_of(batch, at{i}); let from{i} = seen_begin(batch, at{i});\n\
+                 limit{i} = select(0u, min(end, seen_end(batch, at{i})), row{i} < rows);\n\
+                 if (SINKS && split == 0u) {{ most{i} = sink_of(head{i}); sum{i} = 1.0; }}"
             );
         }
         for q in 0..quads {
@@ -190,21 +207,34 @@ fn body(tile: Tile, head_dim: usize, causal: bool, softcap: bool) -> String {
             let _ = writeln!(begin, "var s{i}_{j} = vec4<f32>(0.0);");
             let _ = writeln!(products, "s{i}_{j} = fma(q{i}, k{j}, s{i}_{j});");
             let _ = writeln!(put_scores, "var t{i}_{j} = dot(s{i}_{j}, vec4<f32>(1.0));");
-            if softcap {
+            if rules.softcap {
                 let _ = writeln!(
                     put_scores,
                     "t{i}_{j} = p.softcap * f_tanh(t{i}_{j} / p.softcap);"
                 );
             }
-            let _ = writeln!(
-                put_scores,
-                "if (turn + {key} >= limit{i}) {{ t{i}_{j} = LEAST; }}\n{place} = t{i}_{j};"
-            );
-            // A row that sees none of these keys has no maximum, and no weights.
-            let _ = writeln!(
-                weights,
-                "t{i}_{j} = select(0.0, exp(t{i}_{j} - most{i}), turn + {key} < limit{i});\n{place} = t{i}_{j};"
-            );
+            if rules.plain() {
+                let _ = writeln!(
+                    put_scores,
+                    "if (turn + {key} >= limit{i}) {{ t{i}_{j} = LEAST; }}\n{place} = t{i}_{j};"
+                );
+                // A row that sees none of these keys has no maximum, and no weights.
+                let _ = writeln!(
+                    weights,
+                    "t{i}_{j} = select(0.0, exp(t{i}_{j} - most{i}), turn + {key} < limit{i});\n{place} = t{i}_{j};"
+                );
+            } else {
+                let _ = writeln!(
+                    put_scores,
+                    "if (turn + {key} < limit{i} && turn + {key} >= from{i}) {{\n\
+                     t{i}_{j} = biased(t{i}_{j}, batch, head{i}, at{i}, turn + {key}, position{i});\n\
+                     }} else {{ t{i}_{j} = LEAST; }}\n{place} = t{i}_{j};"
+                );
+                let _ = writeln!(
+                    weights,
+                    "t{i}_{j} = select(0.0, exp(t{i}_{j} - most{i}), t{i}_{j} > LEAST);\n{place} = t{i}_{j};"
+                );
+            }
         }
         let _ = writeln!(
             sums,
@@ -216,9 +246,9 @@ fn body(tile: Tile, head_dim: usize, causal: bool, softcap: bool) -> String {
         let weight = ["x", "y", "z", "w"][lane];
         for q in 0..quads {
             // Past the last quad a value is read that nobody stores.
-            let quad = format!("min(x + {}u, QUADS - 1u)", q * tile.x);
+            let quad = format!("min(x + {}u, V_QUADS - 1u)", q * tile.x);
             let value = match tile.staged {
-                true => format!("tile[(c * 4u + {lane}u) * PITCH + {quad}]"),
+                true => format!("tile[(c * 4u + {lane}u) * V_PITCH + {quad}]"),
                 false => format!(
                     "v_quad(v_start + min(turn + c * 4u + {lane}u, end - 1u) * p.v_seq, {quad})"
                 ),
@@ -241,7 +271,7 @@ fn body(tile: Tile, head_dim: usize, causal: bool, softcap: bool) -> String {
         for q in 0..quads {
             let _ = writeln!(
                 store,
-                "if (x + {0}u < QUADS) {{ store(dst_row, split, x + {0}u, acc{i}_{q}, most{i}, sum{i}); }}",
+                "if (x + {0}u < V_QUADS) {{ store(dst_row, split, x + {0}u, acc{i}_{q}, most{i}, sum{i}); }}",
                 q * tile.x
             );
         }
@@ -270,6 +300,7 @@ mod tests {
             queries,
             keys: 512,
             head_dim,
+            v_dim: head_dim,
         };
         let limits = wgpu::Limits {
             max_compute_workgroup_storage_size: memory,

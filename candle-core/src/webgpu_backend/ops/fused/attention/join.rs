@@ -33,12 +33,22 @@ impl Parts {
     }
 }
 
+/// WGSL of what sums are divided by: the sum of weights, and 1 for a row without any.
+pub(super) fn divisor(blind: bool) -> &'static str {
+    match blind {
+        true => "fn divisor(sum: f32) -> f32 { return select(sum, 1.0, sum == 0.0); }",
+        false => "fn divisor(sum: f32) -> f32 { return sum; }",
+    }
+}
+
 /// The result of a call, and the parts that it is joined from.
 pub(super) struct Destination {
     dst: WebGpuStorage,
     out: Elem,
     dtype: DType,
-    head_dim: usize,
+    v_dim: usize,
+    /// Whether a row may see nothing.
+    blind: bool,
     rows: usize,
     splits: usize,
     parts: Option<WebGpuStorage>,
@@ -49,15 +59,16 @@ impl Destination {
     pub(super) fn new(call: &Call<'_>, parts: Parts, out: Elem) -> Result<Self> {
         const OP: &str = "sdpa";
         let device = call.inputs[0].0.device();
-        let (rows, head_dim) = (call.sizes.rows(), call.sizes.head_dim);
+        let (rows, v_dim) = (call.sizes.rows(), call.sizes.v_dim);
         let dtype = call.inputs[0].0.dtype();
         let made = if out == call.elem { dtype } else { DType::F32 };
-        let parts_len = rows * parts.splits * (head_dim + 2);
+        let parts_len = rows * parts.splits * (v_dim + 2);
         Ok(Self {
-            dst: device.alloc(rows * head_dim, made, OP)?,
+            dst: device.alloc(rows * v_dim, made, OP)?,
             out,
             dtype,
-            head_dim,
+            v_dim,
+            blind: call.rules.blind,
             rows,
             splits: parts.splits,
             parts: match parts.splits {
@@ -90,17 +101,21 @@ impl Destination {
         let Some(parts) = self.parts else {
             return finish(self.dst, self.dtype);
         };
-        let (out, head_dim) = (self.out, self.head_dim);
-        let key = Key::new("sdpa_join").elem(out).with(head_dim as u32, 16);
+        let (out, v_dim, blind) = (self.out, self.v_dim, self.blind);
+        let key = Key::new("sdpa_join")
+            .elem(out)
+            .with(v_dim as u32, 16)
+            .with(blind.into(), 1);
         let device = self.dst.device();
         device.launch(
             key,
             || {
-                Shader::new(format!("sdpa_join {out:?} d{head_dim}"))
+                Shader::new(format!("sdpa_join {out:?} d{v_dim}"))
                     .input_words("parts_in", "f32")
                     .output("dst", out)
                     .constant("WG", WORKGROUP)
-                    .constant("HEAD_DIM", head_dim as u32)
+                    .constant("V_DIM", v_dim as u32)
+                    .text(divisor(blind))
                     .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl"))
             },
             &[bind(&parts), bind(&self.dst)],
@@ -108,7 +123,7 @@ impl Destination {
                 rows: index(self.rows)?,
                 splits: index(self.splits)?,
             },
-            device.grid(self.rows * head_dim / out.lanes() as usize, WORKGROUP),
+            device.grid(self.rows * v_dim / out.lanes() as usize, WORKGROUP),
         )?;
         finish(self.dst, self.dtype)
     }

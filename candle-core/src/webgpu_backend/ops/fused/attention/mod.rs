@@ -12,14 +12,17 @@ mod cooperative;
 mod decode;
 mod flash;
 mod join;
+mod rules;
 
 use super::super::windows::fit;
-use super::super::{elementwise, index};
+use super::super::{bind, elementwise, index};
 use super::float_elem;
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
+use rules::{Rules, FAR};
 
 params!(AttentionParams {
     q_offset: u32,
@@ -45,17 +48,42 @@ params!(AttentionParams {
     chunk: u32,
     scale: f32,
     softcap: f32,
+    // Distances that a query sees back and ahead.
+    left: u32,
+    right: u32,
+    // Of the bindings of `Rules`.
+    starts_offset: u32,
+    lens_offset: u32,
+    slopes_offset: u32,
+    sinks_offset: u32,
+    bias_offset: u32,
+    bias_batch: u32,
+    bias_head: u32,
+    bias_seq: u32,
+    bias_key: u32,
 });
 
-/// How attention weighs keys.
+/// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
 #[derive(Debug, Clone, Copy)]
-pub struct SdpaParams {
+pub struct SdpaParams<'a> {
     /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Whether query `i` sees only keys up to `i + keys - queries`.
-    pub causal: bool,
-    /// Scores become `softcap * tanh(score / softcap)`; 1 means no cap.
-    pub softcap: f32,
+    /// Scores become `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// The keys further back than that from a query's position are hidden.
+    pub left: Option<usize>,
+    /// The keys further ahead than that are hidden: 0 is causal.
+    pub right: Option<usize>,
+    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
+    pub bias: Option<(&'a WebGpuStorage, &'a Layout)>,
+    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
+    pub slopes: Option<(&'a WebGpuStorage, &'a Layout)>,
+    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
+    pub sinks: Option<(&'a WebGpuStorage, &'a Layout)>,
+    /// (batch), contiguous u32: the positions of the first queries.
+    pub starts: Option<(&'a WebGpuStorage, &'a Layout)>,
+    /// (batch), contiguous u32: how many keys there are.
+    pub lens: Option<(&'a WebGpuStorage, &'a Layout)>,
 }
 
 /// The first tile that fits and is not mostly empty, else the last that fits.
@@ -79,27 +107,24 @@ struct Sizes {
     queries: usize,
     keys: usize,
     head_dim: usize,
+    v_dim: usize,
 }
 
-fn sizes(q_l: &Layout, k_l: &Layout, v_l: &Layout, causal: bool) -> Result<Sizes> {
+fn sizes(q_l: &Layout, k_l: &Layout, v_l: &Layout) -> Result<Sizes> {
     let (batch, heads, queries, head_dim) = q_l.shape().dims4()?;
     let (k_batch, kv_heads, keys, k_dim) = k_l.shape().dims4()?;
-    if v_l.dims() != k_l.dims()
+    let (_, _, _, v_dim) = v_l.shape().dims4()?;
+    if v_l.dims()[..3] != k_l.dims()[..3]
         || (k_batch, k_dim) != (batch, head_dim)
         || kv_heads == 0
         || !heads.is_multiple_of(kv_heads)
     {
         crate::bail!(
-            "sdpa takes q (batch, heads, queries, dim) and k, v (batch, kv_heads, keys, dim), heads a multiple of kv_heads; \
-             got {:?}, {:?} and {:?}",
+            "sdpa takes q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), heads a \
+             multiple of kv_heads; got {:?}, {:?} and {:?}",
             q_l.shape(),
             k_l.shape(),
             v_l.shape()
-        );
-    }
-    if causal && keys < queries {
-        crate::bail!(
-            "causal sdpa needs as many keys as queries at least, got {keys} and {queries}"
         );
     }
     if keys == 0 && queries * batch * heads > 0 {
@@ -112,32 +137,47 @@ fn sizes(q_l: &Layout, k_l: &Layout, v_l: &Layout, causal: bool) -> Result<Sizes
         queries,
         keys,
         head_dim,
+        v_dim,
     })
 }
 
-/// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)` and `k`, `v` `(batch, kv_heads, keys, dim)`, any strides.
-/// The result is contiguous in `q`'s shape.
+/// The kernels of a call.
+#[derive(Debug, Clone, Copy)]
+enum Plan {
+    Decode,
+    Cooperative(cooperative::CoopTile),
+    Flash(flash::Tile),
+    Blocks,
+}
+
+/// Whether [`sdpa`] has kernels for these: it has none for rules beyond causal ones, nor for keys of another dtype, where a binding does not
+/// reach an input, or where a head is too large for workgroup memory. Heads whose elements are not contiguous are looked at as they are after
+/// the copy that they need.
+pub fn has_sdpa(
+    (q, q_l): (&WebGpuStorage, &Layout),
+    (k, k_l): (&WebGpuStorage, &Layout),
+    (v, v_l): (&WebGpuStorage, &Layout),
+    params: SdpaParams<'_>,
+) -> Result<bool> {
+    let call = Call::new([(q, q_l), (k, k_l), (v, v_l)], params)?;
+    Ok(call.plan().is_some())
+}
+
+/// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys, v_dim)`,
+/// any strides, with the rules of `params`. The result is contiguous, `(batch, heads, queries, v_dim)` in the dtype of `q`; rows that see no
+/// key are 0. An error where [`has_sdpa`] says no.
 pub fn sdpa(
-    q: &WebGpuStorage,
-    q_l: &Layout,
-    k: &WebGpuStorage,
-    k_l: &Layout,
-    v: &WebGpuStorage,
-    v_l: &Layout,
-    params: SdpaParams,
+    (q, q_l): (&WebGpuStorage, &Layout),
+    (k, k_l): (&WebGpuStorage, &Layout),
+    (v, v_l): (&WebGpuStorage, &Layout),
+    params: SdpaParams<'_>,
 ) -> Result<WebGpuStorage> {
-    const OP: &str = "sdpa";
-    let sizes = sizes(q_l, k_l, v_l, params.causal)?;
-    let elem = float_elem(q.device(), q.dtype(), OP)?;
-    if k.dtype() != q.dtype() || v.dtype() != q.dtype() {
-        let (lhs, rhs) = (q.dtype(), k.dtype());
-        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
-    }
-    if q_l.shape().elem_count() == 0 {
+    let inputs = [(q, q_l), (k, k_l), (v, v_l)];
+    let call = Call::new(inputs, params)?;
+    if call.sizes.rows() * call.sizes.v_dim == 0 {
         return q.device().alloc(0, q.dtype(), OP);
     }
     // The kernels step through a head one element after the other.
-    let inputs = [(q, q_l), (k, k_l), (v, v_l)];
     if let Some(place) = inputs
         .iter()
         .position(|(_, l)| l.stride()[3] != 1 && l.dims()[3] != 1)
@@ -147,73 +187,170 @@ pub fn sdpa(
         let copy_l = Layout::contiguous(layout.shape());
         let mut inputs = inputs;
         inputs[place] = (&copy, &copy_l);
-        let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
-        return sdpa(q, q_l, k, k_l, v, v_l, params);
+        let [q, k, v] = inputs;
+        return sdpa(q, k, v, params);
     }
-    let call = Call {
-        inputs,
-        sizes,
-        params,
-        elem,
-    };
-    // What one binding does not reach is split by the matrix products.
-    let bound = fit([q, k, v]) && (q_l.shape().elem_count() * 4) as u64 <= q.device().max_binding();
-    if !bound || call.most_parts() == 0 {
-        return call.blocks();
-    }
-    if decode::fits(&sizes, elem) {
-        return call.decode();
-    }
-    let caps = &q.device().kernels().caps;
-    let f16 = elem == Elem::F16;
-    if let Some(tile) = cooperative::CoopTile::choose(&sizes, caps).filter(|_| f16 && call.wide()) {
-        return call.cooperative(tile);
-    }
-    match flash::Tile::choose(&sizes, caps) {
-        Some(tile) if !(caps.cooperative && f16 && blocks::fits(&sizes)) => call.flash(tile),
-        _ => call.blocks(),
+    match call.plan() {
+        Some(Plan::Decode) => call.decode(),
+        Some(Plan::Cooperative(tile)) => call.cooperative(tile),
+        Some(Plan::Flash(tile)) => call.flash(tile),
+        Some(Plan::Blocks) => call.blocks(),
+        None => crate::bail!(
+            "sdpa of {:?} with {:?} keys and these options has no WebGPU kernel: a binding does not reach an input, or a head is too large; \
+             compose it of tensor ops",
+            call.sizes,
+            k.dtype()
+        ),
     }
 }
+
+const OP: &str = "sdpa";
 
 /// One call, its inputs with heads whose elements are contiguous.
 struct Call<'a> {
     /// q, k, v.
     inputs: [Input<'a>; 3],
     sizes: Sizes,
-    params: SdpaParams,
+    params: SdpaParams<'a>,
+    rules: Rules,
+    /// Of the queries and the result.
     elem: Elem,
+    /// Of keys and values.
+    kv_elem: Elem,
 }
 
-impl Call<'_> {
-    fn softcap(&self) -> bool {
-        self.params.softcap != 1. && self.params.softcap != 0.
+impl<'a> Call<'a> {
+    fn new(inputs: [Input<'a>; 3], params: SdpaParams<'a>) -> Result<Self> {
+        let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
+        let sizes = sizes(q_l, k_l, v_l)?;
+        let elem = float_elem(q.device(), q.dtype(), OP)?;
+        let kv_elem = float_elem(q.device(), k.dtype(), OP)?;
+        if v.dtype() != k.dtype() {
+            let (lhs, rhs) = (k.dtype(), v.dtype());
+            return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
+        }
+        let rules = Rules::new(&params, &sizes, q.device())?;
+        Ok(Self {
+            inputs,
+            sizes,
+            params,
+            rules,
+            elem,
+            kv_elem,
+        })
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        let sizes = &self.sizes;
+        let [(q, _), (k, _), (v, _)] = self.inputs;
+        let device = q.device();
+        let out = (sizes.rows() * sizes.v_dim * 4) as u64;
+        // What one binding does not reach is split by the matrix products.
+        let bound = fit([q, k, v])
+            && self.rules_fit()
+            && out <= device.max_binding()
+            && self.most_parts() > 0;
+        let in_blocks = self.rules.plain() && self.elem == self.kv_elem;
+        if !bound {
+            return in_blocks.then_some(Plan::Blocks);
+        }
+        if decode::fits(sizes, self.elem) {
+            return Some(Plan::Decode);
+        }
+        let caps = &device.kernels().caps;
+        let f16 = [self.elem, self.kv_elem] == [Elem::F16; 2];
+        // A bias may be far below what the kernel takes for no score.
+        let fast = f16 && self.wide(&[0, 1, 2]) && self.rules.bias.is_none();
+        if let Some(tile) = cooperative::CoopTile::choose(sizes, caps).filter(|_| fast) {
+            return Some(Plan::Cooperative(tile));
+        }
+        match flash::Tile::choose(sizes, caps) {
+            Some(tile) if !(caps.cooperative && f16 && in_blocks && blocks::fits(sizes)) => {
+                Some(Plan::Flash(tile))
+            }
+            _ => in_blocks.then_some(Plan::Blocks),
+        }
     }
 
     /// Into how many parts the keys can be cut before a binding does not reach all of them.
     fn most_parts(&self) -> usize {
-        let part = self.sizes.rows() * (self.sizes.head_dim + 2) * 4;
+        let part = (self.sizes.rows() * (self.sizes.v_dim + 2) * 4).max(1);
         self.inputs[0].0.device().max_binding() as usize / part
     }
 
-    /// Whether four elements of a head can be read at once.
-    fn wide(&self) -> bool {
-        let aligned = |(_, layout): &Input<'_>| {
+    /// Whether four elements of a head of these inputs can be read at once.
+    fn wide(&self, inputs: &[usize]) -> bool {
+        inputs.iter().all(|input| {
+            let layout = self.inputs[*input].1;
             let stride = layout.stride();
-            layout.start_offset().is_multiple_of(4)
+            layout.dims()[3].is_multiple_of(4)
+                && layout.start_offset().is_multiple_of(4)
                 && stride[..3].iter().all(|s| s.is_multiple_of(4))
-        };
-        self.sizes.head_dim.is_multiple_of(4) && self.inputs.iter().all(aligned)
+        })
     }
 
     /// What the keys of all kernels have; `joins` if it makes parts.
     fn key(&self, kernel: &'static str, joins: bool) -> Key {
-        Key::new(kernel)
+        let key = Key::new(kernel)
             .elem(self.elem)
-            .with(self.wide().into(), 1)
+            .elem(self.kv_elem)
+            .with(self.wide(&[0]).into(), 1)
+            .with(self.wide(&[1, 2]).into(), 1)
             .with(joins.into(), 1)
-            .with(self.softcap().into(), 1)
-            .with(self.params.causal.into(), 1)
             .with(self.sizes.head_dim as u32, 16)
+            .with(self.sizes.v_dim as u32, 16);
+        self.rules.key(key)
+    }
+
+    /// What the kernels of tiles and of single queries read: q, k and v, `name_quad(start, quad)` giving elements `4 quad .. 4 quad + 4` of
+    /// the head that starts at `start`, zeros past its end.
+    fn heads(&self, shader: Shader) -> Shader {
+        let (q, kv) = (self.wide(&[0]), self.wide(&[1, 2]));
+        shader
+            .constant("HEAD_DIM", self.sizes.head_dim as u32)
+            .constant("V_DIM", self.sizes.v_dim as u32)
+            .head("q", self.elem, q, "HEAD_DIM")
+            .head("k", self.kv_elem, kv, "HEAD_DIM")
+            .head("v", self.kv_elem, kv, "V_DIM")
+    }
+
+    /// The buffers of a kernel that reads heads and rules, in the order of their declarations.
+    fn bindings<'b>(&'b self, target: &'b WebGpuStorage) -> Vec<Binding<'b>> {
+        let heads = self.inputs.map(|(storage, _)| bind(storage));
+        let rules = self.rule_tensors().map(|(storage, _)| bind(storage));
+        heads
+            .into_iter()
+            .chain([bind(target)])
+            .chain(rules)
+            .collect()
+    }
+
+    /// The tensors of the rules that have a binding, in its order.
+    fn rule_tensors(&self) -> impl Iterator<Item = Input<'a>> {
+        let SdpaParams {
+            bias,
+            slopes,
+            sinks,
+            starts,
+            lens,
+            ..
+        } = self.params;
+        [bias, slopes.or(sinks), starts, lens].into_iter().flatten()
+    }
+
+    fn rules_fit(&self) -> bool {
+        self.rule_tensors().all(|(storage, _)| fit([storage]))
+    }
+
+    /// How many keys `queries` neighbours see at most.
+    fn span(&self, queries: usize) -> usize {
+        let keys = self.sizes.keys;
+        match (self.params.left, self.params.right) {
+            (Some(left), Some(right)) => {
+                keys.min(left.saturating_add(right).saturating_add(queries))
+            }
+            _ => keys,
+        }
     }
 
     fn kernel_params(&self, splits: usize, chunk: usize) -> Result<AttentionParams> {
@@ -230,6 +367,13 @@ impl Call<'_> {
         let [q_offset, q_batch, q_head, q_seq] = steps(0)?;
         let [k_offset, k_batch, k_head, k_seq] = steps(1)?;
         let [v_offset, v_batch, v_head, v_seq] = steps(2)?;
+        let params = &self.params;
+        let offset = |input: Option<Input<'_>>| index(input.map_or(0, |(_, l)| l.start_offset()));
+        let bias = params.bias.map_or([0; 4], |(_, l)| {
+            let stride = l.stride();
+            [stride[0], stride[1], stride[2], stride[3]]
+        });
+        let distance = |n: Option<usize>| n.unwrap_or(0).min(FAR) as u32;
         Ok(AttentionParams {
             q_offset,
             q_batch,
@@ -250,8 +394,19 @@ impl Call<'_> {
             keys: index(self.sizes.keys)?,
             splits: index(splits)?,
             chunk: index(chunk)?,
-            scale: self.params.scale,
-            softcap: self.params.softcap,
+            scale: params.scale,
+            softcap: params.softcap.unwrap_or(1.),
+            left: distance(params.left),
+            right: distance(params.right),
+            starts_offset: offset(params.starts)?,
+            lens_offset: offset(params.lens)?,
+            slopes_offset: offset(params.slopes)?,
+            sinks_offset: offset(params.sinks)?,
+            bias_offset: offset(params.bias)?,
+            bias_batch: index(bias[0])?,
+            bias_head: index(bias[1])?,
+            bias_seq: index(bias[2])?,
+            bias_key: index(bias[3])?,
         })
     }
 }
@@ -279,37 +434,33 @@ impl Sizes {
 }
 
 impl Shader {
-    /// q, k and v: `name_quad(start, quad)` gives elements `4 quad .. 4 quad + 4` of the head that starts at `start`, zeros
-    /// past its end.
-    fn heads(mut self, elem: Elem, wide: bool) -> Self {
+    /// An input of [`Call::heads`], whose heads are as long as the constant `dim`.
+    fn head(self, name: &str, elem: Elem, wide: bool, dim: &str) -> Self {
         let word = match (wide, elem) {
             (true, Elem::F32) => Some("vec4<f32>"),
             (true, _) => Some("vec2<u32>"),
             (false, _) => None,
         };
-        for name in ["q", "k", "v"] {
-            let read = match (wide, elem) {
-                (false, _) => format!(
-                    "var r = vec4<f32>(0.0); for (var i = 0u; i < 4u; i++) {{ \
-                     if (quad * 4u + i < HEAD_DIM) {{ r[i] = {name}_at(start + quad * 4u + i); }} }} return r;"
-                ),
-                (true, Elem::F32) => format!("return {name}[start / 4u + quad];"),
-                (true, Elem::F16) => format!(
-                    "let w = {name}[start / 4u + quad]; return vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y));"
-                ),
-                (true, _) => format!(
-                    "let w = {name}[start / 4u + quad]; \
-                     return bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u));"
-                ),
-            };
-            self = match word {
-                Some(word) => self.input_words(name, word),
-                None => self.input(name, elem),
-            }
-            .text(&format!(
-                "fn {name}_quad(start: u32, quad: u32) -> vec4<f32> {{ {read} }}"
-            ));
-        }
-        self
+        let read = match (wide, elem) {
+            (false, _) => format!(
+                "var r = vec4<f32>(0.0); for (var i = 0u; i < 4u; i++) {{ \
+                 if (quad * 4u + i < {dim}) {{ r[i] = {name}_at(start + quad * 4u + i); }} }} return r;"
+            ),
+            (true, Elem::F32) => format!("return {name}[start / 4u + quad];"),
+            (true, Elem::F16) => format!(
+                "let w = {name}[start / 4u + quad]; return vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y));"
+            ),
+            (true, _) => format!(
+                "let w = {name}[start / 4u + quad]; \
+                 return bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u));"
+            ),
+        };
+        let shader = match word {
+            Some(word) => self.input_words(name, word),
+            None => self.input(name, elem),
+        };
+        shader.text(&format!(
+            "fn {name}_quad(start: u32, quad: u32) -> vec4<f32> {{ {read} }}"
+        ))
     }
 }
