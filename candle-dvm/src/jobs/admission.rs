@@ -104,6 +104,12 @@ pub enum Refusal {
     /// No room for more.
     #[error("the queue is full; come back later")]
     QueueFull,
+    /// Too many jobs of this customer that wait for inputs or payment.
+    #[error("{0} jobs of this key wait for inputs or payment already")]
+    TooManyWaiting(usize),
+    /// No room for more that wait.
+    #[error("too many jobs wait for inputs or payment; come back later")]
+    WaitingFull,
     /// Something about the request itself.
     #[error("{0}")]
     BadRequest(String),
@@ -126,8 +132,23 @@ impl Refusal {
             Self::TooManyOpen(_) => "too_many_open",
             Self::TooManyAnHour(_) => "too_many_an_hour",
             Self::QueueFull => "queue_full",
+            Self::TooManyWaiting(_) => "too_many_waiting",
+            Self::WaitingFull => "waiting_full",
             Self::BadRequest(_) => "bad_request",
             Self::NotOffered(_) => "not_offered",
+        }
+    }
+
+    /// The text without any value of the request, for encrypted ones.
+    pub fn without_values(&self) -> String {
+        match self {
+            Self::InputTooLong { limit, .. } => {
+                format!("the inputs are too long, the limit is {limit} bytes")
+            }
+            Self::BidTooLow { least, .. } => {
+                format!("the bid is too low, the least is {least} msat")
+            }
+            other => other.to_string(),
         }
     }
 
@@ -144,11 +165,16 @@ pub struct Admission {
     open: HashMap<Customer, usize>,
     recent: HashMap<Customer, VecDeque<u64>>,
     told: HashMap<Customer, VecDeque<u64>>,
+    /// When customers last had a result.
+    served: HashMap<Customer, u64>,
+    strangers: Budget,
     refused: BTreeMap<&'static str, u64>,
 }
 
 /// The most refusals that one customer is told in an hour: beyond it the telling would be the load.
 const TOLD_PER_HOUR: usize = 30;
+/// The most refusals in a minute that all those together are told who never had a result from us: keys cost nothing, signatures do.
+const TOLD_STRANGERS: u64 = 60;
 /// The most customers whose last hour is remembered; beyond it those that have been quiet longest are forgotten.
 const REMEMBERED: usize = 10_000;
 
@@ -160,6 +186,8 @@ impl Admission {
             open: HashMap::new(),
             recent: HashMap::new(),
             told: HashMap::new(),
+            served: HashMap::new(),
+            strangers: Budget::default(),
             refused: BTreeMap::new(),
         }
     }
@@ -235,10 +263,31 @@ impl Admission {
         }
     }
 
-    /// Counts a refusal, and says whether to tell the customer.
+    /// Notes that a customer had a result.
+    pub fn serve(&mut self, customer: Customer, now: u64) {
+        if self.served.len() >= REMEMBERED && !self.is_known(customer) {
+            let quietest = self.served.iter().min_by_key(|(_, last)| **last);
+            if let Some(quietest) = quietest.map(|(customer, _)| *customer) {
+                self.served.remove(&quietest);
+            }
+        }
+        self.served.insert(customer, now);
+    }
+
+    /// Whether a customer had a result since the service was started, and is no stranger therefore.
+    pub fn is_known(&self, customer: Customer) -> bool {
+        self.served.contains_key(&customer)
+    }
+
+    /// Counts a refusal, and says whether to tell the customer: each key is told of 30 in an hour, and all strangers together of 60 in
+    /// a minute.
     pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> bool {
         self.count(refusal.reason());
         if !refusal.is_told() || within_hour(&mut self.told, customer, now) >= TOLD_PER_HOUR {
+            return false;
+        }
+        if !self.is_known(customer) && !self.strangers.take(now) {
+            self.count("not_told");
             return false;
         }
         self.told.entry(customer).or_default().push_back(now);
@@ -253,6 +302,35 @@ impl Admission {
     /// How often each reason has come up.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
+    }
+}
+
+/// What may be done so often in a minute. Unused, it comes back second by second.
+#[derive(Debug)]
+struct Budget {
+    left: u64,
+    at: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            left: TOLD_STRANGERS,
+            at: 0,
+        }
+    }
+}
+
+impl Budget {
+    /// `false` if nothing is left.
+    fn take(&mut self, now: u64) -> bool {
+        let back = now.saturating_sub(self.at).saturating_mul(TOLD_STRANGERS) / 60;
+        self.left = self.left.saturating_add(back).min(TOLD_STRANGERS);
+        // A clock that was set back only starts it anew.
+        self.at = now;
+        let taken = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        taken
     }
 }
 
@@ -379,6 +457,29 @@ mod tests {
         assert!(!admission.refuse(Customer([2; 32]), &Refusal::TooOld(1), NOW));
         assert_eq!(admission.refused()["queue_full"], 100);
         assert_eq!(admission.refused()["too_old"], 1);
+    }
+
+    #[test]
+    fn strangers_share_what_is_told_and_customers_do_not() {
+        let mut admission = Admission::new(Limits::default());
+        let key = |number: u32| {
+            let mut customer = [0; 32];
+            customer[..4].copy_from_slice(&number.to_le_bytes());
+            Customer(customer)
+        };
+        admission.serve(key(0), NOW);
+        let told = (1..5001).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW));
+        assert_eq!(told.count(), 60);
+        assert!(admission.refuse(key(0), &Refusal::QueueFull, NOW));
+        let told = (5001..6000).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW + 2));
+        assert_eq!(told.count(), 2, "one comes back each second");
+        assert_eq!(admission.refused()["queue_full"], 5000 + 1 + 999);
+        assert_eq!(admission.refused()["not_told"], 5000 - 60 + 999 - 2);
+        for number in 0..(REMEMBERED as u32 + 10) {
+            admission.serve(key(number), NOW + u64::from(number));
+        }
+        assert_eq!(admission.served.len(), REMEMBERED);
+        assert!(!admission.is_known(key(9)) && admission.is_known(key(10)));
     }
 
     #[test]
