@@ -2,7 +2,10 @@
 
 use crate::jobs::{Entry, JobId, Journal, JournalError, Stage};
 use redb::backends::InMemoryBackend;
-use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{
+    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend,
+    TableDefinition,
+};
 use std::path::Path;
 
 /// Jobs under way, as JSON.
@@ -11,7 +14,11 @@ const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
 const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
 /// For each relay, up to when it was read.
 const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
+/// When requests were refused whose customers were told.
+const REFUSED: TableDefinition<&[u8; 32], u64> = TableDefinition::new("refused");
 
+/// Refusals that are remembered; beyond it the older half is forgotten.
+const REFUSALS: u64 = 10_000;
 /// Bytes that may be kept in memory of what is no file.
 const CACHE: usize = 4 << 20;
 
@@ -69,6 +76,7 @@ impl RedbJournal {
         write.open_table(OPEN).map_err(failed)?;
         write.open_table(DONE).map_err(failed)?;
         write.open_table(CURSORS).map_err(failed)?;
+        write.open_table(REFUSED).map_err(failed)?;
         write.commit().map_err(failed)?;
         Ok(journal)
     }
@@ -137,6 +145,42 @@ impl Journal for RedbJournal {
             }
         }
         Ok(None)
+    }
+
+    fn refuse(&self, id: JobId, at: u64) -> Result<bool, JournalError> {
+        if self.is_refused(id)? {
+            return Ok(false);
+        }
+        let write = self.database.begin_write().map_err(failed)?;
+        {
+            let mut refused = write.open_table(REFUSED).map_err(failed)?;
+            if refused.len().map_err(failed)? >= REFUSALS {
+                let mut times = Vec::new();
+                for row in refused.iter().map_err(failed)? {
+                    times.push(row.map_err(failed)?.1.value());
+                }
+                times.sort_unstable();
+                let mut left = times.len() / 2;
+                let until = times[left];
+                // Of those of one second, only as many as it takes.
+                refused
+                    .retain(|_, at| {
+                        let goes = left > 0 && at <= until;
+                        left -= usize::from(goes);
+                        !goes
+                    })
+                    .map_err(failed)?;
+            }
+            refused.insert(&id.0, at).map_err(failed)?;
+        }
+        write.commit().map_err(failed)?;
+        Ok(true)
+    }
+
+    fn is_refused(&self, id: JobId) -> Result<bool, JournalError> {
+        let read = self.database.begin_read().map_err(failed)?;
+        let refused = read.open_table(REFUSED).map_err(failed)?;
+        Ok(refused.get(&id.0).map_err(failed)?.is_some())
     }
 
     fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {

@@ -168,6 +168,7 @@ pub struct Admission {
     /// When customers last had a result.
     served: HashMap<Customer, u64>,
     strangers: Budget,
+    reach_out: Budget,
     refused: BTreeMap<&'static str, u64>,
 }
 
@@ -175,6 +176,8 @@ pub struct Admission {
 const TOLD_PER_HOUR: usize = 30;
 /// The most refusals in a minute that all those together are told who never had a result from us: keys cost nothing, signatures do.
 const TOLD_STRANGERS: u64 = 60;
+/// The most of those that are told on relays which the requests name: each may need a connection.
+const REACHED_STRANGERS: u64 = 12;
 /// The most customers whose last hour is remembered; beyond it those that have been quiet longest are forgotten.
 const REMEMBERED: usize = 10_000;
 
@@ -187,7 +190,8 @@ impl Admission {
             recent: HashMap::new(),
             told: HashMap::new(),
             served: HashMap::new(),
-            strangers: Budget::default(),
+            strangers: Budget::new(TOLD_STRANGERS),
+            reach_out: Budget::new(REACHED_STRANGERS),
             refused: BTreeMap::new(),
         }
     }
@@ -197,11 +201,16 @@ impl Admission {
         &self.limits
     }
 
-    /// Whether a job is let in; `room` says whether the queue has any. It counts as open from now on.
+    /// Whether a job is let in; `free` says whether there is a place for it, or why not. It counts as open from now on.
     ///
     /// # Errors
     /// The first limit that it breaks, which is not counted yet: see [`Admission::refuse`].
-    pub fn admit(&mut self, offer: &Offer, room: bool, now: u64) -> Result<(), Refusal> {
+    pub fn admit(
+        &mut self,
+        offer: &Offer,
+        free: Result<(), Refusal>,
+        now: u64,
+    ) -> Result<(), Refusal> {
         let limits = &self.limits;
         let customer = offer.customer;
         let listed = limits.allow.is_empty() || limits.allow.contains(&customer);
@@ -240,9 +249,7 @@ impl Admission {
         if within_hour(&mut self.recent, customer, now) >= limits.hourly_per_customer {
             return Err(Refusal::TooManyAnHour(limits.hourly_per_customer));
         }
-        if !room {
-            return Err(Refusal::QueueFull);
-        }
+        free?;
         self.recent.entry(customer).or_default().push_back(now);
         self.reopen(customer);
         Ok(())
@@ -294,6 +301,11 @@ impl Admission {
         true
     }
 
+    /// Whether a refusal is told on relays that the request names as well: for strangers, 12 in a minute.
+    pub fn reaches_out(&mut self, customer: Customer, now: u64) -> bool {
+        self.is_known(customer) || self.reach_out.take(now)
+    }
+
     /// Counts something that was dropped for a reason that is no limit, such as a forged signature.
     pub fn count(&mut self, reason: &'static str) {
         *self.refused.entry(reason).or_default() += 1;
@@ -308,28 +320,28 @@ impl Admission {
 /// What may be done so often in a minute. Unused, it comes back second by second.
 #[derive(Debug)]
 struct Budget {
+    a_minute: u64,
+    /// In sixtieths.
     left: u64,
     at: u64,
 }
 
-impl Default for Budget {
-    fn default() -> Self {
+impl Budget {
+    fn new(a_minute: u64) -> Self {
         Self {
-            left: TOLD_STRANGERS,
+            a_minute,
+            left: a_minute * 60,
             at: 0,
         }
     }
-}
 
-impl Budget {
     /// `false` if nothing is left.
     fn take(&mut self, now: u64) -> bool {
-        let back = now.saturating_sub(self.at).saturating_mul(TOLD_STRANGERS) / 60;
-        self.left = self.left.saturating_add(back).min(TOLD_STRANGERS);
-        // A clock that was set back only starts it anew.
+        let back = now.saturating_sub(self.at).saturating_mul(self.a_minute);
+        self.left = self.left.saturating_add(back).min(self.a_minute * 60);
         self.at = now;
-        let taken = self.left > 0;
-        self.left = self.left.saturating_sub(1);
+        let taken = self.left >= 60;
+        self.left -= if taken { 60 } else { 0 };
         taken
     }
 }
@@ -389,24 +401,27 @@ mod tests {
             bid_msat: Some(5),
             ..offer(1)
         };
-        let mut refused = |change: &dyn Fn(&mut Offer), room| {
+        let mut refused = |change: &dyn Fn(&mut Offer), free| {
             let mut offer = good.clone();
             change(&mut offer);
-            admission.admit(&offer, room, NOW).unwrap_err().reason()
+            admission.admit(&offer, free, NOW).unwrap_err().reason()
         };
         assert_eq!(
-            refused(&|o| o.customer = Customer([9; 32]), true),
+            refused(&|o| o.customer = Customer([9; 32]), Ok(())),
             "not_allowed"
         );
-        assert_eq!(refused(&|o| o.created = 978_307_200, true), "too_old");
-        assert_eq!(refused(&|o| o.created = u64::MAX, true), "in_future");
-        assert_eq!(refused(&|o| o.expiration = Some(NOW), true), "expired");
-        assert_eq!(refused(&|o| o.input_bytes = 70_000, true), "input_too_long");
-        assert_eq!(refused(&|o| o.bid_msat = Some(4), true), "bid_too_low");
-        assert_eq!(refused(&|o| o.bid_msat = None, true), "bid_too_low");
-        assert_eq!(refused(&|o| o.has_work = false, true), "no_work");
-        assert_eq!(refused(&|_| (), false), "queue_full");
-        assert_eq!(admission.admit(&good, true, NOW), Ok(()));
+        assert_eq!(refused(&|o| o.created = 978_307_200, Ok(())), "too_old");
+        assert_eq!(refused(&|o| o.created = u64::MAX, Ok(())), "in_future");
+        assert_eq!(refused(&|o| o.expiration = Some(NOW), Ok(())), "expired");
+        assert_eq!(
+            refused(&|o| o.input_bytes = 70_000, Ok(())),
+            "input_too_long"
+        );
+        assert_eq!(refused(&|o| o.bid_msat = Some(4), Ok(())), "bid_too_low");
+        assert_eq!(refused(&|o| o.bid_msat = None, Ok(())), "bid_too_low");
+        assert_eq!(refused(&|o| o.has_work = false, Ok(())), "no_work");
+        assert_eq!(refused(&|_| (), Err(Refusal::QueueFull)), "queue_full");
+        assert_eq!(admission.admit(&good, Ok(()), NOW), Ok(()));
     }
 
     #[test]
@@ -416,8 +431,8 @@ mod tests {
             ..Limits::default()
         };
         let mut admission = Admission::new(limits);
-        assert_eq!(admission.admit(&offer(1), true, NOW), Ok(()));
-        let other = admission.admit(&offer(2), true, NOW);
+        assert_eq!(admission.admit(&offer(1), Ok(()), NOW), Ok(()));
+        let other = admission.admit(&offer(2), Ok(()), NOW);
         assert_eq!(other, Err(Refusal::NotAllowed));
     }
 
@@ -434,7 +449,7 @@ mod tests {
                 created: now,
                 ..offer(customer)
             };
-            admission.admit(&offer, true, now).map_err(|r| r.reason())
+            admission.admit(&offer, Ok(()), now).map_err(|r| r.reason())
         };
         assert_eq!(admit(&mut admission, 1, NOW), Ok(()));
         assert_eq!(admit(&mut admission, 1, NOW), Ok(()));
@@ -492,7 +507,7 @@ mod tests {
                 customer: Customer(customer),
                 ..offer(0)
             };
-            admission.admit(&offer, true, NOW).unwrap();
+            admission.admit(&offer, Ok(()), NOW).unwrap();
             admission.close(Customer(customer));
         }
         assert!(admission.recent.len() <= REMEMBERED);

@@ -31,6 +31,18 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError>;
 
+    /// Remembers that a request was refused and its customer told. `false` if that is known already. Only the latest ones are kept.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn refuse(&self, id: JobId, at: u64) -> Result<bool, JournalError>;
+
+    /// Whether a request was refused, as far as that is remembered.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn is_refused(&self, id: JobId) -> Result<bool, JournalError>;
+
     /// Every job that is not done.
     ///
     /// # Errors

@@ -92,9 +92,7 @@ impl Waiting {
             let safe = now < job.since.saturating_add(self.limits.safe);
             !safe || (is_known && !job.is_known)
         });
-        leaves
-            .map(|job| Some(job.id))
-            .ok_or(Refusal::WaitingFull)
+        leaves.map(|job| Some(job.id)).ok_or(Refusal::WaitingFull)
     }
 
     /// A job waits from now on.

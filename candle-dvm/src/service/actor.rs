@@ -1,5 +1,6 @@
 //! The service's own task: its state, its loop, how it starts and stops.
 
+use super::guests::RelayLists;
 use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
 use super::now;
@@ -8,7 +9,7 @@ use super::relays::Relays;
 use super::settings::Settings;
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
-use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal};
+use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Waiting, WaitingLimits};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
@@ -17,9 +18,9 @@ use crate::platform::{sleep, Every, Task};
 use crate::relay::driver::{Command, Report};
 use crate::relay::Keep;
 use crate::{Error, Result};
-use futures_channel::mpsc;
+use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
-use nostr::prelude::{Event, EventId, Filter, Keys, Kind};
+use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,8 +34,10 @@ pub(super) const CANCELLATIONS: &str = "cancellations";
 
 /// What tasks tell the service.
 pub enum Message {
-    /// A job's prompt is there, and where its answers go beside our relays; or why there is none.
-    Prepared(JobId, std::result::Result<(String, Vec<String>), String>),
+    /// A job's prompt is there, or why there is none.
+    Prepared(JobId, std::result::Result<String, String>),
+    /// The relays that customers read; none where there is no list.
+    RelayLists(Vec<(PublicKey, Vec<String>)>),
     /// An invoice was made for a job.
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
@@ -55,12 +58,35 @@ pub(super) struct Live {
     pub(super) found_on: String,
     /// Relays beside our own that get the answers.
     pub(super) guests: BTreeSet<String>,
+    /// What was said last, beside partial results.
+    pub(super) told: Option<Event>,
+    pub(super) place: Place,
+    pub(super) bill: Bill,
     pub(super) state: LiveState,
 }
 
+/// Whose place a job takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// One of the queue, or it runs.
+    Queue,
+    /// One of those that wait for inputs or payment.
+    Waiting,
+    /// None any more: the wallet is asked a last time.
+    Leaving,
+}
+
+/// What of a job's payment is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bill {
+    None,
+    Open,
+    Paid,
+}
+
 pub(super) enum LiveState {
-    /// Its inputs, relays or payment are waited for, in this task.
-    Preparing(Task),
+    /// Its inputs or payment are waited for, in this task, which can be told that it is time to end.
+    Preparing(Task, Option<oneshot::Sender<String>>),
     /// It is in the queue.
     Queued,
     /// It runs.
@@ -87,6 +113,8 @@ pub struct Service {
     pub(super) relays: Relays,
     pub(super) admission: Admission,
     pub(super) queue: FairQueue<String>,
+    pub(super) waiting: Waiting,
+    pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
     /// Which job a published answer belongs to.
@@ -124,6 +152,8 @@ impl Service {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),
             queue: FairQueue::default(),
+            waiting: Waiting::new(WaitingLimits::default()),
+            relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
             answers: HashMap::new(),
@@ -212,7 +242,7 @@ impl Service {
     fn report(&mut self, url: &str, report: Report) -> Result<()> {
         match report {
             Report::Up => {
-                tracing::info!(relay = url, "connected");
+                tracing::info!(relay = self.relays.shown(url), "connected");
                 self.relays.set_up(url, true);
                 if self.relays.is_own(url) && !self.stopping {
                     if let Some(announcement) = self.announcement.clone() {
@@ -223,7 +253,11 @@ impl Service {
             }
             Report::Down(reason) => {
                 let reason: String = reason.chars().take(200).collect();
-                tracing::info!(relay = url, reason, "not connected");
+                match self.relays.is_own(url) {
+                    true => tracing::info!(relay = url, reason, "not connected"),
+                    // The reason may name it.
+                    false => tracing::info!(relay = self.relays.shown(url), "not connected"),
+                }
                 self.relays.set_up(url, false);
             }
             Report::Limits(limits) => self.relays.set_limits(url, limits),
@@ -244,6 +278,7 @@ impl Service {
     fn message(&mut self, message: Message) -> Result<()> {
         match message {
             Message::Prepared(id, prepared) => self.prepared(id, prepared),
+            Message::RelayLists(lists) => self.relay_lists(lists),
             Message::Billed(id, invoice) => self.billed(id, invoice),
             Message::Paid(id) => self.paid(id),
             Message::Partial(id, text) => {
@@ -263,6 +298,7 @@ impl Service {
         if !self.stopping {
             self.start_jobs();
         }
+        self.ask_relay_lists();
         if std::mem::take(&mut self.cancellations_changed) {
             self.watch_cancellations();
         }
@@ -276,6 +312,7 @@ impl Service {
             self.give_up_deliveries(at)?;
         }
         self.relays.tick(at);
+        self.drop_expired(at)?;
         self.drop_searches();
         self.ticks += 1;
         if self.ticks % 3600 == 1 {

@@ -1,6 +1,7 @@
 //! Answers: signed once, in the journal before anybody sees them, and sent until every relay has them.
 
 use super::actor::Service;
+use super::guests::LATER;
 use super::now;
 use crate::jobs::{Answer, Entry, JobId, Stage};
 use crate::nip90::{Feedback, JobResult, Status, WriteError};
@@ -27,7 +28,10 @@ impl Service {
         let limit = self.relays.event_bytes();
         let encryption = live.request.encryption;
         if let Err(problem) = &outcome {
-            tracing::info!(job = %id, problem, "fails");
+            match encryption {
+                None => tracing::info!(job = %id, problem, "fails"),
+                Some(_) => tracing::info!(job = %id, "fails"),
+            }
         }
         let error = |service: &Self, problem: String| {
             let feedback = Feedback {
@@ -104,14 +108,15 @@ impl Service {
 
     fn deliver(&mut self, id: JobId, event: &Event, relays: &BTreeSet<String>) {
         self.answers.insert(event.id, id);
-        for relay in relays {
+        for relay in relays.iter().filter(|relay| *relay != LATER) {
             self.relays.publish_to(relay, event, Keep::Until);
         }
     }
 
     pub(super) fn settled(&mut self, url: &str, event: EventId, outcome: &Outcome) -> Result<()> {
         if let Outcome::Rejected(reason) = outcome {
-            tracing::warn!(relay = url, event = %event, reason, "the relay does not take an event");
+            let relay = self.relays.shown(url);
+            tracing::warn!(relay, event = %event, reason, "the relay does not take an event");
         }
         let Some(id) = self.answers.get(&event).copied() else {
             return Ok(());
@@ -148,7 +153,8 @@ impl Service {
                     false => GUEST_PATIENCE,
                 };
                 if answer.signed + patience < at {
-                    tracing::warn!(job = %id, relay, "given up: the relay has not taken the answer");
+                    let shown = self.relays.shown(relay);
+                    tracing::warn!(job = %id, relay = shown, "given up: the relay has not taken the answer");
                     self.settle(id, relay, false)?;
                 }
             }

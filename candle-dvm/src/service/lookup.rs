@@ -129,7 +129,7 @@ impl Service {
             return;
         }
         if searching.search.found.try_send(event).is_err() {
-            tracing::debug!(relay = url, "a search has enough");
+            tracing::debug!(relay = self.relays.shown(url), "a search has enough");
         }
     }
 

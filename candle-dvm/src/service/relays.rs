@@ -60,6 +60,14 @@ impl Relays {
         self.own.iter().any(|own| own == url)
     }
 
+    /// How a relay is called in the log. Those that customers name may have been hidden.
+    pub(super) fn shown<'a>(&self, url: &'a str) -> &'a str {
+        match self.is_own(url) {
+            true => url,
+            false => "a customer's",
+        }
+    }
+
     pub(super) fn own(&self) -> &[String] {
         &self.own
     }
@@ -148,8 +156,9 @@ impl Relays {
     }
 
     pub(super) fn set_limits(&mut self, url: &str, limits: RelayLimits) {
+        let shown = self.shown(url);
         if let Some(relay) = self.relays.get_mut(url) {
-            tracing::debug!(relay = url, ?limits, "limits");
+            tracing::debug!(relay = shown, ?limits, "limits");
             relay.limits = limits;
         }
     }
