@@ -377,3 +377,18 @@ impl super::settings::Settings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Stop;
+    use std::time::Duration;
+
+    #[test]
+    fn a_time_beyond_the_clock_is_no_limit() {
+        for seconds in [i64::MAX as u64, u64::MAX] {
+            let stop = Stop::new(Duration::from_secs(seconds));
+            assert!(stop.go_on().is_continue());
+        }
+        assert!(Stop::new(Duration::ZERO).go_on().is_break());
+    }
+}

@@ -79,7 +79,7 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
     let private = job(InputKind::Event, note.id.to_hex());
     own.publish(&private);
     let reason = error(&own, &customer, &private);
-    assert!(reason.contains(&note.id.to_hex()), "{reason}");
+    assert!(reason.contains("input 1 (event)"), "{reason}");
     assert_eq!(other.connections(), 0, "127.0.0.1 is private");
     drop(served);
 

@@ -8,15 +8,18 @@ mod crash;
 mod fairness;
 #[cfg(target_os = "linux")]
 mod flood;
+mod guests;
 mod hostile;
 mod inputs;
 mod journal;
 mod keys;
 mod machine;
 mod payment;
+mod privacy;
 mod relay;
 mod served;
 mod service;
 #[cfg(unix)]
 mod stoppable;
 mod wait;
+mod waiting;
