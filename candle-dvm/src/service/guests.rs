@@ -25,6 +25,8 @@ pub(super) const LATER: &str = "later";
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Lists that are looked for at the same time, in one question.
 const BATCH: usize = 64;
+/// Lists that may be wanted; beyond it answers go to our relays alone.
+const WANTED: usize = 1024;
 /// Lists that are remembered, and for how many seconds: one that was found, and that there is none.
 const REMEMBERED: usize = 4096;
 const FOUND: u64 = 600;
@@ -71,6 +73,9 @@ impl Service {
         }
         if let Some(list) = self.relay_lists.known.get(&customer, now()) {
             return usable(list, &self.settings);
+        }
+        if self.relay_lists.wanted.len() >= WANTED {
+            return BTreeSet::new();
         }
         self.want_relays(id, customer);
         [LATER.to_string()].into()
