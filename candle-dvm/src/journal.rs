@@ -1,30 +1,45 @@
-//! The journal in a redb database: one file, one writer, each change on disk before the method returns.
+//! The journal in a redb database: one file, one writer.
+//!
+//! What becomes of jobs is on disk before a method returns. Cursors and refusals are written by [`Journal::flush`]: losing the last second
+//! of them costs reading a few events again. No method reads a table whole, except [`Journal::open_jobs`], which a start calls.
 
 use crate::jobs::{Entry, JobId, Journal, JournalError, Stage};
-use redb::backends::InMemoryBackend;
-use redb::{
-    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend,
-    TableDefinition,
-};
+use redb::backends::{FileBackend, InMemoryBackend};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend};
+use redb::{TableDefinition, WriteTransaction};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Jobs under way, as JSON.
 const OPEN: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("open");
 /// Jobs that are done, shortened. In a separate table, so that a start reads only what is left to do.
 const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
+/// The same jobs by when they were let in, so that forgetting reads only what it forgets.
+const DONE_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> = TableDefinition::new("done by time");
 /// For each relay, up to when it was read.
 const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
-/// When requests were refused whose customers were told.
+/// Requests that were refused, and when; the second table is the same by time.
 const REFUSED: TableDefinition<&[u8; 32], u64> = TableDefinition::new("refused");
+const REFUSED_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> =
+    TableDefinition::new("refused by time");
 
-/// Refusals that are remembered; beyond it the older half is forgotten.
-const REFUSALS: u64 = 10_000;
-/// Bytes that may be kept in memory of what is no file.
+/// Bytes of the file that are kept in memory: jobs are written and read a few times within minutes, and then never again.
 const CACHE: usize = 4 << 20;
+/// Refusals that are remembered, at most: the oldest make way.
+const REFUSALS: u64 = 20_000;
 
 /// A [`Journal`] in one file.
 pub struct RedbJournal {
-    database: Database,
+    database: RwLock<Database>,
+    pending: Mutex<Pending>,
+}
+
+/// What the next flush writes.
+#[derive(Default)]
+struct Pending {
+    cursors: BTreeMap<String, u64>,
+    refused: BTreeMap<JobId, u64>,
 }
 
 fn failed(err: impl std::fmt::Display) -> JournalError {
@@ -40,13 +55,26 @@ fn decode(bytes: &[u8]) -> Result<Entry, JournalError> {
 }
 
 impl RedbJournal {
-    /// Opens the journal, or makes a new one. After a crash the last change that was complete is what is found.
+    /// Opens the journal, or makes a new one that only its owner may read. After a crash the last change that was complete is what is
+    /// found. A journal of an earlier version gets the tables that it lacks.
     ///
     /// # Errors
     /// A file that is no journal, that another process has open, or that cannot be written.
     pub fn open(file: &Path) -> Result<Self, JournalError> {
-        let located = |err| failed(format!("{}: {err}", file.display()));
-        Self::with(Database::create(file).map_err(located)?)
+        let located = |err: &dyn std::fmt::Display| failed(format!("{}: {err}", file.display()));
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            // Requests may be private.
+            options.mode(0o600);
+        }
+        let opened = options.open(file).map_err(|err| located(&err))?;
+        #[cfg(unix)]
+        keep_private(&opened, file);
+        let storage = FileBackend::new(opened).map_err(|err| located(&err))?;
+        Self::over(storage).map_err(|err| located(&err.0))
     }
 
     /// As [`RedbJournal::open`], in what is no file of an operating system.
@@ -57,8 +85,12 @@ impl RedbJournal {
         // A gigabyte is the rule, and more than there may be.
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE);
-        let database = builder.create_with_backend(storage);
-        Self::with(database.map_err(failed)?)
+        let database = builder.create_with_backend(storage).map_err(failed)?;
+        prepare(&database)?;
+        Ok(Self {
+            database: RwLock::new(database),
+            pending: Mutex::default(),
+        })
     }
 
     /// A journal in memory.
@@ -69,35 +101,95 @@ impl RedbJournal {
         Self::over(InMemoryBackend::new())
     }
 
-    fn with(database: Database) -> Result<Self, JournalError> {
-        let journal = Self { database };
-        // Creates the tables, so that reading never fails for a missing one.
-        let write = journal.database.begin_write().map_err(failed)?;
+    fn read(&self) -> Result<redb::ReadTransaction, JournalError> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        database.begin_read().map_err(failed)
+    }
+
+    /// One transaction, which is kept if `change` returns something.
+    fn write<T>(
+        &self,
+        change: impl FnOnce(&WriteTransaction) -> Result<Option<T>, JournalError>,
+    ) -> Result<Option<T>, JournalError> {
+        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let write = database.begin_write().map_err(failed)?;
+        let kept = change(&write)?;
+        match &kept {
+            Some(_) => write.commit().map_err(failed)?,
+            None => write.abort().map_err(failed)?,
+        }
+        Ok(kept)
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RedbJournal {
+    fn drop(&mut self) {
+        if let Err(err) = self.flush() {
+            tracing::warn!(error = %err, "the journal's last second is lost");
+        }
+    }
+}
+
+/// Takes a file that others may read away from them.
+#[cfg(unix)]
+fn keep_private(opened: &std::fs::File, file: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(mode) = opened.metadata().map(|data| data.permissions().mode()) else {
+        return;
+    };
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let (file, mode) = (file.display(), mode & 0o777);
+    match opened.set_permissions(PermissionsExt::from_mode(0o600)) {
+        Ok(()) => tracing::warn!("{file} had mode {mode:03o}; it has 600 now"),
+        Err(err) => {
+            tracing::warn!("{file} has mode {mode:03o}, and others may read it; `chmod 600`: {err}")
+        }
+    }
+}
+
+/// Creates tables, so that reading never fails for a missing one, and fills those that an earlier version did not have.
+fn prepare(database: &Database) -> Result<(), JournalError> {
+    let write = database.begin_write().map_err(failed)?;
+    {
         write.open_table(OPEN).map_err(failed)?;
-        write.open_table(DONE).map_err(failed)?;
         write.open_table(CURSORS).map_err(failed)?;
         write.open_table(REFUSED).map_err(failed)?;
-        write.commit().map_err(failed)?;
-        Ok(journal)
+        write.open_table(REFUSED_BY_TIME).map_err(failed)?;
+        let done = write.open_table(DONE).map_err(failed)?;
+        let mut by_time = write.open_table(DONE_BY_TIME).map_err(failed)?;
+        if done.len().map_err(failed)? != by_time.len().map_err(failed)? {
+            by_time.retain(|_, _| false).map_err(failed)?;
+            for row in done.iter().map_err(failed)? {
+                let (id, bytes) = row.map_err(failed)?;
+                let received = decode(bytes.value())?.received;
+                by_time.insert((received, id.value()), ()).map_err(failed)?;
+            }
+        }
     }
+    write.commit().map_err(failed)
 }
 
 impl Journal for RedbJournal {
     fn receive(&self, id: JobId, entry: &Entry) -> Result<bool, JournalError> {
-        let write = self.database.begin_write().map_err(failed)?;
-        {
+        let kept = self.write(|write| {
             let done = write.open_table(DONE).map_err(failed)?;
             let mut open = write.open_table(OPEN).map_err(failed)?;
             if done.get(&id.0).map_err(failed)?.is_some()
                 || open.get(&id.0).map_err(failed)?.is_some()
             {
-                return Ok(false);
+                return Ok(None);
             }
             open.insert(&id.0, encode(entry)?.as_slice())
                 .map_err(failed)?;
-        }
-        write.commit().map_err(failed)?;
-        Ok(true)
+            Ok(Some(()))
+        })?;
+        Ok(kept.is_some())
     }
 
     fn change(
@@ -105,8 +197,7 @@ impl Journal for RedbJournal {
         id: JobId,
         change: &mut dyn FnMut(&mut Entry) -> bool,
     ) -> Result<Option<Entry>, JournalError> {
-        let write = self.database.begin_write().map_err(failed)?;
-        let entry = {
+        self.write(|write| {
             let mut open = write.open_table(OPEN).map_err(failed)?;
             let found = match open.get(&id.0).map_err(failed)? {
                 Some(bytes) => Some(decode(bytes.value())?),
@@ -122,21 +213,23 @@ impl Journal for RedbJournal {
                 let mut short = entry.clone();
                 short.shorten();
                 let mut done = write.open_table(DONE).map_err(failed)?;
+                let mut by_time = write.open_table(DONE_BY_TIME).map_err(failed)?;
                 open.remove(&id.0).map_err(failed)?;
                 done.insert(&id.0, encode(&short)?.as_slice())
+                    .map_err(failed)?;
+                by_time
+                    .insert((entry.received, &id.0), ())
                     .map_err(failed)?;
             } else {
                 open.insert(&id.0, encode(&entry)?.as_slice())
                     .map_err(failed)?;
             }
-            entry
-        };
-        write.commit().map_err(failed)?;
-        Ok(Some(entry))
+            Ok(Some(entry))
+        })
     }
 
     fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError> {
-        let read = self.database.begin_read().map_err(failed)?;
+        let read = self.read()?;
         for table in [OPEN, DONE] {
             let table = read.open_table(table).map_err(failed)?;
             let found = table.get(&id.0).map_err(failed)?;
@@ -147,44 +240,8 @@ impl Journal for RedbJournal {
         Ok(None)
     }
 
-    fn refuse(&self, id: JobId, at: u64) -> Result<bool, JournalError> {
-        if self.is_refused(id)? {
-            return Ok(false);
-        }
-        let write = self.database.begin_write().map_err(failed)?;
-        {
-            let mut refused = write.open_table(REFUSED).map_err(failed)?;
-            if refused.len().map_err(failed)? >= REFUSALS {
-                let mut times = Vec::new();
-                for row in refused.iter().map_err(failed)? {
-                    times.push(row.map_err(failed)?.1.value());
-                }
-                times.sort_unstable();
-                let mut left = times.len() / 2;
-                let until = times[left];
-                // Of those of one second, only as many as it takes.
-                refused
-                    .retain(|_, at| {
-                        let goes = left > 0 && at <= until;
-                        left -= usize::from(goes);
-                        !goes
-                    })
-                    .map_err(failed)?;
-            }
-            refused.insert(&id.0, at).map_err(failed)?;
-        }
-        write.commit().map_err(failed)?;
-        Ok(true)
-    }
-
-    fn is_refused(&self, id: JobId) -> Result<bool, JournalError> {
-        let read = self.database.begin_read().map_err(failed)?;
-        let refused = read.open_table(REFUSED).map_err(failed)?;
-        Ok(refused.get(&id.0).map_err(failed)?.is_some())
-    }
-
     fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {
-        let read = self.database.begin_read().map_err(failed)?;
+        let read = self.read()?;
         let open = read.open_table(OPEN).map_err(failed)?;
         let mut jobs = Vec::new();
         for row in open.iter().map_err(failed)? {
@@ -196,41 +253,110 @@ impl Journal for RedbJournal {
         Ok(jobs)
     }
 
+    fn refused(&self, id: JobId) -> Result<bool, JournalError> {
+        if self.pending().refused.contains_key(&id) {
+            return Ok(true);
+        }
+        let read = self.read()?;
+        let refused = read.open_table(REFUSED).map_err(failed)?;
+        let found = refused.get(&id.0).map_err(failed)?;
+        Ok(found.is_some())
+    }
+
+    fn note_refused(&self, id: JobId, now: u64) -> Result<(), JournalError> {
+        self.pending().refused.entry(id).or_insert(now);
+        Ok(())
+    }
+
     fn cursor(&self, relay: &str) -> Result<Option<u64>, JournalError> {
-        let read = self.database.begin_read().map_err(failed)?;
+        let read = self.read()?;
         let cursors = read.open_table(CURSORS).map_err(failed)?;
-        let found = cursors.get(relay).map_err(failed)?;
-        Ok(found.map(|at| at.value()))
+        let found = cursors.get(relay).map_err(failed)?.map(|at| at.value());
+        Ok(found.max(self.pending().cursors.get(relay).copied()))
     }
 
     fn advance_cursor(&self, relay: &str, to: u64) -> Result<(), JournalError> {
-        if self.cursor(relay)?.is_some_and(|at| at >= to) {
+        let mut pending = self.pending();
+        let at = pending.cursors.entry(relay.to_string()).or_default();
+        *at = to.max(*at);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), JournalError> {
+        let Pending { cursors, refused } = std::mem::take(&mut *self.pending());
+        if cursors.is_empty() && refused.is_empty() {
             return Ok(());
         }
-        let write = self.database.begin_write().map_err(failed)?;
-        {
-            let mut cursors = write.open_table(CURSORS).map_err(failed)?;
-            cursors.insert(relay, to).map_err(failed)?;
-        }
-        write.commit().map_err(failed)
+        self.write(|write| {
+            let mut kept = write.open_table(CURSORS).map_err(failed)?;
+            for (relay, to) in &cursors {
+                let at = kept.get(relay.as_str()).map_err(failed)?;
+                if at.is_none_or(|at| at.value() < *to) {
+                    kept.insert(relay.as_str(), to).map_err(failed)?;
+                }
+            }
+            drop(kept);
+            if !refused.is_empty() {
+                add_refused(write, &refused)?;
+            }
+            Ok(Some(()))
+        })?;
+        Ok(())
     }
 
     fn forget(&self, before: u64) -> Result<usize, JournalError> {
-        let write = self.database.begin_write().map_err(failed)?;
-        let mut old = Vec::new();
-        {
+        let forgotten = self.write(|write| {
             let mut done = write.open_table(DONE).map_err(failed)?;
-            for row in done.iter().map_err(failed)? {
-                let (id, bytes) = row.map_err(failed)?;
-                if decode(bytes.value())?.received < before {
-                    old.push(*id.value());
-                }
+            let mut by_time = write.open_table(DONE_BY_TIME).map_err(failed)?;
+            let mut old = Vec::new();
+            for row in by_time
+                .extract_from_if(..(before, &[0; 32]), |_, _| true)
+                .map_err(failed)?
+            {
+                let (key, _) = row.map_err(failed)?;
+                old.push(*key.value().1);
             }
             for id in &old {
                 done.remove(id).map_err(failed)?;
             }
-        }
-        write.commit().map_err(failed)?;
-        Ok(old.len())
+            let refusals = forget_refused(write, before)?;
+            Ok((!old.is_empty() || refusals > 0).then_some(old.len()))
+        })?;
+        Ok(forgotten.unwrap_or(0))
     }
+}
+
+/// Adds refusals; beyond [`REFUSALS`] the oldest go.
+fn add_refused(
+    write: &WriteTransaction,
+    refused: &BTreeMap<JobId, u64>,
+) -> Result<(), JournalError> {
+    let mut kept = write.open_table(REFUSED).map_err(failed)?;
+    let mut by_time = write.open_table(REFUSED_BY_TIME).map_err(failed)?;
+    for (id, now) in refused {
+        if kept.get(&id.0).map_err(failed)?.is_none() {
+            kept.insert(&id.0, now).map_err(failed)?;
+            by_time.insert((*now, &id.0), ()).map_err(failed)?;
+        }
+    }
+    while kept.len().map_err(failed)? > REFUSALS {
+        let Some((key, _)) = by_time.pop_first().map_err(failed)? else {
+            break;
+        };
+        kept.remove(key.value().1).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn forget_refused(write: &WriteTransaction, before: u64) -> Result<usize, JournalError> {
+    let mut kept = write.open_table(REFUSED).map_err(failed)?;
+    let mut by_time = write.open_table(REFUSED_BY_TIME).map_err(failed)?;
+    let old = by_time.extract_from_if(..(before, &[0; 32]), |_, _| true);
+    let mut count = 0;
+    for row in old.map_err(failed)? {
+        let (key, _) = row.map_err(failed)?;
+        kept.remove(key.value().1).map_err(failed)?;
+        count += 1;
+    }
+    Ok(count)
 }

@@ -7,7 +7,8 @@ use super::{Entry, JobId};
 #[error("the journal: {0}")]
 pub struct JournalError(pub String);
 
-/// Remembers jobs across crashes: what a method has returned from is there after a `kill -9`.
+/// Remembers jobs across crashes: what a method has returned from is there after a `kill -9`, save where it says that it waits for
+/// [`Journal::flush`].
 pub trait Journal: Send + Sync {
     /// Remembers a new job. `false` if its id is known, whatever became of it.
     ///
@@ -31,23 +32,24 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError>;
 
-    /// Remembers that a request was refused and its customer told. `false` if that is known already. Only the latest ones are kept.
-    ///
-    /// # Errors
-    /// The storage failed.
-    fn refuse(&self, id: JobId, at: u64) -> Result<bool, JournalError>;
-
-    /// Whether a request was refused, as far as that is remembered.
-    ///
-    /// # Errors
-    /// The storage failed.
-    fn is_refused(&self, id: JobId) -> Result<bool, JournalError>;
-
-    /// Every job that is not done.
+    /// Every job that is not done. It reads all of them: for a start, not for every now and then.
     ///
     /// # Errors
     /// The storage failed.
     fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError>;
+
+    /// Whether a request was refused, as far as it is remembered.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn refused(&self, id: JobId) -> Result<bool, JournalError>;
+
+    /// Remembers that a request was refused, so that nobody is told twice. Known at once, on disk with the next [`Journal::flush`]. The
+    /// number that is remembered is bounded; the oldest make way.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn note_refused(&self, id: JobId, now: u64) -> Result<(), JournalError>;
 
     /// Up to when requests on this relay have been read.
     ///
@@ -55,13 +57,19 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn cursor(&self, relay: &str) -> Result<Option<u64>, JournalError>;
 
-    /// Moves the cursor forward; never back.
+    /// Moves the cursor forward; never back. On disk with the next [`Journal::flush`].
     ///
     /// # Errors
     /// The storage failed.
     fn advance_cursor(&self, relay: &str, to: u64) -> Result<(), JournalError>;
 
-    /// Forgets jobs that are done and were let in before `before`. Returns how many.
+    /// Writes what was noted since the last time and is not on disk yet.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn flush(&self) -> Result<(), JournalError>;
+
+    /// Forgets jobs that are done and were let in before `before`, and refusals of then. Returns how many jobs.
     ///
     /// # Errors
     /// The storage failed.

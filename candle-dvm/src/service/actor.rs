@@ -314,6 +314,7 @@ impl Service {
         self.relays.tick(at);
         self.drop_expired(at)?;
         self.drop_searches();
+        self.journal.flush()?;
         self.ticks += 1;
         if self.ticks % 3600 == 1 {
             let before = at.saturating_sub(self.settings.remember_days.saturating_mul(86_400));
@@ -389,6 +390,7 @@ impl Service {
             }
             self.after_step();
         }
+        self.journal.flush()?;
         tracing::info!("stopped");
         Ok(())
     }

@@ -101,7 +101,7 @@ impl Service {
         if self.stopping
             || self.live.contains_key(&id)
             || self.journal.get(id)?.is_some()
-            || self.journal.is_refused(id)?
+            || self.journal.refused(id)?
         {
             return Ok(());
         }
@@ -322,11 +322,11 @@ impl Service {
     ) -> Result<()> {
         let customer = customer(event);
         tracing::info!(job = %event.id, %customer, relay = url, reason = refusal.reason(), "refused");
-        if !self.admission.refuse(customer, refusal, now())
-            || !self.journal.refuse(job_id(event), now())?
-        {
+        if !self.admission.refuse(customer, refusal, now()) {
             return Ok(());
         }
+        // What was told is not told again after a restart, nor is such a request let in then.
+        self.journal.note_refused(job_id(event), now())?;
         let text = match hidden {
             None => refusal.to_string(),
             Some(_) => refusal.without_values(),

@@ -71,3 +71,35 @@ fn a_file_that_is_no_journal_is_named() {
     let err = RedbJournal::open(&file).err().unwrap().to_string();
     assert!(err.contains("journal.redb"), "{err}");
 }
+
+#[test]
+fn refusals_are_known_after_a_start_and_do_not_pile_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("journal.redb");
+    let journal = RedbJournal::open(&file).unwrap();
+    let refused = |n: u32| {
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&n.to_be_bytes());
+        JobId(bytes)
+    };
+    assert!(!journal.refused(refused(1)).unwrap());
+    journal.note_refused(refused(1), 100).unwrap();
+    assert!(journal.refused(refused(1)).unwrap());
+    journal.flush().unwrap();
+    drop(journal);
+
+    let journal = RedbJournal::open(&file).unwrap();
+    assert!(journal.refused(refused(1)).unwrap());
+    assert!(!journal.refused(refused(2)).unwrap());
+    for n in 2..20_002 {
+        journal
+            .note_refused(refused(n), 100 + u64::from(n))
+            .unwrap();
+    }
+    journal.flush().unwrap();
+    assert!(!journal.refused(refused(1)).unwrap(), "the oldest made way");
+    assert!(journal.refused(refused(2)).unwrap());
+    assert_eq!(journal.forget(200).unwrap(), 0, "no job");
+    assert!(!journal.refused(refused(99)).unwrap());
+    assert!(journal.refused(refused(100)).unwrap());
+}
