@@ -77,10 +77,15 @@ impl Service {
             return Ok(());
         }
         let read = JobRequest::read(&event, &self.keys);
-        let (request, params) = match read.and_then(|r| Ok((params::read(&r.params)?, r))) {
+        let (request, params) = match read.and_then(|r| Ok((r.text_params()?, r))) {
             Ok((params, request)) => (request, params),
             Err(ReadError::NotForUs) => {
                 self.admission.count("for_others");
+                return Ok(());
+            }
+            Err(err) if !addressed && err.is_other_job() => {
+                // Whoever does such jobs answers it.
+                self.admission.count("other_job");
                 return Ok(());
             }
             Err(err) => {
@@ -104,10 +109,6 @@ impl Service {
                 found: bid,
                 least: price,
             };
-            return self.refuse(url, &event, Some(&request), &refusal);
-        }
-        if request.inputs.is_empty() {
-            let refusal = Refusal::BadRequest("`i` is missing".to_string());
             return self.refuse(url, &event, Some(&request), &refusal);
         }
         let offer = Offer {
