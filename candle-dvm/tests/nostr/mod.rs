@@ -20,3 +20,4 @@ mod service;
 #[cfg(unix)]
 mod stoppable;
 mod wait;
+mod wild;
