@@ -98,10 +98,14 @@ impl<'a> StopSequences<'a> {
             return String::new();
         }
         self.held.push_str(piece);
-        let found = self.stops.iter().filter_map(|stop| self.held.find(stop));
-        if let Some(at) = found.min() {
+        let found = self.stops.iter().filter_map(|stop| {
+            let start = self.held.find(stop)?;
+            Some((start + stop.len(), start))
+        });
+        // By where it ends: the text must not depend on how it is cut into pieces.
+        if let Some((_, start)) = found.min() {
             self.reached = true;
-            self.held.truncate(at);
+            self.held.truncate(start);
             return std::mem::take(&mut self.held);
         }
         let open = self.stops.iter().map(|stop| overlap(&self.held, stop));

@@ -109,7 +109,12 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
             "frequency_penalty" => {
                 // Less than the least here would make every logit infinite.
                 let ok = |p: f64| p == 0.0 || (0.01..=100.0).contains(&p);
-                let penalty = real(key, value, ok, "0, or a number from 0.01 to 100")?;
+                let penalty = real(
+                    key,
+                    value,
+                    ok,
+                    "0, or a number from 0.01 to 100; 1 changes nothing",
+                )?;
                 // Neutral is 1 here. 0 is what neutral is for interfaces that subtract, and would divide by nothing.
                 let neutral = penalty == 0.0;
                 read.frequency_penalty = Some(if neutral { 1.0 } else { penalty as f32 });
