@@ -85,6 +85,16 @@ proptest! {
     }
 }
 
+#[test]
+fn how_a_text_is_cut_does_not_move_its_end() {
+    let stops = ["abc", "b"].map(str::to_string);
+    for pieces in [&["xabc"][..], &["xab", "c"], &["xa", "b", "c"]] {
+        let mut stream = StopSequences::new(&stops);
+        let text: String = pieces.iter().map(|piece| stream.push(piece)).collect();
+        assert_eq!((text.as_str(), stream.is_reached()), ("xa", true));
+    }
+}
+
 on_each_device!(
     a_stop_sequence_may_be_spread_over_tokens,
     only_the_likeliest_reach_their_own_share

@@ -117,7 +117,9 @@ fn a_request_is_served_by_the_program_itself() {
 
 /// What a running `candle-dvm request` prints once a provider has answered it.
 fn asked(relay: &TestRelay, args: &[&str], answer: impl FnOnce(&Event)) -> Output {
-    let args = [&["request", "--relay", &relay.url][..], args, &["hello"]].concat();
+    // Long past what any of these tests waits for, so that a failure takes no ten minutes.
+    let request = ["request", "--timeout", "20", "--relay", &relay.url];
+    let args = [&request[..], args, &["hello"]].concat();
     let child = program(&args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
