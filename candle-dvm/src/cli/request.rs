@@ -258,6 +258,14 @@ impl Customer {
                 // Somebody else's partials, or a model that has thought again.
                 None => print(&format!("\n{}\n", result.text))?,
             }
+            if let Some(usage) = result.usage {
+                note(&format!(
+                    "{}: {} tokens of prompt, {} generated",
+                    plain(&usage.model),
+                    usage.prompt_tokens,
+                    usage.completion_tokens
+                ));
+            }
             return Ok(Some(Ended::Result));
         }
         let feedback = match Feedback::read(event, &self.keys) {
