@@ -3,8 +3,9 @@
 use super::actor::Service;
 use super::guests::LATER;
 use super::now;
+use crate::backend::Completion;
 use crate::jobs::{Answer, Entry, JobId, Stage};
-use crate::nip90::{Feedback, JobResult, Status, WriteError};
+use crate::nip90::{Feedback, JobResult, Status, Usage, WriteError};
 use crate::relay::{Keep, Outcome};
 use crate::{Error, Result};
 use nostr::prelude::{Event, EventId};
@@ -16,11 +17,11 @@ const OWN_PATIENCE: u64 = 86_400;
 const GUEST_PATIENCE: u64 = 600;
 
 impl Service {
-    /// Gives a job its one answer: the text, or the reason why there is none.
+    /// Gives a job its one answer: the completion, or the reason why there is none.
     pub(super) fn answer(
         &mut self,
         id: JobId,
-        outcome: std::result::Result<String, String>,
+        outcome: std::result::Result<Completion, String>,
     ) -> Result<()> {
         let Some(live) = self.close(id) else {
             return Ok(());
@@ -42,11 +43,16 @@ impl Service {
             feedback.write(&service.keys, now(), &live.event.pubkey)
         };
         let written = match outcome {
-            Ok(text) => {
+            Ok(completion) => {
                 let invoice = self.journal.get(id)?.and_then(|entry| entry.invoice);
                 let result = JobResult {
                     job: live.event.id,
-                    text,
+                    usage: Some(Usage {
+                        model: self.model.clone(),
+                        prompt_tokens: completion.prompt_tokens as u64,
+                        completion_tokens: completion.token_ids.len() as u64,
+                    }),
+                    text: completion.text,
                     // The invoice is the one that was paid, so that nobody takes it for another.
                     amount_msat: invoice.as_ref().map(|invoice| invoice.amount_msat),
                     invoice: invoice.map(|invoice| invoice.bolt11),

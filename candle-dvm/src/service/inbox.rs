@@ -162,17 +162,19 @@ impl Service {
         if !addressed && (!named.is_empty() || hidden.is_some()) {
             return Err(Verdict::Pass("for_others"));
         }
-        // Others use the kind for other things; their customers do not wait for our errors.
-        let unreadable = |text: String| match addressed {
-            true => Verdict::Refuse(Refusal::BadRequest(text)),
-            false => Verdict::Pass("unreadable"),
-        };
         let read = JobRequest::read(event, &self.keys);
-        let read = read.and_then(|request| Ok((params::read(&request.params)?, request)));
+        let read = read.and_then(|request| Ok((request.text_params()?, request)));
         let (params, request) = match read {
             Ok(read) => read,
             Err(ReadError::NotForUs) => return Err(Verdict::Pass("for_others")),
-            Err(err) => return Err(unreadable(problem(&err, hidden))),
+            // Whoever does such jobs answers it.
+            Err(err) if !addressed && err.is_other_job() => {
+                return Err(Verdict::Pass("other_job"));
+            }
+            Err(err) => {
+                let refusal = Refusal::BadRequest(problem(&err, hidden));
+                return Err(Verdict::Refuse(refusal));
+            }
         };
         if let Some(model) = params.model.as_ref().filter(|model| **model != self.model) {
             if !addressed {
@@ -189,9 +191,6 @@ impl Service {
         let least = self.payment.price_msat();
         if let Some(found) = request.bid_msat.filter(|bid| *bid < least) {
             return Err(Verdict::Refuse(Refusal::BidTooLow { found, least }));
-        }
-        if request.inputs.is_empty() {
-            return Err(unreadable("`i` is missing".to_string()));
         }
         Ok((request, params))
     }

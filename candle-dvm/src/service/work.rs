@@ -224,7 +224,7 @@ impl Service {
         live.state = LiveState::Running(stop.clone());
         self.running += 1;
         let is_hidden = live.request.encryption.is_some();
-        let request = self.settings.completion(prompt, &live.params);
+        let request = self.settings.completion(id, prompt, &live.params);
         let work = Work {
             id,
             request,
@@ -293,7 +293,7 @@ impl Service {
                 let seconds = self.settings.job_seconds;
                 self.answer(id, Err(format!("the job took longer than {seconds} s")))
             }
-            None => self.answer(id, result.map(|completion| completion.text)),
+            None => self.answer(id, result),
         }
     }
 
@@ -360,8 +360,9 @@ impl Work {
 }
 
 impl super::settings::Settings {
-    /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise.
-    fn completion(&self, prompt: String, params: &Params) -> CompletionRequest {
+    /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise. Where no seed is asked
+    /// for, the job's id gives one: it is another for every job, and the same when a job runs again after a restart.
+    fn completion(&self, id: JobId, prompt: String, params: &Params) -> CompletionRequest {
         let standard = CompletionRequest::default();
         CompletionRequest {
             prompt,
@@ -372,6 +373,12 @@ impl super::settings::Settings {
             temperature: params.temperature.unwrap_or(standard.temperature),
             top_k: params.top_k,
             top_p: params.top_p,
+            min_p: params.min_p,
+            seed: params.seed.unwrap_or_else(|| {
+                let [a, b, c, d, e, f, g, h, ..] = id.0;
+                u64::from_be_bytes([a, b, c, d, e, f, g, h])
+            }),
+            stop: params.stop.clone(),
             repeat_penalty: params.frequency_penalty.unwrap_or(standard.repeat_penalty),
             ..standard
         }

@@ -162,21 +162,6 @@ fn a_refusal_is_told_once_over_restarts() {
 }
 
 #[test]
-fn what_nobody_here_can_read_and_nobody_here_was_asked_is_passed_over() {
-    let relay = TestRelay::start();
-    let dir = tempfile::tempdir().unwrap();
-    let served = Served::on(&[&relay], dir.path());
-    let customer = Customer::new();
-    let other = EventBuilder::new(Kind::from_u16(5050), "")
-        .tag(Tag::parse(["table", "events"]).unwrap())
-        .finalize(&customer.0)
-        .unwrap();
-    relay.publish(&other);
-    served.wait_refused("unreadable", 1);
-    assert!(relay.of_kind(7000).is_empty());
-}
-
-#[test]
 fn refusals_to_strangers_are_few_however_many_there_are() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();

@@ -23,3 +23,4 @@ mod service;
 mod stoppable;
 mod wait;
 mod waiting;
+mod wild;
