@@ -7,6 +7,17 @@ use super::{Entry, JobId};
 #[error("the journal: {0}")]
 pub struct JournalError(pub String);
 
+/// Where requests on a relay are read from, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Up to when it was read.
+    pub cursor: u64,
+    /// What is dated before this was asked before the relay was served for the first time.
+    pub since: u64,
+    /// How many seconds the cursor was ahead of the clock, before it was put back: then the clock was wrong.
+    pub ahead: u64,
+}
+
 /// Remembers jobs across crashes: what a method has returned from is there after a `kill -9`, save where it says that it waits for
 /// [`Journal::flush`].
 pub trait Journal: Send + Sync {
@@ -51,6 +62,13 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn note_refused(&self, id: JobId, now: u64) -> Result<(), JournalError>;
 
+    /// Begins to read a relay. The first time, both dates are `since`; later they are what was kept, but never past `now`: a clock that was
+    /// ahead must not keep requests out until that time has come. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn begin(&self, relay: &str, now: u64, since: u64) -> Result<Reading, JournalError>;
+
     /// Up to when requests on this relay have been read.
     ///
     /// # Errors
@@ -74,4 +92,10 @@ pub trait Journal: Send + Sync {
     /// # Errors
     /// The storage failed.
     fn forget(&self, before: u64) -> Result<usize, JournalError>;
+
+    /// Gives storage back that is not needed any more, if that is worth the work. Returns whether it was.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn tidy(&self) -> Result<bool, JournalError>;
 }

@@ -9,7 +9,7 @@ pub mod queue;
 
 pub use admission::{Admission, Limits, Offer, Refusal};
 pub use entry::{Answer, Entry, Invoice, Stage};
-pub use journal::{Journal, JournalError};
+pub use journal::{Journal, JournalError, Reading};
 pub use queue::FairQueue;
 
 use std::fmt;
