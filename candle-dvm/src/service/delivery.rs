@@ -2,17 +2,21 @@
 
 use super::actor::Service;
 use super::now;
-use crate::jobs::{Answer, Entry, JobId, Stage};
+use crate::jobs::{Answer, Entry, JobId};
 use crate::nip90::{Feedback, JobResult, Status, WriteError};
 use crate::relay::{Keep, Outcome};
 use crate::{Error, Result};
 use nostr::prelude::{Event, EventId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use web_time::Instant;
 
 /// Seconds for which a relay is tried: one of ours, and one that a customer named.
 const OWN_PATIENCE: u64 = 86_400;
 const GUEST_PATIENCE: u64 = 600;
+/// Between two lines in the log about answers that are given up because too many wait.
+const SHED_SAID: Duration = Duration::from_secs(60);
 
 impl Service {
     /// Gives a job its one answer: the text, or the reason why there is none.
@@ -86,7 +90,7 @@ impl Service {
         counter.fetch_add(1, Relaxed);
         tracing::info!(job = %id, answer = %event.id, is_result, "answered");
         self.deliver(id, &event, &pending);
-        Ok(())
+        self.shed_deliveries()
     }
 
     /// Sends an answer that was signed before the service was started anew.
@@ -103,7 +107,8 @@ impl Service {
     }
 
     fn deliver(&mut self, id: JobId, event: &Event, relays: &BTreeSet<String>) {
-        self.answers.insert(event.id, id);
+        let (signed, bytes) = (event.created_at.as_secs(), event.as_json().len());
+        self.undelivered.insert(id, event.id, signed, bytes, relays);
         for relay in relays {
             self.relays.publish_to(relay, event, Keep::Until);
         }
@@ -113,7 +118,7 @@ impl Service {
         if let Outcome::Rejected(reason) = outcome {
             tracing::warn!(relay = url, event = %event, reason, "the relay does not take an event");
         }
-        let Some(id) = self.answers.get(&event).copied() else {
+        let Some(id) = self.undelivered.job(&event) else {
             return Ok(());
         };
         self.settle(id, url, *outcome == Outcome::Accepted)
@@ -124,35 +129,56 @@ impl Service {
         let entry = self
             .journal
             .change(id, &mut |entry| entry.settle(relay, has))?;
-        if let Some(entry) = entry {
+        self.undelivered.settle(id, relay);
+        if entry.is_some() {
             self.metrics.delivered.fetch_add(u64::from(has), Relaxed);
-            if entry.stage == Stage::Done {
-                self.answers.retain(|_, job| *job != id);
-            }
         }
         Ok(())
     }
 
     /// Stops to try relays that have not taken an answer for too long.
     pub(super) fn give_up_deliveries(&mut self, at: u64) -> Result<()> {
-        if self.answers.is_empty() {
-            return Ok(());
-        }
-        for (id, entry) in self.journal.open_jobs()? {
-            let Some(answer) = &entry.answer else {
-                continue;
-            };
-            for relay in &answer.pending {
-                let patience = match self.relays.is_own(relay) {
-                    true => OWN_PATIENCE,
-                    false => GUEST_PATIENCE,
-                };
-                if answer.signed + patience < at {
-                    tracing::warn!(job = %id, relay, "given up: the relay has not taken the answer");
-                    self.settle(id, relay, false)?;
-                }
-            }
+        let relays = &self.relays;
+        let patience = |relay: &str| match relays.is_own(relay) {
+            true => OWN_PATIENCE,
+            false => GUEST_PATIENCE,
+        };
+        for (id, relay) in self.undelivered.overdue(at, patience) {
+            tracing::warn!(job = %id, relay, "given up: the relay has not taken the answer");
+            self.give_up(id, &relay)?;
         }
         Ok(())
+    }
+
+    /// Gives answers up while more of them wait than may.
+    pub(super) fn shed_deliveries(&mut self) -> Result<()> {
+        let (most, most_bytes) = (self.settings.undelivered, self.settings.undelivered_bytes);
+        let up = self.relays.up();
+        let mut last = None;
+        while let Some((id, relay)) = self
+            .undelivered
+            .excess(most, most_bytes, |relay| up.contains(relay))
+        {
+            self.give_up(id, &relay)?;
+            last = Some(relay);
+        }
+        let quiet = |said: Instant| said.elapsed() < SHED_SAID;
+        if let Some(relay) = last.filter(|_| !self.shed_said.is_some_and(quiet)) {
+            self.shed_said = Some(Instant::now());
+            tracing::warn!(
+                relay,
+                waiting = self.undelivered.len(),
+                "too many answers wait: the oldest are given up, first those for relays that are not connected"
+            );
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, id: JobId, relay: &str) -> Result<()> {
+        if let Some(event) = self.undelivered.event(id) {
+            self.relays.forget(relay, event);
+        }
+        self.metrics.given_up.fetch_add(1, Relaxed);
+        self.settle(id, relay, false)
     }
 }

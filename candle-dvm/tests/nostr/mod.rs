@@ -17,6 +17,7 @@ mod payment;
 mod relay;
 mod served;
 mod service;
+mod starts;
 #[cfg(unix)]
 mod stoppable;
 mod wait;
