@@ -1,7 +1,7 @@
 //! The journal in a redb database: one file, one writer.
 //!
 //! What becomes of jobs is on disk before a method returns. Cursors and refusals are written by [`Journal::flush`]: losing the last second
-//! of them costs reading a few events again. No method reads a table whole, except [`Journal::open_jobs`], which a start calls.
+//! of them costs reading a few events again. No method reads a table whole, except [`Journal::each_open`], which a start calls.
 
 use crate::jobs::{Entry, JobId, Journal, JournalError, Reading, Stage};
 use redb::backends::{FileBackend, InMemoryBackend};
@@ -291,17 +291,14 @@ impl Journal for RedbJournal {
         Ok(None)
     }
 
-    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {
+    fn each_open(&self, visit: &mut dyn FnMut(JobId, Entry)) -> Result<(), JournalError> {
         let read = self.read()?;
         let open = read.open_table(OPEN).map_err(failed)?;
-        let mut jobs = Vec::new();
         for row in open.iter().map_err(failed)? {
             let (id, bytes) = row.map_err(failed)?;
-            jobs.push((JobId(*id.value()), decode(bytes.value())?));
+            visit(JobId(*id.value()), decode(bytes.value())?);
         }
-        // Those that have waited longest first.
-        jobs.sort_by_key(|(_, entry)| entry.received);
-        Ok(jobs)
+        Ok(())
     }
 
     fn refused(&self, id: JobId) -> Result<bool, JournalError> {

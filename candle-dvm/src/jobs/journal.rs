@@ -43,11 +43,22 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError>;
 
-    /// Every job that is not done. It reads all of them: for a start, not for every now and then.
+    /// Shows every job that is not done, in no order. It reads all of them: for a start, not for every now and then.
     ///
     /// # Errors
     /// The storage failed.
-    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError>;
+    fn each_open(&self, visit: &mut dyn FnMut(JobId, Entry)) -> Result<(), JournalError>;
+
+    /// Every job that is not done, those that have waited longest first.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {
+        let mut jobs = Vec::new();
+        self.each_open(&mut |id, entry| jobs.push((id, entry)))?;
+        jobs.sort_by_key(|(_, entry)| entry.received);
+        Ok(jobs)
+    }
 
     /// Whether a request was refused, as far as it is remembered.
     ///

@@ -11,7 +11,7 @@ use super::settings::{Settings, DAY};
 use super::undelivered::Undelivered;
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
-use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal};
+use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
@@ -198,7 +198,15 @@ impl Service {
         if self.settings.announce {
             self.make_announcement()?;
         }
-        for (id, entry) in self.journal.open_jobs()? {
+        let mut open = Vec::new();
+        let journal = self.journal.clone();
+        // Answers that wait are many where a relay is dead, and are not kept in memory.
+        journal.each_open(&mut |id, entry| match entry.stage {
+            Stage::Answered => self.deliver_again(id, &entry),
+            _ => open.push((id, entry)),
+        })?;
+        open.sort_by_key(|(_, entry)| entry.received);
+        for (id, entry) in open {
             self.resume(id, entry)?;
         }
         self.shed_deliveries()?;
@@ -218,6 +226,7 @@ impl Service {
                         self.relays.publish_to(url, &announcement, Keep::Until);
                         self.heartbeat_to(Some(url));
                     }
+                    self.feed(url)?;
                 }
             }
             Report::Down(reason) => {

@@ -93,15 +93,24 @@ impl Service {
         self.shed_deliveries()
     }
 
-    /// Sends an answer that was signed before the service was started anew.
+    /// Takes up an answer that was signed before the service was started anew.
     pub(super) fn deliver_again(&mut self, id: JobId, entry: &Entry) {
         let Some(answer) = &entry.answer else {
             return;
         };
-        match Event::from_json(answer.body.as_bytes()) {
-            Ok(event) => self.deliver(id, &event, &answer.pending),
-            Err(err) => {
-                tracing::error!(job = %id, error = %err, "the journal's answer cannot be read")
+        let Ok(event) = EventId::parse(&answer.id) else {
+            tracing::error!(job = %id, "the journal's answer has no id");
+            return;
+        };
+        let bytes = answer.body.len();
+        self.undelivered
+            .insert(id, event, answer.signed, bytes, &answer.pending);
+        // Our relays get it when they are connected; nothing connects to others by itself.
+        let guests = answer.pending.iter().filter(|url| !self.relays.is_own(url));
+        let guests: Vec<&String> = guests.collect();
+        if let (false, Ok(event)) = (guests.is_empty(), Event::from_json(&answer.body)) {
+            for relay in guests {
+                self.hand_over(id, &event, relay);
             }
         }
     }
@@ -110,8 +119,36 @@ impl Service {
         let (signed, bytes) = (event.created_at.as_secs(), event.as_json().len());
         self.undelivered.insert(id, event.id, signed, bytes, relays);
         for relay in relays {
+            self.hand_over(id, event, relay);
+        }
+    }
+
+    /// Publishes an answer on a relay, unless that relay is not connected or has enough: then it gets it by [`Service::feed`].
+    fn hand_over(&mut self, id: JobId, event: &Event, relay: &str) {
+        if self.relays.takes(relay) && self.undelivered.hand_over(id, relay) {
             self.relays.publish_to(relay, event, Keep::Until);
         }
+    }
+
+    /// Gives a relay the next of the answers that wait for it, from the journal.
+    pub(super) fn feed(&mut self, relay: &str) -> Result<()> {
+        if !self.relays.takes(relay) {
+            return Ok(());
+        }
+        for id in self.undelivered.next(relay) {
+            let entry = self.journal.get(id)?;
+            let body = entry
+                .and_then(|entry| entry.answer)
+                .map(|answer| answer.body);
+            match Event::from_json(body.unwrap_or_default()) {
+                Ok(event) => self.hand_over(id, &event, relay),
+                Err(err) => {
+                    tracing::error!(job = %id, error = %err, "the journal's answer cannot be read");
+                    self.settle(id, relay, false)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn settled(&mut self, url: &str, event: EventId, outcome: &Outcome) -> Result<()> {
@@ -121,7 +158,8 @@ impl Service {
         let Some(id) = self.undelivered.job(&event) else {
             return Ok(());
         };
-        self.settle(id, url, *outcome == Outcome::Accepted)
+        self.settle(id, url, *outcome == Outcome::Accepted)?;
+        self.feed(url)
     }
 
     /// Notes that a relay has a job's answer, or will never have it.

@@ -135,6 +135,11 @@ impl Relays {
         self.send(url, Command::Publish(Box::new(event.clone()), keep));
     }
 
+    /// Whether a relay gets answers now: one of ours if it is connected, one of a customer always, because that is what connects to it.
+    pub(super) fn takes(&self, url: &str) -> bool {
+        !self.is_own(url) || self.relays.get(url).is_some_and(|relay| relay.is_up)
+    }
+
     /// Stops to try to publish an event.
     pub(super) fn forget(&mut self, url: &str, event: EventId) {
         if let Some(relay) = self.relays.get(url) {

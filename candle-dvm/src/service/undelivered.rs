@@ -1,8 +1,13 @@
 //! Which answers wait for which relays, so that nobody has to read the journal for it; and which are given up when there are too many.
+//!
+//! The answers themselves are in the journal. A relay's driver has a few of them at a time, so that one that is dead for a day costs no memory.
 
 use crate::jobs::JobId;
 use nostr::prelude::EventId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Answers that a relay's driver has at a time, at most: more than it sends without waiting for an OK.
+pub(super) const WINDOW: usize = 64;
 
 /// An answer that some relay does not have yet.
 struct Waiting {
@@ -13,13 +18,27 @@ struct Waiting {
     relays: BTreeSet<String>,
 }
 
+/// What waits for one relay, the oldest first.
+#[derive(Default)]
+struct Line {
+    all: BTreeMap<(u64, u64), JobId>,
+    /// Those that its driver does not have yet.
+    behind: BTreeMap<(u64, u64), JobId>,
+}
+
+impl Line {
+    /// How many more its driver may have.
+    fn free(&self) -> usize {
+        WINDOW.saturating_sub(self.all.len() - self.behind.len())
+    }
+}
+
 /// Answers that wait. One that waits for three relays counts three times: each of them keeps it.
 #[derive(Default)]
 pub(super) struct Undelivered {
     jobs: HashMap<EventId, JobId>,
     answers: HashMap<JobId, Waiting>,
-    /// For each relay, the oldest first.
-    relays: BTreeMap<String, BTreeMap<(u64, u64), JobId>>,
+    relays: BTreeMap<String, Line>,
     next: u64,
     count: usize,
     bytes: u64,
@@ -62,8 +81,9 @@ impl Undelivered {
         let order = (signed, self.next);
         self.next += 1;
         for relay in relays {
-            let waiting = self.relays.entry(relay.clone()).or_default();
-            waiting.insert(order, id);
+            let line = self.relays.entry(relay.clone()).or_default();
+            line.all.insert(order, id);
+            line.behind.insert(order, id);
             self.count += 1;
             self.bytes += bytes;
         }
@@ -88,9 +108,10 @@ impl Undelivered {
         }
         self.count -= 1;
         self.bytes -= waiting.bytes;
-        if let Some(others) = self.relays.get_mut(relay) {
-            others.remove(&waiting.order);
-            if others.is_empty() {
+        if let Some(line) = self.relays.get_mut(relay) {
+            line.all.remove(&waiting.order);
+            line.behind.remove(&waiting.order);
+            if line.all.is_empty() {
                 self.relays.remove(relay);
             }
         }
@@ -107,12 +128,33 @@ impl Undelivered {
         }
     }
 
+    /// Says that a relay's driver gets an answer now. `false` if it has enough, or this one.
+    pub(super) fn hand_over(&mut self, id: JobId, relay: &str) -> bool {
+        let (Some(waiting), Some(line)) = (self.answers.get(&id), self.relays.get_mut(relay))
+        else {
+            return false;
+        };
+        line.free() > 0 && line.behind.remove(&waiting.order).is_some()
+    }
+
+    /// The oldest that a relay's driver may get now. Not before it has got rid of half of what it has: they come in bunches.
+    pub(super) fn next(&self, relay: &str) -> Vec<JobId> {
+        let Some(line) = self.relays.get(relay) else {
+            return Vec::new();
+        };
+        match line.free() {
+            free if free < WINDOW / 2 => Vec::new(),
+            free => line.behind.values().take(free).copied().collect(),
+        }
+    }
+
     /// What has waited for longer than a relay is tried.
     pub(super) fn overdue(&self, at: u64, patience: impl Fn(&str) -> u64) -> Vec<(JobId, String)> {
         let mut overdue = Vec::new();
-        for (relay, waiting) in &self.relays {
+        for (relay, line) in &self.relays {
             let patience = patience(relay);
-            let late = waiting
+            let late = line
+                .all
                 .iter()
                 .take_while(|((signed, _), _)| signed.saturating_add(patience) < at);
             overdue.extend(late.map(|(_, id)| (*id, relay.clone())));
@@ -131,9 +173,9 @@ impl Undelivered {
         if self.count <= most && self.bytes <= most_bytes {
             return None;
         }
-        let worst = |(relay, waiting): &(&String, &BTreeMap<_, _>)| (!is_up(relay), waiting.len());
-        let (relay, waiting) = self.relays.iter().max_by_key(worst)?;
-        let id = waiting.values().next()?;
+        let worst = |(relay, line): &(&String, &Line)| (!is_up(relay), line.all.len());
+        let (relay, line) = self.relays.iter().max_by_key(worst)?;
+        let id = line.all.values().next()?;
         Some((*id, relay.clone()))
     }
 }
@@ -206,5 +248,31 @@ mod tests {
         let overdue = undelivered.overdue(111, patience);
         assert_eq!(overdue, [(job(0), dead.clone()), (job(1), dead)]);
         assert_eq!(undelivered.overdue(1000, patience).len(), 20);
+    }
+
+    #[test]
+    fn a_driver_has_a_few_at_a_time_and_gets_the_oldest_next() {
+        let mut undelivered = Undelivered::default();
+        let relay = ["a".to_string()].into();
+        for n in 0..200 {
+            undelivered.insert(job(n), event(n), 100, 1000, &relay);
+        }
+        // One that came up while others waited.
+        assert!(undelivered.hand_over(job(199), "a"));
+        assert!(!undelivered.hand_over(job(199), "a"), "once");
+        let oldest = undelivered.next("a");
+        assert_eq!(oldest, (0..63).map(job).collect::<Vec<_>>());
+        for id in &oldest {
+            assert!(undelivered.hand_over(*id, "a"));
+        }
+        assert!(!undelivered.hand_over(job(63), "a"), "it has enough");
+        oldest[..31]
+            .iter()
+            .for_each(|id| undelivered.settle(*id, "a"));
+        assert_eq!(undelivered.next("a"), [], "not one by one");
+        undelivered.settle(oldest[31], "a");
+        let next: Vec<JobId> = (63..95).map(job).collect();
+        assert_eq!(undelivered.next("a"), next);
+        assert_eq!(undelivered.next("b"), []);
     }
 }

@@ -240,6 +240,40 @@ fn of_too_many_answers_the_oldest_for_the_dead_relay_are_given_up() {
 }
 
 #[test]
+fn a_relay_that_was_dead_gets_all_that_waited_for_it_also_after_a_restart() {
+    let relays = [TestRelay::start(), TestRelay::start()];
+    let [live, dead] = &relays;
+    let dir = tempfile::tempdir().unwrap();
+    let keys = Keys::generate();
+    let served = Served::with(&[live, dead], dir.path(), keys.clone(), |_| ());
+    dead.stop();
+    let line = || served.metrics.line(2);
+    wait_until(line, || line().contains("relays 1/2"));
+    // More than a relay's driver has at a time.
+    let count = 150;
+    for n in 0..count {
+        live.publish(&Customer::new().request(&format!("job {n}")));
+        if n % 30 == 29 {
+            live.wait_for(6050, n + 1);
+        }
+    }
+    let waiting = || served.metrics.undelivered.load(SeqCst);
+    wait_until(line, || waiting() == count as u64);
+    drop(served);
+    dead.resume();
+    let served = Served::with(&[live, dead], dir.path(), keys, |_| ());
+    dead.wait_for(6050, count);
+    let line = || served.metrics.line(2);
+    wait_until(line, || served.metrics.undelivered.load(SeqCst) == 0);
+    assert_eq!(served.echo.started.load(SeqCst), 0, "nothing ran again");
+    let ids = |relay: &TestRelay| {
+        let ids = relay.of_kind(6050).into_iter().map(|event| event.id);
+        ids.collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(ids(live), ids(dead));
+}
+
+#[test]
 fn times_out_of_range_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("serve.toml");
