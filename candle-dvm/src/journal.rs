@@ -1,14 +1,15 @@
 //! The journal in a redb database: one file, one writer.
 //!
 //! What becomes of jobs is on disk before a method returns. Cursors and refusals are written by [`Journal::flush`]: losing the last second
-//! of them costs reading a few events again. No method reads a table whole, except [`Journal::open_jobs`], which a start calls.
+//! of them costs reading a few events again. No method reads a table whole, except [`Journal::each_open`], which a start calls.
 
-use crate::jobs::{Entry, JobId, Journal, JournalError, Stage};
+use crate::jobs::{Entry, JobId, Journal, JournalError, Reading, Stage};
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend};
 use redb::{TableDefinition, WriteTransaction};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Jobs under way, as JSON.
@@ -19,6 +20,8 @@ const DONE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("done");
 const DONE_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> = TableDefinition::new("done by time");
 /// For each relay, up to when it was read.
 const CURSORS: TableDefinition<&str, u64> = TableDefinition::new("cursors");
+/// For each relay, when it was served for the first time.
+const FIRST: TableDefinition<&str, u64> = TableDefinition::new("first");
 /// Requests that were refused, and when; the second table is the same by time.
 const REFUSED: TableDefinition<&[u8; 32], u64> = TableDefinition::new("refused");
 const REFUSED_BY_TIME: TableDefinition<(u64, &[u8; 32]), ()> =
@@ -29,10 +32,22 @@ const CACHE: usize = 4 << 20;
 /// Refusals that are remembered, at most: the oldest make way.
 const REFUSALS: u64 = 20_000;
 
+/// A file of this many bytes is small enough, whatever is in it.
+const SMALL: u64 = 8 << 20;
+/// What a job that is done takes in the file, and a refusal, by measurement: more rather than less.
+const DONE_BYTES: u64 = 700;
+const REFUSED_BYTES: u64 = 150;
+
 /// A [`Journal`] in one file.
 pub struct RedbJournal {
     database: RwLock<Database>,
     pending: Mutex<Pending>,
+    /// The file, if there is one.
+    file: Option<PathBuf>,
+    /// Bytes of jobs under way.
+    open_bytes: AtomicU64,
+    /// How large the file was after it was made smaller last.
+    tidied: AtomicU64,
 }
 
 /// What the next flush writes.
@@ -74,7 +89,9 @@ impl RedbJournal {
         #[cfg(unix)]
         keep_private(&opened, file);
         let storage = FileBackend::new(opened).map_err(|err| located(&err))?;
-        Self::over(storage).map_err(|err| located(&err.0))
+        let mut journal = Self::over(storage).map_err(|err| located(&err.0))?;
+        journal.file = Some(file.to_path_buf());
+        Ok(journal)
     }
 
     /// As [`RedbJournal::open`], in what is no file of an operating system.
@@ -86,10 +103,13 @@ impl RedbJournal {
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE);
         let database = builder.create_with_backend(storage).map_err(failed)?;
-        prepare(&database)?;
+        let open_bytes = prepare(&database)?;
         Ok(Self {
             database: RwLock::new(database),
             pending: Mutex::default(),
+            file: None,
+            open_bytes: AtomicU64::new(open_bytes),
+            tidied: AtomicU64::new(0),
         })
     }
 
@@ -119,6 +139,24 @@ impl RedbJournal {
             None => write.abort().map_err(failed)?,
         }
         Ok(kept)
+    }
+
+    /// Notes that a job under way takes `now` bytes instead of `before`.
+    fn resized(&self, before: usize, now: usize) {
+        self.open_bytes.fetch_add(now as u64, Relaxed);
+        self.open_bytes.fetch_sub(before as u64, Relaxed);
+    }
+
+    /// About how many bytes of the file are needed.
+    fn needed(&self) -> Result<u64, JournalError> {
+        let read = self.read()?;
+        let done = read.open_table(DONE).map_err(failed)?;
+        let refused = read.open_table(REFUSED).map_err(failed)?;
+        let open = self.open_bytes.load(Relaxed);
+        // A long value has pages to itself, up to twice its length.
+        Ok(2 * open
+            + DONE_BYTES * done.len().map_err(failed)?
+            + REFUSED_BYTES * refused.len().map_err(failed)?)
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -153,12 +191,19 @@ fn keep_private(opened: &std::fs::File, file: &Path) {
     }
 }
 
-/// Creates tables, so that reading never fails for a missing one, and fills those that an earlier version did not have.
-fn prepare(database: &Database) -> Result<(), JournalError> {
+/// Creates tables, so that reading never fails for a missing one, and fills those that an earlier version did not have. Returns the bytes of
+/// jobs under way.
+fn prepare(database: &Database) -> Result<u64, JournalError> {
     let write = database.begin_write().map_err(failed)?;
+    let mut open_bytes = 0;
     {
-        write.open_table(OPEN).map_err(failed)?;
+        let open = write.open_table(OPEN).map_err(failed)?;
+        for row in open.iter().map_err(failed)? {
+            let (_, bytes) = row.map_err(failed)?;
+            open_bytes += bytes.value().len() as u64;
+        }
         write.open_table(CURSORS).map_err(failed)?;
+        write.open_table(FIRST).map_err(failed)?;
         write.open_table(REFUSED).map_err(failed)?;
         write.open_table(REFUSED_BY_TIME).map_err(failed)?;
         let done = write.open_table(DONE).map_err(failed)?;
@@ -172,7 +217,8 @@ fn prepare(database: &Database) -> Result<(), JournalError> {
             }
         }
     }
-    write.commit().map_err(failed)
+    write.commit().map_err(failed)?;
+    Ok(open_bytes)
 }
 
 impl Journal for RedbJournal {
@@ -185,10 +231,11 @@ impl Journal for RedbJournal {
             {
                 return Ok(None);
             }
-            open.insert(&id.0, encode(entry)?.as_slice())
-                .map_err(failed)?;
-            Ok(Some(()))
+            let bytes = encode(entry)?;
+            open.insert(&id.0, bytes.as_slice()).map_err(failed)?;
+            Ok(Some(bytes.len()))
         })?;
+        self.resized(0, kept.unwrap_or(0));
         Ok(kept.is_some())
     }
 
@@ -197,13 +244,13 @@ impl Journal for RedbJournal {
         id: JobId,
         change: &mut dyn FnMut(&mut Entry) -> bool,
     ) -> Result<Option<Entry>, JournalError> {
-        self.write(|write| {
+        let kept = self.write(|write| {
             let mut open = write.open_table(OPEN).map_err(failed)?;
             let found = match open.get(&id.0).map_err(failed)? {
-                Some(bytes) => Some(decode(bytes.value())?),
+                Some(bytes) => Some((decode(bytes.value())?, bytes.value().len())),
                 None => None,
             };
-            let Some(mut entry) = found else {
+            let Some((mut entry, before)) = found else {
                 return Ok(None);
             };
             if !change(&mut entry) {
@@ -220,12 +267,16 @@ impl Journal for RedbJournal {
                 by_time
                     .insert((entry.received, &id.0), ())
                     .map_err(failed)?;
-            } else {
-                open.insert(&id.0, encode(&entry)?.as_slice())
-                    .map_err(failed)?;
+                return Ok(Some((entry, before, 0)));
             }
-            Ok(Some(entry))
-        })
+            let bytes = encode(&entry)?;
+            open.insert(&id.0, bytes.as_slice()).map_err(failed)?;
+            Ok(Some((entry, before, bytes.len())))
+        })?;
+        Ok(kept.map(|(entry, before, now)| {
+            self.resized(before, now);
+            entry
+        }))
     }
 
     fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError> {
@@ -240,17 +291,14 @@ impl Journal for RedbJournal {
         Ok(None)
     }
 
-    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {
+    fn each_open(&self, visit: &mut dyn FnMut(JobId, Entry)) -> Result<(), JournalError> {
         let read = self.read()?;
         let open = read.open_table(OPEN).map_err(failed)?;
-        let mut jobs = Vec::new();
         for row in open.iter().map_err(failed)? {
             let (id, bytes) = row.map_err(failed)?;
-            jobs.push((JobId(*id.value()), decode(bytes.value())?));
+            visit(JobId(*id.value()), decode(bytes.value())?);
         }
-        // Those that have waited longest first.
-        jobs.sort_by_key(|(_, entry)| entry.received);
-        Ok(jobs)
+        Ok(())
     }
 
     fn refused(&self, id: JobId) -> Result<bool, JournalError> {
@@ -266,6 +314,35 @@ impl Journal for RedbJournal {
     fn note_refused(&self, id: JobId, now: u64) -> Result<(), JournalError> {
         self.pending().refused.entry(id).or_insert(now);
         Ok(())
+    }
+
+    fn begin(&self, relay: &str, now: u64, since: u64) -> Result<Reading, JournalError> {
+        let pending = self.pending().cursors.remove(relay);
+        let kept = self.write(|write| {
+            let mut cursors = write.open_table(CURSORS).map_err(failed)?;
+            let mut first = write.open_table(FIRST).map_err(failed)?;
+            let known = cursors.get(relay).map_err(failed)?.map(|at| at.value());
+            let reading = match known.max(pending) {
+                None => Reading {
+                    cursor: since,
+                    since,
+                    ahead: 0,
+                },
+                Some(cursor) => Reading {
+                    cursor: cursor.min(now),
+                    // A journal of an earlier version does not say.
+                    since: first
+                        .get(relay)
+                        .map_err(failed)?
+                        .map_or(0, |at| at.value().min(now)),
+                    ahead: cursor.saturating_sub(now),
+                },
+            };
+            cursors.insert(relay, reading.cursor).map_err(failed)?;
+            first.insert(relay, reading.since).map_err(failed)?;
+            Ok(Some(reading))
+        })?;
+        kept.ok_or_else(|| failed("a transaction without a result"))
     }
 
     fn cursor(&self, relay: &str) -> Result<Option<u64>, JournalError> {
@@ -323,6 +400,28 @@ impl Journal for RedbJournal {
             Ok((!old.is_empty() || refusals > 0).then_some(old.len()))
         })?;
         Ok(forgotten.unwrap_or(0))
+    }
+
+    fn tidy(&self) -> Result<bool, JournalError> {
+        let Some(file) = &self.file else {
+            return Ok(false);
+        };
+        let size = || std::fs::metadata(file).map_or(0, |data| data.len());
+        let before = size();
+        let tidied = self.tidied.load(Relaxed);
+        // If it did not help the last time, it does not until the file has grown.
+        if before <= SMALL || before < tidied + tidied / 2 || before / 2 < self.needed()? {
+            return Ok(false);
+        }
+        let mut database = self
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        database.compact().map_err(failed)?;
+        let after = size();
+        self.tidied.store(after, Relaxed);
+        tracing::info!(before, after, "the journal's file was made smaller");
+        Ok(true)
     }
 }
 

@@ -7,6 +7,17 @@ use super::{Entry, JobId};
 #[error("the journal: {0}")]
 pub struct JournalError(pub String);
 
+/// Where requests on a relay are read from, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Up to when it was read.
+    pub cursor: u64,
+    /// What is dated before this was asked before the relay was served for the first time.
+    pub since: u64,
+    /// How many seconds the cursor was ahead of the clock, before it was put back: then the clock was wrong.
+    pub ahead: u64,
+}
+
 /// Remembers jobs across crashes: what a method has returned from is there after a `kill -9`, save where it says that it waits for
 /// [`Journal::flush`].
 pub trait Journal: Send + Sync {
@@ -32,11 +43,22 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError>;
 
-    /// Every job that is not done. It reads all of them: for a start, not for every now and then.
+    /// Shows every job that is not done, in no order. It reads all of them: for a start, not for every now and then.
     ///
     /// # Errors
     /// The storage failed.
-    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError>;
+    fn each_open(&self, visit: &mut dyn FnMut(JobId, Entry)) -> Result<(), JournalError>;
+
+    /// Every job that is not done, those that have waited longest first.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {
+        let mut jobs = Vec::new();
+        self.each_open(&mut |id, entry| jobs.push((id, entry)))?;
+        jobs.sort_by_key(|(_, entry)| entry.received);
+        Ok(jobs)
+    }
 
     /// Whether a request was refused, as far as it is remembered.
     ///
@@ -50,6 +72,13 @@ pub trait Journal: Send + Sync {
     /// # Errors
     /// The storage failed.
     fn note_refused(&self, id: JobId, now: u64) -> Result<(), JournalError>;
+
+    /// Begins to read a relay. The first time, both dates are `since`; later they are what was kept, but never past `now`: a clock that was
+    /// ahead must not keep requests out until that time has come. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn begin(&self, relay: &str, now: u64, since: u64) -> Result<Reading, JournalError>;
 
     /// Up to when requests on this relay have been read.
     ///
@@ -74,4 +103,10 @@ pub trait Journal: Send + Sync {
     /// # Errors
     /// The storage failed.
     fn forget(&self, before: u64) -> Result<usize, JournalError>;
+
+    /// Gives storage back that is not needed any more, if that is worth the work. Returns whether it was.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn tidy(&self) -> Result<bool, JournalError>;
 }

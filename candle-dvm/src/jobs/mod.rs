@@ -10,7 +10,7 @@ pub mod waiting;
 
 pub use admission::{Admission, Limits, Offer, Refusal};
 pub use entry::{Answer, Entry, Invoice, Stage};
-pub use journal::{Journal, JournalError};
+pub use journal::{Journal, JournalError, Reading};
 pub use queue::FairQueue;
 pub use waiting::{Waiting, WaitingLimits};
 

@@ -32,6 +32,8 @@ pub enum Command {
     },
     /// End a subscription.
     Unsubscribe(String),
+    /// Do not try to publish an event any more.
+    Forget(EventId),
 }
 
 /// What a driver has to tell.
@@ -43,6 +45,8 @@ pub enum Report {
     Down(String),
     /// What the relay says about itself.
     Limits(RelayLimits),
+    /// The relay's own time, in seconds since 1970, where it shows one.
+    RelayClock(u64),
     /// An event of a subscription, unverified.
     Event(String, Box<Event>),
     /// A subscription has brought all that was stored.
@@ -87,14 +91,16 @@ impl Drop for Driver {
 }
 
 type Opening = Boxed<'static, Result<Socket, String>>;
-type Asking = Boxed<'static, Option<RelayLimits>>;
+type Asking = Boxed<'static, Information>;
+/// A relay's information document, and its clock.
+type Information = (Option<RelayLimits>, Option<u64>);
 
 /// What the driver has waited for.
 enum Next {
     Command(Option<Command>),
     Heard(Result<Incoming, String>),
     Opened(Result<Socket, String>),
-    Limits(Option<RelayLimits>),
+    Informed(Information),
     Time,
 }
 
@@ -147,7 +153,7 @@ async fn run(
             command = commands.next() => Next::Command(command),
             heard = pin!(next(&mut socket).fuse()) => Next::Heard(heard),
             opened = pin!(ready(&mut opening).fuse()) => Next::Opened(opened),
-            limits = pin!(ready(&mut asking).fuse()) => Next::Limits(limits),
+            information = pin!(ready(&mut asking).fuse()) => Next::Informed(information),
             () = pin!(sleep(wait).fuse()) => Next::Time,
         };
         let report = match next {
@@ -177,10 +183,17 @@ async fn run(
                 machine.closed(now_ms());
                 Some(Report::Down(reason))
             }
-            Next::Limits(limits) => limits.map(|limits| {
-                machine.set_limits(limits.clone());
-                Report::Limits(limits)
-            }),
+            Next::Informed((limits, clock)) => {
+                if let Some(clock) = clock.map(Report::RelayClock) {
+                    if reports.send((url.clone(), clock)).await.is_err() {
+                        return;
+                    }
+                }
+                limits.map(|limits| {
+                    machine.set_limits(limits.clone());
+                    Report::Limits(limits)
+                })
+            }
             Next::Time => {
                 machine.tick(now_ms());
                 None
@@ -205,6 +218,7 @@ fn obey(machine: &mut Machine, command: Command) {
             once,
         } => machine.subscribe(&name, *filter, cursor, once, now),
         Command::Unsubscribe(name) => machine.unsubscribe(&name),
+        Command::Forget(id) => machine.forget(id),
     }
 }
 
@@ -251,11 +265,13 @@ async fn open(url: String, reach: Reach) -> Result<Socket, String> {
     Socket::open(&url, reach).await
 }
 
-/// The relay's information document, if it has one.
-async fn information(url: String, reach: Reach) -> Option<RelayLimits> {
+/// The relay's information document, if it has one, and its clock, if it shows one.
+async fn information(url: String, reach: Reach) -> Information {
     let http = url.replacen("ws", "http", 1);
-    let url = Url::parse(&http).ok()?;
+    let Ok(url) = Url::parse(&http) else {
+        return (None, None);
+    };
     let accept = "application/nostr+json";
-    let text = http::get(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
-    text.ok().map(|text| RelayLimits::read(&text))
+    let (text, date) = http::get_dated(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
+    (text.ok().map(|text| RelayLimits::read(&text)), date)
 }

@@ -1,27 +1,30 @@
 //! The service's own task: its state, its loop, how it starts and stops.
 
+use super::clock::{Clock, Reachable};
 use super::guests::RelayLists;
 use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
 use super::now;
+use super::reading::Reading;
 use super::recent::Recent;
 use super::relays::Relays;
-use super::settings::Settings;
+use super::settings::{Settings, DAY};
+use super::undelivered::Undelivered;
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
-use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Waiting, WaitingLimits};
+use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage, Waiting, WaitingLimits};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
 use crate::payment::Payment;
 use crate::platform::{sleep, Every, Task};
-use crate::relay::driver::{Command, Report};
+use crate::relay::driver::Report;
 use crate::relay::Keep;
-use crate::{Error, Result};
+use crate::Result;
 use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
 use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -117,8 +120,13 @@ pub struct Service {
     pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
-    /// Which job a published answer belongs to.
-    pub(super) answers: HashMap<EventId, JobId>,
+    /// Answers that relays do not have yet.
+    pub(super) undelivered: Undelivered,
+    pub(super) shed_said: Option<Instant>,
+    /// How far the configured relays are read.
+    pub(super) readings: BTreeMap<String, Reading>,
+    pub(super) clock: Clock,
+    pub(super) reachable: Reachable,
     pub(super) seen: Recent<EventId>,
     pub(super) searches: HashMap<String, Searching>,
     pub(super) next_search: u64,
@@ -127,6 +135,8 @@ pub struct Service {
     pub(super) cancellations_changed: bool,
     ticks: u64,
     pub(super) announcement: Option<Event>,
+    /// When it was made.
+    pub(super) announced: Instant,
     inbox: mpsc::UnboundedReceiver<Message>,
     reports: mpsc::Receiver<(String, Report)>,
 }
@@ -156,7 +166,11 @@ impl Service {
             relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
-            answers: HashMap::new(),
+            undelivered: Undelivered::default(),
+            shed_said: None,
+            readings: BTreeMap::new(),
+            clock: Clock::new(now(), Instant::now()),
+            reachable: Reachable::default(),
             seen: Recent::new(50_000),
             searches: HashMap::new(),
             next_search: 0,
@@ -164,6 +178,7 @@ impl Service {
             cancellations_changed: false,
             ticks: 0,
             announcement: None,
+            announced: Instant::now(),
             settings: Arc::new(settings),
             model,
             keys,
@@ -209,34 +224,25 @@ impl Service {
 
     fn start(&mut self) -> Result<()> {
         let started = now();
+        self.journal.tidy()?;
         if self.settings.announce {
-            let announcement = self.announcement().write(&self.keys, started);
-            self.announcement = Some(announcement.map_err(Error::service)?);
+            self.make_announcement()?;
         }
-        for (id, entry) in self.journal.open_jobs()? {
+        let mut open = Vec::new();
+        let journal = self.journal.clone();
+        // Answers that wait are many where a relay is dead, and are not kept in memory.
+        journal.each_open(&mut |id, entry| match entry.stage {
+            Stage::Answered => self.deliver_again(id, &entry),
+            _ => open.push((id, entry)),
+        })?;
+        open.sort_by_key(|(_, entry)| entry.received);
+        for (id, entry) in open {
             self.resume(id, entry)?;
         }
-        let jobs = Filter::new().kind(Kind::from_u16(crate::nip90::REQUEST));
-        for url in self.settings.relays.clone() {
-            // At the first start, what was asked before is not for us.
-            let cursor = match self.journal.cursor(&url)? {
-                Some(cursor) => cursor,
-                None => {
-                    self.journal.advance_cursor(&url, started)?;
-                    started
-                }
-            };
-            self.relays.send(
-                &url,
-                Command::Subscribe {
-                    name: JOBS.to_string(),
-                    filter: Box::new(jobs.clone()),
-                    cursor: Some(cursor),
-                    once: false,
-                },
-            );
-        }
-        Ok(())
+        self.shed_deliveries()?;
+        // At the first start, what was asked before is not for us.
+        let since = started.saturating_sub(self.settings.look_back_seconds);
+        self.read_relays(started, since)
     }
 
     fn report(&mut self, url: &str, report: Report) -> Result<()> {
@@ -244,11 +250,13 @@ impl Service {
             Report::Up => {
                 tracing::info!(relay = self.relays.shown(url), "connected");
                 self.relays.set_up(url, true);
+                self.reachable.up(url);
                 if self.relays.is_own(url) && !self.stopping {
                     if let Some(announcement) = self.announcement.clone() {
                         self.relays.publish_to(url, &announcement, Keep::Until);
                         self.heartbeat_to(Some(url));
                     }
+                    self.feed(url)?;
                 }
             }
             Report::Down(reason) => {
@@ -259,13 +267,23 @@ impl Service {
                     false => tracing::info!(relay = self.relays.shown(url), "not connected"),
                 }
                 self.relays.set_up(url, false);
+                self.reachable.down(url, &reason);
+                self.set_live(url, false);
             }
+            Report::RelayClock(theirs) => self.clock.relay(url, theirs, now()),
             Report::Limits(limits) => self.relays.set_limits(url, limits),
-            Report::Event(subscription, event) => self.event(url, &subscription, *event)?,
+            Report::Event(subscription, event) => {
+                if subscription == JOBS && !self.is_for_us_to_read(url, &event) {
+                    self.admission.count("before_start");
+                } else {
+                    self.event(url, &subscription, *event)?;
+                }
+            }
+            Report::StoredEnd(name) if name == JOBS => self.set_live(url, true),
             Report::StoredEnd(subscription) => self.search_ended(url, &subscription),
             // A cursor that moved on now would lead past requests that are not taken any more.
             Report::Cursor(name, to) if name == JOBS && !self.stopping => {
-                self.journal.advance_cursor(url, to)?;
+                self.journal.advance_cursor(url, to.min(now()))?;
             }
             Report::Cursor(..) => {}
             Report::Settled(id, outcome) => self.settled(url, id, &outcome)?,
@@ -304,6 +322,8 @@ impl Service {
         }
         self.metrics.queued.store(self.queue.len() as u64, Relaxed);
         self.metrics.running.store(self.running as u64, Relaxed);
+        let undelivered = self.undelivered.len() as u64;
+        self.metrics.undelivered.store(undelivered, Relaxed);
     }
 
     fn tick(&mut self) -> Result<()> {
@@ -314,10 +334,15 @@ impl Service {
         self.relays.tick(at);
         self.drop_expired(at)?;
         self.drop_searches();
+        self.look_around()?;
         self.journal.flush()?;
+        self.renew_announcement()?;
         self.ticks += 1;
+        if self.ticks.is_multiple_of(600) {
+            self.journal.tidy()?;
+        }
         if self.ticks % 3600 == 1 {
-            let before = at.saturating_sub(self.settings.remember_days.saturating_mul(86_400));
+            let before = at.saturating_sub(self.settings.remember_days.saturating_mul(DAY));
             let forgotten = self.journal.forget(before)?;
             tracing::debug!(forgotten, "old jobs forgotten");
         }
@@ -363,7 +388,8 @@ impl Service {
             if self.running == 0 && idle_until.is_none() {
                 idle_until = Some(at + Duration::from_secs(3));
             }
-            let undelivered = !self.answers.is_empty() && idle_until.is_some_and(|end| at < end);
+            let undelivered =
+                !self.undelivered.is_empty() && idle_until.is_some_and(|end| at < end);
             if (self.running == 0 && farewell_done && !undelivered)
                 || at >= drain + Duration::from_secs(5)
             {

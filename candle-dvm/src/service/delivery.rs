@@ -4,17 +4,21 @@ use super::actor::Service;
 use super::guests::LATER;
 use super::now;
 use crate::backend::Completion;
-use crate::jobs::{Answer, Entry, JobId, Stage};
+use crate::jobs::{Answer, Entry, JobId};
 use crate::nip90::{Feedback, JobResult, Status, Usage, WriteError};
 use crate::relay::{Keep, Outcome};
 use crate::{Error, Result};
 use nostr::prelude::{Event, EventId};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use web_time::Instant;
 
 /// Seconds for which a relay is tried: one of ours, and one that a customer named.
 const OWN_PATIENCE: u64 = 86_400;
 const GUEST_PATIENCE: u64 = 600;
+/// Between two lines in the log about answers that are given up because too many wait.
+const SHED_SAID: Duration = Duration::from_secs(60);
 
 impl Service {
     /// Gives a job its one answer: the completion, or the reason why there is none.
@@ -96,27 +100,66 @@ impl Service {
         counter.fetch_add(1, Relaxed);
         tracing::info!(job = %id, answer = %event.id, is_result, "answered");
         self.deliver(id, &event, &pending);
-        Ok(())
+        self.shed_deliveries()
     }
 
-    /// Sends an answer that was signed before the service was started anew.
+    /// Takes up an answer that was signed before the service was started anew.
     pub(super) fn deliver_again(&mut self, id: JobId, entry: &Entry) {
         let Some(answer) = &entry.answer else {
             return;
         };
-        match Event::from_json(answer.body.as_bytes()) {
-            Ok(event) => self.deliver(id, &event, &answer.pending),
-            Err(err) => {
-                tracing::error!(job = %id, error = %err, "the journal's answer cannot be read")
+        let Ok(event) = EventId::parse(&answer.id) else {
+            tracing::error!(job = %id, "the journal's answer has no id");
+            return;
+        };
+        let bytes = answer.body.len();
+        self.undelivered
+            .insert(id, event, answer.signed, bytes, &answer.pending);
+        // Our relays get it when they are connected; nothing connects to others by itself.
+        let guests = answer.pending.iter().filter(|url| !self.relays.is_own(url));
+        let guests: Vec<&String> = guests.collect();
+        if let (false, Ok(event)) = (guests.is_empty(), Event::from_json(&answer.body)) {
+            for relay in guests {
+                self.hand_over(id, &event, relay);
             }
         }
     }
 
-    fn deliver(&mut self, id: JobId, event: &Event, relays: &BTreeSet<String>) {
-        self.answers.insert(event.id, id);
-        for relay in relays.iter().filter(|relay| *relay != LATER) {
+    pub(super) fn deliver(&mut self, id: JobId, event: &Event, relays: &BTreeSet<String>) {
+        let (signed, bytes) = (event.created_at.as_secs(), event.as_json().len());
+        self.undelivered.insert(id, event.id, signed, bytes, relays);
+        for relay in relays {
+            self.hand_over(id, event, relay);
+        }
+    }
+
+    /// Publishes an answer on a relay, unless that relay is not connected or has enough: then it gets it by [`Service::feed`].
+    fn hand_over(&mut self, id: JobId, event: &Event, relay: &str) {
+        let is_known = relay != LATER;
+        if is_known && self.relays.takes(relay) && self.undelivered.hand_over(id, relay) {
             self.relays.publish_to(relay, event, Keep::Until);
         }
+    }
+
+    /// Gives a relay the next of the answers that wait for it, from the journal.
+    pub(super) fn feed(&mut self, relay: &str) -> Result<()> {
+        if !self.relays.takes(relay) {
+            return Ok(());
+        }
+        for id in self.undelivered.next(relay) {
+            let entry = self.journal.get(id)?;
+            let body = entry
+                .and_then(|entry| entry.answer)
+                .map(|answer| answer.body);
+            match Event::from_json(body.unwrap_or_default()) {
+                Ok(event) => self.hand_over(id, &event, relay),
+                Err(err) => {
+                    tracing::error!(job = %id, error = %err, "the journal's answer cannot be read");
+                    self.settle(id, relay, false)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn settled(&mut self, url: &str, event: EventId, outcome: &Outcome) -> Result<()> {
@@ -124,10 +167,11 @@ impl Service {
             let relay = self.relays.shown(url);
             tracing::warn!(relay, event = %event, reason, "the relay does not take an event");
         }
-        let Some(id) = self.answers.get(&event).copied() else {
+        let Some(id) = self.undelivered.job(&event) else {
             return Ok(());
         };
-        self.settle(id, url, *outcome == Outcome::Accepted)
+        self.settle(id, url, *outcome == Outcome::Accepted)?;
+        self.feed(url)
     }
 
     /// Notes that a relay has a job's answer, or will never have it.
@@ -135,36 +179,58 @@ impl Service {
         let entry = self
             .journal
             .change(id, &mut |entry| entry.settle(relay, has))?;
-        if let Some(entry) = entry {
+        self.undelivered.settle(id, relay);
+        if entry.is_some() {
             self.metrics.delivered.fetch_add(u64::from(has), Relaxed);
-            if entry.stage == Stage::Done {
-                self.answers.retain(|_, job| *job != id);
-            }
         }
         Ok(())
     }
 
     /// Stops to try relays that have not taken an answer for too long.
     pub(super) fn give_up_deliveries(&mut self, at: u64) -> Result<()> {
-        if self.answers.is_empty() {
-            return Ok(());
-        }
-        for (id, entry) in self.journal.open_jobs()? {
-            let Some(answer) = &entry.answer else {
-                continue;
-            };
-            for relay in &answer.pending {
-                let patience = match self.relays.is_own(relay) {
-                    true => OWN_PATIENCE,
-                    false => GUEST_PATIENCE,
-                };
-                if answer.signed + patience < at {
-                    let shown = self.relays.shown(relay);
-                    tracing::warn!(job = %id, relay = shown, "given up: the relay has not taken the answer");
-                    self.settle(id, relay, false)?;
-                }
-            }
+        let relays = &self.relays;
+        let patience = |relay: &str| match relays.is_own(relay) {
+            true => OWN_PATIENCE,
+            false => GUEST_PATIENCE,
+        };
+        for (id, relay) in self.undelivered.overdue(at, patience) {
+            let shown = self.relays.shown(&relay);
+            tracing::warn!(job = %id, relay = shown, "given up: the relay has not taken the answer");
+            self.give_up(id, &relay)?;
         }
         Ok(())
+    }
+
+    /// Gives answers up while more of them wait than may.
+    pub(super) fn shed_deliveries(&mut self) -> Result<()> {
+        let (most, most_bytes) = (self.settings.undelivered, self.settings.undelivered_bytes);
+        let up = self.relays.up();
+        let mut last = None;
+        while let Some((id, relay)) = self
+            .undelivered
+            .excess(most, most_bytes, |relay| up.contains(relay))
+        {
+            self.give_up(id, &relay)?;
+            last = Some(relay);
+        }
+        let quiet = |said: Instant| said.elapsed() < SHED_SAID;
+        if let Some(relay) = last.filter(|_| !self.shed_said.is_some_and(quiet)) {
+            self.shed_said = Some(Instant::now());
+            let relay = self.relays.shown(&relay);
+            tracing::warn!(
+                relay,
+                waiting = self.undelivered.len(),
+                "too many answers wait: the oldest are given up, first those for relays that are not connected"
+            );
+        }
+        Ok(())
+    }
+
+    fn give_up(&mut self, id: JobId, relay: &str) -> Result<()> {
+        if let Some(event) = self.undelivered.event(id) {
+            self.relays.forget(relay, event);
+        }
+        self.metrics.given_up.fetch_add(1, Relaxed);
+        self.settle(id, relay, false)
     }
 }

@@ -168,17 +168,14 @@ impl Service {
             }
             waits
         })?;
-        let Some(entry) = entry else {
+        let Some(answer) = entry.and_then(|entry| entry.answer) else {
             return Ok(());
         };
-        if entry.stage == Stage::Done {
-            self.answers.retain(|_, job| *job != id);
-        } else if let Some(answer) = &entry.answer {
-            match Event::from_json(answer.body.as_bytes()) {
-                Ok(event) => self.publish_guests(relays, &event, Keep::Until),
-                Err(err) => {
-                    tracing::error!(job = %id, error = %err, "the journal's answer cannot be read")
-                }
+        match Event::from_json(answer.body.as_bytes()) {
+            // Relays that have it in hand already pass it by.
+            Ok(event) => self.deliver(id, &event, &answer.pending),
+            Err(err) => {
+                tracing::error!(job = %id, error = %err, "the journal's answer cannot be read")
             }
         }
         Ok(())

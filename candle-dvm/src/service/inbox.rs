@@ -136,7 +136,7 @@ impl Service {
             return Ok(());
         }
         if let Some(leaves) = leaves {
-            self.give_up(leaves, GAVE_WAY)?;
+            self.end_wait(leaves, GAVE_WAY)?;
         }
         self.metrics.accepted.fetch_add(1, Relaxed);
         tracing::info!(job = %id, customer = %offer.customer, relay = url, "accepted");

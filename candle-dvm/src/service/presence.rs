@@ -5,6 +5,8 @@ use super::now;
 use crate::nip90::announcement::ParamInfo;
 use crate::nip90::{Announcement, Heartbeat};
 use crate::relay::Keep;
+use crate::{Error, Result};
+use web_time::Instant;
 
 impl Service {
     /// What is announced: the limits that hold.
@@ -50,6 +52,29 @@ impl Service {
             encryption: true,
             amount_msat: Some(self.payment.price_msat()),
         }
+    }
+
+    /// Makes the announcement; relays get it when they are connected.
+    pub(super) fn make_announcement(&mut self) -> Result<()> {
+        let announcement = self.announcement().write(&self.keys, now());
+        self.announcement = Some(announcement.map_err(Error::service)?);
+        self.announced = Instant::now();
+        Ok(())
+    }
+
+    /// Makes the announcement anew before it is too old for those who look for services.
+    pub(super) fn renew_announcement(&mut self) -> Result<()> {
+        let old = self.announced.elapsed().as_secs() >= self.settings.announce_seconds;
+        if !old || self.announcement.is_none() {
+            return Ok(());
+        }
+        self.make_announcement()?;
+        if let Some(announcement) = self.announcement.clone() {
+            for relay in self.relays.up() {
+                self.relays.publish_to(&relay, &announcement, Keep::Until);
+            }
+        }
+        Ok(())
     }
 
     /// A sign of life on every relay.

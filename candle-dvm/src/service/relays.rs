@@ -5,7 +5,7 @@ use super::settings::Settings;
 use crate::relay::driver::{Command, Driver, Report};
 use crate::relay::{Keep, Reach, RelayLimits};
 use futures_channel::mpsc;
-use nostr::prelude::{Event, Filter, Keys};
+use nostr::prelude::{Event, EventId, Filter, Keys};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Relays of customers that are connected at the same time, at most.
@@ -141,6 +141,18 @@ impl Relays {
 
     pub(super) fn publish_to(&mut self, url: &str, event: &Event, keep: Keep) {
         self.send(url, Command::Publish(Box::new(event.clone()), keep));
+    }
+
+    /// Whether a relay gets answers now: one of ours if it is connected, one of a customer always, because that is what connects to it.
+    pub(super) fn takes(&self, url: &str) -> bool {
+        !self.is_own(url) || self.relays.get(url).is_some_and(|relay| relay.is_up)
+    }
+
+    /// Stops to try to publish an event.
+    pub(super) fn forget(&mut self, url: &str, event: EventId) {
+        if let Some(relay) = self.relays.get(url) {
+            relay.driver.send(Command::Forget(event));
+        }
     }
 
     pub(super) fn publish_own(&mut self, event: &Event, keep: Keep) {

@@ -154,13 +154,13 @@ impl Service {
             .map(|(id, _)| *id)
             .collect();
         for id in expired {
-            self.give_up(id, EXPIRED)?;
+            self.end_wait(id, EXPIRED)?;
         }
         Ok(())
     }
 
     /// Ends a job that waits, unless its invoice turns out to be paid.
-    pub(super) fn give_up(&mut self, id: JobId, problem: &str) -> Result<()> {
+    pub(super) fn end_wait(&mut self, id: JobId, problem: &str) -> Result<()> {
         let Some(live) = self.live.get_mut(&id) else {
             return Ok(());
         };

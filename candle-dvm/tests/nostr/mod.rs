@@ -19,6 +19,7 @@ mod privacy;
 mod relay;
 mod served;
 mod service;
+mod starts;
 #[cfg(unix)]
 mod stoppable;
 mod wait;

@@ -83,6 +83,13 @@ impl Machine {
         self.tick(now);
     }
 
+    /// Gives a publication up. If it was sent, the relay may have it all the same.
+    pub fn forget(&mut self, id: EventId) {
+        if self.outgoing.remove(&id).is_some() {
+            self.order.retain(|other| *other != id);
+        }
+    }
+
     pub(super) fn sent(&self) -> usize {
         let sent = |outgoing: &&Outgoing| matches!(outgoing.state, OutgoingState::Sent(_));
         self.outgoing.values().filter(sent).count()
