@@ -1,7 +1,7 @@
 //! Answers: signed once, in the journal before anybody sees them, and sent until every relay has them.
 
 use super::actor::Service;
-use super::guests::LATER;
+use super::guests::known;
 use super::now;
 use crate::backend::Completion;
 use crate::jobs::{Answer, Entry, JobId};
@@ -112,11 +112,12 @@ impl Service {
             tracing::error!(job = %id, "the journal's answer has no id");
             return;
         };
-        let bytes = answer.body.len();
+        self.want_relays_again(id, entry);
+        let (pending, bytes) = (known(&answer.pending), answer.body.len());
         self.undelivered
-            .insert(id, event, answer.signed, bytes, &answer.pending);
+            .insert(id, event, answer.signed, bytes, &pending);
         // Our relays get it when they are connected; nothing connects to others by itself.
-        let guests = answer.pending.iter().filter(|url| !self.relays.is_own(url));
+        let guests = pending.iter().filter(|url| !self.relays.is_own(url));
         let guests: Vec<&String> = guests.collect();
         if let (false, Ok(event)) = (guests.is_empty(), Event::from_json(&answer.body)) {
             for relay in guests {
@@ -127,16 +128,17 @@ impl Service {
 
     pub(super) fn deliver(&mut self, id: JobId, event: &Event, relays: &BTreeSet<String>) {
         let (signed, bytes) = (event.created_at.as_secs(), event.as_json().len());
-        self.undelivered.insert(id, event.id, signed, bytes, relays);
-        for relay in relays {
+        let relays = known(relays);
+        self.undelivered
+            .insert(id, event.id, signed, bytes, &relays);
+        for relay in &relays {
             self.hand_over(id, event, relay);
         }
     }
 
     /// Publishes an answer on a relay, unless that relay is not connected or has enough: then it gets it by [`Service::feed`].
     fn hand_over(&mut self, id: JobId, event: &Event, relay: &str) {
-        let is_known = relay != LATER;
-        if is_known && self.relays.takes(relay) && self.undelivered.hand_over(id, relay) {
+        if self.relays.takes(relay) && self.undelivered.hand_over(id, relay) {
             self.relays.publish_to(relay, event, Keep::Until);
         }
     }

@@ -60,6 +60,12 @@ pub(super) fn usable(named: &[String], settings: &Settings) -> BTreeSet<String> 
     relays
 }
 
+/// The relays of an answer that are known.
+pub(super) fn known(relays: &BTreeSet<String>) -> BTreeSet<String> {
+    let known = relays.iter().filter(|relay| *relay != LATER);
+    known.cloned().collect()
+}
+
 impl Service {
     /// Where a job's customer wants the answers, as far as it is known.
     pub(super) fn guests(
@@ -182,7 +188,7 @@ impl Service {
     }
 
     pub(super) fn publish_guests(&mut self, relays: &BTreeSet<String>, event: &Event, keep: Keep) {
-        for relay in relays.iter().filter(|relay| *relay != LATER) {
+        for relay in &known(relays) {
             self.relays.publish_to(relay, event, keep);
         }
     }

@@ -220,7 +220,6 @@ impl Service {
     pub(super) fn resume(&mut self, id: JobId, entry: Entry) -> Result<()> {
         if entry.stage == Stage::Answered {
             self.deliver_again(id, &entry);
-            self.want_relays_again(id, &entry);
             return Ok(());
         }
         let read = Event::from_json(entry.request.as_bytes())
