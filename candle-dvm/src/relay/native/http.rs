@@ -13,7 +13,7 @@ use url::Url;
 /// As `relay::http::get`, without its limit on time.
 pub async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<String, String> {
     let text = |err: hyper::Error| err.to_string();
-    let stream = connect(url, reach).await?;
+    let stream = connect(url, reach).await.map_err(|err| err.reason)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(text)?;
