@@ -10,8 +10,8 @@ use futures_util::{select, FutureExt, SinkExt};
 use nostr::prelude::{Event, EventId, Filter, Keys};
 use std::pin::pin;
 use std::time::Duration;
-use web_time::Instant;
 use url::Url;
+use web_time::Instant;
 
 const INFORMATION_TIMEOUT: Duration = Duration::from_secs(5);
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
 //! The service's own task: its state, its loop, how it starts and stops.
 
+use super::deliveries::Deliveries;
 use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
 use super::now;
@@ -89,8 +90,8 @@ pub struct Service {
     pub(super) queue: FairQueue<String>,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
-    /// Which job a published answer belongs to.
-    pub(super) answers: HashMap<EventId, JobId>,
+    /// Answers that relays have to get yet.
+    pub(super) answers: Deliveries,
     pub(super) seen: Recent<EventId>,
     pub(super) searches: HashMap<String, Searching>,
     pub(super) next_search: u64,
@@ -126,7 +127,7 @@ impl Service {
             queue: FairQueue::default(),
             live: HashMap::new(),
             running: 0,
-            answers: HashMap::new(),
+            answers: Deliveries::default(),
             seen: Recent::new(50_000),
             searches: HashMap::new(),
             next_search: 0,
@@ -263,7 +264,7 @@ impl Service {
         if !self.stopping {
             self.start_jobs();
         }
-        if std::mem::take(&mut self.cancellations_changed) {
+        if self.cancellations_changed {
             self.watch_cancellations();
         }
         self.metrics.queued.store(self.queue.len() as u64, Relaxed);
@@ -275,7 +276,7 @@ impl Service {
         if self.ticks.is_multiple_of(30) {
             self.give_up_deliveries(at)?;
         }
-        self.relays.tick(at);
+        self.tick_relays(at)?;
         self.drop_searches();
         self.ticks += 1;
         if self.ticks % 3600 == 1 {
@@ -354,17 +355,5 @@ impl Service {
         }
         tracing::info!("stopped");
         Ok(())
-    }
-
-    /// Asks relays for cancellations of the jobs that are open, and of no others: relays hold many deletions.
-    fn watch_cancellations(&mut self) {
-        let ids: Vec<EventId> = self.live.values().map(|live| live.event.id).collect();
-        if ids.is_empty() {
-            return self.relays.unsubscribe(CANCELLATIONS);
-        }
-        let filter = Filter::new()
-            .kind(Kind::from_u16(crate::nip90::DELETION))
-            .events(ids);
-        self.relays.subscribe(CANCELLATIONS, &filter, false);
     }
 }

@@ -137,8 +137,7 @@ impl Service {
     /// A job that is in the journal goes on from where it was.
     pub(super) fn resume(&mut self, id: JobId, entry: Entry) -> Result<()> {
         if entry.stage == Stage::Answered {
-            self.deliver_again(id, &entry);
-            return Ok(());
+            return self.deliver_again(id, &entry);
         }
         let read = Event::from_json(entry.request.as_bytes())
             .map_err(|err| err.to_string())

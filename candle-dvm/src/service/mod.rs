@@ -9,6 +9,7 @@
 //! - [`settings`]: everything that can be configured. [`metrics`]: what is counted, which natively `prometheus` serves.
 
 pub mod actor;
+mod deliveries;
 mod delivery;
 mod inbox;
 pub mod inputs;

@@ -18,8 +18,8 @@ mod publications;
 mod subscriptions;
 
 use super::limits::RelayLimits;
-use nostr::prelude::{Event, EventId, Keys, RelayMessage};
 use budget::Bucket;
+use nostr::prelude::{Event, EventId, Keys, RelayMessage};
 use publications::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
 use subscriptions::Subscription;

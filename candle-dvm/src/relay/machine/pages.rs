@@ -79,9 +79,7 @@ impl Machine {
             let of_older = name_of_older(&name);
             let asked = |s: SubscriptionState| matches!(s, SubscriptionState::Stored { .. });
             match self.older(&of_older) {
-                Some((_, older)) if asked(older.state) => {
-                    self.older_refused(&of_older, false, now)
-                }
+                Some((_, older)) if asked(older.state) => self.older_refused(&of_older, false, now),
                 _ => self.ask_older(&name, now),
             }
         }

@@ -132,8 +132,8 @@ impl Machine {
                 return;
             }
             // What may have ended a connection is sent when it is the only one, so that it is known if it does so again.
-            let waits = (outgoing.lost && flight > 0)
-                || (outgoing.is_doubtful() && doubtful >= DOUBTFUL);
+            let waits =
+                (outgoing.lost && flight > 0) || (outgoing.is_doubtful() && doubtful >= DOUBTFUL);
             if waits {
                 continue;
             }
