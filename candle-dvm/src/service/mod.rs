@@ -4,13 +4,14 @@
 //! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
 //!
 //! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs. `work`: jobs run.
-//!   `delivery`: answers are signed, kept and sent until relays have them, which `undelivered` knows. `presence`: what is announced.
+//!   `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `presence`: what is announced.
 //!   `relays`: which connections there are. `clock`: whether this machine's time is right.
 //! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
 //! - [`settings`]: everything that can be configured. [`metrics`]: what is counted, which natively `prometheus` serves.
 
 pub mod actor;
 mod clock;
+mod deliveries;
 mod delivery;
 mod inbox;
 pub mod inputs;
@@ -23,7 +24,6 @@ mod reading;
 mod recent;
 mod relays;
 pub mod settings;
-mod undelivered;
 mod work;
 
 pub use actor::Service;
