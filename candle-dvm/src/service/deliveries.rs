@@ -5,7 +5,7 @@ use nostr::prelude::EventId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Answers that a relay gets before it has answered to earlier ones.
-const HANDED: usize = 64;
+const HANDED: usize = 128;
 
 /// When an answer was signed, and which of that second it is.
 type Key = (u64, u64, JobId);
@@ -207,25 +207,25 @@ mod tests {
     #[test]
     fn a_relay_gets_the_newest_first_and_a_few_at_a_time() {
         let mut deliveries = Deliveries::default();
-        for n in 0..100 {
+        for n in 0..200 {
             // Two in a second.
             deliveries.add(id(n), u64::from(n / 2), 1, &urls(&["a", "b"]));
         }
         let handed: Vec<_> = std::iter::from_fn(|| deliveries.hand("a")).collect();
         assert_eq!(handed.len(), HANDED);
-        assert_eq!(handed[0], id(99));
+        assert_eq!(handed[0], id(199));
         assert_eq!(deliveries.waiting(), ["b"], "a has enough for now");
-        deliveries.settle("a", id(99));
-        assert_eq!(deliveries.hand("a"), Some(id(35)));
+        deliveries.settle("a", id(199));
+        assert_eq!(deliveries.hand("a"), Some(id(71)));
         deliveries.park("a");
         assert_eq!(
             deliveries.waiting(),
             ["b", "a"],
             "who has had a try is last"
         );
-        assert_eq!(deliveries.hand("a"), Some(id(98)));
+        assert_eq!(deliveries.hand("a"), Some(id(198)));
         assert_eq!(deliveries.late(|_| 1).len(), 4);
-        for n in 0..100 {
+        for n in 0..200 {
             deliveries.settle("a", id(n));
             deliveries.settle("b", id(n));
             deliveries.settle("b", id(n));

@@ -321,3 +321,89 @@ fn subscription(name: &str, filter: &Filter, once: bool) -> Command {
         once,
     }
 }
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use super::*;
+
+    fn relays() -> Relays {
+        let settings = Settings {
+            relays: vec!["ws://127.0.0.1:1".to_string()],
+            ..Settings::default()
+        };
+        let (reports, _) = mpsc::channel(32);
+        Relays::new(Keys::generate(), &settings, reports)
+    }
+
+    fn guest(n: usize) -> String {
+        format!("ws://127.0.0.1:{}", 2 + n)
+    }
+
+    fn end() -> Command {
+        Command::Unsubscribe("nothing".to_string())
+    }
+
+    #[test]
+    fn a_guest_stays_as_long_as_it_has_answers_to_take() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let mut relays = relays();
+        assert!(relays.send(&guest(0), end()));
+        relays.tick(now() + 599, |_| true);
+        assert_eq!(relays.guests(), 1);
+        relays.tick(now() + 59, |_| false);
+        assert_eq!(relays.guests(), 1);
+        relays.tick(now() + 62, |_| false);
+        assert_eq!(relays.guests(), 0);
+    }
+
+    #[test]
+    fn where_all_places_are_taken_guests_come_in_rotation() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let mut relays = relays();
+        for n in 0..GUESTS {
+            assert!(relays.send(&guest(n), end()));
+        }
+        let next = guest(GUESTS);
+        assert!(!relays.send(&next, end()));
+        // All have answers to take; those that cannot be reached make way after a while, those that are connected do not.
+        for n in 1..GUESTS {
+            relays.set_up(&guest(n), true);
+        }
+        assert_eq!(relays.place(&next, |_| true, now()), (false, None));
+        let later = now() + GUEST_TRY + 1;
+        let (place, gone) = relays.place(&next, |_| true, later);
+        assert_eq!((place, gone), (true, Some(guest(0))));
+        assert!(relays.send(&next, end()));
+        relays.set_up(&next, true);
+        assert_eq!(relays.place(&guest(0), |_| true, later), (false, None));
+        let others = |url: &str| url != guest(7);
+        let (place, gone) = relays.place(&guest(0), others, later);
+        assert_eq!(
+            (place, gone),
+            (true, Some(guest(7))),
+            "it has nothing to do"
+        );
+    }
+
+    #[test]
+    fn a_guest_is_barred_at_its_twentieth_forgery_and_one_of_ours_is_not() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let mut relays = relays();
+        let own = relays.own[0].clone();
+        for url in [guest(0), own.clone()] {
+            relays.send(&url, end());
+            for _ in 0..19 {
+                assert!(!relays.count_forgery(&url, now()));
+            }
+        }
+        assert!(relays.count_forgery(&guest(0), now()));
+        assert!(!relays.count_forgery(&own, now()));
+        assert!(!relays.send(&guest(0), end()));
+        assert!(relays.send(&own, end()));
+        relays.tick(now() + BARRED + 1, |_| false);
+        assert!(relays.send(&guest(0), end()));
+    }
+}

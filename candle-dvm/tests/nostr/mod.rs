@@ -17,6 +17,7 @@ mod pages;
 mod payment;
 mod refusals;
 mod relay;
+mod relays;
 mod served;
 mod service;
 mod starts;

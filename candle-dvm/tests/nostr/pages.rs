@@ -74,6 +74,7 @@ fn fetch(
                     delivered.insert(event.id);
                 }
                 Action::Cursor { to, .. } => cursor = to,
+                Action::StoredEnd { .. } => assert_eq!(cursor, NOW, "with the last page"),
                 Action::Send(text) => {
                     let message = ClientMessage::from_json(text).unwrap();
                     let ClientMessage::Req {

@@ -252,7 +252,7 @@ fn a_relay_that_was_dead_gets_all_that_waited_for_it_also_after_a_restart() {
     let line = || served.metrics.line(2);
     wait_until(line, || line().contains("relays 1/2"));
     // More than a relay's driver has at a time.
-    let count = 150;
+    let count = 180;
     for n in 0..count {
         live.publish(&Customer::new().request(&format!("job {n}")));
         if n % 30 == 29 {

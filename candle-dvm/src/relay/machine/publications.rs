@@ -7,7 +7,8 @@
 use super::{Action, Keep, Link, Machine, Outcome, LONGEST_RETRY, SECOND};
 use nostr::prelude::{ClientMessage, Event, EventId};
 
-/// How long an answer is waited for, and where many are missing, or a NOTICE came instead.
+/// How long an answer is waited for; and that to a doubtful event, or where many are missing, or a NOTICE came instead. One that comes later
+/// still counts.
 const OK_TIMEOUT: u64 = 20 * SECOND;
 const SHORT_TIMEOUT: u64 = 5 * SECOND;
 /// Between two tries of an event that gets no answer.
@@ -26,7 +27,7 @@ const IN_FLIGHT: usize = 32;
 /// Above this many, answers are missing.
 const CROWDED: usize = 16;
 /// Doubtful ones among them.
-const DOUBTFUL: usize = 4;
+const DOUBTFUL: usize = 8;
 /// For how long after a NOTICE events are sent one after the other, so that the next NOTICE tells which it means.
 const SINGLY: u64 = 60 * SECOND;
 /// For how long after a relay complained of too many events it gets none that only matter now.
@@ -149,7 +150,7 @@ impl Machine {
 
     /// How long an event's answer is waited for, with so many that have none.
     fn patience(outgoing: &Outgoing, in_flight: usize) -> u64 {
-        match outgoing.noticed || outgoing.lost || in_flight > CROWDED {
+        match outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
             true => SHORT_TIMEOUT,
             false => OK_TIMEOUT,
         }
