@@ -2,6 +2,7 @@
 
 use super::clock::{Clock, Reachable};
 use super::deliveries::Deliveries;
+use super::guests::RelayLists;
 use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
 use super::now;
@@ -11,7 +12,7 @@ use super::relays::Relays;
 use super::settings::{Settings, DAY};
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
-use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage};
+use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage, Waiting, WaitingLimits};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
@@ -20,9 +21,9 @@ use crate::platform::{sleep, Every, Task};
 use crate::relay::driver::Report;
 use crate::relay::Keep;
 use crate::Result;
-use futures_channel::mpsc;
+use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
-use nostr::prelude::{Event, EventId, Keys};
+use nostr::prelude::{Event, EventId, Keys, PublicKey};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,8 +37,10 @@ pub(super) const CANCELLATIONS: &str = "cancellations";
 
 /// What tasks tell the service.
 pub enum Message {
-    /// A job's prompt is there, and where its answers go beside our relays; or why there is none.
-    Prepared(JobId, std::result::Result<(String, Vec<String>), String>),
+    /// A job's prompt is there, or why there is none.
+    Prepared(JobId, std::result::Result<String, String>),
+    /// The relays that customers read; none where there is no list.
+    RelayLists(Vec<(PublicKey, Vec<String>)>),
     /// An invoice was made for a job.
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
@@ -58,12 +61,35 @@ pub(super) struct Live {
     pub(super) found_on: String,
     /// Relays beside our own that get the answers.
     pub(super) guests: BTreeSet<String>,
+    /// What was said last, beside partial results.
+    pub(super) told: Option<Event>,
+    pub(super) place: Place,
+    pub(super) bill: Bill,
     pub(super) state: LiveState,
 }
 
+/// Whose place a job takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// One of the queue, or it runs.
+    Queue,
+    /// One of those that wait for inputs or payment.
+    Waiting,
+    /// None any more: the wallet is asked a last time.
+    Leaving,
+}
+
+/// What of a job's payment is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bill {
+    None,
+    Open,
+    Paid,
+}
+
 pub(super) enum LiveState {
-    /// Its inputs, relays or payment are waited for, in this task.
-    Preparing(Task),
+    /// Its inputs or payment are waited for, in this task, which can be told that it is time to end.
+    Preparing(Task, Option<oneshot::Sender<String>>),
     /// It is in the queue.
     Queued,
     /// It runs.
@@ -90,6 +116,8 @@ pub struct Service {
     pub(super) relays: Relays,
     pub(super) admission: Admission,
     pub(super) queue: FairQueue<String>,
+    pub(super) waiting: Waiting,
+    pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
     /// Answers that relays have to get yet.
@@ -134,6 +162,8 @@ impl Service {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),
             queue: FairQueue::default(),
+            waiting: Waiting::new(WaitingLimits::default()),
+            relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
             answers: Deliveries::default(),
@@ -218,7 +248,7 @@ impl Service {
     fn report(&mut self, url: &str, report: Report) -> Result<()> {
         match report {
             Report::Up => {
-                tracing::info!(relay = url, "connected");
+                tracing::info!(relay = self.relays.shown(url), "connected");
                 self.relays.set_up(url, true);
                 self.reachable.up(url);
                 if self.relays.is_own(url) && !self.stopping {
@@ -231,12 +261,22 @@ impl Service {
             }
             Report::Down(reason) => {
                 let reason: String = reason.chars().take(200).collect();
-                tracing::info!(relay = url, reason, "not connected");
+                match self.relays.is_own(url) {
+                    true => {
+                        tracing::info!(relay = url, reason, "not connected");
+                        self.reachable.down(url, &reason);
+                    }
+                    // The reason may name it.
+                    false => tracing::info!(relay = self.relays.shown(url), "not connected"),
+                }
                 self.relays.set_up(url, false);
-                self.reachable.down(url, &reason);
                 self.set_live(url, false);
             }
-            Report::RelayClock(theirs) => self.clock.relay(url, theirs, now()),
+            // What relays of strangers show is not asked for.
+            Report::RelayClock(theirs) if self.relays.is_own(url) => {
+                self.clock.relay(url, theirs, now());
+            }
+            Report::RelayClock(_) => {}
             Report::Limits(limits) => self.relays.set_limits(url, limits),
             Report::Event(subscription, event) => {
                 if subscription == JOBS && !self.is_for_us_to_read(url, &event) {
@@ -262,6 +302,7 @@ impl Service {
     fn message(&mut self, message: Message) -> Result<()> {
         match message {
             Message::Prepared(id, prepared) => self.prepared(id, prepared),
+            Message::RelayLists(lists) => self.relay_lists(lists),
             Message::Billed(id, invoice) => self.billed(id, invoice),
             Message::Paid(id) => self.paid(id),
             Message::Partial(id, text) => {
@@ -281,6 +322,7 @@ impl Service {
         if !self.stopping {
             self.start_jobs();
         }
+        self.ask_relay_lists();
         if self.cancellations_changed {
             self.watch_cancellations();
         }
@@ -296,6 +338,7 @@ impl Service {
             self.give_up_deliveries(at)?;
         }
         self.tick_relays(at)?;
+        self.drop_expired(at)?;
         self.drop_searches();
         self.look_around()?;
         self.journal.flush()?;

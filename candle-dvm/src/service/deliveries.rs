@@ -91,6 +91,21 @@ impl Deliveries {
         }
     }
 
+    /// Adds relays to an answer that waits for others already.
+    pub(super) fn extend<'a>(&mut self, id: JobId, relays: impl IntoIterator<Item = &'a String>) {
+        let Some(answer) = self.answers.get_mut(&id) else {
+            return;
+        };
+        for relay in relays {
+            let queue = self.relays.entry(relay.clone()).or_default();
+            if !queue.handed.contains(&answer.key) && queue.waiting.insert(answer.key) {
+                answer.missing += 1;
+                self.count += 1;
+                self.bytes += answer.bytes;
+            }
+        }
+    }
+
     /// What to give up next, if more wait than may: of relays that are not connected, or if all are then of all, the one for which most
     /// wait; and of what waits for it, the oldest.
     pub(super) fn excess(
@@ -263,8 +278,9 @@ mod tests {
     fn bytes_count_as_well() {
         let mut deliveries = Deliveries::default();
         for n in 0..10 {
-            deliveries.add(id(n), 100, 1000, &urls(&["a", "b"]));
-            deliveries.add(id(n), 100, 1000, &urls(&["a", "b"]));
+            deliveries.add(id(n), 100, 1000, &urls(&["a"]));
+            deliveries.add(id(n), 100, 1000, &urls(&["a"]));
+            deliveries.extend(id(n), &urls(&["a", "b"]));
         }
         assert_eq!(deliveries.excess(20, 20_000, |_| true), None);
         assert!(deliveries.excess(20, 19_999, |_| true).is_some());

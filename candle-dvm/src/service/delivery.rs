@@ -4,9 +4,11 @@
 //! that this form has one id too, however often it is made. The other relays are not affected by what one of them refuses.
 
 use super::actor::Service;
+use super::guests::LATER;
 use super::now;
+use crate::backend::Completion;
 use crate::jobs::{Answer, Entry, JobId};
-use crate::nip90::{sign, Feedback, JobResult, Status, WriteError};
+use crate::nip90::{sign, Feedback, JobResult, Status, Usage, WriteError};
 use crate::relay::{Keep, Outcome};
 use crate::{Error, Result};
 use nostr::prelude::{Event, EventId, Keys};
@@ -22,11 +24,11 @@ const GUEST_PATIENCE: u64 = 600;
 const SHED_SAID: Duration = Duration::from_secs(60);
 
 impl Service {
-    /// Gives a job its one answer: the text, or the reason why there is none.
+    /// Gives a job its one answer: the completion, or the reason why there is none.
     pub(super) fn answer(
         &mut self,
         id: JobId,
-        outcome: std::result::Result<String, String>,
+        outcome: std::result::Result<Completion, String>,
     ) -> Result<()> {
         let Some(live) = self.close(id) else {
             return Ok(());
@@ -34,7 +36,10 @@ impl Service {
         let limit = self.relays.event_bytes();
         let encryption = live.request.encryption;
         if let Err(problem) = &outcome {
-            tracing::info!(job = %id, problem, "fails");
+            match encryption {
+                None => tracing::info!(job = %id, problem, "fails"),
+                Some(_) => tracing::info!(job = %id, "fails"),
+            }
         }
         let error = |service: &Self, problem: String| {
             let feedback = Feedback {
@@ -45,11 +50,16 @@ impl Service {
             feedback.write(&service.keys, now(), &live.event.pubkey)
         };
         let written = match outcome {
-            Ok(text) => {
+            Ok(completion) => {
                 let invoice = self.journal.get(id)?.and_then(|entry| entry.invoice);
                 let result = JobResult {
                     job: live.event.id,
-                    text,
+                    usage: Some(Usage {
+                        model: self.model.clone(),
+                        prompt_tokens: completion.prompt_tokens as u64,
+                        completion_tokens: completion.token_ids.len() as u64,
+                    }),
+                    text: completion.text,
                     // The invoice is the one that was paid, so that nobody takes it for another.
                     amount_msat: invoice.as_ref().map(|invoice| invoice.amount_msat),
                     invoice: invoice.map(|invoice| invoice.bolt11),
@@ -126,7 +136,24 @@ impl Service {
         if let Some(answer) = &entry.answer {
             let bytes = answer.body.len() as u64;
             self.answers.add(id, answer.signed, bytes, &answer.pending);
+            self.want_relays_again(id, entry);
         }
+    }
+
+    /// An answer whose customer's relays were not known yet goes to these.
+    pub(super) fn deliver_to_guests(
+        &mut self,
+        id: JobId,
+        event: &Event,
+        relays: &BTreeSet<String>,
+    ) -> Result<()> {
+        self.answers.extend(id, relays);
+        self.answers.settle(LATER, id);
+        self.shed_deliveries()?;
+        for relay in relays {
+            self.hand_over(relay, Some((id, event)))?;
+        }
+        Ok(())
     }
 
     /// Gives answers up while more of them wait than may.
@@ -144,7 +171,7 @@ impl Service {
         if let Some(relay) = last.filter(|_| !self.shed_said.is_some_and(quiet)) {
             self.shed_said = Some(Instant::now());
             tracing::warn!(
-                relay,
+                relay = self.relays.shown(&relay),
                 waiting = self.answers.len(),
                 "too many answers wait: the oldest are given up, first those for relays that are not connected"
             );
@@ -156,7 +183,8 @@ impl Service {
     /// the journal.
     pub(super) fn hand_over(&mut self, url: &str, known: Option<(JobId, &Event)>) -> Result<()> {
         // One of ours that is down gets them when it is back: until then the journal has them, and memory need not.
-        if !self.answers.owes(url) || self.relays.is_own_and_down(url) {
+        let absent = url == LATER || self.relays.is_own_and_down(url);
+        if absent || !self.answers.owes(url) {
             return Ok(());
         }
         let answers = &self.answers;
@@ -201,7 +229,8 @@ impl Service {
             Err(problem) => match smaller(&self.keys, event) {
                 Some(small) if self.relays.check(url, &small).is_ok() => Some(small),
                 _ => {
-                    tracing::warn!(job = %id, relay = url, problem, "given up: the answer is too large for the relay");
+                    let relay = self.relays.shown(url);
+                    tracing::warn!(job = %id, relay, problem, "given up: the answer is too large for the relay");
                     return self.settle(id, url, false);
                 }
             },
@@ -215,12 +244,14 @@ impl Service {
     pub(super) fn settled(&mut self, url: &str, event: EventId, outcome: &Outcome) -> Result<()> {
         let Some(id) = self.answers.job(&event) else {
             if let Outcome::Rejected(reason) = outcome {
-                tracing::debug!(relay = url, event = %event, reason, "the relay does not take an event");
+                let relay = self.relays.shown(url);
+                tracing::debug!(relay, event = %event, reason, "the relay does not take an event");
             }
             return Ok(());
         };
         if let Outcome::Rejected(reason) = outcome {
-            tracing::warn!(relay = url, event = %event, reason, "the relay does not take an answer");
+            let relay = self.relays.shown(url);
+            tracing::warn!(relay, event = %event, reason, "the relay does not take an answer");
             if let Some(small) = self.smaller_form(id, event, reason)? {
                 self.answers.is_answer(small.id, id);
                 self.relays.publish_to(url, &small, Keep::Until);
@@ -272,7 +303,8 @@ impl Service {
             at.saturating_sub(patience)
         });
         for (relay, id) in late {
-            tracing::warn!(job = %id, relay, "given up: the relay has not taken the answer");
+            let shown = self.relays.shown(&relay);
+            tracing::warn!(job = %id, relay = shown, "given up: the relay has not taken the answer");
             self.metrics.given_up.fetch_add(1, Relaxed);
             self.settle(id, &relay, false)?;
         }

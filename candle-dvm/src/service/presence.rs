@@ -34,9 +34,11 @@ impl Service {
             ("temperature", range("0", None, text("0"))),
             ("top_k", range("0", None, None)),
             ("top_p", range("0", text("1"), None)),
+            ("min_p", range("0", text("1"), text("0"))),
             ("frequency_penalty", range("0", text("100"), text("1"))),
+            ("seed", range("0", text(&u64::MAX.to_string()), None)),
+            ("stop", ParamInfo::default()),
         ];
-        let price = self.payment.price_msat();
         Announcement {
             identifier: settings.identifier.clone(),
             name: settings.name.clone(),
@@ -48,7 +50,7 @@ impl Service {
                 .collect(),
             topics: vec!["text-generation".to_string(), "candle".to_string()],
             encryption: true,
-            amount_msat: (price > 0).then_some(price),
+            amount_msat: Some(self.payment.price_msat()),
         }
     }
 

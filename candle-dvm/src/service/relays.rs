@@ -82,6 +82,14 @@ impl Relays {
         self.own.iter().any(|own| own == url)
     }
 
+    /// How a relay is called in the log. Those that customers name may have been hidden.
+    pub(super) fn shown<'a>(&self, url: &'a str) -> &'a str {
+        match self.is_own(url) {
+            true => url,
+            false => "a customer's",
+        }
+    }
+
     pub(super) fn own(&self) -> &[String] {
         &self.own
     }
@@ -224,14 +232,15 @@ impl Relays {
     }
 
     pub(super) fn set_limits(&mut self, url: &str, mut limits: RelayLimits) {
+        let shown = self.shown(url);
         if let Some(relay) = self.relays.get_mut(url) {
             for (name, value) in limits.remove_absurd() {
                 tracing::warn!(
-                    relay = url,
+                    relay = shown,
                     "the relay says {name} is {value}, which no answer could keep; ignored"
                 );
             }
-            tracing::debug!(relay = url, ?limits, "limits");
+            tracing::debug!(relay = shown, ?limits, "limits");
             relay.limits = limits;
         }
     }
@@ -272,6 +281,7 @@ impl Relays {
 
     /// Counts a forged or useless event. `true` if the relay is barred for it.
     pub(super) fn count_forgery(&mut self, url: &str, at: u64) -> bool {
+        let shown = self.shown(url);
         let Some(relay) = self.relays.get_mut(url) else {
             return false;
         };
@@ -280,7 +290,7 @@ impl Relays {
             return false;
         }
         tracing::warn!(
-            relay = url,
+            relay = shown,
             events = relay.forgeries,
             "the relay sends events that are forged or were not asked for"
         );

@@ -8,6 +8,7 @@ mod crash;
 mod fairness;
 #[cfg(target_os = "linux")]
 mod flood;
+mod guests;
 mod hostile;
 mod inputs;
 mod journal;
@@ -15,6 +16,7 @@ mod keys;
 mod machine;
 mod pages;
 mod payment;
+mod privacy;
 mod refusals;
 mod relay;
 mod relays;
@@ -24,3 +26,5 @@ mod starts;
 #[cfg(unix)]
 mod stoppable;
 mod wait;
+mod waiting;
+mod wild;

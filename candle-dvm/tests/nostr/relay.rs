@@ -29,6 +29,8 @@ pub struct Behaviour {
     pub garbage: Option<Vec<u8>>,
     /// At most this many stored events for a request.
     pub max_limit: Option<usize>,
+    /// It never says that it has sent all that it stored.
+    pub endless_search: bool,
     /// Its information document.
     pub information: Option<String>,
     /// Which events it does not take, and says NOTICE to.
@@ -58,6 +60,7 @@ impl Notices {
 
 struct State {
     events: Mutex<Vec<Event>>,
+    asked: Mutex<Vec<Filter>>,
     news: broadcast::Sender<Event>,
     behaviour: Behaviour,
     connections: AtomicU32,
@@ -80,6 +83,7 @@ impl TestRelay {
     pub fn with(behaviour: Behaviour) -> Self {
         let state = Arc::new(State {
             events: Mutex::new(Vec::new()),
+            asked: Mutex::new(Vec::new()),
             news: broadcast::channel(4096).0,
             behaviour,
             connections: AtomicU32::new(0),
@@ -124,6 +128,11 @@ impl TestRelay {
     /// The same without the first ones, this many.
     pub fn events_from(&self, first: usize) -> Vec<Event> {
         self.state.events.lock().unwrap()[first..].to_vec()
+    }
+
+    /// Everything that was asked for.
+    pub fn asked(&self) -> Vec<Filter> {
+        self.state.asked.lock().unwrap().clone()
     }
 
     pub fn of_kind(&self, kind: u16) -> Vec<Event> {
@@ -317,7 +326,10 @@ async fn client(mut stream: TcpStream, state: Arc<State>) {
                             for event in stored {
                                 replies.push(RelayMessage::event(name.clone(), event).as_json());
                             }
-                            replies.push(RelayMessage::eose(name.clone()).as_json());
+                            if !state.behaviour.endless_search {
+                                replies.push(RelayMessage::eose(name.clone()).as_json());
+                            }
+                            state.asked.lock().unwrap().extend(filters.clone());
                             subscriptions.insert(name, filters);
                         }
                         if std::mem::take(&mut noisy) && !make_noise(&mut socket, &state).await {
