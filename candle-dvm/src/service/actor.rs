@@ -1,6 +1,7 @@
 //! The service's own task: its state, its loop, how it starts and stops.
 
 use super::clock::{Clock, Reachable};
+use super::deliveries::Deliveries;
 use super::guests::RelayLists;
 use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
@@ -9,7 +10,6 @@ use super::reading::Reading;
 use super::recent::Recent;
 use super::relays::Relays;
 use super::settings::{Settings, DAY};
-use super::undelivered::Undelivered;
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
 use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage, Waiting, WaitingLimits};
@@ -23,7 +23,7 @@ use crate::relay::Keep;
 use crate::Result;
 use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
-use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
+use nostr::prelude::{Event, EventId, Keys, PublicKey};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
@@ -120,8 +120,8 @@ pub struct Service {
     pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
-    /// Answers that relays do not have yet.
-    pub(super) undelivered: Undelivered,
+    /// Answers that relays have to get yet.
+    pub(super) answers: Deliveries,
     pub(super) shed_said: Option<Instant>,
     /// How far the configured relays are read.
     pub(super) readings: BTreeMap<String, Reading>,
@@ -166,7 +166,7 @@ impl Service {
             relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
-            undelivered: Undelivered::default(),
+            answers: Deliveries::default(),
             shed_said: None,
             readings: BTreeMap::new(),
             clock: Clock::new(now(), Instant::now()),
@@ -230,7 +230,7 @@ impl Service {
         }
         let mut open = Vec::new();
         let journal = self.journal.clone();
-        // Answers that wait are many where a relay is dead, and are not kept in memory.
+        // Answers that wait are many where a relay is dead. The journal has them, so memory need not.
         journal.each_open(&mut |id, entry| match entry.stage {
             Stage::Answered => self.deliver_again(id, &entry),
             _ => open.push((id, entry)),
@@ -256,21 +256,27 @@ impl Service {
                         self.relays.publish_to(url, &announcement, Keep::Until);
                         self.heartbeat_to(Some(url));
                     }
-                    self.feed(url)?;
+                    self.hand_over(url, None)?;
                 }
             }
             Report::Down(reason) => {
                 let reason: String = reason.chars().take(200).collect();
                 match self.relays.is_own(url) {
-                    true => tracing::info!(relay = url, reason, "not connected"),
+                    true => {
+                        tracing::info!(relay = url, reason, "not connected");
+                        self.reachable.down(url, &reason);
+                    }
                     // The reason may name it.
                     false => tracing::info!(relay = self.relays.shown(url), "not connected"),
                 }
                 self.relays.set_up(url, false);
-                self.reachable.down(url, &reason);
                 self.set_live(url, false);
             }
-            Report::RelayClock(theirs) => self.clock.relay(url, theirs, now()),
+            // What relays of strangers show is not asked for.
+            Report::RelayClock(theirs) if self.relays.is_own(url) => {
+                self.clock.relay(url, theirs, now());
+            }
+            Report::RelayClock(_) => {}
             Report::Limits(limits) => self.relays.set_limits(url, limits),
             Report::Event(subscription, event) => {
                 if subscription == JOBS && !self.is_for_us_to_read(url, &event) {
@@ -317,12 +323,12 @@ impl Service {
             self.start_jobs();
         }
         self.ask_relay_lists();
-        if std::mem::take(&mut self.cancellations_changed) {
+        if self.cancellations_changed {
             self.watch_cancellations();
         }
         self.metrics.queued.store(self.queue.len() as u64, Relaxed);
         self.metrics.running.store(self.running as u64, Relaxed);
-        let undelivered = self.undelivered.len() as u64;
+        let undelivered = self.answers.len() as u64;
         self.metrics.undelivered.store(undelivered, Relaxed);
     }
 
@@ -331,7 +337,7 @@ impl Service {
         if self.ticks.is_multiple_of(30) {
             self.give_up_deliveries(at)?;
         }
-        self.relays.tick(at);
+        self.tick_relays(at)?;
         self.drop_expired(at)?;
         self.drop_searches();
         self.look_around()?;
@@ -388,8 +394,7 @@ impl Service {
             if self.running == 0 && idle_until.is_none() {
                 idle_until = Some(at + Duration::from_secs(3));
             }
-            let undelivered =
-                !self.undelivered.is_empty() && idle_until.is_some_and(|end| at < end);
+            let undelivered = !self.answers.is_empty() && idle_until.is_some_and(|end| at < end);
             if (self.running == 0 && farewell_done && !undelivered)
                 || at >= drain + Duration::from_secs(5)
             {
@@ -419,17 +424,5 @@ impl Service {
         self.journal.flush()?;
         tracing::info!("stopped");
         Ok(())
-    }
-
-    /// Asks relays for cancellations of the jobs that are open, and of no others: relays hold many deletions.
-    fn watch_cancellations(&mut self) {
-        let ids: Vec<EventId> = self.live.values().map(|live| live.event.id).collect();
-        if ids.is_empty() {
-            return self.relays.unsubscribe(CANCELLATIONS);
-        }
-        let filter = Filter::new()
-            .kind(Kind::from_u16(crate::nip90::DELETION))
-            .events(ids);
-        self.relays.subscribe(CANCELLATIONS, &filter, false);
     }
 }

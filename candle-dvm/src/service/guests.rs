@@ -178,8 +178,7 @@ impl Service {
             return Ok(());
         };
         match Event::from_json(answer.body.as_bytes()) {
-            // Relays that have it in hand already pass it by.
-            Ok(event) => self.deliver(id, &event, &answer.pending),
+            Ok(event) => return self.deliver_to_guests(id, &event, relays),
             Err(err) => {
                 tracing::error!(job = %id, error = %err, "the journal's answer cannot be read")
             }

@@ -4,7 +4,7 @@
 //! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
 //!
 //! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs. `prepare`: what they need
-//!   first. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `undelivered` knows. `guests`:
+//!   first. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
 //!   where customers want them. `presence`: what is announced. `relays`: which connections there are. `clock`: whether this machine's time
 //!   is right.
 //! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
@@ -12,6 +12,7 @@
 
 pub mod actor;
 mod clock;
+mod deliveries;
 mod delivery;
 mod guests;
 mod inbox;
@@ -26,7 +27,6 @@ mod reading;
 mod recent;
 mod relays;
 pub mod settings;
-mod undelivered;
 mod work;
 
 pub use actor::Service;

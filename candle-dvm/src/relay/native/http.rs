@@ -19,7 +19,7 @@ pub async fn fetch(
     date: &mut Option<u64>,
 ) -> Result<String, String> {
     let text = |err: hyper::Error| err.to_string();
-    let stream = connect(url, reach).await?;
+    let stream = connect(url, reach).await.map_err(|err| err.reason)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(text)?;
