@@ -4,6 +4,7 @@ use super::customer::{plain, Relays};
 use super::{print, print_json};
 use crate::nip90::{self, Announcement, Heartbeat};
 use crate::relay::driver::Report;
+use crate::relay::normal_url;
 use crate::service::now;
 use crate::{Error, Result};
 use nostr::nips::nip19::ToBech32;
@@ -107,6 +108,7 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
     relays.subscribe("heartbeats", &heartbeats, true);
     let mut open = 2 * relays.count();
     let mut reached = false;
+    let mut down: BTreeMap<String, String> = BTreeMap::new();
     let mut announced: BTreeMap<(PublicKey, String), Event> = BTreeMap::new();
     let mut beats: BTreeMap<(PublicKey, String), (u64, Heartbeat)> = BTreeMap::new();
     let collect = async {
@@ -115,6 +117,9 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
                 (_, Report::StoredEnd(_)) => {
                     open -= 1;
                     reached = true;
+                }
+                (url, Report::Down(reason)) => {
+                    down.insert(url, plain(&reason));
                 }
                 (_, Report::Event(_, event)) if event.verify().is_ok() => {
                     let at = event.created_at.as_secs();
@@ -139,7 +144,13 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
     };
     let _ = tokio::time::timeout(Duration::from_secs(args.timeout), collect).await;
     if !reached {
-        let relays = args.relay.join(", ");
+        let seconds = args.timeout;
+        let reason = |relay: &String| match normal_url(relay).ok().and_then(|url| down.get(&url)) {
+            Some(reason) => format!("{relay} ({reason})"),
+            None => format!("{relay} (nothing within {seconds} s)"),
+        };
+        let relays: Vec<String> = args.relay.iter().map(reason).collect();
+        let relays = relays.join(", ");
         return Err(Error::service(format!("no relay answered: {relays}")));
     }
     let now = now();

@@ -82,6 +82,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             printed: String::new(),
             silence: Duration::from_secs(args.silence),
             at_work: BTreeSet::new(),
+            down: String::new(),
             refused: BTreeSet::new(),
             refusal: String::new(),
         };
@@ -168,6 +169,8 @@ struct Customer {
     silence: Duration,
     /// Providers that have spoken and have not refused.
     at_work: BTreeSet<PublicKey>,
+    /// What the last connection to fail failed of, for the end of a sentence.
+    down: String,
     /// Those that have refused, and what the last one said.
     refused: BTreeSet<PublicKey>,
     refusal: String,
@@ -206,7 +209,9 @@ impl Customer {
                     }
                 }
                 (url, Report::Down(reason)) => {
-                    note(&format!("{url}: {}; will try again", plain(&reason)));
+                    let reason = plain(&reason);
+                    note(&format!("{url}: {reason}; will try again"));
+                    self.down = format!(" ({url}: {reason})");
                 }
                 (_, Report::Event(_, event)) => {
                     let refused = self.refused.len();
@@ -229,7 +234,7 @@ impl Customer {
             return format!("every provider that answered refuses: {}", self.refusal);
         }
         let problem = match (taken, self.providers.is_empty()) {
-            (false, _) => "no relay has taken the request by then",
+            (false, _) => &format!("no relay has taken the request by then{}", self.down),
             (true, true) => {
                 "no provider has said anything by then; `candle-dvm discover` lists them"
             }

@@ -74,11 +74,11 @@ prop_compose! {
 
 fn strings() -> impl Strategy<Value = Vec<Vec<String>>> {
     let name = prop_oneof![
-        "(i|param|output|bid|relays|p|t|encrypted|e|status|amount|request|expiration|nonce|d|k|r)",
+        "(i|input|param|output|bid|relays|p|t|encrypted|e|status|amount|request|expiration|nonce|d|k|r)",
         ".*"
     ];
     let value = prop_oneof![
-        "(text|url|event|job|5050|max_tokens|-1|1e400|partial)",
+        "(text|url|event|job|5050|max_tokens|prompt|Stop|-1|1e400|partial)",
         ".*"
     ];
     vec((name, vec(value, 0..5)), 0..12).prop_map(|tags| {
@@ -156,7 +156,10 @@ proptest! {
         for kind in [5050, 6050, 7000, 5, 31990, 11998] {
             let event = event(kind, &lists, &content);
             if let Ok(request) = JobRequest::read(&event, &PROVIDER) {
-                let _ = params::read(&request.params);
+                let _ = request.text_params();
+                if let Ok(written) = request.write(&CUSTOMER, NOW) {
+                    prop_assert_eq!(JobRequest::read(&written, &PROVIDER), Ok(request));
+                }
             }
             let _ = JobResult::read(&event, &PROVIDER);
             let _ = Feedback::read(&event, &PROVIDER);

@@ -184,7 +184,10 @@ fn a_request_ends_when_nobody_is_left_who_could_answer() {
         "1",
         "a",
     ];
-    assert_ends(&run(&nobody), "no relay has taken the request");
+    assert_ends(
+        &run(&nobody),
+        "no relay has taken the request by then (ws://127.0.0.1:1: ",
+    );
 }
 
 #[test]
@@ -354,7 +357,7 @@ fn mistakes_are_one_line() {
     assert_one_line(&with(&["--encrypt"]), &["--provider"]);
     assert_one_line(
         &["discover", "--relay", "ws://127.0.0.1:1", "--timeout", "1"],
-        &["no relay answered"],
+        &["no relay answered", "ws://127.0.0.1:1 (", "refused"],
     );
 }
 
