@@ -44,12 +44,16 @@ pub struct CompletionRequest {
     pub top_k: Option<usize>,
     /// Draw from the likeliest tokens that together have this probability, above 0 and at most 1.
     pub top_p: Option<f64>,
+    /// Draw from tokens that have at least this share of the likeliest one's probability, from 0, which changes nothing, to 1.
+    pub min_p: Option<f64>,
     /// Above 1, tokens of the recent context become less likely; 1 changes nothing.
     pub repeat_penalty: f32,
     /// How many of the last tokens the repeat penalty looks at.
     pub repeat_last_n: usize,
     /// The seed of the draws: the same request on the same device gives the same text.
     pub seed: u64,
+    /// The text ends before the first of these that it would contain; each has at least one character.
+    pub stop: Vec<String>,
 }
 
 impl Default for CompletionRequest {
@@ -60,9 +64,11 @@ impl Default for CompletionRequest {
             temperature: 0.0,
             top_k: None,
             top_p: None,
+            min_p: None,
             repeat_penalty: 1.0,
             repeat_last_n: 64,
             seed: 299_792_458,
+            stop: Vec::new(),
         }
     }
 }
@@ -82,7 +88,7 @@ impl CompletionRequest {
         };
         check(
             self.max_tokens >= 1,
-            "max-tokens",
+            "max_tokens",
             self.max_tokens.to_string(),
             "at least 1",
         )?;
@@ -93,19 +99,33 @@ impl CompletionRequest {
             "a finite number, 0 or above",
         )?;
         if let Some(top_k) = self.top_k {
-            check(top_k >= 1, "top-k", top_k.to_string(), "at least 1")?;
+            check(top_k >= 1, "top_k", top_k.to_string(), "at least 1")?;
         }
         if let Some(top_p) = self.top_p {
             check(
                 top_p > 0.0 && top_p <= 1.0,
-                "top-p",
+                "top_p",
                 top_p.to_string(),
                 "a number above 0 and at most 1",
             )?;
         }
+        if let Some(min_p) = self.min_p {
+            check(
+                (0.0..=1.0).contains(&min_p),
+                "min_p",
+                min_p.to_string(),
+                "a number from 0 to 1",
+            )?;
+        }
+        check(
+            self.stop.iter().all(|stop| !stop.is_empty()),
+            "stop",
+            "\"\"".to_string(),
+            "at least one character",
+        )?;
         check(
             self.repeat_penalty.is_finite() && self.repeat_penalty > 0.0,
-            "repeat-penalty",
+            "repeat_penalty",
             self.repeat_penalty.to_string(),
             "a finite number above 0",
         )
@@ -137,6 +157,8 @@ impl CompletionRequest {
 pub enum StopReason {
     /// The model made an end token.
     EndOfText,
+    /// The text came to one of [`CompletionRequest::stop`].
+    StopSequence,
     /// `max_tokens` was reached, or the model's last position.
     Length,
     /// The receiver of the stream asked for an end.
@@ -148,7 +170,7 @@ pub enum StopReason {
 pub struct Completion {
     /// The text, without the prompt.
     pub text: String,
-    /// The tokens of the text; an end token is not among them.
+    /// The tokens of the text; an end token is not among them, those of a stop sequence are.
     pub token_ids: Vec<u32>,
     /// How many tokens the prompt had, the begin token included.
     pub prompt_tokens: usize,

@@ -45,9 +45,9 @@ pub enum Error {
         reason: String,
     },
     /// A parameter outside its range.
-    #[error("--{name} {value}: expected {expected}")]
+    #[error("{name} {value}: expected {expected}")]
     Parameter {
-        /// The parameter, as its flag is spelt.
+        /// The parameter, as the field is spelt; `candle-dvm` shows its flag.
         name: &'static str,
         /// The value that was given.
         value: String,
@@ -55,12 +55,10 @@ pub enum Error {
         expected: &'static str,
     },
     /// A prompt in which the tokenizer finds no token.
-    #[error("--prompt: the prompt has no tokens; give at least one character of text")]
+    #[error("prompt has no tokens; give at least one character of text")]
     EmptyPrompt,
     /// A prompt that the model's positions cannot hold.
-    #[error(
-        "--prompt: the prompt has {tokens} tokens, more than the model's max_position_embeddings of {limit}"
-    )]
+    #[error("prompt has {tokens} tokens, the model takes {limit}")]
     PromptTooLong {
         /// The prompt's length in tokens, the begin token included.
         tokens: usize,
@@ -131,6 +129,20 @@ impl Error {
     pub fn one_line(&self) -> String {
         one_line(&self.to_string())
     }
+
+    /// As [`Error::one_line`], for whoever typed the command: a field goes by its flag, `max_tokens` by `--max-tokens`.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn for_command_line(&self) -> String {
+        let text = self.one_line();
+        match self {
+            Self::Parameter { name, .. } => {
+                let value = text.strip_prefix(name).unwrap_or_default();
+                format!("--{}{value}", name.replace('_', "-"))
+            }
+            Self::EmptyPrompt | Self::PromptTooLong { .. } => format!("--prompt: the {text}"),
+            _ => text,
+        }
+    }
 }
 
 impl From<crate::jobs::JournalError> for Error {
@@ -157,12 +169,22 @@ impl<T> Doing<T> for candle_core::Result<T> {
     }
 }
 
-/// A tensor library's error without the stack trace that `RUST_BACKTRACE=1` puts behind it.
+/// A tensor library's error without the stack traces that `RUST_BACKTRACE=1` puts behind it, however deep inside.
 pub(crate) fn brief(err: &candle_core::Error) -> String {
+    use candle_core::Error;
     match err {
-        candle_core::Error::WithBacktrace { inner, .. } => brief(inner),
-        candle_core::Error::WithPath { inner, path } => {
-            format!("{}: {}", path.display(), brief(inner))
+        Error::WithBacktrace { inner, .. } => brief(inner),
+        Error::WithPath { inner, path } => format!("{}: {}", path.display(), brief(inner)),
+        Error::Context { inner, context } => {
+            let context = one_line(&context.to_string());
+            format!("{context}: {}", brief(inner))
+        }
+        Error::WrappedContext { wrapped, context } => {
+            let wrapped = match wrapped.downcast_ref::<Error>() {
+                Some(err) => brief(err),
+                None => one_line(&wrapped.to_string()),
+            };
+            format!("{}: {wrapped}", one_line(context))
         }
         other => one_line(&other.to_string()),
     }
@@ -184,4 +206,50 @@ pub(crate) fn one_line(text: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{brief, Error};
+    use candle_core::Context;
+
+    #[test]
+    fn no_frame_of_a_nested_trace_is_shown() {
+        let trace = || Box::new(std::backtrace::Backtrace::force_capture());
+        let traced = |inner| candle_core::Error::WithBacktrace {
+            inner: Box::new(inner),
+            backtrace: trace(),
+        };
+        let io = || traced(candle_core::Error::Msg("no such file".to_string()));
+        assert!(io().to_string().lines().count() > 2, "there is a trace");
+        let context = traced(io().context("reading the header")).with_path("a.gguf");
+        assert_eq!(brief(&context), "a.gguf: reading the header: no such file");
+        let wrapped = Err::<(), _>(io()).context("the weights").unwrap_err();
+        assert_eq!(brief(&wrapped), "the weights: no such file");
+    }
+
+    #[test]
+    fn a_field_is_a_flag_on_the_command_line_alone() {
+        let error = Error::Parameter {
+            name: "max_tokens",
+            value: "0".to_string(),
+            expected: "at least 1",
+        };
+        assert_eq!(error.to_string(), "max_tokens 0: expected at least 1");
+        assert_eq!(
+            error.for_command_line(),
+            "--max-tokens 0: expected at least 1"
+        );
+        let long = Error::PromptTooLong {
+            tokens: 1602,
+            limit: 512,
+        };
+        assert_eq!(
+            long.to_string(),
+            "prompt has 1602 tokens, the model takes 512"
+        );
+        assert!(long
+            .for_command_line()
+            .starts_with("--prompt: the prompt has 1602"));
+    }
 }

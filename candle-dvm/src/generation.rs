@@ -3,7 +3,7 @@
 use crate::backend::{Completion, CompletionRequest, StopReason, Timings};
 use crate::engine::{CandleBackend, Session};
 use crate::error::Doing;
-use crate::stream::TokenStream;
+use crate::stream::{StopSequences, TokenStream};
 use crate::Result;
 use candle_core::{Device, Tensor};
 use candle_transformers::generation::{GreedyToken, LogitsProcessor};
@@ -35,6 +35,7 @@ pub struct Generation<'a> {
     session: Session<'a>,
     sampler: LogitsProcessor,
     stream: TokenStream<'a>,
+    stops: StopSequences<'a>,
     /// The prompt's tokens and those made so far.
     tokens: Vec<u32>,
     prompt_tokens: usize,
@@ -47,7 +48,7 @@ pub struct Generation<'a> {
     queued: Option<GreedyToken>,
     text: String,
     stop_reason: Option<StopReason>,
-    /// Whether the bytes that were held back are out.
+    /// Whether what was held back is out.
     flushed: bool,
     start: Instant,
     first_token_after: Duration,
@@ -70,6 +71,7 @@ impl CandleBackend {
             session: self.session(),
             sampler: LogitsProcessor::from_sampling(request.seed, request.sampling()),
             stream: TokenStream::new(self.tokenizer()),
+            stops: StopSequences::new(&request.stop),
             // The last token made is never fed back, so it needs no position.
             budget: request
                 .max_tokens
@@ -112,7 +114,12 @@ impl Generation<'_> {
         }
         self.tokens.push(next);
         let piece = self.stream.push(next)?.unwrap_or_default();
+        let piece = self.stops.push(&piece);
         self.text.push_str(&piece);
+        if self.stops.is_reached() {
+            self.end(StopReason::StopSequence);
+            self.flushed = true;
+        }
         Ok(Some(piece))
     }
 
@@ -148,17 +155,16 @@ impl Generation<'_> {
         self.queued = None;
     }
 
-    /// The bytes held back until the rest of a character arrives.
+    /// What was held back: bytes of which no character came, and text that might have become a stop sequence.
     fn rest(&mut self) -> Result<Option<String>> {
         if self.flushed {
             return Ok(None);
         }
         self.flushed = true;
-        let rest = self.stream.finish()?;
-        if let Some(rest) = &rest {
-            self.text.push_str(rest);
-        }
-        Ok(rest)
+        let rest = self.stream.finish()?.unwrap_or_default();
+        let rest = self.stops.push(&rest) + &self.stops.finish();
+        self.text.push_str(&rest);
+        Ok((!rest.is_empty()).then_some(rest))
     }
 
     async fn next_token(&mut self, wait: Wait) -> Result<u32> {
@@ -197,7 +203,15 @@ impl Generation<'_> {
             logits =
                 apply_repeat_penalty(&logits, penalty, recent).doing("choosing the next token")?;
         }
-        let next = self.sampler.sample(&logits);
+        let min_p = self.request.min_p.unwrap_or(0.0) as f32;
+        let next = self.sampler.sample_f(&logits, |probabilities| {
+            let most = probabilities.iter().copied().fold(0.0, f32::max);
+            for probability in probabilities {
+                if *probability < min_p * most {
+                    *probability = 0.0;
+                }
+            }
+        });
         next.doing("choosing the next token")
     }
 }

@@ -1,4 +1,4 @@
-//! Text from tokens as they come, never half a character.
+//! Text from tokens as they come, never half a character, up to a stop sequence.
 
 use crate::model::TextTokenizer;
 use crate::Result;
@@ -69,4 +69,66 @@ impl<'a> TokenStream<'a> {
         let rest = text.strip_prefix(self.emitted.as_str());
         Ok(rest.filter(|rest| !rest.is_empty()).map(str::to_string))
     }
+}
+
+/// Ends a text before the first stop sequence in it.
+///
+/// Text that may be the start of one is held back until more is known, so that nothing of a stop sequence is handed out. Of several the
+/// one that is complete first counts.
+#[derive(Debug)]
+pub struct StopSequences<'a> {
+    stops: &'a [String],
+    held: String,
+    reached: bool,
+}
+
+impl<'a> StopSequences<'a> {
+    /// Looks for `stops`, of which none is empty.
+    pub fn new(stops: &'a [String]) -> Self {
+        Self {
+            stops,
+            held: String::new(),
+            reached: false,
+        }
+    }
+
+    /// Takes the next piece of text, and returns what is certain to come before a stop sequence. Nothing comes after one.
+    pub fn push(&mut self, piece: &str) -> String {
+        if self.reached {
+            return String::new();
+        }
+        self.held.push_str(piece);
+        let found = self.stops.iter().filter_map(|stop| {
+            let start = self.held.find(stop)?;
+            Some((start + stop.len(), start))
+        });
+        // By where it ends: the text must not depend on how it is cut into pieces.
+        if let Some((_, start)) = found.min() {
+            self.reached = true;
+            self.held.truncate(start);
+            return std::mem::take(&mut self.held);
+        }
+        let open = self.stops.iter().map(|stop| overlap(&self.held, stop));
+        let kept = self.held.len() - open.max().unwrap_or(0);
+        let rest = self.held.split_off(kept);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// Whether the text has come to a stop sequence.
+    pub fn is_reached(&self) -> bool {
+        self.reached
+    }
+
+    /// The text that was held back, once no piece follows.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// How many bytes at the end of `text` are the start of `stop`, less than all of it.
+fn overlap(text: &str, stop: &str) -> usize {
+    let ends = stop.char_indices().map(|(at, _)| at);
+    ends.rev()
+        .find(|end| text.ends_with(&stop[..*end]))
+        .unwrap_or(0)
 }

@@ -190,7 +190,9 @@ fn bad_flags() {
         (&["--top-k", "0"], &["--top-k 0"]),
         (&["--top-p", "0"], &["--top-p 0"]),
         (&["--top-p", "1.5"], &["--top-p 1.5"]),
+        (&["--min-p", "1.5"], &["--min-p 1.5"]),
         (&["--repeat-penalty", "0"], &["--repeat-penalty 0"]),
+        (&["--stop", ""], &["--stop", "at least one character"]),
         (&["--seed", "x"], &["--seed", "x"]),
         (&["--unknown"], &["--unknown"]),
     ];
@@ -215,7 +217,7 @@ fn bad_prompts() {
         assert_one_line(&args, &["--prompt", "no tokens"]);
     }
     let long = "the ".repeat(1500);
-    let parts = ["max_position_embeddings", "1024", "tokens"];
+    let parts = ["--prompt: the prompt has", "tokens, the model takes 1024"];
     assert_one_line(&["generate", "--prompt", &long], &parts);
 }
 
@@ -431,4 +433,36 @@ fn bad_models() {
         &["generate", "--prompt", "x", "--model", "/no/such/folder"],
         &["/no/such/folder"],
     );
+}
+
+/// A candle error carries the calls that led to it, one in each context.
+#[test]
+fn a_backtrace_is_no_part_of_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("passwd");
+    std::fs::write(&file, "root:x:0:0:root:/root:/bin/bash\n".repeat(40)).unwrap();
+    let path = file.to_str().unwrap();
+    let output = program(&["generate", "--prompt", "x", "--model", path])
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(
+        stderr.contains(path) && stderr.len() < path.len() + 200,
+        "{stderr}"
+    );
+    assert!(!stderr.contains("candle_core::"), "{stderr}");
+}
+
+#[test]
+fn a_stop_sequence_ends_the_text() {
+    let prompt = &golden().prompts[0];
+    let words: Vec<_> = prompt.greedy_text.split_whitespace().collect();
+    let stop = words[words.len() / 2];
+    let (before, _) = prompt.greedy_text.split_once(stop).unwrap();
+    let args = ["generate", "--prompt", &prompt.text, "--max-tokens", "48"];
+    let output = run(&[&args[..], &["--device", "cpu", "--stop", stop]].concat());
+    assert_eq!(stdout(&output), format!("{before}\n"));
 }

@@ -1,5 +1,6 @@
 //! What the customer's commands share: some relays, and what they say.
 
+use crate::error::one_line;
 use crate::relay::driver::{Command, Driver, Report};
 use crate::relay::{normal_url, Keep, Reach};
 use crate::{Error, Result};
@@ -7,6 +8,12 @@ use futures_channel::mpsc;
 use futures_util::StreamExt;
 use nostr::prelude::{Event, Filter, Keys};
 use std::collections::BTreeMap;
+
+/// A stranger's words without what would move the cursor, as one line.
+pub(super) fn plain(text: &str) -> String {
+    let text = one_line(text);
+    text.chars().filter(|c| !c.is_control()).collect()
+}
 
 pub(super) struct Relays {
     drivers: BTreeMap<String, Driver>,

@@ -1,14 +1,16 @@
-//! `candle-dvm discover`: who generates text on some relays.
+//! `candle-dvm discover`: who generates text on some relays, those that give signs of life first.
 
-use super::customer::Relays;
+use super::customer::{plain, Relays};
 use super::{print, print_json};
 use crate::nip90::{self, Announcement, Heartbeat};
 use crate::relay::driver::Report;
+use crate::relay::normal_url;
 use crate::service::now;
 use crate::{Error, Result};
 use nostr::nips::nip19::ToBech32;
 use nostr::prelude::{Event, Filter, Keys, Kind, PublicKey, SingleLetterTag};
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -26,6 +28,18 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// Whether a provider is there. The order is the one in which they are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// Its heartbeat holds.
+    Alive,
+    /// It sends none, which proves nothing.
+    Unknown,
+    /// Its last heartbeat does not hold any more, or says that it has gone.
+    Dead,
+}
+
 /// One provider.
 #[derive(Serialize)]
 struct Provider {
@@ -33,12 +47,35 @@ struct Provider {
     identifier: String,
     name: String,
     about: String,
+    picture: Option<String>,
+    topics: Vec<String>,
     params: BTreeMap<String, nip90::announcement::ParamInfo>,
     encryption: bool,
+    /// 0 is free, and nothing means that nothing was said.
     amount_msat: Option<u64>,
     announced: u64,
+    state: State,
     last_heartbeat: Option<u64>,
+    heartbeat_expires: Option<u64>,
     status: Option<String>,
+}
+
+/// Seconds for which a heartbeat holds that does not say so.
+const HEARTBEAT_HOLDS: u64 = 900;
+
+fn state(beat: Option<&(u64, Heartbeat)>, now: u64) -> State {
+    match beat {
+        None => State::Unknown,
+        Some((at, beat)) => {
+            let expires = beat
+                .expiration
+                .unwrap_or(at.saturating_add(HEARTBEAT_HOLDS));
+            match expires > now && beat.status != "offline" {
+                true => State::Alive,
+                false => State::Dead,
+            }
+        }
+    }
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
@@ -71,6 +108,7 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
     relays.subscribe("heartbeats", &heartbeats, true);
     let mut open = 2 * relays.count();
     let mut reached = false;
+    let mut down: BTreeMap<String, String> = BTreeMap::new();
     let mut announced: BTreeMap<(PublicKey, String), Event> = BTreeMap::new();
     let mut beats: BTreeMap<(PublicKey, String), (u64, Heartbeat)> = BTreeMap::new();
     let collect = async {
@@ -79,6 +117,9 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
                 (_, Report::StoredEnd(_)) => {
                     open -= 1;
                     reached = true;
+                }
+                (url, Report::Down(reason)) => {
+                    down.insert(url, plain(&reason));
                 }
                 (_, Report::Event(_, event)) if event.verify().is_ok() => {
                     let at = event.created_at.as_secs();
@@ -103,9 +144,16 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
     };
     let _ = tokio::time::timeout(Duration::from_secs(args.timeout), collect).await;
     if !reached {
-        let relays = args.relay.join(", ");
+        let seconds = args.timeout;
+        let reason = |relay: &String| match normal_url(relay).ok().and_then(|url| down.get(&url)) {
+            Some(reason) => format!("{relay} ({reason})"),
+            None => format!("{relay} (nothing within {seconds} s)"),
+        };
+        let relays: Vec<String> = args.relay.iter().map(reason).collect();
+        let relays = relays.join(", ");
         return Err(Error::service(format!("no relay answered: {relays}")));
     }
+    let now = now();
     let provider = |(key, event): ((PublicKey, String), Event)| {
         let read = Announcement::read(&event).ok()?;
         let beat = beats.get(&key);
@@ -114,24 +162,59 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
             identifier: read.identifier,
             name: read.name,
             about: read.about,
+            picture: read.picture,
+            topics: read.topics,
             params: read.params,
             encryption: read.encryption,
             amount_msat: read.amount_msat,
             announced: event.created_at.as_secs(),
+            state: state(beat, now),
             last_heartbeat: beat.map(|(at, _)| *at),
+            heartbeat_expires: beat.and_then(|(_, beat)| beat.expiration),
             status: beat.map(|(_, beat)| beat.status.clone()),
         })
     };
-    Ok(announced.into_iter().filter_map(provider).collect())
+    let mut providers: Vec<Provider> = announced.into_iter().filter_map(provider).collect();
+    // Of those in one state, the one that was heard or announced last comes first.
+    providers.sort_by_key(|provider| {
+        let heard = provider.last_heartbeat.unwrap_or(provider.announced);
+        (provider.state, Reverse(heard), provider.name.clone())
+    });
+    Ok(providers)
 }
 
 fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
-    // Strangers wrote these: nothing of them may move the cursor.
-    let plain = |text: &str| text.chars().filter(|c| !c.is_control()).collect::<String>();
-    writeln!(text, "{}  {}", plain(&provider.name), provider.npub)?;
+    let dead = match provider.state {
+        State::Dead => "dead: ",
+        State::Alive | State::Unknown => "",
+    };
+    writeln!(text, "{dead}{}  {}", plain(&provider.name), provider.npub)?;
     if !provider.about.is_empty() {
         writeln!(text, "  {}", plain(&provider.about))?;
     }
+    let now = now();
+    let announced = age(now, provider.announced);
+    match (provider.last_heartbeat, &provider.status) {
+        (Some(at), Some(status)) => {
+            let status = match provider.state {
+                State::Dead => "gone",
+                State::Alive | State::Unknown => status,
+            };
+            let heard = age(now, at);
+            writeln!(text, "  {}, heard {heard} ago", plain(status))?;
+        }
+        _ => writeln!(text, "  no heartbeat, announced {announced} ago")?,
+    }
+    let price = match provider.amount_msat {
+        None => "price not said".to_string(),
+        Some(0) => "free".to_string(),
+        Some(amount) => format!("{amount} msat a job"),
+    };
+    let encryption = match provider.encryption {
+        true => "takes encrypted jobs",
+        false => "plain jobs only",
+    };
+    writeln!(text, "  {price}, {encryption}")?;
     for (name, info) in &provider.params {
         let mut values: Vec<String> = info.values.iter().map(|value| plain(value)).collect();
         values.extend(info.min.iter().map(|min| format!("from {}", plain(min))));
@@ -141,17 +224,20 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
                 .iter()
                 .map(|value| format!("default {}", plain(value))),
         );
-        writeln!(text, "  {}: {}", plain(name), values.join(", "))?;
-    }
-    match provider.amount_msat {
-        None => writeln!(text, "  free")?,
-        Some(amount) => writeln!(text, "  {amount} msat a job")?,
-    }
-    match (provider.last_heartbeat, &provider.status) {
-        (Some(at), Some(status)) => {
-            let ago = now().saturating_sub(at);
-            writeln!(text, "  {}, heard {ago} s ago", plain(status))
+        match values.is_empty() {
+            true => writeln!(text, "  {}", plain(name))?,
+            false => writeln!(text, "  {}: {}", plain(name), values.join(", "))?,
         }
-        _ => writeln!(text, "  no heartbeat"),
+    }
+    Ok(())
+}
+
+/// The time since then, in the largest unit of which there are two.
+fn age(now: u64, then: u64) -> String {
+    match now.saturating_sub(then) {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
     }
 }

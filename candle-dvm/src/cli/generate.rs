@@ -42,12 +42,18 @@ pub(super) struct Args {
     /// Draw from the likeliest tokens that together have probability P
     #[arg(long, value_name = "P")]
     top_p: Option<f64>,
+    /// Draw from tokens that have at least this share of the likeliest one's probability, from 0 to 1
+    #[arg(long, value_name = "P")]
+    min_p: Option<f64>,
     /// Above 1, the last 64 tokens become less likely to come again
     #[arg(long, value_name = "R", default_value_t = CompletionRequest::default().repeat_penalty)]
     repeat_penalty: f32,
-    /// Seed of the draws
+    /// Seed of the draws: the same gives the same text
     #[arg(long, value_name = "S", default_value_t = CompletionRequest::default().seed)]
     seed: u64,
+    /// End before this text, which is not printed; may come several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    stop: Vec<String>,
     /// Print one JSON object at the end instead of streaming text
     #[arg(long)]
     json: bool,
@@ -72,8 +78,10 @@ pub(super) fn run(args: Args) -> Result<()> {
         temperature: args.temperature,
         top_k: args.top_k,
         top_p: args.top_p,
+        min_p: args.min_p,
         repeat_penalty: args.repeat_penalty,
         seed: args.seed,
+        stop: args.stop,
         ..Default::default()
     };
     request.validate()?;

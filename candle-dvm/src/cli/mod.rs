@@ -82,7 +82,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) if err.is_closed_stdout() => ExitCode::SUCCESS,
         Err(err) => {
-            note(&format!("error: {}", err.one_line()));
+            note(&format!("error: {}", err.for_command_line()));
             ExitCode::FAILURE
         }
     }

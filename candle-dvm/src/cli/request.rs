@@ -1,6 +1,9 @@
 //! `candle-dvm request`: a job for whoever serves it.
+//!
+//! It ends with the result; when the provider that it names refuses; when those that have spoken have all refused and nobody else speaks;
+//! and when nobody speaks at all.
 
-use super::customer::Relays;
+use super::customer::{plain, Relays};
 use super::print;
 use crate::key_file::KeySource;
 use crate::nip90::{
@@ -12,8 +15,10 @@ use crate::relay::Outcome;
 use crate::service::now;
 use crate::{Error, Result};
 use nostr::prelude::{Event, Filter, Keys, Kind, PublicKey};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Minutes, on one thread. Providers refuse requests that are much older than that.
 const MOST_WORK: i64 = 28;
@@ -46,6 +51,9 @@ pub(super) struct Args {
     /// Seconds to wait for the result; the job is cancelled then
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
+    /// Seconds to wait for a provider's first word; after a refusal, 10 at most. The job is cancelled then
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    silence: u64,
     /// The file with your secret key; `-` reads standard input [default: a new key, for this job alone]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -72,6 +80,11 @@ pub(super) fn run(args: Args) -> Result<()> {
             event,
             providers: request.providers,
             printed: String::new(),
+            silence: Duration::from_secs(args.silence),
+            at_work: BTreeSet::new(),
+            down: String::new(),
+            refused: BTreeSet::new(),
+            refusal: String::new(),
         };
         let wait = Duration::from_secs(args.timeout);
         let ended = tokio::select! {
@@ -82,7 +95,13 @@ pub(super) fn run(args: Args) -> Result<()> {
             }
         };
         match ended {
-            Ok(result) => result,
+            Ok(Ok(Ended::Result)) => Ok(()),
+            Ok(Ok(Ended::Refused(reason))) => Err(Error::Service(reason)),
+            Ok(Err(err)) => Err(err),
+            Ok(Ok(Ended::Silence(reason))) => {
+                customer.cancel().await;
+                Err(Error::Service(reason))
+            }
             Err(_) => {
                 customer.cancel().await;
                 Err(Error::service(format!(
@@ -127,17 +146,39 @@ fn request(args: &Args) -> Result<JobRequest> {
     })
 }
 
+/// How long others may take to speak after a provider has refused.
+const AFTER_REFUSAL: Duration = Duration::from_secs(10);
+
+/// How it ended.
+enum Ended {
+    /// With the result, which is printed.
+    Result,
+    /// Nobody works on it any more, for this reason.
+    Refused(String),
+    /// Nobody has said anything for too long.
+    Silence(String),
+}
+
 struct Customer {
     relays: Relays,
     keys: Keys,
     event: Event,
     providers: Vec<PublicKey>,
     printed: String,
+    /// How long a provider's first word may take.
+    silence: Duration,
+    /// Providers that have spoken and have not refused.
+    at_work: BTreeSet<PublicKey>,
+    /// What the last connection to fail failed of, for the end of a sentence.
+    down: String,
+    /// Those that have refused, and what the last one said.
+    refused: BTreeSet<PublicKey>,
+    refusal: String,
 }
 
 impl Customer {
     /// Asks, shows what comes, and returns with the result.
-    async fn wait(&mut self) -> Result<()> {
+    async fn wait(&mut self) -> Result<Ended> {
         let filter = Filter::new()
             .kinds([nip90::RESULT, nip90::FEEDBACK].map(Kind::from_u16))
             .event(self.event.id);
@@ -145,51 +186,114 @@ impl Customer {
         let event = self.event.clone();
         self.relays.publish(&event);
         note(&format!("job {}", event.id));
-        let mut refusals = 0;
+        let mut rejections = 0;
+        let mut taken = false;
+        let mut patience = Box::pin(tokio::time::sleep(self.silence));
         loop {
-            let (url, report) = self.relays.next().await;
-            match report {
-                Report::Settled(id, Outcome::Rejected(reason)) if id == self.event.id => {
+            let next = tokio::select! {
+                next = self.relays.next() => next,
+                () = &mut patience, if self.at_work.is_empty() => {
+                    return Ok(Ended::Silence(self.nobody(taken)));
+                }
+            };
+            match next {
+                (_, Report::Settled(id, Outcome::Accepted)) if id == self.event.id => taken = true,
+                (url, Report::Settled(id, Outcome::Rejected(reason))) if id == self.event.id => {
+                    let reason = plain(&reason);
                     note(&format!("{url} does not take the request: {reason}"));
-                    refusals += 1;
-                    if refusals == self.relays.count() {
-                        return Err(Error::service(format!(
+                    rejections += 1;
+                    if rejections == self.relays.count() {
+                        return Ok(Ended::Refused(format!(
                             "no relay takes the request: {reason}"
                         )));
                     }
                 }
-                Report::Down(reason) => note(&format!("{url}: {reason}; will try again")),
-                Report::Event(_, event) if self.shows(&event)? => return Ok(()),
+                (url, Report::Down(reason)) => {
+                    let reason = plain(&reason);
+                    note(&format!("{url}: {reason}; will try again"));
+                    self.down = format!(" ({url}: {reason})");
+                }
+                (_, Report::Event(_, event)) => {
+                    let refused = self.refused.len();
+                    if let Some(ended) = self.shows(&event)? {
+                        return Ok(ended);
+                    }
+                    if self.refused.len() > refused {
+                        let left = AFTER_REFUSAL.min(self.silence);
+                        patience.as_mut().reset(Instant::now() + left);
+                    }
+                }
                 _ => {}
             }
         }
     }
 
-    /// Shows an answer, and says whether it was the result.
-    fn shows(&mut self, event: &Event) -> Result<bool> {
+    /// Why it is given up when nobody speaks.
+    fn nobody(&self, taken: bool) -> String {
+        if !self.refused.is_empty() {
+            return format!("every provider that answered refuses: {}", self.refusal);
+        }
+        let problem = match (taken, self.providers.is_empty()) {
+            (false, _) => &format!("no relay has taken the request by then{}", self.down),
+            (true, true) => {
+                "no provider has said anything by then; `candle-dvm discover` lists them"
+            }
+            (true, false) => {
+                "the provider has said nothing by then; `candle-dvm discover` shows whether it is there"
+            }
+        };
+        format!("--silence {}: {problem}", self.silence.as_secs())
+    }
+
+    /// Shows an answer, and says whether that was the end.
+    fn shows(&mut self, event: &Event) -> Result<Option<Ended>> {
         let asked = self.providers.is_empty() || self.providers.contains(&event.pubkey);
         if !asked || event.verify().is_err() {
-            return Ok(false);
+            return Ok(None);
         }
         if event.kind.as_u16() == nip90::RESULT {
             let Ok(result) = JobResult::read(event, &self.keys) else {
-                return Ok(false);
+                return Ok(None);
             };
             if result.job != self.event.id {
-                return Ok(false);
+                return Ok(None);
             }
             match result.text.strip_prefix(&self.printed) {
                 Some(rest) => print(&format!("{rest}\n"))?,
                 // Somebody else's partials, or a model that has thought again.
                 None => print(&format!("\n{}\n", result.text))?,
             }
-            return Ok(true);
+            if let Some(usage) = result.usage {
+                note(&format!(
+                    "{}: {} tokens of prompt, {} generated",
+                    plain(&usage.model),
+                    usage.prompt_tokens,
+                    usage.completion_tokens
+                ));
+            }
+            return Ok(Some(Ended::Result));
         }
         let feedback = match Feedback::read(event, &self.keys) {
             Ok(feedback) if feedback.job == self.event.id => feedback,
-            _ => return Ok(false),
+            _ => return Ok(None),
         };
-        let extra = feedback.extra.unwrap_or_default();
+        let extra = plain(&feedback.extra.unwrap_or_default());
+        if feedback.status == Status::Error {
+            self.at_work.remove(&event.pubkey);
+            if !self.providers.is_empty() {
+                let reason = format!("the provider says: {extra}");
+                return Ok(Some(Ended::Refused(reason)));
+            }
+            // Another provider may still answer.
+            note(&format!("{}: error: {extra}", event.pubkey));
+            self.refused.insert(event.pubkey);
+            self.refusal = extra;
+            return Ok(None);
+        }
+        // What one relay brings late may be older than the refusal from another.
+        if !self.refused.contains(&event.pubkey) {
+            self.at_work.insert(event.pubkey);
+        }
         match feedback.status {
             Status::Partial => {
                 if let Some(more) = feedback.text.strip_prefix(&self.printed) {
@@ -197,21 +301,14 @@ impl Customer {
                     self.printed = feedback.text;
                 }
             }
-            Status::Error if !self.providers.is_empty() => {
-                return Err(Error::service(format!("the provider says: {extra}")));
-            }
-            // Another provider may still answer.
-            Status::Error => note(&format!("{}: error: {extra}", event.pubkey)),
             Status::PaymentRequired => note(&format!(
                 "to pay: {} msat {}",
                 feedback.amount_msat.unwrap_or(0),
-                feedback.invoice.unwrap_or_default()
+                plain(&feedback.invoice.unwrap_or_default())
             )),
-            Status::Processing | Status::Success => {
-                note(&format!("{} {extra}", feedback.status.name()))
-            }
+            _ => note(&format!("{} {extra}", feedback.status.name())),
         }
-        Ok(false)
+        Ok(None)
     }
 
     async fn cancel(&mut self) {

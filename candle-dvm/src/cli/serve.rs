@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The journal's file.
+const JOURNAL: &str = "journal.redb";
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// A file with settings; flags go before it
@@ -38,6 +41,9 @@ pub(super) struct Args {
     /// The folder for the journal, which is what makes every job be answered once [default: candle-dvm-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// At the very first start, also answer requests that are up to this old [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    look_back: Option<u64>,
     /// Serve Prometheus metrics at an address of this machine, such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
@@ -58,6 +64,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     settings.key_file = args.key_file.or(settings.key_file);
     settings.data_dir = args.data_dir.or(settings.data_dir);
     settings.metrics = args.metrics.or(settings.metrics);
+    settings.look_back_seconds = args.look_back.unwrap_or(settings.look_back_seconds);
     settings.check()?;
     let device = device(args.device, settings.device.as_deref())?;
     let keys = KeySource::named(settings.key_file.clone()).read()?;
@@ -91,6 +98,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         "serving {model} on {} as {public}",
         describe(backend.device())
     ));
+    note(&terms(&settings));
 
     let runtime = super::runtime()?;
     runtime.block_on(async move {
@@ -134,19 +142,59 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
     }
 }
 
+/// What customers get and what it costs, in one line.
+fn terms(settings: &Settings) -> String {
+    let price = match settings.price_msat {
+        0 => "free".to_string(),
+        msat => format!("{msat} msat a job"),
+    };
+    format!(
+        "name {:?}, {price}, {} running, {} waiting, up to {} tokens; relays: {}",
+        settings.name,
+        settings.running,
+        settings.queue,
+        settings.max_tokens,
+        settings.relays.join(" ")
+    )
+}
+
+/// Requests may be private.
+const FOLDER_MODE: u32 = 0o700;
+
 fn open_journal(folder: &Path) -> Result<RedbJournal> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     {
         use std::os::unix::fs::DirBuilderExt;
-        // Requests may be private.
-        builder.mode(0o700);
+        builder.mode(FOLDER_MODE);
     }
     builder
         .create(folder)
         .map_err(|err| Error::file(folder, err))?;
-    Ok(RedbJournal::open(&folder.join("journal.redb"))?)
+    #[cfg(unix)]
+    keep_private(folder);
+    Ok(RedbJournal::open(&folder.join(JOURNAL))?)
+}
+
+/// Takes a folder that was there before away from others, unless there is more in it than a journal: then it is not ours alone.
+#[cfg(unix)]
+fn keep_private(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(folder).map_or(0, |data| data.permissions().mode() & 0o777);
+    if mode & 0o077 == 0 {
+        return;
+    }
+    let ours = std::fs::read_dir(folder).is_ok_and(|mut files| {
+        files.all(|file| file.is_ok_and(|file| file.file_name() == JOURNAL))
+    });
+    let place = folder.display();
+    let set =
+        ours.then(|| std::fs::set_permissions(folder, PermissionsExt::from_mode(FOLDER_MODE)));
+    match set {
+        Some(Ok(())) => tracing::warn!("{place} had mode {mode:03o}; it has 700 now"),
+        _ => tracing::warn!("{place} has mode {mode:03o}: others see what is in it; `chmod 700`"),
+    }
 }
 
 /// Ends with the first SIGINT or SIGTERM. A second one ends the program at once.

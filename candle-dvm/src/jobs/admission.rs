@@ -104,6 +104,12 @@ pub enum Refusal {
     /// No room for more.
     #[error("the queue is full; come back later")]
     QueueFull,
+    /// Too many jobs of this customer that wait for inputs or payment.
+    #[error("{0} jobs of this key wait for inputs or payment already")]
+    TooManyWaiting(usize),
+    /// No room for more that wait.
+    #[error("too many jobs wait for inputs or payment; come back later")]
+    WaitingFull,
     /// Something about the request itself.
     #[error("{0}")]
     BadRequest(String),
@@ -126,8 +132,23 @@ impl Refusal {
             Self::TooManyOpen(_) => "too_many_open",
             Self::TooManyAnHour(_) => "too_many_an_hour",
             Self::QueueFull => "queue_full",
+            Self::TooManyWaiting(_) => "too_many_waiting",
+            Self::WaitingFull => "waiting_full",
             Self::BadRequest(_) => "bad_request",
             Self::NotOffered(_) => "not_offered",
+        }
+    }
+
+    /// The text without any value of the request, for encrypted ones.
+    pub fn without_values(&self) -> String {
+        match self {
+            Self::InputTooLong { limit, .. } => {
+                format!("the inputs are too long, the limit is {limit} bytes")
+            }
+            Self::BidTooLow { least, .. } => {
+                format!("the bid is too low, the least is {least} msat")
+            }
+            other => other.to_string(),
         }
     }
 
@@ -144,11 +165,19 @@ pub struct Admission {
     open: HashMap<Customer, usize>,
     recent: HashMap<Customer, VecDeque<u64>>,
     told: HashMap<Customer, VecDeque<u64>>,
+    /// When customers last had a result.
+    served: HashMap<Customer, u64>,
+    strangers: Budget,
+    reach_out: Budget,
     refused: BTreeMap<&'static str, u64>,
 }
 
 /// The most refusals that one customer is told in an hour: beyond it the telling would be the load.
 const TOLD_PER_HOUR: usize = 30;
+/// The most refusals in a minute that all those together are told who never had a result from us: keys cost nothing, signatures do.
+const TOLD_STRANGERS: u64 = 60;
+/// The most of those that are told on relays which the requests name: each may need a connection.
+const REACHED_STRANGERS: u64 = 12;
 /// The most customers whose last hour is remembered; beyond it those that have been quiet longest are forgotten.
 const REMEMBERED: usize = 10_000;
 
@@ -160,6 +189,9 @@ impl Admission {
             open: HashMap::new(),
             recent: HashMap::new(),
             told: HashMap::new(),
+            served: HashMap::new(),
+            strangers: Budget::new(TOLD_STRANGERS),
+            reach_out: Budget::new(REACHED_STRANGERS),
             refused: BTreeMap::new(),
         }
     }
@@ -169,11 +201,16 @@ impl Admission {
         &self.limits
     }
 
-    /// Whether a job is let in; `room` says whether the queue has any. It counts as open from now on.
+    /// Whether a job is let in; `free` says whether there is a place for it, or why not. It counts as open from now on.
     ///
     /// # Errors
     /// The first limit that it breaks, which is not counted yet: see [`Admission::refuse`].
-    pub fn admit(&mut self, offer: &Offer, room: bool, now: u64) -> Result<(), Refusal> {
+    pub fn admit(
+        &mut self,
+        offer: &Offer,
+        free: Result<(), Refusal>,
+        now: u64,
+    ) -> Result<(), Refusal> {
         let limits = &self.limits;
         let customer = offer.customer;
         let listed = limits.allow.is_empty() || limits.allow.contains(&customer);
@@ -212,9 +249,7 @@ impl Admission {
         if within_hour(&mut self.recent, customer, now) >= limits.hourly_per_customer {
             return Err(Refusal::TooManyAnHour(limits.hourly_per_customer));
         }
-        if !room {
-            return Err(Refusal::QueueFull);
-        }
+        free?;
         self.recent.entry(customer).or_default().push_back(now);
         self.reopen(customer);
         Ok(())
@@ -235,14 +270,40 @@ impl Admission {
         }
     }
 
-    /// Counts a refusal, and says whether to tell the customer.
+    /// Notes that a customer had a result.
+    pub fn serve(&mut self, customer: Customer, now: u64) {
+        if self.served.len() >= REMEMBERED && !self.is_known(customer) {
+            let quietest = self.served.iter().min_by_key(|(_, last)| **last);
+            if let Some(quietest) = quietest.map(|(customer, _)| *customer) {
+                self.served.remove(&quietest);
+            }
+        }
+        self.served.insert(customer, now);
+    }
+
+    /// Whether a customer had a result since the service was started, and is no stranger therefore.
+    pub fn is_known(&self, customer: Customer) -> bool {
+        self.served.contains_key(&customer)
+    }
+
+    /// Counts a refusal, and says whether to tell the customer: each key is told of 30 in an hour, and all strangers together of 60 in
+    /// a minute.
     pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> bool {
         self.count(refusal.reason());
         if !refusal.is_told() || within_hour(&mut self.told, customer, now) >= TOLD_PER_HOUR {
             return false;
         }
+        if !self.is_known(customer) && !self.strangers.take(now) {
+            self.count("not_told");
+            return false;
+        }
         self.told.entry(customer).or_default().push_back(now);
         true
+    }
+
+    /// Whether a refusal is told on relays that the request names as well: for strangers, 12 in a minute.
+    pub fn reaches_out(&mut self, customer: Customer, now: u64) -> bool {
+        self.is_known(customer) || self.reach_out.take(now)
     }
 
     /// Counts something that was dropped for a reason that is no limit, such as a forged signature.
@@ -253,6 +314,35 @@ impl Admission {
     /// How often each reason has come up.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
+    }
+}
+
+/// What may be done so often in a minute. Unused, it comes back second by second.
+#[derive(Debug)]
+struct Budget {
+    a_minute: u64,
+    /// In sixtieths.
+    left: u64,
+    at: u64,
+}
+
+impl Budget {
+    fn new(a_minute: u64) -> Self {
+        Self {
+            a_minute,
+            left: a_minute * 60,
+            at: 0,
+        }
+    }
+
+    /// `false` if nothing is left.
+    fn take(&mut self, now: u64) -> bool {
+        let back = now.saturating_sub(self.at).saturating_mul(self.a_minute);
+        self.left = self.left.saturating_add(back).min(self.a_minute * 60);
+        self.at = now;
+        let taken = self.left >= 60;
+        self.left -= if taken { 60 } else { 0 };
+        taken
     }
 }
 
@@ -311,24 +401,27 @@ mod tests {
             bid_msat: Some(5),
             ..offer(1)
         };
-        let mut refused = |change: &dyn Fn(&mut Offer), room| {
+        let mut refused = |change: &dyn Fn(&mut Offer), free| {
             let mut offer = good.clone();
             change(&mut offer);
-            admission.admit(&offer, room, NOW).unwrap_err().reason()
+            admission.admit(&offer, free, NOW).unwrap_err().reason()
         };
         assert_eq!(
-            refused(&|o| o.customer = Customer([9; 32]), true),
+            refused(&|o| o.customer = Customer([9; 32]), Ok(())),
             "not_allowed"
         );
-        assert_eq!(refused(&|o| o.created = 978_307_200, true), "too_old");
-        assert_eq!(refused(&|o| o.created = u64::MAX, true), "in_future");
-        assert_eq!(refused(&|o| o.expiration = Some(NOW), true), "expired");
-        assert_eq!(refused(&|o| o.input_bytes = 70_000, true), "input_too_long");
-        assert_eq!(refused(&|o| o.bid_msat = Some(4), true), "bid_too_low");
-        assert_eq!(refused(&|o| o.bid_msat = None, true), "bid_too_low");
-        assert_eq!(refused(&|o| o.has_work = false, true), "no_work");
-        assert_eq!(refused(&|_| (), false), "queue_full");
-        assert_eq!(admission.admit(&good, true, NOW), Ok(()));
+        assert_eq!(refused(&|o| o.created = 978_307_200, Ok(())), "too_old");
+        assert_eq!(refused(&|o| o.created = u64::MAX, Ok(())), "in_future");
+        assert_eq!(refused(&|o| o.expiration = Some(NOW), Ok(())), "expired");
+        assert_eq!(
+            refused(&|o| o.input_bytes = 70_000, Ok(())),
+            "input_too_long"
+        );
+        assert_eq!(refused(&|o| o.bid_msat = Some(4), Ok(())), "bid_too_low");
+        assert_eq!(refused(&|o| o.bid_msat = None, Ok(())), "bid_too_low");
+        assert_eq!(refused(&|o| o.has_work = false, Ok(())), "no_work");
+        assert_eq!(refused(&|_| (), Err(Refusal::QueueFull)), "queue_full");
+        assert_eq!(admission.admit(&good, Ok(()), NOW), Ok(()));
     }
 
     #[test]
@@ -338,8 +431,8 @@ mod tests {
             ..Limits::default()
         };
         let mut admission = Admission::new(limits);
-        assert_eq!(admission.admit(&offer(1), true, NOW), Ok(()));
-        let other = admission.admit(&offer(2), true, NOW);
+        assert_eq!(admission.admit(&offer(1), Ok(()), NOW), Ok(()));
+        let other = admission.admit(&offer(2), Ok(()), NOW);
         assert_eq!(other, Err(Refusal::NotAllowed));
     }
 
@@ -356,7 +449,7 @@ mod tests {
                 created: now,
                 ..offer(customer)
             };
-            admission.admit(&offer, true, now).map_err(|r| r.reason())
+            admission.admit(&offer, Ok(()), now).map_err(|r| r.reason())
         };
         assert_eq!(admit(&mut admission, 1, NOW), Ok(()));
         assert_eq!(admit(&mut admission, 1, NOW), Ok(()));
@@ -382,6 +475,29 @@ mod tests {
     }
 
     #[test]
+    fn strangers_share_what_is_told_and_customers_do_not() {
+        let mut admission = Admission::new(Limits::default());
+        let key = |number: u32| {
+            let mut customer = [0; 32];
+            customer[..4].copy_from_slice(&number.to_le_bytes());
+            Customer(customer)
+        };
+        admission.serve(key(0), NOW);
+        let told = (1..5001).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW));
+        assert_eq!(told.count(), 60);
+        assert!(admission.refuse(key(0), &Refusal::QueueFull, NOW));
+        let told = (5001..6000).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW + 2));
+        assert_eq!(told.count(), 2, "one comes back each second");
+        assert_eq!(admission.refused()["queue_full"], 5000 + 1 + 999);
+        assert_eq!(admission.refused()["not_told"], 5000 - 60 + 999 - 2);
+        for number in 0..(REMEMBERED as u32 + 10) {
+            admission.serve(key(number), NOW + u64::from(number));
+        }
+        assert_eq!(admission.served.len(), REMEMBERED);
+        assert!(!admission.is_known(key(9)) && admission.is_known(key(10)));
+    }
+
+    #[test]
     fn the_books_stay_bounded() {
         let mut admission = Admission::new(Limits::default());
         for number in 0..(REMEMBERED as u32 + 500) {
@@ -391,7 +507,7 @@ mod tests {
                 customer: Customer(customer),
                 ..offer(0)
             };
-            admission.admit(&offer, true, NOW).unwrap();
+            admission.admit(&offer, Ok(()), NOW).unwrap();
             admission.close(Customer(customer));
         }
         assert!(admission.recent.len() <= REMEMBERED);

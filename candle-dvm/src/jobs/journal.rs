@@ -7,7 +7,19 @@ use super::{Entry, JobId};
 #[error("the journal: {0}")]
 pub struct JournalError(pub String);
 
-/// Remembers jobs across crashes: what a method has returned from is there after a `kill -9`.
+/// Where requests on a relay are read from, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Up to when it was read.
+    pub cursor: u64,
+    /// What is dated before this was asked before the relay was served for the first time.
+    pub since: u64,
+    /// How many seconds the cursor was ahead of the clock, before it was put back: then the clock was wrong.
+    pub ahead: u64,
+}
+
+/// Remembers jobs across crashes: what a method has returned from is there after a `kill -9`, save where it says that it waits for
+/// [`Journal::flush`].
 pub trait Journal: Send + Sync {
     /// Remembers a new job. `false` if its id is known, whatever became of it.
     ///
@@ -31,11 +43,42 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn get(&self, id: JobId) -> Result<Option<Entry>, JournalError>;
 
-    /// Every job that is not done.
+    /// Shows every job that is not done, in no order. It reads all of them: for a start, not for every now and then.
     ///
     /// # Errors
     /// The storage failed.
-    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError>;
+    fn each_open(&self, visit: &mut dyn FnMut(JobId, Entry)) -> Result<(), JournalError>;
+
+    /// Every job that is not done, those that have waited longest first.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn open_jobs(&self) -> Result<Vec<(JobId, Entry)>, JournalError> {
+        let mut jobs = Vec::new();
+        self.each_open(&mut |id, entry| jobs.push((id, entry)))?;
+        jobs.sort_by_key(|(_, entry)| entry.received);
+        Ok(jobs)
+    }
+
+    /// Whether a request was refused, as far as it is remembered.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn refused(&self, id: JobId) -> Result<bool, JournalError>;
+
+    /// Remembers that a request was refused, so that nobody is told twice. Known at once, on disk with the next [`Journal::flush`]. The
+    /// number that is remembered is bounded; the oldest make way.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn note_refused(&self, id: JobId, now: u64) -> Result<(), JournalError>;
+
+    /// Begins to read a relay. The first time, both dates are `since`; later they are what was kept, but never past `now`: a clock that was
+    /// ahead must not keep requests out until that time has come. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn begin(&self, relay: &str, now: u64, since: u64) -> Result<Reading, JournalError>;
 
     /// Up to when requests on this relay have been read.
     ///
@@ -43,15 +86,27 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn cursor(&self, relay: &str) -> Result<Option<u64>, JournalError>;
 
-    /// Moves the cursor forward; never back.
+    /// Moves the cursor forward; never back. On disk with the next [`Journal::flush`].
     ///
     /// # Errors
     /// The storage failed.
     fn advance_cursor(&self, relay: &str, to: u64) -> Result<(), JournalError>;
 
-    /// Forgets jobs that are done and were let in before `before`. Returns how many.
+    /// Writes what was noted since the last time and is not on disk yet.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn flush(&self) -> Result<(), JournalError>;
+
+    /// Forgets jobs that are done and were let in before `before`, and refusals of then. Returns how many jobs.
     ///
     /// # Errors
     /// The storage failed.
     fn forget(&self, before: u64) -> Result<usize, JournalError>;
+
+    /// Gives storage back that is not needed any more, if that is worth the work. Returns whether it was.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn tidy(&self) -> Result<bool, JournalError>;
 }

@@ -6,11 +6,13 @@ pub mod admission;
 pub mod entry;
 pub mod journal;
 pub mod queue;
+pub mod waiting;
 
 pub use admission::{Admission, Limits, Offer, Refusal};
 pub use entry::{Answer, Entry, Invoice, Stage};
-pub use journal::{Journal, JournalError};
+pub use journal::{Journal, JournalError, Reading};
 pub use queue::FairQueue;
+pub use waiting::{Waiting, WaitingLimits};
 
 use std::fmt;
 

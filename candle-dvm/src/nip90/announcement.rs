@@ -43,9 +43,12 @@ pub struct Announcement {
     pub topics: Vec<String>,
     /// Whether encrypted requests are taken.
     pub encryption: bool,
-    /// The price of a job in thousandths of a satoshi; `None` where it is free.
+    /// The price of a job in thousandths of a satoshi, 0 where it is free; `None` where nothing is said, or not as a number.
     pub amount_msat: Option<u64>,
 }
+
+/// The amount of what costs nothing.
+const FREE: &str = "free";
 
 /// The content's JSON. Two spellings about encryption are in use, so both are written.
 #[derive(Default, Serialize, Deserialize)]
@@ -75,9 +78,9 @@ impl Announcement {
             nip90_params: self.params.clone(),
             encryption_supported: self.encryption,
             supports_encryption: self.encryption,
-            amount: Some(match self.amount_msat {
-                None => "free".to_string(),
-                Some(msat) => msat.to_string(),
+            amount: self.amount_msat.map(|msat| match msat {
+                0 => FREE.to_string(),
+                msat => msat.to_string(),
             }),
         };
         let content =
@@ -120,10 +123,11 @@ impl Announcement {
                 .collect(),
             topics: all(&tags, "t").filter_map(|t| t.first().cloned()).collect(),
             encryption: json["encryptionSupported"] == true || json["supportsEncryption"] == true,
-            amount_msat: json["amount"]
-                .as_str()
-                .and_then(|amount| amount.parse().ok())
-                .or(json["amount"].as_u64()),
+            amount_msat: match json["amount"].as_str() {
+                Some(amount) if amount.eq_ignore_ascii_case(FREE) => Some(0),
+                Some(amount) => amount.parse().ok(),
+                None => json["amount"].as_u64(),
+            },
         })
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Strict in what it writes, lenient in what it reads: unknown tags and parameters are ignored, several spellings in
 //! use are understood, and what is wrong comes back as a [`ReadError`] that can be told to the customer. Events are
-//! taken as they are: whoever receives them verifies their signatures first.
+//! taken as they are: whoever receives them verifies their signatures first. [`request`] says where a prompt may be, and
+//! what makes a request one for somebody else.
 //!
 //! Written to the revision of NIP-90 of May 2026, which marks the whole document `unrecommended`; there is no successor that
 //! customers use. Heartbeats (kind 11998) follow the open proposal #2465.
@@ -19,7 +20,7 @@ pub use announcement::{Announcement, Heartbeat};
 pub use crypto::Scheme;
 pub use feedback::{Feedback, Status};
 pub use request::{Input, InputKind, JobRequest};
-pub use result::JobResult;
+pub use result::{JobResult, Usage};
 
 use nostr::event::FinalizeUnsignedEvent;
 use nostr::nips::nip13::SingleThreadPow;
@@ -71,9 +72,29 @@ pub enum ReadError {
     /// Something that has to be there and is not.
     #[error("`{0}` is missing")]
     Missing(&'static str),
+    /// More of something than is read. Leaving the rest out would answer another question than the one that was asked.
+    #[error("`{name}`: {found} of them, at most {most} are taken")]
+    TooMany {
+        /// The tag's name.
+        name: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        most: usize,
+    },
 }
 
 impl ReadError {
+    /// Whether the request may be a job of another sort, which others do under the same kind: it has no prompt, an input of an
+    /// unknown type, or asks for something that is no text. Unless it names this provider, the answer is theirs to give.
+    pub fn is_other_job(&self) -> bool {
+        match self {
+            Self::Missing(name) => *name == "i",
+            Self::Value { name, .. } => name == "i" || name == "output",
+            _ => false,
+        }
+    }
+
     pub(crate) fn value(name: &str, value: &str, expected: &'static str) -> Self {
         // Both end up in messages: a megabyte sent as a number should not.
         Self::Value {

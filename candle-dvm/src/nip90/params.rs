@@ -1,4 +1,7 @@
 //! The parameters of kind 5050, in the spellings that are in use.
+//!
+//! Those of other names are ignored, as NIP-90 wants it. Values that would say something else once they are an `f32`, 0 or infinity, are
+//! outside of their ranges.
 
 use super::ReadError;
 
@@ -15,22 +18,73 @@ pub struct Params {
     pub top_k: Option<usize>,
     /// Draw from the likeliest tokens that together have this probability.
     pub top_p: Option<f64>,
+    /// Draw from tokens that have at least this share of the likeliest one's probability.
+    pub min_p: Option<f64>,
     /// Above 1, tokens of the context become less likely.
     pub frequency_penalty: Option<f32>,
+    /// The seed of the draws.
+    pub seed: Option<u64>,
+    /// The text ends before the first of these.
+    pub stop: Vec<String>,
 }
 
-/// Reads parameters. Unknown ones are ignored, and of several of one name the last counts.
+/// The most stop sequences of a request, and the most bytes of one.
+const STOPS: usize = 16;
+const STOP_BYTES: usize = 256;
+
+/// The parameter that is another place for the prompt.
+pub(super) const PROMPT: &str = "prompt";
+/// The one that may have several values.
+pub(super) const STOP: &str = "stop";
+
+/// What a parameter is called here.
+pub(super) fn name(key: &str) -> String {
+    key.trim().to_ascii_lowercase().replace('-', "_")
+}
+
+/// Whether requests for text have such a parameter: those that [`read`] reads, and others that interfaces to language models share.
+pub(super) fn is_of_text(key: &str) -> bool {
+    matches!(
+        name(key).as_str(),
+        "model"
+            | "max_tokens"
+            | "temperature"
+            | "top_k"
+            | "top_p"
+            | "min_p"
+            | "frequency_penalty"
+            | "presence_penalty"
+            | "repeat_penalty"
+            | "repetition_penalty"
+            | "seed"
+            | STOP
+            | PROMPT
+            | "system"
+            | "system_prompt"
+            | "stream"
+            | "user"
+            | "language"
+    )
+}
+
+/// Reads parameters. Unknown ones are ignored, and of several of one name the last counts; of `stop`, each. A `stop` is taken as it is
+/// written, with the white space at its ends, or is a JSON array of texts.
 ///
 /// # Errors
 /// The first value that does not fit, by its name.
 pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
     let mut read = Params::default();
     for (key, value) in params {
+        let known = name(key);
+        if known == STOP {
+            add_stops(&mut read.stop, key, value)?;
+            continue;
+        }
         let value = value.trim();
         if value.is_empty() {
             continue;
         }
-        match key.to_ascii_lowercase().replace('-', "_").as_str() {
+        match known.as_str() {
             "model" => read.model = Some(value.to_string()),
             "max_tokens" => {
                 let tokens = whole(key, value, "a whole number, at least 1")?;
@@ -48,17 +102,57 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
                 let expected = "a number above 0 and at most 1";
                 read.top_p = Some(real(key, value, ok, expected)?);
             }
+            "min_p" => {
+                let ok = |p: f64| (0.0..=1.0).contains(&p);
+                read.min_p = Some(real(key, value, ok, "a number from 0 to 1")?);
+            }
             "frequency_penalty" => {
-                let ok = |p: f64| (0.0..=100.0).contains(&p);
-                let penalty = real(key, value, ok, "a number from 0 to 100")?;
+                // Less than the least here would make every logit infinite.
+                let ok = |p: f64| p == 0.0 || (0.01..=100.0).contains(&p);
+                let penalty = real(
+                    key,
+                    value,
+                    ok,
+                    "0, or a number from 0.01 to 100; 1 changes nothing",
+                )?;
                 // Neutral is 1 here. 0 is what neutral is for interfaces that subtract, and would divide by nothing.
                 let neutral = penalty == 0.0;
                 read.frequency_penalty = Some(if neutral { 1.0 } else { penalty as f32 });
+            }
+            // As others write that none is given.
+            "seed" if value == "-1" => read.seed = None,
+            "seed" => {
+                let expected = "a whole number from 0 to 18446744073709551615, or -1 for any";
+                let seed = value.parse();
+                read.seed = Some(seed.map_err(|_| ReadError::value(key, value, expected))?);
             }
             _ => {}
         }
     }
     Ok(read)
+}
+
+fn add_stops(stops: &mut Vec<String>, key: &str, value: &str) -> Result<(), ReadError> {
+    let list: Option<Vec<String>> = match value.starts_with('[') {
+        true => serde_json::from_str(value).ok(),
+        false => None,
+    };
+    for stop in list.unwrap_or_else(|| vec![value.to_string()]) {
+        if stop.len() > STOP_BYTES {
+            return Err(ReadError::value(key, &stop, "at most 256 bytes"));
+        }
+        if !stop.is_empty() && !stops.contains(&stop) {
+            stops.push(stop);
+        }
+    }
+    match stops.len() {
+        0..=STOPS => Ok(()),
+        found => Err(ReadError::TooMany {
+            name: STOP,
+            found,
+            most: STOPS,
+        }),
+    }
 }
 
 fn whole(name: &str, value: &str, expected: &'static str) -> Result<usize, ReadError> {

@@ -1,10 +1,21 @@
 //! The request, kind 5050.
+//!
+//! Where a prompt may be, in this order; the first place that has one counts alone:
+//!
+//! 1. The tags `i`, `["i", data, type]`, and `input`, which some write as `["input", type, data]`, in the order in which they come.
+//! 2. The parameter `prompt`, of several the last.
+//! 3. The content, of a request that is not encrypted and has no parameter that is foreign to text: often it is a title for people, and with
+//!    such parameters a job of another sort.
+//!
+//! A request without any of them, with an input of an unknown type, or with an output that is no text
+//! ([`super::ReadError::is_other_job`]) is left to others unless it names this provider.
 
 use super::crypto::{decrypt, Scheme};
+use super::params::{self, Params};
 use super::{all, expect_kind, first, sign_with_work, tag, tags, ReadError, WriteError, REQUEST};
 use nostr::prelude::{Event, Keys, PublicKey, Tag};
 
-/// The most inputs, parameters and relays of one request that are read.
+/// The most inputs, of parameters, and of relays that a request may have.
 const MOST: usize = 64;
 
 /// What an input's data is.
@@ -81,7 +92,7 @@ impl JobRequest {
     /// Reads a request. `keys` are those of the reader, for encrypted ones.
     ///
     /// # Errors
-    /// Another kind, content that cannot be read, and values that do not fit.
+    /// Another kind, content that cannot be read, values that do not fit, and more than 64 inputs, parameters or relays.
     pub fn read(event: &Event, keys: &Keys) -> Result<Self, ReadError> {
         expect_kind(event, REQUEST)?;
         let outer = tags(event);
@@ -89,11 +100,7 @@ impl JobRequest {
             providers: all(&outer, "p")
                 .filter_map(|p| PublicKey::from_hex(p.first()?).ok())
                 .collect(),
-            relays: all(&outer, "relays")
-                .flatten()
-                .take(MOST)
-                .cloned()
-                .collect(),
+            relays: at_most("relays", all(&outer, "relays").flatten().cloned())?,
             expiration: super::expiration(event),
             bid_msat: number(&outer, "bid")?,
             ..Self::default()
@@ -111,25 +118,55 @@ impl JobRequest {
         }
         if request.relays.is_empty() {
             // NDK hides these too.
-            let hidden = all(&read, "relays").flatten();
-            request.relays = hidden.take(MOST).cloned().collect();
+            request.relays = at_most("relays", all(&read, "relays").flatten().cloned())?;
         }
         read.extend(outer);
-        request.inputs = all(&read, "i")
-            .take(MOST)
-            .map(input)
+        let is_input = |tag: &&Vec<String>| {
+            tag.first()
+                .is_some_and(|name| name == "i" || name == "input")
+        };
+        let inputs = at_most("i", read.iter().filter(is_input))?;
+        request.inputs = inputs
+            .into_iter()
+            .map(|tag| input(tag))
             .collect::<Result<_, _>>()?;
-        request.params = all(&read, "param")
-            .filter(|param| !param.is_empty())
-            .take(MOST)
-            .map(|param| (param[0].clone(), param.get(1).cloned().unwrap_or_default()))
-            .collect();
+        let named = all(&read, "param").filter(|param| !param.is_empty());
+        request.params = at_most("param", named.flat_map(param))?;
         request.output = first(&read, "output").and_then(|output| output.first().cloned());
-        if request.inputs.is_empty() && request.encryption.is_none() && !event.content.is_empty() {
-            // Some customers write the prompt into the content.
-            request.inputs.push(Input::text(event.content.clone()));
+        if request.inputs.is_empty() {
+            let prompt = request.other_prompt(&event.content);
+            request.inputs.extend(prompt.map(Input::text));
         }
         Ok(request)
+    }
+
+    /// A prompt that is in no input: the parameter, or else the content.
+    fn other_prompt(&self, content: &str) -> Option<String> {
+        let prompts = self.params.iter().rev();
+        let mut prompts = prompts.filter(|(key, _)| params::name(key) == params::PROMPT);
+        if let Some((_, prompt)) = prompts.find(|(_, prompt)| !prompt.is_empty()) {
+            return Some(prompt.clone());
+        }
+        let is_prompt = self.encryption.is_none()
+            && !content.is_empty()
+            && self.params.iter().all(|(key, _)| params::is_of_text(key));
+        is_prompt.then(|| content.to_string())
+    }
+
+    /// The parameters, if text can be the answer to this request.
+    ///
+    /// # Errors
+    /// No prompt, an output that is no text, and the first parameter that does not fit.
+    pub fn text_params(&self) -> Result<Params, ReadError> {
+        if self.inputs.is_empty() {
+            return Err(ReadError::Missing("i"));
+        }
+        let output = self.output.as_deref().unwrap_or_default();
+        if !is_text(output) {
+            let expected = "a type of text, such as text/plain";
+            return Err(ReadError::value("output", output, expected));
+        }
+        params::read(&self.params)
     }
 
     /// Whether `provider` is among those that are asked.
@@ -154,16 +191,13 @@ impl JobRequest {
         if self.inputs.is_empty() {
             return invalid("a request needs an input");
         }
-        if self
-            .inputs
-            .len()
-            .max(self.params.len())
-            .max(self.relays.len())
-            > MOST
-        {
-            return Err(WriteError::Invalid(format!(
-                "a request has at most {MOST} inputs, parameters and relays"
-            )));
+        for (name, count) in [
+            ("i", self.inputs.len()),
+            ("param", self.params.len()),
+            ("relays", self.relays.len()),
+        ] {
+            at_most(name, std::iter::repeat_n((), count))
+                .map_err(|err| WriteError::Invalid(err.to_string()))?;
         }
         if self.params.iter().any(|(key, _)| key.is_empty()) {
             return invalid("a parameter needs a name");
@@ -214,14 +248,59 @@ pub(super) fn hidden_tags(text: &str) -> Result<Vec<Vec<String>>, ReadError> {
         .collect())
 }
 
-fn input(values: &[String]) -> Result<Input, ReadError> {
+/// All of them, if there are not too many.
+fn at_most<T>(name: &'static str, items: impl Iterator<Item = T>) -> Result<Vec<T>, ReadError> {
+    let items: Vec<T> = items.collect();
+    match items.len() {
+        0..=MOST => Ok(items),
+        found => Err(ReadError::TooMany {
+            name,
+            found,
+            most: MOST,
+        }),
+    }
+}
+
+/// Whether an output's type is one of text. Nothing means any.
+fn is_text(output: &str) -> bool {
+    let output = output.trim().to_ascii_lowercase();
+    let kind = output.split(';').next().unwrap_or_default().trim_end();
+    matches!(
+        kind,
+        "" | "text" | "txt" | "plain" | "markdown" | "md" | "string" | "*/*" | "*"
+    ) || kind.starts_with("text/")
+}
+
+/// A parameter's name with its value, or with each of its values where it may have several.
+fn param(values: &[String]) -> Vec<(String, String)> {
+    let several = params::name(&values[0]) == params::STOP && values.len() > 2;
+    let end = if several { values.len() } else { 2 };
+    let values_of = (1..end).map(|at| values.get(at).cloned().unwrap_or_default());
+    values_of.map(|value| (values[0].clone(), value)).collect()
+}
+
+fn kind(name: &str) -> Option<InputKind> {
+    match name {
+        "text" | "prompt" => Some(InputKind::Text),
+        "url" => Some(InputKind::Url),
+        "event" => Some(InputKind::Event),
+        "job" => Some(InputKind::Job),
+        _ => None,
+    }
+}
+
+fn input(tag: &[String]) -> Result<Input, ReadError> {
+    let (name, mut values) = (tag[0].as_str(), tag[1..].to_vec());
+    // The other order of an `input`, with the type first.
+    if name == "input" && values.len() > 1 && kind(&values[0]).is_some() {
+        values.swap(0, 1);
+    }
     let part = |at: usize| values.get(at).filter(|part| !part.is_empty()).cloned();
-    let kind = match part(1).as_deref() {
-        None | Some("text" | "prompt") => InputKind::Text,
-        Some("url") => InputKind::Url,
-        Some("event") => InputKind::Event,
-        Some("job") => InputKind::Job,
-        Some(other) => return Err(ReadError::value("i", other, "text, url, event or job")),
+    let kind = match part(1) {
+        None => InputKind::Text,
+        Some(name) => {
+            kind(&name).ok_or_else(|| ReadError::value("i", &name, "text, url, event or job"))?
+        }
     };
     Ok(Input {
         data: values.first().cloned().unwrap_or_default(),

@@ -1,8 +1,26 @@
 //! The result, kind 6050.
+//!
+//! Beside what NIP-90 asks for, it has `status`, as most providers write it, `alt` for programs that do not know the kind (NIP-31), and in the
+//! tags `llm-model`, `llm-prompt-tokens` and `llm-completion-tokens`, which agents on Nostr use, what made the text and how much of it there
+//! was. An encrypted result goes without the last three, for they tell something of what is hidden.
 
 use super::crypto::{decrypt, Scheme};
-use super::{all, expect_kind, first, sign, tag, tags, ReadError, WriteError, RESULT};
+use super::{all, expect_kind, first, sign, tag, tags, ReadError, Status, WriteError, RESULT};
 use nostr::prelude::{Event, EventId, Keys, Tag};
+
+/// What made a text, and from how much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The model's name.
+    pub model: String,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Tokens that were generated.
+    pub completion_tokens: u64,
+}
+
+/// The tags of [`Usage`].
+const USAGE: [&str; 3] = ["llm-model", "llm-prompt-tokens", "llm-completion-tokens"];
 
 /// The result of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +35,14 @@ pub struct JobResult {
     pub invoice: Option<String>,
     /// How the text is hidden from others.
     pub encryption: Option<Scheme>,
+    /// What made the text; nothing of it is written where the text is encrypted.
+    pub usage: Option<Usage>,
 }
 
 impl JobResult {
     /// Writes the result of `request`, with `relay` as the place where the request is found, in at most `limit` bytes of JSON.
     ///
-    /// A result repeats its request twice. Where there is no room, the inputs go first, then the request.
+    /// A result repeats its request twice. Where there is no room, the inputs go first, then the request, then what is there for convenience.
     ///
     /// # Errors
     /// A text for which there is no room, or which the encryption cannot hold.
@@ -54,9 +74,15 @@ impl JobResult {
         if self.encryption.is_some() {
             least.push(tag("encrypted", [""; 0]));
         }
+        least.push(tag("status", [Status::Success.name()]));
+        let described = || {
+            let mut tags = least.clone();
+            tags.extend(self.description());
+            tags
+        };
         let with_request = || {
             let mut tags = vec![tag("request", [request.as_json()])];
-            tags.extend(least.clone());
+            tags.extend(described());
             tags
         };
         let inputs = request.tags.iter().filter(|tag| tag.kind() == "i");
@@ -65,7 +91,8 @@ impl JobResult {
             tags.extend(inputs.clone().cloned());
             tags
         };
-        let forms: [&dyn Fn() -> Vec<Tag>; 3] = [&complete, &with_request, &|| least.clone()];
+        let forms: [&dyn Fn() -> Vec<Tag>; 4] =
+            [&complete, &with_request, &described, &|| least.clone()];
         // An encrypted request has its inputs inside.
         let first = usize::from(self.encryption.is_some());
         let mut size = 0;
@@ -77,6 +104,26 @@ impl JobResult {
             }
         }
         Err(WriteError::TooLarge { size, limit })
+    }
+
+    /// The tags that a customer can do without. None of them repeats anything of the request or the text.
+    fn description(&self) -> Vec<Tag> {
+        let hidden = self.encryption.is_some();
+        let alt = match hidden {
+            true => "Encrypted result of a text generation job (NIP-90)",
+            false => "Result of a text generation job (NIP-90)",
+        };
+        let mut tags = vec![tag("alt", [alt])];
+        if let Some(usage) = self.usage.as_ref().filter(|_| !hidden) {
+            let values = [
+                usage.model.clone(),
+                usage.prompt_tokens.to_string(),
+                usage.completion_tokens.to_string(),
+            ];
+            let named = USAGE.iter().zip(values);
+            tags.extend(named.map(|(name, value)| tag(name, [value])));
+        }
+        tags
     }
 
     /// Reads a result, as the customer with `keys`.
@@ -100,8 +147,20 @@ impl JobResult {
             amount_msat,
             invoice,
             encryption,
+            usage: usage(&tags),
         })
     }
+}
+
+/// What a result says about its making, if it says all of it.
+fn usage(tags: &[Vec<String>]) -> Option<Usage> {
+    let value = |name| first(tags, name)?.first();
+    let [model, prompt, completion] = USAGE.map(value);
+    Some(Usage {
+        model: model?.clone(),
+        prompt_tokens: prompt?.parse().ok()?,
+        completion_tokens: completion?.parse().ok()?,
+    })
 }
 
 /// The job that an answer names.

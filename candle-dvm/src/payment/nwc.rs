@@ -21,8 +21,11 @@ use std::time::Duration;
 const REQUEST: u16 = 23194;
 const RESPONSE: u16 = 23195;
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Seconds for which an invoice can be paid, where the wallet names no end.
+/// Seconds for which an invoice is to be payable; and those for which a payment is waited for at least and at most, whatever end the
+/// wallet names.
 const EXPIRY: u64 = 600;
+const LEAST_EXPIRY: u64 = 60;
+const LONGEST_EXPIRY: u64 = 3600;
 
 /// A wallet that makes invoices. It holds a secret, so it has no `Debug` form.
 pub struct Wallet {
@@ -95,7 +98,13 @@ impl Wallet {
         })
     }
 
-    async fn call(&self, method: &str, params: Value) -> std::result::Result<Value, String> {
+    /// `keep` says whether it is asked when its relay can be reached again, or only if that is so now.
+    async fn call(
+        &self,
+        method: &str,
+        params: Value,
+        keep: Keep,
+    ) -> std::result::Result<Value, String> {
         let text = json!({ "method": method, "params": params }).to_string();
         // NIP-04 is what every wallet takes.
         let content = Scheme::Nip04
@@ -109,12 +118,11 @@ impl Wallet {
             waiting.insert(request.id, answer);
         }
         for driver in &self.drivers {
-            driver.send(Command::Publish(Box::new(request.clone()), Keep::Until));
+            driver.send(Command::Publish(Box::new(request.clone()), keep));
         }
+        // Whoever asks may give up before the time is over.
+        let _ends_with_us = Asked(&self.waiting, request.id);
         let answered = timeout(TIMEOUT, answered).await;
-        if let Ok(mut waiting) = self.waiting.lock() {
-            waiting.remove(&request.id);
-        }
         let event = match answered {
             Some(Ok(event)) => event,
             _ => return Err(format!("{method}: the wallet did not answer in time")),
@@ -131,6 +139,17 @@ impl Wallet {
     }
 }
 
+/// A question that is not waited for any more when this goes.
+struct Asked<'a>(&'a Mutex<HashMap<EventId, oneshot::Sender<Event>>>, EventId);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut waiting) = self.0.lock() {
+            waiting.remove(&self.1);
+        }
+    }
+}
+
 impl Payment for Wallet {
     fn price_msat(&self) -> u64 {
         self.price_msat
@@ -143,17 +162,18 @@ impl Payment for Wallet {
     ) -> Boxed<'a, std::result::Result<Invoice, String>> {
         Box::pin(async move {
             let params = json!({ "amount": amount_msat, "description": memo, "expiry": EXPIRY });
-            let result = self.call("make_invoice", params).await?;
+            let result = self.call("make_invoice", params, Keep::Until).await?;
             let text = |name: &str| {
                 let text = result[name].as_str().filter(|text| !text.is_empty());
                 text.map(str::to_string)
                     .ok_or_else(|| format!("make_invoice: the answer has no {name}"))
             };
+            let expires = result["expires_at"].as_u64().unwrap_or(now() + EXPIRY);
             Ok(Invoice {
                 bolt11: text("invoice")?,
                 payment_hash: text("payment_hash")?,
                 amount_msat,
-                expires: result["expires_at"].as_u64().unwrap_or(now() + EXPIRY),
+                expires: expires.clamp(now() + LEAST_EXPIRY, now() + LONGEST_EXPIRY),
                 paid: false,
             })
         })
@@ -162,7 +182,8 @@ impl Payment for Wallet {
     fn is_paid<'a>(&'a self, invoice: &'a Invoice) -> Boxed<'a, std::result::Result<bool, String>> {
         Box::pin(async move {
             let params = json!({ "payment_hash": invoice.payment_hash });
-            let result = self.call("lookup_invoice", params).await?;
+            // It is asked again and again, so questions must not pile up for a relay that is away.
+            let result = self.call("lookup_invoice", params, Keep::Now).await?;
             let settled = result["settled_at"].as_u64().is_some_and(|at| at > 0);
             Ok(settled || result["state"] == "settled")
         })

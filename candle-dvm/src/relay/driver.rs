@@ -1,20 +1,23 @@
 //! A relay's state machine over a socket: one task for each relay.
 
+use super::commands::{self, Inbox};
 use super::limits::RelayLimits;
-use super::machine::{Action, Keep, Machine, Outcome};
-use super::{http, Incoming, Outgoing, Reach, Socket};
-use crate::platform::{self, now_ms, sleep, timeout, Boxed, Task};
+use super::machine::{Action, Budget, Keep, Machine, Outcome};
+use super::{http, Incoming, NoConnection, Outgoing, Reach, Socket};
+use crate::platform::{self, now, sleep, timeout, Boxed, Task};
 use futures_channel::mpsc;
-use futures_util::{select, FutureExt, SinkExt, StreamExt};
+use futures_util::{select, FutureExt, SinkExt};
 use nostr::prelude::{Event, EventId, Filter, Keys};
 use std::pin::pin;
 use std::time::Duration;
 use url::Url;
+use web_time::Instant;
 
 const INFORMATION_TIMEOUT: Duration = Duration::from_secs(5);
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a driver is asked to do.
+/// What a driver is asked to do. Where commands wait, a subscription takes the place of an earlier one of its name, and the oldest
+/// publications of their sort make way without a report, as they do in [`Machine::publish`].
 #[derive(Debug)]
 pub enum Command {
     /// Publish an event.
@@ -43,6 +46,8 @@ pub enum Report {
     Down(String),
     /// What the relay says about itself.
     Limits(RelayLimits),
+    /// The relay's own time, in seconds since 1970, where it shows one.
+    RelayClock(u64),
     /// An event of a subscription, unverified.
     Event(String, Box<Event>),
     /// A subscription has brought all that was stored.
@@ -55,7 +60,7 @@ pub enum Report {
 
 /// A running driver. It ends when this is dropped.
 pub struct Driver {
-    commands: mpsc::UnboundedSender<Command>,
+    commands: commands::Sender,
     task: Task,
 }
 
@@ -68,15 +73,27 @@ impl Driver {
         reach: Reach,
         reports: mpsc::Sender<(String, Report)>,
     ) -> Self {
-        let (commands, inbox) = mpsc::unbounded();
-        let task = platform::spawn(run(url.to_string(), keys, reach, inbox, reports));
+        Self::with_budget(url, keys, reach, Budget::OWN, reports)
+    }
+
+    /// As [`Driver::start`], for a relay that may have us do more or less.
+    pub fn with_budget(
+        url: &str,
+        keys: Keys,
+        reach: Reach,
+        budget: Budget,
+        reports: mpsc::Sender<(String, Report)>,
+    ) -> Self {
+        let (commands, inbox) = commands::channel();
+        let machine = Machine::new(url.to_string(), keys, rand::random()).with_budget(budget);
+        let task = platform::spawn(run(url.to_string(), machine, reach, inbox, reports));
         Self { commands, task }
     }
 
-    /// Asks it to do something.
+    /// Asks it to do something. It takes commands faster than they come, except while nobody takes its reports; what waits then is
+    /// bounded, see [`Command`].
     pub fn send(&self, command: Command) {
-        // The task ends only with us.
-        let _ = self.commands.unbounded_send(command);
+        self.commands.send(command);
     }
 }
 
@@ -86,43 +103,63 @@ impl Drop for Driver {
     }
 }
 
-type Opening = Boxed<'static, Result<Socket, String>>;
-type Asking = Boxed<'static, Option<RelayLimits>>;
+type Opening = Boxed<'static, Result<Socket, NoConnection>>;
+type Asking = Boxed<'static, Information>;
+/// A relay's information document, and its clock.
+type Information = (Option<RelayLimits>, Option<u64>);
 
 /// What the driver has waited for.
 enum Next {
-    Command(Option<Command>),
+    Command(bool),
     Heard(Result<Incoming, String>),
-    Opened(Result<Socket, String>),
-    Limits(Option<RelayLimits>),
+    Opened(Result<Socket, NoConnection>),
+    Informed(Information),
     Time,
+}
+
+/// A machine with its clocks: one that only goes forward, and the date, which may be set.
+struct Timed {
+    machine: Machine,
+    started: Instant,
+}
+
+impl Timed {
+    /// The time for the machine, which knows the date then.
+    fn now(&mut self) -> u64 {
+        self.machine.set_date(now());
+        self.started.elapsed().as_millis() as u64
+    }
 }
 
 async fn run(
     url: String,
-    keys: Keys,
+    machine: Machine,
     reach: Reach,
-    mut commands: mpsc::UnboundedReceiver<Command>,
+    mut commands: Inbox,
     mut reports: mpsc::Sender<(String, Report)>,
 ) {
-    let mut machine = Machine::new(url.clone(), keys, rand::random());
+    let mut timed = Timed {
+        machine,
+        started: Instant::now(),
+    };
     let mut socket: Option<Socket> = None;
     let mut opening: Option<Opening> = None;
     let mut asking: Option<Asking> = Some(Box::pin(information(url.clone(), reach)));
-    machine.tick(now_ms());
+    let now = timed.now();
+    timed.machine.tick(now);
     loop {
-        while let Some(action) = machine.next_action() {
+        while let Some(action) = timed.machine.next_action() {
             let report = match action {
                 Action::Connect => {
                     opening = Some(Box::pin(open(url.clone(), reach)));
                     continue;
                 }
                 Action::Send(text) => {
-                    send(&mut machine, &mut socket, Outgoing::Text(text)).await;
+                    send(&mut timed, &mut socket, Outgoing::Text(text)).await;
                     continue;
                 }
                 Action::Ping => {
-                    send(&mut machine, &mut socket, Outgoing::Ping).await;
+                    send(&mut timed, &mut socket, Outgoing::Ping).await;
                     continue;
                 }
                 Action::Close(reason) => {
@@ -142,47 +179,67 @@ async fn run(
                 return;
             }
         }
-        let wait = Duration::from_millis(machine.deadline().saturating_sub(now_ms()).min(60_000));
+        let now = timed.now();
+        let reads = timed.machine.reads_from() <= now;
+        let mut until = timed.machine.deadline();
+        if !reads {
+            until = until.min(timed.machine.reads_from());
+        }
+        let wait = Duration::from_millis(until.saturating_sub(now).min(60_000));
         let next = select! {
-            command = commands.next() => Next::Command(command),
-            heard = pin!(next(&mut socket).fuse()) => Next::Heard(heard),
+            some = pin!(commands.wait().fuse()) => Next::Command(some),
+            heard = pin!(next(&mut socket, reads).fuse()) => Next::Heard(heard),
             opened = pin!(ready(&mut opening).fuse()) => Next::Opened(opened),
-            limits = pin!(ready(&mut asking).fuse()) => Next::Limits(limits),
+            information = pin!(ready(&mut asking).fuse()) => Next::Informed(information),
             () = pin!(sleep(wait).fuse()) => Next::Time,
         };
+        let now = timed.now();
+        let machine = &mut timed.machine;
         let report = match next {
-            Next::Command(None) => return,
-            Next::Command(Some(command)) => {
-                obey(&mut machine, command);
+            Next::Command(false) => return,
+            Next::Command(true) => {
+                while let Some(command) = commands.next() {
+                    obey(machine, command, now);
+                }
                 None
             }
             Next::Heard(Ok(Incoming::Text(text))) => {
-                machine.receive(&text, now_ms());
+                machine.receive(&text, now);
                 None
             }
             Next::Heard(Ok(Incoming::Other)) => {
-                machine.heard(now_ms());
+                machine.heard(now);
                 None
             }
             Next::Heard(Err(reason)) => {
-                lost(&mut machine, &mut socket);
+                lost(machine, &mut socket, now);
                 Some(Report::Down(reason))
             }
             Next::Opened(Ok(opened)) => {
                 socket = Some(opened);
-                machine.opened(now_ms());
+                machine.opened(now);
                 Some(Report::Up)
             }
-            Next::Opened(Err(reason)) => {
-                machine.closed(now_ms());
-                Some(Report::Down(reason))
+            Next::Opened(Err(failure)) => {
+                match failure.forever {
+                    true => machine.unreachable(&failure.reason),
+                    false => machine.closed(now),
+                }
+                Some(Report::Down(failure.reason))
             }
-            Next::Limits(limits) => limits.map(|limits| {
-                machine.set_limits(limits.clone());
-                Report::Limits(limits)
-            }),
+            Next::Informed((limits, clock)) => {
+                if let Some(clock) = clock.map(Report::RelayClock) {
+                    if reports.send((url.clone(), clock)).await.is_err() {
+                        return;
+                    }
+                }
+                limits.map(|limits| {
+                    machine.set_limits(limits.clone());
+                    Report::Limits(limits)
+                })
+            }
             Next::Time => {
-                machine.tick(now_ms());
+                machine.tick(now);
                 None
             }
         };
@@ -194,8 +251,7 @@ async fn run(
     }
 }
 
-fn obey(machine: &mut Machine, command: Command) {
-    let now = now_ms();
+fn obey(machine: &mut Machine, command: Command, now: u64) {
     match command {
         Command::Publish(event, keep) => machine.publish(&event, keep, now),
         Command::Subscribe {
@@ -208,30 +264,31 @@ fn obey(machine: &mut Machine, command: Command) {
     }
 }
 
-fn lost(machine: &mut Machine, socket: &mut Option<Socket>) {
+fn lost(machine: &mut Machine, socket: &mut Option<Socket>, now: u64) {
     *socket = None;
     if machine.is_up() {
-        machine.closed(now_ms());
+        machine.closed(now);
     }
 }
 
 /// Sends, if something is open: what is to be sent while nothing is, is asked for again when it is.
-async fn send(machine: &mut Machine, socket: &mut Option<Socket>, message: Outgoing) {
+async fn send(timed: &mut Timed, socket: &mut Option<Socket>, message: Outgoing) {
     if let Some(open) = socket {
         if !matches!(
             timeout(SEND_TIMEOUT, open.send(message)).await,
             Some(Ok(()))
         ) {
-            lost(machine, socket);
+            let now = timed.now();
+            lost(&mut timed.machine, socket, now);
         }
     }
 }
 
-/// The next message; never, while nothing is open.
-async fn next(socket: &mut Option<Socket>) -> Result<Incoming, String> {
+/// The next message; never, while nothing is open or is to be read.
+async fn next(socket: &mut Option<Socket>, reads: bool) -> Result<Incoming, String> {
     match socket {
-        None => std::future::pending().await,
-        Some(socket) => socket.next().await,
+        Some(socket) if reads => socket.next().await,
+        _ => std::future::pending().await,
     }
 }
 
@@ -247,15 +304,17 @@ async fn ready<T>(future: &mut Option<Boxed<'static, T>>) -> T {
     }
 }
 
-async fn open(url: String, reach: Reach) -> Result<Socket, String> {
+async fn open(url: String, reach: Reach) -> Result<Socket, NoConnection> {
     Socket::open(&url, reach).await
 }
 
-/// The relay's information document, if it has one.
-async fn information(url: String, reach: Reach) -> Option<RelayLimits> {
+/// The relay's information document, if it has one, and its clock, if it shows one.
+async fn information(url: String, reach: Reach) -> Information {
     let http = url.replacen("ws", "http", 1);
-    let url = Url::parse(&http).ok()?;
+    let Ok(url) = Url::parse(&http) else {
+        return (None, None);
+    };
     let accept = "application/nostr+json";
-    let text = http::get(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
-    text.ok().map(|text| RelayLimits::read(&text))
+    let (text, date) = http::get_dated(&url, accept, reach, 64 * 1024, INFORMATION_TIMEOUT).await;
+    (text.ok().map(|text| RelayLimits::read(&text)), date)
 }

@@ -18,7 +18,19 @@ pub async fn get(
     most: usize,
     time: Duration,
 ) -> Result<String, String> {
-    timeout(time, fetch(url, accept, reach, most))
-        .await
-        .unwrap_or_else(|| Err("no answer in time".to_string()))
+    get_dated(url, accept, reach, most, time).await.0
+}
+
+/// The same, and the server's time in seconds since 1970, where it is known: it may be without the text.
+pub async fn get_dated(
+    url: &Url,
+    accept: &str,
+    reach: Reach,
+    most: usize,
+    time: Duration,
+) -> (Result<String, String>, Option<u64>) {
+    let mut date = None;
+    let text = timeout(time, fetch(url, accept, reach, most, &mut date)).await;
+    let text = text.unwrap_or_else(|| Err("no answer in time".to_string()));
+    (text, date)
 }

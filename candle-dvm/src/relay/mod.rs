@@ -11,6 +11,8 @@ pub mod machine;
 #[cfg(all(feature = "serve", target_arch = "wasm32"))]
 mod browser;
 #[cfg(feature = "serve")]
+mod commands;
+#[cfg(feature = "serve")]
 pub mod driver;
 #[cfg(feature = "serve")]
 pub(crate) mod http;
@@ -30,9 +32,37 @@ pub(crate) use here::Socket;
 pub use reach::Reach;
 
 pub use limits::RelayLimits;
-pub use machine::{Action, Keep, Machine, Outcome};
+pub use machine::{Action, Budget, Keep, Machine, Outcome};
 
 use nostr::prelude::RelayUrl;
+
+/// Why there is no connection.
+#[cfg(feature = "serve")]
+pub(crate) struct NoConnection {
+    pub(crate) reason: String,
+    /// Trying again would change nothing: the address is not allowed.
+    pub(crate) forever: bool,
+}
+
+#[cfg(feature = "serve")]
+impl NoConnection {
+    pub(crate) fn not_allowed(reason: String) -> Self {
+        Self {
+            reason,
+            forever: true,
+        }
+    }
+}
+
+#[cfg(feature = "serve")]
+impl<E: std::fmt::Display> From<E> for NoConnection {
+    fn from(err: E) -> Self {
+        Self {
+            reason: err.to_string(),
+            forever: false,
+        }
+    }
+}
 
 /// What goes through a [`Socket`].
 #[cfg(feature = "serve")]

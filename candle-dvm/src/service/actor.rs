@@ -1,26 +1,30 @@
 //! The service's own task: its state, its loop, how it starts and stops.
 
+use super::clock::{Clock, Reachable};
+use super::deliveries::Deliveries;
+use super::guests::RelayLists;
 use super::lookup::{Search, Searching};
 use super::metrics::Metrics;
 use super::now;
+use super::reading::Reading;
 use super::recent::Recent;
 use super::relays::Relays;
-use super::settings::Settings;
+use super::settings::{Settings, DAY};
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
-use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal};
+use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage, Waiting, WaitingLimits};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
 use crate::payment::Payment;
 use crate::platform::{sleep, Every, Task};
-use crate::relay::driver::{Command, Report};
+use crate::relay::driver::Report;
 use crate::relay::Keep;
-use crate::{Error, Result};
-use futures_channel::mpsc;
+use crate::Result;
+use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
-use nostr::prelude::{Event, EventId, Filter, Keys, Kind};
-use std::collections::{BTreeSet, HashMap};
+use nostr::prelude::{Event, EventId, Keys, PublicKey};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
@@ -33,8 +37,10 @@ pub(super) const CANCELLATIONS: &str = "cancellations";
 
 /// What tasks tell the service.
 pub enum Message {
-    /// A job's prompt is there, and where its answers go beside our relays; or why there is none.
-    Prepared(JobId, std::result::Result<(String, Vec<String>), String>),
+    /// A job's prompt is there, or why there is none.
+    Prepared(JobId, std::result::Result<String, String>),
+    /// The relays that customers read; none where there is no list.
+    RelayLists(Vec<(PublicKey, Vec<String>)>),
     /// An invoice was made for a job.
     Billed(JobId, Invoice),
     /// A job's invoice was paid.
@@ -55,12 +61,35 @@ pub(super) struct Live {
     pub(super) found_on: String,
     /// Relays beside our own that get the answers.
     pub(super) guests: BTreeSet<String>,
+    /// What was said last, beside partial results.
+    pub(super) told: Option<Event>,
+    pub(super) place: Place,
+    pub(super) bill: Bill,
     pub(super) state: LiveState,
 }
 
+/// Whose place a job takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// One of the queue, or it runs.
+    Queue,
+    /// One of those that wait for inputs or payment.
+    Waiting,
+    /// None any more: the wallet is asked a last time.
+    Leaving,
+}
+
+/// What of a job's payment is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bill {
+    None,
+    Open,
+    Paid,
+}
+
 pub(super) enum LiveState {
-    /// Its inputs, relays or payment are waited for, in this task.
-    Preparing(Task),
+    /// Its inputs or payment are waited for, in this task, which can be told that it is time to end.
+    Preparing(Task, Option<oneshot::Sender<String>>),
     /// It is in the queue.
     Queued,
     /// It runs.
@@ -87,10 +116,17 @@ pub struct Service {
     pub(super) relays: Relays,
     pub(super) admission: Admission,
     pub(super) queue: FairQueue<String>,
+    pub(super) waiting: Waiting,
+    pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
-    /// Which job a published answer belongs to.
-    pub(super) answers: HashMap<EventId, JobId>,
+    /// Answers that relays have to get yet.
+    pub(super) answers: Deliveries,
+    pub(super) shed_said: Option<Instant>,
+    /// How far the configured relays are read.
+    pub(super) readings: BTreeMap<String, Reading>,
+    pub(super) clock: Clock,
+    pub(super) reachable: Reachable,
     pub(super) seen: Recent<EventId>,
     pub(super) searches: HashMap<String, Searching>,
     pub(super) next_search: u64,
@@ -99,6 +135,8 @@ pub struct Service {
     pub(super) cancellations_changed: bool,
     ticks: u64,
     pub(super) announcement: Option<Event>,
+    /// When it was made.
+    pub(super) announced: Instant,
     inbox: mpsc::UnboundedReceiver<Message>,
     reports: mpsc::Receiver<(String, Report)>,
 }
@@ -124,9 +162,15 @@ impl Service {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),
             queue: FairQueue::default(),
+            waiting: Waiting::new(WaitingLimits::default()),
+            relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
-            answers: HashMap::new(),
+            answers: Deliveries::default(),
+            shed_said: None,
+            readings: BTreeMap::new(),
+            clock: Clock::new(now(), Instant::now()),
+            reachable: Reachable::default(),
             seen: Recent::new(50_000),
             searches: HashMap::new(),
             next_search: 0,
@@ -134,6 +178,7 @@ impl Service {
             cancellations_changed: false,
             ticks: 0,
             announcement: None,
+            announced: Instant::now(),
             settings: Arc::new(settings),
             model,
             keys,
@@ -179,59 +224,72 @@ impl Service {
 
     fn start(&mut self) -> Result<()> {
         let started = now();
+        self.journal.tidy()?;
         if self.settings.announce {
-            let announcement = self.announcement().write(&self.keys, started);
-            self.announcement = Some(announcement.map_err(Error::service)?);
+            self.make_announcement()?;
         }
-        for (id, entry) in self.journal.open_jobs()? {
+        let mut open = Vec::new();
+        let journal = self.journal.clone();
+        // Answers that wait are many where a relay is dead. The journal has them, so memory need not.
+        journal.each_open(&mut |id, entry| match entry.stage {
+            Stage::Answered => self.deliver_again(id, &entry),
+            _ => open.push((id, entry)),
+        })?;
+        open.sort_by_key(|(_, entry)| entry.received);
+        for (id, entry) in open {
             self.resume(id, entry)?;
         }
-        let jobs = Filter::new().kind(Kind::from_u16(crate::nip90::REQUEST));
-        for url in self.settings.relays.clone() {
-            // At the first start, what was asked before is not for us.
-            let cursor = match self.journal.cursor(&url)? {
-                Some(cursor) => cursor,
-                None => {
-                    self.journal.advance_cursor(&url, started)?;
-                    started
-                }
-            };
-            self.relays.send(
-                &url,
-                Command::Subscribe {
-                    name: JOBS.to_string(),
-                    filter: Box::new(jobs.clone()),
-                    cursor: Some(cursor),
-                    once: false,
-                },
-            );
-        }
-        Ok(())
+        self.shed_deliveries()?;
+        // At the first start, what was asked before is not for us.
+        let since = started.saturating_sub(self.settings.look_back_seconds);
+        self.read_relays(started, since)
     }
 
     fn report(&mut self, url: &str, report: Report) -> Result<()> {
         match report {
             Report::Up => {
-                tracing::info!(relay = url, "connected");
+                tracing::info!(relay = self.relays.shown(url), "connected");
                 self.relays.set_up(url, true);
+                self.reachable.up(url);
                 if self.relays.is_own(url) && !self.stopping {
                     if let Some(announcement) = self.announcement.clone() {
                         self.relays.publish_to(url, &announcement, Keep::Until);
                         self.heartbeat_to(Some(url));
                     }
+                    self.hand_over(url, None)?;
                 }
             }
             Report::Down(reason) => {
                 let reason: String = reason.chars().take(200).collect();
-                tracing::info!(relay = url, reason, "not connected");
+                match self.relays.is_own(url) {
+                    true => {
+                        tracing::info!(relay = url, reason, "not connected");
+                        self.reachable.down(url, &reason);
+                    }
+                    // The reason may name it.
+                    false => tracing::info!(relay = self.relays.shown(url), "not connected"),
+                }
                 self.relays.set_up(url, false);
+                self.set_live(url, false);
             }
+            // What relays of strangers show is not asked for.
+            Report::RelayClock(theirs) if self.relays.is_own(url) => {
+                self.clock.relay(url, theirs, now());
+            }
+            Report::RelayClock(_) => {}
             Report::Limits(limits) => self.relays.set_limits(url, limits),
-            Report::Event(subscription, event) => self.event(url, &subscription, *event)?,
+            Report::Event(subscription, event) => {
+                if subscription == JOBS && !self.is_for_us_to_read(url, &event) {
+                    self.admission.count("before_start");
+                } else {
+                    self.event(url, &subscription, *event)?;
+                }
+            }
+            Report::StoredEnd(name) if name == JOBS => self.set_live(url, true),
             Report::StoredEnd(subscription) => self.search_ended(url, &subscription),
             // A cursor that moved on now would lead past requests that are not taken any more.
             Report::Cursor(name, to) if name == JOBS && !self.stopping => {
-                self.journal.advance_cursor(url, to)?;
+                self.journal.advance_cursor(url, to.min(now()))?;
             }
             Report::Cursor(..) => {}
             Report::Settled(id, outcome) => self.settled(url, id, &outcome)?,
@@ -244,6 +302,7 @@ impl Service {
     fn message(&mut self, message: Message) -> Result<()> {
         match message {
             Message::Prepared(id, prepared) => self.prepared(id, prepared),
+            Message::RelayLists(lists) => self.relay_lists(lists),
             Message::Billed(id, invoice) => self.billed(id, invoice),
             Message::Paid(id) => self.paid(id),
             Message::Partial(id, text) => {
@@ -263,11 +322,14 @@ impl Service {
         if !self.stopping {
             self.start_jobs();
         }
-        if std::mem::take(&mut self.cancellations_changed) {
+        self.ask_relay_lists();
+        if self.cancellations_changed {
             self.watch_cancellations();
         }
         self.metrics.queued.store(self.queue.len() as u64, Relaxed);
         self.metrics.running.store(self.running as u64, Relaxed);
+        let undelivered = self.answers.len() as u64;
+        self.metrics.undelivered.store(undelivered, Relaxed);
     }
 
     fn tick(&mut self) -> Result<()> {
@@ -275,11 +337,18 @@ impl Service {
         if self.ticks.is_multiple_of(30) {
             self.give_up_deliveries(at)?;
         }
-        self.relays.tick(at);
+        self.tick_relays(at)?;
+        self.drop_expired(at)?;
         self.drop_searches();
+        self.look_around()?;
+        self.journal.flush()?;
+        self.renew_announcement()?;
         self.ticks += 1;
+        if self.ticks.is_multiple_of(600) {
+            self.journal.tidy()?;
+        }
         if self.ticks % 3600 == 1 {
-            let before = at.saturating_sub(self.settings.remember_days.saturating_mul(86_400));
+            let before = at.saturating_sub(self.settings.remember_days.saturating_mul(DAY));
             let forgotten = self.journal.forget(before)?;
             tracing::debug!(forgotten, "old jobs forgotten");
         }
@@ -352,19 +421,8 @@ impl Service {
             }
             self.after_step();
         }
+        self.journal.flush()?;
         tracing::info!("stopped");
         Ok(())
-    }
-
-    /// Asks relays for cancellations of the jobs that are open, and of no others: relays hold many deletions.
-    fn watch_cancellations(&mut self) {
-        let ids: Vec<EventId> = self.live.values().map(|live| live.event.id).collect();
-        if ids.is_empty() {
-            return self.relays.unsubscribe(CANCELLATIONS);
-        }
-        let filter = Filter::new()
-            .kind(Kind::from_u16(crate::nip90::DELETION))
-            .events(ids);
-        self.relays.subscribe(CANCELLATIONS, &filter, false);
     }
 }

@@ -1,19 +1,22 @@
 //! Events become jobs: verified, read, let in or refused, and in the journal before anything is done for them.
+//!
+//! Whether a request is encrypted, and how, is decided before anything else about it: whatever is said of it afterwards is encrypted in
+//! the same way, and quotes nothing of it.
 
-use super::actor::{Live, LiveState, Message, Service, CANCELLATIONS, JOBS};
+use super::actor::{Bill, Live, LiveState, Place, Service, CANCELLATIONS, JOBS};
+use super::guests::usable;
+use super::now;
+use super::prepare::{prepare, Preparation, GAVE_WAY};
 use super::work::StopReason;
-use super::{inputs, now};
 use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Refusal, Stage};
-use crate::nip90::{self, cancellation, params, Feedback, JobRequest, ReadError, Status};
+use crate::nip90::{
+    self, cancellation, params, Feedback, InputKind, JobRequest, ReadError, Scheme, Status,
+};
 use crate::relay::Keep;
 use crate::{platform, Result};
+use futures_channel::oneshot;
 use nostr::prelude::{Event, EventId};
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
-
-/// Seconds between questions to the wallet about an invoice.
-const PAYMENT_POLL: Duration = Duration::from_secs(5);
 
 pub(super) fn job_id(event: &Event) -> JobId {
     JobId(event.id.to_bytes())
@@ -25,6 +28,41 @@ pub(super) fn event_id(id: JobId) -> EventId {
 
 pub(super) fn customer(event: &Event) -> Customer {
     Customer(event.pubkey.to_bytes())
+}
+
+/// How a request is encrypted, if it is: what is said of it is encrypted in the same way, also where its content does not open.
+fn scheme(event: &Event) -> Option<Scheme> {
+    let is_encrypted = event.tags.iter().any(|tag| tag.kind() == "encrypted");
+    // Only NIP-04 has this separator, whose `?` no base64 holds.
+    let scheme = match event.content.contains("?iv=") {
+        true => Scheme::Nip04,
+        false => Scheme::Nip44,
+    };
+    is_encrypted.then_some(scheme)
+}
+
+/// What is wrong with a request, in a line for its customer: without any value of it if that was hidden.
+fn problem(err: &ReadError, hidden: Option<Scheme>) -> String {
+    match (err, hidden) {
+        (ReadError::Value { name, expected, .. }, Some(_)) => {
+            format!("`{name}`: expected {expected}")
+        }
+        (err, _) => err.to_string(),
+    }
+}
+
+/// Whether a job has to wait for something before it can run.
+fn waits(request: &JobRequest, price_msat: u64) -> bool {
+    let fetched = |input: &nip90::Input| input.kind != InputKind::Text;
+    price_msat > 0 || request.inputs.iter().any(fetched)
+}
+
+/// What becomes of a request that is not let in.
+enum Verdict {
+    /// It is counted by this name, and nothing is said.
+    Pass(&'static str),
+    /// Its customer is told.
+    Refuse(Refusal),
 }
 
 impl Service {
@@ -60,9 +98,58 @@ impl Service {
 
     fn request(&mut self, url: &str, event: Event) -> Result<()> {
         let id = job_id(&event);
-        if self.stopping || self.live.contains_key(&id) || self.journal.get(id)?.is_some() {
+        if self.stopping
+            || self.live.contains_key(&id)
+            || self.journal.get(id)?.is_some()
+            || self.journal.refused(id)?
+        {
             return Ok(());
         }
+        let hidden = scheme(&event);
+        let (request, params) = match self.read(&event, hidden) {
+            Ok(read) => read,
+            Err(Verdict::Pass(reason)) => {
+                self.admission.count(reason);
+                return Ok(());
+            }
+            Err(Verdict::Refuse(refusal)) => return self.refuse(url, &event, hidden, &refusal),
+        };
+        let offer = Offer {
+            customer: customer(&event),
+            created: event.created_at.as_secs(),
+            expiration: request.expiration,
+            bid_msat: request.bid_msat,
+            has_work: nip90::has_work(&event, self.settings.min_work),
+            input_bytes: request.inputs.iter().map(|input| input.data.len()).sum(),
+        };
+        let (place, free) = self.place(&offer, &request);
+        let (free, leaves) = match free {
+            Ok(leaves) => (Ok(()), leaves),
+            Err(refusal) => (Err(refusal), None),
+        };
+        if let Err(refusal) = self.admission.admit(&offer, free, now()) {
+            return self.refuse(url, &event, hidden, &refusal);
+        }
+        let entry = Entry::new(event.as_json(), url.to_string(), now());
+        if !self.journal.receive(id, &entry)? {
+            self.admission.close(offer.customer);
+            return Ok(());
+        }
+        if let Some(leaves) = leaves {
+            self.end_wait(leaves, GAVE_WAY)?;
+        }
+        self.metrics.accepted.fetch_add(1, Relaxed);
+        tracing::info!(job = %id, customer = %offer.customer, relay = url, "accepted");
+        self.take_up(id, event, request, params, entry, place);
+        Ok(())
+    }
+
+    /// Reads a request that may be for us.
+    fn read(
+        &self,
+        event: &Event,
+        hidden: Option<Scheme>,
+    ) -> std::result::Result<(JobRequest, params::Params), Verdict> {
         let us = self.keys.public_key();
         // Before anything is read: what is wrong with a job of others is for them to say.
         let named: Vec<&str> = event
@@ -72,66 +159,61 @@ impl Service {
             .filter_map(|tag| tag.content())
             .collect();
         let addressed = named.contains(&us.to_hex().as_str());
-        if !named.is_empty() && !addressed {
-            self.admission.count("for_others");
-            return Ok(());
+        if !addressed && (!named.is_empty() || hidden.is_some()) {
+            return Err(Verdict::Pass("for_others"));
         }
-        let read = JobRequest::read(&event, &self.keys);
-        let (request, params) = match read.and_then(|r| Ok((params::read(&r.params)?, r))) {
-            Ok((params, request)) => (request, params),
-            Err(ReadError::NotForUs) => {
-                self.admission.count("for_others");
-                return Ok(());
+        let read = JobRequest::read(event, &self.keys);
+        let read = read.and_then(|request| Ok((request.text_params()?, request)));
+        let (params, request) = match read {
+            Ok(read) => read,
+            Err(ReadError::NotForUs) => return Err(Verdict::Pass("for_others")),
+            // Whoever does such jobs answers it.
+            Err(err) if !addressed && err.is_other_job() => {
+                return Err(Verdict::Pass("other_job"));
             }
             Err(err) => {
-                let refusal = Refusal::BadRequest(err.to_string());
-                return self.refuse(url, &event, None, &refusal);
+                let refusal = Refusal::BadRequest(problem(&err, hidden));
+                return Err(Verdict::Refuse(refusal));
             }
         };
         if let Some(model) = params.model.as_ref().filter(|model| **model != self.model) {
             if !addressed {
                 // Somebody else may have it; everybody saying no would be noise.
-                self.admission.count("other_model");
-                return Ok(());
+                return Err(Verdict::Pass("other_model"));
             }
-            let model: String = model.chars().take(80).collect();
-            let text = format!("`model` {model:?}: expected {:?}", self.model);
-            return self.refuse(url, &event, Some(&request), &Refusal::NotOffered(text));
-        }
-        let price = self.payment.price_msat();
-        if let Some(bid) = request.bid_msat.filter(|bid| *bid < price) {
-            let refusal = Refusal::BidTooLow {
-                found: bid,
-                least: price,
+            let found: String = match hidden {
+                None => format!(" {:?}", model.chars().take(80).collect::<String>()),
+                Some(_) => String::new(),
             };
-            return self.refuse(url, &event, Some(&request), &refusal);
+            let text = format!("`model`{found}: expected {:?}", self.model);
+            return Err(Verdict::Refuse(Refusal::NotOffered(text)));
         }
-        if request.inputs.is_empty() {
-            let refusal = Refusal::BadRequest("`i` is missing".to_string());
-            return self.refuse(url, &event, Some(&request), &refusal);
+        let least = self.payment.price_msat();
+        if let Some(found) = request.bid_msat.filter(|bid| *bid < least) {
+            return Err(Verdict::Refuse(Refusal::BidTooLow { found, least }));
         }
-        let offer = Offer {
-            customer: customer(&event),
-            created: event.created_at.as_secs(),
-            expiration: request.expiration,
-            bid_msat: request.bid_msat,
-            has_work: nip90::has_work(&event, self.settings.min_work),
-            input_bytes: request.inputs.iter().map(|input| input.data.len()).sum(),
+        Ok((request, params))
+    }
+
+    /// Which sort of place a job would take, and whether there is one; one of those that wait may have to leave for it.
+    fn place(
+        &self,
+        offer: &Offer,
+        request: &JobRequest,
+    ) -> (Place, std::result::Result<Option<JobId>, Refusal>) {
+        if waits(request, self.payment.price_msat()) {
+            let is_known = self.admission.is_known(offer.customer);
+            let free = self.waiting.admit(offer.customer, is_known, now());
+            return (Place::Waiting, free);
+        }
+        // Jobs whose prompts are being looked at will come into the queue as well.
+        let taken = self.live.values();
+        let taken = taken.filter(|live| live.place == Place::Queue).count();
+        let free = match taken < self.settings.queue + self.settings.running {
+            true => Ok(None),
+            false => Err(Refusal::QueueFull),
         };
-        // Jobs that are being prepared will come into the queue as well.
-        let room = self.live.len() < self.settings.queue + self.settings.running;
-        if let Err(refusal) = self.admission.admit(&offer, room, now()) {
-            return self.refuse(url, &event, Some(&request), &refusal);
-        }
-        let entry = Entry::new(event.as_json(), url.to_string(), now());
-        if !self.journal.receive(id, &entry)? {
-            self.admission.close(offer.customer);
-            return Ok(());
-        }
-        self.metrics.accepted.fetch_add(1, Relaxed);
-        tracing::info!(job = %id, customer = %offer.customer, relay = url, "accepted");
-        self.take_up(id, event, request, params, url.to_string(), None);
-        Ok(())
+        (Place::Queue, free)
     }
 
     /// A job that is in the journal goes on from where it was.
@@ -143,7 +225,7 @@ impl Service {
         let read = Event::from_json(entry.request.as_bytes())
             .map_err(|err| err.to_string())
             .and_then(|event| {
-                let text = |err: ReadError| err.to_string();
+                let text = |err: ReadError| problem(&err, scheme(&event));
                 let request = JobRequest::read(&event, &self.keys).map_err(text)?;
                 let params = params::read(&request.params).map_err(text)?;
                 Ok((event, request, params))
@@ -153,7 +235,16 @@ impl Service {
                 tracing::info!(job = %id, stage = ?entry.stage, "taken up again");
                 self.seen.insert(event.id);
                 self.admission.reopen(customer(&event));
-                self.take_up(id, event, request, params, entry.found_on, entry.invoice);
+                let is_paid = entry.invoice.as_ref().is_some_and(|invoice| invoice.paid);
+                let price = match is_paid {
+                    true => 0,
+                    false => self.payment.price_msat(),
+                };
+                let place = match waits(&request, price) {
+                    true => Place::Waiting,
+                    false => Place::Queue,
+                };
+                self.take_up(id, event, request, params, entry, place);
             }
             Err(problem) => {
                 // It was readable once; with another key it is not.
@@ -170,65 +261,90 @@ impl Service {
         event: Event,
         request: JobRequest,
         params: params::Params,
-        found_on: String,
-        invoice: Option<Invoice>,
+        entry: Entry,
+        place: Place,
     ) {
-        let unpaid = invoice.clone().filter(|invoice| !invoice.paid);
-        let task = platform::spawn(prepare(
-            self.preparation(id, event.clone(), request.clone()),
-            invoice,
-        ));
-        let live = Live {
-            event,
-            request,
-            params,
-            found_on,
-            guests: BTreeSet::new(),
-            state: LiveState::Preparing(task),
-        };
-        self.live.insert(id, live);
-        self.cancellations_changed = true;
-        match unpaid {
-            Some(invoice) => self.ask_payment(id, invoice),
-            None if self.payment.price_msat() == 0 => self.processing(id),
-            None => {}
+        let customer = customer(&event);
+        if place == Place::Waiting {
+            let is_known = self.admission.is_known(customer);
+            self.waiting.enter(id, customer, is_known, now());
         }
-    }
-
-    fn preparation(&self, id: JobId, event: Event, request: JobRequest) -> Preparation {
-        Preparation {
+        let (hurry, hurried) = oneshot::channel();
+        let task = platform::spawn(prepare(Preparation {
             id,
-            event,
-            request,
+            customer: event.pubkey,
+            request: request.clone(),
             keys: self.keys.clone(),
             lookup: self.lookup(),
             settings: self.settings.clone(),
             generator: self.generator.clone(),
             payment: self.payment.clone(),
             messages: self.messages.clone(),
+            invoice: entry.invoice.clone(),
+            hurry: hurried,
+        }));
+        let bill = match &entry.invoice {
+            None => Bill::None,
+            Some(invoice) if invoice.paid => Bill::Paid,
+            Some(_) => Bill::Open,
+        };
+        // Before anything is said, so that it is said there too.
+        let guests = self.guests(id, event.pubkey, &request.relays);
+        let live = Live {
+            event,
+            request,
+            params,
+            found_on: entry.found_on,
+            guests,
+            told: None,
+            place,
+            bill,
+            state: LiveState::Preparing(task, Some(hurry)),
+        };
+        self.live.insert(id, live);
+        self.cancellations_changed = true;
+        match (entry.invoice, bill) {
+            (Some(invoice), Bill::Open) => self.ask_payment(id, invoice),
+            _ if self.payment.price_msat() == 0 => self.processing(id),
+            _ => {}
         }
     }
 
-    /// Counts a refusal, and tells the customer on our relays.
+    /// Counts a refusal, and tells the customer, once: on our relays, and on those that the request names in the open.
     fn refuse(
         &mut self,
         url: &str,
         event: &Event,
-        request: Option<&JobRequest>,
+        hidden: Option<Scheme>,
         refusal: &Refusal,
     ) -> Result<()> {
         let customer = customer(event);
         tracing::info!(job = %event.id, %customer, relay = url, reason = refusal.reason(), "refused");
-        if self.admission.refuse(customer, refusal, now()) {
-            let feedback = Feedback {
-                extra: Some(refusal.to_string()),
-                encryption: request.and_then(|request| request.encryption),
-                ..Feedback::new(event.id, Status::Error)
-            };
-            match feedback.write(&self.keys, now(), &event.pubkey) {
-                Ok(feedback) => self.relays.publish_own(&feedback, Keep::Now),
-                Err(err) => tracing::warn!(error = %err, "cannot tell a refusal"),
+        if !self.admission.refuse(customer, refusal, now()) {
+            return Ok(());
+        }
+        // What was told is not told again after a restart, nor is such a request let in then.
+        self.journal.note_refused(job_id(event), now())?;
+        let text = match hidden {
+            None => refusal.to_string(),
+            Some(_) => refusal.without_values(),
+        };
+        let feedback = Feedback {
+            extra: Some(text),
+            encryption: hidden,
+            ..Feedback::new(event.id, Status::Error)
+        };
+        match feedback.write(&self.keys, now(), &event.pubkey) {
+            Ok(feedback) => {
+                self.relays.publish_own(&feedback, Keep::Now);
+                let tags = nip90::tags(event);
+                let named: Vec<String> = nip90::all(&tags, "relays").flatten().cloned().collect();
+                let named = usable(&named, &self.settings);
+                if !named.is_empty() && self.admission.reaches_out(customer, now()) {
+                    self.publish_guests(&named, &feedback, Keep::Until);
+                }
             }
+            Err(err) => tracing::warn!(error = %err, "cannot tell a refusal"),
         }
         Ok(())
     }
@@ -257,7 +373,7 @@ impl Service {
                     stop.stop(StopReason::Cancelled);
                     return Ok(());
                 }
-                LiveState::Preparing(task) => task.abort(),
+                LiveState::Preparing(task, _) => task.abort(),
                 LiveState::Queued => {
                     self.queue.remove(customer(&live.event), id);
                 }
@@ -277,6 +393,7 @@ impl Service {
     /// A job has its answer, or needs none.
     pub(super) fn close(&mut self, id: JobId) -> Option<Live> {
         let live = self.live.remove(&id)?;
+        self.waiting.leave(id);
         self.admission.close(customer(&live.event));
         self.cancellations_changed = true;
         Some(live)
@@ -287,6 +404,9 @@ impl Service {
             .journal
             .change(id, &mut |entry| entry.bill(invoice.clone()))?;
         if kept.is_some() {
+            if let Some(live) = self.live.get_mut(&id) {
+                live.bill = Bill::Open;
+            }
             self.ask_payment(id, invoice);
         }
         Ok(())
@@ -308,77 +428,14 @@ impl Service {
     pub(super) fn paid(&mut self, id: JobId) -> Result<()> {
         if self.journal.change(id, &mut Entry::paid)?.is_some() {
             tracing::info!(job = %id, "paid");
+            // Nobody takes its place any more.
+            self.waiting.leave(id);
+            if let Some(live) = self.live.get_mut(&id) {
+                live.bill = Bill::Paid;
+                live.place = Place::Queue;
+            }
             self.processing(id);
         }
         Ok(())
-    }
-}
-
-/// What a job's preparation needs.
-struct Preparation {
-    id: JobId,
-    event: Event,
-    request: JobRequest,
-    keys: nostr::prelude::Keys,
-    lookup: super::lookup::Lookup,
-    settings: std::sync::Arc<super::settings::Settings>,
-    generator: std::sync::Arc<dyn super::work::Generator>,
-    payment: std::sync::Arc<dyn crate::payment::Payment>,
-    messages: futures_channel::mpsc::UnboundedSender<Message>,
-}
-
-/// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
-async fn prepare(job: Preparation, invoice: Option<Invoice>) {
-    let done = async {
-        let prompt = inputs::prompt(
-            &job.request,
-            &job.event.pubkey,
-            &job.keys,
-            &job.lookup,
-            &job.settings,
-        )
-        .await?;
-        job.generator.check(&prompt).map_err(|err| err.one_line())?;
-        let relays =
-            inputs::customer_relays(&job.request, &job.event, &job.lookup, &job.settings).await;
-        pay(&job, invoice).await?;
-        Ok((prompt, relays))
-    };
-    let done: std::result::Result<_, String> = done.await;
-    // The service may be gone; then the journal has the job.
-    let _ = job.messages.unbounded_send(Message::Prepared(job.id, done));
-}
-
-async fn pay(job: &Preparation, invoice: Option<Invoice>) -> std::result::Result<(), String> {
-    let price = job.payment.price_msat();
-    let invoice = match invoice {
-        Some(invoice) if invoice.paid => return Ok(()),
-        Some(invoice) => invoice,
-        None if price == 0 => return Ok(()),
-        None => {
-            let memo = format!("text generation, job {}", job.id);
-            let invoice = job.payment.invoice(price, &memo).await.map_err(|err| {
-                tracing::error!(job = %job.id, error = err, "no invoice");
-                "the wallet makes no invoice now; try again later".to_string()
-            })?;
-            let _ = job
-                .messages
-                .unbounded_send(Message::Billed(job.id, invoice.clone()));
-            invoice
-        }
-    };
-    loop {
-        match job.payment.is_paid(&invoice).await {
-            Ok(true) => {
-                let _ = job.messages.unbounded_send(Message::Paid(job.id));
-                return Ok(());
-            }
-            Ok(false) if now() >= invoice.expires => {
-                return Err("the invoice was not paid in time".to_string())
-            }
-            Ok(false) => {}
-            Err(err) => tracing::warn!(job = %job.id, error = err, "the wallet does not answer"),
-        }
-        platform::sleep(PAYMENT_POLL).await;
     }
 }

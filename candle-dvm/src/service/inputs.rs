@@ -1,19 +1,22 @@
-//! What has to be fetched before a job can run: inputs that are no text, and the customer's relays.
+//! What has to be fetched before a job can run: inputs that are no text.
+//!
+//! Errors name an input by its place and never quote it: it may have been hidden.
 
 use super::lookup::Lookup;
 use super::settings::Settings;
 use crate::nip90::crypto::decrypt;
-use crate::nip90::{self, Input, InputKind, JobRequest, RELAY_LIST, RESULT};
+use crate::nip90::{self, Input, InputKind, JobRequest, RESULT};
 use crate::platform::timeout;
 use crate::relay::{http, normal_url, Reach};
 use nostr::prelude::{Event, EventId, Filter, Keys, Kind, PublicKey};
 use std::time::Duration;
 use url::Url;
+use web_time::Instant;
 
 const STORED: Duration = Duration::from_secs(10);
-const RELAYS: Duration = Duration::from_secs(3);
-/// The most relays that are taken from a request or a relay list.
-pub const MOST_RELAYS: usize = 5;
+const FETCH: Duration = Duration::from_secs(20);
+/// The most relays of inputs where something is looked for.
+const MOST_HINTS: usize = 5;
 
 /// The prompt: the inputs' texts, in order, with a line break between them.
 ///
@@ -28,29 +31,56 @@ pub async fn prompt(
 ) -> Result<String, String> {
     let mut texts = Vec::new();
     let mut hints = 0;
-    for input in &request.inputs {
+    let mut bytes = 0;
+    // For all of them together: 64 that never come would else be waited for one after the other.
+    let started = Instant::now();
+    let left = || Duration::from_secs(settings.chain_seconds).saturating_sub(started.elapsed());
+    for (number, input) in request.inputs.iter().enumerate() {
         let hint = input.relay.as_deref().and_then(|url| normal_url(url).ok());
-        let hint = hint.filter(|_| hints < MOST_RELAYS);
+        let hint = hint.filter(|_| hints < MOST_HINTS);
         hints += usize::from(hint.is_some());
-        texts.push(match input.kind {
-            InputKind::Text => input.data.clone(),
-            InputKind::Url => fetch(&input.data, settings).await?,
-            InputKind::Event => event(input, hint, lookup).await?,
-            InputKind::Job => {
-                let result = job(input, hint, lookup, settings).await?;
-                text_of(&result, request, customer, keys)?
+        let text = match input.kind {
+            InputKind::Text => Ok(input.data.clone()),
+            InputKind::Url => {
+                let fetched = fetch(&input.data, settings, FETCH.min(left())).await;
+                fetched.map_err(|problem| match request.encryption {
+                    None => problem,
+                    // It may name what was asked.
+                    Some(_) => "the address cannot be fetched".to_string(),
+                })
             }
-        });
+            InputKind::Event => event(input, hint, lookup, STORED.min(left())).await,
+            InputKind::Job => match job(input, hint, lookup, left()).await {
+                Ok(result) => text_of(&result, request, customer, keys),
+                Err(Absent::NoId) => Err("no event id".to_string()),
+                Err(Absent::NoResult) => {
+                    let seconds = settings.chain_seconds;
+                    Err(format!("no result of this job within {seconds} s"))
+                }
+            },
+        };
+        let place = |problem| format!("input {} ({}): {problem}", number + 1, name(input.kind));
+        let text = text.map_err(place)?;
+        bytes += text.len() + 1;
+        // Not only at the end: many inputs of many jobs are held meanwhile.
+        if bytes > settings.input_bytes + 1 {
+            let limit = settings.input_bytes;
+            return Err(format!(
+                "the inputs have more than {limit} bytes, the limit"
+            ));
+        }
+        texts.push(text);
     }
-    let prompt = texts.join("\n");
-    if prompt.len() > settings.input_bytes {
-        return Err(format!(
-            "the inputs have {} bytes, the limit is {}",
-            prompt.len(),
-            settings.input_bytes
-        ));
+    Ok(texts.join("\n"))
+}
+
+fn name(kind: InputKind) -> &'static str {
+    match kind {
+        InputKind::Text => "text",
+        InputKind::Url => "url",
+        InputKind::Event => "event",
+        InputKind::Job => "job",
     }
-    Ok(prompt)
 }
 
 /// Whether an address may be fetched: its host is on the list.
@@ -58,7 +88,7 @@ pub async fn prompt(
 /// # Errors
 /// Why not, in a line for the customer.
 pub fn allowed_url(text: &str, hosts: &[String]) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|err| format!("input url: {err}"))?;
+    let url = Url::parse(text).map_err(|err| err.to_string())?;
     let host = url.host_str().unwrap_or_default();
     let allowed = hosts.iter().any(|entry| match entry.strip_prefix("*.") {
         Some(parent) => host
@@ -69,14 +99,13 @@ pub fn allowed_url(text: &str, hosts: &[String]) -> Result<Url, String> {
     let web = matches!(url.scheme(), "http" | "https");
     match allowed && web {
         true => Ok(url),
-        false => Err("input url: addresses of this host are not fetched here".to_string()),
+        false => Err("addresses of this host are not fetched here".to_string()),
     }
 }
 
-async fn fetch(text: &str, settings: &Settings) -> Result<String, String> {
+async fn fetch(text: &str, settings: &Settings, timeout: Duration) -> Result<String, String> {
     let url = allowed_url(text, &settings.url_hosts)?;
     // The operator has named the host, so it may be one inside.
-    let timeout = Duration::from_secs(20);
     http::get(
         &url,
         "text/*",
@@ -85,20 +114,32 @@ async fn fetch(text: &str, settings: &Settings) -> Result<String, String> {
         timeout,
     )
     .await
-    .map_err(|err| format!("input url: {err}"))
 }
 
-async fn event(input: &Input, hint: Option<String>, lookup: &Lookup) -> Result<String, String> {
-    let id = EventId::parse(&input.data).map_err(|_| "input event: no event id".to_string())?;
+async fn event(
+    input: &Input,
+    hint: Option<String>,
+    lookup: &Lookup,
+    wait: Duration,
+) -> Result<String, String> {
+    let id = EventId::parse(&input.data).map_err(|_| "no event id".to_string())?;
     let found = lookup
-        .stored(Filter::new().id(id).limit(1), hint, STORED, 1)
+        .stored(Filter::new().id(id).limit(1), hint, wait, 1)
         .await;
     match found.into_iter().next() {
         Some(event) => Ok(event.content),
-        None => Err(format!(
-            "input event: {id} is not on this service's relays, nor where the input says"
-        )),
+        None => {
+            Err("the event is not on this service's relays, nor where the input says".to_string())
+        }
     }
+}
+
+/// Why there is no result of a job.
+enum Absent {
+    /// What names it is no event's id.
+    NoId,
+    /// None came in time.
+    NoResult,
 }
 
 /// The result of the job that an input names, when it is there.
@@ -106,10 +147,9 @@ async fn job(
     input: &Input,
     hint: Option<String>,
     lookup: &Lookup,
-    settings: &Settings,
-) -> Result<Event, String> {
-    let id = EventId::parse(&input.data).map_err(|_| "input job: no event id".to_string())?;
-    let wait = Duration::from_secs(settings.chain_seconds);
+    wait: Duration,
+) -> Result<Event, Absent> {
+    let id = EventId::parse(&input.data).map_err(|_| Absent::NoId)?;
     let result = timeout(wait, async {
         let mut providers = providers(id, hint.clone(), lookup).await;
         loop {
@@ -131,10 +171,7 @@ async fn job(
             break Some(event);
         }
     });
-    result.await.flatten().ok_or_else(|| {
-        let seconds = settings.chain_seconds;
-        format!("input job: no result of {id} within {seconds} s")
-    })
+    result.await.flatten().ok_or(Absent::NoResult)
 }
 
 /// Who may answer a job: those whom its request names. Nobody where it names nobody, or is not found: then anybody may.
@@ -164,56 +201,15 @@ fn text_of(
     }
     let theirs = nip90::all(&tags, "p").any(|p| p.first() == Some(&customer.to_hex()));
     if result.pubkey != keys.public_key() || !theirs {
-        return Err("input job: the result is encrypted, by or for somebody else".to_string());
+        return Err("the result is encrypted, by or for somebody else".to_string());
     }
     if request.encryption.is_none() {
-        let problem =
-            "input job: the result is encrypted, and this request is not: it would not stay hidden";
+        let problem = "the result is encrypted, and this request is not: it would not stay hidden";
         return Err(problem.to_string());
     }
     // Both sides have the same secret with each other.
     let opened = decrypt(keys, customer, &result.content);
-    opened
-        .map(|(text, _)| text)
-        .map_err(|err| format!("input job: {err}"))
-}
-
-/// The relays beside our own where the customer wants the answers: those that the request names, or else those that the customer reads
-/// (NIP-65).
-pub async fn customer_relays(
-    request: &JobRequest,
-    event: &Event,
-    lookup: &Lookup,
-    settings: &Settings,
-) -> Vec<String> {
-    let named = if request.relays.is_empty() {
-        let filter = Filter::new()
-            .kind(Kind::from_u16(RELAY_LIST))
-            .author(event.pubkey)
-            .limit(1);
-        let lists = lookup.stored(filter, None, RELAYS, 4).await;
-        let newest = lists.into_iter().max_by_key(|list| list.created_at);
-        newest.map_or(Vec::new(), |list| read_relays(&list))
-    } else {
-        request.relays.clone()
-    };
-    let mut relays = Vec::new();
-    for url in named.iter().filter_map(|url| normal_url(url).ok()) {
-        if !settings.relays.contains(&url) && !relays.contains(&url) {
-            relays.push(url);
-        }
-    }
-    relays.truncate(MOST_RELAYS);
-    relays
-}
-
-fn read_relays(list: &Event) -> Vec<String> {
-    list.tags
-        .iter()
-        .map(|tag| tag.as_slice())
-        .filter(|tag| tag[0] == "r" && tag.get(2).is_none_or(|marker| marker == "read"))
-        .filter_map(|tag| tag.get(1).cloned())
-        .collect()
+    opened.map(|(text, _)| text).map_err(|err| err.to_string())
 }
 
 #[cfg(test)]

@@ -1,12 +1,17 @@
 //! Events that are looked for on the service's relays.
 
-use super::actor::{Message, Service};
+use super::actor::{Message, Service, CANCELLATIONS};
+use super::now;
 use crate::platform::timeout;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
-use nostr::prelude::{Event, Filter};
+use nostr::prelude::{Event, EventId, Filter, Kind};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use web_time::Instant;
+
+/// The least time between two requests for cancellations.
+const CANCELLATIONS_EVERY: Duration = Duration::from_secs(1);
 
 /// A way to look for events, for tasks beside the service's own.
 #[derive(Clone)]
@@ -115,7 +120,8 @@ impl Service {
         });
     }
 
-    /// An event that may be what a search looks for.
+    /// An event that may be what a search looks for. A relay that sends many that are not, or the same one without end, is left if a customer
+    /// named it.
     pub(super) fn found(&mut self, url: &str, name: &str, event: Event) {
         let Some(searching) = self.searches.get_mut(name) else {
             return;
@@ -126,10 +132,23 @@ impl Service {
             .match_event(&event, nostr::filter::MatchEventOptions::default());
         if !fits || event.verify().is_err() {
             self.admission.count("forged");
+            return self.useless(url);
+        }
+        match searching.search.found.try_send(event) {
+            Ok(()) => {}
+            Err(err) if err.is_full() => self.useless(url),
+            Err(_) => tracing::debug!(relay = self.relays.shown(url), "a search has enough"),
+        }
+    }
+
+    fn useless(&mut self, url: &str) {
+        if !self.relays.count_forgery(url, now()) {
             return;
         }
-        if searching.search.found.try_send(event).is_err() {
-            tracing::debug!(relay = url, "a search has enough");
+        // Nothing more will come from there.
+        let names: Vec<String> = self.searches.keys().cloned().collect();
+        for name in names {
+            self.search_ended(url, &name);
         }
     }
 
@@ -143,4 +162,39 @@ impl Service {
             open
         });
     }
+
+    /// Asks relays for cancellations of the jobs that are open, and of no others: relays hold many deletions. At once if that was not done
+    /// lately, else when a second has passed: many short jobs would be many requests. Jobs that have ended are left out with the next.
+    pub(super) fn watch_cancellations(&mut self) {
+        let open: BTreeSet<EventId> = self.live.values().map(|live| live.event.id).collect();
+        let watch = &mut self.relays.watch;
+        if open.is_subset(&watch.ids) && !open.is_empty() {
+            self.cancellations_changed = false;
+            return;
+        }
+        let waits = |at: Instant| at.elapsed() < CANCELLATIONS_EVERY;
+        if watch.asked.is_some_and(waits) {
+            return;
+        }
+        self.cancellations_changed = false;
+        if open.is_empty() && watch.ids.is_empty() {
+            return;
+        }
+        watch.asked = Some(Instant::now());
+        watch.ids.clone_from(&open);
+        if open.is_empty() {
+            return self.relays.unsubscribe(CANCELLATIONS);
+        }
+        let filter = Filter::new()
+            .kind(Kind::from_u16(crate::nip90::DELETION))
+            .events(open);
+        self.relays.subscribe(CANCELLATIONS, &filter, false);
+    }
+}
+
+/// The jobs whose cancellations relays are asked for, and since when.
+#[derive(Default)]
+pub(super) struct Watch {
+    ids: BTreeSet<EventId>,
+    asked: Option<Instant>,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::Mutex;
 
 /// Counters and gauges of a service.
@@ -28,6 +28,14 @@ pub struct Metrics {
     pub running: AtomicU64,
     /// Configured relays with an open connection.
     pub relays_up: AtomicU64,
+    /// Answers that wait for a relay, once for each relay.
+    pub undelivered: AtomicU64,
+    /// Answers that a relay will not get any more.
+    pub given_up: AtomicU64,
+    /// Whether no configured relay could be reached.
+    pub unreachable: AtomicBool,
+    /// Seconds by which this machine's clock is ahead of the others; 0 where it agrees.
+    pub clock_ahead: AtomicI64,
     /// What was refused or dropped, by reason.
     pub refused: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -83,6 +91,24 @@ impl Metrics {
             "Configured relays connected.",
             &self.relays_up,
         );
+        line(
+            "gauge",
+            "answers_undelivered",
+            "Answers that relays have not taken yet, once for each relay.",
+            &self.undelivered,
+        );
+        line(
+            "counter",
+            "answers_given_up_total",
+            "Answers that a relay never took.",
+            &self.given_up,
+        );
+        let ahead = self.clock_ahead.load(Relaxed);
+        let _ = write!(
+            page,
+            "# HELP candle_dvm_clock_ahead_seconds How far this clock is ahead of others; 0 if it agrees.\n\
+             # TYPE candle_dvm_clock_ahead_seconds gauge\ncandle_dvm_clock_ahead_seconds {ahead}\n"
+        );
         page.push_str("# HELP candle_dvm_refused_total Requests refused or dropped, by reason.\n");
         page.push_str("# TYPE candle_dvm_refused_total counter\n");
         for (reason, count) in self
@@ -105,8 +131,21 @@ impl Metrics {
             .refused
             .lock()
             .map_or(0, |refused| refused.values().sum());
+        let none = match self.unreachable.load(Relaxed) {
+            true => " (none can be reached)",
+            false => "",
+        };
+        let clock = match self.clock_ahead.load(Relaxed) {
+            0 => String::new(),
+            ahead if ahead > 0 => format!(" · the clock is {ahead} s ahead"),
+            behind => format!(" · the clock is {} s behind", behind.unsigned_abs()),
+        };
+        let undelivered = match self.undelivered.load(Relaxed) {
+            0 => String::new(),
+            count => format!(" · undelivered {count}"),
+        };
         format!(
-            "relays {}/{relays} · queued {} · running {} · results {} · errors {} · refused {refused} · {} tokens",
+            "relays {}/{relays}{none} · queued {} · running {} · results {} · errors {} · refused {refused} · {} tokens{undelivered}{clock}",
             self.relays_up.load(Relaxed),
             self.queued.load(Relaxed),
             self.running.load(Relaxed),

@@ -3,20 +3,27 @@
 //! One task, in [`actor`], owns all state; everything else talks to it by messages. It never waits for a relay, a wallet or a model:
 //! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
 //!
-//! - [`actor`]: the loop, and start and stop. `inbox`: events become jobs. `work`: jobs run. `delivery`: answers are signed, kept and
-//!   sent until relays have them. `presence`: what is announced. `relays`: which connections there are.
+//! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs. `prepare`: what they need
+//!   first. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
+//!   where customers want them. `presence`: what is announced. `relays`: which connections there are. `clock`: whether this machine's time
+//!   is right.
 //! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
 //! - [`settings`]: everything that can be configured. [`metrics`]: what is counted, which natively `prometheus` serves.
 
 pub mod actor;
+mod clock;
+mod deliveries;
 mod delivery;
+mod guests;
 mod inbox;
 pub mod inputs;
 pub mod lookup;
 pub mod metrics;
+mod prepare;
 mod presence;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod prometheus;
+mod reading;
 mod recent;
 mod relays;
 pub mod settings;

@@ -5,6 +5,8 @@ use super::now;
 use crate::nip90::announcement::ParamInfo;
 use crate::nip90::{Announcement, Heartbeat};
 use crate::relay::Keep;
+use crate::{Error, Result};
+use web_time::Instant;
 
 impl Service {
     /// What is announced: the limits that hold.
@@ -32,9 +34,11 @@ impl Service {
             ("temperature", range("0", None, text("0"))),
             ("top_k", range("0", None, None)),
             ("top_p", range("0", text("1"), None)),
+            ("min_p", range("0", text("1"), text("0"))),
             ("frequency_penalty", range("0", text("100"), text("1"))),
+            ("seed", range("0", text(&u64::MAX.to_string()), None)),
+            ("stop", ParamInfo::default()),
         ];
-        let price = self.payment.price_msat();
         Announcement {
             identifier: settings.identifier.clone(),
             name: settings.name.clone(),
@@ -46,8 +50,31 @@ impl Service {
                 .collect(),
             topics: vec!["text-generation".to_string(), "candle".to_string()],
             encryption: true,
-            amount_msat: (price > 0).then_some(price),
+            amount_msat: Some(self.payment.price_msat()),
         }
+    }
+
+    /// Makes the announcement; relays get it when they are connected.
+    pub(super) fn make_announcement(&mut self) -> Result<()> {
+        let announcement = self.announcement().write(&self.keys, now());
+        self.announcement = Some(announcement.map_err(Error::service)?);
+        self.announced = Instant::now();
+        Ok(())
+    }
+
+    /// Makes the announcement anew before it is too old for those who look for services.
+    pub(super) fn renew_announcement(&mut self) -> Result<()> {
+        let old = self.announced.elapsed().as_secs() >= self.settings.announce_seconds;
+        if !old || self.announcement.is_none() {
+            return Ok(());
+        }
+        self.make_announcement()?;
+        if let Some(announcement) = self.announcement.clone() {
+            for relay in self.relays.up() {
+                self.relays.publish_to(&relay, &announcement, Keep::Until);
+            }
+        }
+        Ok(())
     }
 
     /// A sign of life on every relay.

@@ -1,30 +1,46 @@
-//! The connections: those to the configured relays, and for a while those to relays that customers name.
+//! The connections: those to the configured relays, and for a while those to relays that customers name ("guests").
+//!
+//! A guest stays as long as it has answers to take or is searched, and a minute beyond. Where all places are taken, those that wait get one
+//! in rotation: guests that have nothing to do leave at once, those that cannot be reached after some seconds, and come again later. A
+//! guest that sends forged or useless events is barred for an hour.
 
+use super::lookup::Watch;
 use super::now;
 use super::settings::Settings;
 use crate::relay::driver::{Command, Driver, Report};
-use crate::relay::{Keep, Reach, RelayLimits};
+use crate::relay::limits::MARGIN;
+use crate::relay::{Budget, Keep, Reach, RelayLimits};
 use futures_channel::mpsc;
 use nostr::prelude::{Event, Filter, Keys};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Relays of customers that are connected at the same time, at most.
-const GUESTS: usize = 32;
+pub(super) const GUESTS: usize = 32;
 /// Those of them where something is looked for, at most: the others are for answers.
 const HINTED: usize = 16;
-/// Seconds after which one that got nothing to do is left.
+/// Seconds after which one that got nothing to do is left; and where others wait.
 const GUEST_IDLE: u64 = 60;
-/// `["EVENT",…]`, and room for what relays count differently.
-const MARGIN: usize = 256;
+const GUEST_IDLE_CROWDED: u64 = 2;
+/// Seconds that one which cannot be reached keeps its place where others wait.
+const GUEST_TRY: u64 = 10;
+/// Forged or useless events after which a relay is warned of, and a guest barred; and for how many seconds.
+const FORGERIES: u32 = 20;
+const BARRED: u64 = 3600;
+/// Relays that are barred at the same time, at most.
+const MOST_BARRED: usize = 1024;
+/// Events that wait for a place for their relay, at most, beside answers, which the journal has.
+const MOST_HELD: usize = 256;
 
 struct Relay {
     driver: Driver,
     is_own: bool,
     is_up: bool,
     limits: RelayLimits,
+    started: u64,
     last_used: u64,
     /// What is looked for on a customer's relay.
     searches: BTreeSet<String>,
+    forgeries: u32,
 }
 
 pub(super) struct Relays {
@@ -34,6 +50,9 @@ pub(super) struct Relays {
     reports: mpsc::Sender<(String, Report)>,
     relays: BTreeMap<String, Relay>,
     own: Vec<String>,
+    barred: BTreeMap<String, u64>,
+    held: VecDeque<(String, Event)>,
+    pub(super) watch: Watch,
 }
 
 impl Relays {
@@ -53,6 +72,9 @@ impl Relays {
             reports,
             relays: BTreeMap::new(),
             own: settings.relays.clone(),
+            barred: BTreeMap::new(),
+            held: VecDeque::new(),
+            watch: Watch::default(),
         }
     }
 
@@ -60,40 +82,92 @@ impl Relays {
         self.own.iter().any(|own| own == url)
     }
 
+    /// How a relay is called in the log. Those that customers name may have been hidden.
+    pub(super) fn shown<'a>(&self, url: &'a str) -> &'a str {
+        match self.is_own(url) {
+            true => url,
+            false => "a customer's",
+        }
+    }
+
     pub(super) fn own(&self) -> &[String] {
         &self.own
     }
 
-    /// The relay, connected to if there is room.
+    pub(super) fn is_barred(&self, url: &str) -> bool {
+        self.barred.contains_key(url)
+    }
+
+    /// The relay, connected to if there is a place.
     fn relay(&mut self, url: &str) -> Option<&mut Relay> {
         if !self.relays.contains_key(url) {
             let is_own = self.is_own(url);
-            let guests = self.relays.values().filter(|relay| !relay.is_own).count();
-            if !is_own && guests >= GUESTS {
+            if !is_own && (self.guests() >= GUESTS || self.is_barred(url)) {
                 return None;
             }
-            let reach = match is_own {
-                true => Reach::Anywhere,
-                false => self.guest_reach,
+            let (reach, budget) = match is_own {
+                true => (Reach::Anywhere, Budget::OWN),
+                false => (self.guest_reach, Budget::GUEST),
             };
+            let (keys, reports) = (self.keys.clone(), self.reports.clone());
             let relay = Relay {
-                driver: Driver::start(url, self.keys.clone(), reach, self.reports.clone()),
+                driver: Driver::with_budget(url, keys, reach, budget, reports),
                 is_own,
                 is_up: false,
                 limits: RelayLimits::default(),
+                started: now(),
                 last_used: now(),
                 searches: BTreeSet::new(),
+                forgeries: 0,
             };
             self.relays.insert(url.to_string(), relay);
         }
         self.relays.get_mut(url)
     }
 
-    pub(super) fn send(&mut self, url: &str, command: Command) {
-        if let Some(relay) = self.relay(url) {
-            relay.last_used = now();
-            relay.driver.send(command);
+    fn guests(&self) -> usize {
+        self.relays.values().filter(|relay| !relay.is_own).count()
+    }
+
+    /// Whether the relay is connected to, or can be: if need be, by parting with a guest that has nothing to do or cannot be reached. With
+    /// it comes the guest that had to go, whose answers wait again.
+    pub(super) fn place(
+        &mut self,
+        url: &str,
+        owes: impl Fn(&str) -> bool,
+        at: u64,
+    ) -> (bool, Option<String>) {
+        if self.relays.contains_key(url) || self.is_own(url) {
+            return (true, None);
         }
+        if self.guests() < GUESTS {
+            return (true, None);
+        }
+        let guests = || self.relays.iter().filter(|(_, relay)| !relay.is_own);
+        let free = |relay: &Relay| relay.searches.is_empty();
+        let idle = guests().find(|(url, relay)| {
+            free(relay) && !owes(url) && relay.last_used + GUEST_IDLE_CROWDED <= at
+        });
+        let dead = || {
+            guests()
+                .filter(|(_, relay)| free(relay) && !relay.is_up && relay.started + GUEST_TRY <= at)
+                .min_by_key(|(_, relay)| relay.started)
+        };
+        let Some(gone) = idle.or_else(dead).map(|(url, _)| url.clone()) else {
+            return (false, None);
+        };
+        self.relays.remove(&gone);
+        (true, Some(gone))
+    }
+
+    /// Sends a command. `false` if there is no place for the relay.
+    pub(super) fn send(&mut self, url: &str, command: Command) -> bool {
+        let Some(relay) = self.relay(url) else {
+            return false;
+        };
+        relay.last_used = now();
+        relay.driver.send(command);
+        true
     }
 
     /// Subscribes on the configured relays.
@@ -103,7 +177,7 @@ impl Relays {
         }
     }
 
-    /// Subscribes on a customer's relay, until it is unsubscribed. `false` if there is no room, or nothing to gain.
+    /// Subscribes on a customer's relay, until it is unsubscribed. `false` if there is no place, or nothing to gain.
     pub(super) fn subscribe_guest(
         &mut self,
         url: &str,
@@ -131,8 +205,18 @@ impl Relays {
         }
     }
 
+    /// Publishes on one relay. What only matters now is left out where it does not fit, or there is no place; the rest waits for a place.
     pub(super) fn publish_to(&mut self, url: &str, event: &Event, keep: Keep) {
-        self.send(url, Command::Publish(Box::new(event.clone()), keep));
+        if keep == Keep::Now && self.check(url, event).is_err() {
+            return;
+        }
+        let publish = Command::Publish(Box::new(event.clone()), keep);
+        if !self.send(url, publish) && keep == Keep::Until && !self.is_barred(url) {
+            if self.held.len() >= MOST_HELD {
+                self.held.pop_front();
+            }
+            self.held.push_back((url.to_string(), event.clone()));
+        }
     }
 
     pub(super) fn publish_own(&mut self, event: &Event, keep: Keep) {
@@ -147,9 +231,16 @@ impl Relays {
         }
     }
 
-    pub(super) fn set_limits(&mut self, url: &str, limits: RelayLimits) {
+    pub(super) fn set_limits(&mut self, url: &str, mut limits: RelayLimits) {
+        let shown = self.shown(url);
         if let Some(relay) = self.relays.get_mut(url) {
-            tracing::debug!(relay = url, ?limits, "limits");
+            for (name, value) in limits.remove_absurd() {
+                tracing::warn!(
+                    relay = shown,
+                    "the relay says {name} is {value}, which no answer could keep; ignored"
+                );
+            }
+            tracing::debug!(relay = shown, ?limits, "limits");
             relay.limits = limits;
         }
     }
@@ -161,30 +252,74 @@ impl Relays {
         up.map(|(url, _)| url.clone()).collect()
     }
 
+    pub(super) fn is_own_and_down(&self, url: &str) -> bool {
+        self.is_own(url) && !self.relays.get(url).is_some_and(|relay| relay.is_up)
+    }
+
     pub(super) fn own_up(&self) -> usize {
         self.up().len()
     }
 
-    /// The most bytes of an event that every configured relay takes.
+    /// Whether a relay takes an event, as far as it says.
+    ///
+    /// # Errors
+    /// Why not, in a line.
+    pub(super) fn check(&self, url: &str, event: &Event) -> Result<(), String> {
+        let limits = self.relays.get(url).map(|relay| &relay.limits);
+        let default = RelayLimits::default();
+        limits.unwrap_or(&default).check(event, self.event_bytes)
+    }
+
+    /// The most bytes of an event that any configured relay takes: what is too large for one may fit another.
     pub(super) fn event_bytes(&self) -> usize {
+        let limit = |relay: &Relay| relay.limits.event_bytes().unwrap_or(self.event_bytes);
         let own = self.relays.values().filter(|relay| relay.is_own);
-        let limit = |relay: &Relay| {
-            let bytes = relay.limits.event_bytes().unwrap_or(self.event_bytes);
-            // A content of that many characters has at least as many bytes, and the tags come on top.
-            let content = relay.limits.max_content_length.unwrap_or(usize::MAX);
-            bytes.min(content)
-        };
-        own.map(limit)
-            .min()
-            .unwrap_or(self.event_bytes)
+        let most = own.map(limit).max().unwrap_or(self.event_bytes);
+        most.min(crate::relay::machine::LARGEST_MESSAGE)
             .saturating_sub(MARGIN)
     }
 
-    /// Leaves relays of customers that have had nothing to do for a while.
-    pub(super) fn tick(&mut self, now: u64) {
-        self.relays.retain(|_, relay| {
-            relay.is_own || !relay.searches.is_empty() || relay.last_used + GUEST_IDLE > now
+    /// Counts a forged or useless event. `true` if the relay is barred for it.
+    pub(super) fn count_forgery(&mut self, url: &str, at: u64) -> bool {
+        let shown = self.shown(url);
+        let Some(relay) = self.relays.get_mut(url) else {
+            return false;
+        };
+        relay.forgeries += 1;
+        if relay.forgeries < FORGERIES || (relay.is_own && relay.forgeries > FORGERIES) {
+            return false;
+        }
+        tracing::warn!(
+            relay = shown,
+            events = relay.forgeries,
+            "the relay sends events that are forged or were not asked for"
+        );
+        if relay.is_own {
+            return false;
+        }
+        self.relays.remove(url);
+        if self.barred.len() >= MOST_BARRED {
+            let first = self.barred.iter().min_by_key(|(_, until)| **until);
+            if let Some(first) = first.map(|(url, _)| url.clone()) {
+                self.barred.remove(&first);
+            }
+        }
+        self.barred.insert(url.to_string(), at + BARRED);
+        true
+    }
+
+    /// Leaves guests that owe no answer and have had nothing to do for a while, and sends what waited for a place.
+    pub(super) fn tick(&mut self, at: u64, owes: impl Fn(&str) -> bool) {
+        self.barred.retain(|_, until| *until > at);
+        self.relays.retain(|url, relay| {
+            relay.is_own
+                || !relay.searches.is_empty()
+                || owes(url)
+                || relay.last_used + GUEST_IDLE > at
         });
+        for (url, event) in std::mem::take(&mut self.held) {
+            self.publish_to(&url, &event, Keep::Until);
+        }
     }
 }
 
@@ -194,5 +329,91 @@ fn subscription(name: &str, filter: &Filter, once: bool) -> Command {
         filter: Box::new(filter.clone()),
         cursor: None,
         once,
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use super::*;
+
+    fn relays() -> Relays {
+        let settings = Settings {
+            relays: vec!["ws://127.0.0.1:1".to_string()],
+            ..Settings::default()
+        };
+        let (reports, _) = mpsc::channel(32);
+        Relays::new(Keys::generate(), &settings, reports)
+    }
+
+    fn guest(n: usize) -> String {
+        format!("ws://127.0.0.1:{}", 2 + n)
+    }
+
+    fn end() -> Command {
+        Command::Unsubscribe("nothing".to_string())
+    }
+
+    #[test]
+    fn a_guest_stays_as_long_as_it_has_answers_to_take() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let mut relays = relays();
+        assert!(relays.send(&guest(0), end()));
+        relays.tick(now() + 599, |_| true);
+        assert_eq!(relays.guests(), 1);
+        relays.tick(now() + 59, |_| false);
+        assert_eq!(relays.guests(), 1);
+        relays.tick(now() + 62, |_| false);
+        assert_eq!(relays.guests(), 0);
+    }
+
+    #[test]
+    fn where_all_places_are_taken_guests_come_in_rotation() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let mut relays = relays();
+        for n in 0..GUESTS {
+            assert!(relays.send(&guest(n), end()));
+        }
+        let next = guest(GUESTS);
+        assert!(!relays.send(&next, end()));
+        // All have answers to take; those that cannot be reached make way after a while, those that are connected do not.
+        for n in 1..GUESTS {
+            relays.set_up(&guest(n), true);
+        }
+        assert_eq!(relays.place(&next, |_| true, now()), (false, None));
+        let later = now() + GUEST_TRY + 1;
+        let (place, gone) = relays.place(&next, |_| true, later);
+        assert_eq!((place, gone), (true, Some(guest(0))));
+        assert!(relays.send(&next, end()));
+        relays.set_up(&next, true);
+        assert_eq!(relays.place(&guest(0), |_| true, later), (false, None));
+        let others = |url: &str| url != guest(7);
+        let (place, gone) = relays.place(&guest(0), others, later);
+        assert_eq!(
+            (place, gone),
+            (true, Some(guest(7))),
+            "it has nothing to do"
+        );
+    }
+
+    #[test]
+    fn a_guest_is_barred_at_its_twentieth_forgery_and_one_of_ours_is_not() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _inside = runtime.enter();
+        let mut relays = relays();
+        let own = relays.own[0].clone();
+        for url in [guest(0), own.clone()] {
+            relays.send(&url, end());
+            for _ in 0..19 {
+                assert!(!relays.count_forgery(&url, now()));
+            }
+        }
+        assert!(relays.count_forgery(&guest(0), now()));
+        assert!(!relays.count_forgery(&own, now()));
+        assert!(!relays.send(&guest(0), end()));
+        assert!(relays.send(&own, end()));
+        relays.tick(now() + BARRED + 1, |_| false);
+        assert!(relays.send(&guest(0), end()));
     }
 }

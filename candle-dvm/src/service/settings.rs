@@ -7,7 +7,11 @@ use nostr::prelude::PublicKey;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+
+pub(super) const DAY: u64 = 86_400;
+const YEAR: u64 = 365 * DAY;
 
 /// The settings, with the values that hold where nothing is said.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,6 +41,8 @@ pub struct Settings {
     pub announce: bool,
     /// Seconds between heartbeats.
     pub heartbeat_seconds: u64,
+    /// Seconds after which the announcement is made anew: there are clients that hide old ones.
+    pub announce_seconds: u64,
     /// Jobs that run at the same time.
     pub running: usize,
     /// Jobs that wait.
@@ -63,6 +69,12 @@ pub struct Settings {
     pub metrics: Option<SocketAddr>,
     /// Days for which jobs that are done are known again.
     pub remember_days: u64,
+    /// At the very first start on a relay: seconds back from which requests are answered. 0 answers what is asked from then on.
+    pub look_back_seconds: u64,
+    /// Answers that wait for a relay to take them, counted once for each relay; beyond it the oldest are given up.
+    pub undelivered: usize,
+    /// Bytes of them.
+    pub undelivered_bytes: u64,
     /// Public keys that may ask; empty means everybody.
     pub allow: Vec<String>,
     /// Public keys that may not.
@@ -101,6 +113,7 @@ impl Default for Settings {
             model_name: None,
             announce: true,
             heartbeat_seconds: 300,
+            announce_seconds: DAY,
             running: 2,
             queue: 64,
             job_seconds: 600,
@@ -114,6 +127,9 @@ impl Default for Settings {
             event_bytes: 64 * 1024,
             metrics: None,
             remember_days: 30,
+            look_back_seconds: 0,
+            undelivered: 10_000,
+            undelivered_bytes: 64 << 20,
             allow: Vec::new(),
             deny: Vec::new(),
             open_per_key: limits.open_per_customer,
@@ -181,6 +197,7 @@ impl Settings {
             ("default-tokens", self.default_tokens),
             ("max-tokens", self.max_tokens),
             ("open-per-key", self.open_per_key),
+            ("undelivered", self.undelivered),
         ] {
             if value == 0 {
                 return wrong(name, "0".to_string(), "at least 1".to_string());
@@ -190,7 +207,23 @@ impl Settings {
             let value = self.event_bytes.to_string();
             return wrong("event-bytes", value, "at least 1024".to_string());
         }
-        if self.remember_days.saturating_mul(86_400) < self.max_age_seconds.saturating_mul(2) {
+        for (name, value, range) in self.durations() {
+            if !range.contains(&value) {
+                let expected = format!("{} to {}", range.start(), range.end());
+                return wrong(name, value.to_string(), expected);
+            }
+        }
+        if self.undelivered_bytes < self.event_bytes as u64 {
+            let value = self.undelivered_bytes.to_string();
+            let expected = format!("at least event-bytes ({})", self.event_bytes);
+            return wrong("undelivered-bytes", value, expected);
+        }
+        if self.look_back_seconds > self.max_age_seconds {
+            let value = self.look_back_seconds.to_string();
+            let expected = format!("at most max-age-seconds ({})", self.max_age_seconds);
+            return wrong("look-back-seconds", value, expected);
+        }
+        if self.remember_days.saturating_mul(DAY) < self.max_age_seconds.saturating_mul(2) {
             // A job that was forgotten and may still come would be answered twice.
             let value = self.remember_days.to_string();
             return wrong(
@@ -208,6 +241,21 @@ impl Settings {
             return wrong("price-msat", self.price_msat.to_string(), expected);
         }
         self.limits().map(|_| ())
+    }
+
+    /// Every setting that is a time, and what it may be. Longer ones would only be mistakes, and overflow sums of times.
+    fn durations(&self) -> [(&'static str, u64, RangeInclusive<u64>); 9] {
+        [
+            ("heartbeat-seconds", self.heartbeat_seconds, 1..=DAY),
+            ("announce-seconds", self.announce_seconds, 1..=YEAR),
+            ("job-seconds", self.job_seconds, 1..=30 * DAY),
+            ("drain-seconds", self.drain_seconds, 0..=DAY),
+            ("partial-millis", self.partial_millis, 0..=DAY * 1000),
+            ("chain-seconds", self.chain_seconds, 0..=30 * DAY),
+            ("remember-days", self.remember_days, 1..=3650),
+            ("look-back-seconds", self.look_back_seconds, 0..=YEAR),
+            ("max-age-seconds", self.max_age_seconds, 1..=YEAR),
+        ]
     }
 
     /// The limits for admission.

@@ -1,6 +1,6 @@
 //! Runs jobs: each on a separate thread where there are threads, up to the limit, and until it is told to stop.
 
-use super::actor::{LiveState, Message, Service};
+use super::actor::{Bill, LiveState, Message, Place, Service};
 use super::inbox::{customer, event_id};
 use super::now;
 use crate::backend::{Completion, CompletionRequest};
@@ -10,7 +10,7 @@ use crate::jobs::{Entry, JobId};
 use crate::nip90::params::Params;
 use crate::nip90::{Feedback, Status};
 use crate::relay::Keep;
-use crate::{platform, Result};
+use crate::{platform, Error, Result};
 use futures_channel::mpsc;
 use futures_util::future::LocalBoxFuture;
 use std::ops::ControlFlow;
@@ -18,6 +18,20 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Duration;
 use web_time::Instant;
+
+/// What customers are told whose job was not done in time, by their own word.
+const EXPIRED: &str = "the request has expired while it waited";
+
+/// An error for the customer, without any value of the request if that was hidden.
+pub(super) fn told(err: &Error, is_hidden: bool) -> String {
+    match err {
+        Error::Parameter { name, expected, .. } if is_hidden => {
+            format!("`{name}`: expected {expected}")
+        }
+        Error::Tokenizer(_) if is_hidden => "the tokenizer cannot encode the prompt".to_string(),
+        other => other.one_line(),
+    }
+}
 
 /// What makes the text. Natively it is called from several threads, and may block the one it runs on; in a browser it gives way.
 pub trait Generator: Send + Sync + 'static {
@@ -66,14 +80,15 @@ pub(super) enum StopReason {
 /// Tells a running job to stop.
 pub(super) struct Stop {
     reason: AtomicU8,
-    deadline: Instant,
+    /// `None` is beyond what the clock can name, which is never.
+    deadline: Option<Instant>,
 }
 
 impl Stop {
     fn new(time: Duration) -> Self {
         Self {
             reason: AtomicU8::new(0),
-            deadline: Instant::now() + time,
+            deadline: Instant::now().checked_add(time),
         }
     }
 
@@ -94,7 +109,7 @@ impl Stop {
     }
 
     fn go_on(&self) -> ControlFlow<()> {
-        if Instant::now() >= self.deadline {
+        if self.deadline.is_some_and(|end| Instant::now() >= end) {
             self.stop(StopReason::TimedOut);
         }
         match self.reason() {
@@ -108,19 +123,66 @@ impl Service {
     pub(super) fn prepared(
         &mut self,
         id: JobId,
-        prepared: std::result::Result<(String, Vec<String>), String>,
+        prepared: std::result::Result<String, String>,
     ) -> Result<()> {
+        self.waiting.leave(id);
         let Some(live) = self.live.get_mut(&id) else {
             return Ok(());
         };
         match prepared {
-            Ok((prompt, guests)) => {
-                live.guests = guests.into_iter().collect();
+            Ok(prompt) => {
                 live.state = LiveState::Queued;
+                // It waited for something that it has now, so it is not refused for want of a place.
+                live.place = Place::Queue;
                 self.queue.push(customer(&live.event), id, prompt);
                 Ok(())
             }
             Err(problem) => self.answer(id, Err(problem)),
+        }
+    }
+
+    /// Gives up the jobs that nobody wants any more by their own word. What was paid for is done.
+    pub(super) fn drop_expired(&mut self, at: u64) -> Result<()> {
+        let expired = |(_, live): &(&JobId, &super::actor::Live)| {
+            let waits = matches!(live.state, LiveState::Preparing(..) | LiveState::Queued);
+            waits && live.bill != Bill::Paid && live.request.expiration.is_some_and(|end| end <= at)
+        };
+        let expired: Vec<JobId> = self
+            .live
+            .iter()
+            .filter(expired)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in expired {
+            self.end_wait(id, EXPIRED)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a job that waits, unless its invoice turns out to be paid.
+    pub(super) fn end_wait(&mut self, id: JobId, problem: &str) -> Result<()> {
+        let Some(live) = self.live.get_mut(&id) else {
+            return Ok(());
+        };
+        match (&mut live.state, live.bill) {
+            (LiveState::Preparing(_, hurry), Bill::Open) => {
+                // Its task asks the wallet once more; the rest follows from what it says.
+                if let Some(hurry) = hurry.take() {
+                    let _ = hurry.send(problem.to_string());
+                }
+                live.place = Place::Leaving;
+                self.waiting.leave(id);
+                Ok(())
+            }
+            (LiveState::Preparing(task, _), Bill::None) => {
+                task.abort();
+                self.answer(id, Err(problem.to_string()))
+            }
+            (LiveState::Queued, _) => {
+                self.queue.remove(customer(&live.event), id);
+                self.answer(id, Err(problem.to_string()))
+            }
+            (LiveState::Preparing(..), Bill::Paid) | (LiveState::Running(_), _) => Ok(()),
         }
     }
 
@@ -130,6 +192,14 @@ impl Service {
             let Some((id, prompt)) = self.queue.pop() else {
                 return;
             };
+            let live = self.live.get(&id);
+            let end = live.and_then(|live| live.request.expiration);
+            if end.is_some_and(|end| end <= now()) && live.is_some_and(|l| l.bill != Bill::Paid) {
+                // Answered as what could not be prepared is.
+                let expired = Message::Prepared(id, Err(EXPIRED.to_string()));
+                let _ = self.messages.unbounded_send(expired);
+                continue;
+            }
             self.start_job(id, prompt);
         }
     }
@@ -153,10 +223,12 @@ impl Service {
         let stop = Arc::new(Stop::new(Duration::from_secs(self.settings.job_seconds)));
         live.state = LiveState::Running(stop.clone());
         self.running += 1;
-        let request = self.settings.completion(prompt, &live.params);
+        let is_hidden = live.request.encryption.is_some();
+        let request = self.settings.completion(id, prompt, &live.params);
         let work = Work {
             id,
             request,
+            is_hidden,
             stop,
             every: Duration::from_millis(self.settings.partial_millis),
             generator: self.generator.clone(),
@@ -199,6 +271,9 @@ impl Service {
             self.metrics
                 .busy_millis
                 .fetch_add((seconds * 1000.0) as u64, Relaxed);
+            if let Some(live) = self.live.get(&id) {
+                self.admission.serve(customer(&live.event), now());
+            }
             tracing::info!(
                 job = %id,
                 prompt_tokens = completion.prompt_tokens,
@@ -218,30 +293,34 @@ impl Service {
                 let seconds = self.settings.job_seconds;
                 self.answer(id, Err(format!("the job took longer than {seconds} s")))
             }
-            None => self.answer(id, result.map(|completion| completion.text)),
+            None => self.answer(id, result),
         }
     }
 
     /// Sends feedback about a job that is open, if it can be sent at once.
     pub(super) fn feedback(&mut self, id: JobId, feedback: Feedback) {
-        let Some(live) = self.live.get(&id) else {
+        let Some(live) = self.live.get_mut(&id) else {
             return;
         };
         let feedback = Feedback {
             encryption: live.request.encryption,
             ..feedback
         };
-        // What has to be paid is waited for; everything else tells of a moment.
-        let keep = match feedback.status {
-            Status::PaymentRequired => Keep::Until,
-            _ => Keep::Now,
+        // What has to be paid is waited for; everything else tells of a moment. Relays of customers are only just connected to when the
+        // job is accepted, so there that waits as well.
+        let (keep, keep_guests) = match feedback.status {
+            Status::PaymentRequired => (Keep::Until, Keep::Until),
+            Status::Processing => (Keep::Now, Keep::Until),
+            _ => (Keep::Now, Keep::Now),
         };
         match feedback.write(&self.keys, now(), &live.event.pubkey) {
             Ok(event) if event.as_json().len() <= self.relays.event_bytes() => {
-                self.relays.publish_own(&event, keep);
-                for guest in &live.guests {
-                    self.relays.publish_to(guest, &event, keep);
+                let guests = live.guests.clone();
+                if feedback.status != Status::Partial {
+                    live.told = Some(event.clone());
                 }
+                self.relays.publish_own(&event, keep);
+                self.publish_guests(&guests, &event, keep_guests);
             }
             Ok(_) => tracing::debug!("feedback that is too large for the relays is left out"),
             Err(err) => tracing::debug!(error = %err, "feedback is left out"),
@@ -252,6 +331,7 @@ impl Service {
 struct Work {
     id: JobId,
     request: CompletionRequest,
+    is_hidden: bool,
     stop: Arc<Stop>,
     every: Duration,
     generator: Arc<dyn Generator>,
@@ -261,26 +341,28 @@ struct Work {
 impl Work {
     async fn run(self) {
         let mut text = String::new();
-        let mut told: Option<Instant> = None;
+        // What is done before that needs no partial: relays count what they are sent, and the result is what matters.
+        let mut last = Instant::now();
         let mut on_piece = |piece: &str| {
             text.push_str(piece);
-            if told.is_none_or(|told| told.elapsed() >= self.every) {
-                told = Some(Instant::now());
+            if last.elapsed() >= self.every {
+                last = Instant::now();
                 let partial = Message::Partial(self.id, text.clone());
                 let _ = self.messages.unbounded_send(partial);
             }
             self.stop.go_on()
         };
         let result = self.generator.generate(&self.request, &mut on_piece).await;
-        let result = result.map_err(|err| err.one_line());
+        let result = result.map_err(|err| told(&err, self.is_hidden));
         let finished = Message::Finished(self.id, result);
         let _ = self.messages.unbounded_send(finished);
     }
 }
 
 impl super::settings::Settings {
-    /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise.
-    fn completion(&self, prompt: String, params: &Params) -> CompletionRequest {
+    /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise. Where no seed is asked
+    /// for, the job's id gives one: it is another for every job, and the same when a job runs again after a restart.
+    fn completion(&self, id: JobId, prompt: String, params: &Params) -> CompletionRequest {
         let standard = CompletionRequest::default();
         CompletionRequest {
             prompt,
@@ -291,8 +373,29 @@ impl super::settings::Settings {
             temperature: params.temperature.unwrap_or(standard.temperature),
             top_k: params.top_k,
             top_p: params.top_p,
+            min_p: params.min_p,
+            seed: params.seed.unwrap_or_else(|| {
+                let [a, b, c, d, e, f, g, h, ..] = id.0;
+                u64::from_be_bytes([a, b, c, d, e, f, g, h])
+            }),
+            stop: params.stop.clone(),
             repeat_penalty: params.frequency_penalty.unwrap_or(standard.repeat_penalty),
             ..standard
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stop;
+    use std::time::Duration;
+
+    #[test]
+    fn a_time_beyond_the_clock_is_no_limit() {
+        for seconds in [i64::MAX as u64, u64::MAX] {
+            let stop = Stop::new(Duration::from_secs(seconds));
+            assert!(stop.go_on().is_continue());
+        }
+        assert!(Stop::new(Duration::ZERO).go_on().is_break());
     }
 }

@@ -3,7 +3,7 @@
 use candle_dvm::nip90::announcement::{withdraw, ParamInfo};
 use candle_dvm::nip90::{
     cancellation, crypto, has_work, params, Announcement, Feedback, Heartbeat, Input, InputKind,
-    JobRequest, JobResult, ReadError, Scheme, Status,
+    JobRequest, JobResult, ReadError, Scheme, Status, Usage,
 };
 use nostr::prelude::{Event, EventBuilder, FinalizeEvent, Keys, Kind, Tag};
 use proptest::collection::vec;
@@ -74,11 +74,11 @@ prop_compose! {
 
 fn strings() -> impl Strategy<Value = Vec<Vec<String>>> {
     let name = prop_oneof![
-        "(i|param|output|bid|relays|p|t|encrypted|e|status|amount|request|expiration|nonce|d|k|r)",
+        "(i|input|param|output|bid|relays|p|t|encrypted|e|status|amount|request|expiration|nonce|d|k|r)",
         ".*"
     ];
     let value = prop_oneof![
-        "(text|url|event|job|5050|max_tokens|-1|1e400|partial)",
+        "(text|url|event|job|5050|max_tokens|prompt|Stop|-1|1e400|partial)",
         ".*"
     ];
     vec((name, vec(value, 0..5)), 0..12).prop_map(|tags| {
@@ -103,11 +103,17 @@ proptest! {
         text in ".+",
         amount_msat in option::of(any::<u64>()),
         encryption in scheme(),
+        usage in option::of((".*", any::<u64>(), any::<u64>())),
         request in request(),
     ) {
         let request = request.write(&CUSTOMER, NOW).unwrap();
+        // Nothing of it is written where the text is hidden.
+        let usage = usage.filter(|_| encryption.is_none());
+        let usage = usage.map(|(model, prompt_tokens, completion_tokens)| {
+            Usage { model, prompt_tokens, completion_tokens }
+        });
         let invoice = amount_msat.map(|_| "lnbc1".to_string());
-        let result = JobResult { job: request.id, text, amount_msat, invoice, encryption };
+        let result = JobResult { job: request.id, text, amount_msat, invoice, encryption, usage };
         let event = result.write(&PROVIDER, NOW, &request, Some("ws://a"), usize::MAX).unwrap();
         prop_assert_eq!(JobResult::read(&event, &CUSTOMER).unwrap(), result);
     }
@@ -150,7 +156,10 @@ proptest! {
         for kind in [5050, 6050, 7000, 5, 31990, 11998] {
             let event = event(kind, &lists, &content);
             if let Ok(request) = JobRequest::read(&event, &PROVIDER) {
-                let _ = params::read(&request.params);
+                let _ = request.text_params();
+                if let Ok(written) = request.write(&CUSTOMER, NOW) {
+                    prop_assert_eq!(JobRequest::read(&written, &PROVIDER), Ok(request));
+                }
             }
             let _ = JobResult::read(&event, &PROVIDER);
             let _ = Feedback::read(&event, &PROVIDER);
@@ -206,7 +215,141 @@ fn a_prompt_in_the_content_counts_where_there_is_no_input() {
 }
 
 #[test]
+fn a_prompt_may_be_a_parameter_or_an_input_with_the_type_first() {
+    let text = |tags: &[&[&str]], content: &str| {
+        let inputs = read(tags, content).unwrap().inputs;
+        inputs
+            .into_iter()
+            .map(|i| (i.data, i.kind))
+            .collect::<Vec<_>>()
+    };
+    let one = |data: &str| vec![(data.to_string(), InputKind::Text)];
+    let title = "NIP 90 Text Generation Request";
+    let prompt: &[&str] = &["param", "prompt", "What is a relay?"];
+    assert_eq!(text(&[prompt], title), one("What is a relay?"));
+    assert_eq!(text(&[&["input", "text", "Hi"]], title), one("Hi"));
+    assert_eq!(text(&[&["input", "Hi", "text"]], title), one("Hi"));
+    assert_eq!(text(&[&["input", "Hi"]], title), one("Hi"));
+    // What NIP-90 names comes first, and what says nothing does not count.
+    assert_eq!(text(&[prompt, &["i", "a", "text"]], title), one("a"));
+    assert_eq!(text(&[&["param", "prompt", ""]], title), one(title));
+    let both = text(&[&["input", "job", "ab"], &["i", "b", "text"]], "");
+    assert_eq!(both[0], ("ab".to_string(), InputKind::Job));
+    assert_eq!(both[1..], one("b"));
+    let many: &[&str] = &["param", "Prompt", "later"];
+    assert_eq!(text(&[prompt, many], ""), one("later"));
+    // Inside of an encrypted content too.
+    let provider = PROVIDER.public_key();
+    let inside = r#"[["param","prompt","hidden"]]"#;
+    let content = Scheme::Nip44.encrypt(&CUSTOMER, &provider, inside).unwrap();
+    let tags: &[&[&str]] = &[&["encrypted"], &["p", &provider.to_hex()]];
+    assert_eq!(text(tags, &content), one("hidden"));
+}
+
+#[test]
+fn jobs_of_another_sort_are_told_from_mistakes() {
+    let problem = |tags: &[&[&str]], content: &str| {
+        let read = read(tags, content).and_then(|request| request.text_params());
+        read.map(|_| ()).unwrap_err()
+    };
+    let others: [(&[&[&str]], &str); 6] = [
+        (&[], ""),
+        (
+            &[&["param", "table", "events"], &["param", "filter", "{}"]],
+            "query",
+        ),
+        (&[&["i", "a", "video"]], ""),
+        (&[&["i", "a", "text"], &["output", "image/png"]], ""),
+        (&[&["i", "a", "text"], &["output", "application/json"]], ""),
+        (&[&["param", "table", "events"]], ""),
+    ];
+    for (tags, content) in others {
+        let problem = problem(tags, content);
+        assert!(problem.is_other_job(), "{tags:?}: {problem}");
+    }
+    let i: &[&str] = &["i", "a", "text"];
+    assert!(problem(&[i, &["output", "image/png"]], "")
+        .to_string()
+        .contains("image/png"));
+    for tags in [&["param", "top_p", "7"][..], &["bid", "a lot"]] {
+        assert!(!problem(&[i, tags], "").is_other_job(), "{tags:?}");
+    }
+    for output in [
+        "",
+        "text/plain",
+        "text/markdown; charset=utf-8",
+        "Text",
+        "*/*",
+    ] {
+        let request = read(&[i, &["output", output], &["param", "table", "x"]], "").unwrap();
+        assert_eq!(
+            request.text_params(),
+            Ok(params::Params::default()),
+            "{output}"
+        );
+    }
+    let titled = read(&[&["param", "max_tokens", "3"]], "a prompt").unwrap();
+    assert_eq!(titled.text_params().unwrap().max_tokens, Some(3));
+}
+
+#[test]
+fn what_is_too_much_is_named_and_not_cut() {
+    let input: &[&str] = &["i", "a", "text"];
+    let param: &[&str] = &["param", "colour", "red"];
+    let relays = [&["relays"][..], &["wss://a"; 65]].concat();
+    let stops = [&["param", "stop"][..], &["a"; 65]].concat();
+    let cases: [(&str, Vec<&[&str]>); 4] = [
+        ("`i`", vec![input; 65]),
+        ("`param`", [vec![input], vec![param; 65]].concat()),
+        ("`param`", vec![input, &stops]),
+        ("`relays`", vec![input, &relays]),
+    ];
+    for (name, tags) in &cases {
+        let err = read(tags, "").unwrap_err();
+        let text = err.to_string();
+        assert!(text.contains(name) && text.contains("65"), "{text}");
+        assert!(!err.is_other_job());
+    }
+    assert_eq!(read(&[input; 64], "").unwrap().inputs.len(), 64);
+    let many = JobRequest {
+        inputs: vec![Input::text("a"); 65],
+        ..JobRequest::default()
+    };
+    let err = many.write(&CUSTOMER, NOW).unwrap_err().to_string();
+    assert!(err.contains("`i`") && err.contains("65"), "{err}");
+    let letters: Vec<_> = ('a'..='q')
+        .map(|c| ("stop".to_string(), c.to_string()))
+        .collect();
+    let err = params::read(&letters).unwrap_err().to_string();
+    assert!(err.contains("`stop`") && err.contains("16"), "{err}");
+}
+
+#[test]
+fn seeds_and_stop_sequences_are_read() {
+    let params = |tags: &[&[&str]]| {
+        let tags = [&[&["i", "a"][..]], tags].concat();
+        params::read(&read(&tags, "").unwrap().params).unwrap()
+    };
+    assert_eq!(
+        params(&[&["param", "seed", "18446744073709551615"]]).seed,
+        Some(u64::MAX)
+    );
+    assert_eq!(params(&[&["param", "seed", "-1"]]).seed, None);
+    assert_eq!(params(&[&["param", "min-p", "0.05"]]).min_p, Some(0.05));
+    // White space is what many stop at.
+    let stops = params(&[
+        &["param", "stop", "\n\n"],
+        &["param", "stop", ""],
+        &["param", "Stop", r#"["END", "\n\n"]"#],
+        &["param", "stop", "a", "b"],
+        &["param", "stop", "[not a list"],
+    ]);
+    assert_eq!(stops.stop, ["\n\n", "END", "a", "b", "[not a list"]);
+}
+
+#[test]
 fn bad_values_are_named() {
+    let long = "x".repeat(257);
     for (key, value) in [
         ("max_tokens", "0"),
         ("max_tokens", "many"),
@@ -218,10 +361,20 @@ fn bad_values_are_named() {
         ("top_p", "0"),
         ("top_p", "1.1"),
         ("frequency_penalty", "-1"),
+        // Nothing, once it is an f32, and what is too small to divide logits by.
+        ("frequency_penalty", "1e-300"),
+        ("frequency_penalty", "1e-30"),
+        ("frequency_penalty", "1e300"),
+        ("min_p", "1.5"),
+        ("min_p", "-0.5"),
+        ("seed", "-2"),
+        ("seed", "18446744073709551616"),
+        ("stop", &long),
     ] {
         let err = params::read(&[(key.to_string(), value.to_string())]).unwrap_err();
         let text = err.to_string();
-        assert!(text.contains(key) && text.contains(value), "{text}");
+        let value: String = value.chars().take(80).collect();
+        assert!(text.contains(key) && text.contains(&value), "{text}");
     }
     for (tags, part) in [
         (&["i", "a", "video"][..], "video"),
@@ -298,16 +451,23 @@ fn a_result_that_is_too_large_leaves_out_inputs_then_the_request() {
         amount_msat: None,
         invoice: None,
         encryption: None,
+        usage: Some(Usage {
+            model: "m".to_string(),
+            prompt_tokens: 1,
+            completion_tokens: 2,
+        }),
     };
     let kinds = |limit| {
         let event = result.write(&PROVIDER, NOW, &request, None, limit).unwrap();
         assert!(event.as_json().len() <= limit);
         let has = |name: &str| event.tags.iter().any(|tag| tag.kind() == name);
-        (has("i"), has("request"), has("e"))
+        assert!(has("e") && has("p") && has("status"));
+        (has("i"), has("request"), has("alt") && has("llm-model"))
     };
     assert_eq!(kinds(10_000), (true, true, true));
-    assert_eq!(kinds(2_800), (false, true, true));
+    assert_eq!(kinds(3_000), (false, true, true));
     assert_eq!(kinds(1_500), (false, false, true));
+    assert_eq!(kinds(1_100), (false, false, false));
     assert!(result.write(&PROVIDER, NOW, &request, None, 600).is_err());
 }
 
@@ -359,8 +519,16 @@ fn announcements_and_heartbeats_read_back() {
         encryption: true,
         amount_msat: Some(1000),
     };
+    for amount_msat in [None, Some(0), Some(1000)] {
+        let announcement = Announcement {
+            amount_msat,
+            ..announcement.clone()
+        };
+        let event = announcement.write(&PROVIDER, NOW).unwrap();
+        assert_eq!(Announcement::read(&event).unwrap(), announcement);
+        assert_eq!(event.content.contains("\"amount\""), amount_msat.is_some());
+    }
     let event = announcement.write(&PROVIDER, NOW).unwrap();
-    assert_eq!(Announcement::read(&event).unwrap(), announcement);
     let heartbeat = Heartbeat {
         identifier: "a".to_string(),
         status: "online".to_string(),

@@ -3,8 +3,12 @@
 use super::relay::TestRelay;
 use crate::cli::{assert_one_line, program, run, stdout};
 use crate::support::golden;
+use candle_dvm::nip90::{Announcement, Feedback, Heartbeat, JobResult, Status};
+use candle_dvm::service::now;
+use nostr::prelude::{Event, Keys};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
+use std::time::Duration;
 
 /// A running `candle-dvm serve`, killed when it is dropped.
 pub struct Daemon(pub Child);
@@ -111,6 +115,190 @@ fn a_request_is_served_by_the_program_itself() {
     assert_eq!(accepted.count(), 2);
 }
 
+/// What a running `candle-dvm request` prints once a provider has answered it.
+fn asked(relay: &TestRelay, args: &[&str], answer: impl FnOnce(&Event)) -> Output {
+    // Long past what any of these tests waits for, so that a failure takes no ten minutes.
+    let request = ["request", "--timeout", "20", "--relay", &relay.url];
+    let args = [&request[..], args, &["hello"]].concat();
+    let child = program(&args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let [request] = relay.wait_for(5050, 1).try_into().unwrap();
+    answer(&request);
+    child.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn assert_ends(output: &Output, part: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("error: ") && last.contains(part),
+        "{stderr}"
+    );
+    assert!(!stderr.contains('\u{1b}'), "{stderr}");
+}
+
+fn say(relay: &TestRelay, keys: &Keys, job: &Event, status: Status) {
+    let feedback = Feedback {
+        extra: Some("the cat\nis\u{1b}[2J away".to_string()),
+        ..Feedback::new(job.id, status)
+    };
+    relay.publish(&feedback.write(keys, now(), &job.pubkey).unwrap());
+}
+
+#[test]
+fn a_request_ends_when_nobody_is_left_who_could_answer() {
+    let provider = Keys::generate();
+    let npub = provider.public_key().to_hex();
+    // The one that was named refuses.
+    let relay = TestRelay::start();
+    let output = asked(&relay, &["--provider", &npub], |job| {
+        say(&relay, &provider, job, Status::Processing);
+        say(&relay, &Keys::generate(), job, Status::Error);
+        say(&relay, &provider, job, Status::Error);
+    });
+    assert_ends(&output, "the provider says: the cat is[2J away");
+    // Nobody was named, and the only one that speaks refuses.
+    let relay = TestRelay::start();
+    let output = asked(&relay, &["--silence", "1"], |job| {
+        say(&relay, &provider, job, Status::Processing);
+        say(&relay, &provider, job, Status::Error);
+    });
+    assert_ends(&output, "every provider that answered refuses: the cat is");
+    // The one that was named is not there.
+    let relay = TestRelay::start();
+    let silent = ["--provider", &npub, "--silence", "1"];
+    let output = asked(&relay, &silent, |_| ());
+    assert_ends(&output, "--silence 1: the provider has said nothing");
+    assert_eq!(relay.of_kind(5).len(), 1, "the job is cancelled");
+    // Nor is the relay.
+    let nobody = [
+        "request",
+        "--relay",
+        "ws://127.0.0.1:1",
+        "--silence",
+        "1",
+        "a",
+    ];
+    assert_ends(
+        &run(&nobody),
+        "no relay has taken the request by then (ws://127.0.0.1:1: ",
+    );
+}
+
+#[test]
+fn a_request_waits_for_whoever_works_on_it() {
+    let relay = TestRelay::start();
+    let provider = Keys::generate();
+    let output = asked(&relay, &["--silence", "1"], |job| {
+        say(&relay, &Keys::generate(), job, Status::Error);
+        say(&relay, &provider, job, Status::Processing);
+        std::thread::sleep(Duration::from_millis(1_500));
+        let result = JobResult {
+            job: job.id,
+            text: "at last".to_string(),
+            amount_msat: None,
+            invoice: None,
+            encryption: None,
+            usage: None,
+        };
+        relay.publish(&result.write(&provider, now(), job, None, 65_536).unwrap());
+    });
+    assert_eq!(stdout(&output), "at last\n");
+}
+
+#[test]
+fn discover_lists_the_living_first() {
+    let relay = TestRelay::start();
+    let announce = |name: &str, ago: u64, amount_msat, heartbeat: Option<(u64, u64)>| {
+        let keys = Keys::generate();
+        let announcement = Announcement {
+            identifier: "a".to_string(),
+            name: name.to_string(),
+            amount_msat,
+            encryption: amount_msat.is_some(),
+            topics: vec!["llm".to_string()],
+            ..Announcement::default()
+        };
+        relay.publish(&announcement.write(&keys, now() - ago).unwrap());
+        if let Some((heard, holds)) = heartbeat {
+            let beat = Heartbeat {
+                identifier: "a".to_string(),
+                status: "online".to_string(),
+                expiration: Some(now() - heard + holds),
+            };
+            relay.publish(&beat.write(&keys, now() - heard).unwrap());
+        }
+    };
+    announce("the-dead", 10, Some(0), Some((7_300, 900)));
+    announce("the-quiet", 260_000, None, None);
+    announce("the-older", 900_000, Some(21_000), Some((300, 900)));
+    announce("the-living", 900_000, Some(0), Some((5, 900)));
+    let text = stdout(&run(&["discover", "--relay", &relay.url]));
+    let order: Vec<_> = text.lines().filter(|line| !line.starts_with(' ')).collect();
+    let expected = ["the-living ", "the-older ", "the-quiet ", "dead: the-dead "];
+    assert_eq!(order.len(), expected.len(), "{text}");
+    for (line, name) in order.iter().zip(expected) {
+        assert!(line.starts_with(name), "{text}");
+    }
+    for part in [
+        "online, heard 5 min ago",
+        "no heartbeat, announced 3 days ago",
+        "gone, heard 2 h ago",
+        "free, takes encrypted jobs",
+        "21000 msat a job, takes encrypted jobs",
+        "price not said, plain jobs only",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let json = stdout(&run(&["discover", "--relay", &relay.url, "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let states: Vec<_> = json
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| &p["state"])
+        .collect();
+    assert_eq!(states, ["alive", "alive", "unknown", "dead"]);
+    assert_eq!(json[1]["amount_msat"], 21_000);
+    assert_eq!(json[2]["amount_msat"], serde_json::Value::Null);
+    assert_eq!(json[3]["topics"][0], "llm");
+    assert!(json[3]["heartbeat_expires"].as_u64().unwrap() < now());
+}
+
+#[test]
+fn draws_differ_unless_a_seed_is_given() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = Daemon::start(&[&relay.url], dir.path(), &[]);
+    relay.wait_for(31990, 1);
+    let prompt = &golden().prompts[0];
+    let ask = |params: &[&str]| {
+        let mut args = vec!["request", "--relay", &relay.url, "--param", "max_tokens=24"];
+        for param in params {
+            args.extend(["--param", param]);
+        }
+        args.push(&prompt.text);
+        stdout(&run(&args))
+    };
+    assert_ne!(ask(&["temperature=1"]), ask(&["temperature=1"]));
+    let seeded = ["temperature=1", "seed=7"];
+    assert_eq!(ask(&seeded), ask(&seeded));
+    assert_ne!(ask(&seeded), ask(&["temperature=1", "seed=8"]));
+    let whole = ask(&["temperature=0"]);
+    assert_eq!(whole, ask(&["temperature=0"]));
+    let word = whole.split_whitespace().nth(2).unwrap();
+    let stop = format!("stop={word}");
+    assert_eq!(
+        ask(&[&stop]).strip_suffix('\n').unwrap(),
+        whole.split_once(word).unwrap().0
+    );
+}
+
 #[track_caller]
 fn assert_one_line_at_end(args: &[&str], part: &str) {
     let output = run(args);
@@ -169,7 +357,7 @@ fn mistakes_are_one_line() {
     assert_one_line(&with(&["--encrypt"]), &["--provider"]);
     assert_one_line(
         &["discover", "--relay", "ws://127.0.0.1:1", "--timeout", "1"],
-        &["no relay answered"],
+        &["no relay answered", "ws://127.0.0.1:1 (", "refused"],
     );
 }
 

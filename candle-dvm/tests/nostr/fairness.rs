@@ -29,7 +29,9 @@ fn ten_customers_wait_no_more_than_twice_their_share() {
     let relay = TestRelay::start();
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("serve.toml");
-    let settings = format!("default-tokens = {TOKENS}\nopen-per-key = {GREEDY}\n");
+    // The first partial is the first token.
+    let settings =
+        format!("default-tokens = {TOKENS}\nopen-per-key = {GREEDY}\npartial-millis = 1\n");
     std::fs::write(&config, settings).unwrap();
     let extra = ["--config", config.to_str().unwrap()];
     let _daemon = Daemon::start(&[&relay.url], dir.path(), &extra);
@@ -64,7 +66,6 @@ fn ten_customers_wait_no_more_than_twice_their_share() {
         let partial = partial.expect("a partial of each job");
         // However fast the machine is.
         assert!(times.place < 2 * CUSTOMERS, "{who}: {}", times.place);
-        // The first partial is the first token.
         let rate = (TOKENS - 1) as f64 / (result - partial).as_secs_f64();
         println!(
             "customer {who}: place {}, first partial after {:.2} s, result after {:.2} s, {rate:.1} tokens/s between",

@@ -79,7 +79,7 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
     let private = job(InputKind::Event, note.id.to_hex());
     own.publish(&private);
     let reason = error(&own, &customer, &private);
-    assert!(reason.contains(&note.id.to_hex()), "{reason}");
+    assert!(reason.contains("input 1 (event)"), "{reason}");
     assert_eq!(other.connections(), 0, "127.0.0.1 is private");
     drop(served);
 
@@ -101,6 +101,7 @@ fn inputs_are_looked_for_where_the_customer_says_too() {
         amount_msat: None,
         invoice: None,
         encryption: None,
+        usage: None,
     };
     let somebody = Keys::generate();
     let result = result.write(&somebody, now(), &first, None, 64 * 1024);
@@ -126,6 +127,7 @@ fn a_result_counts_if_its_author_was_asked() {
             amount_msat: None,
             invoice: None,
             encryption: None,
+            usage: None,
         };
         let result = result.write(keys, now(), &first, None, 64 * 1024);
         relay.publish(&result.unwrap());

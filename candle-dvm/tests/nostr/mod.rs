@@ -8,15 +8,23 @@ mod crash;
 mod fairness;
 #[cfg(target_os = "linux")]
 mod flood;
+mod guests;
 mod hostile;
 mod inputs;
 mod journal;
 mod keys;
 mod machine;
+mod pages;
 mod payment;
+mod privacy;
+mod refusals;
 mod relay;
+mod relays;
 mod served;
 mod service;
+mod starts;
 #[cfg(unix)]
 mod stoppable;
 mod wait;
+mod waiting;
+mod wild;

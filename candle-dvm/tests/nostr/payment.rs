@@ -117,7 +117,7 @@ fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
     std::thread::sleep(std::time::Duration::from_millis(200));
     let asking = payment.clone();
     let invoice = runtime.spawn(async move { asking.invoice(1000, "a job").await });
-    let made = json!({ "invoice": "lnbc1", "payment_hash": "ab", "expires_at": now() + 60 });
+    let made = json!({ "invoice": "lnbc1", "payment_hash": "ab", "expires_at": u64::MAX });
     let asked = answer(
         &relay,
         &wallet,
@@ -129,6 +129,8 @@ fn a_wallet_is_asked_for_invoices_and_whether_they_are_paid() {
     assert_eq!(asked["params"]["amount"], 1000);
     let invoice = runtime.block_on(invoice).unwrap().unwrap();
     assert_eq!(invoice.bolt11, "lnbc1");
+    // However long the wallet takes it for payable, no job waits for ever.
+    assert!(invoice.expires <= now() + 3600);
     for (count, settled) in [(2, false), (3, true)] {
         let asking = payment.clone();
         let looked_up = invoice.clone();

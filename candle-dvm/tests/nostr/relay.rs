@@ -29,10 +29,38 @@ pub struct Behaviour {
     pub garbage: Option<Vec<u8>>,
     /// At most this many stored events for a request.
     pub max_limit: Option<usize>,
+    /// It never says that it has sent all that it stored.
+    pub endless_search: bool,
+    /// Its information document.
+    pub information: Option<String>,
+    /// Which events it does not take, and says NOTICE to.
+    pub notices: Notices,
+}
+
+/// Events to which a relay says NOTICE, which names none.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub enum Notices {
+    #[default]
+    Never,
+    /// Those with a tag value of more than 1,024 characters, as @nostr-relay/validator does.
+    LongTags,
+    Always,
+}
+
+impl Notices {
+    fn concern(self, event: &Event) -> bool {
+        let long = |value: &String| value.chars().count() > 1024;
+        match self {
+            Self::Never => false,
+            Self::LongTags => event.tags.iter().any(|tag| tag.as_slice().iter().any(long)),
+            Self::Always => true,
+        }
+    }
 }
 
 struct State {
     events: Mutex<Vec<Event>>,
+    asked: Mutex<Vec<Filter>>,
     news: broadcast::Sender<Event>,
     behaviour: Behaviour,
     connections: AtomicU32,
@@ -55,6 +83,7 @@ impl TestRelay {
     pub fn with(behaviour: Behaviour) -> Self {
         let state = Arc::new(State {
             events: Mutex::new(Vec::new()),
+            asked: Mutex::new(Vec::new()),
             news: broadcast::channel(4096).0,
             behaviour,
             connections: AtomicU32::new(0),
@@ -99,6 +128,11 @@ impl TestRelay {
     /// The same without the first ones, this many.
     pub fn events_from(&self, first: usize) -> Vec<Event> {
         self.state.events.lock().unwrap()[first..].to_vec()
+    }
+
+    /// Everything that was asked for.
+    pub fn asked(&self) -> Vec<Filter> {
+        self.state.asked.lock().unwrap().clone()
     }
 
     pub fn of_kind(&self, kind: u16) -> Vec<Event> {
@@ -156,7 +190,6 @@ fn listen(address: &str, state: &Arc<State>) -> std::io::Result<(Runtime, Socket
     runtime.spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            shared.connections.fetch_add(1, SeqCst);
             tokio::spawn(client(stream, shared.clone()));
         }
     });
@@ -197,7 +230,35 @@ async fn make_noise(socket: &mut WebSocketStream<TcpStream>, state: &State) -> b
     }
 }
 
-async fn client(stream: TcpStream, state: Arc<State>) {
+/// Answers to a question for the information document. `false` if it was none.
+async fn informed(stream: &mut TcpStream, state: &State) -> bool {
+    use tokio::io::AsyncWriteExt;
+    let mut head = [0; 2048];
+    let asks = loop {
+        let Ok(count) = stream.peek(&mut head).await else {
+            return true;
+        };
+        let text = String::from_utf8_lossy(&head[..count]).into_owned();
+        if count == 0 || count == head.len() || text.contains("\r\n\r\n") {
+            break text.contains("application/nostr+json");
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    };
+    if asks {
+        let text = state.behaviour.information.clone().unwrap_or_default();
+        let length = text.len();
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{text}");
+        let _ = stream.write_all(answer.as_bytes()).await;
+        let _ = stream.shutdown().await;
+    }
+    asks
+}
+
+async fn client(mut stream: TcpStream, state: Arc<State>) {
+    if informed(&mut stream, &state).await {
+        return;
+    }
+    state.connections.fetch_add(1, SeqCst);
     let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else {
         return;
     };
@@ -235,6 +296,11 @@ async fn client(stream: TcpStream, state: Arc<State>) {
                         if state.deaf.load(SeqCst) {
                             continue;
                         }
+                        if state.behaviour.notices.concern(&event) {
+                            let notice = RelayMessage::notice("ERROR: invalid event").as_json();
+                            let _ = socket.send(Message::text(notice)).await;
+                            continue;
+                        }
                         let (taken, why) = match known {
                             false => (false, "auth-required: who are you"),
                             true if store(&state, event.clone().into_owned()) => (true, ""),
@@ -260,7 +326,10 @@ async fn client(stream: TcpStream, state: Arc<State>) {
                             for event in stored {
                                 replies.push(RelayMessage::event(name.clone(), event).as_json());
                             }
-                            replies.push(RelayMessage::eose(name.clone()).as_json());
+                            if !state.behaviour.endless_search {
+                                replies.push(RelayMessage::eose(name.clone()).as_json());
+                            }
+                            state.asked.lock().unwrap().extend(filters.clone());
                             subscriptions.insert(name, filters);
                         }
                         if std::mem::take(&mut noisy) && !make_noise(&mut socket, &state).await {

@@ -14,6 +14,8 @@ fn a_job_is_answered_on_every_relay() {
     let relays = [TestRelay::start(), TestRelay::start()];
     let dir = tempfile::tempdir().unwrap();
     let served = Served::on(&[&relays[0], &relays[1]], dir.path());
+    // Longer than the time to the first partial.
+    served.echo.pause.store(60, SeqCst);
     let customer = Customer::new();
     let job = customer.request_with("one two", |request| {
         request.params = vec![("max_tokens".to_string(), "4".to_string())];
@@ -89,6 +91,22 @@ fn partial_results_are_cumulative_and_throttled() {
         assert!(partial.expiration.unwrap() > now());
         last = partial.text.len();
     }
+}
+
+#[test]
+fn what_is_done_at_once_has_a_result_and_no_partial() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let _served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.partial_millis = 60_000;
+    });
+    let customer = Customer::new();
+    let job = customer.request("a b c");
+    relay.publish(&job);
+    relay.wait_for(6050, 1);
+    let told = feedback(&relay, &customer, &job);
+    let told: Vec<Status> = told.iter().map(|feedback| feedback.status).collect();
+    assert_eq!(told, [Status::Processing]);
 }
 
 #[test]

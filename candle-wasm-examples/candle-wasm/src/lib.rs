@@ -60,7 +60,7 @@ export interface Completion {
     prompt_tokens: number;
     /** How many tokens were made. */
     tokens: number;
-    stop_reason: "end_of_text" | "length" | "cancelled";
+    stop_reason: "end_of_text" | "stop_sequence" | "length" | "cancelled";
     /** Seconds until the first token. */
     prompt_seconds: number;
     /** Tokens a second after the first; 0 if there were none. */

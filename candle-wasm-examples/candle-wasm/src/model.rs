@@ -221,6 +221,7 @@ fn report(completion: &Completion) -> JsCompletion {
     let timings = &completion.timings;
     let reason = match completion.stop_reason {
         StopReason::EndOfText => "end_of_text",
+        StopReason::StopSequence => "stop_sequence",
         StopReason::Length => "length",
         StopReason::Cancelled => "cancelled",
     };

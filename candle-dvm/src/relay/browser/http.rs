@@ -6,8 +6,14 @@ use gloo_net::http::Request;
 use url::Url;
 use web_sys::RequestRedirect;
 
-/// As `relay::http::get`, without its limit on time.
-pub async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<String, String> {
+/// As `relay::http::get_dated`, without its limit on time. Browsers do not show other servers' `Date`.
+pub async fn fetch(
+    url: &Url,
+    accept: &str,
+    reach: Reach,
+    most: usize,
+    _date: &mut Option<u64>,
+) -> Result<String, String> {
     allowed(url, reach)?;
     let failed = |err: gloo_net::Error| err.to_string();
     let request = Request::get(url.as_str())

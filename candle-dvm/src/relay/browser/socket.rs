@@ -2,7 +2,7 @@
 
 use super::allowed;
 use crate::platform::sleep;
-use crate::relay::{Incoming, Outgoing, Reach};
+use crate::relay::{Incoming, NoConnection, Outgoing, Reach};
 use futures_util::{SinkExt, StreamExt};
 use gloo_net::websocket::futures::WebSocket;
 use gloo_net::websocket::{Message, State, WebSocketError};
@@ -24,15 +24,15 @@ impl Socket {
     ///
     /// # Errors
     /// In one line: an address that is none or is not allowed, and failures to connect, of which browsers do not tell the reason.
-    pub async fn open(url: &str, reach: Reach) -> Result<Self, String> {
-        let parsed = Url::parse(url).map_err(|err| err.to_string())?;
-        allowed(&parsed, reach)?;
-        let socket = WebSocket::open(url).map_err(|err| err.to_string())?;
+    pub async fn open(url: &str, reach: Reach) -> Result<Self, NoConnection> {
+        let parsed = Url::parse(url).map_err(|err| NoConnection::not_allowed(err.to_string()))?;
+        allowed(&parsed, reach).map_err(NoConnection::not_allowed)?;
+        let socket = WebSocket::open(url)?;
         loop {
             match socket.state() {
                 State::Connecting => sleep(LOOK).await,
                 State::Open => return Ok(Self(socket)),
-                _ => return Err("the relay cannot be reached".to_string()),
+                _ => return Err("the relay cannot be reached".into()),
             }
         }
     }

@@ -26,7 +26,7 @@ impl Machine {
                 Tag::custom("relay", [self.url.as_str()]),
                 Tag::custom("challenge", [challenge]),
             ])
-            .custom_created_at(Timestamp::from(now / SECOND))
+            .custom_created_at(Timestamp::from(self.date))
             .finalize(&self.keys);
         match event {
             Ok(event) => {
@@ -58,8 +58,10 @@ impl Machine {
     /// Changes the time at which what needs authentication is sent again.
     fn try_again(&mut self, change: impl Fn(u64) -> u64) {
         for subscription in self.subscriptions.values_mut() {
-            if let SubscriptionState::NeedsAuth(at) = &mut subscription.state {
-                *at = change(*at);
+            for state in subscription.states() {
+                if let SubscriptionState::NeedsAuth(at) = state {
+                    *at = change(*at);
+                }
             }
         }
         for outgoing in self.outgoing.values_mut() {

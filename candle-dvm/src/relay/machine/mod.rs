@@ -1,22 +1,30 @@
 //! The protocol with one relay, without sockets and clocks: whoever drives it says what happened and when, and does what it is told.
 //!
-//! Times are milliseconds since 1970. After each call the driver takes the actions with [`Machine::next_action`], and calls
-//! [`Machine::tick`] no later than [`Machine::deadline`].
+//! Times are milliseconds of a clock that only goes forward, from any beginning; the date is told separately, by [`Machine::set_date`]. So
+//! a clock that is set does not end or freeze connections. After each call the driver takes the actions with [`Machine::next_action`],
+//! calls [`Machine::tick`] no later than [`Machine::deadline`], and reads nothing before [`Machine::reads_from`].
 //!
-//! Each of `subscriptions`, `publications` and `authentication` has one side of it.
+//! Each of `subscriptions` (with `pages`), `publications` and `authentication` has one side of it; `budget` bounds what a relay may have us
+//! do.
 //!
-//! What is published with [`Keep::Until`] is sent until the relay has said yes or no, over as many connections as that takes.
+//! What is published with [`Keep::Until`] is sent until the relay has said yes or no, over as many connections as that takes, or until it
+//! is clear that it never will: see `publications`.
 
 mod authentication;
+mod budget;
+mod frame;
+mod pages;
 mod publications;
 mod subscriptions;
 
 use super::limits::RelayLimits;
+use budget::Bucket;
 use nostr::prelude::{Event, EventId, Keys, RelayMessage};
-use publications::{Outgoing, OutgoingState};
+use publications::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
-use subscriptions::{Page, Subscription, SubscriptionState};
+use subscriptions::Subscription;
 
+pub use budget::Budget;
 pub use subscriptions::OVERLAP;
 
 /// Larger messages are dropped unread. Relays that were tried take events of 300 KB; nothing here needs more.
@@ -30,7 +38,8 @@ const STABLE: u64 = 60 * SECOND;
 const CONNECT_TIMEOUT: u64 = 20 * SECOND;
 const QUIET_BEFORE_PING: u64 = 45 * SECOND;
 const QUIET_BEFORE_CLOSE: u64 = 90 * SECOND;
-/// Messages on one connection that are nothing of the protocol, before it is given up.
+/// Messages on one connection that are nothing of the protocol, before it is given up. Events are never among them, whatever is in them:
+/// anybody can publish those, and the relay is not to blame.
 const NONSENSE: u32 = 1000;
 
 /// What the driver has to do.
@@ -86,11 +95,11 @@ pub enum Outcome {
 pub enum Keep {
     /// Until the relay has answered.
     Until,
-    /// Only if it can be sent at once, or as soon as the relay knows who we are.
+    /// Only if it can be sent at once: on the connection that is open or being opened, or as soon as the relay knows who we are.
     Now,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Link {
     Down { retry_at: u64 },
     Connecting { since: u64 },
@@ -102,7 +111,13 @@ pub struct Machine {
     url: String,
     keys: Keys,
     random: u64,
+    /// The latest time that was told, and the date, in seconds since 1970.
+    now: u64,
+    date: u64,
     link: Link,
+    /// Why the relay can never be reached.
+    gone: Option<String>,
+    bucket: Bucket,
     failures: u32,
     last_heard: u64,
     pinged: bool,
@@ -112,9 +127,13 @@ pub struct Machine {
     auth_sent: Option<u64>,
     authenticated: bool,
     nonsense: u32,
+    /// Whether the relay has said yes or no to something on this connection.
+    has_answered: bool,
     subscriptions: BTreeMap<String, Subscription>,
     outgoing: BTreeMap<EventId, Outgoing>,
-    order: VecDeque<EventId>,
+    published: u64,
+    singly_until: u64,
+    restraint_until: u64,
     limits: RelayLimits,
     actions: VecDeque<Action>,
 }
@@ -126,6 +145,10 @@ impl Machine {
             url,
             keys,
             random: seed | 1,
+            now: 0,
+            date: 0,
+            gone: None,
+            bucket: Bucket::new(Budget::OWN),
             link: Link::Down { retry_at: 0 },
             failures: 0,
             last_heard: 0,
@@ -135,12 +158,31 @@ impl Machine {
             auth_sent: None,
             authenticated: false,
             nonsense: 0,
+            has_answered: false,
             subscriptions: BTreeMap::new(),
             outgoing: BTreeMap::new(),
-            order: VecDeque::new(),
+            published: 0,
+            singly_until: 0,
+            restraint_until: 0,
             limits: RelayLimits::default(),
             actions: VecDeque::new(),
         }
+    }
+
+    /// With another budget than [`Budget::OWN`].
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.bucket = Bucket::new(budget);
+        self
+    }
+
+    /// Says which date it is, in seconds since 1970. To be called before anything else, and again whenever time has passed.
+    pub fn set_date(&mut self, seconds: u64) {
+        self.date = seconds;
+    }
+
+    /// When the next message may be read: the relay has used up its budget.
+    pub fn reads_from(&self) -> u64 {
+        self.bucket.pause()
     }
 
     /// The next thing to do.
@@ -173,14 +215,23 @@ impl Machine {
         self.auth = None;
         self.auth_sent = None;
         self.authenticated = false;
+        self.has_answered = false;
+        self.bucket.connected();
         for subscription in self.subscriptions.values_mut() {
-            subscription.state = SubscriptionState::Due(now);
-            subscription.page = Page::default();
+            subscription.restart(now);
         }
-        for outgoing in self.outgoing.values_mut() {
-            outgoing.state = OutgoingState::Due(now);
-        }
+        self.due_again(now);
         self.tick(now);
+    }
+
+    /// Says that the relay can never be reached, for this reason. What waits for it is settled, and what comes later as well.
+    pub fn unreachable(&mut self, reason: &str) {
+        self.gone = Some(reason.chars().take(200).collect());
+        self.link = Link::Down { retry_at: u64::MAX };
+        self.reject_all(reason);
+        for subscription in std::mem::take(&mut self.subscriptions).into_keys() {
+            self.actions.push_back(Action::StoredEnd { subscription });
+        }
     }
 
     /// Says that the connection has ended or could not be opened.
@@ -197,33 +248,49 @@ impl Machine {
         self.link = Link::Down {
             retry_at: now + wait,
         };
-        // What was only worth sending at once is not worth keeping.
-        self.outgoing
-            .retain(|_, outgoing| outgoing.keep == Keep::Until);
-        let outgoing = &self.outgoing;
-        self.order.retain(|id| outgoing.contains_key(id));
+        self.lost_in_flight();
     }
 
     /// Says that a pong or any other sign of life came.
     pub fn heard(&mut self, now: u64) {
+        self.alive(now);
+        self.pay(budget::OTHER, 0, now);
+    }
+
+    fn alive(&mut self, now: u64) {
         self.last_heard = now;
         self.pinged = false;
     }
 
+    fn pay(&mut self, units: u64, bytes: usize, now: u64) {
+        if self.bucket.pay(units, bytes, now) {
+            tracing::warn!(
+                relay = self.url,
+                "the relay sends more than is read of it; it is read slowly"
+            );
+        }
+    }
+
     /// Takes a message of the relay, whatever it is.
     pub fn receive(&mut self, text: &str, now: u64) {
-        self.heard(now);
-        if text.len() > LARGEST_MESSAGE {
-            return self.count_nonsense("oversized messages");
-        }
-        let Ok(message) = RelayMessage::from_json(text.as_bytes()) else {
-            return self.count_nonsense("messages that are no protocol");
+        self.alive(now);
+        let message = match text.len() <= LARGEST_MESSAGE {
+            true => RelayMessage::from_json(text.as_bytes()).ok(),
+            false => None,
         };
+        let Some(message) = message else {
+            return self.unread(text, now);
+        };
+        let cost = match message {
+            RelayMessage::Event { .. } => budget::EVENT,
+            _ => budget::OTHER,
+        };
+        self.pay(cost, text.len(), now);
         match message {
             RelayMessage::Event {
                 subscription_id,
                 event,
-            } => self.event(subscription_id.as_str(), event.into_owned(), now),
+            } => self.event(subscription_id.as_str(), event.into_owned()),
             RelayMessage::Ok {
                 event_id,
                 status,
@@ -237,17 +304,24 @@ impl Machine {
                 message,
             } => self.refused(subscription_id.as_str(), &message, now),
             RelayMessage::Auth { challenge } => self.challenge(&challenge, now),
-            RelayMessage::Notice(text) => {
-                let text: String = text.chars().take(200).collect();
-                tracing::debug!(relay = self.url, text, "notice");
-            }
+            RelayMessage::Notice(text) => self.notice(&text, now),
             _ => {}
         }
         self.tick(now);
     }
 
+    /// A message that is too large, or that is none: it may be an event all the same, which counts where events are counted.
+    fn unread(&mut self, text: &str, now: u64) {
+        self.pay(budget::EVENT, text.len(), now);
+        match frame::event_frame(text) {
+            Some(event) => self.unread_event(&event.subscription, event.created),
+            None => self.count_nonsense("messages that are no protocol", now),
+        }
+    }
+
     /// Does what is due.
     pub fn tick(&mut self, now: u64) {
+        self.now = now;
         match self.link {
             Link::Down { retry_at } if retry_at <= now => {
                 self.link = Link::Connecting { since: now };
@@ -292,10 +366,9 @@ impl Machine {
         self.send_due(now);
     }
 
-    fn count_nonsense(&mut self, reason: &'static str) {
+    fn count_nonsense(&mut self, reason: &'static str, now: u64) {
         self.nonsense += 1;
         if self.nonsense > NONSENSE {
-            let now = self.last_heard;
             self.give_up(reason, now);
         }
     }

@@ -1,18 +1,75 @@
-//! What is published, until the relay has answered.
+//! What is published, until the relay has answered, or until it is clear that it never will.
+//!
+//! Relays refuse events in ways of their own. By the protocol they say OK with `false`; some say NOTICE, which names no event, some say
+//! nothing, some close the connection. An event that was met with one of the latter three is doubtful: it is sent again behind all
+//! others, and after a few times it counts as refused. The connection stays, and how often it was tried outlives it.
 
-use super::{Action, Keep, Machine, Outcome, LONGEST_RETRY, SECOND};
+use super::{Action, Keep, Link, Machine, Outcome, LONGEST_RETRY, SECOND};
 use nostr::prelude::{ClientMessage, Event, EventId};
 
+/// How long an answer is waited for; and that to a doubtful event, or where many are missing, or a NOTICE came instead. One that comes later
+/// still counts.
 const OK_TIMEOUT: u64 = 20 * SECOND;
+const SHORT_TIMEOUT: u64 = 5 * SECOND;
+/// Between two tries of an event that gets no answer.
+const AGAIN: u64 = 20 * SECOND;
+/// After a NOTICE: time for an OK that came behind it.
+const AFTER_NOTICE: u64 = SECOND;
+/// How often an event is sent that gets no answer, and that gets a NOTICE instead.
+const SILENCES: u32 = 3;
+const NOTICES: u32 = 2;
+/// A connection that ended while an event was the only one without an answer speaks against the event: more so if the relay had answered to
+/// others before. With this much against it, it is given up.
+const LOSSES: u32 = 9;
+const LOSS_ON_LIVE: u32 = 3;
 /// Events that are sent and have no answer, at most.
 const IN_FLIGHT: usize = 32;
+/// Above this many, answers are missing.
+const CROWDED: usize = 16;
+/// Doubtful ones among them.
+const DOUBTFUL: usize = 8;
+/// For how long after a NOTICE events are sent one after the other, so that the next NOTICE tells which it means.
+const SINGLY: u64 = 60 * SECOND;
+/// For how long after a relay complained of too many events it gets none that only matter now.
+const RESTRAINT: u64 = 30 * SECOND;
+/// After this long, an event on which connections ended is sent before others.
+const PRESSING: u64 = 30 * SECOND;
+/// Events that wait, at most: such as only matter now, and others. The oldest make way.
+const MOST_NOW: usize = 64;
+const MOST: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) json: String,
+    json: String,
     pub(super) keep: Keep,
-    pub(super) tries: u32,
     pub(super) state: OutgoingState,
+    /// Earlier ones are sent earlier.
+    number: u64,
+    tries: u32,
+    silences: u32,
+    notices: u32,
+    losses: u32,
+    /// A connection ended while it had no answer.
+    lost: bool,
+    /// A NOTICE came that may have meant it.
+    noticed: bool,
+}
+
+impl Outgoing {
+    fn is_doubtful(&self) -> bool {
+        self.silences > 0 || self.notices > 0 || self.lost
+    }
+
+    /// What must arrive goes first, what is doubtful behind it, and what only matters now last: a relay that takes few events a minute
+    /// shall take answers.
+    fn rank(&self) -> (u8, u64) {
+        let class = match self.keep {
+            Keep::Until if !self.is_doubtful() => 0,
+            Keep::Until => 1,
+            Keep::Now => 2,
+        };
+        (class, self.number)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,79 +87,274 @@ impl OutgoingState {
             Self::Sent(_) => None,
         }
     }
+
+    fn is_sent(self) -> bool {
+        matches!(self, Self::Sent(_))
+    }
 }
 
 impl Machine {
     /// Sends the events that are due, for the first time or again.
     pub(super) fn send_due(&mut self, now: u64) {
-        let late =
-            |o: &Outgoing| matches!(o.state, OutgoingState::Sent(at) if at + OK_TIMEOUT <= now);
-        if self.outgoing.values().any(|o| late(o) && o.tries >= 3) {
-            return self.give_up("it does not answer to events", now);
+        self.time_out(now);
+        let mut due: Vec<((u8, u64), EventId)> = Vec::new();
+        let (mut flight, mut doubtful, mut alone) = (0, 0, false);
+        let mut pressing = None;
+        for (id, outgoing) in &self.outgoing {
+            match outgoing.state.due_at() {
+                None => {
+                    flight += 1;
+                    doubtful += usize::from(outgoing.is_doubtful());
+                    alone |= outgoing.lost;
+                }
+                Some(at) if at <= now => {
+                    due.push((outgoing.rank(), *id));
+                    if outgoing.lost && at + PRESSING <= now {
+                        pressing = Some(*id);
+                    }
+                }
+                Some(_) => {}
+            }
         }
-        let mut room = IN_FLIGHT.saturating_sub(self.sent());
-        for id in &self.order {
-            let Some(outgoing) = self.outgoing.get_mut(id) else {
+        let most = match now < self.singly_until {
+            true => 1,
+            false => IN_FLIGHT,
+        };
+        if let Some(id) = pressing {
+            // Everything else waits for a moment in which it is the only one.
+            due.retain(|(_, other)| flight == 0 && *other == id);
+        }
+        due.sort_unstable();
+        for (_, id) in due {
+            let Some(outgoing) = self.outgoing.get_mut(&id) else {
                 continue;
             };
-            let again = late(outgoing);
-            let due = outgoing.state.due_at().is_some_and(|at| at <= now);
-            if again || (due && room > 0) {
-                room -= usize::from(due);
-                outgoing.tries += 1;
-                outgoing.state = OutgoingState::Sent(now);
-                self.actions.push_back(Action::Send(outgoing.json.clone()));
+            if alone || flight >= most {
+                return;
             }
+            // What may have ended a connection is sent when it is the only one, so that it is known if it does so again.
+            let waits =
+                (outgoing.lost && flight > 0) || (outgoing.is_doubtful() && doubtful >= DOUBTFUL);
+            if waits {
+                continue;
+            }
+            flight += 1;
+            doubtful += usize::from(outgoing.is_doubtful());
+            alone = outgoing.lost;
+            outgoing.tries += 1;
+            outgoing.noticed = false;
+            outgoing.state = OutgoingState::Sent(now);
+            self.actions.push_back(Action::Send(outgoing.json.clone()));
+        }
+    }
+
+    /// How long an event's answer is waited for, with so many that have none.
+    fn patience(outgoing: &Outgoing, in_flight: usize) -> u64 {
+        match outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
+            true => SHORT_TIMEOUT,
+            false => OK_TIMEOUT,
+        }
+    }
+
+    /// No longer waits for answers that are late.
+    fn time_out(&mut self, now: u64) {
+        let in_flight = self.sent();
+        let mut over = Vec::new();
+        for (id, outgoing) in &mut self.outgoing {
+            let OutgoingState::Sent(at) = outgoing.state else {
+                continue;
+            };
+            if at + Self::patience(outgoing, in_flight) > now {
+                continue;
+            }
+            outgoing.silences += 1;
+            match (outgoing.keep, outgoing.silences >= SILENCES) {
+                (Keep::Until, false) => outgoing.state = OutgoingState::Due(at + AGAIN),
+                _ => over.push(*id),
+            }
+        }
+        for id in over {
+            self.reject(id, "it has not answered to the event");
         }
     }
 
     /// When the next of them is.
     pub(super) fn next_send(&self) -> Option<u64> {
-        let full = self.sent() >= IN_FLIGHT;
+        let in_flight = self.sent();
         let due = self.outgoing.values().filter_map(|o| match o.state {
-            OutgoingState::Sent(at) => Some(at + OK_TIMEOUT),
-            _ if full => None,
-            waiting => waiting.due_at(),
+            OutgoingState::Sent(at) => Some(at + Self::patience(o, in_flight)),
+            // What was due already waits for those that are under way.
+            waiting => waiting
+                .due_at()
+                .filter(|at| in_flight == 0 || *at > self.now),
         });
         due.min()
     }
 
-    /// Publishes an event.
+    /// Publishes an event. Of those that wait, a bounded number is kept.
     pub fn publish(&mut self, event: &Event, keep: Keep, now: u64) {
-        if self.outgoing.contains_key(&event.id) || (keep == Keep::Now && !self.is_up()) {
+        if let Some(reason) = self.gone.clone() {
+            let (id, outcome) = (event.id, Outcome::Rejected(reason));
+            return self.actions.push_back(Action::Settled { id, outcome });
+        }
+        let late = keep == Keep::Now
+            && (matches!(self.link, Link::Down { .. }) || now < self.restraint_until);
+        if late || self.outgoing.contains_key(&event.id) {
             return;
         }
+        self.make_way(keep);
+        self.published += 1;
         let outgoing = Outgoing {
             json: ClientMessage::event(event.clone()).as_json(),
             keep,
-            tries: 0,
             state: OutgoingState::Due(0),
+            number: self.published,
+            tries: 0,
+            silences: 0,
+            notices: 0,
+            losses: 0,
+            lost: false,
+            noticed: false,
         };
         self.outgoing.insert(event.id, outgoing);
-        self.order.push_back(event.id);
         self.tick(now);
     }
 
+    /// Gives up the oldest of a sort that waits, if there are as many as may wait.
+    fn make_way(&mut self, keep: Keep) {
+        let most = match keep {
+            Keep::Now => MOST_NOW,
+            Keep::Until => MOST,
+        };
+        let waiting = || {
+            let waits = |o: &&Outgoing| o.keep == keep && !o.state.is_sent();
+            self.outgoing.iter().filter(move |(_, o)| waits(o))
+        };
+        if waiting().count() >= most {
+            if let Some((id, _)) = waiting().min_by_key(|(_, outgoing)| outgoing.number) {
+                self.reject(*id, "too many events wait for the relay");
+            }
+        }
+    }
+
     pub(super) fn sent(&self) -> usize {
-        let sent = |outgoing: &&Outgoing| matches!(outgoing.state, OutgoingState::Sent(_));
+        let sent = |outgoing: &&Outgoing| outgoing.state.is_sent();
         self.outgoing.values().filter(sent).count()
+    }
+
+    /// The relay has an event, or never will.
+    fn settle(&mut self, id: EventId, outcome: Outcome) {
+        if self.outgoing.remove(&id).is_some() {
+            self.actions.push_back(Action::Settled { id, outcome });
+        }
+    }
+
+    fn reject(&mut self, id: EventId, reason: &str) {
+        self.settle(id, Outcome::Rejected(reason.chars().take(200).collect()));
+    }
+
+    pub(super) fn reject_all(&mut self, reason: &str) {
+        for id in self.outgoing.keys().copied().collect::<Vec<_>>() {
+            self.reject(id, reason);
+        }
+    }
+
+    /// The connection has ended.
+    pub(super) fn lost_in_flight(&mut self) {
+        // What was only worth sending at once is not worth keeping.
+        self.outgoing
+            .retain(|_, outgoing| outgoing.keep == Keep::Until);
+        let weight = match (self.sent(), self.has_answered) {
+            (1, true) => LOSS_ON_LIVE,
+            (1, false) => 1,
+            _ => 0,
+        };
+        let mut over = Vec::new();
+        for (id, outgoing) in &mut self.outgoing {
+            if outgoing.state.is_sent() {
+                outgoing.lost = true;
+                outgoing.losses += weight;
+                outgoing.state = OutgoingState::Due(0);
+                over.extend((outgoing.losses >= LOSSES).then_some(*id));
+            }
+        }
+        for id in over {
+            self.reject(id, "the connection ends whenever the event is sent");
+        }
+    }
+
+    /// Everything that waits may be sent on a new connection.
+    pub(super) fn due_again(&mut self, now: u64) {
+        for outgoing in self.outgoing.values_mut() {
+            outgoing.state = OutgoingState::Due(now);
+        }
+    }
+
+    /// The relay says something to a person. Some mean an event with it that they do not take.
+    pub(super) fn notice(&mut self, text: &str, now: u64) {
+        let brief: String = text.chars().take(200).collect();
+        tracing::debug!(relay = self.url, text = brief, "notice");
+        let small = brief.to_ascii_lowercase();
+        let limited = ["rate", "slow down", "too fast", "too many events"]
+            .iter()
+            .any(|word| small.contains(word));
+        if limited {
+            self.restrain(now);
+        }
+        let sent = self.outgoing.iter_mut().filter(|(_, o)| o.state.is_sent());
+        let mut sent: Vec<(EventId, &mut Outgoing)> = sent.map(|(id, o)| (*id, o)).collect();
+        if sent.is_empty() {
+            return;
+        }
+        self.singly_until = now + SINGLY;
+        let asked = self.subscriptions.values().any(|s| s.is_asked()) || self.auth.is_some();
+        let [(id, outgoing)] = sent.as_mut_slice() else {
+            sent.iter_mut().for_each(|(_, o)| o.noticed = true);
+            return;
+        };
+        let id = *id;
+        if asked {
+            // It may mean that.
+            outgoing.noticed = true;
+            return;
+        }
+        if limited && outgoing.keep == Keep::Until && outgoing.tries < 20 {
+            outgoing.state = OutgoingState::Due(retry_at(outgoing.tries, now));
+            return;
+        }
+        outgoing.notices += 1;
+        match outgoing.keep == Keep::Until && outgoing.notices < NOTICES {
+            true => outgoing.state = OutgoingState::Due(now + AFTER_NOTICE),
+            false => self.reject(id, &brief),
+        }
+    }
+
+    /// Too many events: those that only matter now are left out for a while.
+    fn restrain(&mut self, now: u64) {
+        self.restraint_until = now + RESTRAINT;
+        self.outgoing
+            .retain(|_, o| o.keep == Keep::Until || o.state.is_sent());
     }
 
     pub(super) fn ok(&mut self, id: EventId, accepted: bool, message: &str, now: u64) {
         if self.auth == Some(id) {
             return self.auth_answered(accepted, message, now);
         }
+        let starts = |prefix: &str| message.starts_with(prefix);
+        if !accepted && starts("rate-limited:") {
+            self.restrain(now);
+        }
         let authenticated = self.authenticated;
         let Some(outgoing) = self.outgoing.get_mut(&id) else {
             return;
         };
+        self.has_answered = true;
         let tries = outgoing.tries;
-        let retry_at = now + ((5 * SECOND) << tries.min(6)).min(LONGEST_RETRY);
+        let retry_at = retry_at(tries, now);
         let sent_unknown = match (outgoing.state, self.auth_sent) {
             (OutgoingState::Sent(at), Some(answered)) => at <= answered,
             _ => false,
         };
-        let starts = |prefix: &str| message.starts_with(prefix);
         let again = match message {
             _ if accepted || starts("duplicate:") => None,
             _ if starts("auth-required:") && (!authenticated || sent_unknown) => {
@@ -120,16 +372,12 @@ impl Machine {
             Some(state) if outgoing.keep == Keep::Until => outgoing.state = state,
             // The relay wants to know by whom it is. One that never asks gets it three times at most.
             Some(state @ OutgoingState::NeedsAuth(_)) if tries < 3 => outgoing.state = state,
-            _ => {
-                let accepted = accepted || starts("duplicate:");
-                self.outgoing.remove(&id);
-                self.order.retain(|other| *other != id);
-                let outcome = match accepted {
-                    true => Outcome::Accepted,
-                    false => Outcome::Rejected(message.chars().take(200).collect()),
-                };
-                self.actions.push_back(Action::Settled { id, outcome });
-            }
+            _ if accepted || starts("duplicate:") => self.settle(id, Outcome::Accepted),
+            _ => self.reject(id, message),
         }
     }
+}
+
+fn retry_at(tries: u32, now: u64) -> u64 {
+    now + ((5 * SECOND) << tries.min(6)).min(LONGEST_RETRY)
 }

@@ -1,10 +1,12 @@
-//! What the relay is asked for: one page of its store after the other, then what is new.
+//! What the relay is asked for: what it has stored, the newest of it first, then what is new. What one answer does not hold is fetched by
+//! `pages`.
 
+use super::pages::Older;
 use super::{Action, Machine, LONGEST_RETRY, SECOND};
 use nostr::prelude::{ClientMessage, Event, Filter, SubscriptionId, Timestamp};
 
 /// Events of one page of the store.
-const PAGE: usize = 500;
+pub(super) const PAGE: usize = 500;
 /// A page with fewer events than this was the last one, unless the relay names a smaller limit.
 const FULL_PAGE: usize = 100;
 /// How far before the cursor a subscription starts, in seconds: clocks differ, and relays take their time.
@@ -16,11 +18,13 @@ pub(super) struct Subscription {
     /// For subscriptions that go on where they were; in seconds.
     pub(super) cursor: Option<u64>,
     /// Whether it ends with what is stored.
-    pub(super) once: bool,
-    pub(super) state: SubscriptionState,
-    pub(super) refusals: u32,
-    /// What the current page of the store has brought.
-    pub(super) page: Page,
+    once: bool,
+    state: SubscriptionState,
+    refusals: u32,
+    /// What the store has brought.
+    page: Page,
+    /// What was stored before that is being fetched.
+    pub(super) older: Option<Older>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,14 +33,14 @@ pub(super) enum SubscriptionState {
     Due(u64),
     /// Refused as long as we are not authenticated. To be sent again when we are, or at this time: not every relay says that we are.
     NeedsAuth(u64),
-    /// Sent; the relay reads its store, as of that time in seconds.
+    /// Sent; the relay reads its store, as of that date in seconds.
     Stored { asked: u64 },
     /// Everything stored is here.
     Live,
 }
 
 impl SubscriptionState {
-    fn due_at(self) -> Option<u64> {
+    pub(super) fn due_at(self) -> Option<u64> {
         match self {
             Self::Due(at) | Self::NeedsAuth(at) => Some(at),
             Self::Stored { .. } | Self::Live => None,
@@ -44,13 +48,48 @@ impl SubscriptionState {
     }
 }
 
+/// Events of one answer: how many, and the oldest one's date, which is never ahead of ours.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Page {
     pub(super) events: usize,
     pub(super) oldest: Option<u64>,
-    pub(super) newest: u64,
-    /// The `until` with which it was asked for.
-    pub(super) until: Option<u64>,
+}
+
+impl Page {
+    pub(super) fn count(&mut self, created: Option<u64>) {
+        self.events += 1;
+        self.oldest = self.oldest.into_iter().chain(created).min();
+    }
+}
+
+impl Subscription {
+    /// As on a new connection.
+    pub(super) fn restart(&mut self, now: u64) {
+        self.state = SubscriptionState::Due(now);
+        self.page = Page::default();
+        self.older = None;
+    }
+
+    /// Whether the relay owes an answer.
+    pub(super) fn is_asked(&self) -> bool {
+        let asked = |state| matches!(state, SubscriptionState::Stored { .. });
+        asked(self.state) || self.older.as_ref().is_some_and(|older| asked(older.state))
+    }
+
+    pub(super) fn states(&mut self) -> impl Iterator<Item = &mut SubscriptionState> {
+        let older = self.older.as_mut().map(|older| &mut older.state);
+        std::iter::once(&mut self.state).chain(older)
+    }
+
+    /// From which date on it asks.
+    pub(super) fn since(&self) -> Option<u64> {
+        self.cursor.map(|cursor| cursor.saturating_sub(OVERLAP))
+    }
+}
+
+/// When something that was refused this often is tried again.
+pub(super) fn refused_until(refusals: u32, now: u64) -> u64 {
+    now + ((5 * SECOND) << refusals.min(6)).min(LONGEST_RETRY)
 }
 
 impl Machine {
@@ -64,14 +103,23 @@ impl Machine {
             .map(|(name, _)| name.clone())
             .collect();
         for name in names {
-            self.ask(&name, now);
+            self.ask(&name);
         }
+        self.ask_older_due(now);
     }
 
     /// When the next of them is.
     pub(super) fn next_ask(&self) -> Option<u64> {
-        let due = self.subscriptions.values().map(|s| s.state.due_at());
-        due.flatten().min()
+        let due = self.subscriptions.values().flat_map(|s| {
+            let older = s.older.as_ref().map(Older::due_at);
+            s.state.due_at().into_iter().chain(older)
+        });
+        due.min()
+    }
+
+    /// How many events an answer has that may not hold all there are.
+    pub(super) fn full_page(&self) -> usize {
+        self.limits.max_limit.unwrap_or(PAGE).min(FULL_PAGE)
     }
 
     /// Asks for events. With a `cursor`, from a while before it on, page by page; with `once`, only for those that are stored.
@@ -84,6 +132,10 @@ impl Machine {
         once: bool,
         now: u64,
     ) {
+        if self.gone.is_some() {
+            let subscription = name.to_string();
+            return self.actions.push_back(Action::StoredEnd { subscription });
+        }
         self.subscriptions.insert(
             name.to_string(),
             Subscription {
@@ -93,6 +145,7 @@ impl Machine {
                 state: SubscriptionState::Due(0),
                 refusals: 0,
                 page: Page::default(),
+                older: None,
             },
         );
         self.tick(now);
@@ -100,92 +153,121 @@ impl Machine {
 
     /// Ends a subscription.
     pub fn unsubscribe(&mut self, name: &str) {
-        if self.subscriptions.remove(name).is_some() && self.is_up() {
+        if let Some(subscription) = self.subscriptions.remove(name) {
+            self.close(name);
+            if subscription.older.is_some() {
+                self.close(&super::pages::name_of_older(name));
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, name: &str) {
+        if self.is_up() {
             let close = ClientMessage::close(SubscriptionId::new(name));
             self.actions.push_back(Action::Send(close.as_json()));
         }
     }
 
-    /// Sends a subscription's request for the page that it is at.
-    pub(super) fn ask(&mut self, name: &str, now: u64) {
+    /// Sends a subscription's request.
+    fn ask(&mut self, name: &str) {
         let Some(subscription) = self.subscriptions.get_mut(name) else {
             return;
         };
         let mut filter = subscription.filter.clone();
-        if let Some(cursor) = subscription.cursor {
-            let since = cursor.saturating_sub(OVERLAP);
+        if let Some(since) = subscription.since() {
             filter = filter.since(Timestamp::from(since)).limit(PAGE);
         }
-        let filters = match subscription.page.until {
-            // Older ones beside the new ones, which go on coming.
-            Some(until) => vec![
-                filter.clone().until(Timestamp::from(until)),
-                filter.since(Timestamp::from(now / SECOND)),
-            ],
-            None => vec![filter],
-        };
-        subscription.state = SubscriptionState::Stored {
-            asked: now / SECOND,
-        };
-        let request = ClientMessage::req(SubscriptionId::new(name), filters);
+        subscription.state = SubscriptionState::Stored { asked: self.date };
+        let request = ClientMessage::req(SubscriptionId::new(name), vec![filter]);
         self.actions.push_back(Action::Send(request.as_json()));
     }
 
-    pub(super) fn event(&mut self, name: &str, event: Event, now: u64) {
+    pub(super) fn event(&mut self, name: &str, event: Event) {
+        let created = event.created_at.as_secs();
+        let Some(subscription) = self.count_event(name, Some(created)) else {
+            return;
+        };
+        self.actions.push_back(Action::Deliver {
+            subscription: subscription.clone(),
+            event: Box::new(event),
+        });
+        self.advance(&subscription, created);
+    }
+
+    /// An event that cannot be read.
+    pub(super) fn unread_event(&mut self, name: &str, created: Option<u64>) {
+        tracing::debug!(
+            relay = self.url,
+            subscription = name,
+            "an event that cannot be read"
+        );
+        self.count_event(name, created);
+    }
+
+    /// Counts an event where it belongs. Returns the subscription's name, if there is one.
+    fn count_event(&mut self, name: &str, created: Option<u64>) -> Option<String> {
+        // Dates are what somebody claims: a page's is never ahead of the clock.
+        let date = self.date;
+        let created = created.map(|created| created.min(date));
+        if let Some(subscription) = self.subscriptions.get_mut(name) {
+            subscription.page.count(created);
+            return Some(name.to_string());
+        }
+        self.count_older(name, created)
+    }
+
+    /// A new event moves the cursor, unless older ones are still to come.
+    fn advance(&mut self, name: &str, created: u64) {
+        let created = created.min(self.date);
         let Some(subscription) = self.subscriptions.get_mut(name) else {
             return;
         };
-        // Dates are what somebody claims: a cursor never gets ahead of the clock.
-        let created = event.created_at.as_secs().min(now / SECOND);
-        let page = &mut subscription.page;
-        page.events += 1;
-        page.newest = page.newest.max(created);
-        page.oldest = Some(page.oldest.map_or(created, |oldest| oldest.min(created)));
-        self.actions.push_back(Action::Deliver {
-            subscription: name.to_string(),
-            event: Box::new(event),
-        });
-        if subscription.state == SubscriptionState::Live {
-            if let Some(cursor) = subscription.cursor.filter(|cursor| created > *cursor) {
-                let to = created.max(cursor);
-                subscription.cursor = Some(to);
-                self.actions.push_back(Action::Cursor {
-                    subscription: name.to_string(),
-                    to,
-                });
-            }
+        let at_end = subscription.state == SubscriptionState::Live && subscription.older.is_none();
+        if at_end && subscription.cursor.is_some_and(|cursor| cursor < created) {
+            subscription.cursor = Some(created);
+            self.actions.push_back(Action::Cursor {
+                subscription: name.to_string(),
+                to: created,
+            });
         }
     }
 
     pub(super) fn stored_end(&mut self, name: &str, now: u64) {
-        let full = self.limits.max_limit.unwrap_or(PAGE).min(FULL_PAGE);
+        let full = self.full_page();
         let Some(subscription) = self.subscriptions.get_mut(name) else {
-            return;
+            return self.older_end(name, now);
         };
+        self.has_answered = true;
         let SubscriptionState::Stored { asked } = subscription.state else {
             return;
         };
-        let page = subscription.page;
-        subscription.page = Page::default();
+        let page = std::mem::take(&mut subscription.page);
         subscription.refusals = 0;
-        let older = page
-            .oldest
-            .filter(|oldest| page.until.is_none_or(|until| *oldest < until));
-        if let (Some(_), Some(oldest), true) = (subscription.cursor, older, page.events >= full) {
-            // The newest came first, and the relay has stopped in the middle: the rest is older.
-            subscription.page.until = Some(oldest);
-            self.ask(name, now);
-            return;
-        }
         subscription.state = SubscriptionState::Live;
-        if subscription.cursor.is_some_and(|cursor| cursor < asked) {
-            subscription.cursor = Some(asked);
+        let since = subscription.since();
+        match (page.oldest, since) {
+            // The newest came first, and the relay has stopped in the middle: the rest is older.
+            (Some(oldest), Some(since)) if page.events >= full && oldest >= since => {
+                subscription.older = Some(Older::before(oldest, asked, now));
+                self.ask_older_due(now);
+            }
+            _ => self.all_stored(name, asked),
+        }
+    }
+
+    /// Everything that was stored at a date is here.
+    pub(super) fn all_stored(&mut self, name: &str, asked: u64) {
+        let Some(subscription) = self.subscriptions.get_mut(name) else {
+            return;
+        };
+        let once = subscription.once;
+        if let Some(cursor) = subscription.cursor.as_mut().filter(|at| **at < asked) {
+            *cursor = asked;
             self.actions.push_back(Action::Cursor {
                 subscription: name.to_string(),
                 to: asked,
             });
         }
-        let once = subscription.once;
         self.actions.push_back(Action::StoredEnd {
             subscription: name.to_string(),
         });
@@ -196,12 +278,6 @@ impl Machine {
 
     /// The relay has ended a subscription.
     pub(super) fn refused(&mut self, name: &str, reason: &str, now: u64) {
-        let authenticated = self.authenticated;
-        let Some(subscription) = self.subscriptions.get_mut(name) else {
-            return;
-        };
-        subscription.page = Page::default();
-        subscription.refusals += 1;
         let brief: String = reason.chars().take(200).collect();
         tracing::debug!(
             relay = self.url,
@@ -209,6 +285,12 @@ impl Machine {
             reason = brief,
             "closed"
         );
+        let auth = reason.starts_with("auth-required:") && !self.authenticated;
+        let Some(subscription) = self.subscriptions.get_mut(name) else {
+            return self.older_refused(name, auth, now);
+        };
+        subscription.restart(now);
+        subscription.refusals += 1;
         if subscription.once && subscription.refusals > 3 {
             self.subscriptions.remove(name);
             self.actions.push_back(Action::StoredEnd {
@@ -216,9 +298,8 @@ impl Machine {
             });
             return;
         }
-        let wait = (5 * SECOND) << subscription.refusals.min(6);
-        let at = now + wait.min(LONGEST_RETRY);
-        subscription.state = match reason.starts_with("auth-required:") && !authenticated {
+        let at = refused_until(subscription.refusals, now);
+        subscription.state = match auth {
             true => SubscriptionState::NeedsAuth(at),
             false => SubscriptionState::Due(at),
         };

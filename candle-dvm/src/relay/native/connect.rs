@@ -2,6 +2,7 @@
 
 use crate::platform::timeout;
 use crate::relay::reach::{is_public, Reach};
+use crate::relay::NoConnection;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,31 +25,37 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 ///
 /// # Errors
 /// In one line: a host that is not found or not allowed, and failures to connect or to encrypt.
-pub async fn connect(url: &Url, reach: Reach) -> Result<Box<dyn Io>, String> {
+pub async fn connect(url: &Url, reach: Reach) -> Result<Box<dyn Io>, NoConnection> {
     let tls = match url.scheme() {
         "wss" | "https" => true,
         "ws" | "http" => false,
-        other => return Err(format!("scheme {other}, expected ws, wss, http or https")),
+        other => {
+            let reason = format!("scheme {other}, expected ws, wss, http or https");
+            return Err(NoConnection::not_allowed(reason));
+        }
     };
     let host = url.host_str().ok_or("the address has no host")?;
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let port = url
         .port_or_known_default()
         .ok_or("the address has no port")?;
-    let found = tokio::net::lookup_host((bare, port))
-        .await
-        .map_err(|err| err.to_string())?;
-    let mut failure = "the host has no address".to_string();
+    let found = tokio::net::lookup_host((bare, port)).await?;
+    let mut tried = false;
+    let mut failure = NoConnection::from("the host has no address");
     for address in found {
         if reach == Reach::Public && !is_public(address.ip()) {
-            failure = format!("{} is no public address", address.ip());
+            if !tried {
+                let reason = format!("{} is no public address", address.ip());
+                failure = NoConnection::not_allowed(reason);
+            }
             continue;
         }
-        match timeout(PATIENCE, open_one(address, bare, tls)).await {
+        tried = true;
+        failure = match timeout(PATIENCE, open_one(address, bare, tls)).await {
             Some(Ok(stream)) => return Ok(stream),
-            Some(Err(err)) => failure = err,
-            None => failure = "no connection in time".to_string(),
-        }
+            Some(Err(err)) => err.into(),
+            None => "no connection in time".into(),
+        };
     }
     Err(failure)
 }

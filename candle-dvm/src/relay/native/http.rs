@@ -5,15 +5,21 @@ use crate::platform;
 use crate::relay::Reach;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, HOST, USER_AGENT};
+use hyper::header::{HeaderValue, ACCEPT, DATE, HOST, USER_AGENT};
 use hyper::Request;
 use hyper_util::rt::TokioIo;
 use url::Url;
 
-/// As `relay::http::get`, without its limit on time.
-pub async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result<String, String> {
+/// As `relay::http::get_dated`, without its limit on time.
+pub async fn fetch(
+    url: &Url,
+    accept: &str,
+    reach: Reach,
+    most: usize,
+    date: &mut Option<u64>,
+) -> Result<String, String> {
     let text = |err: hyper::Error| err.to_string();
-    let stream = connect(url, reach).await?;
+    let stream = connect(url, reach).await.map_err(|err| err.reason)?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(text)?;
@@ -41,6 +47,7 @@ pub async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result
         .body(Empty::<Bytes>::new())
         .map_err(|err| err.to_string())?;
     let response = sender.send_request(request).await.map_err(text)?;
+    *date = self::date(response.headers().get(DATE));
     if response.status() != 200 {
         return Err(format!("HTTP status {}", response.status()));
     }
@@ -55,6 +62,13 @@ pub async fn fetch(url: &Url, accept: &str, reach: Reach, most: usize) -> Result
         }
     }
     String::from_utf8(read).map_err(|_| "no UTF-8 text".to_string())
+}
+
+/// Seconds since 1970 of a `Date`.
+fn date(header: Option<&HeaderValue>) -> Option<u64> {
+    let date = httpdate::parse_http_date(header?.to_str().ok()?).ok()?;
+    let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(since.as_secs())
 }
 
 /// Stops a task when it goes out of scope.

@@ -2,7 +2,7 @@
 
 use super::connect::{connect, Io};
 use crate::relay::machine::LARGEST_MESSAGE;
-use crate::relay::{Incoming, Outgoing, Reach};
+use crate::relay::{Incoming, NoConnection, Outgoing, Reach};
 use futures_util::{SinkExt, StreamExt};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::Message;
@@ -21,16 +21,14 @@ impl Socket {
     ///
     /// # Errors
     /// In one line: an address that is none or is not allowed, and failures to connect.
-    pub async fn open(url: &str, reach: Reach) -> Result<Self, String> {
-        let parsed = Url::parse(url).map_err(|err| err.to_string())?;
+    pub async fn open(url: &str, reach: Reach) -> Result<Self, NoConnection> {
+        let parsed = Url::parse(url).map_err(|err| NoConnection::not_allowed(err.to_string()))?;
         let stream = connect(&parsed, reach).await?;
         let config = WebSocketConfig::default()
             .max_message_size(Some(LARGEST_FRAME))
             .max_frame_size(Some(LARGEST_FRAME));
         let opened = tokio_tungstenite::client_async_with_config(url, stream, Some(config)).await;
-        opened
-            .map(|(socket, _)| Self(socket))
-            .map_err(|err| err.to_string())
+        Ok(Self(opened?.0))
     }
 
     /// Sends.

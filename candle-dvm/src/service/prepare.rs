@@ -1,0 +1,138 @@
+//! What a job needs before it can run: its inputs, then its payment. One task for each job, beside the service's own.
+
+use super::actor::Message;
+use super::lookup::Lookup;
+use super::settings::Settings;
+use super::work::{told, Generator};
+use super::{inputs, now};
+use crate::jobs::{Invoice, JobId};
+use crate::nip90::JobRequest;
+use crate::payment::Payment;
+use crate::platform::{self, timeout};
+use futures_channel::{mpsc, oneshot};
+use futures_util::future::{select, Either};
+use nostr::prelude::{Keys, PublicKey};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Seconds for which the wallet may take to answer.
+const WALLET: u64 = 30;
+/// Seconds between questions to the wallet about an invoice: at first, and when it is old.
+const POLL: (u64, u64) = (3, 20);
+/// Seconds beyond an invoice's end: for the last question to be answered, and for the wallet to be reached after a restart.
+const LAST_ANSWER: u64 = 10;
+const AFTER_RESTART: u64 = 60;
+
+/// What customers are told whose place was given to another job.
+pub(super) const GAVE_WAY: &str = "it has waited for inputs or payment, and its place went to a newer job; ask again, and pay no invoice of this one";
+
+/// What a job's preparation needs.
+pub(super) struct Preparation {
+    pub(super) id: JobId,
+    pub(super) customer: PublicKey,
+    pub(super) request: JobRequest,
+    pub(super) keys: Keys,
+    pub(super) lookup: Lookup,
+    pub(super) settings: Arc<Settings>,
+    pub(super) generator: Arc<dyn Generator>,
+    pub(super) payment: Arc<dyn Payment>,
+    pub(super) messages: mpsc::UnboundedSender<Message>,
+    /// The invoice that the job had before a restart.
+    pub(super) invoice: Option<Invoice>,
+    /// Tells it why it cannot wait any longer: it is paid by now, or not at all.
+    pub(super) hurry: oneshot::Receiver<String>,
+}
+
+/// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
+pub(super) async fn prepare(mut job: Preparation) {
+    let done: Result<String, String> = async {
+        let prompt = inputs::prompt(
+            &job.request,
+            &job.customer,
+            &job.keys,
+            &job.lookup,
+            &job.settings,
+        )
+        .await?;
+        let is_hidden = job.request.encryption.is_some();
+        let checked = job.generator.check(&prompt);
+        checked.map_err(|err| told(&err, is_hidden))?;
+        pay(&mut job).await?;
+        Ok(prompt)
+    }
+    .await;
+    // The service may be gone; then the journal has the job.
+    let _ = job.messages.unbounded_send(Message::Prepared(job.id, done));
+}
+
+async fn pay(job: &mut Preparation) -> Result<(), String> {
+    let price = job.payment.price_msat();
+    let (invoice, last) = match job.invoice.take() {
+        Some(invoice) if invoice.paid => return Ok(()),
+        Some(invoice) => {
+            // It may have been paid while the service was away.
+            let last = invoice.expires.max(now() + AFTER_RESTART);
+            (invoice, last)
+        }
+        None if price == 0 => return Ok(()),
+        None => {
+            let invoice = bill(job, price).await?;
+            let last = invoice.expires;
+            (invoice, last)
+        }
+    };
+    let started = now();
+    let mut warned = false;
+    let mut over = None;
+    loop {
+        // However silent the wallet is, the place is not held for longer.
+        let patience = (last.saturating_sub(now()) + LAST_ANSWER).min(WALLET);
+        let asked = job.payment.is_paid(&invoice);
+        match timeout(Duration::from_secs(patience), asked).await {
+            Some(Ok(true)) => {
+                let _ = job.messages.unbounded_send(Message::Paid(job.id));
+                return Ok(());
+            }
+            Some(Ok(false)) if now() >= invoice.expires => {
+                return Err("the invoice was not paid in time".to_string())
+            }
+            Some(Ok(false)) => {}
+            silent if !warned => {
+                warned = true;
+                let error = silent.and_then(Result::err);
+                tracing::warn!(job = %job.id, error, "the wallet does not say whether an invoice is paid");
+            }
+            _ => {}
+        }
+        if let Some(problem) = over {
+            return Err(problem);
+        }
+        if now() >= last {
+            let problem = "the invoice has ended, and the wallet does not say whether it was paid";
+            return Err(problem.to_string());
+        }
+        let poll = (now().saturating_sub(started) / 6).clamp(POLL.0, POLL.1);
+        let wait = poll.min(last.saturating_sub(now())).max(1);
+        let rest = Box::pin(platform::sleep(Duration::from_secs(wait)));
+        if let Either::Left((hurried, _)) = select(&mut job.hurry, rest).await {
+            // Without anybody who could say why, the service is gone.
+            over = Some(hurried.unwrap_or_default());
+        }
+    }
+}
+
+async fn bill(job: &Preparation, price: u64) -> Result<Invoice, String> {
+    let memo = format!("text generation, job {}", job.id);
+    let asked = timeout(
+        Duration::from_secs(WALLET),
+        job.payment.invoice(price, &memo),
+    );
+    let invoice = asked.await.unwrap_or_else(|| Err("no answer".to_string()));
+    let invoice = invoice.map_err(|err| {
+        tracing::error!(job = %job.id, error = err, "no invoice");
+        "the wallet makes no invoice now; try again later".to_string()
+    })?;
+    let billed = Message::Billed(job.id, invoice.clone());
+    let _ = job.messages.unbounded_send(billed);
+    Ok(invoice)
+}

@@ -1,0 +1,99 @@
+//! Reading requests: from where on each relay, and what that says about our clock.
+
+use super::actor::{Service, JOBS};
+use super::inbox::customer;
+use super::now;
+use crate::relay::driver::Command;
+use crate::Result;
+use nostr::prelude::{Event, Filter, Kind};
+use std::sync::atomic::Ordering::Relaxed;
+use web_time::Instant;
+
+/// How far the requests of a relay are read.
+pub(super) struct Reading {
+    /// What is dated before this was asked before our first start.
+    since: u64,
+    /// Whether everything stored is here.
+    is_live: bool,
+}
+
+impl Service {
+    /// Asks the configured relays for requests. By the right clock it is `at`, or later; where a relay is asked for the first time, only
+    /// requests of `since` and after are for us.
+    pub(super) fn read_relays(&mut self, at: u64, since: u64) -> Result<()> {
+        let jobs = Filter::new().kind(Kind::from_u16(crate::nip90::REQUEST));
+        for url in self.settings.relays.clone() {
+            let found = self.journal.begin(&url, at, since)?;
+            if found.ahead > 0 {
+                tracing::warn!(
+                    relay = url,
+                    seconds = found.ahead,
+                    "read up to a time that is still to come: this machine's clock was ahead; requests of then may be lost"
+                );
+            }
+            let reading = Reading {
+                since: found.since,
+                is_live: false,
+            };
+            self.readings.insert(url.clone(), reading);
+            self.relays.send(
+                &url,
+                Command::Subscribe {
+                    name: JOBS.to_string(),
+                    filter: Box::new(jobs.clone()),
+                    cursor: Some(found.cursor),
+                    once: false,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// A relay has sent all requests that it had stored, or the connection has ended.
+    pub(super) fn set_live(&mut self, url: &str, is_live: bool) {
+        if let Some(reading) = self.readings.get_mut(url) {
+            reading.is_live = is_live;
+        }
+    }
+
+    /// Whether a request was made after the first start here: relays are asked from a while before it, because clocks differ. One that comes
+    /// while we listen is new whatever its date, which is compared with our clock.
+    pub(super) fn is_for_us_to_read(&mut self, url: &str, event: &Event) -> bool {
+        let Some(reading) = self.readings.get(url) else {
+            return true;
+        };
+        let created = event.created_at.as_secs();
+        if reading.is_live {
+            self.clock.request(customer(event), created, now());
+        }
+        reading.is_live || created >= reading.since
+    }
+
+    /// Says what is wrong with the clock and the relays, when it comes up and when it is over.
+    pub(super) fn look_around(&mut self) -> Result<()> {
+        let at = Instant::now();
+        if let Some(set) = self.clock.set(now(), at) {
+            tracing::warn!(
+                seconds = set.by,
+                "the clock was set back: relays are asked again"
+            );
+            self.read_relays(set.since, set.since)?;
+        }
+        match self.clock.news() {
+            Some(0) => tracing::info!("this machine's clock agrees with the others again"),
+            Some(ahead) => tracing::warn!(
+                seconds = ahead.unsigned_abs(),
+                "this machine's clock is {} what relays and customers show: requests are missed or refused until it is set",
+                if ahead > 0 { "ahead of" } else { "behind" }
+            ),
+            None => {}
+        }
+        self.metrics.clock_ahead.store(self.clock.ahead(), Relaxed);
+        let none = self.reachable.none(self.relays.own());
+        self.metrics.unreachable.store(none, Relaxed);
+        if let Some(reasons) = self.reachable.news(self.relays.own(), at) {
+            tracing::warn!(reasons, "no relay can be reached; they are tried again");
+        }
+        Ok(())
+    }
+}
