@@ -141,15 +141,7 @@ impl Service {
     /// Hands a relay the answers that it has to get, as far as it takes more now and has a place. `known` is one that need not be read from
     /// the journal.
     fn hand_over(&mut self, url: &str, known: Option<(JobId, &Event)>) -> Result<()> {
-        if !self.answers.owes(url) {
-            return Ok(());
-        }
-        let answers = &self.answers;
-        let (place, parted) = self.relays.place(url, |url| answers.owes(url), now());
-        if let Some(parted) = parted {
-            self.answers.park(&parted);
-        }
-        if !place {
+        if !self.answers.owes(url) || !self.has_place(url) {
             return Ok(());
         }
         while let Some(id) = self.answers.hand(url) {
@@ -162,6 +154,16 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Whether there is a connection to a relay, or can be. One that has to go for it gets its answers later.
+    fn has_place(&mut self, url: &str) -> bool {
+        let answers = &self.answers;
+        let (place, parted) = self.relays.place(url, |url| answers.owes(url), now());
+        if let Some(parted) = parted {
+            self.answers.park(&parted);
+        }
+        place
     }
 
     /// A job's answer, from the journal.
@@ -268,6 +270,9 @@ impl Service {
 
     /// Leaves relays that have nothing to do, and hands answers to those that can take some.
     pub(super) fn tick_relays(&mut self, at: u64) -> Result<()> {
+        for url in self.relays.held() {
+            self.has_place(&url);
+        }
         let answers = &self.answers;
         self.relays.tick(at, |url| answers.owes(url));
         for url in self.answers.waiting() {
