@@ -147,8 +147,8 @@ fn relays_that_never_stop_sending_use_a_part_of_a_core() {
     loop {
         let before = taken();
         std::thread::sleep(Duration::from_millis(500));
-        // 1,000 events of 450 bytes and 20,000 of the others' messages, of 90 and 22 bytes, in a second.
-        if before > 0 && taken() - before < 3_000_000 {
+        // In a second 1,000 events of 450 bytes, and 10,000 each of the others' messages of 90 and 22 bytes.
+        if before > 0 && taken() - before < 1_200_000 {
             break;
         }
         assert!(
@@ -162,5 +162,5 @@ fn relays_that_never_stop_sending_use_a_part_of_a_core() {
     std::thread::sleep(Duration::from_secs(4));
     let share = (cpu(&daemon) - used) as f64 / 100.0 / started.elapsed().as_secs_f64();
     println!("three floods use {share:.2} of a core");
-    assert!(share < 0.6, "{share:.2} of a core");
+    assert!(share < 0.3, "{share:.2} of a core");
 }
