@@ -12,6 +12,7 @@ use nostr::prelude::{EventId, Filter, Kind};
 fuzz_target!(|text: &str| {
     let mut now = NOW * 1000;
     let mut machine = Machine::new("ws://relay".to_string(), PROVIDER.clone(), 1);
+    machine.set_date(NOW);
     machine.set_limits(RelayLimits::read(text));
     let jobs = Filter::new().kind(Kind::from_u16(5050));
     machine.subscribe("jobs", jobs.clone(), Some(NOW), false, now);
@@ -28,6 +29,7 @@ fuzz_target!(|text: &str| {
             }
             "+" => {
                 now += 60_000;
+                machine.set_date(now / 1000);
                 machine.tick(now);
             }
             line => machine.receive(line, now),

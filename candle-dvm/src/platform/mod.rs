@@ -79,8 +79,3 @@ fn since_1970() -> Duration {
 pub fn now() -> u64 {
     since_1970().as_secs()
 }
-
-/// Milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    since_1970().as_millis() as u64
-}

@@ -187,15 +187,7 @@ impl Service {
     pub(super) fn hand_over(&mut self, url: &str, known: Option<(JobId, &Event)>) -> Result<()> {
         // One of ours that is down gets them when it is back: until then the journal has them, and memory need not.
         let absent = self.relays.is_own_and_down(url);
-        if absent || !self.answers.owes(url) {
-            return Ok(());
-        }
-        let answers = &self.answers;
-        let (place, parted) = self.relays.place(url, |url| answers.owes(url), now());
-        if let Some(parted) = parted {
-            self.answers.park(&parted);
-        }
-        if !place {
+        if absent || !self.answers.owes(url) || !self.has_place(url) {
             return Ok(());
         }
         while let Some(id) = self.answers.hand(url) {
@@ -208,6 +200,16 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Whether there is a connection to a relay, or can be. One that has to go for it gets its answers later.
+    fn has_place(&mut self, url: &str) -> bool {
+        let answers = &self.answers;
+        let (place, parted) = self.relays.place(url, |url| answers.owes(url), now());
+        if let Some(parted) = parted {
+            self.answers.park(&parted);
+        }
+        place
     }
 
     /// A job's answer, from the journal.
@@ -316,6 +318,9 @@ impl Service {
 
     /// Leaves relays that have nothing to do, and hands answers to those that can take some.
     pub(super) fn tick_relays(&mut self, at: u64) -> Result<()> {
+        for url in self.relays.held() {
+            self.has_place(&url);
+        }
         let answers = &self.answers;
         self.relays.tick(at, |url| answers.owes(url));
         for url in self.answers.waiting() {

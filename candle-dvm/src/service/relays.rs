@@ -308,6 +308,13 @@ impl Relays {
         true
     }
 
+    /// Relays for which events wait, because there was no place.
+    pub(super) fn held(&self) -> Vec<String> {
+        let mut urls: Vec<String> = self.held.iter().map(|(url, _)| url.clone()).collect();
+        urls.dedup();
+        urls
+    }
+
     /// Leaves guests that owe no answer and have had nothing to do for a while, and sends what waited for a place.
     pub(super) fn tick(&mut self, at: u64, owes: impl Fn(&str) -> bool) {
         self.barred.retain(|_, until| *until > at);

@@ -106,3 +106,61 @@ fn memory_stays_bounded_while_relays_never_stop_sending() {
         "{before:.0} MiB before, {peak:.0} MiB at most: more than {BOUND} MiB are the flood's"
     );
 }
+
+/// Hundredths of a second of CPU that the process has used.
+fn cpu(daemon: &Daemon) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.0.id())).unwrap();
+    let fields = stat.rsplit(") ").next().unwrap().split_whitespace();
+    fields
+        .skip(11)
+        .take(2)
+        .map(|n| n.parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn relays_that_never_stop_sending_use_a_part_of_a_core() {
+    let id = "0".repeat(64);
+    let noises = [
+        (0..64)
+            .map(|n| forged(request_at(now(), &format!("{n}"))))
+            .collect(),
+        vec![json!(["OK", id, true, ""]).to_string()],
+        vec![json!(["NOTICE", "too much"]).to_string()],
+    ];
+    let floods = noises.map(|noise| {
+        TestRelay::with(Behaviour {
+            noise,
+            endless: true,
+            ..Behaviour::default()
+        })
+    });
+    let honest = TestRelay::start();
+    let mut urls = vec![honest.url.as_str()];
+    urls.extend(floods.iter().map(|relay| relay.url.as_str()));
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&urls, dir.path(), &[]);
+    honest.wait_for(31990, 1);
+    // What each may send at once is behind us when little more is taken.
+    let taken = || floods.iter().map(TestRelay::noise_bytes).sum::<u64>();
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let before = taken();
+        std::thread::sleep(Duration::from_millis(500));
+        // In a second 1,000 events of 450 bytes, and 10,000 each of the others' messages of 90 and 22 bytes.
+        if before > 0 && taken() - before < 1_200_000 {
+            break;
+        }
+        assert!(
+            Instant::now() < end,
+            "{} bytes in half a second",
+            taken() - before
+        );
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let (used, started) = (cpu(&daemon), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let share = (cpu(&daemon) - used) as f64 / 100.0 / started.elapsed().as_secs_f64();
+    println!("three floods use {share:.2} of a core");
+    assert!(share < 0.3, "{share:.2} of a core");
+}

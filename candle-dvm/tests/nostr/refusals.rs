@@ -110,6 +110,9 @@ fn an_answer_that_a_relay_says_notice_or_nothing_to_is_given_up_and_the_connecti
             "{outcome:?}"
         );
         assert!(relay.machine.is_up());
+        let took = outcome.unwrap().1 - START;
+        let soon = matches!(relay.refuses, Refuses::Notices);
+        assert!(!soon || took <= 2_000, "{took} ms");
         let sends = relay.sends[&poison[0].id];
         assert!((2..=3).contains(&sends), "{sends}");
     }

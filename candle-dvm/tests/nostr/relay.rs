@@ -65,6 +65,7 @@ struct State {
     behaviour: Behaviour,
     connections: AtomicU32,
     deaf: AtomicBool,
+    requests: Mutex<HashMap<String, u32>>,
     noise_bytes: AtomicU64,
 }
 
@@ -88,6 +89,7 @@ impl TestRelay {
             behaviour,
             connections: AtomicU32::new(0),
             deaf: AtomicBool::new(false),
+            requests: Mutex::default(),
             noise_bytes: AtomicU64::new(0),
         });
         let (runtime, address) = listen("127.0.0.1:0", &state).unwrap();
@@ -148,6 +150,12 @@ impl TestRelay {
 
     pub fn connections(&self) -> u32 {
         self.state.connections.load(SeqCst)
+    }
+
+    /// How often a subscription of a name was asked for.
+    pub fn requests(&self, name: &str) -> u32 {
+        let requests = self.state.requests.lock().unwrap();
+        requests.get(name).copied().unwrap_or(0)
     }
 
     /// How much of its noise clients have taken.
@@ -310,6 +318,7 @@ async fn client(mut stream: TcpStream, state: Arc<State>) {
                     }
                     ClientMessage::Req { subscription_id, filters } => {
                         let name = subscription_id.into_owned();
+                        *state.requests.lock().unwrap().entry(name.to_string()).or_default() += 1;
                         if !known {
                             let closed = RelayMessage::closed(name, "auth-required: who are you");
                             replies.push(closed.as_json());

@@ -28,9 +28,11 @@ fn an_answer_to_which_a_relay_says_notice_is_sent_without_what_it_repeats() {
     let dir = tempfile::tempdir().unwrap();
     let served = Served::on(&[&strict, &other], dir.path());
     let customer = Customer::new();
+    let started = Instant::now();
     other.publish(&customer.request(&"word ".repeat(300)));
     let complete = &other.wait_for(6050, 1)[0];
     let small = &strict.wait_for(6050, 1)[0];
+    assert!(started.elapsed() < Duration::from_secs(10));
     assert!(repeats(complete) && !repeats(small));
     assert_eq!(customer.read(small).text, customer.read(complete).text);
     let started = Instant::now();
@@ -153,7 +155,7 @@ fn a_relay_that_an_input_names_and_that_forges_without_end_is_left() {
         request.inputs = vec![Input {
             relay: Some(attacker.url.clone()),
             kind: InputKind::Job,
-            ..Input::text(&"ab".repeat(32))
+            ..Input::text("ab".repeat(32))
         }];
     });
     own.publish(&job);
@@ -164,6 +166,40 @@ fn a_relay_that_an_input_names_and_that_forges_without_end_is_left() {
     assert_eq!(attacker.connections(), 1);
     own.publish(&customer.request("b"));
     own.wait_for(6050, 1);
+}
+
+#[test]
+fn cancellations_of_many_jobs_are_asked_for_together() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let started = Instant::now();
+    let served = Served::on(&[&relay], dir.path());
+    let customer = Customer::new();
+    let last = customer.request("last");
+    for n in 0..40 {
+        let done = served.metrics.results.load(SeqCst);
+        relay.publish(&Customer::new().request(&format!("job {n}")));
+        let problem = || format!("job {n} has no result");
+        wait_until(problem, || served.metrics.results.load(SeqCst) > done);
+    }
+    served.echo.pause.store(super::served::HELD, SeqCst);
+    relay.publish(&last);
+    wait_until(
+        || "it does not run",
+        || served.echo.started.load(SeqCst) == 41,
+    );
+    let cancelled = candle_dvm::nip90::cancellation::write(&customer.0, now(), &last.id).unwrap();
+    relay.publish(&cancelled);
+    // It is asked for within a second; then the model may go on, and is stopped.
+    std::thread::sleep(Duration::from_millis(2500));
+    served.echo.pause.store(0, SeqCst);
+    wait_until(
+        || "it was not cancelled",
+        || served.metrics.cancelled.load(SeqCst) == 1,
+    );
+    let asked = u64::from(relay.requests("cancellations"));
+    let most = started.elapsed().as_secs() + 2;
+    assert!((1..=most).contains(&asked), "{asked} in {most} s");
 }
 
 #[test]

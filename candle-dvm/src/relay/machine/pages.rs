@@ -5,7 +5,7 @@
 //! whole page is asked for alone, as much of it as the relay gives, and separately for what is addressed to us; then what is older comes.
 //! Events that cannot be read count as others do: a relay that has let them in has let them in.
 
-use super::subscriptions::{refused_until, Page, SubscriptionState, PAGE};
+use super::subscriptions::{refused_until, Page, SubscriptionState};
 use super::{Action, Machine, SECOND};
 use nostr::prelude::{ClientMessage, Filter, SubscriptionId, Timestamp};
 
@@ -88,6 +88,7 @@ impl Machine {
     fn ask_older(&mut self, name: &str, now: u64) {
         let us = self.keys.public_key();
         let most = self.limits.max_limit.unwrap_or(SECOND_PAGE);
+        let page = self.page_limit();
         let Some(subscription) = self.subscriptions.get_mut(name) else {
             return;
         };
@@ -108,7 +109,7 @@ impl Machine {
             None => vec![filter
                 .since(Timestamp::from(since))
                 .until(until)
-                .limit(PAGE)],
+                .limit(page)],
         };
         let request = ClientMessage::req(SubscriptionId::new(name_of_older(name)), filters);
         self.actions.push_back(Action::Send(request.as_json()));
@@ -127,7 +128,7 @@ impl Machine {
     /// The relay has sent a page.
     pub(super) fn older_end(&mut self, name: &str, now: u64) {
         let full = self.full_page();
-        let given = self.limits.max_limit.unwrap_or(PAGE).min(PAGE);
+        let given = self.page_limit();
         let url = self.url.clone();
         let Some((_, older)) = self.older(name) else {
             return;

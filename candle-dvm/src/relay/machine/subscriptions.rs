@@ -6,7 +6,7 @@ use super::{Action, Machine, LONGEST_RETRY, SECOND};
 use nostr::prelude::{ClientMessage, Event, Filter, SubscriptionId, Timestamp};
 
 /// Events of one page of the store.
-pub(super) const PAGE: usize = 500;
+const PAGE: usize = 500;
 /// A page with fewer events than this was the last one, unless the relay names a smaller limit.
 const FULL_PAGE: usize = 100;
 /// How far before the cursor a subscription starts, in seconds: clocks differ, and relays take their time.
@@ -117,9 +117,14 @@ impl Machine {
         due.min()
     }
 
+    /// How many events are asked for at once.
+    pub(super) fn page_limit(&self) -> usize {
+        self.limits.max_limit.unwrap_or(PAGE).min(PAGE)
+    }
+
     /// How many events an answer has that may not hold all there are.
     pub(super) fn full_page(&self) -> usize {
-        self.limits.max_limit.unwrap_or(PAGE).min(FULL_PAGE)
+        self.page_limit().min(FULL_PAGE)
     }
 
     /// Asks for events. With a `cursor`, from a while before it on, page by page; with `once`, only for those that are stored.
@@ -170,12 +175,13 @@ impl Machine {
 
     /// Sends a subscription's request.
     fn ask(&mut self, name: &str) {
+        let most = self.page_limit();
         let Some(subscription) = self.subscriptions.get_mut(name) else {
             return;
         };
         let mut filter = subscription.filter.clone();
         if let Some(since) = subscription.since() {
-            filter = filter.since(Timestamp::from(since)).limit(PAGE);
+            filter = filter.since(Timestamp::from(since)).limit(most);
         }
         subscription.state = SubscriptionState::Stored { asked: self.date };
         let request = ClientMessage::req(SubscriptionId::new(name), vec![filter]);
