@@ -109,6 +109,18 @@ impl CandleBackend {
         prompt_tokens(&self.tokenizer, self.max_positions, prompt)
     }
 
+    /// The tokens of a conversation's prompt, in which the template has put all special tokens.
+    pub(crate) fn chat_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
+        let tokens = self.tokenizer.encode_chat(prompt)?;
+        match tokens.len() {
+            many if many > self.max_positions => Err(Error::PromptTooLong {
+                tokens: many,
+                limit: self.max_positions,
+            }),
+            _ => Ok(tokens),
+        }
+    }
+
     /// As [`InferenceBackend::complete_stream`], waiting as `wait` says. If it yields to the executor, it also yields
     /// after each token: on the CPU nothing else would wait.
     ///
@@ -154,6 +166,11 @@ pub struct Session<'a> {
 }
 
 impl Session<'_> {
+    /// How many tokens the model has seen.
+    pub(crate) fn position(&self) -> usize {
+        self.position
+    }
+
     /// Feeds `tokens` after those seen so far and returns the logits after the last of them, `(vocab)` in f32.
     ///
     /// # Errors

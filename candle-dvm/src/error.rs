@@ -65,6 +65,20 @@ pub enum Error {
         /// `max_position_embeddings` of the model's configuration.
         limit: usize,
     },
+    /// A chat template that cannot be rendered.
+    #[error("{origin}: {problem}")]
+    ChatTemplate {
+        /// Where it is from.
+        origin: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A model that comes without a chat template.
+    #[error("{model} has no chat template: it goes on from a text and answers nobody; try `generate`, or give a `--template`")]
+    NoChatTemplate {
+        /// The model.
+        model: String,
+    },
     /// Text that the tokenizer cannot encode, or ids that it cannot decode.
     #[error("tokenizer: {0}")]
     Tokenizer(String),

@@ -28,6 +28,12 @@ impl Wait {
     };
 }
 
+/// A session and the tokens that it has seen.
+pub(crate) struct Seen<'a> {
+    session: Session<'a>,
+    tokens: Vec<u32>,
+}
+
 /// A completion in progress; [`CandleBackend::generation`] begins one.
 pub struct Generation<'a> {
     backend: &'a CandleBackend,
@@ -48,6 +54,8 @@ pub struct Generation<'a> {
     queued: Option<GreedyToken>,
     text: String,
     stop_reason: Option<StopReason>,
+    /// The token that ended the text.
+    stop_token: Option<u32>,
     /// Whether what was held back is out.
     flushed: bool,
     start: Instant,
@@ -61,14 +69,28 @@ impl CandleBackend {
     /// # Errors
     /// A parameter out of range, a prompt without tokens or past the model's positions.
     pub fn generation<'a>(&'a self, request: &'a CompletionRequest) -> Result<Generation<'a>> {
+        let tokens = self.prompt_tokens(&request.prompt)?;
+        self.go_on(None, tokens, request)
+    }
+
+    /// As [`generation`](Self::generation), from the prompt's tokens. What a session has seen of them is not fed to the model again.
+    pub(crate) fn go_on<'a>(
+        &'a self,
+        seen: Option<Seen<'a>>,
+        tokens: Vec<u32>,
+        request: &'a CompletionRequest,
+    ) -> Result<Generation<'a>> {
         request.validate()?;
         let start = Instant::now();
-        let tokens = self.prompt_tokens(&request.prompt)?;
         let prompt_tokens = tokens.len();
+        // At least one token has to be fed, for logits to come out.
+        let seen = seen
+            .filter(|seen| seen.tokens.len() < tokens.len() && tokens.starts_with(&seen.tokens));
+        let fed = seen.as_ref().map_or(0, |seen| seen.tokens.len());
         Ok(Generation {
             backend: self,
             request,
-            session: self.session(),
+            session: seen.map_or_else(|| self.session(), |seen| seen.session),
             sampler: LogitsProcessor::from_sampling(request.seed, request.sampling()),
             stream: TokenStream::new(self.tokenizer()),
             stops: StopSequences::new(&request.stop),
@@ -78,11 +100,12 @@ impl CandleBackend {
                 .min(self.max_positions() - prompt_tokens + 1),
             tokens,
             prompt_tokens,
-            fed: 0,
+            fed,
             steps: 0,
             queued: None,
             text: String::new(),
             stop_reason: None,
+            stop_token: None,
             flushed: false,
             start,
             first_token_after: Duration::ZERO,
@@ -91,7 +114,7 @@ impl CandleBackend {
     }
 }
 
-impl Generation<'_> {
+impl<'a> Generation<'a> {
     /// Makes the next token, and gives the text that is certain now, which may be none; `None` after the end.
     ///
     /// # Errors
@@ -109,6 +132,7 @@ impl Generation<'_> {
             self.first_token_after = self.start.elapsed();
         }
         if self.backend.is_stop_token(next) {
+            self.stop_token = Some(next);
             self.end(StopReason::EndOfText);
             return self.rest();
         }
@@ -130,20 +154,37 @@ impl Generation<'_> {
         self.stop_reason = Some(StopReason::Cancelled);
     }
 
+    /// The completion as far as it got, and the session with the tokens that it has seen, unless it has seen one that is not known.
+    pub(crate) fn finish_with_session(self) -> (Completion, Option<Seen<'a>>) {
+        let mut tokens = self.tokens.clone();
+        // A step that was queued may have fed the token that ended the text.
+        tokens.extend(self.stop_token);
+        let position = self.session.position();
+        let known = position <= tokens.len();
+        tokens.truncate(position);
+        let (completion, session) = self.into_parts();
+        (completion, known.then_some(Seen { session, tokens }))
+    }
+
     /// The completion as far as it got.
-    pub fn finish(mut self) -> Completion {
+    pub fn finish(self) -> Completion {
+        self.into_parts().0
+    }
+
+    fn into_parts(mut self) -> (Completion, Session<'a>) {
         self.end(StopReason::Cancelled);
         let prompt = (self.prompt_tokens, self.first_token_after);
         let token_ids = self.tokens.split_off(self.prompt_tokens);
         let after_first = self.ended_after.saturating_sub(self.first_token_after);
         let steps = token_ids.len().saturating_sub(1);
-        Completion {
+        let completion = Completion {
             text: self.text,
             prompt_tokens: self.prompt_tokens,
             stop_reason: self.stop_reason.unwrap_or(StopReason::Cancelled),
             timings: Timings::new(prompt, (steps, after_first)),
             token_ids,
-        }
+        };
+        (completion, self.session)
     }
 
     /// Notes the first reason to end.
@@ -175,7 +216,11 @@ impl Generation<'_> {
         }
         let token = match self.queued.take() {
             Some(token) => token,
-            None => greedy(&self.session.forward(&self.tokens)?)?,
+            None => {
+                let logits = self.session.forward(&self.tokens[self.fed..])?;
+                self.fed = self.tokens.len();
+                greedy(&logits)?
+            }
         };
         if self.steps + 1 < self.budget {
             self.queued = Some(greedy(&self.session.forward_ids(token.ids())?)?);

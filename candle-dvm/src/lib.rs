@@ -61,6 +61,7 @@ pub mod backend;
 pub mod bench;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench_ops;
+pub mod chat;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 pub mod device;
@@ -94,10 +95,13 @@ pub mod stream;
 mod turn;
 
 pub use backend::{Completion, CompletionRequest, InferenceBackend, StopReason, Timings};
+pub use chat::Chat;
 pub use device::{DeviceChoice, DeviceKind, FloatType};
 pub use engine::CandleBackend;
 pub use error::{Error, Result};
 pub use format::WeightFormat;
 pub use generation::{Generation, Wait};
-pub use model::{ModelFiles, ModelParts, ModelSource, PartFile, PartSource};
+pub use model::{
+    ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
+};
 pub use registry::BackendRegistry;

@@ -1,5 +1,6 @@
 //! `candle-dvm generate`.
 
+use super::sampling::Sampling;
 use super::{print, print_json};
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::device::{describe, DeviceChoice, FloatType};
@@ -33,27 +34,8 @@ pub(super) struct Args {
     /// The most tokens to generate
     #[arg(long, value_name = "N", default_value_t = CompletionRequest::default().max_tokens)]
     max_tokens: usize,
-    /// 0 takes the likeliest token each time; higher draws more freely
-    #[arg(long, value_name = "T", default_value_t = CompletionRequest::default().temperature)]
-    temperature: f64,
-    /// Draw from the K likeliest tokens only
-    #[arg(long, value_name = "K")]
-    top_k: Option<usize>,
-    /// Draw from the likeliest tokens that together have probability P
-    #[arg(long, value_name = "P")]
-    top_p: Option<f64>,
-    /// Draw from tokens that have at least this share of the likeliest one's probability, from 0 to 1
-    #[arg(long, value_name = "P")]
-    min_p: Option<f64>,
-    /// Above 1, the last 64 tokens become less likely to come again
-    #[arg(long, value_name = "R", default_value_t = CompletionRequest::default().repeat_penalty)]
-    repeat_penalty: f32,
-    /// Seed of the draws: the same gives the same text
-    #[arg(long, value_name = "S", default_value_t = CompletionRequest::default().seed)]
-    seed: u64,
-    /// End before this text, which is not printed; may come several times
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    stop: Vec<String>,
+    #[command(flatten)]
+    sampling: Sampling,
     /// Print one JSON object at the end instead of streaming text
     #[arg(long)]
     json: bool,
@@ -72,18 +54,7 @@ struct Report<'a> {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let request = CompletionRequest {
-        prompt: prompt(args.prompt)?,
-        max_tokens: args.max_tokens,
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        repeat_penalty: args.repeat_penalty,
-        seed: args.seed,
-        stop: args.stop,
-        ..Default::default()
-    };
+    let request = args.sampling.request(prompt(args.prompt)?, args.max_tokens);
     request.validate()?;
     let start = Instant::now();
     let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);

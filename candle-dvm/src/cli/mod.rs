@@ -4,6 +4,7 @@
 //! code 1.
 
 mod bench;
+mod chat;
 #[cfg(feature = "serve")]
 mod customer;
 mod devices;
@@ -14,6 +15,7 @@ mod generate;
 mod key;
 #[cfg(feature = "serve")]
 mod request;
+mod sampling;
 #[cfg(feature = "serve")]
 mod serve;
 
@@ -40,6 +42,8 @@ struct Cli {
 enum Command {
     /// Complete a prompt; the text streams to standard output
     Generate(generate::Args),
+    /// Talk to a model, message by message
+    Chat(chat::Args),
     /// List every backend, present or the reason why not
     Devices(devices::Args),
     /// Measure prompt and generation speed on random weights
@@ -67,6 +71,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     log(&cli.command);
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(args),
         #[cfg(feature = "serve")]

@@ -19,6 +19,8 @@ pub(super) fn open() -> Result<ModelFiles> {
             GENERATION_CONFIG,
         )),
         tokenizer: (Path::new("embedded/tokenizer.json"), TOKENIZER),
+        tokenizer_config: None,
+        chat_template: None,
     };
     ModelFiles::from_parts("embedded default".to_string(), json, weights, true)
 }

@@ -23,10 +23,12 @@ pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
     let generation_file = folder.join("generation_config.json");
     let tokenizer_file = folder.join("tokenizer.json");
     let config = read(&config_file)?;
-    let generation_config = generation_file
-        .exists()
-        .then(|| read(&generation_file))
-        .transpose()?;
+    let optional = |file: &Path| file.exists().then(|| read(file)).transpose();
+    let generation_config = optional(&generation_file)?;
+    let tokenizer_config_file = folder.join("tokenizer_config.json");
+    let template_file = folder.join("chat_template.jinja");
+    let tokenizer_config = optional(&tokenizer_config_file)?;
+    let chat_template = optional(&template_file)?;
     let tokenizer = read(&tokenizer_file)?;
     let weights = open_weights(folder)?;
     let json = JsonFiles {
@@ -35,6 +37,12 @@ pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
             .as_ref()
             .map(|bytes| (generation_file.as_path(), bytes.as_slice())),
         tokenizer: (&tokenizer_file, &tokenizer),
+        tokenizer_config: tokenizer_config
+            .as_ref()
+            .map(|bytes| (tokenizer_config_file.as_path(), bytes.as_slice())),
+        chat_template: chat_template
+            .as_ref()
+            .map(|bytes| (template_file.as_path(), bytes.as_slice())),
     };
     ModelFiles::from_parts(folder.display().to_string(), json, weights, false)
 }

@@ -1,7 +1,7 @@
 //! Models from a GGUF file, which holds configuration, tokenizer and weights.
 
 use super::network::{Files, Network};
-use super::{ModelFiles, TextTokenizer};
+use super::{ChatTemplate, ModelFiles, TextTokenizer};
 use crate::error::{brief, unlocated};
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::{Content, MmapedContent, TensorInfo};
@@ -98,6 +98,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
         name: file.display().to_string(),
         tokenizer,
         stop_tokens,
+        chat_template: ChatTemplate::of_gguf(file, &content),
         embedded: false,
         network: Network {
             spec,

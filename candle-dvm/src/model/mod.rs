@@ -3,6 +3,7 @@
 //! [`ModelFiles::open`] reads and checks everything that can be checked without a device, down to the name and shape of
 //! each tensor, so that a bad file is reported before a GPU is opened.
 
+mod chat_template;
 mod config;
 #[cfg(not(target_arch = "wasm32"))]
 mod embedded;
@@ -13,6 +14,7 @@ mod parts;
 mod tokenizer;
 mod weights;
 
+pub use chat_template::{ChatTemplate, Message, Role};
 pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
@@ -55,15 +57,19 @@ pub struct ModelFiles {
     pub tokenizer: TextTokenizer,
     /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
+    /// How a conversation becomes a prompt, if the model comes with it.
+    pub chat_template: Option<ChatTemplate>,
     network: Network,
     embedded: bool,
 }
 
-/// The three JSON files, as bytes, with the names they go by in messages.
+/// The small files, as bytes, with the names they go by in messages.
 struct JsonFiles<'a> {
     config: (&'a Path, &'a [u8]),
     generation_config: Option<(&'a Path, &'a [u8])>,
     tokenizer: (&'a Path, &'a [u8]),
+    tokenizer_config: Option<(&'a Path, &'a [u8])>,
+    chat_template: Option<(&'a Path, &'a [u8])>,
 }
 
 impl ModelFiles {
@@ -148,6 +154,7 @@ impl ModelFiles {
             name,
             tokenizer,
             stop_tokens,
+            chat_template: ChatTemplate::of_folder(json.tokenizer_config, json.chat_template)?,
             network: Network {
                 spec: config.spec,
                 tensors,

@@ -94,6 +94,8 @@ impl ModelParts {
                         .as_ref()
                         .map(|bytes| (generation_file, bytes.as_slice())),
                     tokenizer: (Path::new("tokenizer.json"), &tokenizer),
+                    tokenizer_config: None,
+                    chat_template: None,
                 };
                 let name = parts.first().map_or("", |part| part.name()).to_string();
                 let files = ModelFiles::from_parts(name, json, weights, false)?;

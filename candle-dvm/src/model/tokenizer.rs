@@ -72,6 +72,22 @@ impl TextTokenizer {
             .into_iter()
             .chain(encoding.get_ids().iter().copied())
             .collect();
+        self.known(tokens)
+    }
+
+    /// The tokens of a prompt that a chat template has made, special tokens in its text included; the begin token is
+    /// the template's affair.
+    pub(crate) fn encode_chat(&self, prompt: &str) -> Result<Vec<u32>> {
+        let encoding = self.inner.encode(prompt, false);
+        let encoding = encoding.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))?;
+        if encoding.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        self.known(encoding.get_ids().to_vec())
+    }
+
+    /// The tokens, if the model has all of them.
+    fn known(&self, tokens: Vec<u32>) -> Result<Vec<u32>> {
         match tokens.iter().find(|id| **id as usize >= self.vocab_size) {
             None => Ok(tokens),
             Some(id) => Err(Error::Tokenizer(format!(

@@ -1,0 +1,147 @@
+//! `candle-dvm chat`.
+
+use super::print;
+use super::sampling::Sampling;
+use crate::chat::Chat;
+use crate::device::{describe, DeviceChoice, FloatType};
+use crate::model::{ChatTemplate, ModelFiles, ModelSource};
+use crate::progress::{note, LoadBar};
+use crate::registry::BackendRegistry;
+use crate::{Error, Result, StopReason};
+use std::io::{BufRead, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+#[derive(Debug, clap::Args)]
+#[command(allow_negative_numbers = true)]
+pub(super) struct Args {
+    /// A GGUF file, or a Hugging Face folder with config.json, tokenizer.json and safetensors
+    #[arg(long, value_name = "PATH")]
+    model: PathBuf,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    system: Option<String>,
+    /// A file with the chat template, in place of the model's
+    #[arg(long, value_name = "FILE")]
+    template: Option<PathBuf>,
+    /// Where to run
+    #[arg(long, value_enum, default_value_t)]
+    device: DeviceChoice,
+    /// Element type of activations, and of weights that are not quantised [default: f32 on the CPU and beside quantised weights;
+    /// otherwise what the weights are stored as]
+    #[arg(long, value_enum)]
+    dtype: Option<FloatType>,
+    /// The most tokens of an answer
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_tokens: usize,
+    #[command(flatten)]
+    sampling: Sampling,
+}
+
+/// What can be typed beside messages.
+const HELP: &str = "/clear forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer";
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let request = args.sampling.request(String::new(), args.max_tokens);
+    request.validate()?;
+    let files = ModelFiles::open(&ModelSource::at(args.model))?;
+    let template = match args.template {
+        Some(file) => {
+            let text = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
+            let template = ChatTemplate::new(&file.display().to_string(), text);
+            match &files.chat_template {
+                Some(own) => template.with_tokens_of(own),
+                None => template,
+            }
+        }
+        None => files
+            .chat_template
+            .clone()
+            .ok_or_else(|| Error::NoChatTemplate {
+                model: files.name.clone(),
+            })?,
+    };
+    let name = files.name.clone();
+    let entry = BackendRegistry::detect();
+    let entry = entry.select(args.device)?;
+    let bytes = files.total_bytes();
+    let bar = LoadBar::new(bytes);
+    let backend = entry.load(files, args.dtype.map(FloatType::dtype), &|bytes| {
+        bar.advance(bytes)
+    })?;
+    let device = describe(backend.device());
+    bar.finish(&format!("{name} on {device}. {HELP}"));
+
+    let stopped = stop_on_ctrl_c()?;
+    let mut chat = Chat::new(&backend, &template, args.system);
+    let mut lines = std::io::stdin().lock().lines();
+    loop {
+        ask()?;
+        let Some(line) = lines.next().transpose().map_err(Error::Stdin)? else {
+            return Ok(());
+        };
+        match line.trim() {
+            "" => continue,
+            "/exit" | "/quit" => return Ok(()),
+            "/clear" => chat.clear(),
+            "/help" => note(HELP),
+            command if command.starts_with('/') && !command.contains(' ') => {
+                note(&format!("{command} is not a command. {HELP}"));
+            }
+            text => {
+                stopped.store(false, Ordering::Relaxed);
+                let mut written = Ok(());
+                let answer = chat.say(text, &request, &mut |piece| {
+                    written = print(piece);
+                    match written.is_err() || stopped.load(Ordering::Relaxed) {
+                        true => ControlFlow::Break(()),
+                        false => ControlFlow::Continue(()),
+                    }
+                });
+                written?;
+                match answer {
+                    Ok(answer) => {
+                        print("\n")?;
+                        if answer.stop_reason == StopReason::Length {
+                            note(&format!(
+                                "the answer ended at {} tokens",
+                                answer.token_ids.len()
+                            ));
+                        }
+                    }
+                    // The conversation can go on: with another message, or after /clear.
+                    Err(err @ Error::PromptTooLong { .. }) => {
+                        note(&format!("{err}; /clear begins anew"))
+                    }
+                    Err(err) => return Err(err),
+                }
+            }
+        }
+    }
+}
+
+/// The mark in front of what is typed, where somebody types.
+fn ask() -> Result<()> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    let mut stderr = std::io::stderr().lock();
+    // Not part of the conversation's text, so that standard output can go to a file.
+    let _ = stderr.write_all(b"> ").and_then(|()| stderr.flush());
+    Ok(())
+}
+
+/// True after Ctrl-C. The second one without an answer in between ends the program.
+fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>> {
+    let stopped = Arc::new(AtomicBool::new(true));
+    let flag = stopped.clone();
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+    })
+    .map_err(|err| Error::Stdin(std::io::Error::other(err)))?;
+    Ok(stopped)
+}
