@@ -1,5 +1,6 @@
 //! Which relay has to get which answers: their ids only, since the journal has the answers.
 
+use super::guests::LATER;
 use crate::jobs::JobId;
 use nostr::prelude::EventId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,7 +19,7 @@ pub(super) struct Deliveries {
     events: HashMap<EventId, JobId>,
     relays: BTreeMap<String, Queue>,
     added: u64,
-    /// How many wait, and their bytes: one that waits for two relays counts twice.
+    /// How many wait, and their bytes: one that waits for two relays counts twice, and for relays that are not known yet not at all.
     count: usize,
     bytes: u64,
 }
@@ -73,21 +74,16 @@ impl Deliveries {
         }
         let key = (signed, self.added, id);
         self.added += 1;
-        let mut missing = 0;
-        for relay in relays {
-            let queue = self.relays.entry(relay.clone()).or_default();
-            missing += usize::from(queue.waiting.insert(key));
-        }
-        if missing > 0 {
-            self.count += missing;
-            self.bytes += bytes * missing as u64;
-            let signed = Signed {
-                key,
-                bytes,
-                missing,
-                forms: Vec::new(),
-            };
-            self.answers.insert(id, signed);
+        let signed = Signed {
+            key,
+            bytes,
+            missing: 0,
+            forms: Vec::new(),
+        };
+        self.answers.insert(id, signed);
+        self.extend(id, relays);
+        if self.answers.get(&id).is_some_and(|new| new.missing == 0) {
+            self.answers.remove(&id);
         }
     }
 
@@ -100,8 +96,10 @@ impl Deliveries {
             let queue = self.relays.entry(relay.clone()).or_default();
             if !queue.handed.contains(&answer.key) && queue.waiting.insert(answer.key) {
                 answer.missing += 1;
-                self.count += 1;
-                self.bytes += answer.bytes;
+                if relay != LATER {
+                    self.count += 1;
+                    self.bytes += answer.bytes;
+                }
             }
         }
     }
@@ -118,7 +116,8 @@ impl Deliveries {
             return None;
         }
         let worst = |(relay, queue): &(&String, &Queue)| (!is_up(relay), queue.len());
-        let (relay, queue) = self.relays.iter().max_by_key(worst)?;
+        let relays = self.relays.iter().filter(|(relay, _)| *relay != LATER);
+        let (relay, queue) = relays.max_by_key(worst)?;
         Some((relay.clone(), queue.oldest()?))
     }
 
@@ -163,8 +162,10 @@ impl Deliveries {
         if !queue.waiting.remove(&answer.key) && !queue.handed.remove(&answer.key) {
             return;
         }
-        self.count -= 1;
-        self.bytes -= answer.bytes;
+        if relay != LATER {
+            self.count -= 1;
+            self.bytes -= answer.bytes;
+        }
         answer.missing -= 1;
         let complete = answer.missing == 0;
         if queue.len() == 0 {
@@ -282,7 +283,9 @@ mod tests {
             deliveries.add(id(n), 100, 1000, &urls(&["a"]));
             deliveries.extend(id(n), &urls(&["a", "b"]));
         }
+        deliveries.extend(id(3), &urls(&[LATER]));
         assert_eq!(deliveries.excess(20, 20_000, |_| true), None);
+        deliveries.settle(LATER, id(3));
         assert!(deliveries.excess(20, 19_999, |_| true).is_some());
         assert!(deliveries.excess(19, 20_000, |_| true).is_some());
     }
