@@ -62,9 +62,9 @@ fn value_place(i: u32) -> u32 {
   return VALUES + i / V_QUADS * V_PITCH + i % V_QUADS;
 }
 
-// Four scores in powers of 2; keys before `own.from` and from `own.limit` on are hidden.
+// Four scores in powers of 2; keys before `own.first` and from `own.limit` on are hidden.
 struct Own {
-  from: u32,
+  first: u32,
   limit: u32,
   position: i32,
   slope: f32,
@@ -81,7 +81,7 @@ fn shown(score: vec4<f32>, key: u32, own: Own) -> vec4<f32> {
     s -= own.slope * LOG2_E * vec4<f32>(abs(vec4<i32>(keys) - vec4<i32>(own.position)));
   }
   if (LEFT) {
-    s = select(vec4<f32>(LEAST), s, keys >= vec4<u32>(own.from));
+    s = select(vec4<f32>(LEAST), s, keys >= vec4<u32>(own.first));
   }
   return select(vec4<f32>(LEAST), s, keys < vec4<u32>(own.limit));
 }
@@ -149,7 +149,7 @@ fn main(
     own.limit = min(end, p.keys - p.queries + row / p.group + 1u);
   }
   if (RANGED) {
-    own.from = seen_begin(batch, row / p.group);
+    own.first = seen_begin(batch, row / p.group);
     own.limit = min(end, seen_end(batch, row / p.group));
   }
   if (SLOPES) {
