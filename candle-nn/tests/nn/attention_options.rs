@@ -349,8 +349,14 @@ fn each_option_alone(dev: &Device) -> Result<()> {
             }
             for case in cases {
                 seed += 1;
-                // All in f32, some in each other dtype.
-                if dtype == DType::F32 || seed % 5 == 0 {
+                // Each case is a kernel to compile on a GPU, so some of them there, and in dtypes other than f32; 28 cases a size make it others
+                // each time.
+                let every = match dtype {
+                    DType::F32 if dev.is_cpu() => 1,
+                    DType::F32 => 3,
+                    _ => 5,
+                };
+                if seed % every == 0 {
                     case.run(seed, 2. * tolerance, dev)?;
                 }
             }
@@ -415,5 +421,81 @@ fn options_together(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+/// A bias of the least number, which is finite, hides a key beside others, and not where all have it; -infinity does.
+fn biases_without_bounds(dev: &Device) -> Result<()> {
+    let v = Tensor::new(&[[[[1f32], [2.], [6.]]]], dev)?;
+    let k = v.zeros_like()?;
+    for (bias, expected) in [
+        ([f32::MIN; 3], 3.),
+        ([f32::MIN, 0., 0.], 4.),
+        ([f32::NEG_INFINITY, f32::MIN, f32::NEG_INFINITY], 2.),
+        ([f32::NEG_INFINITY; 3], 0.),
+    ] {
+        let bias = Tensor::new(&bias, dev)?;
+        for queries in [1, 9, 20] {
+            let q = Tensor::ones((1, 1, queries, 1), DType::F32, dev)?;
+            let options = SdpaOptions {
+                bias: Some(&bias),
+                ..Default::default()
+            };
+            let got = sdpa_with(&q, &k, &v, &options)?;
+            let case = format!("{bias}, {queries} queries");
+            super::common::assert_values(&case, &got, &vec![expected; queries], 1e-6);
+        }
+    }
+    Ok(())
+}
+
+candle_core::with_webgpu! {
+    /// Every option is in the kernels: one for a call, and one that joins what is cut over the keys.
+    #[test]
+    fn one_kernel_or_two_webgpu() -> Result<()> {
+        let device = super::common::webgpu_without("-coop")?;
+        let dev = Device::WebGpu(device.clone());
+        let vector = |n: usize| Random(3).tensor(&[n], DType::F32, &dev);
+        let (slopes, bias) = (vector(4)?, vector(600)?);
+        let lens = Tensor::new(&[9u32, 600], &dev)?;
+        for queries in [1, 40] {
+            let q = Random(1).tensor(&[2, 4, queries, 32], DType::F32, &dev)?;
+            let kv = Random(2).tensor(&[2, 2, 600, 64], DType::F16, &dev)?;
+            let k = kv.narrow(3, 0, 32)?;
+            let options = SdpaOptions {
+                causal: true,
+                softcap: Some(3.),
+                window: Some(50),
+                bias: Some(&bias),
+                slopes: Some(&slopes),
+                starts: Some(&lens),
+                lens: Some(&lens),
+                ..Default::default()
+            };
+            let before = device.stats();
+            sdpa_with(&q, &k, &kv, &options)?;
+            let after = device.stats();
+            let kernels = after.dispatches - before.dispatches;
+            assert!((1..=2).contains(&kernels), "{kernels} kernels for {queries} queries");
+            // The result has 80 KB for 40 queries, and its parts some times as much; the scores would have 768.
+            let grown = after.peak_bytes - before.live_bytes;
+            assert!(grown < 700 << 10, "{grown} bytes");
+        }
+        Ok(())
+    }
+
+    /// What a binding does not reach is composed of tensor ops.
+    #[test]
+    fn options_past_a_binding_webgpu() -> Result<()> {
+        let dev = super::common::small_bindings()?;
+        let case = Case {
+            window: Some(20),
+            causal: true,
+            sinks: true,
+            lens: Some(vec![60, 70]),
+            ..Case::new(DType::F32, 9, 70)
+        };
+        case.run(1, 2e-5, &dev)
+    }
+}
+
+test_device!(biases_without_bounds);
 test_device!(each_option_alone);
 test_device!(options_together);

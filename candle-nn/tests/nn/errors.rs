@@ -91,6 +91,71 @@ fn wrong_attention(dev: &Device) -> Result<()> {
     Ok(())
 }
 
+fn wrong_options_of_attention(dev: &Device) -> Result<()> {
+    let q = data(&[2, 4, 3, 8], DType::F32, dev)?;
+    let k = data(&[2, 2, 5, 8], DType::F32, dev)?;
+    let fails = |options: ops::SdpaOptions<'_>, parts: &[&str]| {
+        assert_fails(ops::sdpa_with(&q, &k, &k, &options), parts);
+        assert_fails(ops::sdpa_with_slow(&q, &k, &k, &options), parts);
+    };
+    let default = ops::SdpaOptions::default();
+    let none = ops::SdpaOptions {
+        window: Some(0),
+        ..default
+    };
+    fails(none, &["sdpa", "window of 0"]);
+    let capped = ops::SdpaOptions {
+        softcap: Some(f32::NAN),
+        ..default
+    };
+    fails(capped, &["sdpa", "softcapping", "NaN"]);
+    let two = data(&[2], DType::F32, dev)?;
+    let slopes = ops::SdpaOptions {
+        slopes: Some(&two),
+        ..default
+    };
+    fails(slopes, &["sdpa", "slopes", "[2]", "[4]"]);
+    let sinks = ops::SdpaOptions {
+        sinks: Some(&two),
+        ..default
+    };
+    fails(sinks, &["sdpa", "sinks", "[2]", "[4]"]);
+    let starts = ops::SdpaOptions {
+        starts: Some(&two),
+        ..default
+    };
+    fails(starts, &["sdpa", "starts", "f32", "u32"]);
+    let four = Tensor::zeros(4, DType::U32, dev)?;
+    let lens = ops::SdpaOptions {
+        lens: Some(&four),
+        ..default
+    };
+    fails(lens, &["sdpa", "lens", "[4]", "[2]"]);
+    let ints = Tensor::zeros((3, 5), DType::U32, dev)?;
+    let bias = ops::SdpaOptions {
+        bias: Some(&ints),
+        ..default
+    };
+    fails(bias, &["sdpa-mask", "U32"]);
+    // More queries than keys, which positions allow.
+    let few = k.narrow(2, 0, 2)?;
+    let causal = ops::SdpaOptions {
+        causal: true,
+        ..default
+    };
+    assert_fails(
+        ops::sdpa_with(&q, &few, &few, &causal),
+        &["sdpa", "3 queries", "2", "starts"],
+    );
+    let starts = Tensor::zeros(2, DType::U32, dev)?;
+    let causal = ops::SdpaOptions {
+        starts: Some(&starts),
+        ..causal
+    };
+    ops::sdpa_with(&q, &few, &few, &causal)?;
+    Ok(())
+}
+
 fn wrong_dtypes(dev: &Device) -> Result<()> {
     let xs = data(&[2, 4], DType::F32, dev)?;
     let ints = Tensor::zeros((2, 4), DType::U32, dev)?;
@@ -116,4 +181,5 @@ fn wrong_dtypes(dev: &Device) -> Result<()> {
 test_device!(wrong_shapes);
 test_device!(wrong_angles);
 test_device!(wrong_attention);
+test_device!(wrong_options_of_attention);
 test_device!(wrong_dtypes);
