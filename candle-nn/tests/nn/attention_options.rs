@@ -203,9 +203,7 @@ impl Case {
             let mut logits = Vec::new();
             for key in 0..self.keys {
                 let ahead = key as i64 - position;
-                let within = self
-                    .window
-                    .map_or(true, |window| ahead.abs() < window as i64);
+                let within = self.window.is_none_or(|window| ahead.abs() < window as i64);
                 if key as i64 >= len || self.causal && ahead > 0 || !within {
                     continue;
                 }
