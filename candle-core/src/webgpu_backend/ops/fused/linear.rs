@@ -163,7 +163,7 @@ fn check(
     let residual_fits = extras
         .residual
         .is_none_or(|(_, l)| l.dims().last() == Some(&n) && l.shape().elem_count() == rows * n);
-    let halves = !extras.gate.is_some() || outputs.is_multiple_of(2);
+    let halves = extras.gate.is_none() || outputs.is_multiple_of(2);
     if x_l.dims().last() != Some(&k) || !alpha_fits || !bias_fits || !residual_fits || !halves {
         crate::bail!(
             "linear: x is {:?} and the weight ({outputs}, {k}); the norm's weights have to be ({k}), the bias ({outputs}), the \

@@ -81,7 +81,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);
-    let reaches = !extras.gate.is_some() || at_once >= 2 * n;
+    let reaches = extras.gate.is_none() || at_once >= 2 * n;
     let fits = extras.fit(16 / elem_bytes(elem)) && extras.each().all(WebGpuStorage::fits_binding);
     // The result may be made in f32 first.
     let bytes = lhs.dtype().size_in_bytes().max(4);
