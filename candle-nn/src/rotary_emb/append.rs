@@ -1,10 +1,9 @@
 //! Rotates queries and keys and appends keys and values to a cache.
 
-use super::fused::Rope;
 use super::heads::Checked;
 use super::{Pairs, Rotation};
 use crate::ops::{check_dtypes, in_graph};
-use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
 /// Where in a cache new keys and values go. Not in upstream's interface.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +215,7 @@ impl<'a> Append<'a> {
             return false;
         }
         candle_core::with_webgpu! {
+            use candle_core::Storage;
             if let ([Storage::WebGpu(x), Storage::WebGpu(cos), Storage::WebGpu(sin)], Storage::WebGpu(cache)) =
                 (inputs.each_ref().map(|lock| &**lock), &*cache)
             {
@@ -277,7 +277,7 @@ impl CustomOp3 for Append<'_> {
                 cache: (cache, cache_l),
                 position,
             };
-            let rope: Rope<'_> = self.heads.rope();
+            let rope = self.heads.rope();
             let dst = rope.on_webgpu(|rotation| fused::rope_append(inputs, rotation, into))?;
             Ok((dst, Shape::from((batch, self.queries, seq, dim))))
         }
