@@ -153,7 +153,7 @@ fn a_relay_that_an_input_names_and_that_forges_without_end_is_left() {
         request.inputs = vec![Input {
             relay: Some(attacker.url.clone()),
             kind: InputKind::Job,
-            ..Input::text(&"ab".repeat(32))
+            ..Input::text("ab".repeat(32))
         }];
     });
     own.publish(&job);
