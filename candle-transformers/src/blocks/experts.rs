@@ -3,10 +3,13 @@
 use candle_core::quantized::QMatMul;
 use candle_core::{bail, DType, Module, Result, Tensor, D};
 use candle_nn::ops::{self, act_mul, GatedActivation};
+use candle_nn::Init;
 
 use super::feed_forward::linear;
-use super::weights::Weights;
-use super::{GatedMlp, MergedLinear, Names, Projection};
+use super::weights::{Order, Weights};
+use super::{GatedMlp, MlpSpec, Names, Projection};
+
+mod alternate;
 
 /// A mixture before it has weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +24,43 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// The expert that every token takes.
     pub shared: Option<SharedSpec>,
+    /// Whether the router and the experts have biases.
+    pub bias: bool,
+    /// How files have gate and up, if all experts are one tensor.
+    pub joined: JoinedExperts,
+}
+
+impl ExpertsSpec {
+    /// Without a shared expert and without biases.
+    pub fn new(count: usize, inner: usize, activation: GatedActivation, routing: Routing) -> Self {
+        Self {
+            count,
+            inner,
+            activation,
+            routing,
+            shared: None,
+            bias: false,
+            joined: JoinedExperts::Halves,
+        }
+    }
+
+    /// With an expert that every token takes.
+    pub fn shared(self, shared: SharedSpec) -> Self {
+        Self {
+            shared: Some(shared),
+            ..self
+        }
+    }
+}
+
+/// How gate and up of all experts are one tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinedExperts {
+    /// `(count, 2 * inner, hidden_size)`: the rows of the gate, then those of up.
+    Halves,
+    /// gpt-oss: `(count, hidden_size, 2 * inner)`, a column of the gate and one of up in alternation, and down as `(count, inner,
+    /// hidden_size)`; or both as MXFP4 in `*_blocks` and `*_scales`, whose rows are outputs.
+    Alternating,
 }
 
 /// An expert that every token takes, beside those that are chosen.
@@ -30,6 +70,19 @@ pub struct SharedSpec {
     pub inner: usize,
     /// Whether its output is multiplied with the sigmoid of a score of its own.
     pub gated: bool,
+    /// How files have its gate and up: apart (`None`), or as one tensor, that of [`Names::gate_up`].
+    pub joined: Option<Order>,
+}
+
+impl SharedSpec {
+    /// Gate and up apart, its output as it is.
+    pub fn new(inner: usize) -> Self {
+        Self {
+            inner,
+            gated: false,
+            joined: None,
+        }
+    }
 }
 
 /// How experts are chosen for a token, and what their outputs are multiplied with.
@@ -127,16 +180,22 @@ impl Routing {
 }
 
 impl Groups {
-    /// The scores, with those of experts outside of the best groups set to 0, or below where scores can be.
-    fn hide(&self, scores: &Tensor) -> Result<Tensor> {
-        let (tokens, experts) = scores.dims2()?;
-        if self.count == 0 || experts % self.count != 0 || !(1..=self.count).contains(&self.used) {
+    fn check(&self, experts: usize) -> Result<()> {
+        let divides = self.count > 0 && experts.is_multiple_of(self.count);
+        if !divides || !(1..=self.count).contains(&self.used) {
             bail!(
                 "mixture of experts: {} of {} groups of {experts} experts cannot be chosen",
                 self.used,
                 self.count
             )
         }
+        Ok(())
+    }
+
+    /// The scores, with those of experts outside of the best groups set to 0, or below where scores can be.
+    fn hide(&self, scores: &Tensor) -> Result<Tensor> {
+        let (tokens, experts) = scores.dims2()?;
+        self.check(experts)?;
         let size = experts / self.count;
         let grouped = scores.reshape((tokens, self.count, size))?;
         let (best, _) = grouped.contiguous()?.sort_last_dim(false)?;
@@ -144,9 +203,10 @@ impl Groups {
             .narrow(D::Minus1, 0, self.best.min(size))?
             .sum(D::Minus1)?;
         // A group is chosen if fewer than `used` groups are better.
-        let (ranked, _) = of_group.contiguous()?.sort_last_dim(false)?;
-        let least = ranked.narrow(D::Minus1, self.used - 1, 1)?;
-        let chosen = of_group.broadcast_ge(&least)?.unsqueeze(D::Minus1)?;
+        // Ranks, not scores: groups that are equally good do not share a place.
+        let order = of_group.contiguous()?.arg_sort_last_dim(false)?;
+        let ranks = order.arg_sort_last_dim(true)?;
+        let chosen = ranks.lt(self.used as u32)?.unsqueeze(D::Minus1)?;
         let chosen = chosen.broadcast_as(grouped.shape())?.contiguous()?;
         let hidden = (grouped.zeros_like()? - 1e4)?;
         chosen
@@ -163,6 +223,8 @@ pub struct SparseMoe {
     routing: Routing,
     gate_up: GateUp,
     down: QMatMul,
+    /// Of gate (with up behind it where both are joined), up and down: `(count, outputs)`.
+    biases: Option<[Option<Tensor>; 3]>,
     activation: GatedActivation,
     shared: Option<(GatedMlp, Option<Projection>)>,
 }
@@ -172,6 +234,117 @@ pub struct SparseMoe {
 enum GateUp {
     Apart(QMatMul, QMatMul),
     Joined(QMatMul),
+}
+
+/// The weights of experts: gate and up, down, and the biases of both.
+type Experts = (GateUp, QMatMul, Option<[Option<Tensor>; 3]>);
+
+impl ExpertsSpec {
+    /// Checks what the layers take for granted.
+    pub(super) fn check(&self) -> Result<()> {
+        let (count, used) = (self.count, self.routing.used);
+        if !(1..=count).contains(&used) {
+            bail!("mixture of experts: {used} of {count} experts cannot be chosen for each token")
+        }
+        let Some(groups) = &self.routing.groups else {
+            return Ok(());
+        };
+        groups.check(count)?;
+        if used > groups.used * (count / groups.count) {
+            bail!(
+                "mixture of experts: {used} experts cannot be chosen from {} groups of {}",
+                groups.used,
+                count / groups.count
+            )
+        }
+        Ok(())
+    }
+
+    /// The experts in the form that the source has: as one tensor each for gate, up and down, as a tensor for each expert, or with gate
+    /// and up joined.
+    async fn experts(
+        &self,
+        hidden: usize,
+        weights: &mut Weights<'_>,
+        names: &Names,
+        prefix: &str,
+    ) -> Result<Experts> {
+        let (count, inner) = (self.count, self.inner);
+        let whole = |name: &str| match name {
+            "" => String::new(),
+            name => format!("{prefix}.{name}"),
+        };
+        let stacked = names.experts.map(whole);
+        let each = names.expert.map(whole);
+        let [both, joined_down] = names.experts_joined.map(whole);
+        let first = format!("{}.weight", each[0].replace("{}", "0"));
+        let apart = !stacked[0].is_empty() && weights.has(&stacked[0])
+            || !each[0].is_empty() && (both.is_empty() || weights.has(&first));
+        let sizes = [
+            [count, inner, hidden],
+            [count, inner, hidden],
+            [count, hidden, inner],
+        ];
+        if apart {
+            let [gate, up, down] = sizes;
+            let gate = weights.experts(&stacked[0], &each[0], gate).await?;
+            let up = weights.experts(&stacked[1], &each[1], up).await?;
+            let down = weights.experts(&stacked[2], &each[2], down).await?;
+            let mut biases = [None, None, None];
+            if self.bias {
+                for (i, bias) in biases.iter_mut().enumerate() {
+                    let name = whole(names.expert_biases[i]);
+                    let shape = [count, sizes[i][1]];
+                    *bias = Some(weights.dense(&name, &shape, Init::Const(0.)).await?);
+                }
+            }
+            return Ok((GateUp::Apart(gate, up), down, self.bias.then_some(biases)));
+        }
+        let shape = [count, 2 * inner, hidden];
+        let (gate_up, down) = match self.joined {
+            JoinedExperts::Halves => (
+                weights.experts(&both, "", shape).await?,
+                weights.experts(&joined_down, "", sizes[2]).await?,
+            ),
+            JoinedExperts::Alternating => (
+                alternate::experts(weights, &both, shape, true).await?,
+                alternate::experts(weights, &joined_down, sizes[2], false).await?,
+            ),
+        };
+        let biases = match self.bias {
+            false => None,
+            true => {
+                let [gate_up, down] = names.experts_joined_biases.map(whole);
+                let zeros = Init::Const(0.);
+                let mut gate_up = weights.dense(&gate_up, &[count, 2 * inner], zeros).await?;
+                if self.joined == JoinedExperts::Alternating {
+                    gate_up = alternate::in_halves(&gate_up)?;
+                }
+                let down = weights.dense(&down, &[count, hidden], zeros).await?;
+                Some([Some(gate_up), None, Some(down)])
+            }
+        };
+        Ok((GateUp::Joined(gate_up), down, biases))
+    }
+}
+
+/// From a token to the score of the shared expert; files have a row, or a matrix of one row.
+async fn shared_score(
+    hidden: usize,
+    weights: &mut Weights<'_>,
+    names: &Names,
+    prefix: &str,
+) -> Result<Projection> {
+    let score = linear(prefix, names.shared_gate, hidden, 1, false);
+    let name = format!("{}.weight", score.name);
+    match weights.shape(&name) {
+        Some(shape) if shape.rank() == 1 => {
+            let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
+            let row = weights.dense(&name, &[hidden], init).await?;
+            Ok(Projection::new(QMatMul::Tensor(row.unsqueeze(0)?), None))
+        }
+        _ => weights.linear(&score).await,
+    }
 }
 
 impl SparseMoe {
@@ -195,6 +368,7 @@ impl SparseMoe {
             routing,
             gate_up: GateUp::Apart(gate, up),
             down,
+            biases: None,
             activation,
             shared: None,
         })
@@ -211,14 +385,9 @@ impl SparseMoe {
         names: &Names,
         prefix: &str,
     ) -> Result<Self> {
+        spec.check()?;
         let count = spec.count;
-        if !(1..=count).contains(&spec.routing.used) {
-            bail!(
-                "mixture of experts: {} of {count} experts cannot be chosen for each token",
-                spec.routing.used
-            )
-        }
-        let router = linear(prefix, names.router, hidden, count, false);
+        let router = linear(prefix, names.router, hidden, count, spec.bias);
         let router = weights.linear(&router).await?;
         let choice_bias = match spec.routing.choice_bias {
             true => {
@@ -228,56 +397,27 @@ impl SparseMoe {
             }
             false => None,
         };
-        let whole = |name: &str| format!("{prefix}.{name}");
-        let inner = spec.inner;
-        let [gate, up, down] = [0, 1, 2].map(|i| (whole(names.experts[i]), whole(names.expert[i])));
-        let [both, joined_down] = names.experts_joined.map(whole);
-        let (gate_up, down) = match !names.experts_joined[0].is_empty() && weights.has(&both) {
-            true => (
-                GateUp::Joined(
-                    weights
-                        .experts(&both, "", [count, 2 * inner, hidden])
-                        .await?,
-                ),
-                weights
-                    .experts(&joined_down, "", [count, hidden, inner])
-                    .await?,
-            ),
-            false => (
-                GateUp::Apart(
-                    weights
-                        .experts(&gate.0, &gate.1, [count, inner, hidden])
-                        .await?,
-                    weights
-                        .experts(&up.0, &up.1, [count, inner, hidden])
-                        .await?,
-                ),
-                weights
-                    .experts(&down.0, &down.1, [count, hidden, inner])
-                    .await?,
-            ),
-        };
+        let (gate_up, down, biases) = spec.experts(hidden, weights, names, prefix).await?;
         let shared = match &spec.shared {
             None => None,
             Some(shared) => {
-                let inner = shared.inner;
                 let [gate, up, down] = names.shared;
-                let gate_up: MergedLinear<2> = weights
-                    .merged([
-                        linear(prefix, gate, hidden, inner, false),
-                        linear(prefix, up, hidden, inner, false),
-                    ])
-                    .await?;
-                let down = linear(prefix, down, inner, hidden, false);
-                let down = weights.linear(&down).await?;
+                let names = Names {
+                    gate,
+                    up,
+                    down,
+                    ..*names
+                };
+                let mlp = MlpSpec {
+                    joined: shared.joined,
+                    ..MlpSpec::new(shared.inner, spec.activation)
+                };
+                let mlp = GatedMlp::load(&mlp, hidden, weights, &names, prefix).await?;
                 let score = match shared.gated {
-                    true => {
-                        let gate = linear(prefix, names.shared_gate, hidden, 1, false);
-                        Some(weights.linear(&gate).await?)
-                    }
+                    true => Some(shared_score(hidden, weights, &names, prefix).await?),
                     false => None,
                 };
-                Some((GatedMlp::new(gate_up, down, spec.activation), score))
+                Some((mlp, score))
             }
         };
         Ok(Self {
@@ -286,6 +426,7 @@ impl SparseMoe {
             routing: spec.routing.clone(),
             gate_up,
             down,
+            biases,
             activation: spec.activation,
             shared,
         })
@@ -299,18 +440,31 @@ impl SparseMoe {
         };
         let (experts, weights) = self.routing.choose(&scores, bias.as_ref())?;
         let tokens = tokens.unsqueeze(1)?;
+        let [gate_bias, up_bias, down_bias] = match &self.biases {
+            Some(biases) => biases.each_ref().map(Option::as_ref),
+            None => [None; 3],
+        };
+        let product = |weight: &QMatMul, xs: &Tensor, bias: Option<&Tensor>| {
+            let ys = weight.indexed_moe_forward(xs, &experts)?;
+            match bias {
+                None => Ok(ys),
+                Some(bias) => {
+                    let bias = bias.index_select(&experts.flatten_all()?, 0)?;
+                    &ys + bias.reshape(ys.shape())?
+                }
+            }
+        };
         let inner = match &self.gate_up {
             GateUp::Apart(gate, up) => act_mul(
-                &gate.indexed_moe_forward(&tokens, &experts)?,
-                &up.indexed_moe_forward(&tokens, &experts)?,
+                &product(gate, &tokens, gate_bias)?,
+                &product(up, &tokens, up_bias)?,
                 self.activation,
             )?,
-            GateUp::Joined(both) => ops::gated(
-                &both.indexed_moe_forward(&tokens, &experts)?,
-                self.activation,
-            )?,
+            GateUp::Joined(both) => {
+                ops::gated(&product(both, &tokens, gate_bias)?, self.activation)?
+            }
         };
-        let ys = self.down.indexed_moe_forward(&inner, &experts)?;
+        let ys = product(&self.down, &inner, down_bias)?;
         let weights = weights.to_dtype(ys.dtype())?;
         ys.broadcast_mul(&weights.unsqueeze(D::Minus1)?)?.sum(1)
     }

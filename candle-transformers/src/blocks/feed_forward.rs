@@ -188,7 +188,7 @@ impl GatedMlp {
         }
     }
 
-    async fn load(
+    pub(super) async fn load(
         spec: &MlpSpec,
         hidden: usize,
         weights: &mut Weights<'_>,

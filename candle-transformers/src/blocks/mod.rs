@@ -20,7 +20,7 @@ pub use decoder::{
     layers, CausalLm, Decoder, DecoderSpec, DecoderState, Head, Hidden, Layer, LayerSpec,
     LayerState, Mixer, MixerSpec, RotaryRows, Step, Wiring,
 };
-pub use experts::{ExpertsSpec, Groups, Routing, Scoring, SharedSpec, SparseMoe};
+pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
 pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use residual::Residual;

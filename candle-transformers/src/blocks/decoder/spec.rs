@@ -182,6 +182,9 @@ impl DecoderSpec {
             match &layer.mixer {
                 MixerSpec::Attention(attention) => attention.check(&self.rotaries)?,
             }
+            if let FeedForwardSpec::Experts(experts) = &layer.feed_forward {
+                experts.check()?;
+            }
         }
         Ok(())
     }

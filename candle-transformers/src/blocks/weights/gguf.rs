@@ -400,15 +400,15 @@ impl<'a> GgufMetadata<'a> {
             Some(shape) => Some(SharedSpec {
                 inner: shape.dims2()?.0,
                 gated: self.first_layer_has("ffn_gate_inp_shexp.weight"),
+                joined: None,
             }),
             None => None,
         };
+        let routing = Routing { used, ..routing };
         Ok(Some(FeedForwardSpec::Experts(ExpertsSpec {
-            count,
-            inner,
-            activation,
-            routing: Routing { used, ..routing },
             shared,
+            bias: self.first_layer_has("ffn_gate_exps.bias"),
+            ..ExpertsSpec::new(count, inner, activation, routing)
         })))
     }
 

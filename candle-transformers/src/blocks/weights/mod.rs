@@ -13,7 +13,7 @@ pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbeddin
 pub use source::{at_once, GgufReader, Reading, Stored, Wanted, WeightSource};
 
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
-use candle_core::{bail, Context as _, DType, Device, Result, Tensor};
+use candle_core::{bail, Context as _, DType, Device, Result, Shape, Tensor};
 use candle_nn::{init, Init};
 
 use super::norm::{Norm, NormSpec};
@@ -94,7 +94,13 @@ impl<'a> Weights<'a> {
         self.source.contains(name)
     }
 
-    fn is_check(&self) -> bool {
+    /// The shape of a tensor; `None` if there is none of that name, or the source cannot tell before it is read.
+    pub fn shape(&self, name: &str) -> Option<Shape> {
+        self.source.shape(name)
+    }
+
+    /// Whether nothing is read.
+    pub(super) fn is_check(&self) -> bool {
         self.checked.is_some()
     }
 
@@ -293,7 +299,7 @@ impl<'a> Weights<'a> {
     }
 
     /// The weights of `count` experts, `(count, out_dim, in_dim)`: in one tensor `stacked`, or each in its own, in whose name `each` the
-    /// number stands for `{}`.
+    /// number stands for `{}`. Without a name `each`, they have to be in one tensor; without a name `stacked`, in several.
     ///
     /// # Errors
     /// As [`Weights::dense`].
@@ -304,7 +310,7 @@ impl<'a> Weights<'a> {
         [count, out_dim, in_dim]: [usize; 3],
     ) -> Result<QMatMul> {
         let init = init::DEFAULT_KAIMING_NORMAL;
-        if self.has(stacked) {
+        if each.is_empty() || !stacked.is_empty() && self.has(stacked) {
             let shape = [count, out_dim, in_dim];
             let stored = self.stored(stacked, &shape, init).await?;
             return self.placed(vec![stored], stacked);

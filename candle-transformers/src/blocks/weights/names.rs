@@ -72,6 +72,10 @@ pub struct Names {
     pub experts: [&'static str; 3],
     /// Gate and up of all experts in one tensor, and down; the whole names.
     pub experts_joined: [&'static str; 2],
+    /// Biases of gate, up and down of all experts; the whole names.
+    pub expert_biases: [&'static str; 3],
+    /// The bias of [`experts_joined`](Self::experts_joined), and that of down; the whole names.
+    pub experts_joined_biases: [&'static str; 2],
     /// Gate, up and down of the expert that every token takes.
     pub shared: [&'static str; 3],
     /// The gate of the expert that every token takes.
@@ -113,6 +117,11 @@ impl Names {
         ],
         experts: ["", "", ""],
         experts_joined: ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        expert_biases: ["", "", ""],
+        experts_joined_biases: [
+            "mlp.experts.gate_up_proj_bias",
+            "mlp.experts.down_proj_bias",
+        ],
         shared: [
             "mlp.shared_expert.gate_proj",
             "mlp.shared_expert.up_proj",
@@ -157,6 +166,12 @@ impl Names {
             "ffn_down_exps.weight",
         ],
         experts_joined: ["", ""],
+        expert_biases: [
+            "ffn_gate_exps.bias",
+            "ffn_up_exps.bias",
+            "ffn_down_exps.bias",
+        ],
+        experts_joined_biases: ["", ""],
         shared: ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"],
         shared_gate: "ffn_gate_inp_shexp",
     };
