@@ -76,6 +76,7 @@
 pub mod auto;
 pub mod blocks;
 mod compat;
+pub mod fused_moe;
 pub mod generation;
 pub mod models;
 pub mod object_detection;

@@ -66,6 +66,20 @@ impl Config {
         usize::try_from(value).ok()
     }
 
+    /// A text, if the field is there.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.fields.get(name)?.as_str()
+    }
+
+    /// A list of whole numbers, empty if the field is missing.
+    pub(super) fn sizes(&self, name: &str) -> Result<Vec<usize>> {
+        match self.fields.get(name) {
+            None => Ok(Vec::new()),
+            Some(value) => serde_json::from_value(value.clone())
+                .map_err(|err| Error::Msg(format!("{name}: {err}")).bt()),
+        }
+    }
+
     /// The decoder with its first rotation scaled as `rope_scaling` (in newer files `rope_parameters`) says.
     pub(super) fn scaled(&self, mut spec: DecoderSpec) -> Result<DecoderSpec> {
         let (name, value) = match (

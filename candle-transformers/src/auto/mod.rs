@@ -47,12 +47,61 @@ const CONFIGS: &[Family] = &[
             json.scaled(config.spec()?)
         },
     ),
+    Family::new(
+        "granitemoehybrid",
+        r#"{"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "num_local_experts": 8,
+            "num_experts_per_tok": 2, "shared_intermediate_size": 1024}"#,
+        |json| {
+            let config: models::granitemoehybrid::GraniteMoeHybridConfig = json.parse()?;
+            let count = json.size("num_local_experts").unwrap_or(0);
+            let used = json.size("num_experts_per_tok").unwrap_or(0);
+            let experts = (count > 0).then_some((count, used));
+            let config = config.into_config(false);
+            config.spec_with(
+                json.text("position_embedding_type") == Some("rope"),
+                experts,
+            )
+        },
+    ),
+    // Without a window, which is written as `null`, all positions are seen.
+    Family::new(
+        "mixtral",
+        r#"{"hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": 4294967295, "num_experts_per_tok": 2,
+            "num_local_experts": 8, "max_position_embeddings": 131072, "use_flash_attn": false}"#,
+        |json| {
+            let config: models::mixtral::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "qwen2_moe",
+        r#"{"sliding_window": 4096, "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": false,
+            "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 32768,
+            "decoder_sparse_step": 1, "norm_topk_prob": false}"#,
+        |json| {
+            let config: models::qwen2_moe::Config = json.parse()?;
+            json.scaled(config.spec_with_dense(&json.sizes("mlp_only_layers")?)?)
+        },
+    ),
+    Family::new(
+        "qwen3_moe",
+        r#"{"head_dim": 128, "attention_bias": false, "max_window_layers": 28, "use_sliding_window": false,
+            "tie_word_embeddings": false, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+            "max_position_embeddings": 32768, "decoder_sparse_step": 1, "norm_topk_prob": false}"#,
+        |json| {
+            let config: models::qwen3_moe::Config = json.parse()?;
+            json.scaled(config.spec_with_dense(&json.sizes("mlp_only_layers")?)?)
+        },
+    ),
 ];
 
 /// The values of `general.architecture`.
 const GGUF: &[(&str, GgufReader)] = &[
     ("llama", models::quantized_llama::spec),
     ("qwen2", models::quantized_qwen2::spec),
+    ("qwen2moe", models::quantized_qwen3_moe::spec),
+    ("qwen3", models::quantized_qwen3::spec),
+    ("qwen3moe", models::quantized_qwen3_moe::spec),
 ];
 
 /// The decoder that a checkpoint's `config.json` describes, by its `model_type`. One that names none is taken for a `llama`.

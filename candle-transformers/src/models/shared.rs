@@ -1,11 +1,11 @@
 //! What configurations of several families have in common.
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{bail, DType, Result, Tensor};
 use candle_nn::Activation;
 
 use crate::blocks::{
-    layers, AttentionSpec, DecoderSpec, FeedForwardSpec, Head, LayerSpec, MlpSpec, NormSpec,
-    Rotary, RotaryPairs,
+    layers, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec, MlpSpec,
+    NormSpec, Rotary, RotaryPairs,
 };
 
 /// The numbers of a decoder that is Llama but for a few switches.
@@ -60,4 +60,30 @@ pub(super) fn keys_that_count(mask: &Tensor, dtype: DType) -> Result<Tensor> {
     let zeros = Tensor::zeros((b, keys), dtype, mask.device())?;
     let hidden = Tensor::full(f32::NEG_INFINITY, (b, keys), mask.device())?.to_dtype(dtype)?;
     counts.where_cond(&zeros, &hidden)?.reshape((b, 1, 1, keys))
+}
+
+/// The decoder with experts in every layer whose number, from 1 on, is a multiple of `step`, but for the layers `dense`; in none if there
+/// are 0 experts.
+pub(super) fn with_experts(
+    mut spec: DecoderSpec,
+    experts: ExpertsSpec,
+    step: usize,
+    dense: &[usize],
+) -> Result<DecoderSpec> {
+    if experts.count == 0 {
+        return Ok(spec);
+    }
+    if step == 0 {
+        bail!(
+            "{} config: decoder_sparse_step is 0, it has to be at least 1",
+            spec.family
+        )
+    }
+    for (i, layer) in spec.layers.iter_mut().enumerate() {
+        if (i + 1).is_multiple_of(step) && !dense.contains(&i) {
+            layer.feed_forward = FeedForwardSpec::Experts(experts.clone());
+        }
+    }
+    spec.check()?;
+    Ok(spec)
 }

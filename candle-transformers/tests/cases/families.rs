@@ -26,6 +26,34 @@ const CONFIGS: &[(&str, &str)] = &[
         r#"{"model_type": "qwen3", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512}"#,
     ),
+    (
+        "mixtral",
+        r#"{"model_type": "mixtral", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "max_position_embeddings": 512,
+            "rope_theta": 10000.0, "sliding_window": 7}"#,
+    ),
+    (
+        "qwen2_moe",
+        r#"{"model_type": "qwen2_moe", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "num_experts": 5,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
+            "mlp_only_layers": [1]}"#,
+    ),
+    (
+        "qwen3_moe",
+        r#"{"model_type": "qwen3_moe", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+            "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": true,
+            "decoder_sparse_step": 2}"#,
+    ),
+    (
+        "granitemoehybrid",
+        r#"{"model_type": "granitemoehybrid", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "num_local_experts": 4,
+            "shared_intermediate_size": 40, "layer_types": ["attention", "attention"], "attention_multiplier": 0.3,
+            "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 1.5,
+            "position_embedding_type": "rope"}"#,
+    ),
 ];
 
 /// Weights that depend on their names alone.

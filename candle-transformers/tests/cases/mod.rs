@@ -1,6 +1,7 @@
 mod bert;
 mod blocks;
 mod config;
+mod experts;
 mod families;
 mod generation;
 mod gguf;

@@ -12,6 +12,7 @@
 mod common;
 #[path = "../../models/src/compare.rs"]
 mod compare;
+mod experts;
 mod qwen;
 #[path = "../../models/src/weights.rs"]
 mod weights;
@@ -24,7 +25,7 @@ use weights::Place;
 /// A model's name and what it returns.
 type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
-const RUNS: &[&[Run]] = &[qwen::RUNS];
+const RUNS: &[&[Run]] = &[qwen::RUNS, experts::RUNS];
 
 fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();

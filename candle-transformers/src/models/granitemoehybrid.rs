@@ -1,0 +1,364 @@
+//! Granite 4 ([its collection](https://huggingface.co/collections/ibm-granite/granite-40-language-models)) in its form without Mamba
+//! layers: Llama with multipliers of embeddings, scores, blocks and logits, and gate and up as one weight.
+
+use candle_core::{bail, DType, Device, Result, Tensor};
+use candle_nn::ops::GatedActivation;
+use candle_nn::VarBuilder;
+use serde::Deserialize;
+
+use super::llama::{Llama3RopeConfig, Llama3RopeType};
+use crate::blocks::{
+    layers, AttentionSpec, Decoder, DecoderSpec, DecoderState, ExpertsSpec, FeedForwardSpec, Head,
+    LayerSpec, MlpSpec, Names, NormSpec, Order, Rotary, RotaryPairs, Routing, Scoring, SharedSpec,
+};
+
+const NAMES: Names = Names {
+    gate_up: "shared_mlp.input_linear",
+    down: "shared_mlp.output_linear",
+    router: "block_sparse_moe.router.layer",
+    expert: ["", "", ""],
+    experts_joined: [
+        "block_sparse_moe.input_linear.weight",
+        "block_sparse_moe.output_linear.weight",
+    ],
+    shared: ["", "", "shared_mlp.output_linear"],
+    ..Names::HUGGING_FACE
+};
+
+/// The longest context of upstream's examples.
+pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
+
+/// Whether the rotary frequencies are scaled.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub enum GraniteMoeHybridRopeType {
+    /// As Llama 3's.
+    #[serde(rename = "granite")]
+    Granite,
+    /// Not at all.
+    #[default]
+    #[serde(rename = "default")]
+    Default,
+}
+
+/// `rope_scaling` of a configuration; see [`Llama3RopeConfig`].
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct GraniteMoeHybridRopeConfig {
+    /// What low frequencies are divided by.
+    pub factor: f32,
+    /// Frequencies that rotate fewer times than this within the original context are low.
+    pub low_freq_factor: f32,
+    /// Frequencies that rotate more often than this within the original context stay as they are.
+    pub high_freq_factor: f32,
+    /// The original context: positions seen in pre-training.
+    pub original_max_position_embeddings: usize,
+    /// Whether to scale.
+    pub rope_type: GraniteMoeHybridRopeType,
+}
+
+/// What mixes positions in a layer.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GraniteMoeHybridLayerType {
+    /// Attention.
+    #[default]
+    Attention,
+    /// Mamba 2, which is refused.
+    Mamba,
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct GraniteMoeHybridConfig {
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of an expert; of the MLP where `shared_intermediate_size` is missing.
+    pub intermediate_size: usize,
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; as many as query heads where missing.
+    pub num_key_value_heads: Option<usize>,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    #[serde(default = "ten_thousand")]
+    pub rope_theta: f32,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// The token that ends a text.
+    pub eos_token_id: Option<u32>,
+    /// Scaling of the rotary frequencies.
+    pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// What mixes positions, by layer; attention everywhere where empty.
+    #[serde(default)]
+    pub layer_types: Vec<GraniteMoeHybridLayerType>,
+    /// What scores are multiplied with.
+    #[serde(default = "one")]
+    pub attention_multiplier: f32,
+    /// What embeddings are multiplied with.
+    #[serde(default = "one")]
+    pub embedding_multiplier: f32,
+    /// What the output of a block is multiplied with before it is added to the stream.
+    #[serde(default = "one")]
+    pub residual_multiplier: f32,
+    /// What logits are divided by.
+    #[serde(default = "one")]
+    pub logits_scaling: f32,
+    /// Inner size of the MLP that every token takes.
+    #[serde(default)]
+    pub shared_intermediate_size: Option<usize>,
+}
+
+fn ten_thousand() -> f32 {
+    10_000.
+}
+
+fn one() -> f32 {
+    1.
+}
+
+impl GraniteMoeHybridConfig {
+    /// Key and value heads.
+    pub fn num_key_value_heads(&self) -> usize {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+
+    /// What the model is made of. `use_flash_attn` is upstream's, of no effect here.
+    pub fn into_config(self, use_flash_attn: bool) -> GraniteMoeHybridInternalConfig {
+        let num_key_value_heads = self.num_key_value_heads();
+        let layer_types = match self.layer_types.is_empty() {
+            true => vec![GraniteMoeHybridLayerType::Attention; self.num_hidden_layers],
+            false => self.layer_types,
+        };
+        GraniteMoeHybridInternalConfig {
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            shared_intermediate_size: self
+                .shared_intermediate_size
+                .unwrap_or(self.intermediate_size),
+            vocab_size: self.vocab_size,
+            num_hidden_layers: self.num_hidden_layers,
+            num_attention_heads: self.num_attention_heads,
+            num_key_value_heads,
+            use_flash_attn,
+            rms_norm_eps: self.rms_norm_eps,
+            rope_theta: self.rope_theta,
+            bos_token_id: self.bos_token_id,
+            eos_token_id: self.eos_token_id,
+            rope_scaling: self.rope_scaling,
+            max_position_embeddings: self.max_position_embeddings,
+            layer_types,
+            attention_multiplier: self.attention_multiplier,
+            embedding_multiplier: self.embedding_multiplier,
+            residual_multiplier: self.residual_multiplier,
+            logits_scaling: self.logits_scaling,
+        }
+    }
+}
+
+/// What a model is made of.
+#[derive(Debug, Clone)]
+pub struct GraniteMoeHybridInternalConfig {
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of an expert.
+    pub intermediate_size: usize,
+    /// Inner size of the MLP that every token takes.
+    pub shared_intermediate_size: usize,
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    pub use_flash_attn: bool,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f32,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// The token that ends a text.
+    pub eos_token_id: Option<u32>,
+    /// Scaling of the rotary frequencies.
+    pub rope_scaling: Option<GraniteMoeHybridRopeConfig>,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// What mixes positions, by layer.
+    pub layer_types: Vec<GraniteMoeHybridLayerType>,
+    /// What scores are multiplied with.
+    pub attention_multiplier: f32,
+    /// What embeddings are multiplied with.
+    pub embedding_multiplier: f32,
+    /// What the output of a block is multiplied with before it is added to the stream.
+    pub residual_multiplier: f32,
+    /// What logits are divided by; 0 for nothing.
+    pub logits_scaling: f32,
+}
+
+/// A factor, unless it is 1.
+fn factor(by: f32) -> Option<f64> {
+    Some(f64::from(by)).filter(|by| *by != 1.)
+}
+
+impl GraniteMoeHybridInternalConfig {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself, or has Mamba layers.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        self.spec_with(true, None)
+    }
+
+    /// As [`spec`](Self::spec), with positions rotated or not, and with `experts` (how many, and how many for each token) beside the MLP.
+    pub(crate) fn spec_with(
+        &self,
+        rotates: bool,
+        experts: Option<(usize, usize)>,
+    ) -> Result<DecoderSpec> {
+        let family = "granitemoehybrid";
+        if self.layer_types.len() != self.num_hidden_layers {
+            bail!(
+                "{family} config: layer_types has {} values, num_hidden_layers is {}",
+                self.layer_types.len(),
+                self.num_hidden_layers
+            )
+        }
+        let is_mamba = |kind: &_| matches!(kind, GraniteMoeHybridLayerType::Mamba);
+        if let Some(layer) = self.layer_types.iter().position(is_mamba) {
+            bail!("{family} config: layer_types: layer {layer} is \"mamba\", only \"attention\" is supported")
+        }
+        let norm = NormSpec::rms(self.rms_norm_eps);
+        let heads = self.num_attention_heads;
+        let attention = AttentionSpec::new(self.hidden_size, heads, self.num_key_value_heads);
+        let attention = AttentionSpec {
+            scale: Some(f64::from(self.attention_multiplier)),
+            rotary: rotates.then_some(0),
+            ..attention
+        };
+        let theta = f64::from(self.rope_theta);
+        let mut rotary = Rotary::new(RotaryPairs::Halves, theta, attention.head_dim);
+        if let Some(scaling) = &self.rope_scaling {
+            let scaling = Llama3RopeConfig {
+                factor: scaling.factor,
+                low_freq_factor: scaling.low_freq_factor,
+                high_freq_factor: scaling.high_freq_factor,
+                original_max_position_embeddings: scaling.original_max_position_embeddings,
+                rope_type: match scaling.rope_type {
+                    GraniteMoeHybridRopeType::Granite => Llama3RopeType::Llama3,
+                    GraniteMoeHybridRopeType::Default => Llama3RopeType::Default,
+                },
+            };
+            for frequency in &mut rotary.frequencies {
+                *frequency = scaling.scale(*frequency);
+            }
+        }
+        let (silu, inner) = (GatedActivation::Silu, self.shared_intermediate_size);
+        let feed_forward = match experts {
+            None => FeedForwardSpec::Gated(MlpSpec::new(inner, silu).joined(Order::Layers)),
+            Some((count, used)) => {
+                let routing = Routing {
+                    scoring: Scoring::SoftmaxOfChosen,
+                    ..Routing::softmax(used, false)
+                };
+                let shared = SharedSpec {
+                    joined: Some(Order::Layers),
+                    ..SharedSpec::new(inner)
+                };
+                let experts = ExpertsSpec::new(count, self.intermediate_size, silu, routing);
+                FeedForwardSpec::Experts(experts.shared(shared))
+            }
+        };
+        let layer = LayerSpec {
+            residual_scale: factor(self.residual_multiplier),
+            ..LayerSpec::pre_norm(attention, feed_forward, norm)
+        };
+        let layers = layers(self.num_hidden_layers, |_| Ok(layer.clone()))?;
+        let sizes = [
+            self.vocab_size,
+            self.hidden_size,
+            self.max_position_embeddings,
+        ];
+        let spec = DecoderSpec {
+            head: Head::Tied,
+            embedding_scale: factor(self.embedding_multiplier),
+            logit_scale: match self.logits_scaling {
+                0. | 1. => None,
+                by => Some(1. / f64::from(by)),
+            },
+            names: NAMES,
+            ..DecoderSpec::new(family, sizes, vec![rotary], layers, norm)
+        };
+        spec.check()?;
+        Ok(spec)
+    }
+}
+
+/// What a sequence leaves behind for its next step. A clone goes its own way.
+#[derive(Debug, Clone)]
+pub struct GraniteMoeHybridCache {
+    /// Whether keys and values are kept. Without, every call has to be given the whole sequence.
+    pub use_kv_cache: bool,
+    state: DecoderState,
+}
+
+impl GraniteMoeHybridCache {
+    /// An empty cache. `dtype` and `device` are those of the model's weights.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself.
+    pub fn new(
+        use_kv_cache: bool,
+        dtype: DType,
+        config: &GraniteMoeHybridInternalConfig,
+        device: &Device,
+    ) -> Result<Self> {
+        Ok(Self {
+            use_kv_cache,
+            state: DecoderState::new(&config.spec()?, dtype, device),
+        })
+    }
+
+    /// Forgets the sequence, so that another can start at position 0.
+    pub fn reset(&mut self) {
+        self.state.reset();
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct GraniteMoeHybrid(Decoder);
+
+impl GraniteMoeHybrid {
+    /// Loads `model.*`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself or has Mamba layers, or a weight is missing or has another shape.
+    pub fn load(mut vb: VarBuilder, cfg: &GraniteMoeHybridInternalConfig) -> Result<Self> {
+        let (dtype, device) = (vb.dtype(), vb.device().clone());
+        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(Self)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, at the positions from `index_pos` on. They
+    /// continue what `cache` holds; without a KV cache they are the whole sequence.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit, or `cache` was made for another model.
+    pub fn forward(
+        &self,
+        x: &Tensor,
+        index_pos: usize,
+        cache: &mut GraniteMoeHybridCache,
+    ) -> Result<Tensor> {
+        cache.state.use_cache = cache.use_kv_cache;
+        self.0.next_logits(x, index_pos, &mut cache.state)
+    }
+}

@@ -1,0 +1,127 @@
+//! Qwen2 (and Qwen1.5) with experts: [arXiv 2407.10671](https://arxiv.org/abs/2407.10671). Beside those that a router picks, every token
+//! takes one whose output a score of its own weighs.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use super::{qwen2, shared};
+use crate::blocks::{CausalLm, DecoderSpec, ExpertsSpec, Routing, SharedSpec};
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP of layers without experts.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// So many positions are seen in layers with a window.
+    pub sliding_window: usize,
+    /// The first layers, which have no window.
+    pub max_window_layers: usize,
+    /// Whether the output layer is the table of tokens.
+    pub tie_word_embeddings: bool,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Whether there are windows.
+    pub use_sliding_window: bool,
+    /// Activation of the gates.
+    pub hidden_act: Activation,
+    /// Every layer whose number, from 1 on, is a multiple of this has experts.
+    pub decoder_sparse_step: usize,
+    /// Inner size of an expert.
+    pub moe_intermediate_size: usize,
+    /// Inner size of the expert that every token takes.
+    pub shared_expert_intermediate_size: usize,
+    /// Experts for each token.
+    pub num_experts_per_tok: usize,
+    /// Experts; 0 for none in any layer.
+    pub num_experts: usize,
+    /// Whether the weights of the chosen experts are divided by their sum.
+    pub norm_topk_prob: bool,
+}
+
+impl Config {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        self.spec_with_dense(&[])
+    }
+
+    /// As [`spec`](Self::spec), with an MLP in the layers `dense`, whatever `decoder_sparse_step` says.
+    pub(crate) fn spec_with_dense(&self, dense: &[usize]) -> Result<DecoderSpec> {
+        let attention = qwen2::Config {
+            vocab_size: self.vocab_size,
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            num_hidden_layers: self.num_hidden_layers,
+            num_attention_heads: self.num_attention_heads,
+            num_key_value_heads: self.num_key_value_heads,
+            max_position_embeddings: self.max_position_embeddings,
+            sliding_window: self.sliding_window,
+            max_window_layers: self.max_window_layers,
+            tie_word_embeddings: self.tie_word_embeddings,
+            rope_theta: self.rope_theta,
+            rms_norm_eps: self.rms_norm_eps,
+            use_sliding_window: self.use_sliding_window,
+            hidden_act: self.hidden_act,
+        };
+        let experts = ExpertsSpec::new(
+            self.num_experts,
+            self.moe_intermediate_size,
+            self.hidden_act.try_into()?,
+            Routing::softmax(self.num_experts_per_tok, self.norm_topk_prob),
+        );
+        let experts = experts.shared(SharedSpec {
+            gated: true,
+            ..SharedSpec::new(self.shared_expert_intermediate_size)
+        });
+        let spec = DecoderSpec {
+            family: "qwen2_moe",
+            ..attention.spec()?
+        };
+        shared::with_experts(spec, experts, self.decoder_sparse_step, dense)
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `model.*`, and `lm_head` unless it is tied.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits of what follows the last of the token ids `(b, t)`, which are at the positions from `seqlen_offset` on: `(b, 1, vocab)`
+    /// in the model's dtype. At position 0 a new sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
+        self.0.forward(input_ids, seqlen_offset)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}

@@ -1,0 +1,158 @@
+//! Qwen3 with experts: [arXiv 2505.09388](https://arxiv.org/abs/2505.09388).
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use super::{qwen3, shared};
+use crate::blocks::{CausalLm, DecoderSpec, ExpertsSpec, Head, Routing};
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP of layers without experts.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Size of a head.
+    pub head_dim: usize,
+    /// Whether the projections of attention have biases.
+    pub attention_bias: bool,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// So many positions are seen in layers with a window.
+    pub sliding_window: Option<usize>,
+    /// The first layers, which have no window.
+    pub max_window_layers: usize,
+    /// Whether the output layer is the table of tokens.
+    pub tie_word_embeddings: bool,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Whether there are windows.
+    pub use_sliding_window: bool,
+    /// Activation of the gates.
+    pub hidden_act: Activation,
+    /// Every layer whose number, from 1 on, is a multiple of this has experts.
+    pub decoder_sparse_step: usize,
+    /// Inner size of an expert.
+    pub moe_intermediate_size: usize,
+    /// Experts for each token.
+    pub num_experts_per_tok: usize,
+    /// Experts; 0 for none in any layer.
+    pub num_experts: usize,
+    /// Whether the weights of the chosen experts are divided by their sum.
+    pub norm_topk_prob: bool,
+}
+
+/// All but the experts.
+impl From<&Config> for qwen3::Config {
+    fn from(config: &Config) -> Self {
+        Self {
+            vocab_size: config.vocab_size,
+            hidden_size: config.hidden_size,
+            intermediate_size: config.intermediate_size,
+            num_hidden_layers: config.num_hidden_layers,
+            num_attention_heads: config.num_attention_heads,
+            head_dim: config.head_dim,
+            attention_bias: config.attention_bias,
+            num_key_value_heads: config.num_key_value_heads,
+            max_position_embeddings: config.max_position_embeddings,
+            sliding_window: config.sliding_window,
+            max_window_layers: config.max_window_layers,
+            tie_word_embeddings: config.tie_word_embeddings,
+            rope_theta: config.rope_theta,
+            rms_norm_eps: config.rms_norm_eps,
+            use_sliding_window: config.use_sliding_window,
+            hidden_act: config.hidden_act,
+        }
+    }
+}
+
+impl Config {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        self.spec_with_dense(&[])
+    }
+
+    /// As [`spec`](Self::spec), with an MLP in the layers `dense`, whatever `decoder_sparse_step` says.
+    pub(crate) fn spec_with_dense(&self, dense: &[usize]) -> Result<DecoderSpec> {
+        let spec = DecoderSpec {
+            family: "qwen3_moe",
+            ..qwen3::Config::from(self).spec()?
+        };
+        let experts = ExpertsSpec::new(
+            self.num_experts,
+            self.moe_intermediate_size,
+            self.hidden_act.try_into()?,
+            Routing::softmax(self.num_experts_per_tok, self.norm_topk_prob),
+        );
+        shared::with_experts(spec, experts, self.decoder_sparse_step, dense)
+    }
+}
+
+/// The decoder without an output layer.
+#[derive(Debug, Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `model.*`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let spec = DecoderSpec {
+            head: Head::None,
+            ..cfg.spec()?
+        };
+        CausalLm::from_vb(spec, vb).map(Self)
+    }
+
+    /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `offset` on; at 0 a new
+    /// sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
+        self.0.forward(input, offset)?.normed()
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct ModelForCausalLM(CausalLm);
+
+impl ModelForCausalLM {
+    /// Loads `model.*`, and `lm_head` unless it is tied.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype; see [`Model::forward`].
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
+        self.0.forward(input, offset)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}
