@@ -145,14 +145,15 @@ impl Decoder {
         for (i, layer) in spec.layers.iter().enumerate() {
             layers.push(Layer::load(layer, hidden, weights, &names, &names.layer(i)).await?);
         }
-        let norm = weights.norm(names.final_norm, hidden, spec.final_norm);
-        let norm = norm.await?;
+        let after = |name| names.after(spec.layers.len(), name);
+        let norm = after(names.final_norm);
+        let norm = weights.norm(&norm, hidden, spec.final_norm).await?;
         let head = match spec.head {
             Head::None => None,
             Head::Tied => Some(embedding.tied()),
             Head::Linear { bias } => {
                 let head = LinearSpec {
-                    name: names.head.to_string(),
+                    name: after(names.head),
                     in_dim: hidden,
                     out_dim: vocab,
                     bias,

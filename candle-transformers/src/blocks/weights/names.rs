@@ -21,9 +21,11 @@ pub struct Names {
     pub embedding_norm: &'static str,
     /// What the layers' numbers follow.
     pub layers: &'static str,
-    /// The norm after the last layer.
+    /// The number of the first layer.
+    pub first_layer: usize,
+    /// The norm after the last layer. `{}` stands for the number that a further layer would have.
     pub final_norm: &'static str,
-    /// The output layer.
+    /// The output layer; `{}` as in the norm's.
     pub head: &'static str,
     /// Factors of the rotary frequencies, if a file has them.
     pub rope_factors: &'static str,
@@ -89,6 +91,7 @@ impl Names {
         positions: "model.embed_positions",
         embedding_norm: "model.embedding_norm",
         layers: "model.layers",
+        first_layer: 0,
         final_norm: "model.norm",
         head: "lm_head",
         rope_factors: "",
@@ -136,6 +139,7 @@ impl Names {
         positions: "position_embd",
         embedding_norm: "token_embd_norm",
         layers: "blk",
+        first_layer: 0,
         final_norm: "output_norm",
         head: "output",
         rope_factors: "rope_freqs",
@@ -178,6 +182,11 @@ impl Names {
 
     /// What stands in front of the names of a layer's parts.
     pub fn layer(&self, index: usize) -> String {
-        format!("{}.{index}", self.layers)
+        format!("{}.{}", self.layers, self.first_layer + index)
+    }
+
+    /// `name`, of what comes after `layers` layers.
+    pub(in crate::blocks) fn after(&self, layers: usize, name: &str) -> String {
+        name.replace("{}", &(self.first_layer + layers).to_string())
     }
 }
