@@ -80,6 +80,22 @@ impl Config {
         }
     }
 
+    /// The field, if it is there.
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name)
+    }
+
+    /// The same with further names for fields: each pair is one that files have, and one that is read.
+    pub(super) fn renamed(&self, names: &[(&str, &str)]) -> Self {
+        let mut fields = self.fields.clone();
+        for (found, read) in names {
+            if let Some(value) = self.fields.get(*found) {
+                fields.insert((*read).to_string(), value.clone());
+            }
+        }
+        Self { fields }
+    }
+
     /// The decoder with its first rotation scaled as `rope_scaling` (in newer files `rope_parameters`) says.
     pub(super) fn scaled(&self, mut spec: DecoderSpec) -> Result<DecoderSpec> {
         let (name, value) = match (
@@ -102,6 +118,11 @@ impl Config {
             .context(name)?;
         Ok(spec)
     }
+}
+
+/// A JSON value, of this field.
+pub(super) fn value<T: DeserializeOwned>(name: &str, value: &Value) -> Result<T> {
+    serde_json::from_value(value.clone()).map_err(|err| Error::Msg(format!("{name}: {err}")).bt())
 }
 
 /// A JSON text.

@@ -10,6 +10,7 @@
 //! ```
 
 mod config;
+mod other;
 
 use candle_core::{bail, Context, Result};
 use serde::Deserialize;
@@ -74,6 +75,15 @@ const CONFIGS: &[Family] = &[
         },
     ),
     Family::new(
+        "phi",
+        r#"{"hidden_act": "gelu_new", "max_position_embeddings": 2048, "layer_norm_eps": 1e-5, "tie_word_embeddings": false,
+            "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "qk_layernorm": false}"#,
+        |json| {
+            let config: models::phi::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
         "qwen2_moe",
         r#"{"sliding_window": 4096, "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": false,
             "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 32768,
@@ -93,6 +103,25 @@ const CONFIGS: &[Family] = &[
             json.scaled(config.spec_with_dense(&json.sizes("mlp_only_layers")?)?)
         },
     ),
+    Family::new(
+        "starcoder2",
+        r#"{"num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096, "norm_epsilon": 1e-5,
+            "rope_theta": 10000.0, "use_bias": true}"#,
+        |json| {
+            let config: models::starcoder2::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new("falcon", other::FALCON, other::falcon),
+    // Before Transformers knew the family: 7B, and 40B.
+    Family::new("RefinedWebModel", other::FALCON, other::falcon),
+    Family::new("RefinedWeb", other::FALCON_40B, other::falcon),
+    Family::new("mpt", other::MPT, other::mpt),
+    Family::new("gpt_bigcode", other::BIGCODE, other::bigcode),
+    Family::new("chatglm", "{}", |json| {
+        let config: models::glm4::Config = json.parse()?;
+        config.spec()
+    }),
 ];
 
 /// The values of `general.architecture`.

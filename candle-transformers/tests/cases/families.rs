@@ -54,6 +54,55 @@ const CONFIGS: &[(&str, &str)] = &[
             "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 1.5,
             "position_embedding_type": "rope"}"#,
     ),
+    (
+        "phi",
+        r#"{"model_type": "phi", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": null, "max_position_embeddings": 512, "qk_layernorm": true}"#,
+    ),
+    (
+        "starcoder2",
+        r#"{"model_type": "starcoder2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "sliding_window": 16}"#,
+    ),
+    (
+        "falcon 7B",
+        r#"{"model_type": "falcon", "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_kv_heads": 4}"#,
+    ),
+    (
+        "falcon 40B",
+        r#"{"model_type": "falcon", "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_kv_heads": 2, "new_decoder_architecture": true}"#,
+    ),
+    (
+        "falcon 1B",
+        r#"{"model_type": "falcon", "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "alibi": true, "bias": true, "multi_query": false, "parallel_attn": false}"#,
+    ),
+    (
+        "mpt",
+        r#"{"model_type": "mpt", "vocab_size": 61, "d_model": 48, "n_heads": 6, "n_layers": 2, "max_seq_len": 512,
+            "attn_config": {"kv_n_heads": 3, "alibi": true, "clip_qkv": 1.5}}"#,
+    ),
+    (
+        "gpt_bigcode",
+        r#"{"model_type": "gpt_bigcode", "vocab_size": 61, "n_embd": 32, "n_inner": null, "n_layer": 2, "n_head": 4,
+            "n_positions": 512}"#,
+    ),
+    (
+        "gpt_bigcode, a key head for each",
+        r#"{"model_type": "gpt_bigcode", "vocab_size": 61, "n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4,
+            "n_positions": 512, "multi_query": false, "activation_function": "gelu"}"#,
+    ),
+    (
+        "chatglm",
+        r#"{"model_type": "chatglm", "num_layers": 2, "padded_vocab_size": 61, "hidden_size": 32, "ffn_hidden_size": 48,
+            "kv_channels": 16, "num_attention_heads": 4, "seq_length": 512, "layernorm_epsilon": 1e-5, "rmsnorm": true,
+            "apply_residual_connection_post_layernorm": false, "post_layer_norm": true, "add_bias_linear": false,
+            "add_qkv_bias": true, "bias_dropout_fusion": true, "multi_query_attention": true, "multi_query_group_num": 2,
+            "apply_query_key_layer_scaling": true, "attention_softmax_in_fp32": true, "fp32_residual_connection": false,
+            "rope_ratio": 500}"#,
+    ),
 ];
 
 /// Weights that depend on their names alone.

@@ -12,6 +12,7 @@
 mod common;
 #[path = "../../models/src/compare.rs"]
 mod compare;
+mod dense;
 mod experts;
 mod qwen;
 #[path = "../../models/src/weights.rs"]
@@ -25,7 +26,7 @@ use weights::Place;
 /// A model's name and what it returns.
 type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
-const RUNS: &[&[Run]] = &[qwen::RUNS, experts::RUNS];
+const RUNS: &[&[Run]] = &[dense::RUNS, experts::RUNS, qwen::RUNS];
 
 fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();

@@ -1,0 +1,124 @@
+//! GLM 4 of June 2024: [arXiv 2406.12793](https://arxiv.org/abs/2406.12793). [`super::chatglm`] with another base of the rotary frequencies.
+
+use candle_core::{Result, Tensor};
+use candle_nn::VarBuilder;
+use serde::Deserialize;
+
+use super::chatglm;
+use crate::blocks::{CausalLm, DecoderSpec};
+
+/// The tokens that end a text.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum EosTokenId {
+    /// One.
+    Single(u32),
+    /// Several.
+    Multiple(Vec<u32>),
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Tokens.
+    pub padded_vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub ffn_hidden_size: usize,
+    /// Size of a head, of which the first half is rotated.
+    pub kv_channels: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// The longest sequence.
+    pub seq_length: usize,
+    /// Added to the mean square, or the variance, in the norms.
+    pub layernorm_epsilon: f64,
+    /// Whether the norms are without a mean.
+    pub rmsnorm: bool,
+    /// Whether what blocks are added to is the norm of the stream; has to be `false`.
+    pub apply_residual_connection_post_layernorm: bool,
+    /// Whether there is a norm after the last layer; has to be `true`.
+    pub post_layer_norm: bool,
+    /// Whether linear layers have biases.
+    pub add_bias_linear: bool,
+    /// Whether those to queries, keys and values have.
+    pub add_qkv_bias: bool,
+    /// Of an implementation; not used.
+    pub bias_dropout_fusion: bool,
+    /// Whether there are fewer key and value heads than query heads; has to be `true`.
+    pub multi_query_attention: bool,
+    /// Key and value heads.
+    pub multi_query_group_num: usize,
+    /// Whether scores are divided and multiplied with a layer's number, which changes nothing; not used.
+    pub apply_query_key_layer_scaling: bool,
+    /// Softmax is computed in f32 in any case; not used.
+    pub attention_softmax_in_fp32: bool,
+    /// Whether the stream is f32 while weights are not; has to be `false`.
+    pub fp32_residual_connection: bool,
+    /// What the base of the rotary frequencies, 10 000, is multiplied with.
+    #[serde(default = "super::chatglm::one")]
+    pub rope_ratio: usize,
+    /// The tokens that end a text.
+    pub eos_token_id: Option<EosTokenId>,
+}
+
+impl Config {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself, or a field is not what it has to be.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        let config = chatglm::Config {
+            num_layers: self.num_layers,
+            padded_vocab_size: self.padded_vocab_size,
+            hidden_size: self.hidden_size,
+            ffn_hidden_size: self.ffn_hidden_size,
+            kv_channels: self.kv_channels,
+            num_attention_heads: self.num_attention_heads,
+            seq_length: self.seq_length,
+            layernorm_epsilon: self.layernorm_epsilon,
+            rmsnorm: self.rmsnorm,
+            apply_residual_connection_post_layernorm: self.apply_residual_connection_post_layernorm,
+            post_layer_norm: self.post_layer_norm,
+            add_bias_linear: self.add_bias_linear,
+            add_qkv_bias: self.add_qkv_bias,
+            bias_dropout_fusion: self.bias_dropout_fusion,
+            multi_query_attention: self.multi_query_attention,
+            multi_query_group_num: self.multi_query_group_num,
+            apply_query_key_layer_scaling: self.apply_query_key_layer_scaling,
+            attention_softmax_in_fp32: self.attention_softmax_in_fp32,
+            fp32_residual_connection: self.fp32_residual_connection,
+        };
+        config.with_rope_ratio("glm4", self.rope_ratio)
+    }
+}
+
+/// The language model and the sequence that it has seen.
+#[derive(Debug, Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `transformer.*`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward_next(xs)?.last_logits()?.squeeze(1)
+    }
+
+    /// Forgets the sequence.
+    pub fn reset_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}

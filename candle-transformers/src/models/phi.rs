@@ -1,0 +1,107 @@
+//! Phi 1, 1.5 and 2: [arXiv 2309.05463](https://arxiv.org/abs/2309.05463). Attention and a plain MLP side by side on one norm, and a part of
+//! each head rotated. Files from before Transformers knew the family are [`super::mixformer`]'s.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use crate::blocks::{
+    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
+    NormSpec, PlainSpec, QkNorm, Rotary, RotaryPairs, Wiring,
+};
+
+const NAMES: Names = Names {
+    final_norm: "model.final_layernorm",
+    o: "self_attn.dense",
+    q_norm: "self_attn.q_layernorm",
+    k_norm: "self_attn.k_layernorm",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+    ..Names::HUGGING_FACE
+};
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Config {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    hidden_act: Activation,
+    max_position_embeddings: usize,
+    layer_norm_eps: f64,
+    // The output layer has a bias and is never the table of tokens.
+    #[allow(dead_code)]
+    tie_word_embeddings: bool,
+    rope_theta: f32,
+    partial_rotary_factor: f64,
+    qk_layernorm: bool,
+}
+
+impl Config {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        let norm = NormSpec::layer(self.layer_norm_eps);
+        let heads = self.num_attention_heads;
+        let kv_heads = self.num_key_value_heads.unwrap_or(heads);
+        let mut attention = AttentionSpec::new(self.hidden_size, heads, kv_heads).bias(true);
+        attention.qk_norm = self.qk_layernorm.then_some(QkNorm::Head(norm));
+        let rotated = (self.partial_rotary_factor * attention.head_dim as f64) as usize;
+        let rotary = Rotary::new(RotaryPairs::Halves, self.rope_theta.into(), rotated);
+        let mlp = FeedForwardSpec::Plain(PlainSpec {
+            inner: self.intermediate_size,
+            activation: self.hidden_act,
+            bias: true,
+        });
+        let layers = layers(self.num_hidden_layers, |_| {
+            Ok(LayerSpec {
+                wiring: Wiring::Parallel,
+                ..LayerSpec::pre_norm(attention.clone(), mlp.clone(), norm)
+            })
+        })?;
+        let sizes = [
+            self.vocab_size,
+            self.hidden_size,
+            self.max_position_embeddings,
+        ];
+        let spec = DecoderSpec {
+            head: Head::Linear { bias: true },
+            names: NAMES,
+            ..DecoderSpec::new("phi", sizes, vec![rotary], layers, norm)
+        };
+        spec.check()?;
+        Ok(spec)
+    }
+}
+
+/// The language model and the sequence that it has seen.
+#[derive(Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `model.*` and `lm_head`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
+        self.0.forward_next(xs)?.last_logits()?.squeeze(1)
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}
