@@ -120,10 +120,7 @@ impl FeedForward {
     pub fn inner(&self, xs: Residual, norm: Option<&Norm>) -> Result<(Residual, Tensor)> {
         match self {
             Self::Gated(mlp) => mlp.inner(xs, norm),
-            Self::Plain(mlp) => {
-                let (xs, ys) = xs.project(norm, &mlp.up)?;
-                Ok((xs, mlp.activation.forward(&ys)?))
-            }
+            Self::Plain(mlp) => xs.project_activated(norm, &mlp.up, mlp.activation),
             Self::Sparse(experts) => {
                 let (xs, normed) = xs.normed(norm)?;
                 let ys = experts.forward(&normed)?;

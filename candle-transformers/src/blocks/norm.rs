@@ -1,7 +1,7 @@
 //! Norms of the last dimension, as a model's configuration names them.
 
 use candle_core::{DType, Module, Result, Tensor};
-use candle_nn::{LayerNorm, RmsNorm};
+use candle_nn::{ops, LayerNorm, RmsNorm};
 
 /// A norm before it has weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -89,11 +89,10 @@ impl NormSpec {
                 Norm::Rms(RmsNorm::new(weight, self.eps))
             }
             NormKind::Layer | NormKind::LayerNoBias | NormKind::LayerBare => {
-                let bias = match bias {
-                    Some(bias) => bias,
-                    None => weight.zeros_like()?,
-                };
-                Norm::Layer(LayerNorm::new(weight, bias, self.eps))
+                Norm::Layer(match bias {
+                    Some(bias) => LayerNorm::new(weight, bias, self.eps),
+                    None => LayerNorm::new_no_bias(weight, self.eps),
+                })
             }
         })
     }
@@ -121,19 +120,27 @@ impl From<LayerNorm> for Norm {
 }
 
 impl Norm {
-    /// `xs + residual` and its norm.
+    fn as_op(&self) -> ops::Norm<'_> {
+        match self {
+            Self::Rms(norm) => norm.as_op(),
+            Self::Layer(norm) => norm.as_op(),
+        }
+    }
+
+    /// `xs + residual` and its norm, in one kernel.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
     pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
-        match self {
-            Self::Rms(norm) => norm.forward_add(xs, residual),
-            Self::Layer(norm) => {
-                let sum = (xs + residual)?;
-                let normed = norm.forward(&sum)?;
-                Ok((sum, normed))
-            }
-        }
+        ops::add_norm(xs, residual, self.as_op())
+    }
+
+    /// `residual` and the norm of `xs` in one sum, in one kernel.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub fn forward_then_add(&self, xs: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        ops::norm_add(xs, self.as_op(), residual)
     }
 }
 

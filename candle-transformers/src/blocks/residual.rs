@@ -2,6 +2,7 @@
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::ops::{GatedActivation, LinearExtras};
+use candle_nn::Activation;
 
 use super::{Norm, Projection};
 
@@ -55,6 +56,20 @@ impl Residual {
         linear.forward_with(ys, extras).map(Self::new)
     }
 
+    /// The stream with `norm` of `ys` added to it.
+    ///
+    /// # Errors
+    /// If the norm does not fit `ys` or the stream.
+    pub fn add_normed(self, norm: &Norm, ys: &Tensor) -> Result<Self> {
+        match self.pending {
+            Some(_) => {
+                let normed = norm.forward(ys)?;
+                self.plus(normed)
+            }
+            None => norm.forward_then_add(ys, &self.sum).map(Self::new),
+        }
+    }
+
     /// The stream with nothing pending, and its norm, or without one itself.
     ///
     /// # Errors
@@ -83,6 +98,23 @@ impl Residual {
     /// If the norm or the layer does not fit the stream.
     pub fn project(self, norm: Option<&Norm>, linear: &Projection) -> Result<(Self, Tensor)> {
         self.project_with(norm, linear, LinearExtras::default())
+    }
+
+    /// As [`project`](Self::project), through an activation.
+    ///
+    /// # Errors
+    /// If the norm or the layer does not fit the stream.
+    pub fn project_activated(
+        self,
+        norm: Option<&Norm>,
+        linear: &Projection,
+        activation: Activation,
+    ) -> Result<(Self, Tensor)> {
+        let extras = LinearExtras {
+            activation: Some(activation),
+            ..LinearExtras::default()
+        };
+        self.project_with(norm, linear, extras)
     }
 
     /// As [`project`](Self::project), of which the first half, through the activation, is multiplied with the second.

@@ -287,3 +287,39 @@ fn rows_of_different_lengths(device: &Device) -> Result<()> {
     })
 }
 test_device!(rows_of_different_lengths);
+
+candle_core::with_webgpu! {
+    /// Kernels that a layer takes for a token, which a step of generation is bound by.
+    #[test]
+    fn kernels_of_a_layer_webgpu() -> Result<()> {
+        // A separate device: tests that run in parallel count on others.
+        let device = Device::new_webgpu(0)?;
+        let step = |config: &str| -> Result<u64> {
+            let model = decoder(config, DType::F32, &device)?;
+            let mut state = model.new_state();
+            let ids = token_ids(1, 3, VOCAB, &device)?;
+            model.next_logits(&ids.narrow(1, 0, 2)?, 0, &mut state)?;
+            let before = device.as_webgpu_device()?.stats().dispatches;
+            model.next_logits(&ids.narrow(1, 2, 1)?, 2, &mut state)?;
+            Ok(device.as_webgpu_device()?.stats().dispatches - before)
+        };
+        for (name, config) in CONFIGS {
+            // Layers can be of several kinds; every family's kinds are the same again after twelve.
+            let layers = |count: usize| {
+                config.replace(r#""num_hidden_layers": 2"#, &format!(r#""num_hidden_layers": {count}"#))
+            };
+            if layers(3) == *config {
+                continue;
+            }
+            let found = step(&layers(14))? - step(&layers(2))?;
+            println!("{name}: {:.1}", found as f64 / 12.);
+            let most = match *name {
+                "llama" | "qwen2" | "qwen3" | "mistral" => 6,
+                name if name.starts_with("gemma") => 10,
+                _ => 30,
+            };
+            assert!(found <= 12 * most, "{name}: {found} in 12 layers");
+        }
+        Ok(())
+    }
+}

@@ -193,8 +193,10 @@ impl Layer {
             Some(output) => output.forward(&ys)?,
             None => ys,
         };
-        if let Some(norm) = after_block {
-            ys = norm.forward(&ys)?;
+        match (after_block, self.residual_scale) {
+            (Some(norm), None) => return xs.add_normed(norm, &ys),
+            (Some(norm), Some(_)) => ys = norm.forward(&ys)?,
+            (None, _) => {}
         }
         if let Some(scale) = self.residual_scale {
             ys = (ys * scale)?;
