@@ -4,7 +4,7 @@ use candle_core::{bail, Context, Error, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::blocks::{DecoderSpec, RopeScaling};
+use crate::blocks::{DecoderSpec, Head, RopeScaling};
 
 /// From a configuration to the decoder that it describes.
 type Reader = fn(&Config) -> Result<DecoderSpec>;
@@ -36,12 +36,27 @@ impl Family {
         let given: Map<String, Value> = parse(json)?;
         // `null` counts as absent, as it does in Python.
         fields.extend(given.into_iter().filter(|(_, value)| !value.is_null()));
+        // As many as query heads.
+        if let Some(heads) = fields.get("num_attention_heads").cloned() {
+            fields.entry("num_key_value_heads").or_insert(heads);
+        }
         // Transformers 5 writes the rotary settings as one object.
         if let Some(Value::Object(rope)) = fields.get("rope_parameters").cloned() {
             for name in ["rope_theta", "partial_rotary_factor"] {
                 if let Some(value) = rope.get(name) {
                     fields.insert(name.to_string(), value.clone());
                 }
+            }
+            // Or as one for each kind of layers.
+            if let Some(Value::Object(all)) = rope.get("full_attention") {
+                if let Some(theta) = all.get("rope_theta") {
+                    fields.insert("rope_theta".into(), theta.clone());
+                }
+                fields.insert("rope_scaling".into(), Value::Object(all.clone()));
+            }
+            let local = rope.get("sliding_attention");
+            if let Some(theta) = local.and_then(|local| local.get("rope_theta")) {
+                fields.insert("rope_local_base_freq".into(), theta.clone());
             }
         }
         (self.read)(&Config { fields })
@@ -58,6 +73,13 @@ impl Config {
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T> {
         let fields = Value::Object(self.fields.clone());
         serde_json::from_value(fields).map_err(|err| Error::Msg(err.to_string()).bt())
+    }
+
+    /// As [`parse`](Self::parse), of fields that are read elsewhere.
+    pub(super) fn parse_without<T: DeserializeOwned>(&self, names: &[&str]) -> Result<T> {
+        let mut fields = self.fields.clone();
+        fields.retain(|name, _| !names.contains(&name.as_str()));
+        Self { fields }.parse()
     }
 
     /// A whole number, if the field is there.
@@ -96,6 +118,48 @@ impl Config {
         Self { fields }
     }
 
+    /// A switch; off where the field is missing.
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.fields.get(name).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// A text, if the field is there.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.fields.get(name)?.as_str()
+    }
+
+    /// The decoder with the table of tokens as its output layer if `tie_word_embeddings` says so, else with one of its own.
+    pub(super) fn headed(&self, spec: DecoderSpec) -> DecoderSpec {
+        DecoderSpec {
+            head: Head::tied(self.flag("tie_word_embeddings")),
+            ..spec
+        }
+    }
+
+    /// Whether each layer has a window, as `layer_types` says.
+    pub(super) fn windowed(&self, layers: usize) -> Result<Option<Vec<bool>>> {
+        let Some(types) = self.fields.get("layer_types") else {
+            return Ok(None);
+        };
+        let types: Vec<String> = serde_json::from_value(types.clone())
+            .map_err(|err| Error::Msg(format!("layer_types: {err}")).bt())?;
+        if types.len() != layers {
+            bail!(
+                "layer_types: {} layers, num_hidden_layers is {layers}",
+                types.len()
+            )
+        }
+        let windowed = |kind: &String| match kind.as_str() {
+            "full_attention" => Ok(false),
+            "sliding_attention" => Ok(true),
+            other => bail!(
+                "layer_types: {other:?} is not supported, supported are full_attention and \
+                 sliding_attention"
+            ),
+        };
+        types.iter().map(windowed).collect::<Result<_>>().map(Some)
+    }
+
     /// The decoder with its first rotation scaled as `rope_scaling` (in newer files `rope_parameters`) says.
     pub(super) fn scaled(&self, mut spec: DecoderSpec) -> Result<DecoderSpec> {
         let (name, value) = match (
@@ -108,6 +172,12 @@ impl Config {
         };
         let scaling: RopeScaling = serde_json::from_value(value.clone())
             .map_err(|err| Error::Msg(format!("{name}: {err}")).bt())?;
+        let scaling = RopeScaling {
+            original_max_position_embeddings: scaling
+                .original_max_position_embeddings
+                .or_else(|| self.size("original_max_position_embeddings")),
+            ..scaling
+        };
         let theta = self.fields.get("rope_theta").and_then(Value::as_f64);
         let (Some(theta), Some(rotary)) = (theta, spec.rotaries.first_mut()) else {
             bail!("{name}: the model rotates nothing that could be scaled")

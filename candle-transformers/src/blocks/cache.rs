@@ -159,8 +159,7 @@ impl GrowingKvCache {
             None => self.limit,
         };
         let mut cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));
-        let held = self.cache.as_ref().map(Cache::current_data).transpose()?;
-        if let Some(held) = held.flatten().filter(|_| kept > 0) {
+        if let Some(held) = self.contents()?.filter(|_| kept > 0) {
             let first = held.dim(SEQ_DIM)? - kept;
             cache.append(&held.narrow(SEQ_DIM, first, kept)?.contiguous()?)?;
         }
@@ -170,10 +169,19 @@ impl GrowingKvCache {
         Ok(())
     }
 
+    /// All that are held, as [`append`](Self::append) returns them; `None` if nothing is.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn contents(&self) -> Result<Option<Tensor>> {
+        let held = self.cache.as_ref().map(Cache::current_data).transpose()?;
+        Ok(held.flatten())
+    }
+
     fn held(&self) -> Result<Tensor> {
-        match self.cache.as_ref().map(Cache::current_data).transpose()? {
-            Some(Some(held)) => Ok(held),
-            _ => candle_core::bail!("the KV cache is empty"),
+        match self.contents()? {
+            Some(held) => Ok(held),
+            None => candle_core::bail!("the KV cache is empty"),
         }
     }
 

@@ -1,11 +1,11 @@
 //! What configurations of several families have in common.
 
 use candle_core::{bail, DType, Result, Tensor};
-use candle_nn::Activation;
+use candle_nn::{Activation, Embedding};
 
 use crate::blocks::{
-    layers, AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec, MlpSpec,
-    NormSpec, Rotary, RotaryPairs,
+    layers, AttentionSpec, CausalLm, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec,
+    MlpSpec, NormSpec, Rotary, RotaryPairs,
 };
 
 /// The numbers of a decoder that is Llama but for a few switches.
@@ -30,12 +30,32 @@ impl LlamaLike {
     /// The decoder, of whose layers `switch` sets what is not Llama's: it is given the layer's index, its attention, and its MLP.
     pub(super) fn spec(
         self,
-        mut switch: impl FnMut(usize, &mut AttentionSpec, &mut MlpSpec),
+        switch: impl FnMut(usize, &mut AttentionSpec, &mut MlpSpec),
     ) -> Result<DecoderSpec> {
         let norm = NormSpec::rms(self.norm_eps);
+        let rotary = self.rotary(RotaryPairs::Halves, self.rope_theta, 1.);
+        self.spec_with(vec![rotary], norm, switch)
+    }
+
+    /// The size of a head.
+    pub(super) fn head_dim(&self) -> usize {
+        self.head_dim.unwrap_or(self.hidden / self.heads.max(1))
+    }
+
+    /// The rotation of the first `share` of a head, unscaled.
+    pub(super) fn rotary(&self, pairs: RotaryPairs, theta: f64, share: f64) -> Rotary {
+        Rotary::new(pairs, theta, (self.head_dim() as f64 * share) as usize)
+    }
+
+    /// As [`spec`](Self::spec), with these rotations, of which layers take the first unless `switch` says otherwise, and this norm.
+    pub(super) fn spec_with(
+        self,
+        rotaries: Vec<Rotary>,
+        norm: NormSpec,
+        mut switch: impl FnMut(usize, &mut AttentionSpec, &mut MlpSpec),
+    ) -> Result<DecoderSpec> {
         let mut attention = AttentionSpec::new(self.hidden, self.heads, self.kv_heads);
-        attention.head_dim = self.head_dim.unwrap_or(attention.head_dim);
-        let rotary = Rotary::new(RotaryPairs::Halves, self.rope_theta, attention.head_dim);
+        attention.head_dim = self.head_dim();
         let mlp = MlpSpec::new(self.inner, self.activation.try_into()?);
         let layers = layers(self.layers, |i| {
             let (mut attention, mut mlp) = (attention.clone(), mlp.clone());
@@ -46,7 +66,7 @@ impl LlamaLike {
         let sizes = [self.vocab, self.hidden, self.positions];
         let spec = DecoderSpec {
             head: self.head,
-            ..DecoderSpec::new(self.family, sizes, vec![rotary], layers, norm)
+            ..DecoderSpec::new(self.family, sizes, rotaries, layers, norm)
         };
         spec.check()?;
         Ok(spec)
@@ -104,5 +124,24 @@ pub(super) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
                 .map(slope)
                 .collect()
         }
+    }
+}
+
+/// What every position is visible to: in Candle's models that take embeddings, no mask means that none is hidden, so that an image and its
+/// prompt see each other. A single position needs none.
+pub(super) fn all_visible(embeds: &Tensor) -> Result<Option<Tensor>> {
+    let (_, t, _) = embeds.dims3()?;
+    match t {
+        0 | 1 => Ok(None),
+        _ => Tensor::zeros((1, 1, 1, 1), embeds.dtype(), embeds.device()).map(Some),
+    }
+}
+
+/// The table of tokens as Candle's layer, which shares its memory.
+pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
+    let decoder = model.decoder();
+    match decoder.embedding().dense() {
+        Some(table) => Ok(Embedding::new(table.clone(), decoder.spec().hidden)),
+        None => bail!("the table of tokens is quantised"),
     }
 }

@@ -73,6 +73,11 @@ impl CausalLm {
         &self.decoder
     }
 
+    /// Whether keys and values are kept. Without, every call has to be given the whole sequence.
+    pub fn set_use_cache(&mut self, use_cache: bool) {
+        self.state.use_cache = use_cache;
+    }
+
     /// Runs the layers on token ids, `(b, t)`, at the positions `offset .. offset + t`. At position 0 a new sequence begins; elsewhere
     /// they continue the one before.
     ///

@@ -66,6 +66,19 @@ impl DecoderState {
         self.layers.first().map_or(0, LayerState::seen)
     }
 
+    /// What a layer keeps, if there is such a layer.
+    pub fn layer_mut(&mut self, layer: usize) -> Option<&mut LayerState> {
+        self.layers.get_mut(layer)
+    }
+
+    /// Replaces the cosines and sines of the first positions by those of a file, `(positions, frequencies)` each, for the model's
+    /// rotation of this number.
+    pub fn set_rotary(&mut self, rotation: usize, cos: Tensor, sin: Tensor) {
+        if let Some(tables) = self.rotaries.get_mut(rotation) {
+            tables.set(cos, sin);
+        }
+    }
+
     /// Forgets the sequence, so that another can start at position 0; cheaper than a new state, since the rotary tables stay.
     pub fn reset(&mut self) {
         self.layers.iter_mut().for_each(LayerState::reset);
@@ -399,6 +412,14 @@ pub struct Hidden<'a> {
 }
 
 impl Hidden<'_> {
+    /// The stream as the last layer leaves it, `(b, t, hidden_size)`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn stream(self) -> Result<Tensor> {
+        Ok(self.xs.normed(None)?.1)
+    }
+
     /// The stream after the final norm, `(b, t, hidden_size)`.
     ///
     /// # Errors

@@ -106,6 +106,13 @@ impl LayerSpec {
             residual_scale: None,
         }
     }
+
+    /// Its attention, to set what a file says beyond the family's configuration; `None` if something else mixes positions.
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
+        match &mut self.mixer {
+            MixerSpec::Attention(attention) => Some(attention),
+        }
+    }
 }
 
 /// What mixes positions in a layer.

@@ -32,6 +32,11 @@ impl RotaryTables {
         }
     }
 
+    /// Replaces the rows of the first positions, `(positions, frequencies)` each. Later ones are made.
+    pub fn set(&mut self, cos: Tensor, sin: Tensor) {
+        self.made[0] = Some((cos, sin));
+    }
+
     /// How they are used.
     pub fn rotary(&self) -> &Rotary {
         &self.rotary
