@@ -88,11 +88,6 @@ impl Config {
         usize::try_from(value).ok()
     }
 
-    /// A text, if the field is there.
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.fields.get(name)?.as_str()
-    }
-
     /// A list of whole numbers, empty if the field is missing.
     pub(super) fn sizes(&self, name: &str) -> Result<Vec<usize>> {
         match self.fields.get(name) {

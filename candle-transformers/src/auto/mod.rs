@@ -10,6 +10,7 @@
 //! ```
 
 mod config;
+mod dense;
 mod other;
 
 use candle_core::{bail, Context, Result};
@@ -124,6 +125,10 @@ const CONFIGS: &[Family] = &[
     }),
 ];
 
+fn families() -> impl Iterator<Item = &'static Family> {
+    CONFIGS.iter().chain(dense::CONFIGS)
+}
+
 /// The values of `general.architecture`.
 const GGUF: &[(&str, GgufReader)] = &[
     ("llama", models::quantized_llama::spec),
@@ -131,6 +136,7 @@ const GGUF: &[(&str, GgufReader)] = &[
     ("qwen2moe", models::quantized_qwen3_moe::spec),
     ("qwen3", models::quantized_qwen3::spec),
     ("qwen3moe", models::quantized_qwen3_moe::spec),
+    ("smollm3", models::smol::quantized_smollm3::spec),
 ];
 
 /// The decoder that a checkpoint's `config.json` describes, by its `model_type`. One that names none is taken for a `llama`.
@@ -144,7 +150,7 @@ pub fn config_spec(json: &str) -> Result<DecoderSpec> {
     }
     let found: Type = config::parse(json)?;
     let found = found.model_type.as_deref().unwrap_or("llama");
-    let Some(family) = CONFIGS.iter().find(|family| family.model_type == found) else {
+    let Some(family) = families().find(|family| family.model_type == found) else {
         bail!(
             "model_type: {found:?} is not supported, supported are {}",
             model_types().join(", ")
@@ -174,7 +180,7 @@ pub fn gguf_spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 
 /// The values of `model_type` that [`config_spec`] takes.
 pub fn model_types() -> Vec<&'static str> {
-    CONFIGS.iter().map(|family| family.model_type).collect()
+    families().map(|family| family.model_type).collect()
 }
 
 /// The values of `general.architecture` that [`gguf_spec`] takes.

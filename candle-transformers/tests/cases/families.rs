@@ -103,6 +103,67 @@ const CONFIGS: &[(&str, &str)] = &[
             "apply_query_key_layer_scaling": true, "attention_softmax_in_fp32": true, "fp32_residual_connection": false,
             "rope_ratio": 500}"#,
     ),
+    (
+        "mistral",
+        r#"{"model_type": "mistral", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16, "sliding_window": 12}"#,
+    ),
+    (
+        "gemma",
+        r#"{"model_type": "gemma", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16}"#,
+    ),
+    (
+        "gemma2",
+        r#"{"model_type": "gemma2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16,
+            "query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}"#,
+    ),
+    (
+        "gemma3",
+        r#"{"model_type": "gemma3_text", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16,
+            "query_pre_attn_scalar": 24, "sliding_window": 6, "sliding_window_pattern": 3,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0}}"#,
+    ),
+    (
+        "phi3",
+        r#"{"model_type": "phi3", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "partial_rotary_factor": 0.5,
+            "sliding_window": 20, "tie_word_embeddings": true}"#,
+    ),
+    (
+        "helium",
+        r#"{"model_type": "helium", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16}"#,
+    ),
+    (
+        "granite",
+        r#"{"model_type": "granite", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "embedding_multiplier": 6.0,
+            "attention_multiplier": 0.2, "residual_multiplier": 0.4, "logits_scaling": 3.0, "tie_word_embeddings": true}"#,
+    ),
+    (
+        "smollm3",
+        r#"{"model_type": "smollm3", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "sliding_window": 6, "use_sliding_window": true}"#,
+    ),
+    (
+        "olmo",
+        r#"{"model_type": "olmo", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "clip_qkv": 0.8}"#,
+    ),
+    (
+        "olmo2",
+        r#"{"model_type": "olmo2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": true}"#,
+    ),
+    (
+        "stablelm",
+        r#"{"model_type": "stablelm", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "use_qkv_bias": true,
+            "use_parallel_residual": true}"#,
+    ),
 ];
 
 /// Weights that depend on their names alone.

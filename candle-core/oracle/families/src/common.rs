@@ -4,6 +4,7 @@ use crate::weights::{weight, Place};
 use candle_core::quantized::gguf_file::{self, Content, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Error, Result, Shape, Tensor};
+use candle_transformers::quantized_var_builder;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 
@@ -51,4 +52,33 @@ pub fn gguf(
     gguf_file::write(&mut File::create(&path)?, &metadata, &tensors)?;
     let mut file = File::open(&path)?;
     Ok((Content::read(&mut file)?, file))
+}
+
+/// The weights of a decoder of this many layers with these parts, 128 tokens and a stream of size 64, in a GGUF file with the names of
+/// Hugging Face's checkpoints; and vectors of that size beside the layers.
+pub fn hugging_face(
+    place: &Place,
+    name: &str,
+    layers: usize,
+    parts: &[(&str, &[usize])],
+    vectors: &[&str],
+) -> Result<quantized_var_builder::VarBuilder> {
+    let mut tensors = vec![
+        (
+            "model.embed_tokens.weight".to_string(),
+            vec![VOCABULARY, 64],
+        ),
+        ("model.norm.weight".to_string(), vec![64]),
+        ("lm_head.weight".to_string(), vec![VOCABULARY, 64]),
+    ];
+    tensors.extend(vectors.iter().map(|name| (name.to_string(), vec![64])));
+    for layer in 0..layers {
+        let named = |(part, dims): &(&str, &[usize])| {
+            (format!("model.layers.{layer}.{part}"), dims.to_vec())
+        };
+        tensors.extend(parts.iter().map(named));
+    }
+    gguf(place, name, &[], &tensors)?;
+    let path = place.folder.join(format!("{name}.gguf"));
+    quantized_var_builder::VarBuilder::from_gguf(path, &place.device)
 }

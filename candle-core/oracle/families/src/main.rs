@@ -14,6 +14,8 @@ mod common;
 mod compare;
 mod dense;
 mod experts;
+mod gemma;
+mod llamas;
 mod qwen;
 #[path = "../../models/src/weights.rs"]
 mod weights;
@@ -26,7 +28,7 @@ use weights::Place;
 /// A model's name and what it returns.
 type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
-const RUNS: &[&[Run]] = &[dense::RUNS, experts::RUNS, qwen::RUNS];
+const RUNS: &[&[Run]] = &[dense::RUNS, experts::RUNS, gemma::RUNS, llamas::RUNS, qwen::RUNS];
 
 fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();

@@ -1,0 +1,166 @@
+//! Dense families whose configuration says more in a file than in Candle's type.
+
+use candle_core::{bail, Result};
+
+use super::config::{Config, Family};
+use crate::blocks::{DecoderSpec, Wiring};
+use crate::models::{
+    gemma, gemma2, gemma3, granite, helium, mistral, olmo, olmo2, phi3, smol, stable_lm,
+};
+
+/// The values of `model_type`, with what files may leave out. A window is never among that: files say `null` for none.
+pub(super) const CONFIGS: &[Family] = &[
+    Family::new(
+        "mistral",
+        r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 131072}"#,
+        |json| {
+            let config: mistral::Config = json.parse()?;
+            let mut spec = json.headed(config.spec()?);
+            if let Some(windowed) = json.windowed(spec.layers.len())? {
+                windows(&mut spec, |i| config.sliding_window.filter(|_| windowed[i]));
+            }
+            json.scaled(spec)
+        },
+    ),
+    Family::new(
+        "gemma",
+        r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "head_dim": 256,
+            "max_position_embeddings": 8192}"#,
+        |json| {
+            let mut config: gemma::Config = json.parse()?;
+            // The first files say "gelu" and were trained with its tanh form.
+            config.hidden_act = match json.text("hidden_act") {
+                None | Some("gelu") => Some(candle_nn::Activation::GeluPytorchTanh),
+                Some(_) => config.hidden_act,
+            };
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "gemma2",
+        r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "max_position_embeddings": 8192}"#,
+        |json| {
+            let config: gemma2::Config = json.parse()?;
+            json.scaled(match json.windowed(config.num_hidden_layers)? {
+                Some(windowed) => config.spec_with(|i| windowed[i])?,
+                None => config.spec()?,
+            })
+        },
+    ),
+    Family::new(
+        "gemma3_text",
+        r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+            "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+            "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131072}"#,
+        |json| {
+            let config: gemma3::Config = json.parse()?;
+            if json.flag("use_bidirectional_attention") {
+                bail!("use_bidirectional_attention: only causal attention is supported")
+            }
+            json.scaled(match json.windowed(config.num_hidden_layers)? {
+                Some(windowed) => config.spec_with(|i| windowed[i])?,
+                None => config.spec()?,
+            })
+        },
+    ),
+    Family::new(
+        "phi3",
+        r#"{"hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 4096}"#,
+        |json| {
+            let config: phi3::Config = json.parse_without(&["rope_scaling"])?;
+            let mut spec = config.spec()?;
+            windows(&mut spec, |_| json.size("sliding_window"));
+            json.scaled(spec)
+        },
+    ),
+    Family::new(
+        "helium",
+        r#"{"attention_bias": false, "mlp_bias": false, "head_dim": 128, "hidden_act": "silu", "rms_norm_eps": 1e-8,
+            "rope_theta": 100000.0, "tie_word_embeddings": false, "max_position_embeddings": 4096, "bos_token_id": 1,
+            "eos_token_id": 2}"#,
+        |json| {
+            let config: helium::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "granite",
+        r#"{"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048, "embedding_multiplier": 1.0,
+            "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0, "hidden_act": "silu"}"#,
+        granite,
+    ),
+    Family::new(
+        "smollm3",
+        r#"{"hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 2000000.0, "tie_word_embeddings": true,
+            "no_rope_layer_interval": 4, "num_key_value_heads": 4, "max_position_embeddings": 32768}"#,
+        |json| {
+            let config: smol::smollm3::Config = json.parse_without(&["rope_scaling"])?;
+            json.scaled(match json.windowed(config.num_hidden_layers)? {
+                Some(windowed) => config.spec_with(|i| windowed[i])?,
+                None => config.spec()?,
+            })
+        },
+    ),
+    Family::new(
+        "olmo",
+        r#"{"attention_bias": false, "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": false,
+            "max_position_embeddings": 2048}"#,
+        |json| {
+            let config: olmo::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "olmo2",
+        r#"{"attention_bias": false, "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": false,
+            "rms_norm_eps": 1e-5, "max_position_embeddings": 2048}"#,
+        |json| {
+            let config: olmo2::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "stablelm",
+        r#"{"hidden_act": "silu", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "layer_norm_eps": 1e-5,
+            "use_cache": true, "max_position_embeddings": 4096}"#,
+        |json| {
+            let config: stable_lm::Config = json.parse()?;
+            if json.flag("qk_layernorm") {
+                bail!("qk_layernorm: a norm with weights for each head is not supported")
+            }
+            let mut spec = json.headed(config.spec()?);
+            if json.flag("use_parallel_residual") {
+                for layer in &mut spec.layers {
+                    layer.wiring = Wiring::Parallel;
+                }
+            }
+            json.scaled(spec)
+        },
+    ),
+];
+
+/// Granite, with what Candle's configuration has no fields for.
+fn granite(json: &Config) -> Result<DecoderSpec> {
+    let config: granite::GraniteConfig = json.parse_without(&["rope_scaling"])?;
+    let multipliers: granite::Multipliers = json.parse()?;
+    for name in ["attention_bias", "mlp_bias"] {
+        if json.flag(name) {
+            bail!("{name}: biases are not supported in a granite")
+        }
+    }
+    if let Some(other) = json.text("hidden_act").filter(|act| *act != "silu") {
+        bail!("hidden_act: {other:?} is not supported in a granite, silu is")
+    }
+    let spec = json.headed(config.into_config(false).spec()?);
+    json.scaled(multipliers.apply(spec))
+}
+
+/// Sets the window of each layer.
+fn windows(spec: &mut DecoderSpec, window: impl Fn(usize) -> Option<usize>) {
+    for (i, layer) in spec.layers.iter_mut().enumerate() {
+        if let Some(attention) = layer.attention_mut() {
+            attention.window = window(i);
+        }
+    }
+}

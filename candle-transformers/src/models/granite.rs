@@ -1,0 +1,258 @@
+//! Granite: [arXiv 2405.04324](https://arxiv.org/abs/2405.04324). Llama; since Granite 3 with four [`Multipliers`], which Candle's
+//! configuration has no fields for.
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use super::shared::LlamaLike;
+use crate::blocks::{Decoder, DecoderSpec, DecoderState, Head, NormSpec, RopeScaling, RotaryPairs};
+
+/// The context length where a configuration does not say.
+pub const DEFAULT_MAX_SEQ_LEN: usize = 4096;
+
+/// How the rotary frequencies are scaled.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub enum GraniteRopeType {
+    /// As Llama 3's.
+    #[serde(rename = "granite")]
+    Granite,
+    /// Not at all.
+    #[default]
+    #[serde(rename = "default")]
+    Default,
+}
+
+/// `rope_scaling` of a `config.json`.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct GraniteRopeConfig {
+    /// What low frequencies are divided by.
+    pub factor: f32,
+    /// Frequencies that rotate fewer times than this within the original context are low.
+    pub low_freq_factor: f32,
+    /// Frequencies that rotate more often than this within the original context stay as they are.
+    pub high_freq_factor: f32,
+    /// Positions seen in training.
+    pub original_max_position_embeddings: usize,
+    /// Whether to scale.
+    pub rope_type: GraniteRopeType,
+}
+
+/// The token or tokens that end a text.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub enum GraniteEosToks {
+    /// One.
+    Single(u32),
+    /// Any of several.
+    Multiple(Vec<u32>),
+}
+
+fn default_theta() -> f32 {
+    10_000.
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct GraniteConfig {
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; as many as query heads where missing.
+    pub num_key_value_heads: Option<usize>,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies; 10000 where missing.
+    #[serde(default = "default_theta")]
+    pub rope_theta: f32,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// What ends a text.
+    pub eos_token_id: Option<GraniteEosToks>,
+    /// Scaling of the rotary frequencies.
+    pub rope_scaling: Option<GraniteRopeConfig>,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+}
+
+impl GraniteConfig {
+    /// How many key and value heads there are.
+    pub fn num_key_value_heads(&self) -> usize {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+
+    /// The model's configuration, with defaults filled in.
+    pub fn into_config(self, use_flash_attn: bool) -> Config {
+        Config {
+            num_key_value_heads: self.num_key_value_heads(),
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            vocab_size: self.vocab_size,
+            num_hidden_layers: self.num_hidden_layers,
+            num_attention_heads: self.num_attention_heads,
+            use_flash_attn,
+            rms_norm_eps: self.rms_norm_eps,
+            rope_theta: self.rope_theta,
+            bos_token_id: self.bos_token_id,
+            eos_token_id: self.eos_token_id,
+            rope_scaling: self.rope_scaling,
+            max_position_embeddings: self.max_position_embeddings,
+        }
+    }
+}
+
+/// What a Granite is made of. From a checkpoint's `config.json`: [`GraniteConfig::into_config`].
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Part of Candle's interface. Attention is one fused op on every device, with it or without.
+    pub use_flash_attn: bool,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f32,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// What ends a text.
+    pub eos_token_id: Option<GraniteEosToks>,
+    /// Scaling of the rotary frequencies.
+    pub rope_scaling: Option<GraniteRopeConfig>,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+}
+
+/// The multipliers of Granite 3 and later, as their `config.json` names them. Not in upstream's interface.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct Multipliers {
+    /// Of the embeddings.
+    pub embedding_multiplier: f64,
+    /// Of the scores, in place of `1 / sqrt(head_dim)`.
+    pub attention_multiplier: f64,
+    /// Of each block's output, before it is added to the stream.
+    pub residual_multiplier: f64,
+    /// What logits are divided by.
+    pub logits_scaling: f64,
+}
+
+impl Multipliers {
+    /// The decoder with these multipliers.
+    pub fn apply(&self, mut spec: DecoderSpec) -> DecoderSpec {
+        spec.embedding_scale = Some(self.embedding_multiplier);
+        spec.logit_scale = Some(1. / self.logits_scaling);
+        for layer in &mut spec.layers {
+            layer.residual_scale = Some(self.residual_multiplier);
+            if let Some(attention) = layer.attention_mut() {
+                attention.scale = Some(self.attention_multiplier);
+            }
+        }
+        spec
+    }
+}
+
+impl Config {
+    /// The decoder that it describes, without [`Multipliers`].
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        let theta = f64::from(self.rope_theta);
+        let sizes = LlamaLike {
+            family: "granite",
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: None,
+            positions: self.max_position_embeddings,
+            rope_theta: theta,
+            norm_eps: self.rms_norm_eps,
+            activation: Activation::Silu,
+            head: Head::tied(false),
+        };
+        let scaling = match &self.rope_scaling {
+            Some(scaling) if matches!(scaling.rope_type, GraniteRopeType::Granite) => RopeScaling {
+                rope_type: "llama3".into(),
+                factor: Some(scaling.factor.into()),
+                low_freq_factor: Some(scaling.low_freq_factor.into()),
+                high_freq_factor: Some(scaling.high_freq_factor.into()),
+                original_max_position_embeddings: Some(scaling.original_max_position_embeddings),
+                ..RopeScaling::none()
+            },
+            _ => RopeScaling::none(),
+        };
+        let (dim, positions) = (sizes.head_dim(), self.max_position_embeddings);
+        let rotary = scaling.rotary(RotaryPairs::Halves, theta, dim, positions)?;
+        sizes.spec_with(vec![rotary], NormSpec::rms(self.rms_norm_eps), |_, _, _| ())
+    }
+}
+
+/// What a sequence leaves behind for its next step. A clone goes its own way.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    /// Whether keys and values are kept. Without, every call of [`Granite::forward`] has to be given the whole sequence.
+    pub use_kv_cache: bool,
+    state: DecoderState,
+}
+
+impl Cache {
+    /// An empty cache. `dtype` and `device` are those of the model's weights.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself.
+    pub fn new(use_kv_cache: bool, dtype: DType, config: &Config, device: &Device) -> Result<Self> {
+        Ok(Self {
+            use_kv_cache,
+            state: DecoderState::new(&config.spec()?, dtype, device),
+        })
+    }
+
+    /// Forgets the sequence, so that another can start at position 0.
+    pub fn reset(&mut self) {
+        self.state.reset();
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct Granite(Decoder);
+
+impl Granite {
+    /// Loads `model.*` and `lm_head`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn load(mut vb: VarBuilder, cfg: &Config) -> Result<Self> {
+        let (dtype, device) = (vb.dtype(), vb.device().clone());
+        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(Self)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, which are at the positions from
+    /// `index_pos` on. With a KV cache they continue what `cache` holds; without, they have to be the whole sequence, and `index_pos` 0.
+    ///
+    /// # Errors
+    /// If `x` holds no ids, or more than fit; if `cache` was made for another model, dtype or device.
+    pub fn forward(&self, x: &Tensor, index_pos: usize, cache: &mut Cache) -> Result<Tensor> {
+        cache.state.use_cache = cache.use_kv_cache;
+        self.0.next_logits(x, index_pos, &mut cache.state)
+    }
+}

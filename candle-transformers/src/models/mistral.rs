@@ -1,0 +1,165 @@
+//! Mistral: [arXiv 2310.06825](https://arxiv.org/abs/2310.06825). Llama whose layers may have a window.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Activation, Embedding, VarBuilder};
+use serde::Deserialize;
+
+use super::shared::{all_visible, token_embedding, LlamaLike};
+use crate::blocks::{CausalLm, DecoderSpec, Head};
+
+fn default_heads() -> usize {
+    32
+}
+
+fn default_activation() -> Activation {
+    Activation::Silu
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads; 32 where missing.
+    #[serde(default = "default_heads")]
+    pub num_attention_heads: usize,
+    /// Size of a head; `hidden_size / num_attention_heads` where missing.
+    pub head_dim: Option<usize>,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Activation of the MLP's gate; SiLU where missing.
+    #[serde(default = "default_activation")]
+    pub hidden_act: Activation,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// A position sees so many positions, itself among them; all before it where missing.
+    pub sliding_window: Option<usize>,
+    /// Part of Candle's interface. Attention is one fused op on every device, with it or without.
+    #[serde(default)]
+    pub use_flash_attn: bool,
+}
+
+impl Config {
+    /// Mistral 7B v0.1.
+    pub fn config_7b_v0_1(use_flash_attn: bool) -> Self {
+        Self {
+            vocab_size: 32000,
+            hidden_size: 4096,
+            intermediate_size: 14336,
+            num_hidden_layers: 32,
+            num_attention_heads: 32,
+            head_dim: None,
+            num_key_value_heads: 8,
+            hidden_act: Activation::Silu,
+            max_position_embeddings: 32768,
+            rms_norm_eps: 1e-5,
+            rope_theta: 10_000.,
+            sliding_window: Some(4096),
+            use_flash_attn,
+        }
+    }
+
+    /// Mistral 7B v0.1 with the two tokens of ChatML, as OpenOrca and OpenHermes 2.5 have it.
+    pub fn config_chat_ml(use_flash_attn: bool) -> Self {
+        Self {
+            vocab_size: 32002,
+            ..Self::config_7b_v0_1(use_flash_attn)
+        }
+    }
+
+    /// Amazon's MistralLite.
+    pub fn config_amazon_mistral_lite(use_flash_attn: bool) -> Self {
+        Self {
+            vocab_size: 32003,
+            ..Self::config_7b_v0_1(use_flash_attn)
+        }
+    }
+
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        LlamaLike {
+            family: "mistral",
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+            positions: self.max_position_embeddings,
+            rope_theta: self.rope_theta,
+            norm_eps: self.rms_norm_eps,
+            activation: self.hidden_act,
+            head: Head::tied(false),
+        }
+        .spec(|_, attention, _| attention.window = self.sliding_window)
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct Model {
+    lm: CausalLm,
+    embed_tokens: Embedding,
+}
+
+impl Model {
+    /// Loads `model.*` and `lm_head`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let lm = CausalLm::from_vb(cfg.spec()?, vb)?;
+        let embed_tokens = token_embedding(&lm)?;
+        Ok(Self { lm, embed_tokens })
+    }
+
+    /// The table of tokens.
+    pub fn embed_tokens(&self) -> &Embedding {
+        &self.embed_tokens
+    }
+
+    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
+    /// `seqlen_offset` on; at 0 a new sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
+        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
+    }
+
+    /// As [`forward`](Self::forward), from embeddings `(b, t, hidden_size)`. `attn_mask` is added to the scores, to which it broadcasts:
+    /// `(b, heads, t, positions)`. Without one every position sees all others, those after it too, and there is no window.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward), or if the mask does not fit.
+    pub fn forward_embeds(
+        &mut self,
+        xs: &Tensor,
+        attn_mask: Option<&Tensor>,
+        seqlen_offset: usize,
+    ) -> Result<Tensor> {
+        let all = all_visible(xs)?;
+        let mask = attn_mask.or(all.as_ref());
+        let hidden = self.lm.forward_embeds(xs, seqlen_offset, mask)?;
+        hidden.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.lm.clear_kv_cache();
+    }
+}

@@ -1,0 +1,100 @@
+//! OLMo 2: [arXiv 2501.00656](https://arxiv.org/abs/2501.00656). Llama with the norms after the blocks, and a norm of all queries and one of
+//! all keys.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use super::shared::LlamaLike;
+use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, QkNorm, Wiring};
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Whether the projections of attention have biases.
+    pub attention_bias: bool,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Activation of the MLP's gate.
+    pub hidden_act: Activation,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Whether the output layer is the table of tokens.
+    pub tie_word_embeddings: bool,
+    /// OLMo's; not used here.
+    pub clip_qkv: Option<f64>,
+}
+
+impl Config {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        let mut spec = LlamaLike {
+            family: "olmo2",
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: None,
+            positions: self.max_position_embeddings,
+            rope_theta: self.rope_theta,
+            norm_eps: self.rms_norm_eps,
+            activation: self.hidden_act,
+            head: Head::tied(self.tie_word_embeddings),
+        }
+        .spec(|_, attention, _| {
+            *attention = attention.clone().bias(self.attention_bias);
+            attention.qk_norm = Some(QkNorm::Whole(NormSpec::rms(self.rms_norm_eps)));
+        })?;
+        for layer in &mut spec.layers {
+            layer.wiring = Wiring::PostInside;
+        }
+        Ok(spec)
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `model.*`, and `lm_head` unless it is tied.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
+    /// `seqlen_offset` on; at 0 a new sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
+        self.0.forward(input_ids, seqlen_offset)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}

@@ -1,0 +1,189 @@
+//! Phi-3, 3.5 and 4 (mini, small contexts and long): [arXiv 2404.14219](https://arxiv.org/abs/2404.14219). Llama with queries, keys and
+//! values in one tensor, as gate and up are, a rotation of part of each head, and LongRoPE.
+
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use super::shared::LlamaLike;
+use crate::blocks::{
+    self, CausalLm, DecoderSpec, Head, NormSpec, Order, Rotary, RotaryPairs, RotaryTables,
+};
+
+/// How the context is longer than that of the training.
+#[derive(Debug, Clone, Deserialize)]
+pub enum RopeScalingType {
+    /// [arXiv 2402.13753](https://arxiv.org/abs/2402.13753).
+    #[serde(rename = "longrope")]
+    LongRope,
+}
+
+/// `rope_scaling` of a `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RopeScaling {
+    /// What each frequency is divided by within the original context.
+    pub short_factor: Vec<f32>,
+    /// What each frequency is divided by in longer sequences.
+    pub long_factor: Vec<f32>,
+    /// The formula.
+    #[serde(rename = "type")]
+    pub type_: RopeScalingType,
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Activation of the MLP's gate.
+    pub hidden_act: Activation,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// The token that ends a text.
+    pub eos_token_id: Option<u32>,
+    /// Scaling of the rotary frequencies.
+    pub rope_scaling: Option<RopeScaling>,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// Positions seen in training.
+    pub original_max_position_embeddings: Option<usize>,
+    /// The share of each head that is rotated; all where missing.
+    pub partial_rotary_factor: Option<f64>,
+    /// Whether the output layer is the table of tokens.
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+}
+
+impl Config {
+    /// Size of a head.
+    pub fn head_dim(&self) -> usize {
+        self.hidden_size / self.num_attention_heads.max(1)
+    }
+
+    fn rotary(&self) -> Result<Rotary> {
+        let scaling = match &self.rope_scaling {
+            None => blocks::RopeScaling::none(),
+            Some(scaling) => blocks::RopeScaling {
+                rope_type: "longrope".into(),
+                original_max_position_embeddings: self.original_max_position_embeddings,
+                short_factor: Some(scaling.short_factor.clone()),
+                long_factor: Some(scaling.long_factor.clone()),
+                ..blocks::RopeScaling::none()
+            },
+        };
+        let share = self.partial_rotary_factor.unwrap_or(1.);
+        let dim = (self.head_dim() as f64 * share) as usize;
+        let positions = self.max_position_embeddings;
+        scaling.rotary(RotaryPairs::Halves, self.rope_theta, dim, positions)
+    }
+
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        LlamaLike {
+            family: "phi3",
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: None,
+            positions: self.max_position_embeddings,
+            rope_theta: self.rope_theta,
+            norm_eps: self.rms_norm_eps,
+            activation: self.hidden_act,
+            head: Head::tied(self.tie_word_embeddings),
+        }
+        .spec_with(
+            vec![self.rotary()?],
+            NormSpec::rms(self.rms_norm_eps),
+            |_, attention, mlp| {
+                attention.joined = Some(Order::Layers);
+                mlp.joined = Some(Order::Layers);
+            },
+        )
+    }
+}
+
+/// The rotation of queries and keys. The model makes its own.
+#[derive(Debug, Clone)]
+pub struct RotaryEmbedding(RotaryTables);
+
+impl RotaryEmbedding {
+    /// The rotation of all positions of `cfg`.
+    ///
+    /// # Errors
+    /// If the scaling does not fit, or there is no memory.
+    pub fn new(dtype: DType, cfg: &Config, dev: &Device) -> Result<Self> {
+        let (rotary, positions) = (cfg.rotary()?, cfg.max_position_embeddings);
+        let mut tables = RotaryTables::new(&rotary, positions, dtype, dev);
+        if let Some((short, _)) = &rotary.long {
+            tables.rows(0, positions.min(*short))?;
+        }
+        tables.rows(0, positions)?;
+        Ok(Self(tables))
+    }
+
+    /// Rotates queries and keys, `(b, heads, t, head_dim)`, at the positions from `seqlen_offset` on.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match, or there are more positions than the model has.
+    pub fn apply_rotary_emb_qkv(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        seqlen_offset: usize,
+    ) -> Result<(Tensor, Tensor)> {
+        let (_, heads, t, _) = q.dims4()?;
+        let (cos, sin) = self.0.clone().rows(seqlen_offset, t)?;
+        let rotation = Rotation::new(&cos, &sin, Pairs::Halves);
+        let q = rope_heads_with(q, &rotation, heads, 0)?;
+        Ok((q, rope_heads_with(k, &rotation, 0, k.dim(1)?)?))
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `model.*`, and `lm_head` unless it is tied.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
+    /// `seqlen_offset` on; at 0 a new sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
+        self.0.forward(input_ids, seqlen_offset)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}

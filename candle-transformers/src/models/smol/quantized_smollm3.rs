@@ -1,0 +1,234 @@
+//! SmolLM3 with quantised weights, from GGUF files of the architecture `smollm3`. The model is [`super::smollm3`]'s.
+
+use std::path::Path;
+
+use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::{bail, Context, DType, Device, Result, Tensor};
+use candle_nn::ops::GatedActivation;
+use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
+
+use crate::blocks::{
+    layers, CausalLm, DecoderSpec, GgufMetadata, LayerSpec, Rotary, RotaryPairs, RotaryTables,
+};
+
+/// The longest sequence where a file does not say.
+const MAX_SEQ_LEN: usize = 4096;
+
+/// Of so many layers the last rotates nothing; files do not say it.
+const NO_ROPE_INTERVAL: usize = 4;
+
+/// The decoder that a file describes.
+///
+/// # Errors
+/// Which key is missing, or has a value that does not fit.
+pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
+    file.expect(&["smollm3"])?;
+    let (attention, norm) = (file.attention()?, file.rms_norm()?);
+    // Files have the rows of queries and keys in the order of Llama's own checkpoints.
+    let rotary = file.rotary(RotaryPairs::Neighbours, attention.head_dim)?;
+    let mlp = file.gated_mlp(GatedActivation::Silu)?;
+    let layers = layers(file.layers()?, |i| {
+        let mut attention = attention.clone();
+        attention.rotary = (!(i + 1).is_multiple_of(NO_ROPE_INTERVAL)).then_some(0);
+        Ok(LayerSpec::pre_norm(attention, mlp.clone(), norm))
+    })?;
+    file.decoder("smollm3", vec![rotary], layers, norm)
+}
+
+/// What a file says of its model.
+#[derive(Debug, Clone)]
+pub struct QuantizedConfig {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// The longest sequence; 4096 where the file does not say.
+    pub max_position_embeddings: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Rotated elements of a head, which are all.
+    pub rope_dimension_count: usize,
+    /// Of so many layers the last rotates nothing.
+    pub no_rope_layer_interval: Option<usize>,
+}
+
+impl QuantizedConfig {
+    /// From a file's metadata.
+    ///
+    /// # Errors
+    /// Which key is missing, or has a value of another type.
+    pub fn from_gguf(ct: &Content) -> Result<Self> {
+        let value = |key: &str| -> Result<&Value> {
+            match ct.metadata.get(key) {
+                Some(value) => Ok(value),
+                None => bail!("GGUF metadata {key} is missing"),
+            }
+        };
+        let size = |key: &str| -> Result<usize> {
+            let number = value(key)?.to_u32();
+            Ok(number.with_context(|| format!("GGUF metadata {key}"))? as usize)
+        };
+        let float = |key: &str| -> Result<f64> {
+            let number = value(key)?.to_f32();
+            Ok(number
+                .with_context(|| format!("GGUF metadata {key}"))?
+                .into())
+        };
+        let positions = "smollm3.context_length";
+        Ok(Self {
+            vocab_size: size("smollm3.vocab_size")?,
+            hidden_size: size("smollm3.embedding_length")?,
+            intermediate_size: size("smollm3.feed_forward_length")?,
+            num_hidden_layers: size("smollm3.block_count")?,
+            num_attention_heads: size("smollm3.attention.head_count")?,
+            num_key_value_heads: size("smollm3.attention.head_count_kv")?,
+            max_position_embeddings: match ct.metadata.contains_key(positions) {
+                true => size(positions)?,
+                false => MAX_SEQ_LEN,
+            },
+            rope_theta: float("smollm3.rope.freq_base")?,
+            rms_norm_eps: float("smollm3.attention.layer_norm_rms_epsilon")?,
+            rope_dimension_count: size("smollm3.rope.dimension_count")?,
+            no_rope_layer_interval: Some(NO_ROPE_INTERVAL),
+        })
+    }
+
+    /// Whether a layer rotates nothing.
+    pub fn should_skip_rope(&self, layer_idx: usize) -> bool {
+        let interval = self.no_rope_layer_interval;
+        interval.is_some_and(|interval| (layer_idx + 1).is_multiple_of(interval))
+    }
+
+    /// Size of a head.
+    pub fn head_dim(&self) -> usize {
+        self.rope_dimension_count
+    }
+}
+
+/// The rotation of queries and keys. The model makes its own.
+#[derive(Debug, Clone)]
+pub struct RotaryEmbedding {
+    cos: Tensor,
+    sin: Tensor,
+    /// In f32, for single positions.
+    host: [Vec<f32>; 2],
+    pairs: Pairs,
+}
+
+impl RotaryEmbedding {
+    /// The rotation of all positions of `cfg`: of neighbours if `use_interleaved` says so, else of the halves of a head.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(
+        dtype: DType,
+        cfg: &QuantizedConfig,
+        dev: &Device,
+        use_interleaved: bool,
+    ) -> Result<Self> {
+        let pairs = match use_interleaved {
+            true => RotaryPairs::Neighbours,
+            false => RotaryPairs::Halves,
+        };
+        let rotary = Rotary::new(pairs, cfg.rope_theta, cfg.head_dim());
+        let positions = cfg.max_position_embeddings;
+        let mut tables = RotaryTables::new(&rotary, positions, DType::F32, &Device::Cpu);
+        let (cos, sin) = tables.rows(0, positions)?;
+        let host = |table: &Tensor| table.flatten_all()?.to_vec1::<f32>();
+        Ok(Self {
+            host: [host(&cos)?, host(&sin)?],
+            cos: cos.to_dtype(dtype)?.to_device(dev)?,
+            sin: sin.to_dtype(dtype)?.to_device(dev)?,
+            pairs: pairs.into(),
+        })
+    }
+
+    /// Rotates queries and keys, `(b, heads, t, head_dim)`, at the positions from `offset` on.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match, or there are more positions than the model has.
+    pub fn apply_rotary_emb(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        offset: usize,
+    ) -> Result<(Tensor, Tensor)> {
+        let (_, heads, t, _) = q.dims4()?;
+        let (cos, sin) = (
+            self.cos.narrow(0, offset, t)?,
+            self.sin.narrow(0, offset, t)?,
+        );
+        let rotation = Rotation::new(&cos, &sin, self.pairs);
+        let q = rope_heads_with(q, &rotation, heads, 0)?;
+        Ok((q, rope_heads_with(k, &rotation, 0, k.dim(1)?)?))
+    }
+
+    /// The cosines and sines of a position, `head_dim / 2` each; none of a position that the model does not have.
+    pub fn cos_sin_at(&self, pos: usize) -> (&[f32], &[f32]) {
+        let columns = self.cos.dims().last().copied().unwrap_or(0);
+        let start = pos.saturating_mul(columns);
+        let [cos, sin] = self
+            .host
+            .each_ref()
+            .map(|table| table.get(start..start.saturating_add(columns)));
+        (cos.unwrap_or_default(), sin.unwrap_or_default())
+    }
+}
+
+/// The language model. Activations are f32.
+#[derive(Debug, Clone)]
+pub struct QuantizedModelForCausalLM {
+    lm: CausalLm,
+    config: QuantizedConfig,
+}
+
+impl QuantizedModelForCausalLM {
+    /// The model of a file. Attention is one fused op on every device, with `use_flash_attn` or without.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or metadata or a tensor is missing or does not fit; by name.
+    pub fn from_gguf<P: AsRef<Path>>(
+        path: P,
+        device: &Device,
+        _use_flash_attn: bool,
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        let read = || {
+            let mut file = std::fs::File::open(path)?;
+            let content = Content::read(&mut file)?;
+            let config = QuantizedConfig::from_gguf(&content)?;
+            let lm = CausalLm::from_gguf(spec, content, &mut file, device)?;
+            Ok(Self { lm, config })
+        };
+        read().map_err(|err: candle_core::Error| err.with_path(path))
+    }
+
+    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in f32, for ids `(b, t)` at the positions from `offset` on;
+    /// at 0 a new sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input_ids: &Tensor, offset: usize) -> Result<Tensor> {
+        self.lm.forward(input_ids, offset)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.lm.clear_kv_cache();
+    }
+
+    /// What the file says of the model.
+    pub fn config(&self) -> &QuantizedConfig {
+        &self.config
+    }
+}
