@@ -88,6 +88,11 @@ impl Config {
         usize::try_from(value).ok()
     }
 
+    /// Whether the field is there.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.fields.contains_key(name)
+    }
+
     /// A list of whole numbers, empty if the field is missing.
     pub(super) fn sizes(&self, name: &str) -> Result<Vec<usize>> {
         match self.fields.get(name) {

@@ -16,13 +16,22 @@ mod other;
 use candle_core::{bail, Context, Result};
 use serde::Deserialize;
 
-use config::Family;
+use config::{Config, Family};
 
 use crate::blocks::{DecoderSpec, GgufMetadata};
 use crate::models;
 
 /// From the metadata of a GGUF file to the decoder that it describes.
 type GgufReader = fn(&GgufMetadata) -> Result<DecoderSpec>;
+
+/// Of DeepSeek's files those whose weights are numbers of 16 or 32 bits.
+fn deepseek(json: &Config) -> Result<DecoderSpec> {
+    if json.has("quantization_config") {
+        bail!("quantization_config: DeepSeek's weights of 8 bits are not supported, convert them to bf16 first")
+    }
+    let config: models::deepseek2::DeepSeekV2Config = json.parse()?;
+    config.spec()
+}
 
 /// The values of `model_type`. Transformers leaves out fields that have their default, which is why some are given here.
 const CONFIGS: &[Family] = &[
@@ -47,6 +56,31 @@ const CONFIGS: &[Family] = &[
         |json| {
             let config: models::qwen3::Config = json.parse()?;
             json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "deepseek_v2",
+        r#"{"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": false,
+            "attention_bias": false, "max_position_embeddings": 2048, "n_group": 1, "topk_group": 1}"#,
+        deepseek,
+    ),
+    // Transformers writes neither of these, DeepSeek's own files do.
+    Family::new(
+        "deepseek_v3",
+        r#"{"topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": true, "rope_interleave": true,
+            "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": false,
+            "attention_bias": false, "max_position_embeddings": 4096, "n_group": 8, "topk_group": 4,
+            "routed_scaling_factor": 2.5}"#,
+        deepseek,
+    ),
+    Family::new(
+        "gpt_oss",
+        r#"{"rope_theta": 150000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "attention_bias": true,
+            "swiglu_limit": 7.0, "head_dim": 64, "sliding_window": 128, "num_experts_per_tok": 4,
+            "max_position_embeddings": 131072}"#,
+        |json| {
+            let config: models::gpt_oss::Config = json.parse()?;
+            config.spec()
         },
     ),
     Family::new(
@@ -131,6 +165,7 @@ fn families() -> impl Iterator<Item = &'static Family> {
 
 /// The values of `general.architecture`.
 const GGUF: &[(&str, GgufReader)] = &[
+    ("gpt-oss", models::gpt_oss::spec),
     ("llama", models::quantized_llama::spec),
     ("qwen2", models::quantized_qwen2::spec),
     ("qwen2moe", models::quantized_qwen3_moe::spec),

@@ -9,6 +9,7 @@ mod cache;
 mod decoder;
 mod experts;
 mod feed_forward;
+mod latent;
 mod norm;
 mod residual;
 mod rotary;
@@ -22,6 +23,7 @@ pub use decoder::{
 };
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
 pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
+pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use residual::Residual;
 pub use rotary::{inverse_frequencies, RopeScaling, Rotary, RotaryPairs, RotaryTables};

@@ -30,7 +30,7 @@ const CONFIGS: &[(&str, &str)] = &[
         "mixtral",
         r#"{"model_type": "mixtral", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "max_position_embeddings": 512,
-            "rope_theta": 10000.0, "sliding_window": 7}"#,
+            "rope_theta": 10000.0, "sliding_window": 12}"#,
     ),
     (
         "qwen2_moe",
@@ -163,6 +163,31 @@ const CONFIGS: &[(&str, &str)] = &[
         r#"{"model_type": "stablelm", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "use_qkv_bias": true,
             "use_parallel_residual": true}"#,
+    ),
+    (
+        "deepseek_v2",
+        r#"{"model_type": "deepseek_v2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "n_shared_experts": 2, "n_routed_experts": 6,
+            "routed_scaling_factor": 2.0, "topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2,
+            "num_experts_per_tok": 3, "first_k_dense_replace": 1, "max_position_embeddings": 512, "q_lora_rank": null,
+            "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16,
+            "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32,
+                "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707}}"#,
+    ),
+    (
+        "deepseek_v3",
+        r#"{"model_type": "deepseek_v3", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "n_shared_experts": 1, "n_routed_experts": 8, "n_group": 4,
+            "topk_group": 2, "num_experts_per_tok": 3, "first_k_dense_replace": 1, "max_position_embeddings": 512,
+            "q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16}"#,
+    ),
+    (
+        "gpt_oss",
+        r#"{"model_type": "gpt_oss", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 5,
+            "num_experts_per_tok": 2, "sliding_window": 6, "max_position_embeddings": 512,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
+                "beta_slow": 1.0, "truncate": false}}"#,
     ),
 ];
 

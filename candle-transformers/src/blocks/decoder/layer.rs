@@ -1,9 +1,11 @@
 //! A layer: what mixes positions, what follows it, and the norms and sums around both.
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{bail, Module, Result, Tensor};
 
 use super::super::weights::Weights;
-use super::super::{Attention, FeedForward, GrowingKvCache, Names, Norm, Projection, Residual};
+use super::super::{
+    Attention, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Residual,
+};
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::Step;
 
@@ -12,6 +14,8 @@ use super::Step;
 pub enum Mixer {
     /// Causal attention.
     Attention(Attention),
+    /// Causal attention to short vectors.
+    Latent(Latent),
 }
 
 /// What a layer keeps of a sequence.
@@ -19,6 +23,8 @@ pub enum Mixer {
 pub enum LayerState {
     /// Keys and values.
     Attention(GrowingKvCache),
+    /// Short vectors that keys and values are made from.
+    Latent(GrowingKvCache),
 }
 
 impl LayerState {
@@ -28,20 +34,21 @@ impl LayerState {
             MixerSpec::Attention(attention) => {
                 Self::Attention(GrowingKvCache::with_window(positions, attention.window))
             }
+            MixerSpec::Latent(_) => Self::Latent(GrowingKvCache::new(positions)),
         }
     }
 
     /// How many positions have been added since the last reset.
     pub fn seen(&self) -> usize {
         match self {
-            Self::Attention(kv) => kv.seen(),
+            Self::Attention(kv) | Self::Latent(kv) => kv.seen(),
         }
     }
 
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         match self {
-            Self::Attention(kv) => kv.reset(),
+            Self::Attention(kv) | Self::Latent(kv) => kv.reset(),
         }
     }
 }
@@ -58,6 +65,9 @@ impl Mixer {
             MixerSpec::Attention(spec) => {
                 Self::Attention(Attention::load(spec, hidden, weights, names, prefix).await?)
             }
+            MixerSpec::Latent(spec) => {
+                Self::Latent(Latent::load(spec, hidden, weights, names, prefix).await?)
+            }
         })
     }
 
@@ -73,12 +83,18 @@ impl Mixer {
                 attention.inner(xs, norm, step, Some(kv))
             }
             (Self::Attention(attention), None) => attention.inner(xs, norm, step, None),
+            (Self::Latent(latent), Some(LayerState::Latent(cache))) => {
+                latent.inner(xs, norm, step, Some(cache))
+            }
+            (Self::Latent(latent), None) => latent.inner(xs, norm, step, None),
+            (_, Some(_)) => bail!("the cache was made for layers of another kind"),
         }
     }
 
     fn output(&self) -> Option<&Projection> {
         match self {
             Self::Attention(attention) => Some(attention.output()),
+            Self::Latent(latent) => Some(latent.output()),
         }
     }
 }

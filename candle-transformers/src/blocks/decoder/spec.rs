@@ -2,7 +2,7 @@
 
 use candle_core::{bail, Result};
 
-use super::super::{AttentionSpec, FeedForwardSpec, Names, NormSpec, Rotary};
+use super::super::{AttentionSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, Rotary};
 
 /// More layers than any model has: a file must not be able to ask for all of the memory.
 const MAX_LAYERS: usize = 1 << 12;
@@ -120,6 +120,14 @@ impl LayerSpec {
 pub enum MixerSpec {
     /// Causal attention.
     Attention(AttentionSpec),
+    /// Causal attention to short vectors.
+    Latent(LatentSpec),
+}
+
+impl From<LatentSpec> for MixerSpec {
+    fn from(spec: LatentSpec) -> Self {
+        Self::Latent(spec)
+    }
 }
 
 impl From<AttentionSpec> for MixerSpec {
@@ -188,6 +196,7 @@ impl DecoderSpec {
         for layer in &self.layers {
             match &layer.mixer {
                 MixerSpec::Attention(attention) => attention.check(&self.rotaries)?,
+                MixerSpec::Latent(attention) => attention.check(&self.rotaries)?,
             }
             if let FeedForwardSpec::Experts(experts) = &layer.feed_forward {
                 experts.check()?;

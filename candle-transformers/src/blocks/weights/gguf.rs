@@ -300,6 +300,34 @@ impl<'a> GgufMetadata<'a> {
     /// # Errors
     /// If a number is missing or does not fit.
     pub fn rotary(&self, pairs: RotaryPairs, head_dim: usize) -> Result<Rotary> {
+        self.scaled_rotary(pairs, head_dim, &self.rope_scaling()?)
+    }
+
+    /// How the rotation is scaled; `rope.scaling.*`.
+    ///
+    /// # Errors
+    /// If a value is of another kind.
+    pub fn rope_scaling(&self) -> Result<RopeScaling> {
+        let kind = self.text("rope.scaling.type")?;
+        Ok(RopeScaling {
+            rope_type: kind.unwrap_or_else(|| "none".into()),
+            factor: self.float("rope.scaling.factor")?,
+            original_max_position_embeddings: self.size("rope.scaling.original_context_length")?,
+            attention_factor: self.float("rope.scaling.attn_factor")?,
+            ..RopeScaling::none()
+        })
+    }
+
+    /// As [`rotary`](Self::rotary), scaled so.
+    ///
+    /// # Errors
+    /// If a number is missing or does not fit.
+    pub fn scaled_rotary(
+        &self,
+        pairs: RotaryPairs,
+        head_dim: usize,
+        scaling: &RopeScaling,
+    ) -> Result<Rotary> {
         let dim = self.size("rope.dimension_count")?.unwrap_or(head_dim);
         if !dim.is_multiple_of(2) || dim > head_dim {
             return self.refuse(
@@ -308,14 +336,6 @@ impl<'a> GgufMetadata<'a> {
             );
         }
         let theta = self.float("rope.freq_base")?.unwrap_or(10_000.);
-        let kind = self.text("rope.scaling.type")?;
-        let scaling = RopeScaling {
-            rope_type: kind.unwrap_or_else(|| "none".into()),
-            factor: self.float("rope.scaling.factor")?,
-            original_max_position_embeddings: self.size("rope.scaling.original_context_length")?,
-            attention_factor: self.float("rope.scaling.attn_factor")?,
-            ..RopeScaling::none()
-        };
         scaling
             .rotary(pairs, theta, dim, self.positions()?)
             .with_context(|| format!("GGUF metadata {}", self.name("rope.scaling")))

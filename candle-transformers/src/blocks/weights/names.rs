@@ -44,6 +44,18 @@ pub struct Names {
     pub qkv: &'static str,
     /// From the heads back.
     pub o: &'static str,
+    /// Latent attention: to the short vector of queries.
+    pub q_a: &'static str,
+    /// Its norm.
+    pub q_a_norm: &'static str,
+    /// From it to the queries.
+    pub q_b: &'static str,
+    /// To the short vector of keys and values, and the rotated part of the keys.
+    pub kv_a: &'static str,
+    /// The norm of the short vector.
+    pub kv_a_norm: &'static str,
+    /// From it to keys and values.
+    pub kv_b: &'static str,
     /// The norm of queries.
     pub q_norm: &'static str,
     /// The norm of keys.
@@ -102,6 +114,12 @@ impl Names {
         v: "self_attn.v_proj",
         qkv: "self_attn.qkv_proj",
         o: "self_attn.o_proj",
+        q_a: "self_attn.q_a_proj",
+        q_a_norm: "self_attn.q_a_layernorm",
+        q_b: "self_attn.q_b_proj",
+        kv_a: "self_attn.kv_a_proj_with_mqa",
+        kv_a_norm: "self_attn.kv_a_layernorm",
+        kv_b: "self_attn.kv_b_proj",
         q_norm: "self_attn.q_norm",
         k_norm: "self_attn.k_norm",
         sinks: "self_attn.sinks",
@@ -150,6 +168,12 @@ impl Names {
         v: "attn_v",
         qkv: "attn_qkv",
         o: "attn_output",
+        q_a: "attn_q_a",
+        q_a_norm: "attn_q_a_norm",
+        q_b: "attn_q_b",
+        kv_a: "attn_kv_a_mqa",
+        kv_a_norm: "attn_kv_a_norm",
+        kv_b: "attn_kv_b",
         q_norm: "attn_q_norm",
         k_norm: "attn_k_norm",
         sinks: "attn_sinks.weight",
