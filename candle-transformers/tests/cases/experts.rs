@@ -307,3 +307,182 @@ fn choices_from_groups(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(choices_from_groups);
+
+const GPT_OSS: &str = r#"{"model_type": "gpt_oss", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 3,
+    "num_experts_per_tok": 2, "sliding_window": 3, "max_position_embeddings": 64, "rope_theta": 10000.0}"#;
+
+/// What four bits stand for: a sign, two bits of exponent, one of fraction.
+fn of_four_bits(bits: u8) -> f32 {
+    let (exponent, fraction) = ((bits >> 1) & 3, f32::from(bits & 1));
+    let magnitude = match exponent {
+        0 => fraction / 2.,
+        exponent => (1. + fraction / 2.) * 2f32.powi(i32::from(exponent) - 1),
+    };
+    if bits & 8 == 0 {
+        magnitude
+    } else {
+        -magnitude
+    }
+}
+
+/// The weights of a gpt-oss whose experts are MXFP4, and the same experts dense: `(3, outputs, inputs)` of gate and up, and of down.
+fn gpt_oss_weights() -> Result<(HashMap<String, Tensor>, [Tensor; 2])> {
+    let cpu = &Device::Cpu;
+    let mut numbers = Numbers::new(77);
+    let mut weights = HashMap::new();
+    let layer = "model.layers.0";
+    for (name, shape) in [
+        ("model.embed_tokens.weight".to_string(), &[VOCAB, 32][..]),
+        ("model.norm.weight".into(), &[32]),
+        ("lm_head.weight".into(), &[VOCAB, 32]),
+        (format!("{layer}.input_layernorm.weight"), &[32]),
+        (format!("{layer}.post_attention_layernorm.weight"), &[32]),
+        (format!("{layer}.self_attn.q_proj.weight"), &[32, 32]),
+        (format!("{layer}.self_attn.q_proj.bias"), &[32]),
+        (format!("{layer}.self_attn.k_proj.weight"), &[16, 32]),
+        (format!("{layer}.self_attn.k_proj.bias"), &[16]),
+        (format!("{layer}.self_attn.v_proj.weight"), &[16, 32]),
+        (format!("{layer}.self_attn.v_proj.bias"), &[16]),
+        (format!("{layer}.self_attn.o_proj.weight"), &[32, 32]),
+        (format!("{layer}.self_attn.o_proj.bias"), &[32]),
+        (format!("{layer}.self_attn.sinks"), &[4]),
+        (format!("{layer}.mlp.router.weight"), &[3, 32]),
+        (format!("{layer}.mlp.router.bias"), &[3]),
+        (format!("{layer}.mlp.experts.gate_up_proj_bias"), &[3, 128]),
+        (format!("{layer}.mlp.experts.down_proj_bias"), &[3, 32]),
+    ] {
+        weights.insert(name, numbers.tensor(shape, 0.6, cpu)?);
+    }
+    let mut dense = Vec::new();
+    for (name, outputs, inputs) in [("gate_up_proj", 128, 32), ("down_proj", 32, 64)] {
+        let blocks = 3 * outputs * inputs / 32;
+        let mut byte = |below: f32| (numbers.next(0.5) * below + below / 2.) as u8;
+        let bytes: Vec<u8> = (0..16 * blocks).map(|_| byte(256.)).collect();
+        let scales: Vec<u8> = (0..blocks).map(|_| 122 + byte(4.)).collect();
+        let values = bytes.iter().enumerate().flat_map(|(i, byte)| {
+            let scale = 2f32.powi(i32::from(scales[i / 16]) - 127);
+            [byte & 15, byte >> 4].map(|bits| of_four_bits(bits) * scale)
+        });
+        let values = values.collect::<Vec<_>>();
+        dense.push(Tensor::from_vec(values, (3, outputs, inputs), cpu)?);
+        let name = format!("{layer}.mlp.experts.{name}");
+        let shape = (3, outputs, inputs / 32, 16);
+        weights.insert(
+            format!("{name}_blocks"),
+            Tensor::from_vec(bytes, shape, cpu)?,
+        );
+        let shape = (3, outputs, inputs / 32);
+        weights.insert(
+            format!("{name}_scales"),
+            Tensor::from_vec(scales, shape, cpu)?,
+        );
+    }
+    let [gate_up, down] = <[Tensor; 2]>::try_from(dense).expect("two of them");
+    Ok((weights, [gate_up, down]))
+}
+
+/// The logits of every position, from the formulas of the paper and of Transformers, in plain ops.
+fn plain_gpt_oss(
+    weights: &HashMap<String, Tensor>,
+    [gate_up, down]: &[Tensor; 2],
+    ids: &Tensor,
+) -> Result<Tensor> {
+    let get = |name: &str| &weights[&format!("model.layers.0.{name}")];
+    let normed = |xs: &Tensor, weight: &Tensor| {
+        let mean = (xs.sqr()?.mean_keepdim(1)? + 1e-5)?;
+        xs.broadcast_div(&mean.sqrt()?)?.broadcast_mul(weight)
+    };
+    let linear = |xs: &Tensor, name: &str| {
+        let ys = xs.matmul(&get(&format!("{name}.weight")).t()?)?;
+        ys.broadcast_add(get(&format!("{name}.bias")))
+    };
+    let t = ids.dim(1)?;
+    let mut xs = weights["model.embed_tokens.weight"].index_select(&ids.squeeze(0)?, 0)?;
+    let stream = normed(&xs, get("input_layernorm.weight"))?;
+    let [q, k, v] = ["q", "k", "v"].map(|name| linear(&stream, &format!("self_attn.{name}_proj")));
+    let (q, k, v) = (q?, k?, v?);
+    let angles =
+        (0..t).flat_map(|p| (0..4).map(move |i| p as f32 * 10_000f32.powf(-(i as f32) / 4.)));
+    let angles = Tensor::from_iter(angles, &Device::Cpu)?.reshape((t, 4))?;
+    let rotated = |xs: &Tensor, head: usize| {
+        let (a, b) = (xs.narrow(1, 8 * head, 4)?, xs.narrow(1, 8 * head + 4, 4)?);
+        let (cos, sin) = (angles.cos()?, angles.sin()?);
+        Tensor::cat(
+            &[
+                ((&a * &cos)? - (&b * &sin)?)?,
+                ((&b * &cos)? + (&a * &sin)?)?,
+            ],
+            1,
+        )
+    };
+    let sinks = get("self_attn.sinks").to_vec1::<f32>()?;
+    let mut heads = Vec::new();
+    for (head, sink) in sinks.iter().enumerate() {
+        let scores = (rotated(&q, head)?.matmul(&rotated(&k, head / 2)?.t()?)? / 8f64.sqrt())?;
+        let mut shares = Vec::new();
+        for (p, row) in scores.to_vec2::<f32>()?.iter().enumerate() {
+            let seen = |key: usize| key <= p && p < key + 3;
+            let share = |key: usize| if seen(key) { row[key].exp() } else { 0. };
+            let sum = (0..t).map(share).sum::<f32>() + sink.exp();
+            shares.extend((0..t).map(|key| share(key) / sum));
+        }
+        let shares = Tensor::from_vec(shares, (t, t), &Device::Cpu)?;
+        heads.push(shares.matmul(&v.narrow(1, 8 * (head / 2), 8)?.contiguous()?)?);
+    }
+    xs = (xs + linear(&Tensor::cat(&heads, 1)?, "self_attn.o_proj")?)?;
+    let stream = normed(&xs, get("post_attention_layernorm.weight"))?;
+    let scores = linear(&stream, "mlp.router")?.to_vec2::<f32>()?;
+    let mut outputs = Vec::new();
+    for (p, scores) in scores.iter().enumerate() {
+        let mut order = [0, 1, 2];
+        order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        let sum: f32 = order[..2].iter().map(|e| scores[*e].exp()).sum();
+        let x = stream.narrow(0, p, 1)?;
+        let mut y = x.zeros_like()?;
+        for &expert in &order[..2] {
+            let both = x.matmul(&gate_up.get(expert)?.t()?)?.squeeze(0)?;
+            let both = (both + get("mlp.experts.gate_up_proj_bias").get(expert)?)?;
+            let gated = both.to_vec1::<f32>()?;
+            let gated = gated.chunks_exact(2).map(|pair| {
+                let (gate, up) = (pair[0].min(7.), pair[1].clamp(-7., 7.));
+                gate / (1. + (-1.702 * gate).exp()) * (up + 1.)
+            });
+            let gated = Tensor::from_iter(gated, &Device::Cpu)?.unsqueeze(0)?;
+            let out = gated.matmul(&down.get(expert)?.t()?)?;
+            let out = out.broadcast_add(
+                get("mlp.experts.down_proj_bias")
+                    .get(expert)
+                    .as_ref()
+                    .expect("a row"),
+            )?;
+            y = (y + (out * f64::from(scores[expert].exp() / sum))?)?;
+        }
+        outputs.push(y);
+    }
+    xs = (xs + Tensor::cat(&outputs, 0)?)?;
+    normed(&xs, &weights["model.norm.weight"])?.matmul(&weights["lm_head.weight"].t()?)
+}
+
+/// gpt-oss against its formulas, its experts as MXFP4 and dense, in every dtype that a builder makes of the bytes.
+fn gpt_oss(device: &Device) -> Result<()> {
+    let (weights, experts) = gpt_oss_weights()?;
+    let ids = token_ids(1, 7, VOCAB, &Device::Cpu)?;
+    let expected = plain_gpt_oss(&weights, &experts, &ids)?.unsqueeze(0)?;
+    let mut dense = weights.clone();
+    dense.retain(|name, _| !name.ends_with("_blocks") && !name.ends_with("_scales"));
+    for (name, weight) in ["gate_up_proj", "down_proj"].iter().zip(&experts) {
+        let name = format!("model.layers.0.mlp.experts.{name}");
+        dense.insert(name, weight.transpose(1, 2)?.contiguous()?);
+    }
+    for weights in [weights, dense] {
+        for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 0.06)] {
+            let vb = VarBuilder::from_tensors(weights.clone(), dtype, device);
+            let mut model = CausalLm::from_vb(auto::config_spec(GPT_OSS)?, vb)?;
+            let logits = model.forward(&ids.to_device(device)?, 0)?.logits()?;
+            assert_close(&logits, &expected, tolerance);
+        }
+    }
+    Ok(())
+}
+test_device!(gpt_oss);
