@@ -103,9 +103,10 @@ pub(super) fn mpt(json: &Config) -> Result<DecoderSpec> {
     let mut spec = config.spec()?;
     spec.names = models::mpt::NAMES_IN_CHECKPOINT;
     for layer in &mut spec.layers {
-        let crate::blocks::MixerSpec::Attention(attention) = &mut layer.mixer;
-        attention.clip = attn.clip_qkv;
-        attention.scale = attn.softmax_scale;
+        if let Some(attention) = layer.attention_mut() {
+            attention.clip = attn.clip_qkv;
+            attention.scale = attn.softmax_scale;
+        }
     }
     Ok(spec)
 }

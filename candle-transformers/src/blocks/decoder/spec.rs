@@ -111,6 +111,7 @@ impl LayerSpec {
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
             MixerSpec::Attention(attention) => Some(attention),
+            MixerSpec::Latent(_) => None,
         }
     }
 }
