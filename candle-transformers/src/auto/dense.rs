@@ -5,7 +5,7 @@ use candle_core::{bail, Result};
 use super::config::{Config, Family};
 use crate::blocks::{DecoderSpec, Wiring};
 use crate::models::{
-    gemma, gemma2, gemma3, granite, helium, mistral, olmo, olmo2, phi3, smol, stable_lm,
+    gemma, gemma2, gemma3, glm4_new, granite, helium, mistral, olmo, olmo2, phi3, smol, stable_lm,
 };
 
 /// The values of `model_type`, with what files may leave out. A window is never among that: files say `null` for none.
@@ -117,6 +117,16 @@ pub(super) const CONFIGS: &[Family] = &[
             "rms_norm_eps": 1e-5, "max_position_embeddings": 2048}"#,
         |json| {
             let config: olmo2::Config = json.parse()?;
+            json.scaled(config.spec()?)
+        },
+    ),
+    Family::new(
+        "glm4",
+        r#"{"attention_bias": true, "hidden_act": "silu", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "head_dim": 128,
+            "num_key_value_heads": 2, "rms_norm_eps": 1.5625e-7, "tie_word_embeddings": false,
+            "max_position_embeddings": 131072}"#,
+        |json| {
+            let config: glm4_new::Config = json.parse()?;
             json.scaled(config.spec()?)
         },
     ),

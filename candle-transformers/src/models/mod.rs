@@ -10,6 +10,7 @@ pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;
 pub mod glm4;
+pub mod glm4_new;
 pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;

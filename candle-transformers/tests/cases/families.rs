@@ -191,6 +191,11 @@ const CONFIGS: &[(&str, &str)] = &[
             "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
                 "beta_slow": 1.0, "truncate": false}}"#,
     ),
+    (
+        "glm4",
+        r#"{"model_type": "glm4", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16}"#,
+    ),
 ];
 
 /// Weights that depend on their names alone.

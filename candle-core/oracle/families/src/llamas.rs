@@ -9,8 +9,8 @@ use candle_core::{DType, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::smol::{quantized_smollm3, smollm3};
 use candle_transformers::models::{
-    granite, helium, llama2_c, llama2_c_weights, mistral, olmo, olmo2, phi3, quantized_llama2_c,
-    quantized_mistral, quantized_stable_lm, stable_lm,
+    glm4_new, granite, helium, llama2_c, llama2_c_weights, mistral, olmo, olmo2, phi3,
+    quantized_llama2_c, quantized_mistral, quantized_stable_lm, stable_lm,
 };
 use std::collections::HashMap;
 
@@ -29,6 +29,8 @@ pub const RUNS: &[Run] = &[
     ("llama2_c", llama2_c),
     ("llama2_c file", llama2_c_file),
     ("quantized_llama2_c", quantized_llama2_c),
+    ("glm4_new", glm4_new),
+    ("glm4_new hidden", glm4_new_hidden),
     ("olmo", olmo),
     ("olmo2", olmo2),
     ("stable_lm", stable_lm),
@@ -288,6 +290,28 @@ fn quantized_llama2_c(place: &Place) -> Result<Vec<Tensor>> {
     let mut cache = llama2_c::Cache::new(true, &config, empty)?;
     steps(place, "llama2_c", |ids, position| {
         model.forward(ids, position, &mut cache)
+    })
+}
+
+const GLM4: &str = r#"{
+    "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 64, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+    "hidden_act": "silu", "tie_word_embeddings": false, "attention_bias": true, "partial_rotary_factor": 0.5,
+    "eos_token_id": [1, 2]
+}"#;
+
+/// One row: Candle rotates the first alone.
+fn glm4_new(place: &Place) -> Result<Vec<Tensor>> {
+    let mut model = glm4_new::ModelForCausalLM::new(&config(GLM4)?, place.weights("glm4_new"))?;
+    steps(place, "glm4_new", |ids, position| {
+        model.forward(ids, position)
+    })
+}
+
+fn glm4_new_hidden(place: &Place) -> Result<Vec<Tensor>> {
+    let mut model = glm4_new::Model::new(&config(GLM4)?, place.weights("glm4_new"))?;
+    steps(place, "glm4_new", |ids, position| {
+        model.forward(ids, position)
     })
 }
 

@@ -1,0 +1,143 @@
+//! GLM-4-0414 and GLM-Z1: [arXiv 2406.12793](https://arxiv.org/abs/2406.12793). Llama with norms on both sides of each block, neighbours
+//! rotated in a part of each head, and gate and up in one tensor.
+
+use candle_core::{Result, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use super::glm4::EosTokenId;
+use super::shared::LlamaLike;
+use crate::blocks::{CausalLm, DecoderSpec, Head, Names, NormSpec, Order, RotaryPairs, Wiring};
+
+const NAMES: Names = Names {
+    attn_post_norm: "post_self_attn_layernorm",
+    mlp_post_norm: "post_mlp_layernorm",
+    ..Names::HUGGING_FACE
+};
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Size of a head; `hidden_size / num_attention_heads` where missing.
+    pub head_dim: Option<usize>,
+    /// The share of each head that is rotated; all where missing.
+    pub partial_rotary_factor: Option<f32>,
+    /// Whether the projections to queries, keys and values have biases; no where missing.
+    pub attention_bias: Option<bool>,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// Not used by these models.
+    pub sliding_window: Option<usize>,
+    /// Whether the output layer is the table of tokens.
+    pub tie_word_embeddings: bool,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Activation of the MLP's gate.
+    pub hidden_act: Activation,
+    /// What ends a text.
+    pub eos_token_id: Option<EosTokenId>,
+}
+
+impl Config {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        let sizes = LlamaLike {
+            family: "glm4",
+            vocab: self.vocab_size,
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            kv_heads: self.num_key_value_heads,
+            head_dim: self.head_dim,
+            positions: self.max_position_embeddings,
+            rope_theta: self.rope_theta,
+            norm_eps: self.rms_norm_eps,
+            activation: self.hidden_act,
+            head: Head::tied(self.tie_word_embeddings),
+        };
+        let share = f64::from(self.partial_rotary_factor.unwrap_or(1.));
+        let rotary = sizes.rotary(RotaryPairs::Neighbours, self.rope_theta, share);
+        let norm = NormSpec::rms(self.rms_norm_eps);
+        let mut spec = sizes.spec_with(vec![rotary], norm, |_, attention, mlp| {
+            attention.qkv_bias = self.attention_bias.unwrap_or(false);
+            mlp.joined = Some(Order::Layers);
+        })?;
+        for layer in &mut spec.layers {
+            layer.wiring = Wiring::Sandwich;
+        }
+        spec.names = NAMES;
+        Ok(spec)
+    }
+}
+
+/// The decoder without an output layer.
+#[derive(Debug, Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `model.*`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let spec = DecoderSpec {
+            head: Head::None,
+            ..cfg.spec()?
+        };
+        CausalLm::from_vb(spec, vb).map(Self)
+    }
+
+    /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `offset` on; at 0 a new
+    /// sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
+        self.0.forward(input, offset)?.normed()
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct ModelForCausalLM(CausalLm);
+
+impl ModelForCausalLM {
+    /// Loads `model.*`, and `lm_head` unless it is tied.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype; see [`Model::forward`].
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
+        self.0.forward(input, offset)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}
