@@ -4,7 +4,7 @@
 //! the models return, the others compare their own results with that: to 1e-4 on the CPU, to 1e-3 on WebGPU.
 //!
 //! ```text
-//! families-upstream FOLDER                   writes FOLDER/outputs.safetensors
+//! families-upstream FOLDER                   writes what they return into FOLDER
 //! families-ours FOLDER --compare [NAME]      runs the same and compares; with a name, only runs whose names contain it
 //! families-ours FOLDER --webgpu [NAME]       as well, on WebGPU
 //! ```
@@ -28,7 +28,13 @@ use weights::Place;
 /// A model's name and what it returns.
 type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
-const RUNS: &[&[Run]] = &[dense::RUNS, experts::RUNS, gemma::RUNS, llamas::RUNS, qwen::RUNS];
+const RUNS: &[&[Run]] = &[
+    dense::RUNS,
+    experts::RUNS,
+    gemma::RUNS,
+    llamas::RUNS,
+    qwen::RUNS,
+];
 
 fn main() -> Result<()> {
     let args: Vec<_> = std::env::args().skip(1).collect();
@@ -48,11 +54,36 @@ fn main() -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let on_cpu = device.is_cpu();
     let place = Place { folder, device };
+    if how.is_some() {
+        let outputs = outputs(&place, only)?;
+        let (file, tolerance) = match on_cpu {
+            true => (OUTPUTS, 1e-4),
+            false => (OF_DENSE_PRODUCTS, 1e-3),
+        };
+        return compare::with_file(&outputs, &folder.join(file), tolerance, only.is_empty());
+    }
+    candle_core::safetensors::save(&outputs(&place, only)?, folder.join(OUTPUTS))?;
+    // It is read once by each thread.
+    std::env::set_var("CANDLE_DEQUANTIZE_ALL", "1");
+    let dense = std::thread::scope(|scope| scope.spawn(|| outputs(&place, only)).join());
+    let Ok(dense) = dense else {
+        bail!("the models of dense products panicked")
+    };
+    candle_core::safetensors::save(&dense?, folder.join(OF_DENSE_PRODUCTS))
+}
+
+/// What the models return.
+const OUTPUTS: &str = "outputs.safetensors";
+/// What they return if quantised weights are made dense: on the CPU, products with blocks round activations to 8 bits, which a GPU does
+/// not.
+const OF_DENSE_PRODUCTS: &str = "dense.safetensors";
+
+fn outputs(place: &Place, only: &str) -> Result<HashMap<String, Tensor>> {
     let mut outputs = HashMap::new();
     let runs = RUNS.iter().flat_map(|runs| runs.iter());
     for (name, run) in runs.filter(|(name, _)| name.contains(only)) {
         let start = std::time::Instant::now();
-        let results = match run(&place) {
+        let results = match run(place) {
             Ok(results) => results,
             Err(err) => bail!("{name}: {err}"),
         };
@@ -62,12 +93,7 @@ fn main() -> Result<()> {
         }
         println!("{name}: {:.2} s", start.elapsed().as_secs_f64());
     }
-    let file = folder.join("outputs.safetensors");
-    if how.is_some() {
-        let tolerance = if on_cpu { 1e-4 } else { 1e-3 };
-        return compare::with_file(&outputs, &file, tolerance, only.is_empty());
-    }
-    candle_core::safetensors::save(&outputs, file)
+    Ok(outputs)
 }
 
 #[cfg(feature = "webgpu")]
