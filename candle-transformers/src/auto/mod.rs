@@ -165,8 +165,14 @@ fn families() -> impl Iterator<Item = &'static Family> {
 
 /// The values of `general.architecture`.
 const GGUF: &[(&str, GgufReader)] = &[
+    ("gemma", models::quantized_gemma3::spec),
+    ("gemma2", models::quantized_gemma3::spec),
+    ("gemma3", models::quantized_gemma3::spec),
+    ("glm4", models::quantized_glm4::spec),
     ("gpt-oss", models::gpt_oss::spec),
     ("llama", models::quantized_llama::spec),
+    ("phi2", models::quantized_phi::spec),
+    ("phi3", models::quantized_phi3::spec),
     ("qwen2", models::quantized_qwen2::spec),
     ("qwen2moe", models::quantized_qwen3_moe::spec),
     ("qwen3", models::quantized_qwen3::spec),

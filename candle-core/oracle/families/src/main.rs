@@ -15,6 +15,7 @@ mod compare;
 mod dense;
 mod experts;
 mod gemma;
+mod gguf;
 mod llamas;
 mod qwen;
 #[path = "../../models/src/weights.rs"]
@@ -32,6 +33,7 @@ const RUNS: &[&[Run]] = &[
     dense::RUNS,
     experts::RUNS,
     gemma::RUNS,
+    gguf::RUNS,
     llamas::RUNS,
     qwen::RUNS,
 ];

@@ -63,9 +63,23 @@ impl CausalLm {
         reader: &mut R,
         device: &Device,
     ) -> Result<Self> {
+        Self::from_gguf_in(spec, content, reader, DType::F32, device)
+    }
+
+    /// As [`from_gguf`](Self::from_gguf), with activations of `dtype`.
+    ///
+    /// # Errors
+    /// As [`from_gguf`](Self::from_gguf).
+    pub fn from_gguf_in<R: Read + Seek>(
+        spec: impl FnOnce(&GgufMetadata) -> Result<DecoderSpec>,
+        content: gguf_file::Content,
+        reader: &mut R,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
         let mut source = GgufReader { content, reader };
         let spec = spec(&GgufMetadata::new(&source.content.metadata, &source)?)?;
-        Self::load(spec, &mut source, device)
+        Ok(Self::new(Decoder::load(spec, &mut source, dtype, device)?))
     }
 
     /// The decoder.

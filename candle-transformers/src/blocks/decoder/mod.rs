@@ -174,6 +174,17 @@ impl Decoder {
                 Some(weights.linear(&head).await?)
             }
         };
+        let [short, long] = names.rope_factors_long;
+        if !long.is_empty() && weights.has(long) {
+            for rotary in &mut spec.rotaries {
+                let pairs = rotary.frequencies.len();
+                let [short, long] = [
+                    weights.host(short, pairs).await?,
+                    weights.host(long, pairs).await?,
+                ];
+                rotary.divide_by_length(&short, &long);
+            }
+        }
         let factors = format!("{}.weight", names.rope_factors);
         if !names.rope_factors.is_empty() && weights.has(&factors) {
             for rotary in &mut spec.rotaries {

@@ -57,6 +57,16 @@ impl Rotary {
         }
     }
 
+    /// Divides the angles of short sequences by `short`, those of long ones by `long`.
+    pub(super) fn divide_by_length(&mut self, short: &[f32], long: &[f32]) {
+        self.divide(short);
+        if let Some((_, frequencies)) = &mut self.long {
+            for (frequency, factor) in frequencies.iter_mut().zip(long) {
+                *frequency /= factor;
+            }
+        }
+    }
+
     /// Divides each angle by its factor, as `rope_freqs.weight` of GGUF files says.
     pub(super) fn divide(&mut self, factors: &[f32]) {
         for (frequency, factor) in self.frequencies.iter_mut().zip(factors) {

@@ -29,6 +29,8 @@ pub struct Names {
     pub head: &'static str,
     /// Factors of the rotary frequencies, if a file has them.
     pub rope_factors: &'static str,
+    /// Factors of the rotary frequencies of short and of long sequences, if a file has them; the whole names.
+    pub rope_factors_long: [&'static str; 2],
 
     /// The norm before attention, or before everything in a parallel layer.
     pub attn_norm: &'static str,
@@ -107,6 +109,7 @@ impl Names {
         final_norm: "model.norm",
         head: "lm_head",
         rope_factors: "",
+        rope_factors_long: ["", ""],
         attn_norm: "input_layernorm",
         attn_post_norm: "post_attention_layernorm",
         q: "self_attn.q_proj",
@@ -161,6 +164,7 @@ impl Names {
         final_norm: "output_norm",
         head: "output",
         rope_factors: "rope_freqs",
+        rope_factors_long: ["rope_factors_short.weight", "rope_factors_long.weight"],
         attn_norm: "attn_norm",
         attn_post_norm: "post_attention_norm",
         q: "attn_q",

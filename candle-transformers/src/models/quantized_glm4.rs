@@ -1,0 +1,61 @@
+//! GLM-4-0414 with quantised weights, from GGUF files of the architecture `glm4`. The model is [`super::glm4_new`]'s.
+
+use std::io::{Read, Seek};
+
+use candle_core::quantized::gguf_file;
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::ops::GatedActivation;
+
+use crate::blocks::{layers, CausalLm, DecoderSpec, GgufMetadata, LayerSpec, RotaryPairs, Wiring};
+
+/// The decoder that a file describes.
+///
+/// # Errors
+/// Which key is missing, or has a value that does not fit.
+pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
+    file.expect(&["glm4"])?;
+    let (attention, norm) = (file.attention()?, file.rms_norm()?);
+    let rotary = file.rotary(RotaryPairs::Neighbours, attention.head_dim)?;
+    let mlp = file.gated_mlp(GatedActivation::Silu)?;
+    let layer = LayerSpec {
+        wiring: Wiring::Sandwich,
+        ..LayerSpec::pre_norm(attention, mlp, norm)
+    };
+    let layers = layers(file.layers()?, |_| Ok(layer.clone()))?;
+    file.decoder("glm4", vec![rotary], layers, norm)
+}
+
+/// A quantised GLM-4 and the sequence that it has seen.
+#[derive(Debug, Clone)]
+pub struct ModelWeights(CausalLm);
+
+impl ModelWeights {
+    /// The model of a GGUF file. `reader` is the stream that `ct` was read from. Activations
+    /// are of `dtype`.
+    ///
+    /// # Errors
+    /// If metadata or a tensor is missing or does not fit; by name.
+    pub fn from_gguf<R: Seek + Read>(
+        ct: gguf_file::Content,
+        reader: &mut R,
+        device: &Device,
+        dtype: DType,
+    ) -> Result<Self> {
+        CausalLm::from_gguf_in(spec, ct, reader, dtype, device).map(Self)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `xs`, `(b, t)`, which are at the positions from
+    /// `index_pos` on. At position 0 a new sequence begins; elsewhere `xs` continues the one before.
+    ///
+    /// # Errors
+    /// If `xs` holds no ids, or more than fit below the model's positions.
+    pub fn forward(&mut self, xs: &Tensor, index_pos: usize) -> Result<Tensor> {
+        let logits = self.0.forward(xs, index_pos)?.last_logits()?;
+        logits.squeeze(1)?.to_dtype(DType::F32)
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}

@@ -1,0 +1,67 @@
+//! Phi-3 and Phi-4 with quantised weights, from GGUF files of the architecture `phi3`. The model is [`super::phi3`]'s.
+
+use std::io::{Read, Seek};
+
+use candle_core::quantized::gguf_file;
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::ops::GatedActivation;
+
+use crate::blocks::{layers, CausalLm, DecoderSpec, GgufMetadata, LayerSpec, RotaryPairs};
+
+/// The decoder that a file describes.
+///
+/// # Errors
+/// Which key is missing, or has a value that does not fit.
+pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
+    file.expect(&["phi3"])?;
+    let (mut attention, norm) = (file.attention()?, file.rms_norm()?);
+    attention.window = file.size("attention.sliding_window")?;
+    let mut rotary = file.rotary(RotaryPairs::Halves, attention.head_dim)?;
+    if let Some(context) = file.size("rope.scaling.original_context_length")? {
+        // The file has factors for both; see `Names::rope_factors_long`.
+        if file.shape("rope_factors_long.weight").is_some() {
+            rotary.long = Some((context, rotary.frequencies.clone()));
+            let factor = file.float("rope.scaling.attn_factor")?;
+            rotary.factor = factor.unwrap_or(1.) as f32;
+        }
+    }
+    let mlp = file.gated_mlp(GatedActivation::Silu)?;
+    let layer = LayerSpec::pre_norm(attention, mlp, norm);
+    let layers = layers(file.layers()?, |_| Ok(layer.clone()))?;
+    file.decoder("phi3", vec![rotary], layers, norm)
+}
+
+/// A quantised Phi-3 and the sequence that it has seen. Activations are f32.
+#[derive(Debug, Clone)]
+pub struct ModelWeights(CausalLm);
+
+impl ModelWeights {
+    /// The model of a GGUF file. `reader` is the stream that `ct` was read from. Attention is one fused op on every
+    /// device, whatever `use_flash_attn` says.
+    ///
+    /// # Errors
+    /// If metadata or a tensor is missing or does not fit; by name.
+    pub fn from_gguf<R: Seek + Read>(
+        _use_flash_attn: bool,
+        ct: gguf_file::Content,
+        reader: &mut R,
+        device: &Device,
+    ) -> Result<Self> {
+        CausalLm::from_gguf(spec, ct, reader, device).map(Self)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `xs`, `(b, t)`, which are at the positions from
+    /// `index_pos` on. At position 0 a new sequence begins; elsewhere `xs` continues the one before.
+    ///
+    /// # Errors
+    /// If `xs` holds no ids, or more than fit below the model's positions.
+    pub fn forward(&mut self, xs: &Tensor, index_pos: usize) -> Result<Tensor> {
+        let logits = self.0.forward(xs, index_pos)?.last_logits()?;
+        logits.squeeze(1)?.to_dtype(DType::F32)
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}
