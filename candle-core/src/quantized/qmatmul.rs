@@ -96,6 +96,22 @@ impl QMatMul {
         }
     }
 
+    /// The matrices of experts: of a weight `(experts, n, k)` and `ids` (integers of any shape), the shape of the ids, then `(n, k)`. Those
+    /// of blocks are made dense, in f32. The ids stay on their device: no one waits. Not in upstream's interface.
+    ///
+    /// # Errors
+    /// When this is no stack of matrices, an id is out of range (where the device can tell), or the ids are on another device.
+    pub fn expert_matrices(&self, ids: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::QTensor(weight) => weight.matrices(ids),
+            Self::Tensor(weight) | Self::TensorF16(weight) => {
+                let (_, n, k) = weight.dims3()?;
+                let shape = ids.shape().clone().extend(&[n, k]);
+                weight.index_select(&ids.flatten_all()?, 0)?.reshape(shape)
+            }
+        }
+    }
+
     /// A mixture of experts' layer; see [`QTensor::indexed_moe_forward`].
     ///
     /// # Errors

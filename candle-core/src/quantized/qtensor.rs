@@ -221,7 +221,21 @@ impl QTensor {
     /// # Errors
     /// When this is no table, an id is out of range, or the ids are on another device.
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
-        let (rows, hidden) = self.shape.dims2()?;
+        self.selected(ids, self.shape.dims2()?)
+    }
+
+    /// The matrices of experts, as f32: of weights `(experts, n, k)` and `ids` (integers of any shape), the shape of the ids, then `(n,
+    /// k)`. Only those asked for are dequantised, and the ids stay on their device.
+    ///
+    /// # Errors
+    /// When these are no matrices, an id is out of range (where the device can tell), or the ids are on another device.
+    pub(super) fn matrices(&self, ids: &Tensor) -> Result<Tensor> {
+        let (count, n, k) = self.shape.dims3()?;
+        let shape = ids.shape().clone().extend(&[n, k]);
+        self.selected(ids, (count, n * k))?.reshape(shape)
+    }
+
+    fn selected(&self, ids: &Tensor, (rows, hidden): (usize, usize)) -> Result<Tensor> {
         self.same_device(ids, "quantized embedding")?;
         let numbers = ids.flatten_all()?;
         // A GPU's kernel reads integers of any dtype, and another kernel would cost as much as this one.

@@ -328,6 +328,25 @@ impl ExpertsSpec {
     }
 }
 
+/// Pairs of a token and an expert up to which each gets a copy of its matrix on a GPU. Beyond that copies take more memory and time than
+/// the host needs to sort tokens by their experts.
+const FEW_PAIRS: usize = 32;
+
+/// `xs`, `(tokens, 1 or used, k)`, times the matrices of `experts`, `(tokens, used)`: `(tokens, used, n)`. Of few pairs no choice is read
+/// back from the device.
+fn expert_product(weight: &QMatMul, xs: &Tensor, experts: &Tensor) -> Result<Tensor> {
+    let (tokens, used) = experts.dims2()?;
+    if xs.device().is_cpu() || tokens * used > FEW_PAIRS {
+        return weight.indexed_moe_forward(xs, experts);
+    }
+    let matrices = weight.expert_matrices(&experts.flatten_all()?)?;
+    let (pairs, n, k) = matrices.dims3()?;
+    let rows = xs.broadcast_as((tokens, used, k))?.reshape((pairs, 1, k))?;
+    let rows = rows.to_dtype(matrices.dtype())?;
+    let ys = rows.matmul(&matrices.transpose(1, 2)?)?;
+    ys.reshape((tokens, used, n))?.to_dtype(xs.dtype())
+}
+
 /// From a token to the score of the shared expert; files have a row, or a matrix of one row.
 async fn shared_score(
     hidden: usize,
@@ -445,7 +464,7 @@ impl SparseMoe {
             None => [None; 3],
         };
         let product = |weight: &QMatMul, xs: &Tensor, bias: Option<&Tensor>| {
-            let ys = weight.indexed_moe_forward(xs, &experts)?;
+            let ys = expert_product(weight, xs, &experts)?;
             match bias {
                 None => Ok(ys),
                 Some(bias) => {

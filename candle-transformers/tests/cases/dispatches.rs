@@ -1,11 +1,13 @@
 //! How many kernels a token takes on a WebGPU device: what a decoding step of a small model is bound by.
 
-use candle_core::quantized::GgmlDType;
-use candle_core::{DType, Device, Result, Tensor, D};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{DType, Device, Module, Result, Tensor, D};
+use candle_nn::ops::GatedActivation;
+use candle_transformers::blocks::{Projection, Routing, SparseMoe};
 use candle_transformers::models::llama::{Cache, Config};
 
 use super::gguf::Gguf;
-use super::support::{tiny_config, tiny_llama};
+use super::support::{assert_close, tiny_config, tiny_llama, Numbers};
 
 /// The demo model's shape.
 fn config() -> Config {
@@ -62,6 +64,48 @@ fn of_a_token_with_quantised_weights_webgpu() -> Result<()> {
         step(&device, |id| model.forward(id, 0))?;
         let found = step(&device, |id| model.forward(id, 1))?;
         assert_eq!(found, 6 * 6 + 3, "{format:?}");
+    }
+    Ok(())
+}
+
+/// A step through experts waits for nothing: reading back which ones a router picked would take a submission for each of the three
+/// products, beside the one of a list of kernels that has become long.
+#[test]
+fn experts_of_a_token_webgpu() -> Result<()> {
+    let device = Device::new_webgpu(0)?;
+    let submits = || device.as_webgpu_device().map(|d| d.stats().submits);
+    for format in [None, Some(GgmlDType::F32), Some(GgmlDType::Q4_0), Some(GgmlDType::Q4K)] {
+        let mut numbers = Numbers::new(3);
+        let mut on_both = |shape: &[usize]| -> Result<[QMatMul; 2]> {
+            let dense = numbers.tensor(shape, 0.3, &Device::Cpu)?;
+            let on = |device: &Device| match format {
+                None => Ok(QMatMul::Tensor(dense.to_device(device)?)),
+                Some(format) => {
+                    QMatMul::from_qtensor(QTensor::quantize_onto(&dense, format, device)?)
+                }
+            };
+            Ok([on(&Device::Cpu)?, on(&device)?])
+        };
+        let [router, here] = on_both(&[6, 256])?;
+        let [gate, gate_here] = on_both(&[6, 256, 256])?;
+        let [up, up_here] = on_both(&[6, 256, 256])?;
+        let [down, down_here] = on_both(&[6, 256, 256])?;
+        let moe = |router, experts| {
+            let (router, silu) = (Projection::new(router, None), GatedActivation::Silu);
+            SparseMoe::new(router, experts, silu, Routing::softmax(2, true))
+        };
+        let on_cpu = moe(router, [gate, up, down])?;
+        let moe = moe(here, [gate_here, up_here, down_here])?;
+        let xs = Numbers::new(9).tensor(&[2, 1, 256], 1., &Device::Cpu)?;
+        let here = xs.to_device(&device)?;
+        moe.forward(&here)?.to_device(&Device::Cpu)?;
+        let before = submits()?;
+        let ys = moe.forward(&here)?;
+        let found = submits()? - before;
+        assert!(found <= 1, "{format:?}: {found} submissions");
+        // Blocks are multiplied by activations of 8 bits on the CPU.
+        let tolerance = if format.is_some_and(|f| f != GgmlDType::F32) { 0.03 } else { 1e-5 };
+        assert_close(&ys, &on_cpu.forward(&xs)?, tolerance);
     }
     Ok(())
 }
