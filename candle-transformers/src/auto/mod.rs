@@ -99,6 +99,28 @@ const CONFIGS: &[Family] = &[
             )
         },
     ),
+    Family::new(
+        "lfm2",
+        r#"{"tie_embedding": true, "block_auto_adjust_ff_dim": true, "rope_theta": 1e6}"#,
+        |json| {
+            let config: models::lfm2::Lfm2Config = json.parse()?;
+            let inner = json
+                .size("block_ff_dim")
+                .or_else(|| json.size("intermediate_size"));
+            let (by, multiple) = (config.block_ffn_dim_multiplier, config.block_multiple_of);
+            let mut config = config.into_config(false);
+            if let Some(inner) = inner {
+                config.intermediate_size = match json.flag("block_auto_adjust_ff_dim") {
+                    false => inner,
+                    // As in Llama: two thirds, the factor, and the next multiple.
+                    true => {
+                        ((by * (2 * inner / 3) as f32) as usize).next_multiple_of(multiple.max(1))
+                    }
+                };
+            }
+            json.scaled(config.spec()?)
+        },
+    ),
     // Without a window, which is written as `null`, all positions are seen.
     Family::new(
         "mixtral",
@@ -170,6 +192,7 @@ const GGUF: &[(&str, GgufReader)] = &[
     ("gemma3", models::quantized_gemma3::spec),
     ("glm4", models::quantized_glm4::spec),
     ("gpt-oss", models::gpt_oss::spec),
+    ("lfm2", models::quantized_lfm2::spec),
     ("llama", models::quantized_llama::spec),
     ("phi2", models::quantized_phi::spec),
     ("phi3", models::quantized_phi3::spec),

@@ -13,6 +13,7 @@ mod latent;
 mod norm;
 mod residual;
 mod rotary;
+mod short_conv;
 mod weights;
 
 pub use attention::{Attention, AttentionSpec, QkNorm};
@@ -27,6 +28,7 @@ pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use residual::Residual;
 pub use rotary::{inverse_frequencies, RopeScaling, Rotary, RotaryPairs, RotaryTables};
+pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
 pub use weights::{
     at_once, place, place_dense, GgufMetadata, GgufReader, LinearSpec, MergedLinear, Names, Order,
     Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightSource, Weights,

@@ -196,6 +196,12 @@ const CONFIGS: &[(&str, &str)] = &[
         r#"{"model_type": "glm4", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "head_dim": 16}"#,
     ),
+    (
+        "lfm2",
+        r#"{"model_type": "lfm2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 10000.0, "max_position_embeddings": 512,
+            "conv_L_cache": 3, "conv_bias": true, "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8}"#,
+    ),
 ];
 
 /// Weights that depend on their names alone.

@@ -7,11 +7,16 @@ use crate::Run;
 use candle_core::quantized::gguf_file::Value;
 use candle_core::{DType, Result, Tensor};
 use candle_transformers::models::{
-    granitemoehybrid, mixtral, quantized_qwen3, quantized_qwen3_moe, qwen2_moe, qwen3_moe,
+    deepseek2, granitemoehybrid, mixtral, quantized_qwen3, quantized_qwen3_moe, qwen2_moe,
+    qwen3_moe,
 };
 use std::sync::Arc;
 
 pub const RUNS: &[Run] = &[
+    ("deepseek2", deepseek2),
+    ("deepseek2 short queries", deepseek2_short_queries),
+    ("deepseek2 rotary", deepseek2_rotary),
+    ("deepseek2 ops", deepseek2_ops),
     ("granitemoehybrid", granitemoehybrid),
     ("mixtral", mixtral),
     ("qwen2_moe", qwen2_moe),
@@ -200,4 +205,83 @@ fn granitemoehybrid(place: &Place) -> Result<Vec<Tensor>> {
     steps(place, "granitemoehybrid", |ids, position| {
         model.forward(ids, position, &mut cache)
     })
+}
+
+/// What its configurations have in common. Groups are left out: crates.io's are chosen by the scores of experts.
+fn deepseek2_config(attention: &str) -> Result<deepseek2::DeepSeekV2Config> {
+    config(&format!(
+        r#"{{
+        "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "n_shared_experts": 2, "n_routed_experts": 6, "num_experts_per_tok": 3,
+        "first_k_dense_replace": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "qk_rope_head_dim": 16, "kv_lora_rank": 24, "v_head_dim": 20, "qk_nope_head_dim": 12, "n_group": 1, "topk_group": 1,
+        {attention}
+    }}"#
+    ))
+}
+
+fn deepseek2(place: &Place) -> Result<Vec<Tensor>> {
+    let config = deepseek2_config(
+        r#""attention_bias": false, "routed_scaling_factor": 1.5, "rope_scaling": {"type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1, "mscale": 0.8, "mscale_all_dim": 0.6}"#,
+    )?;
+    let mut model = deepseek2::DeepSeekV2::new(&config, place.weights("deepseek2"))?;
+    steps(place, "deepseek2", |ids, position| {
+        model.forward(ids, position)
+    })
+}
+
+fn deepseek2_short_queries(place: &Place) -> Result<Vec<Tensor>> {
+    let config = deepseek2_config(
+        r#""attention_bias": true, "q_lora_rank": 40, "tie_word_embeddings": true"#,
+    )?;
+    let mut model = deepseek2::DeepSeekV2::new(&config, place.weights("deepseek2 short"))?;
+    steps(place, "deepseek2 short", |ids, position| {
+        model.forward(ids, position)
+    })
+}
+
+fn deepseek2_rotary(place: &Place) -> Result<Vec<Tensor>> {
+    let config = deepseek2::DeepSeekV2RopeConfig {
+        rope_scaling: Some(deepseek2::DeepSeekV2RopeScaling::Yarn {
+            original_max_position_embeddings: 16,
+            beta_fast: 32.,
+            beta_slow: 1.,
+            mscale: 1.,
+            mscale_all_dim: 0.5,
+            factor: 8.,
+            scaling_type: deepseek2::ScaledRopeType::Yarn,
+        }),
+        max_position_embeddings: 128,
+        rope_theta: 10_000.,
+        qk_rope_head_dim: 16,
+    };
+    let rotary = deepseek2::DeepSeekV2RotaryEmbedding::new(&config, DType::F32, &place.device)?;
+    let q = place.input("deepseek2 q", (2, 4, 5, 16))?;
+    let k = place.input("deepseek2 k", (2, 1, 5, 16))?;
+    let (q, k) = rotary.forward(&q, &k, 31)?;
+    Ok(vec![q, k])
+}
+
+fn deepseek2_ops(place: &Place) -> Result<Vec<Tensor>> {
+    use deepseek2::{BincountOp, NonZeroOp, SplitOp, TopKLastDimOp};
+    let xs = place.input("deepseek2 ops", (3, 4, 5))?;
+    let kept = (&xs * xs.gt(0f32)?.to_dtype(DType::F32)?)?;
+    let (sorted, unsorted) = (xs.topk(3)?, xs.topk_unsorted(2)?);
+    let numbers = Tensor::new(&[3u32, 0, 3, 5, 1, 3], &place.device)?;
+    let mut results = vec![
+        kept.nonzero()?,
+        sorted.values,
+        sorted.indices,
+        unsorted.values,
+        unsorted.indices,
+        Tensor::new(numbers.bincount(4)?, &place.device)?,
+        Tensor::new(numbers.bincount(9)?, &place.device)?,
+    ];
+    results.extend(SplitOp::split(&xs, &[1, 3], 1)?);
+    let whole = |t: Tensor| match t.dtype() {
+        DType::U32 => t.to_dtype(DType::F32),
+        _ => Ok(t),
+    };
+    results.into_iter().map(whole).collect()
 }

@@ -16,6 +16,7 @@ mod dense;
 mod experts;
 mod gemma;
 mod gguf;
+mod lfm2;
 mod llamas;
 mod qwen;
 #[path = "../../models/src/weights.rs"]
@@ -34,6 +35,7 @@ const RUNS: &[&[Run]] = &[
     experts::RUNS,
     gemma::RUNS,
     gguf::RUNS,
+    lfm2::RUNS,
     llamas::RUNS,
     qwen::RUNS,
 ];

@@ -4,7 +4,8 @@ use candle_core::{bail, Module, Result, Tensor};
 
 use super::super::weights::Weights;
 use super::super::{
-    Attention, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Residual,
+    Attention, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Residual, ShortConv,
+    ShortConvState,
 };
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::Step;
@@ -16,6 +17,8 @@ pub enum Mixer {
     Attention(Attention),
     /// Causal attention to short vectors.
     Latent(Latent),
+    /// A gated short convolution.
+    ShortConv(ShortConv),
 }
 
 /// What a layer keeps of a sequence.
@@ -25,6 +28,8 @@ pub enum LayerState {
     Attention(GrowingKvCache),
     /// Short vectors that keys and values are made from.
     Latent(GrowingKvCache),
+    /// The last positions that a short convolution sees.
+    ShortConv(ShortConvState),
 }
 
 impl LayerState {
@@ -35,6 +40,7 @@ impl LayerState {
                 Self::Attention(GrowingKvCache::with_window(positions, attention.window))
             }
             MixerSpec::Latent(_) => Self::Latent(GrowingKvCache::new(positions)),
+            MixerSpec::ShortConv(_) => Self::ShortConv(ShortConvState::default()),
         }
     }
 
@@ -42,6 +48,7 @@ impl LayerState {
     pub fn seen(&self) -> usize {
         match self {
             Self::Attention(kv) | Self::Latent(kv) => kv.seen(),
+            Self::ShortConv(state) => state.seen(),
         }
     }
 
@@ -49,6 +56,7 @@ impl LayerState {
     pub fn reset(&mut self) {
         match self {
             Self::Attention(kv) | Self::Latent(kv) => kv.reset(),
+            Self::ShortConv(state) => state.reset(),
         }
     }
 }
@@ -67,6 +75,9 @@ impl Mixer {
             }
             MixerSpec::Latent(spec) => {
                 Self::Latent(Latent::load(spec, hidden, weights, names, prefix).await?)
+            }
+            MixerSpec::ShortConv(spec) => {
+                Self::ShortConv(ShortConv::load(spec, hidden, weights, names, prefix).await?)
             }
         })
     }
@@ -87,6 +98,10 @@ impl Mixer {
                 latent.inner(xs, norm, step, Some(cache))
             }
             (Self::Latent(latent), None) => latent.inner(xs, norm, step, None),
+            (Self::ShortConv(conv), Some(LayerState::ShortConv(state))) => {
+                conv.inner(xs, norm, Some(state))
+            }
+            (Self::ShortConv(conv), None) => conv.inner(xs, norm, None),
             (_, Some(_)) => bail!("the cache was made for layers of another kind"),
         }
     }
@@ -95,6 +110,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => Some(attention.output()),
             Self::Latent(latent) => Some(latent.output()),
+            Self::ShortConv(conv) => Some(conv.output()),
         }
     }
 }

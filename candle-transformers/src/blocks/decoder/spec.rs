@@ -2,7 +2,9 @@
 
 use candle_core::{bail, Result};
 
-use super::super::{AttentionSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, Rotary};
+use super::super::{
+    AttentionSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, Rotary, ShortConvSpec,
+};
 
 /// More layers than any model has: a file must not be able to ask for all of the memory.
 const MAX_LAYERS: usize = 1 << 12;
@@ -111,7 +113,7 @@ impl LayerSpec {
     pub fn attention_mut(&mut self) -> Option<&mut AttentionSpec> {
         match &mut self.mixer {
             MixerSpec::Attention(attention) => Some(attention),
-            MixerSpec::Latent(_) => None,
+            _ => None,
         }
     }
 }
@@ -123,11 +125,19 @@ pub enum MixerSpec {
     Attention(AttentionSpec),
     /// Causal attention to short vectors.
     Latent(LatentSpec),
+    /// A gated short convolution.
+    ShortConv(ShortConvSpec),
 }
 
 impl From<LatentSpec> for MixerSpec {
     fn from(spec: LatentSpec) -> Self {
         Self::Latent(spec)
+    }
+}
+
+impl From<ShortConvSpec> for MixerSpec {
+    fn from(spec: ShortConvSpec) -> Self {
+        Self::ShortConv(spec)
     }
 }
 
@@ -198,6 +208,7 @@ impl DecoderSpec {
             match &layer.mixer {
                 MixerSpec::Attention(attention) => attention.check(&self.rotaries)?,
                 MixerSpec::Latent(attention) => attention.check(&self.rotaries)?,
+                MixerSpec::ShortConv(conv) => conv.check()?,
             }
             if let FeedForwardSpec::Experts(experts) = &layer.feed_forward {
                 experts.check()?;

@@ -65,6 +65,13 @@ pub struct Names {
     /// One more logit for each head; the whole name.
     pub sinks: &'static str,
 
+    /// To what a short convolution gates and convolves.
+    pub conv_in: &'static str,
+    /// The short convolution.
+    pub conv: &'static str,
+    /// From it back.
+    pub conv_out: &'static str,
+
     /// The norm before the MLP.
     pub mlp_norm: &'static str,
     /// The norm of what the MLP gives.
@@ -126,6 +133,9 @@ impl Names {
         q_norm: "self_attn.q_norm",
         k_norm: "self_attn.k_norm",
         sinks: "self_attn.sinks",
+        conv_in: "conv.in_proj",
+        conv: "conv.conv",
+        conv_out: "conv.out_proj",
         mlp_norm: "post_attention_layernorm",
         mlp_post_norm: "post_feedforward_layernorm",
         gate: "mlp.gate_proj",
@@ -181,6 +191,9 @@ impl Names {
         q_norm: "attn_q_norm",
         k_norm: "attn_k_norm",
         sinks: "attn_sinks.weight",
+        conv_in: "shortconv.in_proj",
+        conv: "shortconv.conv",
+        conv_out: "shortconv.out_proj",
         mlp_norm: "ffn_norm",
         mlp_post_norm: "post_ffw_norm",
         gate: "ffn_gate",

@@ -1,0 +1,154 @@
+//! LFM2's gated short convolution ([Liquid AI](https://www.liquid.ai/blog/liquid-foundation-models-v2-our-second-series-of-generative-ai-models)):
+//! each channel sees its own last few positions.
+
+use candle_core::{bail, Result, Tensor, D};
+use candle_nn::Init;
+
+use super::feed_forward::linear;
+use super::weights::Weights;
+use super::{Names, Norm, Projection, Residual};
+
+/// A short convolution before it has weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShortConvSpec {
+    /// Positions that a position sees, itself among them.
+    pub kernel: usize,
+    /// Whether the convolution and both projections have biases.
+    pub bias: bool,
+}
+
+impl ShortConvSpec {
+    /// Checks what the layers take for granted.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.kernel == 0 {
+            bail!("short convolution: a kernel of 0 positions sees nothing")
+        }
+        Ok(())
+    }
+}
+
+/// The last positions before a step, as the convolution sees them.
+#[derive(Debug, Clone, Default)]
+pub struct ShortConvState {
+    /// `(b, kernel - 1, hidden)`.
+    tail: Option<Tensor>,
+    seen: usize,
+}
+
+impl ShortConvState {
+    /// How many positions have been added since the last reset.
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+
+    /// Forgets the sequence.
+    pub fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// `out(c * conv(b * x))`, of `b`, `c` and `x` that one projection makes.
+#[derive(Debug, Clone)]
+pub struct ShortConv {
+    in_proj: Projection,
+    /// For each place of the kernel, the oldest first, the channels' weights: `(kernel, hidden)`.
+    kernel: Tensor,
+    bias: Option<Tensor>,
+    out_proj: Projection,
+}
+
+impl ShortConv {
+    /// Loads the block of a layer, whose names stand behind `prefix`; `hidden` is the size of the stream.
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape.
+    pub async fn load(
+        spec: &ShortConvSpec,
+        hidden: usize,
+        weights: &mut Weights<'_>,
+        names: &Names,
+        prefix: &str,
+    ) -> Result<Self> {
+        let (places, bias) = (spec.kernel, spec.bias);
+        let in_proj = linear(prefix, names.conv_in, hidden, 3 * hidden, bias);
+        let in_proj = weights.linear(&in_proj).await?;
+        let out_proj = linear(prefix, names.conv_out, hidden, hidden, bias);
+        let out_proj = weights.linear(&out_proj).await?;
+        let name = format!("{prefix}.{}.weight", names.conv);
+        // GGUF files leave out the dimension of size 1.
+        let flat = weights.shape(&name).is_some_and(|shape| shape.rank() == 2);
+        let shape = match flat {
+            true => vec![hidden, places],
+            false => vec![hidden, 1, places],
+        };
+        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
+        let kernel = weights.dense(&name, &shape, init).await?;
+        let kernel = match weights.is_check() {
+            true => kernel,
+            false => kernel.reshape((hidden, places))?.t()?.contiguous()?,
+        };
+        let bias = match bias {
+            true => {
+                let name = format!("{prefix}.{}.bias", names.conv);
+                Some(weights.dense(&name, &[hidden], Init::Const(0.)).await?)
+            }
+            false => None,
+        };
+        Ok(Self {
+            in_proj,
+            kernel,
+            bias,
+            out_proj,
+        })
+    }
+
+    /// The projection back to the stream, which comes after [`inner`](Self::inner).
+    pub fn output(&self) -> &Projection {
+        &self.out_proj
+    }
+
+    /// What is projected back, `(b, t, hidden_size)`, for the norm of the stream, or without one the stream, after what `state` holds.
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub fn inner(
+        &self,
+        xs: Residual,
+        norm: Option<&Norm>,
+        state: Option<&mut ShortConvState>,
+    ) -> Result<(Residual, Tensor)> {
+        let (xs, projected) = xs.project(norm, &self.in_proj)?;
+        let (b, t, all) = projected.dims3()?;
+        let (hidden, before) = (all / 3, self.kernel.dim(0)? - 1);
+        let part = |i: usize| projected.narrow(D::Minus1, i * hidden, hidden);
+        let gated = (part(0)? * part(2)?)?;
+        let tail = match state.as_ref().and_then(|state| state.tail.clone()) {
+            Some(tail) => tail,
+            None => Tensor::zeros((b, before, hidden), gated.dtype(), gated.device())?,
+        };
+        let seen = match before {
+            0 => gated,
+            _ => Tensor::cat(&[tail, gated], 1)?,
+        };
+        let mut sum: Option<Tensor> = None;
+        for place in 0..=before {
+            let weights = self.kernel.get(place)?;
+            let term = seen.narrow(1, place, t)?.broadcast_mul(&weights)?;
+            sum = Some(match sum {
+                None => term,
+                Some(sum) => (sum + term)?,
+            });
+        }
+        let Some(mut ys) = sum else {
+            bail!("short convolution: the kernel has no places")
+        };
+        if let Some(bias) = &self.bias {
+            ys = ys.broadcast_add(bias)?;
+        }
+        if let Some(state) = state {
+            state.seen += t;
+            state.tail = Some(seen.narrow(1, t, before)?.contiguous()?);
+        }
+        Ok((xs, (part(1)? * ys)?))
+    }
+}

@@ -1,0 +1,272 @@
+//! LFM2 ([Liquid AI](https://huggingface.co/collections/LiquidAI/lfm2)): short convolutions, and attention in a few layers.
+
+use candle_core::{bail, DType, Device, Result, Tensor};
+use candle_nn::ops::GatedActivation;
+use candle_nn::VarBuilder;
+use serde::Deserialize;
+
+use crate::blocks::{
+    layers, AttentionSpec, Decoder, DecoderSpec, DecoderState, FeedForwardSpec, Head, LayerSpec,
+    MixerSpec, MlpSpec, Names, NormSpec, QkNorm, Rotary, RotaryPairs, ShortConvSpec,
+};
+use crate::serde_default_fn;
+
+const NAMES: Names = Names {
+    final_norm: "model.embedding_norm",
+    attn_norm: "operator_norm",
+    o: "self_attn.out_proj",
+    q_norm: "self_attn.q_layernorm",
+    k_norm: "self_attn.k_layernorm",
+    mlp_norm: "ffn_norm",
+    gate: "feed_forward.w1",
+    up: "feed_forward.w3",
+    down: "feed_forward.w2",
+    ..Names::HUGGING_FACE
+};
+
+/// What mixes positions in a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LayerType {
+    /// Attention.
+    FullAttention,
+    /// A short convolution.
+    Conv,
+}
+
+serde_default_fn!(usize, kv_heads, 8);
+serde_default_fn!(f64, eps, 1e-5);
+serde_default_fn!(f32, theta, 1e6);
+serde_default_fn!(usize, positions, 128_000);
+serde_default_fn!(usize, kernel, 3);
+serde_default_fn!(f32, one, 1.);
+serde_default_fn!(usize, multiple, 256);
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Lfm2Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    #[serde(default = "kv_heads")]
+    pub num_key_value_heads: usize,
+    /// Added to the mean square in the norms.
+    #[serde(default = "eps")]
+    pub norm_eps: f64,
+    /// Base of the rotary frequencies.
+    #[serde(default = "theta")]
+    pub rope_theta: f32,
+    /// The longest sequence.
+    #[serde(default = "positions")]
+    pub max_position_embeddings: usize,
+    /// Positions that a convolution sees.
+    #[serde(default = "kernel", alias = "conv_L_cache")]
+    pub conv_l_cache: usize,
+    /// Whether convolutions and their projections have biases.
+    #[serde(default)]
+    pub conv_bias: bool,
+    /// What mixes positions, by layer.
+    pub layer_types: Vec<LayerType>,
+    /// Whether the output layer is the table of tokens.
+    #[serde(default)]
+    pub tie_embedding: bool,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// The token that ends a text.
+    pub eos_token_id: Option<u32>,
+    /// Factor of the MLP's inner size.
+    #[serde(default = "one")]
+    pub block_ffn_dim_multiplier: f32,
+    /// What the MLP's inner size is a multiple of.
+    #[serde(default = "multiple")]
+    pub block_multiple_of: usize,
+}
+
+impl Lfm2Config {
+    /// Size of a head.
+    pub fn head_dim(&self) -> usize {
+        self.hidden_size / self.num_attention_heads.max(1)
+    }
+
+    /// What the model is made of. The MLP's inner size is upstream's: four times the stream's and the factor, rounded up to the multiple;
+    /// where a checkpoint states another, set it in the result, or use [`crate::auto`], which reads it. `use_flash_attn` is of no effect.
+    pub fn into_config(self, use_flash_attn: bool) -> Config {
+        let inner = self.hidden_size as f32 * 4. * self.block_ffn_dim_multiplier;
+        Config {
+            vocab_size: self.vocab_size,
+            hidden_size: self.hidden_size,
+            intermediate_size: (inner as usize).next_multiple_of(self.block_multiple_of.max(1)),
+            num_hidden_layers: self.num_hidden_layers,
+            num_attention_heads: self.num_attention_heads,
+            num_key_value_heads: self.num_key_value_heads,
+            norm_eps: self.norm_eps,
+            rope_theta: self.rope_theta,
+            max_position_embeddings: self.max_position_embeddings,
+            conv_l_cache: self.conv_l_cache,
+            conv_bias: self.conv_bias,
+            layer_types: self.layer_types,
+            tie_embedding: self.tie_embedding,
+            bos_token_id: self.bos_token_id,
+            eos_token_id: self.eos_token_id,
+            use_flash_attn,
+        }
+    }
+}
+
+/// What a model is made of.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Added to the mean square in the norms.
+    pub norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f32,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// Positions that a convolution sees.
+    pub conv_l_cache: usize,
+    /// Whether convolutions and their projections have biases.
+    pub conv_bias: bool,
+    /// What mixes positions, by layer; attention past the end.
+    pub layer_types: Vec<LayerType>,
+    /// Whether the output layer is the table of tokens.
+    pub tie_embedding: bool,
+    /// The token that starts a text.
+    pub bos_token_id: Option<u32>,
+    /// The token that ends a text.
+    pub eos_token_id: Option<u32>,
+    /// Part of upstream's interface. Attention is one fused op on every device, with it or without.
+    pub use_flash_attn: bool,
+}
+
+impl Config {
+    /// Size of a head.
+    pub fn head_dim(&self) -> usize {
+        self.hidden_size / self.num_attention_heads.max(1)
+    }
+
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        if self.layer_types.len() > self.num_hidden_layers {
+            bail!(
+                "lfm2 config: layer_types has {} values, num_hidden_layers is {}",
+                self.layer_types.len(),
+                self.num_hidden_layers
+            )
+        }
+        let norm = NormSpec::rms(self.norm_eps);
+        let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        let attention = AttentionSpec {
+            qk_norm: Some(QkNorm::Head(norm)),
+            ..AttentionSpec::new(self.hidden_size, heads, kv_heads)
+        };
+        let conv = ShortConvSpec {
+            kernel: self.conv_l_cache,
+            bias: self.conv_bias,
+        };
+        let theta = f64::from(self.rope_theta);
+        let rotary = Rotary::new(RotaryPairs::Halves, theta, attention.head_dim);
+        let mlp = MlpSpec::new(self.intermediate_size, GatedActivation::Silu);
+        let layers = layers(self.num_hidden_layers, |i| {
+            let mixer: MixerSpec = match self.layer_types.get(i) {
+                Some(LayerType::Conv) => conv.clone().into(),
+                Some(LayerType::FullAttention) | None => attention.clone().into(),
+            };
+            let mlp = FeedForwardSpec::Gated(mlp.clone());
+            Ok(LayerSpec::pre_norm(mixer, mlp, norm))
+        })?;
+        let sizes = [
+            self.vocab_size,
+            self.hidden_size,
+            self.max_position_embeddings,
+        ];
+        let spec = DecoderSpec {
+            head: Head::tied(self.tie_embedding),
+            names: NAMES,
+            ..DecoderSpec::new("lfm2", sizes, vec![rotary], layers, norm)
+        };
+        spec.check()?;
+        Ok(spec)
+    }
+}
+
+/// What a sequence leaves behind for its next step. A clone goes its own way.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    /// Whether anything is kept. Without, every call has to be given the whole sequence.
+    pub use_kv_cache: bool,
+    state: DecoderState,
+}
+
+impl Cache {
+    /// An empty cache. `dtype` and `device` are those of the model's weights.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself.
+    pub fn new(use_kv_cache: bool, dtype: DType, config: &Config, device: &Device) -> Result<Self> {
+        Ok(Self {
+            use_kv_cache,
+            state: DecoderState::new(&config.spec()?, dtype, device),
+        })
+    }
+
+    /// Forgets the sequence, so that another can start at position 0.
+    pub fn clear(&mut self) {
+        self.state.reset();
+    }
+}
+
+/// The language model.
+#[derive(Debug, Clone)]
+pub struct Model(Decoder);
+
+impl Model {
+    /// Loads `model.*`, and `lm_head` unless it is tied.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, mut vb: VarBuilder) -> Result<Self> {
+        let (dtype, device) = (vb.dtype(), vb.device().clone());
+        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(Self)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `(b, t)`, at the positions from `index_pos` on. They
+    /// continue what `cache` holds; without a cache they are the whole sequence.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit, or `cache` was made for another model.
+    pub fn forward(
+        &self,
+        input_ids: &Tensor,
+        index_pos: usize,
+        cache: &mut Cache,
+    ) -> Result<Tensor> {
+        cache.state.use_cache = cache.use_kv_cache;
+        self.0.next_logits(input_ids, index_pos, &mut cache.state)
+    }
+
+    /// The dtype of weights and activations.
+    pub fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+}
