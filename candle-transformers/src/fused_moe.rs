@@ -32,12 +32,13 @@ pub struct MoeCfg {
 pub struct FusedMoe(SparseMoe);
 
 impl FusedMoe {
-    /// Loads `gate` and `experts.N.{gate_proj, up_proj, down_proj}`. `_dtype` is upstream's, of no effect here: weights are of the dtype of
+    /// Loads `gate` and `experts.N.{gate_proj, up_proj, down_proj}`. `dtype` is upstream's, of no effect here: weights are of the dtype of
     /// `vb`.
     ///
     /// # Errors
     /// If a weight is missing or has another shape, or no gate has the activation.
-    pub fn new(cfg: &MoeCfg, mut vb: VarBuilder, _dtype: DType) -> Result<Self> {
+    pub fn new(cfg: &MoeCfg, mut vb: VarBuilder, dtype: DType) -> Result<Self> {
+        let _ = dtype;
         let (dtype, device) = (vb.dtype(), vb.device().clone());
         let (hidden, inner, count) = (cfg.hidden_size, cfg.moe_intermediate_size, cfg.num_experts);
         let mut weights = Weights::new(&mut vb, dtype, &device);
@@ -61,11 +62,12 @@ impl FusedMoe {
         SparseMoe::new(router, experts, cfg.act.try_into()?, routing).map(Self)
     }
 
-    /// From `(b, t, hidden_size)` to the same shape. `_is_prefill` is upstream's, of no effect here.
+    /// From `(b, t, hidden_size)` to the same shape. `is_prefill` is upstream's, of no effect here.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match.
-    pub fn forward(&self, xs: &Tensor, _is_prefill: bool) -> Result<Tensor> {
+    pub fn forward(&self, xs: &Tensor, is_prefill: bool) -> Result<Tensor> {
+        let _ = is_prefill;
         self.0.forward(xs)
     }
 }
@@ -111,11 +113,12 @@ impl FusedMoeGGUF {
         })
     }
 
-    /// From `(b, t, hidden_size)` to the same shape and dtype, by way of f32. `_is_prefill` is upstream's, of no effect here.
+    /// From `(b, t, hidden_size)` to the same shape and dtype, by way of f32. `is_prefill` is upstream's, of no effect here.
     ///
     /// # Errors
     /// If shapes, dtypes or devices do not match, or no gate has the activation.
-    pub fn forward(&self, xs: &Tensor, _is_prefill: bool) -> Result<Tensor> {
+    pub fn forward(&self, xs: &Tensor, is_prefill: bool) -> Result<Tensor> {
+        let _ = is_prefill;
         let experts = [&self.gate_experts, &self.up_experts, &self.down_experts];
         let moe = SparseMoe::new(
             self.gate.clone().into(),

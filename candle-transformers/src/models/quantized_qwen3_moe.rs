@@ -39,7 +39,7 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 pub struct GGUFQWenMoE(CausalLm);
 
 impl GGUFQWenMoE {
-    /// The model of a GGUF file. `reader` is the stream that `ct` was read from. `_dtype` is the one that upstream computes attention in,
+    /// The model of a GGUF file. `reader` is the stream that `ct` was read from. `dtype` is the one that upstream computes attention in,
     /// of no effect here: activations are f32.
     ///
     /// # Errors
@@ -48,8 +48,9 @@ impl GGUFQWenMoE {
         ct: gguf_file::Content,
         reader: &mut R,
         device: &Device,
-        _dtype: DType,
+        dtype: DType,
     ) -> Result<Self> {
+        let _ = dtype;
         CausalLm::from_gguf(spec, ct, reader, device).map(Self)
     }
 

@@ -17,7 +17,6 @@ pub use rotary::{
 };
 
 /// A function `$name` that gives `$v`, of type `$t`, for `#[serde(default = "..")]`. Part of upstream's interface.
-#[doc(hidden)]
 #[macro_export]
 macro_rules! serde_default_fn {
     ($t:ty, $name:ident, $v:expr) => {
