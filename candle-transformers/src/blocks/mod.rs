@@ -11,6 +11,8 @@ mod experts;
 mod feed_forward;
 mod latent;
 mod norm;
+pub(crate) mod recurrence;
+mod recurrent;
 mod residual;
 mod rotary;
 mod short_conv;
@@ -26,6 +28,7 @@ pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSp
 pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
 pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};
+pub use recurrent::{Recurrent, RecurrentKind, RecurrentSpec, RecurrentState};
 pub use residual::Residual;
 pub use rotary::{inverse_frequencies, RopeScaling, Rotary, RotaryPairs, RotaryTables};
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};

@@ -4,13 +4,15 @@ use candle_core::{bail, Module, Result, Tensor};
 
 use super::super::weights::Weights;
 use super::super::{
-    Attention, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Residual, ShortConv,
-    ShortConvState,
+    Attention, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Recurrent,
+    RecurrentState, Residual, ShortConv, ShortConvState,
 };
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::Step;
 
 /// What mixes positions.
+// One for each layer: a box would save nothing.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Clone)]
 pub enum Mixer {
     /// Causal attention.
@@ -19,6 +21,8 @@ pub enum Mixer {
     Latent(Latent),
     /// A gated short convolution.
     ShortConv(ShortConv),
+    /// A state of fixed size.
+    Recurrent(Recurrent),
 }
 
 /// What a layer keeps of a sequence.
@@ -30,6 +34,8 @@ pub enum LayerState {
     Latent(GrowingKvCache),
     /// The last positions that a short convolution sees.
     ShortConv(ShortConvState),
+    /// What a recurrence keeps.
+    Recurrent(RecurrentState),
 }
 
 impl LayerState {
@@ -41,6 +47,7 @@ impl LayerState {
             }
             MixerSpec::Latent(_) => Self::Latent(GrowingKvCache::new(positions)),
             MixerSpec::ShortConv(_) => Self::ShortConv(ShortConvState::default()),
+            MixerSpec::Recurrent(_) => Self::Recurrent(RecurrentState::default()),
         }
     }
 
@@ -49,6 +56,7 @@ impl LayerState {
         match self {
             Self::Attention(kv) | Self::Latent(kv) => kv.seen(),
             Self::ShortConv(state) => state.seen(),
+            Self::Recurrent(state) => state.seen(),
         }
     }
 
@@ -57,6 +65,7 @@ impl LayerState {
         match self {
             Self::Attention(kv) | Self::Latent(kv) => kv.reset(),
             Self::ShortConv(state) => state.reset(),
+            Self::Recurrent(state) => state.reset(),
         }
     }
 }
@@ -78,6 +87,9 @@ impl Mixer {
             }
             MixerSpec::ShortConv(spec) => {
                 Self::ShortConv(ShortConv::load(spec, hidden, weights, names, prefix).await?)
+            }
+            MixerSpec::Recurrent(spec) => {
+                Self::Recurrent(Recurrent::load(spec, hidden, weights, prefix).await?)
             }
         })
     }
@@ -102,7 +114,13 @@ impl Mixer {
                 conv.inner(xs, norm, Some(state))
             }
             (Self::ShortConv(conv), None) => conv.inner(xs, norm, None),
-            (_, Some(_)) => bail!("the cache was made for layers of another kind"),
+            (Self::Recurrent(recurrent), Some(LayerState::Recurrent(state))) => {
+                recurrent.inner(xs, norm, Some(state))
+            }
+            (Self::Recurrent(recurrent), None) => recurrent.inner(xs, norm, None),
+            _ => {
+                bail!("a layer was given the state of another kind: it was made for another model")
+            }
         }
     }
 
@@ -111,6 +129,7 @@ impl Mixer {
             Self::Attention(attention) => Some(attention.output()),
             Self::Latent(latent) => Some(latent.output()),
             Self::ShortConv(conv) => Some(conv.output()),
+            Self::Recurrent(recurrent) => Some(recurrent.output()),
         }
     }
 }

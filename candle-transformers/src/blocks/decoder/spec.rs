@@ -3,7 +3,8 @@
 use candle_core::{bail, Result};
 
 use super::super::{
-    AttentionSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, Rotary, ShortConvSpec,
+    AttentionSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, RecurrentSpec, Rotary,
+    ShortConvSpec,
 };
 
 /// More layers than any model has: a file must not be able to ask for all of the memory.
@@ -127,6 +128,8 @@ pub enum MixerSpec {
     Latent(LatentSpec),
     /// A gated short convolution.
     ShortConv(ShortConvSpec),
+    /// A state of fixed size.
+    Recurrent(RecurrentSpec),
 }
 
 impl From<LatentSpec> for MixerSpec {
@@ -138,6 +141,12 @@ impl From<LatentSpec> for MixerSpec {
 impl From<ShortConvSpec> for MixerSpec {
     fn from(spec: ShortConvSpec) -> Self {
         Self::ShortConv(spec)
+    }
+}
+
+impl From<RecurrentSpec> for MixerSpec {
+    fn from(spec: RecurrentSpec) -> Self {
+        Self::Recurrent(spec)
     }
 }
 
@@ -209,6 +218,7 @@ impl DecoderSpec {
                 MixerSpec::Attention(attention) => attention.check(&self.rotaries)?,
                 MixerSpec::Latent(attention) => attention.check(&self.rotaries)?,
                 MixerSpec::ShortConv(conv) => conv.check()?,
+                MixerSpec::Recurrent(recurrent) => recurrent.check(self.hidden)?,
             }
             if let FeedForwardSpec::Experts(experts) = &layer.feed_forward {
                 experts.check()?;
