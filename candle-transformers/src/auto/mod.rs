@@ -179,6 +179,19 @@ const CONFIGS: &[Family] = &[
         let config: models::glm4::Config = json.parse()?;
         config.spec()
     }),
+    Family::new(
+        "recurrent_gemma",
+        r#"{"attention_window_size": 2048, "conv1d_width": 4, "logits_soft_cap": 30.0, "hidden_activation": "gelu_pytorch_tanh",
+            "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "attention_bias": false}"#,
+        |json| {
+            let config: models::recurrent_gemma::Config = json.parse()?;
+            let spec = config.spec()?;
+            Ok(DecoderSpec {
+                names: models::recurrent_gemma::NAMES_IN_CHECKPOINT,
+                ..spec
+            })
+        },
+    ),
 ];
 
 fn families() -> impl Iterator<Item = &'static Family> {

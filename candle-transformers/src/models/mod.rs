@@ -1,5 +1,6 @@
 //! The model families.
 
+pub mod based;
 pub mod bert;
 pub mod bigcode;
 pub mod chatglm;
@@ -19,6 +20,8 @@ pub mod lfm2;
 pub mod llama;
 pub mod llama2_c;
 pub mod llama2_c_weights;
+pub mod mamba;
+pub mod mamba2;
 pub mod mistral;
 pub mod mixformer;
 pub mod mixtral;
@@ -41,11 +44,19 @@ pub mod quantized_phi3;
 pub mod quantized_qwen2;
 pub mod quantized_qwen3;
 pub mod quantized_qwen3_moe;
+pub mod quantized_recurrent_gemma;
+pub mod quantized_rwkv_v5;
+pub mod quantized_rwkv_v6;
 pub mod quantized_stable_lm;
 pub mod qwen2;
 pub mod qwen2_moe;
 pub mod qwen3;
 pub mod qwen3_moe;
+pub mod recurrent_gemma;
+mod rwkv;
+mod rwkv_tokenizer;
+pub mod rwkv_v5;
+pub mod rwkv_v6;
 mod shared;
 pub mod smol;
 pub mod stable_lm;

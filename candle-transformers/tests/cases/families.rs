@@ -202,6 +202,12 @@ const CONFIGS: &[(&str, &str)] = &[
             "num_attention_heads": 4, "num_key_value_heads": 2, "rope_theta": 10000.0, "max_position_embeddings": 512,
             "conv_L_cache": 3, "conv_bias": true, "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8}"#,
     ),
+    (
+        "recurrent_gemma",
+        r#"{"model_type": "recurrent_gemma", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 16, "lru_width": null, "attention_window_size": 16,
+            "_block_types": ["recurrent", "recurrent", "attention"]}"#,
+    ),
 ];
 
 /// Weights that depend on their names alone.

@@ -10,6 +10,7 @@ mod moe;
 mod object_detection;
 mod quantized_files;
 mod quantized_llama;
+mod recurrent;
 mod sentences;
 mod support;
 mod utils;

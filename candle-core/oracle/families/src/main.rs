@@ -19,6 +19,7 @@ mod gguf;
 mod lfm2;
 mod llamas;
 mod qwen;
+mod recurrent;
 #[path = "../../models/src/weights.rs"]
 mod weights;
 
@@ -38,6 +39,7 @@ const RUNS: &[&[Run]] = &[
     lfm2::RUNS,
     llamas::RUNS,
     qwen::RUNS,
+    recurrent::RUNS,
 ];
 
 fn main() -> Result<()> {

@@ -1,0 +1,350 @@
+//! Mamba 2: [arXiv 2405.21060](https://arxiv.org/abs/2405.21060). As Mamba with one decay for each head, which lets a prompt be computed in
+//! chunks of matmuls.
+
+use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
+use candle_nn::{Embedding, Linear, RmsNorm, VarBuilder};
+use serde::Deserialize;
+
+use crate::blocks::recurrence::{self, causal_conv, softplus, wide};
+
+/// Tokens that the convolution sees.
+const D_CONV: usize = 4;
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// Size of the stream.
+    #[serde(alias = "hidden_size")]
+    pub d_model: usize,
+    /// Layers.
+    #[serde(alias = "num_hidden_layers")]
+    pub n_layer: usize,
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Numbers that each channel keeps.
+    #[serde(alias = "state_size", default = "sixty_four")]
+    pub d_state: usize,
+    /// How many times wider than the stream a layer is inside.
+    #[serde(default = "two")]
+    pub expand: usize,
+    /// Channels of a head.
+    #[serde(alias = "head_dim", default = "sixty_four")]
+    pub headdim: usize,
+    /// Groups of heads that read and write by the same vectors.
+    #[serde(alias = "n_groups", default = "one")]
+    pub ngroups: usize,
+    /// The table of tokens is filled up to a multiple of this.
+    #[serde(default = "sixteen")]
+    pub pad_vocab_size_multiple: usize,
+}
+
+fn sixty_four() -> usize {
+    64
+}
+
+fn sixteen() -> usize {
+    16
+}
+
+fn two() -> usize {
+    2
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Config {
+    fn vocab_size(&self) -> usize {
+        let vocab = self.vocab_size;
+        vocab
+            .checked_next_multiple_of(self.pad_vocab_size_multiple)
+            .unwrap_or(vocab)
+    }
+
+    fn sizes(&self) -> Result<Sizes> {
+        let inner = self.d_model.saturating_mul(self.expand);
+        let (head, groups, state) = (self.headdim, self.ngroups, self.d_state);
+        if head == 0 || groups == 0 || !inner.is_multiple_of(head) {
+            bail!("mamba2: {inner} channels cannot be split in heads of {head} and {groups} groups")
+        }
+        let heads = inner / head;
+        if !heads.is_multiple_of(groups) {
+            bail!("mamba2: {heads} heads cannot be split in {groups} groups")
+        }
+        Ok(Sizes {
+            inner,
+            heads,
+            head,
+            groups,
+            state,
+        })
+    }
+}
+
+/// Of a layer.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    inner: usize,
+    heads: usize,
+    head: usize,
+    groups: usize,
+    state: usize,
+}
+
+impl Sizes {
+    /// What goes through the convolution.
+    fn conv(&self) -> usize {
+        self.inner + 2 * self.groups * self.state
+    }
+}
+
+/// What a model keeps of a batch of sequences. To start others, make a new one.
+pub struct State {
+    /// What each layer's heads keep, `(b, heads, headdim, d_state)`.
+    pub hs: Vec<Tensor>,
+    /// The last four inputs of each layer's convolution, `(b, channels, 4)`.
+    pub conv_states: Vec<Tensor>,
+    /// Tokens seen.
+    pub pos: usize,
+}
+
+impl State {
+    /// That of a batch which has seen nothing.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or the device has no memory for it.
+    pub fn new(batch_size: usize, cfg: &Config, dtype: DType, device: &Device) -> Result<Self> {
+        let sizes = cfg.sizes()?;
+        let (mut hs, mut conv_states) = (Vec::new(), Vec::new());
+        for _ in 0..cfg.n_layer {
+            let shape = (batch_size, sizes.heads, sizes.head, sizes.state);
+            hs.push(Tensor::zeros(shape, dtype, device)?);
+            let shape = (batch_size, sizes.conv(), D_CONV);
+            conv_states.push(Tensor::zeros(shape, dtype, device)?);
+        }
+        Ok(Self {
+            hs,
+            conv_states,
+            pos: 0,
+        })
+    }
+}
+
+/// What a layer does to the norm of the stream.
+#[derive(Clone, Debug)]
+pub struct Mamba2Block {
+    in_proj: Linear,
+    conv_weight: Tensor,
+    conv_bias: Tensor,
+    /// The logarithms of the decays for a step of size 1.
+    a: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    out_proj: Linear,
+    norm: RmsNorm,
+    sizes: Sizes,
+    layer_idx: usize,
+}
+
+impl Mamba2Block {
+    /// Loads the block. `layer_idx` is its place in a [`State`].
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape.
+    pub fn new(layer_idx: usize, cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let sizes = cfg.sizes()?;
+        let (conv, heads) = (sizes.conv(), sizes.heads);
+        let conv_weight = vb.get((conv, 1, D_CONV), "conv1d.weight")?;
+        let projected = sizes.inner + conv + heads;
+        Ok(Self {
+            in_proj: candle_nn::linear_no_bias(cfg.d_model, projected, vb.pp("in_proj"))?,
+            conv_weight: conv_weight.squeeze(1)?,
+            conv_bias: vb.get(conv, "conv1d.bias")?,
+            a: vb.get(heads, "A_log")?.exp()?.neg()?,
+            d: vb.get(heads, "D")?,
+            dt_bias: vb.get(heads, "dt_bias")?,
+            out_proj: candle_nn::linear_no_bias(sizes.inner, cfg.d_model, vb.pp("out_proj"))?,
+            norm: candle_nn::rms_norm(sizes.inner, 1e-5, vb.pp("norm"))?,
+            sizes,
+            layer_idx,
+        })
+    }
+
+    /// From the norm of the stream at one token, `(b, d_model)`, to what is added to the stream.
+    ///
+    /// # Errors
+    /// If the state was made for another model or batch.
+    pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
+        self.forward_prefill(&xs.unsqueeze(1)?, state, 1)?
+            .squeeze(1)
+    }
+
+    /// From the norm of the stream at several tokens, `(b, t, d_model)`, to what is added to the stream; in chunks of so many tokens.
+    /// They continue what `state` holds.
+    ///
+    /// # Errors
+    /// If there are no tokens, the chunks have none, or the state was made for another model or batch.
+    pub fn forward_prefill(
+        &self,
+        xs: &Tensor,
+        state: &mut State,
+        chunk_size: usize,
+    ) -> Result<Tensor> {
+        let layer = self.layer_idx;
+        let (Some(h), Some(inputs)) = (state.hs.get_mut(layer), state.conv_states.get_mut(layer))
+        else {
+            bail!("mamba2: the state has no layer {layer}, it was made for another model")
+        };
+        let (b, t, _) = xs.dims3()?;
+        if t == 0 {
+            bail!("mamba2: no tokens given, at least one is needed")
+        }
+        let Sizes {
+            inner,
+            heads,
+            head,
+            groups,
+            state: n,
+        } = self.sizes;
+        let projected = self.in_proj.forward(xs)?;
+        let part = |start, len| projected.narrow(D::Minus1, start, len);
+        let conv = self.sizes.conv();
+        let gate = part(0, inner)?;
+        let step = part(inner + conv, heads)?.broadcast_add(&self.dt_bias)?;
+        let step = softplus(&step)?;
+        let through = part(inner, conv)?.transpose(1, 2)?.contiguous()?;
+        // The state has one more input than the convolution still needs.
+        let (mixed, _) = causal_conv(
+            &through,
+            &inputs.narrow(2, 1, D_CONV - 1)?,
+            &self.conv_weight,
+            Some(&self.conv_bias),
+        )?;
+        let all = Tensor::cat(&[&*inputs, &through], 2)?;
+        *inputs = all.narrow(2, t, D_CONV)?.contiguous()?;
+        let mixed = mixed.silu()?;
+
+        let wide = wide(xs.dtype());
+        // `(b, count, t, size)`.
+        let split = |start, count: usize, size| {
+            let part = mixed.narrow(1, start, count * size)?;
+            let part = part.reshape((b, count, size, t))?.transpose(2, 3)?;
+            part.contiguous()?.to_dtype(wide)
+        };
+        let each_head = |xs: Tensor| {
+            let shape = (b, groups, heads / groups, t, n);
+            let xs = xs.unsqueeze(2)?.broadcast_as(shape)?;
+            xs.reshape((b, heads, t, n))
+        };
+        let values = split(0, heads, head)?;
+        let k = each_head(split(inner, groups, n)?)?;
+        let q = each_head(split(inner + groups * n, groups, n)?)?;
+        let step = step.transpose(1, 2)?.unsqueeze(3)?.to_dtype(wide)?;
+        let of_head = |xs: &Tensor| xs.to_dtype(wide)?.reshape((1, heads, 1, 1));
+        let decay = step.broadcast_mul(&of_head(&self.a)?)?;
+        let linear = recurrence::Linear {
+            q: &q,
+            k: &k,
+            v: &values.broadcast_mul(&step)?,
+            decay: &decay,
+            own: None,
+        };
+        let mut kept = h.transpose(2, 3)?.contiguous()?.to_dtype(wide)?;
+        let ys = linear.run(&mut kept, chunk_size)?;
+        *h = kept.transpose(2, 3)?.contiguous()?.to_dtype(h.dtype())?;
+        let ys = (ys + values.broadcast_mul(&of_head(&self.d)?)?)?;
+
+        let ys = ys.transpose(1, 2)?.reshape((b, t, inner))?;
+        let ys = (ys.to_dtype(gate.dtype())? * gate.silu()?)?;
+        self.out_proj.forward(&self.norm.forward(&ys)?)
+    }
+}
+
+/// A layer.
+#[derive(Clone, Debug)]
+pub struct ResidualBlock {
+    mixer: Mamba2Block,
+    norm: RmsNorm,
+}
+
+impl ResidualBlock {
+    /// Loads the layer. `layer_idx` is its place in a [`State`].
+    ///
+    /// # Errors
+    /// If a weight is missing or has another shape.
+    pub fn new(layer_idx: usize, cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        Ok(Self {
+            mixer: Mamba2Block::new(layer_idx, cfg, vb.pp("mixer"))?,
+            norm: candle_nn::rms_norm(cfg.d_model, 1e-5, vb.pp("norm"))?,
+        })
+    }
+
+    fn forward(&self, xs: &Tensor, state: &mut State, chunk_size: usize) -> Result<Tensor> {
+        let normed = self.norm.forward(xs)?;
+        self.mixer.forward_prefill(&normed, state, chunk_size)? + xs
+    }
+}
+
+/// The language model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    embedding: Embedding,
+    layers: Vec<ResidualBlock>,
+    norm_f: RmsNorm,
+    lm_head: Linear,
+    dtype: DType,
+}
+
+impl Model {
+    /// Loads `embeddings`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let embedding = candle_nn::embedding(cfg.vocab_size(), cfg.d_model, vb.pp("embeddings"))?;
+        let layers = vb.pp("layers");
+        let layers = (0..cfg.n_layer).map(|i| ResidualBlock::new(i, cfg, layers.pp(i)));
+        Ok(Self {
+            layers: layers.collect::<Result<_>>()?,
+            norm_f: candle_nn::rms_norm(cfg.d_model, 1e-5, vb.pp("norm_f"))?,
+            lm_head: Linear::new(embedding.embeddings().clone(), None),
+            embedding,
+            dtype: vb.dtype(),
+        })
+    }
+
+    /// The logits, `(b, vocab)`, of what follows one token of each sequence, `(b)`.
+    ///
+    /// # Errors
+    /// If the state was made for another model or batch.
+    pub fn forward(&self, input_ids: &Tensor, state: &mut State) -> Result<Tensor> {
+        self.forward_prefill(&input_ids.unsqueeze(1)?, state, 1)?
+            .squeeze(1)
+    }
+
+    /// The logits, `(b, t, vocab)`, of what follows each of the token ids, `(b, t)`, which continue what `state` holds; in chunks of so many
+    /// tokens.
+    ///
+    /// # Errors
+    /// If there are no tokens, the chunks have none, or the state was made for another model or batch.
+    pub fn forward_prefill(
+        &self,
+        input_ids: &Tensor,
+        state: &mut State,
+        chunk_size: usize,
+    ) -> Result<Tensor> {
+        let (_, t) = input_ids.dims2()?;
+        let mut xs = self.embedding.forward(input_ids)?;
+        for layer in &self.layers {
+            xs = layer.forward(&xs, state, chunk_size)?;
+        }
+        state.pos += t;
+        self.lm_head.forward(&self.norm_f.forward(&xs)?)
+    }
+
+    /// The dtype of the weights.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+}

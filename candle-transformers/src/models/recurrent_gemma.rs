@@ -1,0 +1,172 @@
+//! RecurrentGemma: [arXiv 2404.07839](https://arxiv.org/abs/2404.07839). Two of three layers have Griffin's recurrence in place of attention, and
+//! the third sees a window.
+
+use candle_core::{bail, Result, Tensor};
+use candle_nn::{Activation, VarBuilder};
+use serde::Deserialize;
+
+use crate::blocks::{
+    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, MixerSpec,
+    MlpSpec, Names, NormSpec, RecurrentKind, RecurrentSpec, Rotary, RotaryPairs,
+};
+
+const NAMES: Names = Names {
+    embedding: "embed_tokens",
+    layers: "layers",
+    final_norm: "final_norm",
+    attn_norm: "temporal_pre_norm",
+    mlp_norm: "channel_pre_norm",
+    q: "temporal_block.q_proj",
+    k: "temporal_block.k_proj",
+    v: "temporal_block.v_proj",
+    o: "temporal_block.o_proj",
+    gate: "mlp_block.gate_proj",
+    up: "mlp_block.up_proj",
+    down: "mlp_block.down_proj",
+    ..Names::HUGGING_FACE
+};
+
+/// As a whole checkpoint has them.
+pub(crate) const NAMES_IN_CHECKPOINT: Names = Names {
+    embedding: "model.embed_tokens",
+    layers: "model.layers",
+    final_norm: "model.final_norm",
+    ..NAMES
+};
+
+/// What mixes positions in a layer.
+#[derive(Deserialize, Debug, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+pub enum TemporalBlockType {
+    /// Attention within a window.
+    Attention,
+    /// A recurrence.
+    Recurrent,
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Deserialize, Debug, Clone)]
+pub struct Config {
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Tokens.
+    pub vocab_size: usize,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Twice the inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Query heads; the recurrences' gates have as many blocks.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Size of a head.
+    pub head_dim: usize,
+    /// Channels of a recurrence; `None` for the size of the stream.
+    pub lru_width: Option<usize>,
+    /// So many positions are seen by attention.
+    pub attention_window_size: usize,
+    /// Tokens that a recurrence's convolution sees.
+    pub conv1d_width: usize,
+    /// `cap * tanh(logit / cap)` in place of a logit.
+    pub logits_soft_cap: f64,
+    /// Activation of the MLP's gate and beside a recurrence.
+    pub hidden_activation: Activation,
+    /// The share of each head that is rotated.
+    pub partial_rotary_factor: f64,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// What the layers have, over and over.
+    #[serde(alias = "_block_types")]
+    pub block_types: Vec<TemporalBlockType>,
+    /// Whether queries, keys and values have biases.
+    pub attention_bias: bool,
+    /// The longest sequence.
+    #[serde(default = "max_seq_len")]
+    pub max_seq_len: usize,
+}
+
+fn max_seq_len() -> usize {
+    8192
+}
+
+impl Config {
+    /// The decoder that it describes.
+    ///
+    /// # Errors
+    /// If it contradicts itself.
+    pub fn spec(&self) -> Result<DecoderSpec> {
+        if self.block_types.is_empty() {
+            bail!("recurrent_gemma: block_types is empty, at least one is needed")
+        }
+        let norm = NormSpec::rms_plus_one(self.rms_norm_eps);
+        let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        let attention = AttentionSpec {
+            head_dim: self.head_dim,
+            qkv_bias: self.attention_bias,
+            o_bias: true,
+            window: Some(self.attention_window_size),
+            ..AttentionSpec::new(self.hidden_size, heads, kv_heads)
+        };
+        let recurrence = RecurrentSpec {
+            name: "temporal_block",
+            kind: RecurrentKind::Griffin {
+                width: self.lru_width.unwrap_or(self.hidden_size),
+                heads,
+                kernel: self.conv1d_width,
+                activation: self.hidden_activation,
+            },
+        };
+        let rotated = (self.partial_rotary_factor * self.head_dim as f64) as usize;
+        let rotary = Rotary::new(RotaryPairs::Halves, self.rope_theta, rotated);
+        let activation = self.hidden_activation.try_into()?;
+        let mlp = MlpSpec::new(self.intermediate_size / 2, activation).bias(true);
+        let mlp = FeedForwardSpec::Gated(mlp);
+        let layers = layers(self.num_hidden_layers, |i| {
+            let mixer: MixerSpec = match self.block_types[i % self.block_types.len()] {
+                TemporalBlockType::Attention => attention.clone().into(),
+                TemporalBlockType::Recurrent => recurrence.clone().into(),
+            };
+            Ok(LayerSpec::pre_norm(mixer, mlp.clone(), norm))
+        })?;
+        let sizes = [self.vocab_size, self.hidden_size, self.max_seq_len];
+        let spec = DecoderSpec {
+            head: Head::Tied,
+            embedding_scale: Some((self.hidden_size as f64).sqrt()),
+            logit_softcap: Some(self.logits_soft_cap),
+            names: NAMES,
+            ..DecoderSpec::new("recurrent_gemma", sizes, vec![rotary], layers, norm)
+        };
+        spec.check()?;
+        Ok(spec)
+    }
+}
+
+/// The language model and the sequence that it has seen.
+#[derive(Debug, Clone)]
+pub struct Model(CausalLm);
+
+impl Model {
+    /// Loads `embed_tokens`, `layers.*` and `final_norm`: in checkpoints they are below `model`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+    }
+
+    /// The logits, `(b, 1, vocab)` in the model's dtype, of what follows the last of the token ids `xs`, `(b, t)`, which are at the positions
+    /// from `pos` on; at 0 a new sequence begins.
+    ///
+    /// # Errors
+    /// If there are no ids, or more than fit.
+    pub fn forward(&mut self, xs: &Tensor, pos: usize) -> Result<Tensor> {
+        self.0.forward(xs, pos)?.last_logits()
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.0.clear_kv_cache();
+    }
+}

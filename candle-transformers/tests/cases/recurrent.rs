@@ -1,0 +1,211 @@
+//! What every recurrent model has to do that has its own state: one body of checks over tiny configurations, on every device.
+
+use candle_core::{bail, test_device, DType, Device, Result, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use candle_transformers::models::{based, mamba, mamba2, rwkv_v5, rwkv_v6};
+
+use super::support::{assert_close, token_ids, Numbers};
+
+const VOCAB: usize = 56;
+
+/// Weights that depend on their names alone.
+struct Made;
+
+impl SimpleBackend for Made {
+    fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        let seed = name.bytes().fold(7u64, |hash, byte| {
+            hash.wrapping_mul(0x0100_0000_01b3)
+                .wrapping_add(u64::from(byte))
+        });
+        let mut numbers = Numbers::new(seed);
+        let tensor = match s.dims() {
+            [_] if name.ends_with("weight") => (numbers.tensor(s.dims(), 0.2, dev)? + 1.)?,
+            [_] => numbers.tensor(s.dims(), 0.1, dev)?,
+            dims => {
+                let inputs = dims[1..].iter().product::<usize>();
+                numbers.tensor(dims, (3. / inputs as f32).sqrt(), dev)?
+            }
+        };
+        tensor.to_dtype(dtype)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name} is asked for without a shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
+}
+
+fn weights(dtype: DType, device: &Device) -> VarBuilder<'static> {
+    VarBuilder::from_backend(Box::new(Made), dtype, device.clone())
+}
+
+/// The last position's logits, `(b, vocab)`, after feeding `ids` in pieces of these lengths to a new model.
+type Run = fn(&Tensor, &[usize], DType) -> Result<Tensor>;
+
+/// The models; of the first, pieces are single tokens.
+const MODELS: &[(&str, Run)] = &[
+    ("mamba", |ids, pieces, dtype| {
+        let config = mamba::Config {
+            d_model: 32,
+            n_layer: 2,
+            vocab_size: VOCAB,
+            pad_vocab_size_multiple: 8,
+        };
+        let model = mamba::Model::new(&config, weights(dtype, ids.device()))?;
+        let mut state = mamba::State::new(ids.dim(0)?, &config, dtype, ids.device())?;
+        let ones = vec![1; pieces.iter().sum()];
+        in_pieces(ids, &ones, |ids, _| {
+            model.forward(&ids.squeeze(1)?, &mut state)?.unsqueeze(1)
+        })
+    }),
+    ("mamba2", |ids, pieces, dtype| {
+        let config = mamba2::Config {
+            d_model: 32,
+            n_layer: 2,
+            vocab_size: VOCAB,
+            d_state: 8,
+            expand: 2,
+            headdim: 16,
+            ngroups: 2,
+            pad_vocab_size_multiple: 8,
+        };
+        let model = mamba2::Model::new(&config, weights(dtype, ids.device()))?;
+        let mut state = mamba2::State::new(ids.dim(0)?, &config, dtype, ids.device())?;
+        in_pieces(ids, pieces, |ids, _| {
+            model.forward_prefill(ids, &mut state, 8)
+        })
+    }),
+    ("rwkv_v5", |ids, pieces, dtype| {
+        let config = rwkv_config();
+        let model = rwkv_v5::Model::new(&config, weights(dtype, ids.device()))?;
+        let mut state = rwkv_v5::State::new(ids.dim(0)?, &config, ids.device())?;
+        in_pieces(ids, pieces, |ids, _| model.forward(ids, &mut state))
+    }),
+    ("rwkv_v6", |ids, pieces, dtype| {
+        let config = rwkv_config();
+        let model = rwkv_v6::Model::new(&config, weights(dtype, ids.device()))?;
+        let mut state = rwkv_v6::State::new(ids.dim(0)?, &config, ids.device())?;
+        in_pieces(ids, pieces, |ids, _| model.forward(ids, &mut state))
+    }),
+    ("based", |ids, pieces, dtype| {
+        let config = serde_json::from_str(
+            r#"{"vocab_size": 56, "n_embd": 32, "n_inner": 64, "n_layer": 4, "n_head": 4, "layer_norm_epsilon": 1e-5,
+                "alt_mixer_layers": [1, 3], "alt_mixer_2_layers": [2], "alt_mixer": {"num_heads": 4, "feature_dim": 4,
+                "feature_map": {"input_dim": 4}}, "alt_mixer_2": {"num_heads": 4, "window_size": 16}}"#,
+        );
+        let config: based::Config = config.map_err(candle_core::Error::wrap)?;
+        let mut model = based::Model::new(&config, weights(dtype, ids.device()))?;
+        in_pieces(ids, pieces, |ids, offset| model.forward(ids, offset))
+    }),
+];
+
+fn rwkv_config() -> rwkv_v5::Config {
+    rwkv_v5::Config {
+        vocab_size: VOCAB,
+        hidden_size: 32,
+        num_hidden_layers: 2,
+        attention_hidden_size: 32,
+        num_attention_heads: 8,
+        head_size: 8,
+        intermediate_size: Some(48),
+        layer_norm_epsilon: 1e-5,
+        rescale_every: 0,
+    }
+}
+
+fn in_pieces(
+    ids: &Tensor,
+    pieces: &[usize],
+    mut forward: impl FnMut(&Tensor, usize) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let mut offset = 0;
+    let mut logits = None;
+    for &piece in pieces {
+        logits = Some(forward(&ids.narrow(1, offset, piece)?, offset)?);
+        offset += piece;
+    }
+    assert_eq!(offset, ids.dim(1)?, "the pieces have to cover the ids");
+    let logits = logits.expect("at least one piece");
+    let last = logits.dim(1)? - 1;
+    logits.narrow(1, last, 1)?.squeeze(1)?.to_dtype(DType::F32)
+}
+
+fn each(check: impl Fn(Run) -> Result<()>) -> Result<()> {
+    for (name, run) in MODELS {
+        println!("{name}");
+        check(*run).map_err(|err| err.context(*name))?;
+    }
+    Ok(())
+}
+
+/// A prompt at once, token by token and in two pieces, which end within and at the end of what is computed together.
+fn recurrent_pieces(device: &Device) -> Result<()> {
+    each(|run| {
+        let ids = token_ids(1, 37, VOCAB, device)?;
+        let whole = run(&ids, &[37], DType::F32)?;
+        assert_eq!(whole.dims(), [1, VOCAB]);
+        for pieces in [vec![1; 37], vec![2, 1, 34], vec![16, 21], vec![36, 1]] {
+            assert_close(&run(&ids, &pieces, DType::F32)?, &whole, 1e-4);
+        }
+        Ok(())
+    })
+}
+test_device!(recurrent_pieces);
+
+/// Rows of a batch are what they are alone.
+fn recurrent_batches(device: &Device) -> Result<()> {
+    each(|run| {
+        let first = token_ids(1, 12, VOCAB, device)?;
+        let second = ((first.to_dtype(DType::F32)? * -1.)? + (VOCAB - 1) as f64)?;
+        let second = second.to_dtype(DType::U32)?;
+        let pieces = [9, 1, 2];
+        let both = Tensor::cat(&[&first, &second], 0)?;
+        let together = run(&both, &pieces, DType::F32)?;
+        for (i, ids) in [first, second].iter().enumerate() {
+            let alone = run(ids, &pieces, DType::F32)?;
+            assert_close(&together.narrow(0, i, 1)?, &alone, 1e-4);
+        }
+        Ok(())
+    })
+}
+test_device!(recurrent_batches);
+
+/// In 16 bits: the numbers of f32, coarsely, and none that is no number.
+fn recurrent_16_bits(device: &Device) -> Result<()> {
+    each(|run| {
+        let ids = token_ids(1, 60, VOCAB, device)?;
+        let exact = run(&ids, &[59, 1], DType::F32)?;
+        let size = exact.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
+        for (dtype, tolerance) in [(DType::F16, 0.03), (DType::BF16, 0.15)] {
+            let error = (run(&ids, &[59, 1], dtype)? - &exact)?.sqr()?.mean_all()?;
+            let error = error.to_scalar::<f32>()?.sqrt();
+            // Not `error > ..`, which is false for what is no number.
+            assert!(error <= tolerance * size, "{dtype:?}: {error} of {size}");
+        }
+        Ok(())
+    })
+}
+test_device!(recurrent_16_bits);
+
+/// At each place the longest token, and errors where there is none.
+#[test]
+fn rwkv_tokens() -> Result<()> {
+    let path = std::env::temp_dir().join(format!("rwkv-tokens-{}.json", std::process::id()));
+    std::fs::write(
+        &path,
+        r#"{"a": 7, "ab": 9, "abcd": 3, "b": 1, "c": 2, "é": 4}"#,
+    )?;
+    let tokenizer = rwkv_v5::Tokenizer::new(&path);
+    std::fs::remove_file(&path)?;
+    let tokenizer = tokenizer?;
+    assert_eq!(tokenizer.encode("abcabcdaé")?, [9, 2, 3, 7, 4]);
+    assert_eq!(tokenizer.decode(&[9, 2, 100, 4])?, "abcé");
+    let error = tokenizer.encode("abd").expect_err("no token for d");
+    assert!(error.to_string().contains("0x64, at 2"), "{error}");
+    assert!(rwkv_v5::Tokenizer::new(&path).is_err());
+    Ok(())
+}
