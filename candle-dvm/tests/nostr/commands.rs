@@ -7,7 +7,7 @@ use candle_dvm::nip90::{Announcement, Feedback, Heartbeat, JobResult, Status};
 use candle_dvm::service::now;
 use nostr::prelude::{Event, Keys};
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// A running `candle-dvm serve`, killed when it is dropped.
@@ -15,6 +15,11 @@ pub struct Daemon(pub Child);
 
 impl Daemon {
     pub fn start(relays: &[&str], dir: &Path, extra: &[&str]) -> Self {
+        Self(Self::command(relays, dir, extra).spawn().unwrap())
+    }
+
+    /// What starts it.
+    pub fn command(relays: &[&str], dir: &Path, extra: &[&str]) -> Command {
         let key = dir.join("key");
         if !key.exists() {
             candle_dvm::key_file::create(&key).unwrap();
@@ -32,13 +37,9 @@ impl Daemon {
             .append(true)
             .open(dir.join("log"))
             .unwrap();
-        Self(
-            program(&args)
-                .stderr(log)
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap(),
-        )
+        let mut command = program(&args);
+        command.stderr(log).stdout(Stdio::null());
+        command
     }
 
     #[cfg(unix)]

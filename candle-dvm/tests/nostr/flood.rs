@@ -4,6 +4,7 @@ use super::commands::Daemon;
 use super::hostile::{event_message, request_at};
 use super::relay::{Behaviour, TestRelay};
 use super::served::Customer;
+use super::soak::memory;
 use candle_dvm::service::now;
 use serde_json::{json, Value};
 use std::time::{Duration, Instant};
@@ -14,14 +15,6 @@ const BOUND: f64 = 64.0;
 /// How long it lasts, and what the service has to have taken in that time for the test to mean something.
 const SECONDS: u64 = 12;
 const LEAST: f64 = 32.0;
-
-/// A line of `/proc/PID/status`, in MiB: `VmRSS` is what the process holds, `VmHWM` the most that it ever held.
-fn memory(daemon: &Daemon, name: &str) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.0.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-    let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib / 1024.0
-}
 
 fn forged(mut event: Value) -> String {
     event["sig"] = json!("0".repeat(128));

@@ -5,6 +5,8 @@ mod codec;
 mod commands;
 #[cfg(unix)]
 mod crash;
+#[cfg(target_os = "linux")]
+mod disk;
 mod fairness;
 #[cfg(target_os = "linux")]
 mod flood;
@@ -22,6 +24,8 @@ mod relay;
 mod relays;
 mod served;
 mod service;
+#[cfg(target_os = "linux")]
+mod soak;
 mod starts;
 #[cfg(unix)]
 mod stoppable;

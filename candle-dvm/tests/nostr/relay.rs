@@ -44,7 +44,10 @@ pub enum Notices {
     Never,
     /// Those with a tag value of more than 1,024 characters, as @nostr-relay/validator does.
     LongTags,
+    /// All events.
     Always,
+    /// Subscriptions too, of which none has an end.
+    Everything,
 }
 
 impl Notices {
@@ -53,7 +56,7 @@ impl Notices {
         match self {
             Self::Never => false,
             Self::LongTags => event.tags.iter().any(|tag| tag.as_slice().iter().any(long)),
-            Self::Always => true,
+            Self::Always | Self::Everything => true,
         }
     }
 }
@@ -66,6 +69,7 @@ struct State {
     connections: AtomicU32,
     deaf: AtomicBool,
     requests: Mutex<HashMap<String, u32>>,
+    refused: AtomicU32,
     noise_bytes: AtomicU64,
 }
 
@@ -90,6 +94,7 @@ impl TestRelay {
             connections: AtomicU32::new(0),
             deaf: AtomicBool::new(false),
             requests: Mutex::default(),
+            refused: AtomicU32::new(0),
             noise_bytes: AtomicU64::new(0),
         });
         let (runtime, address) = listen("127.0.0.1:0", &state).unwrap();
@@ -156,6 +161,11 @@ impl TestRelay {
     pub fn requests(&self, name: &str) -> u32 {
         let requests = self.state.requests.lock().unwrap();
         requests.get(name).copied().unwrap_or(0)
+    }
+
+    /// How often it has said NOTICE instead of taking an event.
+    pub fn refused(&self) -> u32 {
+        self.state.refused.load(SeqCst)
     }
 
     /// How much of its noise clients have taken.
@@ -305,6 +315,7 @@ async fn client(mut stream: TcpStream, state: Arc<State>) {
                             continue;
                         }
                         if state.behaviour.notices.concern(&event) {
+                            state.refused.fetch_add(1, SeqCst);
                             let notice = RelayMessage::notice("ERROR: invalid event").as_json();
                             let _ = socket.send(Message::text(notice)).await;
                             continue;
@@ -319,7 +330,9 @@ async fn client(mut stream: TcpStream, state: Arc<State>) {
                     ClientMessage::Req { subscription_id, filters } => {
                         let name = subscription_id.into_owned();
                         *state.requests.lock().unwrap().entry(name.to_string()).or_default() += 1;
-                        if !known {
+                        if state.behaviour.notices == Notices::Everything {
+                            replies.push(RelayMessage::notice("ERROR: no").as_json());
+                        } else if !known {
                             let closed = RelayMessage::closed(name, "auth-required: who are you");
                             replies.push(closed.as_json());
                         } else {

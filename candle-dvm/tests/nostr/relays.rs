@@ -6,10 +6,12 @@ use super::served::{Customer, Served};
 use super::wait::wait_until;
 use candle_dvm::nip90::{Input, InputKind};
 use candle_dvm::relay::driver::{Command, Driver, Report};
-use candle_dvm::relay::{Keep, Outcome, Reach};
+use candle_dvm::relay::{normal_url, Keep, Outcome, Reach};
 use candle_dvm::service::now;
 use futures_util::StreamExt;
 use nostr::prelude::{Event, Keys};
+use std::collections::BTreeSet;
+use std::net::TcpListener;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -223,4 +225,83 @@ fn an_address_that_is_not_allowed_is_tried_once() {
     };
     assert!(reason.contains("no public address"), "{reason}");
     assert_eq!((*id, relay.connections()), (event.id, 0));
+}
+
+/// Ways to write an address of this machine.
+const HERE: [&str; 25] = [
+    "127.0.0.1",
+    "127.0.0.1.",
+    "127.255.255.254",
+    "127.1",
+    "127.0.1",
+    "0.0.0.0",
+    "0",
+    "2130706433",
+    "0x7f000001",
+    "0x7f.0.0.1",
+    "0177.0.0.1",
+    "017700000001",
+    "%31%32%37.0.0.1",
+    "１２７.0.0.1",
+    "localhost",
+    "LOCALHOST",
+    "user@127.0.0.1",
+    "user:word@127.0.0.1",
+    "example.com@127.0.0.1",
+    "[::1]",
+    "[::]",
+    "[0:0:0:0:0:0:0:1]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[64:ff9b::127.0.0.1]",
+];
+
+/// How many of them, those of one meaning once, are connected to.
+fn knocks(reach: Reach) -> usize {
+    let v4 = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = v4.local_addr().unwrap().port();
+    // Not every machine has it.
+    let v6 = TcpListener::bind(("::1", port)).ok();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (report, reports) = futures_channel::mpsc::channel(256);
+        let urls = HERE.map(|host| format!("ws://{host}:{port}"));
+        let urls = urls.iter().filter_map(|url| normal_url(url).ok());
+        let urls: BTreeSet<String> = urls.collect();
+        let event = Customer::new().request("a");
+        let start = |url: &String| {
+            let driver = Driver::start(url, Keys::generate(), reach, report.clone());
+            driver.send(Command::Publish(Box::new(event.clone()), Keep::Until));
+            driver
+        };
+        let drivers: Vec<Driver> = urls.iter().map(start).collect();
+        // Nobody answers those that are let through.
+        let until = tokio::time::sleep(Duration::from_secs(3));
+        let down = |(url, report)| async move { matches!(report, Report::Down(_)).then_some(url) };
+        let down = reports.filter_map(down).take_until(until);
+        let down: BTreeSet<String> = down.collect().await;
+        assert!(reach == Reach::Anywhere || down == urls, "{down:?}");
+        drop(drivers);
+    });
+    let mut knocks = 0;
+    for listener in [Some(v4), v6].into_iter().flatten() {
+        listener.set_nonblocking(true).unwrap();
+        while listener.accept().is_ok() {
+            knocks += 1;
+        }
+    }
+    knocks
+}
+
+#[test]
+fn no_spelling_of_an_address_leads_inside() {
+    assert_eq!(knocks(Reach::Public), 0);
+    let spelled = knocks(Reach::Anywhere);
+    assert!(
+        spelled >= 8,
+        "only {spelled} differ and are addresses at all"
+    );
 }
