@@ -248,7 +248,8 @@ fn what_a_dead_relay_has_not_got_is_small_and_goes_when_it_comes_back() {
     let daemon = start(&urls, dir.path(), "default-tokens = 6\n");
     away.wait_for(31990, 1);
     away.stop();
-    let prompt = "let a = 1;\n".repeat(2048 / 11);
+    let line = "    let value = self.inner.next();\n";
+    let prompt = line.repeat(2048 / line.len());
     work(&honest, &prompt, 0, jobs / 5);
     let before = memory(&daemon, "VmRSS");
     work(&honest, &prompt, jobs / 5, jobs);
