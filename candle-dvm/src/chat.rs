@@ -14,6 +14,7 @@ pub struct Chat<'a> {
     template: &'a ChatTemplate,
     messages: Vec<Message>,
     seen: Option<Seen<'a>>,
+    reused: usize,
 }
 
 impl<'a> Chat<'a> {
@@ -24,17 +25,32 @@ impl<'a> Chat<'a> {
         system: Option<String>,
     ) -> Self {
         let system = system.map(|text| Message::new(Role::System, text));
+        Self::resume(backend, template, system.into_iter().collect())
+    }
+
+    /// A conversation in which `messages` have been said, none of which the model has read yet.
+    pub fn resume(
+        backend: &'a CandleBackend,
+        template: &'a ChatTemplate,
+        messages: Vec<Message>,
+    ) -> Self {
         Self {
             backend,
             template,
-            messages: system.into_iter().collect(),
+            messages,
             seen: None,
+            reused: 0,
         }
     }
 
     /// What has been said.
     pub fn messages(&self) -> &[Message] {
         &self.messages
+    }
+
+    /// How many tokens of the last prompt were not read, because the model had seen them.
+    pub fn reused_tokens(&self) -> usize {
+        self.reused
     }
 
     /// Forgets what has been said, but for the system's message.
@@ -78,6 +94,7 @@ impl<'a> Chat<'a> {
         let prompt = self.template.render(&self.messages)?;
         let tokens = self.backend.chat_tokens(&prompt)?;
         let mut generation = self.backend.go_on(self.seen.take(), tokens, request)?;
+        self.reused = generation.fed();
         while let Some(piece) = at_once(generation.step(Wait::Blocking))? {
             if !piece.is_empty() && on_piece(&piece).is_break() {
                 generation.cancel();

@@ -36,6 +36,14 @@ pub enum Error {
         /// What was found, and what was expected.
         problem: String,
     },
+    /// A model of the Hugging Face Hub that cannot be had.
+    #[error("{model}: {problem}")]
+    Hub {
+        /// The model, as it was asked for.
+        model: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// A device that was asked for and is not there.
     #[error("--device {asked}: {reason}")]
     Device {

@@ -147,6 +147,11 @@ impl<'a> Generation<'a> {
         Ok(Some(piece))
     }
 
+    /// How many tokens the model has read, of the prompt and of its own.
+    pub(crate) fn fed(&self) -> usize {
+        self.fed
+    }
+
     /// Ends the completion: no step follows.
     pub fn cancel(&mut self) {
         self.flushed = true;

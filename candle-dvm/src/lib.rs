@@ -17,8 +17,8 @@
 //!
 //! # Usage
 //!
-//! [`ModelFiles`] reads a Hugging Face folder, a GGUF file or the model that is part of the binary, and checks it before any device is
-//! touched. [`BackendRegistry`] says which devices are there and loads the model on one. [`InferenceBackend`] completes prompts;
+//! [`ModelFiles`] reads a Hugging Face folder, a GGUF file, a model of the Hugging Face Hub (fetched into its cache) or the one that is part of
+//! the binary, and checks it before any device is touched. [`BackendRegistry`] says which devices are there and loads the model on one. [`InferenceBackend`] completes prompts;
 //! [`Generation`] gives one token at a time.
 //!
 //! # Features
@@ -104,4 +104,6 @@ pub use generation::{Generation, Wait};
 pub use model::{
     ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,
 };
+#[cfg(not(target_arch = "wasm32"))]
+pub use model::{Hub, HubModel};
 pub use registry::BackendRegistry;

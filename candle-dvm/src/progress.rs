@@ -35,3 +35,48 @@ impl LoadBar {
         note(summary);
     }
 }
+
+/// The bar that fills while a file is fetched. It draws nothing where standard error is no terminal.
+#[derive(Clone)]
+pub struct FetchBar {
+    bar: ProgressBar,
+}
+
+impl FetchBar {
+    /// A bar for a file of which nothing is known yet.
+    pub fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let template = "{msg} [{bar:40}] {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self { bar }
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Default for FetchBar {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl hf_hub::api::Progress for FetchBar {
+    fn init(&mut self, size: usize, filename: &str) {
+        self.bar.set_length(size as u64);
+        self.bar.set_position(0);
+        self.bar.set_message(filename.to_string());
+    }
+
+    fn update(&mut self, size: usize) {
+        self.bar.inc(size as u64);
+    }
+
+    fn finish(&mut self) {
+        self.clear();
+    }
+}

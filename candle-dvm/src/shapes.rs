@@ -2,10 +2,14 @@
 
 use crate::format::WeightFormat;
 use candle_core::{DType, Result};
-use candle_transformers::blocks::{DecoderSpec, Names, RotaryPairs};
-use candle_transformers::models::llama::Config;
+use candle_transformers::auto::config_spec;
+use candle_transformers::blocks::{
+    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec, MixerSpec, Names,
+    QkNorm, RotaryPairs, Wiring,
+};
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::{json, Value};
 
 /// A model whose shape is known by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -19,11 +23,17 @@ pub enum ModelShape {
     /// Llama 3 8B
     #[value(name = "llama-3-8b")]
     Llama3_8b,
+    /// Qwen3 0.6B
+    #[value(name = "qwen3-0.6b")]
+    Qwen3_0_6b,
+    /// Qwen3 4B
+    #[value(name = "qwen3-4b")]
+    Qwen3_4b,
     /// The embedded model, small enough for any machine
     Demo,
 }
 
-/// The numbers that make a Llama's shape.
+/// The numbers that make a shape, of which a layer's are the first layer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Dimensions {
     /// Width of the residual stream.
@@ -36,8 +46,11 @@ pub struct Dimensions {
     pub kv_heads: usize,
     /// Width of one head.
     pub head_dim: usize,
-    /// Width of the feed-forward block.
+    /// Width of the feed-forward block, or of one expert.
     pub ffn: usize,
+    /// Experts, and how many of them a token takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts: Option<[usize; 2]>,
     /// Tokens in the vocabulary.
     pub vocab: usize,
     /// Whether the output layer is the embedding again.
@@ -51,92 +64,170 @@ impl ModelShape {
             Self::TinyLlama1_1b => "tinyllama-1.1b",
             Self::Llama3_2_1b => "llama-3.2-1b",
             Self::Llama3_8b => "llama-3-8b",
+            Self::Qwen3_0_6b => "qwen3-0.6b",
+            Self::Qwen3_4b => "qwen3-4b",
             Self::Demo => "demo",
         }
     }
 
-    /// The shape's numbers.
-    pub fn dimensions(self) -> Dimensions {
-        // (hidden, layers, heads, kv_heads, head_dim, ffn, vocab, tied)
-        let row = match self {
-            Self::TinyLlama1_1b => (2048, 22, 32, 4, 64, 5632, 32_000, false),
-            Self::Llama3_2_1b => (2048, 16, 32, 8, 64, 8192, 128_256, true),
-            Self::Llama3_8b => (4096, 32, 32, 8, 128, 14_336, 128_256, false),
-            Self::Demo => (256, 6, 4, 2, 64, 768, 4096, true),
+    /// What of the model's `config.json` makes its shape.
+    fn config(self) -> Value {
+        let llama = |[hidden, layers, heads, kv_heads, ffn, vocab]: [usize; 6], tied: bool| {
+            json!({
+                "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads, "intermediate_size": ffn, "vocab_size": vocab, "tie_word_embeddings": tied,
+                "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
+            })
         };
-        let (hidden, layers, heads, kv_heads, head_dim, ffn, vocab, tied) = row;
-        Dimensions {
-            hidden,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            ffn,
-            vocab,
-            tied,
+        let qwen3 = |hidden: usize, layers: usize, heads: usize, ffn: usize| {
+            json!({
+                "model_type": "qwen3", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": ffn, "vocab_size": 151_936,
+                "tie_word_embeddings": true, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+            })
+        };
+        match self {
+            Self::TinyLlama1_1b => llama([2048, 22, 32, 4, 5632, 32_000], false),
+            Self::Llama3_2_1b => llama([2048, 16, 32, 8, 8192, 128_256], true),
+            Self::Llama3_8b => llama([4096, 32, 32, 8, 14_336, 128_256], false),
+            Self::Qwen3_0_6b => qwen3(1024, 28, 16, 3072),
+            Self::Qwen3_4b => qwen3(2560, 36, 32, 9728),
+            Self::Demo => llama([256, 6, 4, 2, 768, 4096], true),
         }
     }
-}
 
-impl Dimensions {
     /// A decoder of this shape that holds `positions` tokens, with the names of a checkpoint.
     ///
     /// # Errors
     /// None for the shapes that are known.
-    pub fn spec(&self, positions: usize) -> Result<DecoderSpec> {
-        let config = Config {
-            hidden_size: self.hidden,
-            intermediate_size: self.ffn,
-            vocab_size: self.vocab,
-            num_hidden_layers: self.layers,
-            num_attention_heads: self.heads,
-            num_key_value_heads: self.kv_heads,
-            use_flash_attn: false,
-            rms_norm_eps: 1e-5,
-            rope_theta: 10_000.0,
-            bos_token_id: None,
-            eos_token_id: None,
-            rope_scaling: None,
-            max_position_embeddings: positions,
-            tie_word_embeddings: self.tied,
-        };
-        config.spec()
+    pub fn spec(self, positions: usize) -> Result<DecoderSpec> {
+        let mut config = self.config();
+        config["max_position_embeddings"] = positions.into();
+        config_spec(&config.to_string())
     }
 
-    /// As [`spec`](Self::spec), with the names of a GGUF file and its order of rotated pairs.
+    /// As [`spec`](Self::spec), with the names of a GGUF file and, of a Llama, its order of rotated pairs.
     ///
     /// # Errors
     /// None for the shapes that are known.
-    pub fn gguf_spec(&self, positions: usize) -> Result<DecoderSpec> {
+    pub fn gguf_spec(self, positions: usize) -> Result<DecoderSpec> {
         let mut spec = self.spec(positions)?;
         spec.names = Names::GGUF;
-        for rotary in &mut spec.rotaries {
-            rotary.pairs = RotaryPairs::Neighbours;
+        if spec.family == "llama" {
+            for rotary in &mut spec.rotaries {
+                rotary.pairs = RotaryPairs::Neighbours;
+            }
         }
         Ok(spec)
     }
+}
 
-    /// Weights that one token's step reads: every matrix and norm, and of the embedding the whole when it is the
-    /// output layer too, else one row.
-    fn weights_read(&self) -> u64 {
-        let [hidden, layers, ffn, vocab] =
-            [self.hidden, self.layers, self.ffn, self.vocab].map(|n| n as u64);
-        let queries = (self.heads * self.head_dim) as u64;
-        let keys_values = 2 * (self.kv_heads * self.head_dim) as u64;
-        let layer = hidden * (2 * queries + keys_values) + 3 * hidden * ffn + 2 * hidden;
-        layers * layer + hidden + vocab * hidden + hidden
+impl From<&DecoderSpec> for Dimensions {
+    fn from(spec: &DecoderSpec) -> Self {
+        let first = spec.layers.first();
+        let attention = first.map(|layer| match &layer.mixer {
+            MixerSpec::Attention(attention) => attention,
+        });
+        let attention = |size: fn(&AttentionSpec) -> usize| attention.map_or(0, size);
+        let (ffn, experts) = match first.map(|layer| &layer.feed_forward) {
+            Some(FeedForwardSpec::Gated(mlp)) => (mlp.inner, None),
+            Some(FeedForwardSpec::Plain(mlp)) => (mlp.inner, None),
+            Some(FeedForwardSpec::Experts(experts)) => {
+                (experts.inner, Some([experts.count, experts.routing.used]))
+            }
+            None => (0, None),
+        };
+        Self {
+            hidden: spec.hidden,
+            layers: spec.layers.len(),
+            heads: attention(|attention| attention.heads),
+            kv_heads: attention(|attention| attention.kv_heads),
+            head_dim: attention(|attention| attention.head_dim),
+            ffn,
+            experts,
+            vocab: spec.vocab,
+            tied: spec.head == Head::Tied,
+        }
     }
+}
 
-    /// Keys and values that a step reads when `position` tokens are in the cache.
-    fn cache_read(&self, position: f64) -> f64 {
-        (2 * self.layers * self.kv_heads * self.head_dim) as f64 * position
-    }
+/// Steps of generation, for what they have to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
+    /// Keys that are there before the first.
+    pub context: usize,
+    /// How many.
+    pub count: usize,
+    /// Sequences that are decoded together.
+    pub batch: usize,
+}
 
-    /// Bytes that one step of generation has to read at the least, on average over `steps` steps from an empty cache:
-    /// the weights once, and the keys and values, which have the dtype of activations, up to the mean position.
-    pub fn bytes_per_token(&self, weights: WeightFormat, activations: DType, steps: usize) -> f64 {
-        let mean_position = (steps as f64 + 1.0) / 2.0;
-        self.weights_read() as f64 * weights.bytes_per_weight()
-            + self.cache_read(mean_position) * activations.size_in_bytes() as f64
-    }
+/// Bytes that generation has to read for a token at the least, on average over `steps`: the weights, which a step reads once for all
+/// sequences (of experts those of one token), and the keys and values, which have the dtype of activations.
+pub fn bytes_per_token(
+    spec: &DecoderSpec,
+    weights: WeightFormat,
+    activations: DType,
+    steps: Steps,
+) -> f64 {
+    let cache: f64 = spec
+        .layers
+        .iter()
+        .map(|layer| cache_read(layer, steps))
+        .sum();
+    weights_read(spec) as f64 * weights.bytes_per_weight() / steps.batch as f64
+        + cache * activations.size_in_bytes() as f64
+}
+
+/// Weights that one step reads: every matrix and norm, and of the embedding the whole when it is the output layer too, else one row.
+fn weights_read(spec: &DecoderSpec) -> u64 {
+    let layers = spec
+        .layers
+        .iter()
+        .map(|layer| layer_weights(layer, spec.hidden));
+    let head = match spec.head {
+        Head::None => 0,
+        Head::Tied | Head::Linear { .. } => spec.vocab * spec.hidden,
+    };
+    // A row of the embedding, and the last norm.
+    layers.sum::<u64>() + (2 * spec.hidden + head) as u64
+}
+
+fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
+    let MixerSpec::Attention(attention) = &layer.mixer;
+    let (queries, keys) = (attention.q_dim(), attention.kv_dim());
+    let qk_norms = match attention.qk_norm {
+        None => 0,
+        Some(QkNorm::Head(_)) => 2 * attention.head_dim,
+        Some(QkNorm::Whole(_)) => queries + keys,
+    };
+    let norms = match layer.wiring {
+        Wiring::Parallel => 1,
+        Wiring::Pre | Wiring::PostInside | Wiring::PostOutside | Wiring::ParallelTwoNorms => 2,
+        Wiring::Sandwich => 4,
+    };
+    let feed_forward = match &layer.feed_forward {
+        FeedForwardSpec::Gated(mlp) => 3 * hidden * mlp.inner,
+        FeedForwardSpec::Plain(mlp) => 2 * hidden * mlp.inner,
+        FeedForwardSpec::Experts(experts) => experts_weights(experts, hidden),
+    };
+    (hidden * 2 * (queries + keys) + qk_norms + norms * hidden + feed_forward) as u64
+}
+
+fn experts_weights(experts: &ExpertsSpec, hidden: usize) -> usize {
+    let shared = experts.shared.as_ref().map_or(0, |shared| shared.inner);
+    hidden * (experts.count + 3 * (experts.routing.used * experts.inner + shared))
+}
+
+/// Keys and values that a step reads in a layer for one sequence, on average.
+fn cache_read(layer: &LayerSpec, steps: Steps) -> f64 {
+    let MixerSpec::Attention(attention) = &layer.mixer;
+    let seen = |step| {
+        let position = steps.context + step;
+        attention
+            .window
+            .map_or(position, |window| position.min(window))
+    };
+    let sum: f64 = (1..=steps.count).map(|step| seen(step) as f64).sum();
+    (2 * attention.kv_dim()) as f64 * sum / steps.count.max(1) as f64
 }

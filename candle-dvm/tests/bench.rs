@@ -4,10 +4,10 @@ use crate::support::{choice, on_each_device, registry};
 use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_dvm::bench::{run, BenchRequest};
-use candle_dvm::shapes::ModelShape;
+use candle_dvm::shapes::{self, Dimensions, ModelShape, Steps};
 use candle_dvm::{DeviceKind, WeightFormat};
 
-on_each_device!(demo_shape);
+on_each_device!(demo_shape, behind_a_context_and_together);
 
 fn demo_shape(kind: DeviceKind) {
     let device = registry().select(choice(kind)).unwrap().open().unwrap();
@@ -19,6 +19,8 @@ fn demo_shape(kind: DeviceKind) {
             format,
             prompt: 5,
             generate: 3,
+            context: 0,
+            batch: 1,
             repeat: 2,
             bandwidth: Some(100.0),
             profile: false,
@@ -35,6 +37,36 @@ fn demo_shape(kind: DeviceKind) {
     }
 }
 
+fn behind_a_context_and_together(kind: DeviceKind) {
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    let speed = |context, batch| {
+        let request = BenchRequest {
+            shape: ModelShape::Demo,
+            format: WeightFormat::Dense(DType::F32),
+            prompt: 2,
+            generate: 2,
+            context,
+            batch,
+            repeat: 1,
+            bandwidth: None,
+            profile: false,
+        };
+        let report = run(&request, device, kind.name()).unwrap();
+        assert_eq!((report.context, report.batch), (context, batch));
+        assert!(report.generation.median > 0.0);
+        report.bytes_per_token
+    };
+    let [alone, behind, together] = [speed(0, 1), speed(300, 1), speed(2100, 3)];
+    // Keys and values of 6 layers with 2 heads of 64, in f32.
+    assert_eq!(behind - alone, 300. * 6. * 2. * 2. * 64. * 4.);
+    // A third of the weights, and more keys.
+    let more = 2100. * 6. * 2. * 2. * 64. * 4.;
+    assert!(
+        together < alone / 2. + more && together > more,
+        "{together}"
+    );
+}
+
 /// The sizes that these models are known by.
 #[test]
 fn bytes_per_token() {
@@ -45,9 +77,57 @@ fn bytes_per_token() {
         (ModelShape::Llama3_2_1b, f16, 2.47),
         (ModelShape::Llama3_8b, f16, 15.0),
         (ModelShape::Llama3_8b, q4_0, 4.23),
+        (ModelShape::Qwen3_0_6b, f16, 1.20),
+        (ModelShape::Qwen3_4b, f16, 8.05),
     ] {
-        let dimensions = shape.dimensions();
-        let found = dimensions.bytes_per_token(format, format.activations(), 128) / 1e9;
+        let steps = Steps {
+            context: 0,
+            count: 128,
+            batch: 1,
+        };
+        let spec = shape.spec(128).unwrap();
+        let found = shapes::bytes_per_token(&spec, format, format.activations(), steps) / 1e9;
         assert!((found - expected).abs() < 0.02, "{}: {found}", shape.name());
+    }
+}
+
+/// What Llamas' figures were before other families had any.
+#[test]
+fn dimensions_of_a_llama() {
+    let expected = Dimensions {
+        hidden: 2048,
+        layers: 16,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        ffn: 8192,
+        experts: None,
+        vocab: 128_256,
+        tied: true,
+    };
+    let spec = ModelShape::Llama3_2_1b.spec(512).unwrap();
+    assert_eq!(Dimensions::from(&spec), expected);
+    let f16 = WeightFormat::Dense(DType::F16);
+    let steps = Steps {
+        context: 0,
+        count: 128,
+        batch: 1,
+    };
+    let layer = 2048 * (2 * 2048 + 1024) + 3 * 2048 * 8192 + 2 * 2048;
+    let weights = 16 * layer + 128_256 * 2048 + 2 * 2048;
+    let cache = 16. * 1024. * 64.5;
+    let found = shapes::bytes_per_token(&spec, f16, DType::F16, steps);
+    assert_eq!(found, 2. * (f64::from(weights) + cache));
+}
+
+/// Each shape is one that its family takes, in both forms.
+#[test]
+fn every_shape_has_a_specification() {
+    use clap::ValueEnum;
+    for shape in ModelShape::value_variants() {
+        for spec in [shape.spec(64), shape.gguf_spec(64)] {
+            let spec = spec.unwrap_or_else(|err| panic!("{}: {err}", shape.name()));
+            assert_eq!(spec.positions, 64, "{}", shape.name());
+        }
     }
 }

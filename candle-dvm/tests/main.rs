@@ -1,11 +1,14 @@
 //! The tests of candle-dvm, one crate so that it links once.
 
 mod bench;
+mod chat;
 mod cli;
 mod gguf;
 mod gguf_cli;
 mod gguf_model;
 mod golden;
+mod hub;
+mod hub_server;
 mod loader;
 #[cfg(feature = "serve")]
 mod nostr;

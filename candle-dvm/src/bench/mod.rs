@@ -1,9 +1,9 @@
 //! Prompt and generation speed of a known shape on random weights.
 //!
 //! Measured like other engines' benchmarks: the prompt is one pass over all of its tokens from an empty cache;
-//! generation is single-token steps from an empty cache, the next token chosen greedily on the device and its id read
-//! back each time; as in `generate`, the step after it is queued before that ([`GreedyToken`]). The device is
-//! synchronised before the clock is read.
+//! generation is single-token steps, from an empty cache or behind a context, of one sequence or of several together; the next
+//! token is chosen greedily on the device and its id read back each time; as in `generate`, the step after it is queued before that. The
+//! device is synchronised before the clock is read.
 
 mod random;
 
@@ -11,11 +11,10 @@ use crate::backend::per_second;
 use crate::error::Doing;
 use crate::format::WeightFormat;
 use crate::progress::note;
-use crate::shapes::{Dimensions, ModelShape};
+use crate::shapes::{bytes_per_token, Dimensions, ModelShape, Steps};
 use crate::Result;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, PendingVec1, Tensor, D};
 use candle_transformers::blocks::{Decoder, DecoderState};
-use candle_transformers::generation::GreedyToken;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -30,6 +29,10 @@ pub struct BenchRequest {
     pub prompt: usize,
     /// Tokens to generate, at least 1.
     pub generate: usize,
+    /// Tokens that are in the cache before the first generated one.
+    pub context: usize,
+    /// Sequences that are decoded together, at least 1.
+    pub batch: usize,
     /// How often to measure each, at least 1.
     pub repeat: usize,
     /// The memory bandwidth in GB/s to compare with.
@@ -53,11 +56,15 @@ pub struct BenchReport {
     pub device: String,
     /// How often each speed was measured.
     pub repeat: usize,
-    /// The pass over the prompt.
+    /// Tokens that were in the cache before the first generated one.
+    pub context: usize,
+    /// Sequences that were decoded together.
+    pub batch: usize,
+    /// The pass over the prompt, of one sequence.
     pub prompt: Speed,
-    /// Single-token steps.
+    /// Single-token steps; the tokens of all sequences together.
     pub generation: Speed,
-    /// Bytes that a step of generation has to read at the least.
+    /// Bytes that generation has to read for a token at the least.
     pub bytes_per_token: f64,
     /// The share of `--bandwidth` that reading those bytes at the median speed takes, from 0 to 1.
     pub bandwidth_share: Option<f64>,
@@ -79,7 +86,7 @@ pub struct PhaseProfile {
 /// One phase's speed.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Speed {
-    /// Tokens in each measurement.
+    /// Tokens of a sequence in each measurement.
     pub tokens: usize,
     /// The median in tokens per second.
     pub median: f64,
@@ -87,7 +94,7 @@ pub struct Speed {
     pub min: f64,
     /// The fastest measurement.
     pub max: f64,
-    /// Dispatches per pass over the prompt, or per generated token, where the device counts them.
+    /// Dispatches per pass over the prompt, or per step of generation, where the device counts them.
     pub dispatches: Option<f64>,
     /// Submissions to the device's queue, counted likewise.
     pub submits: Option<f64>,
@@ -98,17 +105,19 @@ pub struct Speed {
 /// # Errors
 /// A device that runs out of memory or fails otherwise.
 pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result<BenchReport> {
-    let dimensions = request.shape.dimensions();
-    let positions = request.prompt.max(request.generate);
+    let positions = request.prompt.max(request.context + request.generate);
     let dtype = request.format.activations();
     let start = Instant::now();
-    let model = random::model(&dimensions, positions, request.format, dtype, device)
+    let model = random::model(request.shape, positions, request.format, dtype, device)
         .doing("making random weights")?;
     device.synchronize().doing("making random weights")?;
-    let runner = Runner {
-        empty_state: model.new_state(),
+    let dimensions = Dimensions::from(model.spec());
+    let mut runner = Runner {
+        state: model.new_state(),
         model,
         device,
+        context: request.context,
+        batch: request.batch,
     };
     note(&format!(
         "made random weights for {} in {:.1} s",
@@ -116,22 +125,26 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
         start.elapsed().as_secs_f64()
     ));
 
-    let prompt: Vec<u32> = (0..request.prompt)
-        .map(|i| (i * 7919 % dimensions.vocab) as u32)
-        .collect();
+    let prompt = tokens(request.prompt, dimensions.vocab);
     runner.prompt(&prompt).doing("warming up")?;
+    let prompt_speed = measure("prompt", request.repeat, [request.prompt, 1], 1, || {
+        runner.prompt(&prompt)
+    })?;
+    runner.fill(dimensions.vocab).doing("filling the cache")?;
     runner
         .generate(request.generate.min(8))
         .doing("warming up")?;
-
-    let prompt_speed = measure("prompt", request.repeat, request.prompt, 1, || {
-        runner.prompt(&prompt)
-    })?;
     let steps = request.generate;
-    let generation = measure("generation", request.repeat, steps, steps, || {
+    let sizes = [steps, request.batch];
+    let generation = measure("generation", request.repeat, sizes, steps, || {
         runner.generate(steps)
     })?;
-    let bytes_per_token = dimensions.bytes_per_token(request.format, dtype, steps);
+    let read = Steps {
+        context: request.context,
+        count: steps,
+        batch: request.batch,
+    };
+    let bytes_per_token = bytes_per_token(runner.model.spec(), request.format, dtype, read);
     let mut profile = Vec::new();
     if request.profile {
         profile.push(profiled(device, "prompt", 1, || runner.prompt(&prompt))?);
@@ -146,6 +159,8 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
         activations: dtype.as_str(),
         device: device_name.to_string(),
         repeat: request.repeat,
+        context: request.context,
+        batch: request.batch,
         prompt: prompt_speed,
         generation,
         bytes_per_token,
@@ -198,11 +213,11 @@ fn profiled(
     Ok(PhaseProfile { phase, kernels })
 }
 
-/// Runs one phase `repeat` times; `passes` is what the counters are divided by.
+/// Runs one phase of `tokens` for each of `batch` sequences `repeat` times; `passes` is what the counters are divided by.
 fn measure(
     name: &str,
     repeat: usize,
-    tokens: usize,
+    [tokens, batch]: [usize; 2],
     passes: usize,
     run: impl Fn() -> candle_core::Result<Run>,
 ) -> Result<Speed> {
@@ -210,7 +225,7 @@ fn measure(
     let mut counted = None;
     for round in 1..=repeat {
         let run = run().doing("measuring")?;
-        let rate = per_second(tokens, run.time);
+        let rate = per_second(tokens * batch, run.time);
         note(&format!("{name} {round}/{repeat}: {rate:.1} tok/s"));
         rates.push(rate);
         counted = run.counted;
@@ -242,11 +257,22 @@ struct Run {
     counted: Option<Counters>,
 }
 
+/// Ids that stand for a text.
+fn tokens(count: usize, vocab: usize) -> Vec<u32> {
+    (0..count).map(|i| (i * 7919 % vocab) as u32).collect()
+}
+
+/// The most tokens of the context that go through the model at once.
+const FILL: usize = 2048;
+
 /// A model on random weights.
 struct Runner<'a> {
     model: Decoder,
-    empty_state: DecoderState,
+    /// Holds the context but for its last token.
+    state: DecoderState,
     device: &'a Device,
+    context: usize,
+    batch: usize,
 }
 
 impl Runner<'_> {
@@ -254,26 +280,59 @@ impl Runner<'_> {
     fn prompt(&self, tokens: &[u32]) -> candle_core::Result<Run> {
         let input = Tensor::new(tokens, self.device)?.unsqueeze(0)?;
         self.timed(|| {
-            let mut state = self.empty_state.clone();
+            let mut state = self.model.new_state();
             self.model.next_logits(&input, 0, &mut state).map(drop)
         })
     }
 
-    /// `steps` single-token steps, each fed with the token that the one before chose.
+    /// Puts the context into the state, but for its last token.
+    fn fill(&mut self, vocab: usize) -> candle_core::Result<()> {
+        let mut state = self.model.new_state();
+        let context = tokens(self.context.saturating_sub(1), vocab);
+        for (part, tokens) in context.chunks(FILL).enumerate() {
+            let row = Tensor::new(tokens, self.device)?;
+            let ids = row.repeat((self.batch, 1))?;
+            self.logits(&ids, part * FILL, &mut state)?;
+        }
+        self.state = state;
+        self.device.synchronize()
+    }
+
+    /// The logits of what follows each sequence.
+    fn logits(
+        &self,
+        ids: &Tensor,
+        position: usize,
+        state: &mut DecoderState,
+    ) -> candle_core::Result<Tensor> {
+        match self.batch {
+            1 => self.model.next_logits(ids, position, state),
+            batch => {
+                let counts = vec![ids.dim(1)?; batch];
+                self.model.next_logits_of_rows(ids, &counts, state)
+            }
+        }
+    }
+
+    /// `steps` single-token steps, each fed with the tokens that the one before chose.
     fn generate(&self, steps: usize) -> candle_core::Result<Run> {
+        let mut state = self.state.clone();
+        let mut ids = Tensor::zeros((self.batch, 1), DType::U32, self.device)?;
+        if self.context > 0 {
+            // Untimed: a clone copies its keys and values with the first that it adds.
+            self.logits(&ids, self.context - 1, &mut state)?;
+        }
         self.timed(|| {
-            let mut state = self.empty_state.clone();
-            let mut ids = Tensor::new(&[[0u32]], self.device)?;
-            let mut last: Option<GreedyToken> = None;
-            for position in 0..steps {
-                let logits = self.model.next_logits(&ids, position, &mut state)?;
-                let token = GreedyToken::choose(&logits.squeeze(0)?)?;
-                ids = token.ids().clone();
-                if let Some(last) = last.replace(token) {
+            let mut last: Option<PendingVec1<u32>> = None;
+            for position in self.context..self.context + steps {
+                let logits = self.logits(&ids, position, &mut state)?;
+                ids = logits.argmax_keepdim(D::Minus1)?;
+                let read = ids.flatten_all()?.begin_to_vec1()?;
+                if let Some(last) = last.replace(read) {
                     last.wait()?;
                 }
             }
-            last.map_or(Ok(0), GreedyToken::wait).map(drop)
+            last.map_or(Ok(()), |last| last.wait().map(drop))
         })
     }
 
@@ -349,7 +408,13 @@ impl BenchReport {
             _ => "dispatches are not counted on this device".to_string(),
         };
         lines.push(format!("prompt pass:     {}", counts(&self.prompt)));
-        lines.push(format!("generated token: {}", counts(&self.generation)));
+        lines.push(match self.batch {
+            1 => format!("generated token: {}", counts(&self.generation)),
+            batch => format!("step of {batch}: {}", counts(&self.generation)),
+        });
+        if self.context > 0 {
+            lines.push(format!("keys there before: {}", self.context));
+        }
         lines.push(format!(
             "bytes read per generated token: {:.1} MB",
             self.bytes_per_token / 1e6

@@ -1,7 +1,7 @@
 //! Random weights, made fast enough for models of billions of parameters.
 
 use crate::format::WeightFormat;
-use crate::shapes::Dimensions;
+use crate::shapes::ModelShape;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{bail, DType, Device, Result, Shape, Tensor};
 use candle_transformers::blocks::{Decoder, Reading, Stored, Wanted, WeightSource};
@@ -13,7 +13,7 @@ const DEVIATION: f64 = 0.02;
 
 /// A model of this shape for `positions` tokens, with activations of `dtype`.
 pub(super) fn model(
-    dimensions: &Dimensions,
+    shape: ModelShape,
     positions: usize,
     format: WeightFormat,
     dtype: DType,
@@ -21,7 +21,7 @@ pub(super) fn model(
 ) -> Result<Decoder> {
     match format {
         WeightFormat::Dense(_) => {
-            let spec = dimensions.spec(positions)?;
+            let spec = shape.spec(positions)?;
             let mut source = RandomFloats {
                 dtype,
                 device: device.clone(),
@@ -29,7 +29,7 @@ pub(super) fn model(
             Decoder::load(spec, &mut source, dtype, device)
         }
         WeightFormat::Blocks(format) => {
-            let spec = dimensions.gguf_spec(positions)?;
+            let spec = shape.gguf_spec(positions)?;
             let mut source = RandomBlocks { format, state: 0 };
             Decoder::load(spec, &mut source, dtype, device)
         }
@@ -87,6 +87,13 @@ impl RandomBlocks {
     }
 
     fn blocks(&mut self, shape: Shape) -> Result<QTensor> {
+        let (format, block) = (self.format, self.format.block_size());
+        let row = shape.dims().last().copied().unwrap_or(0);
+        if row % block != 0 {
+            bail!(
+                "{format:?} has blocks of {block}, into which a row of {row} weights cannot be cut; q8_0 and q4_0 have blocks of 32"
+            )
+        }
         let size = self.format.type_size();
         let count = shape.elem_count() / self.format.block_size();
         let mut bytes = vec![0u8; count * size];

@@ -25,6 +25,12 @@ pub(super) struct Args {
     /// Tokens to generate
     #[arg(long, value_name = "N", default_value_t = 128)]
     generate: usize,
+    /// Tokens that are in the cache before the first generated one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    context: usize,
+    /// Sequences to decode together; their tokens are added up
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    batch: usize,
     /// How often to measure; the median counts
     #[arg(long, value_name = "N", default_value_t = 5)]
     repeat: usize,
@@ -49,20 +55,18 @@ pub(super) struct Args {
 const MAX_TOKENS: usize = 1 << 17;
 
 pub(super) fn run(args: Args) -> Result<()> {
-    for (name, value, max) in [
-        ("prompt", args.prompt, MAX_TOKENS),
-        ("generate", args.generate, MAX_TOKENS),
-        ("repeat", args.repeat, 1000),
+    for (name, value, allowed, expected) in [
+        ("prompt", args.prompt, 1..=MAX_TOKENS, "1 to 131072"),
+        ("generate", args.generate, 1..=MAX_TOKENS, "1 to 131072"),
+        ("context", args.context, 0..=MAX_TOKENS, "0 to 131072"),
+        ("batch", args.batch, 1..=1000, "1 to 1000"),
+        ("repeat", args.repeat, 1..=1000, "1 to 1000"),
     ] {
-        if !(1..=max).contains(&value) {
+        if !allowed.contains(&value) {
             return Err(Error::Parameter {
                 name,
                 value: value.to_string(),
-                expected: if name == "repeat" {
-                    "1 to 1000"
-                } else {
-                    "1 to 131072"
-                },
+                expected,
             });
         }
     }
@@ -94,6 +98,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         format: args.dtype,
         prompt: args.prompt,
         generate: args.generate,
+        context: args.context,
+        batch: args.batch,
         repeat: args.repeat,
         bandwidth: args.bandwidth,
         profile: args.profile,

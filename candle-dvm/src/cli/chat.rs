@@ -17,8 +17,9 @@ use std::sync::Arc;
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct Args {
-    /// A GGUF file, or a Hugging Face folder with config.json, tokenizer.json and safetensors
-    #[arg(long, value_name = "PATH")]
+    /// A GGUF file; a Hugging Face folder with config.json, tokenizer.json and safetensors; or owner/name[@revision][:file.gguf], which is
+    /// fetched from the Hugging Face Hub
+    #[arg(long, value_name = "MODEL")]
     model: PathBuf,
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -63,6 +64,8 @@ pub(super) fn run(args: Args) -> Result<()> {
                 model: files.name.clone(),
             })?,
     };
+    // One that cannot work is reported before a GPU is woken and gigabytes are read.
+    template.check()?;
     let name = files.name.clone();
     let entry = BackendRegistry::detect();
     let entry = entry.select(args.device)?;

@@ -20,9 +20,9 @@ pub(super) struct Args {
     /// The text to go on from; `-` reads it from standard input, without its last line break
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
-    /// A GGUF file, or a Hugging Face folder with config.json, tokenizer.json and safetensors; without it, the small
-    /// embedded model
-    #[arg(long, value_name = "PATH")]
+    /// A GGUF file; a Hugging Face folder with config.json, tokenizer.json and safetensors; or owner/name[@revision][:file.gguf], which is
+    /// fetched from the Hugging Face Hub; without it, the small embedded model
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Where to run
     #[arg(long, value_enum, default_value_t)]

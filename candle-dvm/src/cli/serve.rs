@@ -29,8 +29,9 @@ pub(super) struct Args {
     /// A relay to serve on; may come several times
     #[arg(long, value_name = "URL")]
     relay: Vec<String>,
-    /// A GGUF file, or a Hugging Face folder; without it, the small embedded model
-    #[arg(long, value_name = "PATH")]
+    /// A GGUF file; a Hugging Face folder; or owner/name[@revision][:file.gguf], which is fetched from the Hugging Face Hub; without it, the
+    /// small embedded model
+    #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Where to run
     #[arg(long, value_enum)]
@@ -79,13 +80,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         .clone()
         .map_or(ModelSource::Embedded, ModelSource::at);
     let files = ModelFiles::open(&source)?;
-    let model = match (&settings.model_name, &settings.model) {
-        (Some(name), _) => name.clone(),
-        (None, Some(path)) => path
-            .file_stem()
-            .map_or(String::new(), |stem| stem.to_string_lossy().into_owned()),
-        (None, None) => "candle-embedded".to_string(),
-    };
+    let model = settings.model_name.clone();
+    let model = model.unwrap_or_else(|| source.short_name());
     // More than the model has places for cannot be promised.
     settings.max_tokens = settings.max_tokens.min(files.max_positions());
     settings.default_tokens = settings.default_tokens.min(settings.max_tokens);

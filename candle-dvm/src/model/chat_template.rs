@@ -123,6 +123,22 @@ impl ChatTemplate {
         })
     }
 
+    /// Checks that the text is a template; whether it takes a conversation, [`render`](Self::render) says.
+    ///
+    /// # Errors
+    /// What is no Jinja, in one line.
+    pub fn check(&self) -> Result<()> {
+        let parsed = Environment::new().add_template(NAME, &self.source);
+        parsed.map_err(|err| self.error(&err))
+    }
+
+    fn error(&self, err: &minijinja::Error) -> Error {
+        Error::ChatTemplate {
+            origin: self.origin.clone(),
+            problem: one_line(&err.to_string()),
+        }
+    }
+
     /// The prompt of a conversation whose next message is the model's.
     ///
     /// # Errors
@@ -148,10 +164,7 @@ impl ChatTemplate {
                 eos_token => self.end,
             })
         });
-        rendered.map_err(|err| Error::ChatTemplate {
-            origin: self.origin.clone(),
-            problem: one_line(&err.to_string()),
-        })
+        rendered.map_err(|err| self.error(&err))
     }
 }
 

@@ -1,27 +1,30 @@
 //! Models from a Hugging Face folder.
 
-use super::{JsonFiles, ModelFiles, Weights};
+use super::{JsonFiles, ModelFiles, Weights, FORM};
 use crate::{Error, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(super) const SINGLE: &str = "model.safetensors";
+pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// Reads `config.json`, `tokenizer.json`, `generation_config.json` if it is there, and the headers of the weights.
 pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
     if !folder.is_dir() {
         let problem = if folder.exists() {
             "not a folder; expected one with config.json, tokenizer.json and model.safetensors"
+                .to_string()
         } else {
-            "no such folder or file"
+            format!("no such folder or file, and not the name of a model on the Hugging Face Hub: {FORM}")
         };
         return Err(Error::file(folder, problem));
     }
     refuse_gguf(folder)?;
-    let config_file = folder.join("config.json");
+    let config_file = folder.join(CONFIG);
     let generation_file = folder.join("generation_config.json");
-    let tokenizer_file = folder.join("tokenizer.json");
+    let tokenizer_file = folder.join(TOKENIZER);
     let config = read(&config_file)?;
     let optional = |file: &Path| file.exists().then(|| read(file)).transpose();
     let generation_config = optional(&generation_file)?;
@@ -49,7 +52,7 @@ pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
 
 /// A folder around GGUF files, which are models of their own, gets the hint to name one of them.
 fn refuse_gguf(folder: &Path) -> Result<()> {
-    if folder.join("config.json").exists() {
+    if folder.join(CONFIG).exists() {
         return Ok(());
     }
     let entries = std::fs::read_dir(folder).map_err(|err| Error::file(folder, err))?;
@@ -92,9 +95,7 @@ fn open_weights(folder: &Path) -> Result<Weights> {
         ));
     }
     let shard_of = read_index(&index)?;
-    let mut shards: Vec<&str> = shard_of.values().map(String::as_str).collect();
-    shards.sort_unstable();
-    shards.dedup();
+    let shards = shards(&shard_of);
     let files: Vec<PathBuf> = shards.iter().map(|shard| folder.join(shard)).collect();
     for (shard, file) in shards.iter().zip(&files) {
         if !file.is_file() {
@@ -119,9 +120,25 @@ fn open_weights(folder: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
+/// The shards of an index, each once.
+pub(super) fn shards(shard_of: &BTreeMap<String, String>) -> BTreeSet<&str> {
+    shard_of.values().map(String::as_str).collect()
+}
+
+/// Whether the files that a model cannot do without are there.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn is_whole(folder: &Path) -> bool {
+    let has = |file: &str| folder.join(file).exists();
+    let weights = || {
+        let shard_of = read_index(&folder.join(INDEX));
+        has(SINGLE) || shard_of.is_ok_and(|shard_of| shards(&shard_of).into_iter().all(has))
+    };
+    has(CONFIG) && has(TOKENIZER) && weights()
+}
+
 /// The index's map from tensor to shard. A shard has to be a plain file name: an index must not reach outside its
 /// folder.
-fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
+pub(super) fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
     let bytes = read(index)?;
     let json: serde_json::Value =
         serde_json::from_slice(&bytes).map_err(|err| Error::file(index, err))?;

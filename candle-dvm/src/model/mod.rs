@@ -1,4 +1,4 @@
-//! What a model is made of: configuration, tokenizer, weights; from a folder, a GGUF file or this binary.
+//! What a model is made of: configuration, tokenizer, weights; from a folder, a GGUF file, the Hugging Face Hub or this binary.
 //!
 //! [`ModelFiles::open`] reads and checks everything that can be checked without a device, down to the name and shape of
 //! each tensor, so that a bad file is reported before a GPU is opened.
@@ -9,12 +9,16 @@ mod config;
 mod embedded;
 mod folder;
 mod gguf;
+#[cfg(not(target_arch = "wasm32"))]
+mod hub;
 mod network;
 mod parts;
 mod tokenizer;
 mod weights;
 
 pub use chat_template::{ChatTemplate, Message, Role};
+#[cfg(not(target_arch = "wasm32"))]
+pub use hub::{Hub, HubModel};
 pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
@@ -25,6 +29,9 @@ use candle_core::{DType, Device};
 use candle_transformers::blocks::Decoder;
 use network::{Files, Network};
 use std::path::{Path, PathBuf};
+
+/// The form of a model's name on the Hugging Face Hub, for messages.
+const FORM: &str = "owner/name[@revision][:file.gguf]";
 
 /// Where a model comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,14 +44,39 @@ pub enum ModelSource {
     Folder(PathBuf),
     /// A GGUF file.
     Gguf(PathBuf),
+    /// A model on the Hugging Face Hub, fetched into the cache where it is not there yet; a folder or a GGUF file.
+    #[cfg(not(target_arch = "wasm32"))]
+    Hub(HubModel),
 }
 
 impl ModelSource {
-    /// The model at a path: a file is taken for GGUF, anything else for a folder.
+    /// The model at a path: a file is taken for GGUF; where nothing is, `owner/name[@revision][:file.gguf]` for a model on the Hugging Face
+    /// Hub; anything else for a folder.
     pub fn at(path: PathBuf) -> Self {
-        match path.is_file() {
-            true => Self::Gguf(path),
-            false => Self::Folder(path),
+        if path.is_file() {
+            return Self::Gguf(path);
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        if !path.exists() {
+            if let Some(model) = path.to_str().and_then(HubModel::parse) {
+                return Self::Hub(model);
+            }
+        }
+        Self::Folder(path)
+    }
+
+    /// A short name for the model: that of the folder, that of the file without its ending, that on the Hub without its owner.
+    pub fn short_name(&self) -> String {
+        let text = |name: Option<&std::ffi::OsStr>| {
+            name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        };
+        match self {
+            #[cfg(not(target_arch = "wasm32"))]
+            Self::Embedded => "candle-embedded".to_string(),
+            Self::Folder(path) => text(path.file_name()),
+            Self::Gguf(path) => text(path.file_stem()),
+            #[cfg(not(target_arch = "wasm32"))]
+            Self::Hub(model) => model.short_name().to_string(),
         }
     }
 }
@@ -73,16 +105,24 @@ struct JsonFiles<'a> {
 }
 
 impl ModelFiles {
-    /// Reads and checks the model.
+    /// Reads and checks the model; one on the Hugging Face Hub is fetched first, as the environment says ([`Hub::from_env`]).
     ///
     /// # Errors
-    /// The first file, field or tensor that is missing or does not fit.
+    /// A model that cannot be fetched; the first file, field or tensor that is missing or does not fit.
     pub fn open(source: &ModelSource) -> Result<Self> {
         match source {
             #[cfg(not(target_arch = "wasm32"))]
             ModelSource::Embedded => embedded::open(),
             ModelSource::Folder(path) => folder::open(path),
             ModelSource::Gguf(path) => gguf::open(path),
+            #[cfg(not(target_arch = "wasm32"))]
+            ModelSource::Hub(model) => {
+                let files = Self::open(&Hub::from_env()?.fetch(model)?)?;
+                Ok(Self {
+                    name: model.to_string(),
+                    ..files
+                })
+            }
         }
     }
 

@@ -1,0 +1,605 @@
+//! Models of the Hugging Face Hub, fetched into its cache and then opened like local ones.
+//!
+//! The cache is the one that Python's `huggingface_hub` has, and so are the environment variables: `HF_HOME` and `HF_HUB_CACHE` for its
+//! place, `HF_TOKEN` or the token file in `HF_HOME`, `HF_ENDPOINT`, and `HF_HUB_OFFLINE`.
+//!
+//! A revision is looked up first, and every file is then fetched at the commit that it stands for, so that a model is never put together
+//! from two commits. The cache learns what a branch stands for after all files are there: a download that was interrupted leaves the
+//! earlier commit usable.
+
+use super::{folder, ModelSource};
+use crate::progress::FetchBar;
+use crate::{Error, Result};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::RepoInfo;
+use hf_hub::{Cache, CacheRepo, Repo, RepoType};
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Files of a folder that a model can do without.
+const OPTIONAL: [&str; 3] = [
+    "generation_config.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+];
+
+/// How often a download is taken up again without a byte in between.
+const TRIES: u32 = 3;
+
+/// How long the Hub may take to say which files a model has.
+const LOOK_UP: Duration = Duration::from_secs(30);
+
+/// A model on the Hub, as `owner/name[@revision][:file.gguf]` names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubModel {
+    repo: String,
+    revision: Option<String>,
+    file: Option<String>,
+}
+
+impl HubModel {
+    /// The model that `text` names, if it has the form.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (rest, file) = split(text, ':');
+        let (repo, revision) = split(rest, '@');
+        let (owner, name) = repo.split_once('/')?;
+        let word = |word: &str| {
+            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            !word.is_empty() && word.chars().all(plain) && !word.starts_with(['.', '-'])
+        };
+        // Such names are mistyped paths.
+        let local = [".gguf", ".safetensors"];
+        let named = word(owner) && word(name) && !local.iter().any(|end| name.ends_with(end));
+        // Both become parts of a path in the cache.
+        let inside = |path: &str| path.split('/').all(word);
+        let fits = named
+            && revision.is_none_or(inside)
+            && file.is_none_or(|file| inside(file) && file.ends_with(".gguf"));
+        fits.then(|| Self {
+            repo: repo.to_string(),
+            revision: revision.map(str::to_string),
+            file: file.map(str::to_string),
+        })
+    }
+
+    /// What to call the model where its owner and revision do not matter: the file's stem, or the name.
+    pub fn short_name(&self) -> &str {
+        let path = self.file.as_deref().unwrap_or(&self.repo);
+        let last = path.rsplit('/').next().unwrap_or(path);
+        last.strip_suffix(".gguf").unwrap_or(last)
+    }
+
+    fn at(&self, revision: &str) -> Repo {
+        Repo::with_revision(self.repo.clone(), RepoType::Model, revision.to_string())
+    }
+
+    fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or("main")
+    }
+
+    fn error(&self, problem: impl fmt::Display) -> Error {
+        Error::Hub {
+            model: self.to_string(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for HubModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.repo)?;
+        if let Some(revision) = &self.revision {
+            write!(f, "@{revision}")?;
+        }
+        match &self.file {
+            Some(file) => write!(f, ":{file}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is before the first `mark` and, if there is one, what is behind it.
+fn split(text: &str, mark: char) -> (&str, Option<&str>) {
+    match text.split_once(mark) {
+        Some((before, behind)) => (before, Some(behind)),
+        None => (text, None),
+    }
+}
+
+/// Where models come from and are kept.
+#[derive(Clone)]
+pub struct Hub {
+    /// The address of the Hub, without a slash at its end.
+    pub endpoint: String,
+    /// The folder of the cache, in which each model has one.
+    pub cache: PathBuf,
+    /// Who asks, for models that not everybody may have.
+    pub token: Option<String>,
+    /// Whether the cache has to do.
+    pub offline: bool,
+}
+
+impl Hub {
+    /// The Hub as the environment has it.
+    ///
+    /// # Errors
+    /// An environment without a place for the cache, an address that is none.
+    pub fn from_env() -> Result<Self> {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let home = set("HF_HOME").map(PathBuf::from).or_else(|| {
+            let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
+            home.map(|home| home.join(".cache").join("huggingface"))
+        });
+        let setting = |name, value: &str, expected: &str| Error::Setting {
+            name,
+            value: value.to_string(),
+            expected: expected.to_string(),
+        };
+        let hub = home.as_ref().map(|home| Cache::new(home.join("hub")));
+        let cache = set("HF_HUB_CACHE").map(PathBuf::from);
+        let cache = cache.or_else(|| hub.as_ref().map(|hub| hub.path().clone()));
+        let cache = cache.ok_or_else(|| {
+            setting(
+                "HF_HOME",
+                "",
+                "a folder for models: there is no home folder",
+            )
+        })?;
+        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_string());
+        if !["http://", "https://"]
+            .iter()
+            .any(|scheme| endpoint.starts_with(scheme))
+        {
+            return Err(setting(
+                "HF_ENDPOINT",
+                &endpoint,
+                "an address with https:// or http://",
+            ));
+        }
+        let token = set("HF_TOKEN").map(|token| token.trim().to_string());
+        let offline = set("HF_HUB_OFFLINE").map(|value| value.to_ascii_lowercase());
+        Ok(Self {
+            endpoint: endpoint.trim_end_matches('/').to_string(),
+            cache,
+            token: token.or_else(|| hub.and_then(|hub| hub.token())),
+            offline: offline
+                .is_some_and(|value| ["1", "true", "yes", "on"].contains(&value.as_str())),
+        })
+    }
+
+    /// Fetches what of a model the cache lacks, with bars on standard error, and gives the folder or the GGUF file.
+    ///
+    /// # Errors
+    /// A model, revision or file that is not there; one that needs a token; no network, or none allowed, and a cache without the model.
+    pub fn fetch(&self, model: &HubModel) -> Result<ModelSource> {
+        let cached = self.cached(model);
+        if self.offline {
+            return cached.ok_or_else(|| {
+                let cache = self.cache.display();
+                model.error(format!(
+                    "no such folder or file, and not (or not whole) in the cache {cache}; HF_HUB_OFFLINE forbids to fetch it"
+                ))
+            });
+        }
+        let failed = |err| model.error(self.explain(err));
+        let api = ApiBuilder::from_cache(Cache::new(self.cache.clone()))
+            .with_endpoint(self.endpoint.clone())
+            .with_token(self.token.clone())
+            .with_progress(false)
+            .build()
+            .map_err(failed)?;
+        let info = match self.look_up(model, &api.repo(model.at(model.revision()))) {
+            Ok(info) => info,
+            Err(LookUp::Unreachable(why)) => {
+                let Some(cached) = cached else {
+                    return Err(model.error(format!(
+                        "no such folder or file, not in the cache, and {} cannot be reached: {why}",
+                        self.endpoint
+                    )));
+                };
+                tracing::warn!(
+                    "{} cannot be reached ({why}): {model} is from the cache",
+                    self.endpoint
+                );
+                return Ok(cached);
+            }
+            Err(LookUp::Refused(err)) => return Err(err),
+        };
+        let snapshot = Snapshot {
+            hub: self,
+            model,
+            files: info
+                .siblings
+                .into_iter()
+                .map(|file| file.rfilename)
+                .collect(),
+            repo: api.repo(model.at(&info.sha)),
+            cache: Cache::new(self.cache.clone()).repo(model.at(&info.sha)),
+            commit: info.sha,
+            api,
+        };
+        let source = match &model.file {
+            Some(file) => ModelSource::Gguf(snapshot.required(file)?),
+            None => ModelSource::Folder(snapshot.folder()?),
+        };
+        let cache = Cache::new(self.cache.clone()).repo(model.at(model.revision()));
+        let noted = cache.create_ref(&snapshot.commit);
+        noted.map_err(|err| Error::file(&self.cache, err))?;
+        Ok(source)
+    }
+
+    /// The model, if all of it is in the cache.
+    fn cached(&self, model: &HubModel) -> Option<ModelSource> {
+        let cache = Cache::new(self.cache.clone()).repo(model.at(model.revision()));
+        let file = model.file.as_deref().unwrap_or(folder::CONFIG);
+        let path = cache.get(file).or_else(|| {
+            // A commit's own name needs no entry.
+            let path = cache.pointer_path(model.revision()).join(file);
+            path.exists().then_some(path)
+        })?;
+        if model.file.is_some() {
+            return Some(ModelSource::Gguf(path));
+        }
+        let folder = path.parent()?;
+        folder::is_whole(folder).then(|| ModelSource::Folder(folder.to_path_buf()))
+    }
+
+    /// What the Hub has of a model.
+    fn look_up(&self, model: &HubModel, repo: &ApiRepo) -> std::result::Result<RepoInfo, LookUp> {
+        let config = repo.info_request().config();
+        let request = config
+            .http_status_as_error(false)
+            .timeout_global(Some(LOOK_UP));
+        let mut response = request
+            .build()
+            .call()
+            .map_err(|err| match unreachable(&err) {
+                true => LookUp::Unreachable(err.to_string()),
+                false => LookUp::Refused(model.error(format!("{}: {err}", self.endpoint))),
+            })?;
+        let refused = |problem| LookUp::Refused(model.error(problem));
+        let status = response.status().as_u16();
+        let code = response.headers().get("x-error-code");
+        let code = code.and_then(|code| code.to_str().ok()).unwrap_or("");
+        let endpoint = &self.endpoint;
+        match (status, code) {
+            (200, _) => (),
+            (_, "RevisionNotFound") => {
+                let revision = model.revision();
+                return Err(refused(format!(
+                    "{endpoint} has no revision `{revision}` of it"
+                )));
+            }
+            (_, "GatedRepo") => return Err(refused(self.gated(model))),
+            (401 | 403 | 404, _) => {
+                let revision = match &model.revision {
+                    Some(revision) if code.is_empty() => {
+                        format!(", or none with a revision `{revision}`")
+                    }
+                    _ => String::new(),
+                };
+                return Err(refused(format!(
+                    "no such folder or file, and {endpoint} has no such model{revision} ({status}); a private one needs a token that may read it, \
+                     in HF_TOKEN"
+                )));
+            }
+            _ => return Err(refused(format!("{endpoint} answers {status}"))),
+        }
+        let info: RepoInfo = response.body_mut().read_json().map_err(|err| {
+            refused(format!(
+                "{endpoint}: which files it has is not readable: {err}"
+            ))
+        })?;
+        // It becomes a folder of the cache.
+        match !info.sha.is_empty() && info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
+            true => Ok(info),
+            false => Err(refused(format!(
+                "{endpoint} gives {:?} for a commit",
+                info.sha
+            ))),
+        }
+    }
+
+    fn gated(&self, model: &HubModel) -> String {
+        let page = format!("{}/{}", self.endpoint, model.repo);
+        match self.token {
+            Some(_) => format!("gated, and the token may not read it: ask for access at {page}"),
+            None => format!(
+                "gated: needs a token, in HF_TOKEN, of somebody who has access, which {page} gives"
+            ),
+        }
+    }
+
+    /// What an error of the crate means.
+    fn explain(&self, err: ApiError) -> String {
+        let endpoint = &self.endpoint;
+        match err {
+            ApiError::RequestError(err) => match *err {
+                ureq::Error::StatusCode(status) => format!("{endpoint} answers {status}"),
+                err if unreachable(&err) => format!("{endpoint} cannot be reached: {err}"),
+                err => format!("{endpoint}: {err}"),
+            },
+            ApiError::LockAcquisition(lock) => {
+                format!(
+                    "another program is fetching it (it holds {})",
+                    lock.display()
+                )
+            }
+            err => err.to_string(),
+        }
+    }
+}
+
+/// Why the Hub has not said what it has.
+enum LookUp {
+    /// There was no answer.
+    Unreachable(String),
+    /// There was one.
+    Refused(Error),
+}
+
+/// Whether there was no answer at all.
+fn unreachable(err: &ureq::Error) -> bool {
+    use ureq::Error::{ConnectionFailed, HostNotFound, Io, Timeout};
+    matches!(err, ConnectionFailed | HostNotFound | Io(_) | Timeout(_))
+}
+
+/// A model at one commit.
+struct Snapshot<'a> {
+    hub: &'a Hub,
+    model: &'a HubModel,
+    /// The files of the model.
+    files: Vec<String>,
+    commit: String,
+    api: Api,
+    repo: ApiRepo,
+    cache: CacheRepo,
+}
+
+impl Snapshot<'_> {
+    /// A folder of the cache with everything that `folder::open` reads.
+    fn folder(&self) -> Result<PathBuf> {
+        if !self.has(folder::CONFIG) {
+            return Err(self.lacks(folder::CONFIG));
+        }
+        let config = self.required(folder::CONFIG)?;
+        self.required(folder::TOKENIZER)?;
+        for file in OPTIONAL.iter().filter(|file| self.has(file)) {
+            self.required(file)?;
+        }
+        if self.has(folder::SINGLE) || !self.has(folder::INDEX) {
+            self.required(folder::SINGLE)?;
+        } else {
+            let index = self.required(folder::INDEX)?;
+            for shard in folder::shards(&folder::read_index(&index)?) {
+                self.required(shard)?;
+            }
+        }
+        let folder = config.parent().map(Path::to_path_buf);
+        Ok(folder.unwrap_or_default())
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.files.iter().any(|other| other == file)
+    }
+
+    /// What to say of a file that the model does not have.
+    fn lacks(&self, file: &str) -> Error {
+        let gguf = self.files.iter().filter(|file| file.ends_with(".gguf"));
+        let gguf: Vec<String> = gguf
+            .map(|file| format!("{}:{file}", self.model.repo))
+            .collect();
+        let hint = match gguf.as_slice() {
+            [] => String::new(),
+            files => format!("; to run a GGUF file, name it: {}", files.join(", ")),
+        };
+        self.model.error(format!("has no {file}{hint}"))
+    }
+
+    /// The path of a file in the cache, to which it is fetched if it is not there.
+    fn required(&self, file: &str) -> Result<PathBuf> {
+        let path = self.cache.pointer_path(&self.commit).join(file);
+        if path.exists() {
+            return Ok(path);
+        }
+        if !self.has(file) {
+            return Err(self.lacks(file));
+        }
+        let mut before = None;
+        let mut tries = 0;
+        loop {
+            let failed = match self.attempt(file) {
+                Ok(found) => return Ok(found),
+                Err(failed) => failed,
+            };
+            let Failure::Interrupted { problem, arrived } = failed else {
+                return Err(self.explain(file, failed));
+            };
+            tries = if before == arrived { tries + 1 } else { 0 };
+            if tries >= TRIES {
+                let failed = Failure::Interrupted { problem, arrived };
+                return Err(self.explain(file, failed));
+            }
+            before = arrived;
+            tracing::debug!(file, problem, "taken up again");
+            std::thread::sleep(Duration::from_millis(100 << tries));
+        }
+    }
+
+    /// Fetches a file, from where an earlier attempt ended.
+    fn attempt(&self, file: &str) -> std::result::Result<PathBuf, Failure> {
+        let metadata = self
+            .api
+            .metadata(&self.repo.url(file))
+            .map_err(|err| self.failure(err, None))?;
+        // Both become parts of a path in the cache.
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        let etag = metadata.etag();
+        if etag.is_empty() || !etag.chars().all(plain) || metadata.commit_hash() != self.commit {
+            return Err(Failure::Other(format!(
+                "the answer has the etag {etag:?} of the commit {:?}, expected a plain one of {:?}",
+                metadata.commit_hash(),
+                self.commit
+            )));
+        }
+        let size = metadata.size() as u64;
+        let blob = self.cache.blob_path(etag);
+        let length = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.len());
+        if length(&blob) == Some(size) {
+            // Another commit has the same file.
+            let link = self.cache.pointer_path(&self.commit).join(file);
+            link_to(&blob, &link, file).map_err(|err| Failure::Other(err.to_string()))?;
+            return Ok(link);
+        }
+        let part = blob.with_extension("part");
+        // Nothing is missing of such a part, and yet it never became the file.
+        if length(&part).is_some_and(|length| length >= size) {
+            let _ = std::fs::remove_file(&part);
+        }
+        let bar = FetchBar::new();
+        let done = self.repo.download_with_progress(file, bar.clone());
+        bar.clear();
+        done.map_err(|err| self.failure(err, length(&part)))
+    }
+
+    /// What has failed, when `arrived` bytes of the file were there.
+    fn failure(&self, err: ApiError, arrived: Option<u64>) -> Failure {
+        let again = match &err {
+            ApiError::RequestError(err) => match err.as_ref() {
+                ureq::Error::StatusCode(401 | 403) => return Failure::Gated,
+                ureq::Error::StatusCode(status) => *status >= 500,
+                err => unreachable(err),
+            },
+            // Not what the disk says.
+            ApiError::IoError(err) => !matches!(
+                err.kind(),
+                ErrorKind::StorageFull
+                    | ErrorKind::PermissionDenied
+                    | ErrorKind::ReadOnlyFilesystem
+                    | ErrorKind::NotFound
+                    | ErrorKind::AlreadyExists
+            ),
+            _ => false,
+        };
+        let problem = self.hub.explain(err);
+        match again {
+            true => Failure::Interrupted { problem, arrived },
+            false => Failure::Other(problem),
+        }
+    }
+
+    fn explain(&self, file: &str, failure: Failure) -> Error {
+        self.model.error(match failure {
+            Failure::Gated => self.hub.gated(self.model),
+            Failure::Interrupted {
+                problem,
+                arrived: Some(arrived),
+            } => format!(
+                "{file}: {problem}; {arrived} bytes are kept, the next attempt goes on from there"
+            ),
+            Failure::Interrupted { problem, .. } | Failure::Other(problem) => {
+                format!("{file}: {problem}")
+            }
+        })
+    }
+}
+
+/// Why a file has not been fetched.
+enum Failure {
+    /// Only some may have it.
+    Gated,
+    /// It may go better now.
+    Interrupted {
+        problem: String,
+        /// The bytes that are in the cache.
+        arrived: Option<u64>,
+    },
+    /// It will go no better.
+    Other(String),
+}
+
+/// Makes `link` stand for a blob of the cache, as the cache's other entries do. `file` is its path within the snapshot.
+fn link_to(blob: &Path, link: &Path, file: &str) -> std::io::Result<()> {
+    if let Some(folder) = link.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    #[cfg(unix)]
+    {
+        // Up from the file's folder through the snapshot and `snapshots`.
+        let mut relative = PathBuf::from("../../");
+        relative.extend(file.split('/').skip(1).map(|_| ".."));
+        relative.push("blobs");
+        relative.push(blob.file_name().unwrap_or_default());
+        std::os::unix::fs::symlink(relative, link)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        std::fs::hard_link(blob, link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HubModel;
+
+    #[test]
+    fn names() {
+        for (text, repo, revision, file, short) in [
+            ("a/b", "a/b", None, None, "b"),
+            (
+                "Org-1/Model-3.2_x",
+                "Org-1/Model-3.2_x",
+                None,
+                None,
+                "Model-3.2_x",
+            ),
+            ("a/b@v1.0", "a/b", Some("v1.0"), None, "b"),
+            ("a/b@refs/pr/3", "a/b", Some("refs/pr/3"), None, "b"),
+            ("a/b:q4.gguf", "a/b", None, Some("q4.gguf"), "q4"),
+            (
+                "a/b@main:sub/q4.gguf",
+                "a/b",
+                Some("main"),
+                Some("sub/q4.gguf"),
+                "q4",
+            ),
+        ] {
+            let model = HubModel::parse(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(model.repo, repo);
+            assert_eq!(model.revision.as_deref(), revision, "{text}");
+            assert_eq!(model.file.as_deref(), file, "{text}");
+            assert_eq!(
+                (model.to_string().as_str(), model.short_name()),
+                (text, short)
+            );
+        }
+        for text in [
+            "",
+            "a",
+            "a/",
+            "/b",
+            "./b",
+            "../b",
+            "a/b/c",
+            "/a/b",
+            "a/b@",
+            "a/b:",
+            "a/b@../x",
+            "a/b:../x.gguf",
+            "a/b:/x.gguf",
+            "a/b:x.bin",
+            "a/b.gguf",
+            "a/b c",
+            "C:\\a/b",
+            "C:/a",
+            "~/b",
+            "a/b@x y",
+            "a/b@-x",
+        ] {
+            assert_eq!(HubModel::parse(text), None, "{text}");
+        }
+    }
+}

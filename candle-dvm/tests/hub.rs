@@ -1,0 +1,369 @@
+//! Models of the Hugging Face Hub, from a server on 127.0.0.1 that answers as the Hub does.
+
+use crate::cli::{assert_one_line, program, stdout};
+use crate::gguf_model::in_format;
+use crate::hub_server::{Served, Server};
+use crate::support::{golden, ModelFolder};
+use candle_core::quantized::GgmlDType;
+use candle_dvm::{Hub, HubModel, ModelFiles, ModelSource};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const FILES: [&str; 4] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "model.safetensors",
+];
+
+/// A server with the embedded model as `us/demo`, and an empty cache.
+struct Place {
+    server: Server,
+    cache: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self::with(served(&ModelFolder::new(), &FILES))
+    }
+
+    fn with(model: Served) -> Self {
+        let server = Server::start();
+        server.put("us/demo", model);
+        let cache = tempfile::tempdir().unwrap();
+        Self { server, cache }
+    }
+
+    fn hub(&self) -> Hub {
+        Hub {
+            endpoint: self.server.address(),
+            cache: self.cache.path().to_path_buf(),
+            token: None,
+            offline: false,
+        }
+    }
+
+    fn offline(&self) -> Hub {
+        Hub {
+            offline: true,
+            ..self.hub()
+        }
+    }
+
+    /// The line that a hub has for a model that it cannot fetch.
+    #[track_caller]
+    fn refuses(&self, hub: &Hub, name: &str, parts: &[&str]) {
+        let error = hub.fetch(&model(name)).unwrap_err().to_string();
+        assert!(error.starts_with(name) && !error.contains('\n'), "{error}");
+        for part in parts {
+            assert!(error.contains(part), "no {part:?} in {error}");
+        }
+    }
+}
+
+fn served(folder: &ModelFolder, files: &[&str]) -> Served {
+    let files = files.iter().map(|file| (*file, folder.read(file)));
+    Served::new("c0ffee1", files)
+}
+
+fn model(name: &str) -> HubModel {
+    HubModel::parse(name).unwrap_or_else(|| panic!("{name}"))
+}
+
+fn folder(source: ModelSource) -> PathBuf {
+    match source {
+        ModelSource::Folder(path) => path,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn gguf(source: ModelSource) -> PathBuf {
+    match source {
+        ModelSource::Gguf(path) => path,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Files of `path` with the contents that the embedded model's have.
+#[track_caller]
+fn assert_demo(path: &Path) {
+    let demo = ModelFolder::new();
+    for file in FILES {
+        assert!(
+            std::fs::read(path.join(file)).unwrap() == demo.read(file),
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn a_folder_is_fetched_once_and_then_there_offline() {
+    let place = Place::new();
+    place.refuses(
+        &place.offline(),
+        "us/demo",
+        &["not (or not whole) in the cache", "HF_HUB_OFFLINE"],
+    );
+    assert_eq!(place.server.requests(), Vec::<String>::new());
+
+    let path = folder(place.hub().fetch(&model("us/demo")).unwrap());
+    assert_demo(&path);
+    ModelFiles::open(&ModelSource::Folder(path.clone())).unwrap();
+    // As huggingface_hub lays it out.
+    assert_eq!(
+        path,
+        place
+            .cache
+            .path()
+            .join("models--us--demo/snapshots/c0ffee1")
+    );
+    let branch = place.cache.path().join("models--us--demo/refs/main");
+    assert_eq!(std::fs::read_to_string(branch).unwrap(), "c0ffee1");
+
+    place.server.forget_requests();
+    assert_eq!(folder(place.hub().fetch(&model("us/demo")).unwrap()), path);
+    assert_eq!(
+        place.server.requests(),
+        ["/api/models/us/demo/revision/main"]
+    );
+
+    place.server.forget_requests();
+    assert_eq!(
+        folder(place.offline().fetch(&model("us/demo")).unwrap()),
+        path
+    );
+    assert_eq!(place.server.requests(), Vec::<String>::new());
+
+    // Without a network, which nobody has forbidden.
+    let mut gone = place.hub();
+    gone.endpoint = "http://127.0.0.1:1".to_string();
+    assert_eq!(folder(gone.fetch(&model("us/demo")).unwrap()), path);
+    place.refuses(&gone, "us/other", &["cannot be reached", "127.0.0.1:1"]);
+}
+
+#[test]
+fn the_program_takes_a_name() {
+    let place = Place::new();
+    let home = tempfile::tempdir().unwrap();
+    let prompt = &golden().prompts[0];
+    let run = |name: &str, offline: &str| {
+        program(&[
+            "generate",
+            "--device",
+            "cpu",
+            "--max-tokens",
+            "48",
+            "--prompt",
+            &prompt.text,
+            "--model",
+            name,
+        ])
+        .env("HF_HOME", home.path())
+        .env("HF_ENDPOINT", place.server.address())
+        .env("HF_HUB_OFFLINE", offline)
+        .env_remove("HF_HUB_CACHE")
+        .env_remove("HF_TOKEN")
+        .current_dir(home.path())
+        .output()
+        .unwrap()
+    };
+    let refused = run("us/demo", "1");
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    for offline in ["0", "1"] {
+        let output = run("us/demo", offline);
+        assert_eq!(stdout(&output), format!("{}\n", prompt.greedy_text));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with("us/demo: loaded"), "{stderr}");
+    }
+    assert!(home.path().join("hub/models--us--demo/refs/main").exists());
+
+    // A folder of that name is nearer than the Hub.
+    std::fs::create_dir_all(home.path().join("us/demo")).unwrap();
+    let output = run("us/demo", "0");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("error: us/demo/config.json"), "{stderr}");
+    // Neither a path nor a name says so without asking anybody.
+    place.server.forget_requests();
+    assert_one_line(
+        &["generate", "--prompt", "x", "--model", "no/such/folder"],
+        &[
+            "no/such/folder",
+            "no such folder or file",
+            "owner/name[@revision][:file.gguf]",
+        ],
+    );
+    assert_eq!(place.server.requests(), Vec::<String>::new());
+}
+
+#[test]
+fn a_gguf_file_is_fetched_alone() {
+    let demo = ModelFolder::new();
+    let bytes = std::fs::read(in_format(GgmlDType::Q8_0)).unwrap();
+    let mut files = served(&demo, &["config.json"]);
+    files.add("sub/q8.gguf", bytes.clone());
+    let place = Place::with(files);
+    let path = gguf(place.hub().fetch(&model("us/demo:sub/q8.gguf")).unwrap());
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    assert!(path.ends_with("snapshots/c0ffee1/sub/q8.gguf"), "{path:?}");
+    ModelFiles::open(&ModelSource::Gguf(path.clone())).unwrap();
+    assert!(!path
+        .parent()
+        .unwrap()
+        .with_file_name("config.json")
+        .exists());
+    let again = place
+        .offline()
+        .fetch(&model("us/demo:sub/q8.gguf"))
+        .unwrap();
+    assert_eq!(gguf(again), path);
+    let hint = "us/demo:sub/q8.gguf";
+    place.refuses(&place.hub(), "us/demo:q4.gguf", &["has no q4.gguf", hint]);
+    // As a folder it is not complete.
+    place.refuses(&place.hub(), "us/demo", &["has no tokenizer.json", hint]);
+    place.refuses(
+        &place.offline(),
+        "us/demo",
+        &["not (or not whole) in the cache"],
+    );
+}
+
+#[test]
+fn shards_come_with_their_index() {
+    let demo = ModelFolder::new();
+    demo.shard();
+    let files = [
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors.index.json",
+        "part-1.safetensors",
+        "part-2.safetensors",
+    ];
+    let mut all = served(&demo, &files);
+    demo.write("chat_template.jinja", "{{ messages[0].content }}");
+    all.add("chat_template.jinja", demo.read("chat_template.jinja"));
+    all.add("README.md", b"unread".to_vec());
+    let place = Place::with(all);
+    let path = folder(place.hub().fetch(&model("us/demo")).unwrap());
+    let opened = ModelFiles::open(&ModelSource::Folder(path.clone())).unwrap();
+    assert!(opened.chat_template.is_some());
+    assert!(!path.join("README.md").exists());
+    // A cache that lost a shard is not whole.
+    folder(place.offline().fetch(&model("us/demo")).unwrap());
+    std::fs::remove_file(path.join("part-2.safetensors")).unwrap();
+    place.refuses(&place.offline(), "us/demo", &["not whole"]);
+
+    let mut short = served(&demo, &files[..4]);
+    short.commit = "c0ffee2".to_string();
+    place.server.put("us/demo", short);
+    place.refuses(&place.hub(), "us/demo", &["has no part-2.safetensors"]);
+}
+
+#[test]
+fn a_revision_is_its_own_and_shares_what_is_the_same() {
+    let demo = ModelFolder::new();
+    let place = Place::with(served(&demo, &FILES));
+    demo.edit("generation_config.json", |config| {
+        config["eos_token_id"] = serde_json::json!([1, 2]);
+    });
+    let mut other = served(&demo, &FILES);
+    other.commit = "beef2".to_string();
+    place.server.put("us/demo@refs/pr/2", other.clone());
+
+    let main = folder(place.hub().fetch(&model("us/demo")).unwrap());
+    place.server.forget_requests();
+    let second = folder(place.hub().fetch(&model("us/demo@refs/pr/2")).unwrap());
+    assert!(second.ends_with("beef2"), "{second:?}");
+    assert_demo(&main);
+    let read = |file: &str| std::fs::read(second.join(file)).unwrap();
+    assert!(read("generation_config.json") == demo.read("generation_config.json"));
+    assert!(read("model.safetensors") == demo.read("model.safetensors"));
+    let bodies = place.server.bodies();
+    assert_eq!(
+        bodies,
+        ["generation_config.json"],
+        "the rest is in the cache"
+    );
+    assert_eq!(
+        folder(place.offline().fetch(&model("us/demo@refs/pr/2")).unwrap()),
+        second
+    );
+    // A commit is known by itself.
+    assert_eq!(
+        folder(place.offline().fetch(&model("us/demo@beef2")).unwrap()),
+        second
+    );
+    place.refuses(&place.hub(), "us/demo@v9", &["no revision `v9`"]);
+
+    // A branch that moved on is followed.
+    place.server.put("us/demo", other);
+    assert_eq!(
+        folder(place.hub().fetch(&model("us/demo")).unwrap()),
+        second
+    );
+    assert_eq!(
+        folder(place.offline().fetch(&model("us/demo")).unwrap()),
+        second
+    );
+}
+
+#[test]
+fn what_is_not_for_everybody() {
+    let place = Place::new();
+    place.refuses(
+        &place.hub(),
+        "us/missing",
+        &[
+            "no such folder or file",
+            "has no such model",
+            &place.server.address(),
+            "HF_TOKEN",
+        ],
+    );
+    let mut gated = served(&ModelFolder::new(), &FILES);
+    gated.token = Some("secret".to_string());
+    place.server.put("us/gated", gated);
+    place.refuses(
+        &place.hub(),
+        "us/gated",
+        &["gated: needs a token", "HF_TOKEN"],
+    );
+    let with = |token: &str| Hub {
+        token: Some(token.to_string()),
+        ..place.hub()
+    };
+    let error = with("wrong")
+        .fetch(&model("us/gated"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("the token may not read it") && !error.contains("wrong"),
+        "{error}"
+    );
+    assert_demo(&folder(with("secret").fetch(&model("us/gated")).unwrap()));
+}
+
+#[test]
+fn an_interrupted_download_is_taken_up_again() {
+    let place = Place::new();
+    let size = ModelFolder::new().read("model.safetensors").len();
+    // Twice, within one run.
+    place.server.cut("model.safetensors", &[size / 4, size / 4]);
+    let path = folder(place.hub().fetch(&model("us/demo")).unwrap());
+    assert_demo(&path);
+    let starts = place.server.starts("model.safetensors");
+    assert_eq!(starts, [0, size / 4, size / 2]);
+}
+
+#[test]
+fn a_download_that_failed_goes_on_in_the_next_run() {
+    let place = Place::new();
+    let size = ModelFolder::new().read("model.safetensors").len();
+    place.server.cut("model.safetensors", &[size / 2, 0, 0, 0]);
+    let kept = format!("{} bytes are kept", size / 2);
+    place.refuses(&place.hub(), "us/demo", &["model.safetensors", &kept]);
+    // What is not whole is no model.
+    place.refuses(&place.offline(), "us/demo", &["not whole"]);
+    place.server.forget_requests();
+    assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()));
+    assert_eq!(place.server.starts("model.safetensors"), [size / 2]);
+}
