@@ -222,7 +222,7 @@ fn experts_weights(experts: &ExpertsSpec, hidden: usize) -> usize {
 /// Keys and values that a step reads in a layer for one sequence, on average.
 fn cache_read(layer: &LayerSpec, steps: Steps) -> f64 {
     let MixerSpec::Attention(attention) = &layer.mixer;
-    let seen = |step| {
+    let seen = |step: usize| {
         let position = steps.context + step;
         attention
             .window

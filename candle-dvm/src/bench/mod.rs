@@ -327,7 +327,7 @@ impl Runner<'_> {
             for position in self.context..self.context + steps {
                 let logits = self.logits(&ids, position, &mut state)?;
                 ids = logits.argmax_keepdim(D::Minus1)?;
-                let read = ids.flatten_all()?.begin_to_vec1()?;
+                let read = ids.flatten_all()?.begin_to_vec1::<u32>()?;
                 if let Some(last) = last.replace(read) {
                     last.wait()?;
                 }
