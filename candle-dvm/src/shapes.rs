@@ -4,8 +4,8 @@ use crate::format::WeightFormat;
 use candle_core::{DType, Result};
 use candle_transformers::auto::config_spec;
 use candle_transformers::blocks::{
-    AttentionSpec, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec, MixerSpec, Names,
-    QkNorm, RotaryPairs, Wiring,
+    DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec, MixerSpec, Names, QkNorm,
+    RotaryPairs, Wiring,
 };
 use clap::ValueEnum;
 use serde::Serialize;
@@ -29,6 +29,15 @@ pub enum ModelShape {
     /// Qwen3 4B
     #[value(name = "qwen3-4b")]
     Qwen3_4b,
+    /// Gemma 3 1B
+    #[value(name = "gemma-3-1b")]
+    Gemma3_1b,
+    /// Phi-4-mini, 3.8B
+    #[value(name = "phi-4-mini")]
+    Phi4Mini,
+    /// Mixtral 8x7B
+    #[value(name = "mixtral-8x7b")]
+    Mixtral8x7b,
     /// The embedded model, small enough for any machine
     Demo,
 }
@@ -66,6 +75,9 @@ impl ModelShape {
             Self::Llama3_8b => "llama-3-8b",
             Self::Qwen3_0_6b => "qwen3-0.6b",
             Self::Qwen3_4b => "qwen3-4b",
+            Self::Gemma3_1b => "gemma-3-1b",
+            Self::Phi4Mini => "phi-4-mini",
+            Self::Mixtral8x7b => "mixtral-8x7b",
             Self::Demo => "demo",
         }
     }
@@ -92,6 +104,23 @@ impl ModelShape {
             Self::Llama3_8b => llama([4096, 32, 32, 8, 14_336, 128_256], false),
             Self::Qwen3_0_6b => qwen3(1024, 28, 16, 3072),
             Self::Qwen3_4b => qwen3(2560, 36, 32, 9728),
+            Self::Gemma3_1b => json!({
+                "model_type": "gemma3_text", "hidden_size": 1152, "num_hidden_layers": 26, "num_attention_heads": 4,
+                "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 6912, "vocab_size": 262_144,
+                "query_pre_attn_scalar": 256, "sliding_window": 512, "sliding_window_pattern": 6, "rms_norm_eps": 1e-6,
+                "rope_theta": 1e6, "rope_local_base_freq": 10_000.0,
+            }),
+            // Its LongRoPE changes numbers and no sizes.
+            Self::Phi4Mini => json!({
+                "model_type": "phi3", "hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 24,
+                "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 200_064, "tie_word_embeddings": true,
+                "partial_rotary_factor": 0.75, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
+            }),
+            Self::Mixtral8x7b => json!({
+                "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+                "num_key_value_heads": 8, "intermediate_size": 14_336, "vocab_size": 32_000, "num_local_experts": 8,
+                "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+            }),
             Self::Demo => llama([256, 6, 4, 2, 768, 4096], true),
         }
     }
@@ -125,10 +154,17 @@ impl ModelShape {
 impl From<&DecoderSpec> for Dimensions {
     fn from(spec: &DecoderSpec) -> Self {
         let first = spec.layers.first();
-        let attention = first.map(|layer| match &layer.mixer {
-            MixerSpec::Attention(attention) => attention,
-        });
-        let attention = |size: fn(&AttentionSpec) -> usize| attention.map_or(0, size);
+        let [heads, kv_heads, head_dim] = match first.map(|layer| &layer.mixer) {
+            Some(MixerSpec::Attention(attention)) => {
+                [attention.heads, attention.kv_heads, attention.head_dim]
+            }
+            Some(MixerSpec::Latent(latent)) => [
+                latent.heads,
+                latent.heads,
+                latent.plain_dim + latent.rotated_dim,
+            ],
+            None => [0; 3],
+        };
         let (ffn, experts) = match first.map(|layer| &layer.feed_forward) {
             Some(FeedForwardSpec::Gated(mlp)) => (mlp.inner, None),
             Some(FeedForwardSpec::Plain(mlp)) => (mlp.inner, None),
@@ -140,9 +176,9 @@ impl From<&DecoderSpec> for Dimensions {
         Self {
             hidden: spec.hidden,
             layers: spec.layers.len(),
-            heads: attention(|attention| attention.heads),
-            kv_heads: attention(|attention| attention.kv_heads),
-            head_dim: attention(|attention| attention.head_dim),
+            heads,
+            kv_heads,
+            head_dim,
             ffn,
             experts,
             vocab: spec.vocab,
@@ -194,12 +230,25 @@ fn weights_read(spec: &DecoderSpec) -> u64 {
 }
 
 fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
-    let MixerSpec::Attention(attention) = &layer.mixer;
-    let (queries, keys) = (attention.q_dim(), attention.kv_dim());
-    let qk_norms = match attention.qk_norm {
-        None => 0,
-        Some(QkNorm::Head(_)) => 2 * attention.head_dim,
-        Some(QkNorm::Whole(_)) => queries + keys,
+    let mixer = match &layer.mixer {
+        MixerSpec::Attention(attention) => {
+            let (queries, keys) = (attention.q_dim(), attention.kv_dim());
+            let norms = match attention.qk_norm {
+                None => 0,
+                Some(QkNorm::Head(_)) => 2 * attention.head_dim,
+                Some(QkNorm::Whole(_)) => queries + keys,
+            };
+            hidden * 2 * (queries + keys) + norms
+        }
+        MixerSpec::Latent(latent) => {
+            let queries = latent.heads * (latent.plain_dim + latent.rotated_dim);
+            let from_stream =
+                latent.q_rank.unwrap_or(queries) + latent.kv_rank + latent.rotated_dim;
+            let from_rank = latent.q_rank.map_or(0, |rank| rank * (queries + 1));
+            let keys_values =
+                latent.kv_rank * (latent.heads * (latent.plain_dim + latent.v_dim) + 1);
+            hidden * (from_stream + latent.heads * latent.v_dim) + from_rank + keys_values
+        }
     };
     let norms = match layer.wiring {
         Wiring::Parallel => 1,
@@ -211,7 +260,7 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
         FeedForwardSpec::Plain(mlp) => 2 * hidden * mlp.inner,
         FeedForwardSpec::Experts(experts) => experts_weights(experts, hidden),
     };
-    (hidden * 2 * (queries + keys) + qk_norms + norms * hidden + feed_forward) as u64
+    (mixer + norms * hidden + feed_forward) as u64
 }
 
 fn experts_weights(experts: &ExpertsSpec, hidden: usize) -> usize {
@@ -221,13 +270,14 @@ fn experts_weights(experts: &ExpertsSpec, hidden: usize) -> usize {
 
 /// Keys and values that a step reads in a layer for one sequence, on average.
 fn cache_read(layer: &LayerSpec, steps: Steps) -> f64 {
-    let MixerSpec::Attention(attention) = &layer.mixer;
+    let (window, kept) = match &layer.mixer {
+        MixerSpec::Attention(attention) => (attention.window, 2 * attention.kv_dim()),
+        MixerSpec::Latent(latent) => (None, latent.kv_rank + latent.rotated_dim),
+    };
     let seen = |step: usize| {
         let position = steps.context + step;
-        attention
-            .window
-            .map_or(position, |window| position.min(window))
+        window.map_or(position, |window| position.min(window))
     };
     let sum: f64 = (1..=steps.count).map(|step| seen(step) as f64).sum();
-    (2 * attention.kv_dim()) as f64 * sum / steps.count.max(1) as f64
+    kept as f64 * sum / steps.count.max(1) as f64
 }

@@ -79,6 +79,10 @@ fn bytes_per_token() {
         (ModelShape::Llama3_8b, q4_0, 4.23),
         (ModelShape::Qwen3_0_6b, f16, 1.20),
         (ModelShape::Qwen3_4b, f16, 8.05),
+        (ModelShape::Gemma3_1b, f16, 2.0),
+        (ModelShape::Phi4Mini, f16, 7.68),
+        // Of 93 GB: two experts of eight.
+        (ModelShape::Mixtral8x7b, f16, 25.5),
     ] {
         let steps = Steps {
             context: 0,
@@ -118,6 +122,24 @@ fn dimensions_of_a_llama() {
     let cache = 16. * 1024. * 64.5;
     let found = shapes::bytes_per_token(&spec, f16, DType::F16, steps);
     assert_eq!(found, 2. * (f64::from(weights) + cache));
+}
+
+/// Most layers of Gemma 3 see 512 positions, however many there are.
+#[test]
+fn windows_are_what_is_read() {
+    let f16 = WeightFormat::Dense(DType::F16);
+    let read = |context| {
+        let steps = Steps {
+            context,
+            count: 1,
+            batch: 1,
+        };
+        let spec = ModelShape::Gemma3_1b.spec(16_384).unwrap();
+        shapes::bytes_per_token(&spec, f16, DType::F16, steps)
+    };
+    // 4 of 26 layers see everything: keys and values of one head of 256.
+    assert_eq!(read(8000) - read(4000), 4000. * 4. * 2. * 256. * 2.);
+    assert_eq!(read(200) - read(100), 100. * 26. * 2. * 256. * 2.);
 }
 
 /// Each shape is one that its family takes, in both forms.
