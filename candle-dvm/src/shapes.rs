@@ -163,7 +163,8 @@ impl From<&DecoderSpec> for Dimensions {
                 latent.heads,
                 latent.plain_dim + latent.rotated_dim,
             ],
-            None => [0; 3],
+            // No shape that is known has others.
+            Some(MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_)) | None => [0; 3],
         };
         let (ffn, experts) = match first.map(|layer| &layer.feed_forward) {
             Some(FeedForwardSpec::Gated(mlp)) => (mlp.inner, None),
@@ -249,6 +250,8 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
                 latent.kv_rank * (latent.heads * (latent.plain_dim + latent.v_dim) + 1);
             hidden * (from_stream + latent.heads * latent.v_dim) + from_rank + keys_values
         }
+        // No shape that is known has others.
+        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) => 0,
     };
     let norms = match layer.wiring {
         Wiring::Parallel => 1,
@@ -273,6 +276,7 @@ fn cache_read(layer: &LayerSpec, steps: Steps) -> f64 {
     let (window, kept) = match &layer.mixer {
         MixerSpec::Attention(attention) => (attention.window, 2 * attention.kv_dim()),
         MixerSpec::Latent(latent) => (None, latent.kv_rank + latent.rotated_dim),
+        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) => (None, 0),
     };
     let seen = |step: usize| {
         let position = steps.context + step;
