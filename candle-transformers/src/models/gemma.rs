@@ -106,7 +106,8 @@ impl Model {
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
-    pub fn new(_use_flash_attn: bool, cfg: &Config, vb: VarBuilder) -> Result<Self> {
+    pub fn new(use_flash_attn: bool, cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let _ = use_flash_attn;
         let lm = CausalLm::from_vb(cfg.spec()?, vb)?;
         let embed_tokens = token_embedding(&lm)?;
         Ok(Self { lm, embed_tokens })

@@ -234,7 +234,9 @@ impl Cache {
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct Granite(Decoder);
+pub struct Granite {
+    decoder: Decoder,
+}
 
 impl Granite {
     /// Loads `model.*` and `lm_head`.
@@ -243,7 +245,7 @@ impl Granite {
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn load(mut vb: VarBuilder, cfg: &Config) -> Result<Self> {
         let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(Self)
+        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(|decoder| Self { decoder })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, which are at the positions from
@@ -253,6 +255,6 @@ impl Granite {
     /// If `x` holds no ids, or more than fit; if `cache` was made for another model, dtype or device.
     pub fn forward(&self, x: &Tensor, index_pos: usize, cache: &mut Cache) -> Result<Tensor> {
         cache.state.use_cache = cache.use_kv_cache;
-        self.0.next_logits(x, index_pos, &mut cache.state)
+        self.decoder.next_logits(x, index_pos, &mut cache.state)
     }
 }

@@ -125,7 +125,9 @@ impl Config {
 
 /// The rotation of queries and keys. The model makes its own.
 #[derive(Debug, Clone)]
-pub struct RotaryEmbedding(RotaryTables);
+pub struct RotaryEmbedding {
+    tables: RotaryTables,
+}
 
 impl RotaryEmbedding {
     /// The rotation of all positions of `cfg`.
@@ -139,7 +141,7 @@ impl RotaryEmbedding {
             tables.rows(0, positions.min(*short))?;
         }
         tables.rows(0, positions)?;
-        Ok(Self(tables))
+        Ok(Self { tables })
     }
 
     /// Rotates queries and keys, `(b, heads, t, head_dim)`, at the positions from `seqlen_offset` on.
@@ -153,7 +155,7 @@ impl RotaryEmbedding {
         seqlen_offset: usize,
     ) -> Result<(Tensor, Tensor)> {
         let (_, heads, t, _) = q.dims4()?;
-        let (cos, sin) = self.0.clone().rows(seqlen_offset, t)?;
+        let (cos, sin) = self.tables.clone().rows(seqlen_offset, t)?;
         let rotation = Rotation::new(&cos, &sin, Pairs::Halves);
         let q = rope_heads_with(q, &rotation, heads, 0)?;
         Ok((q, rope_heads_with(k, &rotation, 0, k.dim(1)?)?))
@@ -162,7 +164,9 @@ impl RotaryEmbedding {
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `model.*`, and `lm_head` unless it is tied.
@@ -170,7 +174,7 @@ impl Model {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
@@ -179,11 +183,11 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.0.forward(input_ids, seqlen_offset)?.last_logits()
+        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

@@ -105,7 +105,9 @@ impl Config {
 
 /// The language model.
 #[derive(Debug)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `model.*` and `lm_head`.
@@ -115,7 +117,7 @@ impl Model {
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let mut lm = CausalLm::from_vb(cfg.spec()?, vb)?;
         lm.set_use_cache(cfg.uses_cache());
-        Ok(Self(lm))
+        Ok(Self { lm })
     }
 
     /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype, for ids `(b, t)` at the positions from
@@ -124,11 +126,11 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.0.forward(input_ids, seqlen_offset)?.last_logits()
+        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

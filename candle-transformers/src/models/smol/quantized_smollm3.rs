@@ -200,8 +200,9 @@ impl QuantizedModelForCausalLM {
     pub fn from_gguf<P: AsRef<Path>>(
         path: P,
         device: &Device,
-        _use_flash_attn: bool,
+        use_flash_attn: bool,
     ) -> Result<Self> {
+        let _ = use_flash_attn;
         let path = path.as_ref();
         let read = || {
             let mut file = std::fs::File::open(path)?;
