@@ -1,4 +1,4 @@
-//! Llama and BERT over `candle-core` and `candle-nn`, and what text is generated with, under the public paths of Hugging Face's
+//! Language models and BERT over `candle-core` and `candle-nn`, and what text is generated with, under the public paths of Hugging Face's
 //! `candle-transformers` 0.11.1.
 //!
 //! ```
@@ -37,11 +37,12 @@
 //! # Usage
 //!
 //! Most programs want crates.io's `candle-transformers`, with all of its models: patched, candle-core and candle-nn run it unmodified,
-//! on WebGPU too. This crate has [`models::llama`], [`models::quantized_llama`] and [`models::bert`], written over shared blocks, which
-//! use the fused kernels of candle-nn.
+//! on WebGPU too. This crate has the language models and [`models::bert`], written over shared [`blocks`], which use the fused kernels of
+//! candle-nn.
 //!
-//! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files
-//!   ([`models::quantized_llama::load`]; the architectures are Llama, Mistral, Mixtral and Qwen2).
+//! - [`auto`] finds the model that a `config.json` or a GGUF file describes. [`models`] has each by itself.
+//! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files; a
+//!   [`blocks::WeightSource`] can be anything.
 //! - [`generation::LogitsProcessor`] draws the next token: greedy, top-k, top-p, with a temperature and a seed.
 //! - `cargo run --example bert_similarity` compares sentences.
 //!
@@ -66,8 +67,7 @@
 //!
 //! # Where things are
 //!
-//! - [`models`]: one folder per family: its configuration, its weight names and what its paper adds. [`blocks`]: the layers that models
-//!   share.
+//! - [`models`]: a file per family: its configuration, its weight names and what it makes of the kit. [`blocks`]: the kit.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: boxes around objects, and the choice of one for each. [`utils`]: masks, repeat penalty, repeated heads.
