@@ -153,9 +153,6 @@ impl Latent {
         step: &Step,
         cache: Option<&mut GrowingKvCache>,
     ) -> Result<(Residual, Tensor)> {
-        if step.rows.is_some() {
-            bail!("latent attention: batches of sequences of different lengths are not supported, run them one by one")
-        }
         let (xs, normed) = xs.normed(norm)?;
         let (b, t, _) = normed.dims3()?;
         let LatentSpec {

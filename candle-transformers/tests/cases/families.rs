@@ -434,9 +434,9 @@ candle_core::with_webgpu! {
                 "llama" | "qwen2" | "qwen3" | "mistral" => 6,
                 name if name.starts_with("gemma") => 10,
                 // Dense experts are products of tensor ops.
-                name if name.contains("moe") || name == "mixtral" => 45,
+                name if name.contains("moe") || ["mixtral", "gpt_oss"].contains(&name) => 30,
                 // And so is the choice of their groups.
-                name if name.starts_with("deepseek") => 90,
+                name if name.starts_with("deepseek") => 70,
                 _ => 16,
             };
             assert!(found <= 12 * most, "{name}: {found} in 12 layers");

@@ -101,6 +101,11 @@ impl Mixer {
         step: &Step,
         state: Option<&mut LayerState>,
     ) -> Result<(Residual, Tensor)> {
+        if step.rows.is_some() && !matches!(self, Self::Attention(_)) {
+            bail!(
+                "only attention to whole keys and values takes batches of sequences of different lengths; run them one by one"
+            )
+        }
         match (self, state) {
             (Self::Attention(attention), Some(LayerState::Attention(kv))) => {
                 attention.inner(xs, norm, step, Some(kv))
