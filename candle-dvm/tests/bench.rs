@@ -56,13 +56,13 @@ fn behind_a_context_and_together(kind: DeviceKind) {
         assert!(report.generation.median > 0.0);
         report.bytes_per_token
     };
-    let [alone, behind, together] = [speed(0, 1), speed(300, 1), speed(2100, 3)];
+    let [alone, behind, together] = [speed(0, 1), speed(600, 1), speed(40, 3)];
     // Keys and values of 6 layers with 2 heads of 64, in f32.
-    assert_eq!(behind - alone, 300. * 6. * 2. * 2. * 64. * 4.);
+    assert_eq!(behind - alone, 600. * 6. * 2. * 2. * 64. * 4.);
     // A third of the weights, and more keys.
-    let more = 2100. * 6. * 2. * 2. * 64. * 4.;
+    let more = 40. * 6. * 2. * 2. * 64. * 4.;
     assert!(
-        together < alone / 2. + more && together > more,
+        together < alone / 2. + more && together > alone / 3. + 0.9 * more,
         "{together}"
     );
 }

@@ -155,7 +155,7 @@ fn models_that_cannot_chat() {
     );
     assert_one_line(
         &["chat", "--model", path],
-        &["chat_template.jinja", "syntax error"],
+        &["chat_template.jinja", "expected end of block"],
     );
     folder.remove("chat_template.jinja");
     folder.write(

@@ -263,7 +263,7 @@ fn tokens(count: usize, vocab: usize) -> Vec<u32> {
 }
 
 /// The most tokens of the context that go through the model at once.
-const FILL: usize = 2048;
+const FILL: usize = 512;
 
 /// A model on random weights.
 struct Runner<'a> {

@@ -19,7 +19,7 @@ const YEAR: u64 = 365 * DAY;
 pub struct Settings {
     /// The relays to serve on.
     pub relays: Vec<String>,
-    /// The model's path; `None` is the embedded one.
+    /// The model's path, or its name on the Hugging Face Hub; `None` is the embedded one.
     pub model: Option<PathBuf>,
     /// The device, as `--device` takes it.
     pub device: Option<String>,
