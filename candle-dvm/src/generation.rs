@@ -147,7 +147,7 @@ impl<'a> Generation<'a> {
         Ok(Some(piece))
     }
 
-    /// How many tokens the model has read, of the prompt and of its own.
+    /// How many tokens the model has read, of the prompt and of what it made.
     pub(crate) fn fed(&self) -> usize {
         self.fed
     }

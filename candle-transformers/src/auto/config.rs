@@ -128,7 +128,7 @@ impl Config {
         self.fields.get(name)?.as_str()
     }
 
-    /// The decoder with the table of tokens as its output layer if `tie_word_embeddings` says so, else with one of its own.
+    /// The decoder with the table of tokens as its output layer if `tie_word_embeddings` says so, else with a separate one.
     pub(super) fn headed(&self, spec: DecoderSpec) -> DecoderSpec {
         DecoderSpec {
             head: Head::tied(self.flag("tie_word_embeddings")),

@@ -32,7 +32,7 @@ pub struct AttentionSpec {
     pub scale: Option<f64>,
     /// `cap * tanh(score / cap)` in place of a score.
     pub softcap: Option<f64>,
-    /// A position sees so many positions, itself among them.
+    /// How many positions a position sees, itself among them.
     pub window: Option<usize>,
     /// Queries, keys and values are clamped to `-clip ..= clip`.
     pub clip: Option<f64>,

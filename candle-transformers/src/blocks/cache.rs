@@ -95,7 +95,7 @@ impl GrowingKvCache {
     /// keys and the values one after another, in any layout, and adds the keys and values: one kernel, where the device has one for it.
     /// Returns the queries, and all that are held as [`GrowingKvCache::append`] does.
     ///
-    /// With `rows`, each sequence's keys and values go to a place of its own. Positions of shorter sequences that are held and were not
+    /// With `rows`, each sequence's keys and values go to their own place. Positions of shorter sequences that are held and were not
     /// written are 0.
     ///
     /// # Errors

@@ -68,7 +68,7 @@ pub enum JoinedExperts {
 pub struct SharedSpec {
     /// Inner size.
     pub inner: usize,
-    /// Whether its output is multiplied with the sigmoid of a score of its own.
+    /// Whether its output is multiplied with the sigmoid of a separate score.
     pub gated: bool,
     /// How files have its gate and up: apart (`None`), or as one tensor, that of [`Names::gate_up`].
     pub joined: Option<Order>,
@@ -120,7 +120,7 @@ pub struct Groups {
     pub count: usize,
     /// How many can be chosen from.
     pub used: usize,
-    /// A group is as good as the sum of its best so many experts.
+    /// A group is as good as the sum of this many of its best experts.
     pub best: usize,
 }
 

@@ -9,7 +9,7 @@ use super::feed_forward::linear;
 use super::weights::Weights;
 use super::{GrowingKvCache, Names, Norm, NormSpec, Projection, Residual, RotaryPairs, Step};
 
-/// Calls of at most so many positions attend to the short vectors themselves; with more, it is cheaper to make keys and values of them.
+/// Calls of at most this many positions attend to the short vectors themselves; with more, it is cheaper to make keys and values of them.
 const FEW: usize = 4;
 
 /// Latent attention before it has weights.

@@ -68,12 +68,12 @@ pub(crate) struct Linear<'a> {
     pub(crate) v: &'a Tensor,
     /// The logarithm of what is left of the state at each position, not above 0: `(b, h, t, n)`, or the same for all, `(b, h, t, 1)`.
     pub(crate) decay: &'a Tensor,
-    /// A position reads the state before it decays, and of its own value this share, `(h, 1, n)`. Without, it reads the state after.
+    /// A position reads the state before it decays, and this share of the position's value, `(h, 1, n)`. Without, it reads the state after.
     pub(crate) own: Option<&'a Tensor>,
 }
 
 impl Linear<'_> {
-    /// `S = e^decay S + k v^T` and `q S` for each position, in chunks of so many. `state` is `(b, h, n, m)`, and becomes that after the
+    /// `S = e^decay S + k v^T` and `q S` for each position, in chunks of `chunk` positions. `state` is `(b, h, n, m)`, and becomes that after the
     /// last; the outputs are `(b, h, t, m)`.
     pub(crate) fn run(&self, state: &mut Tensor, chunk: usize) -> Result<Tensor> {
         let t = self.q.dim(2)?;

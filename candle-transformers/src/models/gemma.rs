@@ -1,4 +1,4 @@
-//! Gemma (1, 1.1 and CodeGemma): [arXiv 2403.08295](https://arxiv.org/abs/2403.08295). Llama with a head size of its own, GELU in the gate,
+//! Gemma (1, 1.1 and CodeGemma): [arXiv 2403.08295](https://arxiv.org/abs/2403.08295). Llama with a separate head size, GELU in the gate,
 //! scaled embeddings, norms whose files have the weight less 1, and the table of tokens as the output layer.
 
 use candle_core::{bail, Result, Tensor};

@@ -46,7 +46,7 @@ pub struct Config {
     pub attn_logit_softcapping: Option<f64>,
     /// Scores are divided by its root.
     pub query_pre_attn_scalar: usize,
-    /// So many positions are seen in layers with a window, which are the first, the third, and so on.
+    /// How many positions are seen in layers with a window, which are the first, the third, and so on.
     pub sliding_window: Option<usize>,
     /// The longest sequence; 4096 where missing.
     #[serde(default = "default_positions")]

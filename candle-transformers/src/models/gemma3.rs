@@ -43,9 +43,9 @@ pub struct Config {
     pub attn_logit_softcapping: Option<f64>,
     /// Scores are divided by its root.
     pub query_pre_attn_scalar: usize,
-    /// So many positions are seen in layers with a window.
+    /// How many positions are seen in layers with a window.
     pub sliding_window: usize,
-    /// One layer in so many sees everything: the last of each run.
+    /// One layer in this many sees everything: the last of each run.
     pub sliding_window_pattern: usize,
     /// The longest sequence.
     pub max_position_embeddings: usize,

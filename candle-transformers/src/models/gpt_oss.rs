@@ -46,7 +46,7 @@ pub struct Config {
     pub num_local_experts: usize,
     /// Experts for each token.
     pub num_experts_per_tok: usize,
-    /// So many positions are seen in layers with a window.
+    /// How many positions are seen in layers with a window.
     pub sliding_window: usize,
     /// The longest sequence.
     pub max_position_embeddings: usize,

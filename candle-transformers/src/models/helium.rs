@@ -1,4 +1,4 @@
-//! Helium, Kyutai's models. Llama with a head size of its own, neighbours rotated together, and biases where the configuration asks
+//! Helium, Kyutai's models. Llama with a separate head size, neighbours rotated together, and biases where the configuration asks
 //! for them.
 
 use candle_core::{Result, Tensor};

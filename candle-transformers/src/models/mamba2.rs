@@ -180,7 +180,7 @@ impl Mamba2Block {
             .squeeze(1)
     }
 
-    /// From the norm of the stream at several tokens, `(b, t, d_model)`, to what is added to the stream; in chunks of so many tokens.
+    /// From the norm of the stream at several tokens, `(b, t, d_model)`, to what is added to the stream; in chunks of `chunk_size` tokens.
     /// They continue what `state` holds.
     ///
     /// # Errors
@@ -323,7 +323,7 @@ impl Model {
             .squeeze(1)
     }
 
-    /// The logits, `(b, t, vocab)`, of what follows each of the token ids, `(b, t)`, which continue what `state` holds; in chunks of so many
+    /// The logits, `(b, t, vocab)`, of what follows each of the token ids, `(b, t)`, which continue what `state` holds; in chunks of `chunk_size`
     /// tokens.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub struct Config {
     pub rms_norm_eps: f64,
     /// Base of the rotary frequencies.
     pub rope_theta: f64,
-    /// A position sees so many positions, itself among them; all before it where missing.
+    /// How many positions a position sees, itself among them; all before it where missing.
     pub sliding_window: Option<usize>,
     /// Part of Candle's interface. Attention is one fused op on every device, with it or without.
     #[serde(default)]

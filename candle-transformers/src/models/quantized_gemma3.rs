@@ -14,7 +14,7 @@ use crate::blocks::{
 
 /// The longest sequence of the larger models.
 pub const MAX_SEQ_LEN: usize = 131_072;
-/// Gemma 3: every layer of so many sees all positions, where a file does not say.
+/// Gemma 3: one layer in this many sees all positions, where a file does not say.
 pub const DEFAULT_SLIDING_WINDOW_TYPE: usize = 6;
 /// Gemma 3: base of the rotary frequencies of layers that see all positions, where a file does not say.
 pub const DEFAULT_ROPE_FREQUENCY: f32 = 1_000_000.;

@@ -1,5 +1,5 @@
 //! Qwen2 (and Qwen1.5) with experts: [arXiv 2407.10671](https://arxiv.org/abs/2407.10671). Beside those that a router picks, every token
-//! takes one whose output a score of its own weighs.
+//! takes one whose output a separate score weighs.
 
 use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -25,7 +25,7 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// The longest sequence.
     pub max_position_embeddings: usize,
-    /// So many positions are seen in layers with a window.
+    /// How many positions are seen in layers with a window.
     pub sliding_window: usize,
     /// The first layers, which have no window.
     pub max_window_layers: usize,

@@ -1,5 +1,5 @@
-//! Qwen3: [arXiv 2505.09388](https://arxiv.org/abs/2505.09388). Llama with a norm of each head of queries and keys, and a head size of
-//! its own.
+//! Qwen3: [arXiv 2505.09388](https://arxiv.org/abs/2505.09388). Llama with a norm of each head of queries and keys, and a separate
+//! head size.
 
 use candle_core::{bail, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -29,7 +29,7 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// The longest sequence.
     pub max_position_embeddings: usize,
-    /// So many positions are seen in layers with a window.
+    /// How many positions are seen in layers with a window.
     pub sliding_window: Option<usize>,
     /// The first layers, which have no window.
     pub max_window_layers: usize,

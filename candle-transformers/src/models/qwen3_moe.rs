@@ -28,7 +28,7 @@ pub struct Config {
     pub num_key_value_heads: usize,
     /// The longest sequence.
     pub max_position_embeddings: usize,
-    /// So many positions are seen in layers with a window.
+    /// How many positions are seen in layers with a window.
     pub sliding_window: Option<usize>,
     /// The first layers, which have no window.
     pub max_window_layers: usize,

@@ -63,7 +63,7 @@ pub struct Config {
     pub head_dim: usize,
     /// Channels of a recurrence; `None` for the size of the stream.
     pub lru_width: Option<usize>,
-    /// So many positions are seen by attention.
+    /// How many positions are seen by attention.
     pub attention_window_size: usize,
     /// Tokens that a recurrence's convolution sees.
     pub conv1d_width: usize,

@@ -44,7 +44,7 @@ struct TimeMix {
     gate: Projection,
     output: Projection,
     mix: Mix,
-    /// The share of its own value that a position reads, `(heads, 1, size)`.
+    /// The share of a position's value that it reads itself, `(heads, 1, size)`.
     own: Tensor,
     /// Of each head, without weights.
     norm: LayerNorm,

@@ -148,7 +148,7 @@ impl Machine {
         }
     }
 
-    /// How long an event's answer is waited for, with so many that have none.
+    /// How long an event's answer is waited for, with this many that have none.
     fn patience(outgoing: &Outgoing, in_flight: usize) -> u64 {
         match outgoing.noticed || outgoing.is_doubtful() || in_flight > CROWDED {
             true => SHORT_TIMEOUT,

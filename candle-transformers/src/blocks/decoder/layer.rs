@@ -39,7 +39,7 @@ pub enum LayerState {
 }
 
 impl LayerState {
-    /// An empty state for a layer, in a model of so many positions.
+    /// An empty state for a layer, in a model of `positions` positions.
     pub(super) fn new(mixer: &MixerSpec, positions: usize) -> Self {
         match mixer {
             MixerSpec::Attention(attention) => {

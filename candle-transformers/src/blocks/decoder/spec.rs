@@ -58,7 +58,7 @@ pub struct DecoderSpec {
 /// From the stream to logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Head {
-    /// A layer with a weight of its own.
+    /// A layer with a separate weight.
     Linear {
         /// Whether it has a bias.
         bias: bool,
@@ -174,7 +174,7 @@ pub enum Wiring {
 }
 
 impl DecoderSpec {
-    /// A decoder of these layers, with an output layer of its own, and nothing else; names are those of the Hugging Face Hub.
+    /// A decoder of these layers, with a separate output layer, and nothing else; names are those of the Hugging Face Hub.
     pub fn new(
         family: &'static str,
         [vocab, hidden, positions]: [usize; 3],

@@ -42,7 +42,7 @@ pub struct Rotary {
     pub frequencies: Vec<f32>,
     /// What cosines and sines are multiplied with.
     pub factor: f32,
-    /// Other angles for sequences that are longer than so many positions.
+    /// Other angles for sequences that are longer than this many positions.
     pub long: Option<(usize, Vec<f32>)>,
 }
 

@@ -120,7 +120,7 @@ impl RopeScaling {
     fn yarn(&self, rotary: &mut Rotary, theta: f64, dim: usize, positions: usize) -> Result<()> {
         let factor = self.needed("factor", self.factor)?;
         let context = self.original_max_position_embeddings.unwrap_or(positions) as f64;
-        // The pair that rotates so many times within the original context.
+        // The pair that rotates `rotations` times within the original context.
         let pair = |rotations: f64| {
             dim as f64 * (context / (rotations * 2. * PI)).ln() / (2. * theta.ln())
         };

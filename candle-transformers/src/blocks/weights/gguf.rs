@@ -111,7 +111,7 @@ impl<'a> GgufMetadata<'a> {
     /// A number that counts something.
     ///
     /// # Errors
-    /// If the value is no such number, or a very large one.
+    /// If the value is not a number that counts, or a very large one.
     pub fn count(&self, key: &str) -> Result<Option<usize>> {
         match self.get(key, Value::to_u64)? {
             None => Ok(None),
@@ -168,7 +168,7 @@ impl<'a> GgufMetadata<'a> {
     /// A finite number above 0.
     ///
     /// # Errors
-    /// If the value is no such number.
+    /// If the value is not a finite number above 0.
     pub fn float(&self, key: &str) -> Result<Option<f64>> {
         match self.get(key, Value::to_f64)? {
             Some(number) if !(number.is_finite() && number > 0.) => self.refuse(

@@ -236,7 +236,7 @@ impl<'a> Weights<'a> {
         self.projection(vec![stored], &spec.name)
     }
 
-    /// Several linear layers over one input, each with a tensor of its own.
+    /// Several linear layers over one input, each with a separate tensor.
     ///
     /// # Errors
     /// As [`Weights::dense`].

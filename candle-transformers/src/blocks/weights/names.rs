@@ -1,6 +1,6 @@
 //! What files call the parts of a decoder.
 
-/// The names of a decoder's weights, without `.weight` and `.bias`. A family has a constant of its own that differs from one of these in
+/// The names of a decoder's weights, without `.weight` and `.bias`. A family has another constant that differs from one of these in
 /// few fields:
 ///
 /// ```

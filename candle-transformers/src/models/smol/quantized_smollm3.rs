@@ -14,7 +14,7 @@ use crate::blocks::{
 /// The longest sequence where a file does not say.
 const MAX_SEQ_LEN: usize = 4096;
 
-/// Of so many layers the last rotates nothing; files do not say it.
+/// Of this many layers the last rotates nothing; files do not say it.
 const NO_ROPE_INTERVAL: usize = 4;
 
 /// The decoder that a file describes.
@@ -58,7 +58,7 @@ pub struct QuantizedConfig {
     pub rms_norm_eps: f64,
     /// Rotated elements of a head, which are all.
     pub rope_dimension_count: usize,
-    /// Of so many layers the last rotates nothing.
+    /// Of this many layers the last rotates nothing.
     pub no_rope_layer_interval: Option<usize>,
 }
 

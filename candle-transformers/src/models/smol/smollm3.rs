@@ -38,7 +38,7 @@ pub struct Config {
     pub attention_dropout: Option<f64>,
     /// Whether the layers of the MLP have biases.
     pub mlp_bias: Option<bool>,
-    /// So many positions are seen in layers with a window.
+    /// How many positions are seen in layers with a window.
     pub sliding_window: Option<usize>,
     /// Whether the layers that rotate nothing have a window.
     pub use_sliding_window: Option<bool>,
@@ -54,7 +54,7 @@ pub struct Config {
     pub max_window_layers: Option<usize>,
     /// For each layer 1 if it rotates, 0 if not.
     pub no_rope_layers: Option<Vec<usize>>,
-    /// Of so many layers the last rotates nothing, where `no_rope_layers` does not say.
+    /// Of this many layers the last rotates nothing, where `no_rope_layers` does not say.
     pub no_rope_layer_interval: Option<usize>,
 }
 
