@@ -38,7 +38,8 @@ impl<A: Acc> HostRules<A> {
         };
         let numbers = |t: Option<&Tensor>| t.map(|t| t.to_vec1::<u32>()).transpose();
         // Distances beyond all keys are the same as this one.
-        let distance = |n: Option<usize>| n.map(|n| n.min(1 << 40) as i64);
+        let distance =
+            |n: Option<usize>| n.map(|n| i64::try_from(n).unwrap_or(i64::MAX).min(1 << 40));
         let scores = (dims.batch, dims.heads, dims.queries, dims.keys);
         let bias = match rules.bias {
             Some(bias) => Some(bias.to_dtype(A::DTYPE)?.broadcast_as(scores)?),
