@@ -29,7 +29,9 @@ pub struct MoeCfg {
 
 /// A mixture over dense weights.
 #[derive(Debug, Clone)]
-pub struct FusedMoe(SparseMoe);
+pub struct FusedMoe {
+    moe: SparseMoe,
+}
 
 impl FusedMoe {
     /// Loads `gate` and `experts.N.{gate_proj, up_proj, down_proj}`. `dtype` is upstream's, of no effect here: weights are of the dtype of
@@ -59,7 +61,7 @@ impl FusedMoe {
             experts("down_proj", hidden, inner)?,
         ];
         let routing = Routing::softmax(cfg.num_experts_per_tok, cfg.norm_topk_prob);
-        SparseMoe::new(router, experts, cfg.act.try_into()?, routing).map(Self)
+        SparseMoe::new(router, experts, cfg.act.try_into()?, routing).map(|moe| Self { moe })
     }
 
     /// From `(b, t, hidden_size)` to the same shape. `is_prefill` is upstream's, of no effect here.
@@ -68,7 +70,7 @@ impl FusedMoe {
     /// If shapes, dtypes or devices do not match.
     pub fn forward(&self, xs: &Tensor, is_prefill: bool) -> Result<Tensor> {
         let _ = is_prefill;
-        self.0.forward(xs)
+        self.moe.forward(xs)
     }
 }
 

@@ -79,6 +79,8 @@ macro_rules! multiversioned {
         $vis:vis fn $name:ident [$($generics:tt)*] ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block
     )+) => {$(
         $(#[$meta])*
+        // A call costs nothing beside a slice, and every byte of a page's module is downloaded: one copy, not one per caller.
+        #[cfg_attr(target_arch = "wasm32", inline(never))]
         $vis fn $name<$($generics)*>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             fn body<$($generics)*>($($arg: $ty),*) $(-> $ret)? $body

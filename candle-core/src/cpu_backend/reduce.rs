@@ -403,7 +403,11 @@ fn push_rows<T: Element, F: Fold<T>>(
 }
 
 /// The fold of a slice whose first element has the index `index`, with partial results that the compiler can vectorise.
-#[inline(always)]
+///
+/// Inlined, so that it is compiled for its caller's instruction set. In a browser's module there is one set, and a copy for each caller
+/// would make half a megabyte of code.
+#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+#[cfg_attr(target_arch = "wasm32", inline(never))]
 fn fold_lanes<T: Element, F: Fold<T>>(vs: &[T::Acc], first: T::Acc, index: usize) -> F::Acc {
     let mut acc = F::start(first);
     let (chunks, tail) = vs.as_chunks::<LANES>();

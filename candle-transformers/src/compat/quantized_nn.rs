@@ -11,7 +11,9 @@ use super::with_tracing::QMatMul;
 
 /// A table of vectors, made dense (f32) when it is loaded.
 #[derive(Debug, Clone)]
-pub struct Embedding(candle_nn::Embedding);
+pub struct Embedding {
+    table: candle_nn::Embedding,
+}
 
 impl Embedding {
     /// The tensor `weight`, `(d1, d2)`.
@@ -20,19 +22,21 @@ impl Embedding {
     /// If it is missing or has another shape, or the device cannot allocate the memory.
     pub fn new(d1: usize, d2: usize, vb: VarBuilder) -> Result<Self> {
         let table = dense(&vb, (d1, d2), "weight")?;
-        Ok(Self(candle_nn::Embedding::new(table, d2)))
+        Ok(Self {
+            table: candle_nn::Embedding::new(table, d2),
+        })
     }
 
     /// The table, `(d1, d2)`.
     pub fn embeddings(&self) -> &Tensor {
-        self.0.embeddings()
+        self.table.embeddings()
     }
 }
 
 /// From indices of any shape to that shape with `d2` appended.
 impl Module for Embedding {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.0.forward(xs)
+        self.table.forward(xs)
     }
 }
 
@@ -120,7 +124,9 @@ pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder) -> Result<Layer
 
 /// An RMS norm; see [`candle_nn::RmsNorm`].
 #[derive(Debug, Clone)]
-pub struct RmsNorm(candle_nn::RmsNorm);
+pub struct RmsNorm {
+    norm: candle_nn::RmsNorm,
+}
 
 impl RmsNorm {
     /// A norm over the tensor `weight`.
@@ -129,7 +135,9 @@ impl RmsNorm {
     /// If it is missing or has another shape.
     pub fn new(size: usize, eps: f64, vb: VarBuilder) -> Result<Self> {
         let weight = dense(&vb, size, "weight")?;
-        Ok(Self(candle_nn::RmsNorm::new(weight, eps)))
+        Ok(Self {
+            norm: candle_nn::RmsNorm::new(weight, eps),
+        })
     }
 
     /// A norm from its weight, which is made dense.
@@ -138,13 +146,15 @@ impl RmsNorm {
     /// If the device cannot allocate the memory.
     pub fn from_qtensor(weight: QTensor, eps: f64) -> Result<Self> {
         let weight = weight.dequantize(&weight.device())?;
-        Ok(Self(candle_nn::RmsNorm::new(weight, eps)))
+        Ok(Self {
+            norm: candle_nn::RmsNorm::new(weight, eps),
+        })
     }
 }
 
 impl Module for RmsNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.0.forward(xs)
+        self.norm.forward(xs)
     }
 }
 

@@ -112,7 +112,9 @@ impl Config {
 
 /// The language model and the sequence that it has seen.
 #[derive(Debug, Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `transformer.*`.
@@ -120,7 +122,7 @@ impl Model {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
@@ -128,11 +130,11 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
-        self.0.forward_next(xs)?.last_logits()?.squeeze(1)
+        self.lm.forward_next(xs)?.last_logits()?.squeeze(1)
     }
 
     /// Forgets the sequence.
     pub fn reset_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

@@ -335,7 +335,9 @@ impl GraniteMoeHybridCache {
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct GraniteMoeHybrid(Decoder);
+pub struct GraniteMoeHybrid {
+    decoder: Decoder,
+}
 
 impl GraniteMoeHybrid {
     /// Loads `model.*`.
@@ -344,7 +346,7 @@ impl GraniteMoeHybrid {
     /// If the configuration contradicts itself or has Mamba layers, or a weight is missing or has another shape.
     pub fn load(mut vb: VarBuilder, cfg: &GraniteMoeHybridInternalConfig) -> Result<Self> {
         let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(Self)
+        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(|decoder| Self { decoder })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, at the positions from `index_pos` on. They
@@ -359,6 +361,6 @@ impl GraniteMoeHybrid {
         cache: &mut GraniteMoeHybridCache,
     ) -> Result<Tensor> {
         cache.state.use_cache = cache.use_kv_cache;
-        self.0.next_logits(x, index_pos, &mut cache.state)
+        self.decoder.next_logits(x, index_pos, &mut cache.state)
     }
 }

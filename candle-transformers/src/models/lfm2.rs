@@ -238,7 +238,9 @@ impl Cache {
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct Model(Decoder);
+pub struct Model {
+    decoder: Decoder,
+}
 
 impl Model {
     /// Loads `model.*`, and `lm_head` unless it is tied.
@@ -247,7 +249,7 @@ impl Model {
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, mut vb: VarBuilder) -> Result<Self> {
         let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(Self)
+        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(|decoder| Self { decoder })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `(b, t)`, at the positions from `index_pos` on. They
@@ -262,11 +264,12 @@ impl Model {
         cache: &mut Cache,
     ) -> Result<Tensor> {
         cache.state.use_cache = cache.use_kv_cache;
-        self.0.next_logits(input_ids, index_pos, &mut cache.state)
+        self.decoder
+            .next_logits(input_ids, index_pos, &mut cache.state)
     }
 
     /// The dtype of weights and activations.
     pub fn dtype(&self) -> DType {
-        self.0.dtype()
+        self.decoder.dtype()
     }
 }

@@ -151,7 +151,9 @@ pub(super) fn logits(last: Tensor) -> Result<Tensor> {
 
 /// The language model and the sequence that it has seen.
 #[derive(Debug, Clone)]
-pub struct MixFormerSequentialForCausalLM(CausalLm);
+pub struct MixFormerSequentialForCausalLM {
+    lm: CausalLm,
+}
 
 impl MixFormerSequentialForCausalLM {
     /// Loads `transformer.*` and `lm_head.*`.
@@ -159,7 +161,7 @@ impl MixFormerSequentialForCausalLM {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new_v2(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec(NAMED)?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec(NAMED)?, vb).map(|lm| Self { lm })
     }
 
     /// Loads `layers.*`.
@@ -167,7 +169,7 @@ impl MixFormerSequentialForCausalLM {
     /// # Errors
     /// As [`new_v2`](Self::new_v2).
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec(SEQUENTIAL)?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec(SEQUENTIAL)?, vb).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
@@ -175,7 +177,7 @@ impl MixFormerSequentialForCausalLM {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
-        logits(self.0.forward_next(xs)?.last_logits()?)
+        logits(self.lm.forward_next(xs)?.last_logits()?)
     }
 
     /// As [`forward`](Self::forward), of a new sequence: the token ids `bos_token`, `(b, n)`, the embeddings of an image, `(b, m, n_embd)`, and
@@ -189,11 +191,11 @@ impl MixFormerSequentialForCausalLM {
         xs: &Tensor,
         img_embeds: &Tensor,
     ) -> Result<Tensor> {
-        with_image(&mut self.0, bos_token, xs, img_embeds)
+        with_image(&mut self.lm, bos_token, xs, img_embeds)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

@@ -81,7 +81,9 @@ impl Config {
 
 /// The language model and the sequence that it has seen.
 #[derive(Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `model.*` and `lm_head`.
@@ -89,7 +91,7 @@ impl Model {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in the model's dtype, of what follows the last of the token ids, `(b, t)`, which continue the sequence.
@@ -97,11 +99,11 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, xs: &Tensor) -> Result<Tensor> {
-        self.0.forward_next(xs)?.last_logits()?.squeeze(1)
+        self.lm.forward_next(xs)?.last_logits()?.squeeze(1)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

@@ -27,7 +27,9 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 
 /// A quantised GLM-4 and the sequence that it has seen.
 #[derive(Debug, Clone)]
-pub struct ModelWeights(CausalLm);
+pub struct ModelWeights {
+    lm: CausalLm,
+}
 
 impl ModelWeights {
     /// The model of a GGUF file. `reader` is the stream that `ct` was read from. Activations
@@ -41,7 +43,7 @@ impl ModelWeights {
         device: &Device,
         dtype: DType,
     ) -> Result<Self> {
-        CausalLm::from_gguf_in(spec, ct, reader, dtype, device).map(Self)
+        CausalLm::from_gguf_in(spec, ct, reader, dtype, device).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `xs`, `(b, t)`, which are at the positions from
@@ -50,12 +52,12 @@ impl ModelWeights {
     /// # Errors
     /// If `xs` holds no ids, or more than fit below the model's positions.
     pub fn forward(&mut self, xs: &Tensor, index_pos: usize) -> Result<Tensor> {
-        let logits = self.0.forward(xs, index_pos)?.last_logits()?;
+        let logits = self.lm.forward(xs, index_pos)?.last_logits()?;
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

@@ -56,7 +56,9 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 
 /// A quantised Llama and the sequence that it has seen. Activations are f32.
 #[derive(Debug, Clone)]
-pub struct ModelWeights(CausalLm);
+pub struct ModelWeights {
+    lm: CausalLm,
+}
 
 impl ModelWeights {
     /// The model of a GGML file, on the device that its tensors were read to. `gqa` is how many query heads share a key and value
@@ -68,7 +70,7 @@ impl ModelWeights {
         let device = ct.device.clone();
         let mut source = GgmlTensors(ct);
         let spec = ggml_spec(&source, gqa)?;
-        CausalLm::load(spec, &mut source, &device).map(Self)
+        CausalLm::load(spec, &mut source, &device).map(|lm| Self { lm })
     }
 
     /// The model of a GGUF file. `reader` is the stream that `ct` was read from.
@@ -84,7 +86,7 @@ impl ModelWeights {
             file.expect(&["llama", "qwen2"])?;
             spec(file)
         };
-        CausalLm::from_gguf(spec, ct, reader, device).map(Self)
+        CausalLm::from_gguf(spec, ct, reader, device).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)` in u32, which are at the positions
@@ -93,13 +95,13 @@ impl ModelWeights {
     /// # Errors
     /// If `x` holds no ids, or more than fit below the model's positions: before any work is queued.
     pub fn forward(&mut self, x: &Tensor, index_pos: usize) -> Result<Tensor> {
-        let logits = self.0.forward(x, index_pos)?.last_logits()?;
+        let logits = self.lm.forward(x, index_pos)?.last_logits()?;
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }
 

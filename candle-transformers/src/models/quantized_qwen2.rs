@@ -23,7 +23,9 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 }
 
 /// A quantised Qwen2 and the sequence that it has seen. Activations are f32.
-pub struct ModelWeights(CausalLm);
+pub struct ModelWeights {
+    lm: CausalLm,
+}
 
 impl ModelWeights {
     /// The model of a GGUF file. `reader` is the stream that `ct` was read from.
@@ -35,7 +37,7 @@ impl ModelWeights {
         reader: &mut R,
         device: &Device,
     ) -> Result<Self> {
-        CausalLm::from_gguf(spec, ct, reader, device).map(Self)
+        CausalLm::from_gguf(spec, ct, reader, device).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, which are at the positions from
@@ -44,12 +46,12 @@ impl ModelWeights {
     /// # Errors
     /// If `x` holds no ids, or more than fit below the model's positions.
     pub fn forward(&mut self, x: &Tensor, index_pos: usize) -> Result<Tensor> {
-        let logits = self.0.forward(x, index_pos)?.last_logits()?;
+        let logits = self.lm.forward(x, index_pos)?.last_logits()?;
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

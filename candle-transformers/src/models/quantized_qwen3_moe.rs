@@ -36,7 +36,9 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
 
 /// A quantised Qwen with experts and the sequence that it has seen. Activations are f32.
 #[derive(Debug, Clone)]
-pub struct GGUFQWenMoE(CausalLm);
+pub struct GGUFQWenMoE {
+    lm: CausalLm,
+}
 
 impl GGUFQWenMoE {
     /// The model of a GGUF file. `reader` is the stream that `ct` was read from. `dtype` is the one that upstream computes attention in,
@@ -51,7 +53,7 @@ impl GGUFQWenMoE {
         dtype: DType,
     ) -> Result<Self> {
         let _ = dtype;
-        CausalLm::from_gguf(spec, ct, reader, device).map(Self)
+        CausalLm::from_gguf(spec, ct, reader, device).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)`, which are at the positions from `offset`
@@ -60,13 +62,13 @@ impl GGUFQWenMoE {
     /// # Errors
     /// If there are no ids, or more than fit below the model's positions.
     pub fn forward(&mut self, x: &Tensor, offset: usize) -> Result<Tensor> {
-        let logits = self.0.forward(x, offset)?.last_logits()?;
+        let logits = self.lm.forward(x, offset)?.last_logits()?;
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }
 

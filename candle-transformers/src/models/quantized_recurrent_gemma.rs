@@ -8,7 +8,9 @@ pub use crate::quantized_var_builder::VarBuilder;
 
 /// The language model and the sequence that it has seen. Activations are f32.
 #[derive(Debug, Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `embed_tokens`, `layers.*` and `final_norm`.
@@ -16,7 +18,7 @@ impl Model {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_quantized_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_quantized_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, 1, vocab)` in f32, of what follows the last of the token ids `xs`, `(b, t)`, which are at the positions from `pos` on;
@@ -25,11 +27,11 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, xs: &Tensor, pos: usize) -> Result<Tensor> {
-        self.0.forward(xs, pos)?.last_logits()
+        self.lm.forward(xs, pos)?.last_logits()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

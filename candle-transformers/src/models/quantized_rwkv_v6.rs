@@ -8,7 +8,9 @@ use crate::quantized_var_builder::VarBuilder;
 
 /// The language model. Activations are f32.
 #[derive(Debug, Clone)]
-pub struct Model(Rwkv);
+pub struct Model {
+    rwkv: Rwkv,
+}
 
 impl Model {
     /// Loads `rwkv.*` and `head`.
@@ -17,7 +19,7 @@ impl Model {
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, mut vb: VarBuilder) -> Result<Self> {
         let device = vb.device().clone();
-        from_source(Version::V6, cfg, &mut vb, DType::F32, &device).map(Self)
+        from_source(Version::V6, cfg, &mut vb, DType::F32, &device).map(|rwkv| Self { rwkv })
     }
 
     /// The logits, `(b, t, vocab)`, of what follows each of the token ids `xs`, `(b, t)`, which continue what `state` holds.
@@ -25,6 +27,6 @@ impl Model {
     /// # Errors
     /// If there are no ids, or the state was made for another model or batch.
     pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
-        self.0.forward(xs, state)
+        self.rwkv.forward(xs, state)
     }
 }

@@ -71,7 +71,9 @@ impl Config {
 
 /// The decoder without an output layer.
 #[derive(Debug, Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `model.*`.
@@ -83,7 +85,7 @@ impl Model {
             head: Head::None,
             ..cfg.spec()?
         };
-        CausalLm::from_vb(spec, vb).map(Self)
+        CausalLm::from_vb(spec, vb).map(|lm| Self { lm })
     }
 
     /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `seqlen_offset` on; at 0 a new
@@ -99,26 +101,30 @@ impl Model {
         attn_mask: Option<&Tensor>,
     ) -> Result<Tensor> {
         let Some(mask) = attn_mask else {
-            return self.0.forward(input_ids, seqlen_offset)?.normed();
+            return self.lm.forward(input_ids, seqlen_offset)?.normed();
         };
-        let decoder = self.0.decoder();
+        let decoder = self.lm.decoder();
         let (embeds, mask) = (
             decoder.embed(input_ids)?,
             keys_that_count(mask, decoder.dtype())?,
         );
-        let hidden = self.0.forward_embeds(&embeds, seqlen_offset, Some(&mask))?;
+        let hidden = self
+            .lm
+            .forward_embeds(&embeds, seqlen_offset, Some(&mask))?;
         hidden.normed()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct ModelForCausalLM(CausalLm);
+pub struct ModelForCausalLM {
+    lm: CausalLm,
+}
 
 impl ModelForCausalLM {
     /// Loads `model.*`, and `lm_head` where the checkpoint has it.
@@ -130,7 +136,7 @@ impl ModelForCausalLM {
             head: Head::tied(!vb.contains_tensor("lm_head.weight")),
             ..cfg.spec()?
         };
-        CausalLm::from_vb(spec, vb).map(Self)
+        CausalLm::from_vb(spec, vb).map(|lm| Self { lm })
     }
 
     /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype; see [`Model::forward`].
@@ -138,11 +144,11 @@ impl ModelForCausalLM {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.0.forward(input_ids, seqlen_offset)?.last_logits()
+        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

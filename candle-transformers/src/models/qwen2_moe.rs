@@ -100,7 +100,9 @@ impl Config {
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `model.*`, and `lm_head` unless it is tied.
@@ -108,7 +110,7 @@ impl Model {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits of what follows the last of the token ids `(b, t)`, which are at the positions from `seqlen_offset` on: `(b, 1, vocab)`
@@ -117,11 +119,11 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        self.0.forward(input_ids, seqlen_offset)?.last_logits()
+        self.lm.forward(input_ids, seqlen_offset)?.last_logits()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

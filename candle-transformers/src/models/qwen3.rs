@@ -81,7 +81,9 @@ impl Config {
 
 /// The decoder without an output layer.
 #[derive(Debug, Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `model.*`.
@@ -93,7 +95,7 @@ impl Model {
             head: Head::None,
             ..cfg.spec()?
         };
-        CausalLm::from_vb(spec, vb).map(Self)
+        CausalLm::from_vb(spec, vb).map(|lm| Self { lm })
     }
 
     /// The stream after the last norm, `(b, t, hidden_size)`, for token ids `(b, t)` at the positions from `offset` on; at 0 a new
@@ -102,13 +104,15 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
-        self.0.forward(input, offset)?.normed()
+        self.lm.forward(input, offset)?.normed()
     }
 }
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct ModelForCausalLM(CausalLm);
+pub struct ModelForCausalLM {
+    lm: CausalLm,
+}
 
 impl ModelForCausalLM {
     /// Loads `model.*`, and `lm_head` unless it is tied.
@@ -116,7 +120,7 @@ impl ModelForCausalLM {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits of what follows the last of the token ids, `(b, 1, vocab)` in the model's dtype; see [`Model::forward`].
@@ -124,11 +128,11 @@ impl ModelForCausalLM {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input: &Tensor, offset: usize) -> Result<Tensor> {
-        self.0.forward(input, offset)?.last_logits()
+        self.lm.forward(input, offset)?.last_logits()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

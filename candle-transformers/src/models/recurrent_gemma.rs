@@ -145,7 +145,9 @@ impl Config {
 
 /// The language model and the sequence that it has seen.
 #[derive(Debug, Clone)]
-pub struct Model(CausalLm);
+pub struct Model {
+    lm: CausalLm,
+}
 
 impl Model {
     /// Loads `embed_tokens`, `layers.*` and `final_norm`: in checkpoints they are below `model`.
@@ -153,7 +155,7 @@ impl Model {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, 1, vocab)` in the model's dtype, of what follows the last of the token ids `xs`, `(b, t)`, which are at the positions
@@ -162,11 +164,11 @@ impl Model {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, xs: &Tensor, pos: usize) -> Result<Tensor> {
-        self.0.forward(xs, pos)?.last_logits()
+        self.lm.forward(xs, pos)?.last_logits()
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

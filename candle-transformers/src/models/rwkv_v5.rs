@@ -81,7 +81,9 @@ impl State {
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct Model(Rwkv);
+pub struct Model {
+    rwkv: Rwkv,
+}
 
 impl Model {
     /// Loads `rwkv.*` and `head`.
@@ -90,7 +92,7 @@ impl Model {
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, mut vb: VarBuilder) -> Result<Self> {
         let (dtype, device) = (vb.dtype(), vb.device().clone());
-        from_source(Version::V5, cfg, &mut vb, dtype, &device).map(Self)
+        from_source(Version::V5, cfg, &mut vb, dtype, &device).map(|rwkv| Self { rwkv })
     }
 
     /// The logits, `(b, t, vocab)`, of what follows each of the token ids `xs`, `(b, t)`, which continue what `state` holds.
@@ -98,6 +100,6 @@ impl Model {
     /// # Errors
     /// If there are no ids, or the state was made for another model or batch.
     pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
-        self.0.forward(xs, state)
+        self.rwkv.forward(xs, state)
     }
 }

@@ -22,17 +22,17 @@ const MODULES: [Module; 3] = [
     Module {
         krate: "candle-wasm",
         to: "candle-wasm",
-        most: Some(2_500_000),
+        most: Some(2_600_000),
     },
     Module {
         krate: "embeddings",
         to: "embeddings/wasm",
-        most: Some(2_500_000),
+        most: Some(1_600_000),
     },
     Module {
         krate: "ops",
         to: "ops/wasm",
-        most: Some(2_500_000),
+        most: Some(1_000_000),
     },
 ];
 

@@ -28,7 +28,9 @@ macro_rules! serde_default_fn {
 
 /// The language model.
 #[derive(Debug, Clone)]
-pub struct DeepSeekV2(CausalLm);
+pub struct DeepSeekV2 {
+    lm: CausalLm,
+}
 
 impl DeepSeekV2 {
     /// Loads `model.*`, and `lm_head` unless it is tied.
@@ -36,7 +38,7 @@ impl DeepSeekV2 {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &DeepSeekV2Config, vb: VarBuilder) -> Result<Self> {
-        CausalLm::from_vb(cfg.spec()?, vb).map(Self)
+        CausalLm::from_vb(cfg.spec()?, vb).map(|lm| Self { lm })
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `(b, t)`, which are at the positions from
@@ -45,12 +47,12 @@ impl DeepSeekV2 {
     /// # Errors
     /// If there are no ids, or more than fit.
     pub fn forward(&mut self, input_ids: &Tensor, seqlen_offset: usize) -> Result<Tensor> {
-        let logits = self.0.forward(input_ids, seqlen_offset)?.last_logits()?;
+        let logits = self.lm.forward(input_ids, seqlen_offset)?.last_logits()?;
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
-        self.0.clear_kv_cache();
+        self.lm.clear_kv_cache();
     }
 }

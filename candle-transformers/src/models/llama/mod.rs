@@ -51,7 +51,9 @@ impl Cache {
 
 /// The Llama language model.
 #[derive(Debug, Clone)]
-pub struct Llama(Decoder);
+pub struct Llama {
+    decoder: Decoder,
+}
 
 impl Llama {
     /// Loads the weights: `model.embed_tokens`, `model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj,
@@ -62,7 +64,7 @@ impl Llama {
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
     pub fn load(mut vb: VarBuilder, cfg: &Config) -> Result<Self> {
         let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(Self)
+        Decoder::load(cfg.spec()?, &mut vb, dtype, &device).map(|decoder| Self { decoder })
     }
 
     /// The embeddings of token ids `x`: `(b, t)` to `(b, t, hidden_size)`.
@@ -70,7 +72,7 @@ impl Llama {
     /// # Errors
     /// If the ids are not of an integer dtype, or one is outside the vocabulary (where the device can tell).
     pub fn embed(&self, x: &Tensor) -> Result<Tensor> {
-        self.0.embed(x)
+        self.decoder.embed(x)
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids `x`, `(b, t)` in u32.
@@ -82,7 +84,7 @@ impl Llama {
     /// If `x` holds no ids, or more than fit below the model's `max_position_embeddings`: before any work is queued.
     /// If `cache` was made for another model, dtype or device.
     pub fn forward(&self, x: &Tensor, index_pos: usize, cache: &mut Cache) -> Result<Tensor> {
-        let hidden = self.0.forward(x, index_pos, cache.state())?;
+        let hidden = self.decoder.forward(x, index_pos, cache.state())?;
         hidden.last_logits()?.squeeze(1)?.to_dtype(DType::F32)
     }
 
@@ -97,7 +99,7 @@ impl Llama {
         cache: &mut Cache,
     ) -> Result<Tensor> {
         let hidden = self
-            .0
+            .decoder
             .forward_embeds(input_embed, index_pos, cache.state(), None)?;
         hidden.last_logits()?.squeeze(1)?.to_dtype(DType::F32)
     }
