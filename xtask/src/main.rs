@@ -15,6 +15,7 @@ mod shaders;
 mod steps;
 mod upstream;
 mod web;
+mod weights;
 mod words;
 
 use std::path::{Path, PathBuf};

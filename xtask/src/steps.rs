@@ -16,6 +16,7 @@ use crate::setup;
 use crate::shaders;
 use crate::upstream;
 use crate::web;
+use crate::weights;
 use crate::words;
 
 /// Which runs have a step.
@@ -193,6 +194,13 @@ pub const STEPS: &[Step] = &[
         when: When::All,
         run: auth::auth,
         ahead: Some(auth::ahead),
+    },
+    Step {
+        name: "weights",
+        title: "a trained model answers through `candle-dvm chat` as it did elsewhere, on the CPU and on WebGPU",
+        when: When::All,
+        run: weights::weights,
+        ahead: None,
     },
     Step {
         name: "emulated",
