@@ -57,6 +57,7 @@ mod rwkv;
 mod rwkv_tokenizer;
 pub mod rwkv_v5;
 pub mod rwkv_v6;
+pub mod rwkv_v7;
 mod shared;
 pub mod smol;
 pub mod stable_lm;

@@ -1,14 +1,15 @@
 //! Recurrent models: a state of fixed size in place of keys and values.
 
 use crate::common::{config, gguf, steps, VOCABULARY};
-use crate::weights::Place;
+use crate::weights::{weight, Place};
 use crate::Run;
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Result, Shape, Tensor};
 use candle_transformers::models::{
     based, mamba, mamba2, quantized_recurrent_gemma, quantized_rwkv_v5, quantized_rwkv_v6,
-    recurrent_gemma, rwkv_v5, rwkv_v6,
+    recurrent_gemma, rwkv_v5, rwkv_v6, rwkv_v7,
 };
 use candle_transformers::quantized_var_builder::VarBuilder;
+use std::collections::HashMap;
 
 pub const RUNS: &[Run] = &[
     ("mamba", mamba),
@@ -16,6 +17,13 @@ pub const RUNS: &[Run] = &[
     ("mamba2 in chunks", mamba2_in_chunks),
     ("rwkv_v5", rwkv_v5),
     ("rwkv_v6", rwkv_v6),
+    ("rwkv_v7", |place| rwkv_v7(place, rwkv_v7::ModelVersion::V7)),
+    ("rwkv_v7a", |place| {
+        rwkv_v7(place, rwkv_v7::ModelVersion::V7a)
+    }),
+    ("rwkv_v7b", |place| {
+        rwkv_v7(place, rwkv_v7::ModelVersion::V7b)
+    }),
     ("quantized_rwkv_v5", quantized_rwkv_v5),
     ("quantized_rwkv_v6", quantized_rwkv_v6),
     ("recurrent_gemma", recurrent_gemma),
@@ -99,6 +107,101 @@ fn rwkv_v6(place: &Place) -> Result<Vec<Tensor>> {
     let model = rwkv_v6::Model::new(&config, place.weights("rwkv6"))?;
     let mut state = rwkv_v6::State::new(1, &config, &place.device)?;
     one_by_one(place, "rwkv6", |ids| model.forward(ids, &mut state))
+}
+
+/// A prompt at once, which crates.io's takes token by token; tokens one after another; then the state of the last layer.
+fn rwkv_v7(place: &Place, version: rwkv_v7::ModelVersion) -> Result<Vec<Tensor>> {
+    let config = rwkv_v7::Config {
+        version,
+        vocab_size: VOCABULARY,
+        hidden_size: 64,
+        num_hidden_layers: 3,
+        head_size: 16,
+        intermediate_size: None,
+        rescale_every: 0,
+    };
+    let tensors = rwkv7_tensors(config.num_hidden_layers)?;
+    let vb = candle_nn::VarBuilder::from_tensors(tensors, DType::F32, &place.device);
+    let model = rwkv_v7::Model::new(&config, vb)?;
+    let mut state = rwkv_v7::State::new(&config, &place.device)?;
+    let ids = place.tokens("rwkv7", 40, VOCABULARY as u64)?;
+    let numbers = ids.flatten_all()?.to_vec1()?;
+    let mut outputs = vec![model.forward_seq(&numbers[..37], &mut state)?];
+    for (i, number) in numbers.iter().enumerate().skip(37) {
+        let id = ids.narrow(1, i, 1)?;
+        outputs.push(model.forward(&id, &mut state, &[*number])?);
+    }
+    outputs.extend(state.per_layer.last().map(|layer| layer.att_kv.clone()));
+    Ok(outputs)
+}
+
+/// The ranks of its small matrices are only in their shapes, so tensors are made before they are asked for.
+fn rwkv7_tensors(layers: usize) -> Result<HashMap<String, Tensor>> {
+    let mut shapes: Vec<(String, Vec<usize>)> = vec![
+        ("emb.weight".into(), vec![VOCABULARY, 64]),
+        ("head.weight".into(), vec![VOCABULARY, 64]),
+    ];
+    let mut norm = |name: String, size: usize| {
+        shapes.push((format!("{name}.weight"), vec![size]));
+        shapes.push((format!("{name}.bias"), vec![size]));
+    };
+    norm("ln_out".into(), 64);
+    norm("blocks.0.ln0".into(), 64);
+    for layer in 0..layers {
+        for part in ["ln1", "ln2", "att.ln_x", "qkv.lnv"] {
+            norm(format!("blocks.{layer}.{part}"), 64);
+        }
+        for part in ["qkv.lnq", "qkv.lnk"] {
+            norm(format!("blocks.{layer}.{part}"), 256);
+        }
+    }
+    for layer in 0..layers {
+        let mut add = |part: String, dims: &[usize]| {
+            shapes.push((format!("blocks.{layer}.{part}"), dims.to_vec()));
+        };
+        for part in ["x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "k_k", "k_a"] {
+            add(format!("att.{part}"), &[1, 1, 64]);
+        }
+        for (part, rank) in [("w", 8), ("a", 12), ("v", 4), ("g", 20)] {
+            add(format!("att.{part}0"), &[1, 1, 64]);
+            add(format!("att.{part}1"), &[64, rank]);
+            add(format!("att.{part}2"), &[rank, 64]);
+        }
+        for part in ["receptance", "key", "value", "output"] {
+            add(format!("att.{part}.weight"), &[64, 64]);
+        }
+        let others: [(&str, &[usize]); 20] = [
+            ("att.r_k", &[4, 16]),
+            ("ffn.x_k", &[1, 1, 64]),
+            ("ffn.key.weight", &[256, 64]),
+            ("ffn.value.weight", &[64, 256]),
+            ("ffn.s_emb.weight", &[VOCABULARY, 1024]),
+            ("ffn.s_emb_x.weight", &[1024, 64]),
+            ("ffn.s0", &[1, 1, 256]),
+            ("ffn.s1", &[64, 32]),
+            ("ffn.s2", &[32, 256]),
+            ("qkv.qq.weight", &[256, 64]),
+            ("qkv.k1", &[64, 32]),
+            ("qkv.k2", &[32, 256]),
+            ("qkv.k_emb.weight", &[VOCABULARY, 256]),
+            ("qkv.k_emb_x.weight", &[256, 64]),
+            ("qkv.v1", &[64, 32]),
+            ("qkv.v2", &[32, 64]),
+            ("qkv.v_emb.weight", &[VOCABULARY, 64]),
+            ("qkv.v_emb_x.weight", &[64, 64]),
+            ("qkv.x_q", &[1, 1, 256]),
+            ("qkv.x_k", &[1, 1, 256]),
+        ];
+        for (part, dims) in others {
+            add(part.into(), dims);
+        }
+        add("qkv.x_v".into(), &[1, 1, 64]);
+    }
+    let made = shapes.into_iter().map(|(name, dims)| {
+        let tensor = weight(&format!("rwkv7.{name}"), &Shape::from(dims))?;
+        Ok((name, tensor))
+    });
+    made.collect()
 }
 
 /// A file with the tensors of both versions that are alike, and `own`.
