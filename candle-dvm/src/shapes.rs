@@ -164,7 +164,8 @@ impl From<&DecoderSpec> for Dimensions {
                 latent.plain_dim + latent.rotated_dim,
             ],
             // No shape that is known has others.
-            Some(MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_)) | None => [0; 3],
+            Some(MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) | MixerSpec::Delta(_))
+            | None => [0; 3],
         };
         let (ffn, experts) = match first.map(|layer| &layer.feed_forward) {
             Some(FeedForwardSpec::Gated(mlp)) => (mlp.inner, None),
@@ -239,7 +240,7 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
                 Some(QkNorm::Head(_)) => 2 * attention.head_dim,
                 Some(QkNorm::Whole(_)) => queries + keys,
             };
-            hidden * 2 * (queries + keys) + norms
+            hidden * (2 * (queries + keys) + attention.gate_dim()) + norms
         }
         MixerSpec::Latent(latent) => {
             let queries = latent.heads * (latent.plain_dim + latent.rotated_dim);
@@ -251,7 +252,7 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
             hidden * (from_stream + latent.heads * latent.v_dim) + from_rank + keys_values
         }
         // No shape that is known has others.
-        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) => 0,
+        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) | MixerSpec::Delta(_) => 0,
     };
     let norms = match layer.wiring {
         Wiring::Parallel => 1,
@@ -276,7 +277,7 @@ fn cache_read(layer: &LayerSpec, steps: Steps) -> f64 {
     let (window, kept) = match &layer.mixer {
         MixerSpec::Attention(attention) => (attention.window, 2 * attention.kv_dim()),
         MixerSpec::Latent(latent) => (None, latent.kv_rank + latent.rotated_dim),
-        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) => (None, 0),
+        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) | MixerSpec::Delta(_) => (None, 0),
     };
     let seen = |step: usize| {
         let position = steps.context + step;

@@ -33,8 +33,15 @@ impl Family {
     /// The decoder that the text of a `config.json` describes.
     pub(super) fn spec(&self, json: &str) -> Result<DecoderSpec> {
         let mut fields: Map<String, Value> = parse(self.defaults)?;
-        let given: Map<String, Value> = parse(json)?;
+        let mut given: Map<String, Value> = parse(json)?;
         // `null` counts as absent, as it does in Python.
+        given.retain(|_, value| !value.is_null());
+        // Models that also take images have the fields of their language model in an object; what the file says beside it counts more.
+        if let Some(Value::Object(text)) = given.remove("text_config") {
+            for (name, value) in text {
+                given.entry(name).or_insert(value);
+            }
+        }
         fields.extend(given.into_iter().filter(|(_, value)| !value.is_null()));
         // As many as query heads.
         if let Some(heads) = fields.get("num_attention_heads").cloned() {

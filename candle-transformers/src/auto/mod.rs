@@ -160,6 +160,17 @@ const CONFIGS: &[Family] = &[
             json.scaled(config.spec_with_dense(&json.sizes("mlp_only_layers")?)?)
         },
     ),
+    Family::new("qwen3_5_text", QWEN3_5, |json| {
+        let config: models::qwen3_5::Config = json.parse()?;
+        config.spec()
+    }),
+    Family::new("qwen3_5", QWEN3_5, |json| {
+        let config: models::qwen3_5::Config = json.parse()?;
+        Ok(DecoderSpec {
+            names: models::qwen3_5::NAMES_BESIDE_VISION,
+            ..config.spec()?
+        })
+    }),
     Family::new(
         "starcoder2",
         r#"{"num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096, "norm_epsilon": 1e-5,
@@ -193,6 +204,9 @@ const CONFIGS: &[Family] = &[
         },
     ),
 ];
+
+/// What Qwen3.5's files may leave out beyond what its configuration knows.
+const QWEN3_5: &str = r#"{"num_key_value_heads": 4}"#;
 
 fn families() -> impl Iterator<Item = &'static Family> {
     CONFIGS.iter().chain(dense::CONFIGS)

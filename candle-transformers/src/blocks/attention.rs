@@ -1,7 +1,7 @@
 //! Causal self-attention with grouped key/value heads, GQA: [arXiv 2305.13245](https://arxiv.org/abs/2305.13245).
 
 use candle_core::{bail, DType, Module, Result, Tensor, D};
-use candle_nn::ops::{sdpa_with, SdpaOptions};
+use candle_nn::ops::{act_mul, sdpa_with, GatedActivation, SdpaOptions};
 use candle_nn::rotary_emb::{rope_heads_with, HeadNorms, Pairs, Rotation};
 use candle_nn::Init;
 
@@ -40,6 +40,8 @@ pub struct AttentionSpec {
     pub slopes: Option<Vec<f32>>,
     /// Whether files have one more logit for each head, which takes its share of the softmax.
     pub sinks: bool,
+    /// Whether files have a gate behind each head's queries, `head_dim` outputs more: its sigmoid multiplies what the head gives.
+    pub gate: bool,
 }
 
 /// The norm of queries and keys, before they are rotated.
@@ -69,6 +71,7 @@ impl AttentionSpec {
             clip: None,
             slopes: None,
             sinks: false,
+            gate: false,
         }
     }
 
@@ -84,6 +87,14 @@ impl AttentionSpec {
     /// The size of all queries.
     pub fn q_dim(&self) -> usize {
         self.heads * self.head_dim
+    }
+
+    /// The size of all gates.
+    pub fn gate_dim(&self) -> usize {
+        match self.gate {
+            true => self.q_dim(),
+            false => 0,
+        }
     }
 
     /// The size of all keys, and of all values.
@@ -114,6 +125,17 @@ impl AttentionSpec {
         }
         if self.slopes.as_ref().is_some_and(|s| s.len() != heads) {
             bail!("attention: there is not one ALiBi slope for each of {heads} heads")
+        }
+        let plain_norm = |norm| match norm {
+            QkNorm::Head(norm) => !norm.is_rms(),
+            QkNorm::Whole(_) => true,
+        };
+        if self.gate
+            && (self.joined.is_some()
+                || self.clip.is_some()
+                || self.qk_norm.is_some_and(plain_norm))
+        {
+            bail!("attention: gates of heads are only there with queries apart from keys, unclipped, and with RMS norms of heads or none")
         }
         if self.window == Some(0) {
             bail!("attention: a window of 0 positions shows nothing")
@@ -154,11 +176,14 @@ impl Attention {
             None => {
                 let part = |name, out_dim| linear(prefix, name, hidden, out_dim, bias);
                 let parts = [
-                    part(names.q, q_dim),
+                    part(names.q, spec.gate_dim() + q_dim),
                     part(names.k, kv_dim),
                     part(names.v, kv_dim),
                 ];
-                weights.merged(parts).await?
+                match spec.gate {
+                    true => weights.merged_with_gates(parts, spec.heads).await?,
+                    false => weights.merged(parts).await?,
+                }
             }
             Some(order) => {
                 let all = linear(prefix, names.qkv, hidden, q_dim + 2 * kv_dim, bias);
@@ -233,6 +258,10 @@ impl Attention {
                 (xs, self.qkv.forward_joined(&normed)?)
             }
         };
+        let gate = match self.spec.gate_dim() {
+            0 => None,
+            dim => Some(projected.narrow(D::Minus1, 0, dim)?),
+        };
         let (q, kv) = self.heads(projected, step, kv)?;
         let kv_heads = self.spec.kv_heads;
         let k = kv.narrow(1, 0, kv_heads)?;
@@ -254,6 +283,10 @@ impl Attention {
         };
         let ys = sdpa_with(&q, &k, &v, &options)?;
         let ys = ys.transpose(1, 2)?.reshape((b, t, heads * head_dim))?;
+        let ys = match gate {
+            Some(gate) => act_mul(&gate, &ys, GatedActivation::Sigmoid)?,
+            None => ys,
+        };
         Ok((xs, ys))
     }
 
@@ -275,9 +308,11 @@ impl Attention {
         let projected = self.clipped_and_normed(projected)?;
         // Splitting the heads of the packed projections keeps everything after it a view, and lets one kernel norm and rotate
         // queries and keys and write keys and values to the cache.
+        let gates = self.spec.gate_dim() / head_dim;
         let by_head = projected
-            .reshape((b, t, heads + 2 * kv_heads, head_dim))?
-            .transpose(1, 2)?;
+            .reshape((b, t, gates + heads + 2 * kv_heads, head_dim))?
+            .transpose(1, 2)?
+            .narrow(1, gates, heads + 2 * kv_heads)?;
         let rows = self.spec.rotary.map(|i| &step.rotations[i]);
         let rotation = Rotation {
             angles: rows.map(|rows| (&rows.cos, &rows.sin)),

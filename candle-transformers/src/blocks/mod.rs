@@ -7,6 +7,7 @@
 mod attention;
 mod cache;
 mod decoder;
+mod delta;
 mod experts;
 mod feed_forward;
 mod latent;
@@ -24,6 +25,7 @@ pub use decoder::{
     layers, CausalLm, Decoder, DecoderSpec, DecoderState, Head, Hidden, Layer, LayerSpec,
     LayerState, Mixer, MixerSpec, RotaryRows, Step, Wiring,
 };
+pub use delta::{Delta, DeltaForm, DeltaSpec};
 pub use experts::{ExpertsSpec, Groups, JoinedExperts, Routing, Scoring, SharedSpec, SparseMoe};
 pub use feed_forward::{FeedForward, FeedForwardSpec, GatedMlp, MlpSpec, PlainMlp, PlainSpec};
 pub use latent::{Latent, LatentSpec};

@@ -68,6 +68,11 @@ impl NormSpec {
         }
     }
 
+    /// Whether it has no mean.
+    pub(super) fn is_rms(self) -> bool {
+        matches!(self.kind, NormKind::Rms | NormKind::RmsPlusOne)
+    }
+
     /// Whether files have a weight for it.
     pub(super) fn has_weight(self) -> bool {
         self.kind != NormKind::LayerBare

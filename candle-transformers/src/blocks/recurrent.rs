@@ -74,9 +74,9 @@ impl RecurrentSpec {
 /// What a mixer keeps of a sequence.
 #[derive(Debug, Clone, Default)]
 pub struct RecurrentState {
-    seen: usize,
+    pub(super) seen: usize,
     /// Of the convolution, and of the recurrence.
-    parts: [Option<Tensor>; 2],
+    pub(super) parts: [Option<Tensor>; 2],
 }
 
 impl RecurrentState {
@@ -237,14 +237,14 @@ impl Recurrent {
 
 /// A causal convolution of each channel.
 #[derive(Debug, Clone)]
-struct Conv {
+pub(super) struct Conv {
     /// `(channels, kernel)`.
     weight: Tensor,
     bias: Option<Tensor>,
 }
 
 impl Conv {
-    async fn load(
+    pub(super) async fn load(
         weights: &mut Weights<'_>,
         name: &str,
         channels: usize,
@@ -252,9 +252,18 @@ impl Conv {
         bias: bool,
     ) -> Result<Self> {
         let init = Init::Const(0.);
-        let shape = [channels, 1, kernel];
         let weight = format!("{name}.weight");
-        let weight = weights.dense(&weight, &shape, init).await?.squeeze(1)?;
+        // GGUF files leave out the dimension of size 1.
+        let flat = weights
+            .shape(&weight)
+            .is_some_and(|shape| shape.rank() == 2);
+        let weight = match flat {
+            true => weights.dense(&weight, &[channels, kernel], init).await?,
+            false => {
+                let shape = [channels, 1, kernel];
+                weights.dense(&weight, &shape, init).await?.squeeze(1)?
+            }
+        };
         let bias = match bias {
             true => {
                 let name = format!("{name}.bias");
@@ -266,7 +275,7 @@ impl Conv {
     }
 
     /// From `(b, t, channels)` to the same shape.
-    fn forward(&self, xs: &Tensor, state: &mut Option<Tensor>) -> Result<Tensor> {
+    pub(super) fn forward(&self, xs: &Tensor, state: &mut Option<Tensor>) -> Result<Tensor> {
         let (b, _, channels) = xs.dims3()?;
         let xs = xs.transpose(1, 2)?.contiguous()?;
         let before = match state.take() {

@@ -51,6 +51,7 @@ pub mod quantized_stable_lm;
 pub mod qwen2;
 pub mod qwen2_moe;
 pub mod qwen3;
+pub mod qwen3_5;
 pub mod qwen3_moe;
 pub mod recurrent_gemma;
 mod rwkv;

@@ -10,6 +10,7 @@ mod moe;
 mod object_detection;
 mod quantized_files;
 mod quantized_llama;
+mod qwen3_5;
 mod recurrent;
 mod sentences;
 mod support;

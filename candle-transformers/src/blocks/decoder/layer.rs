@@ -4,7 +4,7 @@ use candle_core::{bail, Module, Result, Tensor};
 
 use super::super::weights::Weights;
 use super::super::{
-    Attention, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Recurrent,
+    Attention, Delta, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Recurrent,
     RecurrentState, Residual, ShortConv, ShortConvState,
 };
 use super::spec::{LayerSpec, MixerSpec, Wiring};
@@ -23,6 +23,8 @@ pub enum Mixer {
     ShortConv(ShortConv),
     /// A state of fixed size.
     Recurrent(Recurrent),
+    /// The gated delta rule.
+    Delta(Delta),
 }
 
 /// What a layer keeps of a sequence.
@@ -34,7 +36,7 @@ pub enum LayerState {
     Latent(GrowingKvCache),
     /// The last positions that a short convolution sees.
     ShortConv(ShortConvState),
-    /// What a recurrence keeps.
+    /// What a recurrence, or the gated delta rule, keeps.
     Recurrent(RecurrentState),
 }
 
@@ -47,7 +49,9 @@ impl LayerState {
             }
             MixerSpec::Latent(_) => Self::Latent(GrowingKvCache::new(positions)),
             MixerSpec::ShortConv(_) => Self::ShortConv(ShortConvState::default()),
-            MixerSpec::Recurrent(_) => Self::Recurrent(RecurrentState::default()),
+            MixerSpec::Recurrent(_) | MixerSpec::Delta(_) => {
+                Self::Recurrent(RecurrentState::default())
+            }
         }
     }
 
@@ -91,6 +95,9 @@ impl Mixer {
             MixerSpec::Recurrent(spec) => {
                 Self::Recurrent(Recurrent::load(spec, hidden, weights, prefix).await?)
             }
+            MixerSpec::Delta(spec) => {
+                Self::Delta(Delta::load(spec, hidden, weights, names, prefix).await?)
+            }
         })
     }
 
@@ -123,6 +130,10 @@ impl Mixer {
                 recurrent.inner(xs, norm, Some(state))
             }
             (Self::Recurrent(recurrent), None) => recurrent.inner(xs, norm, None),
+            (Self::Delta(delta), Some(LayerState::Recurrent(state))) => {
+                delta.inner(xs, norm, Some(state))
+            }
+            (Self::Delta(delta), None) => delta.inner(xs, norm, None),
             _ => {
                 bail!("a layer was given the state of another kind: it was made for another model")
             }
@@ -135,6 +146,7 @@ impl Mixer {
             Self::Latent(latent) => Some(latent.output()),
             Self::ShortConv(conv) => Some(conv.output()),
             Self::Recurrent(recurrent) => Some(recurrent.output()),
+            Self::Delta(delta) => Some(delta.output()),
         }
     }
 }

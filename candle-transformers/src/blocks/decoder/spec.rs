@@ -3,7 +3,7 @@
 use candle_core::{bail, Result};
 
 use super::super::{
-    AttentionSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, RecurrentSpec, Rotary,
+    AttentionSpec, DeltaSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, RecurrentSpec, Rotary,
     ShortConvSpec,
 };
 
@@ -130,6 +130,14 @@ pub enum MixerSpec {
     ShortConv(ShortConvSpec),
     /// A state of fixed size.
     Recurrent(RecurrentSpec),
+    /// The gated delta rule.
+    Delta(DeltaSpec),
+}
+
+impl From<DeltaSpec> for MixerSpec {
+    fn from(spec: DeltaSpec) -> Self {
+        Self::Delta(spec)
+    }
 }
 
 impl From<LatentSpec> for MixerSpec {
@@ -219,6 +227,7 @@ impl DecoderSpec {
                 MixerSpec::Latent(attention) => attention.check(&self.rotaries)?,
                 MixerSpec::ShortConv(conv) => conv.check()?,
                 MixerSpec::Recurrent(recurrent) => recurrent.check(self.hidden)?,
+                MixerSpec::Delta(delta) => delta.check()?,
             }
             if let FeedForwardSpec::Experts(experts) = &layer.feed_forward {
                 experts.check()?;

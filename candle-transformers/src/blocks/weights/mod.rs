@@ -244,9 +244,53 @@ impl<'a> Weights<'a> {
         &mut self,
         specs: [LinearSpec; N],
     ) -> Result<MergedLinear<N>> {
+        self.merged_with(specs, |stored| Ok(stored)).await
+    }
+
+    /// As [`merged`](Self::merged), of layers of which the first has two times as many outputs as it seems: for each of `heads` heads its
+    /// outputs, and then as many of a gate. The gates of all heads come first in the result.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`]; if the first layer's outputs cannot be split so.
+    pub async fn merged_with_gates<const N: usize>(
+        &mut self,
+        specs: [LinearSpec; N],
+        heads: usize,
+    ) -> Result<MergedLinear<N>> {
+        let outputs = specs.first().map_or(0, |spec| spec.out_dim);
+        if heads == 0 || !outputs.is_multiple_of(2 * heads) {
+            bail!("{outputs} outputs cannot be split in {heads} heads and their gates")
+        }
+        let (size, half) = (outputs / heads / 2, outputs / 2);
+        let row = |i: usize| {
+            let (head, element) = (i % half / size, i % size);
+            let gate = if i < half { size } else { 0 };
+            (2 * size * head + gate + element) as u32
+        };
+        let rows: Vec<u32> = (0..outputs).map(row).collect();
+        self.merged_with(specs, |mut stored: Vec<StoredLinear>| {
+            if let Some(first) = stored.first_mut() {
+                first.weight = permuted(&first.weight, &rows)?;
+                if let Some(bias) = &mut first.bias {
+                    *bias = permuted(bias, &rows)?;
+                }
+            }
+            Ok(stored)
+        })
+        .await
+    }
+
+    async fn merged_with<const N: usize>(
+        &mut self,
+        specs: [LinearSpec; N],
+        change: impl FnOnce(Vec<StoredLinear>) -> Result<Vec<StoredLinear>>,
+    ) -> Result<MergedLinear<N>> {
         let mut stored = Vec::with_capacity(N);
         for spec in &specs {
             stored.push(self.stored_linear(spec).await?);
+        }
+        if !self.is_check() {
+            stored = change(stored)?;
         }
         let Ok(stored) = <[StoredLinear; N]>::try_from(stored) else {
             bail!("{N} linear layers became another number")
@@ -349,6 +393,29 @@ fn unsqueezed(stored: Stored) -> Result<Stored> {
             QTensor::new(storage, (1, n, k))?.into()
         }
     })
+}
+
+/// The rows of a weight, or the elements of a bias, in another order.
+fn permuted(stored: &Stored, rows: &[u32]) -> Result<Stored> {
+    let tensor = match stored {
+        Stored::Dense(tensor) => {
+            let rows = Tensor::new(rows, tensor.device())?;
+            return Ok(tensor.index_select(&rows, 0)?.into());
+        }
+        Stored::Quantized(tensor) => tensor,
+    };
+    let data = tensor.data()?;
+    let len = data.len() / rows.len().max(1);
+    let mut moved = Vec::with_capacity(data.len());
+    for &row in rows {
+        let start = row as usize * len;
+        let Some(row) = data.get(start..start + len) else {
+            bail!("row {row} of a tensor of shape {:?}", tensor.shape())
+        };
+        moved.extend_from_slice(row);
+    }
+    let storage = QStorage::from_data(moved.into(), &Device::Cpu, tensor.dtype())?;
+    Ok(QTensor::new(storage, tensor.shape().clone())?.into())
 }
 
 /// The rows of a joined weight or bias, one layer after another.

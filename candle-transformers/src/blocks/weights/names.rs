@@ -72,6 +72,25 @@ pub struct Names {
     /// From it back.
     pub conv_out: &'static str,
 
+    /// The gated delta rule: to queries, keys and values.
+    pub delta_qkv: &'static str,
+    /// To the gate of its results.
+    pub delta_gate: &'static str,
+    /// To how much each head writes.
+    pub delta_share: &'static str,
+    /// To the size of each head's step, which its decay grows with.
+    pub delta_step: &'static str,
+    /// What is added to the step's size; the whole name.
+    pub delta_step_bias: &'static str,
+    /// The decay for a step of size 1; the whole name.
+    pub delta_rate: &'static str,
+    /// The convolution of queries, keys and values.
+    pub delta_conv: &'static str,
+    /// The norm of its results.
+    pub delta_norm: &'static str,
+    /// From them back.
+    pub delta_out: &'static str,
+
     /// The norm before the MLP.
     pub mlp_norm: &'static str,
     /// The norm of what the MLP gives.
@@ -136,6 +155,15 @@ impl Names {
         conv_in: "conv.in_proj",
         conv: "conv.conv",
         conv_out: "conv.out_proj",
+        delta_qkv: "linear_attn.in_proj_qkv",
+        delta_gate: "linear_attn.in_proj_z",
+        delta_share: "linear_attn.in_proj_b",
+        delta_step: "linear_attn.in_proj_a",
+        delta_step_bias: "linear_attn.dt_bias",
+        delta_rate: "linear_attn.A_log",
+        delta_conv: "linear_attn.conv1d",
+        delta_norm: "linear_attn.norm",
+        delta_out: "linear_attn.out_proj",
         mlp_norm: "post_attention_layernorm",
         mlp_post_norm: "post_feedforward_layernorm",
         gate: "mlp.gate_proj",
@@ -194,6 +222,15 @@ impl Names {
         conv_in: "shortconv.in_proj",
         conv: "shortconv.conv",
         conv_out: "shortconv.out_proj",
+        delta_qkv: "attn_qkv",
+        delta_gate: "attn_gate",
+        delta_share: "ssm_beta",
+        delta_step: "ssm_alpha",
+        delta_step_bias: "ssm_dt.bias",
+        delta_rate: "ssm_a",
+        delta_conv: "ssm_conv1d",
+        delta_norm: "ssm_norm",
+        delta_out: "ssm_out",
         mlp_norm: "ffn_norm",
         mlp_post_norm: "post_ffw_norm",
         gate: "ffn_gate",
