@@ -33,6 +33,27 @@ fn deepseek(json: &Config) -> Result<DecoderSpec> {
     config.spec()
 }
 
+fn qwen3_5(json: &Config) -> Result<DecoderSpec> {
+    let config: models::qwen3_5::Config = json.parse()?;
+    config.spec()
+}
+
+const QWEN3_5_MOE: &str = r#"{"num_key_value_heads": 2, "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256}"#;
+
+fn qwen3_5_moe(json: &Config) -> Result<DecoderSpec> {
+    let config: models::qwen3_5_moe::Config = json.parse()?;
+    config.spec()
+}
+
+/// Of a checkpoint that has an image encoder too.
+fn beside_vision(spec: DecoderSpec) -> DecoderSpec {
+    DecoderSpec {
+        names: models::qwen3_5::NAMES_BESIDE_VISION,
+        ..spec
+    }
+}
+
 /// The values of `model_type`. Transformers leaves out fields that have their default, which is why some are given here.
 const CONFIGS: &[Family] = &[
     Family::new("llama", "{}", |json| {
@@ -160,16 +181,13 @@ const CONFIGS: &[Family] = &[
             json.scaled(config.spec_with_dense(&json.sizes("mlp_only_layers")?)?)
         },
     ),
-    Family::new("qwen3_5_text", QWEN3_5, |json| {
-        let config: models::qwen3_5::Config = json.parse()?;
-        config.spec()
+    Family::new("qwen3_5_text", r#"{"num_key_value_heads": 4}"#, qwen3_5),
+    Family::new("qwen3_5", r#"{"num_key_value_heads": 4}"#, |json| {
+        qwen3_5(json).map(beside_vision)
     }),
-    Family::new("qwen3_5", QWEN3_5, |json| {
-        let config: models::qwen3_5::Config = json.parse()?;
-        Ok(DecoderSpec {
-            names: models::qwen3_5::NAMES_BESIDE_VISION,
-            ..config.spec()?
-        })
+    Family::new("qwen3_5_moe_text", QWEN3_5_MOE, qwen3_5_moe),
+    Family::new("qwen3_5_moe", QWEN3_5_MOE, |json| {
+        qwen3_5_moe(json).map(beside_vision)
     }),
     Family::new(
         "starcoder2",
@@ -205,9 +223,6 @@ const CONFIGS: &[Family] = &[
     ),
 ];
 
-/// What Qwen3.5's files may leave out beyond what its configuration knows.
-const QWEN3_5: &str = r#"{"num_key_value_heads": 4}"#;
-
 fn families() -> impl Iterator<Item = &'static Family> {
     CONFIGS.iter().chain(dense::CONFIGS)
 }
@@ -226,6 +241,8 @@ const GGUF: &[(&str, GgufReader)] = &[
     ("qwen2", models::quantized_qwen2::spec),
     ("qwen2moe", models::quantized_qwen3_moe::spec),
     ("qwen3", models::quantized_qwen3::spec),
+    ("qwen35", models::quantized_qwen3_5::spec),
+    ("qwen35moe", models::quantized_qwen3_5::spec),
     ("qwen3moe", models::quantized_qwen3_moe::spec),
     ("smollm3", models::smol::quantized_smollm3::spec),
 ];

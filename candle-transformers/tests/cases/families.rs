@@ -57,6 +57,14 @@ const CONFIGS: &[(&str, &str)] = &[
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}"#,
     ),
     (
+        "qwen3_5_moe",
+        r#"{"model_type": "qwen3_5_moe_text", "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512,
+            "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8, "linear_value_head_dim": 12, "num_experts": 5, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}"#,
+    ),
+    (
         "granitemoehybrid",
         r#"{"model_type": "granitemoehybrid", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
             "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "num_local_experts": 4,

@@ -122,6 +122,12 @@ impl Gguf {
 
     /// Written, and read again.
     pub fn load(&self, device: &Device) -> Result<ModelWeights> {
+        let (content, mut file) = self.content()?;
+        ModelWeights::from_gguf(content, &mut file, device)
+    }
+
+    /// Written, and its header read again, with what it is in.
+    pub fn content(&self) -> Result<(Content, Cursor<Vec<u8>>)> {
         let mut file = Cursor::new(Vec::new());
         let metadata = self
             .metadata
@@ -134,7 +140,6 @@ impl Gguf {
             &tensors.collect::<Vec<_>>(),
         )?;
         file.set_position(0);
-        let content = Content::read(&mut file)?;
-        ModelWeights::from_gguf(content, &mut file, device)
+        Ok((Content::read(&mut file)?, file))
     }
 }

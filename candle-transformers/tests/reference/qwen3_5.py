@@ -28,6 +28,10 @@ CASES = {
         rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, partial_rotary_factor=0.5, factor=4.0,
                              original_max_position_embeddings=128),
     ),
+    "experts": dict(
+        {name: value for name, value in TEXT.items() if name != "intermediate_size"}, model_type="qwen3_5_moe_text",
+        num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+    ),
 }
 TOKENS = 150
 POSITIONS = [0, 3, 63, 64, 127, 128, 149]
@@ -37,7 +41,7 @@ def made(name, shape):
     f, state = np.float32, 7
     for byte in name.encode():
         state = (state * 0x100000001B3 + byte) % 2**64
-    scale = f(np.sqrt(f(3) / f(math.prod(shape[1:]))))
+    scale = f(np.sqrt(f(3) / f(shape[-1])))
     if len(shape) == 1:
         scale = f(2) if name.endswith("A_log") else f(0.5)
     values = np.empty(math.prod(shape), f)
