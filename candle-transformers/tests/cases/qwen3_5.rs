@@ -402,3 +402,45 @@ fn what_a_gguf_file_lacks_is_named() -> Result<()> {
     }
     Ok(())
 }
+
+/// Keys that are all alike make the triangular system of a chunk as badly conditioned as it gets: a prompt of one token, over and over, is
+/// the same at once and token by token.
+fn one_token_repeated(device: &Device) -> Result<()> {
+    let model = decoder(&tiny().to_string(), device)?;
+    let ids = Tensor::full(7u32, (2, 130), device)?;
+    let mut state = model.new_state();
+    let mut logits = Vec::new();
+    for offset in 0..130 {
+        let ids = ids.narrow(1, offset, 1)?;
+        logits.push(model.forward(&ids, offset, &mut state)?.logits()?);
+    }
+    let steps = Tensor::cat(&logits, 1)?;
+    let whole = model.forward(&ids, 0, &mut model.new_state())?.logits()?;
+    assert_close(&whole, &steps, tolerance(device));
+    Ok(())
+}
+test_device!(one_token_repeated);
+
+candle_core::with_webgpu! {
+    /// Kernels that a layer with the gated delta rule takes for a token.
+    #[test]
+    fn kernels_of_a_layer_webgpu() -> Result<()> {
+        // A separate device: tests that run in parallel count on others.
+        let device = Device::new_webgpu(0)?;
+        let step = |layers: usize| -> Result<u64> {
+            let mut config = with("full_attention_interval", json!(100));
+            config["num_hidden_layers"] = json!(layers);
+            let model = decoder(&config.to_string(), &device)?;
+            let mut state = model.new_state();
+            let ids = token_ids(1, 3, 61, &device)?;
+            model.next_logits(&ids.narrow(1, 0, 2)?, 0, &mut state)?;
+            let before = device.as_webgpu_device()?.stats().dispatches;
+            model.next_logits(&ids.narrow(1, 2, 1)?, 2, &mut state)?;
+            Ok(device.as_webgpu_device()?.stats().dispatches - before)
+        };
+        let found = step(14)? - step(2)?;
+        println!("{:.1}", found as f64 / 12.);
+        assert!(found <= 12 * 40, "{found} in 12 layers");
+        Ok(())
+    }
+}
