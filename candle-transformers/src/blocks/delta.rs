@@ -2,7 +2,7 @@
 //! state answers to its key, in place of adding to it.
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
-use candle_nn::ops::{self, sigmoid};
+use candle_nn::ops::{self, sigmoid, GatedActivation};
 use candle_nn::{Activation, Init};
 
 use super::feed_forward::linear;
@@ -126,19 +126,20 @@ impl Delta {
         let conv = Conv::load(weights, &conv, channels, spec.kernel, false).await?;
         // Sums over a sequence are too coarse in 16 bits, and so are these.
         let wide = wide(weights.dtype());
+        let zeros = Init::Const(0.);
         let name = format!("{prefix}.{}", names.delta_rate);
-        let rate = weights.host(&name, heads).await?;
-        let rate: Vec<f32> = match spec.form {
-            DeltaForm::HuggingFace => rate.iter().map(|a| -a.exp()).collect(),
+        let rate = weights.dense_as(wide, &name, &[heads], zeros).await?;
+        let rate = match spec.form {
+            DeltaForm::HuggingFace => rate.exp()?.neg()?,
             DeltaForm::Gguf => rate,
         };
         let name = format!("{prefix}.{}", names.delta_step_bias);
-        let step_bias = weights.host(&name, heads).await?;
+        let step_bias = weights.dense_as(wide, &name, &[heads], zeros).await?;
         let name = format!("{prefix}.{}.weight", names.delta_norm);
+        let ones = Init::Const(1.);
         let norm = weights
-            .dense(&name, &[spec.value_dim], Init::Const(1.))
-            .await?
-            .to_dtype(wide)?;
+            .dense_as(wide, &name, &[spec.value_dim], ones)
+            .await?;
         let output = linear(prefix, names.delta_out, values, hidden, false);
         let output = weights.linear(&output).await?;
         let device = weights.device();
@@ -146,8 +147,8 @@ impl Delta {
         Ok(Self {
             inputs,
             conv,
-            rate: Tensor::new(rate, device)?.to_dtype(wide)?,
-            step_bias: Tensor::new(step_bias, device)?.to_dtype(wide)?,
+            rate,
+            step_bias,
             unit: Tensor::full(unit as f32, spec.key_dim, device)?.to_dtype(wide)?,
             norm,
             output,
@@ -193,7 +194,7 @@ impl Delta {
             q,
             k,
             v: by_head(&v.to_dtype(wide)?)?,
-            share: by_head(&sigmoid(&share.to_dtype(wide)?)?)?,
+            share: by_head(&share.to_dtype(wide)?)?,
             decay: by_head(&step.broadcast_mul(&self.rate)?)?,
         };
         let ys = rule.run(&mut state.parts[1], CHUNK)?;
@@ -263,7 +264,7 @@ struct Rule {
     k: Tensor,
     /// What it should answer there, `(n, t, v)`.
     v: Tensor,
-    /// How far it is corrected, from 0 to 1, `(n, t, 1)`.
+    /// What the sigmoid of is how far it is corrected, `(n, t, 1)`.
     share: Tensor,
     /// The logarithm of what is left of the state at each position, not above 0: `(n, t, 1)`.
     decay: Tensor,
@@ -316,7 +317,9 @@ impl Rule {
     fn position(&self, state: &mut Tensor) -> Result<Tensor> {
         let decayed = state.broadcast_mul(&self.decay.exp()?)?;
         let wrong = (&self.v - self.k.matmul(&decayed)?)?;
-        let wrong = wrong.broadcast_mul(&self.share)?;
+        let share = self.share.broadcast_as(wrong.shape())?;
+        // One kernel, where a separate sigmoid takes several.
+        let wrong = ops::act_mul(&share, &wrong, GatedActivation::Sigmoid)?;
         *state = (decayed + self.k.transpose(1, 2)?.broadcast_mul(&wrong)?)?;
         self.q.matmul(state)
     }
@@ -328,7 +331,7 @@ impl Rule {
         let count = t / len;
         let split = |xs: &Tensor| xs.reshape((n, count, len, ()));
         let (q, k, v) = (split(&self.q)?, split(&self.k)?, split(&self.v)?);
-        let share = split(&self.share)?;
+        let share = split(&sigmoid(&self.share)?)?;
         let triangle = Triangle::new(len, q.dtype(), q.device())?;
         // What is left, at each position, of what was there before the chunk.
         let left = self.decay.reshape((n, count, len))?.cumsum(2)?;

@@ -139,11 +139,25 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::stored`], or the device refuses it.
     pub async fn dense(&mut self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
+        self.dense_as(self.dtype, name, shape, init).await
+    }
+
+    /// As [`dense`](Self::dense), of this dtype, whatever that of activations is.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`].
+    pub async fn dense_as(
+        &mut self,
+        dtype: DType,
+        name: &str,
+        shape: &[usize],
+        init: Init,
+    ) -> Result<Tensor> {
         let stored = self.stored(name, shape, init).await?;
         if self.is_check() {
-            return nothing(shape);
+            return nothing(shape)?.to_dtype(dtype);
         }
-        place_dense(vec![stored], self.dtype, &self.device)
+        place_dense(vec![stored], dtype, &self.device)
             .with_context(|| format!("placing tensor {name:?}"))
     }
 
