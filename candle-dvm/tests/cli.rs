@@ -255,6 +255,14 @@ fn bad_models() {
         (
             |folder| {
                 folder.edit("config.json", |config| {
+                    config["text_config"] = json!({ "linear_key_head_dim": 1u64 << 60 });
+                })
+            },
+            &["config.json", "linear_key_head_dim"],
+        ),
+        (
+            |folder| {
+                folder.edit("config.json", |config| {
                     config["num_attention_heads"] = json!(0);
                 })
             },

@@ -40,6 +40,19 @@ fn the_older_spelling_of_the_rope_settings() {
     assert_eq!(complete(&folder, &prompt.text).token_ids, prompt.greedy_ids);
 }
 
+/// As models have it that also take images.
+#[test]
+fn a_language_model_in_text_config() {
+    let folder = ModelFolder::new();
+    folder.edit("config.json", |config| {
+        let mut text = config.take();
+        let kind = text["model_type"].take();
+        *config = json!({ "model_type": kind, "text_config": text, "vision_config": {}, "bos_token_id": null });
+    });
+    let prompt = &golden().prompts[1];
+    assert_eq!(complete(&folder, &prompt.text).token_ids, prompt.greedy_ids);
+}
+
 /// 15 is the full stop, which the first prompt's text reaches after two tokens.
 #[test]
 fn end_tokens_come_from_both_configurations() {

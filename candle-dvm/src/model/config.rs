@@ -28,7 +28,14 @@ pub(super) struct Generation {
 
 /// Reads the configuration of a language model.
 pub(super) fn parse(file: &Path, bytes: &[u8]) -> Result<Config> {
-    let fields = Fields::parse(file, bytes)?;
+    let mut fields = Fields::parse(file, bytes)?;
+    // Models that also take images have the fields of their language model in an object.
+    fields.map.retain(|_, value| !value.is_null());
+    if let Some(Value::Object(text)) = fields.map.remove("text_config") {
+        for (name, value) in text {
+            fields.map.entry(name).or_insert(value);
+        }
+    }
     if fields.get("quantization_config").is_some() {
         let problem = "quantised weights are not supported; expected f32, f16 or bf16";
         return Err(fields.error("quantization_config", problem));
@@ -40,7 +47,9 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Result<Config> {
             "max_position_embeddings" => MAX_POSITIONS,
             _ => MAX_SIZE,
         };
-        if name.starts_with("num_") || name.ends_with("_size") || max == MAX_POSITIONS {
+        let linear = name.starts_with("linear_num_")
+            || name.starts_with("linear_") && name.ends_with("_dim");
+        if name.starts_with("num_") || name.ends_with("_size") || linear || max == MAX_POSITIONS {
             fields.size(name, max)?;
         }
     }

@@ -142,14 +142,18 @@ impl Delta {
             .await?;
         let output = linear(prefix, names.delta_out, values, hidden, false);
         let output = weights.linear(&output).await?;
-        let device = weights.device();
-        let unit = (spec.key_dim as f64).powf(-0.5);
+        let unit = (spec.key_dim as f64).powf(-0.5) as f32;
+        let unit = Tensor::full(unit, (), weights.device())?.to_dtype(wide)?;
+        let unit = unit.broadcast_as(spec.key_dim)?;
         Ok(Self {
             inputs,
             conv,
             rate,
             step_bias,
-            unit: Tensor::full(unit as f32, spec.key_dim, device)?.to_dtype(wide)?,
+            unit: match weights.is_check() {
+                true => unit,
+                false => unit.contiguous()?,
+            },
             norm,
             output,
             spec: spec.clone(),
@@ -197,7 +201,7 @@ impl Delta {
             share: by_head(&share.to_dtype(wide)?)?,
             decay: by_head(&step.broadcast_mul(&self.rate)?)?,
         };
-        let ys = rule.run(&mut state.parts[1], CHUNK)?;
+        let ys = rule.run(&mut state.parts[1])?;
         state.seen += t;
 
         let ys = ys.reshape((b, heads, t, dim))?.transpose(1, 2)?;
@@ -264,16 +268,16 @@ struct Rule {
     k: Tensor,
     /// What it should answer there, `(n, t, v)`.
     v: Tensor,
-    /// What the sigmoid of is how far it is corrected, `(n, t, 1)`.
+    /// Its sigmoid is how far the state is corrected, `(n, t, 1)`.
     share: Tensor,
     /// The logarithm of what is left of the state at each position, not above 0: `(n, t, 1)`.
     decay: Tensor,
 }
 
 impl Rule {
-    /// `S = e^decay S`, `S = S + k^T share (v - k S)` and `q S` for each position, in chunks of `chunk` positions. `state` is `(n, k, v)`, or
+    /// `S = e^decay S`, `S = S + k^T sigmoid(share) (v - k S)` and `q S` for each position, in chunks. `state` is `(n, k, v)`, or
     /// nothing before the first, and becomes that after the last; the outputs are `(n, t, v)`.
-    fn run(&self, state: &mut Option<Tensor>, chunk: usize) -> Result<Tensor> {
+    fn run(&self, state: &mut Option<Tensor>) -> Result<Tensor> {
         let (n, t, key_dim) = self.q.dims3()?;
         let mut kept = match state.take() {
             Some(kept) => kept,
@@ -282,11 +286,11 @@ impl Rule {
                 Tensor::zeros(shape, self.v.dtype(), self.v.device())?
             }
         };
-        let (whole, rest) = (t / chunk, t % chunk);
+        let (whole, rest) = (t / CHUNK, t % CHUNK);
         let mut outputs = Vec::with_capacity(whole + 1);
-        if whole > 0 && chunk > 1 {
-            let part = self.part(0, whole * chunk)?;
-            part.chunks(chunk, &mut kept, &mut outputs)?;
+        if whole > 0 {
+            let part = self.part(0, whole * CHUNK)?;
+            part.chunks(CHUNK, &mut kept, &mut outputs)?;
         }
         match rest {
             0 => {}

@@ -258,7 +258,7 @@ impl<'a> Weights<'a> {
         &mut self,
         specs: [LinearSpec; N],
     ) -> Result<MergedLinear<N>> {
-        self.merged_with(specs, |stored| Ok(stored)).await
+        self.merged_with(specs, Ok).await
     }
 
     /// As [`merged`](Self::merged), of layers of which the first has two times as many outputs as it seems: for each of `heads` heads its
@@ -281,8 +281,9 @@ impl<'a> Weights<'a> {
             let gate = if i < half { size } else { 0 };
             (2 * size * head + gate + element) as u32
         };
-        let rows: Vec<u32> = (0..outputs).map(row).collect();
         self.merged_with(specs, |mut stored: Vec<StoredLinear>| {
+            // Only here: a configuration can ask for any number of outputs that no file has.
+            let rows: Vec<u32> = (0..outputs).map(row).collect();
             if let Some(first) = stored.first_mut() {
                 first.weight = permuted(&first.weight, &rows)?;
                 if let Some(bias) = &mut first.bias {
