@@ -24,7 +24,7 @@ CASES = {
     "dense": TEXT,
     "dense, other layers": dict(
         TEXT, layer_types=["full_attention", "linear_attention", "linear_attention"], num_hidden_layers=3,
-        attention_bias=True, tie_word_embeddings=True, linear_num_value_heads=2, linear_conv_kernel_dim=3,
+        attention_bias=True, tie_word_embeddings=True, linear_num_value_heads=2, linear_conv_kernel_dim=3, rms_norm_eps=0.01,
         rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, partial_rotary_factor=0.5, factor=4.0,
                              original_max_position_embeddings=128),
     ),
