@@ -302,6 +302,74 @@ fn experts(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// Rows times the matrices that are chosen for them, without a read of the choice: where a device has a kernel, as with it.
+fn chosen_experts(device: &Device) -> Result<()> {
+    let (count, n, k) = (4, 6, 512);
+    let ids = Tensor::new(&[[3u32, 0], [1, 3], [2, 2], [0, 1], [3, 1]], device)?;
+    let dense = noise(&[count, n, k], 3)?;
+    let mut weights = Vec::new();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let dense = dense.to_device(device)?.to_dtype(dtype)?;
+        weights.push((QMatMul::Tensor(dense), dtype, format!("{dtype:?}")));
+    }
+    for dtype in [
+        GgmlDType::Q4_0,
+        GgmlDType::Q8_0,
+        GgmlDType::Q4K,
+        GgmlDType::Q6K,
+        GgmlDType::F32,
+    ] {
+        let weight = QTensor::quantize_onto(&dense, dtype, device)?;
+        weights.push((
+            QMatMul::QTensor(Arc::new(weight)),
+            DType::F32,
+            format!("{dtype:?} blocks"),
+        ));
+    }
+    for (weight, dtype, what) in weights {
+        // All of a token's experts get the same row, each gets a row, and rows that begin elsewhere and are not in order.
+        let rows = noise(&[5, 3, k + 8], 5)?
+            .to_device(device)?
+            .to_dtype(dtype)?;
+        let inputs = [
+            rows.i((.., ..1, ..k))?.contiguous()?,
+            rows.i((.., ..2, ..k))?.contiguous()?,
+            rows.i((.., 1.., 8..))?,
+        ];
+        for x in inputs {
+            let Some(got) = weight.expert_rows(&x, &ids)? else {
+                assert!(device.is_cpu(), "{what}: there is a kernel");
+                continue;
+            };
+            let want = weight.indexed_moe_forward(&x, &ids)?;
+            assert_eq!((got.dims(), got.dtype()), (want.dims(), dtype), "{what}");
+            assert_close(&got, &want, products_room(device, dtype, k), &what)?;
+        }
+        if device.is_cpu() {
+            continue;
+        }
+        // Ids that are not in order, and of another dtype.
+        let x = rows.i((.., ..1, ..k))?.contiguous()?;
+        let few = ids.narrow(1, 1, 1)?;
+        let got = weight.expert_rows(&x, &few.to_dtype(DType::I64)?)?;
+        let want = weight.indexed_moe_forward(&x, &few)?;
+        let got = got.expect("there is a kernel");
+        assert_close(&got, &want, products_room(device, dtype, k), &what)?;
+        let got = weight.expert_rows(&x, &few)?.expect("there is a kernel");
+        assert_close(&got, &want, products_room(device, dtype, k), &what)?;
+        // A GPU tells with the first result that is read.
+        let beyond = Tensor::new(&[[4u32], [0], [0], [0], [0]], device)?;
+        let got = weight.expert_rows(&x, &beyond)?.expect("there is a kernel");
+        let error = got.to_dtype(DType::F32)?.to_vec3::<f32>().unwrap_err();
+        assert!(error.to_string().contains('4'), "{what}: {error}");
+        // A gradient takes the other way.
+        let trained = candle_core::Var::from_tensor(&x)?;
+        assert!(weight.expert_rows(&trained, &few)?.is_none(), "{what}");
+        assert!(weight.expert_rows(&x.i((.., .., 1..))?, &few).is_err());
+    }
+    Ok(())
+}
+
 /// A file's blocks go to the device as they are; what is encoded from a device's tensor is what the CPU encodes.
 fn from_files_and_from_floats(device: &Device) -> Result<()> {
     let mut file = Cursor::new(include_bytes!("fixtures/gguf/formats.gguf"));
@@ -381,6 +449,7 @@ test_device!(layouts_batches_and_dtypes);
 test_device!(layers);
 test_device!(rows_by_id);
 test_device!(experts);
+test_device!(chosen_experts);
 test_device!(from_files_and_from_floats);
 test_device!(what_is_refused);
 

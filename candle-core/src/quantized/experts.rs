@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::QMatMul;
+#[cfg(feature = "webgpu")]
+use crate::Storage;
 use crate::{DType, Error, Result, Tensor};
 
 const OP: &str = "indexed_moe_forward";
@@ -16,16 +19,7 @@ pub(super) fn route(
     product: impl Fn(usize, &Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let (count, n, k) = weight;
-    let (batch, slots, x_k) = x.dims3()?;
-    let (ids_batch, topk) = ids.dims2()?;
-    if ids_batch != batch || x_k != k || (slots != 1 && slots != topk) {
-        return Err(Error::Msg(format!(
-            "{OP}: x {:?} and ids {:?} do not go with weights ({count}, {n}, {k}): x is (batch, 1 or topk, k), ids (batch, topk)",
-            x.shape(),
-            ids.shape()
-        ))
-        .bt());
-    }
+    let (batch, slots, topk) = check(x, ids, weight)?;
     if batch * topk == 0 {
         return Tensor::zeros((batch, topk, n), x.dtype(), x.device());
     }
@@ -58,4 +52,89 @@ pub(super) fn route(
     Tensor::cat(&products, 0)?
         .index_select(&order, 0)?
         .reshape((batch, topk, n))
+}
+
+/// The tokens, the rows of `x` for each and the experts for each.
+fn check(
+    x: &Tensor,
+    ids: &Tensor,
+    (count, n, k): (usize, usize, usize),
+) -> Result<(usize, usize, usize)> {
+    let (batch, slots, x_k) = x.dims3()?;
+    let (ids_batch, topk) = ids.dims2()?;
+    if ids_batch != batch || x_k != k || (slots != 1 && slots != topk) {
+        return Err(Error::Msg(format!(
+            "{OP}: x {:?} and ids {:?} do not go with weights ({count}, {n}, {k}): x is (batch, 1 or topk, k), ids (batch, topk)",
+            x.shape(),
+            ids.shape()
+        ))
+        .bt());
+    }
+    Ok((batch, slots, topk))
+}
+
+/// The same as [`route`] without a read of `ids`, or `None` where the device has no kernel for it or a gradient is asked for.
+pub(super) fn on_device(
+    weight: &QMatMul,
+    x: &Tensor,
+    ids: &Tensor,
+    sizes: (usize, usize, usize),
+) -> Result<Option<Tensor>> {
+    let (batch, _, topk) = check(x, ids, sizes)?;
+    let (_, n, k) = sizes;
+    let trained = match weight {
+        QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => weight.track_op(),
+        QMatMul::QTensor(_) => false,
+    };
+    if trained || x.track_op() {
+        return Ok(None);
+    }
+    #[cfg(feature = "webgpu")]
+    if x.device().is_webgpu() {
+        let x = x.broadcast_as((batch, topk, k))?;
+        let ys = webgpu(weight, &x, ids, sizes)?;
+        return Ok(ys.map(|ys| super::qtensor::result(ys, (batch, topk, n).into())));
+    }
+    let _ = (batch, topk, n, k);
+    Ok(None)
+}
+
+#[cfg(feature = "webgpu")]
+fn webgpu(
+    weight: &QMatMul,
+    x: &Tensor,
+    ids: &Tensor,
+    sizes: (usize, usize, usize),
+) -> Result<Option<Storage>> {
+    use crate::backend::BackendStorage;
+    use crate::webgpu_backend::{expert_rows, Stack};
+    let (x, x_l) = x.storage_and_layout();
+    let (ids, ids_l) = ids.storage_and_layout();
+    let (Storage::WebGpu(xs), Storage::WebGpu(chosen)) = (&*x, &*ids) else {
+        return Err(elsewhere(&x, &ids));
+    };
+    let args = ((xs, x_l), (chosen, ids_l));
+    let ys = match weight {
+        QMatMul::QTensor(weight) => {
+            let blocks = weight.on_webgpu(xs.device(), OP)?;
+            expert_rows(Stack::Quantized(blocks), sizes, args.0, args.1)?
+        }
+        QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => {
+            let (weight, layout) = weight.storage_and_layout();
+            match &*weight {
+                Storage::WebGpu(weight) if layout.is_contiguous() => {
+                    expert_rows(Stack::Dense((weight, layout)), sizes, args.0, args.1)?
+                }
+                Storage::WebGpu(_) => None,
+                _ => return Err(elsewhere(&weight, &x)),
+            }
+        }
+    };
+    Ok(ys.map(Storage::WebGpu))
+}
+
+#[cfg(feature = "webgpu")]
+fn elsewhere(lhs: &Storage, rhs: &Storage) -> Error {
+    let [lhs, rhs] = [lhs, rhs].map(|storage| storage.device().location());
+    Error::DeviceMismatchBinaryOp { lhs, rhs, op: OP }.bt()
 }

@@ -112,6 +112,21 @@ impl QMatMul {
         }
     }
 
+    /// As [`indexed_moe_forward`](Self::indexed_moe_forward), with ids that stay on their device: no one waits. `None` where the device has no
+    /// kernel for these arguments, as the CPU, or a gradient is asked for. A kernel reads the matrix of each of a token's experts anew, so it
+    /// is for few tokens. Not in upstream's interface.
+    ///
+    /// # Errors
+    /// When the shapes do not match, an argument is on another device, or with the next result that is read, an id is not below the number
+    /// of experts.
+    pub fn expert_rows(&self, x: &Tensor, ids: &Tensor) -> Result<Option<Tensor>> {
+        let sizes = match self {
+            Self::QTensor(weight) => weight.shape().dims3()?,
+            Self::Tensor(weight) | Self::TensorF16(weight) => weight.dims3()?,
+        };
+        experts::on_device(self, x, ids, sizes)
+    }
+
     /// A mixture of experts' layer; see [`QTensor::indexed_moe_forward`].
     ///
     /// # Errors

@@ -318,7 +318,7 @@ impl QTensor {
     }
 }
 
-fn result(storage: Storage, shape: Shape) -> Tensor {
+pub(super) fn result(storage: Storage, shape: Shape) -> Tensor {
     Tensor::from_storage(storage, shape, crate::op::BackpropOp::none(), false)
 }
 

@@ -60,6 +60,7 @@ mod warm_up;
 pub use adapter::{adapters, AdapterReport, Options};
 pub use custom::WgslKernel;
 pub use device::{Stats, WebGpuDevice};
+pub(crate) use ops::matmul::{expert_rows, Stack};
 pub use pipeline_cache::PipelineCacheReport;
 pub use profile::KernelTime;
 pub use quantized::QWebGpuStorage;

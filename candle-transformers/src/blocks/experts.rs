@@ -328,9 +328,9 @@ impl ExpertsSpec {
     }
 }
 
-/// Pairs of a token and an expert up to which each gets a copy of its matrix on a GPU. Beyond that copies take more memory and time than
-/// the host needs to sort tokens by their experts.
-const FEW_PAIRS: usize = 32;
+/// Pairs of a token and an expert up to which a GPU reads a matrix for each of them. Beyond that this takes more time than the host needs to
+/// sort tokens by their experts.
+const FEW_PAIRS: usize = 64;
 
 /// `xs`, `(tokens, 1 or used, k)`, times the matrices of `experts`, `(tokens, used)`: `(tokens, used, n)`. Of few pairs no choice is read
 /// back from the device.
@@ -339,6 +339,10 @@ fn expert_product(weight: &QMatMul, xs: &Tensor, experts: &Tensor) -> Result<Ten
     if xs.device().is_cpu() || tokens * used > FEW_PAIRS {
         return weight.indexed_moe_forward(xs, experts);
     }
+    if let Some(ys) = weight.expert_rows(xs, experts)? {
+        return Ok(ys);
+    }
+    // A copy of its matrix for each.
     let matrices = weight.expert_matrices(&experts.flatten_all()?)?;
     let (pairs, n, k) = matrices.dims3()?;
     let rows = xs.broadcast_as((tokens, used, k))?.reshape((pairs, 1, k))?;

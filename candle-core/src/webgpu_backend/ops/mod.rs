@@ -44,7 +44,7 @@ impl WebGpuDevice {
 }
 
 /// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
-pub(super) const INDEX_OPS: [&str; 7] = [
+pub(super) const INDEX_OPS: [&str; 8] = [
     "gather",
     "scatter",
     "scatter-add",
@@ -52,7 +52,11 @@ pub(super) const INDEX_OPS: [&str; 7] = [
     "index-add",
     "quantized embedding",
     "rope-append",
+    EXPERT_ROWS,
 ];
+
+/// Rows times matrices that are chosen by index.
+const EXPERT_ROWS: &str = "expert-rows";
 
 /// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].
 pub(super) const DIVISION_BY_ZERO: u32 = 100;

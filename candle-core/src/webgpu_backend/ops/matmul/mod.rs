@@ -14,6 +14,7 @@
 //! formats.
 
 mod cooperative;
+mod experts;
 mod extras;
 mod operand;
 mod plain;
@@ -24,6 +25,7 @@ mod split_k;
 mod tile;
 mod vector;
 
+use experts::Choice;
 pub use extras::{Extras, Input};
 use plan::{plan, Plan};
 
@@ -36,6 +38,7 @@ use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result, Shape};
 
+pub(crate) use experts::{expert_rows, Stack};
 pub(in super::super) use quantized::{fused_blocks, matmul_t, WeightRows};
 
 params!(MatmulParams {
@@ -64,6 +67,10 @@ params!(MatmulParams {
     residual_offset: u32,
     residual_row: u32,
     eps: f32,
+    // Of which matrix of a stack each row is multiplied with.
+    ids_offset: u32,
+    size: u32,
+    op: u32,
 });
 
 /// How a kernel reads one operand, seen as a matrix of `outer` rows (of lhs) or columns (of rhs) by `k`.
@@ -193,6 +200,9 @@ impl Problem {
             residual_offset: 0,
             residual_row: 0,
             eps: 0.,
+            ids_offset: 0,
+            size: 0,
+            op: 0,
         })
     }
 }
@@ -288,6 +298,7 @@ pub(super) fn fused_product(
         out,
         extras,
         splits: 1,
+        choice: None,
     };
     run.run(plan)?;
     if packs {
@@ -318,6 +329,8 @@ struct Run<'a> {
     extras: Extras<'a>,
     /// Parts that `k` is cut into, each with a separate result in `dst`.
     splits: usize,
+    /// For a stack of matrices. The vector kernel alone has such a form.
+    choice: Option<Choice>,
 }
 
 impl Run<'_> {
@@ -346,17 +359,22 @@ impl Run<'_> {
             Rhs::Blocks(format) => 8 + format.number(),
         };
         let (extras, bits) = self.extras.bits();
+        let (choice, choice_bits) = Choice::bits(self.choice);
         Key::new(kernel)
             .elem(self.lhs)
             .with(rhs, 5)
             .elem(self.out)
             .with(self.problem.views.rank as u32, 4)
             .with(extras, bits)
+            .with(choice, choice_bits)
     }
 
     fn launch(&self, key: Key, shader: impl FnOnce() -> Shader, workgroups: usize) -> Result<()> {
         let mut params = self.problem.params()?;
         self.extras.fill(&mut params)?;
+        if let Some(choice) = self.choice {
+            choice.fill(&mut params)?;
+        }
         params.splits = index(self.splits)?;
         params.chunk = index(split_k::chunk(self.problem.k, self.splits))?;
         let mut bindings = self.bindings.to_vec();

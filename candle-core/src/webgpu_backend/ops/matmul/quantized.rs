@@ -244,6 +244,7 @@ fn direct(
             out,
             extras,
             splits: 1,
+            choice: None,
         };
         run.run(if vector {
             vector::plan_blocks(&problem, extras.gate.is_some(), &device.kernels().caps)
@@ -305,6 +306,7 @@ fn via_f16(
             out: device.elem(dst.dtype(), OP)?,
             extras: operands.extras,
             splits: 1,
+            choice: None,
         };
         run.run(plan(&problem))?;
     }

@@ -102,6 +102,11 @@ impl Run<'_> {
             ] {
                 label.push_str(if extra { name } else { "" });
             }
+            label.push_str(if self.choice.is_some() {
+                " of experts"
+            } else {
+                ""
+            });
             if let Some(gate) = gate {
                 let _ = write!(label, " {}", gate.function());
             }
@@ -117,12 +122,16 @@ impl Run<'_> {
                 true => shader.norm_weights(self.lhs, self.rhs, wide),
                 false => shader,
             };
-            shader
+            let shader = shader
                 .finish(self.extras.last())
                 .text(&vector_value(normed, gate, self.extras.bias.is_some()))
                 .constant("SUMS", sums)
-                .strided("lhs", rank)
-                .strided("rhs", rank)
+                .strided("lhs", rank);
+            let shader = match self.choice {
+                Some(choice) => choice.offsets(shader),
+                None => shader.strided("rhs", rank),
+            };
+            shader
                 .constant("ROWS", rows)
                 .constant("COLS", cols)
                 .reduction(self.device, workgroup, rows * (sums + u32::from(normed)))
