@@ -107,6 +107,8 @@ mod compat;
 pub mod conv;
 pub mod cpu;
 pub mod cpu_backend;
+#[cfg(feature = "cuda")]
+pub mod cuda_backend;
 mod custom_op;
 mod device;
 pub mod display;
@@ -137,14 +139,21 @@ mod zip_archive;
 
 // Upstream's paths to what exists only for its sake.
 /// Stand-in for the CUDA backend, which this build does not have.
+#[cfg(not(feature = "cuda"))]
 pub use compat::cuda;
-/// Upstream's name for [`cuda`] in a build without it.
+/// Upstream's name for the stand-in of the CUDA backend in a build without it.
 pub use compat::cuda as dummy_cuda_backend;
 pub use compat::dummy_dtype::{self, F4, F6E2M3, F6E3M2, F8E8M0};
 pub use compat::metal::MetalError;
+#[cfg(feature = "cuda")]
+pub use cuda_backend as cuda;
 
-pub use absent::{CudaDevice, CudaStorage, MetalDevice, MetalStorage};
+#[cfg(not(feature = "cuda"))]
+pub use absent::{CudaDevice, CudaStorage};
+pub use absent::{MetalDevice, MetalStorage};
 pub use cpu_backend::{CpuStorage, CpuStorageRef};
+#[cfg(feature = "cuda")]
+pub use cuda_backend::{CudaDevice, CudaStorage};
 #[cfg(feature = "webgpu")]
 pub use custom_op::no_webgpu_form;
 pub use custom_op::{CustomOp1, CustomOp2, CustomOp3, InplaceOp1, InplaceOp2, InplaceOp3};

@@ -1,0 +1,37 @@
+//! Handles of cuBLAS, made when somebody asks for them.
+
+use std::sync::{Arc, OnceLock};
+
+use cudarc::cublas::CudaBlas;
+
+use super::device::CudaDevice;
+use super::error::WrapErr;
+use super::libraries::Library;
+use crate::Result;
+
+/// What a device has of cuBLAS so far.
+#[derive(Default)]
+pub(super) struct Handles {
+    cublas: OnceLock<Arc<CudaBlas>>,
+}
+
+impl CudaDevice {
+    /// A handle of cuBLAS on this device's stream, for programs that call it themselves.
+    ///
+    /// # Panics
+    /// If cuBLAS is not installed or refuses a handle; upstream's signature leaves no room for an error. See
+    /// [`CudaDevice::try_cublas_handle`].
+    pub fn cublas_handle(&self) -> Arc<CudaBlas> {
+        self.try_cublas_handle().expect("a cuBLAS handle")
+    }
+
+    /// As [`CudaDevice::cublas_handle`], with the reason where there is none.
+    pub fn try_cublas_handle(&self) -> Result<Arc<CudaBlas>> {
+        if let Some(handle) = self.blas().cublas.get() {
+            return Ok(handle.clone());
+        }
+        Library::Cublas.open()?;
+        let handle = Arc::new(CudaBlas::new(self.stream().clone()).w()?);
+        Ok(self.blas().cublas.get_or_init(|| handle).clone())
+    }
+}

@@ -1,0 +1,129 @@
+//! Machine code of kernels, kept on disk from one start to the next.
+//!
+//! A folder for each architecture and version of the compiler, in `CANDLE_CUDA_CACHE` or in the user's folder for caches; a file
+//! for each kernel's text, named by the text's hash, which begins with the whole text: a hash that two texts share, or a damaged file, is
+//! seen. Files are written whole and then renamed, so programs may share the folder. `CANDLE_CUDA_CACHE=0` keeps nothing.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::path::{Path, PathBuf};
+
+use super::kernel::nvrtc_version;
+
+const VARIABLE: &str = "CANDLE_CUDA_CACHE";
+const MAGIC: &[u8; 8] = b"candleCU";
+/// Folders that grow past this are emptied when a device is opened.
+const MAX_BYTES: u64 = 512 << 20;
+
+pub(super) struct CubinCache {
+    folder: PathBuf,
+}
+
+impl CubinCache {
+    /// The cache for an architecture; `None` where nobody wants one or there is no folder for it.
+    pub(super) fn open(arch: &str) -> Option<Self> {
+        let (major, minor) = nvrtc_version();
+        let folder = folder()?.join(format!("{arch}-nvrtc{major}.{minor}"));
+        let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let sizes = files.map(|file| file.metadata().map_or(0, |data| data.len()));
+        if sizes.sum::<u64>() > MAX_BYTES {
+            let _ = std::fs::remove_dir_all(&folder);
+        }
+        Some(Self { folder })
+    }
+
+    fn path(&self, text: &str) -> PathBuf {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(text.as_bytes());
+        self.folder.join(format!("{:016x}.cubin", hasher.finish()))
+    }
+
+    pub(super) fn read(&self, text: &str) -> Option<Vec<u8>> {
+        let file = std::fs::read(self.path(text)).ok()?;
+        content(&file, text).map(<[u8]>::to_vec)
+    }
+
+    /// Keeps machine code. What cannot be written is compiled again by the next program.
+    pub(super) fn write(&self, text: &str, cubin: &[u8]) {
+        if let Err(err) = self.try_write(text, cubin) {
+            tracing::warn!(folder = %self.folder.display(), %err, "the cache of CUDA kernels cannot be written");
+        }
+    }
+
+    fn try_write(&self, text: &str, cubin: &[u8]) -> std::io::Result<()> {
+        std::fs::create_dir_all(&self.folder)?;
+        let lengths = [text.len() as u64, cubin.len() as u64].map(u64::to_le_bytes);
+        let file = [
+            &MAGIC[..],
+            &lengths[0],
+            &lengths[1],
+            text.as_bytes(),
+            cubin,
+            &checksum(cubin).to_le_bytes(),
+        ]
+        .concat();
+        let path = self.path(text);
+        let unfinished = path.with_extension(format!("{}.tmp", std::process::id()));
+        std::fs::write(&unfinished, file)?;
+        std::fs::rename(&unfinished, path)
+    }
+}
+
+/// The machine code in a file that was written for this text, if it is whole.
+fn content<'a>(file: &'a [u8], text: &str) -> Option<&'a [u8]> {
+    let (magic, rest) = file.split_at_checked(MAGIC.len())?;
+    let (text_len, rest) = rest.split_first_chunk::<8>()?;
+    let (cubin_len, rest) = rest.split_first_chunk::<8>()?;
+    let (of, rest) = rest.split_at_checked(u64::from_le_bytes(*text_len) as usize)?;
+    let (cubin, sum) = rest.split_at_checked(u64::from_le_bytes(*cubin_len) as usize)?;
+    let whole = magic == MAGIC && of == text.as_bytes() && sum == checksum(cubin).to_le_bytes();
+    whole.then_some(cubin)
+}
+
+fn checksum(data: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(data);
+    hasher.finish()
+}
+
+/// The folder that the environment names, or `candle/cuda` in the user's folder for caches.
+fn folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match variable(VARIABLE) {
+        Some(value) if value == "0" => return None,
+        Some(value) if value != "1" => return Some(value.into()),
+        _ => {}
+    }
+    let caches = if cfg!(windows) {
+        PathBuf::from(variable("LOCALAPPDATA")?)
+    } else {
+        match variable("XDG_CACHE_HOME") {
+            Some(dir) => PathBuf::from(dir),
+            None => Path::new(&variable("HOME")?).join(".cache"),
+        }
+    };
+    Some(caches.join("candle").join("cuda"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{content, CubinCache};
+
+    #[test]
+    fn code_comes_back_for_its_own_text_and_undamaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = CubinCache {
+            folder: dir.path().to_path_buf(),
+        };
+        assert_eq!(cache.read("a kernel"), None);
+        cache.write("a kernel", b"its code");
+        assert_eq!(cache.read("a kernel").as_deref(), Some(&b"its code"[..]));
+        let file = std::fs::read(cache.path("a kernel")).unwrap();
+        assert_eq!(content(&file, "another "), None);
+        for place in 0..file.len() {
+            let mut damaged = file.clone();
+            damaged[place] ^= 0x10;
+            assert_eq!(content(&damaged, "a kernel"), None, "byte {place}");
+            assert_eq!(content(&file[..place], "a kernel"), None);
+        }
+    }
+}

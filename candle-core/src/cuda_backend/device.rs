@@ -1,0 +1,546 @@
+//! The device: a card's context and stream, its kernels, and what it knows of itself.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
+
+use cudarc::driver::{
+    result as driver, sys, CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr,
+    HostSlice, ValidAsZeroBits,
+};
+use parking_lot::Mutex;
+
+use super::error::{CudaError, During, WrapErr};
+use super::faults::Faults;
+use super::kernel::{Kernel, Kernels};
+use super::libraries::Library;
+use super::ops;
+use super::profile::{KernelTime, Profiler, Timer};
+use super::storage::CudaStorage;
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
+
+/// The seed of a device that was given none.
+const DEFAULT_SEED: u64 = 299_792_458;
+/// The oldest cards: CUDA 13 compiles for none before.
+const OLDEST: (i32, i32) = (7, 5);
+
+/// Identifies a CUDA device within the process: all handles from [`Device::new_cuda`](crate::Device::new_cuda) of one ordinal share
+/// one; each [`CudaDevice::new_with_stream`] has another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DeviceId(usize);
+
+impl DeviceId {
+    fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// What a card is.
+#[derive(Debug, Clone)]
+pub struct CardReport {
+    /// Its name, as `nvidia-smi` has it.
+    pub name: String,
+    /// Its compute capability.
+    pub capability: (i32, i32),
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Bytes of memory.
+    pub memory: usize,
+    /// Bytes of the second-level cache.
+    pub cache: usize,
+    /// The newest CUDA version that the driver serves, such as 13000 for 13.0.
+    pub driver_version: i32,
+}
+
+struct Inner {
+    id: DeviceId,
+    ordinal: usize,
+    card: CardReport,
+    /// Shared memory that a block may have.
+    max_shared: u32,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    kernels: Arc<Kernels>,
+    faults: Faults,
+    profiler: Profiler,
+    launches: AtomicU64,
+    blas: super::blas::Handles,
+    seed: AtomicU64,
+    /// Random numbers drawn since the seed was set: where the next draw's counter starts.
+    drawn: AtomicU64,
+}
+
+/// An NVIDIA card. Clones are handles of the same device.
+#[derive(Clone)]
+pub struct CudaDevice(Arc<Inner>);
+
+impl std::fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CudaDevice({:?}, {})", self.0.id, self.0.card.name)
+    }
+}
+
+/// Counters of a device, since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Kernels launched by this backend.
+    pub launches: u64,
+    /// Kernels loaded.
+    pub kernels: u64,
+    /// Bytes of the card's pool that are in use, by all devices of the process on this card.
+    pub live_bytes: u64,
+    /// The most that `live_bytes` has been.
+    pub peak_bytes: u64,
+}
+
+/// The open devices of [`BackendDevice::new`], by ordinal.
+static SHARED: LazyLock<Mutex<HashMap<usize, Weak<Inner>>>> = LazyLock::new(Mutex::default);
+
+impl CudaDevice {
+    /// Opens a card with a stream of its own, as upstream's does: it is another device than that of
+    /// [`BackendDevice::new`], and tensors are not mixed with its.
+    ///
+    /// # Errors
+    /// As [`Device::new_cuda`](crate::Device::new_cuda).
+    pub fn new_with_stream(ordinal: usize) -> Result<Self> {
+        Self::open(ordinal)
+    }
+
+    fn open(ordinal: usize) -> Result<Self> {
+        Library::Driver.open()?;
+        driver::init().during(|| "starting the driver".into())?;
+        let count = CudaContext::device_count().w()? as usize;
+        if ordinal >= count {
+            return Err(CudaError::NoDevice { ordinal, count }.into());
+        }
+        let context =
+            CudaContext::new(ordinal).during(|| format!("opening CUDA device {ordinal}"))?;
+        // SAFETY: all work of a device is in one stream, so the order of its calls is the order of the work; who brings other
+        // streams orders them with events, as upstream's users do.
+        unsafe { context.disable_event_tracking() };
+        let card = report(&context)?;
+        let (major, minor) = card.capability;
+        if card.capability < OLDEST {
+            let name = card.name;
+            return Err(CudaError::OldCard { name, major, minor }.into());
+        }
+        Library::Nvrtc.open()?;
+        use sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let max_shared = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let max_shared = context.attribute(max_shared).w()? as u32;
+        keep_freed_memory(&context)?;
+        let stream = context.new_stream().during(|| "making a stream".into())?;
+        let kernels = Arc::new(Kernels::new(context.clone(), card.capability)?);
+        Ok(Self(Arc::new(Inner {
+            id: DeviceId::new(),
+            ordinal,
+            max_shared,
+            faults: Faults::new(&context)?,
+            profiler: Profiler::default(),
+            launches: AtomicU64::new(0),
+            blas: Default::default(),
+            card,
+            context,
+            stream,
+            kernels,
+            seed: AtomicU64::new(DEFAULT_SEED),
+            drawn: AtomicU64::new(0),
+        })))
+    }
+
+    /// What the card is.
+    pub fn card(&self) -> &CardReport {
+        &self.0.card
+    }
+
+    /// The card's name.
+    pub fn name(&self) -> &str {
+        &self.0.card.name
+    }
+
+    /// Counters since the device was opened.
+    pub fn stats(&self) -> Stats {
+        let of_pool = |attribute| {
+            let mut bytes = 0u64;
+            let pool = pool(&self.0.context).ok()?;
+            // SAFETY: the pool is the card's, which stays; the attribute is a u64.
+            unsafe {
+                driver::mem_pool::get_attribute(pool, attribute, (&raw mut bytes).cast()).ok()?;
+            }
+            Some(bytes)
+        };
+        use sys::CUmemPool_attribute_enum as Attribute;
+        Stats {
+            launches: self.0.launches.load(Ordering::Relaxed),
+            kernels: self.0.kernels.count() as u64,
+            live_bytes: of_pool(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap_or(0),
+            peak_bytes: of_pool(Attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH).unwrap_or(0),
+        }
+    }
+
+    /// Gives freed memory, which is kept for later tensors, back to the driver. Waits for the card.
+    pub fn trim(&self) -> Result<()> {
+        self.synchronize()?;
+        let pool = pool(&self.0.context)?;
+        // SAFETY: the pool is the card's, which stays.
+        unsafe { driver::mem_pool::trim_to(pool, 0) }.w()
+    }
+
+    /// Starts timing every kernel on the card. Makes everything slower.
+    pub fn start_profile(&self) -> Result<()> {
+        self.0.profiler.start();
+        Ok(())
+    }
+
+    /// Stops timing kernels and gives the time of each since [`CudaDevice::start_profile`], longest first.
+    pub fn stop_profile(&self) -> Result<Vec<KernelTime>> {
+        self.0.profiler.stop()
+    }
+
+    pub(super) fn profile_begin(&self, kernel: &Kernel) -> Result<Option<Timer>> {
+        self.0.launches.fetch_add(1, Ordering::Relaxed);
+        self.0.profiler.begin(&self.0.stream, kernel)
+    }
+
+    pub(super) fn profile_end(&self, timer: Option<Timer>) -> Result<()> {
+        match timer {
+            None => Ok(()),
+            Some(timer) => self.0.profiler.end(&self.0.stream, timer),
+        }
+    }
+
+    pub(super) fn kernels(&self) -> &Kernels {
+        &self.0.kernels
+    }
+
+    /// The architecture that kernels are compiled for, as NVRTC names it: `sm_90a`.
+    pub fn arch(&self) -> &str {
+        self.0.kernels.arch()
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.0.context
+    }
+
+    pub(super) fn stream(&self) -> &Arc<CudaStream> {
+        &self.0.stream
+    }
+
+    pub(super) fn faults(&self) -> &Faults {
+        &self.0.faults
+    }
+
+    pub(super) fn blas(&self) -> &super::blas::Handles {
+        &self.0.blas
+    }
+
+    /// Shared memory that a block may have, in bytes.
+    pub(super) fn max_shared(&self) -> u32 {
+        self.0.max_shared
+    }
+
+    /// The C++ type of `dtype`, or an error that names op, dtype and card.
+    pub(super) fn c_type(&self, dtype: DType, op: &'static str) -> Result<&'static str> {
+        super::elem::c_type(dtype).ok_or_else(|| {
+            self.unsupported(
+                op,
+                dtype,
+                "this dtype can only be held: convert it on the CPU",
+            )
+        })
+    }
+
+    /// The error for an op that has no CUDA form for a dtype.
+    pub(crate) fn unsupported(&self, op: &'static str, dtype: DType, hint: &str) -> Error {
+        Error::UnsupportedOnDevice {
+            op,
+            dtype,
+            device: format!("cuda:{} ({})", self.0.ordinal, self.name()),
+            hint: hint.to_string(),
+        }
+        .bt()
+    }
+
+    /// Memory for `len` elements, with arbitrary contents.
+    pub(super) fn alloc_slice<T: DeviceRepr>(
+        &self,
+        len: usize,
+        op: &'static str,
+    ) -> Result<CudaSlice<T>> {
+        // SAFETY: the callers write every element before it is read.
+        let alloc = || unsafe { self.0.stream.alloc::<T>(len.max(1)) };
+        let out_of_memory = |error: &cudarc::driver::DriverError| {
+            error.0 == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY
+        };
+        let slice = match alloc() {
+            // What nobody uses may be enough.
+            Err(error) if out_of_memory(&error) => {
+                self.trim()?;
+                alloc()
+            }
+            other => other,
+        };
+        let slice = slice.map_err(|error| {
+            let (free, total) = self.0.context.mem_get_info().unwrap_or((0, 0));
+            match out_of_memory(&error) {
+                true => CudaError::OutOfMemory {
+                    op,
+                    device: self.name().to_string(),
+                    bytes: len.saturating_mul(std::mem::size_of::<T>()),
+                    free,
+                    total,
+                },
+                false => error.into(),
+            }
+        })?;
+        if len > 0 {
+            return Ok(slice);
+        }
+        // The driver refuses an allocation of nothing.
+        let address = slice.leak();
+        // SAFETY: the address was just taken from a slice of the same stream.
+        Ok(unsafe { self.0.stream.upgrade_device_ptr(address, 0) })
+    }
+
+    /// A storage with arbitrary contents.
+    pub(super) fn new_storage(
+        &self,
+        len: usize,
+        dtype: DType,
+        op: &'static str,
+    ) -> Result<CudaStorage> {
+        CudaStorage::alloc(self, len, dtype, op)
+    }
+
+    /// Reserves `count` numbers of the random sequence; gives the seed and the first number's place.
+    pub(super) fn draw(&self, count: usize) -> (u64, u64) {
+        let first = self.0.drawn.fetch_add(count as u64, Ordering::Relaxed);
+        (self.0.seed.load(Ordering::Relaxed), first)
+    }
+}
+
+/// Upstream's interface for those who bring kernels of their own.
+impl CudaDevice {
+    /// Memory for `len` elements, freed in the order of the device's stream.
+    ///
+    /// # Safety
+    /// The contents are arbitrary: every element must be written before it is read.
+    pub unsafe fn alloc<T: DeviceRepr>(&self, len: usize) -> Result<CudaSlice<T>> {
+        self.alloc_slice(len, "alloc")
+    }
+
+    /// Memory for `len` elements, all zero.
+    pub fn alloc_zeros<T: DeviceRepr + ValidAsZeroBits>(&self, len: usize) -> Result<CudaSlice<T>> {
+        let mut slice = self.alloc_slice(len, "alloc_zeros")?;
+        self.0.stream.memset_zeros(&mut slice).w()?;
+        Ok(slice)
+    }
+
+    /// Copies from the host.
+    pub fn memcpy_htod<T, Src, Dst>(&self, src: &Src, dst: &mut Dst) -> Result<()>
+    where
+        T: DeviceRepr + 'static,
+        Src: HostSlice<T> + ?Sized,
+        Dst: DevicePtrMut<T>,
+    {
+        self.0.stream.memcpy_htod(src, dst).w()
+    }
+
+    /// Copies to the host, and waits for it.
+    pub fn memcpy_dtoh<T, Src, Dst>(&self, src: &Src, dst: &mut Dst) -> Result<()>
+    where
+        T: DeviceRepr,
+        Src: DevicePtr<T>,
+        Dst: HostSlice<T>,
+    {
+        self.0.stream.memcpy_dtoh(src, dst).w()?;
+        self.0.stream.synchronize().w()
+    }
+
+    /// Copies on the device.
+    pub fn memcpy_dtod<T, Src, Dst>(&self, src: &Src, dst: &mut Dst) -> Result<()>
+    where
+        Src: DevicePtr<T>,
+        Dst: DevicePtrMut<T>,
+    {
+        self.0.stream.memcpy_dtod(src, dst).w()
+    }
+
+    /// A copy on the host, waited for.
+    pub fn clone_dtoh<T: DeviceRepr, Src: DevicePtr<T>>(&self, src: &Src) -> Result<Vec<T>> {
+        let copy = self.0.stream.clone_dtoh(src).w()?;
+        self.0.stream.synchronize().w()?;
+        Ok(copy)
+    }
+
+    /// A copy on the device.
+    pub fn clone_htod<T, Src>(&self, src: &Src) -> Result<CudaSlice<T>>
+    where
+        T: DeviceRepr,
+        Src: HostSlice<T> + ?Sized,
+    {
+        let mut slice = self.alloc_slice(src.len(), "clone_htod")?;
+        if src.len() > 0 {
+            self.0.stream.memcpy_htod(src, &mut slice).w()?;
+        }
+        Ok(slice)
+    }
+
+    /// The stream that all of this device's work is in.
+    pub fn cuda_stream(&self) -> Arc<CudaStream> {
+        self.0.stream.clone()
+    }
+
+    /// Nothing to do: this backend has one stream and tracks no events.
+    ///
+    /// # Safety
+    /// None is needed; upstream's is unsafe.
+    pub unsafe fn disable_event_tracking(&self) {
+        self.0.context.disable_event_tracking();
+    }
+
+    /// Whether cudarc records events for each slice; false, unless somebody turned it on in the context.
+    pub fn is_event_tracking(&self) -> bool {
+        self.0.context.is_event_tracking()
+    }
+
+    /// Identifies this device within the process.
+    pub fn id(&self) -> DeviceId {
+        self.0.id
+    }
+}
+
+/// Reads what a card is.
+fn report(context: &CudaContext) -> Result<CardReport> {
+    use sys::CUdevice_attribute_enum as Attribute;
+    let number = |attribute| context.attribute(attribute).map(|n| n as usize).w();
+    let mut driver_version = 0;
+    // SAFETY: a place for a number.
+    unsafe { sys::cuDriverGetVersion(&mut driver_version) }
+        .result()
+        .w()?;
+    Ok(CardReport {
+        name: context.name().w()?,
+        capability: context.compute_capability().w()?,
+        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory: context.total_mem().w()?,
+        cache: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
+        driver_version,
+    })
+}
+
+/// The pool that allocations come from.
+fn pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
+    // SAFETY: the device is open.
+    unsafe { driver::device::get_default_mem_pool(context.cu_device()) }.w()
+}
+
+/// Lets the driver's pool keep freed memory: by default it goes back whenever the host waits, and is asked for anew.
+fn keep_freed_memory(context: &CudaContext) -> Result<()> {
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    use sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let mut all = u64::MAX;
+    let pool = pool(context)?;
+    // SAFETY: the pool is the card's; the attribute is a u64.
+    unsafe {
+        driver::mem_pool::set_attribute(
+            pool,
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+            (&raw mut all).cast(),
+        )
+    }
+    .w()
+}
+
+impl BackendDevice for CudaDevice {
+    type Storage = CudaStorage;
+
+    fn new(ordinal: usize) -> Result<Self> {
+        let mut shared = SHARED.lock();
+        if let Some(inner) = shared.get(&ordinal).and_then(Weak::upgrade) {
+            return Ok(Self(inner));
+        }
+        let device = Self::open(ordinal)?;
+        shared.insert(ordinal, Arc::downgrade(&device.0));
+        Ok(device)
+    }
+
+    fn location(&self) -> DeviceLocation {
+        DeviceLocation::Cuda {
+            gpu_id: self.0.ordinal,
+        }
+    }
+
+    fn same_device(&self, rhs: &Self) -> bool {
+        self.0.id == rhs.0.id
+    }
+
+    fn zeros_impl(&self, shape: &Shape, dtype: DType) -> Result<CudaStorage> {
+        let mut storage = self.new_storage(shape.elem_count(), dtype, "zeros")?;
+        storage.clear()?;
+        Ok(storage)
+    }
+
+    unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<CudaStorage> {
+        self.new_storage(shape.elem_count(), dtype, "alloc")
+    }
+
+    fn storage_from_slice<T: WithDType>(&self, data: &[T]) -> Result<CudaStorage> {
+        CudaStorage::upload(self, &T::to_cpu_storage(data))
+    }
+
+    fn storage_from_cpu_storage(&self, storage: &CpuStorage) -> Result<CudaStorage> {
+        CudaStorage::upload(self, storage)
+    }
+
+    fn storage_from_cpu_storage_owned(&self, storage: CpuStorage) -> Result<CudaStorage> {
+        CudaStorage::upload(self, &storage)
+    }
+
+    fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64) -> Result<CudaStorage> {
+        ops::random::uniform(self, shape.elem_count(), dtype, lo, up)
+    }
+
+    fn rand_normal(&self, shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<CudaStorage> {
+        ops::random::normal(self, shape.elem_count(), dtype, mean, std)
+    }
+
+    fn set_seed(&self, seed: u64) -> Result<()> {
+        self.0.seed.store(seed, Ordering::Relaxed);
+        self.0.drawn.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn get_current_seed(&self) -> Result<u64> {
+        Ok(self.0.seed.load(Ordering::Relaxed))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.0
+            .stream
+            .synchronize()
+            .during(|| "waiting for the device".into())?;
+        self.0.faults.check()
+    }
+}
+
+impl CudaStorage {
+    /// A copy of the elements on the host, waited for.
+    pub(super) fn read(&self) -> Result<CpuStorage> {
+        let copy = self.download()?;
+        self.device.faults().check()?;
+        Ok(copy)
+    }
+
+    /// Copies to another CUDA device: directly on one card, through the host otherwise.
+    pub fn transfer_to_device(&self, dst: &CudaDevice) -> Result<Self> {
+        if dst.same_device(&self.device) {
+            return self.try_clone(&Layout::contiguous(self.len()));
+        }
+        Self::upload(dst, &self.read()?)
+    }
+}

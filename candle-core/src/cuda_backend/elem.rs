@@ -1,0 +1,30 @@
+//! What the dtypes are in CUDA C++.
+
+use crate::DType;
+
+/// The C++ type that stores an element of `dtype`, of `kernels/prelude.cu`; `None` for dtypes that can only be held.
+pub(super) fn c_type(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::U8 => "u8",
+        DType::U32 => "u32",
+        DType::I16 => "i16",
+        DType::I32 => "i32",
+        DType::I64 => "i64",
+        DType::BF16 => "bf16",
+        DType::F16 => "f16",
+        DType::F32 => "f32",
+        DType::F64 => "f64",
+        DType::F8E4M3 => "f8",
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0 => return None,
+    })
+}
+
+/// The unsigned integer of a size in bytes: what moves elements without computing looks at their bits alone.
+pub(super) fn bits_type(size: usize) -> &'static str {
+    match size {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        _ => "u64",
+    }
+}

@@ -1,0 +1,192 @@
+//! Errors of the CUDA backend, with upstream's names.
+
+use cudarc::driver::DriverError;
+
+use crate::{DType, Error, Layout};
+
+/// What can go wrong on the way to the GPU and on it.
+#[derive(thiserror::Error, Debug)]
+pub enum CudaError {
+    /// The driver refuses or reports something.
+    #[error("CUDA driver: {}", describe(.0))]
+    Cuda(#[from] DriverError),
+
+    /// The driver refuses something, and what was asked for.
+    #[error("{what}: CUDA driver: {}", describe(.error))]
+    During {
+        /// What was asked for.
+        what: String,
+        /// The driver's answer.
+        error: DriverError,
+    },
+
+    /// NVRTC cannot compile a program.
+    #[error("NVRTC: {0:?}")]
+    Compiler(#[from] cudarc::nvrtc::CompileError),
+
+    /// A kernel of this backend does not compile for this card.
+    #[error("kernel {kernel} does not compile for {arch}: {log}")]
+    KernelSource {
+        /// The kernel's label.
+        kernel: String,
+        /// The architecture that it was compiled for.
+        arch: String,
+        /// NVRTC's messages.
+        log: String,
+    },
+
+    /// cuBLAS or cuBLASLt refuses a product.
+    #[error("cuBLAS: {0:?}")]
+    Cublas(#[from] cudarc::cublas::result::CublasError),
+
+    /// cuRAND refuses something.
+    #[error("cuRAND: {0:?}")]
+    Curand(#[from] cudarc::curand::result::CurandError),
+
+    /// One of NVIDIA's libraries is not there.
+    #[error("{name} is not there (tried {tried}): {hint}")]
+    MissingLibrary {
+        /// Its name.
+        name: &'static str,
+        /// Where it was looked for.
+        tried: String,
+        /// How to get it.
+        hint: &'static str,
+    },
+
+    /// There is no card with this ordinal.
+    #[error("CUDA device {ordinal} was asked for, the driver has {count}: ordinals start at 0, and CUDA_VISIBLE_DEVICES hides cards")]
+    NoDevice {
+        /// The ordinal that was asked for.
+        ordinal: usize,
+        /// How many cards there are.
+        count: usize,
+    },
+
+    /// The card is older than what this backend is written for.
+    #[error("{name} has compute capability {major}.{minor}, the CUDA backend takes 7.5 (Turing) and later: use Device::new_webgpu for it")]
+    OldCard {
+        /// The card's name.
+        name: String,
+        /// Major number of its compute capability.
+        major: i32,
+        /// Minor number.
+        minor: i32,
+    },
+
+    /// The card has too little free memory.
+    #[error(
+        "{op}: out of memory on {device}: {bytes} bytes were asked for, {free} of {total} are free"
+    )]
+    OutOfMemory {
+        /// What the memory was for.
+        op: &'static str,
+        /// The card.
+        device: String,
+        /// Bytes that were asked for.
+        bytes: usize,
+        /// Bytes free.
+        free: usize,
+        /// Bytes of the card.
+        total: usize,
+    },
+
+    /// A module has no kernel of the name that was asked for.
+    #[error("no kernel of this name in module {module_name}")]
+    MissingKernel {
+        /// The module.
+        module_name: String,
+    },
+
+    /// An op has no form for a dtype.
+    #[error("{op} has no CUDA form for {dtype:?}")]
+    UnsupportedDtype {
+        /// The dtype.
+        dtype: DType,
+        /// The op.
+        op: &'static str,
+    },
+
+    /// What should not happen.
+    #[error("internal error: {0}")]
+    InternalError(&'static str),
+
+    /// A product of operands with general strides; upstream's, this backend copies them.
+    #[error("matmul of layouts that are not contiguous: lhs {lhs_stride:?}, rhs {rhs_stride:?}, mnk {mnk:?}")]
+    MatMulNonContiguous {
+        /// The left operand's layout.
+        lhs_stride: Layout,
+        /// The right operand's layout.
+        rhs_stride: Layout,
+        /// Rows, columns, inner dimension.
+        mnk: (usize, usize, usize),
+    },
+
+    /// A storage has another dtype than was asked for.
+    #[error("{msg}: expected {expected:?}, got {got:?}")]
+    UnexpectedDType {
+        /// Who asked.
+        msg: &'static str,
+        /// The dtype that was asked for.
+        expected: DType,
+        /// The storage's.
+        got: DType,
+    },
+
+    /// A module cannot be loaded.
+    #[error("module {module_name} cannot be loaded: {}", describe(.cuda))]
+    Load {
+        /// The driver's answer.
+        cuda: DriverError,
+        /// The module.
+        module_name: String,
+    },
+}
+
+/// The driver's name for an error and its sentence.
+fn describe(error: &DriverError) -> String {
+    let text = |text: Result<&std::ffi::CStr, DriverError>| {
+        text.map(|text| text.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    };
+    format!(
+        "{} ({})",
+        text(error.error_name()),
+        text(error.error_string())
+    )
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Self {
+        Self::Cuda(Box::new(error)).bt()
+    }
+}
+
+/// Turns results of cudarc's functions into candle's.
+pub trait WrapErr<O> {
+    /// The value, or the error as candle's.
+    fn w(self) -> crate::Result<O>;
+}
+
+impl<O, E: Into<CudaError>> WrapErr<O> for Result<O, E> {
+    fn w(self) -> crate::Result<O> {
+        self.map_err(|error| error.into().into())
+    }
+}
+
+/// As [`WrapErr::w`], with what was asked for.
+pub(super) trait During<O> {
+    fn during(self, what: impl FnOnce() -> String) -> crate::Result<O>;
+}
+
+impl<O> During<O> for Result<O, DriverError> {
+    fn during(self, what: impl FnOnce() -> String) -> crate::Result<O> {
+        self.map_err(|error| {
+            CudaError::During {
+                what: what(),
+                error,
+            }
+            .into()
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! What kernels find wrong with their data: an index out of range, an integer divided by zero.
+//!
+//! A kernel writes the first fault to memory of the host that the card reaches; the host looks at it whenever it waits for the card.
+
+use std::sync::Arc;
+
+use cudarc::driver::{result as driver, sys, CudaContext};
+
+use super::error::WrapErr;
+use crate::{Error, Result};
+
+/// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
+const INDEX_OPS: [&str; 8] = [
+    "gather",
+    "scatter",
+    "scatter-add",
+    "index-select",
+    "index-add",
+    "quantized embedding",
+    "rope-append",
+    "expert-rows",
+];
+
+/// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].
+pub(super) const DIVISION_BY_ZERO: i64 = 100;
+
+/// The code that kernels of an op report; the op has to be in [`INDEX_OPS`].
+pub(super) fn code(op: &str) -> i64 {
+    let place = INDEX_OPS.iter().position(|name| *name == op);
+    debug_assert!(place.is_some(), "{op} is not in INDEX_OPS");
+    place.map_or(0, |place| place as i64 + 1)
+}
+
+/// `struct Fault` of `kernels/prelude.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Fault {
+    /// 0 for none.
+    code: u32,
+    unused: u32,
+    index: u64,
+    size: u64,
+}
+
+pub(super) struct Faults {
+    /// For its memory, which it must outlive.
+    context: Arc<CudaContext>,
+    host: *mut Fault,
+    address: u64,
+}
+
+// SAFETY: the memory is read and written by volatile accesses alone; the card's writes come before the host's wait for it.
+unsafe impl Send for Faults {}
+// SAFETY: as above.
+unsafe impl Sync for Faults {}
+
+impl Faults {
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        context.bind_to_thread().w()?;
+        let mut address = 0;
+        // SAFETY: memory for one fault, seen by the card under `address`.
+        let host = unsafe {
+            let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
+            let host = driver::malloc_host(std::mem::size_of::<Fault>(), flags).w()?;
+            sys::cuMemHostGetDevicePointer_v2(&mut address, host, 0)
+                .result()
+                .w()?;
+            let host = host.cast::<Fault>();
+            host.write_volatile(NO_FAULT);
+            host
+        };
+        Ok(Self {
+            context: context.clone(),
+            host,
+            address,
+        })
+    }
+
+    /// Where kernels write.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The first fault of the work that the host has waited for, as an error; it is forgotten then.
+    pub(super) fn check(&self) -> Result<()> {
+        // SAFETY: the memory is there as long as `self`.
+        let fault = unsafe { self.host.read_volatile() };
+        if fault.code == 0 {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { self.host.write_volatile(NO_FAULT) };
+        if i64::from(fault.code) == DIVISION_BY_ZERO {
+            return Err(Error::Msg("div: integer division by zero on a cuda device".into()).bt());
+        }
+        let place = (fault.code as usize - 1).min(INDEX_OPS.len() - 1);
+        Err(Error::InvalidIndex {
+            op: INDEX_OPS[place],
+            index: fault.index as usize,
+            size: fault.size as usize,
+        }
+        .bt())
+    }
+}
+
+const NO_FAULT: Fault = Fault {
+    code: 0,
+    unused: 0,
+    index: 0,
+    size: 0,
+};
+
+impl Drop for Faults {
+    fn drop(&mut self) {
+        let bound = self.context.bind_to_thread();
+        // SAFETY: made by `malloc_host`, freed once; the stream's work ends before its memory goes.
+        let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
+        if let Err(err) = freed {
+            tracing::warn!(?err, "memory for faults cannot be freed");
+        }
+    }
+}

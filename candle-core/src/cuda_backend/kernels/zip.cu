@@ -1,0 +1,26 @@
+// dst[i] = F(lhs[i], rhs[i]). SRC, DST: the dtypes; RANK, INDEX: the layouts; LANES: elements that a thread takes at once, 1
+// unless all sides are contiguous and aligned; DIVIDES: integers, whose zero divisors are reported with this code, else 0.
+
+INLINE DST element(SRC lhs, SRC rhs, Fault* fault) {
+    compute<SRC> a = value(lhs), b = value(rhs);
+    if (DIVIDES && b == 0) report(fault, DIVIDES, 0, 0);
+    return as<DST>(F(a, b));
+}
+
+KERNEL(zip)(const SRC* lhs, const SRC* rhs, DST* dst, Views<2> v, Fault* fault) {
+    INDEX i = (INDEX)thread_index() * LANES;
+    if (i >= v.len) return;
+    INDEX at[2];
+    places<RANK>(v, i, at);
+    if (LANES > 1 && i + LANES <= v.len) {
+        Pack<SRC, LANES> a = load<LANES>(lhs + at[0]), b = load<LANES>(rhs + at[1]);
+        Pack<DST, LANES> y;
+#pragma unroll
+        for (int lane = 0; lane < LANES; lane++) y.at[lane] = element(a.at[lane], b.at[lane], fault);
+        store(dst + i, y);
+        return;
+    }
+    for (int lane = 0; lane < LANES && i + lane < v.len; lane++) {
+        dst[i + lane] = element(lhs[at[0] + lane], rhs[at[1] + lane], fault);
+    }
+}

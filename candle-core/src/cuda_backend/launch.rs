@@ -1,0 +1,135 @@
+//! Launching kernels: parameters by value, in one stream, without events.
+
+use std::ffi::c_void;
+
+use cudarc::driver::result::launch_kernel;
+
+use super::device::CudaDevice;
+use super::error::{During, WrapErr};
+use super::kernel::Kernel;
+use super::storage::CudaStorage;
+use crate::Result;
+
+/// Threads in a block of the kernels without a reason for another number.
+pub(super) const BLOCK: u32 = 256;
+
+/// The most blocks in the second and third dimension of a grid.
+pub(super) const MAX_GRID_YZ: usize = 65535;
+
+/// How many blocks of how many threads, and the bytes of dynamic shared memory of each.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grid {
+    pub(super) blocks: [u32; 3],
+    pub(super) threads: [u32; 3],
+    pub(super) shared: u32,
+}
+
+impl Grid {
+    pub(super) fn new(blocks: [u32; 3], threads: u32) -> Self {
+        Self {
+            blocks,
+            threads: [threads, 1, 1],
+            shared: 0,
+        }
+    }
+
+    /// At least `count` threads in blocks of [`BLOCK`]. Kernels find their place with `thread_index()` and compare it with their
+    /// count. More than 2^31 - 1 blocks are no grid; that is 2^39 elements, which no card holds.
+    pub(super) fn of_threads(count: usize) -> Self {
+        Self::new([count.div_ceil(BLOCK as usize) as u32, 1, 1], BLOCK)
+    }
+
+    /// Blocks of `threads` threads, one for each of `rows`.
+    pub(super) fn of_rows(rows: usize, threads: u32) -> Self {
+        Self::new([rows as u32, 1, 1], threads)
+    }
+
+    pub(super) fn shared(mut self, bytes: u32) -> Self {
+        self.shared = bytes;
+        self
+    }
+}
+
+/// Words of parameters: three layouts of eight dimensions and what goes with them.
+const WORDS: usize = 96;
+/// Parameters of a kernel.
+const PARAMS: usize = 20;
+
+/// A kernel's parameters in its order: addresses and plain values.
+pub(super) struct Args {
+    words: [u64; WORDS],
+    used: usize,
+    starts: [usize; PARAMS],
+    count: usize,
+}
+
+impl Args {
+    pub(super) fn new() -> Self {
+        Self {
+            words: [0; WORDS],
+            used: 0,
+            starts: [0; PARAMS],
+            count: 0,
+        }
+    }
+
+    /// A storage's first element.
+    pub(super) fn storage(self, storage: &CudaStorage) -> Self {
+        self.value(storage.address())
+    }
+
+    /// A storage's first element, or a null pointer.
+    pub(super) fn storage_or_null(self, storage: Option<&CudaStorage>) -> Self {
+        self.value(storage.map_or(0, CudaStorage::address))
+    }
+
+    /// A number or a struct that the kernel declares in the same way.
+    pub(super) fn value<T: bytemuck::Pod>(mut self, value: T) -> Self {
+        let bytes = bytemuck::bytes_of(&value);
+        let words = bytes.len().div_ceil(8);
+        let place = &mut self.words[self.used..self.used + words];
+        bytemuck::cast_slice_mut::<u64, u8>(place)[..bytes.len()].copy_from_slice(bytes);
+        self.starts[self.count] = self.used;
+        self.used += words;
+        self.count += 1;
+        self
+    }
+
+    /// A count or a place, as `u64`.
+    pub(super) fn size(self, size: usize) -> Self {
+        self.value(size as u64)
+    }
+}
+
+impl CudaDevice {
+    /// Puts a kernel into the stream, compiling it if this is its first use. A grid without blocks is nothing to do.
+    pub(super) fn launch(&self, kernel: &Kernel, grid: Grid, args: Args) -> Result<()> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        let loaded = self.kernels().get(kernel)?;
+        loaded.allow_shared(grid.shared)?;
+        self.context().bind_to_thread().w()?;
+        let mut args = args;
+        let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMS];
+        for (pointer, start) in pointers.iter_mut().zip(&args.starts[..args.count]) {
+            *pointer = std::ptr::from_mut(&mut args.words[*start]).cast();
+        }
+        let triple = |[x, y, z]: [u32; 3]| (x, y, z);
+        let timer = self.profile_begin(kernel)?;
+        // SAFETY: the parameters are those of the kernel, which is called by the one place that knows it; the storages that they point
+        // to are freed in stream order, so after the kernel.
+        let launched = unsafe {
+            launch_kernel(
+                loaded.function.cu_function(),
+                triple(grid.blocks),
+                triple(grid.threads),
+                grid.shared,
+                self.stream().cu_stream(),
+                &mut pointers[..args.count],
+            )
+        };
+        launched.during(|| format!("launching {} with {grid:?}", kernel.label()))?;
+        self.profile_end(timer)
+    }
+}

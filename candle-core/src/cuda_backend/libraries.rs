@@ -1,0 +1,254 @@
+//! Where NVIDIA's libraries are. None is linked: each is looked for when the first device is opened, so that one program starts with a
+//! GPU and without, and what is missing is one error that lists where it was looked for and how to get it.
+//!
+//! cudarc opens libraries by their plain names, and ends the process where it finds none. So each is opened here first, by its full path
+//! where the system's loader does not know it: a loader that has a library already finds it by name.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::error::CudaError;
+
+/// One of NVIDIA's libraries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Library {
+    /// The driver, which comes with the graphics driver.
+    Driver,
+    /// The compiler of kernels.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+    /// Matrix products of the older interface, for programs that ask for its handle.
+    Cublas,
+    /// Collectives among several GPUs.
+    Nccl,
+}
+
+impl Library {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Driver,
+        Self::Nvrtc,
+        Self::CublasLt,
+        Self::Cublas,
+        Self::Nccl,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "the CUDA driver",
+            Self::Nvrtc => "NVRTC",
+            Self::CublasLt => "cuBLASLt",
+            Self::Cublas => "cuBLAS",
+            Self::Nccl => "NCCL",
+        }
+    }
+
+    /// File names, the best first. CUDA 12's libraries serve where 13's are not there: its cards are more.
+    fn files(self) -> &'static [&'static str] {
+        match (self, cfg!(windows)) {
+            (Self::Driver, false) => &["libcuda.so.1", "libcuda.so"],
+            (Self::Driver, true) => &["nvcuda.dll"],
+            (Self::Nvrtc, false) => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            (Self::Nvrtc, true) => &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"],
+            (Self::CublasLt, false) => &["libcublasLt.so.13", "libcublasLt.so.12"],
+            (Self::CublasLt, true) => &["cublasLt64_13.dll", "cublasLt64_12.dll"],
+            (Self::Cublas, false) => &["libcublas.so.13", "libcublas.so.12"],
+            (Self::Cublas, true) => &["cublas64_13.dll", "cublas64_12.dll"],
+            (Self::Nccl, _) => &["libnccl.so.2", "libnccl.so"],
+        }
+    }
+
+    /// What has to be open before: libraries that this one opens by name, from its own folder.
+    fn companions(self) -> &'static [&'static str] {
+        match self {
+            Self::Nvrtc => &["libnvrtc-builtins.so", "nvrtc-builtins64_"],
+            Self::Cublas => &["libcublasLt.so"],
+            _ => &[],
+        }
+    }
+
+    fn how_to_get(self) -> &'static str {
+        match self {
+            Self::Driver => {
+                "it comes with NVIDIA's graphics driver: install that, and see that `nvidia-smi` works"
+            }
+            Self::Nvrtc => {
+                "install it with `pip install nvidia-cuda-nvrtc`, or with the CUDA toolkit, or name its folder in CANDLE_CUDA_PATH"
+            }
+            Self::CublasLt | Self::Cublas => {
+                "install it with `pip install nvidia-cublas`, or with the CUDA toolkit, or name its folder in CANDLE_CUDA_PATH"
+            }
+            Self::Nccl => {
+                "install it with `pip install nvidia-nccl-cu13`, or from your distribution, or name its folder in CANDLE_CUDA_PATH"
+            }
+        }
+    }
+
+    /// Opens the library, once in a process.
+    ///
+    /// # Errors
+    /// [`CudaError::MissingLibrary`], with every place that was tried.
+    pub(crate) fn open(self) -> Result<&'static Found, CudaError> {
+        static OPENED: [OnceLock<Result<Found, String>>; 5] = [const { OnceLock::new() }; 5];
+        let found = OPENED[self as usize].get_or_init(|| self.search());
+        found.as_ref().map_err(|tried| CudaError::MissingLibrary {
+            name: self.name(),
+            tried: tried.clone(),
+            hint: self.how_to_get(),
+        })
+    }
+
+    fn search(self) -> Result<Found, String> {
+        let mut tried = vec![];
+        let by_name = |tried: &mut Vec<String>| {
+            self.files().iter().find_map(|file| {
+                tried.push((*file).to_string());
+                Found::open(Path::new(file))
+            })
+        };
+        // A folder that the user names comes before what the system has.
+        let named = std::env::var_os("CANDLE_CUDA_PATH").filter(|value| !value.is_empty());
+        let named: Vec<PathBuf> = named.iter().flat_map(std::env::split_paths).collect();
+        let found = self
+            .in_folders(&named, &mut tried)
+            .or_else(|| by_name(&mut tried))
+            .or_else(|| self.in_folders(&folders(), &mut tried));
+        found.ok_or_else(|| tried.join(", "))
+    }
+
+    fn in_folders(self, folders: &[PathBuf], tried: &mut Vec<String>) -> Option<Found> {
+        for folder in folders {
+            let here = self.files().iter().map(|file| folder.join(file));
+            let Some(path) = here.into_iter().find(|path| path.exists()) else {
+                tried.push(folder.display().to_string());
+                continue;
+            };
+            self.open_companions(folder);
+            match Found::open(&path) {
+                Some(found) => return Some(found),
+                None => tried.push(format!("{} (cannot be opened)", path.display())),
+            }
+        }
+        None
+    }
+
+    fn open_companions(self, folder: &Path) {
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        for file in files {
+            let name = file.file_name().to_string_lossy().into_owned();
+            let wanted = self
+                .companions()
+                .iter()
+                .any(|start| name.starts_with(start));
+            if wanted && !name.contains(".alt.") {
+                Found::open(&file.path());
+            }
+        }
+    }
+}
+
+/// An opened library. It stays open until the process ends.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The path or the name that it was opened by.
+    pub(crate) path: PathBuf,
+    #[allow(
+        dead_code,
+        reason = "open as long as this is there; NCCL's functions are read from it"
+    )]
+    pub(crate) library: libloading::Library,
+}
+
+impl Found {
+    fn open(path: &Path) -> Option<Self> {
+        // SAFETY: NVIDIA's libraries may be loaded at any time, from any thread.
+        let library = unsafe { libloading::Library::new(path) }.ok()?;
+        let path = path.to_path_buf();
+        Some(Self { path, library })
+    }
+}
+
+/// Folders where toolkits and Python's packages keep the libraries.
+fn folders() -> Vec<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let mut folders = vec![];
+    for root in ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(variable) {
+        let root = PathBuf::from(root);
+        folders.extend(["lib64", "lib", "bin"].map(|folder| root.join(folder)));
+    }
+    for root in starting_with(Path::new("/usr/local"), "cuda") {
+        folders.push(root.join("lib64"));
+        folders.push(root.join("targets/x86_64-linux/lib"));
+    }
+    folders.push("/usr/local/nvidia/lib64".into());
+    folders.push("/usr/lib/wsl/lib".into());
+    if let Some(beside) = std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.parent()?.to_path_buf()))
+    {
+        folders.push(beside.join("../lib"));
+        folders.push(beside);
+    }
+    for root in ["VIRTUAL_ENV", "CONDA_PREFIX"]
+        .into_iter()
+        .filter_map(variable)
+    {
+        for python in starting_with(&Path::new(&root).join("lib"), "python3") {
+            let packages = python.join("site-packages").join("nvidia");
+            folders.extend(
+                starting_with(&packages, "")
+                    .into_iter()
+                    .map(|p| p.join("lib")),
+            );
+        }
+    }
+    folders
+}
+
+/// The folders in `parent` whose names begin with `start`, the last by name first: newer versions before older ones.
+fn starting_with(parent: &Path, start: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
+    let mut found: Vec<PathBuf> = named
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{starting_with, Library};
+
+    #[test]
+    fn newer_folders_come_first() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["cuda-12.4", "cuda-13.0", "other"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        std::fs::write(dir.path().join("cuda.txt"), "").unwrap();
+        let found = starting_with(dir.path(), "cuda");
+        let names: Vec<_> = found
+            .iter()
+            .map(|p| p.file_name().unwrap().to_str().unwrap())
+            .collect();
+        assert_eq!(names, ["cuda-13.0", "cuda-12.4"]);
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_lists_what_was_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tried = vec![];
+        let found = Library::Nvrtc.in_folders(&[dir.path().to_path_buf()], &mut tried);
+        assert!(found.is_none());
+        assert_eq!(tried, [dir.path().display().to_string()]);
+        std::fs::write(dir.path().join("libnvrtc.so.13"), "no library").unwrap();
+        std::fs::write(dir.path().join("nvrtc64_130_0.dll"), "no library").unwrap();
+        tried.clear();
+        assert!(Library::Nvrtc
+            .in_folders(&[dir.path().to_path_buf()], &mut tried)
+            .is_none());
+        assert!(tried[0].ends_with("(cannot be opened)"), "{tried:?}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Tensors on NVIDIA's cards.
+//!
+//! Nothing of CUDA is needed to build this, and one program runs with a card and without: the driver, the compiler (NVRTC) and cuBLASLt
+//! are looked for when the first device is opened. Kernels are text in `kernels/`, compiled for the card at hand the first time that
+//! they are used, and kept on disk.
+//!
+//! # Layers
+//! - `ops/` and `kernels/`: from layouts to launches. Which kernel, how many blocks, which parameters; nothing else.
+//! - `launch.rs`: parameters by value, in one stream; `views.rs`: layouts as kernels take them; `faults.rs`: what kernels report.
+//! - `kernel.rs`: CUDA C++ put together for dtypes and layouts, and compiled; `cubin_cache.rs`: machine code on disk; `elem.rs`: what
+//!   dtypes are in C++.
+//! - `libraries.rs`: where NVIDIA's libraries are, or the error that says where they were looked for.
+//!
+//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
+//!
+//! # When it waits
+//! All work of a device is in one stream, in the order of the calls. Memory is freed in the order of the stream as well. The host waits
+//! when results are read back and in `synchronize`. A program that brings streams of its own orders them with events.
+//!
+//! # Dtypes
+//! All of them are stored as they are. f16, bf16 and f8e4m3 compute in f32 and round to nearest even; integers wrap. Layouts go to
+//! kernels by value, so no op copies shapes to the card; 64-bit places are used where 32 bits do not reach.
+//!
+//! # Environment
+//! | variable | meaning |
+//! | --- | --- |
+//! | `CANDLE_CUDA_PATH` | folders, separated as in `PATH`, where libraries are looked for first |
+//! | `CANDLE_CUDA_CACHE` | the folder for compiled kernels; `0` keeps none |
+//! | `CANDLE_CUDA_DUMP` | a file for the text of a kernel that does not compile |
+
+mod blas;
+mod cubin_cache;
+mod device;
+mod elem;
+mod error;
+mod faults;
+mod kernel;
+mod launch;
+pub(crate) mod libraries;
+mod ops;
+mod profile;
+mod storage;
+mod views;
+
+pub use cudarc;
+pub use device::{CardReport, CudaDevice, DeviceId, Stats};
+pub use error::{CudaError, WrapErr};
+pub use profile::KernelTime;
+/// Upstream's short name.
+pub use storage::CudaStorageSlice as S;
+pub use storage::{CudaDType, CudaStorage, CudaStorageSlice};

@@ -1,0 +1,44 @@
+//! Elementwise ops: one argument (functions, casts, copies), two (arithmetic, comparison), and `where`.
+
+mod condition;
+mod map;
+mod zip;
+
+pub(in crate::cuda_backend) use condition::where_cond;
+pub(in crate::cuda_backend) use map::{affine, copy, copy_strided_src, elu, powf, to_dtype, unary};
+#[allow(unused_imports, reason = "for ops that follow")]
+pub(in crate::cuda_backend::ops) use map::{convert_into, in_order};
+pub(in crate::cuda_backend) use zip::{binary, cmp};
+
+use crate::cuda_backend::storage::CudaStorage;
+
+/// The function in `kernels/functions.cu` of an op's name, of a list.
+fn function(list: &'static [(&'static str, &'static str)], name: &str) -> Option<&'static str> {
+    let found = list.iter().find(|(op, _)| *op == name);
+    found.map(|(_, function)| *function)
+}
+
+/// Declares a list of ops and their C++ functions.
+macro_rules! functions {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, concat!("f_", $name))),*]
+    };
+}
+use functions;
+
+/// How many elements a thread loads at once: 16 bytes of the widest side, if every side begins at a multiple of that.
+fn lanes<const N: usize>(rank: usize, sides: [(&CudaStorage, u64); N]) -> usize {
+    use crate::backend::BackendStorage;
+    let size = |storage: &CudaStorage| storage.dtype().size_in_bytes();
+    let widest = sides.iter().map(|(storage, _)| size(storage)).max();
+    let lanes = 16 / widest.unwrap_or(16).max(1);
+    let aligned = |(storage, offset): &(&CudaStorage, u64)| {
+        (storage.address() + offset * size(storage) as u64)
+            .is_multiple_of((lanes * size(storage)) as u64)
+    };
+    if rank == 0 && sides.iter().all(aligned) {
+        lanes
+    } else {
+        1
+    }
+}

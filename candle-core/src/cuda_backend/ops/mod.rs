@@ -1,0 +1,14 @@
+//! From layouts to launches: which kernel, how many blocks, which parameters. One file an op family, with its kernels of the same
+//! name in `kernels/`.
+
+pub(super) mod conv;
+pub(super) mod copy2d;
+pub(super) mod elementwise;
+pub(super) mod fill;
+pub(super) mod indexing;
+pub(super) mod matmul;
+pub(super) mod pool;
+pub(super) mod random;
+pub(super) mod reduce;
+pub(super) mod scatter;
+pub(super) mod upsample;

@@ -1,0 +1,470 @@
+//! The storage: memory with a dtype. Every op is one call into `ops`.
+
+use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
+use float8::F8E4M3;
+use half::{bf16, f16};
+
+use super::device::CudaDevice;
+use super::error::{CudaError, WrapErr};
+use super::ops;
+use crate::backend::BackendStorage;
+use crate::conv::{
+    Geometry, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,
+};
+use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
+use crate::scalar::Scalar;
+use crate::{CpuStorage, DType, Layout, Result};
+
+/// Runs a body on the slice inside a [`CudaStorageSlice`], of whatever type.
+macro_rules! on_slice {
+    ($slice:expr => |$s:ident| $body:expr) => {
+        match $slice {
+            CudaStorageSlice::U8($s) => $body,
+            CudaStorageSlice::U32($s) => $body,
+            CudaStorageSlice::I16($s) => $body,
+            CudaStorageSlice::I32($s) => $body,
+            CudaStorageSlice::I64($s) => $body,
+            CudaStorageSlice::BF16($s) => $body,
+            CudaStorageSlice::F16($s) => $body,
+            CudaStorageSlice::F32($s) => $body,
+            CudaStorageSlice::F64($s) => $body,
+            CudaStorageSlice::F8E4M3($s) => $body,
+            CudaStorageSlice::F6E2M3($s) => $body,
+            CudaStorageSlice::F6E3M2($s) => $body,
+            CudaStorageSlice::F4($s) => $body,
+            CudaStorageSlice::F8E8M0($s) => $body,
+        }
+    };
+}
+
+macro_rules! storage_slice {
+    ($($dtype:ident($ty:ty)),+ $(,)?) => {
+        /// Elements of one dtype in the card's memory.
+        #[derive(Debug)]
+        #[allow(missing_docs, reason = "the variants are the dtypes")]
+        pub enum CudaStorageSlice {
+            $($dtype(CudaSlice<$ty>),)+
+        }
+
+        impl CudaStorageSlice {
+            fn dtype(&self) -> DType {
+                match self {
+                    $(Self::$dtype(_) => DType::$dtype,)+
+                }
+            }
+
+            fn alloc(device: &CudaDevice, len: usize, dtype: DType, op: &'static str) -> Result<Self> {
+                Ok(match dtype {
+                    $(DType::$dtype => Self::$dtype(device.alloc_slice(len, op)?),)+
+                })
+            }
+
+            fn upload(device: &CudaDevice, data: &CpuStorage) -> Result<Self> {
+                Ok(match data {
+                    $(CpuStorage::$dtype(data) => Self::$dtype(device.clone_htod(data)?),)+
+                })
+            }
+
+            fn download(&self, device: &CudaDevice) -> Result<CpuStorage> {
+                Ok(match self {
+                    $(Self::$dtype(slice) => CpuStorage::$dtype(read(device, slice)?),)+
+                })
+            }
+        }
+    };
+}
+
+storage_slice! {
+    U8(u8), U32(u32), I16(i16), I32(i32), I64(i64), BF16(bf16), F16(f16), F32(f32), F64(f64),
+    F8E4M3(F8E4M3), F6E2M3(u8), F6E3M2(u8), F4(u8), F8E8M0(u8),
+}
+
+fn read<T: DeviceRepr>(device: &CudaDevice, slice: &CudaSlice<T>) -> Result<Vec<T>> {
+    match slice.len() {
+        0 => Ok(vec![]),
+        _ => device.clone_dtoh(slice),
+    }
+}
+
+/// Elements of one dtype on a CUDA device.
+#[derive(Debug)]
+pub struct CudaStorage {
+    /// The elements.
+    pub slice: CudaStorageSlice,
+    /// The device that holds them.
+    pub device: CudaDevice,
+}
+
+/// A Rust type whose elements a [`CudaStorage`] holds.
+pub trait CudaDType: Sized {
+    /// The storage's elements, if they are of this type.
+    fn as_cuda_slice(storage: &CudaStorage) -> Result<&CudaSlice<Self>>;
+    /// As [`CudaDType::as_cuda_slice`], to be changed.
+    fn as_cuda_slice_mut(storage: &mut CudaStorage) -> Result<&mut CudaSlice<Self>>;
+    /// A storage of these elements.
+    fn wrap_cuda_slice(slice: CudaSlice<Self>, device: CudaDevice) -> CudaStorage;
+}
+
+macro_rules! cuda_dtype {
+    ($($ty:ty: $dtype:ident),+ $(,)?) => {$(
+        impl CudaDType for $ty {
+            fn as_cuda_slice(storage: &CudaStorage) -> Result<&CudaSlice<Self>> {
+                match &storage.slice {
+                    CudaStorageSlice::$dtype(slice) => Ok(slice),
+                    other => Err(CudaError::UnexpectedDType {
+                        msg: "as_cuda_slice",
+                        expected: DType::$dtype,
+                        got: other.dtype(),
+                    }
+                    .into()),
+                }
+            }
+
+            fn as_cuda_slice_mut(storage: &mut CudaStorage) -> Result<&mut CudaSlice<Self>> {
+                match &mut storage.slice {
+                    CudaStorageSlice::$dtype(slice) => Ok(slice),
+                    other => Err(CudaError::UnexpectedDType {
+                        msg: "as_cuda_slice_mut",
+                        expected: DType::$dtype,
+                        got: other.dtype(),
+                    }
+                    .into()),
+                }
+            }
+
+            fn wrap_cuda_slice(slice: CudaSlice<Self>, device: CudaDevice) -> CudaStorage {
+                CudaStorage { slice: CudaStorageSlice::$dtype(slice), device }
+            }
+        }
+    )+};
+}
+
+cuda_dtype! {
+    u8: U8, u32: U32, i16: I16, i32: I32, i64: I64, f16: F16, bf16: BF16, f32: F32, f64: F64,
+    F8E4M3: F8E4M3,
+}
+
+impl CudaStorage {
+    /// A storage of these elements.
+    pub fn wrap_cuda_slice<T: CudaDType>(slice: CudaSlice<T>, device: CudaDevice) -> Self {
+        T::wrap_cuda_slice(slice, device)
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// They are of another type.
+    pub fn as_cuda_slice<T: CudaDType>(&self) -> Result<&CudaSlice<T>> {
+        T::as_cuda_slice(self)
+    }
+
+    /// The elements, to be changed.
+    ///
+    /// # Errors
+    /// They are of another type.
+    pub fn as_cuda_slice_mut<T: CudaDType>(&mut self) -> Result<&mut CudaSlice<T>> {
+        T::as_cuda_slice_mut(self)
+    }
+
+    pub(super) fn alloc(
+        device: &CudaDevice,
+        len: usize,
+        dtype: DType,
+        op: &'static str,
+    ) -> Result<Self> {
+        Ok(Self {
+            slice: CudaStorageSlice::alloc(device, len, dtype, op)?,
+            device: device.clone(),
+        })
+    }
+
+    pub(super) fn upload(device: &CudaDevice, data: &CpuStorage) -> Result<Self> {
+        Ok(Self {
+            slice: CudaStorageSlice::upload(device, data)?,
+            device: device.clone(),
+        })
+    }
+
+    pub(super) fn download(&self) -> Result<CpuStorage> {
+        self.slice.download(&self.device)
+    }
+
+    /// The number of elements.
+    pub(super) fn len(&self) -> usize {
+        on_slice!(&self.slice => |s| s.len())
+    }
+
+    /// The first element's address on the card.
+    pub(super) fn address(&self) -> u64 {
+        // Without event tracking the guard has nothing to do, and all kernels are in the device's stream.
+        on_slice!(&self.slice => |s| s.device_ptr(self.device.stream()).0)
+    }
+
+    /// Sets all bits to 0.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        let bytes = self.len() * self.dtype().size_in_bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let stream = self.device.stream();
+        self.device.context().bind_to_thread().w()?;
+        // SAFETY: the memory is this storage's, all of it.
+        unsafe {
+            cudarc::driver::result::memset_d8_async(self.address(), 0, bytes, stream.cu_stream())
+        }
+        .w()
+    }
+}
+
+impl BackendStorage for CudaStorage {
+    type Device = CudaDevice;
+
+    fn try_clone(&self, _layout: &Layout) -> Result<Self> {
+        ops::elementwise::copy(self, &Layout::contiguous(self.len()))
+    }
+
+    fn dtype(&self) -> DType {
+        self.slice.dtype()
+    }
+
+    fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    fn to_cpu_storage(&self) -> Result<CpuStorage> {
+        self.read()
+    }
+
+    fn affine(&self, layout: &Layout, mul: f64, add: f64) -> Result<Self> {
+        ops::elementwise::affine(self, layout, mul, add)
+    }
+
+    fn powf(&self, layout: &Layout, exponent: f64) -> Result<Self> {
+        ops::elementwise::powf(self, layout, exponent)
+    }
+
+    fn elu(&self, layout: &Layout, alpha: f64) -> Result<Self> {
+        ops::elementwise::elu(self, layout, alpha)
+    }
+
+    fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self> {
+        ops::reduce::reduce(self, op, layout, dims)
+    }
+
+    fn cmp(&self, op: CmpOp, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self> {
+        ops::elementwise::cmp(self, op, rhs, lhs_l, rhs_l)
+    }
+
+    fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self> {
+        ops::elementwise::to_dtype(self, layout, dtype)
+    }
+
+    fn unary_impl<B: UnaryOpT>(&self, layout: &Layout) -> Result<Self> {
+        ops::elementwise::unary(self, layout, B::NAME)
+    }
+
+    fn binary_impl<B: BinaryOpT>(
+        &self,
+        rhs: &Self,
+        lhs_l: &Layout,
+        rhs_l: &Layout,
+    ) -> Result<Self> {
+        ops::elementwise::binary(self, rhs, lhs_l, rhs_l, B::NAME)
+    }
+
+    fn where_cond(
+        &self,
+        layout: &Layout,
+        on_true: &Self,
+        on_true_l: &Layout,
+        on_false: &Self,
+        on_false_l: &Layout,
+    ) -> Result<Self> {
+        ops::elementwise::where_cond(self, layout, on_true, on_true_l, on_false, on_false_l)
+    }
+
+    fn conv1d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConv1D,
+    ) -> Result<Self> {
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::forward(operands, Geometry::conv1d(params)?)
+    }
+
+    fn conv_transpose1d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConvTranspose1D,
+    ) -> Result<Self> {
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::transposed(operands, Geometry::conv_transpose1d(params)?)
+    }
+
+    fn conv2d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConv2D,
+    ) -> Result<Self> {
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::forward(operands, Geometry::conv2d(params)?)
+    }
+
+    fn conv_transpose2d(
+        &self,
+        layout: &Layout,
+        kernel: &Self,
+        kernel_l: &Layout,
+        params: &ParamsConvTranspose2D,
+    ) -> Result<Self> {
+        let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
+        ops::conv::transposed(operands, Geometry::conv_transpose2d(params)?)
+    }
+
+    fn avg_pool2d(
+        &self,
+        layout: &Layout,
+        kernel: (usize, usize),
+        stride: (usize, usize),
+    ) -> Result<Self> {
+        ops::pool::pool2d(self, layout, kernel, stride, ops::pool::Pool::Mean)
+    }
+
+    fn max_pool2d(
+        &self,
+        layout: &Layout,
+        kernel: (usize, usize),
+        stride: (usize, usize),
+    ) -> Result<Self> {
+        ops::pool::pool2d(self, layout, kernel, stride, ops::pool::Pool::Max)
+    }
+
+    fn upsample_nearest1d(&self, layout: &Layout, target: usize) -> Result<Self> {
+        ops::upsample::nearest(self, layout, (1, target), "upsample_nearest1d")
+    }
+
+    fn upsample_nearest2d(&self, layout: &Layout, h: usize, w: usize) -> Result<Self> {
+        ops::upsample::nearest(self, layout, (h, w), "upsample_nearest2d")
+    }
+
+    fn upsample_bilinear2d(
+        &self,
+        layout: &Layout,
+        h: usize,
+        w: usize,
+        align_corners: bool,
+        scale_h: Option<f64>,
+        scale_w: Option<f64>,
+    ) -> Result<Self> {
+        ops::upsample::bilinear(self, layout, (h, w), align_corners, (scale_h, scale_w))
+    }
+
+    fn gather(&self, layout: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self> {
+        ops::indexing::gather(self, layout, ids, ids_l, dim)
+    }
+
+    fn scatter_set(
+        &mut self,
+        layout: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        let updates = ops::scatter::Updates {
+            ids,
+            ids_l,
+            src,
+            src_l,
+            dim,
+        };
+        ops::scatter::scatter(self, layout, updates, false)
+    }
+
+    fn scatter_add_set(
+        &mut self,
+        layout: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<()> {
+        let updates = ops::scatter::Updates {
+            ids,
+            ids_l,
+            src,
+            src_l,
+            dim,
+        };
+        ops::scatter::scatter(self, layout, updates, true)
+    }
+
+    fn index_select(
+        &self,
+        ids: &Self,
+        layout: &Layout,
+        ids_l: &Layout,
+        dim: usize,
+    ) -> Result<Self> {
+        ops::indexing::index_select(self, ids, layout, ids_l, dim)
+    }
+
+    fn index_add(
+        &self,
+        layout: &Layout,
+        ids: &Self,
+        ids_l: &Layout,
+        src: &Self,
+        src_l: &Layout,
+        dim: usize,
+    ) -> Result<Self> {
+        ops::scatter::index_add(self, layout, ids, ids_l, src, src_l, dim)
+    }
+
+    fn matmul(
+        &self,
+        rhs: &Self,
+        bmnk: (usize, usize, usize, usize),
+        lhs_l: &Layout,
+        rhs_l: &Layout,
+    ) -> Result<Self> {
+        ops::matmul::matmul(self, rhs, bmnk, lhs_l, rhs_l)
+    }
+
+    fn copy_strided_src(&self, dst: &mut Self, dst_offset: usize, src_l: &Layout) -> Result<()> {
+        ops::elementwise::copy_strided_src(self, dst, dst_offset, src_l)
+    }
+
+    fn copy2d(
+        &self,
+        dst: &mut Self,
+        d1: usize,
+        d2: usize,
+        src_stride1: usize,
+        dst_stride1: usize,
+        src_offset: usize,
+        dst_offset: usize,
+    ) -> Result<()> {
+        let rows = ops::copy2d::Rows {
+            d1,
+            d2,
+            src_stride: src_stride1,
+            dst_stride: dst_stride1,
+            src_offset,
+            dst_offset,
+        };
+        ops::copy2d::copy2d(self, dst, rows)
+    }
+
+    fn const_set(&mut self, value: Scalar, layout: &Layout) -> Result<()> {
+        ops::fill::const_set(self, value, layout)
+    }
+}
