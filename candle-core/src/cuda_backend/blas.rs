@@ -7,15 +7,26 @@ use cudarc::cublas::CudaBlas;
 use super::device::CudaDevice;
 use super::error::WrapErr;
 use super::libraries::Library;
+use super::ops::matmul::Lt;
 use crate::Result;
 
 /// What a device has of cuBLAS so far.
 #[derive(Default)]
 pub(super) struct Handles {
     cublas: OnceLock<Arc<CudaBlas>>,
+    lt: OnceLock<Option<Lt>>,
 }
 
 impl CudaDevice {
+    /// cuBLASLt, if it is installed.
+    pub(super) fn lt(&self) -> Result<Option<&Lt>> {
+        if let Some(lt) = self.blas().lt.get() {
+            return Ok(lt.as_ref());
+        }
+        let lt = Lt::new(self)?;
+        Ok(self.blas().lt.get_or_init(|| lt).as_ref())
+    }
+
     /// A handle of cuBLAS on this device's stream, for programs that call it themselves.
     ///
     /// # Panics

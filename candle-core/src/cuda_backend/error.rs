@@ -35,9 +35,13 @@ pub enum CudaError {
         log: String,
     },
 
-    /// cuBLAS or cuBLASLt refuses a product.
+    /// cuBLAS refuses something.
     #[error("cuBLAS: {0:?}")]
     Cublas(#[from] cudarc::cublas::result::CublasError),
+
+    /// cuBLASLt refuses a product.
+    #[error("cuBLASLt: {0:?}")]
+    CublasLt(cudarc::cublaslt::result::CublasError),
 
     /// cuRAND refuses something.
     #[error("cuRAND: {0:?}")]

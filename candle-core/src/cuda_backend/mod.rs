@@ -45,6 +45,11 @@ mod views;
 pub use cudarc;
 pub use device::{CardReport, CudaDevice, DeviceId, Stats};
 pub use error::{CudaError, WrapErr};
+pub use ops::matmul::{
+    gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
+    set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16,
+    set_gemm_reduced_precision_f32,
+};
 pub use profile::KernelTime;
 /// Upstream's short name.
 pub use storage::CudaStorageSlice as S;

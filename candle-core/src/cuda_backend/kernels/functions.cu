@@ -10,6 +10,8 @@ template <class T> using wrapping = typename Unsigned<T>::type;
 // Both precisions under one name.
 INLINE f32 exp_of(f32 x) { return expf(x); }
 INLINE f64 exp_of(f64 x) { return exp(x); }
+INLINE f32 expm1_of(f32 x) { return expm1f(x); }
+INLINE f64 expm1_of(f64 x) { return expm1(x); }
 INLINE f32 log_of(f32 x) { return logf(x); }
 INLINE f64 log_of(f64 x) { return log(x); }
 INLINE f32 pow_of(f32 x, f32 y) { return powf(x, y); }
@@ -48,6 +50,7 @@ INLINE f32 f_round(f32 x) { return roundf(x); }
 INLINE f64 f_round(f64 x) { return round(x); }
 template <class T> INLINE T f_sign(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : (T)0; }
 template <class T> INLINE T f_relu(T x) { return x > 0 ? x : (T)0; }
+template <class T> INLINE T f_relu2(T x) { T y = f_relu(x); return y * y; }
 
 template <class T> INLINE T f_sigmoid(T x) {
     T e = exp_of(-f_abs(x));
@@ -63,7 +66,7 @@ INLINE f64 f_gelu_erf(f64 x) { return 0.5 * x * erfc(-0.70710678118654752 * x); 
 
 template <class T> INLINE T f_affine(T x, T a, T b) { return (T)((wrapping<T>)x * (wrapping<T>)a + (wrapping<T>)b); }
 template <class T> INLINE T f_powf(T x, T exponent, T) { return pow_of(x, exponent); }
-template <class T> INLINE T f_elu(T x, T alpha, T) { return x > 0 ? x : alpha * (exp_of(x) - 1); }
+template <class T> INLINE T f_elu(T x, T alpha, T) { return x > 0 ? x : alpha * expm1_of(x); }
 
 template <class T> INLINE T f_add(T a, T b) { return (T)((wrapping<T>)a + (wrapping<T>)b); }
 template <class T> INLINE T f_sub(T a, T b) { return (T)((wrapping<T>)a - (wrapping<T>)b); }
@@ -91,7 +94,7 @@ template <class T> INLINE T f_gelu_mul(T a, T b) { return f_gelu_erf(a) * b; }
 template <class T> INLINE T f_gelu_tanh_mul(T a, T b) { return f_gelu(a) * b; }
 template <class T> INLINE T f_quick_gelu_mul(T a, T b) { return a * f_sigmoid((T)1.702 * a) * b; }
 template <class T> INLINE T f_relu_mul(T a, T b) { return f_relu(a) * b; }
-template <class T> INLINE T f_relu2_mul(T a, T b) { T y = f_relu(a); return y * y * b; }
+template <class T> INLINE T f_relu2_mul(T a, T b) { return f_relu2(a) * b; }
 template <class T> INLINE T f_sigmoid_mul(T a, T b) { return f_sigmoid(a) * b; }
 template <class T> INLINE T f_clamped_swiglu(T a, T b) {
     T gate = f_minimum(a, (T)7);

@@ -1,23 +1,43 @@
-//! Matrix products.
+//! Matrix products: few rows by a kernel that reads the weight once (`vector.rs`), all others by cuBLASLt where it is installed and knows
+//! dtype and strides (`lt.rs`), else by kernels for any of them (`plain.rs`).
 
+mod extras;
+mod lt;
 mod plain;
+mod precision;
+mod vector;
 
+pub use extras::{Extras, Input};
+pub(in crate::cuda_backend) use lt::Lt;
+pub use precision::*;
+
+use super::elementwise;
 use crate::backend::BackendStorage;
 use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
-use crate::{Layout, Result, Shape};
+use crate::{DType, Layout, Result, Shape};
 
 /// One side of a product: `(.., rows, columns)`.
 #[derive(Clone, Copy)]
-struct Operand<'a> {
+pub(super) struct Operand<'a> {
     storage: &'a CudaStorage,
     /// Steps from row to row and from column to column.
     row: usize,
     column: usize,
 }
 
-/// A product of `batches` pairs of matrices, `(m, k)` by `(k, n)`.
-struct Product<'a> {
+/// What is added to a product: a vector `(n)`, or a matrix `(m, n)` with contiguous rows.
+#[derive(Clone, Copy)]
+pub(super) struct Addend<'a> {
+    storage: &'a CudaStorage,
+    offset: usize,
+    /// From row to row.
+    row: usize,
+}
+
+/// A product of `batches` pairs of matrices, `(m, k)` by `(k, n)`, and what is added to it.
+#[derive(Clone, Copy)]
+pub(super) struct Product<'a> {
     lhs: Operand<'a>,
     rhs: Operand<'a>,
     /// Where the matrices of each pair begin.
@@ -25,17 +45,16 @@ struct Product<'a> {
     m: usize,
     n: usize,
     k: usize,
+    bias: Option<Addend<'a>>,
+    residual: Option<Addend<'a>>,
 }
 
 /// The layout without its last two dimensions.
 fn batches(layout: &Layout) -> Layout {
     let rank = layout.dims().len() - 2;
     let stride = layout.stride()[..rank].to_vec();
-    Layout::new(
-        Shape::from(&layout.dims()[..rank]),
-        stride,
-        layout.start_offset(),
-    )
+    let shape = Shape::from(&layout.dims()[..rank]);
+    Layout::new(shape, stride, layout.start_offset())
 }
 
 impl<'a> Operand<'a> {
@@ -51,27 +70,91 @@ impl<'a> Operand<'a> {
     }
 }
 
+impl<'a> Product<'a> {
+    fn new(
+        (lhs, lhs_l): Input<'a>,
+        (rhs, rhs_l): Input<'a>,
+        (m, n, k): (usize, usize, usize),
+    ) -> Result<Self> {
+        Ok(Self {
+            lhs: Operand::new(lhs, lhs_l),
+            rhs: Operand::new(rhs, rhs_l),
+            batches: Walk::new([&batches(lhs_l), &batches(rhs_l)])?,
+            m,
+            n,
+            k,
+            bias: None,
+            residual: None,
+        })
+    }
+}
+
+/// Whether products of this dtype may be computed with less precision than the dtype has.
+fn reduced_precision(dtype: DType) -> bool {
+    match dtype {
+        DType::F32 => gemm_reduced_precision_f32(),
+        _ => false,
+    }
+}
+
 pub(in crate::cuda_backend) fn matmul(
     lhs: &CudaStorage,
     rhs: &CudaStorage,
-    (b, m, n, k): (usize, usize, usize, usize),
+    bmnk: (usize, usize, usize, usize),
     lhs_l: &Layout,
     rhs_l: &Layout,
 ) -> Result<CudaStorage> {
-    let device = lhs.device();
-    let product = Product {
-        lhs: Operand::new(lhs, lhs_l),
-        rhs: Operand::new(rhs, rhs_l),
-        batches: Walk::new([&batches(lhs_l), &batches(rhs_l)])?,
-        m,
-        n,
-        k,
-    };
-    let mut dst = device.new_storage(b * m * n, lhs.dtype(), "matmul")?;
+    product((lhs, lhs_l), (rhs, rhs_l), bmnk, lhs.dtype())
+}
+
+/// As [`matmul`], with a result of `dtype`: of the operands' own, or f32 for 16-bit floats.
+pub(in crate::cuda_backend) fn product(
+    lhs: Input<'_>,
+    rhs: Input<'_>,
+    (b, m, n, k): (usize, usize, usize, usize),
+    dtype: DType,
+) -> Result<CudaStorage> {
+    let device = lhs.0.device();
+    let mut dst = device.new_storage(b * m * n, dtype, "matmul")?;
     if k == 0 {
         dst.clear()?;
-    } else {
-        plain::run(&product, &dst)?;
+    } else if b * m * n > 0 {
+        let product = Product::new(lhs, rhs, (m, n, k))?;
+        if !run_known(&product, &dst)? {
+            // cuBLASLt takes neither general strides nor batches in several dimensions: with copies it does.
+            let helps = matches!(
+                lhs.0.dtype(),
+                DType::F16 | DType::BF16 | DType::F32 | DType::F64
+            ) && device.lt()?.is_some();
+            if helps && !(lhs.1.is_contiguous() && rhs.1.is_contiguous()) {
+                let (lhs_s, lhs_l) = in_rows(lhs)?;
+                let (rhs_s, rhs_l) = in_rows(rhs)?;
+                let product = Product::new((&lhs_s, &lhs_l), (&rhs_s, &rhs_l), (m, n, k))?;
+                if !run_known(&product, &dst)? {
+                    plain::run(&product, &dst)?;
+                }
+            } else {
+                plain::run(&product, &dst)?;
+            }
+        }
     }
     Ok(dst)
+}
+
+/// An operand in row-major order.
+fn in_rows((storage, layout): Input<'_>) -> Result<(elementwise::Ordered<'_>, Layout)> {
+    let (storage, offset) = elementwise::in_order(storage, layout)?;
+    let layout = Layout::contiguous_with_offset(layout.shape(), offset);
+    Ok((storage, layout))
+}
+
+/// By the kernels that want contiguous rows or columns; whether there is one.
+fn run_known(product: &Product<'_>, dst: &CudaStorage) -> Result<bool> {
+    if vector::run(product, dst)? {
+        return Ok(true);
+    }
+    match dst.device().lt()? {
+        Some(lt) => lt.run(product, dst),
+        None => Ok(false),
+    }
 }
