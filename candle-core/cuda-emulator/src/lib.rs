@@ -1,0 +1,27 @@
+//! NVIDIA's two libraries, as far as candle-core's CUDA backend calls them, on the CPU: put into a folder as
+//! `libcuda.so.1` and as `libnvrtc.so.13`, this library compiles kernels with the host's C++ compiler and runs their
+//! threads one after another. README.md says how tests use it.
+#![cfg(unix)]
+// Names and signatures are the driver's; what a pointer has to be is in NVIDIA's reference.
+#![allow(
+    non_snake_case,
+    clippy::missing_safety_doc,
+    clippy::not_unsafe_ptr_arg_deref,
+    clippy::too_many_arguments
+)]
+
+mod compile;
+pub mod copy;
+pub mod device;
+mod elf;
+pub mod graph;
+pub mod launch;
+mod loader;
+pub mod memory;
+pub mod module;
+pub mod nvrtc;
+mod real;
+pub mod status;
+pub mod stream;
+mod text;
+pub mod unsupported;

@@ -1,0 +1,407 @@
+//! Streams and events. Work is done when it is asked for, so a stream keeps nothing but its capture.
+
+use crate::device::current_device;
+use crate::graph::{self, Node};
+use crate::memory;
+use crate::status::*;
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::thread::ThreadId;
+use std::time::Instant;
+
+pub struct Capture {
+    pub id: u64,
+    /// Whose streams' calls are restricted: all threads', the one's that began it, nobody's.
+    mode: u32,
+    by: ThreadId,
+    origin: usize,
+    pub nodes: Vec<Node>,
+    invalid: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Stream {
+    device: usize,
+    capture: Option<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Event {
+    timed: bool,
+    at: Option<Instant>,
+    capture: Option<u64>,
+}
+
+#[derive(Default)]
+struct Streams {
+    streams: HashMap<usize, Stream>,
+    events: HashMap<usize, Event>,
+    captures: HashMap<u64, Capture>,
+    last_handle: usize,
+}
+
+fn all() -> MutexGuard<'static, Streams> {
+    static ALL: LazyLock<Mutex<Streams>> = LazyLock::new(Mutex::default);
+    ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// A handle that nothing else has.
+fn new_handle(streams: &mut Streams) -> usize {
+    streams.last_handle += 64;
+    0x10_0000 + streams.last_handle
+}
+
+/// 0, 1 and 2 are the default streams of the current device.
+fn get(streams: &Streams, handle: usize) -> Result<Stream, Status> {
+    match handle {
+        0..=2 => Ok(Stream {
+            device: current_device()?,
+            capture: None,
+        }),
+        _ => streams
+            .streams
+            .get(&handle)
+            .copied()
+            .ok_or(ERROR_INVALID_HANDLE),
+    }
+}
+
+pub fn device(handle: usize) -> Result<usize, Status> {
+    get(&all(), handle).map(|stream| stream.device)
+}
+
+/// The capture that a stream is in.
+pub fn capture(handle: usize) -> Result<Option<u64>, Status> {
+    get(&all(), handle).map(|stream| stream.capture)
+}
+
+/// Does it now, or writes it down if the stream is captured.
+pub fn submit(handle: usize, node: Node) -> Result<(), Status> {
+    let mut streams = all();
+    match get(&streams, handle)?.capture {
+        None => {
+            drop(streams);
+            node.run()
+        }
+        Some(id) => {
+            let capture = streams
+                .captures
+                .get_mut(&id)
+                .ok_or(ERROR_STREAM_CAPTURE_INVALIDATED)?;
+            if capture.invalid {
+                return Err(ERROR_STREAM_CAPTURE_INVALIDATED);
+            }
+            capture.nodes.push(node);
+            Ok(())
+        }
+    }
+}
+
+/// For what a capture forbids: it makes the captures that it would disturb invalid, as the driver does.
+pub fn forbidden_in_capture() -> Result<(), Status> {
+    let mut streams = all();
+    let here = std::thread::current().id();
+    let mut result = Ok(());
+    for capture in streams.captures.values_mut() {
+        if capture.mode == 0 || (capture.mode == 1 && capture.by == here) {
+            capture.invalid = true;
+            result = Err(ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+    }
+    result
+}
+
+fn create(to: *mut usize) -> Result<(), Status> {
+    let device = current_device()?;
+    let mut streams = all();
+    let handle = new_handle(&mut streams);
+    streams.streams.insert(
+        handle,
+        Stream {
+            device,
+            capture: None,
+        },
+    );
+    unsafe { put(to, handle) }
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamCreate(to: *mut usize, _flags: u32) -> Status {
+    status(create(to))
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamCreateWithPriority(
+    to: *mut usize,
+    _flags: u32,
+    _priority: i32,
+) -> Status {
+    status(create(to))
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamDestroy_v2(handle: usize) -> Status {
+    match all().streams.remove(&handle) {
+        Some(_) => SUCCESS,
+        None => ERROR_INVALID_HANDLE,
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamSynchronize(handle: usize) -> Status {
+    status(capture(handle).and_then(|captured| match captured {
+        Some(id) => {
+            all()
+                .captures
+                .get_mut(&id)
+                .into_iter()
+                .for_each(|capture| capture.invalid = true);
+            Err(ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        }
+        None => {
+            memory::check_all();
+            Ok(())
+        }
+    }))
+}
+
+#[no_mangle]
+pub extern "C" fn cuCtxSynchronize() -> Status {
+    status(current_device().and_then(|_| {
+        forbidden_in_capture()?;
+        memory::check_all();
+        Ok(())
+    }))
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamQuery(handle: usize) -> Status {
+    match capture(handle) {
+        Ok(None) => SUCCESS,
+        Ok(Some(_)) => ERROR_STREAM_CAPTURE_UNSUPPORTED,
+        Err(error) => error,
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamGetCtx(handle: usize, to: *mut usize) -> Status {
+    status(device(handle).and_then(|device| unsafe { put(to, 0x1000 + 16 * device) }))
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamWaitEvent(handle: usize, event: usize, _flags: u32) -> Status {
+    let mut streams = all();
+    let (stream, event) = match (get(&streams, handle), streams.events.get(&event)) {
+        (Ok(stream), Some(event)) => (stream, *event),
+        _ => return ERROR_INVALID_HANDLE,
+    };
+    match (stream.capture, event.capture) {
+        // Work that is only written down joins this stream to its capture.
+        (None, Some(id)) if streams.captures.contains_key(&id) => {
+            if let Some(stream) = streams.streams.get_mut(&handle) {
+                stream.capture = Some(id);
+                SUCCESS
+            } else {
+                ERROR_STREAM_CAPTURE_IMPLICIT
+            }
+        }
+        (Some(own), other) if other != Some(own) && event.at.is_some() => {
+            streams
+                .captures
+                .get_mut(&own)
+                .into_iter()
+                .for_each(|capture| capture.invalid = true);
+            ERROR_STREAM_CAPTURE_ISOLATION
+        }
+        _ => SUCCESS,
+    }
+}
+
+// ---- Events ----
+
+#[no_mangle]
+pub extern "C" fn cuEventCreate(to: *mut usize, flags: u32) -> Status {
+    let mut streams = all();
+    let handle = new_handle(&mut streams);
+    streams.events.insert(
+        handle,
+        Event {
+            timed: flags & 2 == 0,
+            at: None,
+            capture: None,
+        },
+    );
+    status(unsafe { put(to, handle) })
+}
+
+#[no_mangle]
+pub extern "C" fn cuEventDestroy_v2(handle: usize) -> Status {
+    match all().events.remove(&handle) {
+        Some(_) => SUCCESS,
+        None => ERROR_INVALID_HANDLE,
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
+    let mut streams = all();
+    let capture = match get(&streams, stream) {
+        Ok(stream) => stream.capture,
+        Err(error) => return error,
+    };
+    match streams.events.get_mut(&event) {
+        Some(event) => {
+            event.at = Some(Instant::now());
+            event.capture = capture;
+            SUCCESS
+        }
+        None => ERROR_INVALID_HANDLE,
+    }
+}
+
+fn completed(handle: usize) -> Result<(), Status> {
+    let streams = all();
+    let event = streams.events.get(&handle).ok_or(ERROR_INVALID_HANDLE)?;
+    match event.capture {
+        Some(id) if streams.captures.contains_key(&id) => Err(ERROR_STREAM_CAPTURE_UNSUPPORTED),
+        _ => Ok(()),
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn cuEventQuery(event: usize) -> Status {
+    status(completed(event))
+}
+
+#[no_mangle]
+pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
+    status(completed(event).map(|()| memory::check_all()))
+}
+
+#[no_mangle]
+pub extern "C" fn cuEventElapsedTime_v2(to: *mut f32, start: usize, end: usize) -> Status {
+    let streams = all();
+    let at = |handle| {
+        streams
+            .events
+            .get(&handle)
+            .filter(|event| event.timed)
+            .and_then(|event| event.at)
+    };
+    match (at(start), at(end)) {
+        (Some(start), Some(end)) => {
+            let seconds = match end.checked_duration_since(start) {
+                Some(after) => after.as_secs_f32(),
+                None => -start.duration_since(end).as_secs_f32(),
+            };
+            status(unsafe { put(to, seconds * 1e3) })
+        }
+        _ => ERROR_INVALID_HANDLE,
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn cuEventElapsedTime(to: *mut f32, start: usize, end: usize) -> Status {
+    cuEventElapsedTime_v2(to, start, end)
+}
+
+// ---- Capture ----
+
+#[no_mangle]
+pub extern "C" fn cuStreamBeginCapture_v2(handle: usize, mode: u32) -> Status {
+    let mut streams = all();
+    if mode > 2 {
+        return ERROR_INVALID_VALUE;
+    }
+    let id = {
+        let stream = match streams.streams.get(&handle) {
+            Some(stream) => *stream,
+            // The default streams cannot be captured.
+            None if handle <= 2 => return ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            None => return ERROR_INVALID_HANDLE,
+        };
+        if stream.capture.is_some() {
+            return ERROR_ILLEGAL_STATE;
+        }
+        new_handle(&mut streams) as u64
+    };
+    streams
+        .streams
+        .entry(handle)
+        .and_modify(|stream| stream.capture = Some(id));
+    let by = std::thread::current().id();
+    streams.captures.insert(
+        id,
+        Capture {
+            id,
+            mode,
+            by,
+            origin: handle,
+            nodes: Vec::new(),
+            invalid: false,
+        },
+    );
+    SUCCESS
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamEndCapture(handle: usize, to: *mut usize) -> Status {
+    let mut streams = all();
+    let id = match get(&streams, handle) {
+        Ok(Stream {
+            capture: Some(id), ..
+        }) => id,
+        Ok(_) => return ERROR_ILLEGAL_STATE,
+        Err(error) => return error,
+    };
+    match streams.captures.get(&id) {
+        Some(capture) if capture.origin != handle => return ERROR_INVALID_VALUE,
+        _ => {}
+    }
+    let Some(capture) = streams.captures.remove(&id) else {
+        return ERROR_STREAM_CAPTURE_INVALIDATED;
+    };
+    for stream in streams
+        .streams
+        .values_mut()
+        .filter(|stream| stream.capture == Some(id))
+    {
+        stream.capture = None;
+    }
+    drop(streams);
+    if capture.invalid {
+        let _ = unsafe { put(to, 0) };
+        return ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    status(unsafe { put(to, graph::keep(capture)) })
+}
+
+#[no_mangle]
+pub extern "C" fn cuStreamIsCapturing(handle: usize, to: *mut u32) -> Status {
+    let streams = all();
+    status(get(&streams, handle).and_then(|stream| {
+        let value = match stream.capture.map(|id| {
+            streams
+                .captures
+                .get(&id)
+                .is_some_and(|capture| !capture.invalid)
+        }) {
+            None => 0,
+            Some(true) => 1,
+            Some(false) => 2,
+        };
+        unsafe { put(to, value) }
+    }))
+}
+
+#[no_mangle]
+pub extern "C" fn cuLaunchHostFunc(
+    stream: usize,
+    call: Option<unsafe extern "C" fn(usize)>,
+    data: usize,
+) -> Status {
+    status(
+        call.ok_or(ERROR_INVALID_VALUE)
+            .and_then(|call| submit(stream, Node::Call { call, data })),
+    )
+}
