@@ -24,9 +24,11 @@ const FIBER: &str = include_str!("../shim/fiber.h");
 const OPS: &str = include_str!("../shim/ops.h");
 const RUNTIME: &str = include_str!("../shim/runtime.cpp");
 
-/// Of every compilation. Kernels cast pointers and count on integers that wrap; a device joins products and sums.
+/// Of every compilation. A kernel may be called as a function of libc is, so names are hidden. Kernels cast pointers
+/// and count on integers that wrap; a device joins products and sums.
 const FLAGS: &[&str] = &[
     "-std=c++17",
+    "-fvisibility=hidden",
     "-fPIC",
     "-w",
     "-fwrapv",
@@ -35,6 +37,9 @@ const FLAGS: &[&str] = &[
     "-x",
     "c++",
 ];
+
+/// Kernels reach the runtime's variables at fixed offsets of a thread, which it has to have from the start.
+const RUNTIME_FLAGS: &[&str] = &["-O2", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"];
 
 /// The host's compiler: `CXX`, g++, c++ or clang++, whichever is there first.
 fn compiler() -> Result<&'static (String, String), String> {
@@ -144,7 +149,7 @@ pub fn runtime() -> Result<Run, String> {
     static RUNTIME_ENTRY: OnceLock<Result<Run, String>> = OnceLock::new();
     let load = || {
         let parts = [DEVICE, NUMBERS, PRIMITIVES, FIBER, OPS, RUNTIME];
-        let key = hash((parts, FLAGS, machine_flags(), &compiler()?.1));
+        let key = hash((parts, FLAGS, machine_flags(), &compiler()?.1, RUNTIME_FLAGS));
         let path = folder()?.join(format!("runtime-{key}.so"));
         if !path.exists() {
             // Its quoted includes are in the text, each where it is asked for.
@@ -158,7 +163,12 @@ pub fn runtime() -> Result<Run, String> {
             ] {
                 text = text.replace(&format!("#include \"{name}\"\n"), part);
             }
-            build(&["-O2", "-D__CUDA_ARCH__=900"], &text, &path)?;
+            // Kernels reach its variables at fixed offsets, so they have to have some from the start.
+            build(
+                &["-O2", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"],
+                &text,
+                &path,
+            )?;
         }
         let library = Library::open(&path, true)?;
         let watch: unsafe extern "C" fn() = unsafe { library.function(c"emu_watch")? };
