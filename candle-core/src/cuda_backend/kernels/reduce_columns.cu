@@ -1,0 +1,77 @@
+// dst[part, o] = the reduction of part `part` of column o, where neighbouring columns are neighbours in memory. A block of ACROSS x
+// (256 / ACROSS) threads takes ACROSS * LANES columns; threads below each other share a column. KEPT_RANK, REDUCED_RANK: the layouts
+// of the columns' beginnings and of a column's elements; LANES: columns that a thread loads at once; INDEX: counts elements.
+
+const int DOWN = 256 / ACROSS;
+// Loads that are under way at once.
+const int AHEAD = LANES > 4 ? 2 : 4;
+
+INLINE u64 place(const Views<1>& reduced, INDEX j) {
+    INDEX at[1];
+    places<REDUCED_RANK>(reduced, j, at);
+    return at[0];
+}
+
+KERNEL(reduce_columns)(const T* src, const u32* found, DST* dst, u32* dst_places, Views<1> kept, Views<1> reduced, u64 chunk, u64 chunks) {
+    int x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
+    INDEX part = blockIdx.x % (u32)chunks;
+    u64 column = (u64)(blockIdx.x / (u32)chunks) * (ACROSS * LANES) + x * LANES;
+    // The number of columns is a multiple of LANES.
+    bool mine = column < kept.len;
+    INDEX first[1];
+    places<KEPT_RANK>(kept, (INDEX)(mine ? column : 0), first);
+    INDEX begin = part * (INDEX)chunk, end = (INDEX)(reduced.len - begin < chunk ? reduced.len : begin + chunk);
+
+    Best best[LANES] = {};
+    if (!SUM) {
+        Pack<T, LANES> start = load<LANES>(src + first[0]);
+#pragma unroll
+        for (int l = 0; l < LANES; l++) best[l] = element(start.at[l], found, first[0] + l, 0);
+    }
+    INDEX j = begin + y;
+    for (; j + (AHEAD - 1) * DOWN < end; j += AHEAD * DOWN) {
+        Pack<T, LANES> x[AHEAD];
+        u64 at[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            at[k] = first[0] + place(reduced, j + k * DOWN);
+            x[k] = load<LANES>(src + at[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+#pragma unroll
+            for (int l = 0; l < LANES; l++) best[l] = combine(best[l], element(x[k].at[l], found, at[k] + l, j + k * DOWN));
+        }
+    }
+    for (; j < end; j += DOWN) {
+        u64 at = first[0] + place(reduced, j);
+        Pack<T, LANES> x = load<LANES>(src + at);
+#pragma unroll
+        for (int l = 0; l < LANES; l++) best[l] = combine(best[l], element(x.at[l], found, at + l, j));
+    }
+
+    __shared__ A values[256 * LANES];
+    __shared__ u32 found_at[PLACES ? 256 * LANES : 1];
+#pragma unroll
+    for (int half = DOWN / 2; half > 0; half /= 2) {
+        // Lanes apart, so that a warp's accesses are next to each other.
+        if (y >= half && y < 2 * half) {
+#pragma unroll
+            for (int l = 0; l < LANES; l++) {
+                values[l * 256 + threadIdx.x] = best[l].value;
+                if (PLACES) found_at[l * 256 + threadIdx.x] = best[l].place;
+            }
+        }
+        __syncthreads();
+        if (y < half) {
+#pragma unroll
+            for (int l = 0; l < LANES; l++) {
+                int other = l * 256 + threadIdx.x + half * ACROSS;
+                best[l] = combine(best[l], Best{values[other], PLACES ? found_at[other] : 0});
+            }
+        }
+    }
+    if (y > 0 || !mine) return;
+#pragma unroll
+    for (int l = 0; l < LANES; l++) finish(best[l], dst, dst_places, part * kept.len + column + l);
+}

@@ -1,0 +1,76 @@
+// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are cut into several. GROUP threads take a row or a part:
+// lanes of a warp, or a whole block. KEPT_RANK, REDUCED_RANK: the layouts of the rows' beginnings and of a row's elements; LANES:
+// elements that a thread loads at once; INDEX: the integer that counts them.
+
+// Loads that are under way at once.
+const int AHEAD = 4;
+
+INLINE u64 place(const Views<1>& reduced, INDEX j) {
+    INDEX at[1];
+    places<REDUCED_RANK>(reduced, j, at);
+    return at[0];
+}
+
+KERNEL(reduce_rows)(const T* src, const u32* found, DST* dst, u32* dst_places, Views<1> kept, Views<1> reduced, u64 chunk, u64 chunks) {
+    u64 outputs = kept.len * chunks;
+    u64 group = blockIdx.x * (u64)(blockDim.x / GROUP) + threadIdx.x / GROUP;
+    INDEX lane = threadIdx.x % GROUP;
+    bool mine = lane == 0 && group < outputs;
+    // Whoever has no row helps with the last one: all lanes take part in the shuffles.
+    INDEX o = (INDEX)(group < outputs ? group : outputs - 1);
+    INDEX row = o, part = 0;
+    if (chunks > 1) {
+        row = o / (INDEX)chunks;
+        part = o - row * (INDEX)chunks;
+    }
+    INDEX first[1];
+    places<KEPT_RANK>(kept, row, first);
+    INDEX begin = part * (INDEX)chunk, end = (INDEX)(reduced.len - begin < chunk ? reduced.len : begin + chunk);
+
+    Best start{};
+    if (!SUM) start = element(src[first[0]], found, first[0], 0);
+    Best best = start;
+    const INDEX step = GROUP * LANES;
+    INDEX j = begin + lane * LANES;
+    for (; j + (AHEAD - 1) * step + LANES <= end; j += AHEAD * step) {
+        Pack<T, LANES> x[AHEAD];
+        u64 at[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            at[k] = first[0] + place(reduced, j + k * step);
+            x[k] = load<LANES>(src + at[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            Best some = start;
+#pragma unroll
+            for (int l = 0; l < LANES; l++) some = combine(some, element(x[k].at[l], found, at[k] + l, j + k * step + l));
+            best = combine(best, some);
+        }
+    }
+    for (; j < end; j += step) {
+        u64 at = first[0] + place(reduced, j);
+        for (int l = 0; l < LANES && j + l < end; l++) best = combine(best, element(src[at + l], found, at + l, j + l));
+    }
+
+#pragma unroll
+    for (int step = (GROUP < 32 ? GROUP : 32) / 2; step > 0; step /= 2) best = across(best, step);
+    if (GROUP > 32) {
+        __shared__ A values[32];
+        __shared__ u32 found_at[32];
+        int warp = threadIdx.x / 32, warps = GROUP / 32;
+        if (threadIdx.x % 32 == 0) {
+            values[warp] = best.value;
+            found_at[warp] = best.place;
+        }
+        __syncthreads();
+        if (warp == 0) {
+            int other = (int)lane < warps ? (int)lane : 0;
+            best = Best{values[other], found_at[other]};
+            if (SUM && (int)lane >= warps) best.value = 0;
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) best = across(best, step);
+        }
+    }
+    if (mine) finish(best, dst, dst_places, group);
+}
