@@ -19,12 +19,33 @@ pub(super) fn c_type(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// The unsigned integer of a size in bytes: what moves elements without computing looks at their bits alone.
+/// What moves this many bytes at once: what moves elements without computing looks at their bits alone.
 pub(super) fn bits_type(size: usize) -> &'static str {
     match size {
         1 => "u8",
         2 => "u16",
         4 => "u32",
-        _ => "u64",
+        8 => "u64",
+        _ => "u128",
+    }
+}
+
+/// The most bytes, up to 16, that every one of these places and lengths in bytes is a multiple of.
+pub(super) fn common_unit(bytes: impl IntoIterator<Item = u64>) -> usize {
+    let all = bytes.into_iter().fold(16, |all, bytes| all | bytes);
+    1 << all.trailing_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::common_unit;
+
+    #[test]
+    fn a_unit_divides_every_length() {
+        assert_eq!(common_unit([]), 16);
+        assert_eq!(common_unit([0, 64, 4096]), 16);
+        assert_eq!(common_unit([32, 8, 24]), 8);
+        assert_eq!(common_unit([16, 2]), 2);
+        assert_eq!(common_unit([16, 6, 7]), 1);
     }
 }

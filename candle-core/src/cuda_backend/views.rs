@@ -97,6 +97,16 @@ impl<const N: usize> Walk<N> {
     }
 }
 
+/// Whether places of these layouts need 64 bits.
+pub(super) fn is_wide(layouts: &[&Layout]) -> bool {
+    let last = |layout: &&Layout| {
+        let steps = layout.dims().iter().zip(layout.stride());
+        let steps = steps.map(|(size, stride)| size.saturating_sub(1) * stride);
+        layout.start_offset() + steps.sum::<usize>()
+    };
+    layouts.iter().map(last).max() > Some((u32::MAX >> 1) as usize)
+}
+
 /// See [`Walk::index`].
 pub(super) fn index_type(wide: bool) -> &'static str {
     if wide {

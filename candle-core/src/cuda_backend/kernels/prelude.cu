@@ -114,6 +114,9 @@ template <class To, class From> INLINE To as(From x) {
 // N elements that are loaded and stored by one instruction: 16 bytes at the most.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
 
+// Moved and not computed with.
+typedef Pack<u32, 4> u128;
+
 template <int N, class T> INLINE Pack<T, N> load(const T* at) { return *(const Pack<T, N>*)at; }
 template <int N, class T> INLINE void store(T* at, const Pack<T, N>& pack) { *(Pack<T, N>*)at = pack; }
 

@@ -1,0 +1,11 @@
+// dst[i] = the element of src that ids[i] chooses along a dimension, 0 for an index that names nothing. The first operand of the views is
+// `ids`; the second gives the place for index 0, from which `step` leads to the next. BITS: what is moved; RANK, INDEX: the layouts.
+
+KERNEL(gather)(const ID* ids, const BITS* src, BITS* dst, Views<2> v, u64 step, u64 size, Fault* fault, u32 code) {
+    INDEX i = (INDEX)thread_index();
+    if (i >= v.len) return;
+    INDEX at[2];
+    places<RANK>(v, i, at);
+    u64 id = id_at(ids, at[0], size, fault, code);
+    dst[i] = id == NOTHING ? BITS{} : src[at[1] + id * step];
+}
