@@ -37,7 +37,7 @@ mod faults;
 mod kernel;
 mod launch;
 pub(crate) mod libraries;
-mod ops;
+pub(crate) mod ops;
 mod profile;
 mod storage;
 mod views;

@@ -18,6 +18,16 @@ impl CustomOp1 for ArgSort {
         Ok((indexes, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        storage: &crate::CudaStorage,
+        layout: &Layout,
+    ) -> Result<(crate::CudaStorage, Shape)> {
+        let indexes = crate::cuda_backend::ops::sort::arg_sort(storage, layout, self.asc, OP)?;
+        Ok((indexes, layout.shape().clone()))
+    }
+
     #[cfg(feature = "webgpu")]
     fn webgpu_fwd(
         &self,

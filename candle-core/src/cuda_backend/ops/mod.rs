@@ -11,4 +11,5 @@ pub(super) mod pool;
 pub(super) mod random;
 pub(super) mod reduce;
 pub(super) mod scatter;
+pub(crate) mod sort;
 pub(super) mod upsample;

@@ -1,11 +1,77 @@
-//! Random numbers.
-#![allow(unused)]
+//! Random numbers. The same seed gives the same sequence on every card, and the one that the WebGPU backend has.
 
-use crate::backend::BackendStorage;
+use float8::F8E4M3;
+use half::{bf16, f16};
+
+use crate::cuda_backend::kernel::{source, Kernel};
+use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::{CudaDevice, CudaStorage};
-#[allow(unused_imports)]
-use crate::{DType, Layout, Result};
+use crate::{DType, Result};
 
+/// `len` numbers of a distribution with these parameters.
+fn random(
+    device: &CudaDevice,
+    len: usize,
+    dtype: DType,
+    op: &'static str,
+    normal: bool,
+    params: [f64; 3],
+) -> Result<CudaStorage> {
+    let dst = device.new_storage(len, dtype, op)?;
+    let kernel = Kernel::new(source!("functions", => "random"))
+        .define("T", device.c_type(dtype, op)?)
+        .define("NORMAL", normal);
+    let (seed, first) = device.draw(len);
+    let args = Args::new().storage(&dst).size(len).value(seed).value(first);
+    let args = params.into_iter().fold(args, |args, value| match dtype {
+        DType::F64 => args.value(value),
+        _ => args.value(value as f32),
+    });
+    device.launch(&kernel, Grid::of_threads(len), args)?;
+    Ok(dst)
+}
+
+fn check_float(device: &CudaDevice, dtype: DType, op: &'static str) -> Result<()> {
+    device.c_type(dtype, op)?;
+    match dtype.is_int() {
+        true => Err(device.unsupported(op, dtype, "use a float dtype and convert")),
+        false => Ok(()),
+    }
+}
+
+/// The number of a dtype that is nearest to `value`.
+fn nearest(value: f64, dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f16::from_f64(value).to_f64(),
+        DType::BF16 => bf16::from_f64(value).to_f64(),
+        DType::F8E4M3 => F8E4M3::from_f64(value).to_f64(),
+        DType::F64 => value,
+        _ => f64::from(value as f32),
+    }
+}
+
+/// The next smaller number of a dtype than `value`, which is one too.
+fn before(value: f64, dtype: DType) -> f64 {
+    // The bits of a dtype's positive numbers count upwards, those of its negative ones downwards.
+    let step = |bits: u16, sign: u16| match bits {
+        0 => sign | 1,
+        bits if bits == sign => sign | 1,
+        bits if bits < sign => bits - 1,
+        bits => bits + 1,
+    };
+    match dtype {
+        DType::F16 => f16::from_bits(step(f16::from_f64(value).to_bits(), 1 << 15)).to_f64(),
+        DType::BF16 => bf16::from_bits(step(bf16::from_f64(value).to_bits(), 1 << 15)).to_f64(),
+        DType::F8E4M3 => {
+            let bits = u16::from(F8E4M3::from_f64(value).to_bits());
+            F8E4M3::from_bits(step(bits, 1 << 7) as u8).to_f64()
+        }
+        DType::F64 => value.next_down(),
+        _ => f64::from((value as f32).next_down()),
+    }
+}
+
+/// Numbers from `lo` up to `up`, which is left out unless it is `lo`; both rounded to `dtype`.
 pub(in crate::cuda_backend) fn uniform(
     device: &CudaDevice,
     len: usize,
@@ -13,8 +79,24 @@ pub(in crate::cuda_backend) fn uniform(
     lo: f64,
     up: f64,
 ) -> Result<CudaStorage> {
-    Err(device.unsupported("rand_uniform", dtype, "this op has no CUDA form yet"))
+    const OP: &str = "rand_uniform";
+    check_float(device, dtype, OP)?;
+    let (first, end) = (nearest(lo, dtype), nearest(up, dtype));
+    let width = end - first;
+    let fits = dtype == DType::F64 || (width as f32).is_finite();
+    if !(width >= 0.0 && width.is_finite() && fits) {
+        crate::bail!(
+            "{OP}: needs finite bounds with lo <= up and up - lo within {dtype:?}, got lo = {lo} and up = {up}"
+        )
+    }
+    let last = match width == 0.0 {
+        true => first,
+        false => before(end, dtype),
+    };
+    random(device, len, dtype, OP, false, [first, last, width])
 }
+
+/// Numbers with this mean and standard deviation.
 pub(in crate::cuda_backend) fn normal(
     device: &CudaDevice,
     len: usize,
@@ -22,5 +104,31 @@ pub(in crate::cuda_backend) fn normal(
     mean: f64,
     std: f64,
 ) -> Result<CudaStorage> {
-    Err(device.unsupported("rand_normal", dtype, "this op has no CUDA form yet"))
+    const OP: &str = "rand_normal";
+    check_float(device, dtype, OP)?;
+    if !(mean.is_finite() && std.is_finite() && std >= 0.0) {
+        crate::bail!(
+            "{OP}: needs a finite mean and a finite std of at least 0, got mean = {mean} and std = {std}"
+        )
+    }
+    random(device, len, dtype, OP, true, [mean, std, 0.0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{before, nearest};
+    use crate::DType;
+
+    #[test]
+    fn the_number_before_is_the_next_smaller_one() {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::F8E4M3] {
+            for value in [1.0, 0.1, -3.0, 0.0, -0.0, 1e-5, 300.0] {
+                let value = nearest(value, dtype);
+                let smaller = before(value, dtype);
+                assert!(smaller < value);
+                let nearest = nearest((smaller + value) / 2.0, dtype);
+                assert!(nearest == smaller || nearest == value, "{dtype:?} {value}");
+            }
+        }
+    }
 }
