@@ -7,6 +7,7 @@ pub(super) mod elementwise;
 pub(super) mod fill;
 pub(super) mod indexing;
 pub(super) mod matmul;
+mod planes;
 pub(super) mod pool;
 pub(super) mod random;
 pub(super) mod reduce;
