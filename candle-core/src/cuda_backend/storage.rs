@@ -291,7 +291,7 @@ impl BackendStorage for CudaStorage {
         params: &ParamsConv1D,
     ) -> Result<Self> {
         let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
-        ops::conv::forward(operands, Geometry::conv1d(params)?)
+        ops::conv::run(operands, Geometry::conv1d(params)?)
     }
 
     fn conv_transpose1d(
@@ -302,7 +302,7 @@ impl BackendStorage for CudaStorage {
         params: &ParamsConvTranspose1D,
     ) -> Result<Self> {
         let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
-        ops::conv::transposed(operands, Geometry::conv_transpose1d(params)?)
+        ops::conv::run(operands, Geometry::conv_transpose1d(params)?)
     }
 
     fn conv2d(
@@ -313,7 +313,7 @@ impl BackendStorage for CudaStorage {
         params: &ParamsConv2D,
     ) -> Result<Self> {
         let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
-        ops::conv::forward(operands, Geometry::conv2d(params)?)
+        ops::conv::run(operands, Geometry::conv2d(params)?)
     }
 
     fn conv_transpose2d(
@@ -324,7 +324,7 @@ impl BackendStorage for CudaStorage {
         params: &ParamsConvTranspose2D,
     ) -> Result<Self> {
         let operands = ops::conv::Operands::new(self, layout, kernel, kernel_l);
-        ops::conv::transposed(operands, Geometry::conv_transpose2d(params)?)
+        ops::conv::run(operands, Geometry::conv_transpose2d(params)?)
     }
 
     fn avg_pool2d(
