@@ -11,7 +11,7 @@
 //!   dtypes are in C++.
 //! - `libraries.rs`: where NVIDIA's libraries are, or the error that says where they were looked for.
 //!
-//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
+//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
 //!
 //! # When it waits
 //! All work of a device is in one stream, in the order of the calls. Memory is freed in the order of the stream as well. The host waits
@@ -39,6 +39,7 @@ mod launch;
 pub(crate) mod libraries;
 pub(crate) mod ops;
 mod profile;
+pub(crate) mod quantized;
 mod storage;
 mod views;
 
@@ -50,6 +51,7 @@ pub use ops::matmul::{
     set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16,
     set_gemm_reduced_precision_f32,
 };
+pub(crate) use ops::quantized::{expert_rows, Stack};
 pub use profile::KernelTime;
 /// Upstream's short name.
 pub use storage::CudaStorageSlice as S;

@@ -18,5 +18,6 @@ macro_rules! absent_storage {
     };
 }
 
+#[cfg(not(feature = "cuda"))]
 absent_storage!(cuda, QCudaStorage, "CUDA");
 absent_storage!(metal, QMetalStorage, "Metal");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::QMatMul;
-#[cfg(feature = "webgpu")]
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
 use crate::Storage;
 use crate::{DType, Error, Result, Tensor};
 
@@ -89,6 +89,12 @@ pub(super) fn on_device(
     if trained || x.track_op() {
         return Ok(None);
     }
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let x = x.broadcast_as((batch, topk, k))?;
+        let ys = cuda(weight, &x, ids, sizes)?;
+        return Ok(ys.map(|ys| super::qtensor::result(ys, (batch, topk, n).into())));
+    }
     #[cfg(feature = "webgpu")]
     if x.device().is_webgpu() {
         let x = x.broadcast_as((batch, topk, k))?;
@@ -97,6 +103,40 @@ pub(super) fn on_device(
     }
     let _ = (batch, topk, n, k);
     Ok(None)
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(
+    weight: &QMatMul,
+    x: &Tensor,
+    ids: &Tensor,
+    sizes: (usize, usize, usize),
+) -> Result<Option<Storage>> {
+    use crate::backend::BackendStorage;
+    use crate::cuda_backend::{expert_rows, Stack};
+    let (x, x_l) = x.storage_and_layout();
+    let (ids, ids_l) = ids.storage_and_layout();
+    let (Storage::Cuda(xs), Storage::Cuda(chosen)) = (&*x, &*ids) else {
+        return Err(elsewhere(&x, &ids));
+    };
+    let args = ((xs, x_l), (chosen, ids_l));
+    let ys = match weight {
+        QMatMul::QTensor(weight) => {
+            let blocks = weight.on_cuda(xs.device(), OP)?;
+            expert_rows(Stack::Quantized(blocks), sizes, args.0, args.1)?
+        }
+        QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => {
+            let (weight, layout) = weight.storage_and_layout();
+            match &*weight {
+                Storage::Cuda(weight) if layout.is_contiguous() => {
+                    expert_rows(Stack::Dense((weight, layout)), sizes, args.0, args.1)?
+                }
+                Storage::Cuda(_) => None,
+                _ => return Err(elsewhere(&weight, &x)),
+            }
+        }
+    };
+    Ok(ys.map(Storage::Cuda))
 }
 
 #[cfg(feature = "webgpu")]
@@ -133,7 +173,7 @@ fn webgpu(
     Ok(ys.map(Storage::WebGpu))
 }
 
-#[cfg(feature = "webgpu")]
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
 fn elsewhere(lhs: &Storage, rhs: &Storage) -> Error {
     let [lhs, rhs] = [lhs, rhs].map(|storage| storage.device().location());
     Error::DeviceMismatchBinaryOp { lhs, rhs, op: OP }.bt()

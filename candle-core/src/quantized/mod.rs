@@ -19,8 +19,14 @@ mod avx_panels;
 #[cfg(target_arch = "x86_64")]
 mod avx_rows;
 mod blocks;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod dtype;
 mod experts;
+#[cfg(feature = "cuda")]
+pub mod fast_mmq;
+#[cfg(feature = "cuda")]
+pub mod fast_mmvq;
 pub mod ggml_file;
 pub mod gguf_file;
 pub mod imatrix_file;
@@ -49,5 +55,7 @@ pub mod utils;
 pub use dtype::GgmlDType;
 pub use qmatmul::QMatMul;
 pub use qtensor::QTensor;
+#[cfg(feature = "cuda")]
+pub(crate) use storage::bytes;
 pub use storage::QStorage;
 pub use traits::{GgmlType, QuantizedType};

@@ -159,6 +159,15 @@ impl CustomOp1 for Tracked {
         self.0.cpu_fwd(storage, layout)
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        storage: &crate::CudaStorage,
+        layout: &Layout,
+    ) -> Result<(crate::CudaStorage, Shape)> {
+        self.0.cuda_fwd(storage, layout)
+    }
+
     #[cfg(feature = "webgpu")]
     fn webgpu_fwd(
         &self,

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use half::{bf16, f16};
 
 use super::{experts, GgmlDType, QStorage, QuantizedType};
+#[cfg(feature = "cuda")]
+use crate::CudaStorage;
 #[cfg(feature = "webgpu")]
 use crate::WebGpuStorage;
 use crate::{
@@ -296,6 +298,21 @@ impl QTensor {
         self.storage.device_ptr()
     }
 
+    /// The address of the blocks for work in `stream`, and what has to live until this work is queued.
+    ///
+    /// # Errors
+    /// For blocks elsewhere than on CUDA.
+    #[cfg(feature = "cuda")]
+    pub fn device_ptr_with_guard<'a>(
+        &'a self,
+        stream: &'a crate::cuda_backend::cudarc::driver::CudaStream,
+    ) -> Result<(
+        *const u8,
+        crate::cuda_backend::cudarc::driver::SyncOnDrop<'a>,
+    )> {
+        self.storage.device_ptr_with_guard(stream)
+    }
+
     /// The products of one row with several weights in one call, `None` if the device has no kernel for it. The CPU has
     /// none: apply the weights one after another.
     ///
@@ -389,6 +406,15 @@ impl CustomOp1 for Rows<'_> {
         Ok((dst, shape))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        use crate::backend::BackendStorage;
+        let (_, shape) = self.check(layout)?;
+        let blocks = self.weight.on_cuda(storage.device(), MATMUL)?;
+        let dst = blocks.matmul_t(self.first, (self.n, self.k), storage, layout)?;
+        Ok((dst, shape))
+    }
+
     #[cfg(feature = "webgpu")]
     fn webgpu_fwd(
         &self,
@@ -412,6 +438,20 @@ impl QTensor {
             op,
         }
         .bt()
+    }
+
+    /// The blocks, if they are on `device`, the device of `op`'s argument.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn on_cuda(
+        &self,
+        device: &crate::CudaDevice,
+        op: &'static str,
+    ) -> Result<&super::cuda::QCudaStorage> {
+        use crate::backend::BackendDevice;
+        match &self.storage {
+            QStorage::Cuda(blocks) if blocks.is_on(device) => Ok(blocks),
+            _ => Err(self.elsewhere(device.location(), op)),
+        }
     }
 
     /// The blocks, if they are on `device`, the device of `op`'s argument.
@@ -447,6 +487,11 @@ impl CustomOp1 for QTensor {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         self.rows()?.cpu_fwd(storage, layout)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.rows()?.cuda_fwd(storage, layout)
     }
 
     #[cfg(feature = "webgpu")]

@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::absent::{cuda, metal};
+#[cfg(not(feature = "cuda"))]
+use super::absent::cuda;
+use super::absent::metal;
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::{GgmlDType, QuantizedType};
 #[cfg(feature = "webgpu")]
 use crate::webgpu_backend::QWebGpuStorage;
@@ -28,7 +32,7 @@ fn unsupported(op: &'static str, dtype: GgmlDType, device: &Device) -> Error {
         dtype: DType::U8,
         device: format!("{:?}", device.location()),
         hint: format!(
-            "blocks of {dtype:?} are on the CPU and on WebGPU only; keep the tensor there, or `dequantize` it to this device"
+            "blocks of {dtype:?} are on the CPU, on CUDA and on WebGPU only, in builds with their features; keep the tensor there, or `dequantize` it to this device"
         ),
     }
     .bt()
@@ -52,6 +56,10 @@ impl QStorage {
         }
         match device {
             Device::Cpu => Ok(Self::Cpu(dtype.from_data(data))),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                cuda::QCudaStorage::from_data(device, dtype, &data).map(Self::Cuda)
+            }
             #[cfg(feature = "webgpu")]
             Device::WebGpu(device) => {
                 QWebGpuStorage::from_data(device, dtype, &data).map(Self::WebGpu)
@@ -82,7 +90,10 @@ impl QStorage {
         match self {
             Self::Cpu(blocks) => blocks.dtype(),
             Self::Metal(absent) => absent.never(),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(blocks) => blocks.dtype(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.dtype(),
         }
@@ -92,7 +103,10 @@ impl QStorage {
         match self {
             Self::Cpu(_) => Device::Cpu,
             Self::Metal(absent) => absent.never(),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(blocks) => Device::Cuda(blocks.device().clone()),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => Device::WebGpu(blocks.device().clone()),
         }
@@ -102,7 +116,10 @@ impl QStorage {
         match self {
             Self::Cpu(blocks) => blocks.storage_size_in_bytes(),
             Self::Metal(absent) => absent.never(),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(blocks) => blocks.storage_size_in_bytes(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.size_in_bytes(),
         }
@@ -116,7 +133,10 @@ impl QStorage {
         match self {
             Self::Cpu(blocks) => blocks.dequantize(elem_count).map(Storage::Cpu),
             Self::Metal(absent) => absent.never(),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(blocks) => blocks.dequantize_to(elem_count, to).map(Storage::Cuda),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.dequantize(elem_count, to).map(Storage::WebGpu),
         }
@@ -140,6 +160,10 @@ impl QStorage {
                 let numbers = numbers.collect::<Result<Vec<_>>>()?;
                 blocks.embedding(&numbers, rows, hidden).map(Storage::Cpu)
             }
+            #[cfg(feature = "cuda")]
+            (Self::Cuda(blocks), Storage::Cuda(storage)) => blocks
+                .embedding(rows, hidden, storage, ids.1)
+                .map(Storage::Cuda),
             #[cfg(feature = "webgpu")]
             (Self::WebGpu(blocks), Storage::WebGpu(storage)) => blocks
                 .embedding(storage, ids.1, (rows, hidden))
@@ -158,9 +182,39 @@ impl QStorage {
         match self {
             Self::Cpu(blocks) => Ok(Cow::Borrowed(bytes(&**blocks))),
             Self::Metal(absent) => absent.never(),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(blocks) => blocks.data().map(Cow::Owned),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.data().map(Cow::Owned),
+        }
+    }
+
+    /// The address of the first block for work in `stream`, and what has to live until this work is queued.
+    ///
+    /// # Errors
+    /// For blocks elsewhere than on CUDA.
+    #[cfg(feature = "cuda")]
+    pub fn device_ptr_with_guard<'a>(
+        &'a self,
+        stream: &'a crate::cuda_backend::cudarc::driver::CudaStream,
+    ) -> Result<(
+        *const u8,
+        crate::cuda_backend::cudarc::driver::SyncOnDrop<'a>,
+    )> {
+        match self {
+            Self::Cuda(blocks) => blocks.device_ptr_with_guard(stream),
+            other => Err(Error::UnsupportedOnDevice {
+                op: "device_ptr_with_guard",
+                dtype: DType::U8,
+                device: format!("{:?}", other.device().location()),
+                hint: format!(
+                    "streams are CUDA's: move the {:?} blocks to a CUDA device",
+                    other.dtype()
+                ),
+            }
+            .bt()),
         }
     }
 
@@ -172,7 +226,10 @@ impl QStorage {
         match self {
             Self::Cpu(blocks) => Ok(blocks.as_ptr()),
             Self::Metal(absent) => absent.never(),
+            #[cfg(not(feature = "cuda"))]
             Self::Cuda(absent) => absent.never(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(blocks) => blocks.device_ptr(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => Err(Error::UnsupportedOnDevice {
                 op: "device_ptr",
@@ -189,7 +246,7 @@ impl QStorage {
 }
 
 /// The bytes of blocks on the CPU.
-fn bytes(blocks: &dyn QuantizedType) -> &[u8] {
+pub(crate) fn bytes(blocks: &dyn QuantizedType) -> &[u8] {
     // SAFETY: a `QuantizedType` holds `storage_size_in_bytes` bytes from `as_ptr` on for as long as it is borrowed.
     unsafe { std::slice::from_raw_parts(blocks.as_ptr(), blocks.storage_size_in_bytes()) }
 }

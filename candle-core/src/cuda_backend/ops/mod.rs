@@ -9,6 +9,7 @@ pub(super) mod indexing;
 pub(super) mod matmul;
 mod planes;
 pub(super) mod pool;
+pub(super) mod quantized;
 pub(super) mod random;
 pub(super) mod reduce;
 pub(super) mod scatter;

@@ -1,0 +1,387 @@
+//! Quantised blocks on the device, with the bytes that a file has.
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, SyncOnDrop};
+
+use super::error::WrapErr;
+use super::ops::quantized as ops;
+use super::{CudaDevice, CudaStorage};
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::quantized::{GgmlDType, GgmlType, QStorage, QuantizedType};
+use crate::{CpuStorage, DType, Error, Layout, Result, Shape};
+
+/// Threads of a warp.
+pub const WARP_SIZE: usize = 32;
+/// Upstream's: not used here.
+pub const MMQ_X_Q4_0_AMPERE: usize = 4;
+/// Upstream's: not used here.
+pub const MMQ_Y_Q4_0_AMPERE: usize = 32;
+/// Upstream's: not used here.
+pub const NWARPS_Q4_0_AMPERE: usize = 4;
+/// Upstream's: not used here.
+pub const GGML_CUDA_MMV_X: usize = 32;
+/// Upstream's: not used here.
+pub const GGML_CUDA_MMV_Y: usize = 1;
+/// Upstream's: not used here.
+pub const CUDA_QUANTIZE_BLOCK_SIZE: usize = 256;
+/// Upstream's: not used here.
+pub const CUDA_DEQUANTIZE_BLOCK_SIZE: usize = 256;
+/// Upstream's: not used here.
+pub const CUDA_GET_ROWS_BLOCK_SIZE: usize = 256;
+/// Elements for which there are zeros behind the blocks: kernels may read a word beyond the last, and those of others a tile.
+pub const MATRIX_ROW_PADDING: usize = 512;
+
+/// Upstream's choice of kernels that read activations as floats. This backend has one kernel for few rows, so nothing changes.
+pub fn set_force_dmmv(_force: bool) {}
+
+/// Blocks of GGML on a CUDA device, with the bytes that a file has.
+#[derive(Debug)]
+pub struct QCudaStorage {
+    /// The blocks, then zeros.
+    data: CudaSlice<u8>,
+    /// Bytes of the blocks.
+    len: usize,
+    dtype: GgmlDType,
+    device: CudaDevice,
+}
+
+/// Bytes behind the blocks.
+fn padding(dtype: GgmlDType) -> usize {
+    MATRIX_ROW_PADDING.div_ceil(dtype.block_size()) * dtype.type_size()
+}
+
+impl QCudaStorage {
+    /// Blocks of zeros for `el_count` elements.
+    ///
+    /// # Errors
+    /// When the device cannot allocate the memory.
+    pub fn zeros(device: &CudaDevice, el_count: usize, dtype: GgmlDType) -> Result<Self> {
+        let len = el_count.div_ceil(dtype.block_size()) * dtype.type_size();
+        Ok(Self {
+            data: device.alloc_zeros(len + padding(dtype))?,
+            len,
+            dtype,
+            device: device.clone(),
+        })
+    }
+
+    /// Blocks from their bytes, which are a whole number of blocks.
+    ///
+    /// # Errors
+    /// When the device cannot allocate the memory.
+    pub(crate) fn from_data(device: &CudaDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
+        let padding = padding(dtype);
+        let mut slice = device.alloc_slice::<u8>(data.len() + padding, "quantized from_data")?;
+        if !data.is_empty() {
+            device.memcpy_htod(data, &mut slice.slice_mut(..data.len()))?;
+        }
+        let mut rest = slice.slice_mut(data.len()..);
+        device.stream().memset_zeros(&mut rest).w()?;
+        Ok(Self {
+            data: slice,
+            len: data.len(),
+            dtype,
+            device: device.clone(),
+        })
+    }
+
+    /// The format.
+    pub fn dtype(&self) -> GgmlDType {
+        self.dtype
+    }
+
+    /// The device.
+    pub fn device(&self) -> &CudaDevice {
+        &self.device
+    }
+
+    /// Bytes of the blocks, as a file holds them.
+    pub fn storage_size_in_bytes(&self) -> usize {
+        self.len
+    }
+
+    /// The address of the first block, for kernels.
+    pub(super) fn address(&self) -> u64 {
+        // Without event tracking the guard has nothing to do, and all kernels are in the device's stream.
+        self.data.device_ptr(self.device.stream()).0
+    }
+
+    /// The first `elem_count` elements, in f32.
+    ///
+    /// # Errors
+    /// When the blocks are fewer, or the device cannot allocate the memory.
+    pub fn dequantize(&self, elem_count: usize) -> Result<CudaStorage> {
+        self.dequantize_to(elem_count, DType::F32)
+    }
+
+    /// The first `elem_count` elements, in f16.
+    ///
+    /// # Errors
+    /// As [`QCudaStorage::dequantize`].
+    pub fn dequantize_f16(&self, elem_count: usize) -> Result<CudaStorage> {
+        self.dequantize_to(elem_count, DType::F16)
+    }
+
+    pub(crate) fn dequantize_to(&self, elem_count: usize, dtype: DType) -> Result<CudaStorage> {
+        self.holds(elem_count, "dequantize")?;
+        ops::dequantize(self, 0, elem_count, dtype)
+    }
+
+    /// # Errors
+    /// The blocks have fewer elements.
+    fn holds(&self, elements: usize, op: &str) -> Result<()> {
+        let held = self.len / self.dtype.type_size() * self.dtype.block_size();
+        if elements <= held {
+            return Ok(());
+        }
+        Err(Error::Msg(format!(
+            "{op}: {elements} elements were asked for, the {:?} blocks have {held}",
+            self.dtype
+        ))
+        .bt())
+    }
+
+    /// Replaces the blocks by those that the CPU encodes from a device's floats: they are read back, and the blocks uploaded.
+    ///
+    /// # Errors
+    /// When `src` is not of floats, or no whole number of blocks.
+    pub fn quantize(&mut self, src: &CudaStorage) -> Result<()> {
+        self.quantize_onto(&src.to_cpu_storage()?)
+    }
+
+    /// As [`QCudaStorage::quantize`], with a weight for each of the `n_per_row` columns.
+    ///
+    /// # Errors
+    /// As `quantize`, and when the number of weights is another.
+    pub fn quantize_imatrix(
+        &mut self,
+        src: &CudaStorage,
+        imatrix_weights: &[f32],
+        n_per_row: usize,
+    ) -> Result<()> {
+        self.quantize_imatrix_onto(&src.to_cpu_storage()?, imatrix_weights, n_per_row)
+    }
+
+    /// As [`QCudaStorage::quantize_imatrix`], from floats on the CPU.
+    ///
+    /// # Errors
+    /// As `quantize_imatrix`.
+    pub fn quantize_imatrix_onto(
+        &mut self,
+        src: &CpuStorage,
+        imatrix_weights: &[f32],
+        n_per_row: usize,
+    ) -> Result<()> {
+        if imatrix_weights.len() != n_per_row {
+            crate::bail!(
+                "quantize_imatrix: {} weights for {n_per_row} columns",
+                imatrix_weights.len()
+            );
+        }
+        self.encode(src, |blocks, floats| {
+            blocks.from_float_imatrix(floats, imatrix_weights, n_per_row);
+        })
+    }
+
+    /// As [`QCudaStorage::quantize`], from floats on the CPU.
+    ///
+    /// # Errors
+    /// As `quantize`.
+    pub fn quantize_onto(&mut self, src: &CpuStorage) -> Result<()> {
+        self.encode(src, |blocks, floats| blocks.from_float(floats))
+    }
+
+    fn encode(
+        &mut self,
+        src: &CpuStorage,
+        fill: impl FnOnce(&mut dyn QuantizedType, &[f32]),
+    ) -> Result<()> {
+        let floats: Vec<f32> = match src {
+            CpuStorage::F32(floats) => floats.clone(),
+            CpuStorage::F16(floats) => floats.iter().map(|x| x.to_f32()).collect(),
+            CpuStorage::BF16(floats) => floats.iter().map(|x| x.to_f32()).collect(),
+            CpuStorage::F64(floats) => floats.iter().map(|x| *x as f32).collect(),
+            other => return Err(Error::UnsupportedDTypeForOp(other.dtype(), "quantize").bt()),
+        };
+        if !floats.len().is_multiple_of(self.dtype.block_size()) {
+            crate::bail!(
+                "quantize: {} elements are no whole number of {:?} blocks of {}",
+                floats.len(),
+                self.dtype,
+                self.dtype.block_size()
+            );
+        }
+        let mut blocks = self.dtype.cpu_zeros(floats.len());
+        if !floats.is_empty() {
+            fill(&mut *blocks, &floats);
+        }
+        *self = Self::from_data(&self.device, self.dtype, crate::quantized::bytes(&*blocks))?;
+        Ok(())
+    }
+
+    /// Rows of the table `(rows, hidden)` by their ids, integers of any strides, as f32. An id that is out of range is an error with the
+    /// next result that is read.
+    ///
+    /// # Errors
+    /// When the blocks are no such table, or the ids are floats.
+    pub fn embedding(
+        &self,
+        rows: usize,
+        hidden: usize,
+        ids: &CudaStorage,
+        ids_l: &Layout,
+    ) -> Result<CudaStorage> {
+        self.holds(rows * hidden, "quantized embedding")?;
+        ops::embedding(self, (ids, ids_l), (rows, hidden))
+    }
+
+    /// `storage (.., k)` times this weight `(n, k)` transposed: `(.., n)`, in the dtype of `storage`.
+    ///
+    /// # Errors
+    /// When the shapes do not match, or `storage` is not f32, f16 or bf16.
+    pub fn fwd(
+        &self,
+        self_shape: &Shape,
+        storage: &CudaStorage,
+        layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (n, k) = self_shape.dims2()?;
+        let Some((&last, rows)) = layout.dims().split_last() else {
+            return Err(mismatch(layout, self_shape));
+        };
+        if last != k {
+            return Err(mismatch(layout, self_shape));
+        }
+        let dst = self.matmul_t(0, (n, k), storage, layout)?;
+        Ok((dst, Shape::from_dims(rows).extend(&[n])))
+    }
+
+    /// `lhs (.., k)` times the rows `first_row .. first_row + n` of `k` elements transposed, `(.., n)`, in the dtype of `lhs`.
+    pub(crate) fn matmul_t(
+        &self,
+        first_row: usize,
+        (n, k): (usize, usize),
+        lhs: &CudaStorage,
+        lhs_l: &Layout,
+    ) -> Result<CudaStorage> {
+        self.holds((first_row + n) * k, "qmatmul")?;
+        ops::matmul((lhs, lhs_l), self, first_row, (n, k))
+    }
+
+    /// The bytes of the blocks, as a file holds them. Waits for the device.
+    ///
+    /// # Errors
+    /// When the device reports an earlier error.
+    pub fn data(&self) -> Result<Vec<u8>> {
+        match self.len {
+            0 => Ok(vec![]),
+            len => self.device.clone_dtoh(&self.data.slice(..len)),
+        }
+    }
+
+    /// The address of the first block on the device.
+    ///
+    /// # Errors
+    /// None.
+    pub fn device_ptr(&self) -> Result<*const u8> {
+        Ok(self.address() as *const u8)
+    }
+
+    /// The address of the first block for work in `stream`, and what has to live until this work is queued.
+    ///
+    /// # Errors
+    /// None.
+    pub fn device_ptr_with_guard<'a>(
+        &'a self,
+        stream: &'a CudaStream,
+    ) -> Result<(*const u8, SyncOnDrop<'a>)> {
+        let (address, guard) = self.data.device_ptr(stream);
+        Ok((address as *const u8, guard))
+    }
+
+    /// A mixture of experts' layer: `input (batch, topk or 1, k)` times the matrices of this stack `(experts, n, k)` that `ids (batch, topk)`
+    /// names, transposed: `(batch, topk, n)`. The ids stay on the device; one that is out of range is an error with the next result that is
+    /// read.
+    ///
+    /// # Errors
+    /// When the shapes do not match, or the input is not f32, f16 or bf16.
+    pub fn indexed_moe_forward(
+        &self,
+        self_shape: &Shape,
+        input: &CudaStorage,
+        input_l: &Layout,
+        ids: &CudaStorage,
+        ids_l: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (count, n, k) = self_shape.dims3()?;
+        let (batch, topk) = ids_l.shape().dims2()?;
+        let (rows, slots, last) = input_l.shape().dims3()?;
+        if rows != batch || last != k || (slots != 1 && slots != topk) {
+            return Err(mismatch(input_l, self_shape));
+        }
+        self.holds(count * n * k, "indexed_moe_forward")?;
+        let input_l = input_l.broadcast_as((batch, topk, k))?;
+        let sizes = (count, n, k);
+        let dst = ops::experts(self, sizes, (input, &input_l), (ids, ids_l))?;
+        Ok((dst, Shape::from((batch, topk, n))))
+    }
+}
+
+fn mismatch(lhs: &Layout, rhs: &Shape) -> Error {
+    Error::ShapeMismatchBinaryOp {
+        lhs: lhs.shape().clone(),
+        rhs: rhs.clone(),
+        op: "qmatmul",
+    }
+    .bt()
+}
+
+/// Uploads blocks.
+///
+/// # Errors
+/// When the device cannot allocate the memory.
+pub fn load_quantized<T: GgmlType + Send + Sync + 'static>(
+    device: &CudaDevice,
+    data: &[T],
+) -> Result<QStorage> {
+    // SAFETY: blocks are plain numbers without padding, and the bytes are borrowed with them.
+    let bytes = unsafe {
+        std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data))
+    };
+    QCudaStorage::from_data(device, T::DTYPE, bytes).map(QStorage::Cuda)
+}
+
+/// The product with few rows, as [`QCudaStorage::fwd`]; `None` for shapes and dtypes that have no kernel of their own.
+pub(crate) fn try_vector(
+    weight: &QCudaStorage,
+    self_shape: &Shape,
+    rhs: &CudaStorage,
+    rhs_l: &Layout,
+) -> Result<Option<(CudaStorage, Shape)>> {
+    let rows = rhs_l.shape().elem_count() / rhs_l.dims().last().copied().unwrap_or(1).max(1);
+    match ops::is_vector(weight, rhs.dtype(), rows) {
+        true => weight.fwd(self_shape, rhs, rhs_l).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// The product with many rows, as [`QCudaStorage::fwd`]; `None` for few rows, and for dtypes that have no product.
+pub(crate) fn try_tiles(
+    weight: &QCudaStorage,
+    self_shape: &Shape,
+    rhs: &CudaStorage,
+    rhs_l: &Layout,
+) -> Result<Option<(CudaStorage, Shape)>> {
+    let rows = rhs_l.shape().elem_count() / rhs_l.dims().last().copied().unwrap_or(1).max(1);
+    let floats = matches!(rhs.dtype(), DType::F32 | DType::F16 | DType::BF16);
+    match floats && !ops::is_vector(weight, rhs.dtype(), rows) {
+        true => weight.fwd(self_shape, rhs, rhs_l).map(Some),
+        false => Ok(None),
+    }
+}
+
+impl QCudaStorage {
+    /// Whether the blocks are on `device`.
+    pub(crate) fn is_on(&self, device: &CudaDevice) -> bool {
+        self.device.same_device(device)
+    }
+}
