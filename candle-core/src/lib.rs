@@ -114,6 +114,7 @@ mod device;
 pub mod display;
 mod dtype;
 pub mod error;
+pub mod fused;
 mod indexer;
 mod inline_vec;
 pub mod layout;

@@ -3,6 +3,7 @@
 use super::check_dtypes;
 use super::gated::{act_mul, act_mul_slow, halves, GatedActivation};
 use crate::fused_cpu::{self, with_float, Acc};
+use candle_core::fused::{Fused, Operand};
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
 
 /// `x * sigmoid(x)`, also known as swish.
@@ -76,27 +77,12 @@ impl CustomOp1 for Sigmoid {
         Ok(Some((grad_res * slope)?))
     }
 
-    candle_core::with_webgpu! {
-        /// Four elementwise dispatches, in f32 so that only the last one rounds a 16-bit input.
-        fn webgpu_fwd(
-            &self,
-            storage: &candle_core::WebGpuStorage,
-            layout: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::backend::BackendStorage;
-            use candle_core::op::{Exp, Neg, Recip};
-            let dtype = storage.dtype();
-            let contiguous = Layout::contiguous(layout.shape());
-            let exp = storage
-                .to_dtype(layout, super::compute_dtype(dtype))?
-                .unary_impl::<Neg>(&contiguous)?
-                .unary_impl::<Exp>(&contiguous)?;
-            let dst = exp
-                .affine(&contiguous, 1.0, 1.0)?
-                .unary_impl::<Recip>(&contiguous)?
-                .to_dtype(&contiguous, dtype)?;
-            Ok((dst, layout.shape().clone()))
-        }
+    super::on_devices!(x layout);
+}
+
+impl Sigmoid {
+    fn on_device<S: Fused>(&self, [x]: [Operand<'_, S>; 1]) -> Result<(S, Shape)> {
+        Ok((S::sigmoid(x)?, x.1.shape().clone()))
     }
 }
 

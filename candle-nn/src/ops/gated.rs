@@ -3,6 +3,7 @@
 use super::{check_dtypes, in_graph, sigmoid};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use crate::Activation;
+use candle_core::fused::{Fused, Gate, Operand};
 use candle_core::{CpuStorage, CustomOp2, Error, Layout, Result, Shape, Tensor, WithDType, D};
 
 /// What a gated feed-forward block makes of its gate and of what passes it (`up`): `f(gate) * up`. Not in upstream's interface.
@@ -174,18 +175,15 @@ impl CustomOp2 for ActMul {
         Ok((dst, shape))
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            gate: &candle_core::WebGpuStorage,
-            gate_l: &Layout,
-            up: &candle_core::WebGpuStorage,
-            up_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused;
-            let dst = fused::gated((gate, gate_l), (up, up_l), self.act.webgpu())?;
-            Ok((dst, gate_l.shape().clone()))
-        }
+    super::on_devices!(gate gate_l, up up_l);
+}
+
+impl ActMul {
+    fn on_device<S: Fused>(&self, [gate, up]: [Operand<'_, S>; 2]) -> Result<(S, Shape)> {
+        Ok((
+            S::gated(gate, up, self.act.kernel())?,
+            gate.1.shape().clone(),
+        ))
     }
 }
 
@@ -230,19 +228,17 @@ impl GatedActivation {
         }
     }
 
-    candle_core::with_webgpu! {
-        pub(super) fn webgpu(self) -> candle_core::webgpu_backend::ops::fused::Gate {
-            use candle_core::webgpu_backend::ops::fused::Gate;
-            match self {
-                Self::Silu => Gate::Silu,
-                Self::Gelu => Gate::Gelu,
-                Self::GeluTanh => Gate::GeluTanh,
-                Self::QuickGelu => Gate::QuickGelu,
-                Self::Relu => Gate::Relu,
-                Self::Relu2 => Gate::Relu2,
-                Self::Sigmoid => Gate::Sigmoid,
-                Self::ClampedSwiglu => Gate::ClampedSwiglu,
-            }
+    /// As the devices' kernels name it.
+    pub(super) fn kernel(self) -> Gate {
+        match self {
+            Self::Silu => Gate::Silu,
+            Self::Gelu => Gate::Gelu,
+            Self::GeluTanh => Gate::GeluTanh,
+            Self::QuickGelu => Gate::QuickGelu,
+            Self::Relu => Gate::Relu,
+            Self::Relu2 => Gate::Relu2,
+            Self::Sigmoid => Gate::Sigmoid,
+            Self::ClampedSwiglu => Gate::ClampedSwiglu,
         }
     }
 }

@@ -450,7 +450,7 @@ impl Fused<'_> {
                     Some((bias, layout)) => Some((on_webgpu(bias, name, "bias")?, *layout)),
                     None => None,
                 },
-                gate: self.extras.gate.map(GatedActivation::webgpu),
+                gate: self.extras.gate.map(GatedActivation::kernel),
                 activation: self.extras.activation.and_then(webgpu_activation),
                 residual: match &residual {
                     Some((residual, layout)) => Some((on_webgpu(residual, name, "residual")?, *layout)),
@@ -463,7 +463,7 @@ impl Fused<'_> {
 }
 
 candle_core::with_webgpu! {
-    use super::on_webgpu;
+    use super::beside as on_webgpu;
     use candle_core::{webgpu_backend::ops::fused, WebGpuStorage};
 }
 

@@ -36,7 +36,8 @@ pub use sdpa::{sdpa, sdpa_slow, sdpa_with, sdpa_with_slow, SdpaOptions};
 pub(crate) use softmax::softmax_into;
 pub use softmax::{log_softmax, softmax, softmax_last_dim};
 
-use candle_core::{DType, Error, Result, Tensor};
+use candle_core::fused::Fused;
+use candle_core::{DType, Error, Result, Storage, Tensor};
 
 /// Checks what every fused op requires of its inputs: one float dtype that it can compute in.
 pub(crate) fn check_dtypes(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
@@ -76,21 +77,64 @@ pub(crate) fn last_dim_contiguous(t: &Tensor) -> Result<Tensor> {
     }
 }
 
-candle_core::with_webgpu! {
-    /// The storage of an argument that has to be where the input is.
-    pub(crate) fn on_webgpu<'a>(
-        storage: &'a candle_core::Storage,
-        op: &'static str,
-        what: &'static str,
-    ) -> Result<&'a candle_core::WebGpuStorage> {
-        use candle_core::backend::BackendStorage;
-        match storage {
-            candle_core::Storage::WebGpu(storage) => Ok(storage),
-            candle_core::Storage::Cpu(storage) => candle_core::bail!(
-                "{op}: the input is on a WebGPU device, the {what} ({:?}) on the CPU",
-                storage.dtype()
-            ),
-            _ => candle_core::bail!("{op}: the input is on a WebGPU device, the {what} on another"),
+/// The forms of a custom op on the devices that have fused ops: its method `on_device`, of storages with their layouts.
+macro_rules! on_devices {
+    ($($x:ident $layout:ident),+) => {
+        fn cuda_fwd(
+            &self,
+            $($x: &candle_core::CudaStorage, $layout: &candle_core::Layout),+
+        ) -> candle_core::Result<(candle_core::CudaStorage, candle_core::Shape)> {
+            self.on_device([$(($x, $layout)),+])
         }
+
+        candle_core::with_webgpu! {
+            fn webgpu_fwd(
+                &self,
+                $($x: &candle_core::WebGpuStorage, $layout: &candle_core::Layout),+
+            ) -> candle_core::Result<(candle_core::WebGpuStorage, candle_core::Shape)> {
+                self.on_device([$(($x, $layout)),+])
+            }
+        }
+    };
+}
+pub(crate) use on_devices;
+
+/// `$body`, in which `$S` is the type of the storages of a device that has fused ops, else `$other`.
+macro_rules! with_fused {
+    ($device:expr, $S:ident => $body:expr, else $other:expr) => {
+        match $device {
+            candle_core::Device::Cuda(_) => {
+                type $S = candle_core::CudaStorage;
+                $body
+            }
+            device => {
+                candle_core::with_webgpu! {
+                    if device.is_webgpu() {
+                        type $S = candle_core::WebGpuStorage;
+                        return $body;
+                    }
+                }
+                let _ = device;
+                $other
+            }
+        }
+    };
+}
+pub(crate) use with_fused;
+
+/// The storage of an argument that has to be where the input is.
+pub(crate) fn beside<'a, S: Fused>(
+    storage: &'a Storage,
+    op: &'static str,
+    what: &'static str,
+) -> Result<&'a S> {
+    match S::of(storage) {
+        Some(storage) => Ok(storage),
+        None => candle_core::bail!(
+            "{op}: the input is on a {} device, the {what} ({:?}) on {:?}",
+            S::DEVICE,
+            storage.dtype(),
+            storage.device().location()
+        ),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{act_mul, act_mul_slow, check_dtypes, compute_dtype, in_graph, GatedActivation};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
+use candle_core::fused::{self, BesideNorm, Fused, Operand};
 use candle_core::{
     CpuStorage, CustomOp1, Error, Layout, Result, Shape, Storage, Tensor, WithDType, D,
 };
@@ -370,49 +371,45 @@ impl CustomOp1 for NormOp<'_> {
         Ok((dst, self.output(x_l)))
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            x: &candle_core::WebGpuStorage,
-            x_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused;
-            let beside = self.beside.map(|(_, tensor)| tensor);
-            let held = [self.norm.weight, self.norm.bias, beside]
-                .map(|tensor| tensor.map(Tensor::storage_and_layout));
-            let mut others = [None; 3];
-            for (other, held) in others.iter_mut().zip(&held) {
-                if let Some((storage, layout)) = held {
-                    *other = Some((super::on_webgpu(storage, self.name(), "other argument")?, *layout));
-                }
+    super::on_devices!(x x_l);
+}
+
+impl NormOp<'_> {
+    fn on_device<S: Fused>(&self, [x]: [Operand<'_, S>; 1]) -> Result<(S, Shape)> {
+        let beside = self.beside.map(|(_, tensor)| tensor);
+        let held = [self.norm.weight, self.norm.bias, beside]
+            .map(|tensor| tensor.map(Tensor::storage_and_layout));
+        let mut others = [None; 3];
+        for (other, held) in others.iter_mut().zip(&held) {
+            if let Some((storage, layout)) = held {
+                let storage = super::beside::<S>(storage, self.name(), "other argument")?;
+                *other = Some((storage, *layout));
             }
-            let [weight, bias, beside] = others;
-            let norm = fused::Norm {
-                op: self.name(),
-                centred: self.norm.centred,
-                weight,
-                bias,
-                eps: self.norm.eps,
-                beside: match (self.beside, beside) {
-                    (Some((how, _)), Some(operand)) => Some((how.webgpu(), operand)),
-                    _ => None,
-                },
-            };
-            Ok((fused::norm((x, x_l), norm)?, self.output(x_l)))
         }
+        let [weight, bias, beside] = others;
+        let norm = fused::Norm {
+            op: self.name(),
+            centred: self.norm.centred,
+            weight,
+            bias,
+            eps: self.norm.eps,
+            beside: match (self.beside, beside) {
+                (Some((how, _)), Some(operand)) => Some((how.kernel(), operand)),
+                _ => None,
+            },
+        };
+        Ok((S::norm(x, norm)?, self.output(x.1)))
     }
 }
 
 impl Beside {
-    candle_core::with_webgpu! {
-        fn webgpu(self) -> candle_core::webgpu_backend::ops::fused::BesideNorm {
-            use candle_core::webgpu_backend::ops::fused::BesideNorm;
-            match self {
-                Self::AddBefore => BesideNorm::AddBefore,
-                Self::GateBefore => BesideNorm::GateBefore,
-                Self::AddAfter => BesideNorm::AddAfter,
-                Self::GateAfter => BesideNorm::GateAfter,
-            }
+    /// As the devices' kernels name it.
+    fn kernel(self) -> BesideNorm {
+        match self {
+            Self::AddBefore => BesideNorm::AddBefore,
+            Self::GateBefore => BesideNorm::GateBefore,
+            Self::AddAfter => BesideNorm::AddAfter,
+            Self::GateAfter => BesideNorm::GateAfter,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{check_dtypes, in_graph};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
+use candle_core::fused::{Fused, Operand};
 use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType, D};
 
@@ -71,15 +72,12 @@ impl CustomOp1 for SoftmaxLastDim {
         Ok((dst, shape))
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            storage: &candle_core::WebGpuStorage,
-            layout: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            let dst = candle_core::webgpu_backend::ops::fused::softmax_last_dim(storage, layout)?;
-            Ok((dst, layout.shape().clone()))
-        }
+    super::on_devices!(x layout);
+}
+
+impl SoftmaxLastDim {
+    fn on_device<S: Fused>(&self, [x]: [Operand<'_, S>; 1]) -> Result<(S, Shape)> {
+        Ok((S::softmax_last_dim(x)?, x.1.shape().clone()))
     }
 }
 

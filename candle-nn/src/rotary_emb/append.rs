@@ -2,7 +2,8 @@
 
 use super::heads::Checked;
 use super::{Pairs, Rotation};
-use crate::ops::{check_dtypes, in_graph};
+use crate::ops::{beside, check_dtypes, in_graph, on_devices, with_fused};
+use candle_core::fused::{Fused, Operand, RopeCache, RopePosition};
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
 /// Where in a cache new keys and values go. Not in upstream's interface.
@@ -207,23 +208,22 @@ impl<'a> Append<'a> {
         self.cache.scatter_set(&places.contiguous()?, new, 2)
     }
 
-    /// Whether one kernel does all of it: on a WebGPU device, where it can bind the arguments and reads nothing that it writes.
+    /// Whether one kernel does all of it: on a device that has it, where it takes the arguments and reads nothing that it writes.
     fn has_kernel(&self, [xs, cos, sin]: [&Tensor; 3]) -> bool {
-        let inputs = [xs, cos, sin].map(|tensor| tensor.storage_and_layout().0);
+        with_fused!(xs.device(), S => self.fits::<S>([xs, cos, sin]), else false)
+    }
+
+    fn fits<S: Fused>(&self, inputs: [&Tensor; 3]) -> bool {
+        let inputs = inputs.map(|tensor| tensor.storage_and_layout().0);
         let (cache, _) = self.cache.storage_and_layout();
-        if inputs.iter().any(|input| std::ptr::eq(&**input, &*cache)) {
-            return false;
-        }
-        candle_core::with_webgpu! {
-            use candle_core::Storage;
-            if let ([Storage::WebGpu(x), Storage::WebGpu(cos), Storage::WebGpu(sin)], Storage::WebGpu(cache)) =
-                (inputs.each_ref().map(|lock| &**lock), &*cache)
-            {
-                use candle_core::webgpu_backend::ops::fused;
-                return fused::rope_append_fits([x, cos, sin, cache]);
+        let [x, cos, sin] = inputs.each_ref().map(|input| S::of(input));
+        let apart = !inputs.iter().any(|input| std::ptr::eq(&**input, &*cache));
+        match (x, cos, sin, S::of(&cache)) {
+            (Some(x), Some(cos), Some(sin), Some(cache)) => {
+                apart && S::rope_append_fits([x, cos, sin, cache])
             }
+            _ => false,
         }
-        false
     }
 }
 
@@ -246,40 +246,31 @@ impl CustomOp3 for Append<'_> {
         candle_core::bail!("{NAME}: on the CPU this is made of other ops")
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            x: &candle_core::WebGpuStorage,
-            x_l: &Layout,
-            cos: &candle_core::WebGpuStorage,
-            cos_l: &Layout,
-            sin: &candle_core::WebGpuStorage,
-            sin_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused;
-            let (batch, _, seq, dim) = x_l.shape().dims4()?;
-            let inputs = [(x, x_l), (cos, cos_l), (sin, sin_l)];
-            let (cache, cache_l) = self.cache.storage_and_layout();
-            let cache = crate::ops::on_webgpu(&cache, NAME, "cache")?;
-            let positions = match self.position {
-                CachePosition::Same(_) => None,
-                CachePosition::PerRow(positions) => Some(positions.storage_and_layout()),
-            };
-            let position = match (self.position, &positions) {
-                (CachePosition::Same(position), _) => fused::RopePosition::Same(position),
-                (_, Some((positions, layout))) => {
-                    let positions = crate::ops::on_webgpu(positions, NAME, "positions")?;
-                    fused::RopePosition::PerRow((positions, layout))
-                }
-                _ => candle_core::bail!("{NAME}: there is no position"),
-            };
-            let into = fused::RopeCache {
-                cache: (cache, cache_l),
-                position,
-            };
-            let rope = self.heads.rope();
-            let dst = rope.on_webgpu(|rotation| fused::rope_append(inputs, rotation, into))?;
-            Ok((dst, Shape::from((batch, self.queries, seq, dim))))
-        }
+    on_devices!(x x_l, cos cos_l, sin sin_l);
+}
+
+impl Append<'_> {
+    fn on_device<S: Fused>(&self, inputs: [Operand<'_, S>; 3]) -> Result<(S, Shape)> {
+        let (batch, _, seq, dim) = inputs[0].1.shape().dims4()?;
+        let (cache, cache_l) = self.cache.storage_and_layout();
+        let cache = beside::<S>(&cache, NAME, "cache")?;
+        let positions = match self.position {
+            CachePosition::Same(_) => None,
+            CachePosition::PerRow(positions) => Some(positions.storage_and_layout()),
+        };
+        let position = match (self.position, &positions) {
+            (CachePosition::Same(position), _) => RopePosition::Same(position),
+            (_, Some((positions, layout))) => {
+                RopePosition::PerRow((beside::<S>(positions, NAME, "positions")?, *layout))
+            }
+            _ => candle_core::bail!("{NAME}: there is no position"),
+        };
+        let into = RopeCache {
+            cache: (cache, cache_l),
+            position,
+        };
+        let rope = self.heads.rope();
+        let dst = rope.with_rotation(|rotation| S::rope_append(inputs, rotation, into))?;
+        Ok((dst, Shape::from((batch, self.queries, seq, dim))))
     }
 }

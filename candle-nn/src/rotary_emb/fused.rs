@@ -1,7 +1,9 @@
-//! The kernel of all rotations, on the CPU and from there to WebGPU.
+//! The kernel of all rotations, on the CPU and on the devices that have it.
 
 use super::{HeadNorms, Kind};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
+use crate::ops::{beside, on_devices};
+use candle_core::fused::{Fused, Operand, RopeKind, Rotation};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, WithDType};
 
 /// A rotation of (x, cos, sin). Without a rotation, `rotary` being 0, cos and sin are not looked at.
@@ -54,22 +56,7 @@ impl CustomOp3 for Rope<'_> {
         Ok((dst, x_l.shape().clone()))
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            x: &candle_core::WebGpuStorage,
-            x_l: &Layout,
-            cos: &candle_core::WebGpuStorage,
-            cos_l: &Layout,
-            sin: &candle_core::WebGpuStorage,
-            sin_l: &Layout,
-        ) -> Result<(candle_core::WebGpuStorage, Shape)> {
-            use candle_core::webgpu_backend::ops::fused::rope;
-            let inputs = [(x, x_l), (cos, cos_l), (sin, sin_l)];
-            let dst = self.on_webgpu(|rotation| rope(inputs, rotation))?;
-            Ok((dst, x_l.shape().clone()))
-        }
-    }
+    on_devices!(x x_l, cos cos_l, sin sin_l);
 }
 
 /// The norms' weights in the dtype of the computation.
@@ -102,34 +89,36 @@ struct Angles<'a, T> {
 }
 
 impl Rope<'_> {
-    candle_core::with_webgpu! {
-        /// What `f` makes of this in the terms of the WebGPU backend.
-        pub(super) fn on_webgpu<R>(
-            &self,
-            f: impl FnOnce(candle_core::webgpu_backend::ops::fused::Rotation<'_>) -> Result<R>,
-        ) -> Result<R> {
-            use candle_core::webgpu_backend::ops::fused::{RopeKind, Rotation};
-            let weights = self.norms.map(HeadNorms::fused).transpose()?;
-            let weights = weights.map(candle_core::Tensor::storage_and_layout);
-            let norms = match (&weights, self.norms) {
-                (Some((storage, layout)), Some(norms)) => {
-                    let storage = crate::ops::on_webgpu(storage, self.name(), "norms' weights")?;
-                    Some(((storage, *layout), norms.eps()))
-                }
-                _ => None,
-            };
-            f(Rotation {
-                kind: match self.kind {
-                    Kind::HalfSplit => RopeKind::HalfSplit,
-                    Kind::Interleaved => RopeKind::Interleaved,
-                    Kind::Thd => RopeKind::Thd,
-                },
-                rotary: self.rotary,
-                queries: self.queries,
-                keys: self.keys,
-                norms,
-            })
-        }
+    fn on_device<S: Fused>(&self, inputs: [Operand<'_, S>; 3]) -> Result<(S, Shape)> {
+        let dst = self.with_rotation(|rotation| S::rope(inputs, rotation))?;
+        Ok((dst, inputs[0].1.shape().clone()))
+    }
+
+    /// What `f` makes of this in the terms of the devices' kernels.
+    pub(super) fn with_rotation<S: Fused, R>(
+        &self,
+        f: impl FnOnce(Rotation<'_, S>) -> Result<R>,
+    ) -> Result<R> {
+        let weights = self.norms.map(HeadNorms::fused).transpose()?;
+        let weights = weights.map(candle_core::Tensor::storage_and_layout);
+        let norms = match (&weights, self.norms) {
+            (Some((storage, layout)), Some(norms)) => {
+                let storage = beside::<S>(storage, self.name(), "norms' weights")?;
+                Some(((storage, *layout), norms.eps()))
+            }
+            _ => None,
+        };
+        f(Rotation {
+            kind: match self.kind {
+                Kind::HalfSplit => RopeKind::HalfSplit,
+                Kind::Interleaved => RopeKind::Interleaved,
+                Kind::Thd => RopeKind::Thd,
+            },
+            rotary: self.rotary,
+            queries: self.queries,
+            keys: self.keys,
+            norms,
+        })
     }
 
     fn rotate_rows<T: Float>(

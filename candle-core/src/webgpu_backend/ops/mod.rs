@@ -6,7 +6,6 @@ pub(super) mod copy2d;
 pub(super) mod elementwise;
 pub(super) mod fill;
 pub mod fused;
-mod gate;
 pub(super) mod indexing;
 pub(super) mod matmul;
 pub(super) mod pool;

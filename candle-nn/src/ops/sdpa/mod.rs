@@ -3,11 +3,9 @@
 mod blocks;
 mod dims;
 mod host;
+mod kernels;
 mod plain;
 mod rows;
-candle_core::with_webgpu! {
-    mod webgpu;
-}
 
 use super::in_graph;
 use blocks::blocks;

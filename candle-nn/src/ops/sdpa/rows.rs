@@ -1,9 +1,9 @@
 //! The fused op, on the CPU one query at a time.
 
 use super::host::{HostRules, Place};
-use super::{Dims, Rules, NAME};
+use super::{kernels, Dims, Rules, NAME};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
-use crate::ops::last_dim_contiguous;
+use crate::ops::{last_dim_contiguous, with_fused};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use half::{bf16, f16};
 use num_traits::Zero;
@@ -21,12 +21,9 @@ pub(super) fn fused(
         &last_dim_contiguous(k)?,
         &last_dim_contiguous(v)?,
     );
-    candle_core::with_webgpu! {
-        if q.device().is_webgpu() {
-            return super::webgpu::fused(q, k, v, rules, dims);
-        }
-    }
-    q.apply_op3_no_bwd(k, v, &Sdpa { rules, dims })
+    with_fused!(q.device(), S => kernels::fused::<S>(q, k, v, rules, dims), else {
+        q.apply_op3_no_bwd(k, v, &Sdpa { rules, dims })
+    })
 }
 
 struct Sdpa<'a> {

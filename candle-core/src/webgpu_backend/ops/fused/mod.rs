@@ -10,20 +10,86 @@ mod softmax;
 
 pub use attention::{has_sdpa, sdpa, SdpaParams};
 pub use linear::{linear, LinearExtras, LinearWeight};
-pub use norm::{norm, BesideNorm, Norm};
-pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopeKind, RopePosition, Rotation};
+pub use norm::{norm, Norm};
+pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopePosition, Rotation};
 pub use softmax::softmax_last_dim;
 
-pub use super::gate::{Activation, Gate};
 use super::windows::Operand;
 use super::{index, Views};
+use crate::backend::BackendStorage;
+use crate::fused::Fused;
+pub use crate::fused::{Activation, BesideNorm, Gate, RopeKind};
+use crate::op::{Exp, Neg, Recip};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
-use crate::{DType, Error, Layout, Result, Shape};
+use crate::{DType, Error, Layout, Result, Shape, Storage};
 
 /// `gate` of its argument and of what passes it, elementwise over two tensors of one shape; the result is contiguous.
 pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<WebGpuStorage> {
     super::elementwise::binary(x.0, up.0, x.1, up.1, gate.function())
+}
+
+impl Fused for WebGpuStorage {
+    const DEVICE: &'static str = "WebGPU";
+
+    fn of(storage: &Storage) -> Option<&Self> {
+        match storage {
+            Storage::WebGpu(storage) => Some(storage),
+            _ => None,
+        }
+    }
+
+    fn softmax_last_dim((x, layout): Operand<'_>) -> Result<Self> {
+        softmax_last_dim(x, layout)
+    }
+
+    fn norm(x: Operand<'_>, with: Norm<'_>) -> Result<Self> {
+        norm(x, with)
+    }
+
+    fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<Self> {
+        gated(x, up, gate)
+    }
+
+    /// Elementwise dispatches, in f32 so that only the last one rounds a 16-bit input.
+    fn sigmoid((x, layout): Operand<'_>) -> Result<Self> {
+        let dtype = match x.dtype() {
+            DType::F16 | DType::BF16 => DType::F32,
+            dtype => dtype,
+        };
+        let contiguous = Layout::contiguous(layout.shape());
+        let exp = x
+            .to_dtype(layout, dtype)?
+            .unary_impl::<Neg>(&contiguous)?
+            .unary_impl::<Exp>(&contiguous)?;
+        exp.affine(&contiguous, 1.0, 1.0)?
+            .unary_impl::<Recip>(&contiguous)?
+            .to_dtype(&contiguous, x.dtype())
+    }
+
+    fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {
+        rope(inputs, rotation)
+    }
+
+    fn rope_append_fits(storages: [&Self; 4]) -> bool {
+        rope_append_fits(storages)
+    }
+
+    fn rope_append(
+        inputs: [Operand<'_>; 3],
+        rotation: Rotation<'_>,
+        into: RopeCache<'_>,
+    ) -> Result<Self> {
+        rope_append(inputs, rotation, into)
+    }
+
+    fn has_sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
+        has_sdpa(q, k, v, params)
+    }
+
+    fn sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<Self> {
+        sdpa(q, k, v, params)
+    }
 }
 
 /// `N` tensors of one shape as rows of their last dimension, for kernels that give a workgroup to a row.
@@ -91,7 +157,6 @@ fn float_elem(device: &WebGpuDevice, dtype: DType, op: &'static str) -> Result<E
 
 /// Converts a result that was made in f32 only because of its row length.
 fn finish(dst: WebGpuStorage, dtype: DType) -> Result<WebGpuStorage> {
-    use crate::backend::BackendStorage;
     if dst.dtype() == dtype {
         return Ok(dst);
     }

@@ -1,12 +1,12 @@
 //! RMS norm (Zhang and Sennrich, arXiv 1910.07467) and layer norm (Ba et al., arXiv 1607.06450) over the last dimension.
 
 use super::super::copy2d::{copy2d, Rows as Ranges};
-use super::super::gate::Gate;
 use super::super::windows::{fit, reach, Operand, Split};
 use super::super::{bind, elementwise, index};
 use super::long_rows::{self, is_long};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
+use crate::fused::{BesideNorm, Gate};
 use crate::webgpu_backend::kernel::{params, Key, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
@@ -32,35 +32,8 @@ params!(NormParams {
 /// Words of its row that an invocation keeps in registers; longer rows are read again for each pass.
 const MAX_KEPT_WORDS: usize = 8;
 
-/// What a tensor of the input's shape does to a norm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BesideNorm {
-    /// Added to the input; the sums are kept in front of the result.
-    AddBefore,
-    /// The input is multiplied with its silu.
-    GateBefore,
-    /// Added to the result.
-    AddAfter,
-    /// The result is multiplied with its silu.
-    GateAfter,
-}
-
 /// Which norm, and what goes with it.
-#[derive(Clone, Copy)]
-pub struct Norm<'a> {
-    /// Its name, for errors.
-    pub op: &'static str,
-    /// Whether the mean is taken off: layer norm, not RMS norm.
-    pub centred: bool,
-    /// What the result is multiplied with: an element for each place of the last dimension.
-    pub weight: Option<Operand<'a>>,
-    /// What is added then.
-    pub bias: Option<Operand<'a>>,
-    /// Added to the mean square.
-    pub eps: f32,
-    /// A tensor of the input's shape, and what it is for.
-    pub beside: Option<(BesideNorm, Operand<'a>)>,
-}
+pub type Norm<'a> = crate::fused::Norm<'a, WebGpuStorage>;
 
 /// The first element and the step of a vector.
 fn vector(layout: &Layout) -> Result<(u32, u32)> {

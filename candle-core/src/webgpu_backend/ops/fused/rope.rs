@@ -5,6 +5,7 @@ use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, index, WORKGROUP};
 use super::float_elem;
 use crate::backend::BackendStorage;
+use crate::fused::RopeKind;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
@@ -50,49 +51,12 @@ params!(RopeParams {
     op: u32,
 });
 
-/// Which elements of a head are rotated together, and in which order the dimensions come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RopeKind {
-    /// `x[i]` with `x[i + rotary / 2]`, in `(batch, heads, seq, dim)`.
-    HalfSplit,
-    /// `x[2 * i]` with `x[2 * i + 1]`, in `(batch, heads, seq, dim)`.
-    Interleaved,
-    /// As `HalfSplit`, in `(batch, seq, heads, dim)`.
-    Thd,
-}
-
 /// What happens to heads.
-#[derive(Clone, Copy)]
-pub struct Rotation<'a> {
-    /// Which elements are rotated together.
-    pub kind: RopeKind,
-    /// The first elements of a head that are rotated, an even number. Where it is 0, cos and sin are anything that can be bound.
-    pub rotary: usize,
-    /// The first heads, with the first norm.
-    pub queries: usize,
-    /// The heads after those, with the second norm. All others are copied.
-    pub keys: usize,
-    /// Weights, `(2, dim)`, and epsilon of the RMS norms of both, which come before the rotation.
-    pub norms: Option<(Operand<'a>, f32)>,
-}
-
+pub type Rotation<'a> = crate::fused::Rotation<'a, WebGpuStorage>;
 /// Where a sequence goes on in a cache.
-#[derive(Clone, Copy)]
-pub enum RopePosition<'a> {
-    /// The same for all.
-    Same(usize),
-    /// `(batch)`, u32.
-    PerRow(Operand<'a>),
-}
-
+pub type RopePosition<'a> = crate::fused::RopePosition<'a, WebGpuStorage>;
 /// Where the keys and values of a rotation go.
-#[derive(Clone, Copy)]
-pub struct RopeCache<'a> {
-    /// Written in place: `(batch, heads - queries, capacity, dim)`, contiguous, of any float dtype.
-    pub cache: Operand<'a>,
-    /// The first places along the capacity that are written.
-    pub position: RopePosition<'a>,
-}
+pub type RopeCache<'a> = crate::fused::RopeCache<'a, WebGpuStorage>;
 
 /// The name of errors of positions that are on the device.
 const APPEND: &str = "rope-append";

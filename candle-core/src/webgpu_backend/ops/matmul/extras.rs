@@ -1,10 +1,10 @@
 //! What a product does besides: a norm of its rows before it, a gate and a sum after it. A decoding step is bound by the
 //! number of its dispatches, and these would be dispatches of their own.
 
-use super::super::gate::{Activation, Gate};
 use super::super::{bind, index, row_step};
 use super::MatmulParams;
 use crate::backend::BackendStorage;
+use crate::fused::{Activation, Gate};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;

@@ -103,7 +103,7 @@ mod tests {
     use super::super::cooperative;
     use super::super::extras::Last;
     use super::*;
-    use crate::webgpu_backend::ops::gate::{Activation, Gate};
+    use crate::fused::{Activation, Gate};
     use crate::Layout;
 
     fn caps(subgroup: Option<u32>, cooperative: bool) -> Caps {

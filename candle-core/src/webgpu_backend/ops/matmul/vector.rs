@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::super::gate::Gate;
 use super::{MatmulParams, Plan, Problem, Run};
+use crate::fused::Gate;
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Shader;
 use crate::Result;

@@ -63,28 +63,8 @@ params!(AttentionParams {
     bias_key: u32,
 });
 
-/// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
-#[derive(Debug, Clone, Copy)]
-pub struct SdpaParams<'a> {
-    /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// Scores become `softcap * tanh(score / softcap)`.
-    pub softcap: Option<f32>,
-    /// The keys further back than that from a query's position are hidden.
-    pub left: Option<usize>,
-    /// The keys further ahead than that are hidden: 0 is causal.
-    pub right: Option<usize>,
-    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
-    pub bias: Option<(&'a WebGpuStorage, &'a Layout)>,
-    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
-    pub slopes: Option<(&'a WebGpuStorage, &'a Layout)>,
-    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
-    pub sinks: Option<(&'a WebGpuStorage, &'a Layout)>,
-    /// (batch), contiguous u32: the positions of the first queries.
-    pub starts: Option<(&'a WebGpuStorage, &'a Layout)>,
-    /// (batch), contiguous u32: how many keys there are.
-    pub lens: Option<(&'a WebGpuStorage, &'a Layout)>,
-}
+/// How attention weighs keys.
+pub type SdpaParams<'a> = crate::fused::SdpaParams<'a, WebGpuStorage>;
 
 /// The first tile that fits and is not mostly empty, else the last that fits.
 fn first_filled<T: Copy>(

@@ -22,8 +22,9 @@ pub enum Gate {
 }
 
 impl Gate {
-    /// The WGSL function of `shaders/functions_*.wgsl`, without its `f_`.
-    pub(super) fn function(self) -> &'static str {
+    /// Its function in the backends' kernels, without its `f_`.
+    #[allow(dead_code, reason = "for builds with a GPU")]
+    pub(crate) fn function(self) -> &'static str {
         match self {
             Self::Silu => "silu_mul",
             Self::Gelu => "gelu_mul",
@@ -55,8 +56,9 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The functions of `shaders/functions_*.wgsl` that it is made of, without their `f_`, the first one first.
-    pub(super) fn functions(self) -> &'static [&'static str] {
+    /// The functions in the backends' kernels that it is made of, without their `f_`, the first one first.
+    #[allow(dead_code, reason = "for builds with a GPU")]
+    pub(crate) fn functions(self) -> &'static [&'static str] {
         match self {
             Self::Silu => &["silu"],
             Self::Gelu => &["gelu_erf"],

@@ -1,14 +1,12 @@
-//! The fused op on WebGPU.
+//! The fused op on the devices that have kernels for it.
 
 use super::{plain, Dims, Rules, NAME};
-use candle_core::webgpu_backend::ops::fused;
-use candle_core::{
-    bail, CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Storage, Tensor,
-    WebGpuStorage,
-};
+use crate::ops::{beside, on_devices};
+use candle_core::fused::{Fused, Operand, SdpaParams};
+use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Tensor};
 
-/// One kernel, or two where keys are cut into parts; tensor ops for the few calls that none takes.
-pub(super) fn fused(
+/// One kernel, or two where keys are cut into parts; tensor ops for the few calls that none takes. `S` is the storages' type.
+pub(super) fn fused<S: Fused>(
     q: &Tensor,
     k: &Tensor,
     v: &Tensor,
@@ -19,12 +17,12 @@ pub(super) fn fused(
     let has_kernel = op.with(|params| {
         let storages = [q, k, v].map(Tensor::storage_and_layout);
         let [q, k, v] = &storages;
-        fused::has_sdpa(
-            (storage(&q.0)?, q.1),
-            (storage(&k.0)?, k.1),
-            (storage(&v.0)?, v.1),
-            params,
-        )
+        let inputs = [
+            (beside::<S>(&q.0, NAME, "queries")?, q.1),
+            (beside::<S>(&k.0, NAME, "keys")?, k.1),
+            (beside::<S>(&v.0, NAME, "values")?, v.1),
+        ];
+        S::has_sdpa(inputs, params)
     })?;
     if !has_kernel {
         return plain(q, k, v, rules, dims);
@@ -77,7 +75,7 @@ impl<'a> Sdpa<'a> {
     }
 
     /// Calls `f` with the kernels' parameters, in which storages are locked.
-    fn with<R>(&self, f: impl FnOnce(fused::SdpaParams<'_>) -> Result<R>) -> Result<R> {
+    fn with<S: Fused, R>(&self, f: impl FnOnce(SdpaParams<'_, S>) -> Result<R>) -> Result<R> {
         let tensors = [
             &self.bias,
             &self.slopes,
@@ -89,11 +87,11 @@ impl<'a> Sdpa<'a> {
         let mut inputs = [None; 5];
         for (input, locked) in inputs.iter_mut().zip(&locked) {
             if let Some((guard, layout)) = locked {
-                *input = Some((storage(guard)?, *layout));
+                *input = Some((beside::<S>(guard, NAME, "option")?, *layout));
             }
         }
         let [bias, slopes, sinks, starts, lens] = inputs;
-        f(fused::SdpaParams {
+        f(SdpaParams {
             scale: self.rules.scale,
             softcap: self.rules.softcap,
             left: self.rules.left,
@@ -104,13 +102,6 @@ impl<'a> Sdpa<'a> {
             starts,
             lens,
         })
-    }
-}
-
-fn storage(storage: &Storage) -> Result<&WebGpuStorage> {
-    match storage {
-        Storage::WebGpu(storage) => Ok(storage),
-        _ => bail!("sdpa: an option is not on the device of the queries"),
     }
 }
 
@@ -128,19 +119,15 @@ impl CustomOp3 for Sdpa<'_> {
         _: &CpuStorage,
         _: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        Err(Error::Msg("sdpa: the op for WebGPU was called on the CPU".into()).bt())
+        Err(Error::Msg("sdpa: the op for other devices was called on the CPU".into()).bt())
     }
 
-    fn webgpu_fwd(
-        &self,
-        q: &WebGpuStorage,
-        q_l: &Layout,
-        k: &WebGpuStorage,
-        k_l: &Layout,
-        v: &WebGpuStorage,
-        v_l: &Layout,
-    ) -> Result<(WebGpuStorage, Shape)> {
-        let dst = self.with(|params| fused::sdpa((q, q_l), (k, k_l), (v, v_l), params))?;
+    on_devices!(q q_l, k k_l, v v_l);
+}
+
+impl Sdpa<'_> {
+    fn on_device<S: Fused>(&self, inputs: [Operand<'_, S>; 3]) -> Result<(S, Shape)> {
+        let dst = self.with(|params| S::sdpa(inputs, params))?;
         Ok((dst, Shape::from(self.dims.output())))
     }
 }

@@ -1,0 +1,245 @@
+//! Ops of candle-nn that a device has kernels for which do in one or two launches what would take many.
+//!
+//! [`Fused`] lists them; each has a twin made of plain ops in candle-nn, which says what it computes. The types here are what the ops
+//! take, for every backend.
+
+mod gate;
+
+pub use gate::{Activation, Gate};
+
+use crate::backend::BackendStorage;
+use crate::{Layout, Result, Storage};
+
+/// A storage and what of it an op reads.
+pub type Operand<'a, S> = (&'a S, &'a Layout);
+
+/// What a tensor of the input's shape does to a norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BesideNorm {
+    /// Added to the input; the sums are kept in front of the result.
+    AddBefore,
+    /// The input is multiplied with its silu.
+    GateBefore,
+    /// Added to the result.
+    AddAfter,
+    /// The result is multiplied with its silu.
+    GateAfter,
+}
+
+/// Which norm, and what goes with it.
+#[derive(Debug)]
+pub struct Norm<'a, S> {
+    /// Its name, for errors.
+    pub op: &'static str,
+    /// Whether the mean is taken off: layer norm, not RMS norm.
+    pub centred: bool,
+    /// What the result is multiplied with: an element for each place of the last dimension.
+    pub weight: Option<Operand<'a, S>>,
+    /// What is added then.
+    pub bias: Option<Operand<'a, S>>,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// A tensor of the input's shape, and what it is for.
+    pub beside: Option<(BesideNorm, Operand<'a, S>)>,
+}
+
+/// Which elements of a head are rotated together, and in which order the dimensions come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeKind {
+    /// `x[i]` with `x[i + rotary / 2]`, in `(batch, heads, seq, dim)`.
+    HalfSplit,
+    /// `x[2 * i]` with `x[2 * i + 1]`, in `(batch, heads, seq, dim)`.
+    Interleaved,
+    /// As `HalfSplit`, in `(batch, seq, heads, dim)`.
+    Thd,
+}
+
+/// What happens to heads.
+#[derive(Debug)]
+pub struct Rotation<'a, S> {
+    /// Which elements are rotated together.
+    pub kind: RopeKind,
+    /// The first elements of a head that are rotated, an even number. Where it is 0, cos and sin are anything that can be bound.
+    pub rotary: usize,
+    /// The first heads, with the first norm.
+    pub queries: usize,
+    /// The heads after those, with the second norm. All others are copied.
+    pub keys: usize,
+    /// Weights, `(2, dim)`, and epsilon of the RMS norms of both, which come before the rotation.
+    pub norms: Option<(Operand<'a, S>, f32)>,
+}
+
+/// Where a sequence goes on in a cache.
+#[derive(Debug)]
+pub enum RopePosition<'a, S> {
+    /// The same for all.
+    Same(usize),
+    /// `(batch)`, u32.
+    PerRow(Operand<'a, S>),
+}
+
+/// Where the keys and values of a rotation go.
+#[derive(Debug)]
+pub struct RopeCache<'a, S> {
+    /// Written in place: `(batch, heads - queries, capacity, dim)`, contiguous, of any float dtype.
+    pub cache: Operand<'a, S>,
+    /// The first places along the capacity that are written.
+    pub position: RopePosition<'a, S>,
+}
+
+/// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
+#[derive(Debug)]
+pub struct SdpaParams<'a, S> {
+    /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Scores become `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// The keys further back than that from a query's position are hidden.
+    pub left: Option<usize>,
+    /// The keys further ahead than that are hidden: 0 is causal.
+    pub right: Option<usize>,
+    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
+    pub bias: Option<Operand<'a, S>>,
+    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
+    pub slopes: Option<Operand<'a, S>>,
+    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
+    pub sinks: Option<Operand<'a, S>>,
+    /// (batch), contiguous u32: the positions of the first queries.
+    pub starts: Option<Operand<'a, S>>,
+    /// (batch), contiguous u32: how many keys there are.
+    pub lens: Option<Operand<'a, S>>,
+}
+
+/// They hold references alone, whatever the storage is.
+macro_rules! copied {
+    ($($name:ident),+) => {$(
+        impl<S> Clone for $name<'_, S> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<S> Copy for $name<'_, S> {}
+    )+};
+}
+copied!(Norm, Rotation, RopePosition, RopeCache, SdpaParams);
+
+/// A storage whose device has kernels for the fused ops. Inputs have any strides, results are contiguous.
+pub trait Fused: BackendStorage {
+    /// What its devices are called, for errors.
+    const DEVICE: &'static str;
+
+    /// The storage, if it is one of this backend.
+    fn of(storage: &Storage) -> Option<&Self>;
+
+    /// `exp(x) / sum(exp(x))` over the last dimension, stable for large inputs.
+    ///
+    /// # Errors
+    /// The dtype is no float that the device computes with, or there is no last dimension.
+    fn softmax_last_dim(x: Operand<'_, Self>) -> Result<Self>;
+
+    /// `norm` of the rows of `x`, in its shape; with [`BesideNorm::AddBefore`] the sums, then their norms.
+    ///
+    /// # Errors
+    /// As above, or the tensor beside has another shape.
+    fn norm(x: Operand<'_, Self>, norm: Norm<'_, Self>) -> Result<Self>;
+
+    /// `gate` of its argument and of what passes it, elementwise over two tensors of one shape.
+    ///
+    /// # Errors
+    /// The dtype is no float that the device computes with.
+    fn gated(x: Operand<'_, Self>, up: Operand<'_, Self>, gate: Gate) -> Result<Self>;
+
+    /// `1 / (1 + exp(-x))`, rounded once.
+    ///
+    /// # Errors
+    /// The dtype is no float that the device computes with.
+    fn sigmoid(x: Operand<'_, Self>) -> Result<Self>;
+
+    /// Applies `rotation` to `[x, cos, sin]`, `x` being 4D; the result has its shape.
+    ///
+    /// # Errors
+    /// Sizes do not fit each other, or the dtype is no float that the device computes with.
+    fn rope(inputs: [Operand<'_, Self>; 3], rotation: Rotation<'_, Self>) -> Result<Self>;
+
+    /// Whether [`Fused::rope_append`] takes these: `x`, cos, sin and the cache.
+    fn rope_append_fits(storages: [&Self; 4]) -> bool;
+
+    /// As [`Fused::rope`] on `[x, cos, sin]`, of which only the queries are the result, `(batch, queries, seq, dim)`; the others, keys
+    /// and values, go straight into a cache, which is written in place.
+    ///
+    /// # Errors
+    /// As for [`Fused::rope`], or the cache does not fit. A position on the device that is past the cache is reported when results are
+    /// read.
+    fn rope_append(
+        inputs: [Operand<'_, Self>; 3],
+        rotation: Rotation<'_, Self>,
+        into: RopeCache<'_, Self>,
+    ) -> Result<Self>;
+
+    /// Whether [`Fused::sdpa`] has kernels for these `[q, k, v]`.
+    ///
+    /// # Errors
+    /// Sizes or dtypes do not fit each other.
+    fn has_sdpa(inputs: [Operand<'_, Self>; 3], params: SdpaParams<'_, Self>) -> Result<bool>;
+
+    /// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys,
+    /// v_dim)`, with the rules of `params`. The result is `(batch, heads, queries, v_dim)` in the dtype of `q`; rows that see no key
+    /// are 0.
+    ///
+    /// # Errors
+    /// Those of [`Fused::has_sdpa`], or it says no.
+    fn sdpa(inputs: [Operand<'_, Self>; 3], params: SdpaParams<'_, Self>) -> Result<Self>;
+}
+
+/// Nothing of it runs: there is no such storage in this build.
+#[cfg(not(feature = "cuda"))]
+impl Fused for crate::CudaStorage {
+    const DEVICE: &'static str = "CUDA";
+
+    fn of(storage: &Storage) -> Option<&Self> {
+        match storage {
+            Storage::Cuda(storage) => Some(storage),
+            _ => None,
+        }
+    }
+
+    fn softmax_last_dim((x, _): Operand<'_, Self>) -> Result<Self> {
+        x.never()
+    }
+
+    fn norm((x, _): Operand<'_, Self>, _: Norm<'_, Self>) -> Result<Self> {
+        x.never()
+    }
+
+    fn gated((x, _): Operand<'_, Self>, _: Operand<'_, Self>, _: Gate) -> Result<Self> {
+        x.never()
+    }
+
+    fn sigmoid((x, _): Operand<'_, Self>) -> Result<Self> {
+        x.never()
+    }
+
+    fn rope([(x, _), ..]: [Operand<'_, Self>; 3], _: Rotation<'_, Self>) -> Result<Self> {
+        x.never()
+    }
+
+    fn rope_append_fits([x, ..]: [&Self; 4]) -> bool {
+        x.never()
+    }
+
+    fn rope_append(
+        [(x, _), ..]: [Operand<'_, Self>; 3],
+        _: Rotation<'_, Self>,
+        _: RopeCache<'_, Self>,
+    ) -> Result<Self> {
+        x.never()
+    }
+
+    fn has_sdpa([(x, _), ..]: [Operand<'_, Self>; 3], _: SdpaParams<'_, Self>) -> Result<bool> {
+        x.never()
+    }
+
+    fn sdpa([(x, _), ..]: [Operand<'_, Self>; 3], _: SdpaParams<'_, Self>) -> Result<Self> {
+        x.never()
+    }
+}
