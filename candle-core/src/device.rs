@@ -51,15 +51,18 @@ pub struct DeviceProbe {
 }
 
 impl Device {
-    /// Opens a CUDA device.
+    /// Opens the CUDA device with this ordinal, as the driver counts them (`CUDA_VISIBLE_DEVICES` hides some). Handles of one ordinal
+    /// are of one device: they share its stream, its memory and its compiled kernels.
     ///
     /// # Errors
-    /// [`crate::Error::NotCompiledWithCudaSupport`]: this build has no CUDA backend.
+    /// [`crate::Error::NotCompiledWithCudaSupport`] without the feature `cuda`; else [`crate::Error::Cuda`], which says what was looked
+    /// for: the driver or NVRTC is not installed, there is no card with this ordinal, or it is older than compute capability 7.5.
     pub fn new_cuda(ordinal: usize) -> Result<Self> {
         Ok(Self::Cuda(CudaDevice::new(ordinal)?))
     }
 
-    /// As [`Device::new_cuda`], with a separate stream.
+    /// As [`Device::new_cuda`], but another device each time, with a stream of its own. Tensors of two devices are not mixed, even on one
+    /// card: [`Tensor::to_device`](crate::Tensor::to_device) copies.
     pub fn new_cuda_with_stream(ordinal: usize) -> Result<Self> {
         Ok(Self::Cuda(CudaDevice::new_with_stream(ordinal)?))
     }
@@ -143,7 +146,10 @@ impl Device {
         }
     }
 
-    /// The first CUDA device if there is one, else the CPU.
+    /// The CUDA device with this ordinal if the first can be opened, else the CPU.
+    ///
+    /// # Errors
+    /// As [`Device::new_cuda`], if there are CUDA devices but none with this ordinal.
     pub fn cuda_if_available(ordinal: usize) -> Result<Self> {
         if crate::utils::cuda_is_available() {
             Self::new_cuda(ordinal)
@@ -266,12 +272,17 @@ impl Device {
         Ok(())
     }
 
-    /// Runs `f` with this device's context current; only CUDA has one.
+    /// Runs `f` with this device's context current in the thread, for programs that call the CUDA driver themselves. Other devices have
+    /// no context, and the ops of tensors need none.
     pub fn with_context<F, R>(&self, f: F) -> R
     where
         F: FnOnce() -> R + Send,
         R: Send,
     {
+        #[cfg(feature = "cuda")]
+        if let Self::Cuda(device) = self {
+            device.bind_to_thread();
+        }
         f()
     }
 

@@ -10,6 +10,7 @@ use cudarc::driver::{
 };
 use parking_lot::Mutex;
 
+use super::card::{self, CardReport};
 use super::error::{CudaError, During, WrapErr};
 use super::faults::Faults;
 use super::kernel::{Kernel, Kernels};
@@ -37,23 +38,6 @@ impl DeviceId {
     }
 }
 
-/// What a card is.
-#[derive(Debug, Clone)]
-pub struct CardReport {
-    /// Its name, as `nvidia-smi` has it.
-    pub name: String,
-    /// Its compute capability.
-    pub capability: (i32, i32),
-    /// Multiprocessors.
-    pub multiprocessors: usize,
-    /// Bytes of memory.
-    pub memory: usize,
-    /// Bytes of the second-level cache.
-    pub cache: usize,
-    /// The newest CUDA version that the driver serves, such as 13000 for 13.0.
-    pub driver_version: i32,
-}
-
 struct Inner {
     id: DeviceId,
     ordinal: usize,
@@ -67,6 +51,7 @@ struct Inner {
     profiler: Profiler,
     launches: AtomicU64,
     blas: super::blas::Handles,
+    modules: super::compat::Modules,
     seed: AtomicU64,
     /// Random numbers drawn since the seed was set: where the next draw's counter starts.
     drawn: AtomicU64,
@@ -109,23 +94,21 @@ impl CudaDevice {
     }
 
     fn open(ordinal: usize) -> Result<Self> {
-        Library::Driver.open()?;
-        driver::init().during(|| "starting the driver".into())?;
-        let count = CudaContext::device_count().w()? as usize;
+        let count = card::count()?;
         if ordinal >= count {
             return Err(CudaError::NoDevice { ordinal, count }.into());
+        }
+        let card = card::report(ordinal)?;
+        let (major, minor) = card.capability;
+        if card.capability < OLDEST {
+            let name = card.name;
+            return Err(CudaError::OldCard { name, major, minor }.into());
         }
         let context =
             CudaContext::new(ordinal).during(|| format!("opening CUDA device {ordinal}"))?;
         // SAFETY: all work of a device is in one stream, so the order of its calls is the order of the work; who brings other
         // streams orders them with events, as upstream's users do.
         unsafe { context.disable_event_tracking() };
-        let card = report(&context)?;
-        let (major, minor) = card.capability;
-        if card.capability < OLDEST {
-            let name = card.name;
-            return Err(CudaError::OldCard { name, major, minor }.into());
-        }
         Library::Nvrtc.open()?;
         use sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         let max_shared = CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
@@ -141,6 +124,7 @@ impl CudaDevice {
             profiler: Profiler::default(),
             launches: AtomicU64::new(0),
             blas: Default::default(),
+            modules: Default::default(),
             card,
             context,
             stream,
@@ -220,6 +204,14 @@ impl CudaDevice {
         self.0.kernels.arch()
     }
 
+    /// Makes the card's context the thread's.
+    pub(crate) fn bind_to_thread(&self) {
+        if let Err(error) = self.0.context.bind_to_thread() {
+            // The driver's answer to the caller's first call says the same.
+            tracing::warn!(%error, "the CUDA context cannot be bound to the thread");
+        }
+    }
+
     pub(super) fn context(&self) -> &Arc<CudaContext> {
         &self.0.context
     }
@@ -234,6 +226,11 @@ impl CudaDevice {
 
     pub(super) fn blas(&self) -> &super::blas::Handles {
         &self.0.blas
+    }
+
+    /// The modules that programs brought.
+    pub(super) fn modules(&self) -> &super::compat::Modules {
+        &self.0.modules
     }
 
     /// Shared memory that a block may have, in bytes.
@@ -345,6 +342,9 @@ impl CudaDevice {
         Src: HostSlice<T> + ?Sized,
         Dst: DevicePtrMut<T>,
     {
+        if self.copy_kept(src, dst, "memcpy_htod")? {
+            return Ok(());
+        }
         self.0.stream.memcpy_htod(src, dst).w()
     }
 
@@ -355,6 +355,7 @@ impl CudaDevice {
         Src: DevicePtr<T>,
         Dst: HostSlice<T>,
     {
+        self.may_read("memcpy_dtoh")?;
         self.0.stream.memcpy_dtoh(src, dst).w()?;
         self.0.stream.synchronize().w()
     }
@@ -370,6 +371,7 @@ impl CudaDevice {
 
     /// A copy on the host, waited for.
     pub fn clone_dtoh<T: DeviceRepr, Src: DevicePtr<T>>(&self, src: &Src) -> Result<Vec<T>> {
+        self.may_read("clone_dtoh")?;
         let copy = self.0.stream.clone_dtoh(src).w()?;
         self.0.stream.synchronize().w()?;
         Ok(copy)
@@ -382,7 +384,7 @@ impl CudaDevice {
         Src: HostSlice<T> + ?Sized,
     {
         let mut slice = self.alloc_slice(src.len(), "clone_htod")?;
-        if src.len() > 0 {
+        if src.len() > 0 && !self.copy_kept(src, &mut slice, "clone_htod")? {
             self.0.stream.memcpy_htod(src, &mut slice).w()?;
         }
         Ok(slice)
@@ -410,25 +412,6 @@ impl CudaDevice {
     pub fn id(&self) -> DeviceId {
         self.0.id
     }
-}
-
-/// Reads what a card is.
-fn report(context: &CudaContext) -> Result<CardReport> {
-    use sys::CUdevice_attribute_enum as Attribute;
-    let number = |attribute| context.attribute(attribute).map(|n| n as usize).w();
-    let mut driver_version = 0;
-    // SAFETY: a place for a number.
-    unsafe { sys::cuDriverGetVersion(&mut driver_version) }
-        .result()
-        .w()?;
-    Ok(CardReport {
-        name: context.name().w()?,
-        capability: context.compute_capability().w()?,
-        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-        memory: context.total_mem().w()?,
-        cache: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
-        driver_version,
-    })
 }
 
 /// The pool that allocations come from.

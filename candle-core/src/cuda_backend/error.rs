@@ -95,10 +95,11 @@ pub enum CudaError {
         total: usize,
     },
 
-    /// A module has no kernel of the name that was asked for.
-    #[error("no kernel of this name in module {module_name}")]
+    /// One of upstream's kernels was asked for by name.
+    #[error("there is no kernel {module_name}: this backend compiles its kernels for each use and keeps none by upstream's names; call the \
+             tensor's op, or bring a kernel of your own by CudaDevice::compile (CUDA C++) or get_or_load_custom_func (PTX)")]
     MissingKernel {
-        /// The module.
+        /// The kernel, and the module that it is in upstream.
         module_name: String,
     },
 

@@ -305,9 +305,12 @@ pub(super) fn compile(
     let program = Program(nvrtc::create_program(&text, Some(&name)).map_err(failed)?);
     let mut all = vec![
         format!("--gpu-architecture={arch}"),
-        "--std=c++17".into(),
         "--device-as-default-execution-space".into(),
     ];
+    let names_language = |option: &String| option.contains("-std=");
+    if !options.iter().any(names_language) {
+        all.push("--std=c++17".into());
+    }
     all.extend_from_slice(options);
     // SAFETY: the program was just made, and lives until it is dropped below.
     unsafe {

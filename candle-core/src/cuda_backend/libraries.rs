@@ -147,6 +147,31 @@ impl Library {
     }
 }
 
+/// One of NVIDIA's libraries, and where it was found.
+#[derive(Debug, Clone)]
+pub struct LibraryReport {
+    /// Its name.
+    pub name: &'static str,
+    /// The path that it was opened by, or its plain name where the system's loader knows the place.
+    pub path: Option<PathBuf>,
+    /// Why there is none: every place that was tried, and how to get it.
+    pub absent: Option<String>,
+}
+
+/// Looks for all of NVIDIA's libraries that this backend can use. What is found is opened, and stays open. Only the driver and NVRTC are
+/// needed for a device.
+pub fn libraries_report() -> Vec<LibraryReport> {
+    let report = |library: Library| {
+        let found = library.open();
+        LibraryReport {
+            name: library.name(),
+            path: found.as_ref().ok().map(|found| found.path.clone()),
+            absent: found.err().map(|error| error.to_string()),
+        }
+    };
+    Library::ALL.into_iter().map(report).collect()
+}
+
 /// An opened library. It stays open until the process ends.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -250,5 +275,20 @@ mod tests {
             .in_folders(&[dir.path().to_path_buf()], &mut tried)
             .is_none());
         assert!(tried[0].ends_with("(cannot be opened)"), "{tried:?}");
+    }
+
+    #[test]
+    fn the_report_has_every_library_with_a_path_or_a_reason() {
+        let report = super::libraries_report();
+        assert_eq!(report.len(), Library::ALL.len());
+        for library in report {
+            assert_eq!(library.path.is_none(), library.absent.is_some());
+            if let Some(reason) = library.absent {
+                assert!(
+                    reason.contains(library.name) && reason.contains("install"),
+                    "{reason}"
+                );
+            }
+        }
     }
 }

@@ -9,7 +9,8 @@
 //! - `launch.rs`: parameters by value, in one stream; `views.rs`: layouts as kernels take them; `faults.rs`: what kernels report.
 //! - `kernel.rs`: CUDA C++ put together for dtypes and layouts, and compiled; `cubin_cache.rs`: machine code on disk; `elem.rs`: what
 //!   dtypes are in C++.
-//! - `libraries.rs`: where NVIDIA's libraries are, or the error that says where they were looked for.
+//! - `card.rs`: what cards are; `libraries.rs`: where NVIDIA's libraries are, or the error that says where they were looked for.
+//! - `compat/`: upstream's interface for programs that bring kernels of their own.
 //!
 //! `quantized.rs`: blocks of GGML, with the bytes that a file has. `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
 //!
@@ -29,6 +30,8 @@
 //! | `CANDLE_CUDA_DUMP` | a file for the text of a kernel that does not compile |
 
 mod blas;
+mod card;
+mod compat;
 mod cubin_cache;
 mod device;
 mod elem;
@@ -43,15 +46,18 @@ pub(crate) mod quantized;
 mod storage;
 mod views;
 
-pub use cudarc;
-pub use device::{CardReport, CudaDevice, DeviceId, Stats};
-pub use error::{CudaError, WrapErr};
-pub use ops::matmul::{
+pub use card::{cards, CardReport};
+pub use compat::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
-    set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16,
-    set_gemm_reduced_precision_f32,
+    kernel_name, kernels, set_gemm_reduced_precision_bf16, set_gemm_reduced_precision_f16,
+    set_gemm_reduced_precision_f32, CompiledModule, CudaFunc, CudaGraphHtodCacheGuard, Map1,
+    Map1Any, Map2, Map2Any, Map2InPlace, Map3, SlicePtrOrNull,
 };
+pub use cudarc;
+pub use device::{CudaDevice, DeviceId, Stats};
+pub use error::{CudaError, WrapErr};
 pub(crate) use ops::quantized::{expert_rows, Stack};
+pub use libraries::{libraries_report, LibraryReport};
 pub use profile::KernelTime;
 /// Upstream's short name.
 pub use storage::CudaStorageSlice as S;

@@ -47,7 +47,7 @@ macro_rules! storage_slice {
         }
 
         impl CudaStorageSlice {
-            fn dtype(&self) -> DType {
+            pub(super) fn dtype(&self) -> DType {
                 match self {
                     $(Self::$dtype(_) => DType::$dtype,)+
                 }

@@ -2,7 +2,7 @@
 //! its kernels, and these would be kernels of their own.
 
 use crate::cuda_backend::CudaStorage;
-use crate::webgpu_backend::ops::fused::{Activation, Gate};
+use crate::fused::{Activation, Gate};
 use crate::Layout;
 
 /// A tensor: its storage and its layout.

@@ -4,12 +4,10 @@
 mod extras;
 mod lt;
 mod plain;
-mod precision;
 mod vector;
 
 pub use extras::{Extras, Input};
 pub(in crate::cuda_backend) use lt::Lt;
-pub use precision::*;
 
 use super::elementwise;
 use crate::backend::BackendStorage;
@@ -92,7 +90,7 @@ impl<'a> Product<'a> {
 /// Whether products of this dtype may be computed with less precision than the dtype has.
 fn reduced_precision(dtype: DType) -> bool {
     match dtype {
-        DType::F32 => gemm_reduced_precision_f32(),
+        DType::F32 => crate::cuda_backend::gemm_reduced_precision_f32(),
         _ => false,
     }
 }

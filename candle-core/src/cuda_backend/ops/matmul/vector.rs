@@ -6,7 +6,7 @@ use crate::backend::BackendStorage;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::CudaStorage;
-use crate::webgpu_backend::ops::fused::{Activation, Gate};
+use crate::fused::{Activation, Gate};
 use crate::{DType, Result};
 
 /// The most rows: beyond, products on matrix instructions are faster.

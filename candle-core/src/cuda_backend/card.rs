@@ -1,0 +1,66 @@
+//! What cards are, asked without opening them.
+
+use cudarc::driver::{result as driver, sys};
+
+use super::error::{CudaError, During, WrapErr};
+use super::libraries::Library;
+use crate::Result;
+
+/// What a card is.
+#[derive(Debug, Clone)]
+pub struct CardReport {
+    /// Its name, as `nvidia-smi` has it.
+    pub name: String,
+    /// Its compute capability.
+    pub capability: (i32, i32),
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Bytes of memory.
+    pub memory: usize,
+    /// Bytes of the second-level cache.
+    pub cache: usize,
+    /// The newest CUDA version that the driver serves, such as 13000 for 13.0.
+    pub driver_version: i32,
+}
+
+/// All cards that the driver shows, in the order of their ordinals. No card is opened.
+///
+/// # Errors
+/// The driver is not there ([`CudaError::MissingLibrary`]), or does not start.
+pub fn cards() -> Result<Vec<CardReport>> {
+    (0..count()?).map(report).collect()
+}
+
+/// How many cards the driver shows.
+pub(super) fn count() -> Result<usize> {
+    Library::Driver.open()?;
+    driver::init().during(|| "starting the driver".into())?;
+    Ok(driver::device::get_count().w()? as usize)
+}
+
+/// What the card with this ordinal is. The driver has to be started.
+pub(super) fn report(ordinal: usize) -> Result<CardReport> {
+    use sys::CUdevice_attribute_enum as Attribute;
+    let number =
+        i32::try_from(ordinal).map_err(|_| CudaError::InternalError("ordinals are i32"))?;
+    let card = driver::device::get(number).w()?;
+    // SAFETY: the driver just gave the handle.
+    let ask = |attribute| unsafe { driver::device::get_attribute(card, attribute) }.w();
+    let mut driver_version = 0;
+    // SAFETY: a place for a number.
+    unsafe { sys::cuDriverGetVersion(&mut driver_version) }
+        .result()
+        .w()?;
+    Ok(CardReport {
+        name: driver::device::get_name(card).w()?,
+        capability: (
+            ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+        // SAFETY: as above.
+        memory: unsafe { driver::device::total_mem(card) }.w()?,
+        cache: ask(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)? as usize,
+        driver_version,
+    })
+}

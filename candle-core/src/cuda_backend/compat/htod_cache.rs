@@ -1,0 +1,118 @@
+//! Copies from the host while a CUDA graph is captured.
+//!
+//! A captured copy reads the host's memory when the graph runs, long after the call: of what a program passes for the moment, nothing
+//! is left by then. While a guard lives, small copies are kept on the card by their contents, and a capture records a copy on the card. The
+//! kernels of this backend take their numbers by value and need none of this; kernels of upstream's users do.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use cudarc::driver::result::memcpy_dtod_async;
+use cudarc::driver::sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut, DeviceRepr, HostSlice};
+
+use super::super::device::{CudaDevice, DeviceId};
+use super::super::error::WrapErr;
+use crate::Result;
+
+/// Longer copies are not kept, as upstream's.
+const MAX_BYTES: usize = 4096;
+
+type Kept = HashMap<(DeviceId, Vec<u8>), CudaSlice<u8>>;
+
+thread_local! {
+    static GUARDS: Cell<usize> = const { Cell::new(0) };
+    /// Kept until the thread ends: nobody knows which graphs read it.
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+/// While it lives, copies from the host by its thread may be captured; see [`CudaDevice::enable_cuda_graph_htod_cache`].
+#[must_use = "copies may be captured as long as this lives"]
+pub struct CudaGraphHtodCacheGuard {
+    _private: (),
+}
+
+impl Drop for CudaGraphHtodCacheGuard {
+    fn drop(&mut self) {
+        // One that was moved here was counted by another thread.
+        GUARDS.set(GUARDS.get().saturating_sub(1));
+    }
+}
+
+impl CudaDevice {
+    /// Makes copies from the host (`clone_htod`, `memcpy_htod`, new tensors) by this thread fit for a CUDA graph, as long as the guard
+    /// lives.
+    ///
+    /// Run what is to be captured once before, under the guard: the copies that it makes, of 4096 bytes at most, are kept on the card.
+    /// A capture then records copies from there. A copy that was not kept, and any copy to the host, is an error while the stream
+    /// captures. What is kept stays until the thread ends.
+    pub fn enable_cuda_graph_htod_cache(&self) -> CudaGraphHtodCacheGuard {
+        GUARDS.set(GUARDS.get() + 1);
+        CudaGraphHtodCacheGuard { _private: () }
+    }
+
+    fn captures(&self) -> Result<bool> {
+        Ok(self.stream().capture_status().w()? == CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    }
+
+    /// An error if a guard lives and the stream captures: the host would read what no kernel has written yet.
+    pub(in crate::cuda_backend) fn may_read(&self, op: &str) -> Result<()> {
+        if GUARDS.get() > 0 && self.captures()? {
+            crate::bail!(
+                "{op}: a CUDA graph is being captured, its results can be read only after it ran"
+            )
+        }
+        Ok(())
+    }
+
+    /// Copies `src` from what is kept on the card; false where no guard lives, or the copy is too long and nothing is captured.
+    pub(in crate::cuda_backend) fn copy_kept<T, Src, Dst>(
+        &self,
+        src: &Src,
+        dst: &mut Dst,
+        op: &str,
+    ) -> Result<bool>
+    where
+        T: DeviceRepr,
+        Src: HostSlice<T> + ?Sized,
+        Dst: DevicePtrMut<T>,
+    {
+        if GUARDS.get() == 0 || src.is_empty() {
+            return Ok(false);
+        }
+        if dst.len() < src.len() {
+            crate::bail!("{op}: {} elements do not fit into {}", src.len(), dst.len())
+        }
+        let captures = self.captures()?;
+        // SAFETY: read at once; the guard waits for copies into pinned memory.
+        let (elements, _synced) = unsafe { src.stream_synced_slice(self.stream()) };
+        let count = std::mem::size_of_val(elements);
+        if count > MAX_BYTES {
+            if captures {
+                crate::bail!("{op}: {count} bytes from the host while a CUDA graph is captured, at most {MAX_BYTES} can be")
+            }
+            return Ok(false);
+        }
+        // SAFETY: types that are the same on the card are plain bits.
+        let bytes = unsafe { std::slice::from_raw_parts(elements.as_ptr().cast::<u8>(), count) };
+        KEPT.with_borrow_mut(|all| {
+            let key = (self.id(), bytes.to_vec());
+            if !all.contains_key(&key) {
+                if captures {
+                    crate::bail!(
+                        "{op}: {count} bytes from the host that were not copied before the capture of a CUDA graph began: run the \
+                         same once before, under the same guard"
+                    )
+                }
+                let copy = self.stream().clone_htod(bytes).w()?;
+                all.insert(key.clone(), copy);
+            }
+            let (from, _from) = all[&key].device_ptr(self.stream());
+            let (to, _to) = dst.device_ptr_mut(self.stream());
+            self.context().bind_to_thread().w()?;
+            // SAFETY: both have at least `count` bytes, and are used in the order of the stream.
+            unsafe { memcpy_dtod_async(to, from, count, self.stream().cu_stream()) }.w()?;
+            Ok(true)
+        })
+    }
+}
