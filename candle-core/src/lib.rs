@@ -112,6 +112,7 @@ pub mod cuda_backend;
 mod custom_op;
 mod device;
 pub mod display;
+pub mod distributed;
 mod dtype;
 pub mod error;
 pub mod fused;

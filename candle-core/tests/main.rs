@@ -9,6 +9,8 @@ mod debug;
 #[cfg(feature = "webgpu")]
 mod device;
 #[cfg(not(target_arch = "wasm32"))]
+mod distributed;
+#[cfg(not(target_arch = "wasm32"))]
 mod docs;
 mod elementwise;
 mod errors;

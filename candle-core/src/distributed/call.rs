@@ -1,0 +1,126 @@
+//! What ranks ask of their group, and the arithmetic of it on the host.
+
+use crate::{bail, DType, Device, Result, Tensor};
+
+/// A collective operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Op {
+    AllReduce,
+    AllGather { dim: usize },
+    Broadcast { root: usize },
+}
+
+/// One rank's call.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Call {
+    pub(super) op: Op,
+    pub(super) dtype: DType,
+    pub(super) dims: Vec<usize>,
+}
+
+impl Op {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllGather { .. } => "all_gather",
+            Self::Broadcast { .. } => "broadcast",
+        }
+    }
+}
+
+impl std::fmt::Display for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.op.name())?;
+        match self.op {
+            Op::AllReduce => {}
+            Op::AllGather { dim } => write!(f, " along dimension {dim}")?,
+            Op::Broadcast { root } => write!(f, " from rank {root}")?,
+        }
+        write!(f, " of {:?} {:?}", self.dims, self.dtype)
+    }
+}
+
+impl Call {
+    /// The call that a rank of `world` makes, checked as far as one rank can.
+    pub(super) fn new(op: Op, xs: &Tensor, world: usize) -> Result<Self> {
+        let name = op.name();
+        if xs.track_op() {
+            bail!(
+                "{name}: gradients do not pass from rank to rank, and autograd tracks the tensor; detach it first"
+            )
+        }
+        match op {
+            Op::AllGather { dim } if dim >= xs.rank() => {
+                bail!(
+                    "{name}: dimension {dim} of a tensor of shape {:?}",
+                    xs.dims()
+                )
+            }
+            Op::Broadcast { root } if root >= world => {
+                bail!("{name} from rank {root}, there are {world}, counted from 0")
+            }
+            Op::AllReduce if !has_sum(xs.dtype()) => {
+                bail!("{name}: {:?} has no sums", xs.dtype())
+            }
+            _ => Ok(Self {
+                op,
+                dtype: xs.dtype(),
+                dims: xs.dims().to_vec(),
+            }),
+        }
+    }
+
+    /// What comes of the tensors of all ranks, which are on the CPU.
+    pub(super) fn result(&self, parts: &[Tensor]) -> Result<Tensor> {
+        match self.op {
+            Op::AllReduce => sum(parts),
+            Op::AllGather { dim } => Tensor::cat(parts, dim),
+            Op::Broadcast { root } => match parts.get(root) {
+                // Ranks that are threads must not see each other change it.
+                Some(part) => part.copy(),
+                None => bail!("broadcast from rank {root} of {}", parts.len()),
+            },
+        }
+    }
+}
+
+/// The reason why calls cannot be one, if they differ: what each of two ranks asked for.
+pub(super) fn difference<'a>(mut calls: impl Iterator<Item = (usize, &'a Call)>) -> Option<String> {
+    let (first_rank, first) = calls.next()?;
+    let (rank, other) = calls.find(|(_, call)| *call != first)?;
+    Some(format!(
+        "the ranks do not agree: rank {first_rank} calls {first}, rank {rank} calls {other}"
+    ))
+}
+
+fn has_sum(dtype: DType) -> bool {
+    !matches!(
+        dtype,
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0
+    )
+}
+
+/// The sum in the order of the ranks. Floats of 16 and 8 bits are added as f32 and rounded once.
+fn sum(parts: &[Tensor]) -> Result<Tensor> {
+    let Some(first) = parts.first() else {
+        bail!("all_reduce: a group without ranks")
+    };
+    let dtype = first.dtype();
+    let wide = match dtype {
+        DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,
+        other => other,
+    };
+    let mut sum = first.to_dtype(wide)?;
+    for part in &parts[1..] {
+        sum = (sum + part.to_dtype(wide)?)?;
+    }
+    sum.to_dtype(dtype)
+}
+
+/// A rank's tensor as other ranks may read it: on the CPU, contiguous, and no longer changed by what the rank does to its own.
+pub(super) fn to_host(xs: &Tensor) -> Result<Tensor> {
+    match xs.device().is_cpu() {
+        true => xs.copy()?.contiguous(),
+        false => xs.to_device(&Device::Cpu)?.contiguous(),
+    }
+}

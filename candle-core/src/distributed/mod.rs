@@ -1,0 +1,95 @@
+//! Ranks that work on one problem together: sums, gathers and broadcasts of tensors over a group. Not in upstream's interface.
+//!
+//! A [`Communicator`] is one rank's end of a group. All ranks call the same operations in the same order, each with its own tensor;
+//! every call returns when all ranks have made it. Code over the trait does not know what is below:
+//!
+//! | type | ranks are | tensors travel |
+//! | --- | --- | --- |
+//! | [`LocalGroup`] | threads of one process | through the memory of the host |
+//! | [`ProcessGroup`] | processes | through the host, and over TCP by way of rank 0 |
+//!
+//! Both take tensors of any device, and are made to be correct rather than fast: a tensor on a GPU is read back, and the result is
+//! written to it again.
+//!
+//! ```
+//! use candle_core::distributed::{Communicator, LocalGroup};
+//! use candle_core::{Device, Result, Tensor};
+//! # fn main() -> Result<()> {
+//! let sums: Vec<Vec<f32>> = std::thread::scope(|scope| {
+//!     let ranks = LocalGroup::ranks(2)?.into_iter();
+//!     let threads: Vec<_> = ranks
+//!         .map(|group| {
+//!             scope.spawn(move || {
+//!                 let mine = Tensor::new(&[group.rank() as f32, 10.], &Device::Cpu)?;
+//!                 group.all_reduce(&mine)?.to_vec1()
+//!             })
+//!         })
+//!         .collect();
+//!     threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Result<_>>()
+//! })?;
+//! assert_eq!(sums, [[1., 20.], [1., 20.]]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # When a rank fails
+//!
+//! A group ends as a whole. A rank that returns early with an error, panics or is dropped, that calls [`Communicator::abort`], or that
+//! asks for something else than the others, ends the group: the calls of the other ranks, those that wait and those to come, return
+//! an error that names that rank. A rank that never comes is the error of a timeout, which names it too.
+//!
+//! # Gradients
+//!
+//! There are none: a tensor that autograd tracks is refused, because what it lost would not show.
+
+mod call;
+#[cfg(not(target_arch = "wasm32"))]
+mod local;
+#[cfg(not(target_arch = "wasm32"))]
+mod process;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use local::LocalGroup;
+#[cfg(not(target_arch = "wasm32"))]
+pub use process::ProcessGroup;
+
+use std::time::Duration;
+
+use crate::{Result, Tensor};
+
+/// How long a call waits for the other ranks, unless something else is asked for. Ranks that load weights do not come all at once.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// One rank's end of a group. The last handle of a rank that is dropped ends the group for the others.
+///
+/// The tensors that ranks give to one call have the same shape and dtype; results are contiguous, on the device of the tensor that
+/// the rank gave, and the same bits on all ranks.
+pub trait Communicator: std::fmt::Debug + Send + Sync {
+    /// This rank's number, from 0 on.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn world_size(&self) -> usize;
+
+    /// The sum of all ranks' tensors, in the shape of each. Integers wrap around.
+    ///
+    /// # Errors
+    /// If the group has ended, the ranks' calls differ, the dtype has no sum, or autograd tracks the tensor.
+    fn all_reduce(&self, xs: &Tensor) -> Result<Tensor>;
+
+    /// All ranks' tensors one after another along `dim`, in the order of the ranks.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); if the tensor has no dimension `dim`.
+    fn all_gather(&self, xs: &Tensor, dim: usize) -> Result<Tensor>;
+
+    /// The tensor of rank `root`. The other ranks' tensors only say shape, dtype and device.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce); if there is no rank `root`.
+    fn broadcast(&self, xs: &Tensor, root: usize) -> Result<Tensor>;
+
+    /// Ends the group because of something that this rank ran into; the other ranks' errors contain `reason`. A group that has ended
+    /// stays as it is.
+    fn abort(&self, reason: &str);
+}
