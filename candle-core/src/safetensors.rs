@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ::safetensors::tensor::{Metadata, SafeTensors, TensorInfo, TensorView};
@@ -15,7 +16,7 @@ use serde_json::Value;
 use crate::bounded_read::shown;
 use crate::op::BackpropOp;
 use crate::tensor::{bytes_of, storage_from_bytes};
-use crate::{DType, Device, Error, Result, Shape, Tensor};
+use crate::{bail, DType, Device, Error, Result, Shape, Tensor};
 
 impl View for Tensor {
     fn dtype(&self) -> StDtype {
@@ -159,6 +160,42 @@ impl Load for TensorView<'_> {
             }
         }
     }
+}
+
+/// `ranges` of dimension `dim` of a tensor, one after another, on `device`; nothing else of a mapped file is read. Not in upstream's
+/// interface.
+///
+/// # Errors
+/// When there is no such dimension or range, or as [`Load::load`].
+pub fn load_ranges(
+    view: &TensorView<'_>,
+    dim: usize,
+    ranges: &[Range<usize>],
+    device: &Device,
+) -> Result<Tensor> {
+    let mut dims = view.shape().to_vec();
+    let Some(&size) = dims.get(dim) else {
+        bail!("a tensor of shape {dims:?} has no dimension {dim}")
+    };
+    if let Some(range) = ranges.iter().find(|r| r.start > r.end || r.end > size) {
+        bail!("{range:?} of dimension {dim} of a tensor of shape {dims:?}")
+    }
+    let bits = view.dtype().bitsize();
+    if !bits.is_multiple_of(8) {
+        bail!("elements of {bits} bits cannot be cut apart")
+    }
+    dims[dim] = ranges.iter().map(Range::len).sum();
+    let inner = dims[dim + 1..].iter().product::<usize>() * bits / 8;
+    let mut data = Vec::with_capacity(dims.iter().product::<usize>() * bits / 8);
+    if size * inner > 0 {
+        for row in view.data().chunks_exact(size * inner) {
+            for range in ranges {
+                data.extend_from_slice(&row[range.start * inner..range.end * inner]);
+            }
+        }
+    }
+    let part = TensorView::new(view.dtype(), dims, &data)?;
+    part.load(device)
 }
 
 /// Reads all tensors of a file.

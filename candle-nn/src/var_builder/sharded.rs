@@ -3,10 +3,11 @@
 use super::backends::{check_shape, missing};
 use super::{Backend, SimpleBackend, VarBuilderArgs};
 use crate::Init;
-use candle_core::safetensors::{Load, MmapedSafetensors};
-use candle_core::{bail, DType, Device, Error, Result, Shape, Tensor};
+use candle_core::safetensors::{load_ranges, Load, MmapedSafetensors};
+use candle_core::{bail, Context as _, DType, Device, Error, Result, Shape, Tensor};
 use safetensors::tensor::{SafeTensors, TensorView};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 /// Which part of a tensor is asked for: part `rank` of `world_size` equal ones along `dim`. The whole tensor by default.
@@ -56,6 +57,43 @@ impl ShardedSafeTensors {
     }
 }
 
+impl ShardedSafeTensors {
+    fn ranges(
+        &self,
+        name: &str,
+        dim: usize,
+        ranges: &[Range<usize>],
+        dtype: DType,
+        dev: &Device,
+    ) -> Result<Tensor> {
+        let view = self.0.get(name)?;
+        let part = load_ranges(&view, dim, ranges, &Device::Cpu);
+        part.with_context(|| name.to_string())?
+            .to_dtype(dtype)?
+            .to_device(dev)
+    }
+}
+
+/// Not in upstream's interface.
+impl ShardedVarBuilder<'_> {
+    /// The shape of the whole tensor `name`; `None` if there is none.
+    pub fn shape(&self, name: &str) -> Option<Shape> {
+        let view = self.source.backend.0.get(&self.full_name(name)).ok()?;
+        Some(Shape::from(view.shape()))
+    }
+
+    /// `ranges` of dimension `dim` of the tensor `name`, one after another: a part that is no equal share. Only it is read.
+    ///
+    /// # Errors
+    /// There is no tensor of that name, or the ranges are not in it.
+    pub fn get_ranges(&self, name: &str, dim: usize, ranges: &[Range<usize>]) -> Result<Tensor> {
+        let name = self.full_name(name);
+        let backend = &self.source.backend;
+        let part = backend.ranges(&name, dim, ranges, self.dtype, &self.device);
+        part.map_err(|err| self.say_where(err))
+    }
+}
+
 /// The shape that is asked for may be that of the part, that of the whole tensor, or `()` where the caller does not know.
 impl Backend for ShardedSafeTensors {
     type Hints = Shard;
@@ -69,12 +107,13 @@ impl Backend for ShardedSafeTensors {
             }
             return SimpleBackend::get_unchecked(&self.0, name, dtype, dev);
         }
-        let (data, part) = cut(name, &view, h)?;
+        let range = share(name, &view, h)?;
         if s.rank() > 0 && s != whole {
-            check_shape(name, s, &part)?;
+            let mut part = view.shape().to_vec();
+            part[h.dim] = range.len();
+            check_shape(name, s, &part.into())?;
         }
-        let part = TensorView::new(view.dtype(), part.into_dims(), &data).map_err(Error::wrap)?;
-        part.load(&Device::Cpu)?.to_dtype(dtype)?.to_device(dev)
+        self.ranges(name, h.dim, &[range], dtype, dev)
     }
 
     fn get_unchecked(&self, name: &str, dtype: DType, dev: &Device) -> Result<Tensor> {
@@ -86,14 +125,14 @@ impl Backend for ShardedSafeTensors {
     }
 }
 
-/// The bytes of a part, and its shape.
-fn cut(name: &str, view: &TensorView<'_>, shard: Shard) -> Result<(Vec<u8>, Shape)> {
+/// The range of the dimension that a part is.
+fn share(name: &str, view: &TensorView<'_>, shard: Shard) -> Result<Range<usize>> {
     let Shard {
         dim,
         rank,
         world_size,
     } = shard;
-    let mut dims = view.shape().to_vec();
+    let dims = view.shape();
     let Some(&size) = dims.get(dim) else {
         bail!("{name} of shape {dims:?} has no dimension {dim} to be cut along")
     };
@@ -103,20 +142,8 @@ fn cut(name: &str, view: &TensorView<'_>, shard: Shard) -> Result<(Vec<u8>, Shap
     if !size.is_multiple_of(world_size) {
         bail!("{name} of shape {dims:?} cannot be cut into {world_size} equal parts along dimension {dim}")
     }
-    let bits = view.dtype().bitsize();
-    if !bits.is_multiple_of(8) {
-        bail!("{name}: elements of {bits} bits cannot be cut apart")
-    }
-    dims[dim] = size / world_size;
-    let inner = dims[dim + 1..].iter().product::<usize>() * bits / 8;
-    let (row, part) = (size * inner, dims[dim] * inner);
-    let mut data = Vec::with_capacity(view.data().len() / world_size);
-    if part > 0 {
-        for row in view.data().chunks_exact(row) {
-            data.extend_from_slice(&row[rank * part..(rank + 1) * part]);
-        }
-    }
-    Ok((data, Shape::from(dims)))
+    let len = size / world_size;
+    Ok(rank * len..(rank + 1) * len)
 }
 
 /// Several safetensors files in memory, and which of them holds a tensor.
