@@ -1,5 +1,8 @@
 //! Causal self-attention with grouped key/value heads, GQA: [arXiv 2305.13245](https://arxiv.org/abs/2305.13245).
 
+use std::sync::Arc;
+
+use candle_core::distributed::Communicator;
 use candle_core::{bail, DType, Module, Result, Tensor, D};
 use candle_nn::ops::{act_mul, sdpa_with, GatedActivation, SdpaOptions};
 use candle_nn::rotary_emb::{rope_heads_with, HeadNorms, Pairs, Rotation};
@@ -156,6 +159,8 @@ pub struct Attention {
     slopes: Option<Tensor>,
     sinks: Option<Tensor>,
     spec: AttentionSpec,
+    /// The ranks that have the other heads.
+    group: Option<Arc<dyn Communicator>>,
 }
 
 impl Attention {
@@ -231,6 +236,7 @@ impl Attention {
             slopes,
             sinks,
             spec: spec.clone(),
+            group: weights.group().cloned(),
         })
     }
 
@@ -339,6 +345,12 @@ impl Attention {
         };
         let (q_dim, kv_dim) = (self.spec.q_dim(), self.spec.kv_dim());
         let part = |start, len| projected.narrow(D::Minus1, start, len)?.contiguous();
+        let group = self.group.as_ref().filter(|group| group.world_size() > 1);
+        if let (Some(group), Some(QkNorm::Whole(_))) = (group, self.spec.qk_norm) {
+            let (q, k) = (part(0, q_dim)?, part(q_dim, kv_dim)?);
+            let [q, k] = over_ranks([q_norm, k_norm], [q, k], &**group)?;
+            return Tensor::cat(&[q, k, part(q_dim + kv_dim, kv_dim)?], D::Minus1);
+        }
         let normed = |norm: &Norm, xs: Tensor| match self.spec.qk_norm {
             Some(QkNorm::Head(_)) => {
                 let (b, t, dim) = xs.dims3()?;
@@ -356,4 +368,28 @@ impl Attention {
             D::Minus1,
         )
     }
+}
+
+/// RMS norms of vectors whose elements are spread over ranks, `(b, t, n)` of each: one sum over the ranks for both. Elements that several
+/// ranks have count as often in the sum as in the number of elements.
+fn over_ranks(
+    norms: [&Norm; 2],
+    parts: [Tensor; 2],
+    group: &dyn Communicator,
+) -> Result<[Tensor; 2]> {
+    let square = |part: &Tensor| part.to_dtype(DType::F32)?.sqr()?.sum_keepdim(D::Minus1);
+    let [q, k] = &parts;
+    let sums = group.all_reduce(&Tensor::cat(&[square(q)?, square(k)?], D::Minus1)?)?;
+    let normed = |i: usize| {
+        let (Norm::Rms(norm), part) = (norms[i], &parts[i]) else {
+            bail!("a norm with a mean over all heads cannot be divided over ranks")
+        };
+        let count = part.dim(D::Minus1)? * group.world_size();
+        let mean = (sums.narrow(D::Minus1, i, 1)? / count as f64)?;
+        let root = (mean + norm.eps())?.sqrt()?;
+        let scaled = part.to_dtype(DType::F32)?.broadcast_div(&root)?;
+        let weight = norm.weight().to_dtype(DType::F32)?;
+        scaled.broadcast_mul(&weight)?.to_dtype(part.dtype())
+    };
+    Ok([normed(0)?, normed(1)?])
 }

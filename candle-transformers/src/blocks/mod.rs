@@ -35,6 +35,7 @@ pub use residual::Residual;
 pub use rotary::{inverse_frequencies, RopeScaling, Rotary, RotaryPairs, RotaryTables};
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
 pub use weights::{
-    at_once, place, place_dense, GgufMetadata, GgufReader, LinearSpec, MergedLinear, Names, Order,
-    Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightSource, Weights,
+    at_once, place, place_dense, Cut, GgufMetadata, GgufReader, LinearSpec, MergedLinear, Names,
+    Order, Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightSource,
+    Weights,
 };

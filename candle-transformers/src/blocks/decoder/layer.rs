@@ -1,5 +1,8 @@
 //! A layer: what mixes positions, what follows it, and the norms and sums around both.
 
+use std::sync::Arc;
+
+use candle_core::distributed::Communicator;
 use candle_core::{bail, Module, Result, Tensor};
 
 use super::super::weights::Weights;
@@ -160,6 +163,8 @@ pub struct Layer {
     norms: [Norms; 2],
     wiring: Wiring,
     residual_scale: Option<f64>,
+    /// The ranks that each have a part of the blocks.
+    group: Option<Arc<dyn Communicator>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -208,7 +213,15 @@ impl Layer {
             norms,
             wiring: spec.wiring,
             residual_scale: spec.residual_scale,
+            group: weights.group().cloned(),
         })
+    }
+
+    /// Whether other ranks have parts of the layer too.
+    pub(super) fn is_share(&self) -> bool {
+        self.group
+            .as_ref()
+            .is_some_and(|group| group.world_size() > 1)
     }
 
     /// Runs the layer on `xs`, whose sum is `(b, t, hidden_size)`.
@@ -253,7 +266,9 @@ impl Layer {
     ) -> Result<Residual> {
         let outside = self.wiring == Wiring::PostOutside;
         let after_block = after.filter(|_| !outside);
-        if let (Some(output), None, None) = (output, after_block, self.residual_scale) {
+        let group = self.group.as_ref().filter(|group| group.world_size() > 1);
+        if let (Some(output), None, None, None) = (output, after_block, self.residual_scale, group)
+        {
             let xs = xs.add(output, &ys)?;
             return self.normed_outside(xs, after.filter(|_| outside));
         }
@@ -261,6 +276,9 @@ impl Layer {
             Some(output) => output.forward(&ys)?,
             None => ys,
         };
+        if let Some(group) = group {
+            ys = group.all_reduce(&ys)?;
+        }
         match (after_block, self.residual_scale) {
             (Some(norm), None) => return xs.add_normed(norm, &ys),
             (Some(norm), Some(_)) => ys = norm.forward(&ys)?,

@@ -2,16 +2,21 @@
 
 mod causal_lm;
 mod layer;
+mod share;
 mod spec;
 
 pub use causal_lm::CausalLm;
 pub use layer::{Layer, LayerState, Mixer};
 pub use spec::{layers, DecoderSpec, Head, LayerSpec, MixerSpec, Wiring};
 
+use std::sync::Arc;
+
+use candle_core::distributed::Communicator;
+use candle_core::quantized::QMatMul;
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::Init;
 
-use super::weights::{at_once, LinearSpec, TokenEmbedding, WeightSource, Weights};
+use super::weights::{at_once, LinearSpec, RankSource, TokenEmbedding, WeightSource, Weights};
 use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
@@ -95,6 +100,8 @@ pub struct Decoder {
     layers: Vec<Layer>,
     norm: Norm,
     head: Option<Projection>,
+    /// The ranks that each have a part of the logits.
+    logits_group: Option<Arc<dyn Communicator>>,
     dtype: DType,
     device: Device,
 }
@@ -126,6 +133,34 @@ impl Decoder {
         spec.check()?;
         Self::parts(spec.clone(), &mut Weights::check(&mut *source)).await?;
         Self::parts(spec, &mut Weights::new(source, dtype, device)).await
+    }
+
+    /// One rank's share of a decoder, whose layers are divided over the ranks of `group`: each rank has some of the heads and some of the
+    /// inner elements of the MLPs, and the ranks add up what comes out. All ranks load the same decoder, and make the same calls with the
+    /// same tokens in the same order; each gets all logits. Of a tensor that is divided, the rank reads its part
+    /// ([`WeightSource::read_part`]).
+    ///
+    /// Heads of keys and values are repeated where there are fewer of them than ranks. The table of tokens is on every rank; the output
+    /// layer is divided if the number of tokens can be, and it is no table of blocks. [`spec`](Self::spec) is that of the share.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); if a layer cannot be divided over the ranks: its heads or its inner size are no multiple of their number,
+    /// its blocks would be cut, or it has experts, latent attention, a convolution or a recurrence.
+    pub fn load_rank(
+        spec: DecoderSpec,
+        source: &mut dyn WeightSource,
+        dtype: DType,
+        device: &Device,
+        group: Arc<dyn Communicator>,
+    ) -> Result<Self> {
+        spec.check()?;
+        let (share, cuts) = share::share(&spec, group.rank(), group.world_size())?;
+        at_once(async {
+            Self::parts(spec, &mut Weights::check(&mut *source)).await?;
+            let mut source = RankSource { source, cuts };
+            let weights = Weights::new(&mut source, dtype, device);
+            Self::parts(share, &mut weights.of_rank(group)).await
+        })
     }
 
     /// The names of all weights, each of which is there in its shape.
@@ -161,14 +196,31 @@ impl Decoder {
         let after = |name| names.after(spec.layers.len(), name);
         let norm = after(names.final_norm);
         let norm = weights.norm(&norm, hidden, spec.final_norm).await?;
-        let head = match spec.head {
-            Head::None => None,
-            Head::Tied => Some(embedding.tied()),
-            Head::Linear { bias } => {
+        let group = weights.group().cloned();
+        let share = group
+            .as_ref()
+            .and_then(|group| share::vocab_range(vocab, group.rank(), group.world_size()));
+        let mut logits_group = group.filter(|_| share.is_some());
+        let head = match (spec.head, share) {
+            (Head::None, _) => {
+                logits_group = None;
+                None
+            }
+            (Head::Tied, share) => match (share, embedding.dense()) {
+                (Some(share), Some(table)) => {
+                    let rows = table.narrow(0, share.start, share.len())?;
+                    Some(Projection::new(QMatMul::Tensor(rows), None))
+                }
+                _ => {
+                    logits_group = None;
+                    Some(embedding.tied())
+                }
+            },
+            (Head::Linear { bias }, share) => {
                 let head = LinearSpec {
                     name: after(names.head),
                     in_dim: hidden,
-                    out_dim: vocab,
+                    out_dim: share.map_or(vocab, |share| share.len()),
                     bias,
                 };
                 Some(weights.linear(&head).await?)
@@ -199,6 +251,7 @@ impl Decoder {
             layers,
             norm,
             head,
+            logits_group,
             dtype: weights.dtype(),
             device: weights.device().clone(),
         })
@@ -272,6 +325,12 @@ impl Decoder {
     ) -> Result<Hidden<'_>> {
         let (_, t, _) = embeds.dims3()?;
         self.check_call(t, offset, state)?;
+        if self.layers.iter().any(Layer::is_share) && mask.is_some_and(|mask| by_head(mask)) {
+            bail!(
+                "{}: a mask that differs from head to head cannot be given to a rank that has some of the heads",
+                self.spec.family
+            )
+        }
         let xs = match &self.positions {
             Some(table) => embeds.broadcast_add(&table.narrow(0, offset, t)?)?,
             None => embeds.clone(),
@@ -402,6 +461,12 @@ impl Decoder {
     }
 }
 
+/// Whether a mask, which broadcasts to `(b, heads, t, positions)`, has something else for each head.
+fn by_head(mask: &Tensor) -> bool {
+    let rank = mask.rank();
+    rank >= 3 && mask.dims()[rank - 3] != 1
+}
+
 /// The rows that `rows` takes from each of the model's rotary tables.
 fn rotations(
     state: &mut DecoderState,
@@ -449,6 +514,9 @@ impl Hidden<'_> {
             bail!("{}: the model has no output layer", decoder.spec.family)
         };
         let (_, mut logits) = self.xs.project(Some(&decoder.norm), head)?;
+        if let Some(group) = &decoder.logits_group {
+            logits = group.all_gather(&logits, logits.rank() - 1)?;
+        }
         if let Some(scale) = decoder.spec.logit_scale {
             logits = (logits * scale)?;
         }

@@ -1,17 +1,23 @@
 //! From names to layers: what a model needs is stated once, by the loader that asks [`Weights`] for it.
 
+mod cut;
 mod gguf;
 mod merged_linear;
 mod names;
 mod projection;
 mod source;
 
+pub use cut::Cut;
+pub(super) use cut::{Cuts, RankSource};
 pub use gguf::GgufMetadata;
 pub use merged_linear::MergedLinear;
 pub use names::Names;
 pub use projection::{place, place_dense, Projection, StoredLinear, TokenEmbedding};
 pub use source::{at_once, GgufReader, Reading, Stored, Wanted, WeightSource};
 
+use std::sync::Arc;
+
+use candle_core::distributed::Communicator;
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
 use candle_core::{bail, Context as _, DType, Device, Result, Shape, Tensor};
 use candle_nn::{init, Init};
@@ -51,6 +57,7 @@ pub struct Weights<'a> {
     dtype: DType,
     device: Device,
     checked: Option<Vec<String>>,
+    group: Option<Arc<dyn Communicator>>,
 }
 
 impl<'a> Weights<'a> {
@@ -61,7 +68,21 @@ impl<'a> Weights<'a> {
             dtype,
             device: device.clone(),
             checked: None,
+            group: None,
         }
+    }
+
+    /// The layers are one rank's share, whose results the ranks of `group` add up.
+    pub(super) fn of_rank(self, group: Arc<dyn Communicator>) -> Self {
+        Self {
+            group: Some(group),
+            ..self
+        }
+    }
+
+    /// The group whose ranks share the layers.
+    pub(super) fn group(&self) -> Option<&Arc<dyn Communicator>> {
+        self.group.as_ref()
     }
 
     /// A cursor that only checks.
@@ -71,6 +92,7 @@ impl<'a> Weights<'a> {
             dtype: DType::F32,
             device: Device::Cpu,
             checked: Some(Vec::new()),
+            group: None,
         }
     }
 

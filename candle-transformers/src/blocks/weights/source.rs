@@ -9,8 +9,10 @@ use std::task::{Context, Poll, Waker};
 use candle_core::quantized::gguf_file::{Content, MmapedContent};
 use candle_core::quantized::QTensor;
 use candle_core::{bail, Device, Result, Shape, Tensor};
+use candle_nn::var_builder::ShardedVarBuilder;
 use candle_nn::{Init, VarBuilder};
 
+use super::cut::{part_of, Cut};
 use crate::quantized_var_builder;
 
 /// A tensor as its source has it, most often on the CPU.
@@ -73,6 +75,18 @@ pub trait WeightSource {
     /// # Errors
     /// If there is none of that name, its shape is another, or its data cannot be read.
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a>;
+
+    /// Reads a part of a tensor; `wanted` has the shape of the whole. A source that can leave the rest unread does so; otherwise the
+    /// tensor is read and then cut.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); if there is no such part.
+    fn read_part<'a>(&'a mut self, wanted: Wanted<'a>, cut: &'a Cut) -> Reading<'a> {
+        Box::pin(async move {
+            let whole = self.read(wanted).await?;
+            part_of(&whole, wanted, cut)
+        })
+    }
 }
 
 /// Runs a future that never has to wait.
@@ -118,6 +132,28 @@ impl WeightSource for VarBuilder<'_> {
     }
 }
 
+/// Reads no more of a tensor than the part that is wanted.
+impl WeightSource for ShardedVarBuilder<'_> {
+    fn contains(&self, name: &str) -> bool {
+        self.contains_tensor(name)
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        ShardedVarBuilder::shape(self, name)
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        now(self.get(wanted.shape, wanted.name))
+    }
+
+    fn read_part<'a>(&'a mut self, wanted: Wanted<'a>, cut: &'a Cut) -> Reading<'a> {
+        match cut.ranges() {
+            Some((dim, ranges)) => now(self.get_ranges(wanted.name, dim, ranges)),
+            None => self.read(wanted),
+        }
+    }
+}
+
 impl WeightSource for quantized_var_builder::VarBuilder {
     fn contains(&self, name: &str) -> bool {
         self.get_no_shape(name).is_ok()
@@ -133,7 +169,7 @@ impl WeightSource for quantized_var_builder::VarBuilder {
     }
 }
 
-/// A mapped file. On the CPU its tensors stay in the file's pages.
+/// A mapped file. On the CPU its tensors stay in the file's pages; of a tensor that is cut, the part alone is read, and copied.
 impl WeightSource for &MmapedContent {
     fn contains(&self, name: &str) -> bool {
         self.tensor_infos.contains_key(name)

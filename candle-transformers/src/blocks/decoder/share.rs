@@ -1,0 +1,300 @@
+//! One rank's share of a decoder: tensor parallelism after Megatron-LM, [arXiv 1909.08053](https://arxiv.org/abs/1909.08053).
+//!
+//! A rank has some of the heads of each layer, and some of the inner elements of its MLP: rows of the layers that lead to them, and
+//! columns of those that lead back to the stream. What comes out is a part of a sum over the ranks. The norms, the table of tokens and
+//! everything in between are on each rank.
+
+use std::ops::Range;
+
+use candle_core::{bail, Result};
+
+use super::super::weights::{Cut, Cuts, Order};
+use super::super::{AttentionSpec, FeedForwardSpec, QkNorm};
+use super::{DecoderSpec, Head, MixerSpec};
+
+/// A rank and the number of them.
+#[derive(Clone, Copy)]
+struct Rank {
+    rank: usize,
+    world: usize,
+}
+
+impl Rank {
+    /// The rank's range of `size` elements, if they can be divided.
+    fn range(self, size: usize) -> Option<Range<usize>> {
+        let len = size / self.world;
+        size.is_multiple_of(self.world)
+            .then(|| self.rank * len..(self.rank + 1) * len)
+    }
+
+    /// The heads of keys and values that the rank's query heads read: a range of them, or one that several ranks have.
+    fn kv_heads(self, kv_heads: usize) -> Option<Range<usize>> {
+        self.range(kv_heads).or_else(|| {
+            let head = self.rank / (self.world / kv_heads.max(1)).max(1);
+            self.world.is_multiple_of(kv_heads).then(|| head..head + 1)
+        })
+    }
+}
+
+/// The tokens of which a rank computes the logits; `None` if each computes all.
+pub(super) fn vocab_range(vocab: usize, rank: usize, world: usize) -> Option<Range<usize>> {
+    match world {
+        1 => None,
+        _ => Rank { rank, world }.range(vocab),
+    }
+}
+
+/// What rank `rank` of `world` has: its decoder, and the parts of the tensors.
+///
+/// # Errors
+/// If a layer cannot be divided.
+pub(super) fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, Cuts)> {
+    let mut share = spec.clone();
+    let mut cuts = Cuts::new();
+    if world == 1 {
+        return Ok((share, cuts));
+    }
+    let mut cutter = Cutter {
+        rank: Rank { rank, world },
+        hidden: spec.hidden,
+        cuts: &mut cuts,
+    };
+    let names = &spec.names;
+    for (i, layer) in share.layers.iter_mut().enumerate() {
+        let prefix = names.layer(i);
+        let name = |part: &str| format!("{prefix}.{part}");
+        let refused = |what: &str| -> Result<()> {
+            bail!(
+                "{}: layer {i} {what}, which {world} ranks cannot share; use another number of ranks, or run the model on one device",
+                spec.family
+            )
+        };
+        let result = match &mut layer.mixer {
+            MixerSpec::Attention(attention) => cutter.attention(attention, name, names),
+            MixerSpec::Latent(_) => Err("has latent attention".into()),
+            MixerSpec::ShortConv(_) => Err("has a short convolution".into()),
+            MixerSpec::Recurrent(_) => Err("has a recurrence".into()),
+            MixerSpec::Delta(_) => Err("has a gated delta rule".into()),
+        };
+        result.or_else(|what: String| refused(&what))?;
+        let result = cutter.feed_forward(&mut layer.feed_forward, name, names);
+        result.or_else(|what| refused(&what))?;
+    }
+    if let (Head::Linear { bias }, Some(range)) = (spec.head, vocab_range(spec.vocab, rank, world))
+    {
+        let head = names.after(spec.layers.len(), names.head);
+        cutter.rows(&head, [spec.vocab, spec.hidden], bias, vec![range]);
+    }
+    Ok((share, cuts))
+}
+
+struct Cutter<'a> {
+    rank: Rank,
+    hidden: usize,
+    cuts: &'a mut Cuts,
+}
+
+/// Why a layer cannot be divided.
+type Cutting = std::result::Result<(), String>;
+
+impl Cutter<'_> {
+    fn attention(
+        &mut self,
+        spec: &mut AttentionSpec,
+        name: impl Fn(&str) -> String,
+        names: &super::super::Names,
+    ) -> Cutting {
+        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let Some(q) = self.rank.range(heads) else {
+            return Err(format!("has {heads} heads"));
+        };
+        let Some(kv) = self.rank.kv_heads(kv_heads) else {
+            return Err(format!("has {kv_heads} heads of keys and values"));
+        };
+        if matches!(spec.qk_norm, Some(QkNorm::Whole(norm)) if !norm.is_rms()) {
+            return Err("has a norm with a mean over all heads".into());
+        }
+        let (hidden, bias) = (self.hidden, spec.qkv_bias);
+        let elements = |heads: &Range<usize>| heads.start * head_dim..heads.end * head_dim;
+        let (q_rows, kv_rows) = (elements(&q), elements(&kv));
+        let (q_dim, kv_dim) = (spec.q_dim(), spec.kv_dim());
+        match spec.joined {
+            None => {
+                // The gates stand beside the queries of each head.
+                let per_head = if spec.gate { 2 } else { 1 };
+                let gated = q_rows.start * per_head..q_rows.end * per_head;
+                self.rows(
+                    &name(names.q),
+                    [q_dim * per_head, hidden],
+                    bias,
+                    vec![gated],
+                );
+                for part in [names.k, names.v] {
+                    self.rows(&name(part), [kv_dim, hidden], bias, vec![kv_rows.clone()]);
+                }
+            }
+            Some(order) => {
+                let dims = [q_dim, kv_dim, kv_dim];
+                let parts = [q_rows.clone(), kv_rows.clone(), kv_rows.clone()];
+                let rows = joined_rows(order, dims, parts);
+                self.rows(&name(names.qkv), [q_dim + 2 * kv_dim, hidden], bias, rows);
+                spec.joined = Some(Order::Layers);
+            }
+        }
+        if let Some(QkNorm::Whole(norm)) = spec.qk_norm {
+            for (part, rows, dim) in [
+                (names.q_norm, &q_rows, q_dim),
+                (names.k_norm, &kv_rows, kv_dim),
+            ] {
+                if norm.has_weight() {
+                    let cut = Cut::Rows(vec![rows.clone()]);
+                    self.cuts
+                        .insert(format!("{}.weight", name(part)), (vec![dim], cut));
+                }
+            }
+        }
+        if spec.sinks {
+            let cut = Cut::Rows(vec![q.clone()]);
+            self.cuts.insert(name(names.sinks), (vec![heads], cut));
+        }
+        if let Some(slopes) = &mut spec.slopes {
+            *slopes = slopes[q.clone()].to_vec();
+        }
+        self.columns(&name(names.o), q_dim, spec.o_bias, q_rows);
+        (spec.heads, spec.kv_heads) = (q.len(), kv.len());
+        Ok(())
+    }
+
+    fn feed_forward(
+        &mut self,
+        spec: &mut FeedForwardSpec,
+        name: impl Fn(&str) -> String,
+        names: &super::super::Names,
+    ) -> Cutting {
+        let hidden = self.hidden;
+        let inner = match spec {
+            FeedForwardSpec::Gated(mlp) => mlp.inner,
+            FeedForwardSpec::Plain(mlp) => mlp.inner,
+            FeedForwardSpec::Experts(_) => {
+                return Err("has experts".into());
+            }
+        };
+        let Some(range) = self.rank.range(inner) else {
+            return Err(format!("has an MLP of inner size {inner}"));
+        };
+        let bias = match spec {
+            FeedForwardSpec::Gated(mlp) => {
+                match mlp.joined {
+                    None => {
+                        for part in [names.gate, names.up] {
+                            let rows = vec![range.clone()];
+                            self.rows(&name(part), [inner, hidden], mlp.bias, rows);
+                        }
+                    }
+                    Some(order) => {
+                        let rows = joined_rows(order, [inner; 2], [range.clone(), range.clone()]);
+                        self.rows(&name(names.gate_up), [2 * inner, hidden], mlp.bias, rows);
+                        mlp.joined = Some(Order::Layers);
+                    }
+                }
+                mlp.inner = range.len();
+                mlp.bias
+            }
+            FeedForwardSpec::Plain(mlp) => {
+                self.rows(
+                    &name(names.up),
+                    [inner, hidden],
+                    mlp.bias,
+                    vec![range.clone()],
+                );
+                mlp.inner = range.len();
+                mlp.bias
+            }
+            FeedForwardSpec::Experts(_) => false,
+        };
+        self.columns(&name(names.down), inner, bias, range);
+        Ok(())
+    }
+
+    /// A layer of which the rank has some outputs.
+    fn rows(&mut self, name: &str, whole: [usize; 2], bias: bool, ranges: Vec<Range<usize>>) {
+        let cut = Cut::Rows(ranges);
+        if bias {
+            let bias = (whole[..1].to_vec(), cut.clone());
+            self.cuts.insert(format!("{name}.bias"), bias);
+        }
+        self.cuts
+            .insert(format!("{name}.weight"), (whole.to_vec(), cut));
+    }
+
+    /// A layer of which the rank has some inputs; the first rank adds the bias.
+    fn columns(&mut self, name: &str, in_dim: usize, bias: bool, range: Range<usize>) {
+        if bias && self.rank.rank > 0 {
+            let bias = (vec![self.hidden], Cut::Zeros);
+            self.cuts.insert(format!("{name}.bias"), bias);
+        }
+        let weight = (vec![self.hidden, in_dim], Cut::Columns(range));
+        self.cuts.insert(format!("{name}.weight"), weight);
+    }
+}
+
+/// The rows of a joined tensor that are `parts` of its layers, which have `dims` outputs: in the order of the layers.
+fn joined_rows<const N: usize>(
+    order: Order,
+    dims: [usize; N],
+    parts: [Range<usize>; N],
+) -> Vec<Range<usize>> {
+    let groups = match order {
+        Order::Layers | Order::Reversed => 1,
+        Order::Groups(groups) => groups.max(1),
+    };
+    let in_group = dims.map(|dim| dim / groups);
+    let group: usize = in_group.iter().sum();
+    let mut rows = Vec::new();
+    for (layer, part) in parts.into_iter().enumerate() {
+        let (len, before) = match order {
+            Order::Reversed => (in_group[layer], in_group[layer + 1..].iter().sum::<usize>()),
+            _ => (in_group[layer], in_group[..layer].iter().sum()),
+        };
+        let mut start = part.start;
+        while start < part.end {
+            let (number, inside) = (start / len, start % len);
+            let count = (len - inside).min(part.end - start);
+            let first = number * group + before + inside;
+            rows.push(first..first + count);
+            start += count;
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init)]
+    fn rows_of_joined_layers() {
+        let rows = |order, parts| joined_rows(order, [8, 4, 4], parts);
+        let half = [4..8, 2..4, 2..4];
+        assert_eq!(rows(Order::Layers, half.clone()), [4..8, 10..12, 14..16]);
+        assert_eq!(rows(Order::Reversed, half.clone()), [12..16, 6..8, 2..4]);
+        // Two groups of 4 + 2 + 2.
+        assert_eq!(rows(Order::Groups(2), half), [8..12, 12..14, 14..16]);
+        // A part that goes over a group's end.
+        assert_eq!(
+            rows(Order::Groups(2), [2..6, 0..4, 1..2]),
+            [2..4, 8..10, 4..6, 12..14, 7..8]
+        );
+    }
+
+    #[test]
+    fn heads_of_keys() {
+        let kv = |rank, world, heads| Rank { rank, world }.kv_heads(heads);
+        assert_eq!(kv(1, 2, 4), Some(2..4));
+        let four: Vec<_> = (0..4).map(|rank| kv(rank, 4, 2).unwrap()).collect();
+        assert_eq!(four, [0..1, 0..1, 1..2, 1..2]);
+        assert_eq!(kv(3, 4, 1), Some(0..1));
+        assert_eq!(kv(0, 4, 3), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! A part of a tensor, for one of several ranks.
+
+use std::collections::HashMap;
+use std::future::ready;
+use std::ops::Range;
+
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::{bail, Context as _, DType, Device, Result, Shape, Tensor};
+
+use super::{Reading, Stored, Wanted, WeightSource};
+
+/// A part of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cut {
+    /// Ranges of the first dimension, one after another.
+    Rows(Vec<Range<usize>>),
+    /// A range of the last of two dimensions.
+    Columns(Range<usize>),
+    /// Zeros in place of the tensor: a bias that another rank adds.
+    Zeros,
+}
+
+impl Cut {
+    /// The part's shape, from that of the tensor.
+    pub fn dims(&self, whole: &[usize]) -> Vec<usize> {
+        let mut dims = whole.to_vec();
+        match (self, dims.as_mut_slice()) {
+            (Self::Rows(ranges), [rows, ..]) => *rows = ranges.iter().map(Range::len).sum(),
+            (Self::Columns(range), [_, columns]) => *columns = range.len(),
+            _ => {}
+        }
+        dims
+    }
+
+    /// The dimension that is cut, and its ranges; of [`Cut::Zeros`] none.
+    pub fn ranges(&self) -> Option<(usize, &[Range<usize>])> {
+        match self {
+            Self::Rows(ranges) => Some((0, ranges)),
+            Self::Columns(range) => Some((1, std::slice::from_ref(range))),
+            Self::Zeros => None,
+        }
+    }
+
+    /// The part of a tensor that is there as a whole, as a copy.
+    ///
+    /// # Errors
+    /// If the tensor has no such part. A column of blocks can only be cut between them.
+    pub fn of(&self, whole: &Stored) -> Result<Stored> {
+        let Some((dim, ranges)) = self.ranges() else {
+            return zeros(whole.shape().dims());
+        };
+        let dims = whole.shape().dims();
+        let size = dims.get(dim).copied().unwrap_or(0);
+        if dims.len() > 2 || ranges.iter().any(|r| r.start > r.end || r.end > size) {
+            bail!("{ranges:?} of dimension {dim} of a tensor of shape {dims:?}")
+        }
+        match whole {
+            Stored::Dense(tensor) => {
+                let part = |range: &Range<usize>| tensor.narrow(dim, range.start, range.len());
+                let parts = ranges.iter().map(part).collect::<Result<Vec<_>>>()?;
+                // A view would keep the whole tensor in memory.
+                Ok(match parts.as_slice() {
+                    [part] => part.copy()?,
+                    parts => Tensor::cat(parts, dim)?,
+                }
+                .into())
+            }
+            Stored::Quantized(tensor) => blocks(tensor, dim, ranges, self.dims(dims)),
+        }
+    }
+}
+
+fn zeros(dims: &[usize]) -> Result<Stored> {
+    Ok(Tensor::zeros(dims, DType::F32, &Device::Cpu)?.into())
+}
+
+/// Ranges of a dimension of a tensor of blocks, which are copied as they are.
+fn blocks(
+    tensor: &QTensor,
+    dim: usize,
+    ranges: &[Range<usize>],
+    part: Vec<usize>,
+) -> Result<Stored> {
+    let format = tensor.dtype();
+    let data = tensor.data()?;
+    let rows = tensor.shape().dims().first().copied().unwrap_or(0).max(1);
+    let row = data.len() / rows;
+    let (outer, unit) = match dim {
+        0 => (data.len(), row),
+        _ => (row, format.type_size()),
+    };
+    let per_unit = if dim == 0 { 1 } else { format.block_size() };
+    check_blocks(format, dim, ranges)?;
+    let mut bytes = Vec::with_capacity(
+        part.iter().product::<usize>() / format.block_size() * format.type_size(),
+    );
+    for outer in data.chunks_exact(outer.max(1)) {
+        for range in ranges {
+            let (start, end) = (range.start / per_unit * unit, range.end / per_unit * unit);
+            bytes.extend_from_slice(&outer[start..end]);
+        }
+    }
+    let storage = QStorage::from_data(bytes.into(), &Device::Cpu, format)?;
+    Ok(QTensor::new(storage, part)?.into())
+}
+
+fn check_blocks(format: GgmlDType, dim: usize, ranges: &[Range<usize>]) -> Result<()> {
+    let block = format.block_size();
+    let inside = |at: usize| !at.is_multiple_of(block);
+    match ranges.iter().find(|r| dim == 1 && (inside(r.start) || inside(r.end))) {
+        Some(range) => bail!(
+            "{format:?} has blocks of {block} columns, which the part {range:?} of {} columns would cut; \
+             the columns have to be a multiple of {block} times the number of ranks: use fewer ranks, or a format with smaller blocks",
+            range.len()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The parts of tensors that a rank has, by name, each with the shape of the whole tensor. It has all of the others.
+pub(in crate::blocks) type Cuts = HashMap<String, (Vec<usize>, Cut)>;
+
+/// A source that gives the parts of one rank.
+pub(in crate::blocks) struct RankSource<'a> {
+    pub(in crate::blocks) source: &'a mut dyn WeightSource,
+    pub(in crate::blocks) cuts: Cuts,
+}
+
+impl WeightSource for RankSource<'_> {
+    fn contains(&self, name: &str) -> bool {
+        self.source.contains(name)
+    }
+
+    fn shape(&self, name: &str) -> Option<Shape> {
+        let whole = self.source.shape(name)?;
+        Some(match self.cuts.get(name) {
+            Some((_, cut)) => Shape::from(cut.dims(whole.dims())),
+            None => whole,
+        })
+    }
+
+    fn whereabouts(&self, name: &str) -> String {
+        self.source.whereabouts(name)
+    }
+
+    fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        match self.cuts.get(wanted.name) {
+            None => self.source.read(wanted),
+            Some((whole, Cut::Zeros)) => Box::pin(ready(zeros(whole))),
+            Some((whole, cut)) => {
+                let wanted = Wanted {
+                    shape: whole,
+                    ..wanted
+                };
+                self.source.read_part(wanted, cut)
+            }
+        }
+    }
+}
+
+/// As [`Cut::of`], with the tensor's name in errors.
+pub(super) fn part_of(whole: &Stored, wanted: Wanted, cut: &Cut) -> Result<Stored> {
+    let part = cut.of(whole);
+    part.with_context(|| format!("the part of one rank of tensor {:?}", wanted.name))
+}
