@@ -80,6 +80,7 @@ pub mod fused_moe;
 pub mod generation;
 pub mod models;
 pub mod object_detection;
+pub mod parallel;
 pub mod utils;
 
 // Upstream's paths.

@@ -438,7 +438,7 @@ impl Decoder {
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
-    fn check_call(&self, t: usize, offset: usize, state: &DecoderState) -> Result<()> {
+    pub(crate) fn check_call(&self, t: usize, offset: usize, state: &DecoderState) -> Result<()> {
         let (family, limit) = (self.spec.family, self.spec.positions);
         if t == 0 {
             bail!("{family}: no tokens given, at least one is needed")

@@ -1,0 +1,357 @@
+//! A decoder whose layers are divided over several devices, one thread for each. Not in upstream's interface.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::VarBuilder;
+//! use candle_transformers::blocks::Decoder;
+//! use candle_transformers::parallel::{groups, ParallelDecoder};
+//!
+//! # fn main() -> candle_core::Result<()> {
+//! let config = r#"{"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "vocab_size": 40,
+//!     "num_hidden_layers": 2, "num_attention_heads": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 32}"#;
+//! let spec = candle_transformers::auto::config_spec(config)?;
+//! // For a speed-up: one GPU each.
+//! let devices = [Device::Cpu, Device::Cpu];
+//! let model = ParallelDecoder::launch(&devices, groups(&devices)?, |device, group| {
+//!     let mut vb = VarBuilder::zeros(DType::F32, device);
+//!     Decoder::load_rank(spec.clone(), &mut vb, DType::F32, device, group)
+//! })?;
+//! let mut state = model.new_state();
+//! let logits = model.next_logits(&Tensor::new(&[[1u32, 7, 3]], &Device::Cpu)?, 0, &mut state)?;
+//! assert_eq!(logits.dims(), [1, 40]);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use candle_core::distributed::Communicator;
+use candle_core::{bail, Context, DType, Device, Result, Tensor};
+
+use crate::blocks::{Decoder, DecoderState};
+
+/// The group of one rank on each of `devices`, which are all of one process; see [`candle_core::distributed::LocalGroup`].
+///
+/// # Errors
+/// If there are no devices.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn groups(devices: &[Device]) -> Result<Vec<Arc<dyn Communicator>>> {
+    let ranks = candle_core::distributed::LocalGroup::ranks(devices.len())?;
+    Ok(ranks
+        .into_iter()
+        .map(|rank| Arc::new(rank) as Arc<dyn Communicator>)
+        .collect())
+}
+
+/// A decoder on one device, or shared by ranks on several. Rank 0 runs in the thread that calls; a thread for each of the others follows
+/// it: it gets the same tokens, and adds its part to the sums.
+///
+/// An error or a panic of a rank ends all of them: the call that is under way, and those after it, return an error that names the rank.
+#[derive(Debug)]
+pub struct ParallelDecoder {
+    team: Arc<Team>,
+}
+
+#[derive(Debug)]
+struct Team {
+    decoder: Decoder,
+    /// `None` for a decoder on one device.
+    group: Option<Arc<dyn Communicator>>,
+    followers: Vec<Sender<Command>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Followers do what they are told in the order of the calls.
+    order: Mutex<()>,
+    states: AtomicU64,
+}
+
+/// What a follower is told.
+#[derive(Debug, Clone)]
+enum Command {
+    /// A state of this number that has seen nothing.
+    New(u64),
+    /// A copy of a state.
+    Copy { from: u64, to: u64 },
+    /// The state is no longer used.
+    Drop(u64),
+    /// The tokens of this shape and dtype that rank 0 sends.
+    Run {
+        state: u64,
+        shape: (usize, usize),
+        dtype: DType,
+        /// Where they are, or how many of each row count.
+        place: Place,
+    },
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    Offset(usize),
+    Rows(Vec<usize>),
+}
+
+/// What all ranks keep of a sequence. A clone goes its own way.
+#[derive(Debug)]
+pub struct ParallelState {
+    team: Arc<Team>,
+    number: u64,
+    state: DecoderState,
+}
+
+impl From<Decoder> for ParallelDecoder {
+    /// A decoder on one device.
+    fn from(decoder: Decoder) -> Self {
+        Self::over(decoder, None, Vec::new(), Vec::new())
+    }
+}
+
+impl ParallelDecoder {
+    /// Loads one rank on each of `devices`, at the same time, and starts their threads. `groups` are the ranks' ends of one group, in
+    /// order; `load` makes a rank's decoder, by [`Decoder::load_rank`].
+    ///
+    /// # Errors
+    /// Those of `load`, with the rank; if there is not one group for each device.
+    pub fn launch(
+        devices: &[Device],
+        groups: Vec<Arc<dyn Communicator>>,
+        load: impl Fn(&Device, Arc<dyn Communicator>) -> Result<Decoder> + Sync,
+    ) -> Result<Self> {
+        let in_order = |(rank, group): (usize, &Arc<dyn Communicator>)| {
+            group.rank() == rank && group.world_size() == devices.len()
+        };
+        if groups.len() != devices.len() || !groups.iter().enumerate().all(in_order) {
+            bail!(
+                "{} ranks in order are needed, one for each device, and {} are given",
+                devices.len(),
+                groups.len()
+            )
+        }
+        let load = &load;
+        let loaded: Vec<Result<Decoder>> = std::thread::scope(|scope| {
+            let ranks = devices.iter().zip(&groups);
+            let threads: Vec<_> = ranks
+                .map(|(device, group)| scope.spawn(move || load(device, group.clone())))
+                .collect();
+            let joined = threads.into_iter().enumerate().map(|(rank, thread)| {
+                let loaded = thread.join();
+                let loaded = loaded.unwrap_or_else(|_| bail!("the thread panicked"));
+                loaded.with_context(|| format!("rank {rank} on {:?}", devices[rank].location()))
+            });
+            joined.collect()
+        });
+        let mut ranks = loaded
+            .into_iter()
+            .collect::<Result<Vec<_>>>()?
+            .into_iter()
+            .zip(groups);
+        let Some((decoder, group)) = ranks.next() else {
+            bail!("no devices are given, at least one is needed")
+        };
+        let (mut followers, mut threads) = (Vec::new(), Vec::new());
+        for (decoder, group) in ranks {
+            let (sender, receiver) = channel();
+            let name = format!("candle-rank-{}", group.rank());
+            let thread = std::thread::Builder::new().name(name);
+            threads.push(thread.spawn(move || follow(&decoder, &*group, &receiver))?);
+            followers.push(sender);
+        }
+        Ok(Self::over(decoder, Some(group), followers, threads))
+    }
+
+    fn over(
+        decoder: Decoder,
+        group: Option<Arc<dyn Communicator>>,
+        followers: Vec<Sender<Command>>,
+        threads: Vec<JoinHandle<()>>,
+    ) -> Self {
+        Self {
+            team: Arc::new(Team {
+                decoder,
+                group,
+                followers,
+                threads,
+                order: Mutex::new(()),
+                states: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The decoder of rank 0.
+    pub fn decoder(&self) -> &Decoder {
+        &self.team.decoder
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> usize {
+        1 + self.team.followers.len()
+    }
+
+    /// An empty state.
+    pub fn new_state(&self) -> ParallelState {
+        let team = self.team.clone();
+        let number = team.states.fetch_add(1, Ordering::Relaxed);
+        team.tell(Command::New(number));
+        ParallelState {
+            state: team.decoder.new_state(),
+            number,
+            team,
+        }
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last of the token ids; as [`Decoder::next_logits`].
+    ///
+    /// # Errors
+    /// As [`Decoder::next_logits`]; if a rank has failed.
+    pub fn next_logits(
+        &self,
+        ids: &Tensor,
+        offset: usize,
+        state: &mut ParallelState,
+    ) -> Result<Tensor> {
+        self.run(ids, Place::Offset(offset), state)
+    }
+
+    /// As [`next_logits`](Self::next_logits), of sequences that need not be of one length; as [`Decoder::next_logits_of_rows`].
+    ///
+    /// # Errors
+    /// As [`Decoder::next_logits_of_rows`]; if a rank has failed.
+    pub fn next_logits_of_rows(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        state: &mut ParallelState,
+    ) -> Result<Tensor> {
+        self.run(ids, Place::Rows(counts.to_vec()), state)
+    }
+
+    fn run(&self, ids: &Tensor, place: Place, state: &mut ParallelState) -> Result<Tensor> {
+        let team = &*self.team;
+        if !Arc::ptr_eq(&self.team, &state.team) {
+            bail!("the state was made for another model")
+        }
+        let Some(group) = team.group.as_ref().filter(|_| !team.followers.is_empty()) else {
+            return place.run(&team.decoder, ids, &mut state.state);
+        };
+        let shape = ids.dims2()?;
+        if let Place::Offset(offset) = place {
+            // What only this call has got wrong is no reason to end the group.
+            team.decoder.check_call(shape.1, offset, &state.state)?;
+        }
+        let _order = team.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let (dtype, number) = (ids.dtype(), state.number);
+        team.send(&Command::Run {
+            state: number,
+            shape,
+            dtype,
+            place: place.clone(),
+        });
+        let result = group
+            .broadcast(ids, 0)
+            .and_then(|_| place.run(&team.decoder, ids, &mut state.state));
+        if let Err(err) = &result {
+            group.abort(&err.to_string());
+        }
+        result
+    }
+}
+
+impl Place {
+    fn run(&self, decoder: &Decoder, ids: &Tensor, state: &mut DecoderState) -> Result<Tensor> {
+        match self {
+            Self::Offset(offset) => decoder.next_logits(ids, *offset, state),
+            Self::Rows(counts) => decoder.next_logits_of_rows(ids, counts, state),
+        }
+    }
+}
+
+impl Team {
+    fn tell(&self, command: Command) {
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send(&command);
+    }
+
+    fn send(&self, command: &Command) {
+        for follower in &self.followers {
+            // One that is gone has ended the group, which the next call says.
+            let _ = follower.send(command.clone());
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        // Followers may wait for what this thread was about to do.
+        if let (true, Some(group)) = (std::thread::panicking(), &self.group) {
+            group.abort("the thread panicked");
+        }
+        self.followers.clear();
+        for thread in self.threads.drain(..) {
+            // A panic of a follower has been an error of the call that it ended.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Clone for ParallelState {
+    fn clone(&self) -> Self {
+        let to = self.team.states.fetch_add(1, Ordering::Relaxed);
+        let from = self.number;
+        self.team.tell(Command::Copy { from, to });
+        Self {
+            team: self.team.clone(),
+            number: to,
+            state: self.state.clone(),
+        }
+    }
+}
+
+impl Drop for ParallelState {
+    fn drop(&mut self) {
+        self.team.tell(Command::Drop(self.number));
+    }
+}
+
+/// A follower's thread.
+fn follow(decoder: &Decoder, group: &dyn Communicator, commands: &Receiver<Command>) {
+    let mut states = HashMap::new();
+    for command in commands {
+        if let Err(err) = obey(decoder, group, command, &mut states) {
+            return group.abort(&err.to_string());
+        }
+    }
+}
+
+fn obey(
+    decoder: &Decoder,
+    group: &dyn Communicator,
+    command: Command,
+    states: &mut HashMap<u64, DecoderState>,
+) -> Result<()> {
+    match command {
+        Command::New(number) => {
+            states.insert(number, decoder.new_state());
+        }
+        Command::Copy { from, to } => {
+            let copy = states.get(&from).cloned();
+            states.insert(to, copy.context("a state that is not there")?);
+        }
+        Command::Drop(number) => {
+            states.remove(&number);
+        }
+        Command::Run {
+            state,
+            shape,
+            dtype,
+            place,
+        } => {
+            let ids = Tensor::zeros(shape, dtype, decoder.device())?;
+            let ids = group.broadcast(&ids, 0)?;
+            let state = states.get_mut(&state);
+            place.run(decoder, &ids, state.context("a state that is not there")?)?;
+        }
+    }
+    Ok(())
+}
