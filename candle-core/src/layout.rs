@@ -90,6 +90,22 @@ impl Layout {
         })
     }
 
+    /// The step from row to row of a layout seen as rows of its last dimension, if there is a single one.
+    pub(crate) fn row_step(&self) -> Option<usize> {
+        let (dims, strides) = (self.dims(), self.stride());
+        // The step, and how far all rows so far reach.
+        let mut found: Option<(usize, usize)> = None;
+        for (dim, stride) in dims.iter().zip(strides).rev().skip(1) {
+            found = match found {
+                found if *dim == 1 => found,
+                None => Some((*stride, stride * dim)),
+                Some((step, span)) if span == *stride => Some((step, span * dim)),
+                Some(_) => return None,
+            };
+        }
+        Some(found.map_or(0, |(step, _)| step))
+    }
+
     /// Whether the elements are contiguous in row-major order.
     pub fn is_contiguous(&self) -> bool {
         self.shape.is_contiguous(&self.stride)
@@ -342,6 +358,24 @@ mod tests {
             .unwrap()
             .has_internal_overlap());
         assert!(Layout::new(Shape::from((3, 4)), vec![2, 1], 0).has_internal_overlap());
+    }
+
+    #[test]
+    fn rows_have_a_step_where_they_are_evenly_spread() {
+        for (dims, stride, expected) in [
+            (&[2, 3, 4][..], &[12, 4, 1][..], Some(4)),
+            (&[1, 1, 4], &[9, 9, 1], Some(0)),
+            (&[2, 1, 4], &[7, 9, 1], Some(7)),
+            (&[2, 3, 4], &[30, 10, 2], Some(10)),
+            (&[2, 3, 4], &[4, 8, 1], None),
+            (&[4], &[1], Some(0)),
+        ] {
+            assert_eq!(
+                Layout::new(Shape::from(dims), stride.to_vec(), 3).row_step(),
+                expected,
+                "{dims:?} {stride:?}"
+            );
+        }
     }
 
     #[test]

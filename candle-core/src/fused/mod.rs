@@ -4,8 +4,10 @@
 //! take, for every backend.
 
 mod gate;
+mod linear;
 
 pub use gate::{Activation, Gate};
+pub use linear::{LinearExtras, LinearWeight};
 
 use crate::backend::BackendStorage;
 use crate::{Layout, Result, Storage};
@@ -121,7 +123,7 @@ macro_rules! copied {
         impl<S> Copy for $name<'_, S> {}
     )+};
 }
-copied!(Norm, Rotation, RopePosition, RopeCache, SdpaParams);
+copied!(LinearWeight, LinearExtras, Norm, Rotation, RopePosition, RopeCache, SdpaParams);
 
 /// A storage whose device has kernels for the fused ops. Inputs have any strides, results are contiguous.
 pub trait Fused: BackendStorage {
@@ -154,6 +156,16 @@ pub trait Fused: BackendStorage {
     /// # Errors
     /// The dtype is no float that the device computes with.
     fn sigmoid(x: Operand<'_, Self>) -> Result<Self>;
+
+    /// `x weightᵀ` for `x (.., k)` and `weight (n, k)`, with `extras`: `(.., n)`, or `(.., n / 2)` if it is gated.
+    ///
+    /// # Errors
+    /// Sizes or dtypes do not fit each other, or the dtype is no float that the device computes with.
+    fn linear(
+        x: Operand<'_, Self>,
+        weight: LinearWeight<'_, Self>,
+        extras: LinearExtras<'_, Self>,
+    ) -> Result<Self>;
 
     /// Applies `rotation` to `[x, cos, sin]`, `x` being 4D; the result has its shape.
     ///
@@ -216,6 +228,14 @@ impl Fused for crate::CudaStorage {
     }
 
     fn sigmoid((x, _): Operand<'_, Self>) -> Result<Self> {
+        x.never()
+    }
+
+    fn linear(
+        (x, _): Operand<'_, Self>,
+        _: LinearWeight<'_, Self>,
+        _: LinearExtras<'_, Self>,
+    ) -> Result<Self> {
         x.never()
     }
 

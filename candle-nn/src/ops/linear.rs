@@ -6,6 +6,7 @@
 use super::gated::{gated, GatedActivation};
 use super::{check_dtypes, rms_norm};
 use crate::Activation;
+use candle_core::fused::{self, Fused, Operand};
 use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp2, DType, Error, Layout, Module, Result, Shape, Tensor, Var, D,
@@ -359,11 +360,11 @@ impl<'a> Linear<'a> {
         let has_extras = self.extras.gate.is_some()
             || self.extras.activation.is_some()
             || self.extras.tensors().next().is_some();
-        let fuses = self.xs.device().is_webgpu() && self.xs.dtype() != DType::F64 && has_extras;
+        let fuses = super::has_fused(self.xs.device()) && self.xs.dtype() != DType::F64 && has_extras;
         if !fuses || super::in_graph(&self.tensors()) {
             return self.plain();
         }
-        if let Some(act) = self.extras.activation.filter(|act| !has_kernel(*act)) {
+        if let Some(act) = self.extras.activation.filter(|act| kernel(*act).is_none()) {
             let product = LinearExtras {
                 activation: None,
                 residual: None,
@@ -375,7 +376,7 @@ impl<'a> Linear<'a> {
                 None => Ok(ys),
             };
         }
-        let fused = Fused {
+        let fused = FusedLinear {
             extras: self.extras,
             output: self.output(),
         };
@@ -389,38 +390,26 @@ impl<'a> Linear<'a> {
     }
 }
 
-/// Whether this comes with the product in a kernel.
-fn has_kernel(act: Activation) -> bool {
-    use Activation::*;
-    matches!(
-        act,
-        Silu | Swish | Gelu | NewGelu | GeluPytorchTanh | Relu | Relu2 | Sigmoid
-    )
-}
-
-candle_core::with_webgpu! {
-    /// `None` for those without a kernel.
-    fn webgpu_activation(act: Activation) -> Option<fused::Activation> {
-        match act {
-            Activation::Silu | Activation::Swish => Some(fused::Activation::Silu),
-            Activation::Gelu => Some(fused::Activation::Gelu),
-            Activation::NewGelu | Activation::GeluPytorchTanh => Some(fused::Activation::GeluTanh),
-            Activation::Relu => Some(fused::Activation::Relu),
-            Activation::Relu2 => Some(fused::Activation::Relu2),
-            Activation::Sigmoid => Some(fused::Activation::Sigmoid),
-            _ => None,
-        }
+/// As the devices' kernels name it; `None` for those without one.
+fn kernel(act: Activation) -> Option<fused::Activation> {
+    match act {
+        Activation::Silu | Activation::Swish => Some(fused::Activation::Silu),
+        Activation::Gelu => Some(fused::Activation::Gelu),
+        Activation::NewGelu | Activation::GeluPytorchTanh => Some(fused::Activation::GeluTanh),
+        Activation::Relu => Some(fused::Activation::Relu),
+        Activation::Relu2 => Some(fused::Activation::Relu2),
+        Activation::Sigmoid => Some(fused::Activation::Sigmoid),
+        _ => None,
     }
 }
 
-/// A linear layer of (xs, weight). What it holds is read by the WebGPU form alone, which not every build has.
-#[allow(dead_code)]
-struct Fused<'a> {
+/// A linear layer of (xs, weight).
+struct FusedLinear<'a> {
     extras: LinearExtras<'a>,
     output: Vec<usize>,
 }
 
-impl Fused<'_> {
+impl FusedLinear<'_> {
     fn not_on_the_cpu(&self) -> Result<(CpuStorage, Shape)> {
         candle_core::bail!(
             "{}: on the CPU this is made of other ops",
@@ -428,46 +417,40 @@ impl Fused<'_> {
         )
     }
 
-    candle_core::with_webgpu! {
-        fn run(
-            &self,
-            xs: &WebGpuStorage,
-            xs_l: &Layout,
-            weight: fused::LinearWeight<'_>,
-        ) -> Result<(WebGpuStorage, Shape)> {
-            let name = self.extras.name();
-            let norm = self.extras.norm.map(|(alpha, eps)| (alpha.storage_and_layout(), eps));
-            let bias = self.extras.bias.map(Tensor::storage_and_layout);
-            let residual = self.extras.residual.map(Tensor::storage_and_layout);
-            let dst = fused::linear(xs, xs_l, weight, fused::LinearExtras {
-                norm: match &norm {
-                    Some(((alpha, layout), eps)) => {
-                        Some(((on_webgpu(alpha, name, "norm's weight")?, *layout), *eps))
-                    }
-                    None => None,
-                },
-                bias: match &bias {
-                    Some((bias, layout)) => Some((on_webgpu(bias, name, "bias")?, *layout)),
-                    None => None,
-                },
-                gate: self.extras.gate.map(GatedActivation::kernel),
-                activation: self.extras.activation.and_then(webgpu_activation),
-                residual: match &residual {
-                    Some((residual, layout)) => Some((on_webgpu(residual, name, "residual")?, *layout)),
-                    None => None,
-                },
-            })?;
-            Ok((dst, Shape::from(self.output.clone())))
+    fn run<S: Fused>(
+        &self,
+        xs: Operand<'_, S>,
+        weight: fused::LinearWeight<'_, S>,
+    ) -> Result<(S, Shape)> {
+        let name = self.extras.name();
+        let norm = self.extras.norm.map(|(alpha, _)| alpha);
+        let held = [norm, self.extras.bias, self.extras.residual]
+            .map(|tensor| tensor.map(Tensor::storage_and_layout));
+        let mut others = [None; 3];
+        let names = ["norm's weight", "bias", "residual"];
+        for ((other, held), what) in others.iter_mut().zip(&held).zip(names) {
+            if let Some((storage, layout)) = held {
+                *other = Some((super::beside::<S>(storage, name, what)?, *layout));
+            }
         }
+        let [norm, bias, residual] = others;
+        let extras = fused::LinearExtras {
+            norm: norm.zip(self.extras.norm.map(|(_, eps)| eps)),
+            bias,
+            gate: self.extras.gate.map(GatedActivation::kernel),
+            activation: self.extras.activation.and_then(kernel),
+            residual,
+        };
+        let dst = S::linear(xs, weight, extras)?;
+        Ok((dst, Shape::from(self.output.clone())))
+    }
+
+    fn on_device<S: Fused>(&self, [xs, weight]: [Operand<'_, S>; 2]) -> Result<(S, Shape)> {
+        self.run(xs, fused::LinearWeight::Dense(weight))
     }
 }
 
-candle_core::with_webgpu! {
-    use super::beside as on_webgpu;
-    use candle_core::{webgpu_backend::ops::fused, WebGpuStorage};
-}
-
-impl CustomOp2 for Fused<'_> {
+impl CustomOp2 for FusedLinear<'_> {
     fn name(&self) -> &'static str {
         self.extras.name()
     }
@@ -482,24 +465,19 @@ impl CustomOp2 for Fused<'_> {
         self.not_on_the_cpu()
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(
-            &self,
-            xs: &WebGpuStorage,
-            xs_l: &Layout,
-            weight: &WebGpuStorage,
-            weight_l: &Layout,
-        ) -> Result<(WebGpuStorage, Shape)> {
-            self.run(xs, xs_l, fused::LinearWeight::Dense(weight, weight_l))
-        }
-    }
+    super::on_devices!(xs xs_l, weight weight_l);
 }
 
 /// The same of (xs), with a weight that is no tensor.
-#[allow(dead_code)]
 struct FusedQuantized<'a> {
-    fused: Fused<'a>,
+    fused: FusedLinear<'a>,
     weight: &'a QTensor,
+}
+
+impl FusedQuantized<'_> {
+    fn on_device<S: Fused>(&self, [xs]: [Operand<'_, S>; 1]) -> Result<(S, Shape)> {
+        self.fused.run(xs, fused::LinearWeight::Quantized(self.weight))
+    }
 }
 
 impl CustomOp1 for FusedQuantized<'_> {
@@ -511,9 +489,5 @@ impl CustomOp1 for FusedQuantized<'_> {
         self.fused.not_on_the_cpu()
     }
 
-    candle_core::with_webgpu! {
-        fn webgpu_fwd(&self, xs: &WebGpuStorage, xs_l: &Layout) -> Result<(WebGpuStorage, Shape)> {
-            self.fused.run(xs, xs_l, fused::LinearWeight::Quantized(self.weight))
-        }
-    }
+    super::on_devices!(xs xs_l);
 }

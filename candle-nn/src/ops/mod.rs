@@ -99,6 +99,11 @@ macro_rules! on_devices {
 }
 pub(crate) use on_devices;
 
+/// Whether a device has fused ops.
+pub(crate) fn has_fused(device: &candle_core::Device) -> bool {
+    device.is_cuda() || device.is_webgpu()
+}
+
 /// `$body`, in which `$S` is the type of the storages of a device that has fused ops, else `$other`.
 macro_rules! with_fused {
     ($device:expr, $S:ident => $body:expr, else $other:expr) => {

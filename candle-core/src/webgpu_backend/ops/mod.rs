@@ -146,28 +146,12 @@ fn index(value: usize) -> Result<u32> {
     })
 }
 
-/// The step from row to row of a layout seen as rows of its last dimension, if there is a single one.
-fn row_step(layout: &Layout) -> Option<usize> {
-    let (dims, strides) = (layout.dims(), layout.stride());
-    // The step, and how far all rows so far reach.
-    let mut found: Option<(usize, usize)> = None;
-    for (dim, stride) in dims.iter().zip(strides).rev().skip(1) {
-        found = match found {
-            found if *dim == 1 => found,
-            None => Some((*stride, stride * dim)),
-            Some((step, span)) if span == *stride => Some((step, span * dim)),
-            Some(_) => return None,
-        };
-    }
-    Some(found.map_or(0, |(step, _)| step))
-}
-
 /// A tensor as `(rows, len)`, rows of its last dimension: a view if there is one stride from row to row, else a copy.
 fn as_rows(
     (x, layout): (&WebGpuStorage, &Layout),
     (rows, len): (usize, usize),
 ) -> Result<(WebGpuStorage, Layout)> {
-    let Some(step) = row_step(layout) else {
+    let Some(step) = layout.row_step() else {
         return Ok((
             elementwise::copy(x, layout)?,
             Layout::contiguous((rows, len)),
@@ -186,7 +170,7 @@ pub(super) fn bind(storage: &WebGpuStorage) -> Binding<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{row_step, Views};
+    use super::Views;
     use crate::{Layout, Shape};
 
     fn layout(dims: &[usize], stride: &[usize], offset: usize) -> Layout {
@@ -198,24 +182,6 @@ mod tests {
         let plain = layout(&[2, 1, 3, 4], &[12, 12, 4, 1], 5);
         let views = Views::new([&plain, &plain]).unwrap();
         assert_eq!((views.rank, views.len, views.offsets), (0, 24, [5, 5]));
-    }
-
-    #[test]
-    fn rows_have_a_step_where_they_are_evenly_spread() {
-        for (dims, stride, expected) in [
-            (&[2, 3, 4][..], &[12, 4, 1][..], Some(4)),
-            (&[1, 1, 4], &[9, 9, 1], Some(0)),
-            (&[2, 1, 4], &[7, 9, 1], Some(7)),
-            (&[2, 3, 4], &[30, 10, 2], Some(10)),
-            (&[2, 3, 4], &[4, 8, 1], None),
-            (&[4], &[1], Some(0)),
-        ] {
-            assert_eq!(
-                row_step(&layout(dims, stride, 3)),
-                expected,
-                "{dims:?} {stride:?}"
-            );
-        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! Matrix products: few rows by a kernel that reads the weight once (`vector.rs`), all others by cuBLASLt where it is installed and knows
 //! dtype and strides (`lt.rs`), else by kernels for any of them (`plain.rs`).
 
-mod extras;
+mod linear;
 mod lt;
 mod plain;
 mod vector;
 
-pub use extras::{Extras, Input};
+pub(in crate::cuda_backend) use linear::linear;
 pub(in crate::cuda_backend) use lt::Lt;
 
 use super::elementwise;
@@ -14,6 +14,9 @@ use crate::backend::BackendStorage;
 use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
 use crate::{DType, Layout, Result, Shape};
+
+/// A tensor: its storage and its layout.
+type Input<'a> = crate::fused::Operand<'a, CudaStorage>;
 
 /// One side of a product: `(.., rows, columns)`.
 #[derive(Clone, Copy)]

@@ -9,23 +9,16 @@ use super::super::{as_rows, elementwise};
 use super::norm::rms_norm;
 use super::{float_elem, gated};
 use crate::backend::BackendStorage;
-use crate::quantized::QTensor;
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Error, Layout, Result};
+use crate::{Layout, Result};
 
 pub use super::super::matmul::Extras as LinearExtras;
 
 const OP: &str = "linear";
 
 /// The weight of a linear layer, `(n, k)`.
-#[derive(Clone, Copy)]
-pub enum LinearWeight<'a> {
-    /// Of the input's dtype, any strides.
-    Dense(&'a WebGpuStorage, &'a Layout),
-    /// On the input's device, any format.
-    Quantized(&'a QTensor),
-}
+pub type LinearWeight<'a> = crate::fused::LinearWeight<'a, WebGpuStorage>;
 
 /// `x weightᵀ` for `x (.., k)` of any strides and `weight (n, k)`, with `extras`; the result is contiguous, `(.., n)`, or
 /// `(.., n / 2)` if it is gated.
@@ -39,7 +32,7 @@ pub fn linear(
     float_elem(x.device(), dtype, OP)?;
     let (floats, floats_l);
     let (weight, (outputs, k)) = match weight {
-        LinearWeight::Dense(weight, layout) => {
+        LinearWeight::Dense((weight, layout)) => {
             let dims = layout.shape().dims2()?;
             (Weight::Dense((weight, layout)), dims)
         }
@@ -60,7 +53,11 @@ pub fn linear(
             (weight, dims)
         }
     };
-    check((x, x_l), weight, (outputs, k), &extras)?;
+    let dense = match weight {
+        Weight::Dense((weight, _)) => Some(weight),
+        Weight::Blocks(..) => None,
+    };
+    extras.check((x, x_l), dense, (outputs, k))?;
     let (bias, bias_l);
     let mut extras = extras;
     if let Some((storage, layout)) = extras.bias.filter(|(_, layout)| !layout.is_contiguous()) {
@@ -72,11 +69,7 @@ pub fn linear(
     }
     let rows: usize = x_l.dims().iter().rev().skip(1).product();
     let (x, lhs_l) = as_rows((x, x_l), (rows, k))?;
-    let n = if extras.gate.is_some() {
-        outputs / 2
-    } else {
-        outputs
-    };
+    let n = extras.columns(outputs);
     match weight.fused_product((&x, &lhs_l), (rows, n, k), extras)? {
         Some(dst) => Ok(dst),
         None => plain((&x, &lhs_l), weight, (rows, outputs, k), extras),
@@ -132,46 +125,6 @@ impl Weight<'_> {
             Self::Blocks(weight, _) => matmul::matmul_t(weight, 0, (rows, k, n), x, x_l),
         }
     }
-}
-
-fn check(
-    (x, x_l): Input<'_>,
-    weight: Weight<'_>,
-    (outputs, k): (usize, usize),
-    extras: &LinearExtras<'_>,
-) -> Result<()> {
-    let dense = match weight {
-        Weight::Dense((weight, _)) => Some(weight),
-        Weight::Blocks(..) => None,
-    };
-    let norm = extras.norm.map(|(alpha, _)| alpha);
-    let others = [norm, extras.bias, extras.residual].into_iter().flatten();
-    for other in dense.into_iter().chain(others.map(|(storage, _)| storage)) {
-        if other.dtype() != x.dtype() {
-            let (lhs, rhs) = (x.dtype(), other.dtype());
-            return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
-        }
-    }
-    let n = if extras.gate.is_some() {
-        outputs / 2
-    } else {
-        outputs
-    };
-    let rows: usize = x_l.dims().iter().rev().skip(1).product();
-    let alpha_fits = extras.norm.is_none_or(|((_, l), _)| l.dims() == [k]);
-    let bias_fits = extras.bias.is_none_or(|(_, l)| l.dims() == [outputs]);
-    let residual_fits = extras
-        .residual
-        .is_none_or(|(_, l)| l.dims().last() == Some(&n) && l.shape().elem_count() == rows * n);
-    let halves = extras.gate.is_none() || outputs.is_multiple_of(2);
-    if x_l.dims().last() != Some(&k) || !alpha_fits || !bias_fits || !residual_fits || !halves {
-        crate::bail!(
-            "linear: x is {:?} and the weight ({outputs}, {k}); the norm's weights have to be ({k}), the bias ({outputs}), the \
-             residual ({rows}, {n}), and a gated product of an even size",
-            x_l.shape()
-        )
-    }
-    Ok(())
 }
 
 /// The same in a kernel for each part; the residual comes with the product where nothing stands between them.

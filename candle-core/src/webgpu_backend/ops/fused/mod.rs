@@ -67,6 +67,14 @@ impl Fused for WebGpuStorage {
             .to_dtype(&contiguous, x.dtype())
     }
 
+    fn linear(
+        (x, layout): Operand<'_>,
+        weight: LinearWeight<'_>,
+        extras: LinearExtras<'_>,
+    ) -> Result<Self> {
+        linear(x, layout, weight, extras)
+    }
+
     fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {
         rope(inputs, rotation)
     }

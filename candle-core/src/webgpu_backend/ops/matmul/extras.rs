@@ -1,10 +1,10 @@
 //! What a product does besides: a norm of its rows before it, a gate and a sum after it. A decoding step is bound by the
 //! number of its dispatches, and these would be dispatches of their own.
 
-use super::super::{bind, index, row_step};
+use super::super::{bind, index};
 use super::MatmulParams;
 use crate::backend::BackendStorage;
-use crate::fused::{Activation, Gate};
+use crate::fused::{Activation, LinearExtras};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
@@ -13,20 +13,8 @@ use crate::{Layout, Result};
 /// A tensor: its storage and its layout.
 pub type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 
-/// What a linear layer does besides its product. All tensors have the dtype of its input.
-#[derive(Clone, Copy, Default)]
-pub struct Extras<'a> {
-    /// The input's rows are replaced by their RMS norm: weights `(k)`, contiguous, and epsilon.
-    pub norm: Option<(Input<'a>, f32)>,
-    /// Added to each row of the product: `(n)`, contiguous, with a gate `(2 n)`.
-    pub bias: Option<Input<'a>>,
-    /// The result is this of its argument and of what passes it, which the product has side by side.
-    pub gate: Option<Gate>,
-    /// Applied to the result then.
-    pub activation: Option<Activation>,
-    /// `(m, n)`, added to the result.
-    pub residual: Option<Input<'a>>,
-}
+/// What a linear layer does besides its product.
+pub type Extras<'a> = LinearExtras<'a, WebGpuStorage>;
 
 impl<'a> Extras<'a> {
     /// The choices that change a kernel's WGSL, as bits of its key.
@@ -68,7 +56,7 @@ impl<'a> Extras<'a> {
         });
         let residual = self.residual.is_none_or(|(_, layout)| {
             let last = layout.dims().len() - 1;
-            row_step(layout).is_some() && (layout.stride()[last] == 1 || layout.dims()[last] == 1)
+            layout.row_step().is_some() && (layout.stride()[last] == 1 || layout.dims()[last] == 1)
         });
         let bias = self.bias.is_none_or(|(_, layout)| layout.is_contiguous());
         // With the operands of products with blocks, a third would be a buffer too many.
@@ -98,7 +86,7 @@ impl<'a> Extras<'a> {
         if let Some((_, layout)) = self.residual {
             // Kernels count columns from the first of a product, which may be one of several side by side.
             params.residual_offset = index(layout.start_offset() + params.dst_first as usize)?;
-            params.residual_row = index(row_step(layout).unwrap_or(0))?;
+            params.residual_row = index(layout.row_step().unwrap_or(0))?;
         }
         Ok(())
     }
