@@ -40,7 +40,7 @@ mod faults;
 mod kernel;
 mod launch;
 pub(crate) mod libraries;
-pub(crate) mod ops;
+pub mod ops;
 mod profile;
 pub(crate) mod quantized;
 mod storage;

@@ -5,6 +5,7 @@ pub(super) mod conv;
 pub(super) mod copy2d;
 pub(super) mod elementwise;
 pub(super) mod fill;
+pub mod fused;
 pub(super) mod indexing;
 pub(super) mod matmul;
 mod planes;

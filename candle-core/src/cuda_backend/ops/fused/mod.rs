@@ -1,0 +1,111 @@
+//! Ops of candle-nn that do in one or two launches what would take many: norms, softmax, rotary embedding, gated activation, attention.
+//! Each has a twin made of plain ops in candle-nn, which says what it computes.
+
+mod norm;
+mod rope;
+mod rows;
+mod softmax;
+
+pub use norm::{norm, Norm};
+pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopePosition, Rotation};
+pub use softmax::softmax_last_dim;
+
+pub use crate::fused::{Activation, BesideNorm, Gate, RopeKind};
+
+use super::elementwise;
+use crate::backend::BackendStorage;
+use crate::cuda_backend::{CudaDevice, CudaStorage};
+use crate::fused::Fused;
+use crate::{DType, Layout, Result, Storage};
+
+/// A storage and what of it an op reads.
+type Operand<'a> = crate::fused::Operand<'a, CudaStorage>;
+
+/// How attention weighs keys.
+pub type SdpaParams<'a> = crate::fused::SdpaParams<'a, CudaStorage>;
+
+/// `gate` of its argument and of what passes it, elementwise over two tensors of one shape; the result is contiguous.
+///
+/// # Errors
+/// The dtype is an integer.
+pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<CudaStorage> {
+    elementwise::binary(x.0, up.0, x.1, up.1, gate.function())
+}
+
+/// The C++ type of a float that kernels compute with, or an error that names op, dtype and card.
+fn float_type(device: &CudaDevice, dtype: DType, op: &'static str) -> Result<&'static str> {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 | DType::F64 => device.c_type(dtype, op),
+        _ => Err(device.unsupported(op, dtype, "use f32, f16, bf16 or f64")),
+    }
+}
+
+/// The address of a layout's first element.
+fn address((storage, layout): Operand<'_>) -> u64 {
+    storage.address() + (layout.start_offset() * storage.dtype().size_in_bytes()) as u64
+}
+
+/// The address of an operand that may be absent: then null.
+fn address_or_null(operand: Option<Operand<'_>>) -> u64 {
+    operand.map_or(0, address)
+}
+
+/// Whether `lanes` elements from the first on, and from each of `strides` steps on, are aligned as one word.
+fn aligned((storage, layout): Operand<'_>, strides: &[usize], lanes: usize) -> bool {
+    let word = (lanes * storage.dtype().size_in_bytes()) as u64;
+    address((storage, layout)).is_multiple_of(word)
+        && strides.iter().all(|stride| stride.is_multiple_of(lanes))
+}
+
+impl Fused for CudaStorage {
+    const DEVICE: &'static str = "CUDA";
+
+    fn of(storage: &Storage) -> Option<&Self> {
+        match storage {
+            Storage::Cuda(storage) => Some(storage),
+            _ => None,
+        }
+    }
+
+    fn softmax_last_dim((x, layout): Operand<'_>) -> Result<Self> {
+        softmax_last_dim(x, layout)
+    }
+
+    fn norm(x: Operand<'_>, with: Norm<'_>) -> Result<Self> {
+        norm(x, with)
+    }
+
+    fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<Self> {
+        gated(x, up, gate)
+    }
+
+    fn sigmoid((x, layout): Operand<'_>) -> Result<Self> {
+        elementwise::unary(x, layout, "sigmoid")
+    }
+
+    fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {
+        rope(inputs, rotation)
+    }
+
+    fn rope_append_fits(storages: [&Self; 4]) -> bool {
+        rope_append_fits(storages)
+    }
+
+    fn rope_append(
+        inputs: [Operand<'_>; 3],
+        rotation: Rotation<'_>,
+        into: RopeCache<'_>,
+    ) -> Result<Self> {
+        rope_append(inputs, rotation, into)
+    }
+
+    fn has_sdpa(_: [Operand<'_>; 3], _: SdpaParams<'_>) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn sdpa([(q, _), ..]: [Operand<'_>; 3], _: SdpaParams<'_>) -> Result<Self> {
+        Err(q
+            .device()
+            .unsupported("sdpa", q.dtype(), "compose it of tensor ops"))
+    }
+}
