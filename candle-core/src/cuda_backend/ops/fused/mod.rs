@@ -15,8 +15,8 @@ pub use crate::fused::{Activation, BesideNorm, Gate, RopeKind};
 use super::elementwise;
 use crate::backend::BackendStorage;
 use crate::cuda_backend::{CudaDevice, CudaStorage};
-use crate::fused::Fused;
-use crate::{DType, Layout, Result, Storage};
+use crate::fused::{Fused, LinearExtras, LinearWeight};
+use crate::{DType, Result, Storage};
 
 /// A storage and what of it an op reads.
 type Operand<'a> = crate::fused::Operand<'a, CudaStorage>;
@@ -81,6 +81,14 @@ impl Fused for CudaStorage {
 
     fn sigmoid((x, layout): Operand<'_>) -> Result<Self> {
         elementwise::unary(x, layout, "sigmoid")
+    }
+
+    fn linear(
+        x: Operand<'_>,
+        weight: LinearWeight<'_, Self>,
+        extras: LinearExtras<'_, Self>,
+    ) -> Result<Self> {
+        super::matmul::linear(x, weight, extras)
     }
 
     fn rope(inputs: [Operand<'_>; 3], rotation: Rotation<'_>) -> Result<Self> {

@@ -178,15 +178,19 @@ impl<'a> Addends<'a> {
             Some(Addend { storage, offset, row })
         };
         let norm = extras.norm.map(|(alpha, eps)| Some((vector(alpha)?, eps)));
-        let (bias, residual) = (extras.bias.map(vector), extras.residual.map(matrix));
-        if norm == Some(None) || bias == Some(None) || residual == Some(None) {
-            return None;
-        }
         Some(Self {
-            norm: norm.flatten(),
-            bias: bias.flatten(),
-            residual: residual.flatten(),
+            norm: readable(norm)?,
+            bias: readable(extras.bias.map(vector))?,
+            residual: readable(extras.residual.map(matrix))?,
         })
+    }
+}
+
+/// What may be absent, unless it is there and cannot be read.
+fn readable<T>(addend: Option<Option<T>>) -> Option<Option<T>> {
+    match addend {
+        None => Some(None),
+        Some(addend) => addend.map(Some),
     }
 }
 
