@@ -166,7 +166,7 @@ fn set(
     count: usize,
 ) -> Result<(), Status> {
     current_device()?;
-    if to % width != 0 {
+    if !to.is_multiple_of(width) {
         return Err(ERROR_INVALID_VALUE);
     }
     expect_within(to, width.checked_mul(count).ok_or(ERROR_INVALID_VALUE)?)?;

@@ -25,7 +25,7 @@ pub struct Function {
     pub device: usize,
     kernel: *const Kernel,
     pub program: Arc<Program>,
-    /// Bytes of its own `__shared__` variables.
+    /// Bytes of the `__shared__` variables that it declares.
     pub static_shared: usize,
     /// Bytes that a launch may ask for.
     pub dynamic_shared: AtomicUsize,

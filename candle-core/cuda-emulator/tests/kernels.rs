@@ -181,7 +181,7 @@ fn dynamic_shared_memory_and_its_limits() {
         INVALID_VALUE
     );
 
-    // 32 KiB of its own.
+    // It declares 32 KiB.
     let large = gpu.function(REVERSE, "large");
     assert_eq!(gpu.launch(large, 1, 1, 16 << 10, &[x as u64]), 0);
     assert_eq!(

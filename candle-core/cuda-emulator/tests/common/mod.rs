@@ -56,9 +56,10 @@ impl Gpu {
         values
     }
 
-    /// The function `name` of a text.
+    /// The function `name` of a text, which has the primitives before it, as the backend's kernels do.
     pub fn function(&self, text: &str, name: &str) -> usize {
-        let image = compile(text, &["-arch=sm_80"]).unwrap();
+        let primitives = include_str!("../../../src/cuda_backend/kernels/primitives.cu");
+        let image = compile(&format!("{primitives}{text}"), &["-arch=sm_80"]).unwrap();
         let (mut module, mut function) = (0, 0);
         let name = CString::new(name).unwrap();
         unsafe {
