@@ -85,8 +85,8 @@ static void emu_switch(void** save, void* to) {
 static void* emu_fresh(char* top, void (*entry)()) {
     ucontext_t* context = (ucontext_t*)(top - sizeof(ucontext_t) - 64);
     getcontext(context);
-    context->uc_stack.ss_sp = top - EMU_STACK;
-    context->uc_stack.ss_size = EMU_STACK - sizeof(ucontext_t) - 128;
+    context->uc_stack.ss_size = EMU_STACK - EMU_GUARD - 4096 - sizeof(ucontext_t) - 128;
+    context->uc_stack.ss_sp = (char*)context - 64 - context->uc_stack.ss_size;
     context->uc_link = nullptr;
     makecontext(context, entry, 0);
     return context;
@@ -116,7 +116,8 @@ struct EmuStacks {
         return usable++;
     }
     void give(int stack) { unused.push_back(stack); }
-    char* top(int stack) { return base + (size_t)EMU_STACK * (stack + 1); }
+    // Not all at the same place of a page, where they would share a few lines of the cache.
+    char* top(int stack) { return base + (size_t)EMU_STACK * (stack + 1) - stack * 192 % 4096; }
     ~EmuStacks() {
         if (base) munmap(base, (size_t)EMU_STACK * 1025);
     }

@@ -59,27 +59,29 @@ static float emu_f16(unsigned pair, int half) { return f16_to_float((unsigned sh
 static float emu_bf16(unsigned pair, int half) { return bf16_to_float((unsigned short)(pair >> 16 * half)); }
 static float emu_tf32(unsigned bits) { return emu_bits<float>(bits & ~0x1fffu); }
 
+// By rows of eight columns, which a compiler makes vectors of.
 template <int K, class T>
-static void emu_product(void** operands, const T (&a)[16][K], const T (&b)[8][K]) {
+static void emu_product(void** operands, const T (&a)[16][K], const T (&b)[K][8]) {
+    T d[16][8];
+    auto element = [&](int lane, int i) -> T& { return d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]; };
     for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++) {
-            int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-            T* d = (T*)((EmuMatrices*)operands[lane])->d + i;
-            T sum = *d;
-            for (int k = 0; k < K; k++) sum += a[row][k] * b[column][k];
-            *d = sum;
-        }
+        for (int i = 0; i < 4; i++) element(lane, i) = ((T*)((EmuMatrices*)operands[lane])->d)[i];
+    for (int row = 0; row < 16; row++)
+        for (int k = 0; k < K; k++)
+            for (int column = 0; column < 8; column++) d[row][column] += a[row][k] * b[k][column];
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++) ((T*)((EmuMatrices*)operands[lane])->d)[i] = element(lane, i);
 }
 
 template <int K, float (*element)(unsigned, int)>
 static void emu_mma_16(void** operands) {
-    float a[16][K], b[8][K];
+    float a[16][K], b[K][8];
     for (int lane = 0; lane < 32; lane++) {
         EmuMatrices& own = *(EmuMatrices*)operands[lane];
         int g = lane / 4, t = lane % 4;
         for (int half = 0; half < 2; half++) {
             for (int i = 0; i < K / 4; i++) a[g + i % 2 * 8][2 * t + half + i / 2 * 8] = element(own.a[i], half);
-            for (int i = 0; i < K / 8; i++) b[g][2 * t + half + i * 8] = element(own.b[i], half);
+            for (int i = 0; i < K / 8; i++) b[2 * t + half + i * 8][g] = element(own.b[i], half);
         }
     }
     emu_product<K, float>(operands, a, b);
@@ -103,19 +105,19 @@ EMU_API void emu_op_mma_m16n8k8_tf32(void** operands, unsigned present) {
         EmuMatrices& own = *(EmuMatrices*)operands[lane];
         int g = lane / 4, t = lane % 4;
         for (int i = 0; i < 4; i++) a[g + i % 2 * 8][t + i / 2 * 4] = emu_tf32(own.a[i]);
-        for (int i = 0; i < 2; i++) b[g][t + i * 4] = emu_tf32(own.b[i]);
+        for (int i = 0; i < 2; i++) b[t + i * 4][g] = emu_tf32(own.b[i]);
     }
     emu_product<8, float>(operands, a, b);
 }
 EMU_API void emu_op_mma_m16n8k32_s8(void** operands, unsigned present) {
     emu_whole(present);
-    int a[16][32], b[8][32];
+    int a[16][32], b[32][8];
     for (int lane = 0; lane < 32; lane++) {
         EmuMatrices& own = *(EmuMatrices*)operands[lane];
         int g = lane / 4, t = lane % 4;
         for (int byte = 0; byte < 4; byte++) {
             for (int i = 0; i < 4; i++) a[g + i % 2 * 8][4 * t + byte + i / 2 * 16] = (signed char)(own.a[i] >> 8 * byte);
-            for (int i = 0; i < 2; i++) b[g][4 * t + byte + i * 16] = (signed char)(own.b[i] >> 8 * byte);
+            for (int i = 0; i < 2; i++) b[4 * t + byte + i * 16][g] = (signed char)(own.b[i] >> 8 * byte);
         }
     }
     emu_product<32, int>(operands, a, b);

@@ -53,6 +53,7 @@ struct EmuBlock {
     unsigned at_barrier[32];
     EmuWarp warp[32];
     EmuThread thread[1024];
+    uint3 index[1024];
     EmuStacks stacks;
     void* home;
     int stack;  // that which runs
@@ -78,9 +79,8 @@ EMU_API void emu_fail(const char* what) {
 }
 
 static void emu_enter(EmuBlock& b, unsigned thread) {
-    unsigned x = b.launch->block[0], y = b.launch->block[1];
     emu_thread = thread;
-    threadIdx = {thread % x, thread / x % y, thread / x / y};
+    threadIdx = b.index[thread];
 }
 
 static int emu_first(EmuBlock& b, unsigned lanes) {
@@ -266,6 +266,8 @@ EMU_API void emu_run(const EmuLaunch* launch, unsigned long long first, unsigned
     b.launch = launch;
     b.threads = launch->block[0] * launch->block[1] * launch->block[2];
     b.warps = (b.threads + 31) / 32;
+    unsigned x = launch->block[0], y = launch->block[1];
+    for (unsigned t = 0; t < b.threads; t++) b.index[t] = {t % x, t / x % y, t / x / y};
     blockDim = {launch->block[0], launch->block[1], launch->block[2]};
     gridDim = {launch->grid[0], launch->grid[1], launch->grid[2]};
     emu_dynamic_shared = b.shared;

@@ -39,7 +39,7 @@ const FLAGS: &[&str] = &[
 ];
 
 /// Kernels reach the runtime's variables at fixed offsets of a thread, which it has to have from the start.
-const RUNTIME_FLAGS: &[&str] = &["-O2", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"];
+const RUNTIME_FLAGS: &[&str] = &["-O3", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"];
 
 /// The host's compiler: `CXX`, g++, c++ or clang++, whichever is there first.
 fn compiler() -> Result<&'static (String, String), String> {
@@ -165,7 +165,7 @@ pub fn runtime() -> Result<Run, String> {
             }
             // Kernels reach its variables at fixed offsets, so they have to have some from the start.
             build(
-                &["-O2", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"],
+                &["-O3", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"],
                 &text,
                 &path,
             )?;
