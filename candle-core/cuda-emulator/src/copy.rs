@@ -27,6 +27,10 @@ pub extern "C" fn cuMemFree_v2(start: usize) -> Status {
 pub extern "C" fn cuMemAllocAsync(to: *mut usize, bytes: usize, stream: usize) -> Status {
     status(stream::device(stream).and_then(|device| {
         let capture = stream::capture(stream)?;
+        // As on a card: no bytes are a null pointer, where `cuMemAlloc` refuses them.
+        if bytes == 0 {
+            return unsafe { put(to, 0) };
+        }
         let allocation = memory::allocate(device, bytes, Kind::Device, capture)?;
         if capture.is_some() {
             // A replay finds it as fresh as the first run does.
@@ -57,6 +61,7 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
 #[no_mangle]
 pub extern "C" fn cuMemFreeAsync(start: usize, stream: usize) -> Status {
     status(stream::capture(stream).and_then(|capture| match capture {
+        _ if start == 0 => Ok(()),
         None => memory::free(start, Kind::Device),
         // A graph keeps what was allocated in its capture, and cannot free anything else.
         Some(id) => match memory::find(start) {

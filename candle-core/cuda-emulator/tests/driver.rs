@@ -90,6 +90,14 @@ fn copies_stay_in_their_allocations() {
     assert_eq!(cuMemFreeAsync(x + 8, gpu.stream), 1);
     assert_eq!(cuMemFreeAsync(x, gpu.stream), 0);
     assert_eq!(cuMemFreeAsync(x, gpu.stream), 1);
+    // Seen on an H100.
+    let mut none = 1;
+    assert_eq!(cuMemAllocAsync(&mut none, 0, gpu.stream), 0);
+    assert_eq!(none, 0);
+    assert_eq!(cuMemFreeAsync(none, gpu.stream), 0);
+    assert_eq!(cuMemAlloc_v2(&mut none, 0), 1);
+    assert_eq!(cuMemsetD8Async(0, 0, 0, gpu.stream), 0);
+    assert_eq!(cuMemcpyDtoDAsync_v2(0, 0, 0, gpu.stream), 0);
 }
 
 /// Runs one of this file's ignored tests in a process that it may end, and returns what it wrote.
