@@ -170,7 +170,7 @@ fn launch(
         Err(error)
     };
     if handle == 0 {
-        return refuse("no function".to_string(), ERROR_INVALID_VALUE);
+        return refuse("no function".to_string(), ERROR_INVALID_HANDLE);
     }
     let function = module::function(handle)?;
     let name = &function.name;
@@ -207,7 +207,7 @@ fn launch(
         let bound = function.max_threads();
         return refuse(
             format!("{name:?}, bound to {bound} threads, with {block:?}"),
-            ERROR_LAUNCH_OUT_OF_RESOURCES,
+            ERROR_INVALID_VALUE,
         );
     }
     let allowed = function.dynamic_shared.load(Ordering::Relaxed);

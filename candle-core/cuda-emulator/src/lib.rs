@@ -14,6 +14,7 @@ mod compile;
 pub mod copy;
 pub mod device;
 mod elf;
+pub mod event;
 pub mod graph;
 pub mod launch;
 mod loader;

@@ -40,7 +40,6 @@ statuses! {
     ERROR_NOT_FOUND = 500, "named symbol not found";
     ERROR_NOT_READY = 600, "device not ready";
     ERROR_ILLEGAL_ADDRESS = 700, "an illegal memory access was encountered";
-    ERROR_LAUNCH_OUT_OF_RESOURCES = 701, "too many resources requested for launch";
     ERROR_NOT_SUPPORTED = 801, "operation not supported by the CUDA emulator";
     ERROR_STREAM_CAPTURE_UNSUPPORTED = 900, "operation not permitted when stream is capturing";
     ERROR_STREAM_CAPTURE_INVALIDATED = 901, "operation failed due to a previous error during capture";

@@ -1,4 +1,4 @@
-//! Streams and events. Work is done when it is asked for, so a stream keeps nothing but its capture.
+//! Streams. Work is done when it is asked for, so a stream keeps nothing but its capture.
 
 use crate::device::current_device;
 use crate::graph::{self, Node};
@@ -20,39 +20,39 @@ pub struct Capture {
 }
 
 #[derive(Clone, Copy)]
-struct Stream {
-    device: usize,
-    capture: Option<u64>,
+pub struct Stream {
+    pub device: usize,
+    pub capture: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
-struct Event {
-    timed: bool,
-    at: Option<Instant>,
-    capture: Option<u64>,
+pub struct Event {
+    pub timed: bool,
+    pub at: Option<Instant>,
+    pub capture: Option<u64>,
 }
 
 #[derive(Default)]
-struct Streams {
+pub struct Streams {
     streams: HashMap<usize, Stream>,
-    events: HashMap<usize, Event>,
-    captures: HashMap<u64, Capture>,
+    pub events: HashMap<usize, Event>,
+    pub captures: HashMap<u64, Capture>,
     last_handle: usize,
 }
 
-fn all() -> MutexGuard<'static, Streams> {
+pub fn all() -> MutexGuard<'static, Streams> {
     static ALL: LazyLock<Mutex<Streams>> = LazyLock::new(Mutex::default);
     ALL.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// A handle that nothing else has.
-fn new_handle(streams: &mut Streams) -> usize {
+pub fn new_handle(streams: &mut Streams) -> usize {
     streams.last_handle += 64;
     0x10_0000 + streams.last_handle
 }
 
 /// 0, 1 and 2 are the default streams of the current device.
-fn get(streams: &Streams, handle: usize) -> Result<Stream, Status> {
+pub fn get(streams: &Streams, handle: usize) -> Result<Stream, Status> {
     match handle {
         0..=2 => Ok(Stream {
             device: current_device()?,
@@ -215,94 +215,6 @@ pub extern "C" fn cuStreamWaitEvent(handle: usize, event: usize, _flags: u32) ->
         }
         _ => SUCCESS,
     }
-}
-
-// ---- Events ----
-
-#[no_mangle]
-pub extern "C" fn cuEventCreate(to: *mut usize, flags: u32) -> Status {
-    let mut streams = all();
-    let handle = new_handle(&mut streams);
-    streams.events.insert(
-        handle,
-        Event {
-            timed: flags & 2 == 0,
-            at: None,
-            capture: None,
-        },
-    );
-    status(unsafe { put(to, handle) })
-}
-
-#[no_mangle]
-pub extern "C" fn cuEventDestroy_v2(handle: usize) -> Status {
-    match all().events.remove(&handle) {
-        Some(_) => SUCCESS,
-        None => ERROR_INVALID_HANDLE,
-    }
-}
-
-#[no_mangle]
-pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
-    let mut streams = all();
-    let capture = match get(&streams, stream) {
-        Ok(stream) => stream.capture,
-        Err(error) => return error,
-    };
-    match streams.events.get_mut(&event) {
-        Some(event) => {
-            event.at = Some(Instant::now());
-            event.capture = capture;
-            SUCCESS
-        }
-        None => ERROR_INVALID_HANDLE,
-    }
-}
-
-fn completed(handle: usize) -> Result<(), Status> {
-    let streams = all();
-    let event = streams.events.get(&handle).ok_or(ERROR_INVALID_HANDLE)?;
-    match event.capture {
-        Some(id) if streams.captures.contains_key(&id) => Err(ERROR_STREAM_CAPTURE_UNSUPPORTED),
-        _ => Ok(()),
-    }
-}
-
-#[no_mangle]
-pub extern "C" fn cuEventQuery(event: usize) -> Status {
-    status(completed(event))
-}
-
-#[no_mangle]
-pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
-    status(completed(event).map(|()| memory::check_all()))
-}
-
-#[no_mangle]
-pub extern "C" fn cuEventElapsedTime_v2(to: *mut f32, start: usize, end: usize) -> Status {
-    let streams = all();
-    let at = |handle| {
-        streams
-            .events
-            .get(&handle)
-            .filter(|event| event.timed)
-            .and_then(|event| event.at)
-    };
-    match (at(start), at(end)) {
-        (Some(start), Some(end)) => {
-            let seconds = match end.checked_duration_since(start) {
-                Some(after) => after.as_secs_f32(),
-                None => -start.duration_since(end).as_secs_f32(),
-            };
-            status(unsafe { put(to, seconds * 1e3) })
-        }
-        _ => ERROR_INVALID_HANDLE,
-    }
-}
-
-#[no_mangle]
-pub extern "C" fn cuEventElapsedTime(to: *mut f32, start: usize, end: usize) -> Status {
-    cuEventElapsedTime_v2(to, start, end)
 }
 
 // ---- Capture ----

@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 mod common;
-use candle_cuda_emulator::{copy::*, graph::*, stream::*};
+use candle_cuda_emulator::{copy::*, event::*, graph::*, stream::*};
 use common::Gpu;
 use std::process::Command;
 

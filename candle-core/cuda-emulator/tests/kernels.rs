@@ -6,6 +6,7 @@ use candle_cuda_emulator::module::cuFuncSetAttribute;
 use common::{compile, Gpu};
 
 const INVALID_VALUE: u32 = 1;
+const INVALID_HANDLE: u32 = 400;
 const ILLEGAL_ADDRESS: u32 = 700;
 
 const ADD: &str = r#"
@@ -210,7 +211,7 @@ fn refused_launches() {
     let x = gpu.alloc(4 * 2048) as u64;
     assert_eq!(gpu.launch(function, 1, 1025, 0, &[x]), INVALID_VALUE);
     assert_eq!(gpu.launch(function, 0, 32, 0, &[x]), INVALID_VALUE);
-    assert_eq!(gpu.launch(0, 1, 32, 0, &[x]), INVALID_VALUE);
+    assert_eq!(gpu.launch(0, 1, 32, 0, &[x]), INVALID_HANDLE);
     // Memory of the host.
     let host = [0f32; 32];
     assert_eq!(
@@ -218,7 +219,7 @@ fn refused_launches() {
         ILLEGAL_ADDRESS
     );
     let bounded = gpu.function(ADD, "add_f32");
-    assert_eq!(gpu.launch(bounded, 1, 257, 0, &[x, x, x, 1]), 701);
+    assert_eq!(gpu.launch(bounded, 1, 257, 0, &[x, x, x, 1]), INVALID_VALUE);
 }
 
 #[test]
