@@ -1,9 +1,14 @@
 //! Convolutions. One dimension is two with a height of 1.
 //!
+//! - `tile.rs` multiplies tiles whose elements are found while they are loaded, with matrix instructions where the dtype has them;
+//!   `pack.rs` puts the channels of a place side by side for it, `passes.rs` makes plain convolutions of a transposed one.
 //! - `direct.rs` looks up every tap for every element of the result: any steps, any dtype; the form for a few channels.
 //! - A kernel of one element is a matrix product, and goes to `matmul`.
 
 mod direct;
+mod pack;
+mod passes;
+mod tile;
 
 use super::matmul::matmul;
 use super::planes::Planes;
@@ -140,7 +145,10 @@ pub(in crate::cuda_backend) fn run(operands: Operands<'_>, g: Geometry) -> Resul
     match (len, g.c_in) {
         (0, _) => {}
         (_, 0) => dst.clear()?,
-        _ => direct::run(&conv, &dst)?,
+        _ => match tile::plan(&conv) {
+            Some(passes) => tile::run(&conv, &passes, &dst)?,
+            None => direct::run(&conv, &dst)?,
+        },
     }
     Ok(dst)
 }
