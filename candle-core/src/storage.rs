@@ -66,6 +66,8 @@ impl Storage {
     /// Starts copying the elements to the host, without waiting.
     pub(crate) fn begin_read(&self) -> Result<PendingRead> {
         match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(s) => Ok(PendingRead::Cuda(s.begin_read()?)),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(s) => Ok(PendingRead::WebGpu(s.begin_read()?)),
             ready => Ok(PendingRead::Ready(ready.to_cpu_storage()?)),
@@ -331,6 +333,8 @@ impl OutShape {
 /// A pending copy to the host.
 pub(crate) enum PendingRead {
     Ready(CpuStorage),
+    #[cfg(feature = "cuda")]
+    Cuda(crate::cuda_backend::PendingRead),
     #[cfg(feature = "webgpu")]
     WebGpu(crate::webgpu_backend::PendingRead),
 }
@@ -340,6 +344,8 @@ impl PendingRead {
     pub(crate) fn wait(self) -> Result<CpuStorage> {
         match self {
             Self::Ready(storage) => Ok(storage),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(read) => read.wait(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(read) => read.wait(),
         }
@@ -349,6 +355,9 @@ impl PendingRead {
     pub(crate) async fn finish(self) -> Result<CpuStorage> {
         match self {
             Self::Ready(storage) => Ok(storage),
+            // The driver has no wait that is not a thread's.
+            #[cfg(feature = "cuda")]
+            Self::Cuda(read) => read.wait(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(read) => read.finish().await,
         }

@@ -17,6 +17,7 @@ use super::kernel::{Kernel, Kernels};
 use super::libraries::Library;
 use super::ops;
 use super::profile::{KernelTime, Profiler, Timer};
+use super::readback::Staging;
 use super::storage::CudaStorage;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
@@ -48,6 +49,7 @@ struct Inner {
     stream: Arc<CudaStream>,
     kernels: Arc<Kernels>,
     faults: Faults,
+    staging: Staging,
     profiler: Profiler,
     launches: AtomicU64,
     blas: super::blas::Handles,
@@ -121,6 +123,7 @@ impl CudaDevice {
             ordinal,
             max_shared,
             faults: Faults::new(&context)?,
+            staging: Staging::default(),
             profiler: Profiler::default(),
             launches: AtomicU64::new(0),
             blas: Default::default(),
@@ -218,6 +221,10 @@ impl CudaDevice {
 
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
         &self.0.stream
+    }
+
+    pub(super) fn staging(&self) -> &Staging {
+        &self.0.staging
     }
 
     pub(super) fn faults(&self) -> &Faults {

@@ -43,6 +43,7 @@ pub(crate) mod libraries;
 pub mod ops;
 mod profile;
 pub(crate) mod quantized;
+mod readback;
 mod storage;
 mod views;
 
@@ -56,9 +57,10 @@ pub use compat::{
 pub use cudarc;
 pub use device::{CudaDevice, DeviceId, Stats};
 pub use error::{CudaError, WrapErr};
-pub(crate) use ops::quantized::{expert_rows, Stack};
 pub use libraries::{libraries_report, LibraryReport};
+pub(crate) use ops::quantized::{expert_rows, Stack};
 pub use profile::KernelTime;
+pub use readback::PendingRead;
 /// Upstream's short name.
 pub use storage::CudaStorageSlice as S;
 pub use storage::{CudaDType, CudaStorage, CudaStorageSlice};

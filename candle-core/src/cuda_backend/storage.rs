@@ -46,6 +46,13 @@ macro_rules! storage_slice {
             $($dtype(CudaSlice<$ty>),)+
         }
 
+        /// The host's storage of elements whose bytes these are.
+        pub(super) fn host_storage(dtype: DType, bytes: &[u8]) -> CpuStorage {
+            match dtype {
+                $(DType::$dtype => CpuStorage::$dtype(elements(bytes)),)+
+            }
+        }
+
         impl CudaStorageSlice {
             pub(super) fn dtype(&self) -> DType {
                 match self {
@@ -77,6 +84,22 @@ macro_rules! storage_slice {
 storage_slice! {
     U8(u8), U32(u32), I16(i16), I32(i32), I64(i64), BF16(bf16), F16(f16), F32(f32), F64(f64),
     F8E4M3(F8E4M3), F6E2M3(u8), F6E3M2(u8), F4(u8), F8E8M0(u8),
+}
+
+/// Elements from their bytes.
+fn elements<T: DeviceRepr + Copy>(bytes: &[u8]) -> Vec<T> {
+    let len = bytes.len() / size_of::<T>();
+    let mut elements = Vec::with_capacity(len);
+    // SAFETY: an element may have any bits; there is room for `len` of them, which the copy fills.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            bytes.as_ptr(),
+            elements.as_mut_ptr() as *mut u8,
+            len * size_of::<T>(),
+        );
+        elements.set_len(len);
+    }
+    elements
 }
 
 fn read<T: DeviceRepr>(device: &CudaDevice, slice: &CudaSlice<T>) -> Result<Vec<T>> {
@@ -232,7 +255,7 @@ impl BackendStorage for CudaStorage {
     }
 
     fn to_cpu_storage(&self) -> Result<CpuStorage> {
-        self.read()
+        self.begin_read()?.wait()
     }
 
     fn affine(&self, layout: &Layout, mul: f64, add: f64) -> Result<Self> {

@@ -71,9 +71,9 @@ impl<S: BackendStorage> LinearExtras<'_, S> {
         let rows: usize = x_l.dims().iter().rev().skip(1).product();
         let alpha_fits = self.norm.is_none_or(|((_, l), _)| l.dims() == [k]);
         let bias_fits = self.bias.is_none_or(|(_, l)| l.dims() == [outputs]);
-        let residual_fits = self.residual.is_none_or(|(_, l)| {
-            l.dims().last() == Some(&n) && l.shape().elem_count() == rows * n
-        });
+        let residual_fits = self
+            .residual
+            .is_none_or(|(_, l)| l.dims().last() == Some(&n) && l.shape().elem_count() == rows * n);
         let halves = self.gate.is_none() || outputs.is_multiple_of(2);
         if x_l.dims().last() != Some(&k) || !alpha_fits || !bias_fits || !residual_fits || !halves {
             crate::bail!(

@@ -123,7 +123,15 @@ macro_rules! copied {
         impl<S> Copy for $name<'_, S> {}
     )+};
 }
-copied!(LinearWeight, LinearExtras, Norm, Rotation, RopePosition, RopeCache, SdpaParams);
+copied!(
+    LinearWeight,
+    LinearExtras,
+    Norm,
+    Rotation,
+    RopePosition,
+    RopeCache,
+    SdpaParams
+);
 
 /// A storage whose device has kernels for the fused ops. Inputs have any strides, results are contiguous.
 pub trait Fused: BackendStorage {

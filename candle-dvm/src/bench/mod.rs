@@ -173,44 +173,47 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
 }
 
 /// Times each kernel of one phase; `passes` is what its sums are divided by.
-#[cfg(feature = "webgpu")]
 fn profiled(
     device: &Device,
     phase: &'static str,
     passes: usize,
     run: impl FnOnce() -> candle_core::Result<Run>,
 ) -> Result<PhaseProfile> {
-    let timed = || {
-        let gpu = device.as_webgpu_device()?;
-        gpu.start_profile()?;
-        run()?;
-        gpu.stop_profile()
-    };
-    let kernels = timed()
-        .doing("timing kernels")?
-        .into_iter()
-        .map(|time| {
-            let per_pass = |sum: f64| sum / passes as f64;
-            (
-                time.kernel,
-                per_pass(time.count as f64),
-                per_pass(time.total_us),
-            )
-        })
-        .collect();
-    Ok(PhaseProfile { phase, kernels })
+    let kernels = kernel_times(device, run).doing("timing kernels")?;
+    let per_pass = |sum: f64| sum / passes as f64;
+    let kernels = kernels.into_iter();
+    let kernels = kernels.map(|(kernel, count, us)| (kernel, per_pass(count), per_pass(us)));
+    Ok(PhaseProfile {
+        phase,
+        kernels: kernels.collect(),
+    })
 }
 
-#[cfg(not(feature = "webgpu"))]
-fn profiled(
-    _device: &Device,
-    phase: &'static str,
-    _passes: usize,
-    _run: impl FnOnce() -> candle_core::Result<Run>,
-) -> Result<PhaseProfile> {
-    let none = || candle_core::bail!("kernels are timed on webgpu devices, which this build lacks");
-    let kernels = none().doing("timing kernels")?;
-    Ok(PhaseProfile { phase, kernels })
+/// Each kernel that ran meanwhile, how often, and its microseconds.
+fn kernel_times(
+    device: &Device,
+    run: impl FnOnce() -> candle_core::Result<Run>,
+) -> candle_core::Result<Vec<(String, f64, f64)>> {
+    macro_rules! timed {
+        ($device:expr) => {{
+            $device.start_profile()?;
+            run()?;
+            let times = $device.stop_profile()?.into_iter();
+            Ok(times
+                .map(|time| (time.kernel, time.count as f64, time.total_us))
+                .collect())
+        }};
+    }
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(device) => timed!(device),
+        #[cfg(feature = "webgpu")]
+        Device::WebGpu(device) => timed!(device),
+        other => candle_core::bail!(
+            "kernels are timed on GPUs, in builds with their features; this is {:?}",
+            other.location()
+        ),
+    }
 }
 
 /// Runs one phase of `tokens` for each of `batch` sequences `repeat` times; `passes` is what the counters are divided by.
@@ -358,19 +361,29 @@ struct Counters {
 }
 
 impl Counters {
-    #[cfg(feature = "webgpu")]
     fn read(device: &Device) -> Option<Self> {
-        let stats = device.as_webgpu_device().ok()?.stats();
-        Some(Self {
-            dispatches: stats.dispatches,
-            submits: stats.submits,
-            peak_bytes: stats.peak_bytes,
-        })
-    }
-
-    #[cfg(not(feature = "webgpu"))]
-    fn read(_device: &Device) -> Option<Self> {
-        None
+        match device {
+            #[cfg(feature = "cuda")]
+            Device::Cuda(device) => {
+                let stats = device.stats();
+                Some(Self {
+                    dispatches: stats.launches,
+                    // Each kernel is one.
+                    submits: stats.launches,
+                    peak_bytes: stats.peak_bytes,
+                })
+            }
+            #[cfg(feature = "webgpu")]
+            Device::WebGpu(device) => {
+                let stats = device.stats();
+                Some(Self {
+                    dispatches: stats.dispatches,
+                    submits: stats.submits,
+                    peak_bytes: stats.peak_bytes,
+                })
+            }
+            _ => None,
+        }
     }
 
     fn since(self, before: Self) -> Self {

@@ -360,7 +360,8 @@ impl<'a> Linear<'a> {
         let has_extras = self.extras.gate.is_some()
             || self.extras.activation.is_some()
             || self.extras.tensors().next().is_some();
-        let fuses = super::has_fused(self.xs.device()) && self.xs.dtype() != DType::F64 && has_extras;
+        let fuses =
+            super::has_fused(self.xs.device()) && self.xs.dtype() != DType::F64 && has_extras;
         if !fuses || super::in_graph(&self.tensors()) {
             return self.plain();
         }
@@ -476,7 +477,8 @@ struct FusedQuantized<'a> {
 
 impl FusedQuantized<'_> {
     fn on_device<S: Fused>(&self, [xs]: [Operand<'_, S>; 1]) -> Result<(S, Shape)> {
-        self.fused.run(xs, fused::LinearWeight::Quantized(self.weight))
+        self.fused
+            .run(xs, fused::LinearWeight::Quantized(self.weight))
     }
 }
 

@@ -91,19 +91,34 @@ impl Layer<'_> {
                 beside: None,
             };
             let normed = CudaStorage::norm(x, norm)?;
-            let rest = Extras { norm: None, ..extras };
+            let rest = Extras {
+                norm: None,
+                ..extras
+            };
             return self.run((&normed, &Layout::contiguous((self.rows, self.k))), rest);
         }
         let contiguous = Layout::contiguous((self.rows, self.outputs));
         if let Some(gate) = extras.gate {
-            let both = self.run(x, Extras { bias: extras.bias, ..Extras::default() })?;
+            let both = self.run(
+                x,
+                Extras {
+                    bias: extras.bias,
+                    ..Extras::default()
+                },
+            )?;
             let n = self.outputs / 2;
             let (gate_l, up_l) = (contiguous.narrow(1, 0, n)?, contiguous.narrow(1, n, n)?);
             let dst = CudaStorage::gated((&both, &gate_l), (&both, &up_l), gate)?;
             return after(dst, &extras);
         }
         if extras.activation.is_some() {
-            let dst = self.run(x, Extras { bias: extras.bias, ..Extras::default() })?;
+            let dst = self.run(
+                x,
+                Extras {
+                    bias: extras.bias,
+                    ..Extras::default()
+                },
+            )?;
             return after(dst, &extras);
         }
         let mut dst = self.product(x)?;
@@ -122,7 +137,9 @@ impl Layer<'_> {
                 let bmnk = (1, self.rows, self.outputs, self.k);
                 super::product((x, x_l), (weight, &rhs_l), bmnk, x.dtype())
             }
-            Weight::Blocks(weight) => quantized::matmul((x, x_l), weight, 0, (self.outputs, self.k)),
+            Weight::Blocks(weight) => {
+                quantized::matmul((x, x_l), weight, 0, (self.outputs, self.k))
+            }
         }
     }
 
@@ -138,7 +155,9 @@ impl Layer<'_> {
         let Some(addends) = Addends::new(extras) else {
             return Ok(None);
         };
-        let dst = x.0.device().new_storage(self.rows * n, x.0.dtype(), "linear")?;
+        let dst =
+            x.0.device()
+                .new_storage(self.rows * n, x.0.dtype(), "linear")?;
         let rhs_l = weight_l.transpose(0, 1)?;
         let mut product = Product::new(x, (weight, &rhs_l), (self.rows, n, self.k))?;
         (product.bias, product.residual) = (addends.bias, addends.residual);
@@ -175,7 +194,11 @@ impl<'a> Addends<'a> {
             let by_rows = layout.stride()[last] == 1 || layout.dims()[last] == 1;
             let row = layout.row_step().filter(|_| by_rows)?;
             let offset = layout.start_offset();
-            Some(Addend { storage, offset, row })
+            Some(Addend {
+                storage,
+                offset,
+                row,
+            })
         };
         let norm = extras.norm.map(|(alpha, eps)| Some((vector(alpha)?, eps)));
         Some(Self {

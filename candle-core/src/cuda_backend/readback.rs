@@ -1,0 +1,143 @@
+//! What comes back to the host: small results through memory that the card writes while the host goes on, large ones directly.
+
+use std::sync::Arc;
+
+use cudarc::driver::{result as driver, sys::CUevent_flags, CudaContext, CudaEvent};
+use parking_lot::Mutex;
+
+use super::device::CudaDevice;
+use super::error::{During, WrapErr};
+use super::storage::{host_storage, CudaStorage};
+use crate::backend::BackendStorage;
+use crate::{CpuStorage, DType, Result};
+
+/// The most bytes that are read without waiting: token ids, rows of logits. A copy of more takes longer than a wait.
+const STAGED: usize = 1 << 20;
+
+/// Memory of the host that the card writes by itself.
+struct Pinned {
+    context: Arc<CudaContext>,
+    host: *mut u8,
+}
+
+// SAFETY: plain memory, used by one read at a time.
+unsafe impl Send for Pinned {}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let bound = self.context.bind_to_thread();
+        // SAFETY: made by `malloc_host`, freed once, after the copy into it was waited for.
+        let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
+        if let Err(err) = freed {
+            tracing::warn!(?err, "memory for readback cannot be freed");
+        }
+    }
+}
+
+/// Staging memory that no read uses now.
+#[derive(Default)]
+pub(super) struct Staging(Mutex<Vec<Pinned>>);
+
+impl Staging {
+    fn take(&self, context: &Arc<CudaContext>) -> Result<Pinned> {
+        if let Some(pinned) = self.0.lock().pop() {
+            return Ok(pinned);
+        }
+        context.bind_to_thread().w()?;
+        // SAFETY: bytes that are written before they are read.
+        let host = unsafe { driver::malloc_host(STAGED, 0) }
+            .during(|| format!("allocating {STAGED} bytes of the host for readback"))?;
+        Ok(Pinned {
+            context: context.clone(),
+            host: host.cast(),
+        })
+    }
+
+    fn give_back(&self, pinned: Pinned) {
+        self.0.lock().push(pinned);
+    }
+}
+
+/// A storage on its way to the host.
+pub struct PendingRead {
+    device: CudaDevice,
+    dtype: DType,
+    len: usize,
+    /// `None` once it was taken.
+    staged: Option<(Pinned, CudaEvent)>,
+    /// What was read at once.
+    ready: Option<CpuStorage>,
+}
+
+impl CudaStorage {
+    /// Starts copying the elements to the host. Up to a MiB comes without waiting; more is waited for here.
+    pub fn begin_read(&self) -> Result<PendingRead> {
+        let device = self.device.clone();
+        let (dtype, len) = (self.dtype(), self.len());
+        let bytes = len * dtype.size_in_bytes();
+        if bytes > STAGED || bytes == 0 {
+            return Ok(PendingRead {
+                ready: Some(self.read()?),
+                staged: None,
+                device,
+                dtype,
+                len,
+            });
+        }
+        let pinned = device.staging().take(device.context())?;
+        device.context().bind_to_thread().w()?;
+        let stream = device.stream();
+        // SAFETY: the staging memory is this read's until the event has passed, and long enough.
+        unsafe {
+            let host = std::slice::from_raw_parts_mut(pinned.host, bytes);
+            driver::memcpy_dtoh_async(host, self.address(), stream.cu_stream()).w()?;
+        }
+        let flags = Some(CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        let arrived = stream.record_event(flags).w()?;
+        Ok(PendingRead {
+            ready: None,
+            staged: Some((pinned, arrived)),
+            device,
+            dtype,
+            len,
+        })
+    }
+}
+
+impl PendingRead {
+    /// Waits on this thread.
+    ///
+    /// # Errors
+    /// The device failed, or a kernel found an index out of range since the last check.
+    pub fn wait(mut self) -> Result<CpuStorage> {
+        if let Some(ready) = self.ready.take() {
+            return Ok(ready);
+        }
+        let Some((pinned, arrived)) = self.staged.take() else {
+            unreachable!("a read is ready or staged until it is taken");
+        };
+        arrived
+            .synchronize()
+            .during(|| "waiting for a result".into())?;
+        let bytes = self.len * self.dtype.size_in_bytes();
+        // SAFETY: the copy into the memory has ended.
+        let bytes = unsafe { std::slice::from_raw_parts(pinned.host, bytes) };
+        let storage = host_storage(self.dtype, bytes);
+        self.device.staging().give_back(pinned);
+        self.device.faults().check()?;
+        Ok(storage)
+    }
+}
+
+impl Drop for PendingRead {
+    fn drop(&mut self) {
+        if let Some((pinned, arrived)) = self.staged.take() {
+            // The card may still be writing there; what fails is not used again.
+            if arrived.synchronize().is_ok() {
+                self.device.staging().give_back(pinned);
+            } else {
+                std::mem::forget(pinned);
+            }
+        }
+    }
+}
