@@ -42,11 +42,14 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | `webgpu` | the WebGPU backend: Vulkan, Metal and DirectX 12 natively, the browser's GPU on wasm32. Turned on here, it reaches every crate above, such as candle-nn |
+//! | `cuda` | the CUDA backend for NVIDIA's GPUs. It needs nothing of CUDA to build; the driver and NVRTC are looked for when a device is opened |
+//! | `nccl`, `cudnn` | `cuda`, and cudarc's bindings of these libraries (`cuda_backend::cudarc::nccl`, `::cudnn`) for programs that call them. No op does |
 //! | `mkl` | products of f32 and f64 matrices on the CPU by an installed Intel MKL, found by `MKLROOT` or pkg-config. Tried on x86-64 Linux with oneMKL 2026.2, linked statically |
 //! | `accelerate` | the same by Apple's Accelerate; elsewhere it changes nothing. Not tried |
 //! | `tokenizers` (default) | `quantized::tokenizer`, the tokenizer in a GGUF file; on wasm32 it changes nothing |
 //! | `wasm-tokenizer` | the same on wasm32 |
-//! | `cuda`, `cudnn`, `cutile`, `nccl`, `metal`, `metal-debug-labels` | nothing: accepted so that manifests resolve |
+//! | `cutile` | as `cuda`: accepted so that manifests resolve |
+//! | `metal`, `metal-debug-labels` | nothing: accepted so that manifests resolve |
 //!
 //! # Devices
 //!
@@ -55,8 +58,10 @@
 //! - `Device::WebGpu`: [`Device::new_webgpu`] opens an adapter. Ops are queued; the host waits when a result is read back and in
 //!   [`Device::synchronize`]. In a browser a thread must not wait: there the asynchronous forms are used, such as
 //!   [`Tensor::to_vec1_async`].
-//! - CUDA and Metal: `Device::new_cuda` and `Device::new_metal` return the error "not compiled with"
-//!   ([`Error::NotCompiledWithCudaSupport`]). Metal GPUs are reached through WebGPU.
+//! - [`Device::Cuda`]: [`Device::new_cuda`] opens a card of compute capability 7.5 or later. One program runs with a card and without: what
+//!   is missing is an error that lists where it was looked for and how to get it. Without the feature `cuda` the error is "not compiled
+//!   with" ([`Error::NotCompiledWithCudaSupport`]).
+//! - Metal: `Device::new_metal` returns the error "not compiled with". Metal GPUs are reached through WebGPU.
 //! - [`Device::best_available`] takes the best of these, and [`Device::probe`] says why a device is not there.
 //!
 //! `docs/webgpu-ops.md` in the repository lists which op has which dtypes on WebGPU, `docs/debugging.md` the environment variables.
@@ -87,8 +92,8 @@
 //!
 //! - [`Tensor`] (`tensor/`): shapes, views and the graph for autograd; knows no device.
 //! - [`Storage`] (`storage.rs`): one line per op; the match over backends is written once, in `dispatch.rs`.
-//! - [`backend`]: the two traits that a backend implements; `cpu_backend/` and `webgpu_backend/` implement them. A backend that is not
-//!   compiled in is a type without values (`absent.rs`).
+//! - [`backend`]: the two traits that a backend implements; `cpu_backend/`, `webgpu_backend/` and `cuda_backend/` implement them. A
+//!   backend that is not compiled in is a type without values (`absent.rs`).
 //! - `compat/`: what exists only so that programs written for upstream compile.
 
 #![deny(missing_docs)]

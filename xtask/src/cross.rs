@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::command::cmd;
 use crate::nostr;
 use crate::setup;
-use crate::steps::WEBGPU;
+use crate::steps::BACKENDS;
 
 /// macOS on Apple's processors, and Windows: where Metal and DX12 are.
 const TARGETS: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];
@@ -15,7 +15,7 @@ pub fn cross() -> Result<String, String> {
     for target in TARGETS {
         add(target)?;
         let mut check = cmd(&format!(
-            "cargo check --workspace --all-targets {WEBGPU} --target {target}"
+            "cargo check --workspace --all-targets {BACKENDS} --target {target}"
         ));
         if !is_here(target) {
             let target = target.replace('-', "_");

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::command::{cmd, Cmd};
 use crate::cross::{self, compiles_for};
 use crate::setup;
-use crate::steps::{Tally, WEBGPU};
+use crate::steps::{Tally, BACKENDS};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 const X86_64: &str = "x86_64-unknown-linux-gnu";
@@ -79,7 +79,7 @@ fn on_aarch64(args: &str) -> Result<Cmd, String> {
 
 fn without_avx(args: &str) -> Result<Cmd, String> {
     let emulator = emulator(&["qemu-x86_64", "qemu-x86_64-static"])?;
-    let tests = format!("cargo test --workspace {WEBGPU} --lib --test core {args}");
+    let tests = format!("cargo test --workspace {BACKENDS} --lib --test core {args}");
     Ok(cmd(&tests).env(
         &cargos("RUNNER", X86_64),
         format!("{emulator} -cpu Nehalem"),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::command::cmd;
 use crate::oracle::target_dir;
-use crate::steps::{EmptyDir, WEBGPU};
+use crate::steps::{EmptyDir, BACKENDS};
 
 /// The first argument of an example: where it runs.
 const DEVICES: [&str; 2] = ["cpu", "webgpu"];
@@ -31,16 +31,18 @@ pub fn examples() -> Result<String, String> {
         }
     }
     // With the tests' features, by which they are there already.
-    cmd(&format!("cargo test --workspace {WEBGPU} --no-run")).run()?;
-    let ported = ported()?;
+    cmd(&format!("cargo test --workspace {BACKENDS} --no-run")).run()?;
+    let ported = outside("ported")?;
+    let cuda_consumer = outside("cuda_consumer")?;
     let is_run = |name: &&String| ELSEWHERE.iter().all(|(other, _)| other != name);
     let run: Vec<&String> = all.iter().filter(is_run).collect();
     for name in &run {
         run_on_devices(&program(name)?)?;
     }
     run_on_devices(&ported)?;
+    cmd(&format!("{} if-present", cuda_consumer.display())).run()?;
     Ok(format!(
-        "{} programs, each on the CPU and on WebGPU",
+        "{} programs, each on the CPU and on WebGPU, and one for CUDA",
         run.len() + 1
     ))
 }
@@ -59,17 +61,17 @@ fn run_on_devices(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the ported program, a package outside the workspace: it patches crates.io's packages, as its readers will. It shares what the step
-/// `oracle` compiles.
-fn ported() -> Result<PathBuf, String> {
-    let folder = "candle-core/examples/ported";
+/// Builds a program that is a package outside the workspace. `ported` patches crates.io's packages, as its readers will; `cuda_consumer`
+/// turns on features that nothing else needs. They share what the step `oracle` compiles.
+fn outside(name: &str) -> Result<PathBuf, String> {
+    let folder = "candle-core/examples";
     let target = target_dir()?;
     cmd(&format!(
-        "cargo build --locked --manifest-path {folder}/Cargo.toml --config {folder}/profile.toml"
+        "cargo build --locked --manifest-path {folder}/{name}/Cargo.toml --config {folder}/ported/profile.toml"
     ))
     .env("CARGO_TARGET_DIR", target.clone())
     .run()?;
-    Ok(Path::new(&target).join(format!("debug/ported{}", std::env::consts::EXE_SUFFIX)))
+    Ok(Path::new(&target).join(format!("debug/{name}{}", std::env::consts::EXE_SUFFIX)))
 }
 
 /// The examples of the workspace.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::cmd;
 use crate::setup;
-use crate::steps::WEBGPU;
+use crate::steps::BACKENDS;
 
 const RELAY: &str = "nostr-relay==1.14";
 const CUSTOMERS: [&str; 3] = ["nostr-tools@2.25.2", "@nostr-dev-kit/ndk@3.0.3", "ws@8"];
@@ -33,7 +33,7 @@ pub fn nostr() -> Result<String, String> {
     let asked = started.elapsed().as_secs();
     let known = authenticated(&state, " Authenticated ", &public)?;
     cmd(&format!(
-        "cargo test --workspace {WEBGPU} --test dvm nostr::crash -- --nocapture"
+        "cargo test --workspace {BACKENDS} --test dvm nostr::crash -- --nocapture"
     ))
     .env("CRASH_JOBS", JOBS)
     .env("CRASH_KILLS", KILLS)
@@ -65,7 +65,7 @@ pub fn install() -> Result<PathBuf, String> {
     // As for the tests, which the programs of a package are built with: `cargo build` selects other features of what is below, and builds
     // that again.
     cmd(&format!(
-        "cargo test --workspace {WEBGPU} --test dvm --no-run"
+        "cargo test --workspace {BACKENDS} --test dvm --no-run"
     ))
     .run()?;
     Ok(folder)

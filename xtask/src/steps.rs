@@ -57,7 +57,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "deps",
-        title: "candle-core's default build pulls in no wgpu, and no more packages than it did",
+        title: "candle-core's default build pulls in no wgpu and no cudarc, and no more packages than it did",
         when: When::Default,
         run: deps,
         ahead: None,
@@ -222,8 +222,10 @@ const SAME_FOR_BROWSERS: &[&str] = &[
     "bench::demo_shape",
 ];
 
-pub const WEBGPU: &str =
-    "--features candle-core/webgpu,candle-nn/webgpu,candle-transformers/webgpu";
+/// The GPU backends. CUDA needs nothing of CUDA to build, so it is built on every machine.
+pub const BACKENDS: &str =
+    "--features candle-core/webgpu,candle-nn/webgpu,candle-transformers/webgpu,\
+                            candle-core/cuda,candle-nn/cuda,candle-transformers/cuda";
 
 fn fmt() -> Result<String, String> {
     cmd("cargo fmt --all --check").run()?;
@@ -240,17 +242,18 @@ fn deps() -> Result<String, String> {
     tree.run_lines(|line| {
         packages.insert(line.to_string());
     })?;
-    let is_wgpu = |line: &&String| line.starts_with("wgpu");
-    let wgpu: Vec<&str> = packages
-        .iter()
-        .filter(is_wgpu)
-        .map(String::as_str)
-        .collect();
-    if !wgpu.is_empty() {
-        return Err(format!(
-            "{tree}\n  lists {}; wgpu may come in with the `webgpu` feature alone",
-            wgpu.join(", ")
-        ));
+    for (start, feature) in [("wgpu", "webgpu"), ("cudarc", "cuda")] {
+        let found: Vec<&str> = packages
+            .iter()
+            .filter(|line| line.starts_with(start))
+            .map(String::as_str)
+            .collect();
+        if !found.is_empty() {
+            return Err(format!(
+                "{tree}\n  lists {}; {start} may come in with the feature `{feature}` alone",
+                found.join(", ")
+            ));
+        }
     }
     match packages.len() {
         count if count > MOST_PACKAGES => Err(format!(
@@ -263,7 +266,7 @@ fn deps() -> Result<String, String> {
 
 fn clippy() -> Result<String, String> {
     cmd(&format!(
-        "cargo clippy --workspace --all-targets {WEBGPU} -- -D warnings"
+        "cargo clippy --workspace --all-targets {BACKENDS} -- -D warnings"
     ))
     .run()?;
     // Apart: candle-dvm turns candle-core's tokenizers on.
@@ -316,7 +319,7 @@ fn tiny_test() -> Result<String, String> {
 
 fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
     // Shaders check their bounds in tests; outside they rely on ours.
-    let line = format!("cargo test --no-fail-fast {WEBGPU} {args}");
+    let line = format!("cargo test --no-fail-fast {BACKENDS} {args}");
     let mut tests = cmd(&line).env("CANDLE_WEBGPU_CHECKS", "1");
     for (name, value) in env {
         tests = tests.env(name, value.to_string());
@@ -347,7 +350,7 @@ fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
 }
 
 fn doc() -> Result<String, String> {
-    cmd(&format!("cargo doc --workspace --no-deps {WEBGPU}"))
+    cmd(&format!("cargo doc --workspace --no-deps {BACKENDS}"))
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()?;
     Ok(String::new())
@@ -372,7 +375,7 @@ fn msrv() -> Result<String, String> {
     }
     // Not `cargo`: that would be the one that started us.
     cmd(&format!(
-        "rustup run {version} cargo check --workspace --locked {WEBGPU}"
+        "rustup run {version} cargo check --workspace --locked {BACKENDS}"
     ))
     .run()?;
     Ok(format!("Rust {version}"))

@@ -9,7 +9,7 @@ use crate::command::{cmd, Cmd};
 use crate::examples;
 use crate::nostr;
 use crate::setup;
-use crate::steps::{Tally, WEBGPU};
+use crate::steps::{Tally, BACKENDS};
 
 const MANIFEST: &str = "candle-wasm-examples/Cargo.toml";
 /// What is built for browsers; apart from the native builds, whose flags differ.
@@ -118,7 +118,7 @@ pub fn versus() -> Result<(), String> {
 /// The native program that the page `embeddings` is held against.
 fn bert_similarity() -> Result<PathBuf, String> {
     // Examples are built with the tests, by which they are there already; `cargo build` selects other features of what is below.
-    cmd(&format!("cargo test --workspace {WEBGPU} --no-run")).run()?;
+    cmd(&format!("cargo test --workspace {BACKENDS} --no-run")).run()?;
     examples::program("bert_similarity")
 }
 

@@ -1,0 +1,51 @@
+//! A program that reaches below candle's tensors on CUDA, as inference engines do: pointers for kernels of its own, streams, graphs.
+//!
+//! ```sh
+//! cargo run --manifest-path candle-core/examples/cuda_consumer/Cargo.toml -- [if-present]
+//! ```
+//!
+//! It is written against upstream's names, and compiles against upstream's feature `cuda` as well, but for `kernels.rs`: there NVRTC compiles what
+//! nvcc compiles elsewhere. With `if-present` a machine without a CUDA device is no error.
+
+mod graphs;
+mod info;
+mod kernels;
+mod modules;
+mod ops;
+mod slices;
+
+use candle_core::{Device, Result, Tensor};
+
+fn main() -> Result<()> {
+    let device = match Device::new_cuda(0) {
+        Ok(device) => device,
+        Err(reason) if std::env::args().any(|arg| arg == "if-present") => {
+            println!("No CUDA device: {reason}");
+            return Ok(());
+        }
+        Err(reason) => return Err(reason),
+    };
+    type Part = fn(&Device) -> Result<()>;
+    let parts: [(&str, Part); 6] = [
+        ("the card", info::check),
+        ("slices and pointers", slices::check),
+        ("custom ops", ops::check),
+        ("modules", modules::check),
+        ("graphs", graphs::check),
+        ("a second stream", slices::second_stream),
+    ];
+    for (name, part) in parts {
+        part(&device)?;
+        println!("{name}: as expected");
+    }
+    Ok(())
+}
+
+/// Compares a tensor's elements with what they should be.
+pub fn expect(tensor: &Tensor, want: &[f32]) -> Result<()> {
+    let got = tensor.flatten_all()?.to_vec1::<f32>()?;
+    if got != want {
+        candle_core::bail!("got {got:?} in place of {want:?}")
+    }
+    Ok(())
+}
