@@ -5,6 +5,7 @@ mod auth;
 mod chrome;
 mod command;
 mod cross;
+mod cuda;
 mod emulated;
 mod examples;
 mod fuzz;

@@ -7,6 +7,7 @@ use crate::auth;
 use crate::chrome;
 use crate::command::cmd;
 use crate::cross;
+use crate::cuda;
 use crate::emulated;
 use crate::examples;
 use crate::fuzz;
@@ -78,9 +79,16 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "test",
-        title: "all tests, on the CPU and on WebGPU",
+        title: "all tests but those on CUDA, on the CPU and on WebGPU",
         when: When::Default,
         run: test,
+        ahead: None,
+    },
+    Step {
+        name: "cuda",
+        title: "the tests on CUDA, on a card or on an emulator; NVRTC compiles every kernel for four generations of cards",
+        when: When::Default,
+        run: cuda::cuda,
         ahead: None,
     },
     Step {
@@ -284,7 +292,7 @@ fn clippy() -> Result<String, String> {
 
 fn test() -> Result<String, String> {
     let shaders = shaders::folder();
-    dumping(&shaders, "--workspace", &[])
+    dumping(&shaders, "--workspace -- --skip ::cuda", &[])
 }
 
 /// The tests once more without f16, subgroups and large limits: the same binaries, the tests that run on WebGPU.
@@ -317,7 +325,8 @@ fn tiny_test() -> Result<String, String> {
     run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny")])
 }
 
-fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
+/// Runs tests with the features of all backends, and counts them.
+pub fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
     // Shaders check their bounds in tests; outside they rely on ours.
     let line = format!("cargo test --no-fail-fast {BACKENDS} {args}");
     let mut tests = cmd(&line).env("CANDLE_WEBGPU_CHECKS", "1");
@@ -340,12 +349,16 @@ fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
     // One line for the whole run; cargo closes each test binary with its own.
     println!("tests: {} passed, {} failed", tally.passed, tally.failed);
     result?;
-    if tally.webgpu == 0 {
-        return Err(format!("{tests}\n  ran no test on WebGPU"));
+    let (on_gpu, name) = match args.contains("--tests ::cuda") {
+        true => (tally.cuda, "CUDA"),
+        false => (tally.webgpu, "WebGPU"),
+    };
+    if on_gpu == 0 {
+        return Err(format!("{tests}\n  ran no test on {name}"));
     }
     Ok(format!(
-        "{} passed, {} of them on WebGPU",
-        tally.passed, tally.webgpu
+        "{} passed, {on_gpu} of them on {name}",
+        tally.passed
     ))
 }
 
@@ -407,6 +420,8 @@ pub struct Tally {
     failed: usize,
     /// Of `passed`, those whose name says that they ran on WebGPU.
     webgpu: usize,
+    /// The same on CUDA.
+    cuda: usize,
 }
 
 impl Tally {
@@ -428,6 +443,7 @@ impl Tally {
             .and_then(|rest| rest.strip_suffix(" ... ok"))
         {
             self.webgpu += usize::from(name.ends_with("webgpu"));
+            self.cuda += usize::from(name.ends_with("::cuda"));
         }
     }
 }
@@ -444,6 +460,7 @@ mod tests {
             "test matmul::cpu ... ok",
             "test matmul::webgpu ... ok",
             "test softmax::webgpu ... FAILED",
+            "test softmax::cuda ... ok",
             "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
             "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ] {
@@ -453,6 +470,7 @@ mod tests {
             passed: 7,
             failed: 1,
             webgpu: 1,
+            cuda: 1,
         };
         assert_eq!(tally, expected);
     }

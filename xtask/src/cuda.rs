@@ -1,0 +1,88 @@
+//! The tests on CUDA: on a card where there is one, else on an emulator of NVIDIA's libraries, with NVIDIA's compiler beside it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::command::cmd;
+use crate::nostr::absolute;
+use crate::steps::{run_tests, BACKENDS};
+
+/// Carries NVRTC, which needs no card.
+const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
+/// The cards that every kernel is compiled for: the oldest one, and one of each generation with instructions that kernels ask for.
+const ARCHS: &str = "sm_75,sm_80,sm_90a,sm_120";
+/// Tests whose size is their point, which an emulator takes minutes for.
+const TOO_LARGE: &[&str] = &[];
+
+/// Runs the tests named `cuda`.
+pub fn cuda() -> Result<String, String> {
+    let skip: String = TOO_LARGE.iter().map(|name| format!(" --skip {name}")).collect();
+    if cmd("nvidia-smi -L").succeeds() {
+        let note = run_tests("--workspace --tests ::cuda", &[])?;
+        return Ok(format!("{note}, on this machine's card"));
+    }
+    let env = emulator()?;
+    let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let note = run_tests(&format!("--workspace --tests ::cuda --{skip}"), &env)?;
+    Ok(format!("{note}, on the emulator; every kernel compiles for {ARCHS}"))
+}
+
+/// Builds the emulator and fetches NVRTC (PyPI, 90 MB) into `target/`; gives the environment that tests find them by.
+fn emulator() -> Result<Vec<(String, String)>, String> {
+    let folder = absolute("target/cuda-emulator")?;
+    make(&folder)?;
+    cmd(&format!("cargo build --workspace {BACKENDS} -p candle-cuda-emulator")).run()?;
+    let library = Path::new("target/debug").join(format!(
+        "{}candle_cuda_emulator{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    ));
+    for name in ["libcuda.so.1", "libnvrtc.so.13"] {
+        copy(&library, &folder.join(name))?;
+    }
+    let nvrtc = nvrtc()?;
+    let path = |path: &Path| path.display().to_string();
+    let variables = [
+        ("LD_LIBRARY_PATH", path(&folder)),
+        ("CANDLE_CUDA_PATH", path(&folder)),
+        ("CANDLE_CUDA_CACHE", path(&folder.join("cubins"))),
+        ("CANDLE_CUDA_EMULATOR_CACHE", path(&folder.join("kernels"))),
+        ("CANDLE_CUDA_EMULATOR_NVRTC", path(&nvrtc)),
+        ("CANDLE_CUDA_EMULATOR_ARCHS", ARCHS.to_string()),
+    ];
+    Ok(variables
+        .map(|(name, value)| (name.to_string(), value))
+        .to_vec())
+}
+
+/// NVRTC's library.
+fn nvrtc() -> Result<PathBuf, String> {
+    let folder = absolute("target/nvrtc")?;
+    let library = folder.join("nvidia/cu13/lib/libnvrtc.so.13");
+    if !library.is_file() {
+        let to = folder.display();
+        make(&folder)?;
+        cmd(&format!(
+            "python3 -m pip download --quiet --no-deps --only-binary :all: --dest {to} {NVRTC}"
+        ))
+        .run()?;
+        let files = fs::read_dir(&folder).map_err(|err| format!("{to}: {err}"))?;
+        let wheel = files
+            .flatten()
+            .map(|file| file.path())
+            .find(|path| path.extension().is_some_and(|kind| kind == "whl"))
+            .ok_or_else(|| format!("{to}: pip left no wheel there"))?;
+        cmd(&format!("python3 -m zipfile -e {} {to}", wheel.display())).run()?;
+    }
+    Ok(library)
+}
+
+fn make(folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|err| format!("cannot make {}: {err}", folder.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    let copied = fs::copy(from, to);
+    copied.map_err(|err| format!("cannot copy {} to {}: {err}", from.display(), to.display()))?;
+    Ok(())
+}
