@@ -16,7 +16,10 @@ const TOO_LARGE: &[&str] = &[];
 
 /// Runs the tests named `cuda`.
 pub fn cuda() -> Result<String, String> {
-    let skip: String = TOO_LARGE.iter().map(|name| format!(" --skip {name}")).collect();
+    let skip: String = TOO_LARGE
+        .iter()
+        .map(|name| format!(" --skip {name}"))
+        .collect();
     if cmd("nvidia-smi -L").succeeds() {
         let note = run_tests("--workspace --tests ::cuda", &[])?;
         return Ok(format!("{note}, on this machine's card"));
@@ -24,14 +27,19 @@ pub fn cuda() -> Result<String, String> {
     let env = emulator()?;
     let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let note = run_tests(&format!("--workspace --tests ::cuda --{skip}"), &env)?;
-    Ok(format!("{note}, on the emulator; every kernel compiles for {ARCHS}"))
+    Ok(format!(
+        "{note}, on the emulator; every kernel compiles for {ARCHS}"
+    ))
 }
 
 /// Builds the emulator and fetches NVRTC (PyPI, 90 MB) into `target/`; gives the environment that tests find them by.
 fn emulator() -> Result<Vec<(String, String)>, String> {
     let folder = absolute("target/cuda-emulator")?;
     make(&folder)?;
-    cmd(&format!("cargo build --workspace {BACKENDS} -p candle-cuda-emulator")).run()?;
+    cmd(&format!(
+        "cargo build --workspace {BACKENDS} -p candle-cuda-emulator"
+    ))
+    .run()?;
     let library = Path::new("target/debug").join(format!(
         "{}candle_cuda_emulator{}",
         std::env::consts::DLL_PREFIX,

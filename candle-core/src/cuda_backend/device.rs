@@ -1,7 +1,7 @@
 //! The device: a card's context and stream, its kernels, and what it knows of itself.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
 use cudarc::driver::{
@@ -52,6 +52,8 @@ struct Inner {
     staging: Staging,
     profiler: Profiler,
     launches: AtomicU64,
+    /// Whether work is recorded, not done.
+    recording: AtomicBool,
     blas: super::blas::Handles,
     modules: super::compat::Modules,
     seed: AtomicU64,
@@ -126,6 +128,7 @@ impl CudaDevice {
             staging: Staging::default(),
             profiler: Profiler::default(),
             launches: AtomicU64::new(0),
+            recording: AtomicBool::new(false),
             blas: Default::default(),
             modules: Default::default(),
             card,
@@ -196,6 +199,32 @@ impl CudaDevice {
             None => Ok(()),
             Some(timer) => self.0.profiler.end(&self.0.stream, timer),
         }
+    }
+
+    pub(super) fn count_launches(&self, count: u64) {
+        self.0.launches.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Says that work is recorded until the guard goes.
+    pub(super) fn begin_recording(&self) -> Result<RecordingGuard<'_>> {
+        if self.0.recording.swap(true, Ordering::AcqRel) {
+            crate::bail!(
+                "{} is recording already: one recording at a time",
+                self.name()
+            )
+        }
+        Ok(RecordingGuard(&self.0.recording))
+    }
+
+    /// An error while work is recorded: `what` needs the host.
+    pub(super) fn refuse_while_recording(&self, what: &str) -> Result<()> {
+        if self.0.recording.load(Ordering::Acquire) {
+            crate::bail!(
+                "{what} cannot be part of a recording on {}: it needs the host",
+                self.name()
+            )
+        }
+        Ok(())
     }
 
     pub(super) fn kernels(&self) -> &Kernels {
@@ -421,6 +450,15 @@ impl CudaDevice {
     }
 }
 
+/// See [`CudaDevice::begin_recording`].
+pub(super) struct RecordingGuard<'a>(&'a AtomicBool);
+
+impl Drop for RecordingGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// The pool that allocations come from.
 fn pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
     // SAFETY: the device is open.
@@ -510,6 +548,7 @@ impl BackendDevice for CudaDevice {
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.refuse_while_recording("waiting for the device")?;
         self.0
             .stream
             .synchronize()

@@ -37,6 +37,7 @@ mod device;
 mod elem;
 mod error;
 mod faults;
+mod graph;
 mod kernel;
 mod launch;
 pub(crate) mod libraries;
@@ -57,6 +58,7 @@ pub use compat::{
 pub use cudarc;
 pub use device::{CudaDevice, DeviceId, Stats};
 pub use error::{CudaError, WrapErr};
+pub use graph::Recording;
 pub use libraries::{libraries_report, LibraryReport};
 pub(crate) use ops::quantized::{expert_rows, Stack};
 pub use profile::KernelTime;

@@ -73,6 +73,7 @@ impl CudaStorage {
     /// Starts copying the elements to the host. Up to a MiB comes without waiting; more is waited for here.
     pub fn begin_read(&self) -> Result<PendingRead> {
         let device = self.device.clone();
+        device.refuse_while_recording("a copy to the host")?;
         let (dtype, len) = (self.dtype(), self.len());
         let bytes = len * dtype.size_in_bytes();
         if bytes > STAGED || bytes == 0 {

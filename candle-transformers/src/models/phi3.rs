@@ -136,7 +136,7 @@ impl RotaryEmbedding {
     /// If the scaling does not fit, or there is no memory.
     pub fn new(dtype: DType, cfg: &Config, dev: &Device) -> Result<Self> {
         let (rotary, positions) = (cfg.rotary()?, cfg.max_position_embeddings);
-        let mut tables = RotaryTables::new(&rotary, positions, dtype, dev);
+        let tables = RotaryTables::new(&rotary, positions, dtype, dev);
         if let Some((short, _)) = &rotary.long {
             tables.rows(0, positions.min(*short))?;
         }

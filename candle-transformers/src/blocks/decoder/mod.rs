@@ -55,13 +55,16 @@ pub struct DecoderState {
 impl DecoderState {
     /// An empty state for a model of `spec` whose activations are of `dtype`. Memory is taken as the sequence grows.
     pub fn new(spec: &DecoderSpec, dtype: DType, device: &Device) -> Self {
-        let positions = spec.positions;
-        let tables = |rotary| RotaryTables::new(rotary, positions, dtype, device);
-        let state = |layer: &LayerSpec| LayerState::new(&layer.mixer, positions);
+        Self::with_tables(spec, rotary_tables(spec, dtype, device))
+    }
+
+    /// As [`new`](Self::new), with tables that other states have as well.
+    fn with_tables(spec: &DecoderSpec, rotaries: Vec<RotaryTables>) -> Self {
+        let state = |layer: &LayerSpec| LayerState::new(&layer.mixer, spec.positions);
         Self {
             use_cache: true,
             layers: spec.layers.iter().map(state).collect(),
-            rotaries: spec.rotaries.iter().map(tables).collect(),
+            rotaries,
             lens: Vec::new(),
         }
     }
@@ -91,10 +94,18 @@ impl DecoderState {
     }
 }
 
+/// The tables of a model's rotations.
+fn rotary_tables(spec: &DecoderSpec, dtype: DType, device: &Device) -> Vec<RotaryTables> {
+    let tables = |rotary| RotaryTables::new(rotary, spec.positions, dtype, device);
+    spec.rotaries.iter().map(tables).collect()
+}
+
 /// A decoder with its weights.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     spec: DecoderSpec,
+    /// For all states: made once, not by each sequence.
+    rotaries: Vec<RotaryTables>,
     embedding: TokenEmbedding,
     positions: Option<Tensor>,
     layers: Vec<Layer>,
@@ -245,6 +256,7 @@ impl Decoder {
             }
         }
         Ok(Self {
+            rotaries: rotary_tables(&spec, weights.dtype(), weights.device()),
             spec,
             embedding,
             positions,
@@ -279,7 +291,7 @@ impl Decoder {
 
     /// An empty state.
     pub fn new_state(&self) -> DecoderState {
-        DecoderState::new(&self.spec, self.dtype, &self.device)
+        DecoderState::with_tables(&self.spec, self.rotaries.clone())
     }
 
     /// The embeddings of token ids, `(b, t)`: `(b, t, hidden_size)`, scaled as the model asks for.
@@ -335,7 +347,7 @@ impl Decoder {
             Some(table) => embeds.broadcast_add(&table.narrow(0, offset, t)?)?,
             None => embeds.clone(),
         };
-        let rows = |tables: &mut RotaryTables| tables.rows(offset, t);
+        let rows = |tables: &RotaryTables| tables.rows(offset, t);
         let step = Step {
             rotations: rotations(state, rows)?,
             mask,
@@ -470,14 +482,14 @@ fn by_head(mask: &Tensor) -> bool {
 /// The rows that `rows` takes from each of the model's rotary tables.
 fn rotations(
     state: &mut DecoderState,
-    rows: impl Fn(&mut RotaryTables) -> Result<(Tensor, Tensor)>,
+    rows: impl Fn(&RotaryTables) -> Result<(Tensor, Tensor)>,
 ) -> Result<Vec<RotaryRows>> {
-    let rotation = |tables: &mut RotaryTables| {
+    let rotation = |tables: &RotaryTables| {
         let (cos, sin) = rows(tables)?;
         let pairs = tables.rotary().pairs;
         Ok(RotaryRows { cos, sin, pairs })
     };
-    state.rotaries.iter_mut().map(rotation).collect()
+    state.rotaries.iter().map(rotation).collect()
 }
 
 /// The stream after the last layer.

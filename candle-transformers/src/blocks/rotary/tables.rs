@@ -1,6 +1,6 @@
 //! The cosines and sines of positions.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 
@@ -9,7 +9,8 @@ use super::Rotary;
 /// Positions of a table at first. Most conversations are shorter than a model's whole context, whose table can be as large as a layer.
 const INITIAL: usize = 1024;
 
-/// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. They are made as positions are asked for.
+/// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. They are made as positions are asked for,
+/// once for all clones.
 #[derive(Debug, Clone)]
 pub struct RotaryTables {
     rotary: Arc<Rotary>,
@@ -17,7 +18,7 @@ pub struct RotaryTables {
     dtype: DType,
     device: Device,
     /// For short sequences and for long ones.
-    made: [Option<(Tensor, Tensor)>; 2],
+    made: Arc<Mutex<[Option<(Tensor, Tensor)>; 2]>>,
 }
 
 impl RotaryTables {
@@ -28,13 +29,13 @@ impl RotaryTables {
             limit: positions,
             dtype,
             device: device.clone(),
-            made: [None, None],
+            made: Arc::default(),
         }
     }
 
-    /// Replaces the rows of the first positions, `(positions, frequencies)` each. Later ones are made.
+    /// Replaces the rows of the first positions, `(positions, frequencies)` each; not those of clones. Later ones are made.
     pub fn set(&mut self, cos: Tensor, sin: Tensor) {
-        self.made[0] = Some((cos, sin));
+        self.made = Arc::new(Mutex::new([Some((cos, sin)), None]));
     }
 
     /// How they are used.
@@ -46,7 +47,7 @@ impl RotaryTables {
     ///
     /// # Errors
     /// If there are fewer positions, or no memory.
-    pub fn rows(&mut self, start: usize, len: usize) -> Result<(Tensor, Tensor)> {
+    pub fn rows(&self, start: usize, len: usize) -> Result<(Tensor, Tensor)> {
         let end = start.saturating_add(len);
         let (cos, sin) = self.until(end)?;
         Ok((cos.narrow(0, start, len)?, sin.narrow(0, start, len)?))
@@ -56,7 +57,7 @@ impl RotaryTables {
     ///
     /// # Errors
     /// As [`rows`](Self::rows).
-    pub fn rows_from(&mut self, starts: &[usize], len: usize) -> Result<(Tensor, Tensor)> {
+    pub fn rows_from(&self, starts: &[usize], len: usize) -> Result<(Tensor, Tensor)> {
         let end = starts
             .iter()
             .max()
@@ -77,7 +78,7 @@ impl RotaryTables {
     }
 
     /// Tables of at least `end` positions.
-    fn until(&mut self, end: usize) -> Result<(Tensor, Tensor)> {
+    fn until(&self, end: usize) -> Result<(Tensor, Tensor)> {
         if end > self.limit {
             bail!(
                 "rotary tables: positions up to {end} asked for, there are {}",
@@ -88,15 +89,17 @@ impl RotaryTables {
             Some((short, long)) if end > *short => (1, long),
             _ => (0, &self.rotary.frequencies),
         };
-        if let Some((cos, sin)) = &self.made[kind] {
+        // A panic elsewhere leaves whole tables or none.
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((cos, sin)) = &made[kind] {
             if end <= cos.dim(0)? {
                 return Ok((cos.clone(), sin.clone()));
             }
         }
         let positions = end.next_power_of_two().max(INITIAL).min(self.limit);
-        let made = self.make(positions, frequencies)?;
-        self.made[kind] = Some(made.clone());
-        Ok(made)
+        let tables = self.make(positions, frequencies)?;
+        made[kind] = Some(tables.clone());
+        Ok(tables)
     }
 
     /// Angles, cosines and sines are computed in f32 (as the models were trained) on the host, since a GPU's `cos` may be far off for

@@ -142,7 +142,7 @@ impl RotaryEmbedding {
         };
         let rotary = Rotary::new(pairs, cfg.rope_theta, cfg.head_dim());
         let positions = cfg.max_position_embeddings;
-        let mut tables = RotaryTables::new(&rotary, positions, DType::F32, &Device::Cpu);
+        let tables = RotaryTables::new(&rotary, positions, DType::F32, &Device::Cpu);
         let (cos, sin) = tables.rows(0, positions)?;
         let host = |table: &Tensor| table.flatten_all()?.to_vec1::<f32>();
         Ok(Self {
