@@ -1,11 +1,13 @@
 //! Ops of candle-nn that do in one or two launches what would take many: norms, softmax, rotary embedding, gated activation, attention.
 //! Each has a twin made of plain ops in candle-nn, which says what it computes.
 
+mod attention;
 mod norm;
 mod rope;
 mod rows;
 mod softmax;
 
+pub use attention::{has_sdpa, sdpa};
 pub use norm::{norm, Norm};
 pub use rope::{rope, rope_append, rope_append_fits, RopeCache, RopePosition, Rotation};
 pub use softmax::softmax_last_dim;
@@ -107,13 +109,11 @@ impl Fused for CudaStorage {
         rope_append(inputs, rotation, into)
     }
 
-    fn has_sdpa(_: [Operand<'_>; 3], _: SdpaParams<'_>) -> Result<bool> {
-        Ok(false)
+    fn has_sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<bool> {
+        has_sdpa(q, k, v, params)
     }
 
-    fn sdpa([(q, _), ..]: [Operand<'_>; 3], _: SdpaParams<'_>) -> Result<Self> {
-        Err(q
-            .device()
-            .unsupported("sdpa", q.dtype(), "compose it of tensor ops"))
+    fn sdpa([q, k, v]: [Operand<'_>; 3], params: SdpaParams<'_>) -> Result<Self> {
+        sdpa(q, k, v, params)
     }
 }

@@ -1,0 +1,383 @@
+//! Scaled dot-product attention with grouped heads (Vaswani et al., arXiv 1706.03762; Ainslie et al., arXiv 2305.13245).
+//!
+//! Few queries, as in generation, take a kernel that reads each key once for all heads that share it ([`decode`]); more go through
+//! tiles of queries and keys ([`tiles`]). All keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein,
+//! arXiv 1805.02867), and cut the keys into parts where there are too few blocks, which a small kernel joins (Flash-Decoding, Dao et
+//! al. 2023). Memory does not grow with queries times keys. What the host passes depends on the sizes of the tensors alone, not on
+//! positions or lengths that are on the device.
+
+mod decode;
+mod rules;
+mod tiles;
+
+use super::{address, address_or_null, aligned, float_type, Operand, SdpaParams};
+use crate::backend::BackendStorage;
+use crate::cuda_backend::kernel::{source, Kernel};
+use crate::cuda_backend::launch::{Args, Grid};
+use crate::cuda_backend::ops::elementwise;
+use crate::cuda_backend::CudaStorage;
+use crate::{DType, Error, Layout, Result};
+use rules::{Rules, FAR};
+
+const OP: &str = "sdpa";
+
+/// `struct HeadSteps` of `kernels/attention.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct HeadSteps {
+    batch: u64,
+    head: u64,
+    seq: u64,
+}
+
+/// `struct Attention` of `kernels/attention.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    q: u64,
+    k: u64,
+    v: u64,
+    dst: u64,
+    parts: u64,
+    bias: u64,
+    slopes: u64,
+    sinks: u64,
+    starts: u64,
+    lens: u64,
+    q_step: HeadSteps,
+    k_step: HeadSteps,
+    v_step: HeadSteps,
+    bias_batch: u64,
+    bias_head: u64,
+    bias_seq: u64,
+    bias_key: u64,
+    batch: u32,
+    heads: u32,
+    group: u32,
+    queries: u32,
+    keys: u32,
+    splits: u32,
+    chunk: u32,
+    left: u32,
+    right: u32,
+    scale: f32,
+    softcap: f32,
+    unused: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    batch: usize,
+    heads: usize,
+    kv_heads: usize,
+    queries: usize,
+    keys: usize,
+    head_dim: usize,
+    v_dim: usize,
+}
+
+fn sizes(q_l: &Layout, k_l: &Layout, v_l: &Layout) -> Result<Sizes> {
+    let (batch, heads, queries, head_dim) = q_l.shape().dims4()?;
+    let (k_batch, kv_heads, keys, k_dim) = k_l.shape().dims4()?;
+    let (_, _, _, v_dim) = v_l.shape().dims4()?;
+    if v_l.dims()[..3] != k_l.dims()[..3]
+        || (k_batch, k_dim) != (batch, head_dim)
+        || kv_heads == 0
+        || !heads.is_multiple_of(kv_heads)
+    {
+        crate::bail!(
+            "sdpa takes q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), heads a \
+             multiple of kv_heads; got {:?}, {:?} and {:?}",
+            q_l.shape(),
+            k_l.shape(),
+            v_l.shape()
+        );
+    }
+    if keys == 0 && queries * batch * heads > 0 {
+        return Err(Error::EmptyTensor { op: OP }.bt());
+    }
+    Ok(Sizes {
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        head_dim,
+        v_dim,
+    })
+}
+
+impl Sizes {
+    /// Query heads that share keys and values.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Queries that share keys and values: the rows that tiles are cut from.
+    fn sharing(&self) -> usize {
+        self.group() * self.queries
+    }
+
+    /// Blocks that take `tile` of those rows each.
+    fn blocks(&self, tile: usize) -> usize {
+        self.batch * self.kv_heads * self.sharing().div_ceil(tile)
+    }
+
+    /// Queries over all heads.
+    fn rows(&self) -> usize {
+        self.batch * self.heads * self.queries
+    }
+}
+
+/// The kernels of a call.
+#[derive(Debug, Clone, Copy)]
+enum Plan {
+    Decode(decode::Form),
+    Tiles(tiles::Tile),
+}
+
+/// Whether [`sdpa`] has kernels for these: it has none for f64, and none where a head is too large for shared memory.
+///
+/// # Errors
+/// Sizes or dtypes do not fit each other.
+pub fn has_sdpa(
+    q: Operand<'_>,
+    k: Operand<'_>,
+    v: Operand<'_>,
+    params: SdpaParams<'_>,
+) -> Result<bool> {
+    Ok(Call::new([q, k, v], params)?.plan().is_some())
+}
+
+/// `softmax(q kᵀ * scale) v` for `q (batch, heads, queries, dim)`, `k (batch, kv_heads, keys, dim)` and `v (batch, kv_heads, keys, v_dim)`,
+/// any strides, with the rules of `params`. The result is contiguous, `(batch, heads, queries, v_dim)` in the dtype of `q`; rows that see no
+/// key are 0.
+///
+/// # Errors
+/// Sizes or dtypes do not fit each other, or [`has_sdpa`] says no.
+pub fn sdpa(
+    q: Operand<'_>,
+    k: Operand<'_>,
+    v: Operand<'_>,
+    params: SdpaParams<'_>,
+) -> Result<CudaStorage> {
+    let inputs = [q, k, v];
+    let call = Call::new(inputs, params)?;
+    if call.sizes.rows() * call.sizes.v_dim == 0 {
+        return q.0.device().new_storage(0, q.0.dtype(), OP);
+    }
+    // The kernels step through a head one element after the other.
+    if let Some(place) = inputs
+        .iter()
+        .position(|(_, l)| l.stride()[3] != 1 && l.dims()[3] != 1)
+    {
+        let (storage, layout) = inputs[place];
+        let copy = elementwise::copy(storage, layout)?;
+        let copy_l = Layout::contiguous(layout.shape());
+        let mut inputs = inputs;
+        inputs[place] = (&copy, &copy_l);
+        let [q, k, v] = inputs;
+        return sdpa(q, k, v, params);
+    }
+    match call.plan() {
+        Some(Plan::Decode(form)) => call.decode(form),
+        Some(Plan::Tiles(tile)) => call.tiles(tile),
+        None => Err(q.0.device().unsupported(
+            OP,
+            q.0.dtype(),
+            "there is no kernel for this dtype or for heads of this size: compose it of tensor ops",
+        )),
+    }
+}
+
+/// How the keys are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Parts {
+    splits: usize,
+    /// Keys in a part.
+    chunk: usize,
+}
+
+impl Parts {
+    /// About `splits` parts of whole turns of `turn` keys; none is empty.
+    fn new(keys: usize, splits: usize, turn: usize) -> Self {
+        let turns = keys.div_ceil(turn);
+        let chunk = turns.div_ceil(splits.max(1)) * turn;
+        Self {
+            splits: keys.div_ceil(chunk).max(1),
+            chunk,
+        }
+    }
+}
+
+/// One call, its inputs with heads whose elements are contiguous.
+struct Call<'a> {
+    /// q, k, v.
+    inputs: [Operand<'a>; 3],
+    sizes: Sizes,
+    params: SdpaParams<'a>,
+    rules: Rules,
+    /// Of the queries and the result, and of keys and values.
+    dtypes: [DType; 2],
+}
+
+impl<'a> Call<'a> {
+    fn new(inputs: [Operand<'a>; 3], params: SdpaParams<'a>) -> Result<Self> {
+        let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
+        let sizes = sizes(q_l, k_l, v_l)?;
+        if v.dtype() != k.dtype() {
+            let (lhs, rhs) = (k.dtype(), v.dtype());
+            return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
+        }
+        for dtype in [q.dtype(), k.dtype()] {
+            float_type(q.device(), dtype, OP)?;
+        }
+        Ok(Self {
+            inputs,
+            sizes,
+            params,
+            rules: Rules::new(&params, &sizes, q.device())?,
+            dtypes: [q.dtype(), k.dtype()],
+        })
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        // Kernels count rows and keys in 32 bits, and sum in f32.
+        let countable = self.sizes.rows().max(self.sizes.keys) <= FAR;
+        if self.dtypes.contains(&DType::F64) || !countable {
+            return None;
+        }
+        let decode = decode::Form::choose(self).map(Plan::Decode);
+        decode.or_else(|| tiles::Tile::choose(self).map(Plan::Tiles))
+    }
+
+    /// Whether `lanes` elements of a head of an input can be read at once.
+    fn wide(&self, input: usize, lanes: usize) -> bool {
+        let operand = self.inputs[input];
+        operand.1.dims()[3].is_multiple_of(lanes)
+            && aligned(operand, &operand.1.stride()[..3], lanes)
+    }
+
+    /// How many keys `queries` neighbours see at most.
+    fn span(&self, queries: usize) -> usize {
+        let keys = self.sizes.keys;
+        match (self.params.left, self.params.right) {
+            (Some(left), Some(right)) => {
+                keys.min(left.saturating_add(right).saturating_add(queries))
+            }
+            _ => keys,
+        }
+    }
+
+    /// `kernel` for these dtypes, sizes and rules.
+    fn kernel(&self, kernel: Kernel, parts: Parts) -> Result<Kernel> {
+        let device = self.inputs[0].0.device();
+        Ok(kernel
+            .define("T", float_type(device, self.dtypes[0], OP)?)
+            .define("K", float_type(device, self.dtypes[1], OP)?)
+            .define("HEAD_DIM", self.sizes.head_dim)
+            .define("V_DIM", self.sizes.v_dim)
+            .define("RULES", self.rules.bits)
+            .define("BIAS", self.rules.bias)
+            .define("JOINS", parts.splits > 1))
+    }
+
+    /// Runs a kernel of `blocks` blocks for each part, and joins what it leaves.
+    fn run(&self, kernel: Kernel, parts: Parts, blocks: usize, grid: Grid) -> Result<CudaStorage> {
+        let device = self.inputs[0].0.device();
+        let (rows, v_dim) = (self.sizes.rows(), self.sizes.v_dim);
+        let dst = device.new_storage(rows * v_dim, self.dtypes[0], OP)?;
+        let kernel = self.kernel(kernel, parts)?;
+        let grid = Grid {
+            blocks: [(blocks * parts.splits) as u32, 1, 1],
+            ..grid
+        };
+        if parts.splits == 1 {
+            device.launch(&kernel, grid, Args::new().value(self.params(&dst, None, parts)))?;
+            return Ok(dst);
+        }
+        let len = rows * parts.splits * (v_dim + 2);
+        let between = device.new_storage(len, DType::F32, OP)?;
+        let params = self.params(&dst, Some(&between), parts);
+        device.launch(&kernel, grid, Args::new().value(params))?;
+        let join = Kernel::new(source!("sdpa_join"))
+            .define("T", float_type(device, self.dtypes[0], OP)?)
+            .define("V_DIM", v_dim)
+            .define("BLIND", self.rules.blind());
+        let args = Args::new()
+            .storage(&between)
+            .storage(&dst)
+            .size(rows)
+            .value(parts.splits as u32);
+        device.launch(&join, Grid::of_threads(rows * v_dim), args)?;
+        Ok(dst)
+    }
+
+    fn params(&self, dst: &CudaStorage, between: Option<&CudaStorage>, parts: Parts) -> Params {
+        let [q, k, v] = self.inputs;
+        let steps = |(_, layout): Operand<'_>| {
+            let stride = layout.stride();
+            HeadSteps {
+                batch: stride[0] as u64,
+                head: stride[1] as u64,
+                seq: stride[2] as u64,
+            }
+        };
+        let given = &self.params;
+        let bias = given.bias.map_or([0; 4], |(_, layout)| {
+            let stride = layout.stride();
+            [stride[0], stride[1], stride[2], stride[3]].map(|step| step as u64)
+        });
+        let distance = |n: Option<usize>| n.unwrap_or(0).min(FAR) as u32;
+        Params {
+            q: address(q),
+            k: address(k),
+            v: address(v),
+            dst: dst.address(),
+            parts: between.map_or(0, CudaStorage::address),
+            bias: address_or_null(given.bias),
+            slopes: address_or_null(given.slopes),
+            sinks: address_or_null(given.sinks),
+            starts: address_or_null(given.starts),
+            lens: address_or_null(given.lens),
+            q_step: steps(q),
+            k_step: steps(k),
+            v_step: steps(v),
+            bias_batch: bias[0],
+            bias_head: bias[1],
+            bias_seq: bias[2],
+            bias_key: bias[3],
+            batch: self.sizes.batch as u32,
+            heads: self.sizes.heads as u32,
+            group: self.sizes.group() as u32,
+            queries: self.sizes.queries as u32,
+            keys: self.sizes.keys as u32,
+            splits: parts.splits as u32,
+            chunk: parts.chunk as u32,
+            left: distance(given.left),
+            right: distance(given.right),
+            scale: given.scale,
+            softcap: given.softcap.unwrap_or(1.),
+            unused: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Parts;
+
+    #[test]
+    fn parts_are_whole_turns_and_none_is_empty() {
+        for (keys, splits, turn, expected) in [
+            (1, 16, 128, (1, 128)),
+            (129, 16, 128, (2, 128)),
+            (1000, 3, 32, (3, 352)),
+            (1000, 30, 32, (16, 64)),
+        ] {
+            let parts = Parts::new(keys, splits, turn);
+            assert_eq!((parts.splits, parts.chunk), expected, "{keys} {splits} {turn}");
+            assert!(parts.chunk * (parts.splits - 1) < keys && parts.chunk * parts.splits >= keys);
+        }
+    }
+}
