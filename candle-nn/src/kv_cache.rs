@@ -81,6 +81,20 @@ impl Cache {
         self.all_data = None;
     }
 
+    /// Counts the first `len` positions as held: fewer than now, or more where somebody wrote them into the buffer. Not in upstream's
+    /// interface.
+    ///
+    /// # Errors
+    /// The buffer has fewer.
+    pub fn set_seq_len(&mut self, len: usize) -> Result<()> {
+        let room = self.all_data.as_ref().map_or(Ok(0), |data| data.dim(self.dim))?;
+        if len > room {
+            candle_core::bail!("kv-cache: {len} positions in a buffer of {room}")
+        }
+        self.current_seq_len = len;
+        Ok(())
+    }
+
     /// Appends `src`, whose other dimensions and dtype are those of what is there.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use crate::shapes::{bytes_per_token, Dimensions, ModelShape, Steps};
 use crate::Result;
 use candle_core::{DType, Device, PendingVec1, Tensor, D};
 use candle_transformers::blocks::{Decoder, DecoderState};
+use candle_transformers::generation::GreedyToken;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -325,9 +326,23 @@ impl Runner<'_> {
             // Untimed: a clone copies its keys and values with the first that it adds.
             self.logits(&ids, self.context - 1, &mut state)?;
         }
+        let positions = self.context..self.context + steps;
+        if self.batch == 1 {
+            return self.timed(|| {
+                let mut last: Option<GreedyToken> = None;
+                for position in positions {
+                    let token = self.model.greedy_step(&ids, position, &mut state)?;
+                    ids = token.ids().clone();
+                    if let Some(last) = last.replace(token) {
+                        last.wait()?;
+                    }
+                }
+                last.map_or(Ok(()), |last| last.wait().map(drop))
+            });
+        }
         self.timed(|| {
             let mut last: Option<PendingVec1<u32>> = None;
-            for position in self.context..self.context + steps {
+            for position in positions {
                 let logits = self.logits(&ids, position, &mut state)?;
                 ids = logits.argmax_keepdim(D::Minus1)?;
                 let read = ids.flatten_all()?.begin_to_vec1::<u32>()?;

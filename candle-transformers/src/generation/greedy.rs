@@ -37,9 +37,12 @@ impl GreedyToken {
     /// If `logits` has another shape or no element.
     pub fn choose(logits: &Tensor) -> Result<Self> {
         check_shape(logits)?;
-        let ids = logits.argmax_keepdim(D::Minus1)?;
-        let read = ids.begin_to_vec1()?;
-        let ids = ids.unsqueeze(0)?;
+        Self::of(logits.argmax_keepdim(D::Minus1)?.unsqueeze(0)?)
+    }
+
+    /// The token with this id, `(1, 1)` u32.
+    pub(crate) fn of(ids: Tensor) -> Result<Self> {
+        let read = ids.flatten_all()?.begin_to_vec1()?;
         Ok(Self { ids, read })
     }
 

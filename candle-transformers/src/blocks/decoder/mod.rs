@@ -2,6 +2,7 @@
 
 mod causal_lm;
 mod layer;
+mod recorded;
 mod share;
 mod spec;
 
@@ -16,6 +17,7 @@ use candle_core::quantized::QMatMul;
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::Init;
 
+use self::recorded::RecordedSteps;
 use super::weights::{at_once, LinearSpec, RankSource, TokenEmbedding, WeightSource, Weights};
 use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables, Rows};
 
@@ -50,6 +52,8 @@ pub struct DecoderState {
     rotaries: Vec<RotaryTables>,
     /// Tokens of each sequence of a batch, if they differ.
     lens: Vec<usize>,
+    /// Steps that the device has recorded.
+    recorded: RecordedSteps,
 }
 
 impl DecoderState {
@@ -66,6 +70,7 @@ impl DecoderState {
             layers: spec.layers.iter().map(state).collect(),
             rotaries,
             lens: Vec::new(),
+            recorded: RecordedSteps::default(),
         }
     }
 
@@ -91,6 +96,7 @@ impl DecoderState {
     pub fn reset(&mut self) {
         self.layers.iter_mut().for_each(LayerState::reset);
         self.lens.clear();
+        self.recorded = RecordedSteps::default();
     }
 }
 
@@ -115,6 +121,8 @@ pub struct Decoder {
     logits_group: Option<Arc<dyn Communicator>>,
     dtype: DType,
     device: Device,
+    /// Clones have the same weights.
+    identity: Arc<()>,
 }
 
 impl Decoder {
@@ -266,6 +274,7 @@ impl Decoder {
             logits_group,
             dtype: weights.dtype(),
             device: weights.device().clone(),
+            identity: Arc::default(),
         })
     }
 

@@ -77,6 +77,16 @@ impl RotaryTables {
         Ok((rows(cos)?, rows(sin)?))
     }
 
+    /// The rows of the positions in `starts`, `(starts)` u32 on the tables' device, each below `end`: `(starts, 1, frequencies)` each.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn rows_at(&self, starts: &Tensor, end: usize) -> Result<(Tensor, Tensor)> {
+        let (cos, sin) = self.until(end)?;
+        let rows = |table: Tensor| table.index_select(starts, 0)?.unsqueeze(1);
+        Ok((rows(cos)?, rows(sin)?))
+    }
+
     /// Tables of at least `end` positions.
     fn until(&self, end: usize) -> Result<(Tensor, Tensor)> {
         if end > self.limit {

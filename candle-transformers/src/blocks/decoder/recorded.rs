@@ -1,0 +1,211 @@
+//! Greedy steps of one sequence that a device records and then launches as a whole.
+//!
+//! A step of a small model is a hundred kernels of a few microseconds, and launching them one by one takes the host as long as they take
+//! the device. What differs from step to step, the token and its position, is in the device's memory; a recording holds for as long as
+//! keys and values fit their buffers.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+
+use super::{Decoder, DecoderState};
+use crate::generation::GreedyToken;
+
+/// What a state has of it. A clone starts without: its keys and values will be elsewhere.
+#[derive(Default)]
+pub(super) struct RecordedSteps(#[cfg(feature = "cuda")] Option<on_cuda::Recorded>);
+
+impl Clone for RecordedSteps {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl std::fmt::Debug for RecordedSteps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RecordedSteps")
+    }
+}
+
+impl Decoder {
+    /// The token with the highest logit of what follows the token `ids`, `(1, 1)` u32, at position `offset`; the rest as in
+    /// [`forward`](Self::forward). On a CUDA device the step is recorded where the model allows it, so that the next one costs the host a
+    /// single launch; then [`GreedyToken::ids`] are those of the last step of `state`.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub fn greedy_step(
+        &self,
+        ids: &Tensor,
+        offset: usize,
+        state: &mut DecoderState,
+    ) -> Result<GreedyToken> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = self.records(ids, state) {
+            self.check_call(1, offset, state)?;
+            return self.recorded_step(&device, ids, offset, state);
+        }
+        GreedyToken::choose(&self.next_logits(ids, offset, state)?.squeeze(0)?)
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod on_cuda {
+    use candle_core::cuda_backend::Recording;
+    use candle_core::{CudaDevice, DType, Device, TensorId, D};
+
+    use super::super::spec::MixerSpec;
+    use super::super::{rotations, LayerState, Step};
+    use super::*;
+    use crate::blocks::{FeedForwardSpec, GrowingKvCache, Rows};
+
+    /// The least number of keys that a recording is made for.
+    const LEAST_KEYS: usize = 512;
+
+    /// A step's input and output, and the step.
+    pub(super) struct Recorded {
+        /// The last token, `(1, 1)`, and the position of the next one, `(1)`: u32, written by the steps.
+        ids: Tensor,
+        starts: Tensor,
+        /// What `starts` is after all steps that were launched.
+        position: usize,
+        /// Keys that steps look at, most of which they find to be ahead of them.
+        end: usize,
+        /// Whose weights, and which buffers of keys and values.
+        decoder: Arc<()>,
+        buffers: Vec<TensorId>,
+        /// `None` before the second step: the first one compiles kernels, which cannot be recorded.
+        step: Option<Recording>,
+    }
+
+    fn caches(state: &mut DecoderState) -> impl Iterator<Item = &mut GrowingKvCache> {
+        state.layers.iter_mut().filter_map(|layer| match layer {
+            LayerState::Attention(cache) => Some(cache),
+            _ => None,
+        })
+    }
+
+    /// The buffers of all layers; `None` if one may not be written in place.
+    fn buffers(state: &DecoderState) -> Option<Vec<TensorId>> {
+        let buffer = |layer: &LayerState| match layer {
+            LayerState::Attention(cache) => cache.owned_buffer().map(Tensor::id),
+            _ => None,
+        };
+        state.layers.iter().map(buffer).collect()
+    }
+
+    impl Decoder {
+        /// The device, if it can record this model's steps: those of one sequence, without anything that needs the host.
+        pub(super) fn records(&self, ids: &Tensor, state: &DecoderState) -> Option<CudaDevice> {
+            let Device::Cuda(device) = &self.device else {
+                return None;
+            };
+            let records = ids.dims() == [1, 1]
+                && ids.dtype() == DType::U32
+                && state.use_cache
+                && state.lens.is_empty()
+                && self.logits_group.is_none()
+                && self.spec.layers.iter().all(|layer| {
+                    matches!(layer.mixer, MixerSpec::Attention(_))
+                        && !matches!(layer.feed_forward, FeedForwardSpec::Experts(_))
+                })
+                && state.layers.iter().all(
+                    |layer| matches!(layer, LayerState::Attention(cache) if cache.is_whole()),
+                );
+            records.then(|| device.clone())
+        }
+
+        pub(super) fn recorded_step(
+            &self,
+            device: &CudaDevice,
+            ids: &Tensor,
+            offset: usize,
+            state: &mut DecoderState,
+        ) -> Result<GreedyToken> {
+            let kept = state.recorded.0.take().filter(|recorded| {
+                Arc::ptr_eq(&recorded.decoder, &self.identity)
+                    && offset < recorded.end
+                    && buffers(state).as_ref() == Some(&recorded.buffers)
+            });
+            let mut recorded = match kept {
+                Some(recorded) => recorded,
+                None => self.begin(offset, state)?,
+            };
+            recorded.set(ids, offset)?;
+            if let Some(step) = &mut recorded.step {
+                step.launch()?;
+            } else if recorded.buffers.is_empty() {
+                self.step(&recorded, state)?;
+                recorded.buffers = buffers(state).unwrap_or_default();
+            } else {
+                let mut step = device.record(|| self.step(&recorded, state))?;
+                step.launch()?;
+                recorded.step = Some(step);
+            }
+            for cache in caches(state) {
+                cache.set_len(offset + 1)?;
+            }
+            recorded.position = offset + 1;
+            let token = GreedyToken::of(recorded.ids.clone())?;
+            state.recorded.0 = Some(recorded);
+            Ok(token)
+        }
+
+        /// Room for steps from `offset` on.
+        fn begin(&self, offset: usize, state: &mut DecoderState) -> Result<Recorded> {
+            let room = caches(state).map(|cache| cache.capacity()).max();
+            let room = room.filter(|room| *room > offset);
+            let end = room.unwrap_or_else(|| {
+                let doubled = (offset + 1).next_power_of_two().max(LEAST_KEYS);
+                doubled.min(self.spec.positions)
+            });
+            Ok(Recorded {
+                ids: Tensor::zeros((1, 1), DType::U32, &self.device)?,
+                starts: Tensor::new(&[offset as u32], &self.device)?,
+                position: offset,
+                end,
+                decoder: self.identity.clone(),
+                buffers: Vec::new(),
+                step: None,
+            })
+        }
+
+        /// One step, with token and position from the device's memory.
+        fn step(&self, recorded: &Recorded, state: &mut DecoderState) -> Result<()> {
+            let Recorded {
+                ids, starts, end, ..
+            } = recorded;
+            let embeds = self.embed(ids)?;
+            let xs = match &self.positions {
+                Some(table) => (&embeds + table.index_select(starts, 0)?.unsqueeze(0)?)?,
+                None => embeds,
+            };
+            let rows = Rows {
+                starts: starts.clone(),
+                longest: end - 1,
+            };
+            let step = Step {
+                rotations: rotations(state, |tables| tables.rows_at(starts, *end))?,
+                mask: None,
+                rows: Some(&rows),
+            };
+            let logits = self.run(xs, &step, state)?.last_logits()?.squeeze(1)?;
+            ids.slice_set(&logits.argmax_keepdim(D::Minus1)?, 0, 0)?;
+            starts.slice_set(&starts.affine(1., 1.)?, 0, 0)
+        }
+    }
+
+    impl Recorded {
+        /// Puts the token and its position where the step looks for them, unless the last one left them there.
+        fn set(&self, ids: &Tensor, offset: usize) -> Result<()> {
+            if ids.id() != self.ids.id() {
+                self.ids.slice_set(&ids.contiguous()?, 0, 0)?;
+            }
+            if offset != self.position {
+                let start = Tensor::new(&[offset as u32], self.starts.device())?;
+                self.starts.slice_set(&start, 0, 0)?;
+            }
+            Ok(())
+        }
+    }
+}
