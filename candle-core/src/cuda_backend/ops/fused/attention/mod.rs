@@ -1,12 +1,13 @@
 //! Scaled dot-product attention with grouped heads (Vaswani et al., arXiv 1706.03762; Ainslie et al., arXiv 2305.13245).
 //!
 //! Few queries, as in generation, take a kernel that reads each key once for all heads that share it ([`decode`]); more go through
-//! tiles of queries and keys ([`tiles`]). All keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein,
+//! tiles of queries and keys: with matrix instructions where dtypes and heads allow it ([`flash`]), else in f32 ([`tiles`]). All keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein,
 //! arXiv 1805.02867), and cut the keys into parts where there are too few blocks, which a small kernel joins (Flash-Decoding, Dao et
 //! al. 2023). Memory does not grow with queries times keys. What the host passes depends on the sizes of the tensors alone, not on
 //! positions or lengths that are on the device.
 
 mod decode;
+mod flash;
 mod rules;
 mod tiles;
 
@@ -133,6 +134,7 @@ impl Sizes {
 #[derive(Debug, Clone, Copy)]
 enum Plan {
     Decode(decode::Form),
+    Flash(flash::Shape),
     Tiles(tiles::Tile),
 }
 
@@ -181,6 +183,7 @@ pub fn sdpa(
     }
     match call.plan() {
         Some(Plan::Decode(form)) => call.decode(form),
+        Some(Plan::Flash(shape)) => call.flash(shape),
         Some(Plan::Tiles(tile)) => call.tiles(tile),
         None => Err(q.0.device().unsupported(
             OP,
@@ -248,7 +251,10 @@ impl<'a> Call<'a> {
             return None;
         }
         let decode = decode::Form::choose(self).map(Plan::Decode);
-        decode.or_else(|| tiles::Tile::choose(self).map(Plan::Tiles))
+        let flash = || flash::Shape::choose(self).map(Plan::Flash);
+        decode
+            .or_else(flash)
+            .or_else(|| tiles::Tile::choose(self).map(Plan::Tiles))
     }
 
     /// Whether `lanes` elements of a head of an input can be read at once.
