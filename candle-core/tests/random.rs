@@ -1,8 +1,8 @@
-//! Random numbers on every device: their range, their moments, and on WebGPU the sequence itself.
+//! Random numbers on every device: their range, their moments, and on GPUs the sequence itself.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
-#[cfg(feature = "webgpu")]
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
 use crate::agree::has_f64;
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -74,13 +74,35 @@ fn draws_differ(device: &Device) -> Result<()> {
 }
 test_device!(draws_differ);
 
+/// A test of the GPUs, which have one sequence.
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+macro_rules! test_gpu {
+    ($name:ident) => {
+        mod $name {
+            #[allow(unused_imports, reason = "of a build without a GPU's feature")]
+            use super::*;
+
+            #[cfg(feature = "cuda")]
+            #[test]
+            fn cuda() -> Result<()> {
+                // Another device than that of other tests, which draw numbers as well.
+                super::$name(&Device::new_cuda_with_stream(0)?)
+            }
+
+            #[cfg(feature = "webgpu")]
+            #[test]
+            fn webgpu() -> Result<()> {
+                super::$name(&Device::new_webgpu(0)?)
+            }
+        }
+    };
+}
+
 /// The upper end stays out, also after rounding to a dtype with few digits.
-#[cfg(feature = "webgpu")]
-#[test]
-fn webgpu_leaves_the_upper_end_out() -> Result<()> {
-    let device = Device::new_webgpu(0)?;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+fn the_upper_end_is_left_out(device: &Device) -> Result<()> {
     for dtype in FLOATS {
-        let like = Tensor::zeros(100_000, dtype, &device)?;
+        let like = Tensor::zeros(100_000, dtype, device)?;
         for (lo, up) in [(0., 1.), (1., 2.), (-1., 0.), (256., 260.)] {
             let values = values(&like.rand_like(lo, up)?)?;
             let inside = |v: &f32| (lo as f32..up as f32).contains(v);
@@ -89,50 +111,50 @@ fn webgpu_leaves_the_upper_end_out() -> Result<()> {
     }
     Ok(())
 }
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+test_gpu!(the_upper_end_is_left_out);
 
 /// The first word of Philox 4x32-10 for counter and key 0 is 6627e8d5 (Random123's known answers); the numbers for the other
 /// seed come from a Python program of a dozen lines, which gives Random123's known answers too.
-#[cfg(feature = "webgpu")]
-#[test]
-fn webgpu_follows_philox() -> Result<()> {
-    let device = Device::new_webgpu(0)?;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+fn follows_philox(device: &Device) -> Result<()> {
     let unit = |n: u32| n as f32 / (1 << 24) as f32;
     device.set_seed(0)?;
     assert_eq!(
-        values(&Tensor::rand(0f32, 1., 1, &device)?)?,
+        values(&Tensor::rand(0f32, 1., 1, device)?)?,
         [unit(0x6627e8)]
     );
     let seed = 0x0123_4567_89ab_cdef;
     let expected = [12079138, 11389460, 16240169, 11284600, 10496560, 5727707].map(unit);
     device.set_seed(seed)?;
     assert_eq!(device.get_current_seed()?, seed);
-    assert_eq!(values(&Tensor::rand(0f32, 1., 6, &device)?)?, expected);
+    assert_eq!(values(&Tensor::rand(0f32, 1., 6, device)?)?, expected);
     // In pieces it is the same sequence.
     device.set_seed(seed)?;
-    let mut pieces = values(&Tensor::rand(0f32, 1., 1, &device)?)?;
-    pieces.extend(values(&Tensor::rand(0f32, 1., (1, 5), &device)?)?);
+    let mut pieces = values(&Tensor::rand(0f32, 1., 1, device)?)?;
+    pieces.extend(values(&Tensor::rand(0f32, 1., (1, 5), device)?)?);
     assert_eq!(pieces, expected);
     device.set_seed(seed)?;
-    let normal = values(&Tensor::randn(0f32, 1., 6, &device)?)?;
+    let normal = values(&Tensor::randn(0f32, 1., 6, device)?)?;
     let expected = [
         -0.110069, 0.3810399, 0.2546997, 0.8905808, -0.4162359, -0.5946814,
     ];
-    // Logarithm and cosine are made of sums and products, which every adapter has to the last digit or one off.
+    // Logarithm and cosine are made of sums and products, which every GPU has to the last digit or one off.
     for (got, want) in normal.iter().zip(expected) {
         assert!((got - want).abs() < 2e-6, "{got} {want}");
     }
-    if !has_f64(&device)? {
+    if !has_f64(device)? {
         return Ok(());
     }
     // f64 takes 53 bits of two words.
     device.set_seed(seed)?;
     let expected = [0.7199727377346363, 0.678864742782034, 0.9679895364661081];
     assert_eq!(
-        Tensor::rand(0f64, 1., 3, &device)?.to_vec1::<f64>()?,
+        Tensor::rand(0f64, 1., 3, device)?.to_vec1::<f64>()?,
         expected
     );
     device.set_seed(seed)?;
-    let normal = Tensor::randn(0f64, 1., 3, &device)?.to_vec1::<f64>()?;
+    let normal = Tensor::randn(0f64, 1., 3, device)?.to_vec1::<f64>()?;
     let expected = [
         -0.11006914084459113,
         0.38104010648630754,
@@ -143,3 +165,5 @@ fn webgpu_follows_philox() -> Result<()> {
     }
     Ok(())
 }
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+test_gpu!(follows_philox);

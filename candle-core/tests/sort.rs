@@ -1,8 +1,8 @@
 //! Sorting against a stable sort of the numbers as the standard library does it.
 
-use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_core::{test_device, DType, Device, Result, Tensor, Var};
 
-use crate::agree::{numbers, DTYPES, VIEWS};
+use crate::agree::{dtypes, numbers, VIEWS};
 
 /// The indexes of a row in order, by definition: pairs are exchanged only where the second comes before the first.
 fn expected(row: &[f64], asc: bool) -> Vec<u32> {
@@ -20,10 +20,11 @@ fn expected(row: &[f64], asc: bool) -> Vec<u32> {
     indexes
 }
 
-fn check(t: &Tensor, what: &str) -> Result<()> {
+/// Both orders of `t`, which has the numbers of `cpu`.
+fn check(t: &Tensor, cpu: &Tensor, what: &str) -> Result<()> {
     let len = t.dims()[t.rank() - 1];
     // i64 past 2^53 does not occur in these tests.
-    let values = t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
+    let values = cpu.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
     for asc in [true, false] {
         let want: Vec<u32> = values
             .chunks(len)
@@ -40,6 +41,7 @@ fn check(t: &Tensor, what: &str) -> Result<()> {
         assert_eq!(indexes.flatten_all()?.to_vec1::<u32>()?, want, "{what}");
         assert_eq!(sorted.dtype(), t.dtype(), "{what}");
         let sorted = sorted
+            .to_device(&Device::Cpu)?
             .to_dtype(DType::F64)?
             .flatten_all()?
             .to_vec1::<f64>()?;
@@ -53,65 +55,63 @@ fn check(t: &Tensor, what: &str) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn layouts_and_dtypes() -> Result<()> {
-    for dtype in DTYPES
-        .into_iter()
-        .chain([DType::F64, DType::F8E4M3, DType::I16])
-    {
-        let source = if DTYPES.contains(&dtype) {
-            dtype
-        } else {
-            DType::F32
-        };
+fn layouts_and_dtypes(device: &Device) -> Result<()> {
+    for dtype in dtypes(device)? {
         // Values come several times, so that stability shows.
-        let t = numbers(&[4, 9, 70], source)?.to_dtype(dtype)?;
+        let cpu = numbers(&[4, 9, 70], dtype)?;
+        let here = cpu.to_device(device)?;
         for (name, view) in VIEWS {
-            check(&view(&t)?, &format!("{name} {dtype:?}"))?;
+            check(&view(&here)?, &view(&cpu)?, &format!("{name} {dtype:?}"))?;
         }
     }
     Ok(())
 }
+test_device!(layouts_and_dtypes);
 
-#[test]
-fn lengths() -> Result<()> {
-    for len in [1, 2, 3, 31, 257, 5000, 40_000] {
-        check(&numbers(&[2, len], DType::F32)?, &format!("{len}"))?;
+/// Rows within a tile of shared memory, at its end and past it; few and many.
+fn lengths(device: &Device) -> Result<()> {
+    for len in [1, 2, 3, 31, 257, 4096, 4097, 5000, 40_000] {
+        let cpu = numbers(&[2, len], DType::F32)?;
+        check(&cpu.to_device(device)?, &cpu, &format!("{len}"))?;
     }
-    check(&numbers(&[600, 90], DType::I64)?, "many rows")
+    for len in [2048, 2049, 9000] {
+        let cpu = numbers(&[3, len], DType::I64)?;
+        check(&cpu.to_device(device)?, &cpu, &format!("{len} of i64"))?;
+    }
+    let cpu = numbers(&[600, 90], DType::I64)?;
+    check(&cpu.to_device(device)?, &cpu, "many rows")
 }
+test_device!(lengths);
 
-#[test]
-fn special_numbers() -> Result<()> {
+fn special_numbers(device: &Device) -> Result<()> {
     let (nan, inf) = (f64::NAN, f64::INFINITY);
     let row = [
         0., nan, -inf, 1., -0., inf, -nan, -1., 0., -0., 2e-40, -2e-40,
     ];
-    for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
-        let t = Tensor::new(&row, &Device::Cpu)?.to_dtype(dtype)?;
-        check(&t, &format!("{dtype:?}"))?;
+    for dtype in dtypes(device)? {
+        if matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16) {
+            let cpu = Tensor::new(&row, &Device::Cpu)?.to_dtype(dtype)?;
+            check(&cpu.to_device(device)?, &cpu, &format!("{dtype:?}"))?;
+        }
     }
-    let extremes = Tensor::new(
-        &[0i64, i64::MAX, -1, i64::MIN, 1, i64::MAX - 1],
-        &Device::Cpu,
-    )?;
+    let extremes = Tensor::new(&[0i64, i64::MAX, -1, i64::MIN, 1, i64::MAX - 1], device)?;
     let indexes = extremes.arg_sort_last_dim(true)?.to_vec1::<u32>()?;
     assert_eq!(indexes, [3, 2, 0, 4, 5, 1]);
-    let extremes = Tensor::new(&[u32::MAX, 0, 1 << 31, u32::MAX], &Device::Cpu)?;
+    let extremes = Tensor::new(&[u32::MAX, 0, 1 << 31, u32::MAX], device)?;
     assert_eq!(
         extremes.arg_sort_last_dim(false)?.to_vec1::<u32>()?,
         [0, 3, 2, 1]
     );
     Ok(())
 }
+test_device!(special_numbers);
 
-#[test]
-fn edges() -> Result<()> {
-    let empty = Tensor::zeros((3, 0), DType::F32, &Device::Cpu)?;
+fn edges(device: &Device) -> Result<()> {
+    let empty = Tensor::zeros((3, 0), DType::F32, device)?;
     assert_eq!(empty.arg_sort_last_dim(true)?.dims(), [3, 0]);
-    let no_rows = Tensor::zeros((0, 3), DType::F32, &Device::Cpu)?;
+    let no_rows = Tensor::zeros((0, 3), DType::F32, device)?;
     assert_eq!(no_rows.arg_sort_last_dim(false)?.dims(), [0, 3]);
-    let scalar = Tensor::new(1f32, &Device::Cpu)?;
+    let scalar = Tensor::new(1f32, device)?;
     let err = scalar.sort_last_dim(true).unwrap_err().to_string();
     assert!(
         err.contains("arg_sort_last_dim") && err.contains("scalar"),
@@ -119,6 +119,7 @@ fn edges() -> Result<()> {
     );
     Ok(())
 }
+test_device!(edges);
 
 #[test]
 fn indexes_have_no_gradient() -> Result<()> {

@@ -14,7 +14,7 @@ pub struct PendingVec1<S> {
 }
 
 impl Tensor {
-    /// Starts copying a vector's elements to the host, and does not wait for them. On WebGPU all earlier work is
+    /// Starts copying a vector's elements to the host, and does not wait for them. On a GPU all earlier work is
     /// submitted; later work is queued behind the copy and does not delay it. On the CPU the elements are available
     /// immediately.
     ///

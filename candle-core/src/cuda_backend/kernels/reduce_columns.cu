@@ -1,8 +1,7 @@
-// dst[part, o] = the reduction of part `part` of column o, where neighbouring columns are neighbours in memory. A block of ACROSS x
-// (256 / ACROSS) threads takes ACROSS * LANES columns; threads below each other share a column. KEPT_RANK, REDUCED_RANK: the layouts
+// dst[part, o] = the reduction of part `part` of column o, where neighbouring columns are neighbours in memory. Of a block of 256 threads
+// 1 << group_bits are beside each other and take LANES columns each; threads below each other share columns. KEPT_RANK, REDUCED_RANK: the layouts
 // of the columns' beginnings and of a column's elements; LANES: columns that a thread loads at once; INDEX: counts elements.
 
-const int DOWN = 256 / ACROSS;
 // Loads that are under way at once.
 const int AHEAD = LANES > 4 ? 2 : 4;
 
@@ -12,10 +11,12 @@ INLINE u64 place(const Views<1>& reduced, INDEX j) {
     return at[0];
 }
 
-KERNEL(reduce_columns)(const T* src, const u32* found, DST* dst, u32* dst_places, Views<1> kept, Views<1> reduced, u64 chunk, u64 chunks) {
-    int x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
+KERNEL(reduce_columns)(const T* src, const u32* found, DST* dst, u32* dst_places, Views<1> kept, Views<1> reduced, u64 chunk, u64 chunks,
+                       u32 group_bits) {
+    const u32 threads_across = 1u << group_bits, threads_down = 256u >> group_bits;
+    u32 x = threadIdx.x & (threads_across - 1), y = threadIdx.x >> group_bits;
     INDEX part = blockIdx.x % (u32)chunks;
-    u64 column = (u64)(blockIdx.x / (u32)chunks) * (ACROSS * LANES) + x * LANES;
+    u64 column = (u64)(blockIdx.x / (u32)chunks) * (threads_across * LANES) + x * LANES;
     // The number of columns is a multiple of LANES.
     bool mine = column < kept.len;
     INDEX first[1];
@@ -29,31 +30,30 @@ KERNEL(reduce_columns)(const T* src, const u32* found, DST* dst, u32* dst_places
         for (int l = 0; l < LANES; l++) best[l] = element(start.at[l], found, first[0] + l, 0);
     }
     INDEX j = begin + y;
-    for (; j + (AHEAD - 1) * DOWN < end; j += AHEAD * DOWN) {
-        Pack<T, LANES> x[AHEAD];
+    for (; j + (AHEAD - 1) * threads_down < end; j += AHEAD * threads_down) {
+        Pack<T, LANES> some[AHEAD];
         u64 at[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            at[k] = first[0] + place(reduced, j + k * DOWN);
-            x[k] = load<LANES>(src + at[k]);
+            at[k] = first[0] + place(reduced, j + k * threads_down);
+            some[k] = load<LANES>(src + at[k]);
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
 #pragma unroll
-            for (int l = 0; l < LANES; l++) best[l] = combine(best[l], element(x[k].at[l], found, at[k] + l, j + k * DOWN));
+            for (int l = 0; l < LANES; l++) best[l] = combine(best[l], element(some[k].at[l], found, at[k] + l, j + k * threads_down));
         }
     }
-    for (; j < end; j += DOWN) {
+    for (; j < end; j += threads_down) {
         u64 at = first[0] + place(reduced, j);
-        Pack<T, LANES> x = load<LANES>(src + at);
+        Pack<T, LANES> some = load<LANES>(src + at);
 #pragma unroll
-        for (int l = 0; l < LANES; l++) best[l] = combine(best[l], element(x.at[l], found, at + l, j));
+        for (int l = 0; l < LANES; l++) best[l] = combine(best[l], element(some.at[l], found, at + l, j));
     }
 
     __shared__ A values[256 * LANES];
     __shared__ u32 found_at[PLACES ? 256 * LANES : 1];
-#pragma unroll
-    for (int half = DOWN / 2; half > 0; half /= 2) {
+    for (u32 half = threads_down / 2; half > 0; half /= 2) {
         // Lanes apart, so that a warp's accesses are next to each other.
         if (y >= half && y < 2 * half) {
 #pragma unroll
@@ -66,7 +66,7 @@ KERNEL(reduce_columns)(const T* src, const u32* found, DST* dst, u32* dst_places
         if (y < half) {
 #pragma unroll
             for (int l = 0; l < LANES; l++) {
-                int other = l * 256 + threadIdx.x + half * ACROSS;
+                int other = l * 256 + threadIdx.x + half * threads_across;
                 best[l] = combine(best[l], Best{values[other], PLACES ? found_at[other] : 0});
             }
         }

@@ -1,5 +1,5 @@
-// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are cut into several. GROUP threads take a row or a part:
-// lanes of a warp, or a whole block. KEPT_RANK, REDUCED_RANK: the layouts of the rows' beginnings and of a row's elements; LANES:
+// dst[o] = the reduction of row o / chunks, or of its part o % chunks if rows are cut into several. A row or a part is
+// taken by 1 << group_bits lanes of a warp, or by the whole block if BY_BLOCK. KEPT_RANK, REDUCED_RANK: the layouts of the rows' beginnings and of a row's elements; LANES:
 // elements that a thread loads at once; INDEX: the integer that counts them.
 
 // Loads that are under way at once.
@@ -11,10 +11,12 @@ INLINE u64 place(const Views<1>& reduced, INDEX j) {
     return at[0];
 }
 
-KERNEL(reduce_rows)(const T* src, const u32* found, DST* dst, u32* dst_places, Views<1> kept, Views<1> reduced, u64 chunk, u64 chunks) {
+KERNEL(reduce_rows)(const T* src, const u32* found, DST* dst, u32* dst_places, Views<1> kept, Views<1> reduced, u64 chunk, u64 chunks,
+                    u32 group_bits) {
     u64 outputs = kept.len * chunks;
-    u64 group = blockIdx.x * (u64)(blockDim.x / GROUP) + threadIdx.x / GROUP;
-    INDEX lane = threadIdx.x % GROUP;
+    u32 threads = BY_BLOCK ? blockDim.x : 1u << group_bits;
+    u64 group = BY_BLOCK ? blockIdx.x : thread_index() >> group_bits;
+    u32 lane = threadIdx.x & (threads - 1);
     bool mine = lane == 0 && group < outputs;
     // Whoever has no row helps with the last one: all lanes take part in the shuffles.
     INDEX o = (INDEX)(group < outputs ? group : outputs - 1);
@@ -30,7 +32,7 @@ KERNEL(reduce_rows)(const T* src, const u32* found, DST* dst, u32* dst_places, V
     Best start{};
     if (!SUM) start = element(src[first[0]], found, first[0], 0);
     Best best = start;
-    const INDEX step = GROUP * LANES;
+    const INDEX step = threads * LANES;
     INDEX j = begin + lane * LANES;
     for (; j + (AHEAD - 1) * step + LANES <= end; j += AHEAD * step) {
         Pack<T, LANES> x[AHEAD];
@@ -53,24 +55,23 @@ KERNEL(reduce_rows)(const T* src, const u32* found, DST* dst, u32* dst_places, V
         for (int l = 0; l < LANES && j + l < end; l++) best = combine(best, element(src[at + l], found, at + l, j + l));
     }
 
-#pragma unroll
-    for (int step = (GROUP < 32 ? GROUP : 32) / 2; step > 0; step /= 2) best = across(best, step);
-    if (GROUP > 32) {
-        __shared__ A values[32];
-        __shared__ u32 found_at[32];
-        int warp = threadIdx.x / 32, warps = GROUP / 32;
-        if (threadIdx.x % 32 == 0) {
-            values[warp] = best.value;
-            found_at[warp] = best.place;
-        }
-        __syncthreads();
-        if (warp == 0) {
-            int other = (int)lane < warps ? (int)lane : 0;
-            best = Best{values[other], found_at[other]};
-            if (SUM && (int)lane >= warps) best.value = 0;
-#pragma unroll
-            for (int step = 16; step > 0; step /= 2) best = across(best, step);
-        }
+    for (u32 step = (threads < 32 ? threads : 32) / 2; step > 0; step /= 2) best = across(best, step);
+#if BY_BLOCK
+    __shared__ A values[32];
+    __shared__ u32 found_at[32];
+    u32 warps = threads / 32;
+    if (lane % 32 == 0) {
+        values[lane / 32] = best.value;
+        found_at[lane / 32] = best.place;
     }
+    __syncthreads();
+    if (lane < 32) {
+        u32 other = lane < warps ? lane : 0;
+        best = Best{values[other], found_at[other]};
+        if (SUM && lane >= warps) best.value = 0;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) best = across(best, step);
+    }
+#endif
     if (mine) finish(best, dst, dst_places, group);
 }

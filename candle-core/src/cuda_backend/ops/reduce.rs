@@ -212,7 +212,7 @@ fn pass(
         .define("REDUCED_RANK", elements.reduced.rank)
         .define("LANES", way.lanes)
         .define("INDEX", index_type(index.contains(&"u64")))
-        .define(if way.by_column { "ACROSS" } else { "GROUP" }, way.group);
+        .define("BY_BLOCK", way.group == BLOCK as usize);
     let rows = elements.kept.len();
     let blocks = match way.by_column {
         true => rows.div_ceil(way.group * way.lanes) * way.chunks,
@@ -226,7 +226,8 @@ fn pass(
         .value(elements.kept.views)
         .value(elements.reduced.views)
         .size(way.chunk)
-        .size(way.chunks);
+        .size(way.chunks)
+        .value(way.group.trailing_zeros());
     device.launch(&kernel, Grid::of_rows(blocks, BLOCK), args)
 }
 

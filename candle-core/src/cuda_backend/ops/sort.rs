@@ -122,8 +122,7 @@ pub(crate) fn arg_sort(
     let padded = n.next_power_of_two().max(2);
     let words = if is_wide(src.dtype()) { 2 } else { 1 };
     let most = TILE_BYTES / (8 * words);
-    let short = padded.max(SHORT_TILE.min((rows * padded).next_power_of_two()));
-    let tile = short.min(most);
+    let tile = padded.clamp(SHORT_TILE, most);
     let entries = match padded > tile {
         true => Some(device.new_storage(rows * padded * words, DType::I64, op)?),
         false => None,
