@@ -1,165 +1,199 @@
-// What a lane reads of a row of blocks at once: a unit. Unit<F> has
+// What a lane of a warp reads of a row of blocks at once: a unit. 32 units are a chunk, a whole number of blocks. Unit<F> has
 //   parts, words   a unit is `parts` runs of 4 * words elements, each in one group of 32 elements of the row;
 //   elements       all of it;
-//   offsets        whether numbers are `scale * code + offset` and not `scale * code`;
-//   at(u, part)    the first element of a part of unit u of a row;
-//   codes, scale, offset, of each part, filled by load(row, u).
+//   factors        whether each part has a whole factor, else it is 1;
+//   at(lane, p)    the first element of a part, from the chunk on;
+//   read(chunk, lane, raw)     loads the words that it takes, and does nothing else, so that many loads are under way;
+//   decode(raw, chunk, lane)   makes of them
+//     codes          as bytes, F::zero above the numbers that they stand for;
+//     factor, d      what numbers are multiplied with: a part's and the unit's;
+//     minimum, dmin  what is added to them, as their product, where F::minima.
 // Units are shaped for loads: neighbouring lanes read neighbouring bytes, by the widest words that the blocks' places allow.
 
-template <int PARTS, int WORDS> struct UnitOf {
+template <int PARTS, int WORDS, bool FACTORS, int RAW> struct UnitOf {
     static const int parts = PARTS, words = WORDS, elements = 4 * PARTS * WORDS;
+    static const bool factors = FACTORS;
+    typedef u32 Raw[RAW];
     u32 codes[PARTS][WORDS];
-    f32 scale[PARTS], offset[PARTS];
+    i32 factor[PARTS], minimum[PARTS];
+    f32 d, dmin;
 };
 
 template <class F> struct Unit;
 
-// Scale and first byte of codes of a block of N words of codes behind an f16, which begins at a multiple of two.
-template <int N> INLINE f32 half_and_words(const u8* block, u32 (&words)[N]) {
-    u32 odd = (u32)(u64)block & 2;
-    const u32* aligned = (const u32*)(block - odd);
-    u32 select = odd ? 0x7654 : 0x5432;
-    u32 word = aligned[0];
-    f32 scale = f16_to_float((u16)(odd ? word >> 16 : word));
+INLINE f32 low_half(u32 word) { return f16_to_float((u16)word); }
+INLINE f32 high_half(u32 word) { return f16_to_float((u16)(word >> 16)); }
+
+INLINE u32 odd_place(const u8* at) { return (u32)(u64)at & 2; }
+// N aligned words, the first with the bytes from `at` on, which is a multiple of two.
+template <int N> INLINE void read_words(const u8* at, u32* raw) {
+    const u32* aligned = (const u32*)(at - odd_place(at));
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        u32 next = aligned[i + 1];
-        words[i] = __byte_perm(word, next, select);
-        word = next;
-    }
-    return scale;
+    for (int i = 0; i < N; i++) raw[i] = aligned[i];
 }
-
-template <> struct Unit<q4_0> : UnitOf<2, 4> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 32 * u + 16 * part; }
-    INLINE void load(const u8* row, u64 u) {
-        u32 words[4];
-        scale[0] = scale[1] = half_and_words(row + 18 * u, words);
-        offset[0] = offset[1] = -8 * scale[0];
+// N words of one more.
+template <int N> INLINE void shifted(const u32* raw, u32 select, u32 (&words)[N]) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) nibbles(words[i], codes[0][i], codes[1][i]);
-    }
-};
-
-template <> struct Unit<q4_1> : UnitOf<2, 4> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 32 * u + 16 * part; }
-    INLINE void load(const u8* row, u64 u) {
-        const u32* block = (const u32*)(row + 20 * u);
-        u32 first = block[0];
-        scale[0] = scale[1] = f16_to_float((u16)first);
-        offset[0] = offset[1] = f16_to_float((u16)(first >> 16));
-#pragma unroll
-        for (int i = 0; i < 4; i++) nibbles(block[1 + i], codes[0][i], codes[1][i]);
-    }
-};
-
-INLINE void with_fifths(u32 fifths, u32 (&codes)[2][4]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) codes[i / 4][i % 4] |= spread(fifths >> 4 * i) << 4;
+    for (int i = 0; i < N; i++) words[i] = __byte_perm(raw[i], raw[i + 1], select);
 }
+// Selects of two words the bytes from an odd place on, or from two behind an even one.
+INLINE u32 select_at(u32 odd) { return odd ? 0x5432 : 0x3210; }
+INLINE u32 select_behind(u32 odd) { return odd ? 0x7654 : 0x5432; }
 
-template <> struct Unit<q5_0> : UnitOf<2, 4> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 32 * u + 16 * part; }
-    INLINE void load(const u8* row, u64 u) {
-        u32 words[5];
-        scale[0] = scale[1] = half_and_words(row + 22 * u, words);
-        offset[0] = offset[1] = -16 * scale[0];
+// ---- Blocks of 32: a lane has a block of nibbles, or a quarter of one of bytes ----
+
+template <int RAW> struct Nibbles : UnitOf<1, 8, false, RAW> {
+    INLINE static int at(int lane, int) { return 32 * lane; }
+    INLINE void split(const u32* words) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) nibbles(words[1 + i], codes[0][i], codes[1][i]);
-        with_fifths(words[0], codes);
+        for (int i = 0; i < 4; i++) nibbles(words[i], this->codes[0][i], this->codes[0][4 + i]);
     }
-};
-
-template <> struct Unit<q5_1> : UnitOf<2, 4> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 32 * u + 16 * part; }
-    INLINE void load(const u8* row, u64 u) {
-        Pack<u32, 2> pairs[3];
+    INLINE void add_fifths(u32 fifths) {
 #pragma unroll
-        for (int i = 0; i < 3; i++) pairs[i] = ::load<2>((const u32*)(row + 24 * u) + 2 * i);
-        scale[0] = scale[1] = f16_to_float((u16)pairs[0].at[0]);
-        offset[0] = offset[1] = f16_to_float((u16)(pairs[0].at[0] >> 16));
+        for (int i = 0; i < 8; i++) this->codes[0][i] |= spread(fifths >> 4 * i) << 4;
+    }
+    // Two f16: scale and minimum.
+    INLINE void scales(u32 word) {
+        this->d = low_half(word);
+        this->dmin = high_half(word);
+        this->minimum[0] = 1;
+    }
+};
+
+template <> struct Unit<q4_0> : Nibbles<5> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) { read_words<5>(chunk + 18 * lane, raw); }
+    INLINE void decode(const Raw& raw, const u8* chunk, int lane) {
+        u32 odd = odd_place(chunk + 18 * lane), words[4];
+        d = odd ? high_half(raw[0]) : low_half(raw[0]);
+        shifted(raw, select_behind(odd), words);
+        split(words);
+    }
+};
+
+template <> struct Unit<q4_1> : Nibbles<5> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) { read_words<5>(chunk + 20 * lane, raw); }
+    INLINE void decode(const Raw& raw, const u8*, int) {
+        scales(raw[0]);
+        split(raw + 1);
+    }
+};
+
+template <> struct Unit<q5_0> : Nibbles<6> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) { read_words<6>(chunk + 22 * lane, raw); }
+    INLINE void decode(const Raw& raw, const u8* chunk, int lane) {
+        u32 odd = odd_place(chunk + 22 * lane), words[5];
+        d = odd ? high_half(raw[0]) : low_half(raw[0]);
+        shifted(raw, select_behind(odd), words);
+        split(words + 1);
+        add_fifths(words[0]);
+    }
+};
+
+template <> struct Unit<q5_1> : Nibbles<6> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) nibbles(pairs[1 + i / 2].at[i % 2], codes[0][i], codes[1][i]);
-        with_fifths(pairs[0].at[1], codes);
+        for (int i = 0; i < 3; i++) {
+            Pack<u32, 2> pair = load<2>((const u32*)(chunk + 24 * lane) + 2 * i);
+            raw[2 * i] = pair.at[0], raw[2 * i + 1] = pair.at[1];
+        }
+    }
+    INLINE void decode(const Raw& raw, const u8*, int) {
+        scales(raw[0]);
+        split(raw + 2);
+        add_fifths(raw[1]);
     }
 };
 
-// A quarter of a block.
-template <> struct Unit<q8_0> : UnitOf<1, 2> {
-    static const bool offsets = false;
-    INLINE static u64 at(u64 u, int) { return 8 * u; }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 34 * (u / 4);
-        scale[0] = half_at(block);
-        words_at_2(block + 2 + 8 * (u % 4), codes[0]);
+template <int RAW> struct Bytes : UnitOf<1, 2, false, RAW> {
+    INLINE static int at(int lane, int) { return 8 * lane; }
+};
+
+template <> struct Unit<q8_0> : Bytes<4> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
+        const u8* block = chunk + 34 * (lane / 4);
+        raw[3] = bytes2(block);
+        read_words<3>(block + 2 + 8 * (lane % 4), raw);
+    }
+    INLINE void decode(const Raw& raw, const u8* chunk, int lane) {
+        d = low_half(raw[3]);
+        shifted(raw, select_at(odd_place(chunk + 34 * (lane / 4) + 2)), codes[0]);
     }
 };
 
-template <> struct Unit<q8_1> : UnitOf<1, 2> {
-    static const bool offsets = false;
-    INLINE static u64 at(u64 u, int) { return 8 * u; }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 36 * (u / 4);
-        scale[0] = half_at(block);
-        codes[0][0] = bytes4(block + 4 + 8 * (u % 4));
-        codes[0][1] = bytes4(block + 8 + 8 * (u % 4));
+template <> struct Unit<q8_1> : Bytes<3> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
+        const u8* block = chunk + 36 * (lane / 4);
+        raw[2] = bytes2(block);
+        read_words<2>(block + 4 + 8 * (lane % 4), raw);
+    }
+    INLINE void decode(const Raw& raw, const u8*, int) {
+        d = low_half(raw[2]);
+        codes[0][0] = raw[0], codes[0][1] = raw[1];
     }
 };
 
-template <> struct Unit<q8_k> : UnitOf<1, 2> {
-    static const bool offsets = false;
-    INLINE static u64 at(u64 u, int) { return 8 * u; }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 292 * (u / 32);
-        scale[0] = __uint_as_float(bytes4(block));
-        codes[0][0] = bytes4(block + 4 + 8 * (u % 32));
-        codes[0][1] = bytes4(block + 8 + 8 * (u % 32));
+template <> struct Unit<q8_k> : Bytes<3> {
+    INLINE static void read(const u8* block, int lane, Raw& raw) {
+        raw[2] = bytes4(block);
+        read_words<2>(block + 4 + 8 * lane, raw);
+    }
+    INLINE void decode(const Raw& raw, const u8*, int) {
+        d = __uint_as_float(raw[2]);
+        codes[0][0] = raw[0], codes[0][1] = raw[1];
     }
 };
+
+// ---- Blocks of 256 ----
 
 // Eight bytes of codes of two bits: four runs.
-template <> struct Unit<q2_k> : UnitOf<4, 2> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 128 * (u / 4) + 32 * part + 8 * (u % 4); }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 84 * (u / 8);
-        int half = u / 4 % 2, eighth = u % 4;
-        const u8* at = block + 16 + 32 * half + 8 * eighth;
-        u32 words[2] = {bytes4(at), bytes4(at + 4)}, factors = bytes4(block + 80);
-        f32 d = f16_to_float((u16)factors), dmin = f16_to_float((u16)(factors >> 16));
+template <int RAW> struct TwoBits : UnitOf<4, 2, true, RAW> {
+    INLINE static int at(int lane, int part) { return 128 * (lane / 4) + 32 * part + 8 * (lane % 4); }
+};
+
+template <> struct Unit<q2_k> : TwoBits<5> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
+        const u8* block = chunk + 84 * (lane / 8);
+        int half = lane / 4 % 2;
+        read_words<2>(block + 16 + 32 * half + 8 * (lane % 4), raw);
+        read_words<2>(block + 8 * half, raw + 2);
+        raw[4] = bytes4(block + 80);
+    }
+    INLINE void decode(const Raw& words, const u8*, int lane) {
+        d = low_half(words[4]);
+        dmin = -high_half(words[4]);
 #pragma unroll
         for (int part = 0; part < 4; part++) {
-            u32 scales = bytes4(block + 8 * half + 4 * (part / 2)) >> (16 * (part % 2) + 8 * (eighth / 2));
-            scale[part] = d * (f32)(scales & 15);
-            offset[part] = -dmin * (f32)(scales >> 4 & 15);
+            u32 scales = words[2 + part / 2] >> (16 * (part % 2) + 8 * (lane % 4 / 2));
+            factor[part] = scales & 15;
+            minimum[part] = scales >> 4 & 15;
+#pragma unroll
             for (int i = 0; i < 2; i++) codes[part][i] = words[i] >> 2 * part & 0x03030303;
         }
     }
 };
 
-template <> struct Unit<q3_k> : UnitOf<4, 2> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 128 * (u / 4) + 32 * part + 8 * (u % 4); }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 110 * (u / 8);
-        int half = u / 4 % 2, eighth = u % 4;
-        u32 words[2], thirds[2], scales[3];
-        words_at_2(block + 32 + 32 * half + 8 * eighth, words);
-        words_at_2(block + 8 * eighth, thirds);
-        words_at_2(block + 96, scales);
-        f32 d = half_at(block + 108);
+template <> struct Unit<q3_k> : TwoBits<11> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
+        const u8* block = chunk + 110 * (lane / 8);
+        read_words<3>(block + 32 + 32 * (lane / 4 % 2) + 8 * (lane % 4), raw);
+        read_words<3>(block + 8 * (lane % 4), raw + 3);
+        read_words<4>(block + 96, raw + 6);
+        raw[10] = bytes2(block + 108);
+    }
+    INLINE void decode(const Raw& raw, const u8* chunk, int lane) {
+        int half = lane / 4 % 2, eighth = lane % 4;
+        u32 select = select_at(odd_place(chunk + 110 * (lane / 8))), words[2], thirds[2], scales[3];
+        shifted(raw, select, words);
+        shifted(raw + 3, select, thirds);
+        shifted(raw + 6, select, scales);
+        d = low_half(raw[10]);
 #pragma unroll
         for (int part = 0; part < 4; part++) {
             // Scale 8 half + j: a nibble of byte j, and two bits of byte 8 + j % 4.
             int j = 2 * part + eighth / 2;
             u32 low = scales[part / 2] >> (8 * (j % 4) + 4 * half) & 15;
             u32 high = scales[2] >> (8 * (j % 4) + 4 * half + 2 * (part / 2)) & 3;
-            scale[part] = d * (f32)((i32)(low | high << 4) - 32);
-            offset[part] = -4 * scale[part];
+            factor[part] = (i32)(low | high << 4) - 32;
             for (int i = 0; i < 2; i++) {
                 codes[part][i] = words[i] >> 2 * part & 0x03030303 | (thirds[i] >> (4 * half + part) & 0x01010101) << 2;
             }
@@ -168,72 +202,87 @@ template <> struct Unit<q3_k> : UnitOf<4, 2> {
 };
 
 // Sixteen bytes of nibbles: sixteen elements each of two neighbouring runs.
-template <> struct Unit<q4_k> : UnitOf<2, 4> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 64 * (u / 2) + 32 * part + 16 * (u % 2); }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 144 * (u / 8);
-        int eighth = u % 8;
-        Pack<u32, 4> head = ::load<4>((const u32*)block), four = ::load<4>((const u32*)(block + 16 + 16 * eighth));
-        scales(head, eighth / 2, *this);
+template <int RAW> struct Pairs : UnitOf<2, 4, true, RAW> {
+    INLINE static int at(int lane, int part) { return 64 * (lane / 2) + 32 * part + 16 * (lane % 2); }
+    INLINE void split(const u32* words) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) nibbles(four.at[i], codes[0][i], codes[1][i]);
+        for (int i = 0; i < 4; i++) nibbles(words[i], this->codes[0][i], this->codes[1][i]);
     }
-    // Of runs 2 quarter and the next.
-    template <class U> INLINE static void scales(const Pack<u32, 4>& head, int quarter, U& unit) {
-        f32 d = f16_to_float((u16)head.at[0]), dmin = f16_to_float((u16)(head.at[0] >> 16));
+    INLINE static void read_four(const u8* at, u32* raw) {
+        Pack<u32, 4> four = load<4>((const u32*)at);
 #pragma unroll
-        for (int part = 0; part < 2; part++) {
-            u32 whole, below;
-            q4_k_scales(head.at[1], head.at[2], head.at[3], 2 * quarter + part, whole, below);
-            unit.scale[part] = d * (f32)whole;
-            unit.offset[part] = -dmin * (f32)below;
-        }
+        for (int i = 0; i < 4; i++) raw[i] = four.at[i];
+    }
+    // Scales and minima of runs 2 quarter and the next, from a block's first sixteen bytes: halves of each word of them.
+    INLINE void scales(const u32* head, int quarter) {
+        this->d = low_half(head[0]);
+        this->dmin = -high_half(head[0]);
+        int shift = quarter % 2 * 16;
+        u32 a = head[1] >> shift, b = head[2] >> shift, c = head[3] >> shift;
+        u32 whole = quarter < 2 ? a & 0x3f3f : c & 0x0f0f | (a & 0xc0c0) >> 2;
+        u32 below = quarter < 2 ? b & 0x3f3f : c >> 4 & 0x0f0f | (b & 0xc0c0) >> 2;
+        this->factor[0] = whole & 255, this->factor[1] = whole >> 8;
+        this->minimum[0] = below & 255, this->minimum[1] = below >> 8;
     }
 };
 
-template <> struct Unit<q5_k> : UnitOf<2, 4> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return Unit<q4_k>::at(u, part); }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 176 * (u / 8);
-        int eighth = u % 8;
-        Pack<u32, 4> head = ::load<4>((const u32*)block), fifths = ::load<4>((const u32*)(block + 16 + 16 * (eighth % 2))),
-                     four = ::load<4>((const u32*)(block + 48 + 16 * eighth));
-        Unit<q4_k>::scales(head, eighth / 2, *this);
-        int run = eighth / 2 * 2;
+template <> struct Unit<q4_k> : Pairs<8> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
+        const u8* block = chunk + 144 * (lane / 8);
+        read_four(block, raw);
+        read_four(block + 16 + 16 * (lane % 8), raw + 4);
+    }
+    INLINE void decode(const Raw& raw, const u8*, int lane) {
+        scales(raw, lane % 8 / 2);
+        split(raw + 4);
+    }
+};
+
+template <> struct Unit<q5_k> : Pairs<12> {
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
+        const u8* block = chunk + 176 * (lane / 8);
+        read_four(block, raw);
+        read_four(block + 16 + 16 * (lane % 2), raw + 4);
+        read_four(block + 48 + 16 * (lane % 8), raw + 8);
+    }
+    INLINE void decode(const Raw& raw, const u8*, int lane) {
+        scales(raw, lane % 8 / 2);
+        split(raw + 8);
+        int run = lane % 8 / 2 * 2;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            nibbles(four.at[i], codes[0][i], codes[1][i]);
-            codes[0][i] |= (fifths.at[i] >> run & 0x01010101) << 4;
-            codes[1][i] |= (fifths.at[i] >> (run + 1) & 0x01010101) << 4;
+            u32 bits = raw[4 + i] >> run;
+            codes[0][i] |= bits << 4 & 0x10101010;
+            codes[1][i] |= bits << 3 & 0x10101010;
         }
     }
 };
 
 // Eight bytes of nibbles: eight elements each of two runs, 64 elements apart.
-template <> struct Unit<q6_k> : UnitOf<2, 2> {
-    static const bool offsets = true;
-    INLINE static u64 at(u64 u, int part) { return 128 * (u / 8) + 64 * part + 8 * (u % 8); }
-    INLINE void load(const u8* row, u64 u) {
-        const u8* block = row + 210 * (u / 16);
-        int half = u / 8 % 2, eighth = u % 8;
-        u32 low[2], high[2];
-        words_at_2(block + 64 * half + 8 * eighth, low);
-        words_at_2(block + 128 + 32 * half + 8 * (eighth % 4), high);
-        f32 d = half_at(block + 208);
-        const u8* scales = block + 192 + 8 * half + eighth / 2;
-        int shift = eighth / 4 * 2;
-#pragma unroll
-        for (int part = 0; part < 2; part++) {
-            scale[part] = d * (f32)(i8)scales[4 * part];
-            offset[part] = -32 * scale[part];
-        }
+template <> struct Unit<q6_k> : UnitOf<2, 2, true, 9> {
+    INLINE static int at(int lane, int part) { return 128 * (lane / 8) + 64 * part + 8 * (lane % 8); }
+    INLINE static void read(const u8* chunk, int lane, Raw& raw) {
+        const u8* block = chunk + 210 * (lane / 16);
+        int half = lane / 8 % 2, eighth = lane % 8;
+        read_words<3>(block + 64 * half + 8 * eighth, raw);
+        read_words<3>(block + 128 + 32 * half + 8 * (eighth % 4), raw + 3);
+        const i8* scales = (const i8*)block + 192 + 8 * half + eighth / 2;
+        raw[6] = (i32)scales[0], raw[7] = (i32)scales[4];
+        raw[8] = bytes2(block + 208);
+    }
+    INLINE void decode(const Raw& raw, const u8* chunk, int lane) {
+        u32 select = select_at(odd_place(chunk + 210 * (lane / 16))), low[2], high[2];
+        shifted(raw, select, low);
+        shifted(raw + 3, select, high);
+        factor[0] = (i32)raw[6], factor[1] = (i32)raw[7];
+        d = low_half(raw[8]);
+        int shift = lane % 8 / 4 * 2;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
+            u32 bits = high[i] >> shift;
             nibbles(low[i], codes[0][i], codes[1][i]);
-            codes[0][i] |= (high[i] >> shift & 0x03030303) << 4;
-            codes[1][i] |= (high[i] >> (shift + 4) & 0x03030303) << 4;
+            codes[0][i] |= bits << 4 & 0x30303030;
+            codes[1][i] |= bits & 0x30303030;
         }
     }
 };

@@ -7,6 +7,17 @@
 //   CHOOSES   whether each row of x is multiplied with a matrix of its own: the one that ids names, of dtype IDS and with a layout of RANK.
 //             M is 1 then, and `per` rows of the result have the same row of x. FAULT: the code for an id that is out of range.
 
+// N words by loads of at most four.
+template <int N> INLINE void words_of(const u32* at, u32 (&words)[N]) {
+    const int most = N < 4 ? N : 4;
+#pragma unroll
+    for (int i = 0; i < N; i += most) {
+        Pack<u32, most> pack = load<most>(at + i);
+#pragma unroll
+        for (int j = 0; j < most; j++) words[i + j] = pack.at[j];
+    }
+}
+
 struct Sizes { u64 rows, n, k, per, matrices; };
 
 KERNEL(ggml_vector)(const u8* weight, const u32* codes, const f32* scales, DST* dst, Sizes size, const DST* bias, const DST* residual,
@@ -41,34 +52,65 @@ KERNEL(ggml_vector)(const u8* weight, const u32* codes, const f32* scales, DST* 
         rows[r] = weight + row * row_bytes;
     }
     f32 sums[ROWS][M] = {};
-    u64 units = inside ? size.k / U::elements : 0;
-    for (u64 u = warp % SPLIT * 32 + lane; u < units; u += SPLIT * 32) {
+    // Chunks of 32 units, so that what a lane reads is as far on in each row and each chunk.
+    const u32 chunk = 32 * U::elements, chunk_bytes = chunk / FORMAT::elements * FORMAT::bytes;
+    u32 units = inside ? (u32)(size.k / U::elements) : 0, piece = warp % SPLIT;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) rows[r] += piece * chunk_bytes;
+    codes += piece * (chunk / 4);
+    scales += piece * (chunk / 32);
+    // The words of the next units are loaded while these are multiplied.
+    typename U::Raw raw[ROWS];
+    if (piece * 32 + lane < units) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) U::read(rows[r], lane, raw[r]);
+    }
+    for (u32 u = piece * 32 + lane; u < units; u += SPLIT * 32) {
         U unit[ROWS];
+        bool more = u + SPLIT * 32 < units;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) unit[r].load(rows[r], u);
+        for (int r = 0; r < ROWS; r++) {
+            typename U::Raw now;
 #pragma unroll
-        for (int part = 0; part < U::parts; part++) {
-            u64 at = U::at(u, part);
+            for (int i = 0; i < sizeof(now) / 4; i++) now[i] = raw[r][i];
+            const u8* chunk = rows[r];
+            rows[r] += SPLIT * chunk_bytes;
+            if (more) U::read(rows[r], lane, raw[r]);
+            unit[r].decode(now, chunk, lane);
+        }
 #pragma unroll
-            for (int m = 0; m < M; m++) {
-                Pack<u32, U::words> y = load<U::words>(codes + (m * size.k + at) / 4);
-                f32 y_scale = scales[(m * size.k + at) / 32];
+        for (int m = 0; m < M; m++) {
+            // Of each row: the products with codes, and with minima.
+            f32 products[ROWS] = {}, below[ROWS] = {};
+#pragma unroll
+            for (int part = 0; part < U::parts; part++) {
+                u64 at = m * size.k + U::at(lane, part);
+                u32 y[U::words];
+                words_of<U::words>(codes + at / 4, y);
+                f32 y_scale = scales[at / 32];
                 i32 sum = 0;
-                if (U::offsets) {
+                if (FORMAT::zero != 0 || FORMAT::minima) {
 #pragma unroll
-                    for (int i = 0; i < U::words; i++) sum = __dp4a((i32)y.at[i], 0x01010101, sum);
+                    for (int i = 0; i < U::words; i++) sum = __dp4a((i32)y[i], 0x01010101, sum);
                 }
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
-                    i32 dot = 0;
+                    i32 dot = -FORMAT::zero * sum;
 #pragma unroll
-                    for (int i = 0; i < U::words; i++) dot = __dp4a((i32)unit[r].codes[part][i], (i32)y.at[i], dot);
-                    f32 product = unit[r].scale[part] * (f32)dot;
-                    if (U::offsets) product += unit[r].offset[part] * (f32)sum;
-                    sums[r][m] += y_scale * product;
+                    for (int i = 0; i < U::words; i++) dot = __dp4a((i32)unit[r].codes[part][i], (i32)y[i], dot);
+                    if (U::factors) dot *= unit[r].factor[part];
+                    products[r] += y_scale * (f32)dot;
+                    if (FORMAT::minima) below[r] += y_scale * (f32)(unit[r].minimum[part] * sum);
                 }
             }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                sums[r][m] += unit[r].d * products[r];
+                if (FORMAT::minima) sums[r][m] += unit[r].dmin * below[r];
+            }
         }
+        codes += SPLIT * (chunk / 4);
+        scales += SPLIT * (chunk / 32);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
