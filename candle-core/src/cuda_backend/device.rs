@@ -59,7 +59,12 @@ struct Inner {
     seed: AtomicU64,
     /// Random numbers drawn since the seed was set: where the next draw's counter starts.
     drawn: AtomicU64,
+    /// See [`CudaDevice::counters`].
+    counters: CudaSlice<u32>,
 }
+
+/// Counters of blocks that have come, which kernels leave at 0.
+pub(super) const COUNTERS: usize = 1 << 14;
 
 /// An NVIDIA card. Clones are handles of the same device.
 #[derive(Clone)]
@@ -119,6 +124,9 @@ impl CudaDevice {
         let max_shared = context.attribute(max_shared).w()? as u32;
         keep_freed_memory(&context)?;
         let stream = context.new_stream().during(|| "making a stream".into())?;
+        let counters = stream
+            .alloc_zeros(COUNTERS)
+            .during(|| "making counters for kernels".into())?;
         let kernels = Arc::new(Kernels::new(context.clone(), card.capability)?);
         Ok(Self(Arc::new(Inner {
             id: DeviceId::new(),
@@ -137,6 +145,7 @@ impl CudaDevice {
             kernels,
             seed: AtomicU64::new(DEFAULT_SEED),
             drawn: AtomicU64::new(0),
+            counters,
         })))
     }
 
@@ -267,6 +276,11 @@ impl CudaDevice {
     /// The modules that programs brought.
     pub(super) fn modules(&self) -> &super::compat::Modules {
         &self.0.modules
+    }
+
+    /// The address of [`COUNTERS`] counters for blocks of one kernel that wait for the last of them; all are 0 between kernels.
+    pub(super) fn counters(&self) -> u64 {
+        self.0.counters.device_ptr(&self.0.stream).0
     }
 
     /// Shared memory that a block may have, in bytes.

@@ -1,6 +1,6 @@
 // What the attention kernels share: which keys a query sees, what is added to their scores, and where sums go. T: the dtype of queries
 // and result; K: of keys and values; HEAD_DIM, V_DIM: elements of a head; RULES: the bits below; BIAS: the dtype of the bias, if there
-// is one; JOINS: whether a block sees some of the keys and leaves its sums to sdpa_join.cu.
+// is one; JOINS: whether a block sees some of the keys and leaves its sums to be joined.
 //
 // A row is a query of one head. Rows that share keys and values are numbered with the heads of a query next to each other, so that
 // neighbours see the same keys.
@@ -10,7 +10,7 @@ enum { SOFTCAP = 1, CAUSAL = 2, LEFT = 4, RIGHT = 8, STARTS = 16, LENS = 32, SLO
 struct HeadSteps { u64 batch, head, seq; };
 
 struct Attention {
-    u64 q, k, v, dst, parts, bias, slopes, sinks, starts, lens;
+    u64 q, k, v, dst, parts, counters, bias, slopes, sinks, starts, lens;
     HeadSteps q_step, k_step, v_step;
     u64 bias_batch, bias_head, bias_seq, bias_key;
     u32 batch, heads, group, queries, keys;
@@ -113,8 +113,8 @@ INLINE u64 result_row(const Attention& p, u32 batch, u32 kv_head, u32 row) {
     return ((u64)batch * p.heads + kv_head * p.group + row % p.group) * p.queries + row / p.group;
 }
 
-// A part: V_DIM sums, their maximum, their sum of weights.
-const u32 PART = V_DIM + 2;
+// A part: V_DIM sums, their maximum, their sum of weights; two more, so that parts of whole words begin at whole words.
+const u32 PART = V_DIM + 4;
 INLINE f32* part_at(const Attention& p, u64 row, u32 split) { return (f32*)p.parts + (row * p.splits + split) * PART; }
 
 // N elements of a head from `at` on, as f32.

@@ -1,6 +1,6 @@
 // Attention of few queries. A block takes ROWS rows that share keys and values, and a part of the keys; a group of GROUP threads takes
 // a key, 16 bytes of it a thread, AHEAD keys on their way at once. Every group keeps maximum, sum and weighted sum of what it saw, which
-// are joined at the end (Milakov and Gimelshein, arXiv 1805.02867). LANES: elements of 16 bytes; PACKS: such words of a head that a
+// are joined at the end (Milakov and Gimelshein, arXiv 1805.02867). With JOINS the last block to come joins the parts of all. LANES: elements of 16 bytes; PACKS: such words of a head that a
 // thread has. Definitions beside these: attention.cu.
 
 const u32 WARPS = 4, GROUPS = 32 / GROUP, TURN = WARPS * GROUPS * AHEAD;
@@ -163,4 +163,50 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) sdpa_decode_kernel(Atte
             ((T*)p.dst)[result * V_DIM + d] = as<T>(total / divisor(whole));
         }
     }
+#if JOINS
+    __shared__ u32 arrived;
+    u32* counter = (u32*)p.counters + rest;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) arrived = atomicAdd(counter, 1u);
+    __syncthreads();
+    if (arrived + 1 != p.splits) return;
+    // For the next launch.
+    if (threadIdx.x == 0) *counter = 0;
+    __threadfence();
+    f32 *scales = shared, *divisors = scales + ROWS * p.splits;
+    for (u32 r = warp; r < ROWS && first_row + r < rows; r += WARPS) {
+        const f32* parts = part_at(p, result_row(p, batch, kv_head, first_row + r), 0);
+        f32 highest = -INFINITE, whole = 0;
+        for (u32 i = lane; i < p.splits; i += 32) highest = Max::of(parts[i * PART + V_DIM], highest);
+        highest = warp_max(highest);
+        for (u32 i = lane; i < p.splits; i += 32) {
+            f32 scale = weight_of(parts[i * PART + V_DIM], highest);
+            whole += parts[i * PART + V_DIM + 1] * scale;
+            scales[r * p.splits + i] = scale;
+        }
+        whole = warp_sum(whole);
+        if (lane == 0) divisors[r] = divisor(whole);
+    }
+    __syncthreads();
+    const u32 quads = V_DIM / 4;
+    for (u32 i = threadIdx.x; i < ROWS * quads; i += 32 * WARPS) {
+        u32 r = i / quads, first = i % quads * 4, row = first_row + r;
+        if (row >= rows) break;
+        u64 result = result_row(p, batch, kv_head, row);
+        const f32* parts = part_at(p, result, 0) + first;
+        f32 total[4] = {};
+#pragma unroll 8
+        for (u32 n = 0; n < p.splits; n++) {
+            Pack<f32, 4> sums = load<4>(parts + n * PART);
+            f32 scale = scales[r * p.splits + n];
+#pragma unroll
+            for (int c = 0; c < 4; c++) total[c] += sums.at[c] * scale;
+        }
+        Pack<T, 4> out;
+#pragma unroll
+        for (int c = 0; c < 4; c++) out.at[c] = as<T>(total[c] / divisors[r]);
+        store((T*)p.dst + result * V_DIM + first, out);
+    }
+#endif
 }

@@ -5,7 +5,7 @@ KERNEL(sdpa_join)(const f32* parts, T* dst, u64 rows, u32 splits) {
     u64 place = thread_index(), row = place / V_DIM;
     if (row >= rows) return;
     u32 i = place % V_DIM;
-    const u32 part = V_DIM + 2;
+    const u32 part = V_DIM + 4;
     const f32* first = parts + row * splits * part;
     f32 most = -INFINITE;
     for (u32 split = 0; split < splits; split++) most = Max::of(first[split * part + V_DIM], most);

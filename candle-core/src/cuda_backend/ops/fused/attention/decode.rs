@@ -2,6 +2,7 @@
 
 use super::{Call, Parts};
 use crate::backend::BackendStorage;
+use crate::cuda_backend::device::COUNTERS;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::Grid;
 use crate::cuda_backend::CudaStorage;
@@ -65,7 +66,11 @@ impl Call<'_> {
         let blocks = sizes.blocks(form.rows);
         let busy = 2 * self.inputs[0].0.device().card().multiprocessors;
         let keys = self.span(sizes.queries);
-        let splits = busy.div_ceil(blocks).min(keys.div_ceil(LEAST_CHUNK));
+        let splits = match blocks {
+            // Enough of them, and more than there are counters for the parts that have come.
+            COUNTERS.. => 1,
+            _ => busy.div_ceil(blocks).min(keys.div_ceil(LEAST_CHUNK)),
+        };
         let parts = Parts::new(keys, splits, form.turn());
         let kernel = Kernel::new(source!("attention", => "sdpa_decode"))
             .define("ROWS", form.rows)
@@ -73,8 +78,10 @@ impl Call<'_> {
             .define("GROUP", form.group)
             .define("PACKS", form.packs)
             .define("AHEAD", form.ahead);
-        let shared = WARPS * form.rows * (sizes.v_dim + 2) * 4;
+        // Sums of each warp, then factors of all parts.
+        let sums = WARPS * (sizes.v_dim + 4);
+        let shared = 4 * form.rows * sums.max(parts.splits + 1);
         let grid = Grid::of_rows(0, 32 * WARPS as u32).shared(shared as u32);
-        self.run(kernel, parts, blocks, grid)
+        self.run(kernel, parts, (blocks, grid), true)
     }
 }

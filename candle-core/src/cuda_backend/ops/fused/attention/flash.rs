@@ -105,6 +105,6 @@ impl Call<'_> {
                 },
             );
         let grid = Grid::of_rows(0, 32 * shape.warps as u32).shared(shape.shared as u32);
-        self.run(kernel, parts, blocks, grid)
+        self.run(kernel, parts, (blocks, grid), false)
     }
 }

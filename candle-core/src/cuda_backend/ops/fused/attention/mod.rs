@@ -40,6 +40,7 @@ struct Params {
     v: u64,
     dst: u64,
     parts: u64,
+    counters: u64,
     bias: u64,
     slopes: u64,
     sinks: u64,
@@ -288,8 +289,14 @@ impl<'a> Call<'a> {
             .define("JOINS", parts.splits > 1))
     }
 
-    /// Runs a kernel of `blocks` blocks for each part, and joins what it leaves.
-    fn run(&self, kernel: Kernel, parts: Parts, blocks: usize, grid: Grid) -> Result<CudaStorage> {
+    /// Runs a kernel of `blocks` blocks for each part, and joins what it leaves, unless it does so itself.
+    fn run(
+        &self,
+        kernel: Kernel,
+        parts: Parts,
+        (blocks, grid): (usize, Grid),
+        joins_itself: bool,
+    ) -> Result<CudaStorage> {
         let device = self.inputs[0].0.device();
         let (rows, v_dim) = (self.sizes.rows(), self.sizes.v_dim);
         let dst = device.new_storage(rows * v_dim, self.dtypes[0], OP)?;
@@ -299,13 +306,20 @@ impl<'a> Call<'a> {
             ..grid
         };
         if parts.splits == 1 {
-            device.launch(&kernel, grid, Args::new().value(self.params(&dst, None, parts)))?;
+            device.launch(
+                &kernel,
+                grid,
+                Args::new().value(self.params(&dst, None, parts)),
+            )?;
             return Ok(dst);
         }
-        let len = rows * parts.splits * (v_dim + 2);
+        let len = rows * parts.splits * (v_dim + 4);
         let between = device.new_storage(len, DType::F32, OP)?;
         let params = self.params(&dst, Some(&between), parts);
         device.launch(&kernel, grid, Args::new().value(params))?;
+        if joins_itself {
+            return Ok(dst);
+        }
         let join = Kernel::new(source!("sdpa_join"))
             .define("T", float_type(device, self.dtypes[0], OP)?)
             .define("V_DIM", v_dim)
@@ -341,6 +355,7 @@ impl<'a> Call<'a> {
             v: address(v),
             dst: dst.address(),
             parts: between.map_or(0, CudaStorage::address),
+            counters: q.0.device().counters(),
             bias: address_or_null(given.bias),
             slopes: address_or_null(given.slopes),
             sinks: address_or_null(given.sinks),
@@ -382,7 +397,11 @@ mod tests {
             (1000, 30, 32, (16, 64)),
         ] {
             let parts = Parts::new(keys, splits, turn);
-            assert_eq!((parts.splits, parts.chunk), expected, "{keys} {splits} {turn}");
+            assert_eq!(
+                (parts.splits, parts.chunk),
+                expected,
+                "{keys} {splits} {turn}"
+            );
             assert!(parts.chunk * (parts.splits - 1) < keys && parts.chunk * parts.splits >= keys);
         }
     }

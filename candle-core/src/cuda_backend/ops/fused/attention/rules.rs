@@ -32,11 +32,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(
-        params: &SdpaParams<'_>,
-        sizes: &Sizes,
-        device: &CudaDevice,
-    ) -> Result<Self> {
+    pub(super) fn new(params: &SdpaParams<'_>, sizes: &Sizes, device: &CudaDevice) -> Result<Self> {
         // The last query is at the last key.
         let at_the_end = params.starts.is_none() && sizes.queries <= sizes.keys;
         let causal = at_the_end && params.right == Some(0);

@@ -80,6 +80,6 @@ impl Call<'_> {
             .define("KEYS", tile.keys)
             .define("LANES", if wide { 4 } else { 1 });
         let grid = Grid::of_rows(0, BLOCK).shared(tile.shared as u32);
-        self.run(kernel, parts, blocks, grid)
+        self.run(kernel, parts, (blocks, grid), false)
     }
 }
