@@ -52,11 +52,14 @@ fn address_or_null(operand: Option<Operand<'_>>) -> u64 {
     operand.map_or(0, address)
 }
 
-/// Whether `lanes` elements from the first on, and from each of `strides` steps on, are aligned as one word.
-fn aligned((storage, layout): Operand<'_>, strides: &[usize], lanes: usize) -> bool {
+/// Whether `lanes` elements from the first on, and from each step of the first `axes` dimensions on, are aligned as one word.
+fn aligned((storage, layout): Operand<'_>, axes: usize, lanes: usize) -> bool {
     let word = (lanes * storage.dtype().size_in_bytes()) as u64;
+    let steps = layout.dims().iter().zip(layout.stride()).take(axes);
     address((storage, layout)).is_multiple_of(word)
-        && strides.iter().all(|stride| stride.is_multiple_of(lanes))
+        && steps
+            .into_iter()
+            .all(|(size, step)| *size <= 1 || step.is_multiple_of(lanes))
 }
 
 impl Fused for CudaStorage {

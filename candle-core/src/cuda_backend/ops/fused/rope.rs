@@ -150,7 +150,7 @@ fn lanes(
     let widest = [Some(x), cache].into_iter().flatten();
     let size = widest.map(|(storage, _)| storage.dtype().size_in_bytes());
     let contiguous = |operand: Operand<'_>, lanes: usize| match operand.1.stride() {
-        [strides @ .., 1] => aligned(operand, strides, lanes),
+        [before @ .., 1] => aligned(operand, before.len(), lanes),
         _ => false,
     };
     let fits = |lanes: &usize| {

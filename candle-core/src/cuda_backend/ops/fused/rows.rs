@@ -59,9 +59,8 @@ impl<const N: usize> Rows<N> {
         };
         let lanes = 16 / first.dtype().size_in_bytes();
         let fits = |operand: &Operand<'_>| {
-            let stride = operand.1.stride();
-            let (step, strides) = (stride.last(), &stride[..stride.len().saturating_sub(1)]);
-            step == Some(&1) && super::aligned(*operand, strides, lanes)
+            let axes = operand.1.stride().len().saturating_sub(1);
+            operand.1.stride().last() == Some(&1) && super::aligned(*operand, axes, lanes)
         };
         let all = operands.iter().chain(vectors).all(fits);
         match all && self.len.is_multiple_of(lanes) {

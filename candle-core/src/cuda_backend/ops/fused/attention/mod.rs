@@ -261,8 +261,7 @@ impl<'a> Call<'a> {
     /// Whether `lanes` elements of a head of an input can be read at once.
     fn wide(&self, input: usize, lanes: usize) -> bool {
         let operand = self.inputs[input];
-        operand.1.dims()[3].is_multiple_of(lanes)
-            && aligned(operand, &operand.1.stride()[..3], lanes)
+        operand.1.dims()[3].is_multiple_of(lanes) && aligned(operand, 3, lanes)
     }
 
     /// How many keys `queries` neighbours see at most.
