@@ -1,6 +1,8 @@
 //! The devices by name, and how each is opened.
 
 use candle_core::Device;
+#[cfg(feature = "cuda")]
+use candle_core::DeviceLocation;
 use serde::Serialize;
 
 /// A kind of device that models can run on.
@@ -52,6 +54,12 @@ pub fn describe(device: &Device) -> String {
     if let Ok(gpu) = device.as_webgpu_device() {
         return format!("webgpu: {}", gpu.name());
     }
+    #[cfg(feature = "cuda")]
+    if let (Ok(card), DeviceLocation::Cuda { gpu_id }) =
+        (device.as_cuda_device(), device.location())
+    {
+        return format!("cuda:{gpu_id}: {}", card.name());
+    }
     match device {
         Device::Cpu => DeviceKind::Cpu.name().to_string(),
         other => format!("{:?}", other.location()),
@@ -67,8 +75,11 @@ pub enum DeviceChoice {
     Auto,
     /// The processor
     Cpu,
-    /// An NVIDIA GPU through CUDA
+    /// An NVIDIA GPU through CUDA: the first, or that with the ordinal in `cuda:1`
     Cuda,
+    /// The CUDA device with this ordinal, as the driver counts: `cuda:1`.
+    #[cfg_attr(not(target_arch = "wasm32"), value(skip))]
+    CudaCard(usize),
     /// An Apple GPU through Metal
     Metal,
     /// Any GPU through WebGPU
@@ -82,9 +93,78 @@ impl DeviceChoice {
         match self {
             Self::Auto => None,
             Self::Cpu => Some(DeviceKind::Cpu),
-            Self::Cuda => Some(DeviceKind::Cuda),
+            Self::Cuda | Self::CudaCard(_) => Some(DeviceKind::Cuda),
             Self::Metal => Some(DeviceKind::Metal),
             Self::WebGpu => Some(DeviceKind::WebGpu),
+        }
+    }
+}
+
+impl DeviceChoice {
+    /// The device's place among those of its kind.
+    pub fn ordinal(self) -> usize {
+        match self {
+            Self::CudaCard(ordinal) => ordinal,
+            _ => 0,
+        }
+    }
+
+    /// What `--device` takes: the names, and `cuda:N`.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn parse(name: &str) -> Option<Self> {
+        match name.strip_prefix("cuda:") {
+            Some(ordinal) => ordinal.parse().ok().map(Self::CudaCard),
+            None => clap::ValueEnum::from_str(name, false).ok(),
+        }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl clap::builder::ValueParserFactory for DeviceChoice {
+    type Parser = DeviceParser;
+
+    fn value_parser() -> DeviceParser {
+        DeviceParser
+    }
+}
+
+/// Reads [`DeviceChoice`] from the command line.
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Clone)]
+pub struct DeviceParser;
+
+#[cfg(not(target_arch = "wasm32"))]
+impl clap::builder::TypedValueParser for DeviceParser {
+    type Value = DeviceChoice;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<DeviceChoice, clap::Error> {
+        if let Some(choice) = value.to_str().and_then(DeviceChoice::parse) {
+            return Ok(choice);
+        }
+        clap::builder::EnumValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(
+        &self,
+    ) -> Option<Box<dyn Iterator<Item = clap::builder::PossibleValue> + '_>> {
+        use clap::ValueEnum;
+        let values = DeviceChoice::value_variants().iter();
+        Some(Box::new(values.filter_map(ValueEnum::to_possible_value)))
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl std::fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::CudaCard(ordinal) => write!(f, "cuda:{ordinal}"),
+            named => f.write_str(named.kind().map_or("auto", DeviceKind::name)),
         }
     }
 }

@@ -14,6 +14,10 @@ pub struct BackendReport {
     pub absent: Option<String>,
     /// The processor, for the CPU backend.
     pub cpu: Option<CpuReport>,
+    /// Every card that CUDA's driver shows, by ordinal.
+    pub cards: Vec<CardReport>,
+    /// NVIDIA's libraries, in a build with CUDA.
+    pub libraries: Vec<LibraryReport>,
     /// Every adapter that WebGPU finds, the one in use marked as chosen.
     pub adapters: Vec<AdapterReport>,
 }
@@ -25,6 +29,32 @@ pub struct CpuReport {
     pub cores: usize,
     /// The vector extensions that it has, of those that matter for arithmetic on tensors.
     pub simd: Vec<&'static str>,
+}
+
+/// One CUDA device.
+#[derive(Clone, Debug, Serialize)]
+pub struct CardReport {
+    /// Its index in the list, as `--device cuda:1` takes it.
+    pub ordinal: usize,
+    /// The GPU's name.
+    pub name: String,
+    /// Its compute capability, such as `9.0`.
+    pub capability: String,
+    /// The newest CUDA version that the driver serves, such as `13.0`.
+    pub driver: String,
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Bytes of memory.
+    pub memory: usize,
+}
+
+/// One of NVIDIA's libraries.
+#[derive(Clone, Debug, Serialize)]
+pub struct LibraryReport {
+    /// Its name.
+    pub name: &'static str,
+    /// The path or the name that it was opened by; `None` if it is absent.
+    pub path: Option<String>,
 }
 
 /// One WebGPU adapter.
@@ -61,12 +91,62 @@ fn describe(entry: &BackendEntry) -> BackendReport {
         name: kind.name(),
         absent: entry.device().err().map(str::to_string),
         cpu: (kind == DeviceKind::Cpu).then(cpu),
+        cards: if kind == DeviceKind::Cuda {
+            cards()
+        } else {
+            Vec::new()
+        },
+        libraries: if kind == DeviceKind::Cuda {
+            libraries()
+        } else {
+            Vec::new()
+        },
         adapters: if kind == DeviceKind::WebGpu {
             adapters()
         } else {
             Vec::new()
         },
     }
+}
+
+#[cfg(feature = "cuda")]
+fn cards() -> Vec<CardReport> {
+    // Without a driver there are none, and the entry says why.
+    let cards = candle_core::cuda_backend::cards().unwrap_or_default();
+    let report = |(ordinal, card): (usize, candle_core::cuda_backend::CardReport)| CardReport {
+        ordinal,
+        name: card.name,
+        capability: format!("{}.{}", card.capability.0, card.capability.1),
+        driver: format!(
+            "{}.{}",
+            card.driver_version / 1000,
+            card.driver_version % 1000 / 10
+        ),
+        multiprocessors: card.multiprocessors,
+        memory: card.memory,
+    };
+    cards.into_iter().enumerate().map(report).collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cards() -> Vec<CardReport> {
+    Vec::new()
+}
+
+#[cfg(feature = "cuda")]
+fn libraries() -> Vec<LibraryReport> {
+    let found = candle_core::cuda_backend::libraries_report().into_iter();
+    found
+        .map(|library| LibraryReport {
+            name: library.name,
+            path: library.path.map(|path| path.display().to_string()),
+        })
+        .collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn libraries() -> Vec<LibraryReport> {
+    Vec::new()
 }
 
 #[cfg(feature = "webgpu")]
@@ -146,11 +226,30 @@ impl BackendReport {
             lines.push(format!("  cores: {}", cpu.cores));
             lines.push(format!("  SIMD:  {}", listed(&cpu.simd)));
         }
+        for card in &self.cards {
+            lines.extend(card.lines());
+        }
+        for library in &self.libraries {
+            let path = library.path.as_deref().unwrap_or("not found");
+            lines.push(format!("  {}: {path}", library.name));
+        }
         for adapter in &self.adapters {
             lines.extend(adapter.lines());
         }
         lines.push(String::new());
         lines.join("\n")
+    }
+}
+
+impl CardReport {
+    fn lines(&self) -> Vec<String> {
+        vec![
+            format!("  card {}: {}", self.ordinal, self.name),
+            format!("    capability: {}", self.capability),
+            format!("    driver:     CUDA {}", self.driver),
+            format!("    processors: {}", self.multiprocessors),
+            format!("    memory:     {} MiB", self.memory >> 20),
+        ]
     }
 }
 

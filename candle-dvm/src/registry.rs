@@ -13,23 +13,32 @@ use std::sync::OnceLock;
 /// A device is opened when it is first asked about and kept: `--device cpu` opens no GPU, and nothing is opened twice.
 pub struct BackendRegistry {
     entries: Vec<BackendEntry>,
+    /// CUDA devices from the second on, which have to be named.
+    cards: Vec<BackendEntry>,
 }
+
+/// More cards than a machine has.
+const MOST_CARDS: usize = 128;
 
 /// One backend in the registry.
 pub struct BackendEntry {
     kind: DeviceKind,
+    ordinal: usize,
     found: OnceLock<std::result::Result<Device, String>>,
 }
 
 impl BackendRegistry {
     /// The backends in order of preference: CUDA, Metal, WebGPU, CPU.
     pub fn detect() -> Self {
-        let entry = |kind| BackendEntry {
+        let entry = |kind, ordinal| BackendEntry {
             kind,
+            ordinal,
             found: OnceLock::new(),
         };
+        let card = |ordinal| entry(DeviceKind::Cuda, ordinal);
         Self {
-            entries: DeviceKind::ALL.into_iter().map(entry).collect(),
+            entries: DeviceKind::ALL.map(|kind| entry(kind, 0)).into(),
+            cards: (1..MOST_CARDS).map(card).collect(),
         }
     }
 
@@ -44,6 +53,14 @@ impl BackendRegistry {
     /// # Errors
     /// [`Error::Device`] with the reason, if a device was named and is absent.
     pub fn select(&self, choice: DeviceChoice) -> Result<&BackendEntry> {
+        if let Some(place) = choice.ordinal().checked_sub(1) {
+            let card = self.cards.get(place).ok_or_else(|| Error::Device {
+                asked: DeviceKind::Cuda.name(),
+                reason: format!("ordinals are less than {MOST_CARDS}, not {}", place + 1),
+            })?;
+            card.open()?;
+            return Ok(card);
+        }
         let wanted = choice.kind();
         let mut reasons = Vec::new();
         for entry in &self.entries {
@@ -79,9 +96,16 @@ impl BackendEntry {
     /// The reason, as one line.
     pub fn device(&self) -> std::result::Result<&Device, &str> {
         self.found
-            .get_or_init(|| self.kind.open().map_err(|err| brief(&err)))
+            .get_or_init(|| self.open_device().map_err(|err| brief(&err)))
             .as_ref()
             .map_err(String::as_str)
+    }
+
+    fn open_device(&self) -> candle_core::Result<Device> {
+        match self.kind {
+            DeviceKind::Cuda => Device::new_cuda(self.ordinal),
+            kind => kind.open(),
+        }
     }
 
     /// As [`BackendEntry::device`], with this crate's error.

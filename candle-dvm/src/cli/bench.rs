@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 5)]
     repeat: usize,
     /// Where to run
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t)]
     device: DeviceChoice,
     /// The device's memory bandwidth, to print what share of it generation uses
     #[arg(long, value_name = "GB/s")]

@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// Where to run
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, default_value_t)]
     device: DeviceChoice,
     /// Element type of activations, and of weights that are not quantised [default: f32 on the CPU and beside quantised weights;
     /// otherwise what the weights are stored as]

@@ -34,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Where to run
-    #[arg(long, value_enum)]
+    #[arg(long)]
     device: Option<DeviceChoice>,
     /// The file with the secret key; `-` reads standard input; without it, the environment variable CANDLE_DVM_KEY
     #[arg(long, value_name = "FILE")]
@@ -130,10 +130,10 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
     match (flag, setting) {
         (Some(choice), _) => Ok(choice),
         (None, None) => Ok(DeviceChoice::default()),
-        (None, Some(name)) => DeviceChoice::from_str(name, true).map_err(|_| Error::Setting {
+        (None, Some(name)) => DeviceChoice::parse(name).ok_or_else(|| Error::Setting {
             name: "device",
             value: name.to_string(),
-            expected: "auto, cpu, cuda, metal or webgpu".to_string(),
+            expected: "auto, cpu, cuda, cuda:1 for the second card, metal or webgpu".to_string(),
         }),
     }
 }
