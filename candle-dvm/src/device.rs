@@ -114,7 +114,7 @@ impl DeviceChoice {
     pub fn parse(name: &str) -> Option<Self> {
         match name.strip_prefix("cuda:") {
             Some(ordinal) => ordinal.parse().ok().map(Self::CudaCard),
-            None => clap::ValueEnum::from_str(name, false).ok(),
+            None => clap::ValueEnum::from_str(name, true).ok(),
         }
     }
 }

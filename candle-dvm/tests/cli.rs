@@ -117,8 +117,13 @@ fn a_closed_pipe_ends_quietly() {
 #[test]
 fn devices_lists_every_backend() {
     let text = stdout(&run(&["devices"]));
+    let cuda = match candle_core::utils::cuda_is_available() {
+        true => "cuda     present",
+        false => "cuda     absent",
+    };
     for part in [
-        "cuda     absent",
+        cuda,
+        "  NVRTC: ",
         "metal    absent",
         "webgpu   present",
         "cpu      present",
@@ -178,7 +183,8 @@ pub fn assert_one_line(args: &[&str], parts: &[&str]) {
 fn bad_flags() {
     let cases: &[(&[&str], &[&str])] = &[
         (&["--device", "tpu"], &["--device", "tpu", "webgpu"]),
-        (&["--device", "cuda"], &["--device cuda"]),
+        (&["--device", "cuda:127"], &["--device cuda"]),
+        (&["--device", "cuda:x"], &["--device", "cuda:x", "webgpu"]),
         (&["--device", "metal"], &["--device metal"]),
         (&["--dtype", "f8"], &["--dtype", "f8", "bf16"]),
         (&["--max-tokens", "0"], &["--max-tokens 0"]),

@@ -27,6 +27,9 @@ fn auto_takes_the_best_available() {
 #[test]
 fn an_absent_device_says_why() {
     for (choice, name) in [(DeviceChoice::Cuda, "cuda"), (DeviceChoice::Metal, "metal")] {
+        if name == "cuda" && candle_core::utils::cuda_is_available() {
+            continue;
+        }
         match registry().select(choice) {
             Err(Error::Device { asked, reason }) => {
                 assert_eq!(asked, name);
@@ -35,6 +38,40 @@ fn an_absent_device_says_why() {
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("{name} is not part of this build"),
         }
+    }
+}
+
+/// With a card or without: no machine has as many, and the reason says which one was asked for or what is missing.
+#[test]
+fn a_card_that_is_not_there_says_why() {
+    for ordinal in [127, 128, usize::MAX] {
+        match registry().select(DeviceChoice::CudaCard(ordinal)) {
+            Err(Error::Device { asked, reason }) => {
+                assert_eq!(asked, "cuda");
+                assert!(
+                    reason.contains(&ordinal.to_string()) || reason.contains("driver"),
+                    "{reason}"
+                );
+            }
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("a card {ordinal}"),
+        }
+    }
+}
+
+#[test]
+fn cards_are_chosen_by_ordinal() {
+    assert_eq!(DeviceChoice::parse("cuda"), Some(DeviceChoice::Cuda));
+    assert_eq!(
+        DeviceChoice::parse("cuda:1"),
+        Some(DeviceChoice::CudaCard(1))
+    );
+    assert_eq!(DeviceChoice::CudaCard(1).kind(), Some(DeviceKind::Cuda));
+    for name in ["cuda:", "cuda:-1", "cuda:x", "cuda1", "cpu:0"] {
+        assert_eq!(DeviceChoice::parse(name), None, "{name}");
+    }
+    for choice in [DeviceChoice::Auto, DeviceChoice::CudaCard(2)] {
+        assert_eq!(DeviceChoice::parse(&choice.to_string()), Some(choice));
     }
 }
 

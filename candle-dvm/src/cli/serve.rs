@@ -10,7 +10,6 @@ use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
 use crate::service::{prometheus, Metrics, Service, Settings};
 use crate::{Error, Result};
-use clap::ValueEnum;
 use nostr::nips::nip19::ToBech32;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
