@@ -105,6 +105,29 @@ fn sizes(device: &Device) -> Result<()> {
 }
 test_device!(sizes);
 
+/// Many updates of few places: sums are rounded after each one, so their order shows.
+fn many_updates(device: &Device) -> Result<()> {
+    for (dtype, by) in [
+        (DType::F32, DType::U32),
+        (DType::BF16, DType::I64),
+        (DType::U8, DType::U8),
+    ] {
+        let cpu = numbers(&[3, 5, 4], dtype)?;
+        let here = cpu.to_device(device)?;
+        for n in [33, 200] {
+            for dim in 0..3 {
+                check(&here, &cpu, dim, n, by, "many")?;
+            }
+            let (here, cpu) = (here.permute((2, 0, 1))?, cpu.permute((2, 0, 1))?);
+            check(&here, &cpu, 1, n, by, "many of permuted")?;
+        }
+        let (here, cpu) = (here.narrow(0, 1, 1)?, cpu.narrow(0, 1, 1)?);
+        check(&here, &cpu, 2, 1000, by, "many of one row")?;
+    }
+    Ok(())
+}
+test_device!(many_updates);
+
 /// Indexes and sources that are views themselves.
 fn strided_operands(device: &Device) -> Result<()> {
     for dtype in [DType::F32, DType::F16, DType::U8] {

@@ -1,7 +1,7 @@
 //! Copies and views on every device against the CPU: nothing is computed, so every element is equal.
 
 use candle_core::scalar::Scalar;
-use candle_core::{test_device, DType, Device, IndexOp, Result, Tensor};
+use candle_core::{test_device, DType, Device, DeviceLocation, IndexOp, Result, Tensor};
 
 use crate::agree::{assert_as_on_cpu, assert_same, numbers, View, DTYPES, VIEWS};
 
@@ -305,9 +305,12 @@ test_device!(indexed);
 
 /// The same text as on the CPU, but for the device's name.
 fn displayed(device: &Device) -> Result<()> {
-    let location = match device.is_webgpu() {
-        true => ", webgpu:0",
-        false => "",
+    let location = match device.location() {
+        DeviceLocation::Cpu => "",
+        DeviceLocation::Cuda { .. } => ", cuda:0",
+        DeviceLocation::Metal { .. } => ", metal:0",
+        #[allow(unreachable_patterns, reason = "of a build without WebGPU")]
+        _ => ", webgpu:0",
     };
     for dtype in DTYPES {
         for shape in [vec![], vec![0], vec![3], vec![2, 3], vec![40, 60]] {
