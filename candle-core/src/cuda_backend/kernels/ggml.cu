@@ -1,5 +1,6 @@
 // Blocks of GGML with the bytes that a file has. Each format is a struct with
 //   elements, bytes   of a block;
+//   group             how many elements share a scale;
 //   zero              what codes are above the numbers that they stand for;
 //   minima            whether codes are above a minimum, then `value = code * scale + min`, else `(code - zero) * scale`;
 //   is_signed         whether codes are signed bytes;
@@ -43,7 +44,7 @@ INLINE void nibbles(u32 word, u32& low, u32& high) {
 // ---- Blocks of 32 ----
 
 struct q4_0 {
-    static const int elements = 32, bytes = 18, zero = 8;
+    static const int elements = 32, bytes = 18, zero = 8, group = 32;
     static const bool minima = false, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         const u8* at = block + 2 + 8 * (p % 2);
@@ -53,7 +54,7 @@ struct q4_0 {
 };
 
 struct q4_1 {
-    static const int elements = 32, bytes = 20, zero = 0;
+    static const int elements = 32, bytes = 20, zero = 0, group = 32;
     static const bool minima = true, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         const u8* at = block + 4 + 8 * (p % 2);
@@ -63,7 +64,7 @@ struct q4_1 {
 };
 
 struct q5_0 {
-    static const int elements = 32, bytes = 22, zero = 16;
+    static const int elements = 32, bytes = 22, zero = 16, group = 32;
     static const bool minima = false, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         u32 fifth = bytes22(block + 2) >> 8 * p;
@@ -77,7 +78,7 @@ struct q5_0 {
 };
 
 struct q5_1 {
-    static const int elements = 32, bytes = 24, zero = 0;
+    static const int elements = 32, bytes = 24, zero = 0, group = 32;
     static const bool minima = true, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         u32 fifth = bytes4(block + 4) >> 8 * p;
@@ -91,7 +92,7 @@ struct q5_1 {
 };
 
 struct q8_0 {
-    static const int elements = 32, bytes = 34, zero = 0;
+    static const int elements = 32, bytes = 34, zero = 0, group = 32;
     static const bool minima = false, is_signed = true;
     INLINE static Eight eight(const u8* block, int p) {
         const u8* at = block + 2 + 8 * p;
@@ -100,7 +101,7 @@ struct q8_0 {
 };
 
 struct q8_1 {
-    static const int elements = 32, bytes = 36, zero = 0;
+    static const int elements = 32, bytes = 36, zero = 0, group = 32;
     static const bool minima = false, is_signed = true;
     INLINE static Eight eight(const u8* block, int p) {
         const u8* at = block + 4 + 8 * p;
@@ -111,7 +112,7 @@ struct q8_1 {
 // ---- Blocks of 256: eight runs of 32 elements, which lie 32 apart in the bytes of their codes ----
 
 struct q2_k {
-    static const int elements = 256, bytes = 84, zero = 0;
+    static const int elements = 256, bytes = 84, zero = 0, group = 16;
     static const bool minima = true, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         int run = p / 4;
@@ -130,7 +131,7 @@ INLINE i32 q3_k_scale(const u8* scales, int j) {
 }
 
 struct q3_k {
-    static const int elements = 256, bytes = 110, zero = 4;
+    static const int elements = 256, bytes = 110, zero = 4, group = 16;
     static const bool minima = false, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         int run = p / 4;
@@ -165,7 +166,7 @@ INLINE void q4_k_scales(const u8* block, int j, f32& scale, f32& min) {
 }
 
 struct q4_k {
-    static const int elements = 256, bytes = 144, zero = 0;
+    static const int elements = 256, bytes = 144, zero = 0, group = 32;
     static const bool minima = true, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         int run = p / 4;
@@ -178,7 +179,7 @@ struct q4_k {
 };
 
 struct q5_k {
-    static const int elements = 256, bytes = 176, zero = 0;
+    static const int elements = 256, bytes = 176, zero = 0, group = 32;
     static const bool minima = true, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         int run = p / 4;
@@ -195,7 +196,7 @@ struct q5_k {
 };
 
 struct q6_k {
-    static const int elements = 256, bytes = 210, zero = 32;
+    static const int elements = 256, bytes = 210, zero = 32, group = 16;
     static const bool minima = false, is_signed = false;
     INLINE static Eight eight(const u8* block, int p) {
         int run = p / 4, half = run / 4, part = run % 4;
@@ -210,7 +211,7 @@ struct q6_k {
 };
 
 struct q8_k {
-    static const int elements = 256, bytes = 292, zero = 0;
+    static const int elements = 256, bytes = 292, zero = 0, group = 32;
     static const bool minima = false, is_signed = true;
     INLINE static Eight eight(const u8* block, int p) {
         const u8* at = block + 4 + 8 * p;

@@ -1,8 +1,9 @@
 //! Rows times matrices out of a stack, which a router has chosen for them. The choice stays on the device: a block reads which matrix it
 //! takes.
 
-use super::vector::{Activations, Added, Choice, Product};
-use super::{c_format, has_blocks, Input};
+use super::activations::Activations;
+use super::vector::{self, Choice};
+use super::{c_format, has_blocks, Added, Input, Product};
 use crate::backend::BackendStorage;
 use crate::cuda_backend::faults;
 use crate::cuda_backend::kernel::{source, Kernel};
@@ -85,13 +86,14 @@ pub(in crate::cuda_backend) fn quantized(
         n,
         k,
         added: Added::default(),
-        choice: Some(Choice {
-            ids,
-            count,
-            per: if shared { used } else { 1 },
-        }),
     };
-    product.run(&Activations::new((lhs, &x_l))?, lhs.dtype())
+    let choice = Choice {
+        ids,
+        count,
+        per: if shared { used } else { 1 },
+    };
+    let x = Activations::new((lhs, &x_l))?;
+    vector::run(&product, Some(&choice), &x, lhs.dtype())
 }
 
 fn zeros(like: &CudaStorage, len: usize) -> Result<CudaStorage> {
