@@ -1,23 +1,26 @@
 // Rows as bytes: of every 32 elements codes[i] = round(x[i] / scale), scale = max |x| / 127. SRC: the dtype; RANK: the layout; LANES: whether
-// four elements are one load. A thread has four elements, eight threads have 32.
+// four elements are one load; NORM: whether the rows' RMS norm is taken in their place, with weights alpha. A thread has four elements at
+// a time, eight threads have 32. A block has a row of k elements if there is a norm, which only scales what a row's elements times
+// alpha become.
 
-KERNEL(ggml_activations)(const SRC* src, u32* codes, f32* scales, Views<1> v) {
-    u64 i = thread_index() * 4;
-    f32 x[4] = {};
-    if (i < v.len) {
+// Four elements from i on, of those that there are.
+INLINE void read_four(const SRC* src, const Views<1>& v, u64 i, f32 (&x)[4]) {
 #if LANES
-        Pack<SRC, 4> four = load<4>(src + v.offsets[0] + i);
+    Pack<SRC, 4> four = load<4>(src + v.offsets[0] + i);
 #pragma unroll
-        for (int j = 0; j < 4; j++) x[j] = value(four.at[j]);
+    for (int j = 0; j < 4; j++) x[j] = value(four.at[j]);
 #else
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            u64 at[1];
-            places<RANK>(v, i + j, at);
-            x[j] = value(src[at[0]]);
-        }
-#endif
+    for (int j = 0; j < 4; j++) {
+        u64 at[1];
+        places<RANK>(v, i + j, at);
+        x[j] = value(src[at[0]]);
     }
+#endif
+}
+
+// By a whole warp; `inside` says whether this thread has elements.
+INLINE void write_four(const f32 (&x)[4], u32* codes, f32* scales, u64 i, bool inside, f32 factor) {
     f32 most = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -30,7 +33,7 @@ KERNEL(ggml_activations)(const SRC* src, u32* codes, f32* scales, Views<1> v) {
         f32 other = __shfl_xor_sync(ALL_LANES, most, step);
         most = other > most || other != other ? other : most;
     }
-    if (i >= v.len) return;
+    if (!inside) return;
     u32 word = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -38,5 +41,36 @@ KERNEL(ggml_activations)(const SRC* src, u32* codes, f32* scales, Views<1> v) {
         word |= (u32)(code & 255) << 8 * j;
     }
     codes[i / 4] = word;
-    if (threadIdx.x % 8 == 0) scales[i / 32] = most / 127;
+    if (threadIdx.x % 8 == 0) scales[i / 32] = most / 127 * factor;
+}
+
+KERNEL(ggml_activations)(const SRC* src, u32* codes, f32* scales, Views<1> v, const SRC* alpha, f32 eps, u64 k) {
+#if NORM
+    __shared__ f32 shared[32];
+    u64 first = blockIdx.x * k, step = 4 * blockDim.x;
+    f32 squares = 0;
+    for (u64 i = 4 * threadIdx.x; i < k; i += step) {
+        f32 x[4];
+        read_four(src, v, first + i, x);
+#pragma unroll
+        for (int j = 0; j < 4; j++) squares += x[j] * x[j];
+    }
+    f32 factor = rsqrtf(block_sum(squares, shared) / (f32)k + eps);
+    // Warps stay together beyond the end.
+    for (u64 start = 0; start < k; start += step) {
+        u64 i = start + 4 * threadIdx.x;
+        f32 x[4] = {};
+        if (i < k) {
+            read_four(src, v, first + i, x);
+#pragma unroll
+            for (int j = 0; j < 4; j++) x[j] *= value(alpha[i + j]);
+        }
+        write_four(x, codes, scales, first + i, i < k, factor);
+    }
+#else
+    u64 i = thread_index() * 4;
+    f32 x[4] = {};
+    if (i < v.len) read_four(src, v, i, x);
+    write_four(x, codes, scales, i, i < v.len, 1);
+#endif
 }

@@ -149,11 +149,25 @@ impl Layer<'_> {
         if self.rows * n * self.k == 0 {
             return Ok(None);
         }
-        let Weight::Dense((weight, weight_l)) = self.weight else {
-            return Ok(None);
-        };
         let Some(addends) = Addends::new(extras) else {
             return Ok(None);
+        };
+        let around = Around {
+            norm: addends.norm,
+            gate: extras.gate,
+            activation: extras.activation,
+        };
+        let (weight, weight_l) = match self.weight {
+            Weight::Dense(weight) => weight,
+            Weight::Blocks(weight) => {
+                let (bias, residual) = (addends.bias, addends.residual);
+                let extras = quantized::Extras {
+                    around,
+                    bias,
+                    residual,
+                };
+                return quantized::linear(x, (weight, 0), (self.rows, n, self.k), extras);
+            }
         };
         let dst =
             x.0.device()
@@ -161,11 +175,6 @@ impl Layer<'_> {
         let rhs_l = weight_l.transpose(0, 1)?;
         let mut product = Product::new(x, (weight, &rhs_l), (self.rows, n, self.k))?;
         (product.bias, product.residual) = (addends.bias, addends.residual);
-        let around = Around {
-            norm: addends.norm,
-            gate: extras.gate,
-            activation: extras.activation,
-        };
         let few = vector::few_rows(&product, around, &dst)?;
         let plain = extras.norm.is_none() && extras.gate.is_none() && extras.activation.is_none();
         Ok((few || (plain && run_known(&product, &dst)?)).then_some(dst))

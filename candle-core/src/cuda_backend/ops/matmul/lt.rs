@@ -247,7 +247,7 @@ impl Product<'_> {
 }
 
 impl Addend<'_> {
-    pub(super) fn address(&self) -> u64 {
+    pub(in crate::cuda_backend::ops) fn address(&self) -> u64 {
         let size = self.storage.dtype().size_in_bytes();
         self.storage.address() + (self.offset * size) as u64
     }

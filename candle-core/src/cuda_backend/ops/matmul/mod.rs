@@ -8,6 +8,7 @@ mod vector;
 
 pub(in crate::cuda_backend) use linear::linear;
 pub(in crate::cuda_backend) use lt::Lt;
+pub(in crate::cuda_backend::ops) use vector::{activation_function, gate_function, Around};
 
 use super::elementwise;
 use crate::backend::BackendStorage;
@@ -33,7 +34,7 @@ pub(super) struct Addend<'a> {
     storage: &'a CudaStorage,
     offset: usize,
     /// From row to row.
-    row: usize,
+    pub(super) row: usize,
 }
 
 /// A product of `batches` pairs of matrices, `(m, k)` by `(k, n)`, and what is added to it.

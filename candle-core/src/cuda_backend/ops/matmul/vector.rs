@@ -18,11 +18,11 @@ const MANY_COLUMNS: usize = 8192;
 
 /// What is done besides the product and what is added to it.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Around<'a> {
+pub(in crate::cuda_backend::ops) struct Around<'a> {
     /// Weights `(k)` of the rows' RMS norm, and epsilon.
-    pub(super) norm: Option<(Addend<'a>, f32)>,
-    pub(super) gate: Option<Gate>,
-    pub(super) activation: Option<Activation>,
+    pub(in crate::cuda_backend::ops) norm: Option<(Addend<'a>, f32)>,
+    pub(in crate::cuda_backend::ops) gate: Option<Gate>,
+    pub(in crate::cuda_backend::ops) activation: Option<Activation>,
 }
 
 #[repr(C)]
@@ -111,7 +111,7 @@ pub(super) fn few_rows(
 }
 
 /// Of `kernels/functions.cu`.
-fn gate_function(gate: Gate) -> &'static str {
+pub(in crate::cuda_backend::ops) fn gate_function(gate: Gate) -> &'static str {
     match gate {
         Gate::Silu => "f_silu_mul",
         Gate::Gelu => "f_gelu_mul",
@@ -125,7 +125,7 @@ fn gate_function(gate: Gate) -> &'static str {
 }
 
 /// Of `kernels/functions.cu`.
-fn activation_function(activation: Activation) -> &'static str {
+pub(in crate::cuda_backend::ops) fn activation_function(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "f_silu",
         Activation::Gelu => "f_gelu_erf",

@@ -4,9 +4,13 @@ use super::{Input, MATMUL};
 use crate::backend::BackendStorage;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
+use crate::cuda_backend::ops::matmul::Addend;
 use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
 use crate::{DType, Result};
+
+/// Threads for a row that is normed, at the most.
+const MOST_THREADS: usize = 1024;
 
 /// Rows as bytes with a scale for every 32 elements: `kernels/ggml_activations.cu`.
 pub(super) struct Activations {
@@ -15,8 +19,12 @@ pub(super) struct Activations {
 }
 
 impl Activations {
-    /// Elements in order, a multiple of 32 a row.
-    pub(super) fn new((x, x_l): Input<'_>) -> Result<Self> {
+    /// Elements in order, rows of `k` elements, a multiple of 32; or the RMS norm of these rows, with weights `(k)` and epsilon.
+    pub(super) fn new(
+        (x, x_l): Input<'_>,
+        k: usize,
+        norm: Option<(Addend<'_>, f32)>,
+    ) -> Result<Self> {
         let device = x.device();
         let count = x_l.shape().elem_count();
         let this = Self {
@@ -24,18 +32,29 @@ impl Activations {
             scales: device.new_storage(count / 32, DType::F32, MATMUL)?,
         };
         let walk = Walk::new([x_l])?;
-        let four = 4 * x.dtype().size_in_bytes() as u64;
-        let start = x.address() + walk.views.offsets[0] * four / 4;
+        let size = x.dtype().size_in_bytes() as u64;
+        let start = x.address() + walk.views.offsets[0] * size;
         let kernel = Kernel::new(source!("ggml_activations"))
             .define("SRC", device.c_type(x.dtype(), MATMUL)?)
             .define("RANK", walk.rank)
-            .define("LANES", walk.rank == 0 && start.is_multiple_of(four));
+            .define("LANES", walk.rank == 0 && start.is_multiple_of(4 * size))
+            .define("NORM", norm.is_some());
         let args = Args::new()
             .storage(x)
             .storage(&this.codes)
             .storage(&this.scales)
-            .value(walk.views);
-        device.launch(&kernel, Grid::of_threads(count / 4), args)?;
+            .value(walk.views)
+            .value(norm.map_or(0, |(alpha, _)| alpha.address()))
+            .value(norm.map_or(0., |(_, eps)| eps))
+            .size(k);
+        let grid = match norm {
+            Some(_) => {
+                let threads = (k / 4).next_multiple_of(32).min(MOST_THREADS);
+                Grid::of_rows(count / k, threads as u32)
+            }
+            None => Grid::of_threads(count / 4),
+        };
+        device.launch(&kernel, grid, args)?;
         Ok(this)
     }
 }

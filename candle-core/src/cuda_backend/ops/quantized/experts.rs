@@ -3,7 +3,7 @@
 
 use super::activations::Activations;
 use super::vector::{self, Choice};
-use super::{c_format, has_blocks, Added, Input, Product};
+use super::{c_format, has_blocks, Extras, Input, Product};
 use crate::backend::BackendStorage;
 use crate::cuda_backend::faults;
 use crate::cuda_backend::kernel::{source, Kernel};
@@ -85,14 +85,14 @@ pub(in crate::cuda_backend) fn quantized(
         rows,
         n,
         k,
-        added: Added::default(),
+        extras: Extras::default(),
     };
     let choice = Choice {
         ids,
         count,
         per: if shared { used } else { 1 },
     };
-    let x = Activations::new((lhs, &x_l))?;
+    let x = Activations::new((lhs, &x_l), k, None)?;
     vector::run(&product, Some(&choice), &x, lhs.dtype())
 }
 

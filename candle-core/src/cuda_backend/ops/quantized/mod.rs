@@ -18,7 +18,7 @@ use activations::Activations;
 
 use crate::backend::BackendStorage;
 use crate::cuda_backend::ops::elementwise::in_order;
-use crate::cuda_backend::ops::matmul as dense;
+use crate::cuda_backend::ops::matmul::{self as dense, Addend, Around};
 use crate::cuda_backend::quantized::QCudaStorage;
 use crate::cuda_backend::CudaStorage;
 use crate::quantized::GgmlDType;
@@ -65,29 +65,20 @@ pub(in crate::cuda_backend) fn is_vector(weight: &QCudaStorage, dtype: DType, ro
     floats && has_blocks(weight.dtype()) && rows <= VECTOR_ROWS
 }
 
-/// What is added to a product: a bias `(n)`, and a residual whose rows of `n` elements are so many elements apart. Both have the
-/// result's dtype.
+/// What a product of blocks does besides.
 #[derive(Clone, Copy, Default)]
-pub(in crate::cuda_backend) struct Added<'a> {
-    pub(in crate::cuda_backend) bias: Option<(&'a CudaStorage, usize)>,
-    pub(in crate::cuda_backend) residual: Option<(&'a CudaStorage, usize, usize)>,
+pub(in crate::cuda_backend::ops) struct Extras<'a> {
+    pub(in crate::cuda_backend::ops) around: Around<'a>,
+    pub(in crate::cuda_backend::ops) bias: Option<Addend<'a>>,
+    pub(in crate::cuda_backend::ops) residual: Option<Addend<'a>>,
 }
 
-impl Added<'_> {
-    fn is_none(&self) -> bool {
-        self.bias.is_none() && self.residual.is_none()
-    }
-
-    /// The addresses of the bias and of the residual, which are of `dtype`, and from row to row of the residual.
-    fn args(&self, dtype: DType) -> (u64, u64, usize) {
-        let at = |storage: &CudaStorage, first: usize| {
-            storage.address() + (first * dtype.size_in_bytes()) as u64
-        };
-        let (residual, row) = self
-            .residual
-            .map_or((0, 0), |(storage, first, row)| (at(storage, first), row));
-        let bias = self.bias.map_or(0, |(storage, first)| at(storage, first));
-        (bias, residual, row)
+impl Extras<'_> {
+    /// The addresses of the bias and of the residual, and from row to row of the latter.
+    fn args(&self) -> (u64, u64, usize) {
+        let address = |addend: Option<Addend<'_>>| addend.map_or(0, |addend| addend.address());
+        let row = self.residual.map_or(0, |residual| residual.row);
+        (address(self.bias), address(self.residual), row)
     }
 }
 
@@ -101,56 +92,64 @@ pub(in crate::cuda_backend) fn matmul(
     first: usize,
     (n, k): (usize, usize),
 ) -> Result<CudaStorage> {
-    let sum = linear(x, (weight, first), (n, k), Added::default())?;
-    Ok(sum.expect("a product alone has a kernel for every size"))
-}
-
-/// As [`matmul`], and what is added to it; `None` where no kernel does both, which is for many rows, for weights that are floats, and for
-/// nothing.
-///
-/// # Errors
-/// As `matmul`.
-pub(in crate::cuda_backend) fn linear(
-    (x, x_l): Input<'_>,
-    (weight, first): (&QCudaStorage, usize),
-    (n, k): (usize, usize),
-    added: Added<'_>,
-) -> Result<Option<CudaStorage>> {
-    let device = x.device();
-    let dtype = x.dtype();
-    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-        return Err(Error::UnsupportedDTypeForOp(dtype, MATMUL).bt());
+    let rows: usize = x.1.dims().iter().rev().skip(1).product();
+    let size = (rows, n, k);
+    if let Some(dst) = linear(x, (weight, first), size, Extras::default())? {
+        return Ok(dst);
     }
-    let rows: usize = x_l.dims().iter().rev().skip(1).product();
-    let by_bytes = has_blocks(weight.dtype()) && (rows <= TILE_ROWS || dtype == DType::F32);
+    let dtype = x.0.dtype();
     if rows * n * k == 0 {
-        let mut dst = device.new_storage(rows * n, dtype, MATMUL)?;
+        let mut dst = x.0.device().new_storage(rows * n, dtype, MATMUL)?;
         dst.clear()?;
-        return Ok(added.is_none().then_some(dst));
-    }
-    if by_bytes {
-        let product = Product {
-            weight,
-            first,
-            rows,
-            n,
-            k,
-            added,
-        };
-        let x = Activations::new((x, x_l))?;
-        return match rows <= VECTOR_ROWS {
-            true => vector::run(&product, None, &x, dtype).map(Some),
-            false => tiles::run(&product, &x, dtype).map(Some),
-        };
-    }
-    if !added.is_none() {
-        return Ok(None);
+        return Ok(dst);
     }
     let rhs = dequantize(weight, first * k, n * k, dtype)?;
     let rhs_l = Layout::contiguous((n, k)).transpose(0, 1)?;
-    let (x, start) = in_order(x, x_l)?;
+    let (x, start) = in_order(x.0, x.1)?;
     let x_l = Layout::contiguous_with_offset(Shape::from((rows, k)), start);
-    dense::matmul(&x, &rhs, (1, rows, n, k), &x_l, &rhs_l).map(Some)
+    dense::matmul(&x, &rhs, (1, rows, n, k), &x_l, &rhs_l)
+}
+
+/// `x (rows, k)` as in [`matmul`], and what is around the product, in kernels that read the blocks; `None` where none does it: for nothing,
+/// for weights that are floats, for many rows, and from nine rows on for what is more than bias and residual. With a gate, `n` counts the
+/// columns of the result.
+///
+/// # Errors
+/// As `matmul`.
+pub(in crate::cuda_backend::ops) fn linear(
+    x: Input<'_>,
+    (weight, first): (&QCudaStorage, usize),
+    (rows, n, k): (usize, usize, usize),
+    extras: Extras<'_>,
+) -> Result<Option<CudaStorage>> {
+    let dtype = x.0.dtype();
+    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+        return Err(Error::UnsupportedDTypeForOp(dtype, MATMUL).bt());
+    }
+    let Around {
+        norm,
+        gate,
+        activation,
+    } = extras.around;
+    let few = rows <= VECTOR_ROWS;
+    let tiles = rows <= TILE_ROWS || dtype == DType::F32;
+    let plain = norm.is_none() && gate.is_none() && activation.is_none();
+    if rows * n * k == 0 || !has_blocks(weight.dtype()) || !(few || (tiles && plain)) {
+        return Ok(None);
+    }
+    let product = Product {
+        weight,
+        first,
+        rows,
+        n,
+        k,
+        extras,
+    };
+    let x = Activations::new(x, k, norm)?;
+    match few {
+        true => vector::run(&product, None, &x, dtype).map(Some),
+        false => tiles::run(&product, &x, dtype).map(Some),
+    }
 }
 
 /// A product by bytes.
@@ -162,7 +161,7 @@ struct Product<'a> {
     rows: usize,
     n: usize,
     k: usize,
-    added: Added<'a>,
+    extras: Extras<'a>,
 }
 
 impl Product<'_> {

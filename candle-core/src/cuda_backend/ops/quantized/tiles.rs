@@ -48,9 +48,9 @@ pub(super) fn run(product: &Product<'_>, x: &Activations, dtype: DType) -> Resul
         .define("BM", tile.m)
         .define("BN", tile.n)
         .define("WARPS_M", tile.warps_m)
-        .define("BIAS", product.added.bias.is_some())
-        .define("RESIDUAL", product.added.residual.is_some());
-    let (bias, residual, residual_row) = product.added.args(dtype);
+        .define("BIAS", product.extras.bias.is_some())
+        .define("RESIDUAL", product.extras.residual.is_some());
+    let (bias, residual, residual_row) = product.extras.args();
     let args = Args::new()
         .value(product.address())
         .storage(&x.codes)

@@ -6,6 +6,7 @@ use crate::backend::BackendStorage;
 use crate::cuda_backend::faults;
 use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
+use crate::cuda_backend::ops::matmul::{activation_function, gate_function, Around};
 use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
 use crate::quantized::GgmlDType;
@@ -49,12 +50,15 @@ impl Cut {
     fn choose(product: &Product<'_>, m: usize, outputs: usize, multiprocessors: usize) -> Self {
         let units = product.k / unit_elements(product.weight.dtype());
         let wanted = multiprocessors * 32;
+        let gated = product.extras.around.gate.is_some();
         let rows = match m {
             1 if outputs / 4 >= 2 * wanted => 4,
             1 | 2 if outputs / 2 >= wanted / 2 => 2,
             3.. if outputs / 2 >= wanted / 2 => 2,
             _ => 1,
         };
+        // A gate and what passes it are two rows of the weight.
+        let rows = if gated { (rows / 2).max(1) } else { rows };
         let mut split = 1;
         while split < WARPS && outputs / rows * split < wanted && units >= 64 * split {
             split *= 2;
@@ -70,7 +74,12 @@ pub(super) fn run(
     x: &Activations,
     dtype: DType,
 ) -> Result<CudaStorage> {
-    let Product { rows, n, k, .. } = *product;
+    let Product {
+        rows, n, k, extras, ..
+    } = *product;
+    let Around {
+        gate, activation, ..
+    } = extras.around;
     let device = product.weight.device();
     let dst = device.new_storage(rows * n, dtype, MATMUL)?;
     // With a choice each row is a product of its own.
@@ -87,15 +96,19 @@ pub(super) fn run(
     };
     let walk = Walk::new([ids_l])?;
     let ids_type = ids.map_or(Ok("u32"), |ids| device.c_type(ids.dtype(), MATMUL))?;
-    let kernel = Kernel::new(source!("ggml", "ggml_units", => "ggml_vector"))
+    let kernel = Kernel::new(source!("functions", "ggml", "ggml_units", => "ggml_vector"))
         .define("FORMAT", c_format(product.weight.dtype()))
         .define("DST", device.c_type(dtype, MATMUL)?)
         .define("M", m)
         .define("ROWS", cut.rows)
         .define("WARPS", WARPS)
         .define("SPLIT", cut.split)
-        .define("BIAS", product.added.bias.is_some())
-        .define("RESIDUAL", product.added.residual.is_some())
+        .define("BIAS", extras.bias.is_some())
+        .define("GATED", gate.is_some())
+        .define("GATE", gate.map_or("0", gate_function))
+        .define("ACTIVATES", activation.is_some())
+        .define("ACTIVATION", activation.map_or("0", activation_function))
+        .define("RESIDUAL", extras.residual.is_some())
         .define("CHOOSES", ids.is_some())
         .define("IDS", ids_type)
         .define("RANK", walk.rank)
@@ -103,7 +116,7 @@ pub(super) fn run(
     let per = choice.map_or(1, |choice| choice.per);
     let count = choice.map_or(1, |choice| choice.count);
     let sizes: Sizes = [rows, n, k, per, count].map(|size| size as u64);
-    let (bias, residual, residual_row) = product.added.args(dtype);
+    let (bias, residual, residual_row) = extras.args();
     let args = Args::new()
         .value(product.address())
         .storage(&x.codes)
