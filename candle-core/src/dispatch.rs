@@ -6,8 +6,8 @@
 //! the device mismatch error, which carries the op's name. A new backend is added here, in `device.rs` and in its own
 //! folder.
 //!
-//! On WebGPU an op passes through `webgpu_backend::debug`, which can run the same body on the CPU: to verify the
-//! result, or as an explicit fallback.
+//! On a GPU an op passes through `watch.rs`, which can run the same body on the CPU: to verify the result, or as an
+//! explicit fallback.
 
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{
@@ -40,17 +40,21 @@ macro_rules! map_backend {
             }
             ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b),)*) => {
                 $($crate::dispatch::same_device(op, $a, $b)?;)*
-                $body.map($crate::dispatch::Backend::wrap)
+                let operands = [($a, $layout), $(($b, $other_l)),*];
+                $crate::watch::map(op, operands, || $body, |[$a, $($b),*]| $body)
+                    .map($crate::dispatch::Backend::wrap)
             }
             ($crate::Storage::Metal($a), $($crate::Storage::Metal($b),)*) => {
                 $($crate::dispatch::same_device(op, $a, $b)?;)*
-                $body.map($crate::dispatch::Backend::wrap)
+                let operands = [($a, $layout), $(($b, $other_l)),*];
+                $crate::watch::map(op, operands, || $body, |[$a, $($b),*]| $body)
+                    .map($crate::dispatch::Backend::wrap)
             }
             #[cfg(feature = "webgpu")]
             ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
                 $($crate::dispatch::same_device(op, $a, $b)?;)*
                 let operands = [($a, $layout), $(($b, $other_l)),*];
-                $crate::webgpu_backend::debug::map(op, operands, || $body, |[$a, $($b),*]| $body)
+                $crate::watch::map(op, operands, || $body, |[$a, $($b),*]| $body)
                     .map($crate::dispatch::Backend::wrap)
             }
             _ => Err($crate::dispatch::mismatch(op, &locations)),
@@ -68,19 +72,31 @@ macro_rules! change_backend {
             ($crate::Storage::Cpu($a), $($crate::Storage::Cpu($b),)*) => $body,
             ($crate::Storage::Cuda($a), $($crate::Storage::Cuda($b),)*) => {
                 $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                $body
+                // Layouts that an op has for debugging alone are not made without it.
+                if $crate::watch::watches($a) {
+                    let operands = [$(($b, $other_l)),*];
+                    $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
+                } else {
+                    $body
+                }
             }
             ($crate::Storage::Metal($a), $($crate::Storage::Metal($b),)*) => {
                 $($crate::dispatch::same_device(op, &*$a, $b)?;)*
-                $body
+                // Layouts that an op has for debugging alone are not made without it.
+                if $crate::watch::watches($a) {
+                    let operands = [$(($b, $other_l)),*];
+                    $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
+                } else {
+                    $body
+                }
             }
             #[cfg(feature = "webgpu")]
             ($crate::Storage::WebGpu($a), $($crate::Storage::WebGpu($b),)*) => {
                 $($crate::dispatch::same_device(op, &*$a, $b)?;)*
                 // Layouts that an op has for debugging alone are not made without it.
-                if $crate::webgpu_backend::debug::watches($a) {
+                if $crate::watch::watches($a) {
                     let operands = [$(($b, $other_l)),*];
-                    $crate::webgpu_backend::debug::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
+                    $crate::watch::change(op, ($a, $layout), operands, |$a| $body, |$a, [$($b),*]| $body)
                 } else {
                     $body
                 }

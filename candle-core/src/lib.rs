@@ -140,6 +140,7 @@ mod tensor;
 pub mod test_utils;
 pub mod utils;
 mod variable;
+mod watch;
 #[cfg(feature = "webgpu")]
 pub mod webgpu_backend;
 mod zip_archive;

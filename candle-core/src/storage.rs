@@ -244,7 +244,7 @@ impl Storage {
         dst_offset: usize,
     ) -> Result<()> {
         self.same_dtype(dst, "copy2d")?;
-        // The layouts are for debugging on WebGPU alone; elsewhere they are not made.
+        // The layouts are for debugging alone; without it they are not made.
         change_backend!(
             "copy2d",
             (dst, &Layout::new((d1, d2).into(), vec![dst_stride1, 1], dst_offset)),

@@ -20,6 +20,7 @@ use super::profile::{KernelTime, Profiler, Timer};
 use super::readback::Staging;
 use super::storage::CudaStorage;
 use crate::backend::{BackendDevice, BackendStorage};
+use crate::watch::Switches;
 use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
 
 /// The seed of a device that was given none.
@@ -54,6 +55,7 @@ struct Inner {
     launches: AtomicU64,
     /// Whether work is recorded, not done.
     recording: AtomicBool,
+    switches: Switches,
     blas: super::blas::Handles,
     modules: super::compat::Modules,
     seed: AtomicU64,
@@ -137,6 +139,7 @@ impl CudaDevice {
             profiler: Profiler::default(),
             launches: AtomicU64::new(0),
             recording: AtomicBool::new(false),
+            switches: Switches::from_env("cuda"),
             blas: Default::default(),
             modules: Default::default(),
             card,
@@ -234,6 +237,19 @@ impl CudaDevice {
             )
         }
         Ok(())
+    }
+
+    /// What the environment asks for; while work is recorded there are no results to compare.
+    pub(super) fn switches(&self) -> Switches {
+        match self.0.recording.load(Ordering::Acquire) {
+            true => self.0.switches.without_results(),
+            false => self.0.switches,
+        }
+    }
+
+    /// The number of the launch that is under way, from 0.
+    pub(super) fn launch_number(&self) -> u64 {
+        self.0.launches.load(Ordering::Relaxed).saturating_sub(1)
     }
 
     pub(super) fn kernels(&self) -> &Kernels {

@@ -3,11 +3,14 @@
 use std::ffi::c_void;
 
 use cudarc::driver::result::launch_kernel;
+use cudarc::driver::sys::{CUevent_flags, CUstreamCaptureStatus};
+use cudarc::driver::CudaEvent;
 
 use super::device::CudaDevice;
 use super::error::{During, WrapErr};
 use super::kernel::Kernel;
 use super::storage::CudaStorage;
+use crate::watch::{self, Watched};
 use crate::Result;
 
 /// Threads in a block of the kernels without a reason for another number.
@@ -101,6 +104,44 @@ impl Args {
     }
 }
 
+/// A launch that `CANDLE_CUDA_LOG` prints. Each is waited for, unless a graph is captured: then nothing runs yet.
+struct Log {
+    number: u64,
+    begun: Option<CudaEvent>,
+}
+
+impl Log {
+    fn begin(device: &CudaDevice, kernel: &Kernel, grid: Grid) -> Self {
+        let number = device.launch_number();
+        let ([x, y, z], threads) = (grid.blocks, grid.threads.iter().product::<u32>());
+        let (op, kernel) = (watch::current(), kernel.label());
+        let line = format!("#{number} {op} | {kernel} | {x}x{y}x{z} blocks of {threads}");
+        watch::report(CudaStorage::NAME, &line);
+        let runs = device.stream().capture_status();
+        let runs =
+            runs.is_ok_and(|status| status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+        Self {
+            number,
+            begun: if runs { Self::event(device) } else { None },
+        }
+    }
+
+    /// What cannot be timed is not; the launch's own errors are told by others.
+    fn event(device: &CudaDevice) -> Option<CudaEvent> {
+        let flags = CUevent_flags::CU_EVENT_DEFAULT;
+        device.stream().record_event(Some(flags)).ok()
+    }
+
+    fn end(self, device: &CudaDevice) {
+        let Some(begun) = self.begun else { return };
+        let took = Self::event(device).and_then(|ended| begun.elapsed_ms(&ended).ok());
+        if let Some(ms) = took {
+            let (number, us) = (self.number, f64::from(ms) * 1e3);
+            watch::report(CudaStorage::NAME, &format!("#{number} took {us:.1} us"));
+        }
+    }
+}
+
 impl CudaDevice {
     /// Puts a kernel into the stream, compiling it if this is its first use. A grid without blocks is nothing to do.
     pub(super) fn launch(&self, kernel: &Kernel, grid: Grid, args: Args) -> Result<()> {
@@ -117,6 +158,10 @@ impl CudaDevice {
         }
         let triple = |[x, y, z]: [u32; 3]| (x, y, z);
         let timer = self.profile_begin(kernel)?;
+        let log = match self.switches().log {
+            true => Some(Log::begin(self, kernel, grid)),
+            false => None,
+        };
         // SAFETY: the parameters are those of the kernel, which is called by the one place that knows it; the storages that they point
         // to are freed in stream order, so after the kernel.
         let launched = unsafe {
@@ -130,6 +175,9 @@ impl CudaDevice {
             )
         };
         launched.during(|| format!("launching {} with {grid:?}", kernel.label()))?;
+        if let Some(log) = log {
+            log.end(self);
+        }
         self.profile_end(timer)
     }
 }

@@ -12,7 +12,8 @@
 //! - `card.rs`: what cards are; `libraries.rs`: where NVIDIA's libraries are, or the error that says where they were looked for.
 //! - `compat/`: upstream's interface for programs that bring kernels of their own.
 //!
-//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`.
+//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `device.rs` and `storage.rs` implement Candle's two traits by calling
+//! `ops`. Ops reach them by way of `watch.rs`, which logs, verifies and falls back where the environment says so.
 //!
 //! # When it waits
 //! All work of a device is in one stream, in the order of the calls. Memory is freed in the order of the stream as well. The host waits
@@ -27,6 +28,9 @@
 //! | --- | --- |
 //! | `CANDLE_CUDA_PATH` | folders, separated as in `PATH`, where libraries are looked for first |
 //! | `CANDLE_CUDA_CACHE` | the folder for compiled kernels; `0` keeps none |
+//! | `CANDLE_CUDA_LOG` | prints each launch with the op that it belongs to, and its time |
+//! | `CANDLE_CUDA_VERIFY` | does every op on the CPU too, and reports the first element that differs |
+//! | `CANDLE_CUDA_FALLBACK` | does on the CPU what the card cannot, with a warning each time |
 //! | `CANDLE_CUDA_DUMP` | a file for the text of a kernel that does not compile |
 
 mod blas;

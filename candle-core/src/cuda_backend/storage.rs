@@ -13,7 +13,8 @@ use crate::conv::{
 };
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
-use crate::{CpuStorage, DType, Layout, Result};
+use crate::watch::{Switches, Watched};
+use crate::{CpuStorage, DType, Error, Layout, Result};
 
 /// Runs a body on the slice inside a [`CudaStorageSlice`], of whatever type.
 macro_rules! on_slice {
@@ -236,6 +237,22 @@ impl CudaStorage {
             cudarc::driver::result::memset_d8_async(self.address(), 0, bytes, stream.cu_stream())
         }
         .w()
+    }
+}
+
+impl Watched for CudaStorage {
+    const NAME: &'static str = "cuda";
+
+    fn switches(&self) -> Switches {
+        self.device.switches()
+    }
+
+    fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn failure(text: String) -> Error {
+        Error::Cuda(text.into()).bt()
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::adapter::{self, Options};
-use super::debug::Switches;
 use super::kernel::{Elem, Kernels, Key, Params, Shader};
 use super::memory::Memory;
 use super::ops;
@@ -15,6 +14,7 @@ use super::queue::{Binding, Health, Queue};
 use super::storage::WebGpuStorage;
 use super::warm_up;
 use crate::backend::BackendDevice;
+use crate::watch::Switches;
 use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
 
 /// The seed of a device that was given none.
@@ -115,7 +115,7 @@ impl WebGpuDevice {
             ));
         });
         let pool = Pool::new(device.clone(), caps.limits.max_buffer_size);
-        let switches = Switches::from_env();
+        let switches = Switches::from_env("webgpu");
         let queue = Queue::new(
             device.clone(),
             raw_queue.clone(),

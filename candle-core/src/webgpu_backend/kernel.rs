@@ -302,7 +302,7 @@ impl Kernels {
             saved: AtomicUsize::new(0),
             device,
             caps,
-            checks: super::switch("CANDLE_WEBGPU_CHECKS").unwrap_or(cfg!(debug_assertions)),
+            checks: crate::watch::switch("CANDLE_WEBGPU_CHECKS").unwrap_or(cfg!(debug_assertions)),
             dump: std::env::var_os("CANDLE_WEBGPU_DUMP_SHADERS").map(Into::into),
             next_id: AtomicU32::new(0),
             cache: RwLock::default(),

@@ -9,7 +9,7 @@
 //! - `pool.rs`: buffers, reused by size class; `memory.rs`: what a storage has of them.
 //! - `adapter.rs`: which adapter, its features and limits, or the reason why there is none.
 //!
-//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`. Ops reach them by way of `debug.rs`, which logs,
+//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`. Ops reach them by way of `watch.rs`, which logs,
 //! verifies and falls back where the environment says so.
 //!
 //! # When it waits
@@ -42,7 +42,6 @@
 
 mod adapter;
 mod custom;
-pub(crate) mod debug;
 mod device;
 mod elem;
 mod kernel;
@@ -67,10 +66,3 @@ pub use quantized::QWebGpuStorage;
 pub use readback::PendingRead;
 pub use storage::WebGpuStorage;
 pub use warm_up::WarmUp;
-
-/// Whether an environment switch is set: to anything but nothing and `0`.
-fn switch(name: &str) -> Option<bool> {
-    std::env::var(name)
-        .ok()
-        .map(|value| !matches!(value.as_str(), "" | "0"))
-}

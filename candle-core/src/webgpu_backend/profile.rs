@@ -103,7 +103,7 @@ impl Profile {
             {
                 let us = pair[1].saturating_sub(pair[0]) as f64 * f64::from(self.period_ns) / 1e3;
                 if log {
-                    super::debug::report(&format!("#{number} took {us:.1} us"));
+                    crate::watch::report("webgpu", &format!("#{number} took {us:.1} us"));
                 }
                 let sum = self.times.entry(label).or_default();
                 sum.0 += 1;

@@ -11,12 +11,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::debug;
 use super::kernel::Pipeline;
 use super::memory::{Memory, WINDOW_ALIGN};
 use super::pool::{Buffer, Pool};
 use super::profile::Profile;
-use crate::{Error, Result};
+use crate::{watch, Error, Result};
 
 /// The most storage buffers that a kernel binds; what every browser gives.
 pub(super) const MAX_BUFFERS: usize = 8;
@@ -233,10 +232,9 @@ impl Queue {
         let number = self.dispatches.fetch_add(1, Ordering::Relaxed);
         if self.log {
             let [x, y, z] = groups;
-            let (op, kernel) = (debug::current(), &pipeline.label);
-            debug::report(&format!(
-                "#{number} {op} | {kernel} | {x}x{y}x{z} workgroups"
-            ));
+            let (op, kernel) = (watch::current(), &pipeline.label);
+            let line = format!("#{number} {op} | {kernel} | {x}x{y}x{z} workgroups");
+            watch::report("webgpu", &line);
         }
         if state.pending.len() >= state.batch {
             self.submit(state, |_| ())?;

@@ -11,7 +11,8 @@ use crate::conv::{
 };
 use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
 use crate::scalar::Scalar;
-use crate::{CpuStorage, DType, Layout, Result, WithDType};
+use crate::watch::{Switches, Watched};
+use crate::{CpuStorage, DType, Error, Layout, Result, WithDType};
 
 /// Elements of one dtype on the GPU.
 #[derive(Debug)]
@@ -148,6 +149,22 @@ pub(super) fn cpu_storage(
             Ok(CpuStorage::F8E4M3(data))
         }
         other => crate::bail!("a WebGPU storage cannot hold {other:?}"),
+    }
+}
+
+impl Watched for WebGpuStorage {
+    const NAME: &'static str = "webgpu";
+
+    fn switches(&self) -> Switches {
+        self.device().switches()
+    }
+
+    fn device_name(&self) -> &str {
+        self.device().name()
+    }
+
+    fn failure(text: String) -> Error {
+        Error::WebGpu(text).bt()
     }
 }
 

@@ -1,35 +1,43 @@
-//! Looking into what the device does. Every op passes here on its way to `ops`, with its operands and a form of the same op for the CPU;
-//! so logging, verifying and falling back are written once.
+//! Looking into what a GPU does. Every op passes here on its way to a backend, with its operands and a form of the same op for the CPU;
+//! so logging, verifying and falling back are written once, for every backend that says what its switches are ([`Watched`]).
 //!
-//! The switches are read from the environment when a device is opened; see the list in [`super`]. With none set an op passes
-//! straight through.
+//! The switches are read from the environment when a device is opened. With none set an op passes straight through.
 
 use std::cell::RefCell;
 use std::fmt::Write;
 
-use super::storage::WebGpuStorage;
-use super::switch;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{CpuStorage, DType, Error, Layout, Result};
 
 /// What the environment asks for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Switches {
-    /// `CANDLE_WEBGPU_LOG`: every dispatch, with the op that it belongs to.
-    pub(super) log: bool,
-    /// `CANDLE_WEBGPU_VERIFY`: every op on the CPU too.
+pub(crate) struct Switches {
+    /// `CANDLE_CUDA_LOG`, `CANDLE_WEBGPU_LOG`: every launch, with the op that it belongs to.
+    pub(crate) log: bool,
+    /// `.._VERIFY`: every op on the CPU too.
     verify: bool,
-    /// `CANDLE_WEBGPU_FALLBACK`: what the device cannot do on the CPU.
+    /// `.._FALLBACK`: what the device cannot do on the CPU.
     fallback: bool,
 }
 
 impl Switches {
-    pub(super) fn from_env() -> Self {
-        let set = |name| switch(name).unwrap_or(false);
+    /// Those of a backend, by its name.
+    #[cfg(any(feature = "webgpu", feature = "cuda"))]
+    pub(crate) fn from_env(backend: &str) -> Self {
+        let set = |what| switch(&variable(backend, what)).unwrap_or(false);
         Self {
-            log: set("CANDLE_WEBGPU_LOG"),
-            verify: set("CANDLE_WEBGPU_VERIFY"),
-            fallback: set("CANDLE_WEBGPU_FALLBACK"),
+            log: set("LOG"),
+            verify: set("VERIFY"),
+            fallback: set("FALLBACK"),
+        }
+    }
+
+    /// The log alone.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn without_results(self) -> Self {
+        Self {
+            log: self.log,
+            ..Self::default()
         }
     }
 
@@ -38,22 +46,66 @@ impl Switches {
     }
 }
 
+/// Whether an environment switch is set: to anything but nothing and `0`.
+#[cfg(any(feature = "webgpu", feature = "cuda"))]
+pub(crate) fn switch(name: &str) -> Option<bool> {
+    std::env::var(name)
+        .ok()
+        .map(|value| !matches!(value.as_str(), "" | "0"))
+}
+
+/// `CANDLE_CUDA_VERIFY`
+fn variable(backend: &str, what: &str) -> String {
+    format!("CANDLE_{}_{what}", backend.to_uppercase())
+}
+
+/// A GPU's storage, as far as looking into it goes. A backend that is left out of a build, or has no switches, keeps the defaults.
+pub(crate) trait Watched: BackendStorage<Device: BackendDevice<Storage = Self>> {
+    /// In small letters, as lines of the log begin.
+    const NAME: &'static str;
+
+    /// What the environment asks of the storage's device.
+    fn switches(&self) -> Switches {
+        Switches::default()
+    }
+
+    /// The device, as its maker calls it.
+    fn device_name(&self) -> &str {
+        Self::NAME
+    }
+
+    /// The backend's error for a result that differs from the CPU's.
+    fn failure(text: String) -> Error {
+        Error::Msg(text).bt()
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+impl Watched for crate::CudaStorage {
+    const NAME: &'static str = "cuda";
+}
+
+impl Watched for crate::MetalStorage {
+    const NAME: &'static str = "metal";
+}
+
 thread_local! {
     /// The op that this thread is in, with its operands, as text.
     static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// The op that the calling thread is in, for the log; empty outside of one.
-pub(super) fn current() -> String {
+#[cfg(any(feature = "webgpu", feature = "cuda"))]
+pub(crate) fn current() -> String {
     CURRENT.with_borrow(String::clone)
 }
 
 /// Prints a line for the person who set a switch.
-pub(super) fn report(line: &str) {
-    eprintln!("webgpu: {line}");
+pub(crate) fn report(backend: &str, line: &str) {
+    eprintln!("{backend}: {line}");
 }
 
-/// Sets [`current`] as long as it lives. Ops nest: one may be made of others.
+/// Sets [`CURRENT`] as long as it lives. Ops nest: one may be made of others.
 struct Scope(String);
 
 impl Scope {
@@ -68,7 +120,7 @@ impl Drop for Scope {
     }
 }
 
-type Operand<'a> = (&'a WebGpuStorage, &'a Layout);
+type Operand<'a, S> = (&'a S, &'a Layout);
 
 /// `matmul [2, 3] F32, [3, 4] F32 stride [1, 3] offset 5`
 fn call(op: &str, operands: &[(DType, &Layout)]) -> String {
@@ -96,14 +148,14 @@ fn is_unsupported(error: &Error) -> bool {
 }
 
 /// Runs an op that gives a new storage.
-pub(crate) fn map<const N: usize>(
+pub(crate) fn map<S: Watched, const N: usize>(
     op: &str,
-    operands: [Operand<'_>; N],
-    on_device: impl FnOnce() -> Result<WebGpuStorage>,
+    operands: [Operand<'_, S>; N],
+    on_device: impl FnOnce() -> Result<S>,
     on_cpu: impl FnOnce([&CpuStorage; N]) -> Result<CpuStorage>,
-) -> Result<WebGpuStorage> {
+) -> Result<S> {
     let device = operands[0].0.device();
-    let switches = device.switches();
+    let switches = operands[0].0.switches();
     if !switches.any() {
         return on_device();
     }
@@ -120,12 +172,15 @@ pub(crate) fn map<const N: usize>(
     };
     match result {
         Err(error) if switches.fallback && is_unsupported(&error) => {
-            report(&format!("warning: {call} runs on the CPU: {error}"));
+            report(
+                S::NAME,
+                &format!("warning: {call} runs on the CPU: {error}"),
+            );
             device.storage_from_cpu_storage_owned(on_cpu()?)
         }
         Ok(result) if switches.verify => {
             let got = result.to_cpu_storage()?;
-            compare(&call, device.name(), &operands, &got, on_cpu())?;
+            compare(&call, result.device_name(), &operands, &got, on_cpu())?;
             Ok(result)
         }
         result => result,
@@ -133,20 +188,20 @@ pub(crate) fn map<const N: usize>(
 }
 
 /// Whether ops on this device are logged, verified or may fall back.
-pub(crate) fn watches(storage: &WebGpuStorage) -> bool {
-    storage.device().switches().any()
+pub(crate) fn watches<S: Watched>(storage: &S) -> bool {
+    storage.switches().any()
 }
 
 /// Runs an op that changes `dst`, where [`watches`] says so.
-pub(crate) fn change<const N: usize>(
+pub(crate) fn change<S: Watched, const N: usize>(
     op: &str,
-    (dst, dst_l): (&mut WebGpuStorage, &Layout),
-    operands: [Operand<'_>; N],
-    on_device: impl FnOnce(&mut WebGpuStorage) -> Result<()>,
+    (dst, dst_l): (&mut S, &Layout),
+    operands: [Operand<'_, S>; N],
+    on_device: impl FnOnce(&mut S) -> Result<()>,
     on_cpu: impl FnOnce(&mut CpuStorage, [&CpuStorage; N]) -> Result<()>,
 ) -> Result<()> {
     let device = dst.device().clone();
-    let switches = device.switches();
+    let switches = dst.switches();
     let mut layouts = vec![(dst.dtype(), dst_l)];
     layouts.extend(operands.map(|(storage, layout)| (storage.dtype(), layout)));
     let call = call(op, &layouts);
@@ -168,19 +223,22 @@ pub(crate) fn change<const N: usize>(
     };
     match result {
         Err(error) if switches.fallback && is_unsupported(&error) => {
-            report(&format!("warning: {call} runs on the CPU: {error}"));
+            report(
+                S::NAME,
+                &format!("warning: {call} runs on the CPU: {error}"),
+            );
             *dst = device.storage_from_cpu_storage_owned(on_cpu()?)?;
             Ok(())
         }
         Ok(()) if switches.verify => {
             let got = dst.to_cpu_storage()?;
-            compare(&call, device.name(), &operands, &got, on_cpu())
+            compare(&call, dst.device_name(), &operands, &got, on_cpu())
         }
         result => result,
     }
 }
 
-fn to_cpu<const N: usize>(operands: &[Operand<'_>; N]) -> Result<[CpuStorage; N]> {
+fn to_cpu<S: Watched, const N: usize>(operands: &[Operand<'_, S>; N]) -> Result<[CpuStorage; N]> {
     let mut copies = Vec::with_capacity(N);
     for (storage, _) in operands {
         copies.push(storage.to_cpu_storage()?);
@@ -225,25 +283,28 @@ fn tolerance(dtype: DType) -> (f64, f64) {
 }
 
 /// An error at the first element that differs from the CPU's.
-fn compare(
+fn compare<S: Watched>(
     call: &str,
-    adapter: &str,
-    operands: &[Operand<'_>],
+    device: &str,
+    operands: &[Operand<'_, S>],
     got: &CpuStorage,
     want: Result<CpuStorage>,
 ) -> Result<()> {
-    let fail =
-        |what: String| Err(Error::WebGpu(format!("CANDLE_WEBGPU_VERIFY: {call}: {what}")).bt());
+    let verify = variable(S::NAME, "VERIFY");
+    let fail = |what: String| Err(S::failure(format!("{verify}: {call}: {what}")));
     let want = match want {
         Ok(want) => want,
         Err(error) => {
-            report(&format!("{call} cannot be verified, the CPU says: {error}"));
+            report(
+                S::NAME,
+                &format!("{call} cannot be verified, the CPU says: {error}"),
+            );
             return Ok(());
         }
     };
     if got.dtype() != want.dtype() {
         return fail(format!(
-            "{:?} on {adapter}, {:?} on the CPU",
+            "{:?} on {device}, {:?} on the CPU",
             got.dtype(),
             want.dtype()
         ));
@@ -270,7 +331,7 @@ fn compare(
             let (got, want) = (numbers(got)?, numbers(&want)?);
             if got.len() != want.len() {
                 return fail(format!(
-                    "{} elements on {adapter}, {} on the CPU",
+                    "{} elements on {device}, {} on the CPU",
                     got.len(),
                     want.len()
                 ));
@@ -288,7 +349,7 @@ fn compare(
     match same {
         None => Ok(()),
         Some((i, got, want)) => fail(format!(
-            "element {i} of the result is {got} on {adapter}, {want} on the CPU"
+            "element {i} of the result is {got} on {device}, {want} on the CPU"
         )),
     }
 }
