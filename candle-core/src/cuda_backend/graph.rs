@@ -16,6 +16,8 @@ pub struct Recording {
 
 // SAFETY: a graph is launched by one thread at a time, which `&mut self` sees to; the driver does not care which.
 unsafe impl Send for Recording {}
+// SAFETY: as above; a shared recording only tells its size.
+unsafe impl Sync for Recording {}
 
 impl CudaDevice {
     /// Records what `work` asks of this device, which does not happen then but with each [`Recording::launch`]: with the same
