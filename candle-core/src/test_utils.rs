@@ -6,7 +6,7 @@ use crate::{DType, Result, Tensor};
 ///
 /// `test_device!(name)` makes a module `name` with the test `cpu`, with `webgpu` if `candle-core` has that feature, and with `cuda`
 /// and `metal` by the features of the crate that is tested. The form with four names, as upstream has it, names the tests itself;
-/// the one on WebGPU is `name::webgpu`. A device that the features ask for but the machine lacks fails its test: a skipped test would
+/// the one on WebGPU is `name::webgpu`. Each test opens another device, so that none waits for another's work or gets its faults. A device that the features ask for but the machine lacks fails its test: a skipped test would
 /// look like a passed one.
 ///
 /// ```
@@ -28,7 +28,7 @@ macro_rules! test_device {
             $crate::test_device!(@test cpu, super::$fn_name, $crate::Device::Cpu);
 
             #[cfg(feature = "cuda")]
-            $crate::test_device!(@test cuda, super::$fn_name, $crate::Device::new_cuda(0)?);
+            $crate::test_device!(@test cuda, super::$fn_name, $crate::Device::new_cuda_with_stream(0)?);
 
             #[cfg(feature = "metal")]
             $crate::test_device!(@test metal, super::$fn_name, $crate::Device::new_metal(0)?);
@@ -42,7 +42,7 @@ macro_rules! test_device {
         $crate::test_device!(@test $test_cpu, $fn_name, $crate::Device::Cpu);
 
         #[cfg(feature = "cuda")]
-        $crate::test_device!(@test $test_cuda, $fn_name, $crate::Device::new_cuda(0)?);
+        $crate::test_device!(@test $test_cuda, $fn_name, $crate::Device::new_cuda_with_stream(0)?);
 
         #[cfg(feature = "metal")]
         $crate::test_device!(@test $test_metal, $fn_name, $crate::Device::new_metal(0)?);

@@ -1,6 +1,6 @@
 //! What the WebGPU device promises beside the ops: transfers, errors, threads, memory, counters.
 
-use candle_core::{test_device, webgpu_backend, DType, Device, Result, Tensor};
+use candle_core::{webgpu_backend, DType, Device, Result, Tensor};
 
 use crate::agree::{assert_same, numbers, DTYPES, VIEWS};
 
@@ -310,31 +310,6 @@ fn asynchronous_reads_give_the_same() -> Result<()> {
     assert_eq!(wait(cpu.to_vec1_async::<f32>())?, cpu.to_vec1::<f32>()?);
     Ok(())
 }
-
-fn reads_run_beside_what_follows(device: &Device) -> Result<()> {
-    // Each result is read while later ones, in the same buffers, are already asked for.
-    let mut x = numbers(&[1000], DType::F32)?.to_device(device)?;
-    let (mut pending, mut expected) = (vec![], vec![]);
-    for step in 0..20 {
-        pending.push(x.begin_to_vec1::<f32>()?);
-        expected.push(x.to_vec1::<f32>()?);
-        x = (x + f64::from(step))?;
-    }
-    for (step, (pending, expected)) in pending.into_iter().zip(expected).enumerate() {
-        assert_eq!(pending.wait()?, expected, "step {step}");
-    }
-    // A view is read as it lies.
-    let column = x.reshape((10, 100))?.t()?.get(7)?;
-    assert_eq!(
-        column.begin_to_vec1::<f32>()?.wait()?,
-        column.to_vec1::<f32>()?
-    );
-    let error = message(x.begin_to_vec1::<u32>().map(drop));
-    assert!(error.contains("F32") && error.contains("U32"), "{error}");
-    assert!(x.reshape((10, 100))?.begin_to_vec1::<f32>().is_err());
-    Ok(())
-}
-test_device!(reads_run_beside_what_follows);
 
 #[test]
 fn a_device_can_be_opened_without_blocking() -> Result<()> {

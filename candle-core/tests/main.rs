@@ -25,6 +25,7 @@ mod movement;
 mod ndarray;
 mod nditer;
 mod npy;
+mod pending;
 mod pickle;
 mod pool;
 mod quantized_api;
