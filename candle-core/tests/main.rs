@@ -2,10 +2,9 @@ mod agree;
 mod backprop;
 mod cast;
 mod conv;
+mod conv_device;
 #[cfg(feature = "webgpu")]
 mod custom_wgsl;
-#[cfg(feature = "webgpu")]
-mod debug;
 #[cfg(feature = "webgpu")]
 mod device;
 #[cfg(not(target_arch = "wasm32"))]
@@ -40,4 +39,6 @@ mod reduce;
 mod sort;
 mod streaming;
 mod threads;
+#[cfg(any(feature = "webgpu", feature = "cuda"))]
+mod watch;
 mod windows;

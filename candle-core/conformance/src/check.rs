@@ -8,7 +8,7 @@ use web_time::Instant;
 use super::cases::{Case, CASES};
 use super::compare::first_difference;
 use super::inputs::{Inputs, LAYOUTS};
-use super::support::{support, Support};
+use super::support::{support_on, Support};
 
 /// Results on their way to the host at a time: Firefox looks for those that have come ten times a second.
 const AT_ONCE: usize = 32;
@@ -62,7 +62,7 @@ pub async fn check(device: &Device, dtype: DType, mut each: impl FnMut(Record)) 
             };
             let support = match case.name {
                 "to f64" if f64_error.is_some() => Support::Missing("the device has no f64"),
-                name => support(name, dtype),
+                name => support_on(device, name, dtype),
             };
             outcome(case, dtype, support, &cpu, here).await
         });

@@ -1,8 +1,8 @@
-//! Which ops a WebGPU device lacks, as data, and the table of `docs/webgpu-ops.md` made from it.
+//! Which ops a WebGPU device lacks, as data, and the table of `docs/webgpu-ops.md` made from it. A CUDA device lacks none.
 
 use std::fmt::Write;
 
-use candle_core::DType;
+use candle_core::{DType, Device};
 
 use super::cases::CASES;
 
@@ -13,7 +13,7 @@ pub enum Support {
     Yes,
     /// Not defined: an error on every device.
     NoOp,
-    /// There on the CPU, an error on WebGPU; with the reason.
+    /// There on the CPU and on CUDA, an error on WebGPU; with the reason.
     Missing(&'static str),
 }
 
@@ -26,7 +26,7 @@ pub const MISSING: &[(&[&str], &[DType], &str)] = &[(
     "integers are mixed in f64 on the CPU, which few adapters have; convert to f32",
 )];
 
-/// What the op of a name is for a dtype.
+/// What the op of a name is for a dtype on WebGPU.
 pub fn support(op: &str, dtype: DType) -> Support {
     let found = MISSING
         .iter()
@@ -38,6 +38,14 @@ pub fn support(op: &str, dtype: DType) -> Support {
     match case {
         Some(case) if dtype.is_int() && !case.integers => Support::NoOp,
         _ => Support::Yes,
+    }
+}
+
+/// What the op of a name is for a dtype on a device: what WebGPU lacks, CUDA has.
+pub fn support_on(device: &Device, op: &str, dtype: DType) -> Support {
+    match support(op, dtype) {
+        Support::Missing(_) if device.is_cuda() => Support::Yes,
+        support => support,
     }
 }
 

@@ -75,13 +75,15 @@ impl Tile {
         };
         let steps = sum_bytes.div_ceil(CHUNKS * COPY);
         let busy = (2 * cores / blocks(rows, columns).max(1)).min(steps / FEWEST_STEPS);
+        // A power of two: each number of parts is a kernel to be compiled.
+        let splits = 1 << busy.clamp(1, MOST_SPLITS).ilog2();
         Self {
             matrix,
             rows,
             columns,
             warps,
             stages: if rows + columns > 192 { 3 } else { 4 },
-            splits: busy.clamp(1, MOST_SPLITS),
+            splits,
         }
     }
 
