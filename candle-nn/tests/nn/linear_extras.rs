@@ -183,9 +183,9 @@ pub(super) fn of_quantized_weights(dev: &Device) -> Result<()> {
         let decoded = QTensor::quantize(&floats, format)?.dequantize(&Device::Cpu)?;
         let quantized = QTensor::quantize_onto(&floats, format, dev)?;
         let quantized = QMatMul::QTensor(Arc::new(quantized));
-        // The CPU brings the input to 8 bits, adapters with cooperative matrices many rows to f16.
+        // The CPU and CUDA bring the input to 8 bits, adapters with cooperative matrices many rows to f16.
         let least = match dev {
-            Device::Cpu => 6e-3,
+            Device::Cpu | Device::Cuda(_) => 6e-3,
             gpu if gpu.is_software_gpu() => 0.,
             _ => 1e-3,
         };

@@ -29,11 +29,11 @@ const FORMATS: [GgmlDType; 14] = [
     GgmlDType::F32,
 ];
 
-/// The float dtypes with a tolerance for sums of about the size of the input. The CPU brings the input to 8 bits; adapters with
+/// The float dtypes with a tolerance for sums of about the size of the input. The CPU and CUDA bring the input to 8 bits; adapters with
 /// cooperative matrices bring many rows to f16.
 fn float_dtypes(dev: &Device) -> impl Iterator<Item = (DType, f64)> {
     let least = match dev {
-        Device::Cpu => 6e-3,
+        Device::Cpu | Device::Cuda(_) => 6e-3,
         gpu if gpu.is_software_gpu() => 0.,
         _ => 1e-3,
     };

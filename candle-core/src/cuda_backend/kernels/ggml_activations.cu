@@ -6,7 +6,9 @@
 // Four elements from i on, of those that there are.
 INLINE void read_four(const SRC* src, const Views<1>& v, u64 i, f32 (&x)[4]) {
 #if LANES
-    Pack<SRC, 4> four = load<4>(src + v.offsets[0] + i);
+    u64 at[1];
+    places<RANK>(v, i, at);
+    Pack<SRC, 4> four = load<4>(src + at[0]);
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = value(four.at[j]);
 #else

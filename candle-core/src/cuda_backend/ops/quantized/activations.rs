@@ -32,12 +32,10 @@ impl Activations {
             scales: device.new_storage(count / 32, DType::F32, MATMUL)?,
         };
         let walk = Walk::new([x_l])?;
-        let size = x.dtype().size_in_bytes() as u64;
-        let start = x.address() + walk.views.offsets[0] * size;
         let kernel = Kernel::new(source!("ggml_activations"))
             .define("SRC", device.c_type(x.dtype(), MATMUL)?)
             .define("RANK", walk.rank)
-            .define("LANES", walk.rank == 0 && start.is_multiple_of(4 * size))
+            .define("LANES", in_fours(x, &walk))
             .define("NORM", norm.is_some());
         let args = Args::new()
             .storage(x)
@@ -57,4 +55,16 @@ impl Activations {
         device.launch(&kernel, grid, args)?;
         Ok(this)
     }
+}
+
+/// Whether elements are contiguous by four, from multiples of four on.
+fn in_fours(x: &CudaStorage, walk: &Walk<1>) -> bool {
+    let size = x.dtype().size_in_bytes() as u64;
+    let [strides] = &walk.views.strides;
+    let aligned = (x.address() + walk.views.offsets[0] * size).is_multiple_of(4 * size);
+    let Some(last) = walk.rank.checked_sub(1) else {
+        return aligned;
+    };
+    let rows = strides[..last].iter().all(|step| step.is_multiple_of(4));
+    aligned && strides[last] == 1 && walk.views.dims[last].is_multiple_of(4) && rows
 }
