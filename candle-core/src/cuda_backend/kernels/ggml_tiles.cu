@@ -4,6 +4,7 @@
 //   BM, BN    rows of x and of the weight that a block of four warps multiplies
 //   WARPS_M   warps along the rows of x; the others are along those of the weight
 //   BIAS, RESIDUAL   whether there are such
+//   SPLITS    blocks that share the columns of x: with more than one the result is as many partial sums, one after another
 //
 // Both tiles go through shared memory, DEPTH columns at a time: codes as signed bytes, their scales, and where there are minima, sums of x.
 
@@ -79,9 +80,14 @@ KERNEL(ggml_tiles)(const u8* weight, const u32* codes, const f32* scales, DST* d
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     int warp_m = warp % WARPS_M * WM, warp_n = warp / WARPS_M * WN;
     // Blocks with the same rows of the weight follow each other.
-    u64 down = (size.rows + BM - 1) / BM, first_m = blockIdx.x % down * BM, first_n = blockIdx.x / down * BN;
+    u64 down = (size.rows + BM - 1) / BM, count = down * ((size.n + BN - 1) / BN), tile = blockIdx.x % count;
+    u64 first_m = tile % down * BM, first_n = tile / down * BN;
+    // The columns of this block.
+    u64 split = blockIdx.x / count, depth = (size.k + SPLITS * DEPTH - 1) / (SPLITS * DEPTH) * DEPTH;
+    u64 end = (split + 1) * depth < size.k ? (split + 1) * depth : size.k;
+    dst += split * size.rows * size.n;
     f32 sums[TM][TN][4] = {};
-    for (u64 column = 0; column < size.k; column += DEPTH) {
+    for (u64 column = split * depth; column < end; column += DEPTH) {
         load_x(tiles, codes, scales, first_m, column, size);
         load_w(tiles, weight, first_n, column, size);
         __syncthreads();
