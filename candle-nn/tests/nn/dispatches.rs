@@ -1,58 +1,95 @@
-//! How many kernels the fused ops take on a WebGPU device for a token: one each, whatever comes with them.
+//! How many kernels the fused ops take on a GPU for a token: one each, whatever comes with them.
 
-candle_core::with_webgpu! {
-    use super::common::data;
-    use super::gated::ALL;
-    use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
-    use candle_core::{DType, Device, Result, Tensor};
-    use candle_nn::ops::{
-        add_norm, gate_norm, linear_with, norm, norm_add, norm_gate, LinearExtras, Norm,
-    };
-    use candle_nn::rotary_emb::{
-        rope_append_with, rope_heads_with, CachePosition, HeadNorms, Pairs, Rotation,
-    };
-    use candle_nn::Activation;
-    use std::sync::Arc;
+use super::common::data;
+use candle_core::{test_device, DType, Device, Result, Tensor};
+use candle_nn::ops::{add_norm, gate_norm, norm, norm_add, norm_gate, Norm};
+use candle_nn::rotary_emb::{
+    rope_append_with, rope_heads_with, CachePosition, HeadNorms, Pairs, Rotation,
+};
 
-    #[track_caller]
-    fn assert_one<T>(dev: &Device, case: &str, op: impl FnOnce() -> Result<T>) -> Result<()> {
-        let dispatches = || dev.as_webgpu_device().map(|d| d.stats().dispatches);
-        let before = dispatches()?;
-        op()?;
-        assert_eq!(dispatches()? - before, 1, "{case}");
-        Ok(())
+/// Kernels launched so far, if the device counts them.
+fn launches(dev: &Device) -> Result<Option<u64>> {
+    #[cfg(feature = "cuda")]
+    if dev.is_cuda() {
+        return Ok(Some(dev.as_cuda_device()?.stats().launches));
     }
+    candle_core::with_webgpu! {
+        if dev.is_webgpu() {
+            return Ok(Some(dev.as_webgpu_device()?.stats().dispatches));
+        }
+    }
+    let _ = dev;
+    Ok(None)
+}
 
-    #[test]
-    fn of_heads_webgpu() -> Result<()> {
-        // A separate device: tests that run in parallel count on others.
-        let dev = Device::new_webgpu(0)?;
-        for dtype in [DType::F32, DType::F16] {
-            let of = |dims: &[usize]| data(dims, dtype, &dev);
-            // As attention has them: heads of a projection.
-            let xs = of(&[2, 1, 8, 16])?.transpose(1, 2)?;
-            let head_norms = HeadNorms::new(&of(&[16])?, &of(&[16])?, 1e-6)?;
-            let positions = Tensor::new(&[3u32, 5], &dev)?;
-            let (cos, sin) = (of(&[2, 1, 4])?, of(&[2, 1, 4])?);
-            for norms in [None, Some(&head_norms)] {
-                for angles in [None, Some((&cos, &sin))] {
-                    let pairs = Pairs::Halves;
-                    let rotation = Rotation { angles, pairs, norms };
-                    let case = format!("{dtype:?} {}", norms.is_some());
-                    assert_one(&dev, &case, || rope_heads_with(&xs, &rotation, 4, 2))?;
-                    for cache_dtype in [dtype, DType::F16] {
-                        let cache = data(&[2, 4, 7, 16], cache_dtype, &dev)?;
-                        for at in [CachePosition::Same(2), CachePosition::PerRow(&positions)] {
-                            assert_one(&dev, &case, || {
-                                rope_append_with(&xs, &rotation, &cache, at)
-                            })?;
-                        }
+#[track_caller]
+fn assert_one<T>(dev: &Device, case: &str, op: impl FnOnce() -> Result<T>) -> Result<()> {
+    let before = launches(dev)?;
+    op()?;
+    assert_eq!(launches(dev)?, before.map(|n| n + 1), "{case}");
+    Ok(())
+}
+
+fn of_heads(dev: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::F16] {
+        let of = |dims: &[usize]| data(dims, dtype, dev);
+        // As attention has them: heads of a projection.
+        let xs = of(&[2, 1, 8, 16])?.transpose(1, 2)?;
+        let head_norms = HeadNorms::new(&of(&[16])?, &of(&[16])?, 1e-6)?;
+        let positions = Tensor::new(&[3u32, 5], dev)?;
+        let (cos, sin) = (of(&[2, 1, 4])?, of(&[2, 1, 4])?);
+        for norms in [None, Some(&head_norms)] {
+            for angles in [None, Some((&cos, &sin))] {
+                let pairs = Pairs::Halves;
+                let rotation = Rotation {
+                    angles,
+                    pairs,
+                    norms,
+                };
+                let case = format!("{dtype:?} {}", norms.is_some());
+                assert_one(dev, &case, || rope_heads_with(&xs, &rotation, 4, 2))?;
+                for cache_dtype in [dtype, DType::F16] {
+                    let cache = data(&[2, 4, 7, 16], cache_dtype, dev)?;
+                    for at in [CachePosition::Same(2), CachePosition::PerRow(&positions)] {
+                        assert_one(dev, &case, || rope_append_with(&xs, &rotation, &cache, at))?;
                     }
                 }
             }
         }
-        Ok(())
     }
+    Ok(())
+}
+
+fn of_norms(dev: &Device) -> Result<()> {
+    let of = |dims: &[usize]| data(dims, DType::F32, dev);
+    let (xs, other, weight, bias) = (of(&[3, 64])?, of(&[3, 64])?, of(&[64])?, of(&[64])?);
+    let plain = Norm {
+        centred: true,
+        weight: None,
+        bias: None,
+        eps: 1e-5,
+    };
+    for with in [
+        Norm::rms(&weight, 1e-5),
+        Norm::layer(&weight, &bias, 1e-5),
+        plain,
+    ] {
+        let case = format!("{with:?}");
+        assert_one(dev, &case, || norm(&xs, with))?;
+        assert_one(dev, &case, || norm_add(&xs, with, &other))?;
+        assert_one(dev, &case, || add_norm(&xs, &other, with))?;
+        assert_one(dev, &case, || gate_norm(&xs, &other, with))?;
+        assert_one(dev, &case, || norm_gate(&xs, with, &other))?;
+    }
+    Ok(())
+}
+
+candle_core::with_webgpu! {
+    use super::gated::ALL;
+    use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+    use candle_nn::ops::{linear_with, LinearExtras};
+    use candle_nn::Activation;
+    use std::sync::Arc;
 
     #[test]
     fn of_linear_layers_webgpu() -> Result<()> {
@@ -81,21 +118,8 @@ candle_core::with_webgpu! {
         }
         Ok(())
     }
-
-    #[test]
-    fn of_norms_webgpu() -> Result<()> {
-        let dev = Device::new_webgpu(0)?;
-        let of = |dims: &[usize]| data(dims, DType::F32, &dev);
-        let (xs, other, weight, bias) = (of(&[3, 64])?, of(&[3, 64])?, of(&[64])?, of(&[64])?);
-        let plain = Norm { centred: true, weight: None, bias: None, eps: 1e-5 };
-        for with in [Norm::rms(&weight, 1e-5), Norm::layer(&weight, &bias, 1e-5), plain] {
-            let case = format!("{with:?}");
-            assert_one(&dev, &case, || norm(&xs, with))?;
-            assert_one(&dev, &case, || norm_add(&xs, with, &other))?;
-            assert_one(&dev, &case, || add_norm(&xs, &other, with))?;
-            assert_one(&dev, &case, || gate_norm(&xs, &other, with))?;
-            assert_one(&dev, &case, || norm_gate(&xs, with, &other))?;
-        }
-        Ok(())
-    }
 }
+
+// Of a device each: tests that run in parallel count on others.
+test_device!(of_heads);
+test_device!(of_norms);
