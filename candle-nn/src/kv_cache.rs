@@ -87,7 +87,10 @@ impl Cache {
     /// # Errors
     /// The buffer has fewer.
     pub fn set_seq_len(&mut self, len: usize) -> Result<()> {
-        let room = self.all_data.as_ref().map_or(Ok(0), |data| data.dim(self.dim))?;
+        let room = self
+            .all_data
+            .as_ref()
+            .map_or(Ok(0), |data| data.dim(self.dim))?;
         if len > room {
             candle_core::bail!("kv-cache: {len} positions in a buffer of {room}")
         }

@@ -7,6 +7,14 @@ use candle_nn::rotary_emb::{
     rope_append_with, rope_heads_with, CachePosition, HeadNorms, Pairs, Rotation,
 };
 
+/// A device on which no other test counts: those of CUDA are shared, unless they are asked for a stream.
+fn separate(dev: &Device) -> Result<Device> {
+    match dev.is_cuda() {
+        true => Device::new_cuda_with_stream(0),
+        false => Ok(dev.clone()),
+    }
+}
+
 /// Kernels launched so far, if the device counts them.
 fn launches(dev: &Device) -> Result<Option<u64>> {
     #[cfg(feature = "cuda")]
@@ -31,6 +39,7 @@ fn assert_one<T>(dev: &Device, case: &str, op: impl FnOnce() -> Result<T>) -> Re
 }
 
 fn of_heads(dev: &Device) -> Result<()> {
+    let dev = &separate(dev)?;
     for dtype in [DType::F32, DType::F16] {
         let of = |dims: &[usize]| data(dims, dtype, dev);
         // As attention has them: heads of a projection.
@@ -61,6 +70,7 @@ fn of_heads(dev: &Device) -> Result<()> {
 }
 
 fn of_norms(dev: &Device) -> Result<()> {
+    let dev = &separate(dev)?;
     let of = |dims: &[usize]| data(dims, DType::F32, dev);
     let (xs, other, weight, bias) = (of(&[3, 64])?, of(&[3, 64])?, of(&[64])?, of(&[64])?);
     let plain = Norm {
@@ -120,6 +130,5 @@ candle_core::with_webgpu! {
     }
 }
 
-// Of a device each: tests that run in parallel count on others.
 test_device!(of_heads);
 test_device!(of_norms);
