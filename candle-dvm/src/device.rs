@@ -39,10 +39,18 @@ impl DeviceKind {
     /// # Errors
     /// The backend's reason, if it is not compiled in or finds no device.
     pub fn open(self) -> candle_core::Result<Device> {
+        self.open_nth(0)
+    }
+
+    /// Opens the device of this kind with this number, from 0 on. There is one processor, whatever the number is.
+    ///
+    /// # Errors
+    /// As [`DeviceKind::open`].
+    pub fn open_nth(self, ordinal: usize) -> candle_core::Result<Device> {
         match self {
-            Self::Cuda => Device::new_cuda(0),
-            Self::Metal => Device::new_metal(0),
-            Self::WebGpu => Device::new_webgpu(0),
+            Self::Cuda => Device::new_cuda(ordinal),
+            Self::Metal => Device::new_metal(ordinal),
+            Self::WebGpu => Device::new_webgpu(ordinal),
             Self::Cpu => Ok(Device::Cpu),
         }
     }
@@ -63,6 +71,18 @@ pub fn describe(device: &Device) -> String {
     match device {
         Device::Cpu => DeviceKind::Cpu.name().to_string(),
         other => format!("{:?}", other.location()),
+    }
+}
+
+/// Several devices in words.
+pub fn describe_all(devices: &[Device]) -> String {
+    match devices {
+        [one] => describe(one),
+        devices => {
+            let mut names: Vec<String> = devices.iter().map(describe).collect();
+            names.dedup();
+            format!("{} ranks on {}", devices.len(), names.join(", "))
+        }
     }
 }
 

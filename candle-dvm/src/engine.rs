@@ -7,15 +7,15 @@ use crate::model::{prompt_tokens, ModelFiles, ModelParts, TextTokenizer};
 use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use candle_transformers::blocks::{Decoder, DecoderState};
+use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use std::ops::ControlFlow;
 
 /// A loaded model with its tokenizer, on one device.
 pub struct CandleBackend {
     id: &'static str,
-    model: Decoder,
+    model: ParallelDecoder,
     /// Never modified: each completion starts from a clone, which shares the tables of the rotary embedding.
-    empty_state: DecoderState,
+    empty_state: ParallelState,
     tokenizer: TextTokenizer,
     stop_tokens: Vec<u32>,
     max_positions: usize,
@@ -38,7 +38,36 @@ impl CandleBackend {
     ) -> Result<Self> {
         let loaded = files.place(dtype, device, progress)?;
         device.synchronize().doing("loading the weights")?;
-        Ok(Self::over(files, id, device, dtype, loaded))
+        Ok(Self::over(files, id, device, dtype, loaded.into()))
+    }
+
+    /// As [`CandleBackend::load`], onto devices that share each layer: a thread and a part of the weights for each. Sums go
+    /// through the host ([`candle_core::distributed::LocalGroup`]).
+    ///
+    /// # Errors
+    /// As [`CandleBackend::load`]; a model that cannot be shared by so many.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn load_shared(
+        files: ModelFiles,
+        id: &'static str,
+        devices: &[Device],
+        dtype: DType,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<Self> {
+        let load = || {
+            let groups = candle_transformers::parallel::groups(devices)?;
+            ParallelDecoder::launch(devices, groups, |device, group| {
+                // Each rank reads a part of every tensor: one of them tells how far they are.
+                let quiet = |_| {};
+                let progress = if group.rank() == 0 { progress } else { &quiet };
+                let rank = files.place_rank(dtype, device, group, progress)?;
+                device.synchronize()?;
+                Ok(rank)
+            })
+        };
+        let loaded = load().doing("loading the weights")?;
+        let device = loaded.decoder().device().clone();
+        Ok(Self::over(files, id, &device, dtype, loaded))
     }
 
     /// As [`CandleBackend::load`] from files that are read in parts, without blocking the thread: the form for browsers. A part goes
@@ -54,7 +83,13 @@ impl CandleBackend {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self> {
         let loaded = files.place(dtype, device, progress).await?;
-        Ok(Self::over(files.into_files(), id, device, dtype, loaded))
+        Ok(Self::over(
+            files.into_files(),
+            id,
+            device,
+            dtype,
+            loaded.into(),
+        ))
     }
 
     fn over(
@@ -62,7 +97,7 @@ impl CandleBackend {
         id: &'static str,
         device: &Device,
         dtype: DType,
-        model: Decoder,
+        model: ParallelDecoder,
     ) -> Self {
         Self {
             id,
@@ -76,9 +111,14 @@ impl CandleBackend {
         }
     }
 
-    /// The device that the weights are on.
+    /// The device that the weights are on; of several the first.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// How many devices share the layers.
+    pub fn ranks(&self) -> usize {
+        self.model.world_size()
     }
 
     /// The element type of activations, and of weights that are no blocks.
@@ -161,7 +201,7 @@ impl CandleBackend {
 /// One text in progress: the model and what it keeps of the tokens it has seen.
 pub struct Session<'a> {
     backend: &'a CandleBackend,
-    state: DecoderState,
+    state: ParallelState,
     position: usize,
 }
 

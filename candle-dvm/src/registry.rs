@@ -119,6 +119,22 @@ impl BackendEntry {
         })
     }
 
+    /// The first `count` open devices of this kind, one for each rank of a model. Of the CPU there is one for all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the reason, for the first that is not there.
+    pub fn open_several(&self, count: usize) -> Result<Vec<Device>> {
+        let mut devices = vec![self.open()?.clone()];
+        for ordinal in 1..count {
+            let device = self.kind.open_nth(ordinal).map_err(|err| Error::Device {
+                asked: self.kind.name(),
+                reason: format!("device {ordinal} of {count}: {}", brief(&err)),
+            })?;
+            devices.push(device);
+        }
+        Ok(devices)
+    }
+
     /// Loads a model onto this backend's device. `dtype` of `None` takes [`ModelFiles::default_dtype`]; `progress` is
     /// told of each tensor's bytes as they arrive.
     ///
@@ -133,5 +149,25 @@ impl BackendEntry {
         let device = self.open()?;
         let dtype = dtype.unwrap_or_else(|| files.default_dtype(device));
         CandleBackend::load(files, self.kind.name(), device, dtype, progress)
+    }
+
+    /// As [`BackendEntry::load`], onto `count` devices that share each layer. Ranks on the CPU share its cores, which is for tests.
+    ///
+    /// # Errors
+    /// As [`BackendEntry::load`]; a device that is absent, or a model that cannot be shared by so many.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn load_shared(
+        &self,
+        files: ModelFiles,
+        count: usize,
+        dtype: Option<DType>,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<CandleBackend> {
+        if count == 1 {
+            return self.load(files, dtype, progress);
+        }
+        let devices = self.open_several(count)?;
+        let dtype = dtype.unwrap_or_else(|| files.default_dtype(&devices[0]));
+        CandleBackend::load_shared(files, self.kind.name(), &devices, dtype, progress)
     }
 }

@@ -7,6 +7,7 @@ mod gguf;
 mod gguf_cli;
 mod gguf_model;
 mod golden;
+mod gpus;
 mod hub;
 mod hub_server;
 mod loader;

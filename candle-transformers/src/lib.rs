@@ -44,6 +44,7 @@
 //! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files; a
 //!   [`blocks::WeightSource`] can be anything.
 //! - [`generation::LogitsProcessor`] draws the next token: greedy, top-k, top-p, with a temperature and a seed.
+//! - [`parallel::ParallelDecoder`] divides the layers of a decoder over several devices.
 //! - `cargo run --example bert_similarity` compares sentences.
 //!
 //! # Features
@@ -69,6 +70,7 @@
 //!
 //! - [`models`]: a file per family: its configuration, its weight names and what it makes of the kit. [`blocks`]: the kit.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
+//! - [`parallel`]: a decoder over several devices.
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: boxes around objects, and the choice of one for each. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]

@@ -12,10 +12,10 @@ use crate::error::Doing;
 use crate::format::WeightFormat;
 use crate::progress::note;
 use crate::shapes::{bytes_per_token, Dimensions, ModelShape, Steps};
-use crate::Result;
+use crate::{Error, Result};
 use candle_core::{DType, Device, PendingVec1, Tensor, D};
-use candle_transformers::blocks::{Decoder, DecoderState};
 use candle_transformers::generation::GreedyToken;
+use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -106,13 +106,34 @@ pub struct Speed {
 /// # Errors
 /// A device that runs out of memory or fails otherwise.
 pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result<BenchReport> {
+    run_shared(request, std::slice::from_ref(device), device_name)
+}
+
+/// As [`run`], on devices that share each layer. Kernels, dispatches and memory are those of the first.
+///
+/// # Errors
+/// As [`run`]; a shape that cannot be shared by so many.
+pub fn run_shared(
+    request: &BenchRequest,
+    devices: &[Device],
+    device_name: &str,
+) -> Result<BenchReport> {
+    let Some(device) = devices.first() else {
+        return Err(Error::Parameter {
+            name: "gpus",
+            value: "0".to_string(),
+            expected: "at least 1",
+        });
+    };
     let positions = request.prompt.max(request.context + request.generate);
     let dtype = request.format.activations();
     let start = Instant::now();
-    let model = random::model(request.shape, positions, request.format, dtype, device)
-        .doing("making random weights")?;
+    let spec = random::spec(request.shape, positions, request.format);
+    let spec = spec.doing("making random weights")?;
+    let model = random::model(&spec, request.format, dtype, devices);
+    let model = model.doing("making random weights")?;
     device.synchronize().doing("making random weights")?;
-    let dimensions = Dimensions::from(model.spec());
+    let dimensions = Dimensions::from(&spec);
     let mut runner = Runner {
         state: model.new_state(),
         model,
@@ -145,7 +166,7 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
         count: steps,
         batch: request.batch,
     };
-    let bytes_per_token = bytes_per_token(runner.model.spec(), request.format, dtype, read);
+    let bytes_per_token = bytes_per_token(&spec, request.format, dtype, read);
     let mut profile = Vec::new();
     if request.profile {
         profile.push(profiled(device, "prompt", 1, || runner.prompt(&prompt))?);
@@ -271,9 +292,9 @@ const FILL: usize = 512;
 
 /// A model on random weights.
 struct Runner<'a> {
-    model: Decoder,
+    model: ParallelDecoder,
     /// Holds the context but for its last token.
-    state: DecoderState,
+    state: ParallelState,
     device: &'a Device,
     context: usize,
     batch: usize,
@@ -307,7 +328,7 @@ impl Runner<'_> {
         &self,
         ids: &Tensor,
         position: usize,
-        state: &mut DecoderState,
+        state: &mut ParallelState,
     ) -> candle_core::Result<Tensor> {
         match self.batch {
             1 => self.model.next_logits(ids, position, state),

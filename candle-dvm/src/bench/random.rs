@@ -4,35 +4,60 @@ use crate::format::WeightFormat;
 use crate::shapes::ModelShape;
 use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{bail, DType, Device, Result, Shape, Tensor};
-use candle_transformers::blocks::{Decoder, Reading, Stored, Wanted, WeightSource};
+use candle_transformers::blocks::{
+    Cut, Decoder, DecoderSpec, Reading, Stored, Wanted, WeightSource,
+};
+use candle_transformers::parallel::{groups, ParallelDecoder};
 use half::f16;
 use std::future::ready;
 
 /// The deviation of the weights: that of a Llama before training.
 const DEVIATION: f64 = 0.02;
 
-/// A model of this shape for `positions` tokens, with activations of `dtype`.
-pub(super) fn model(
+/// The decoder of this shape for `positions` tokens.
+pub(super) fn spec(
     shape: ModelShape,
     positions: usize,
     format: WeightFormat,
+) -> Result<DecoderSpec> {
+    match format {
+        WeightFormat::Dense(_) => shape.spec(positions),
+        WeightFormat::Blocks(_) => shape.gguf_spec(positions),
+    }
+}
+
+/// A model on `devices`, with activations of `dtype`.
+pub(super) fn model(
+    spec: &DecoderSpec,
+    format: WeightFormat,
+    dtype: DType,
+    devices: &[Device],
+) -> Result<ParallelDecoder> {
+    if let [device] = devices {
+        let decoder = with_source(format, dtype, device, |source| {
+            Decoder::load(spec.clone(), source, dtype, device)
+        });
+        return Ok(decoder?.into());
+    }
+    ParallelDecoder::launch(devices, groups(devices)?, |device, group| {
+        with_source(format, dtype, device, |source| {
+            Decoder::load_rank(spec.clone(), source, dtype, device, group)
+        })
+    })
+}
+
+fn with_source<T>(
+    format: WeightFormat,
     dtype: DType,
     device: &Device,
-) -> Result<Decoder> {
+    load: impl FnOnce(&mut dyn WeightSource) -> T,
+) -> T {
     match format {
-        WeightFormat::Dense(_) => {
-            let spec = shape.spec(positions)?;
-            let mut source = RandomFloats {
-                dtype,
-                device: device.clone(),
-            };
-            Decoder::load(spec, &mut source, dtype, device)
-        }
-        WeightFormat::Blocks(format) => {
-            let spec = shape.gguf_spec(positions)?;
-            let mut source = RandomBlocks { format, state: 0 };
-            Decoder::load(spec, &mut source, dtype, device)
-        }
+        WeightFormat::Dense(_) => load(&mut RandomFloats {
+            dtype,
+            device: device.clone(),
+        }),
+        WeightFormat::Blocks(format) => load(&mut RandomBlocks { format, state: 0 }),
     }
 }
 
@@ -64,6 +89,16 @@ impl WeightSource for RandomFloats {
     }
 
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(ready(self.tensor(wanted).map(Stored::from)))
+    }
+
+    fn read_part<'a>(&'a mut self, wanted: Wanted<'a>, cut: &'a Cut) -> Reading<'a> {
+        // A part of a random tensor is one of its shape: the rest need not be made.
+        let shape = cut.dims(wanted.shape);
+        let wanted = Wanted {
+            shape: &shape,
+            ..wanted
+        };
         Box::pin(ready(self.tensor(wanted).map(Stored::from)))
     }
 }
@@ -159,6 +194,16 @@ impl WeightSource for RandomBlocks {
     }
 
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
+        Box::pin(ready(self.tensor(wanted).map(Stored::from)))
+    }
+
+    fn read_part<'a>(&'a mut self, wanted: Wanted<'a>, cut: &'a Cut) -> Reading<'a> {
+        // A part of a random tensor is one of its shape: the rest need not be made.
+        let shape = cut.dims(wanted.shape);
+        let wanted = Wanted {
+            shape: &shape,
+            ..wanted
+        };
         Box::pin(ready(self.tensor(wanted).map(Stored::from)))
     }
 }

@@ -3,7 +3,7 @@
 use super::{print, print_json};
 use crate::bench::{self, BenchRequest};
 use crate::bench_ops;
-use crate::device::{describe, DeviceChoice};
+use crate::device::{describe, describe_all, DeviceChoice};
 use crate::error::Error;
 use crate::format::WeightFormat;
 use crate::registry::BackendRegistry;
@@ -37,7 +37,11 @@ pub(super) struct Args {
     /// Where to run
     #[arg(long, default_value_t)]
     device: DeviceChoice,
-    /// The device's memory bandwidth, to print what share of it generation uses
+    /// Share each layer among this many devices of that kind, one thread each, with sums through the host; ranks on the CPU share
+    /// its cores and are slower than one: they are for tests
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    gpus: usize,
+    /// The memory bandwidth, of all devices together, to print what share of it generation uses
     #[arg(long, value_name = "GB/s")]
     bandwidth: Option<f64>,
     /// Also time each kernel on the GPU (webgpu only), in a separate run
@@ -79,8 +83,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             });
         }
     }
+    super::check_gpus(args.gpus)?;
     let registry = BackendRegistry::detect();
-    let device = registry.select(args.device)?.open()?;
+    let devices = registry.select(args.device)?.open_several(args.gpus)?;
+    let device = &devices[0];
     if args.ops {
         let report = bench_ops::run(
             args.dtype.activations(),
@@ -104,7 +110,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         bandwidth: args.bandwidth,
         profile: args.profile,
     };
-    let report = bench::run(&request, device, &describe(device))?;
+    let report = bench::run_shared(&request, &devices, &describe_all(&devices))?;
     if args.json {
         return print_json(&report);
     }

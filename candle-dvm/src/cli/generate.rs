@@ -27,6 +27,10 @@ pub(super) struct Args {
     /// Where to run
     #[arg(long, default_value_t)]
     device: DeviceChoice,
+    /// Share each layer among this many devices of that kind, one thread each, with sums through the host; ranks on the CPU share
+    /// its cores and are slower than one: they are for tests
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    gpus: usize,
     /// Element type of activations, and of weights that are not quantised [default: f32 for the embedded model, on the CPU
     /// and beside quantised weights; otherwise what the weights are stored as]
     #[arg(long, value_enum)]
@@ -56,6 +60,7 @@ struct Report<'a> {
 pub(super) fn run(args: Args) -> Result<()> {
     let request = args.sampling.request(prompt(args.prompt)?, args.max_tokens);
     request.validate()?;
+    super::check_gpus(args.gpus)?;
     let start = Instant::now();
     let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);
     let files = ModelFiles::open(&source)?;
@@ -68,11 +73,13 @@ pub(super) fn run(args: Args) -> Result<()> {
     let entry = registry.select(args.device)?;
     let bytes = files.total_bytes();
     let bar = LoadBar::new(bytes);
-    let backend = entry.load(files, args.dtype.map(FloatType::dtype), &|bytes| {
-        bar.advance(bytes)
-    })?;
+    let dtype = args.dtype.map(FloatType::dtype);
+    let backend = entry.load_shared(files, args.gpus, dtype, &|bytes| bar.advance(bytes))?;
     let load_seconds = start.elapsed().as_secs_f64();
-    let device = describe(backend.device());
+    let device = match backend.ranks() {
+        1 => describe(backend.device()),
+        ranks => format!("{ranks} ranks on {}", describe(backend.device())),
+    };
     let dtype = backend.dtype().as_str();
     bar.finish(&format!(
         "{name}: loaded {:.1} MB of {weights} in {load_seconds:.2} s, {dtype} on {device}",

@@ -142,6 +142,20 @@ fn usage(err: &clap::Error) -> ExitCode {
     }
 }
 
+/// The most ranks that a model is shared by.
+const MAX_GPUS: usize = 64;
+
+fn check_gpus(gpus: usize) -> Result<()> {
+    match (1..=MAX_GPUS).contains(&gpus) {
+        true => Ok(()),
+        false => Err(Error::Parameter {
+            name: "gpus",
+            value: gpus.to_string(),
+            expected: "1 to 64",
+        }),
+    }
+}
+
 /// Writes to standard output at once.
 fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();

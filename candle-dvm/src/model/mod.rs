@@ -25,10 +25,12 @@ pub use weights::Weights;
 
 use crate::format::WeightFormat;
 use crate::{Error, Result};
+use candle_core::distributed::Communicator;
 use candle_core::{DType, Device};
 use candle_transformers::blocks::Decoder;
 use network::{Files, Network};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The form of a model's name on the Hugging Face Hub, for messages.
 const FORM: &str = "owner/name[@revision][:file.gguf]";
@@ -160,6 +162,17 @@ impl ModelFiles {
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Decoder> {
         self.network.place(dtype, device, progress)
+    }
+
+    /// As [`ModelFiles::place`], the share of one rank of `group`.
+    pub(crate) fn place_rank(
+        &self,
+        dtype: DType,
+        device: &Device,
+        group: Arc<dyn Communicator>,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> candle_core::Result<Decoder> {
+        self.network.place_rank(dtype, device, group, progress)
     }
 
     /// The prompt's tokens with the begin token.

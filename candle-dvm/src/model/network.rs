@@ -5,8 +5,10 @@ use super::weights::{Mapped, Weights};
 use crate::error::Doing;
 use crate::format::WeightFormat;
 use crate::Result;
+use candle_core::distributed::Communicator;
 use candle_core::{DType, Device};
-use candle_transformers::blocks::{Decoder, DecoderSpec};
+use candle_transformers::blocks::{Decoder, DecoderSpec, WeightSource};
+use std::sync::Arc;
 
 /// The network and its weights, which are still in their files. Every tensor's name and shape has been checked.
 pub(super) struct Network {
@@ -72,22 +74,40 @@ impl Network {
         device: &Device,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Decoder> {
-        let spec = self.spec.clone();
-        match &self.files {
-            Files::Safetensors(weights) => {
-                let mut source = Mapped {
-                    weights,
-                    dtype,
-                    device,
-                    progress,
-                };
-                Decoder::load(spec, &mut source, dtype, device)
-            }
-            Files::Gguf(content) => {
-                let mut source = super::gguf::Reported { content, progress };
-                Decoder::load(spec, &mut source, dtype, device)
-            }
-        }
+        self.load(dtype, device, progress, |source| {
+            Decoder::load(self.spec.clone(), source, dtype, device)
+        })
         .doing("loading the weights")
+    }
+
+    /// The share of one rank of `group`.
+    pub(super) fn place_rank(
+        &self,
+        dtype: DType,
+        device: &Device,
+        group: Arc<dyn Communicator>,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> candle_core::Result<Decoder> {
+        self.load(dtype, device, progress, |source| {
+            Decoder::load_rank(self.spec.clone(), source, dtype, device, group)
+        })
+    }
+
+    fn load<T>(
+        &self,
+        dtype: DType,
+        device: &Device,
+        progress: &(dyn Fn(u64) + Send + Sync),
+        load: impl FnOnce(&mut dyn WeightSource) -> T,
+    ) -> T {
+        match &self.files {
+            Files::Safetensors(weights) => load(&mut Mapped {
+                weights,
+                dtype,
+                device,
+                progress,
+            }),
+            Files::Gguf(content) => load(&mut super::gguf::Reported { content, progress }),
+        }
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::error::{brief, unlocated};
 use crate::{Error, Result};
-use candle_core::safetensors::{MmapedSafetensors, SliceSafetensors};
+use candle_core::safetensors::{load_ranges, MmapedSafetensors, SliceSafetensors};
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
-use candle_transformers::blocks::{Decoder, DecoderSpec, Reading, Stored, Wanted, WeightSource};
-use safetensors::tensor::Metadata;
+use candle_transformers::blocks::{
+    Cut, Decoder, DecoderSpec, Reading, Stored, Wanted, WeightSource,
+};
+use safetensors::tensor::{Metadata, TensorView};
 use std::collections::HashMap;
 use std::future::ready;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,24 @@ pub struct Weights {
 struct Shard {
     file: PathBuf,
     /// `None` for a file that is read in parts.
-    data: Option<Box<dyn SimpleBackend>>,
+    data: Option<Box<dyn Data>>,
+}
+
+/// A file whose tensors are at hand.
+trait Data: SimpleBackend {
+    fn view(&self, name: &str) -> candle_core::Result<TensorView<'_>>;
+}
+
+impl Data for MmapedSafetensors {
+    fn view(&self, name: &str) -> candle_core::Result<TensorView<'_>> {
+        self.get(name)
+    }
+}
+
+impl Data for SliceSafetensors<'static> {
+    fn view(&self, name: &str) -> candle_core::Result<TensorView<'_>> {
+        self.get(name)
+    }
 }
 
 /// A tensor as its file's header describes it.
@@ -239,20 +258,36 @@ pub(super) struct Mapped<'a> {
 
 impl Mapped<'_> {
     fn tensor(&self, wanted: Wanted) -> candle_core::Result<Tensor> {
-        let info = self.weights.tensors.get(wanted.name);
-        let data = info.and_then(|info| {
-            let data = self.weights.shards[info.shard].data.as_deref()?;
-            Some((data, info.bytes))
-        });
-        let Some((data, bytes)) = data else {
-            return Err(candle_core::Error::CannotFindTensor {
-                path: wanted.name.to_string(),
-            });
-        };
+        let (data, bytes) = self.data(wanted.name)?;
         let shape = wanted.shape.into();
         let tensor = data.get(shape, wanted.name, wanted.init, self.dtype, self.device)?;
         (self.progress)(bytes);
         Ok(tensor)
+    }
+}
+
+impl Mapped<'_> {
+    /// The file that has a tensor, and the tensor's stored size.
+    fn data(&self, name: &str) -> candle_core::Result<(&dyn Data, u64)> {
+        let info = self.weights.tensors.get(name);
+        let data = info.and_then(|info| {
+            let data = self.weights.shards[info.shard].data.as_deref()?;
+            Some((data, info.bytes))
+        });
+        data.ok_or_else(|| candle_core::Error::CannotFindTensor {
+            path: name.to_string(),
+        })
+    }
+
+    /// A part of a tensor, which alone is read.
+    fn part(&self, wanted: Wanted, cut: &Cut) -> candle_core::Result<Tensor> {
+        let Some((dim, ranges)) = cut.ranges() else {
+            return self.tensor(wanted);
+        };
+        let (data, bytes) = self.data(wanted.name)?;
+        let part = load_ranges(&data.view(wanted.name)?, dim, ranges, &Device::Cpu)?;
+        (self.progress)(bytes);
+        part.to_dtype(self.dtype)?.to_device(self.device)
     }
 }
 
@@ -267,5 +302,9 @@ impl WeightSource for Mapped<'_> {
 
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
         Box::pin(ready(self.tensor(wanted).map(Stored::from)))
+    }
+
+    fn read_part<'a>(&'a mut self, wanted: Wanted<'a>, cut: &'a Cut) -> Reading<'a> {
+        Box::pin(ready(self.part(wanted, cut).map(Stored::from)))
     }
 }

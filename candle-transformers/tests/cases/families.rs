@@ -8,10 +8,10 @@ use candle_transformers::blocks::{
 
 use super::support::{assert_close, token_ids, Numbers};
 
-const VOCAB: usize = 61;
+pub const VOCAB: usize = 61;
 
 /// A `config.json` for each family.
-const CONFIGS: &[(&str, &str)] = &[
+pub const CONFIGS: &[(&str, &str)] = &[
     (
         "llama",
         r#"{"model_type": "llama", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -227,7 +227,7 @@ const CONFIGS: &[(&str, &str)] = &[
 ];
 
 /// Weights that depend on their names alone.
-struct Made(DType, Device);
+pub struct Made(pub DType, pub Device);
 
 impl Made {
     fn tensor(&self, wanted: Wanted) -> Result<Tensor> {
@@ -264,13 +264,13 @@ impl WeightSource for Made {
     }
 }
 
-fn decoder(config: &str, dtype: DType, device: &Device) -> Result<Decoder> {
+pub fn decoder(config: &str, dtype: DType, device: &Device) -> Result<Decoder> {
     let mut weights = Made(dtype, device.clone());
     Decoder::load(auto::config_spec(config)?, &mut weights, dtype, device)
 }
 
 /// The last position's logits after feeding `ids` in pieces of these lengths.
-fn in_pieces(
+pub fn in_pieces(
     model: &Decoder,
     ids: &Tensor,
     pieces: &[usize],

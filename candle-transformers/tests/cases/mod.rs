@@ -8,6 +8,8 @@ mod gguf;
 mod llama;
 mod moe;
 mod object_detection;
+#[cfg(not(target_arch = "wasm32"))]
+mod parallel;
 mod quantized_files;
 mod quantized_llama;
 mod qwen3_5;
