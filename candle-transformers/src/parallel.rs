@@ -29,7 +29,7 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use candle_core::distributed::Communicator;
+use candle_core::distributed::{reason, Communicator};
 use candle_core::{bail, Context, DType, Device, Result, Tensor};
 
 use crate::blocks::{Decoder, DecoderState};
@@ -252,7 +252,7 @@ impl ParallelDecoder {
             .broadcast(ids, 0)
             .and_then(|_| place.run(&team.decoder, ids, &mut state.state));
         if let Err(err) = &result {
-            group.abort(&err.to_string());
+            group.abort(&reason(err));
         }
         result
     }
@@ -319,7 +319,7 @@ fn follow(decoder: &Decoder, group: &dyn Communicator, commands: &Receiver<Comma
     let mut states = HashMap::new();
     for command in commands {
         if let Err(err) = obey(decoder, group, command, &mut states) {
-            return group.abort(&err.to_string());
+            return group.abort(&reason(&err));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::call::{difference, to_host, Call, Op};
-use super::{Communicator, DEFAULT_TIMEOUT};
+use super::{reason, Communicator, DEFAULT_TIMEOUT};
 use crate::{bail, Result, Tensor};
 
 /// One rank of a group whose ranks are threads of this process.
@@ -78,7 +78,7 @@ impl LocalGroup {
             Ok(call) => call,
             Err(err) => {
                 // The others would wait for this call.
-                self.abort(&err.to_string());
+                self.abort(&reason(&err));
                 return Err(err);
             }
         };
@@ -90,7 +90,7 @@ impl LocalGroup {
             result.to_device(xs.device())
         });
         if let Err(err) = &result {
-            self.abort(&err.to_string());
+            self.abort(&reason(err));
         }
         result
     }

@@ -55,10 +55,20 @@ pub use process::ProcessGroup;
 
 use std::time::Duration;
 
-use crate::{Result, Tensor};
+use crate::{Error, Result, Tensor};
 
 /// How long a call waits for the other ranks, unless something else is asked for. Ranks that load weights do not come all at once.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What an error says, without the calls that led to it: the reason to give to [`Communicator::abort`].
+pub fn reason(err: &Error) -> String {
+    match err {
+        Error::WithBacktrace { inner, .. } => reason(inner),
+        Error::WithPath { inner, path } => format!("{}: {}", path.display(), reason(inner)),
+        Error::Context { inner, context } => format!("{context}: {}", reason(inner)),
+        other => other.to_string(),
+    }
+}
 
 /// One rank's end of a group. The last handle of a rank that is dropped ends the group for the others.
 ///

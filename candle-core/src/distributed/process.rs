@@ -106,7 +106,7 @@ impl ProcessGroup {
         if let Some(reason) = &state.ended {
             bail!("rank {rank}: the group has ended: {reason}")
         }
-        let own = |err| format!("rank {rank} failed: {}", unlocated(&err));
+        let own = |err| format!("rank {rank} failed: {}", super::reason(&err));
         let result = call
             .and_then(|call| Ok((to_host(xs)?, call)))
             .map_err(own)
@@ -115,7 +115,7 @@ impl ProcessGroup {
                     0 => self.serve(&call, mine, &mut state.streams),
                     _ => self.ask(&call, &mine, &mut state.streams),
                 };
-                result.map_err(|err| unlocated(&err))
+                result.map_err(|err| super::reason(&err))
             })
             .and_then(|result| result.to_device(xs.device()).map_err(own));
         result.map_err(|reason| {
@@ -190,7 +190,7 @@ impl ProcessGroup {
                 | ErrorKind::BrokenPipe => format!("rank {rank} has left"),
                 _ => format!("rank {rank}: {io}"),
             },
-            other => format!("rank {rank}: {}", unlocated(other)),
+            other => format!("rank {rank}: {}", super::reason(other)),
         };
         Error::Msg(text)
     }
@@ -260,14 +260,6 @@ impl Drop for ProcessGroup {
         if let (true, Ok(mut state)) = (std::thread::panicking(), self.state.lock()) {
             state.end(&format!("rank {} panicked", self.rank));
         }
-    }
-}
-
-/// An error's message without where it was made.
-fn unlocated(err: &Error) -> String {
-    match err {
-        Error::WithBacktrace { inner, .. } => unlocated(inner),
-        other => other.to_string(),
     }
 }
 

@@ -233,7 +233,7 @@ fn from_safetensors(device: &Device) -> Result<()> {
 test_device!(from_safetensors);
 
 /// [`LLAMA`] as a GGUF file whose matrices are in a format.
-fn write_gguf(path: &std::path::Path, format: GgmlDType) -> Result<()> {
+fn write_gguf(path: &std::path::Path, format: GgmlDType, heads: u32) -> Result<()> {
     let mut tensors = vec![];
     for (name, tensor) in llama_weights()? {
         let format = if tensor.rank() == 1 {
@@ -247,8 +247,8 @@ fn write_gguf(path: &std::path::Path, format: GgmlDType) -> Result<()> {
     let number = |n: u32| Value::U32(n);
     let metadata = [
         ("general.architecture", Value::String("llama".into())),
-        ("llama.attention.head_count", number(4)),
-        ("llama.attention.head_count_kv", number(2)),
+        ("llama.attention.head_count", number(heads)),
+        ("llama.attention.head_count_kv", number(heads / 2)),
         ("llama.block_count", number(2)),
         ("llama.embedding_length", number(128)),
         ("llama.feed_forward_length", number(256)),
@@ -270,7 +270,7 @@ fn from_gguf(device: &Device) -> Result<()> {
         GgmlDType::Q5_1,
     ] {
         let path = dir.path().join("model.gguf");
-        write_gguf(&path, format)?;
+        write_gguf(&path, format, 4)?;
         // SAFETY: nothing writes to the file while it is mapped.
         let mapped = unsafe { MmapedContent::new(&path)? };
         let spec = auto::gguf_spec(&GgufMetadata::new(&mapped.metadata, &&mapped)?)?;
@@ -280,8 +280,13 @@ fn from_gguf(device: &Device) -> Result<()> {
         for world in [1, 2, 4] {
             let several = launch(&spec, world, device, || Ok(&mapped))?;
             let logits = in_pieces_over_ranks(&several, &ids, &[9, 3])?;
+            // Activations are rounded to 8 bits before a product with blocks: last digits that differ can make one step of that.
+            let tolerance = match format {
+                GgmlDType::F16 => TOLERANCE,
+                _ => 5e-3,
+            };
             println!("{format:?}, {world} ranks");
-            assert_close(&logits, &expected, TOLERANCE);
+            assert_close(&logits, &expected, tolerance);
         }
         let mut file = std::fs::File::open(&path)?;
         let content = gguf_file::Content::read(&mut file)?;
@@ -311,32 +316,29 @@ test_device!(from_gguf);
 fn what_cannot_be_divided() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.gguf");
-    write_gguf(&path, GgmlDType::Q8_0)?;
-    // SAFETY: nothing writes to the file while it is mapped.
-    let mapped = unsafe { MmapedContent::new(&path)? };
-    let mut spec = auto::gguf_spec(&GgufMetadata::new(&mapped.metadata, &&mapped)?)?;
-    let errs = |spec: &DecoderSpec, world, words: &[&str]| {
-        let err = launch(spec, world, &Device::Cpu, || Ok(&mapped))
-            .unwrap_err()
-            .to_string();
+    let errs = |heads: u32, world: usize, words: &[&str]| -> Result<()> {
+        write_gguf(&path, GgmlDType::Q8_0, heads)?;
+        // SAFETY: nothing writes to the file while it is mapped.
+        let mapped = unsafe { MmapedContent::new(&path)? };
+        let spec = auto::gguf_spec(&GgufMetadata::new(&mapped.metadata, &&mapped)?)?;
+        let model = launch(&spec, world, &Device::Cpu, || Ok(&mapped));
+        let err = model.unwrap_err().to_string();
         for word in words {
             assert!(err.contains(word), "{word:?} is not in {err}");
         }
+        Ok(())
     };
     errs(
-        &spec,
+        4,
         3,
         &["llama", "layer 0 has 4 heads", "which 3 ranks cannot share"],
-    );
+    )?;
     // Eight heads of 16: each rank would have half of a block.
-    let attention = spec.layers[0].attention_mut().unwrap();
-    (attention.heads, attention.kv_heads, attention.head_dim) = (8, 4, 16);
     errs(
-        &spec,
+        8,
         8,
         &["blk.0.attn_output.weight", "Q8_0", "blocks of 32", "0..16"],
-    );
-    Ok(())
+    )
 }
 
 /// A group's end that goes wrong in one of its calls.

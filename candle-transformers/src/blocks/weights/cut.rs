@@ -163,3 +163,60 @@ pub(super) fn part_of(whole: &Stored, wanted: Wanted, cut: &Cut) -> Result<Store
     let part = cut.of(whole);
     part.with_context(|| format!("the part of one rank of tensor {:?}", wanted.name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// The parts of a tensor, dense or of blocks, put together again.
+    #[test]
+    fn parts_are_the_whole() -> Result<()> {
+        let whole = Tensor::arange(0f32, 6. * 512., &Device::Cpu)?;
+        let whole = ((whole * 0.37)?.sin()? * 3.)?.reshape((6, 512))?;
+        for format in [
+            GgmlDType::F32,
+            GgmlDType::F16,
+            GgmlDType::Q8_0,
+            GgmlDType::Q4_0,
+            GgmlDType::Q4K,
+            GgmlDType::Q6K,
+        ] {
+            let tensor = QTensor::quantize(&whole, format)?;
+            let exact = tensor.dequantize(&Device::Cpu)?;
+            let dense = |stored: &Stored| match stored {
+                Stored::Dense(tensor) => Ok(tensor.clone()),
+                Stored::Quantized(tensor) => tensor.dequantize(&Device::Cpu),
+            };
+            for stored in [Stored::Quantized(Arc::new(tensor)), exact.clone().into()] {
+                let halves = [0..256, 256..512].map(|range| Cut::Columns(range).of(&stored));
+                let halves = halves.into_iter().map(|half| dense(&half?));
+                let halves = halves.collect::<Result<Vec<_>>>()?;
+                let columns = Tensor::cat(&halves, 1)?;
+                assert_eq!(
+                    columns.to_vec2::<f32>()?,
+                    exact.to_vec2::<f32>()?,
+                    "{format:?}"
+                );
+                let rows = dense(&Cut::Rows(vec![4..6, 1..2]).of(&stored)?)?;
+                let expected = exact.index_select(&Tensor::new(&[4u32, 5, 1], &Device::Cpu)?, 0)?;
+                assert_eq!(
+                    rows.to_vec2::<f32>()?,
+                    expected.to_vec2::<f32>()?,
+                    "{format:?}"
+                );
+                for cut in [Cut::Columns(0..513), Cut::Rows(vec![0..1, 6..7])] {
+                    assert!(cut.of(&stored).is_err(), "{cut:?}");
+                }
+            }
+        }
+        let tensor = Stored::from(QTensor::quantize(&whole, GgmlDType::Q4K)?);
+        let err = Cut::Columns(0..128).of(&tensor).unwrap_err().to_string();
+        assert!(
+            err.contains("blocks of 256") && err.contains("0..128"),
+            "{err}"
+        );
+        assert_eq!(Cut::Zeros.of(&tensor)?.shape().dims(), [6, 512]);
+        Ok(())
+    }
+}
