@@ -236,9 +236,11 @@ impl ParallelDecoder {
             return place.run(&team.decoder, ids, &mut state.state);
         };
         let shape = ids.dims2()?;
-        if let Place::Offset(offset) = place {
-            // What only this call has got wrong is no reason to end the group.
-            team.decoder.check_call(shape.1, offset, &state.state)?;
+        // What only this call has got wrong is no reason to end the group.
+        let (decoder, (b, t)) = (&team.decoder, shape);
+        match &place {
+            Place::Offset(offset) => decoder.check_call(t, *offset, &state.state)?,
+            Place::Rows(counts) => decoder.check_rows([b, t], counts, &state.state).map(drop)?,
         }
         let _order = team.order.lock().unwrap_or_else(PoisonError::into_inner);
         let (dtype, number) = (ids.dtype(), state.number);

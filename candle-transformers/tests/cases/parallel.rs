@@ -174,6 +174,10 @@ fn states_and_rows(device: &Device) -> Result<()> {
     assert!(err.to_string().contains("512"), "{err}");
     let both = Tensor::cat(&[&part(0, 6)?, &part(6, 6)?], 0)?;
     let (mut state, mut expected) = (several.new_state(), one.new_state());
+    let err = several
+        .next_logits_of_rows(&both, &[6, 7], &mut state)
+        .unwrap_err();
+    assert!(err.to_string().contains("from 1 to 6"), "{err}");
     for counts in [[6, 2], [1, 6]] {
         let logits = several.next_logits_of_rows(&both, &counts, &mut state)?;
         let expected = one.next_logits_of_rows(&both, &counts, &mut expected)?;

@@ -243,9 +243,18 @@ impl Layer {
                     None => normed.clone(),
                 };
                 let (_, ys) = self.mixer.inner(Residual::new(normed), None, step, state)?;
-                let xs = self.add(xs, self.mixer.output(), ys, None)?;
+                let (mixer, feed_forward) = (self.mixer.output(), self.feed_forward.output());
+                if let (Some(mixer), Some(feed_forward), true) =
+                    (mixer, feed_forward, self.is_share())
+                {
+                    // Both are parts of sums over the ranks, which one call adds up.
+                    let (_, zs) = self.feed_forward.inner(Residual::new(other), None)?;
+                    let both = (mixer.forward(&ys)? + feed_forward.forward(&zs)?)?;
+                    return self.add(xs, None, both, None);
+                }
+                let xs = self.add(xs, mixer, ys, None)?;
                 let (_, ys) = self.feed_forward.inner(Residual::new(other), None)?;
-                self.add(xs, self.feed_forward.output(), ys, None)
+                self.add(xs, feed_forward, ys, None)
             }
             _ => {
                 let (xs, ys) = self.mixer.inner(xs, attn.before.as_ref(), step, state)?;

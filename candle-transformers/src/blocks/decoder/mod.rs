@@ -13,12 +13,11 @@ pub use spec::{layers, DecoderSpec, Head, LayerSpec, MixerSpec, Wiring};
 use std::sync::Arc;
 
 use candle_core::distributed::Communicator;
-use candle_core::quantized::QMatMul;
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
 use candle_nn::Init;
 
 use self::recorded::RecordedSteps;
-use super::weights::{at_once, LinearSpec, RankSource, TokenEmbedding, WeightSource, Weights};
+use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
 use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
@@ -154,34 +153,6 @@ impl Decoder {
         Self::parts(spec, &mut Weights::new(source, dtype, device)).await
     }
 
-    /// One rank's share of a decoder, whose layers are divided over the ranks of `group`: each rank has some of the heads and some of the
-    /// inner elements of the MLPs, and the ranks add up what comes out. All ranks load the same decoder, and make the same calls with the
-    /// same tokens in the same order; each gets all logits. Of a tensor that is divided, the rank reads its part
-    /// ([`WeightSource::read_part`]).
-    ///
-    /// Heads of keys and values are repeated where there are fewer of them than ranks. The table of tokens is on every rank; the output
-    /// layer is divided if the number of tokens can be, and it is no table of blocks. [`spec`](Self::spec) is that of the share.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load); if a layer cannot be divided over the ranks: its heads or its inner size are no multiple of their number,
-    /// its blocks would be cut, or it has experts, latent attention, a convolution or a recurrence.
-    pub fn load_rank(
-        spec: DecoderSpec,
-        source: &mut dyn WeightSource,
-        dtype: DType,
-        device: &Device,
-        group: Arc<dyn Communicator>,
-    ) -> Result<Self> {
-        spec.check()?;
-        let (share, cuts) = share::share(&spec, group.rank(), group.world_size())?;
-        at_once(async {
-            Self::parts(spec, &mut Weights::check(&mut *source)).await?;
-            let mut source = RankSource { source, cuts };
-            let weights = Weights::new(&mut source, dtype, device);
-            Self::parts(share, &mut weights.of_rank(group)).await
-        })
-    }
-
     /// The names of all weights, each of which is there in its shape.
     ///
     /// # Errors
@@ -215,36 +186,8 @@ impl Decoder {
         let after = |name| names.after(spec.layers.len(), name);
         let norm = after(names.final_norm);
         let norm = weights.norm(&norm, hidden, spec.final_norm).await?;
-        let group = weights.group().cloned();
-        let share = group
-            .as_ref()
-            .and_then(|group| share::vocab_range(vocab, group.rank(), group.world_size()));
-        let mut logits_group = group.filter(|_| share.is_some());
-        let head = match (spec.head, share) {
-            (Head::None, _) => {
-                logits_group = None;
-                None
-            }
-            (Head::Tied, share) => match (share, embedding.dense()) {
-                (Some(share), Some(table)) => {
-                    let rows = table.narrow(0, share.start, share.len())?;
-                    Some(Projection::new(QMatMul::Tensor(rows), None))
-                }
-                _ => {
-                    logits_group = None;
-                    Some(embedding.tied())
-                }
-            },
-            (Head::Linear { bias }, share) => {
-                let head = LinearSpec {
-                    name: after(names.head),
-                    in_dim: hidden,
-                    out_dim: share.map_or(vocab, |share| share.len()),
-                    bias,
-                };
-                Some(weights.linear(&head).await?)
-            }
-        };
+        let head_name = after(names.head);
+        let (head, logits_group) = share::head(&spec, head_name, &embedding, weights).await?;
         let [short, long] = names.rope_factors_long;
         if !long.is_empty() && weights.has(long) {
             for rotary in &mut spec.rotaries {
@@ -377,16 +320,9 @@ impl Decoder {
         state: &mut DecoderState,
     ) -> Result<Hidden<'_>> {
         let (b, t) = ids.dims2()?;
+        let longest = self.check_rows([b, t], counts, state)?;
         state.lens.resize(b, 0);
-        if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
-            bail!(
-                "{}: counts {counts:?} for a batch of {b} rows of {t}: each has to be from 1 to {t}",
-                self.spec.family
-            )
-        }
         let starts = state.lens.clone();
-        let longest = starts.iter().copied().max().unwrap_or(0);
-        self.check_call(t, longest, state)?;
         let embeds = self.embed(ids)?;
         let xs = match &self.positions {
             Some(table) => {
@@ -457,6 +393,24 @@ impl Decoder {
     ) -> Result<Tensor> {
         let logits = self.forward(ids, offset, state)?.last_logits()?;
         logits.squeeze(1)?.to_dtype(DType::F32)
+    }
+
+    /// Checks a call with rows of different lengths; where the longest of them begins.
+    pub(crate) fn check_rows(
+        &self,
+        [b, t]: [usize; 2],
+        counts: &[usize],
+        state: &DecoderState,
+    ) -> Result<usize> {
+        if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
+            bail!(
+                "{}: counts {counts:?} for a batch of {b} rows of {t}: each has to be from 1 to {t}",
+                self.spec.family
+            )
+        }
+        let longest = state.lens.iter().take(b).copied().max().unwrap_or(0);
+        self.check_call(t, longest, state)?;
+        Ok(longest)
     }
 
     pub(crate) fn check_call(&self, t: usize, offset: usize, state: &DecoderState) -> Result<()> {

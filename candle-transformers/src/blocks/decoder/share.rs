@@ -5,12 +5,17 @@
 //! everything in between are on each rank.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use candle_core::{bail, Result};
+use candle_core::distributed::Communicator;
+use candle_core::quantized::QMatMul;
+use candle_core::{bail, DType, Device, Result};
 
-use super::super::weights::{Cut, Cuts, Order};
-use super::super::{AttentionSpec, FeedForwardSpec, QkNorm};
-use super::{DecoderSpec, Head, MixerSpec};
+use super::super::weights::{
+    at_once, Cut, Cuts, LinearSpec, Order, RankSource, TokenEmbedding, WeightSource, Weights,
+};
+use super::super::{AttentionSpec, FeedForwardSpec, Names, Projection, QkNorm};
+use super::{Decoder, DecoderSpec, Head, MixerSpec};
 
 /// A rank and the number of them.
 #[derive(Clone, Copy)]
@@ -36,8 +41,72 @@ impl Rank {
     }
 }
 
+impl Decoder {
+    /// One rank's share of a decoder, whose layers are divided over the ranks of `group`: each rank has some of the heads and some of the
+    /// inner elements of the MLPs, and the ranks add up what comes out. All ranks load the same decoder, and make the same calls with the
+    /// same tokens in the same order; each gets all logits. Of a tensor that is divided, the rank reads its part
+    /// ([`WeightSource::read_part`]).
+    ///
+    /// Heads of keys and values are repeated where there are fewer of them than ranks. The table of tokens is on every rank; the output
+    /// layer is divided if the number of tokens can be, and it is no table of blocks. [`spec`](Self::spec) is that of the share.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); if a layer cannot be divided over the ranks: its heads or its inner size are no multiple of their number,
+    /// its blocks would be cut, or it has experts, latent attention, a convolution or a recurrence.
+    pub fn load_rank(
+        spec: DecoderSpec,
+        source: &mut dyn WeightSource,
+        dtype: DType,
+        device: &Device,
+        group: Arc<dyn Communicator>,
+    ) -> Result<Self> {
+        spec.check()?;
+        let (own, cuts) = share(&spec, group.rank(), group.world_size())?;
+        at_once(async {
+            Self::parts(spec, &mut Weights::check(&mut *source)).await?;
+            let mut source = RankSource { source, cuts };
+            let weights = Weights::new(&mut source, dtype, device);
+            Self::parts(own, &mut weights.of_rank(group)).await
+        })
+    }
+}
+
+/// The output layer, or the rank's share of it and the group that has the others.
+pub(super) async fn head(
+    spec: &DecoderSpec,
+    name: String,
+    embedding: &TokenEmbedding,
+    weights: &mut Weights<'_>,
+) -> Result<(Option<Projection>, Option<Arc<dyn Communicator>>)> {
+    let group = weights.group().cloned();
+    let range = group
+        .as_ref()
+        .and_then(|group| vocab_range(spec.vocab, group.rank(), group.world_size()));
+    match (spec.head, range) {
+        (Head::None, _) => Ok((None, None)),
+        (Head::Tied, range) => Ok(match (range, embedding.dense()) {
+            (Some(range), Some(table)) => {
+                let rows = table.narrow(0, range.start, range.len())?;
+                let head = Projection::new(QMatMul::Tensor(rows), None);
+                (Some(head), group)
+            }
+            _ => (Some(embedding.tied()), None),
+        }),
+        (Head::Linear { bias }, range) => {
+            let head = LinearSpec {
+                name,
+                in_dim: spec.hidden,
+                out_dim: range.as_ref().map_or(spec.vocab, |range| range.len()),
+                bias,
+            };
+            let head = weights.linear(&head).await?;
+            Ok((Some(head), group.filter(|_| range.is_some())))
+        }
+    }
+}
+
 /// The tokens of which a rank computes the logits; `None` if each computes all.
-pub(super) fn vocab_range(vocab: usize, rank: usize, world: usize) -> Option<Range<usize>> {
+fn vocab_range(vocab: usize, rank: usize, world: usize) -> Option<Range<usize>> {
     match world {
         1 => None,
         _ => Rank { rank, world }.range(vocab),
@@ -48,7 +117,7 @@ pub(super) fn vocab_range(vocab: usize, rank: usize, world: usize) -> Option<Ran
 ///
 /// # Errors
 /// If a layer cannot be divided.
-pub(super) fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, Cuts)> {
+fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, Cuts)> {
     let mut share = spec.clone();
     let mut cuts = Cuts::new();
     if world == 1 {
@@ -102,7 +171,7 @@ impl Cutter<'_> {
         &mut self,
         spec: &mut AttentionSpec,
         name: impl Fn(&str) -> String,
-        names: &super::super::Names,
+        names: &Names,
     ) -> Cutting {
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
         let Some(q) = self.rank.range(heads) else {
@@ -169,7 +238,7 @@ impl Cutter<'_> {
         &mut self,
         spec: &mut FeedForwardSpec,
         name: impl Fn(&str) -> String,
-        names: &super::super::Names,
+        names: &Names,
     ) -> Cutting {
         let hidden = self.hidden;
         let inner = match spec {
