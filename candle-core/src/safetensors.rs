@@ -166,7 +166,7 @@ impl Load for TensorView<'_> {
 /// interface.
 ///
 /// # Errors
-/// When there is no such dimension or range, or as [`Load::load`].
+/// When the tensor lacks the dimension or a range, or as [`Load::load`].
 pub fn load_ranges(
     view: &TensorView<'_>,
     dim: usize,

@@ -45,7 +45,7 @@ impl CandleBackend {
     /// through the host ([`candle_core::distributed::LocalGroup`]).
     ///
     /// # Errors
-    /// As [`CandleBackend::load`]; a model that cannot be shared by so many.
+    /// As [`CandleBackend::load`]; a model that as many devices cannot share.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn load_shared(
         files: ModelFiles,

@@ -154,7 +154,7 @@ impl BackendEntry {
     /// As [`BackendEntry::load`], onto `count` devices that share each layer. Ranks on the CPU share its cores, which is for tests.
     ///
     /// # Errors
-    /// As [`BackendEntry::load`]; a device that is absent, or a model that cannot be shared by so many.
+    /// As [`BackendEntry::load`]; a device that is absent, or a model that as many devices cannot share.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn load_shared(
         &self,

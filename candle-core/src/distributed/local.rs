@@ -30,7 +30,7 @@ struct Shared {
 struct State {
     /// The calls that have been completed.
     round: u64,
-    /// What ranks have brought to the round that is under way.
+    /// What ranks have given for the round that is under way.
     brought: Vec<Option<(Call, Tensor)>>,
     /// The tensors of the last complete round. The next one is not complete before every rank has taken them.
     complete: Arc<Vec<Tensor>>,

@@ -112,7 +112,7 @@ pub fn run(request: &BenchRequest, device: &Device, device_name: &str) -> Result
 /// As [`run`], on devices that share each layer. Kernels, dispatches and memory are those of the first.
 ///
 /// # Errors
-/// As [`run`]; a shape that cannot be shared by so many.
+/// As [`run`]; a shape that as many devices cannot share.
 pub fn run_shared(
     request: &BenchRequest,
     devices: &[Device],

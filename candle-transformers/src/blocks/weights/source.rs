@@ -80,7 +80,7 @@ pub trait WeightSource {
     /// tensor is read and then cut.
     ///
     /// # Errors
-    /// As [`read`](Self::read); if there is no such part.
+    /// As [`read`](Self::read); if the tensor has no part like that.
     fn read_part<'a>(&'a mut self, wanted: Wanted<'a>, cut: &'a Cut) -> Reading<'a> {
         Box::pin(async move {
             let whole = self.read(wanted).await?;
