@@ -64,7 +64,8 @@ fn can_share(spec: &DecoderSpec, world: usize) -> bool {
             FeedForwardSpec::Experts(_) => return false,
         };
         let kv = attention.kv_heads;
-        attention.heads % world == 0 && (kv % world == 0 || world % kv == 0) && inner % world == 0
+        let repeated = world.is_multiple_of(kv);
+        attention.heads % world == 0 && (kv % world == 0 || repeated) && inner % world == 0
     })
 }
 

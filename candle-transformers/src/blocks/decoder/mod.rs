@@ -289,7 +289,7 @@ impl Decoder {
     ) -> Result<Hidden<'_>> {
         let (_, t, _) = embeds.dims3()?;
         self.check_call(t, offset, state)?;
-        if self.layers.iter().any(Layer::is_share) && mask.is_some_and(|mask| by_head(mask)) {
+        if self.layers.iter().any(Layer::is_share) && mask.is_some_and(by_head) {
             bail!(
                 "{}: a mask that differs from head to head cannot be given to a rank that has some of the heads",
                 self.spec.family
