@@ -42,6 +42,7 @@
 //!
 //! There are none: a tensor that autograd tracks is refused, because what it lost would not show.
 
+#[cfg(not(target_arch = "wasm32"))]
 mod call;
 #[cfg(not(target_arch = "wasm32"))]
 mod local;

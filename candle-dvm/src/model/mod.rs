@@ -25,12 +25,10 @@ pub use weights::Weights;
 
 use crate::format::WeightFormat;
 use crate::{Error, Result};
-use candle_core::distributed::Communicator;
 use candle_core::{DType, Device};
 use candle_transformers::blocks::Decoder;
 use network::{Files, Network};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// The form of a model's name on the Hugging Face Hub, for messages.
 const FORM: &str = "owner/name[@revision][:file.gguf]";
@@ -165,11 +163,12 @@ impl ModelFiles {
     }
 
     /// As [`ModelFiles::place`], the share of one rank of `group`.
+    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn place_rank(
         &self,
         dtype: DType,
         device: &Device,
-        group: Arc<dyn Communicator>,
+        group: std::sync::Arc<dyn candle_core::distributed::Communicator>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> candle_core::Result<Decoder> {
         self.network.place_rank(dtype, device, group, progress)

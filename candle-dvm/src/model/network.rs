@@ -5,10 +5,8 @@ use super::weights::{Mapped, Weights};
 use crate::error::Doing;
 use crate::format::WeightFormat;
 use crate::Result;
-use candle_core::distributed::Communicator;
 use candle_core::{DType, Device};
 use candle_transformers::blocks::{Decoder, DecoderSpec, WeightSource};
-use std::sync::Arc;
 
 /// The network and its weights, which are still in their files. Every tensor's name and shape has been checked.
 pub(super) struct Network {
@@ -81,11 +79,12 @@ impl Network {
     }
 
     /// The share of one rank of `group`.
+    #[cfg(not(target_arch = "wasm32"))]
     pub(super) fn place_rank(
         &self,
         dtype: DType,
         device: &Device,
-        group: Arc<dyn Communicator>,
+        group: std::sync::Arc<dyn candle_core::distributed::Communicator>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> candle_core::Result<Decoder> {
         self.load(dtype, device, progress, |source| {
