@@ -33,6 +33,7 @@ use candle_core::distributed::{reason, Communicator};
 use candle_core::{bail, Context, DType, Device, Result, Tensor};
 
 use crate::blocks::{Decoder, DecoderState};
+use crate::generation::GreedyToken;
 
 /// The group of one rank on each of `devices`, which are all of one process; see [`candle_core::distributed::LocalGroup`].
 ///
@@ -212,6 +213,22 @@ impl ParallelDecoder {
         state: &mut ParallelState,
     ) -> Result<Tensor> {
         self.run(ids, Place::Offset(offset), state)
+    }
+
+    /// The token that follows `ids`, `(1, 1)`, by the highest logit; as [`Decoder::greedy_step`], which one rank alone has.
+    ///
+    /// # Errors
+    /// As [`Decoder::greedy_step`]; if a rank has failed.
+    pub fn greedy_step(
+        &self,
+        ids: &Tensor,
+        offset: usize,
+        state: &mut ParallelState,
+    ) -> Result<GreedyToken> {
+        if self.world_size() == 1 && Arc::ptr_eq(&self.team, &state.team) {
+            return self.team.decoder.greedy_step(ids, offset, &mut state.state);
+        }
+        GreedyToken::choose(&self.next_logits(ids, offset, state)?.squeeze(0)?)
     }
 
     /// As [`next_logits`](Self::next_logits), of sequences that need not be of one length; as [`Decoder::next_logits_of_rows`].

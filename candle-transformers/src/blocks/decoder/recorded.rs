@@ -109,9 +109,10 @@ mod on_cuda {
                     matches!(layer.mixer, MixerSpec::Attention(_))
                         && !matches!(layer.feed_forward, FeedForwardSpec::Experts(_))
                 })
-                && state.layers.iter().all(
-                    |layer| matches!(layer, LayerState::Attention(cache) if cache.is_whole()),
-                );
+                && state
+                    .layers
+                    .iter()
+                    .all(|layer| matches!(layer, LayerState::Attention(cache) if cache.is_whole()));
             records.then(|| device.clone())
         }
 
