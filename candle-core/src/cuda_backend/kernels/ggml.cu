@@ -109,7 +109,7 @@ struct q8_1 {
     }
 };
 
-// ---- Blocks of 256: eight runs of 32 elements, which lie 32 apart in the bytes of their codes ----
+// ---- Blocks of 256: eight runs of 32 elements; a byte of codes has bits of runs that are 32 elements apart ----
 
 struct q2_k {
     static const int elements = 256, bytes = 84, zero = 0, group = 16;

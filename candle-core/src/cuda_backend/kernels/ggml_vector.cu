@@ -5,7 +5,7 @@
 //   WARPS     warps of a block                 SPLIT   warps that share the columns of their rows
 //   BIAS, RESIDUAL, ACTIVATES   whether there are such; ACTIVATION: the function
 //   GATED     whether the weight has 2 n rows, and GATE(row n, row n + size.n) is the result
-//   CHOOSES   whether each row of x is multiplied with a matrix of its own: the one that ids names, of dtype IDS and with a layout of RANK.
+//   CHOOSES   whether each row of x is multiplied with another matrix, the one that ids names, of dtype IDS and with a layout of RANK.
 //             M is 1 then, and `per` rows of the result have the same row of x. FAULT: the code for an id that is out of range.
 
 // N words by loads of at most four.

@@ -72,7 +72,7 @@ pub(in crate::cuda_backend) fn quantized(
     if rows * n * k == 0 {
         return zeros(lhs, rows * n);
     }
-    // A row that all of a token's experts get is brought to bytes once.
+    // A row that all of a token's experts get is turned into bytes once.
     let shared = lhs_l.stride()[1] == 0;
     let x_l = if shared {
         lhs_l.narrow(1, 0, 1)?

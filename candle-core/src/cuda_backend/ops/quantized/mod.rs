@@ -1,6 +1,6 @@
 //! Products with quantised blocks, and their elements.
 //!
-//! Blocks are read as a file has them. Rows are multiplied by bytes: they are brought to 8 bits, with a scale for every 32 elements, much as
+//! Blocks are read as a file has them. Rows are multiplied by bytes: they are rounded to 8 bits, with a scale for every 32 elements, much as
 //! the CPU's products do it. Beyond [`TILE_ROWS`] rows of f16 or bf16 it costs less to decode the weight to that dtype and to multiply
 //! with it.
 

@@ -82,7 +82,7 @@ pub(super) fn run(
     } = extras.around;
     let device = product.weight.device();
     let dst = device.new_storage(rows * n, dtype, MATMUL)?;
-    // With a choice each row is a product of its own.
+    // With a choice each row is one product.
     let (m, blocks) = if choice.is_some() {
         (1, rows)
     } else {
