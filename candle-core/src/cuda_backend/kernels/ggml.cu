@@ -21,21 +21,6 @@ INLINE f32 half_at(const u8* at) { return f16_to_float((u16)bytes2(at)); }
 // Four bits as the lowest bits of four bytes.
 INLINE u32 spread(u32 bits) { return (bits & 15) * 0x00204081 & 0x01010101; }
 
-// N words from a multiple of two bytes on, by aligned loads. The last may reach two bytes beyond, where a storage is padded.
-template <int N> INLINE void words_at_2(const u8* at, u32 (&words)[N]) {
-    u32 odd = (u32)(u64)at & 2;
-    const u32* aligned = (const u32*)(at - odd);
-    // Of two words the upper half of the first and the lower of the second, or the first.
-    u32 select = odd ? 0x5432 : 0x3210;
-    u32 word = aligned[0];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        u32 next = aligned[i + 1];
-        words[i] = __byte_perm(word, next, select);
-        word = next;
-    }
-}
-
 INLINE void nibbles(u32 word, u32& low, u32& high) {
     low = word & 0x0f0f0f0f;
     high = word >> 4 & 0x0f0f0f0f;
