@@ -31,7 +31,7 @@ impl Tile {
     fn choose((rows, n, k): (usize, usize, usize), multiprocessors: usize) -> Self {
         let (m, warps_m) = match rows {
             ..=16 => (16, 1),
-            ..=32 => (32, 1),
+            17..=32 => (32, 1),
             _ => (64, 2),
         };
         let wanted = 2 * multiprocessors;
