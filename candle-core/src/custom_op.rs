@@ -3,7 +3,7 @@
 //!
 //! Each has one method per backend. `cpu_fwd` is required; the defaults of the others return an error, because a silent
 //! fallback to the CPU would hide its cost. `webgpu_fwd` exists with the feature `webgpu` alone: implement it inside of
-//! [`with_webgpu!`](crate::with_webgpu).
+//! [`with_webgpu!`](crate::with_webgpu). `metal_fwd` runs it by default, as Metal devices run WebGPU's kernels.
 
 use std::sync::Arc;
 
@@ -14,16 +14,26 @@ fn no_cuda_form(op: &str) -> Error {
     Error::Cuda(format!("{op} has no CUDA form: implement cuda_fwd or move the tensor").into()).bt()
 }
 
-fn no_metal_form(op: &str) -> Error {
-    Error::Metal(format!("{op} has no Metal form: implement metal_fwd or move the tensor").into())
-        .bt()
+/// What an op does on Metal if it does not say: its WebGPU form, on the storages inside.
+#[cfg(feature = "metal")]
+macro_rules! metal_form {
+    ($op:ident, $($arg:expr),+) => {
+        crate::metal_backend::on_metal($op.webgpu_fwd($($arg),+))
+    };
+}
+
+#[cfg(not(feature = "metal"))]
+macro_rules! metal_form {
+    ($op:ident, $($arg:expr),+) => {
+        Err(Error::NotCompiledWithMetalSupport)
+    };
 }
 
 /// Items for WebGPU: what is inside exists where `candle-core` has its feature `webgpu`, and nowhere else.
 ///
 /// A crate whose ops have a WebGPU form would else need a feature that turns on together with `candle-core`'s: a program that turns
 /// on only the latter would find the ops without the form. With this macro it is turned on in one place. Around it, in function bodies,
-/// [`Device::is_webgpu`](crate::Device::is_webgpu) asks without any `cfg`. Takes items, also those of an `impl`, and statements.
+/// [`Device::is_wgpu`](crate::Device::is_wgpu) asks without any `cfg`. Takes items, also those of an `impl`, and statements.
 ///
 /// ```
 /// use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor};
@@ -139,13 +149,10 @@ pub trait CustomOp1 {
         Err(no_cuda_form(self.name()))
     }
 
-    /// As `cpu_fwd`, on a Metal device.
-    fn metal_fwd(
-        &self,
-        _storage: &MetalStorage,
-        _layout: &Layout,
-    ) -> Result<(MetalStorage, Shape)> {
-        Err(no_metal_form(self.name()))
+    /// As `cpu_fwd`, on a Metal device: by default `webgpu_fwd` on the storage inside.
+    #[allow(unused_variables)]
+    fn metal_fwd(&self, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+        metal_form!(self, storage.webgpu(), layout)
     }
 
     /// As `cpu_fwd`, on a WebGPU device.
@@ -189,15 +196,16 @@ pub trait CustomOp2 {
         Err(no_cuda_form(self.name()))
     }
 
-    /// As `cpu_fwd`, on a Metal device.
+    /// As `cpu_fwd`, on a Metal device: by default `webgpu_fwd` on the storage inside.
+    #[allow(unused_variables)]
     fn metal_fwd(
         &self,
-        _: &MetalStorage,
-        _: &Layout,
-        _: &MetalStorage,
-        _: &Layout,
+        s1: &MetalStorage,
+        l1: &Layout,
+        s2: &MetalStorage,
+        l2: &Layout,
     ) -> Result<(MetalStorage, Shape)> {
-        Err(no_metal_form(self.name()))
+        metal_form!(self, s1.webgpu(), l1, s2.webgpu(), l2)
     }
 
     /// As `cpu_fwd`, on a WebGPU device.
@@ -253,17 +261,18 @@ pub trait CustomOp3 {
         Err(no_cuda_form(self.name()))
     }
 
-    /// As `cpu_fwd`, on a Metal device.
+    /// As `cpu_fwd`, on a Metal device: by default `webgpu_fwd` on the storage inside.
+    #[allow(unused_variables)]
     fn metal_fwd(
         &self,
-        _: &MetalStorage,
-        _: &Layout,
-        _: &MetalStorage,
-        _: &Layout,
-        _: &MetalStorage,
-        _: &Layout,
+        s1: &MetalStorage,
+        l1: &Layout,
+        s2: &MetalStorage,
+        l2: &Layout,
+        s3: &MetalStorage,
+        l3: &Layout,
     ) -> Result<(MetalStorage, Shape)> {
-        Err(no_metal_form(self.name()))
+        metal_form!(self, s1.webgpu(), l1, s2.webgpu(), l2, s3.webgpu(), l3)
     }
 
     /// As `cpu_fwd`, on a WebGPU device.
@@ -333,9 +342,10 @@ pub trait InplaceOp1 {
         Err(no_cuda_form(self.name()))
     }
 
-    /// As `cpu_fwd`, on a Metal device.
-    fn metal_fwd(&self, _storage: &mut MetalStorage, _layout: &Layout) -> Result<()> {
-        Err(no_metal_form(self.name()))
+    /// As `cpu_fwd`, on a Metal device: by default `webgpu_fwd` on the storage inside.
+    #[allow(unused_variables)]
+    fn metal_fwd(&self, storage: &mut MetalStorage, layout: &Layout) -> Result<()> {
+        metal_form!(self, storage.webgpu_mut(), layout)
     }
 
     /// As `cpu_fwd`, on a WebGPU device.
@@ -366,7 +376,7 @@ pub trait InplaceOp2 {
         Err(no_cuda_form(self.name()))
     }
 
-    /// As `cpu_fwd`, on a Metal device.
+    /// As `cpu_fwd`, on a Metal device: by default `webgpu_fwd` on the storage inside.
     #[allow(unused_variables)]
     fn metal_fwd(
         &self,
@@ -375,7 +385,7 @@ pub trait InplaceOp2 {
         s2: &MetalStorage,
         l2: &Layout,
     ) -> Result<()> {
-        Err(no_metal_form(self.name()))
+        metal_form!(self, s1.webgpu_mut(), l1, s2.webgpu(), l2)
     }
 
     /// As `cpu_fwd`, on a WebGPU device.
@@ -420,17 +430,18 @@ pub trait InplaceOp3 {
         Err(no_cuda_form(self.name()))
     }
 
-    /// As `cpu_fwd`, on a Metal device.
+    /// As `cpu_fwd`, on a Metal device: by default `webgpu_fwd` on the storage inside.
+    #[allow(unused_variables)]
     fn metal_fwd(
         &self,
-        _: &mut MetalStorage,
-        _: &Layout,
-        _: &MetalStorage,
-        _: &Layout,
-        _: &MetalStorage,
-        _: &Layout,
+        s1: &mut MetalStorage,
+        l1: &Layout,
+        s2: &MetalStorage,
+        l2: &Layout,
+        s3: &MetalStorage,
+        l3: &Layout,
     ) -> Result<()> {
-        Err(no_metal_form(self.name()))
+        metal_form!(self, s1.webgpu_mut(), l1, s2.webgpu(), l2, s3.webgpu(), l3)
     }
 
     /// As `cpu_fwd`, on a WebGPU device.

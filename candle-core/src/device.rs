@@ -67,10 +67,12 @@ impl Device {
         Ok(Self::Cuda(CudaDevice::new_with_stream(ordinal)?))
     }
 
-    /// Opens a Metal device.
+    /// Opens the Metal adapter with this ordinal, on Apple's systems with the feature `metal`. It is used through the WebGPU backend;
+    /// see `metal_backend`.
     ///
     /// # Errors
-    /// [`crate::Error::NotCompiledWithMetalSupport`]: this build has no Metal backend.
+    /// [`crate::Error::NotCompiledWithMetalSupport`] on other systems and without the feature; else [`crate::Error::Metal`], which says
+    /// what was looked for and what was found.
     pub fn new_metal(ordinal: usize) -> Result<Self> {
         Ok(Self::Metal(MetalDevice::new(ordinal)?))
     }
@@ -139,11 +141,10 @@ impl Device {
 
     /// Whether this is a software WebGPU adapter, which runs on the CPU.
     pub fn is_software_gpu(&self) -> bool {
-        match self {
-            #[cfg(feature = "webgpu")]
-            Self::WebGpu(device) => device.is_software(),
-            _ => false,
-        }
+        #[cfg(feature = "webgpu")]
+        return self.as_wgpu().is_some_and(crate::WebGpuDevice::is_software);
+        #[cfg(not(feature = "webgpu"))]
+        false
     }
 
     /// The CUDA device with this ordinal if the first can be opened, else the CPU.
@@ -190,6 +191,25 @@ impl Device {
             Self::WebGpu(device) => Ok(device),
             other => crate::bail!("expected a webgpu device, got {:?}", other.location()),
         }
+    }
+
+    /// The device that kernels in WGSL run on: this one if it is a WebGPU device, the one inside of a Metal device. `None` elsewhere.
+    #[cfg(feature = "webgpu")]
+    pub fn as_wgpu(&self) -> Option<&crate::WebGpuDevice> {
+        match self {
+            Self::WebGpu(device) => Some(device),
+            #[cfg(feature = "metal")]
+            Self::Metal(device) => Some(device.webgpu()),
+            _ => None,
+        }
+    }
+
+    /// Whether ops run as kernels in WGSL: on WebGPU devices, and on Metal devices, which are built on them.
+    pub fn is_wgpu(&self) -> bool {
+        #[cfg(feature = "webgpu")]
+        return self.as_wgpu().is_some();
+        #[cfg(not(feature = "webgpu"))]
+        false
     }
 
     /// Kind and ordinal.

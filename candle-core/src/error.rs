@@ -271,8 +271,8 @@ pub enum Error {
     #[error("this build of candle-core has no CUDA support")]
     NotCompiledWithCudaSupport,
 
-    /// This build has no Metal backend.
-    #[error("this build of candle-core has no Metal support")]
+    /// This build has no Metal backend: it lacks the feature, or the system is not Apple's.
+    #[error("this build of candle-core has no Metal support, which takes an Apple system and the feature `metal`")]
     NotCompiledWithMetalSupport,
 
     /// This build has no WebGPU backend.

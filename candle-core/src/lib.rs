@@ -48,8 +48,8 @@
 //! | `accelerate` | the same by Apple's Accelerate; elsewhere it changes nothing. Not tried |
 //! | `tokenizers` (default) | `quantized::tokenizer`, the tokenizer in a GGUF file; on wasm32 it changes nothing |
 //! | `wasm-tokenizer` | the same on wasm32 |
-//! | `cutile` | as `cuda`: accepted so that manifests resolve |
-//! | `metal`, `metal-debug-labels` | nothing: accepted so that manifests resolve |
+//! | `metal` | [`Device::new_metal`] on Apple's systems, through the WebGPU backend, which comes with it; elsewhere it opens nothing |
+//! | `cutile`, `metal-debug-labels` | as `cuda` and `metal`: accepted so that manifests resolve |
 //!
 //! # Devices
 //!
@@ -61,7 +61,9 @@
 //! - [`Device::Cuda`]: [`Device::new_cuda`] opens a card of compute capability 7.5 or later. One program runs with a card and without: what
 //!   is missing is an error that lists where it was looked for and how to get it. Without the feature `cuda` the error is "not compiled
 //!   with" ([`Error::NotCompiledWithCudaSupport`]).
-//! - Metal: `Device::new_metal` returns the error "not compiled with". Metal GPUs are reached through WebGPU.
+//! - [`Device::Metal`]: [`Device::new_metal`] opens one of Metal's adapters, by the feature `metal` on Apple's systems. It holds a WebGPU
+//!   device (`Device::as_wgpu`) and runs its kernels; there is no native Metal backend. Elsewhere it is the error
+//!   [`Error::NotCompiledWithMetalSupport`].
 //! - [`Device::best_available`] takes the best of these, and [`Device::probe`] says why a device is not there.
 //!
 //! `docs/webgpu-ops.md` in the repository lists which op has which dtypes on WebGPU, `docs/debugging.md` the environment variables.
@@ -92,8 +94,8 @@
 //!
 //! - [`Tensor`] (`tensor/`): shapes, views and the graph for autograd; knows no device.
 //! - [`Storage`] (`storage.rs`): one line per op; the match over backends is written once, in `dispatch.rs`.
-//! - [`backend`]: the two traits that a backend implements; `cpu_backend/`, `webgpu_backend/` and `cuda_backend/` implement them. A
-//!   backend that is not compiled in is a type without values (`absent.rs`).
+//! - [`backend`]: the two traits that a backend implements; `cpu_backend/`, `webgpu_backend/` and `cuda_backend/` implement them, and
+//!   `metal_backend/` over WebGPU's. A backend that is not compiled in is a type without values (`absent.rs`).
 //! - `compat/`: what exists only so that programs written for upstream compile.
 
 #![deny(missing_docs)]
@@ -101,6 +103,8 @@
 #[cfg(all(feature = "wasm-tokenizer", target_arch = "wasm32"))]
 extern crate candle_wasm_tokenizers as tokenizers;
 
+#[macro_use]
+mod backend_methods;
 #[macro_use]
 mod dispatch;
 
@@ -124,6 +128,8 @@ pub mod fused;
 mod indexer;
 mod inline_vec;
 pub mod layout;
+#[cfg(feature = "metal")]
+pub mod metal_backend;
 pub mod nditer;
 pub mod npy;
 pub mod op;
@@ -158,6 +164,7 @@ pub use cuda_backend as cuda;
 
 #[cfg(not(feature = "cuda"))]
 pub use absent::{CudaDevice, CudaStorage};
+#[cfg(not(feature = "metal"))]
 pub use absent::{MetalDevice, MetalStorage};
 pub use cpu_backend::{CpuStorage, CpuStorageRef};
 #[cfg(feature = "cuda")]
@@ -170,6 +177,8 @@ pub use dtype::{DType, DTypeParseError, FloatDType, IntDType, WithDType};
 pub use error::{Context, Error, Result};
 pub use indexer::{IndexOp, TensorIndexer};
 pub use layout::Layout;
+#[cfg(feature = "metal")]
+pub use metal_backend::{MetalDevice, MetalStorage};
 pub use nditer::NdIter;
 pub use shape::{Shape, D};
 pub use storage::Storage;

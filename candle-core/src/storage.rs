@@ -40,6 +40,27 @@ impl Storage {
         }
     }
 
+    /// The storage that kernels in WGSL run on: that of a WebGPU device, or of a Metal device, which is built on one. `None` elsewhere.
+    #[cfg(feature = "webgpu")]
+    pub fn as_wgpu(&self) -> Option<&crate::WebGpuStorage> {
+        match self {
+            Self::WebGpu(storage) => Some(storage),
+            #[cfg(feature = "metal")]
+            Self::Metal(storage) => Some(storage.webgpu()),
+            _ => None,
+        }
+    }
+
+    /// The result of a kernel in WGSL, as a storage of the same backend as `self`.
+    #[cfg(feature = "webgpu")]
+    pub(crate) fn wrap_wgpu(&self, result: crate::WebGpuStorage) -> Self {
+        match self {
+            #[cfg(feature = "metal")]
+            Self::Metal(_) => Self::Metal(result.into()),
+            _ => Self::WebGpu(result),
+        }
+    }
+
     /// The elements' dtype.
     pub fn dtype(&self) -> DType {
         on_backend!(self => |a| a.dtype())
@@ -68,6 +89,8 @@ impl Storage {
         match self {
             #[cfg(feature = "cuda")]
             Self::Cuda(s) => Ok(PendingRead::Cuda(s.begin_read()?)),
+            #[cfg(feature = "metal")]
+            Self::Metal(s) => Ok(PendingRead::Metal(s.begin_read()?)),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(s) => Ok(PendingRead::WebGpu(s.begin_read()?)),
             ready => Ok(PendingRead::Ready(ready.to_cpu_storage()?)),
@@ -335,6 +358,8 @@ pub(crate) enum PendingRead {
     Ready(CpuStorage),
     #[cfg(feature = "cuda")]
     Cuda(crate::cuda_backend::PendingRead),
+    #[cfg(feature = "metal")]
+    Metal(crate::metal_backend::PendingRead),
     #[cfg(feature = "webgpu")]
     WebGpu(crate::webgpu_backend::PendingRead),
 }
@@ -346,6 +371,8 @@ impl PendingRead {
             Self::Ready(storage) => Ok(storage),
             #[cfg(feature = "cuda")]
             Self::Cuda(read) => read.wait(),
+            #[cfg(feature = "metal")]
+            Self::Metal(read) => read.wait(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(read) => read.wait(),
         }
@@ -358,6 +385,8 @@ impl PendingRead {
             // The driver has no wait that is not a thread's.
             #[cfg(feature = "cuda")]
             Self::Cuda(read) => read.wait(),
+            #[cfg(feature = "metal")]
+            Self::Metal(read) => read.finish().await,
             #[cfg(feature = "webgpu")]
             Self::WebGpu(read) => read.finish().await,
         }

@@ -85,6 +85,7 @@ impl Watched for crate::CudaStorage {
     const NAME: &'static str = "cuda";
 }
 
+#[cfg(not(feature = "metal"))]
 impl Watched for crate::MetalStorage {
     const NAME: &'static str = "metal";
 }

@@ -190,7 +190,7 @@ fn all_pairs(device: &Device) -> Result<()> {
             let what = format!("{from:?} to {to:?}");
             let (got, want) = (here.to_dtype(to)?, cpu.to_dtype(to)?);
             // Numbers below f32's normal ones: a GPU may take them for 0, and f64 has room for them.
-            if to == DType::F64 && matches!(from, DType::F32 | DType::BF16) && device.is_webgpu() {
+            if to == DType::F64 && matches!(from, DType::F32 | DType::BF16) && device.is_wgpu() {
                 let tiny = Tolerance::EXACT.or_absolute(f64::from(f32::MIN_POSITIVE));
                 assert_close(&got, &want, tiny, &what)?;
             } else {

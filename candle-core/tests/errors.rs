@@ -126,7 +126,7 @@ fn misuse(device: &Device) -> Result<Vec<Case>> {
             squares.and_then(|t| t.backward())
         } => ["double"];
         "CUDA": Device::new_cuda(0) => ["CUDA"];
-        "Metal": Device::new_metal(0) => ["Metal"];
+        "Metal": Device::new_metal(4096) => ["Metal"];
     })
 }
 

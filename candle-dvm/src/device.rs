@@ -59,8 +59,12 @@ impl DeviceKind {
 /// The device in words: its kind, and for a GPU its name.
 pub fn describe(device: &Device) -> String {
     #[cfg(feature = "webgpu")]
-    if let Ok(gpu) = device.as_webgpu_device() {
-        return format!("webgpu: {}", gpu.name());
+    if let Some(gpu) = device.as_wgpu() {
+        let kind = match device.is_metal() {
+            true => DeviceKind::Metal,
+            false => DeviceKind::WebGpu,
+        };
+        return format!("{}: {}", kind.name(), gpu.name());
     }
     #[cfg(feature = "cuda")]
     if let (Ok(card), DeviceLocation::Cuda { gpu_id }) =

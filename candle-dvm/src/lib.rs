@@ -28,11 +28,13 @@
 //! | `webgpu` (default) | WebGPU devices |
 //! | `serve` (default) | the daemon `service` and the customer's commands; includes `nostr` |
 //! | `nostr` | the NIP-90 codec and the relay protocol, without I/O |
-//! | `cuda`, `metal` | passed on to candle-core, where no backend stands behind them |
+//! | `metal` | `--device metal` on Apple's systems: WebGPU's kernels on the same GPU, under Candle's name for it |
+//! | `cuda` (default) | CUDA devices; nothing of CUDA is needed to build |
 //!
 //! # Devices
 //!
-//! The CPU and WebGPU. The library compiles for browsers too, where a [`Generation`] is awaited instead of waited for.
+//! The CPU, CUDA, WebGPU and, by the feature `metal`, Metal. The library compiles for browsers too, where a [`Generation`] is awaited instead
+//! of waited for.
 //!
 //! # Errors
 //!

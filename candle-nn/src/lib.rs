@@ -41,7 +41,7 @@
 //!
 //! # Features
 //!
-//! `webgpu` gives the layers their WebGPU kernels; it is candle-core's feature, and turned on there it works here too. `mkl`,
+//! `webgpu` gives the layers their WebGPU kernels, which `metal` uses too; it is candle-core's feature, and turned on there it works here. `mkl`,
 //! `accelerate`, `cuda`, `cudnn` and `metal` are passed on to candle-core, whose front page says what they do.
 //!
 //! # Devices

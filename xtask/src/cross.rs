@@ -10,12 +10,20 @@ use crate::steps::BACKENDS;
 /// macOS on Apple's processors, and Windows: where Metal and DX12 are.
 const TARGETS: [&str; 2] = ["aarch64-apple-darwin", "x86_64-pc-windows-msvc"];
 
+/// What Apple's systems have beside the others' backends.
+const METAL: &str =
+    "--features candle-core/metal,candle-nn/metal,candle-transformers/metal,candle-dvm/metal";
+
 /// Checks all packages with all of their targets, tests and examples too.
 pub fn cross() -> Result<String, String> {
     for target in TARGETS {
         add(target)?;
+        let features = match target.contains("apple") {
+            true => format!("{BACKENDS} {METAL}"),
+            false => BACKENDS.to_string(),
+        };
         let mut check = cmd(&format!(
-            "cargo check --workspace --all-targets {BACKENDS} --target {target}"
+            "cargo check --workspace --all-targets {features} --target {target}"
         ));
         if !is_here(target) {
             let target = target.replace('-', "_");

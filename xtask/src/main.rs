@@ -9,6 +9,7 @@ mod cuda;
 mod emulated;
 mod examples;
 mod fuzz;
+mod metal;
 mod nostr;
 mod oracle;
 mod setup;

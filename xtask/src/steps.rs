@@ -11,6 +11,7 @@ use crate::cuda;
 use crate::emulated;
 use crate::examples;
 use crate::fuzz;
+use crate::metal;
 use crate::nostr;
 use crate::oracle;
 use crate::setup;
@@ -82,6 +83,13 @@ pub const STEPS: &[Step] = &[
         title: "all tests but those on CUDA, on the CPU and on WebGPU",
         when: When::Default,
         run: test,
+        ahead: None,
+    },
+    Step {
+        name: "metal",
+        title: "Device::Metal, on a Mac's adapter or on what stands in for it",
+        when: When::Default,
+        run: metal::metal,
         ahead: None,
     },
     Step {
@@ -325,10 +333,19 @@ fn tiny_test() -> Result<String, String> {
     run_tests(tests, &[("CANDLE_WEBGPU_LIMITS", "tiny")])
 }
 
-/// Runs tests with the features of all backends, and counts them.
+/// Runs tests with the features of WebGPU and CUDA, and counts them.
 pub fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
+    let backend = match args.contains("--tests ::cuda") {
+        true => "CUDA",
+        false => "WebGPU",
+    };
+    tests_on(backend, &format!("{BACKENDS} {args}"), env)
+}
+
+/// Runs tests with these arguments and counts them; some have to be on this backend.
+pub fn tests_on(backend: &str, args: &str, env: &[(&str, &str)]) -> Result<String, String> {
     // Shaders check their bounds in tests; outside they rely on ours.
-    let line = format!("cargo test --no-fail-fast {BACKENDS} {args}");
+    let line = format!("cargo test --no-fail-fast {args}");
     let mut tests = cmd(&line).env("CANDLE_WEBGPU_CHECKS", "1");
     for (name, value) in env {
         tests = tests.env(name, value.to_string());
@@ -349,15 +366,16 @@ pub fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
     // One line for the whole run; cargo closes each test binary with its own.
     println!("tests: {} passed, {} failed", tally.passed, tally.failed);
     result?;
-    let (on_gpu, name) = match args.contains("--tests ::cuda") {
-        true => (tally.cuda, "CUDA"),
-        false => (tally.webgpu, "WebGPU"),
+    let on_gpu = match backend {
+        "CUDA" => tally.cuda,
+        "Metal" => tally.metal,
+        _ => tally.webgpu,
     };
     if on_gpu == 0 {
-        return Err(format!("{tests}\n  ran no test on {name}"));
+        return Err(format!("{tests}\n  ran no test on {backend}"));
     }
     Ok(format!(
-        "{} passed, {on_gpu} of them on {name}",
+        "{} passed, {on_gpu} of them on {backend}",
         tally.passed
     ))
 }
@@ -422,6 +440,8 @@ pub struct Tally {
     webgpu: usize,
     /// The same on CUDA.
     cuda: usize,
+    /// The same on Metal.
+    metal: usize,
 }
 
 impl Tally {
@@ -444,6 +464,7 @@ impl Tally {
         {
             self.webgpu += usize::from(name.ends_with("webgpu"));
             self.cuda += usize::from(name.ends_with("::cuda"));
+            self.metal += usize::from(name.ends_with("::metal"));
         }
     }
 }
@@ -459,18 +480,20 @@ mod tests {
             "running 3 tests",
             "test matmul::cpu ... ok",
             "test matmul::webgpu ... ok",
+            "test matmul::metal ... ok",
             "test softmax::webgpu ... FAILED",
             "test softmax::cuda ... ok",
-            "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
+            "test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
             "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
         ] {
             tally.add(line);
         }
         let expected = Tally {
-            passed: 7,
+            passed: 8,
             failed: 1,
             webgpu: 1,
             cuda: 1,
+            metal: 1,
         };
         assert_eq!(tally, expected);
     }

@@ -96,7 +96,7 @@ pub(super) fn on_device(
         return Ok(ys.map(|ys| super::qtensor::result(ys, (batch, topk, n).into())));
     }
     #[cfg(feature = "webgpu")]
-    if x.device().is_webgpu() {
+    if x.device().is_wgpu() {
         let x = x.broadcast_as((batch, topk, k))?;
         let ys = webgpu(weight, &x, ids, sizes)?;
         return Ok(ys.map(|ys| super::qtensor::result(ys, (batch, topk, n).into())));
@@ -150,7 +150,7 @@ fn webgpu(
     use crate::webgpu_backend::{expert_rows, Stack};
     let (x, x_l) = x.storage_and_layout();
     let (ids, ids_l) = ids.storage_and_layout();
-    let (Storage::WebGpu(xs), Storage::WebGpu(chosen)) = (&*x, &*ids) else {
+    let (Some(xs), Some(chosen)) = (x.as_wgpu(), ids.as_wgpu()) else {
         return Err(elsewhere(&x, &ids));
     };
     let args = ((xs, x_l), (chosen, ids_l));
@@ -161,16 +161,16 @@ fn webgpu(
         }
         QMatMul::Tensor(weight) | QMatMul::TensorF16(weight) => {
             let (weight, layout) = weight.storage_and_layout();
-            match &*weight {
-                Storage::WebGpu(weight) if layout.is_contiguous() => {
+            match weight.as_wgpu() {
+                Some(weight) if layout.is_contiguous() => {
                     expert_rows(Stack::Dense((weight, layout)), sizes, args.0, args.1)?
                 }
-                Storage::WebGpu(_) => None,
-                _ => return Err(elsewhere(&weight, &x)),
+                Some(_) => None,
+                None => return Err(elsewhere(&weight, &x)),
             }
         }
     };
-    Ok(ys.map(Storage::WebGpu))
+    Ok(ys.map(|ys| x.wrap_wgpu(ys)))
 }
 
 #[cfg(any(feature = "cuda", feature = "webgpu"))]

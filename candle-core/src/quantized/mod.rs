@@ -32,6 +32,11 @@ pub mod gguf_file;
 pub mod imatrix_file;
 pub mod k_quants;
 mod matmul;
+#[cfg(feature = "metal")]
+pub mod metal {
+    //! Blocks on Metal devices.
+    pub use crate::metal_backend::QMetalStorage;
+}
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 #[cfg(target_arch = "aarch64")]

@@ -462,9 +462,10 @@ impl QTensor {
         op: &'static str,
     ) -> Result<&crate::webgpu_backend::QWebGpuStorage> {
         use crate::backend::BackendDevice;
-        match &self.storage {
-            QStorage::WebGpu(blocks) if blocks.device().same_device(device) => Ok(blocks),
-            _ => Err(self.elsewhere(device.location(), op)),
+        let blocks = self.storage.as_wgpu();
+        match blocks.filter(|blocks| blocks.device().same_device(device)) {
+            Some(blocks) => Ok(blocks),
+            None => Err(self.elsewhere(device.location(), op)),
         }
     }
 

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 
 #[cfg(not(feature = "cuda"))]
 use super::absent::cuda;
+#[cfg(not(feature = "metal"))]
 use super::absent::metal;
 #[cfg(feature = "cuda")]
 use super::cuda;
+#[cfg(feature = "metal")]
+use super::metal;
 use super::{GgmlDType, QuantizedType};
 #[cfg(feature = "webgpu")]
 use crate::webgpu_backend::QWebGpuStorage;
@@ -25,26 +28,12 @@ pub enum QStorage {
     WebGpu(QWebGpuStorage),
 }
 
-/// The error for what a device cannot hold or do with quantised tensors.
-fn unsupported(op: &'static str, dtype: GgmlDType, device: &Device) -> Error {
-    Error::UnsupportedOnDevice {
-        op,
-        dtype: DType::U8,
-        device: format!("{:?}", device.location()),
-        hint: format!(
-            "blocks of {dtype:?} are on the CPU, on CUDA and on WebGPU only, in builds with their features; keep the tensor there, or `dequantize` it to this device"
-        ),
-    }
-    .bt()
-}
-
 impl QStorage {
     /// Blocks of `dtype` from their bytes, on `device`. On the CPU owned bytes are not copied where their alignment
-    /// allows it; a WebGPU device rearranges them, see `webgpu_backend`.
+    /// allows it; a WebGPU or Metal device rearranges them, see `webgpu_backend`.
     ///
     /// # Errors
-    /// `UnsupportedOnDevice` where the device has no quantised tensors; bytes that are no whole number of blocks; a
-    /// device that cannot allocate the memory.
+    /// Bytes that are no whole number of blocks; a device that cannot allocate the memory.
     pub fn from_data(data: Cow<'_, [u8]>, device: &Device, dtype: GgmlDType) -> Result<Self> {
         if !data.len().is_multiple_of(dtype.type_size()) {
             return Err(Error::Msg(format!(
@@ -56,15 +45,16 @@ impl QStorage {
         }
         match device {
             Device::Cpu => Ok(Self::Cpu(dtype.from_data(data))),
-            #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
                 cuda::QCudaStorage::from_data(device, dtype, &data).map(Self::Cuda)
+            }
+            Device::Metal(device) => {
+                metal::QMetalStorage::from_data(device, dtype, &data).map(Self::Metal)
             }
             #[cfg(feature = "webgpu")]
             Device::WebGpu(device) => {
                 QWebGpuStorage::from_data(device, dtype, &data).map(Self::WebGpu)
             }
-            other => Err(unsupported("quantized from_data", dtype, other)),
         }
     }
 
@@ -86,13 +76,21 @@ impl QStorage {
         }
     }
 
+    /// The blocks that kernels in WGSL read: on WebGPU, or on Metal, which is built on it.
+    #[cfg(feature = "webgpu")]
+    pub(super) fn as_wgpu(&self) -> Option<&QWebGpuStorage> {
+        match self {
+            Self::WebGpu(blocks) => Some(blocks),
+            #[cfg(feature = "metal")]
+            Self::Metal(blocks) => Some(blocks.webgpu()),
+            _ => None,
+        }
+    }
+
     pub(super) fn dtype(&self) -> GgmlDType {
         match self {
             Self::Cpu(blocks) => blocks.dtype(),
-            Self::Metal(absent) => absent.never(),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda(absent) => absent.never(),
-            #[cfg(feature = "cuda")]
+            Self::Metal(blocks) => blocks.dtype(),
             Self::Cuda(blocks) => blocks.dtype(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.dtype(),
@@ -102,10 +100,7 @@ impl QStorage {
     pub(super) fn device(&self) -> Device {
         match self {
             Self::Cpu(_) => Device::Cpu,
-            Self::Metal(absent) => absent.never(),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda(absent) => absent.never(),
-            #[cfg(feature = "cuda")]
+            Self::Metal(blocks) => Device::Metal(blocks.device().clone()),
             Self::Cuda(blocks) => Device::Cuda(blocks.device().clone()),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => Device::WebGpu(blocks.device().clone()),
@@ -115,10 +110,7 @@ impl QStorage {
     pub(super) fn size_in_bytes(&self) -> usize {
         match self {
             Self::Cpu(blocks) => blocks.storage_size_in_bytes(),
-            Self::Metal(absent) => absent.never(),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda(absent) => absent.never(),
-            #[cfg(feature = "cuda")]
+            Self::Metal(blocks) => blocks.storage_size_in_bytes(),
             Self::Cuda(blocks) => blocks.storage_size_in_bytes(),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.size_in_bytes(),
@@ -132,10 +124,7 @@ impl QStorage {
         let _ = to;
         match self {
             Self::Cpu(blocks) => blocks.dequantize(elem_count).map(Storage::Cpu),
-            Self::Metal(absent) => absent.never(),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda(absent) => absent.never(),
-            #[cfg(feature = "cuda")]
+            Self::Metal(blocks) => blocks.dequantize_to(elem_count, to).map(Storage::Metal),
             Self::Cuda(blocks) => blocks.dequantize_to(elem_count, to).map(Storage::Cuda),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.dequantize(elem_count, to).map(Storage::WebGpu),
@@ -160,10 +149,12 @@ impl QStorage {
                 let numbers = numbers.collect::<Result<Vec<_>>>()?;
                 blocks.embedding(&numbers, rows, hidden).map(Storage::Cpu)
             }
-            #[cfg(feature = "cuda")]
             (Self::Cuda(blocks), Storage::Cuda(storage)) => blocks
                 .embedding(rows, hidden, storage, ids.1)
                 .map(Storage::Cuda),
+            (Self::Metal(blocks), Storage::Metal(storage)) => blocks
+                .embedding(rows, hidden, storage, ids.1)
+                .map(Storage::Metal),
             #[cfg(feature = "webgpu")]
             (Self::WebGpu(blocks), Storage::WebGpu(storage)) => blocks
                 .embedding(storage, ids.1, (rows, hidden))
@@ -181,10 +172,7 @@ impl QStorage {
     pub(super) fn data(&self) -> Result<Cow<'_, [u8]>> {
         match self {
             Self::Cpu(blocks) => Ok(Cow::Borrowed(bytes(&**blocks))),
-            Self::Metal(absent) => absent.never(),
-            #[cfg(not(feature = "cuda"))]
-            Self::Cuda(absent) => absent.never(),
-            #[cfg(feature = "cuda")]
+            Self::Metal(blocks) => blocks.data().map(Cow::Owned),
             Self::Cuda(blocks) => blocks.data().map(Cow::Owned),
             #[cfg(feature = "webgpu")]
             Self::WebGpu(blocks) => blocks.data().map(Cow::Owned),
@@ -221,28 +209,41 @@ impl QStorage {
     /// The address of the first block, on the device.
     ///
     /// # Errors
-    /// On WebGPU, where buffers have no address.
+    /// On Metal and on WebGPU, where buffers have no address.
     pub fn device_ptr(&self) -> Result<*const u8> {
         match self {
             Self::Cpu(blocks) => Ok(blocks.as_ptr()),
-            Self::Metal(absent) => absent.never(),
+            Self::Metal(blocks) => Err(no_address(&self.device(), blocks.dtype())),
             #[cfg(not(feature = "cuda"))]
             Self::Cuda(absent) => absent.never(),
             #[cfg(feature = "cuda")]
             Self::Cuda(blocks) => blocks.device_ptr(),
             #[cfg(feature = "webgpu")]
-            Self::WebGpu(blocks) => Err(Error::UnsupportedOnDevice {
-                op: "device_ptr",
-                dtype: DType::U8,
-                device: format!("webgpu ({})", blocks.device().name()),
-                hint: format!(
-                    "buffers have no address there; `QTensor::data` reads the {:?} blocks back",
-                    blocks.dtype()
-                ),
-            }
-            .bt()),
+            Self::WebGpu(blocks) => Err(no_address(&self.device(), blocks.dtype())),
         }
     }
+}
+
+/// The error for the address of a GPU's buffer.
+fn no_address(device: &Device, dtype: GgmlDType) -> Error {
+    Error::UnsupportedOnDevice {
+        op: "device_ptr",
+        dtype: DType::U8,
+        device: described(device),
+        hint: format!(
+            "buffers have no address there; `QTensor::data` reads the {dtype:?} blocks back"
+        ),
+    }
+    .bt()
+}
+
+/// A device as errors name it.
+fn described(device: &Device) -> String {
+    #[cfg(feature = "webgpu")]
+    if let Some(gpu) = device.as_wgpu() {
+        return gpu.description();
+    }
+    format!("{:?}", device.location())
 }
 
 /// The bytes of blocks on the CPU.

@@ -68,7 +68,7 @@ pub(super) struct Opened {
 
 /// Every adapter that can be used, GPUs first and software last; empty in a browser, where adapters cannot be listed.
 pub fn adapters() -> Vec<AdapterReport> {
-    list()
+    list(Asked::WebGpu)
         .iter()
         .enumerate()
         .map(|(ordinal, adapter)| report(ordinal, adapter))
@@ -119,20 +119,63 @@ fn report(ordinal: usize, adapter: &wgpu::Adapter) -> AdapterReport {
     }
 }
 
-/// GL is left out: where it is offered beside Vulkan it is the same hardware with less of it.
-const BACKENDS: wgpu::Backends = wgpu::Backends::PRIMARY;
+/// What a program asked for: which adapters count, and what errors call the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// `Device::WebGpu`, whatever is below.
+    WebGpu,
+    /// `Device::Metal`.
+    #[cfg(feature = "metal")]
+    Metal,
+}
 
-fn instance() -> wgpu::Instance {
+impl Asked {
+    /// The device's name in errors about ops.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::WebGpu => "webgpu",
+            #[cfg(feature = "metal")]
+            Self::Metal => "metal",
+        }
+    }
+
+    /// The name of the interface.
+    fn title(self) -> &'static str {
+        match self {
+            Self::WebGpu => "WebGPU",
+            #[cfg(feature = "metal")]
+            Self::Metal => "Metal",
+        }
+    }
+
+    fn backends(self) -> wgpu::Backends {
+        match self {
+            #[cfg(feature = "metal")]
+            Self::Metal if cfg!(target_vendor = "apple") => wgpu::Backends::METAL,
+            // GL is left out: where it is offered beside Vulkan it is the same hardware with less of it.
+            _ => wgpu::Backends::PRIMARY,
+        }
+    }
+}
+
+/// Whether Metal's adapters can be asked for: on Apple's systems, and for tests where the environment says that others stand in.
+#[cfg(feature = "metal")]
+pub(crate) fn has_metal() -> bool {
+    cfg!(target_vendor = "apple") || crate::watch::switch("CANDLE_METAL_EMULATED").unwrap_or(false)
+}
+
+fn instance(backends: wgpu::Backends) -> wgpu::Instance {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.backends = BACKENDS;
+    descriptor.backends = backends;
     descriptor.flags = wgpu::InstanceFlags::from_env_or_default();
     wgpu::Instance::new(descriptor)
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-fn list() -> Vec<wgpu::Adapter> {
+fn list(asked: Asked) -> Vec<wgpu::Adapter> {
+    let backends = asked.backends();
     let wanted = std::env::var("CANDLE_WEBGPU_ADAPTER").unwrap_or_default();
-    let mut found: Vec<_> = pollster::block_on(instance().enumerate_adapters(BACKENDS))
+    let mut found: Vec<_> = pollster::block_on(instance(backends).enumerate_adapters(backends))
         .into_iter()
         .filter(|adapter| adapter.get_info().name.contains(&wanted))
         .collect();
@@ -148,7 +191,7 @@ fn list() -> Vec<wgpu::Adapter> {
 }
 
 #[cfg(target_arch = "wasm32")]
-fn list() -> Vec<wgpu::Adapter> {
+fn list(_: Asked) -> Vec<wgpu::Adapter> {
     Vec::new()
 }
 
@@ -294,9 +337,9 @@ fn too_small(limits: &wgpu::Limits) -> Option<String> {
 /// What the queue needs in a buffer for itself.
 const LEAST_BUFFER: u64 = 32 << 10;
 
-async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
+async fn choose(asked: Asked, ordinal: usize) -> Result<wgpu::Adapter> {
     if cfg!(target_arch = "wasm32") {
-        return instance()
+        return instance(asked.backends())
             .request_adapter(&wgpu::RequestAdapterOptions {
                 power_preference: wgpu::PowerPreference::HighPerformance,
                 ..Default::default()
@@ -304,7 +347,7 @@ async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
             .await
             .map_err(|err| Error::WebGpu(format!("the browser offers no WebGPU adapter: {err}")));
     }
-    let mut found = list();
+    let mut found = list(asked);
     if ordinal < found.len() {
         return Ok(found.swap_remove(ordinal));
     }
@@ -313,26 +356,31 @@ async fn choose(ordinal: usize) -> Result<wgpu::Adapter> {
         Ok(text) => format!(" with {text:?} in their name (CANDLE_WEBGPU_ADAPTER)"),
         Err(_) => String::new(),
     };
-    Err(Error::WebGpu(if names.is_empty() {
-        format!(
+    let title = asked.title();
+    Err(Error::WebGpu(
+        if names.is_empty() && asked == Asked::WebGpu {
+            format!(
             "no WebGPU adapter{filter}: neither Vulkan, Metal nor DX12 offers one; install the GPU's driver \
              (on Debian, mesa-vulkan-drivers has one that runs in software)"
         )
-    } else {
-        format!(
-            "no WebGPU adapter {ordinal}: there are {}{filter}: {}",
-            names.len(),
-            names.join(", ")
-        )
-    }))
+        } else if names.is_empty() {
+            format!("no {title} adapter{filter}: this system offers none; use Device::Cpu")
+        } else {
+            format!(
+                "no {title} adapter {ordinal}: there are {}{filter}: {}",
+                names.len(),
+                names.join(", ")
+            )
+        },
+    ))
 }
 
 /// Opens the adapter with this ordinal and asks for all that it offers and kernels use, but for what `options` and
 /// `CANDLE_WEBGPU_FEATURES` leave out.
-pub(super) async fn open(ordinal: usize, options: &Options) -> Result<Opened> {
+pub(super) async fn open(asked: Asked, ordinal: usize, options: &Options) -> Result<Opened> {
     let masked = std::env::var("CANDLE_WEBGPU_FEATURES").unwrap_or_default();
     let without = LeftOut::parse(&options.without)?.and(LeftOut::parse(&masked)?);
-    let adapter = choose(ordinal).await?;
+    let adapter = choose(asked, ordinal).await?;
     let info = adapter.get_info();
     let features = (wanted_features() & adapter.features()).difference(without.features);
     let limits = wanted_limits(&adapter, options);

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::adapter::{self, Options};
+use super::adapter::{self, Asked, Options};
 use super::kernel::{Elem, Kernels, Key, Params, Shader};
 use super::memory::Memory;
 use super::ops;
@@ -22,6 +22,7 @@ const DEFAULT_SEED: u64 = 299_792_458;
 
 struct Inner {
     id: u64,
+    asked: Asked,
     ordinal: usize,
     info: wgpu::AdapterInfo,
     device: wgpu::Device,
@@ -77,7 +78,7 @@ impl WebGpuDevice {
     /// # Errors
     /// [`Error::WebGpu`] if the adapter does not exist (the error lists those that do) or gives no device.
     pub async fn new_async(ordinal: usize) -> Result<Self> {
-        Self::open(ordinal, &Options::default()).await
+        Self::open(Asked::WebGpu, ordinal, &Options::default()).await
     }
 
     /// Opens the adapter with this ordinal as `options` say.
@@ -92,17 +93,23 @@ impl WebGpuDevice {
             )
             .bt());
         }
-        pollster::block_on(Self::open(ordinal, options))
+        pollster::block_on(Self::open(Asked::WebGpu, ordinal, options))
     }
 
-    async fn open(ordinal: usize, options: &Options) -> Result<Self> {
+    /// Opens the Metal adapter with this ordinal, as a device that calls itself Metal's.
+    #[cfg(feature = "metal")]
+    pub(crate) fn metal(ordinal: usize, options: &Options) -> Result<Self> {
+        pollster::block_on(Self::open(Asked::Metal, ordinal, options))
+    }
+
+    async fn open(asked: Asked, ordinal: usize, options: &Options) -> Result<Self> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let adapter::Opened {
             device,
             queue: raw_queue,
             info,
             caps,
-        } = adapter::open(ordinal, options).await?;
+        } = adapter::open(asked, ordinal, options).await?;
         let health = Arc::new(Health::default());
         let on_error = health.clone();
         device.on_uncaptured_error(Arc::new(move |err: wgpu::Error| {
@@ -111,7 +118,8 @@ impl WebGpuDevice {
         let on_lost = health.clone();
         device.set_device_lost_callback(move |_, message| {
             on_lost.fail(format!(
-                "the GPU was lost ({message}): make a new device with Device::new_webgpu"
+                "the GPU was lost ({message}): make a new device with Device::new_{}",
+                asked.name()
             ));
         });
         let pool = Pool::new(device.clone(), caps.limits.max_buffer_size);
@@ -130,6 +138,7 @@ impl WebGpuDevice {
         let cache = PipelineCache::open(&device, &info, options.pipeline_cache.as_deref());
         Ok(Self(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            asked,
             ordinal,
             info,
             pool,
@@ -241,7 +250,12 @@ impl WebGpuDevice {
         Ok(profile.map(Profile::report).unwrap_or_default())
     }
 
-    pub(super) fn id(&self) -> u64 {
+    /// The device as errors name it: `webgpu (ADAPTER)`.
+    pub(crate) fn description(&self) -> String {
+        format!("{} ({})", self.0.asked.name(), self.name())
+    }
+
+    pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
 
@@ -284,7 +298,7 @@ impl WebGpuDevice {
         Error::UnsupportedOnDevice {
             op,
             dtype,
-            device: format!("webgpu ({})", self.name()),
+            device: self.description(),
             hint: hint.to_string(),
         }
         .bt()
@@ -399,8 +413,11 @@ impl BackendDevice for WebGpuDevice {
     }
 
     fn location(&self) -> DeviceLocation {
-        DeviceLocation::WebGpu {
-            gpu_id: self.0.ordinal,
+        let gpu_id = self.0.ordinal;
+        match self.0.asked {
+            Asked::WebGpu => DeviceLocation::WebGpu { gpu_id },
+            #[cfg(feature = "metal")]
+            Asked::Metal => DeviceLocation::Metal { gpu_id },
         }
     }
 

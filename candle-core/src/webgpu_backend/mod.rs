@@ -56,6 +56,8 @@ mod readback;
 mod storage;
 mod warm_up;
 
+#[cfg(feature = "metal")]
+pub(crate) use adapter::has_metal;
 pub use adapter::{adapters, AdapterReport, Options};
 pub use custom::WgslKernel;
 pub use device::{Stats, WebGpuDevice};

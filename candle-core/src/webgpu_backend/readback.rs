@@ -199,7 +199,7 @@ impl RawRead {
             .write_buffer(&queue.status, 0, &[0; STATUS_BYTES as usize]);
         let [code, index, size] = status;
         if code == super::ops::DIVISION_BY_ZERO {
-            return Err(Error::Msg("div: integer division by zero on a webgpu device".into()).bt());
+            return Err(Error::Msg("div: integer division by zero on a GPU".into()).bt());
         }
         let op = super::ops::INDEX_OPS[(code as usize - 1).min(super::ops::INDEX_OPS.len() - 1)];
         Err(Error::InvalidIndex {

@@ -226,11 +226,13 @@ fn kernel_times(
                 .collect())
         }};
     }
+    #[cfg(feature = "webgpu")]
+    if let Some(gpu) = device.as_wgpu() {
+        return timed!(gpu);
+    }
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => timed!(device),
-        #[cfg(feature = "webgpu")]
-        Device::WebGpu(device) => timed!(device),
         other => candle_core::bail!(
             "kernels are timed on GPUs, in builds with their features; this is {:?}",
             other.location()
@@ -398,6 +400,15 @@ struct Counters {
 
 impl Counters {
     fn read(device: &Device) -> Option<Self> {
+        #[cfg(feature = "webgpu")]
+        if let Some(gpu) = device.as_wgpu() {
+            let stats = gpu.stats();
+            return Some(Self {
+                dispatches: stats.dispatches,
+                submits: stats.submits,
+                peak_bytes: stats.peak_bytes,
+            });
+        }
         match device {
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
@@ -406,15 +417,6 @@ impl Counters {
                     dispatches: stats.launches,
                     // Each kernel is one.
                     submits: stats.launches,
-                    peak_bytes: stats.peak_bytes,
-                })
-            }
-            #[cfg(feature = "webgpu")]
-            Device::WebGpu(device) => {
-                let stats = device.stats();
-                Some(Self {
-                    dispatches: stats.dispatches,
-                    submits: stats.submits,
                     peak_bytes: stats.peak_bytes,
                 })
             }

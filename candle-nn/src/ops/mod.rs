@@ -101,7 +101,7 @@ pub(crate) use on_devices;
 
 /// Whether a device has fused ops.
 pub(crate) fn has_fused(device: &candle_core::Device) -> bool {
-    device.is_cuda() || device.is_webgpu()
+    device.is_cuda() || device.is_wgpu()
 }
 
 /// `$body`, in which `$S` is the type of the storages of a device that has fused ops, else `$other`.
@@ -114,7 +114,7 @@ macro_rules! with_fused {
             }
             device => {
                 candle_core::with_webgpu! {
-                    if device.is_webgpu() {
+                    if device.is_wgpu() {
                         type $S = candle_core::WebGpuStorage;
                         return $body;
                     }

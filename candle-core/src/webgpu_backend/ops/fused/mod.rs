@@ -32,11 +32,9 @@ pub fn gated(x: Operand<'_>, up: Operand<'_>, gate: Gate) -> Result<WebGpuStorag
 impl Fused for WebGpuStorage {
     const DEVICE: &'static str = "WebGPU";
 
+    /// A Metal device's too, which holds one of these.
     fn of(storage: &Storage) -> Option<&Self> {
-        match storage {
-            Storage::WebGpu(storage) => Some(storage),
-            _ => None,
-        }
+        storage.as_wgpu()
     }
 
     fn softmax_last_dim((x, layout): Operand<'_>) -> Result<Self> {

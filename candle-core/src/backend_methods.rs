@@ -1,0 +1,59 @@
+//! The methods of the two traits as lists, for backends whose methods all have one form: those that a build lacks, and Metal's.
+//!
+//! `$each!` gets the list and writes the methods. What has another form there is not in the list: `new` and `alloc_uninit` of a device,
+//! `device` of a storage. The caller imports the types.
+
+macro_rules! device_methods {
+    ($each:ident, $storage:ident) => {
+        $each! {
+            fn location(&self) -> DeviceLocation;
+            fn same_device(&self, rhs: &Self) -> bool;
+            fn zeros_impl(&self, shape: &Shape, dtype: DType) -> Result<$storage>;
+            fn storage_from_slice<T: WithDType>(&self, data: &[T]) -> Result<$storage>;
+            fn storage_from_cpu_storage(&self, storage: &CpuStorage) -> Result<$storage>;
+            fn storage_from_cpu_storage_owned(&self, storage: CpuStorage) -> Result<$storage>;
+            fn rand_uniform(&self, shape: &Shape, dtype: DType, lo: f64, up: f64) -> Result<$storage>;
+            fn rand_normal(&self, shape: &Shape, dtype: DType, mean: f64, std: f64) -> Result<$storage>;
+            fn set_seed(&self, seed: u64) -> Result<()>;
+            fn get_current_seed(&self) -> Result<u64>;
+            fn synchronize(&self) -> Result<()>;
+        }
+    };
+}
+
+macro_rules! storage_methods {
+    ($each:ident) => {
+        $each! {
+            fn try_clone(&self, layout: &Layout) -> Result<Self>;
+            fn dtype(&self) -> DType;
+            fn to_cpu_storage(&self) -> Result<CpuStorage>;
+            fn affine(&self, layout: &Layout, mul: f64, add: f64) -> Result<Self>;
+            fn powf(&self, layout: &Layout, exponent: f64) -> Result<Self>;
+            fn elu(&self, layout: &Layout, alpha: f64) -> Result<Self>;
+            fn reduce_op(&self, op: ReduceOp, layout: &Layout, dims: &[usize]) -> Result<Self>;
+            fn cmp(&self, op: CmpOp, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self>;
+            fn to_dtype(&self, layout: &Layout, dtype: DType) -> Result<Self>;
+            fn unary_impl<B: UnaryOpT>(&self, layout: &Layout) -> Result<Self>;
+            fn binary_impl<B: BinaryOpT>(&self, rhs: &Self, lhs_l: &Layout, rhs_l: &Layout) -> Result<Self>;
+            fn where_cond(&self, l: &Layout, t: &Self, t_l: &Layout, f: &Self, f_l: &Layout) -> Result<Self>;
+            fn conv1d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv1D) -> Result<Self>;
+            fn conv_transpose1d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConvTranspose1D) -> Result<Self>;
+            fn conv2d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConv2D) -> Result<Self>;
+            fn conv_transpose2d(&self, l: &Layout, kernel: &Self, kernel_l: &Layout, params: &ParamsConvTranspose2D) -> Result<Self>;
+            fn avg_pool2d(&self, l: &Layout, kernel_size: (usize, usize), stride: (usize, usize)) -> Result<Self>;
+            fn max_pool2d(&self, l: &Layout, kernel_size: (usize, usize), stride: (usize, usize)) -> Result<Self>;
+            fn upsample_nearest1d(&self, l: &Layout, target_size: usize) -> Result<Self>;
+            fn upsample_nearest2d(&self, l: &Layout, target_h: usize, target_w: usize) -> Result<Self>;
+            fn upsample_bilinear2d(&self, l: &Layout, target_h: usize, target_w: usize, align_corners: bool, scale_h: Option<f64>, scale_w: Option<f64>) -> Result<Self>;
+            fn gather(&self, l: &Layout, ids: &Self, ids_l: &Layout, dim: usize) -> Result<Self>;
+            fn scatter_set(&mut self, l: &Layout, ids: &Self, ids_l: &Layout, src: &Self, src_l: &Layout, dim: usize) -> Result<()>;
+            fn scatter_add_set(&mut self, l: &Layout, ids: &Self, ids_l: &Layout, src: &Self, src_l: &Layout, dim: usize) -> Result<()>;
+            fn index_select(&self, ids: &Self, l: &Layout, ids_l: &Layout, dim: usize) -> Result<Self>;
+            fn index_add(&self, l: &Layout, ids: &Self, ids_l: &Layout, src: &Self, src_l: &Layout, dim: usize) -> Result<Self>;
+            fn matmul(&self, rhs: &Self, bmnk: (usize, usize, usize, usize), lhs_l: &Layout, rhs_l: &Layout) -> Result<Self>;
+            fn copy_strided_src(&self, dst: &mut Self, dst_offset: usize, src_l: &Layout) -> Result<()>;
+            fn copy2d(&self, dst: &mut Self, d1: usize, d2: usize, src_stride1: usize, dst_stride1: usize, src_offset: usize, dst_offset: usize) -> Result<()>;
+            fn const_set(&mut self, value: Scalar, layout: &Layout) -> Result<()>;
+        }
+    };
+}

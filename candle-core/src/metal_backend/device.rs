@@ -1,0 +1,89 @@
+//! The device.
+
+use bytemuck::TransparentWrapper;
+
+use super::crossing::{crossing_methods, on_metal, Enter, Leave};
+use super::MetalStorage;
+use crate::backend::BackendDevice;
+use crate::webgpu_backend::Options;
+use crate::{CpuStorage, DType, DeviceLocation, Error, Result, Shape, WebGpuDevice, WithDType};
+
+/// A Metal GPU, used through WebGPU. Clones are handles of the same device.
+#[derive(Clone)]
+#[repr(transparent)]
+pub struct MetalDevice(WebGpuDevice);
+
+// SAFETY: it is `repr(transparent)` over what it wraps, and wraps nothing else.
+unsafe impl TransparentWrapper<WebGpuDevice> for MetalDevice {}
+
+impl std::fmt::Debug for MetalDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MetalDevice({:?})", self.id())
+    }
+}
+
+/// Identifies a Metal device within the process: what is opened twice has two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DeviceId(u64);
+
+impl MetalDevice {
+    /// Opens the Metal adapter with this ordinal as `options` say.
+    ///
+    /// # Errors
+    /// [`Error::NotCompiledWithMetalSupport`] on systems that are not Apple's; [`Error::Metal`] if that adapter does not exist (the error
+    /// lists those that exist) or it gives no device.
+    pub fn with_options(ordinal: usize, options: &Options) -> Result<Self> {
+        if !crate::webgpu_backend::has_metal() {
+            return Err(Error::NotCompiledWithMetalSupport);
+        }
+        on_metal(WebGpuDevice::metal(ordinal, options))
+    }
+
+    /// Identifies this device within the process.
+    pub fn id(&self) -> DeviceId {
+        DeviceId(self.0.id())
+    }
+
+    /// The device inside, with its counters, profiles, memory limits and kernels.
+    pub fn webgpu(&self) -> &WebGpuDevice {
+        &self.0
+    }
+
+    /// Submits what is queued and waits until it is done.
+    ///
+    /// # Errors
+    /// When the GPU was lost, or reports an error.
+    pub fn wait_until_completed(&self) -> Result<()> {
+        self.synchronize()
+    }
+
+    /// The same as [`MetalDevice::wait_until_completed`]: all kernels are in one queue.
+    ///
+    /// # Errors
+    /// As [`MetalDevice::wait_until_completed`].
+    pub fn flush_and_wait_current(&self) -> Result<()> {
+        self.synchronize()
+    }
+}
+
+impl Leave for WebGpuDevice {
+    type Outside = MetalDevice;
+    fn leave(self) -> MetalDevice {
+        MetalDevice(self)
+    }
+}
+
+impl BackendDevice for MetalDevice {
+    type Storage = MetalStorage;
+
+    fn new(ordinal: usize) -> Result<Self> {
+        Self::with_options(ordinal, &Options::default())
+    }
+
+    device_methods! { crossing_methods, MetalStorage }
+
+    unsafe fn alloc_uninit(&self, shape: &Shape, dtype: DType) -> Result<MetalStorage> {
+        // SAFETY: what the caller guarantees.
+        on_metal(unsafe { self.0.alloc_uninit(shape, dtype) })
+    }
+}
