@@ -61,7 +61,7 @@ impl Device {
         Ok(Self::Cuda(CudaDevice::new(ordinal)?))
     }
 
-    /// As [`Device::new_cuda`], but another device each time, with a stream of its own. Tensors of two devices are not mixed, even on one
+    /// As [`Device::new_cuda`], but another device each time, with a separate stream. Tensors of two devices are not mixed, even on one
     /// card: [`Tensor::to_device`](crate::Tensor::to_device) copies.
     pub fn new_cuda_with_stream(ordinal: usize) -> Result<Self> {
         Ok(Self::Cuda(CudaDevice::new_with_stream(ordinal)?))

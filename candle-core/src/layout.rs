@@ -91,6 +91,7 @@ impl Layout {
     }
 
     /// The step from row to row of a layout seen as rows of its last dimension, if there is a single one.
+    #[cfg(any(test, feature = "cuda", feature = "webgpu"))]
     pub(crate) fn row_step(&self) -> Option<usize> {
         let (dims, strides) = (self.dims(), self.stride());
         // The step, and how far all rows so far reach.

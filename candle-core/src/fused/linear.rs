@@ -43,8 +43,12 @@ impl<S> Default for LinearExtras<'_, S> {
     }
 }
 
+#[cfg_attr(
+    not(any(feature = "cuda", feature = "webgpu")),
+    allow(dead_code, reason = "for devices with fused ops")
+)]
 impl<S: BackendStorage> LinearExtras<'_, S> {
-    /// Columns of the result for a weight of so many rows.
+    /// Columns of the result for a weight of `outputs` rows.
     pub(crate) fn columns(&self, outputs: usize) -> usize {
         match self.gate {
             Some(_) => outputs / 2,

@@ -211,7 +211,7 @@ pub trait Fused: BackendStorage {
     fn sdpa(inputs: [Operand<'_, Self>; 3], params: SdpaParams<'_, Self>) -> Result<Self>;
 }
 
-/// Nothing of it runs: there is no such storage in this build.
+/// Nothing of it runs: this build has no value of the type.
 #[cfg(not(feature = "cuda"))]
 impl Fused for crate::CudaStorage {
     const DEVICE: &'static str = "CUDA";
