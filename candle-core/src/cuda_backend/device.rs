@@ -95,7 +95,7 @@ pub struct Stats {
 static SHARED: LazyLock<Mutex<HashMap<usize, Weak<Inner>>>> = LazyLock::new(Mutex::default);
 
 impl CudaDevice {
-    /// Opens a card with a stream of its own, as upstream's does: it is another device than that of
+    /// Opens a card with a separate stream, as upstream's does: it is another device than that of
     /// [`BackendDevice::new`], and tensors are not mixed with its.
     ///
     /// # Errors
@@ -199,6 +199,11 @@ impl CudaDevice {
     /// Stops timing kernels and gives the time of each since [`CudaDevice::start_profile`], longest first.
     pub fn stop_profile(&self) -> Result<Vec<KernelTime>> {
         self.0.profiler.stop()
+    }
+
+    /// Whether kernels are timed now, which those of a recording cannot be.
+    pub fn is_profiling(&self) -> bool {
+        self.0.profiler.is_on()
     }
 
     pub(super) fn profile_begin(&self, kernel: &Kernel) -> Result<Option<Timer>> {

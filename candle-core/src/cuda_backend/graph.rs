@@ -29,6 +29,12 @@ impl CudaDevice {
     /// # Errors
     /// Those of `work`; work that copies from or to the host, or waits for the device; another recording on the same device.
     pub fn record(&self, work: impl FnOnce() -> Result<()>) -> Result<Recording> {
+        if self.is_profiling() {
+            crate::bail!(
+                "kernels are being timed on {}, which those of a recording cannot be",
+                self.name()
+            )
+        }
         let _guard = self.begin_recording()?;
         let before = self.stats().launches;
         let stream = self.stream();

@@ -17,7 +17,7 @@
 //!
 //! # When it waits
 //! All work of a device is in one stream, in the order of the calls. Memory is freed in the order of the stream as well. The host waits
-//! when results are read back and in `synchronize`. A program that brings streams of its own orders them with events.
+//! when results are read back and in `synchronize`. A program that brings other streams orders them with events.
 //!
 //! # Dtypes
 //! All of them are stored as they are. f16, bf16 and f8e4m3 compute in f32 and round to nearest even; integers wrap. Layouts go to

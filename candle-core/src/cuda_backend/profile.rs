@@ -48,6 +48,10 @@ impl Profiler {
         self.on.store(true, Ordering::Release);
     }
 
+    pub(super) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+
     pub(super) fn begin(&self, stream: &CudaStream, kernel: &Kernel) -> Result<Option<Timer>> {
         if !self.on.load(Ordering::Acquire) {
             return Ok(None);

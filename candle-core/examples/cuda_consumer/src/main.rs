@@ -1,4 +1,4 @@
-//! A program that reaches below candle's tensors on CUDA, as inference engines do: pointers for kernels of its own, streams, graphs.
+//! A program that reaches below candle's tensors on CUDA, as inference engines do: pointers for its kernels, streams, graphs.
 //!
 //! ```sh
 //! cargo run --manifest-path candle-core/examples/cuda_consumer/Cargo.toml -- [if-present]

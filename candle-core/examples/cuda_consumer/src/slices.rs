@@ -161,7 +161,7 @@ pub fn second_stream(device: &Device) -> Result<()> {
     // Another device of the same card, with another stream: tensors are copied from one to the other.
     let other = Device::new_cuda_with_stream(0)?;
     if other.same_device(device) {
-        bail!("a device with a stream of its own is the same device")
+        bail!("a device with a separate stream is the same device")
     }
     expect(&x.to_device(&other)?.to_device(device)?, &[1., 2., 3., 4.])
 }

@@ -125,7 +125,7 @@ impl CudaDevice {
         function(&module, fn_name, module_name, self.stream())
     }
 
-    /// Upstream's way to one of its own kernels, which this backend does not have: its kernels are compiled for each use, from other
+    /// Upstream's way to one of upstream's kernels, which this backend does not have: its kernels are compiled for each use, from other
     /// texts, and have other names and parameters.
     ///
     /// # Errors

@@ -33,6 +33,8 @@ struct Key {
     steps: [(usize, usize); 2],
     bias: bool,
     residual: Option<usize>,
+    /// Whether the factors are on the card.
+    scaled: bool,
     /// The greatest powers of two up to 256 that divide the addresses.
     alignment: [u32; 3],
 }
@@ -104,7 +106,15 @@ impl Lt {
             )?;
         }
         let beta = f64::from(u8::from(product.residual.is_some()));
-        let (alpha, beta) = (Factor::new(1., key.result), Factor::new(beta, key.result));
+        let factors = [1., beta].map(|factor| Factor::new(factor, key.result));
+        let [alpha, beta] = match product.scales {
+            None => factors.each_ref().map(Factor::address),
+            Some(scales) => {
+                let first = scales.address();
+                let beta = if product.residual.is_some() { 8 } else { 4 };
+                [first, first + beta].map(|address| address as *const c_void)
+            }
+        };
         let [rhs, lhs] = product.addresses();
         let dst = dst.address();
         let residual = product.residual.map_or(dst, |residual| residual.address());
@@ -114,8 +124,8 @@ impl Lt {
             lt::matmul(
                 self.handle,
                 plan.product,
-                alpha.address(),
-                beta.address(),
+                alpha,
+                beta,
                 rhs as *const c_void,
                 rhs_l,
                 lhs as *const c_void,
@@ -231,6 +241,7 @@ fn key(product: &Product<'_>, dst: &CudaStorage) -> Option<Key> {
         steps: [(rhs_step, step(1)), (lhs_step, step(0))],
         bias: product.bias.is_some(),
         residual: product.residual.map(|residual| residual.row),
+        scaled: product.scales.is_some(),
         alignment: [rhs, lhs, last],
     })
 }
@@ -299,6 +310,10 @@ impl Plan {
         let operation = |transposed: bool| i32::from(transposed);
         plan.set(Of::CUBLASLT_MATMUL_DESC_TRANSA, &operation(rhs_t))?;
         plan.set(Of::CUBLASLT_MATMUL_DESC_TRANSB, &operation(lhs_t))?;
+        if key.scaled {
+            let on_the_card = sys::cublasLtPointerMode_t::CUBLASLT_POINTER_MODE_DEVICE as u32;
+            plan.set(Of::CUBLASLT_MATMUL_DESC_POINTER_MODE, &on_the_card)?;
+        }
         if key.bias {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
             plan.set(Of::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;

@@ -49,6 +49,8 @@ pub(super) struct Product<'a> {
     k: usize,
     bias: Option<Addend<'a>>,
     residual: Option<Addend<'a>>,
+    /// Three f32: what the product is multiplied with, 0 and 1.
+    scales: Option<&'a CudaStorage>,
 }
 
 /// The layout without its last two dimensions.
@@ -87,6 +89,7 @@ impl<'a> Product<'a> {
             k,
             bias: None,
             residual: None,
+            scales: None,
         })
     }
 }
@@ -148,6 +151,26 @@ fn in_rows((storage, layout): Input<'_>) -> Result<(elementwise::Ordered<'_>, La
     let (storage, offset) = elementwise::in_order(storage, layout)?;
     let layout = Layout::contiguous_with_offset(layout.shape(), offset);
     Ok((storage, layout))
+}
+
+/// `x (rows, k)` times a contiguous weight `(n, k)` transposed, times the first of `scales`, and what is added: by cuBLASLt, to `dst`, of
+/// the operands' dtype or f32. Whether it has a form for that.
+pub(super) fn by_lt(
+    x: Input<'_>,
+    weight: &CudaStorage,
+    sizes: (usize, usize, usize),
+    [bias, residual]: [Option<Addend<'_>>; 2],
+    scales: Option<&CudaStorage>,
+    dst: &CudaStorage,
+) -> Result<bool> {
+    let (_, n, k) = sizes;
+    let weight_l = Layout::contiguous((n, k)).transpose(0, 1)?;
+    let mut product = Product::new(x, (weight, &weight_l), sizes)?;
+    (product.bias, product.residual, product.scales) = (bias, residual, scales);
+    match dst.device().lt()? {
+        Some(lt) => lt.run(&product, dst),
+        None => Ok(false),
+    }
 }
 
 /// By the kernels that want contiguous rows or columns; whether there is one.

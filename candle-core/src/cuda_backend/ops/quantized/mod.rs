@@ -1,11 +1,11 @@
 //! Products with quantised blocks, and their elements.
 //!
-//! Blocks are read as a file has them. Rows are multiplied by bytes: they are rounded to 8 bits, with a scale for every 32 elements, much as
-//! the CPU's products do it. Beyond [`TILE_ROWS`] rows of f16 or bf16 it costs less to decode the weight to that dtype and to multiply
-//! with it.
+//! Blocks are read as a file has them. Few rows are multiplied by bytes: they are rounded to 8 bits, with a scale for every 32 elements,
+//! much as the CPU's products do it. For many rows it costs less to decode the weight (`decoded.rs`).
 
 mod activations;
 mod decode;
+mod decoded;
 mod experts;
 mod tiles;
 mod vector;
@@ -132,9 +132,15 @@ pub(in crate::cuda_backend::ops) fn linear(
         activation,
     } = extras.around;
     let few = rows <= VECTOR_ROWS;
+    let has_work = rows * n * k > 0;
+    let is_plain = norm.is_none() && gate.is_none() && activation.is_none();
+    if rows >= decoded::LEAST_ROWS && is_plain && has_work && has_blocks(weight.dtype()) {
+        if let Some(dst) = decoded::linear(x, (weight, first), (rows, n, k), &extras)? {
+            return Ok(Some(dst));
+        }
+    }
     let tiles = rows <= TILE_ROWS || dtype == DType::F32;
-    let plain = norm.is_none() && gate.is_none() && activation.is_none();
-    if rows * n * k == 0 || !has_blocks(weight.dtype()) || !(few || (tiles && plain)) {
+    if !has_work || !has_blocks(weight.dtype()) || !(few || (tiles && is_plain)) {
         return Ok(None);
     }
     let product = Product {
