@@ -125,7 +125,8 @@ fn misuse(device: &Device) -> Result<Vec<Case>> {
             let squares = var.apply_op1(Double).and_then(|t| t.sum_all());
             squares.and_then(|t| t.backward())
         } => ["double"];
-        "CUDA": Device::new_cuda(0) => ["CUDA"];
+        // No machine has this many cards.
+        "CUDA": Device::new_cuda(1000) => ["CUDA"];
         "Metal": Device::new_metal(4096) => ["Metal"];
     })
 }

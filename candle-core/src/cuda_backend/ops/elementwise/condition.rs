@@ -6,7 +6,7 @@ use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
-use crate::{DType, Layout, Result};
+use crate::{Layout, Result};
 
 pub(in crate::cuda_backend) fn where_cond(
     cond: &CudaStorage,
@@ -19,8 +19,8 @@ pub(in crate::cuda_backend) fn where_cond(
     const OP: &str = "where_cond";
     let device = cond.device();
     let dtype = on_true.dtype();
-    if !matches!(cond.dtype(), DType::U8 | DType::U32 | DType::I64) {
-        let hint = "conditions are u8, u32 or i64: compare first";
+    if !cond.dtype().is_int() {
+        let hint = "conditions are integers: compare first";
         return Err(device.unsupported(OP, cond.dtype(), hint));
     }
     let walk = Walk::new([cond_l, true_l, false_l])?;

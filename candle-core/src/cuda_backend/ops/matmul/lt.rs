@@ -17,6 +17,9 @@ use crate::{DType, Result};
 /// What cuBLASLt may use beside its operands; NVIDIA's advice for Hopper.
 const WORKSPACE: usize = 32 << 20;
 
+const BIAS_POINTER: sys::cublasLtMatmulDescAttributes_t =
+    sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+
 /// Everything that an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
@@ -92,18 +95,16 @@ impl Lt {
         let plan = match plans.entry(key) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(Plan::new(self.handle, &key)?)
+                let bias = product.bias.map(|bias| bias.address());
+                entry.insert(Plan::new(self.handle, &key, bias)?)
             }
         };
-        let Some(plan) = plan else {
+        let Some(planned) = plan else {
             return Ok(false);
         };
         if let Some(bias) = product.bias {
             let address = bias.address();
-            plan.set(
-                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                &address,
-            )?;
+            planned.set(BIAS_POINTER, &address)?;
         }
         let beta = f64::from(u8::from(product.residual.is_some()));
         let factors = [1., beta].map(|factor| Factor::new(factor, key.result));
@@ -118,12 +119,12 @@ impl Lt {
         let [rhs, lhs] = product.addresses();
         let dst = dst.address();
         let residual = product.residual.map_or(dst, |residual| residual.address());
-        let [rhs_l, lhs_l, residual_l, dst_l] = plan.layouts;
+        let [rhs_l, lhs_l, residual_l, dst_l] = planned.layouts;
         // SAFETY: descriptions and algorithm are of these operands, which the stream frees after the product.
-        unsafe {
+        let done = unsafe {
             lt::matmul(
                 self.handle,
-                plan.product,
+                planned.product,
                 alpha,
                 beta,
                 rhs as *const c_void,
@@ -134,14 +135,20 @@ impl Lt {
                 residual_l,
                 dst as *mut c_void,
                 dst_l,
-                &plan.algorithm,
+                &planned.algorithm,
                 self.workspace.address() as *mut c_void,
-                plan.workspace,
+                planned.workspace,
                 device.stream().cu_stream().cast(),
             )
+        };
+        match done {
+            // What it proposes is not always what it does.
+            Err(error) if error.0 == sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED => {
+                *plan = None;
+                Ok(false)
+            }
+            done => done.map(|()| true).map_err(blas_error).w(),
         }
-        .map_err(blas_error)?;
-        Ok(true)
     }
 }
 
@@ -275,7 +282,7 @@ fn data_type(dtype: DType) -> sys::cudaDataType {
 
 impl Plan {
     /// `None` if cuBLASLt has no algorithm for it.
-    fn new(handle: sys::cublasLtHandle_t, key: &Key) -> Result<Option<Self>> {
+    fn new(handle: sys::cublasLtHandle_t, key: &Key, bias: Option<u64>) -> Result<Option<Self>> {
         use sys::cublasComputeType_t as Compute;
         use sys::cublasLtMatmulDescAttributes_t as Of;
         let (compute, scale) = match key.operands {
@@ -314,7 +321,8 @@ impl Plan {
             let on_the_card = sys::cublasLtPointerMode_t::CUBLASLT_POINTER_MODE_DEVICE as u32;
             plan.set(Of::CUBLASLT_MATMUL_DESC_POINTER_MODE, &on_the_card)?;
         }
-        if key.bias {
+        if let Some(bias) = bias {
+            plan.set(BIAS_POINTER, &bias)?;
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
             plan.set(Of::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
         }
