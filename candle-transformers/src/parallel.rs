@@ -35,17 +35,13 @@ use candle_core::{bail, Context, DType, Device, Result, Tensor};
 use crate::blocks::{Decoder, DecoderState};
 use crate::generation::GreedyToken;
 
-/// The group of one rank on each of `devices`, which are all of one process; see [`candle_core::distributed::LocalGroup`].
+/// The group of one rank on each of `devices`, which are all of one process; see [`candle_core::distributed::on_devices`].
 ///
 /// # Errors
-/// If there are no devices.
+/// As [`candle_core::distributed::on_devices`].
 #[cfg(not(target_arch = "wasm32"))]
 pub fn groups(devices: &[Device]) -> Result<Vec<Arc<dyn Communicator>>> {
-    let ranks = candle_core::distributed::LocalGroup::ranks(devices.len())?;
-    Ok(ranks
-        .into_iter()
-        .map(|rank| Arc::new(rank) as Arc<dyn Communicator>)
-        .collect())
+    candle_core::distributed::on_devices(devices)
 }
 
 /// A decoder on one device, or shared by ranks on several. Rank 0 runs in the thread that calls; a thread for each of the others follows
@@ -267,9 +263,11 @@ impl ParallelDecoder {
             dtype,
             place: place.clone(),
         });
-        let result = group
-            .broadcast(ids, 0)
-            .and_then(|_| place.run(&team.decoder, ids, &mut state.state));
+        // What is on the card already is sent without the host.
+        let result = ids.to_device(decoder.device()).and_then(|ids| {
+            group.broadcast(&ids, 0)?;
+            place.run(decoder, &ids, &mut state.state)
+        });
         if let Err(err) = &result {
             group.abort(&reason(err));
         }

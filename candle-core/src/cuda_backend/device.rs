@@ -428,7 +428,8 @@ impl CudaDevice {
     {
         self.may_read("memcpy_dtoh")?;
         self.0.stream.memcpy_dtoh(src, dst).w()?;
-        self.0.stream.synchronize().w()
+        self.0.stream.synchronize().w()?;
+        self.0.faults.check_failed()
     }
 
     /// Copies on the device.
@@ -445,6 +446,7 @@ impl CudaDevice {
         self.may_read("clone_dtoh")?;
         let copy = self.0.stream.clone_dtoh(src).w()?;
         self.0.stream.synchronize().w()?;
+        self.0.faults.check_failed()?;
         Ok(copy)
     }
 
@@ -495,7 +497,7 @@ impl Drop for RecordingGuard<'_> {
 }
 
 /// The pool that allocations come from.
-fn pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
+pub(super) fn pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
     // SAFETY: the device is open.
     unsafe { driver::device::get_default_mem_pool(context.cu_device()) }.w()
 }

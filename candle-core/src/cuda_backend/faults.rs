@@ -2,7 +2,7 @@
 //!
 //! A kernel writes the first fault to memory of the host that the card reaches; the host looks at it whenever it waits for the card.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{result as driver, sys, CudaContext};
 
@@ -47,6 +47,8 @@ pub(super) struct Faults {
     context: Arc<CudaContext>,
     host: *mut Fault,
     address: u64,
+    /// See [`Faults::fail`].
+    failed: OnceLock<String>,
 }
 
 // SAFETY: the memory is read and written by volatile accesses alone; the card's writes come before the host's wait for it.
@@ -73,6 +75,7 @@ impl Faults {
             context: context.clone(),
             host,
             address,
+            failed: OnceLock::new(),
         })
     }
 
@@ -81,8 +84,24 @@ impl Faults {
         self.address
     }
 
-    /// The first fault of the work that the host has waited for, as an error; it is forgotten then.
+    /// Says that what the card holds is not what was asked for, because of `reason`. It stays so: nobody knows which results depend on
+    /// it. A device that is opened anew begins without.
+    pub(super) fn fail(&self, reason: String) {
+        // The first reason is the cause.
+        let _ = self.failed.set(reason);
+    }
+
+    /// An error after [`Faults::fail`].
+    pub(super) fn check_failed(&self) -> Result<()> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(reason) => crate::bail!("{reason}"),
+        }
+    }
+
+    /// The first fault of the work that the host has waited for, as an error; it is forgotten then. Before it, what [`Faults::fail`] said.
     pub(super) fn check(&self) -> Result<()> {
+        self.check_failed()?;
         // SAFETY: the memory is there as long as `self`.
         let fault = unsafe { self.host.read_volatile() };
         if fault.code == 0 {

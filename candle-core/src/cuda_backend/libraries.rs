@@ -177,10 +177,6 @@ pub fn libraries_report() -> Vec<LibraryReport> {
 pub(crate) struct Found {
     /// The path or the name that it was opened by.
     pub(crate) path: PathBuf,
-    #[allow(
-        dead_code,
-        reason = "open as long as this is there; NCCL's functions are read from it"
-    )]
     pub(crate) library: libloading::Library,
 }
 

@@ -10,6 +10,7 @@
 //! - `kernel.rs`: CUDA C++ put together for dtypes and layouts, and compiled; `cubin_cache.rs`: machine code on disk; `elem.rs`: what
 //!   dtypes are in C++.
 //! - `card.rs`: what cards are; `libraries.rs`: where NVIDIA's libraries are, or the error that says where they were looked for.
+//! - `nccl/`: sums, gathers and broadcasts over several cards.
 //! - `compat/`: upstream's interface for programs that bring kernels of their own.
 //!
 //! `quantized.rs`: blocks of GGML, with the bytes that a file has. `device.rs` and `storage.rs` implement Candle's two traits by calling
@@ -45,6 +46,7 @@ mod graph;
 mod kernel;
 mod launch;
 pub(crate) mod libraries;
+mod nccl;
 pub mod ops;
 mod profile;
 pub(crate) mod quantized;
@@ -64,6 +66,7 @@ pub use device::{CudaDevice, DeviceId, Stats};
 pub use error::{CudaError, WrapErr};
 pub use graph::Recording;
 pub use libraries::{libraries_report, LibraryReport};
+pub use nccl::NcclGroup;
 pub(crate) use ops::quantized::{expert_rows, Stack};
 pub use profile::KernelTime;
 pub use readback::PendingRead;

@@ -4,7 +4,7 @@ use crate::{bail, DType, Device, Result, Tensor};
 
 /// A collective operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Op {
+pub(crate) enum Op {
     AllReduce,
     AllGather { dim: usize },
     Broadcast { root: usize },
@@ -12,14 +12,14 @@ pub(super) enum Op {
 
 /// One rank's call.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Call {
-    pub(super) op: Op,
-    pub(super) dtype: DType,
-    pub(super) dims: Vec<usize>,
+pub(crate) struct Call {
+    pub(crate) op: Op,
+    pub(crate) dtype: DType,
+    pub(crate) dims: Vec<usize>,
 }
 
 impl Op {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
             Self::AllGather { .. } => "all_gather",
@@ -42,7 +42,7 @@ impl std::fmt::Display for Call {
 
 impl Call {
     /// The call that a rank of `world` makes, checked as far as one rank can.
-    pub(super) fn new(op: Op, xs: &Tensor, world: usize) -> Result<Self> {
+    pub(crate) fn new(op: Op, xs: &Tensor, world: usize) -> Result<Self> {
         let name = op.name();
         if xs.track_op() {
             bail!(
@@ -70,8 +70,17 @@ impl Call {
         }
     }
 
+    /// The shape of the result.
+    pub(crate) fn result_dims(&self, world: usize) -> Vec<usize> {
+        let mut dims = self.dims.clone();
+        if let Op::AllGather { dim } = self.op {
+            dims[dim] *= world;
+        }
+        dims
+    }
+
     /// What comes of the tensors of all ranks, which are on the CPU.
-    pub(super) fn result(&self, parts: &[Tensor]) -> Result<Tensor> {
+    pub(crate) fn result(&self, parts: &[Tensor]) -> Result<Tensor> {
         match self.op {
             Op::AllReduce => sum(parts),
             Op::AllGather { dim } => Tensor::cat(parts, dim),
@@ -85,7 +94,7 @@ impl Call {
 }
 
 /// The reason why calls cannot be one, if they differ: what each of two ranks asked for.
-pub(super) fn difference<'a>(mut calls: impl Iterator<Item = (usize, &'a Call)>) -> Option<String> {
+pub(crate) fn difference<'a>(mut calls: impl Iterator<Item = (usize, &'a Call)>) -> Option<String> {
     let (first_rank, first) = calls.next()?;
     let (rank, other) = calls.find(|(_, call)| *call != first)?;
     Some(format!(
@@ -118,7 +127,7 @@ fn sum(parts: &[Tensor]) -> Result<Tensor> {
 }
 
 /// A rank's tensor as other ranks may read it: on the CPU, contiguous, and no longer changed by what the rank does to its own.
-pub(super) fn to_host(xs: &Tensor) -> Result<Tensor> {
+pub(crate) fn to_host(xs: &Tensor) -> Result<Tensor> {
     match xs.device().is_cpu() {
         true => xs.copy()?.contiguous(),
         false => xs.to_device(&Device::Cpu)?.contiguous(),

@@ -7,9 +7,10 @@
 //! | --- | --- | --- |
 //! | [`LocalGroup`] | threads of one process | through the memory of the host |
 //! | [`ProcessGroup`] | processes | through the host, and over TCP by way of rank 0 |
+//! | `cuda_backend::NcclGroup` (feature `cuda`) | threads or processes, each with an NVIDIA card | from card to card, by NCCL |
 //!
-//! Both take tensors of any device, and are made to be correct rather than fast: a tensor on a GPU is read back, and the result is
-//! written to it again.
+//! The first two take tensors of any device, and are made to be correct rather than fast: a tensor on a GPU is read back, and the result
+//! is written to it again. [`on_devices`] chooses for ranks of one process.
 //!
 //! ```
 //! use candle_core::distributed::{Communicator, LocalGroup};
@@ -36,14 +37,15 @@
 //!
 //! A group ends as a whole. A rank that returns early with an error, panics or is dropped, that calls [`Communicator::abort`], or that
 //! asks for something else than the others, ends the group: the calls of the other ranks, those that wait and those to come, return
-//! an error that names that rank. A rank that never comes is the error of a timeout, which names it too.
+//! an error that names that rank. A rank that never comes is the error of a timeout, which names it too. Calls over NCCL return before
+//! the cards have met: there the error may come with the next call, or where a result is read.
 //!
 //! # Gradients
 //!
 //! There are none: a tensor that autograd tracks is refused, because what it lost would not show.
 
 #[cfg(not(target_arch = "wasm32"))]
-mod call;
+pub(crate) mod call;
 #[cfg(not(target_arch = "wasm32"))]
 mod local;
 #[cfg(not(target_arch = "wasm32"))]
@@ -54,12 +56,34 @@ pub use local::LocalGroup;
 #[cfg(not(target_arch = "wasm32"))]
 pub use process::ProcessGroup;
 
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::Device;
 use crate::{Error, Result, Tensor};
 
 /// How long a call waits for the other ranks, unless something else is asked for. Ranks that load weights do not come all at once.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The group of one rank on each of `devices`, in order, for threads of this process: over NCCL if there are several NVIDIA cards and
+/// each rank has one to itself, else a [`LocalGroup`].
+///
+/// # Errors
+/// If there are no devices; if NCCL is needed and not installed, with how to get it.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn on_devices(devices: &[Device]) -> Result<Vec<Arc<dyn Communicator>>> {
+    fn shared<G: Communicator + 'static>(ranks: Vec<G>) -> Vec<Arc<dyn Communicator>> {
+        let shared = |rank| Arc::new(rank) as Arc<dyn Communicator>;
+        ranks.into_iter().map(shared).collect()
+    }
+    #[cfg(feature = "cuda")]
+    if let Some(cards) = crate::cuda_backend::NcclGroup::cards(devices) {
+        return Ok(shared(crate::cuda_backend::NcclGroup::ranks(&cards)?));
+    }
+    Ok(shared(LocalGroup::ranks(devices.len())?))
+}
 
 /// What an error says, without the calls that led to it: the reason to give to [`Communicator::abort`].
 pub fn reason(err: &Error) -> String {

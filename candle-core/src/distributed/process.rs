@@ -96,6 +96,12 @@ impl ProcessGroup {
         })
     }
 
+    /// How long a call waits for another rank.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     fn call(&self, op: Op, xs: &Tensor) -> Result<Tensor> {
         let call = Call::new(op, xs, self.world);
         if self.world == 1 {
@@ -203,14 +209,6 @@ impl Call {
             Op::Broadcast { root } => root == rank,
             _ => true,
         }
-    }
-
-    fn result_dims(&self, world: usize) -> Vec<usize> {
-        let mut dims = self.dims.clone();
-        if let Op::AllGather { dim } = self.op {
-            dims[dim] *= world;
-        }
-        dims
     }
 }
 

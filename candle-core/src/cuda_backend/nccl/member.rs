@@ -1,0 +1,203 @@
+//! A rank's card: what puts collectives into its stream, and takes them out again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cudarc::driver::sys::{self, CUstream};
+use parking_lot::Mutex;
+
+use super::super::device::{pool, CudaDevice};
+use super::super::error::{During, WrapErr};
+use super::api::{self, Api, Buffers, Comm, UniqueId};
+use crate::backend::BackendDevice;
+use crate::distributed::call::{Call, Op};
+use crate::{bail, Result};
+
+/// How long the end of a group waits for a thread that is inside NCCL.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A rank of a group, in this process.
+pub(super) struct Member {
+    api: &'static Api,
+    rank: usize,
+    device: CudaDevice,
+    comm: Comm,
+    /// Whether `comm` may be used, by who holds `turn`.
+    alive: AtomicBool,
+    turn: Mutex<()>,
+}
+
+// SAFETY: NCCL's handle may be used by any thread, one at a time, which `turn` sees to.
+unsafe impl Send for Member {}
+// SAFETY: as above.
+unsafe impl Sync for Member {}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Member({}, {:?})", self.rank, self.device)
+    }
+}
+
+impl Member {
+    /// Joins a group; returns when all ranks have.
+    pub(super) fn join(
+        api: &'static Api,
+        world: usize,
+        id: UniqueId,
+        rank: usize,
+        device: CudaDevice,
+    ) -> Result<Self> {
+        device.context().bind_to_thread().w()?;
+        Ok(Self {
+            comm: api.join(world, id, rank)?,
+            api,
+            rank,
+            device,
+            alive: AtomicBool::new(true),
+            turn: Mutex::new(()),
+        })
+    }
+
+    pub(super) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn stream(&self) -> CUstream {
+        self.device.stream().cu_stream()
+    }
+
+    /// Puts a call into the stream: `len` elements at `send`; the result goes to `receive`, where there is room for it.
+    pub(super) fn put(&self, call: &Call, send: u64, receive: u64, len: usize) -> Result<()> {
+        self.device.context().bind_to_thread().w()?;
+        let _turn = self.turn.lock();
+        if !self.alive.load(Ordering::Acquire) {
+            bail!("{call}: the group has ended")
+        }
+        let (comm, stream) = (self.comm, self.stream());
+        let elements = Buffers { send, receive, len };
+        let bytes = Buffers {
+            len: len * call.dtype.size_in_bytes(),
+            ..elements
+        };
+        // SAFETY: the communicator is alive, and nobody ends it while `turn` is held; the buffers are as the caller says, and are freed
+        // in the order of the stream.
+        unsafe {
+            match (call.op, api::sum_type(call.dtype)) {
+                (Op::AllReduce, Some(of)) => self.api.sum(comm, stream, elements, of),
+                (Op::AllReduce, None) => bail!("{call}: NCCL has no sums of this dtype"),
+                (Op::AllGather { .. }, _) => self.api.gather(comm, stream, bytes),
+                (Op::Broadcast { root }, _) => self.api.send_all(comm, stream, bytes, root),
+            }
+        }
+    }
+
+    /// What NCCL has run into since the last call.
+    pub(super) fn async_error(&self) -> Result<()> {
+        // A thread that is inside NCCL hears of it by itself.
+        let Some(_turn) = self.turn.try_lock() else {
+            return Ok(());
+        };
+        match self.alive.load(Ordering::Acquire) {
+            // SAFETY: alive, and nobody ends it while `turn` is held.
+            true => unsafe { self.api.async_error(self.comm) },
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the stream has work that is not done.
+    pub(super) fn is_busy(&self) -> bool {
+        if self.device.context().bind_to_thread().is_err() {
+            return true;
+        }
+        // SAFETY: the stream is the device's, which is there.
+        let asked = unsafe { sys::cuStreamQuery(self.stream()) };
+        asked != sys::cudaError_enum::CUDA_SUCCESS
+    }
+
+    /// Whatever is read from the device from now on is an error.
+    pub(super) fn fail(&self, reason: &str) {
+        self.device.faults().fail(format!(
+            "{:?}: what it holds may depend on rank {}'s part of a group that has ended: {reason}; open the device anew",
+            self.device.location(),
+            self.rank
+        ));
+    }
+
+    /// Releases the card from what it waits for.
+    pub(super) fn abort(&self) {
+        let turn = self.turn.try_lock_for(PATIENCE);
+        if !self.alive.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        if turn.is_none() {
+            // NCCL leaves its own waits when it is told to end; a lock would not.
+            tracing::warn!(
+                rank = self.rank,
+                "a thread waits inside NCCL, the group ends nevertheless"
+            );
+        }
+        self.told(self.device.context().bind_to_thread().w());
+        // SAFETY: nobody uses it after `alive` is false, but for a thread inside NCCL, which leaves it with an error.
+        self.told(unsafe { self.api.abort(self.comm) });
+    }
+
+    /// Waits for the stream.
+    pub(super) fn finish(&self) {
+        let done = self.device.stream().synchronize();
+        self.told(done.during(|| "waiting for a group's last call".into()));
+    }
+
+    fn told(&self, result: Result<()>) {
+        if let Err(err) = result {
+            tracing::warn!(rank = self.rank, %err, "a group did not end well");
+        }
+    }
+
+    /// Closes a group whose calls are all done or will be, when all its ranks in this process do so.
+    pub(super) fn close(&self) {
+        let _turn = self.turn.lock();
+        if self.alive.swap(false, Ordering::AcqRel) {
+            self.finish();
+            self.told(self.device.context().bind_to_thread().w());
+            // SAFETY: the stream is done, and nobody uses it after `alive` is false.
+            self.told(unsafe { self.api.destroy(self.comm) });
+        }
+    }
+}
+
+/// Lets the cards reach each other's tensors, which come from pools: NCCL copies directly between cards of one process.
+pub(super) fn share_memory(devices: &[CudaDevice]) -> Result<()> {
+    for owner in devices {
+        for reader in devices {
+            let (owner, reader) = (owner.context(), reader.context());
+            if owner.ordinal() == reader.ordinal() {
+                continue;
+            }
+            let mut reaches = 0;
+            // SAFETY: a place for a number; both cards are open.
+            unsafe {
+                sys::cuDeviceCanAccessPeer(&mut reaches, reader.cu_device(), owner.cu_device())
+            }
+            .result()
+            .w()?;
+            if reaches == 0 {
+                continue;
+            }
+            let access = sys::CUmemAccessDesc {
+                location: sys::CUmemLocation {
+                    type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                    id: reader.ordinal() as i32,
+                },
+                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            };
+            // SAFETY: the pool is the card's; one description.
+            unsafe { sys::cuMemPoolSetAccess(pool(owner)?, &access, 1) }
+                .result()
+                .during(|| {
+                    let (owner, reader) = (owner.ordinal(), reader.ordinal());
+                    format!("letting CUDA device {reader} reach the memory of {owner}")
+                })?;
+        }
+    }
+    Ok(())
+}

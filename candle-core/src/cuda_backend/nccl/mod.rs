@@ -1,0 +1,313 @@
+//! Sums, gathers and broadcasts over several cards, by NCCL.
+//!
+//! - `api.rs`: NCCL's functions. `team.rs`: who has made which call. `member.rs`: a rank's card. `watch.rs`: the thread that ends a group
+//!   which cannot go on.
+
+mod api;
+mod member;
+mod team;
+mod watch;
+
+use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::api::{Api, UniqueId};
+use self::member::Member;
+use self::team::Team;
+use self::watch::Shared;
+use super::device::CudaDevice;
+use crate::backend::BackendDevice;
+use crate::distributed::call::{Call, Op};
+use crate::distributed::{reason, Communicator, ProcessGroup, DEFAULT_TIMEOUT};
+use crate::op::BackpropOp;
+use crate::{bail, Context, Device, Result, Storage, Tensor};
+
+/// One rank of a group whose ranks have an NVIDIA card each: threads of one process, or processes.
+///
+/// A call puts the collective into the stream of the rank's device and returns: the card waits for the other ranks' cards, and the host
+/// only when it reads a result. The first call of a kind (operation, dtype, power of two of the bytes) waits on the host until all ranks
+/// have come to it. Tensors of other devices are copied to the card, and the result back.
+///
+/// Sums are of u8, u32, i32, i64, f16, bf16, f32 and f64; gathers and broadcasts take whatever has whole bytes. NCCL adds 16-bit floats
+/// from card to card and rounds after each, unlike [`LocalGroup`](crate::distributed::LocalGroup); of two ranks it is the same.
+///
+/// # When a rank fails
+/// Calls to come are errors that name the rank. A card that waits for a call which a rank does not make any more is released; whatever
+/// is read from its device then is an error, for it may depend on that call, and stays one until the device is opened anew. A rank that
+/// is dropped is no failure for the calls that it made: the others may still come to them.
+#[derive(Debug)]
+pub struct NcclGroup {
+    rank: usize,
+    world: usize,
+    device: CudaDevice,
+    /// `None` for a group of one rank.
+    shared: Option<Arc<Shared>>,
+}
+
+impl NcclGroup {
+    /// The ranks of a group, in order, one on each of `devices`, for threads of this process. One device needs no NCCL.
+    ///
+    /// # Errors
+    /// If there is no device, two devices are of one card, NCCL is not there or refuses.
+    pub fn ranks(devices: &[CudaDevice]) -> Result<Vec<Self>> {
+        Self::ranks_with_timeout(devices, DEFAULT_TIMEOUT)
+    }
+
+    /// As [`ranks`](Self::ranks); a call that another rank has not made within `timeout` ends the group.
+    ///
+    /// # Errors
+    /// As [`ranks`](Self::ranks).
+    pub fn ranks_with_timeout(devices: &[CudaDevice], timeout: Duration) -> Result<Vec<Self>> {
+        let world = devices.len();
+        if world == 0 {
+            bail!("a group of 0 ranks, at least 1 is needed")
+        }
+        if let Some(rank) = (1..world).find(|rank| is_in(&devices[*rank], &devices[..*rank])) {
+            bail!(
+                "two ranks on {:?}: NCCL takes one rank for each card, LocalGroup takes several",
+                devices[rank].location()
+            )
+        }
+        let shared = match world {
+            1 => None,
+            _ => {
+                let api = Api::get()?;
+                member::share_memory(devices)?;
+                let ranks: Vec<_> = devices.iter().cloned().enumerate().collect();
+                let members = join(api, world, api.unique_id()?, &ranks, timeout)?;
+                let team = Team::new(world, timeout);
+                Some(Shared::start(team, members, None)?)
+            }
+        };
+        let rank = |(rank, device): (usize, &CudaDevice)| Self {
+            rank,
+            world,
+            device: device.clone(),
+            shared: shared.clone(),
+        };
+        Ok(devices.iter().enumerate().map(rank).collect())
+    }
+
+    /// The devices, if they are several, of as many NVIDIA cards.
+    pub(crate) fn cards(devices: &[Device]) -> Option<Vec<CudaDevice>> {
+        let mut cards: Vec<CudaDevice> = Vec::new();
+        for device in devices {
+            match device {
+                Device::Cuda(card) if !is_in(card, &cards) => cards.push(card.clone()),
+                _ => return None,
+            }
+        }
+        (cards.len() > 1).then_some(cards)
+    }
+
+    /// This process's rank of the group that `control` is of, on `device`. `control` brings the ranks together; then it tells each of them
+    /// how the others stand, a few times a second, and that one has gone. A rank that is dropped waits until the others have come to its
+    /// calls.
+    ///
+    /// # Errors
+    /// If NCCL is not there or refuses, for any rank; if the group of `control` has ended.
+    pub fn connect(device: CudaDevice, control: ProcessGroup) -> Result<Self> {
+        let (rank, world) = (control.rank(), control.world_size());
+        let timeout = control.timeout();
+        let shared = match world {
+            1 => None,
+            _ => {
+                let own = [(rank, device.clone())];
+                let joined =
+                    meet(&control).and_then(|(api, id)| join(api, world, id, &own, timeout));
+                let members = match joined {
+                    Ok(joined) => joined,
+                    Err(err) => {
+                        // The others would wait for this rank.
+                        control.abort(&reason(&err));
+                        return Err(err);
+                    }
+                };
+                let team = Team::new(world, timeout);
+                Some(Shared::start(team, members, Some(control))?)
+            }
+        };
+        Ok(Self {
+            rank,
+            world,
+            device,
+            shared,
+        })
+    }
+
+    fn call(&self, op: Op, xs: &Tensor) -> Result<Tensor> {
+        let call = match Call::new(op, xs, self.world) {
+            Ok(call) => call,
+            Err(err) => {
+                // The others would wait for this call.
+                self.abort(&reason(&err));
+                return Err(err);
+            }
+        };
+        let Some(shared) = &self.shared else {
+            return xs.contiguous();
+        };
+        if let Some(reason) = shared.team().ended() {
+            return self.ended(&call, &reason);
+        }
+        let result = self.collective(shared, &call, xs);
+        if let Err(err) = &result {
+            self.abort(&reason(err));
+        }
+        result
+    }
+
+    fn ended<T>(&self, call: &Call, reason: &str) -> Result<T> {
+        bail!("rank {}: {call}: the group has ended: {reason}", self.rank)
+    }
+
+    fn collective(&self, shared: &Shared, call: &Call, xs: &Tensor) -> Result<Tensor> {
+        let (card, name) = (&self.device, call.op.name());
+        card.refuse_while_recording(name)?;
+        let unit = call.dtype.size_in_bytes();
+        if unit == 0 || (call.op == Op::AllReduce && api::sum_type(call.dtype).is_none()) {
+            let hint = "NCCL has no such elements: convert them, or use LocalGroup";
+            return Err(card.unsupported(name, call.dtype, hint));
+        }
+        let mine = xs.to_device(&Device::Cuda(card.clone()))?.contiguous()?;
+        // Gathered along the first dimension, whatever is asked for.
+        let len: usize = call.dims.iter().product();
+        let (ranks, dim) = match call.op {
+            Op::AllGather { dim } => (self.world, dim),
+            _ => (1, 0),
+        };
+        let out = card.new_storage(len * ranks, call.dtype, name)?;
+        let send = {
+            let (storage, layout) = mine.storage_and_layout();
+            match &*storage {
+                Storage::Cuda(storage) => storage.address() + (layout.start_offset() * unit) as u64,
+                _ => bail!("{name}: a tensor that is not on {}", card.name()),
+            }
+        };
+        if let Err(reason) = shared.team().enter(self.rank, call) {
+            shared.stop(false);
+            return self.ended(call, &reason);
+        }
+        if len > 0 {
+            let put = shared.member(self.rank).put(call, send, out.address(), len);
+            if let Err(err) = put {
+                // The other ranks' cards wait for this call, which all have made as far as counts tell.
+                shared
+                    .team()
+                    .end(format!("rank {} failed: {}", self.rank, reason(&err)));
+                shared.stop(true);
+                return Err(err);
+            }
+        }
+        let mut dims = call.dims.clone();
+        dims.splice(
+            0..0,
+            matches!(call.op, Op::AllGather { .. }).then_some(ranks),
+        );
+        let out = Tensor::from_storage(Storage::Cuda(out), dims, BackpropOp::none(), false);
+        let out = match (call.op, dim) {
+            (Op::AllGather { .. }, 0) => out.reshape(call.result_dims(self.world))?,
+            (Op::AllGather { .. }, dim) => {
+                let parts = (0..ranks).map(|rank| out.get(rank));
+                Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, dim)?
+            }
+            _ => out,
+        };
+        out.to_device(xs.device())
+    }
+}
+
+/// Whether one of `devices` is of the same card.
+fn is_in(device: &CudaDevice, devices: &[CudaDevice]) -> bool {
+    let mut places = devices.iter().map(BackendDevice::location);
+    places.any(|place| place == device.location())
+}
+
+/// The library, and the id that rank 0 makes, once all ranks have both.
+fn meet(control: &ProcessGroup) -> Result<(&'static Api, UniqueId)> {
+    let api = Api::get()?;
+    let mut id = UniqueId([0; UniqueId::LEN]);
+    if control.rank() == 0 {
+        id = api.unique_id()?;
+    }
+    let bytes: Vec<u8> = id.0.iter().map(|byte| *byte as u8).collect();
+    let bytes = Tensor::from_vec(bytes, UniqueId::LEN, &Device::Cpu)?;
+    let bytes = control.broadcast(&bytes, 0)?.to_vec1::<u8>()?;
+    for (place, byte) in id.0.iter_mut().zip(bytes) {
+        *place = byte as std::ffi::c_char;
+    }
+    // A rank that has no NCCL ends the group here, before the others wait for it inside NCCL.
+    control.all_reduce(&Tensor::new(1u8, &Device::Cpu)?)?;
+    Ok((api, id))
+}
+
+/// Joins these ranks of a group at the same time. A rank that waits for one that failed is left waiting, in a thread.
+fn join(
+    api: &'static Api,
+    world: usize,
+    id: UniqueId,
+    ranks: &[(usize, CudaDevice)],
+    timeout: Duration,
+) -> Result<Vec<Member>> {
+    let (sender, receiver) = channel();
+    for (rank, device) in ranks.iter().cloned() {
+        let sender = sender.clone();
+        let join = move || {
+            let member = Member::join(api, world, id, rank, device);
+            // Who no longer listens has told of another error.
+            let _ = sender.send((rank, member));
+        };
+        let thread = std::thread::Builder::new().name(format!("candle-nccl-join-{rank}"));
+        thread.spawn(join)?;
+    }
+    let (start, mut members) = (Instant::now(), Vec::new());
+    while members.len() < ranks.len() {
+        let left = timeout.saturating_sub(start.elapsed());
+        let Ok((rank, member)) = receiver.recv_timeout(left) else {
+            bail!("the {world} ranks of a group did not join within {timeout:?}; NCCL_DEBUG=INFO tells why")
+        };
+        members.push(member.with_context(|| format!("rank {rank}"))?);
+    }
+    members.sort_by_key(Member::rank);
+    Ok(members)
+}
+
+impl Communicator for NcclGroup {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world
+    }
+
+    fn all_reduce(&self, xs: &Tensor) -> Result<Tensor> {
+        self.call(Op::AllReduce, xs)
+    }
+
+    fn all_gather(&self, xs: &Tensor, dim: usize) -> Result<Tensor> {
+        self.call(Op::AllGather { dim }, xs)
+    }
+
+    fn broadcast(&self, xs: &Tensor, root: usize) -> Result<Tensor> {
+        self.call(Op::Broadcast { root }, xs)
+    }
+
+    fn abort(&self, reason: &str) {
+        if let Some(shared) = &self.shared {
+            shared.end(format!("rank {} failed: {reason}", self.rank));
+        }
+    }
+}
+
+impl Drop for NcclGroup {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            match std::thread::panicking() {
+                true => shared.end(format!("rank {} panicked", self.rank)),
+                false => shared.leave(self.rank),
+            }
+        }
+    }
+}

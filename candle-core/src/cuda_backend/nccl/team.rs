@@ -1,0 +1,333 @@
+//! Who has made which call: what the host knows of a group, without cards.
+//!
+//! A call does not wait for the other ranks' calls; the card does. So the host counts: a rank that leaves, fails or never comes while
+//! another has made a call that it has not leaves that card waiting, which is what [`Team::is_unmatched`] says.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::distributed::call::{difference, Call, Op};
+use crate::DType;
+
+/// What decides by which way NCCL sends: the operation, the dtype, and the power of two of the bytes.
+type Kind = (std::mem::Discriminant<Op>, DType, usize);
+
+#[derive(Debug)]
+pub(super) struct Team {
+    timeout: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What is known of a rank. It is told to other processes as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Calls that it has made.
+    pub(super) made: u64,
+    /// A number that depends on all of them.
+    pub(super) digest: u64,
+    /// Whether it makes no more.
+    pub(super) left: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    ranks: Vec<Standing>,
+    /// Calls that not all ranks have made, with the rank that was first and when; the number of the first of them.
+    open: VecDeque<(usize, Call, Instant)>,
+    first: u64,
+    /// The number of the first call of a kind.
+    kinds: HashMap<Kind, u64>,
+    ended: Option<String>,
+}
+
+impl Team {
+    pub(super) fn new(world: usize, timeout: Duration) -> Self {
+        Self {
+            timeout,
+            state: Mutex::new(State {
+                ranks: vec![Standing::default(); world],
+                open: VecDeque::new(),
+                first: 0,
+                kinds: HashMap::new(),
+                ended: None,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Nothing panics while the lock is held; if it did, a group that has ended is better than a second panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(super) fn ended(&self) -> Option<String> {
+        self.lock().ended.clone()
+    }
+
+    /// Whether a rank has made calls that another has not.
+    pub(super) fn is_unmatched(&self) -> bool {
+        let state = self.lock();
+        state.ranks.iter().any(|r| r.made != state.ranks[0].made)
+    }
+
+    pub(super) fn standing(&self, rank: usize) -> Standing {
+        self.lock().ranks[rank]
+    }
+
+    /// Says that `rank` makes a call, which may be put into the card's stream then.
+    ///
+    /// The first call of a kind waits for the other ranks' calls here: NCCL connects them then, on the host, where nothing could end the
+    /// wait.
+    ///
+    /// # Errors
+    /// The reason why the group has ended.
+    pub(super) fn enter(&self, rank: usize, call: &Call) -> Result<(), String> {
+        let mut state = self.lock();
+        let number = state.ranks[rank].made;
+        state.may_come(number)?;
+        match state.open.get((number - state.first) as usize) {
+            None => state.open.push_back((rank, call.clone(), Instant::now())),
+            Some((other, theirs, _)) => {
+                let calls = [(*other, theirs), (rank, call)];
+                if let Some(reason) = difference(calls.into_iter()) {
+                    return Err(self.end_locked(&mut state, reason));
+                }
+            }
+        }
+        let own = &mut state.ranks[rank];
+        own.made += 1;
+        own.digest = digest(own.digest, call);
+        state.close_complete();
+        self.changed.notify_all();
+        let first = *state.kinds.entry(kind(call)).or_insert(number);
+        while !state.is_complete(first) {
+            state.may_come(first)?;
+            // The watch ends a group in which a rank does not come.
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        // A group that ended after all ranks made the call still does it: the others have put it into their streams.
+        Ok(())
+    }
+
+    /// What another process says of its rank.
+    pub(super) fn hear(&self, rank: usize, heard: Standing) {
+        let mut state = self.lock();
+        state.ranks[rank] = heard;
+        state.close_complete();
+        self.changed.notify_all();
+    }
+
+    /// Looks for what cannot go on: calls that are not the same, ranks that left too early, ranks that have not come in time. True if
+    /// the group has ended.
+    pub(super) fn look(&self) -> bool {
+        let mut state = self.lock();
+        if state.ended.is_some() {
+            return true;
+        }
+        let reason = state.trouble(self.timeout);
+        match reason {
+            None => false,
+            Some(reason) => {
+                self.end_locked(&mut state, reason);
+                true
+            }
+        }
+    }
+
+    /// Says that `rank` makes no more calls.
+    pub(super) fn leave(&self, rank: usize) {
+        self.lock().ranks[rank].left = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the other ranks have made the calls that `rank` made, or the group has ended.
+    pub(super) fn wait_for_others(&self, rank: usize) {
+        let mut state = self.lock();
+        let made = state.ranks[rank].made;
+        while state.ended.is_none() && state.ranks.iter().any(|r| r.made < made) {
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn end(&self, reason: String) {
+        self.end_locked(&mut self.lock(), reason);
+    }
+
+    fn end_locked(&self, state: &mut State, reason: String) -> String {
+        self.changed.notify_all();
+        state.ended.get_or_insert(reason).clone()
+    }
+}
+
+impl State {
+    /// An error if call `number` cannot be completed any more.
+    fn may_come(&mut self, number: u64) -> Result<(), String> {
+        if self.ended.is_none() {
+            let gone = |rank: &Standing| rank.left && rank.made <= number;
+            self.ended = self
+                .ranks
+                .iter()
+                .position(gone)
+                .map(|rank| format!("rank {rank} has left"));
+        }
+        match &self.ended {
+            Some(reason) => Err(reason.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn trouble(&mut self, timeout: Duration) -> Option<String> {
+        let most = self.ranks.iter().map(|rank| rank.made).max()?;
+        if let Some(last) = most.checked_sub(1) {
+            if let Err(reason) = self.may_come(last) {
+                self.ended = None;
+                return Some(reason);
+            }
+        }
+        let same = |a: &Standing, b: &Standing| a.made != b.made || a.digest == b.digest;
+        for (rank, standing) in self.ranks.iter().enumerate() {
+            if !same(&self.ranks[0], standing) {
+                return Some(format!(
+                    "the ranks do not agree: rank {rank} made other calls than rank 0, of {} each",
+                    standing.made
+                ));
+            }
+        }
+        let (_, call, since) = self.open.front()?;
+        if since.elapsed() < timeout {
+            return None;
+        }
+        let absent = self.ranks.iter().enumerate();
+        let absent = absent.filter_map(|(i, rank)| (rank.made <= self.first).then_some(i));
+        Some(format!(
+            "ranks {:?} did not come to {call} within {timeout:?}",
+            absent.collect::<Vec<_>>()
+        ))
+    }
+
+    fn is_complete(&self, number: u64) -> bool {
+        self.ranks.iter().all(|rank| rank.made > number)
+    }
+
+    fn close_complete(&mut self) {
+        while !self.open.is_empty() && self.is_complete(self.first) {
+            self.open.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+fn kind(call: &Call) -> Kind {
+    let bytes = call.dims.iter().product::<usize>() * call.dtype.size_in_bytes();
+    let op = std::mem::discriminant(&call.op);
+    (op, call.dtype, bytes.next_power_of_two())
+}
+
+/// The same on all machines, which std's hashes are not said to be.
+fn digest(before: u64, call: &Call) -> u64 {
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    call.to_string().bytes().fold(before ^ 0xcbf2, mix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(len: usize) -> Call {
+        Call {
+            op: Op::AllReduce,
+            dtype: DType::F32,
+            dims: vec![len],
+        }
+    }
+
+    /// A team that has made the kind of call of [`call`] once.
+    fn acquainted() -> Team {
+        let team = Team::new(2, Duration::from_secs(20));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| team.enter(1, &call(4)));
+            team.enter(0, &call(4)).unwrap();
+            other.join().unwrap().unwrap();
+        });
+        team
+    }
+
+    #[test]
+    fn a_rank_may_leave_before_others_come_to_its_calls() {
+        let team = acquainted();
+        team.enter(0, &call(4)).unwrap();
+        team.leave(0);
+        assert!(team.is_unmatched() && !team.look());
+        team.enter(1, &call(4)).unwrap();
+        assert!(!team.is_unmatched() && !team.look());
+        assert_eq!(team.enter(1, &call(4)).unwrap_err(), "rank 0 has left");
+    }
+
+    #[test]
+    fn a_call_that_a_rank_left_without_ends_the_group() {
+        let team = acquainted();
+        team.enter(0, &call(4)).unwrap();
+        team.leave(1);
+        assert!(team.look() && team.is_unmatched());
+        assert_eq!(team.ended().unwrap(), "rank 1 has left");
+    }
+
+    #[test]
+    fn the_first_call_of_a_kind_waits_and_is_woken_by_the_end() {
+        let team = acquainted();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| team.enter(0, &call(400)));
+            while team.standing(0).made < 2 {
+                std::thread::yield_now();
+            }
+            team.end("rank 1 failed: no bread".into());
+            let reason = waits.join().unwrap().unwrap_err();
+            assert_eq!(reason, "rank 1 failed: no bread");
+        });
+    }
+
+    #[test]
+    fn calls_that_differ_name_both_ranks() {
+        let team = acquainted();
+        team.enter(1, &call(4)).unwrap();
+        let reason = team.enter(0, &call(3)).unwrap_err();
+        assert!(
+            reason.contains("rank 1 calls all_reduce of [4] F32, rank 0 calls all_reduce of [3]"),
+            "{reason}"
+        );
+        // Calls of other processes are known by their digest alone.
+        let team = acquainted();
+        let heard = Standing {
+            digest: 7,
+            ..team.standing(1)
+        };
+        team.hear(1, heard);
+        assert!(team.look());
+        assert!(team.ended().unwrap().contains("do not agree"));
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_is_named() {
+        let team = Team::new(3, Duration::ZERO);
+        assert!(!team.look());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| team.enter(1, &call(4)));
+            while !team.look() {
+                std::thread::yield_now();
+            }
+            let reason = waits.join().unwrap().unwrap_err();
+            assert!(
+                reason.starts_with("ranks [0, 2] did not come to all_reduce"),
+                "{reason}"
+            );
+        });
+    }
+}
