@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 type Rank = Box<dyn Communicator>;
 
 /// An address that nothing listens on.
-fn address() -> String {
+pub(crate) fn address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
 }

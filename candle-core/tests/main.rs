@@ -24,6 +24,8 @@ mod matrix;
 #[cfg(feature = "webgpu")]
 mod memory;
 mod movement;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod ndarray;
 mod nditer;
 mod npy;

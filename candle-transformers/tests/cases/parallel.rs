@@ -462,3 +462,51 @@ fn a_rank_that_does_not_load() -> Result<()> {
     );
     Ok(())
 }
+
+/// On two cards, over NCCL, what one card gives: logits, and greedy tokens that the host does not wait for between sums.
+/// `NCCL_NVLS_ENABLE=0 cargo test -p candle-transformers --features cuda --test transformers two_cards -- --ignored --test-threads 1`.
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "needs two cards and NCCL"]
+fn two_cards() -> Result<()> {
+    let devices = [Device::new_cuda(0)?, Device::new_cuda(1)?];
+    for (name, config) in CONFIGS {
+        if !ON_GPUS.contains(name) {
+            continue;
+        }
+        let config = config.replace("61,", "64,");
+        let spec = auto::config_spec(&config)?;
+        let load = |device: &Device, group: Arc<dyn Communicator>| {
+            let mut source = Made(DType::F32, device.clone());
+            Decoder::load_rank(spec.clone(), &mut source, DType::F32, device, group)
+        };
+        let groups = groups(&devices)?;
+        assert!(format!("{groups:?}").contains("Nccl"), "{groups:?}");
+        let several = ParallelDecoder::launch(&devices, groups, load)?;
+        let one = decoder(&config, DType::F32, &devices[0])?;
+        let ids = token_ids(2, 12, VOCAB, &devices[0])?;
+        let pieces = [9, 1, 2];
+        let expected = in_pieces(&one, &ids, &pieces, &mut one.new_state())?;
+        let logits = in_pieces_over_ranks(&several, &ids, &pieces)?;
+        assert_close(&logits, &expected, TOLERANCE);
+        // Token ids on the host, too.
+        let ids = ids.to_device(&Device::Cpu)?;
+        let logits = in_pieces_over_ranks(&several, &ids, &pieces)?;
+        assert_close(&logits, &expected, TOLERANCE);
+
+        let (one, mut tokens) = (ParallelDecoder::from(one), vec![]);
+        for model in [&one, &several] {
+            let (mut state, mut next) = (model.new_state(), token_ids(1, 7, VOCAB, &devices[0])?);
+            let (mut seen, mut chosen) = (0, vec![]);
+            for _ in 0..64 {
+                let logits = model.next_logits(&next, seen, &mut state)?;
+                seen += next.dim(1)?;
+                next = logits.argmax_keepdim(D::Minus1)?;
+                chosen.push(next.clone());
+            }
+            tokens.push(Tensor::cat(&chosen, 1)?.to_vec2::<u32>()?);
+        }
+        assert_eq!(tokens[0], tokens[1], "{name}");
+    }
+    Ok(())
+}
