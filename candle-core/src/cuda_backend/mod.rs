@@ -19,6 +19,7 @@
 //! # When it waits
 //! All work of a device is in one stream, in the order of the calls. Memory is freed in the order of the stream as well. The host waits
 //! when results are read back and in `synchronize`. A program that brings other streams orders them with events.
+//! Collectives of [`NcclGroup`] are in the stream too; a card waits there for the others.
 //!
 //! # Dtypes
 //! All of them are stored as they are. f16, bf16 and f8e4m3 compute in f32 and round to nearest even; integers wrap. Layouts go to

@@ -1,7 +1,7 @@
 //! A rank's card: what puts collectives into its stream, and takes them out again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUstream};
 use parking_lot::Mutex;
@@ -141,10 +141,16 @@ impl Member {
         self.told(unsafe { self.api.abort(self.comm) });
     }
 
-    /// Waits for the stream.
-    pub(super) fn finish(&self) {
-        let done = self.device.stream().synchronize();
-        self.told(done.during(|| "waiting for a group's last call".into()));
+    /// Waits for the stream; what takes longer than `timeout` is released, and the device fails.
+    pub(super) fn finish(&self, timeout: Duration) {
+        let start = Instant::now();
+        while self.is_busy() {
+            if start.elapsed() >= timeout {
+                self.fail(&format!("its last call took longer than {timeout:?}"));
+                return self.abort();
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     fn told(&self, result: Result<()>) {
@@ -154,10 +160,13 @@ impl Member {
     }
 
     /// Closes a group whose calls are all done or will be, when all its ranks in this process do so.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self, timeout: Duration) {
+        if !self.alive.load(Ordering::Acquire) {
+            return;
+        }
+        self.finish(timeout);
         let _turn = self.turn.lock();
         if self.alive.swap(false, Ordering::AcqRel) {
-            self.finish();
             self.told(self.device.context().bind_to_thread().w());
             // SAFETY: the stream is done, and nobody uses it after `alive` is false.
             self.told(unsafe { self.api.destroy(self.comm) });

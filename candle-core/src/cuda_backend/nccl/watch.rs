@@ -70,7 +70,7 @@ impl Shared {
         if self.control.is_some() {
             // The process may end after this, and the others' cards need this one.
             self.team.wait_for_others(rank);
-            self.member(rank).finish();
+            self.member(rank).finish(self.team.timeout());
         }
         self.team.leave(rank);
         if self.team.look() {
@@ -177,7 +177,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.at_once(Member::close);
+        let timeout = self.team.timeout();
+        self.at_once(|member| member.close(timeout));
     }
 }
 
