@@ -139,3 +139,40 @@ impl Drop for Faults {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{CudaDevice, Device, Result, Tensor};
+
+    #[test]
+    fn cuda_a_device_that_failed_says_so_until_it_is_opened_anew() -> Result<()> {
+        let open = || CudaDevice::new_with_stream(0);
+        let card = open()?;
+        let device = Device::Cuda(card.clone());
+        let xs = Tensor::new(&[1f32, 2.], &device)?;
+        // Read by way of staging memory, and directly.
+        let large = Tensor::zeros(1 << 19, crate::DType::F32, &device)?;
+        let pending = match &*xs.storage_and_layout().0 {
+            crate::Storage::Cuda(storage) => storage.begin_read()?,
+            _ => unreachable!("the device is a card"),
+        };
+        card.faults().fail("rank 1 has left".into());
+        card.faults().fail("a consequence".into());
+        for _ in 0..2 {
+            let errors = [
+                xs.to_vec1::<f32>().unwrap_err(),
+                large.to_vec1::<f32>().unwrap_err(),
+                xs.to_device(&Device::Cpu).unwrap_err(),
+                device.synchronize().unwrap_err(),
+            ];
+            for err in errors {
+                let err = err.to_string();
+                assert!(err.contains("rank 1 has left"), "{err}");
+            }
+        }
+        assert!(pending.wait().is_err());
+        let xs = Tensor::new(&[1f32, 2.], &Device::Cuda(open()?))?;
+        assert_eq!(xs.to_vec1::<f32>()?, [1., 2.]);
+        Ok(())
+    }
+}
