@@ -28,3 +28,15 @@ unsupported! {
     cuMemcpyAsync cuMemcpy cuMemExportToShareableHandle cuMemCreate cuMemMap cuMemAddressReserve cuMulticastCreate
     cuLibraryLoadData cuLibraryGetKernel cuKernelGetFunction
 }
+
+/// A real NVRTC looks for it in the driver that it finds, and goes on without what it does not have.
+///
+/// # Safety
+/// `table` is null or a place for a pointer.
+#[no_mangle]
+pub unsafe extern "C" fn cuGetExportTable(table: *mut *const std::ffi::c_void) -> Status {
+    if !table.is_null() {
+        *table = std::ptr::null();
+    }
+    ERROR_NOT_SUPPORTED
+}
