@@ -5,30 +5,43 @@ use std::path::{Path, PathBuf};
 
 use crate::command::cmd;
 use crate::nostr::absolute;
-use crate::steps::{run_tests, BACKENDS};
+use crate::steps::{tests_on, BACKENDS};
 
 /// Carries NVRTC, which needs no card.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// The cards that every kernel is compiled for: the oldest one, and one of each generation with instructions that kernels ask for.
-const ARCHS: &str = "sm_75,sm_80,sm_90a,sm_120";
-/// Tests whose size is their point, which an emulator takes minutes for.
-const TOO_LARGE: &[&str] = &[];
+/// The cards that kernels for newer cards are compiled for: one of each generation with instructions that they ask for.
+const ARCHS: &str = "sm_80,sm_90a,sm_120";
+/// What is run once more as on the oldest card, which has fewer matrix instructions: every op with every dtype.
+const OLDEST: [(&str, &str); 2] = [
+    ("CANDLE_CUDA_EMULATOR_CC", "7.5"),
+    ("CANDLE_CUDA_EMULATOR_ARCHS", "sm_75"),
+];
 
 /// Runs the tests named `cuda`.
 pub fn cuda() -> Result<String, String> {
-    let skip: String = TOO_LARGE
-        .iter()
-        .map(|name| format!(" --skip {name}"))
-        .collect();
     if cmd("nvidia-smi -L").succeeds() {
-        let note = run_tests("--workspace --tests ::cuda", &[])?;
+        let note = tests_on(
+            "CUDA",
+            &format!("{BACKENDS} --workspace --tests ::cuda"),
+            &[],
+        )?;
         return Ok(format!("{note}, on this machine's card"));
     }
     let env = emulator()?;
-    let env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    let note = run_tests(&format!("--workspace --tests ::cuda --{skip}"), &env)?;
+    let mut env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let note = tests_on(
+        "CUDA",
+        &format!("{BACKENDS} --workspace --tests ::cuda"),
+        &env,
+    )?;
+    env.extend(OLDEST);
+    tests_on(
+        "CUDA",
+        &format!("{BACKENDS} --workspace --test core all_ops::cuda"),
+        &env,
+    )?;
     Ok(format!(
-        "{note}, on the emulator; every kernel compiles for {ARCHS}"
+        "{note}, on the emulator; every kernel compiles for {ARCHS} and, as on the oldest card, for sm_75"
     ))
 }
 
@@ -36,10 +49,7 @@ pub fn cuda() -> Result<String, String> {
 fn emulator() -> Result<Vec<(String, String)>, String> {
     let folder = absolute("target/cuda-emulator")?;
     make(&folder)?;
-    cmd(&format!(
-        "cargo build --workspace {BACKENDS} -p candle-cuda-emulator"
-    ))
-    .run()?;
+    cmd("cargo build -p candle-cuda-emulator").run()?;
     let library = Path::new("target/debug").join(format!(
         "{}candle_cuda_emulator{}",
         std::env::consts::DLL_PREFIX,

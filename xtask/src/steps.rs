@@ -334,12 +334,8 @@ fn tiny_test() -> Result<String, String> {
 }
 
 /// Runs tests with the features of WebGPU and CUDA, and counts them.
-pub fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
-    let backend = match args.contains("--tests ::cuda") {
-        true => "CUDA",
-        false => "WebGPU",
-    };
-    tests_on(backend, &format!("{BACKENDS} {args}"), env)
+fn run_tests(args: &str, env: &[(&str, &str)]) -> Result<String, String> {
+    tests_on("WebGPU", &format!("{BACKENDS} {args}"), env)
 }
 
 /// Runs tests with these arguments and counts them; some have to be on this backend.

@@ -354,7 +354,7 @@ pub(super) fn nvrtc_version() -> (i32, i32) {
 
 #[cfg(test)]
 mod tests {
-    use super::{arch, source, Kernel};
+    use super::{arch, Kernel};
 
     #[test]
     fn kernels_are_equal_by_source_and_definitions() {

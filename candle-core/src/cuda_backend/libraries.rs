@@ -88,6 +88,10 @@ impl Library {
     ///
     /// # Errors
     /// [`CudaError::MissingLibrary`], with every place that was tried.
+    #[allow(
+        clippy::result_large_err,
+        reason = "upstream's error has layouts in it"
+    )]
     pub(crate) fn open(self) -> Result<&'static Found, CudaError> {
         static OPENED: [OnceLock<Result<Found, String>>; 5] = [const { OnceLock::new() }; 5];
         let found = OPENED[self as usize].get_or_init(|| self.search());

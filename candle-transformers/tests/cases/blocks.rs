@@ -104,7 +104,7 @@ fn rotary_rows(device: &Device) -> Result<()> {
         frequencies: frequencies.to_vec(),
         ..Rotary::new(RotaryPairs::Halves, 1., 0)
     };
-    let mut tables = RotaryTables::new(&rotary, 2000, DType::F32, device);
+    let tables = RotaryTables::new(&rotary, 2000, DType::F32, device);
     let (cos, sin) = tables.rows(1997, 3)?;
     let angles = |f: fn(f32) -> f32| {
         let rows = [1997f32, 1998., 1999.].map(|position| frequencies.map(|w| f(position * w)));

@@ -9,6 +9,9 @@ use super::Rotary;
 /// Positions of a table at first. Most conversations are shorter than a model's whole context, whose table can be as large as a layer.
 const INITIAL: usize = 1024;
 
+/// Cosines and sines.
+type Made = (Tensor, Tensor);
+
 /// Cosines and sines of the positions' angles, as [`candle_nn::rotary_emb::rope`] takes them. They are made as positions are asked for,
 /// once for all clones.
 #[derive(Debug, Clone)]
@@ -18,7 +21,7 @@ pub struct RotaryTables {
     dtype: DType,
     device: Device,
     /// For short sequences and for long ones.
-    made: Arc<Mutex<[Option<(Tensor, Tensor)>; 2]>>,
+    made: Arc<Mutex<[Option<Made>; 2]>>,
 }
 
 impl RotaryTables {

@@ -412,7 +412,9 @@ fn layout(
     let made = made.map_err(blas_error)?;
     let set = |attribute, place: *const c_void, size| {
         // SAFETY: the attributes that are set here have values of this size.
-        unsafe { lt::set_matrix_layout_attribute(made, attribute, place, size) }.map_err(blas_error)
+        unsafe { lt::set_matrix_layout_attribute(made, attribute, place, size) }
+            .map_err(blas_error)
+            .w()
     };
     let (count, batch_step) = (batch as i32, batch_step as i64);
     set(
