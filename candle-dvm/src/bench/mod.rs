@@ -216,27 +216,23 @@ fn kernel_times(
     device: &Device,
     run: impl FnOnce() -> candle_core::Result<Run>,
 ) -> candle_core::Result<Vec<(String, f64, f64)>> {
-    macro_rules! timed {
-        ($device:expr) => {{
-            $device.start_profile()?;
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(gpu) => {
+            gpu.start_profile()?;
             run()?;
-            let times = $device.stop_profile()?.into_iter();
+            let times = gpu.stop_profile()?.into_iter();
             Ok(times
                 .map(|time| (time.kernel, time.count as f64, time.total_us))
                 .collect())
-        }};
-    }
-    #[cfg(feature = "webgpu")]
-    if let Some(gpu) = device.as_wgpu() {
-        return timed!(gpu);
-    }
-    match device {
-        #[cfg(feature = "cuda")]
-        Device::Cuda(device) => timed!(device),
-        other => candle_core::bail!(
-            "kernels are timed on GPUs, in builds with their features; this is {:?}",
-            other.location()
-        ),
+        }
+        other => {
+            drop(run);
+            candle_core::bail!(
+                "kernels are timed on GPUs, in builds with their features; this is {:?}",
+                other.location()
+            )
+        }
     }
 }
 

@@ -128,22 +128,6 @@ impl GrowingKvCache {
         Ok((q, self.held()?))
     }
 
-    /// The buffer, if positions are where their numbers say and no other cache has it.
-    pub(crate) fn owned_buffer(&self) -> Option<&Tensor> {
-        let whole = self.forgotten == 0 && !self.is_shared();
-        self.cache.as_ref().filter(|_| whole)?.all_data().as_ref()
-    }
-
-    /// Whether no position was forgotten.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.forgotten == 0
-    }
-
-    /// Counts the first `len` positions as held, of which the later ones were written by the device alone.
-    pub(crate) fn set_len(&mut self, len: usize) -> Result<()> {
-        self.buffer()?.set_seq_len(len)
-    }
-
     /// The buffer, with capacity for `kv` after the current contents.
     fn with_capacity(&mut self, kv: &Tensor) -> Result<&mut Cache> {
         let added = kv.dim(SEQ_DIM)?;
@@ -203,5 +187,25 @@ impl GrowingKvCache {
 
     fn is_shared(&self) -> bool {
         Arc::strong_count(&self.owner) > 1
+    }
+}
+
+/// For steps that a device has recorded.
+#[cfg(feature = "cuda")]
+impl GrowingKvCache {
+    /// The buffer, if positions are where their numbers say and no other cache has it.
+    pub(crate) fn owned_buffer(&self) -> Option<&Tensor> {
+        let whole = self.forgotten == 0 && !self.is_shared();
+        self.cache.as_ref().filter(|_| whole)?.all_data().as_ref()
+    }
+
+    /// Whether no position was forgotten.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.forgotten == 0
+    }
+
+    /// Counts the first `len` positions as held, of which the later ones were written by the device alone.
+    pub(crate) fn set_len(&mut self, len: usize) -> Result<()> {
+        self.buffer()?.set_seq_len(len)
     }
 }

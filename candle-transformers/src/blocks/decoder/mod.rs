@@ -121,6 +121,7 @@ pub struct Decoder {
     dtype: DType,
     device: Device,
     /// Clones have the same weights.
+    #[cfg(feature = "cuda")]
     identity: Arc<()>,
 }
 
@@ -217,6 +218,7 @@ impl Decoder {
             logits_group,
             dtype: weights.dtype(),
             device: weights.device().clone(),
+            #[cfg(feature = "cuda")]
             identity: Arc::default(),
         })
     }

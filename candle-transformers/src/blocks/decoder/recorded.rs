@@ -4,8 +4,6 @@
 //! the device. What differs from step to step, the token and its position, is in the device's memory; a recording holds for as long as
 //! keys and values fit their buffers.
 
-use std::sync::Arc;
-
 use candle_core::{Result, Tensor};
 
 use super::{Decoder, DecoderState};
@@ -51,6 +49,8 @@ impl Decoder {
 
 #[cfg(feature = "cuda")]
 mod on_cuda {
+    use std::sync::Arc;
+
     use candle_core::cuda_backend::Recording;
     use candle_core::{CudaDevice, DType, Device, TensorId, D};
 
