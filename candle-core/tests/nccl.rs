@@ -387,7 +387,7 @@ fn two_cards_of_two_processes() -> Result<()> {
         let start = Instant::now();
         let ended = ranks.each_mut().map(|rank| loop {
             if let Some(ended) = rank.try_wait().unwrap() {
-                break ended.success();
+                break ended;
             }
             if start.elapsed() > 4 * PATIENCE {
                 rank.kill().unwrap();
@@ -395,7 +395,8 @@ fn two_cards_of_two_processes() -> Result<()> {
             }
             std::thread::sleep(Duration::from_millis(20));
         });
-        assert_eq!(ended, [true, !dies]);
+        let succeeded = ended.map(|ended| ended.success());
+        assert_eq!(succeeded, [true, !dies], "{ended:?}");
     }
     Ok(())
 }
