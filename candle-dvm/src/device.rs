@@ -143,16 +143,7 @@ impl DeviceChoice {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
-impl clap::builder::ValueParserFactory for DeviceChoice {
-    type Parser = DeviceParser;
-
-    fn value_parser() -> DeviceParser {
-        DeviceParser
-    }
-}
-
-/// Reads [`DeviceChoice`] from the command line.
+/// Reads [`DeviceChoice`] from the command line, which clap would take by its names alone.
 #[cfg(not(target_arch = "wasm32"))]
 #[derive(Clone)]
 pub struct DeviceParser;

@@ -3,7 +3,7 @@
 use super::{print, print_json};
 use crate::bench::{self, BenchRequest};
 use crate::bench_ops;
-use crate::device::{describe, describe_all, DeviceChoice};
+use crate::device::{describe, describe_all, DeviceChoice, DeviceParser};
 use crate::error::Error;
 use crate::format::WeightFormat;
 use crate::registry::BackendRegistry;
@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 5)]
     repeat: usize,
     /// Where to run
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
     /// Share each layer among this many devices of that kind, one thread each, with sums through the host; ranks on the CPU share
     /// its cores and are slower than one: they are for tests

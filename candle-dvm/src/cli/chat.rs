@@ -3,7 +3,7 @@
 use super::print;
 use super::sampling::Sampling;
 use crate::chat::Chat;
-use crate::device::{describe, DeviceChoice, FloatType};
+use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
 use crate::model::{ChatTemplate, ModelFiles, ModelSource};
 use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// Where to run
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
     /// Element type of activations, and of weights that are not quantised [default: f32 on the CPU and beside quantised weights;
     /// otherwise what the weights are stored as]

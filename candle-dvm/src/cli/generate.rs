@@ -3,7 +3,7 @@
 use super::sampling::Sampling;
 use super::{print, print_json};
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
-use crate::device::{describe, DeviceChoice, FloatType};
+use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
 use crate::model::{ModelFiles, ModelSource};
 use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
@@ -25,7 +25,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Where to run
-    #[arg(long, default_value_t)]
+    #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
     /// Share each layer among this many devices of that kind, one thread each, with sums through the host; ranks on the CPU share
     /// its cores and are slower than one: they are for tests

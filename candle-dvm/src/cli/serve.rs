@@ -1,6 +1,6 @@
 //! `candle-dvm serve`.
 
-use crate::device::{describe, DeviceChoice};
+use crate::device::{describe, DeviceChoice, DeviceParser};
 use crate::journal::RedbJournal;
 use crate::key_file::KeySource;
 use crate::model::{ModelFiles, ModelSource};
@@ -33,7 +33,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// Where to run
-    #[arg(long)]
+    #[arg(long, value_parser = DeviceParser)]
     device: Option<DeviceChoice>,
     /// The file with the secret key; `-` reads standard input; without it, the environment variable CANDLE_DVM_KEY
     #[arg(long, value_name = "FILE")]
