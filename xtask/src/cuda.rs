@@ -17,7 +17,7 @@ const OLDEST: [(&str, &str); 2] = [
     ("CANDLE_CUDA_EMULATOR_ARCHS", "sm_75"),
 ];
 
-/// Runs the tests named `cuda`.
+/// Runs the tests named `cuda`; on the emulator those of tensors and layers.
 pub fn cuda() -> Result<String, String> {
     if cmd("nvidia-smi -L").succeeds() {
         let note = tests_on(
@@ -29,9 +29,10 @@ pub fn cuda() -> Result<String, String> {
     }
     let env = emulator()?;
     let mut env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    // Models would take an emulator longer than all ops and layers, and have no kernels besides.
     let note = tests_on(
         "CUDA",
-        &format!("{BACKENDS} --workspace --tests ::cuda"),
+        &format!("{BACKENDS} --workspace --test core --test nn ::cuda"),
         &env,
     )?;
     env.extend(OLDEST);
