@@ -9,41 +9,62 @@ use crate::steps::{tests_on, BACKENDS};
 
 /// Carries NVRTC, which needs no card.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
-/// The cards that kernels for newer cards are compiled for: one of each generation with instructions that they ask for.
-const ARCHS: &str = "sm_80,sm_90a,sm_120";
-/// What is run once more as on the oldest card, which has fewer matrix instructions: every op with every dtype.
+/// What kernels of the run on a newer card are compiled for as well.
+const NEWER: &str = "sm_90a";
+/// What every op with every dtype is run with once more, as on the oldest card: it has fewer matrix instructions, and what compiles for it
+/// compiles for later ones.
 const OLDEST: [(&str, &str); 2] = [
     ("CANDLE_CUDA_EMULATOR_CC", "7.5"),
-    ("CANDLE_CUDA_EMULATOR_ARCHS", "sm_75"),
+    ("CANDLE_CUDA_EMULATOR_ARCHS", "sm_75,sm_80,sm_120"),
 ];
+/// The same for `--all`, in which all tests run with all of these.
+const ALL: &str = "sm_80,sm_90a,sm_120";
 
 /// Runs the tests named `cuda`; on the emulator those of tensors and layers.
 pub fn cuda() -> Result<String, String> {
-    if cmd("nvidia-smi -L").succeeds() {
-        let note = tests_on(
-            "CUDA",
-            &format!("{BACKENDS} --workspace --tests ::cuda"),
-            &[],
-        )?;
-        return Ok(format!("{note}, on this machine's card"));
+    if let Some(on_card) = on_a_card() {
+        return on_card;
     }
     let env = emulator()?;
-    let mut env: Vec<(&str, &str)> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    // Models would take an emulator longer than all ops and layers, and have no kernels besides.
-    let note = tests_on(
-        "CUDA",
-        &format!("{BACKENDS} --workspace --test core --test nn ::cuda"),
+    let note = run(
+        "--workspace --test core --test nn ::cuda",
         &env,
+        &[(ARCHS, NEWER)],
     )?;
-    env.extend(OLDEST);
-    tests_on(
-        "CUDA",
-        &format!("{BACKENDS} --workspace --test core all_ops::cuda"),
-        &env,
-    )?;
+    run("--workspace --test core all_ops::cuda", &env, &OLDEST)?;
     Ok(format!(
-        "{note}, on the emulator; every kernel compiles for {ARCHS} and, as on the oldest card, for sm_75"
+        "{note}, on the emulator; NVRTC takes their kernels for {NEWER}, and those of every op as on the oldest card for {}",
+        OLDEST[1].1
     ))
+}
+
+/// As [`cuda`], models among the tests, and every kernel for every generation of cards.
+pub fn long() -> Result<String, String> {
+    if let Some(on_card) = on_a_card() {
+        return on_card;
+    }
+    let note = run("--workspace --tests ::cuda", &emulator()?, &[(ARCHS, ALL)])?;
+    Ok(format!(
+        "{note}, on the emulator; NVRTC takes every kernel for {ALL}"
+    ))
+}
+
+const ARCHS: &str = "CANDLE_CUDA_EMULATOR_ARCHS";
+
+fn on_a_card() -> Option<Result<String, String>> {
+    let tests = || {
+        let note = run("--workspace --tests ::cuda", &[], &[])?;
+        Ok(format!("{note}, on this machine's card"))
+    };
+    cmd("nvidia-smi -L").succeeds().then(tests)
+}
+
+fn run(args: &str, env: &[(String, String)], more: &[(&str, &str)]) -> Result<String, String> {
+    let env = env
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()));
+    let env: Vec<(&str, &str)> = env.chain(more.iter().copied()).collect();
+    tests_on("CUDA", &format!("{BACKENDS} {args}"), &env)
 }
 
 /// Builds the emulator and fetches NVRTC (PyPI, 90 MB) into `target/`; gives the environment that tests find them by.
@@ -67,7 +88,6 @@ fn emulator() -> Result<Vec<(String, String)>, String> {
         ("CANDLE_CUDA_CACHE", path(&folder.join("cubins"))),
         ("CANDLE_CUDA_EMULATOR_CACHE", path(&folder.join("kernels"))),
         ("CANDLE_CUDA_EMULATOR_NVRTC", path(&nvrtc)),
-        ("CANDLE_CUDA_EMULATOR_ARCHS", ARCHS.to_string()),
     ];
     Ok(variables
         .map(|(name, value)| (name.to_string(), value))

@@ -94,7 +94,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "cuda",
-        title: "the tests on CUDA, on a card or on an emulator; NVRTC compiles every kernel for four generations of cards",
+        title: "tensors and layers on CUDA, on a card or on an emulator, with NVIDIA's compiler beside it",
         when: When::Default,
         run: cuda::cuda,
         ahead: None,
@@ -188,6 +188,13 @@ pub const STEPS: &[Step] = &[
         title: "candle-core's WebGPU tests, with 16 KiB in a binding: nearly every op is split",
         when: When::All,
         run: tiny_test,
+        ahead: None,
+    },
+    Step {
+        name: "cuda-long",
+        title: "models on CUDA as well; NVRTC takes every kernel for each generation of cards",
+        when: When::All,
+        run: cuda::long,
         ahead: None,
     },
     Step {
