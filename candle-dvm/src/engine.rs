@@ -7,6 +7,7 @@ use crate::model::{prompt_tokens, ModelFiles, ModelParts, TextTokenizer};
 use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
+use candle_transformers::generation::GreedyToken;
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use std::ops::ControlFlow;
 
@@ -222,25 +223,37 @@ impl Session<'_> {
         let input = Tensor::new(tokens, &self.backend.device)
             .and_then(|ids| ids.unsqueeze(0))
             .doing("running the model")?;
-        self.forward_ids(&input)
-    }
-
-    /// As [`Session::forward`], for ids that are on the device already, `(1, count)`.
-    pub(crate) fn forward_ids(&mut self, ids: &Tensor) -> Result<Tensor> {
-        let seen = self.position + ids.elem_count();
-        if seen > self.backend.max_positions {
-            return Err(Error::PromptTooLong {
-                tokens: seen,
-                limit: self.backend.max_positions,
-            });
-        }
+        let seen = self.seen_with(tokens.len())?;
         let model = &self.backend.model;
         let logits = model
-            .next_logits(ids, self.position, &mut self.state)
+            .next_logits(&input, self.position, &mut self.state)
             .and_then(|logits| logits.squeeze(0))
             .doing("running the model")?;
         self.position = seen;
         Ok(logits)
+    }
+
+    /// The token with the highest logit after one whose id is on the device, `(1, 1)`; it does not wait for either.
+    pub(crate) fn greedy_step(&mut self, ids: &Tensor) -> Result<GreedyToken> {
+        let seen = self.seen_with(1)?;
+        let model = &self.backend.model;
+        let token = model
+            .greedy_step(ids, self.position, &mut self.state)
+            .doing("running the model")?;
+        self.position = seen;
+        Ok(token)
+    }
+
+    /// How many tokens the model has seen after `more`, if it has positions for them.
+    fn seen_with(&self, more: usize) -> Result<usize> {
+        let seen = self.position + more;
+        match seen > self.backend.max_positions {
+            true => Err(Error::PromptTooLong {
+                tokens: seen,
+                limit: self.backend.max_positions,
+            }),
+            false => Ok(seen),
+        }
     }
 }
 

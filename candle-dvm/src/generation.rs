@@ -224,11 +224,11 @@ impl<'a> Generation<'a> {
             None => {
                 let logits = self.session.forward(&self.tokens[self.fed..])?;
                 self.fed = self.tokens.len();
-                greedy(&logits)?
+                GreedyToken::choose(&logits).doing("choosing the next token")?
             }
         };
         if self.steps + 1 < self.budget {
-            self.queued = Some(greedy(&self.session.forward_ids(token.ids())?)?);
+            self.queued = Some(self.session.greedy_step(token.ids())?);
         }
         let id = match wait {
             Wait::Blocking => token.wait(),
@@ -264,8 +264,4 @@ impl<'a> Generation<'a> {
         });
         next.doing("choosing the next token")
     }
-}
-
-fn greedy(logits: &Tensor) -> Result<GreedyToken> {
-    GreedyToken::choose(logits).doing("choosing the next token")
 }
