@@ -1,0 +1,93 @@
+//! The parameters of the kernels, with the interface's names. Counts are in elements.
+
+/// Of `kernel-bootstrap-sample`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootstrapParams {
+    /// How many indices to draw.
+    pub n_samples: u32,
+    pub seed: u32,
+    /// Indices are below it.
+    pub max_index: u32,
+}
+
+/// Of `kernel-find-split`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FindSplitParams {
+    /// Rows in the node: how many indices there are.
+    pub n_samples: u32,
+    /// Columns of the data.
+    pub n_features: u32,
+    /// The column that is split.
+    pub feature_idx: u32,
+    pub n_thresholds: u32,
+}
+
+/// Of `kernel-average`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AverageParams {
+    pub n_trees: u32,
+    pub n_samples: u32,
+}
+
+/// Of `kernel-matmul`: C = alpha · op(A) · op(B) + beta · C, all row-major.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatmulParams {
+    pub m: u32,
+    pub k: u32,
+    pub n: u32,
+    /// A is stored `(k, m)`.
+    pub trans_a: bool,
+    /// B is stored `(n, k)`.
+    pub trans_b: bool,
+    pub alpha: f32,
+    /// With 0, C is not read.
+    pub beta: f32,
+}
+
+/// What `kernel-elementwise` computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementwiseOp {
+    Relu,
+    Sigmoid,
+    Tanh,
+    Add,
+    Mul,
+    Sqrt,
+    Exp,
+    Log,
+}
+
+/// Of `kernel-elementwise`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElementwiseParams {
+    pub n_elements: u32,
+    pub op: ElementwiseOp,
+}
+
+/// What `kernel-reduce` computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceOp {
+    Sum,
+    Max,
+    Min,
+    Mean,
+    /// Of the population: divided by the number of elements.
+    Variance,
+}
+
+/// Of `kernel-reduce`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReduceParams {
+    pub n_elements: u32,
+    pub op: ReduceOp,
+}
+
+/// Of `kernel-batch-predict`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchPredictParams {
+    pub batch_size: u32,
+    pub n_features: u32,
+    pub n_trees: u32,
+    /// A sample takes at most so many steps down a tree.
+    pub max_depth: u32,
+}
