@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{self, CUstream};
 use parking_lot::Mutex;
 
-use super::super::device::{pool, CudaDevice};
+use super::super::device::CudaDevice;
 use super::super::error::{During, WrapErr};
+use super::super::memory::pool;
 use super::api::{self, Api, Buffers, Comm, UniqueId};
 use crate::backend::BackendDevice;
 use crate::distributed::call::{Call, Op};

@@ -10,6 +10,7 @@ mod watch;
 
 use std::sync::mpsc::channel;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::api::{Api, UniqueId};
@@ -43,6 +44,8 @@ pub struct NcclGroup {
     device: CudaDevice,
     /// `None` for a group of one rank.
     shared: Option<Arc<Shared>>,
+    /// The thread that watches the group, where the other ranks are processes.
+    watch: Option<JoinHandle<()>>,
 }
 
 impl NcclGroup {
@@ -77,7 +80,7 @@ impl NcclGroup {
                 let ranks: Vec<_> = devices.iter().cloned().enumerate().collect();
                 let members = join(api, world, api.unique_id()?, &ranks, timeout)?;
                 let team = Team::new(world, timeout);
-                Some(Shared::start(team, members, None)?)
+                Some(Shared::start(team, members, None)?.0)
             }
         };
         let rank = |(rank, device): (usize, &CudaDevice)| Self {
@@ -85,6 +88,7 @@ impl NcclGroup {
             world,
             device: device.clone(),
             shared: shared.clone(),
+            watch: None,
         };
         Ok(devices.iter().enumerate().map(rank).collect())
     }
@@ -110,8 +114,8 @@ impl NcclGroup {
     pub fn connect(device: CudaDevice, control: ProcessGroup) -> Result<Self> {
         let (rank, world) = (control.rank(), control.world_size());
         let timeout = control.timeout();
-        let shared = match world {
-            1 => None,
+        let (shared, watch) = match world {
+            1 => (None, None),
             _ => {
                 let own = [(rank, device.clone())];
                 let joined =
@@ -125,7 +129,8 @@ impl NcclGroup {
                     }
                 };
                 let team = Team::new(world, timeout);
-                Some(Shared::start(team, members, Some(control))?)
+                let (shared, watch) = Shared::start(team, members, Some(control))?;
+                (Some(shared), Some(watch))
             }
         };
         Ok(Self {
@@ -133,6 +138,7 @@ impl NcclGroup {
             world,
             device,
             shared,
+            watch,
         })
     }
 
@@ -308,6 +314,9 @@ impl Drop for NcclGroup {
                 true => shared.end(format!("rank {} panicked", self.rank)),
                 false => shared.leave(self.rank),
             }
+        }
+        if let Some(watch) = self.watch.take() {
+            Shared::settle(watch);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the ranks of one process share, and the thread that ends a group which cannot go on.
 
 use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::member::Member;
@@ -25,29 +26,29 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// A group that all ranks have joined, watched.
+    /// A group that all ranks have joined, and the thread that watches it.
     pub(super) fn start(
         team: Team,
         members: Vec<Member>,
         control: Option<ProcessGroup>,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<(Arc<Self>, JoinHandle<()>)> {
         let thread = std::thread::Builder::new().name("candle-nccl-watch".into());
         let shared = Arc::new(Self {
             team,
             members,
             control,
         });
-        match &shared.control {
+        let watch = match &shared.control {
             None => {
                 let weak = Arc::downgrade(&shared);
-                thread.spawn(move || watch(&weak))?;
+                thread.spawn(move || watch(&weak))?
             }
             Some(_) => {
                 let shared = shared.clone();
-                thread.spawn(move || shared.tell_and_hear())?;
+                thread.spawn(move || shared.tell_and_hear())?
             }
-        }
-        Ok(shared)
+        };
+        Ok((shared, watch))
     }
 
     pub(super) fn team(&self) -> &Team {
@@ -103,6 +104,19 @@ impl Shared {
                 scope.spawn(|| end(member));
             }
         });
+    }
+
+    /// Waits until the watch of a rank that is a process has ended, as it does soon after the last rank has left: at the end of a process
+    /// NCCL and the driver go, and a thread that still closes the group there would bring the process down.
+    pub(super) fn settle(watch: JoinHandle<()>) {
+        let start = Instant::now();
+        while !watch.is_finished() && start.elapsed() < GRACE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if watch.is_finished() {
+            // A panic in it has been printed.
+            let _ = watch.join();
+        }
     }
 
     /// One look at the group; true if it has ended.
