@@ -112,6 +112,8 @@ mod absent;
 pub mod backend;
 pub mod backprop;
 mod bounded_read;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+mod cache_folder;
 mod compat;
 pub mod conv;
 pub mod cpu;

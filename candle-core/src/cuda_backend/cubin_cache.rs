@@ -5,9 +5,10 @@
 //! seen. Files are written whole and then renamed, so programs may share the folder. `CANDLE_CUDA_CACHE=0` keeps nothing.
 
 use std::hash::{DefaultHasher, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::kernel::nvrtc_version;
+use crate::cache_folder::cache_folder;
 
 const VARIABLE: &str = "CANDLE_CUDA_CACHE";
 const MAGIC: &[u8; 8] = b"candleCU";
@@ -22,7 +23,7 @@ impl CubinCache {
     /// The cache for an architecture; `None` where nobody wants one or there is no folder for it.
     pub(super) fn open(arch: &str) -> Option<Self> {
         let (major, minor) = nvrtc_version();
-        let folder = folder()?.join(format!("{arch}-nvrtc{major}.{minor}"));
+        let folder = cache_folder(VARIABLE, "cuda")?.join(format!("{arch}-nvrtc{major}.{minor}"));
         let files = std::fs::read_dir(&folder).into_iter().flatten().flatten();
         let sizes = files.map(|file| file.metadata().map_or(0, |data| data.len()));
         if sizes.sum::<u64>() > MAX_BYTES {
@@ -83,25 +84,6 @@ fn checksum(data: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(data);
     hasher.finish()
-}
-
-/// The folder that the environment names, or `candle/cuda` in the user's folder for caches.
-fn folder() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match variable(VARIABLE) {
-        Some(value) if value == "0" => return None,
-        Some(value) if value != "1" => return Some(value.into()),
-        _ => {}
-    }
-    let caches = if cfg!(windows) {
-        PathBuf::from(variable("LOCALAPPDATA")?)
-    } else {
-        match variable("XDG_CACHE_HOME") {
-            Some(dir) => PathBuf::from(dir),
-            None => Path::new(&variable("HOME")?).join(".cache"),
-        }
-    };
-    Some(caches.join("candle").join("cuda"))
 }
 
 #[cfg(test)]

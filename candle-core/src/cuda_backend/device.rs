@@ -4,10 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
-use cudarc::driver::{
-    result as driver, sys, CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DeviceRepr,
-    HostSlice, ValidAsZeroBits,
-};
+use cudarc::driver::{result as driver, sys, CudaContext, CudaSlice, CudaStream, DevicePtr};
 use parking_lot::Mutex;
 
 use super::card::{self, CardReport};
@@ -15,6 +12,7 @@ use super::error::{CudaError, During, WrapErr};
 use super::faults::Faults;
 use super::kernel::{Kernel, Kernels};
 use super::libraries::Library;
+use super::memory::{keep_freed_memory, pool};
 use super::ops;
 use super::profile::{KernelTime, Profiler, Timer};
 use super::readback::Staging;
@@ -182,14 +180,6 @@ impl CudaDevice {
         }
     }
 
-    /// Gives freed memory, which is kept for later tensors, back to the driver. Waits for the card.
-    pub fn trim(&self) -> Result<()> {
-        self.synchronize()?;
-        let pool = pool(&self.0.context)?;
-        // SAFETY: the pool is the card's, which stays.
-        unsafe { driver::mem_pool::trim_to(pool, 0) }.w()
-    }
-
     /// Starts timing every kernel on the card. Makes everything slower.
     pub fn start_profile(&self) -> Result<()> {
         self.0.profiler.start();
@@ -331,47 +321,6 @@ impl CudaDevice {
         .bt()
     }
 
-    /// Memory for `len` elements, with arbitrary contents.
-    pub(super) fn alloc_slice<T: DeviceRepr>(
-        &self,
-        len: usize,
-        op: &'static str,
-    ) -> Result<CudaSlice<T>> {
-        // SAFETY: the callers write every element before it is read.
-        let alloc = || unsafe { self.0.stream.alloc::<T>(len.max(1)) };
-        let out_of_memory = |error: &cudarc::driver::DriverError| {
-            error.0 == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY
-        };
-        let slice = match alloc() {
-            // What nobody uses may be enough.
-            Err(error) if out_of_memory(&error) => {
-                self.trim()?;
-                alloc()
-            }
-            other => other,
-        };
-        let slice = slice.map_err(|error| {
-            let (free, total) = self.0.context.mem_get_info().unwrap_or((0, 0));
-            match out_of_memory(&error) {
-                true => CudaError::OutOfMemory {
-                    op,
-                    device: self.name().to_string(),
-                    bytes: len.saturating_mul(std::mem::size_of::<T>()),
-                    free,
-                    total,
-                },
-                false => error.into(),
-            }
-        })?;
-        if len > 0 {
-            return Ok(slice);
-        }
-        // The driver refuses an allocation of nothing.
-        let address = slice.leak();
-        // SAFETY: the address was just taken from a slice of the same stream.
-        Ok(unsafe { self.0.stream.upgrade_device_ptr(address, 0) })
-    }
-
     /// A storage with arbitrary contents.
     pub(super) fn new_storage(
         &self,
@@ -389,80 +338,8 @@ impl CudaDevice {
     }
 }
 
-/// Upstream's interface for those who bring kernels of their own.
+/// Upstream's interface to what the device is made of.
 impl CudaDevice {
-    /// Memory for `len` elements, freed in the order of the device's stream.
-    ///
-    /// # Safety
-    /// The contents are arbitrary: every element must be written before it is read.
-    pub unsafe fn alloc<T: DeviceRepr>(&self, len: usize) -> Result<CudaSlice<T>> {
-        self.alloc_slice(len, "alloc")
-    }
-
-    /// Memory for `len` elements, all zero.
-    pub fn alloc_zeros<T: DeviceRepr + ValidAsZeroBits>(&self, len: usize) -> Result<CudaSlice<T>> {
-        let mut slice = self.alloc_slice(len, "alloc_zeros")?;
-        self.0.stream.memset_zeros(&mut slice).w()?;
-        Ok(slice)
-    }
-
-    /// Copies from the host.
-    pub fn memcpy_htod<T, Src, Dst>(&self, src: &Src, dst: &mut Dst) -> Result<()>
-    where
-        T: DeviceRepr + 'static,
-        Src: HostSlice<T> + ?Sized,
-        Dst: DevicePtrMut<T>,
-    {
-        if self.copy_kept(src, dst, "memcpy_htod")? {
-            return Ok(());
-        }
-        self.0.stream.memcpy_htod(src, dst).w()
-    }
-
-    /// Copies to the host, and waits for it.
-    pub fn memcpy_dtoh<T, Src, Dst>(&self, src: &Src, dst: &mut Dst) -> Result<()>
-    where
-        T: DeviceRepr,
-        Src: DevicePtr<T>,
-        Dst: HostSlice<T>,
-    {
-        self.may_read("memcpy_dtoh")?;
-        self.0.stream.memcpy_dtoh(src, dst).w()?;
-        self.0.stream.synchronize().w()?;
-        self.0.faults.check_failed()
-    }
-
-    /// Copies on the device.
-    pub fn memcpy_dtod<T, Src, Dst>(&self, src: &Src, dst: &mut Dst) -> Result<()>
-    where
-        Src: DevicePtr<T>,
-        Dst: DevicePtrMut<T>,
-    {
-        self.0.stream.memcpy_dtod(src, dst).w()
-    }
-
-    /// A copy on the host, waited for.
-    pub fn clone_dtoh<T: DeviceRepr, Src: DevicePtr<T>>(&self, src: &Src) -> Result<Vec<T>> {
-        self.may_read("clone_dtoh")?;
-        let copy = self.0.stream.clone_dtoh(src).w()?;
-        self.0.stream.synchronize().w()?;
-        self.0.faults.check_failed()?;
-        Ok(copy)
-    }
-
-    /// A copy on the device.
-    pub fn clone_htod<T, Src>(&self, src: &Src) -> Result<CudaSlice<T>>
-    where
-        T: DeviceRepr,
-        Src: HostSlice<T> + ?Sized,
-    {
-        let mut slice = self.alloc_slice(src.len(), "clone_htod")?;
-        if src.len() > 0 && !self.copy_kept(src, &mut slice, "clone_htod")? {
-            self.0.stream.memcpy_htod(src, &mut slice).w()?;
-        }
-        Ok(slice)
-    }
-
     /// The stream that all of this device's work is in.
     pub fn cuda_stream(&self) -> Arc<CudaStream> {
         self.0.stream.clone()
@@ -494,31 +371,6 @@ impl Drop for RecordingGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
-}
-
-/// The pool that allocations come from.
-pub(super) fn pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
-    // SAFETY: the device is open.
-    unsafe { driver::device::get_default_mem_pool(context.cu_device()) }.w()
-}
-
-/// Lets the driver's pool keep freed memory: by default it goes back whenever the host waits, and is asked for anew.
-fn keep_freed_memory(context: &CudaContext) -> Result<()> {
-    if !context.has_async_alloc() {
-        return Ok(());
-    }
-    use sys::CUmemPool_attribute_enum::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    let mut all = u64::MAX;
-    let pool = pool(context)?;
-    // SAFETY: the pool is the card's; the attribute is a u64.
-    unsafe {
-        driver::mem_pool::set_attribute(
-            pool,
-            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-            (&raw mut all).cast(),
-        )
-    }
-    .w()
 }
 
 impl BackendDevice for CudaDevice {

@@ -13,7 +13,7 @@
 //! - `nccl/`: sums, gathers and broadcasts over several cards.
 //! - `compat/`: upstream's interface for programs that bring kernels of their own.
 //!
-//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `device.rs` and `storage.rs` implement Candle's two traits by calling
+//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `memory.rs` allocates. `device.rs` and `storage.rs` implement Candle's two traits by calling
 //! `ops`. Ops reach them by way of `watch.rs`, which logs, verifies and falls back where the environment says so.
 //!
 //! # When it waits
@@ -47,6 +47,7 @@ mod graph;
 mod kernel;
 mod launch;
 pub(crate) mod libraries;
+mod memory;
 mod nccl;
 pub mod ops;
 mod profile;

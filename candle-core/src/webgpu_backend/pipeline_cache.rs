@@ -6,6 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cache_folder::cache_folder;
+
 const MAGIC: &[u8; 8] = b"candlePC";
 /// Magic and checksum.
 const HEADER: usize = 16;
@@ -35,7 +37,10 @@ impl PipelineCache {
         if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
         }
-        let dir = dir.map_or_else(folder, |dir| Some(dir.to_path_buf()))?;
+        let dir = dir.map_or_else(
+            || cache_folder(VARIABLE, "webgpu"),
+            |dir| Some(dir.to_path_buf()),
+        )?;
         let path = dir.join(wgpu::util::pipeline_cache_key(info)?);
         let data = read(&path);
         let descriptor = wgpu::PipelineCacheDescriptor {
@@ -107,27 +112,6 @@ fn checksum(data: &[u8]) -> u64 {
     data.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
-}
-
-/// The folder that the environment names, or `candle/webgpu` in the user's folder for caches.
-fn folder() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match variable(VARIABLE) {
-        Some(value) if value == "0" => return None,
-        Some(value) if value != "1" => return Some(value.into()),
-        _ => {}
-    }
-    let caches = if cfg!(windows) {
-        PathBuf::from(variable("LOCALAPPDATA")?)
-    } else if cfg!(target_vendor = "apple") {
-        Path::new(&variable("HOME")?).join("Library/Caches")
-    } else {
-        match variable("XDG_CACHE_HOME") {
-            Some(dir) => PathBuf::from(dir),
-            None => Path::new(&variable("HOME")?).join(".cache"),
-        }
-    };
-    Some(caches.join("candle").join("webgpu"))
 }
 
 #[cfg(test)]
