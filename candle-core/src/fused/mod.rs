@@ -3,14 +3,16 @@
 //! [`Fused`] lists them; each has a twin made of plain ops in candle-nn, which says what it computes. The types here are what the ops
 //! take, for every backend.
 
+pub(crate) mod attention;
 mod gate;
 mod linear;
 
+pub use attention::SdpaParams;
 pub use gate::{Activation, Gate};
 pub use linear::{LinearExtras, LinearWeight};
 
 use crate::backend::BackendStorage;
-use crate::{Layout, Result, Storage};
+use crate::{DType, Layout, Result, Storage};
 
 /// A storage and what of it an op reads.
 pub type Operand<'a, S> = (&'a S, &'a Layout);
@@ -89,27 +91,40 @@ pub struct RopeCache<'a, S> {
     pub position: RopePosition<'a, S>,
 }
 
-/// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
-#[derive(Debug)]
-pub struct SdpaParams<'a, S> {
-    /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// Scores become `softcap * tanh(score / softcap)`.
-    pub softcap: Option<f32>,
-    /// The keys further back than that from a query's position are hidden.
-    pub left: Option<usize>,
-    /// The keys further ahead than that are hidden: 0 is causal.
-    pub right: Option<usize>,
-    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
-    pub bias: Option<Operand<'a, S>>,
-    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
-    pub slopes: Option<Operand<'a, S>>,
-    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
-    pub sinks: Option<Operand<'a, S>>,
-    /// (batch), contiguous u32: the positions of the first queries.
-    pub starts: Option<Operand<'a, S>>,
-    /// (batch), contiguous u32: how many keys there are.
-    pub lens: Option<Operand<'a, S>>,
+impl<S: BackendStorage> RopeCache<'_, S> {
+    /// Refuses what does not fit the keys and values of `x`, `(batch, heads, seq, dim)`; gives `(batch, queries, seq, dim)`, the shape of
+    /// the rotated queries.
+    pub(crate) fn check(
+        &self,
+        (x, x_l): Operand<'_, S>,
+        rotation: &Rotation<'_, S>,
+    ) -> Result<[usize; 4]> {
+        let (cache, cache_l) = self.cache;
+        let (batch, heads, seq, dim) = x_l.shape().dims4()?;
+        let (cache_batch, cache_heads, capacity, cache_dim) = cache_l.shape().dims4()?;
+        let position_fits = match self.position {
+            RopePosition::Same(position) => position <= capacity.saturating_sub(seq),
+            RopePosition::PerRow((positions, layout)) => {
+                layout.dims() == [batch] && positions.dtype() == DType::U32
+            }
+        };
+        let fits = (cache_batch, cache_heads + rotation.queries, cache_dim) == (batch, heads, dim)
+            && seq <= capacity
+            && position_fits
+            && cache_l.is_contiguous()
+            && rotation.kind != RopeKind::Thd;
+        if !fits {
+            crate::bail!(
+                "rope: keys and values of {:?} {:?} without its first {} heads do not fit into a cache of {:?} {:?}",
+                x.dtype(),
+                x_l.shape(),
+                rotation.queries,
+                cache.dtype(),
+                cache_l.shape(),
+            )
+        }
+        Ok([batch, rotation.queries, seq, dim])
+    }
 }
 
 /// They hold references alone, whatever the storage is.

@@ -130,8 +130,16 @@ fn matrices(dims: [usize; 4], stride: [usize; 4], offset: usize) -> Layout {
     Layout::new(Shape::from(dims.to_vec()), stride.to_vec(), offset)
 }
 
-/// Convolution: kernel `(c_out, c_in / groups, height, width)`.
-pub(in super::super) fn forward(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
+/// A convolution; of a plain one the kernel is `(c_out, c_in / groups, height, width)`, of a transposed one
+/// `(c_in, c_out / groups, height, width)`.
+pub(in super::super) fn run(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
+    match g.transposed {
+        false => forward(operands, g),
+        true => transposed(operands, g),
+    }
+}
+
+fn forward(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
     let elem = operands.elem(g.op)?;
     let device = operands.src.device();
     let dtype = operands.src.dtype();
@@ -327,8 +335,7 @@ fn unfold_into(
     )
 }
 
-/// Transposed convolution: kernel `(c_in, c_out / groups, height, width)`.
-pub(in super::super) fn transposed(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
+fn transposed(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
     let device = operands.src.device();
     let dtype = operands.src.dtype();
     let mut dst = device.alloc(g.b * g.c_out * output_len(&g), dtype, g.op)?;

@@ -8,7 +8,7 @@ use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::views::index_type;
 use crate::cuda_backend::CudaStorage;
 use crate::fused::RopeKind;
-use crate::{DType, Layout, Result};
+use crate::{Layout, Result};
 
 /// What happens to heads.
 pub type Rotation<'a> = crate::fused::Rotation<'a, CudaStorage>;
@@ -110,31 +110,8 @@ pub fn rope_append(
     into: RopeCache<'_>,
 ) -> Result<CudaStorage> {
     let (x, x_l) = inputs[0];
-    let (cache, cache_l) = into.cache;
-    let (batch, heads, seq, dim) = x_l.shape().dims4()?;
-    let (cache_batch, cache_heads, capacity, cache_dim) = cache_l.shape().dims4()?;
-    let position_fits = match into.position {
-        RopePosition::Same(position) => position <= capacity.saturating_sub(seq),
-        RopePosition::PerRow((positions, layout)) => {
-            layout.dims() == [batch] && positions.dtype() == DType::U32
-        }
-    };
-    let fits = (cache_batch, cache_heads + rotation.queries, cache_dim) == (batch, heads, dim)
-        && seq <= capacity
-        && position_fits
-        && cache_l.is_contiguous()
-        && rotation.kind != RopeKind::Thd;
-    if !fits {
-        crate::bail!(
-            "rope: keys and values of {:?} {:?} without its first {} heads do not fit into a cache of {:?} {:?}",
-            x.dtype(),
-            x_l.shape(),
-            rotation.queries,
-            cache.dtype(),
-            cache_l.shape(),
-        )
-    }
-    let len = batch * rotation.queries * seq * dim;
+    let shape = into.check((x, x_l), &rotation)?;
+    let len = shape.iter().product();
     let dst = x.device().new_storage(len, x.dtype(), OP)?;
     rope_into(&dst, inputs, rotation, Some(into))?;
     Ok(dst)

@@ -9,7 +9,7 @@ use crate::fused::RopeKind;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{DType, Layout, Result, Shape};
+use crate::{Layout, Result, Shape};
 
 params!(RopeParams {
     x_offset: u32,
@@ -152,32 +152,14 @@ pub fn rope_append(
     rotation: Rotation<'_>,
     into: RopeCache<'_>,
 ) -> Result<WebGpuStorage> {
-    let (cache, cache_l) = into.cache;
-    let (batch, heads, seq, dim) = x_l.shape().dims4()?;
-    let (cache_batch, cache_heads, capacity, cache_dim) = cache_l.shape().dims4()?;
-    let position_fits = match into.position {
-        RopePosition::Same(position) => position <= capacity.saturating_sub(seq),
-        RopePosition::PerRow((positions, layout)) => {
-            layout.dims() == [batch] && positions.dtype() == DType::U32
-        }
-    };
-    let fits = (cache_batch, cache_heads + rotation.queries, cache_dim) == (batch, heads, dim)
-        && seq <= capacity
-        && position_fits
-        && cache_l.is_contiguous()
-        && cache_l.start_offset().is_multiple_of(2)
-        && rotation.kind != RopeKind::Thd;
-    if !fits {
+    let shape = into.check((x, x_l), &rotation)?;
+    if !into.cache.1.start_offset().is_multiple_of(2) {
         crate::bail!(
-            "rope: keys and values of {:?} {:?} without its first {} heads do not fit into a cache of {:?} {:?}",
-            x.dtype(),
-            x_l.shape(),
-            rotation.queries,
-            cache.dtype(),
-            cache_l.shape(),
+            "rope: a cache that starts at element {}, it has to be an even one",
+            into.cache.1.start_offset()
         )
     }
-    let len = batch * rotation.queries * seq * dim;
+    let len = shape.iter().product();
     let dst = x.device().alloc(len, x.dtype(), OP)?;
     let [cos_l, sin_l] = angles_over(x_l, [cos_l, sin_l], &rotation)?;
     let operands = [(x, x_l), (cos, &cos_l), (sin, &sin_l)];

@@ -17,8 +17,9 @@ use crate::cuda_backend::kernel::{source, Kernel};
 use crate::cuda_backend::launch::{Args, Grid};
 use crate::cuda_backend::ops::elementwise;
 use crate::cuda_backend::CudaStorage;
+use crate::fused::attention::{Sizes, FAR};
 use crate::{DType, Error, Layout, Result};
-use rules::{Rules, FAR};
+use rules::{bits, Rules};
 
 const OP: &str = "sdpa";
 
@@ -65,70 +66,6 @@ struct Params {
     scale: f32,
     softcap: f32,
     unused: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Sizes {
-    batch: usize,
-    heads: usize,
-    kv_heads: usize,
-    queries: usize,
-    keys: usize,
-    head_dim: usize,
-    v_dim: usize,
-}
-
-fn sizes(q_l: &Layout, k_l: &Layout, v_l: &Layout) -> Result<Sizes> {
-    let (batch, heads, queries, head_dim) = q_l.shape().dims4()?;
-    let (k_batch, kv_heads, keys, k_dim) = k_l.shape().dims4()?;
-    let (_, _, _, v_dim) = v_l.shape().dims4()?;
-    if v_l.dims()[..3] != k_l.dims()[..3]
-        || (k_batch, k_dim) != (batch, head_dim)
-        || kv_heads == 0
-        || !heads.is_multiple_of(kv_heads)
-    {
-        crate::bail!(
-            "sdpa takes q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), heads a \
-             multiple of kv_heads; got {:?}, {:?} and {:?}",
-            q_l.shape(),
-            k_l.shape(),
-            v_l.shape()
-        );
-    }
-    if keys == 0 && queries * batch * heads > 0 {
-        return Err(Error::EmptyTensor { op: OP }.bt());
-    }
-    Ok(Sizes {
-        batch,
-        heads,
-        kv_heads,
-        queries,
-        keys,
-        head_dim,
-        v_dim,
-    })
-}
-
-impl Sizes {
-    /// Query heads that share keys and values.
-    fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-
-    /// Queries that share keys and values: the rows that tiles are cut from.
-    fn sharing(&self) -> usize {
-        self.group() * self.queries
-    }
-
-    /// Blocks that take `tile` of those rows each.
-    fn blocks(&self, tile: usize) -> usize {
-        self.batch * self.kv_heads * self.sharing().div_ceil(tile)
-    }
-
-    /// Queries over all heads.
-    fn rows(&self) -> usize {
-        self.batch * self.heads * self.queries
-    }
 }
 
 /// The kernels of a call.
@@ -228,7 +165,7 @@ struct Call<'a> {
 impl<'a> Call<'a> {
     fn new(inputs: [Operand<'a>; 3], params: SdpaParams<'a>) -> Result<Self> {
         let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
-        let sizes = sizes(q_l, k_l, v_l)?;
+        let sizes = Sizes::new(q_l, k_l, v_l)?;
         if v.dtype() != k.dtype() {
             let (lhs, rhs) = (k.dtype(), v.dtype());
             return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
@@ -240,7 +177,7 @@ impl<'a> Call<'a> {
             inputs,
             sizes,
             params,
-            rules: Rules::new(&params, &sizes, q.device())?,
+            rules: Rules::new(&params, &sizes, |dtype| float_type(q.device(), dtype, OP))?,
             dtypes: [q.dtype(), k.dtype()],
         })
     }
@@ -283,8 +220,8 @@ impl<'a> Call<'a> {
             .define("K", float_type(device, self.dtypes[1], OP)?)
             .define("HEAD_DIM", self.sizes.head_dim)
             .define("V_DIM", self.sizes.v_dim)
-            .define("RULES", self.rules.bits)
-            .define("BIAS", self.rules.bias)
+            .define("RULES", bits(self.rules))
+            .define("BIAS", self.rules.bias.unwrap_or("f32"))
             .define("JOINS", parts.splits > 1))
     }
 
@@ -322,7 +259,7 @@ impl<'a> Call<'a> {
         let join = Kernel::new(source!("sdpa_join"))
             .define("T", float_type(device, self.dtypes[0], OP)?)
             .define("V_DIM", v_dim)
-            .define("BLIND", self.rules.blind());
+            .define("BLIND", self.rules.blind);
         let args = Args::new()
             .storage(&between)
             .storage(&dst)

@@ -73,7 +73,7 @@ impl CoopTile {
 impl Call<'_> {
     pub(super) fn cooperative(&self, tile: CoopTile) -> Result<WebGpuStorage> {
         let sizes = self.sizes;
-        let workgroups = sizes.workgroups(tile.rows());
+        let workgroups = sizes.blocks(tile.rows());
         let keys = self.span(tile.rows().div_ceil(sizes.group()) + 1);
         let splits = (BUSY_WORKGROUPS / workgroups).min(keys / LEAST_CHUNK);
         let parts = Parts::new(keys, splits.min(self.most_parts()), tile.keys as usize);
@@ -110,7 +110,7 @@ impl Call<'_> {
             || form.shader(|shader| destination.declare(shader), destination.joins()),
             &self.bindings(destination.target()),
             &self.kernel_params(parts.splits, parts.chunk)?,
-            device.grid(sizes.workgroups(tile.rows()) * parts.splits, 1),
+            device.grid(sizes.blocks(tile.rows()) * parts.splits, 1),
         )?;
         destination.finish()
     }

@@ -91,7 +91,7 @@ impl Call<'_> {
     pub(super) fn flash(&self, tile: Tile) -> Result<WebGpuStorage> {
         let Self { sizes, elem, .. } = *self;
         let device = self.inputs[0].0.device();
-        let workgroups = sizes.workgroups(tile.rows());
+        let workgroups = sizes.blocks(tile.rows());
         let keys = self.span(tile.rows().div_ceil(sizes.group()) + 1);
         let splits = (BUSY_WORKGROUPS / workgroups).min(keys / LEAST_CHUNK);
         let parts = Parts::new(keys, splits.min(self.most_parts()), tile.keys());

@@ -18,11 +18,12 @@ use super::super::windows::fit;
 use super::super::{bind, elementwise, index};
 use super::float_elem;
 use crate::backend::BackendStorage;
+use crate::fused::attention::{Sizes, FAR};
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
-use rules::{Rules, FAR};
+use rules::Rules;
 
 params!(AttentionParams {
     q_offset: u32,
@@ -78,48 +79,6 @@ fn first_filled<T: Copy>(
 }
 
 type Input<'a> = (&'a WebGpuStorage, &'a Layout);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Sizes {
-    batch: usize,
-    heads: usize,
-    kv_heads: usize,
-    queries: usize,
-    keys: usize,
-    head_dim: usize,
-    v_dim: usize,
-}
-
-fn sizes(q_l: &Layout, k_l: &Layout, v_l: &Layout) -> Result<Sizes> {
-    let (batch, heads, queries, head_dim) = q_l.shape().dims4()?;
-    let (k_batch, kv_heads, keys, k_dim) = k_l.shape().dims4()?;
-    let (_, _, _, v_dim) = v_l.shape().dims4()?;
-    if v_l.dims()[..3] != k_l.dims()[..3]
-        || (k_batch, k_dim) != (batch, head_dim)
-        || kv_heads == 0
-        || !heads.is_multiple_of(kv_heads)
-    {
-        crate::bail!(
-            "sdpa takes q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), heads a \
-             multiple of kv_heads; got {:?}, {:?} and {:?}",
-            q_l.shape(),
-            k_l.shape(),
-            v_l.shape()
-        );
-    }
-    if keys == 0 && queries * batch * heads > 0 {
-        return Err(Error::EmptyTensor { op: "sdpa" }.bt());
-    }
-    Ok(Sizes {
-        batch,
-        heads,
-        kv_heads,
-        queries,
-        keys,
-        head_dim,
-        v_dim,
-    })
-}
 
 /// The kernels of a call.
 #[derive(Debug, Clone, Copy)]
@@ -202,14 +161,14 @@ struct Call<'a> {
 impl<'a> Call<'a> {
     fn new(inputs: [Input<'a>; 3], params: SdpaParams<'a>) -> Result<Self> {
         let [(q, q_l), (k, k_l), (v, v_l)] = inputs;
-        let sizes = sizes(q_l, k_l, v_l)?;
+        let sizes = Sizes::new(q_l, k_l, v_l)?;
         let elem = float_elem(q.device(), q.dtype(), OP)?;
         let kv_elem = float_elem(q.device(), k.dtype(), OP)?;
         if v.dtype() != k.dtype() {
             let (lhs, rhs) = (k.dtype(), v.dtype());
             return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: OP }.bt());
         }
-        let rules = Rules::new(&params, &sizes, q.device())?;
+        let rules = Rules::new(&params, &sizes, |dtype| float_elem(q.device(), dtype, OP))?;
         Ok(Self {
             inputs,
             sizes,
@@ -388,28 +347,6 @@ impl<'a> Call<'a> {
             bias_seq: index(bias[2])?,
             bias_key: index(bias[3])?,
         })
-    }
-}
-
-impl Sizes {
-    /// Query heads that share keys and values.
-    fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-
-    /// Queries that share keys and values: the rows that tiles are cut from.
-    fn sharing(&self) -> usize {
-        self.group() * self.queries
-    }
-
-    /// Workgroups that take `tile` of those rows each.
-    fn workgroups(&self, tile: usize) -> usize {
-        self.batch * self.kv_heads * self.sharing().div_ceil(tile)
-    }
-
-    /// Queries over all heads.
-    fn rows(&self) -> usize {
-        self.batch * self.heads * self.queries
     }
 }
 

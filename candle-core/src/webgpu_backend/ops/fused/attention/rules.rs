@@ -1,91 +1,12 @@
 //! Which keys a query sees and what is added to their scores, as WGSL that all attention kernels share.
 
-use super::super::float_elem;
 use super::join::divisor;
-use super::{SdpaParams, Sizes, OP};
+use crate::fused::attention::{self, FAR};
 use crate::webgpu_backend::kernel::{Elem, Key, Shader};
-use crate::webgpu_backend::WebGpuDevice;
-use crate::{DType, Result};
 
-/// The largest distance and position that kernels tell from others, so that sums of them stay in an i32.
-pub(super) const FAR: usize = 0x1fff_ffff;
-
-/// What a kernel is specialised for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rules {
-    pub(super) softcap: bool,
-    /// The last query is at the last key, and keys after a query are hidden.
-    pub(super) causal: bool,
-    /// Keys too far back are hidden.
-    pub(super) left: bool,
-    /// Keys too far ahead are hidden, in other ways than `causal`.
-    pub(super) right: bool,
-    pub(super) starts: bool,
-    pub(super) lens: bool,
-    pub(super) slopes: bool,
-    pub(super) sinks: bool,
-    pub(super) bias: Option<Elem>,
-    /// A row may see no key.
-    pub(super) blind: bool,
-}
+pub(super) type Rules = attention::Rules<Elem>;
 
 impl Rules {
-    pub(super) fn new(
-        params: &SdpaParams<'_>,
-        sizes: &Sizes,
-        device: &WebGpuDevice,
-    ) -> Result<Self> {
-        use crate::backend::BackendStorage;
-        let at_the_end = params.starts.is_none() && sizes.queries <= sizes.keys;
-        let causal = at_the_end && params.right == Some(0);
-        let dims = [sizes.batch, sizes.heads, sizes.queries, sizes.keys];
-        let bias = match params.bias {
-            Some((bias, layout)) if layout.dims() == dims => {
-                Some(float_elem(device, bias.dtype(), OP)?)
-            }
-            Some((_, layout)) => crate::bail!("sdpa: a bias of {:?} for {dims:?}", layout.shape()),
-            None => None,
-        };
-        for (name, vector, len, dtype) in [
-            ("slopes", params.slopes, sizes.heads, DType::F32),
-            ("sinks", params.sinks, sizes.heads, DType::F32),
-            ("starts", params.starts, sizes.batch, DType::U32),
-            ("lens", params.lens, sizes.batch, DType::U32),
-        ] {
-            let Some((storage, layout)) = vector else {
-                continue;
-            };
-            let fits = layout.dims() == [len] && layout.is_contiguous();
-            if !fits || storage.dtype() != dtype {
-                crate::bail!(
-                    "sdpa: {name} are {:?} of {:?}, they have to be {len} contiguous elements of {dtype:?}",
-                    layout.shape(),
-                    storage.dtype()
-                )
-            }
-        }
-        if let (Some((slopes, _)), Some((sinks, _))) = (params.slopes, params.sinks) {
-            if !std::ptr::eq(slopes, sinks) {
-                crate::bail!("sdpa: slopes and sinks have to be parts of one storage")
-            }
-        }
-        // One query at the last key sees all that is behind it.
-        let to_the_end = at_the_end && sizes.queries == 1 && params.right.is_some();
-        let by_distance = params.left.is_some() || params.right.is_some();
-        Ok(Self {
-            softcap: params.softcap.is_some(),
-            causal,
-            left: params.left.is_some(),
-            right: params.right.is_some() && !causal && !to_the_end,
-            starts: params.starts.is_some(),
-            lens: params.lens.is_some(),
-            slopes: params.slopes.is_some(),
-            sinks: params.sinks.is_some(),
-            bias,
-            blind: bias.is_some() || params.lens.is_some() || by_distance && !at_the_end,
-        })
-    }
-
     /// Whether there are no rules but `causal` and `softcap`.
     pub(super) fn plain(self) -> bool {
         let Self {

@@ -1,0 +1,175 @@
+//! What attention takes, its sizes, and which keys a query sees, for every backend's kernels.
+
+use super::Operand;
+use crate::backend::BackendStorage;
+use crate::{DType, Error, Layout, Result};
+
+const OP: &str = "sdpa";
+
+/// The largest distance, and the largest position, that kernels tell from others, so that sums of them stay in an i32.
+pub(crate) const FAR: usize = 0x1fff_ffff;
+
+/// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
+#[derive(Debug)]
+pub struct SdpaParams<'a, S> {
+    /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Scores become `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// The keys further back than that from a query's position are hidden.
+    pub left: Option<usize>,
+    /// The keys further ahead than that are hidden: 0 is causal.
+    pub right: Option<usize>,
+    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
+    pub bias: Option<Operand<'a, S>>,
+    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
+    pub slopes: Option<Operand<'a, S>>,
+    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
+    pub sinks: Option<Operand<'a, S>>,
+    /// (batch), contiguous u32: the positions of the first queries.
+    pub starts: Option<Operand<'a, S>>,
+    /// (batch), contiguous u32: how many keys there are.
+    pub lens: Option<Operand<'a, S>>,
+}
+
+/// The sizes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) v_dim: usize,
+}
+
+impl Sizes {
+    /// Of q `(batch, heads, queries, dim)`, k `(batch, kv_heads, keys, dim)` and v `(batch, kv_heads, keys, v_dim)`.
+    pub(crate) fn new(q_l: &Layout, k_l: &Layout, v_l: &Layout) -> Result<Self> {
+        let (batch, heads, queries, head_dim) = q_l.shape().dims4()?;
+        let (k_batch, kv_heads, keys, k_dim) = k_l.shape().dims4()?;
+        let (_, _, _, v_dim) = v_l.shape().dims4()?;
+        if v_l.dims()[..3] != k_l.dims()[..3]
+            || (k_batch, k_dim) != (batch, head_dim)
+            || kv_heads == 0
+            || !heads.is_multiple_of(kv_heads)
+        {
+            crate::bail!(
+                "sdpa takes q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), \
+                 heads a multiple of kv_heads; got {:?}, {:?} and {:?}",
+                q_l.shape(),
+                k_l.shape(),
+                v_l.shape()
+            );
+        }
+        if keys == 0 && queries * batch * heads > 0 {
+            return Err(Error::EmptyTensor { op: OP }.bt());
+        }
+        Ok(Self {
+            batch,
+            heads,
+            kv_heads,
+            queries,
+            keys,
+            head_dim,
+            v_dim,
+        })
+    }
+
+    /// Query heads that share keys and values.
+    pub(crate) fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Queries that share keys and values: the rows that tiles are cut from.
+    pub(crate) fn sharing(&self) -> usize {
+        self.group() * self.queries
+    }
+
+    /// Blocks that take `tile` of those rows each.
+    pub(crate) fn blocks(&self, tile: usize) -> usize {
+        self.batch * self.kv_heads * self.sharing().div_ceil(tile)
+    }
+
+    /// Queries over all heads.
+    pub(crate) fn rows(&self) -> usize {
+        self.batch * self.heads * self.queries
+    }
+}
+
+/// Which keys a query sees and what is added to their scores: what kernels are specialised for. `E` is a backend's type of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rules<E> {
+    pub(crate) softcap: bool,
+    /// The last query is at the last key, and keys after a query are hidden.
+    pub(crate) causal: bool,
+    /// Keys too far back are hidden.
+    pub(crate) left: bool,
+    /// Keys too far ahead are hidden, in other ways than `causal`.
+    pub(crate) right: bool,
+    pub(crate) starts: bool,
+    pub(crate) lens: bool,
+    pub(crate) slopes: bool,
+    pub(crate) sinks: bool,
+    /// What the bias is made of.
+    pub(crate) bias: Option<E>,
+    /// A row may see no key.
+    pub(crate) blind: bool,
+}
+
+impl<E: Copy> Rules<E> {
+    /// The rules of a call; `elem` is what the backend computes with for a float dtype.
+    pub(crate) fn new<S: BackendStorage>(
+        params: &SdpaParams<'_, S>,
+        sizes: &Sizes,
+        elem: impl Fn(DType) -> Result<E>,
+    ) -> Result<Self> {
+        let at_the_end = params.starts.is_none() && sizes.queries <= sizes.keys;
+        let causal = at_the_end && params.right == Some(0);
+        let dims = [sizes.batch, sizes.heads, sizes.queries, sizes.keys];
+        let bias = match params.bias {
+            Some((bias, layout)) if layout.dims() == dims => Some(elem(bias.dtype())?),
+            Some((_, layout)) => crate::bail!("sdpa: a bias of {:?} for {dims:?}", layout.shape()),
+            None => None,
+        };
+        for (name, vector, len, dtype) in [
+            ("slopes", params.slopes, sizes.heads, DType::F32),
+            ("sinks", params.sinks, sizes.heads, DType::F32),
+            ("starts", params.starts, sizes.batch, DType::U32),
+            ("lens", params.lens, sizes.batch, DType::U32),
+        ] {
+            let Some((storage, layout)) = vector else {
+                continue;
+            };
+            let fits = layout.dims() == [len] && layout.is_contiguous();
+            if !fits || storage.dtype() != dtype {
+                crate::bail!(
+                    "sdpa: {name} are {:?} of {:?}, they have to be {len} contiguous elements of {dtype:?}",
+                    layout.shape(),
+                    storage.dtype()
+                )
+            }
+        }
+        if let (Some((slopes, _)), Some((sinks, _))) = (params.slopes, params.sinks) {
+            if !std::ptr::eq(slopes, sinks) {
+                crate::bail!("sdpa: slopes and sinks have to be parts of one storage")
+            }
+        }
+        // One query at the last key sees all that is behind it.
+        let to_the_end = at_the_end && sizes.queries == 1 && params.right.is_some();
+        let by_distance = params.left.is_some() || params.right.is_some();
+        Ok(Self {
+            softcap: params.softcap.is_some(),
+            causal,
+            left: params.left.is_some(),
+            right: params.right.is_some() && !causal && !to_the_end,
+            starts: params.starts.is_some(),
+            lens: params.lens.is_some(),
+            slopes: params.slopes.is_some(),
+            sinks: params.sinks.is_some(),
+            bias,
+            blind: bias.is_some() || params.lens.is_some() || by_distance && !at_the_end,
+        })
+    }
+}
