@@ -42,8 +42,8 @@ impl CandleBackend {
         Ok(Self::over(files, id, device, dtype, loaded.into()))
     }
 
-    /// As [`CandleBackend::load`], onto devices that share each layer: a thread and a part of the weights for each. Sums go
-    /// through the host ([`candle_core::distributed::LocalGroup`]).
+    /// As [`CandleBackend::load`], onto devices that share each layer: a thread and a part of the weights for each, with sums
+    /// by [`candle_core::distributed::on_devices`].
     ///
     /// # Errors
     /// As [`CandleBackend::load`]; a model that as many devices cannot share.

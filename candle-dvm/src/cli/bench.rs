@@ -37,8 +37,8 @@ pub(super) struct Args {
     /// Where to run
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Share each layer among this many devices of that kind, one thread each, with sums through the host; ranks on the CPU share
-    /// its cores and are slower than one: they are for tests
+    /// Share each layer among this many devices of that kind, one thread each; sums go by NCCL between NVIDIA's cards, elsewhere
+    /// through the host; ranks on the CPU share its cores and are slower than one: they are for tests
     #[arg(long, value_name = "N", default_value_t = 1)]
     gpus: usize,
     /// The memory bandwidth, of all devices together, to print what share of it generation uses

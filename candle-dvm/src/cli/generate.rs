@@ -27,8 +27,8 @@ pub(super) struct Args {
     /// Where to run
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Share each layer among this many devices of that kind, one thread each, with sums through the host; ranks on the CPU share
-    /// its cores and are slower than one: they are for tests
+    /// Share each layer among this many devices of that kind, one thread each; sums go by NCCL between NVIDIA's cards, elsewhere
+    /// through the host; ranks on the CPU share its cores and are slower than one: they are for tests
     #[arg(long, value_name = "N", default_value_t = 1)]
     gpus: usize,
     /// Element type of activations, and of weights that are not quantised [default: f32 for the embedded model, on the CPU
