@@ -16,6 +16,7 @@ mod setup;
 mod shaders;
 mod steps;
 mod upstream;
+mod wasi;
 mod web;
 mod weights;
 mod words;

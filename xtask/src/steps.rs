@@ -17,6 +17,7 @@ use crate::oracle;
 use crate::setup;
 use crate::shaders;
 use crate::upstream;
+use crate::wasi;
 use crate::web;
 use crate::weights;
 use crate::words;
@@ -126,6 +127,13 @@ pub const STEPS: &[Step] = &[
         when: When::Default,
         run: web::web,
         ahead: Some(web::ahead),
+    },
+    Step {
+        name: "wasi",
+        title: "WebAssembly guests train forests by wasi:gpu as scikit-learn does; hostile ones get nowhere",
+        when: When::Default,
+        run: wasi::wasi,
+        ahead: Some(wasi::ahead),
     },
     Step {
         name: "oracle",
@@ -440,7 +448,7 @@ pub struct Tally {
     pub passed: usize,
     failed: usize,
     /// Of `passed`, those whose name says that they ran on WebGPU.
-    webgpu: usize,
+    pub webgpu: usize,
     /// The same on CUDA.
     cuda: usize,
     /// The same on Metal.

@@ -1,0 +1,107 @@
+//! Guests in WebAssembly that compute on the host's devices, and the host that runs them: a workspace apart, because wasmtime wants a newer
+//! compiler than Candle's users have to have.
+
+use std::path::Path;
+
+use crate::command::{cmd, Cmd};
+use crate::cross;
+use crate::nostr;
+use crate::setup;
+use crate::steps::Tally;
+
+const HOST: &str = "candle-wasm-examples/wasi-gpu";
+const GUESTS: &str = "candle-wasm-examples/wasi-gpu/guests";
+/// What is built; apart from the workspace, whose profiles differ.
+const TARGET: &str = "target/wasi";
+/// Where the host's tests find the guests.
+const BUILT: &str = "target/wasi/guests";
+
+/// A library gets no WASI, a command all that the host grants.
+const LIBRARIES: (&str, &str) = (
+    "wasm32-unknown-unknown",
+    "-p forest -p hostile -p seed-rust",
+);
+const COMMANDS: (&str, &str) = ("wasm32-wasip2", "-p forest-cli");
+
+/// Debian's names; the linker and the libc are rustup's.
+const CLANG: &str = "clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32";
+
+/// The guests, and what runs them.
+pub fn ahead() -> Result<(), String> {
+    guests()?;
+    tests("--no-run")?.run()
+}
+
+/// Guests train forests on the CPU and on WebGPU as scikit-learn does, and hostile ones get nowhere.
+pub fn wasi() -> Result<String, String> {
+    for workspace in [HOST, GUESTS] {
+        cargo("fmt", workspace, "--all --check")?.run()?;
+    }
+    guests()?;
+    cargo(
+        "clippy",
+        HOST,
+        "--workspace --all-targets --features webgpu -- -D warnings",
+    )?
+    .run()?;
+    let mut tally = Tally::default();
+    let run = tests("--no-fail-fast")?;
+    run.run_lines(|line| {
+        println!("{line}");
+        tally.add(line);
+    })?;
+    match (tally.passed, tally.webgpu) {
+        (0, _) => Err(format!("{run}\n  ran no test")),
+        (_, 0) => Err(format!("{run}\n  ran no test on WebGPU")),
+        (passed, webgpu) => Ok(format!("{passed} passed, {webgpu} of them on WebGPU")),
+    }
+}
+
+fn cargo(command: &str, workspace: &str, args: &str) -> Result<Cmd, String> {
+    let line = format!("cargo {command} --manifest-path {workspace}/Cargo.toml {args}");
+    Ok(cmd(&line).env("CARGO_TARGET_DIR", absolute(TARGET)?))
+}
+
+fn tests(args: &str) -> Result<Cmd, String> {
+    let tests = cargo(
+        "test",
+        HOST,
+        &format!("--workspace --features webgpu {args}"),
+    )?;
+    Ok(tests
+        .env("CANDLE_WEBGPU_CHECKS", "1")
+        .env("WASI_GPU_GUESTS", absolute(BUILT)?))
+}
+
+fn absolute(path: &str) -> Result<String, String> {
+    Ok(nostr::absolute(path)?.display().to_string())
+}
+
+/// Every guest, in one folder.
+fn guests() -> Result<(), String> {
+    let failed = |err: std::io::Error| format!("{BUILT}: {err}");
+    std::fs::create_dir_all(BUILT).map_err(failed)?;
+    for (target, packages) in [LIBRARIES, COMMANDS] {
+        cross::add(target)?;
+        let args = format!("--release --target {target} {packages}");
+        cargo("build", GUESTS, &args)?.run()?;
+        let built = Path::new(TARGET).join(target).join("release");
+        for entry in std::fs::read_dir(&built).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if let (Some("wasm"), Some(name)) = (
+                path.extension().and_then(|end| end.to_str()),
+                path.file_name(),
+            ) {
+                std::fs::copy(&path, Path::new(BUILT).join(name)).map_err(failed)?;
+            }
+        }
+    }
+    let clang = setup::program(
+        "clang 19 with its WebAssembly libraries",
+        &["clang++-19"],
+        CLANG,
+    )?;
+    cmd(&format!("sh {GUESTS}/build-cpp.sh {BUILT}"))
+        .env("CLANG", clang)
+        .run()
+}
