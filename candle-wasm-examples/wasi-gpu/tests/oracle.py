@@ -35,7 +35,7 @@ LOADERS = {
     "digits": load_digits,
 }
 DEPTHS = (1, 2, 3, 4, 5)
-RANDOM_STATES = range(6)
+RANDOM_STATES = range(24)
 LEAF = 0xFFFFFFFF
 
 

@@ -7,8 +7,6 @@
 // The example takes labels and makes a list of indices, and uses neither.
 #![allow(unused_variables)]
 
-use std::cell::RefCell;
-
 /// The example's `wit_bindgen`.
 mod wit_bindgen {
     macro_rules! generate {
@@ -24,7 +22,7 @@ mod wit_bindgen {
                 pub mod gpu {
                     pub mod compute {
                         pub use crate::host::wasi::gpu::compute::*;
-                        pub use crate::remembering_read as buffer_read;
+                        pub(crate) use crate::memory::buffer_read;
                     }
                     pub use crate::host::wasi::gpu::ml_kernels;
                 }
@@ -36,15 +34,31 @@ mod wit_bindgen {
 
 include!("snippet.rs");
 
-thread_local! {
-    static LAST_READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
+/// The example's `buffer_read`.
+mod memory {
+    use std::cell::RefCell;
 
-/// The host's `buffer-read`; [`run`](Guest::run) returns what it gave last.
-fn remembering_read(buffer: BufferId, offset: u64, size: u32) -> Result<Vec<u8>, GpuError> {
-    let bytes = host::wasi::gpu::compute::buffer_read(buffer, offset, size)?;
-    LAST_READ.set(bytes.clone());
-    Ok(bytes)
+    use crate::host::wasi::gpu::compute::{self, BufferId, GpuError};
+
+    thread_local! {
+        static LAST: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// The host's, and keeps what it gave.
+    pub(crate) fn buffer_read(
+        buffer: BufferId,
+        offset: u64,
+        size: u32,
+    ) -> Result<Vec<u8>, GpuError> {
+        let bytes = compute::buffer_read(buffer, offset, size)?;
+        LAST.set(bytes.clone());
+        Ok(bytes)
+    }
+
+    /// What was read last.
+    pub(crate) fn last() -> Vec<u8> {
+        LAST.take()
+    }
 }
 
 mod world {
@@ -66,7 +80,7 @@ impl Guest for Component {
     fn run() -> Result<Vec<u32>, String> {
         let rows = 10_000;
         train_tree(&vec![1.0; rows], &vec![0.0; rows]);
-        let bytes = LAST_READ.take();
+        let bytes = memory::last();
         let words = bytes.chunks_exact(4);
         Ok(words
             .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))

@@ -1,8 +1,8 @@
 //! Decision trees and random forests, trained with the kernels of `wasi:gpu`.
 //!
 //! A wait for the device costs more than a small kernel. So [`train`] grows all trees at once, level by level: it queues every split of a
-//! level, has the scores copied into one buffer, and reads that once. A forest of depth 16 waits some 17 times, not once for each of its
-//! 174,120 candidate splits.
+//! level, has the scores copied into one buffer, and reads that once. A forest of 200 trees and depth 16 waits 17 times on 353 rows,
+//! not once for each of some 160,000 candidate splits.
 
 pub mod gpu;
 mod model;
