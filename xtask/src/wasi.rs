@@ -16,15 +16,23 @@ const TARGET: &str = "target/wasi";
 /// Where the host's tests find the guests.
 const BUILT: &str = "target/wasi/guests";
 
-/// A library gets no WASI, a command all that the host grants.
-const LIBRARIES: (&str, &str) = (
-    "wasm32-unknown-unknown",
-    "-p forest -p hostile -p seed-rust",
-);
-const COMMANDS: (&str, &str) = ("wasm32-wasip2", "-p forest-cli");
+/// Targets, the packages that are built for each, and their files. Libraries do without WASI.
+const RUST: [(&str, &str, &[&str]); 2] = [
+    (
+        "wasm32-unknown-unknown",
+        "-p wasi-gpu-forest -p wasi-gpu-seed-rust",
+        &["forest", "seed_rust"],
+    ),
+    (
+        "wasm32-wasip2",
+        "-p wasi-gpu-forest-cli -p wasi-gpu-hostile",
+        &["forest-cli", "hostile"],
+    ),
+];
 
 /// Debian's names; the linker and the libc are rustup's.
-const CLANG: &str = "clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32";
+const CLANG: &str =
+    "clang-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32";
 
 /// The guests, and what runs them.
 pub fn ahead() -> Result<(), String> {
@@ -81,19 +89,17 @@ fn absolute(path: &str) -> Result<String, String> {
 fn guests() -> Result<(), String> {
     let failed = |err: std::io::Error| format!("{BUILT}: {err}");
     std::fs::create_dir_all(BUILT).map_err(failed)?;
-    for (target, packages) in [LIBRARIES, COMMANDS] {
+    for (target, packages, files) in RUST {
         cross::add(target)?;
-        let args = format!("--release --target {target} {packages}");
+        // Cargo reads a folder's configuration only where it is started there.
+        let args =
+            format!("--release --config {GUESTS}/.cargo/config.toml --target {target} {packages}");
         cargo("build", GUESTS, &args)?.run()?;
-        let built = Path::new(TARGET).join(target).join("release");
-        for entry in std::fs::read_dir(&built).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
-            if let (Some("wasm"), Some(name)) = (
-                path.extension().and_then(|end| end.to_str()),
-                path.file_name(),
-            ) {
-                std::fs::copy(&path, Path::new(BUILT).join(name)).map_err(failed)?;
-            }
+        for file in files {
+            let name = format!("{file}.wasm");
+            let built = Path::new(TARGET).join(target).join("release").join(&name);
+            std::fs::copy(&built, Path::new(BUILT).join(name))
+                .map_err(|err| format!("{}: {err}", built.display()))?;
         }
     }
     let clang = setup::program(
