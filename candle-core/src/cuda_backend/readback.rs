@@ -106,6 +106,14 @@ impl CudaStorage {
 }
 
 impl PendingRead {
+    /// Whether [`wait`](Self::wait) returns at once, with the elements or with an error.
+    pub fn is_ready(&self) -> bool {
+        match &self.staged {
+            Some((_, arrived)) => arrived.try_is_complete().unwrap_or(true),
+            None => true,
+        }
+    }
+
     /// Waits on this thread.
     ///
     /// # Errors

@@ -70,13 +70,67 @@ impl WebGpuDevice {
         len: usize,
         dtype: DType,
     ) -> Result<WebGpuStorage> {
-        let name = kernel.name;
-        let refuse = |what: String| Err(Error::WebGpu(format!("{name}: {what}")).bt());
-        if inputs.len() >= MAX_BUFFERS {
-            let most = MAX_BUFFERS - 1;
+        let copies = self.wgsl_inputs(kernel, inputs, 1)?;
+        let dst = self.alloc(len, dtype, kernel.name)?;
+        if len > 0 {
+            self.launch_wgsl(kernel, &copies, &[&dst])?;
+        }
+        Ok(dst)
+    }
+
+    /// Runs a kernel that writes to storages that are there already, [`WebGpuDevice::zeros_impl`](BackendDevice::zeros_impl)'s
+    /// for example.
+    ///
+    /// As [`WebGpuDevice::run_wgsl`], but that the bindings after the inputs are `outputs`, in order, each with all its elements:
+    /// `var<storage, read_write>`, with what they hold at the call. What the kernel does not write stays.
+    ///
+    /// # Errors
+    /// As [`WebGpuDevice::run_wgsl`], where outputs count as inputs do: 8 of both together, and at least one output. An output shares
+    /// memory with an input or with another output.
+    pub fn run_wgsl_in_place(
+        &self,
+        kernel: &WgslKernel<'_>,
+        inputs: &[(&WebGpuStorage, &Layout)],
+        outputs: &mut [&mut WebGpuStorage],
+    ) -> Result<()> {
+        let refuse = |what: String| refuse(kernel.name, what);
+        if outputs.is_empty() {
+            return refuse("a kernel without an output would do nothing: pass one".into());
+        }
+        let copies = self.wgsl_inputs(kernel, inputs, outputs.len())?;
+        let outputs: Vec<&WebGpuStorage> = outputs.iter().map(|output| &**output).collect();
+        for (i, output) in outputs.iter().enumerate() {
+            if !output.device().same_device(self) {
+                return refuse(format!("output {i} is on another device"));
+            }
+            let shares = |other: &WebGpuStorage| output.memory().shares_with(other.memory());
+            if copies.iter().any(shares) || outputs[..i].iter().any(|other| shares(other)) {
+                return refuse(format!(
+                    "output {i} shares memory with another operand, which WebGPU forbids: pass a copy of one"
+                ));
+            }
+        }
+        self.launch_wgsl(kernel, &copies, &outputs)
+    }
+
+    /// The inputs as the kernel sees them, once it is known that all else is in order.
+    fn wgsl_inputs(
+        &self,
+        kernel: &WgslKernel<'_>,
+        inputs: &[(&WebGpuStorage, &Layout)],
+        outputs: usize,
+    ) -> Result<Vec<WebGpuStorage>> {
+        let refuse = |what: String| refuse(kernel.name, what);
+        let most = MAX_BUFFERS.saturating_sub(outputs);
+        if inputs.len() > most {
             return refuse(format!(
                 "a kernel with {} inputs, it may have {most}: join some of them",
                 inputs.len()
+            ));
+        }
+        if outputs > MAX_BUFFERS {
+            return refuse(format!(
+                "a kernel with {outputs} outputs, it may have {MAX_BUFFERS}: join some of them"
             ));
         }
         let most = PARAM_BYTES / size_of::<u32>();
@@ -101,25 +155,33 @@ impl WebGpuDevice {
             }
             copies.push(row_major(storage, layout)?);
         }
-        let dst = self.alloc(len, dtype, name)?;
-        if len == 0 {
-            return Ok(dst);
-        }
+        Ok(copies)
+    }
+
+    fn launch_wgsl(
+        &self,
+        kernel: &WgslKernel<'_>,
+        inputs: &[WebGpuStorage],
+        outputs: &[&WebGpuStorage],
+    ) -> Result<()> {
+        let (count, name) = (inputs.len(), kernel.name);
         let key = Key::new("wgsl")
             .with(self.kernels().number_of(kernel.source), 32)
-            .with(inputs.len() as u32, 3);
-        let mut bindings: Vec<_> = copies.iter().map(ops::bind).collect();
-        bindings.push(ops::bind(&dst));
-        let shader = || Shader::foreign(name, kernel.source, inputs.len());
-        self.launch_bytes(
-            key,
-            shader,
-            &bindings,
-            bytemuck::cast_slice(kernel.params),
-            kernel.workgroups,
-        )?;
-        Ok(dst)
+            .with(count as u32, 4)
+            .with(outputs.len() as u32, 4);
+        let bindings: Vec<_> = inputs
+            .iter()
+            .chain(outputs.iter().copied())
+            .map(ops::bind)
+            .collect();
+        let shader = || Shader::foreign(name, kernel.source, count, outputs.len());
+        let params = bytemuck::cast_slice(kernel.params);
+        self.launch_bytes(key, shader, &bindings, params, kernel.workgroups)
     }
+}
+
+fn refuse<T>(name: &str, what: String) -> Result<T> {
+    Err(Error::WebGpu(format!("{name}: {what}")).bt())
 }
 
 /// A storage whose elements are those of `layout` in row-major order, starting at 0.

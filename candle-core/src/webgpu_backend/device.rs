@@ -168,6 +168,21 @@ impl WebGpuDevice {
         self.0.info.device_type == wgpu::DeviceType::Cpu
     }
 
+    /// The most bytes that a kernel reaches through one binding, a multiple of 256. Ops of this crate work on larger tensors in
+    /// parts; [`WebGpuDevice::run_wgsl`] refuses them.
+    pub fn max_binding_bytes(&self) -> u64 {
+        self.max_binding()
+    }
+
+    /// Whether the device still works. Does not wait.
+    ///
+    /// # Errors
+    /// [`Error::WebGpu`] with the first failure that the GPU reported, such as its loss. It stays: nothing that was computed since can
+    /// be trusted, and every op fails.
+    pub fn check(&self) -> Result<()> {
+        self.0.queue.health().check("check")
+    }
+
     /// Counters since the device was opened.
     pub fn stats(&self) -> Stats {
         Stats {

@@ -100,14 +100,14 @@ impl Shader {
     }
 
     /// A whole module from outside of this crate: it is compiled with all checks, and workgroup memory starts as zeros.
-    pub(super) fn foreign(label: &str, source: &str, inputs: usize) -> Self {
+    pub(super) fn foreign(label: &str, source: &str, inputs: usize, outputs: usize) -> Self {
         let storage = |i| wgpu::BufferBindingType::Storage {
             read_only: i < inputs,
         };
         Self {
             text: source.into(),
             label: label.into(),
-            bindings: (0..=inputs).map(storage).collect(),
+            bindings: (0..inputs + outputs).map(storage).collect(),
             foreign: true,
         }
     }

@@ -65,6 +65,22 @@ impl Memory {
         (buffer, offset, buffer.size().saturating_sub(offset))
     }
 
+    /// Whether some buffer is in both.
+    pub(super) fn shares_with(&self, other: &Self) -> bool {
+        let mine = self.buffers();
+        other
+            .buffers()
+            .iter()
+            .any(|theirs| mine.iter().any(|buffer| Arc::ptr_eq(buffer, theirs)))
+    }
+
+    fn buffers(&self) -> &[Arc<Buffer>] {
+        match self {
+            Self::One(buffer) | Self::Window { buffer, .. } => std::slice::from_ref(buffer),
+            Self::Chunks { buffers, .. } => buffers,
+        }
+    }
+
     /// The first `bytes`, as ranges of buffers of at most `most` bytes each, a multiple of 256.
     pub(super) fn pieces(&self, bytes: u64, most: u64) -> Vec<Piece<'_>> {
         let mut pieces = Vec::new();

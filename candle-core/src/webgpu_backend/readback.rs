@@ -221,6 +221,9 @@ pub struct PendingRead {
 
 impl PendingRead {
     /// Waits without blocking the thread: the form for browsers, and for native programs with an executor.
+    ///
+    /// # Errors
+    /// The device failed, or a kernel found an index out of range since the last check.
     pub async fn finish(self) -> Result<crate::CpuStorage> {
         if let Some(raw) = &self.raw {
             raw.arrive().await?;
@@ -229,7 +232,11 @@ impl PendingRead {
     }
 
     /// Waits on this thread.
-    pub(crate) fn wait(self) -> Result<crate::CpuStorage> {
+    ///
+    /// # Errors
+    /// The device failed, or a kernel found an index out of range since the last check. In a browser always, since its threads must
+    /// not wait: use [`finish`](Self::finish) there.
+    pub fn wait(self) -> Result<crate::CpuStorage> {
         if let Some(raw) = &self.raw {
             raw.wait()?;
         }

@@ -76,6 +76,32 @@ impl WebGpuStorage {
         )
     }
 
+    /// Another handle of the same memory, whose bits are seen as elements of `dtype`: what is written to one is seen in the other.
+    ///
+    /// All of the storage, so its bytes must be whole elements of `dtype`. Bytes are in little-endian order, as in a file.
+    ///
+    /// # Errors
+    /// [`Error::WebGpu`] if they are not. [`Error::UnsupportedOnDevice`] if the device has no `dtype`.
+    pub fn bitcast(&self, dtype: DType) -> Result<Self> {
+        self.device.elem(dtype, "bitcast")?;
+        let (bytes, size) = (self.bytes(), dtype.size_in_bytes() as u64);
+        if !bytes.is_multiple_of(size) {
+            return Err(Error::WebGpu(format!(
+                "bitcast: {} elements of {:?} have {bytes} bytes, which are no whole elements of {dtype:?}, of {size} bytes each: \
+                 take a narrower part",
+                self.len, self.dtype
+            ))
+            .bt());
+        }
+        let len = (bytes / size) as usize;
+        Ok(Self::new(
+            self.memory.clone(),
+            len,
+            dtype,
+            self.device.clone(),
+        ))
+    }
+
     /// Elements `first..first + len` as a storage that fits a binding, and the first one's place in it. `None` if they are too many or
     /// span two buffers. The same memory: what is written to one is seen in the other.
     pub(super) fn window(&self, first: usize, len: usize) -> Option<(Self, usize)> {

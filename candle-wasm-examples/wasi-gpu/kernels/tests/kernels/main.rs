@@ -1,0 +1,7 @@
+//! What `wasi:gpu` promises, on every device of the build: one body each, by `test_device!`.
+
+mod buffers;
+mod forest;
+mod fuzz;
+mod math;
+mod support;
