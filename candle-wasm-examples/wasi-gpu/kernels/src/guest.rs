@@ -281,7 +281,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
             return Ok(());
         }
         buffers.writing(output, |buffers, to| {
-            let operand = |id: BufferId| {
+            let operand = |id: BufferId| -> Result<Operand<'_, R::Buffer>> {
                 if id == output {
                     return Ok(Operand::Output);
                 }

@@ -7,8 +7,6 @@ mod split;
 #[cfg(any(feature = "webgpu", feature = "cuda"))]
 pub(crate) use math::matrices;
 
-use std::future::{ready, Future};
-
 use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs};
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, ElementwiseParams, FindSplitParams,
@@ -27,8 +25,8 @@ impl Pending for Vec<u8> {
         Ok(self)
     }
 
-    fn arrive(self) -> impl Future<Output = Result<Vec<u8>>> + Send {
-        ready(Ok(self))
+    async fn arrive(self) -> Result<Vec<u8>> {
+        Ok(self)
     }
 }
 
@@ -70,7 +68,7 @@ impl Runtime for Cpu {
     }
 
     fn begin_read(&self, src: &Vec<u32>, offset: u64, size: u32) -> Result<Vec<u8>> {
-        let bytes = &bytemuck::cast_slice(src)[place(offset)..][..size as usize];
+        let bytes: &[u8] = &bytemuck::cast_slice(src)[place(offset)..][..size as usize];
         let mut copy = Vec::new();
         let reserved = copy.try_reserve_exact(bytes.len());
         reserved.map_err(|_| GpuError::OutOfMemory)?;

@@ -3,7 +3,7 @@
 //! A buffer is a storage of f32, whose words kernels see as they need them. All work is in the device's one stream, so it takes effect in
 //! the order of the calls. A kernel that finds a fault writes it to the status, as on WebGPU.
 
-use std::future::{poll_fn, Future};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::task::Poll;
@@ -197,19 +197,17 @@ impl Pending for Read {
         Ok(bytes)
     }
 
-    fn arrive(self) -> impl Future<Output = Result<Vec<u8>>> + Send {
-        async move {
-            poll_fn(|context| {
-                if self.pending.is_ready() {
-                    return Poll::Ready(());
-                }
-                // The driver wakes nobody.
-                context.waker().wake_by_ref();
-                Poll::Pending
-            })
-            .await;
-            self.wait()
-        }
+    async fn arrive(self) -> Result<Vec<u8>> {
+        poll_fn(|context| {
+            if self.pending.is_ready() {
+                return Poll::Ready(());
+            }
+            // The driver wakes nobody.
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        self.wait()
     }
 }
 

@@ -83,7 +83,12 @@ pub(super) fn elementwise(
     let layout = Layout::contiguous(params.n_elements as usize);
     let result = match (params.op, &b) {
         (ElementwiseOp::Relu, _) => a.unary_impl::<op::Relu>(&layout),
-        (ElementwiseOp::Sigmoid, _) => a.unary_impl::<op::Sigmoid>(&layout),
+        // 1 / (1 + exp(-x)), which is right at both ends.
+        (ElementwiseOp::Sigmoid, _) => a
+            .affine(&layout, -1., 0.)
+            .and_then(|x| x.unary_impl::<op::Exp>(&layout))
+            .and_then(|x| x.affine(&layout, 1., 1.))
+            .and_then(|x| x.unary_impl::<op::Recip>(&layout)),
         (ElementwiseOp::Tanh, _) => a.unary_impl::<op::Tanh>(&layout),
         (ElementwiseOp::Sqrt, _) => a.unary_impl::<op::Sqrt>(&layout),
         (ElementwiseOp::Exp, _) => a.unary_impl::<op::Exp>(&layout),

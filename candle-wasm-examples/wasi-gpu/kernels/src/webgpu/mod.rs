@@ -1,5 +1,5 @@
-//! Devices of WebGPU, and of Metal through it: kernels in WGSL beside this file; matrix products, elementwise functions and sums of rows are
-//! Candle's.
+//! Devices of WebGPU, and of Metal through it: kernels in WGSL beside this file; matrix products, elementwise functions and sums of rows
+//! are Candle's.
 //!
 //! A buffer is a storage of u32 words that one binding reaches. A kernel that finds a fault writes it to the status, four words on
 //! the device; the next read copies them behind its data and clears them.
@@ -8,8 +8,6 @@
 
 mod forest;
 mod math;
-
-use std::future::Future;
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::scalar::Scalar;
@@ -223,14 +221,12 @@ impl Pending for Read {
         Self::join(&self.device, pieces, self.size, self.has_status)
     }
 
-    fn arrive(self) -> impl Future<Output = Result<Vec<u8>>> + Send {
-        async move {
-            let mut pieces = Vec::with_capacity(self.pieces.len());
-            for piece in self.pieces {
-                pieces.push(piece.finish().await);
-            }
-            Self::join(&self.device, pieces, self.size, self.has_status)
+    async fn arrive(self) -> Result<Vec<u8>> {
+        let mut pieces = Vec::with_capacity(self.pieces.len());
+        for piece in self.pieces {
+            pieces.push(piece.finish().await);
         }
+        Self::join(&self.device, pieces, self.size, self.has_status)
     }
 }
 

@@ -117,7 +117,8 @@ fn ranges_are_checked(device: &Device) -> Result<()> {
         (most, 0),
         (most - 3, 4),
     ] {
-        let words = &["10 bytes", &offset.to_string()];
+        let offset_text = offset.to_string();
+        let words: &[&str] = &["10 bytes", &offset_text];
         let data = vec![1; size as usize];
         assert_invalid(gpu.buffer_write(a, offset, &data), words);
         assert_invalid(gpu.buffer_read(a, offset, size as u32), words);
@@ -143,7 +144,7 @@ fn names_are_never_used_again(device: &Device) -> Result<()> {
         seed: 1,
         max_index: 1,
     };
-    let stale = |gpu: &dyn GpuBackend, id| {
+    let stale = |gpu: &dyn GpuBackend, id: u32| {
         let good = gpu.empty(4).unwrap();
         let refused = [
             gpu.buffer_write(id, 0, &[1]),
@@ -154,7 +155,8 @@ fn names_are_never_used_again(device: &Device) -> Result<()> {
             gpu.kernel_bootstrap_sample(params, id),
             gpu.buffer_destroy(id),
         ];
-        assert_eq!(refused, [const { Err(GpuError::InvalidBuffer) }; 7], "{id}");
+        let is_stale = |answer: &Result<()>| *answer == Err(GpuError::InvalidBuffer);
+        assert!(refused.iter().all(is_stale), "{id}: {refused:?}");
     };
     let mut last = 0;
     for _ in 0..5 {

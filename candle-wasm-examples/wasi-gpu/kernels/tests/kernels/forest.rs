@@ -145,7 +145,7 @@ impl Split {
             if left.is_empty() || right.is_empty() {
                 return f64::INFINITY;
             }
-            let side = |rows: Vec<(f32, f64)>| {
+            let side = |rows: Vec<&(f32, f64)>| {
                 Self::squared_error(&rows.iter().map(|row| row.1).collect::<Vec<_>>())
             };
             side(left) + side(right)
@@ -296,8 +296,9 @@ fn splits_refuse_wrong_indices(device: &Device) -> Result<()> {
     bad.indices[33] = 50;
     for index in [50, u32::MAX] {
         bad.indices[33] = index;
-        let words = ["find-split", "index 33", &index.to_string(), "50 rows"];
-        assert_kernel_error(bad.run(&*gpu), &words);
+        let index_text = index.to_string();
+        let words: &[&str] = &["find-split", "index 33", &index_text, "50 rows"];
+        assert_kernel_error(bad.run(&*gpu), words);
         // It was said once; the backend goes on, and others did not notice.
         good.check(&*gpu)?;
         good.check(&*neighbour)?;
