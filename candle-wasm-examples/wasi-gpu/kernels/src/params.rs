@@ -88,6 +88,6 @@ pub struct BatchPredictParams {
     pub batch_size: u32,
     pub n_features: u32,
     pub n_trees: u32,
-    /// A sample takes at most so many steps down a tree.
+    /// A sample takes at most this many steps down a tree.
     pub max_depth: u32,
 }
