@@ -417,5 +417,5 @@ impl Guest for Component {
 fn grown(bytes: u32) -> Option<*const u8> {
     let pages = bytes.div_ceil(1 << 16) as usize;
     let before = core::arch::wasm32::memory_grow(0, pages);
-    (before != usize::MAX).then(|| (before << 16) as *const u8)
+    (before != usize::MAX).then_some((before << 16) as *const u8)
 }
