@@ -23,8 +23,9 @@ async fn work(guest: &mut Guest, turns: u32) {
         .unwrap();
     for turn in 0..turns {
         let byte = turn % 256;
-        let write = guest.invoke("buffer-write", &["1", "1", &format!("[{byte}]")]);
-        assert_eq!(write.await.unwrap(), ["ok"]);
+        let data = format!("[{byte}]");
+        let args = ["1", "1", &data];
+        assert_eq!(guest.invoke("buffer-write", &args).await.unwrap(), ["ok"]);
         let read = guest.invoke("buffer-read", &["1", "0", "4"]).await.unwrap();
         assert_eq!(read, [format!("ok([0, {byte}, 0, 0])")]);
     }
