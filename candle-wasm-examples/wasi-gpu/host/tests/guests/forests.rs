@@ -135,7 +135,7 @@ async fn commands_in_two_languages_make_one_forest() {
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdout(stdout);
         wasi.args(&[name, "/diabetes.csv"]);
-        wasi.preopened_dir(fixtures(), "/", FsPerms::READ).unwrap();
+        wasi.preopened_dir(fixtures(), "/", FsPerms::ReadOnly).unwrap();
         let mut guest = start_on(runner(), name, DeviceChoice::Cpu, wasi.build()).await;
         assert_eq!(guest.run().await.unwrap(), 0, "{name}");
         drop(guest);

@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::driver::{
-    CudaSlice, CudaView, DevicePtr, DeviceSlice, LaunchConfig, PushKernelArg,
+    CudaSlice, CudaView, DevicePtr, LaunchConfig, PushKernelArg,
 };
 use candle_core::cuda_backend::{CompiledModule, PendingRead, WrapErr};
 use candle_core::{CpuStorage, CudaDevice, CudaStorage};
@@ -198,16 +198,18 @@ impl Pending for Read {
     }
 
     async fn arrive(self) -> Result<Vec<u8>> {
-        poll_fn(|context| {
-            if self.pending.is_ready() {
-                return Poll::Ready(());
+        // The closure has it to itself: it may go to another thread, but not be shared with one.
+        let mut read = Some(self);
+        poll_fn(move |context| match read.take_if(|read| read.pending.is_ready()) {
+            Some(read) => Poll::Ready(read),
+            None => {
+                // The driver wakes nobody.
+                context.waker().wake_by_ref();
+                Poll::Pending
             }
-            // The driver wakes nobody.
-            context.waker().wake_by_ref();
-            Poll::Pending
         })
-        .await;
-        self.wait()
+        .await
+        .wait()
     }
 }
 

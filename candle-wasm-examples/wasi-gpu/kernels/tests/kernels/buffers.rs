@@ -130,7 +130,7 @@ fn ranges_are_checked(device: &Device) -> Result<()> {
         assert_invalid(gpu.buffer_copy(b, 1, b, 0, size), &["20 bytes"]);
     }
     assert_invalid(gpu.buffer_read(a, 0, u32::MAX), &["4294967295"]);
-    assert_eq!(gpu.buffer_read(a, 10, 0)?, []);
+    assert!(gpu.buffer_read(a, 10, 0)?.is_empty());
     assert_eq!(gpu.buffer_read(a, 0, 10)?, [0; 10]);
     Ok(())
 }

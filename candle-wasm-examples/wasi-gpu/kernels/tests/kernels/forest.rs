@@ -463,7 +463,8 @@ impl Forest {
     fn walk(&self, root: u32, sample: usize, max_depth: u32) -> Option<f32> {
         let row = &self.samples[sample * self.features as usize..][..self.features as usize];
         let mut node = *self.nodes.get(root as usize)?;
-        for _ in 0..=max_depth {
+        // Who takes more steps than there are nodes goes round in circles.
+        for _ in 0..=max_depth.min(self.nodes.len() as u32) {
             let [feature, value, left, right] = node;
             if feature == LEAF {
                 return Some(f32::from_bits(value));
@@ -558,18 +559,19 @@ test_device!(predictions);
 /// More steps than an invocation takes in one dispatch.
 fn deep_trees(device: &Device) -> Result<()> {
     let gpu = open(device)?;
-    let depth = 130_000;
-    let mut nodes: Vec<Node> = (0..depth).map(|i| [0, 0, i + 1, depth + 1]).collect();
-    nodes.extend([leaf(1.), leaf(2.)]);
-    let forest = Forest {
-        features: 1,
-        nodes,
-        offsets: vec![0, depth],
-        samples: vec![-1., 1., -2.],
-    };
-    forest.check(&*gpu, depth)??;
-    let call = forest.check(&*gpu, depth - 1)?;
-    assert_kernel_error(call, &["tree 0", "max-depth"]);
+    for depth in [1000, 11_998, 12_000, 17_000, 130_000] {
+        let mut nodes: Vec<Node> = (0..depth).map(|i| [0, 0, i + 1, depth + 1]).collect();
+        nodes.extend([leaf(1.), leaf(2.)]);
+        let forest = Forest {
+            features: 1,
+            nodes,
+            offsets: vec![0, depth],
+            samples: vec![-1., 1., -2.],
+        };
+        forest.check(&*gpu, depth)??;
+        let call = forest.check(&*gpu, depth - 1)?;
+        assert_kernel_error(call, &["tree 0", "max-depth"]);
+    }
     Ok(())
 }
 test_device!(deep_trees);

@@ -258,7 +258,13 @@ fn differs(gpu: &dyn GpuBackend, cpu: &dyn GpuBackend, calls: &[Call]) -> Option
         // Bytes written by chance can be huge floats. Where those are added up, f32 and f64 have little in common.
         let is_open = is_open || size > 1e6;
         for (i, (got, want)) in words(&got).into_iter().zip(words(&want)).enumerate() {
+            // A GPU may take subnormal numbers for 0, and their logarithm for that of the least normal one.
+            let is_of_subnormal = matches!(
+                call,
+                Call::Elementwise(params, ..) if params.op == ElementwiseOp::Log && want < -87.
+            );
             let near = got.to_bits() == want.to_bits()
+                || is_of_subnormal && got < -87.
                 || got.is_nan() && want.is_nan()
                 || (got - want).abs() <= tolerance;
             if !near && !is_open {

@@ -155,8 +155,8 @@ fn matrix_products_at_edges(device: &Device) -> Result<()> {
         with(|p| (p.m, p.k, p.n) = (u32::MAX, u32::MAX, u32::MAX)),
         &["a needs"],
     );
-    with(|p| (p.m, p.k) = (0, 40))?;
-    with(|p| (p.n, p.k) = (0, 1))?;
+    with(|p| p.m = 0)?;
+    with(|p| p.n = 0)?;
     assert_eq!(gpu.read_floats(c, 1600)?, [exact; 1600]);
     assert_invalid(gpu.kernel_matmul(params, c, b, c), &["must differ"]);
     // The inputs may be one.
@@ -254,7 +254,12 @@ fn elementwise(device: &Device) -> Result<()> {
                 for i in 0..n {
                     let (a, b) = (f64::from(first_value[i]), f64::from(second_value[i]));
                     let want = want(op, a, b);
-                    let tolerance = want.abs() * 2e-6 + 2e-6;
+                    // WGSL's exp may be off by 3 + 2 |x| units in the last place.
+                    let units = match op {
+                        ElementwiseOp::Exp => 3. + 2. * a.abs().min(100.),
+                        _ => 16.,
+                    };
+                    let tolerance = want.abs() * units * 2f64.powi(-23) + 2e-6;
                     assert!(
                         is_near(got[i], want, tolerance),
                         "{op:?} {a} {b}: {}, not {want}",
