@@ -16,8 +16,8 @@ use crate::limits::Limits;
 use crate::stats::{Function, Stats};
 use compute::{BufferId, GpuError};
 
-/// On the CPU device a kernel that does more than this (multiplications, or elements) leaves the thread that drives guests, so that
-/// the guest's timeout holds and others go on; some 10 ms of work, where the change of threads costs 10 us.
+/// A kernel that does more than this (multiplications, or elements) leaves the thread that drives guests, so that the guest's timeout holds
+/// and others go on: on the CPU some 10 ms of work, and a GPU's queue holds up who fills it. The change of threads costs 10 us.
 const MOST_IN_CALL: u128 = 1 << 24;
 
 /// How the device does its work, as far as a thread has to wait for it.
@@ -53,6 +53,11 @@ impl Gpu {
             memory: limits.memory,
             stats: Stats::default(),
         }
+    }
+
+    /// Gives up what the guest has under way.
+    pub(crate) fn stop(&self) {
+        self.backend.stop();
     }
 
     /// Counts a call that answers `done`, which moved `bytes`, and puts the answer into the interface's types.
@@ -101,13 +106,19 @@ impl Gpu {
         call: impl FnOnce(&dyn GpuBackend) -> kernels::Result<()> + Send + 'static,
     ) -> wasmtime::Result<Result<(), GpuError>> {
         let start = Instant::now();
-        let done = if self.work == Work::InCall && work > MOST_IN_CALL {
+        let done = if work > MOST_IN_CALL {
             let backend = self.backend.clone();
             spawn_blocking(move || call(&*backend)).await?
         } else {
             call(&*self.backend)
         };
         Ok(self.answer(function, start, 0, done))
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -102,8 +102,8 @@ impl Guest {
             .typed::<(), (std::result::Result<(), ()>,)>(&self.store)
             .map_err(|err| Error::Link(line(&err)))?;
         self.enter()?;
-        let done = within(self.timeout, run.call_async(&mut self.store, ())).await?;
-        match done {
+        let done = within(self.timeout, run.call_async(&mut self.store, ())).await;
+        match self.in_time(done)? {
             Ok((Ok(()),)) => Ok(0),
             Ok((Err(()),)) => Ok(1),
             Err(err) => match err.downcast_ref::<I32Exit>() {
@@ -192,7 +192,8 @@ impl Guest {
         let mut results = vec![Val::Bool(false); func.ty(&self.store).results().len()];
         self.enter()?;
         let call = func.call_async(&mut self.store, args, &mut results);
-        match within(self.timeout, call).await? {
+        let done = within(self.timeout, call).await;
+        match self.in_time(done)? {
             Ok(()) => {
                 self.ended = false;
                 Ok(results)
@@ -205,6 +206,14 @@ impl Guest {
     }
 
     /// A guest that is entered has ended unless it returns: also if the caller drops the future.
+    /// A guest that had no time left leaves nothing to be done.
+    fn in_time<T>(&self, done: Result<T>) -> Result<T> {
+        if done.is_err() {
+            self.store.data().gpu.stop();
+        }
+        done
+    }
+
     fn enter(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.ended, true) {
             true => Err(Error::Ended),

@@ -82,6 +82,10 @@ pub trait GpuBackend: Send + Sync {
     /// The name is invalid from here on, also while the device still works on the contents.
     fn buffer_destroy(&self, buffer: BufferId) -> Result<()>;
 
+    /// Ends this backend: every call from now on is [`GpuError::DeviceUnavailable`](crate::GpuError::DeviceUnavailable). A kernel that is
+    /// under way in another thread is given up at the next of its parts, some 10 ms on a GPU and 100 ms on the CPU.
+    fn stop(&self);
+
     /// Waits for all that was called before. It cannot fail: the next read says what went wrong.
     fn sync(&self);
 

@@ -34,8 +34,13 @@ impl<R: Runtime> Guest<R> {
         }
     }
 
+    fn check(&self) -> Result<()> {
+        self.runtime.stop().check()?;
+        self.runtime.check()
+    }
+
     fn start_read(&self, buffer: BufferId, offset: u64, size: u32) -> Result<R::Pending> {
-        self.runtime.check()?;
+        self.check()?;
         let buffers = self.buffers.lock();
         let bytes = buffers.bytes(buffer)?;
         checks::range("buffer-read", buffer, bytes, offset, size.into())?;
@@ -65,7 +70,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
     }
 
     fn buffer_create(&self, size: u64, _: BufferUsage) -> Result<BufferId> {
-        self.runtime.check()?;
+        self.check()?;
         if size == 0 {
             return checks::invalid(
                 "buffer-create: a buffer of 0 bytes: ask for at least 1".into(),
@@ -83,7 +88,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
     }
 
     fn buffer_write(&self, buffer: BufferId, offset: u64, data: &[u8]) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let bytes = buffers.bytes(buffer)?;
         checks::range("buffer-write", buffer, bytes, offset, data.len() as u64)?;
@@ -116,7 +121,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         dst_offset: u64,
         size: u64,
     ) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let (src_bytes, dst_bytes) = (buffers.bytes(src)?, buffers.bytes(dst)?);
         checks::range("buffer-copy, source", src, src_bytes, src_offset, size)?;
@@ -133,8 +138,12 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         })
     }
 
+    fn stop(&self) {
+        self.runtime.stop().set();
+    }
+
     fn buffer_destroy(&self, buffer: BufferId) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         self.buffers.lock().remove(buffer)
     }
 
@@ -147,7 +156,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         params: BootstrapParams,
         output_indices: BufferId,
     ) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let call = Call {
             kernel: "bootstrap-sample",
@@ -171,7 +180,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         thresholds: BufferId,
         output_scores: BufferId,
     ) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let call = Call {
             kernel: "find-split",
@@ -212,7 +221,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         tree_predictions: BufferId,
         output: BufferId,
     ) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let call = Call {
             kernel: "average",
@@ -240,7 +249,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         b: BufferId,
         c: BufferId,
     ) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let call = Call {
             kernel: "matmul",
@@ -268,7 +277,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         input_b: Option<BufferId>,
         output: BufferId,
     ) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let call = Call {
             kernel: "elementwise",
@@ -293,7 +302,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
     }
 
     fn kernel_reduce(&self, params: ReduceParams, input: BufferId, output: BufferId) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let call = Call {
             kernel: "reduce",
@@ -315,7 +324,7 @@ impl<R: Runtime> GpuBackend for Guest<R> {
         tree_offsets: BufferId,
         output: BufferId,
     ) -> Result<()> {
-        self.runtime.check()?;
+        self.check()?;
         let mut buffers = self.buffers.lock();
         let call = Call {
             kernel: "batch-predict",

@@ -44,7 +44,7 @@ mod fault;
 mod guest;
 mod order;
 mod params;
-#[cfg(any(feature = "webgpu", feature = "cuda"))]
+#[cfg_attr(not(any(feature = "webgpu", feature = "cuda")), allow(dead_code))]
 mod plan;
 mod runtime;
 #[cfg(feature = "webgpu")]
@@ -93,7 +93,7 @@ pub fn backend(device: &Device, limits: Limits) -> Result<Box<dyn GpuBackend>> {
         ));
     }
     match device {
-        Device::Cpu => Ok(Box::new(guest::Guest::new(cpu::Cpu, limits))),
+        Device::Cpu => Ok(Box::new(guest::Guest::new(cpu::Cpu::default(), limits))),
         #[cfg(feature = "webgpu")]
         Device::WebGpu(device) => {
             let runtime = webgpu::WebGpu::new(device.clone())?;

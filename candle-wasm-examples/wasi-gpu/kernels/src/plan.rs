@@ -1,12 +1,15 @@
 //! How long work is cut into dispatches, the same on every GPU.
 //!
 //! Mesa's processor adapters end a kernel's loops after 65,535 turns, and a loop with four ways out of it after a quarter of that, so no
-//! invocation takes more than [`MOST_TURNS`]. Dispatches take some 10 ms, so that a display goes on and a host can destroy the device between them.
+//! invocation takes more than 60,000, and [`MOST_STEPS`] down a tree. Dispatches take some 10 ms, so that a display goes on and a host can destroy the device between them.
 
 /// Invocations of a workgroup, threads of a block: `SIZE` of the kernels.
 pub(crate) const GROUP: u64 = 256;
-/// Turns of all loops that an invocation takes.
-const MOST_TURNS: u64 = 12_000;
+/// Turns of all loops that an invocation takes: what [`TILES`] is made for.
+#[cfg(test)]
+const MOST_TURNS: u64 = 60_000;
+/// Steps down trees that an invocation takes, and a turn for each tree.
+const MOST_STEPS: u64 = 12_000;
 /// Bytes of scratch memory of one dispatch, about.
 const SCRATCH: u64 = 64 << 20;
 
@@ -19,7 +22,7 @@ pub(crate) fn parts(len: u64, part: u64) -> impl Iterator<Item = (u64, u64)> {
 /// Slices of the rows, as long as they are not too long.
 const SLICES: u64 = 64;
 /// Tiles of a slice, at most: an invocation takes as many turns for each as a tile has rows, and some.
-const TILES: u64 = 32;
+const TILES: u64 = 128;
 /// The slices of a grid's second dimension; `split_sums.wgsl` has it too.
 #[cfg(feature = "webgpu")]
 pub(crate) const SLICE_FOLD: u64 = 32_768;
@@ -71,9 +74,9 @@ impl Walks {
     const STATE: u64 = 8;
 
     pub(crate) fn new(samples: u64, trees: u64, steps: u64, work: u64) -> Self {
-        let turns = steps.min(MOST_TURNS - 1);
+        let turns = steps.min(MOST_STEPS - 1);
         // A walk that does not end in one dispatch is its invocation's only one.
-        let most = (MOST_TURNS / (steps + 1)).max(1);
+        let most = (MOST_STEPS / (steps + 1)).max(1);
         let block = (samples * trees / Self::BUSY).clamp(1, most);
         let per_dispatch = (Self::BLOCKS * block).min(trees);
         let blocks = per_dispatch.div_ceil(block);
@@ -90,7 +93,7 @@ impl Walks {
 
 #[cfg(test)]
 mod tests {
-    use super::{Split, Walks, GROUP, MOST_TURNS, TILES};
+    use super::{Split, Walks, GROUP, MOST_STEPS, MOST_TURNS, TILES};
 
     #[test]
     fn no_invocation_takes_too_many_turns() {
@@ -101,7 +104,7 @@ mod tests {
                     for work in [1 << 22, 1 << 30] {
                         let plan = Walks::new(samples, trees, steps, work);
                         let turns = plan.block * (plan.turns + 1);
-                        assert!(turns <= MOST_TURNS, "{samples} {trees} {steps}");
+                        assert!(turns <= MOST_STEPS, "{samples} {trees} {steps}");
                         assert!(plan.turns == steps || plan.block == 1);
                         assert!(plan.trees.div_ceil(plan.block) <= MOST_TURNS);
                         assert!(plan.trees <= trees && plan.samples <= samples);

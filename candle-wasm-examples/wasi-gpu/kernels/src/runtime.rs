@@ -1,11 +1,29 @@
 //! What a device has to do, after everything was checked.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, ElementwiseParams, FindSplitParams,
-    MatmulParams, ReduceParams, Result,
+    GpuError, MatmulParams, ReduceParams, Result,
 };
+
+/// Whether a guest is to end. Long kernels look at it between their parts.
+#[derive(Debug, Default)]
+pub(crate) struct Stop(AtomicBool);
+
+impl Stop {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Err(GpuError::DeviceUnavailable),
+            false => Ok(()),
+        }
+    }
+}
 
 /// A device's description: [`DeviceInfo`](crate::DeviceInfo) without the guest's quota.
 pub(crate) struct Description {
@@ -59,6 +77,8 @@ pub(crate) trait Runtime: Send + Sync + 'static {
     type Pending: Pending;
 
     fn describe(&self) -> Description;
+
+    fn stop(&self) -> &Stop;
 
     /// The most bytes that a buffer can have.
     fn max_buffer(&self) -> u64;

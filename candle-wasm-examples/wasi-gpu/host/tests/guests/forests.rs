@@ -3,7 +3,10 @@
 use serde::Deserialize;
 use wasi_gpu::{DeviceChoice, FsPerms, Val, WasiCtxBuilder};
 
-use crate::{difference, fixture, fixtures, on_devices, predict, runner, start, start_on, train, Data, Params};
+use crate::{
+    difference, fixture, fixtures, on_devices, predict, runner, start, start_on, train, Data,
+    Params,
+};
 
 #[derive(Deserialize)]
 struct Forests {
@@ -41,7 +44,11 @@ fn score(name: &str, predictions: &[f32], data: &Data) -> f32 {
 /// The case of a data set on a device: `(score, reads)`.
 async fn as_good_as_scikit_learn(choice: DeviceChoice, name: &str, trees: Option<u32>) {
     let forests: Forests = fixture("forests.json");
-    let case = forests.cases.into_iter().find(|case| case.data == name).unwrap();
+    let case = forests
+        .cases
+        .into_iter()
+        .find(|case| case.data == name)
+        .unwrap();
     let data = Data::load(&case.data);
     let seen = data.rows((0..data.rows).filter(|row| !case.test.contains(row)));
     let unseen = data.rows(case.test.iter().copied());
@@ -59,10 +66,17 @@ async fn as_good_as_scikit_learn(choice: DeviceChoice, name: &str, trees: Option
     let predictions = predict(&mut guest, "predict", &model, &unseen).await;
     let found = score(&case.score, &predictions, &unseen);
     let [from, to] = case.accept;
-    assert!((from..=to).contains(&found), "{name}: {} {found}, expected {from} to {to}", case.score);
+    assert!(
+        (from..=to).contains(&found),
+        "{name}: {} {found}, expected {from} to {to}",
+        case.score
+    );
     let walked = predict(&mut guest, "predict-by-average", &model, &unseen).await;
     let differs = difference(&walked, &predictions);
-    assert!(differs <= 1e-5, "{name}: the two ways to predict differ by {differs}");
+    assert!(
+        differs <= 1e-5,
+        "{name}: the two ways to predict differ by {differs}"
+    );
 }
 
 async fn diabetes(choice: DeviceChoice) {
@@ -135,12 +149,14 @@ async fn commands_in_two_languages_make_one_forest() {
         let mut wasi = WasiCtxBuilder::new();
         wasi.stdout(stdout);
         wasi.args(&[name, "/diabetes.csv"]);
-        wasi.preopened_dir(fixtures(), "/", FsPerms::ReadOnly).unwrap();
+        wasi.preopened_dir(fixtures(), "/", FsPerms::ReadOnly)
+            .unwrap();
         let mut guest = start_on(runner(), name, DeviceChoice::Cpu, wasi.build()).await;
         assert_eq!(guest.run().await.unwrap(), 0, "{name}");
         drop(guest);
         let text = std::fs::read_to_string(output.path()).unwrap();
-        let line: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|err| panic!("{name}: {text:?}: {err}"));
+        let line: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|err| panic!("{name}: {text:?}: {err}"));
         let mse = line["mse"].as_f64().unwrap();
         assert!((2400.0..3300.0).contains(&mse), "{name}: {line}");
         lines.push(line);

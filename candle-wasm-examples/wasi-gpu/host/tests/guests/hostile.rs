@@ -5,16 +5,23 @@ use std::time::Duration;
 
 use wasi_gpu::{DeviceChoice, Error, Guest, Limits, Runner, Val, WasiCtxBuilder};
 
-use crate::{difference, limits, on_devices, predict, runner, start, start_on, train, Data, Params};
+use crate::{
+    difference, limits, on_devices, predict, runner, start, start_on, train, Data, Params,
+};
 
 /// The lines of an attack: what was tried, and what came of it.
 async fn attack(guest: &mut Guest, name: &str, args: &[Val]) -> Vec<(String, String)> {
-    let results = guest.call(name, args).await.unwrap_or_else(|err| panic!("{name}: {err}"));
+    let results = guest
+        .call(name, args)
+        .await
+        .unwrap_or_else(|err| panic!("{name}: {err}"));
     let Val::String(text) = &results[0] else {
         panic!("{name}: {results:?}")
     };
     let lines = text.lines().map(|line| {
-        let (what, outcome) = line.split_once(": ").unwrap_or_else(|| panic!("{name}: {line:?}"));
+        let (what, outcome) = line
+            .split_once(": ")
+            .unwrap_or_else(|| panic!("{name}: {line:?}"));
         (what.to_string(), outcome.to_string())
     });
     lines.collect()
@@ -22,14 +29,24 @@ async fn attack(guest: &mut Guest, name: &str, args: &[Val]) -> Vec<(String, Str
 
 fn outcome<'a>(lines: &'a [(String, String)], what: &str) -> &'a str {
     let found = lines.iter().find(|(line, _)| line == what);
-    &found.unwrap_or_else(|| panic!("no {what:?} in {lines:?}")).1
+    &found
+        .unwrap_or_else(|| panic!("no {what:?} in {lines:?}"))
+        .1
 }
 
 async fn sizes_and_numbers_of_buffers(choice: DeviceChoice) {
     let mut guest = start("hostile", choice).await;
     let lines = attack(&mut guest, "huge-buffers", &[]).await;
-    assert!(outcome(&lines, "0 bytes").starts_with("invalid-params"), "{lines:?}");
-    for what in ["2^32 bytes", "2^63 bytes", "2^64 - 4 bytes", "2^64 - 1 bytes"] {
+    assert!(
+        outcome(&lines, "0 bytes").starts_with("invalid-params"),
+        "{lines:?}"
+    );
+    for what in [
+        "2^32 bytes",
+        "2^63 bytes",
+        "2^64 - 4 bytes",
+        "2^64 - 1 bytes",
+    ] {
         assert_ne!(outcome(&lines, what), "ok", "{what}");
     }
     assert_eq!(outcome(&lines, "16 bytes"), "ok");
@@ -56,7 +73,10 @@ async fn names(choice: DeviceChoice) {
     }
     // Another guest's buffer, full of something.
     let mut other = start("hostile", choice).await;
-    let left = other.call("leave", &[Val::U32(4096), Val::U8(0xA5)]).await.unwrap();
+    let left = other
+        .call("leave", &[Val::U32(4096), Val::U8(0xA5)])
+        .await
+        .unwrap();
     let Val::U32(name) = crate::ok(&left[0]) else {
         panic!("{left:?}")
     };
@@ -96,7 +116,10 @@ async fn parameters_and_indices(choice: DeviceChoice) {
     for name in ["wild-parameters", "wild-indices"] {
         let lines = attack(&mut guest, name, &[]).await;
         assert!(lines.len() > 10, "{name}: {lines:?}");
-        assert!(!lines.iter().any(|(what, _)| what == "stopped"), "{name}: {lines:?}");
+        assert!(
+            !lines.iter().any(|(what, _)| what == "stopped"),
+            "{name}: {lines:?}"
+        );
         let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
         for (what, outcome) in &lines {
             let kind = outcome.split(':').next().unwrap();
@@ -118,7 +141,10 @@ async fn parameters_and_indices(choice: DeviceChoice) {
 async fn nothing_is_left_over(choice: DeviceChoice) {
     let mut guest = start("hostile", choice).await;
     let lines = attack(&mut guest, "residue", &[Val::U32(16), Val::U32(65_537)]).await;
-    assert_eq!(lines, [("bytes that were not zero".to_string(), "ok: 0".to_string())]);
+    assert_eq!(
+        lines,
+        [("bytes that were not zero".to_string(), "ok: 0".to_string())]
+    );
 }
 
 /// What the host has to end, while another guest trains.

@@ -74,7 +74,8 @@ fn fixtures() -> PathBuf {
 
 fn fixture<T: DeserializeOwned>(name: &str) -> T {
     let path = fixtures().join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
+    let text =
+        std::fs::read_to_string(&path).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|err| panic!("{}: {err}", path.display()))
 }
 
@@ -184,7 +185,12 @@ async fn predict(guest: &mut Guest, how: &str, model: &Val, data: &Data) -> Vec<
 /// The largest difference, relative to the largest of `expected`.
 fn difference(values: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(values.len(), expected.len());
-    let largest = expected.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
+    let largest = expected
+        .iter()
+        .fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
     let differs = values.iter().zip(expected).map(|(a, b)| (a - b).abs());
-    differs.fold(0., |most: f32, d| if d.is_nan() { f32::NAN } else { most.max(d) }) / largest
+    differs.fold(
+        0.,
+        |most: f32, d| if d.is_nan() { f32::NAN } else { most.max(d) },
+    ) / largest
 }

@@ -42,7 +42,10 @@ async fn equal_scikit_learn(choice: DeviceChoice, name: &str) {
         let (model, _) = train(&mut guest, params, &data).await;
         let predictions = predict(&mut guest, "predict", &model, &data).await;
         let differences = variants.iter().map(|variant| {
-            let rows = variant.leaf.iter().flat_map(|leaf| variant.values[*leaf].clone());
+            let rows = variant
+                .leaf
+                .iter()
+                .flat_map(|leaf| variant.values[*leaf].clone());
             difference(&predictions, &rows.collect::<Vec<_>>())
         });
         let least = differences.fold(f32::INFINITY, f32::min);

@@ -174,6 +174,8 @@ impl GpuBackend for Fake {
         gone.map(|_| ()).ok_or(GpuError::InvalidBuffer)
     }
 
+    fn stop(&self) {}
+
     fn sync(&self) {
         let _ = self.note("sync".into());
     }

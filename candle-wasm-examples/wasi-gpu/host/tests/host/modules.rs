@@ -46,7 +46,7 @@ async fn a_core_module_with_a_start_is_a_command() {
 }
 
 #[tokio::test]
-async fn exit_codes_are_the_guests() {
+async fn exit_codes_say_whether_it_went_well() {
     let runner = runner();
     for code in [0, 1, 7, 125] {
         let body = format!(r#"(func (export "_start") (call $exit (i32.const {code})))"#);
@@ -56,7 +56,8 @@ async fn exit_codes_are_the_guests() {
             .start_on(&program, backend, WasiCtx::default())
             .await
             .unwrap();
-        assert_eq!(guest.run().await.unwrap(), code);
+        // WASI 0.2 has no other failures than this one.
+        assert_eq!(guest.run().await.unwrap(), i32::from(code != 0));
         let err = guest.run().await.unwrap_err();
         assert!(matches!(err, Error::Ended), "{err}");
     }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use crate::fault::Fault;
 use crate::order::{key, threshold_key};
-use crate::runtime::Forest;
+use crate::runtime::{Forest, Stop};
 use crate::{BatchPredictParams, BootstrapParams, Result};
 
 /// Draws after the first, at most: a seed that needs more gets a slightly biased index.
@@ -98,6 +98,7 @@ pub(super) fn batch_predict(
     params: BatchPredictParams,
     forest: Forest<'_, Vec<u32>>,
     output: &mut [f32],
+    stop: &Stop,
 ) -> Result<()> {
     let walker = Walker {
         forest: &forest,
@@ -106,6 +107,7 @@ pub(super) fn batch_predict(
     let samples = output.par_iter_mut().enumerate();
     // Every sample gets its value, whatever is wrong with others.
     let faults = samples.filter_map(|(sample, out)| {
+        stop.check().ok()?;
         let leaves = (0..params.n_trees).map(|tree| walker.walk(tree, sample as u32));
         let sum = leaves
             .map(|leaf| leaf.map(f64::from))
@@ -116,7 +118,9 @@ pub(super) fn batch_predict(
         };
         sum.err().map(|fault| (sample, fault))
     });
-    match faults.min_by_key(|(sample, _)| *sample) {
+    let first = faults.min_by_key(|(sample, _)| *sample);
+    stop.check()?;
+    match first {
         Some((_, fault)) => Err(fault.into()),
         None => Ok(()),
     }

@@ -5,6 +5,8 @@ use candle_core::{CpuStorage, Layout, Shape};
 use rayon::prelude::*;
 
 use crate::order::key;
+use crate::plan::parts;
+use crate::runtime::Stop;
 use crate::{ElementwiseOp, GpuError, MatmulParams, ReduceOp, Result};
 
 /// Elements that one task works on.
@@ -88,7 +90,16 @@ pub(super) fn elementwise(
     });
 }
 
-pub(super) fn matmul(params: MatmulParams, a: &[f32], b: &[f32], c: &mut [f32]) -> Result<()> {
+/// Multiplications between two looks whether the guest is to end.
+const WORK_OF_PART: u64 = 1 << 31;
+
+pub(super) fn matmul(
+    params: MatmulParams,
+    a: &[f32],
+    b: &[f32],
+    c: &mut [f32],
+    stop: &Stop,
+) -> Result<()> {
     let MatmulParams { alpha, beta, .. } = params;
     let [m, k, n] = [params.m, params.k, params.n].map(|size| size as usize);
     let c = &mut c[..m * n];
@@ -98,37 +109,46 @@ pub(super) fn matmul(params: MatmulParams, a: &[f32], b: &[f32], c: &mut [f32]) 
         return Ok(());
     }
     let storage = |values: &[f32]| CpuStorage::F32(values.to_vec());
-    let [a_layout, b_layout] = matrices(params);
-    let product = storage(&a[..m * k])
-        .matmul(&storage(&b[..k * n]), (1, m, n, k), &a_layout, &b_layout)
-        .and_then(|product| Ok(product.as_slice::<f32>()?.to_vec()))
-        .map_err(|err| GpuError::KernelError(format!("matmul: {err}")))?;
-    let both = c.par_iter_mut().zip(product);
-    both.for_each(|(c, product)| {
-        let product = alpha * product;
-        // What C holds may be NaN.
-        *c = if beta == 0. {
-            product
-        } else {
-            beta.mul_add(*c, product)
-        };
-    });
+    let (a, b) = (storage(&a[..m * k]), storage(&b[..k * n]));
+    for (first, rows) in row_parts(params, WORK_OF_PART) {
+        stop.check()?;
+        let [a_layout, b_layout] = matrices(params, first, rows);
+        let product = a
+            .matmul(&b, (1, rows, n, k), &a_layout, &b_layout)
+            .and_then(|product| Ok(product.as_slice::<f32>()?.to_vec()))
+            .map_err(|err| GpuError::KernelError(format!("matmul: {err}")))?;
+        let both = c[first * n..][..rows * n].par_iter_mut().zip(product);
+        both.for_each(|(c, product)| {
+            let product = alpha * product;
+            // What C holds may be NaN.
+            *c = if beta == 0. {
+                product
+            } else {
+                beta.mul_add(*c, product)
+            };
+        });
+    }
     Ok(())
 }
 
-/// How op(A) `(m, k)` and op(B) `(k, n)` lie in their buffers.
-pub(crate) fn matrices(params: MatmulParams) -> [Layout; 2] {
-    let matrix = |rows: u32, columns: u32, transposed: bool| {
-        let (rows, columns) = (rows as usize, columns as usize);
-        let strides = if transposed {
-            vec![1, rows]
-        } else {
-            vec![columns, 1]
-        };
-        Layout::new(Shape::from((rows, columns)), strides, 0)
-    };
+/// Rows of the product, in parts of about `work` multiplications: the first row, and how many.
+pub(crate) fn row_parts(params: MatmulParams, work: u64) -> impl Iterator<Item = (usize, usize)> {
+    let of_row = u64::from(params.k) * u64::from(params.n);
+    let parts = parts(params.m.into(), work / of_row.max(1));
+    parts.map(|(first, rows)| (first as usize, rows as usize))
+}
+
+/// How `rows` rows from `first` on of op(A) `(m, k)`, and op(B) `(k, n)`, lie in their buffers.
+pub(crate) fn matrices(params: MatmulParams, first: usize, rows: usize) -> [Layout; 2] {
+    let [m, k, n] = [params.m, params.k, params.n].map(|size| size as usize);
+    let a_strides = if params.trans_a { [1, m] } else { [k, 1] };
+    let b_strides = if params.trans_b { [1, k] } else { [n, 1] };
     [
-        matrix(params.m, params.k, params.trans_a),
-        matrix(params.k, params.n, params.trans_b),
+        Layout::new(
+            Shape::from((rows, k)),
+            a_strides.to_vec(),
+            first * a_strides[0],
+        ),
+        Layout::new(Shape::from((k, n)), b_strides.to_vec(), 0),
     ]
 }

@@ -6,14 +6,19 @@ mod split;
 
 #[cfg(any(feature = "webgpu", feature = "cuda"))]
 pub(crate) use math::matrices;
+#[cfg(feature = "webgpu")]
+pub(crate) use math::row_parts;
 
-use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs};
+use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs, Stop};
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, ElementwiseParams, FindSplitParams,
     GpuError, MatmulParams, ReduceParams, Result,
 };
 
-pub(crate) struct Cpu;
+#[derive(Default)]
+pub(crate) struct Cpu {
+    stop: Stop,
+}
 
 /// A place in a buffer; the checks have seen that it is inside.
 fn place(bytes: u64) -> usize {
@@ -41,6 +46,10 @@ impl Runtime for Cpu {
             is_hardware: false,
             compute_capability: String::new(),
         }
+    }
+
+    fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     fn max_buffer(&self) -> u64 {
@@ -138,7 +147,7 @@ impl Runtime for Cpu {
         c: &mut Vec<u32>,
     ) -> Result<()> {
         let (a, b) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
-        math::matmul(params, a, b, bytemuck::cast_slice_mut(c))
+        math::matmul(params, a, b, bytemuck::cast_slice_mut(c), &self.stop)
     }
 
     fn elementwise(
@@ -174,6 +183,6 @@ impl Runtime for Cpu {
         output: &mut Vec<u32>,
     ) -> Result<()> {
         let output = &mut bytemuck::cast_slice_mut(output)[..params.batch_size as usize];
-        forest::batch_predict(params, forest, output)
+        forest::batch_predict(params, forest, output, &self.stop)
     }
 }

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::fault::Fault;
 use crate::plan::{parts, Split, Walks, GROUP};
-use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs};
+use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs, Stop};
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, ElementwiseOp, ElementwiseParams,
     FindSplitParams, GpuError, MatmulParams, ReduceOp, ReduceParams, Result,
@@ -38,6 +38,7 @@ pub(crate) struct Cuda {
     module: CompiledModule,
     health: Health,
     status: Mutex<Status>,
+    stop: Stop,
 }
 
 struct Status {
@@ -119,6 +120,7 @@ impl Cuda {
             module,
             health,
             status: Mutex::new(Status { words, used: false }),
+            stop: Stop::default(),
         })
     }
 
@@ -150,6 +152,7 @@ impl Cuda {
 
     /// Launches a kernel with a thread for each place, or more.
     fn launch(&self, name: &str, threads: u64, args: &[Arg<'_>]) -> Result<()> {
+        self.stop.check()?;
         let func = self.told(self.module.func(name))?;
         let mut builder = func.builder();
         for arg in args {
@@ -200,14 +203,16 @@ impl Pending for Read {
     async fn arrive(self) -> Result<Vec<u8>> {
         // The closure has it to itself: it may go to another thread, but not be shared with one.
         let mut read = Some(self);
-        poll_fn(move |context| match read.take_if(|read| read.pending.is_ready()) {
-            Some(read) => Poll::Ready(read),
-            None => {
-                // The driver wakes nobody.
-                context.waker().wake_by_ref();
-                Poll::Pending
-            }
-        })
+        poll_fn(
+            move |context| match read.take_if(|read| read.pending.is_ready()) {
+                Some(read) => Poll::Ready(read),
+                None => {
+                    // The driver wakes nobody.
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            },
+        )
         .await
         .wait()
     }
@@ -225,6 +230,10 @@ impl Runtime for Cuda {
             is_hardware: true,
             compute_capability: format!("{major}.{minor}"),
         }
+    }
+
+    fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     fn max_buffer(&self) -> u64 {
@@ -410,7 +419,7 @@ impl Runtime for Cuda {
     ) -> Result<()> {
         let [m, k, n] = [params.m, params.k, params.n].map(|size| size as usize);
         let product = if k > 0 {
-            let [a_layout, b_layout] = crate::cpu::matrices(params);
+            let [a_layout, b_layout] = crate::cpu::matrices(params, 0, m);
             Some(self.told(a.matmul(b, (1, m, n, k), &a_layout, &b_layout))?)
         } else {
             None

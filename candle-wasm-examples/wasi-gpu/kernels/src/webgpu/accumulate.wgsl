@@ -1,6 +1,8 @@
 // matmul's end: alpha · product + beta · C. With beta 0, what C holds is not looked at.
 
 struct Params {
+  // The part of C that the product belongs to.
+  first: u32,
   count: u32,
   alpha: f32,
   beta: f32,
@@ -27,7 +29,7 @@ fn main(
     value = p.alpha * product[i];
   }
   if (p.reads & 2u) != 0u {
-    value += p.beta * c[i];
+    value += p.beta * c[p.first + i];
   }
-  c[i] = value;
+  c[p.first + i] = value;
 }

@@ -60,6 +60,7 @@ pub(super) fn find_split(
         columns: most,
     } = Split::new(count, gpu.work_per_dispatch());
     for (first, columns) in parts(thresholds, most) {
+        gpu.pace(columns * count)?;
         let mut sums = gpu.scratch((columns + 1) * slices.max(1) * 3)?;
         if slices > 0 {
             let blocks = (columns + 1).div_ceil(GROUP);
@@ -92,6 +93,8 @@ pub(super) fn batch_predict(
             let invocations = count * blocks;
             let mut state = gpu.scratch(2 * invocations)?;
             for (done, turns) in parts(steps, plan.turns) {
+                // As much per step as the plan assumes.
+                gpu.pace(16 * part * count * turns)?;
                 let params = [
                     first_sample,
                     count,

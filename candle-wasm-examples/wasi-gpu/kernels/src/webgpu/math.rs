@@ -52,19 +52,29 @@ pub(super) fn matmul(
     c: &mut WebGpuStorage,
 ) -> Result<()> {
     let MatmulParams { alpha, beta, .. } = params;
-    let [m, k, n] = [params.m, params.k, params.n].map(|size| size as usize);
-    let product = if k == 0 {
-        gpu.scratch(1)?
-    } else {
-        let [a_layout, b_layout] = crate::cpu::matrices(params);
-        let (a, b) = (floats(gpu, a)?, floats(gpu, b)?);
-        let product = a.matmul(&b, (1, m, n, k), &a_layout, &b_layout);
-        product.map_err(|err| gpu.error(err))?
-    };
+    let [k, n] = [params.k, params.n].map(|size| size as usize);
+    let (a, b) = (floats(gpu, a)?, floats(gpu, b)?);
     let reads = u32::from(k > 0) | u32::from(beta != 0.) << 1;
-    let params = [(m * n) as u32, alpha.to_bits(), beta.to_bits(), reads];
-    let count = (m * n) as u64;
-    gpu.run(&ACCUMULATE, &params, grid(count), &[&product], &mut [c])
+    for (first, rows) in crate::cpu::row_parts(params, gpu.work_per_dispatch()) {
+        gpu.pace((rows * n * k.max(1)) as u64)?;
+        let product = if k == 0 {
+            gpu.scratch(1)?
+        } else {
+            let [a_layout, b_layout] = crate::cpu::matrices(params, first, rows);
+            let product = a.matmul(&b, (1, rows, n, k), &a_layout, &b_layout);
+            product.map_err(|err| gpu.error(err))?
+        };
+        let [start, count] = [first * n, rows * n].map(|elements| elements as u32);
+        let words = [start, count, alpha.to_bits(), beta.to_bits(), reads];
+        gpu.run(
+            &ACCUMULATE,
+            &words,
+            grid(count.into()),
+            &[&product],
+            &mut [c],
+        )?;
+    }
+    Ok(())
 }
 
 pub(super) fn elementwise(

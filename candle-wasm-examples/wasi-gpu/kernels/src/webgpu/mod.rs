@@ -9,6 +9,8 @@
 mod forest;
 mod math;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::scalar::Scalar;
 use candle_core::webgpu_backend::{PendingRead, WgslKernel};
@@ -17,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::fault::Fault;
 use crate::plan::GROUP;
-use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs};
+use crate::runtime::{Description, Forest, Operand, Pending, Runtime, SplitInputs, Stop};
 use crate::{
     AverageParams, BatchPredictParams, BootstrapParams, ElementwiseParams, FindSplitParams,
     GpuError, MatmulParams, ReduceParams, Result,
@@ -35,7 +37,13 @@ const MESSAGE: usize = 500;
 pub(crate) struct WebGpu {
     device: WebGpuDevice,
     status: Mutex<Status>,
+    stop: Stop,
+    /// Work that was queued since somebody waited for the device last; see [`WebGpu::pace`].
+    queued: AtomicU64,
 }
+
+/// Dispatches of the usual length that may wait in the queue: what a guest that has to end leaves to be done.
+const DISPATCHES_AHEAD: u64 = 8;
 
 struct Status {
     words: WebGpuStorage,
@@ -84,6 +92,8 @@ impl WebGpu {
         Ok(Self {
             status: Mutex::new(Status { words, used: false }),
             device,
+            stop: Stop::default(),
+            queued: AtomicU64::new(0),
         })
     }
 
@@ -152,6 +162,18 @@ impl WebGpu {
         let words = (dst_offset % 4 + bytes).div_ceil(4);
         let params = [src_offset, dst_offset, bytes, src_words as u64].map(|value| value as u32);
         self.run(&COPY, &params, grid(words), &[src], &mut [dst])
+    }
+
+    /// Comes before `work` is queued. Who queues faster than the device works is held up here, so that a guest can be ended; a browser's
+    /// thread cannot wait.
+    fn pace(&self, work: u64) -> Result<()> {
+        self.stop.check()?;
+        let queued = self.queued.fetch_add(work, Ordering::Relaxed);
+        if queued > DISPATCHES_AHEAD * self.work_per_dispatch() && !cfg!(target_arch = "wasm32") {
+            self.queued.store(work, Ordering::Relaxed);
+            self.device.synchronize().map_err(|err| self.error(err))?;
+        }
+        Ok(())
     }
 
     /// Steps or comparisons of one dispatch.
@@ -250,6 +272,10 @@ impl Runtime for WebGpu {
             is_hardware: !self.device.is_software(),
             compute_capability: String::new(),
         }
+    }
+
+    fn stop(&self) -> &Stop {
+        &self.stop
     }
 
     fn max_buffer(&self) -> u64 {
