@@ -163,6 +163,17 @@ pub struct PlainMlp {
     activation: Activation,
 }
 
+impl PlainMlp {
+    /// A block from its layers. They are checked when it is applied.
+    pub fn new(up: Projection, down: Projection, activation: Activation) -> Self {
+        Self {
+            up,
+            down,
+            activation,
+        }
+    }
+}
+
 /// `down(activation(gate(x)) * up(x))`.
 #[derive(Debug, Clone)]
 pub struct GatedMlp {

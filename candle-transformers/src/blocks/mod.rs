@@ -8,6 +8,7 @@ mod attention;
 mod cache;
 mod decoder;
 mod delta;
+pub(crate) mod encoder;
 mod experts;
 mod feed_forward;
 mod latent;

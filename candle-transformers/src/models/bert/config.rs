@@ -1,8 +1,10 @@
 //! The configuration, as `config.json` has it.
 
-use candle_core::{bail, Result};
+use candle_core::Result;
 use candle_nn::Activation;
 use serde::Deserialize;
+
+use crate::blocks::encoder::head_dim;
 
 /// What stands between the two linear layers of a feed-forward block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -103,13 +105,11 @@ impl Default for Config {
 impl Config {
     /// The size of a head, if the heads divide the hidden size.
     pub(super) fn head_dim(&self) -> Result<usize> {
-        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
-        if heads == 0 || hidden == 0 || hidden % heads != 0 {
-            bail!(
-                "bert: hidden_size {hidden} cannot be divided among num_attention_heads {heads}; \
-                 check config.json"
-            )
-        }
-        Ok(hidden / heads)
+        let hidden = ("hidden_size", self.hidden_size);
+        head_dim(
+            "bert",
+            hidden,
+            ("num_attention_heads", self.num_attention_heads),
+        )
     }
 }

@@ -1,16 +1,15 @@
 //! The head that BERT is trained with: which token was hidden here?
 
 use candle_core::{Module, Result, Tensor};
-use candle_nn::{layer_norm, linear, Activation, LayerNorm, Linear, VarBuilder};
+use candle_nn::{layer_norm, linear, Linear, VarBuilder};
 
 use super::{BertModel, Config};
+use crate::blocks::encoder::Transform;
 
 /// From a token's vector to logits over the vocabulary.
 #[derive(Debug, Clone)]
 pub struct BertLMPredictionHead {
-    dense: Linear,
-    act: Activation,
-    norm: LayerNorm,
+    transform: Transform,
     decoder: Linear,
 }
 
@@ -48,9 +47,11 @@ impl BertLMPredictionHead {
             Linear::new(weight, Some(bias))
         };
         Ok(Self {
-            dense,
-            act: config.hidden_act.into(),
-            norm,
+            transform: Transform {
+                dense: dense.into(),
+                activation: config.hidden_act.into(),
+                norm: norm.into(),
+            },
             decoder,
         })
     }
@@ -59,8 +60,8 @@ impl BertLMPredictionHead {
 /// From (batch, seq, hidden_size) to (batch, seq, vocab_size).
 impl Module for BertLMPredictionHead {
     fn forward(&self, hidden_states: &Tensor) -> Result<Tensor> {
-        let transformed = self.act.forward(&self.dense.forward(hidden_states)?)?;
-        self.decoder.forward(&self.norm.forward(&transformed)?)
+        self.decoder
+            .forward(&self.transform.forward(hidden_states)?)
     }
 }
 

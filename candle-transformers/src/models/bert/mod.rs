@@ -20,8 +20,10 @@
 //! # }
 //! ```
 
-use candle_core::{bail, DType, Device, Module, Result, Tensor};
-use candle_nn::{embedding, layer_norm, Embedding, LayerNorm, VarBuilder};
+use candle_core::{DType, Device, Result, Tensor};
+use candle_nn::{layer_norm, VarBuilder};
+
+use crate::blocks::encoder::{added_to_scores, below, Embeddings, EmbeddingsSpec};
 
 mod config;
 mod encoder;
@@ -34,55 +36,10 @@ pub use masked_lm::{BertForMaskedLM, BertLMPredictionHead, BertOnlyMLMHead};
 /// The dtype that published checkpoints are meant for. Others work too.
 pub const DTYPE: DType = DType::F32;
 
-/// The vectors of tokens, of their segments and of their positions, added and normed.
-#[derive(Debug, Clone)]
-struct BertEmbeddings {
-    word: Embedding,
-    /// (max_position_embeddings, hidden_size)
-    position: Tensor,
-    token_type: Embedding,
-    norm: LayerNorm,
-}
-
-impl BertEmbeddings {
-    fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
-        let hidden = config.hidden_size;
-        let table = |name, len| embedding(len, hidden, vb.pp(name));
-        let position = table("position_embeddings", config.max_position_embeddings)?;
-        Ok(Self {
-            word: table("word_embeddings", config.vocab_size)?,
-            position: position.embeddings().clone(),
-            token_type: table("token_type_embeddings", config.type_vocab_size)?,
-            norm: layer_norm(hidden, config.layer_norm_eps, vb.pp("LayerNorm"))?,
-        })
-    }
-
-    fn forward(&self, ids: &Tensor, token_types: &Tensor) -> Result<Tensor> {
-        let (_, len) = ids.dims2()?;
-        let limit = self.position.dim(0)?;
-        if len > limit {
-            bail!(
-                "bert: {len} tokens are more than the model's max_position_embeddings of {limit}; \
-                 shorten the text"
-            )
-        }
-        if ids.dims() != token_types.dims() {
-            bail!(
-                "bert: input_ids are {:?} and token_type_ids {:?}; they have to have one shape",
-                ids.dims(),
-                token_types.dims()
-            )
-        }
-        let tokens = (self.word.forward(ids)? + self.token_type.forward(token_types)?)?;
-        let placed = tokens.broadcast_add(&self.position.narrow(0, 0, len)?)?;
-        self.norm.forward(&placed)
-    }
-}
-
 /// From token ids to a vector for each of them.
 #[derive(Debug, Clone)]
 pub struct BertModel {
-    embeddings: BertEmbeddings,
+    embeddings: Embeddings,
     encoder: BertEncoder,
     /// Where the weights are.
     pub device: Device,
@@ -96,15 +53,20 @@ impl BertModel {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
     pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
-        let first = "embeddings.word_embeddings.weight";
-        let prefixed = vb.pp(config.model_type.as_deref().unwrap_or("bert"));
-        let vb = if !vb.contains_tensor(first) && prefixed.contains_tensor(first) {
-            prefixed
-        } else {
-            vb
+        let prefix = config.model_type.as_deref().unwrap_or("bert");
+        let vb = below(vb, prefix, "embeddings.word_embeddings.weight");
+        let (hidden, table) = (config.hidden_size, vb.pp("embeddings"));
+        let embeddings = EmbeddingsSpec {
+            family: "bert",
+            hidden,
+            vocab: config.vocab_size,
+            positions: Some(config.max_position_embeddings),
+            types: config.type_vocab_size,
+            limit: config.max_position_embeddings,
         };
+        let norm = layer_norm(hidden, config.layer_norm_eps, table.pp("LayerNorm"))?;
         Ok(Self {
-            embeddings: BertEmbeddings::load(vb.pp("embeddings"), config)?,
+            embeddings: Embeddings::load(embeddings, table, norm)?,
             encoder: BertEncoder::load(vb.pp("encoder"), config)?,
             device: vb.device().clone(),
         })
@@ -117,7 +79,7 @@ impl BertModel {
     /// for each token that attends. Without it all are seen. The vectors of hidden tokens mean nothing.
     ///
     /// # Errors
-    /// If the shapes do not match, there are more than `max_position_embeddings` tokens, or an id is outside its table
+    /// If the shapes do not match, there are no tokens or more than `max_position_embeddings`, or an id is outside its table
     /// (where the device can tell).
     pub fn forward(
         &self,
@@ -125,9 +87,9 @@ impl BertModel {
         token_type_ids: &Tensor,
         attention_mask: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let embedded = self.embeddings.forward(input_ids, token_type_ids)?;
+        let embedded = self.embeddings.forward(input_ids, Some(token_type_ids))?;
         let mask = match attention_mask {
-            Some(mask) => Some(added_to_scores(mask, embedded.dtype())?),
+            Some(mask) => Some(added_to_scores("bert", mask, embedded.dtype())?),
             None => None,
         };
         self.encoder.run(embedded, mask.as_ref())
@@ -135,26 +97,6 @@ impl BertModel {
 
     /// The table of the tokens' vectors, (vocab_size, hidden_size).
     fn word_embeddings(&self) -> &Tensor {
-        self.embeddings.word.embeddings()
+        self.embeddings.table()
     }
-}
-
-/// What a mask of ones and zeros adds to the scores of attention: nothing, or the least f32. Not an infinity: a row that is hidden
-/// altogether then attends to all alike instead of giving NaN. f16 and bf16 have no such number, attention adds in f32 for them.
-fn added_to_scores(mask: &Tensor, model: DType) -> Result<Tensor> {
-    let mask = match mask.rank() {
-        2 => mask.unsqueeze(1)?.unsqueeze(1)?,
-        3 => mask.unsqueeze(1)?,
-        _ => bail!(
-            "bert: attention_mask is {:?}; it has to be (batch, seq) or (batch, seq, seq)",
-            mask.dims()
-        ),
-    };
-    let dtype = if model == DType::F64 {
-        model
-    } else {
-        DType::F32
-    };
-    mask.to_dtype(dtype)?
-        .affine(f64::from(f32::MAX), f64::from(f32::MIN))
 }

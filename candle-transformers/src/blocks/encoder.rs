@@ -1,0 +1,374 @@
+//! What encoders of text share: embeddings, attention of every token to every other, layers around it, masks and pooling.
+
+use candle_core::{bail, DType, Module, Result, Tensor};
+use candle_nn::ops::{sdpa_with, SdpaOptions};
+use candle_nn::rotary_emb::{rope_heads_with, Pairs, Rotation};
+use candle_nn::{embedding, layer_norm, linear, Activation, Embedding, LayerNorm, VarBuilder};
+
+use super::{FeedForward, MergedLinear, Norm, PlainMlp, Projection, Residual};
+
+/// What the tokens of a text see of each other; by default everything, from nowhere in particular.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen<'a> {
+    /// Added to the scores; broadcasts to (batch, heads, seq, seq).
+    pub(crate) mask: Option<&'a Tensor>,
+    /// Tokens see those that are less than this away, on both sides.
+    pub(crate) window: Option<usize>,
+    /// ALiBi: what scores lose with each position of distance, (heads) of f32.
+    pub(crate) slopes: Option<&'a Tensor>,
+    /// Cosines and sines of the tokens' positions, (seq, n) each, and which elements of queries and keys they rotate.
+    pub(crate) rotation: Option<(&'a (Tensor, Tensor), Pairs)>,
+}
+
+/// The heads of self-attention, up to the layer that joins them.
+#[derive(Debug, Clone)]
+pub(crate) struct Heads {
+    qkv: MergedLinear<3>,
+    heads: usize,
+    head_dim: usize,
+}
+
+impl Heads {
+    /// `qkv` gives queries, keys and values, `heads` of size `head_dim` of each.
+    pub(crate) fn new(qkv: MergedLinear<3>, heads: usize, head_dim: usize) -> Self {
+        Self {
+            qkv,
+            heads,
+            head_dim,
+        }
+    }
+
+    /// From (batch, seq, hidden) to (batch, seq, heads * head_dim).
+    pub(crate) fn forward(&self, xs: &Tensor, seen: &Seen) -> Result<Tensor> {
+        let [q, k, v] = self.by_head(xs, seen)?;
+        self.attend(&q, &k, &v, seen)
+    }
+
+    /// Queries, keys and values of `xs`, (batch, seq, hidden): (batch, heads, seq, head_dim) each.
+    pub(crate) fn by_head(&self, xs: &Tensor, seen: &Seen) -> Result<[Tensor; 3]> {
+        let (b, t, _) = xs.dims3()?;
+        let heads = self.heads;
+        let mut all = self
+            .qkv
+            .forward_joined(xs)?
+            .reshape((b, t, 3 * heads, self.head_dim))?
+            .transpose(1, 2)?;
+        if let Some(((cos, sin), pairs)) = seen.rotation {
+            let rotation = Rotation {
+                angles: Some((cos, sin)),
+                pairs,
+                norms: None,
+            };
+            all = rope_heads_with(&all, &rotation, heads, heads)?;
+        }
+        let part = |i| all.narrow(1, i * heads, heads);
+        Ok([part(0)?, part(1)?, part(2)?])
+    }
+
+    /// What the queries take from keys and values: (batch, queries, heads * head_dim).
+    pub(crate) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, seen: &Seen) -> Result<Tensor> {
+        let options = SdpaOptions {
+            scale: (1. / (self.head_dim as f64).sqrt()) as f32,
+            bias: seen.mask,
+            window: seen.window,
+            slopes: seen.slopes,
+            ..SdpaOptions::default()
+        };
+        let ys = sdpa_with(q, k, v, &options)?;
+        let (b, heads, t, head_dim) = ys.dims4()?;
+        ys.transpose(1, 2)?.reshape((b, t, heads * head_dim))
+    }
+}
+
+/// Where a layer's norms are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NormPlace {
+    /// Before each block, which adds to a stream without a norm.
+    Before,
+    /// After each block and its residual, as in the first transformers.
+    After,
+}
+
+/// Attention and a feed-forward block, each with a residual and a norm.
+#[derive(Debug, Clone)]
+pub(crate) struct EncoderLayer {
+    pub(crate) heads: Heads,
+    /// The layer that joins the heads.
+    pub(crate) joined: Projection,
+    pub(crate) mlp: FeedForward,
+    pub(crate) place: NormPlace,
+    /// Of attention and of the feed-forward block.
+    pub(crate) norms: [Option<Norm>; 2],
+}
+
+impl EncoderLayer {
+    /// From (batch, seq, hidden) to the same shape.
+    pub(crate) fn forward(&self, xs: Tensor, seen: &Seen) -> Result<Tensor> {
+        self.forward_with(xs, |heads, xs| heads.forward(xs, seen))
+    }
+
+    /// As [`forward`](Self::forward), with what `attend` makes of the heads and their input.
+    pub(crate) fn forward_with(
+        &self,
+        xs: Tensor,
+        attend: impl FnOnce(&Heads, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let [attention, mlp] = &self.norms;
+        let before = |norm| (self.place == NormPlace::Before).then_some(norm).flatten();
+        let after = |norm| (self.place == NormPlace::After).then_some(norm).flatten();
+        let (attention, mlp) = (attention.as_ref(), mlp.as_ref());
+
+        let (xs, normed) = Residual::new(xs).normed(before(attention))?;
+        let ys = attend(&self.heads, &normed)?;
+        let (_, xs) = xs.add(&self.joined, &ys)?.normed(after(attention))?;
+        let (xs, ys) = self.mlp.inner(Residual::new(xs), before(mlp))?;
+        let xs = match self.mlp.output() {
+            Some(output) => xs.add(output, &ys)?,
+            None => xs.plus(ys)?,
+        };
+        let (_, xs) = xs.normed(after(mlp))?;
+        Ok(xs)
+    }
+}
+
+/// The sizes of a layer that has the names of BERT's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BertSizes {
+    pub(crate) hidden: usize,
+    pub(crate) inner: usize,
+    pub(crate) heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) eps: f64,
+}
+
+impl BertSizes {
+    /// The heads, `self.{query,key,value}`, the layer that joins them and the norm after it, `output.{dense,LayerNorm}`.
+    pub(crate) fn attention(&self, vb: VarBuilder) -> Result<(Heads, Projection, Norm)> {
+        let hidden = self.hidden;
+        let part = |name| linear(hidden, hidden, vb.pp("self").pp(name));
+        let qkv = MergedLinear::new([part("query")?, part("key")?, part("value")?])?;
+        let output = vb.pp("output");
+        Ok((
+            Heads::new(qkv, self.heads, self.head_dim),
+            linear(hidden, hidden, output.pp("dense"))?.into(),
+            layer_norm(hidden, self.eps, output.pp("LayerNorm"))?.into(),
+        ))
+    }
+
+    /// A whole layer: `attention`, `intermediate.dense`, `output.{dense,LayerNorm}`.
+    pub(crate) fn layer(&self, vb: VarBuilder, activation: Activation) -> Result<EncoderLayer> {
+        let (heads, joined, norm) = self.attention(vb.pp("attention"))?;
+        let (hidden, inner, output) = (self.hidden, self.inner, vb.pp("output"));
+        Ok(EncoderLayer {
+            heads,
+            joined,
+            mlp: FeedForward::Plain(PlainMlp::new(
+                linear(hidden, inner, vb.pp("intermediate").pp("dense"))?.into(),
+                linear(inner, hidden, output.pp("dense"))?.into(),
+                activation,
+            )),
+            place: NormPlace::After,
+            norms: [
+                Some(norm),
+                Some(layer_norm(hidden, self.eps, output.pp("LayerNorm"))?.into()),
+            ],
+        })
+    }
+}
+
+/// The sizes of [`Embeddings`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EmbeddingsSpec {
+    /// The model's name, for errors.
+    pub(crate) family: &'static str,
+    pub(crate) hidden: usize,
+    pub(crate) vocab: usize,
+    /// Rows of the table of positions, if there is one.
+    pub(crate) positions: Option<usize>,
+    /// Kinds of segments; 0 for none.
+    pub(crate) types: usize,
+    /// The longest text.
+    pub(crate) limit: usize,
+}
+
+/// The vectors of tokens, and if the model has them of their segments and positions, added and normed.
+#[derive(Debug, Clone)]
+pub(crate) struct Embeddings {
+    spec: EmbeddingsSpec,
+    word: Embedding,
+    position: Option<Embedding>,
+    types: Option<Embedding>,
+    norm: LayerNorm,
+}
+
+impl Embeddings {
+    /// Loads the tables `{word,position,token_type}_embeddings`.
+    pub(crate) fn load(spec: EmbeddingsSpec, vb: VarBuilder, norm: LayerNorm) -> Result<Self> {
+        let word = embedding(spec.vocab, spec.hidden, vb.pp("word_embeddings"))?;
+        Self::of_table(spec, word, vb, norm)
+    }
+
+    /// As [`load`](Self::load), with a table of tokens that has another name.
+    pub(crate) fn of_table(
+        spec: EmbeddingsSpec,
+        word: Embedding,
+        vb: VarBuilder,
+        norm: LayerNorm,
+    ) -> Result<Self> {
+        let table = |name, len| embedding(len, spec.hidden, vb.pp(name));
+        let position = spec.positions.map(|len| table("position_embeddings", len));
+        let types = match spec.types {
+            0 => None,
+            types => Some(table("token_type_embeddings", types)?),
+        };
+        Ok(Self {
+            spec,
+            word,
+            position: position.transpose()?,
+            types,
+            norm,
+        })
+    }
+
+    /// From ids to vectors: (batch, seq) to (batch, seq, hidden). Without `types` all tokens are of segment 0.
+    pub(crate) fn forward(&self, ids: &Tensor, types: Option<&Tensor>) -> Result<Tensor> {
+        self.forward_at(ids, types, None)
+    }
+
+    /// As [`forward`](Self::forward), of tokens at these `positions`, (batch, seq).
+    pub(crate) fn forward_at(
+        &self,
+        ids: &Tensor,
+        types: Option<&Tensor>,
+        positions: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let (family, limit) = (self.spec.family, self.spec.limit);
+        let (_, len) = check_text(family, ids, limit)?;
+        let mut xs = self.word.forward(ids)?;
+        match (&self.types, types) {
+            (Some(_), Some(types)) if types.dims() != ids.dims() => bail!(
+                "{family}: input_ids are {:?} and token_type_ids {:?}; they have to have one shape",
+                ids.dims(),
+                types.dims()
+            ),
+            (Some(table), Some(types)) => xs = (xs + table.forward(types)?)?,
+            (Some(table), None) => {
+                xs = xs.broadcast_add(&table.embeddings().narrow(0, 0, 1)?)?;
+            }
+            (None, _) => {}
+        }
+        match (&self.position, positions) {
+            (Some(table), Some(positions)) => xs = (xs + table.forward(positions)?)?,
+            (Some(table), None) => {
+                xs = xs.broadcast_add(&table.embeddings().narrow(0, 0, len)?)?;
+            }
+            (None, _) => {}
+        }
+        self.norm.forward(&xs)
+    }
+
+    /// The table of the tokens' vectors, (vocab, hidden).
+    pub(crate) fn table(&self) -> &Tensor {
+        self.word.embeddings()
+    }
+}
+
+/// `norm(activation(dense(x)))`: what heads over a vocabulary begin with.
+#[derive(Debug, Clone)]
+pub(crate) struct Transform {
+    pub(crate) dense: Projection,
+    pub(crate) activation: Activation,
+    pub(crate) norm: Norm,
+}
+
+/// From (.., hidden) to the same shape.
+impl Module for Transform {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let xs = self.activation.forward(&self.dense.forward(xs)?)?;
+        self.norm.forward(&xs)
+    }
+}
+
+/// The size of a head, if the heads divide the hidden size. Both come with the name that the configuration has for them.
+pub(crate) fn head_dim(
+    family: &str,
+    (hidden_name, hidden): (&str, usize),
+    (heads_name, heads): (&str, usize),
+) -> Result<usize> {
+    if heads == 0 || hidden == 0 || hidden % heads != 0 {
+        bail!(
+            "{family}: {hidden_name} {hidden} cannot be divided among {heads_name} {heads}; \
+             check config.json"
+        )
+    }
+    Ok(hidden / heads)
+}
+
+/// The shape of ids, (batch, seq), if there are tokens and no more than `limit` in a text.
+pub(crate) fn check_text(family: &str, ids: &Tensor, limit: usize) -> Result<(usize, usize)> {
+    match *ids.dims() {
+        [b, t] if b == 0 || t == 0 => bail!(
+            "{family}: input_ids are [{b}, {t}], which has no tokens; a text has at least one"
+        ),
+        [_, t] if t > limit => bail!(
+            "{family}: {t} tokens are more than the model's limit of {limit}; shorten the text"
+        ),
+        [b, t] => Ok((b, t)),
+        _ => bail!(
+            "{family}: input_ids are {:?}; they have to be (batch, seq)",
+            ids.dims()
+        ),
+    }
+}
+
+/// Where a model's weights are: `vb`, or below `prefix` if only there is a tensor `first`. So checkpoints of models with a head are named.
+pub(crate) fn below<'a>(vb: VarBuilder<'a>, prefix: &str, first: &str) -> VarBuilder<'a> {
+    let prefixed = vb.pp(prefix);
+    match !vb.contains_tensor(first) && prefixed.contains_tensor(first) {
+        true => prefixed,
+        false => vb,
+    }
+}
+
+/// What a mask of ones and zeros adds to the scores of attention: nothing, or the least f32. Not an infinity: a row that is hidden
+/// altogether then attends to all alike instead of to nothing. f16 and bf16 have no such number, attention adds in f32 for them.
+///
+/// `mask` is (batch, seq), or (batch, seq, seq) with a row for each token that attends.
+pub(crate) fn added_to_scores(family: &str, mask: &Tensor, model: DType) -> Result<Tensor> {
+    let mask = match mask.rank() {
+        2 => mask.unsqueeze(1)?.unsqueeze(1)?,
+        3 => mask.unsqueeze(1)?,
+        _ => bail!(
+            "{family}: attention_mask is {:?}; it has to be (batch, seq) or (batch, seq, seq)",
+            mask.dims()
+        ),
+    };
+    mask.to_dtype(dtype_of_scores(model))?
+        .affine(f64::from(f32::MAX), f64::from(f32::MIN))
+}
+
+/// What scores are computed in.
+pub(crate) fn dtype_of_scores(model: DType) -> DType {
+    match model {
+        DType::F64 => model,
+        _ => DType::F32,
+    }
+}
+
+/// The mean of the vectors `xs`, (batch, seq, hidden), that `mask` shows, (batch, seq) of ones and zeros: (batch, hidden). Sums are in f32
+/// for 16-bit floats. Zeros where all are hidden.
+pub(crate) fn mean_of_seen(family: &str, xs: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    let (b, t, _) = xs.dims3()?;
+    if mask.dims() != [b, t] {
+        bail!(
+            "{family}: attention_mask is {:?}; for hidden states of {:?} it has to be ({b}, {t})",
+            mask.dims(),
+            xs.dims()
+        )
+    }
+    let dtype = dtype_of_scores(xs.dtype());
+    let mask = mask.to_dtype(dtype)?.unsqueeze(2)?;
+    let sum = xs.to_dtype(dtype)?.broadcast_mul(&mask)?.sum(1)?;
+    let seen = mask.sum(1)?.clamp(1e-9, f64::from(f32::MAX))?;
+    sum.broadcast_div(&seen)?.to_dtype(xs.dtype())
+}
