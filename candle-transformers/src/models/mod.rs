@@ -6,6 +6,7 @@ pub mod bigcode;
 pub mod chatglm;
 pub mod codegeex4_9b;
 pub mod deepseek2;
+pub mod distilbert;
 pub mod falcon;
 pub mod gemma;
 pub mod gemma2;
