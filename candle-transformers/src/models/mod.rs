@@ -66,6 +66,7 @@ mod shared;
 pub mod smol;
 pub mod stable_lm;
 pub mod starcoder2;
+pub mod xlm_roberta;
 pub mod yi;
 
 // Upstream's path.
