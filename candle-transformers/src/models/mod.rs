@@ -26,6 +26,7 @@ pub mod mamba2;
 pub mod mistral;
 pub mod mixformer;
 pub mod mixtral;
+pub mod modernbert;
 pub mod mpt;
 pub mod olmo;
 pub mod olmo2;
