@@ -28,6 +28,7 @@ pub mod mixformer;
 pub mod mixtral;
 pub mod modernbert;
 pub mod mpt;
+pub mod nomic_bert;
 pub mod olmo;
 pub mod olmo2;
 pub mod persimmon;
