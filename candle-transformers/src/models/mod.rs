@@ -17,6 +17,7 @@ pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;
 pub mod helium;
+pub mod jina_bert;
 pub mod lfm2;
 pub mod llama;
 pub mod llama2_c;
