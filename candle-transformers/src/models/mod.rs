@@ -5,6 +5,7 @@ pub mod bert;
 pub mod bigcode;
 pub mod chatglm;
 pub mod codegeex4_9b;
+pub mod debertav2;
 pub mod deepseek2;
 pub mod distilbert;
 pub mod falcon;
