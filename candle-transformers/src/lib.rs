@@ -37,8 +37,8 @@
 //! # Usage
 //!
 //! Most programs want crates.io's `candle-transformers`, with all of its models: patched, candle-core and candle-nn run it unmodified,
-//! on WebGPU too. This crate has the language models and [`models::bert`], written over shared [`blocks`], which use the fused kernels of
-//! candle-nn.
+//! on WebGPU too. This crate has the language models and encoders of text such as [`models::bert`], written over shared [`blocks`], which
+//! use the fused kernels of candle-nn.
 //!
 //! - [`auto`] finds the model that a `config.json` or a GGUF file describes. [`models`] has each by itself.
 //! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files; a

@@ -1,6 +1,7 @@
 mod bert;
 mod blocks;
 mod config;
+mod encoders;
 mod experts;
 mod families;
 mod generation;

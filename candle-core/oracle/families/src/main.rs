@@ -13,6 +13,7 @@ mod common;
 #[path = "../../models/src/compare.rs"]
 mod compare;
 mod dense;
+mod encoders;
 mod experts;
 mod gemma;
 mod gguf;
@@ -33,6 +34,7 @@ type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
 const RUNS: &[&[Run]] = &[
     dense::RUNS,
+    encoders::RUNS,
     experts::RUNS,
     gemma::RUNS,
     gguf::RUNS,
