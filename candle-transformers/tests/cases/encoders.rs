@@ -650,7 +650,9 @@ fn modernbert_windows(device: &Device) -> Result<()> {
     let found = found.forward(&ids, &ids.ones_like()?)?;
     let change = (found - global)?.abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(change > 1e-2, "{change}");
-    let vb = lacking(&["layers.1.attn_norm.weight"], DType::F32, device);
+    // `gamma` is its old name.
+    let names: &[&str] = &["layers.1.attn_norm.weight", "layers.1.attn_norm.gamma"];
+    let vb = lacking(names, DType::F32, device);
     assert_error(
         modernbert::ModernBert::load(vb, &cfg),
         &["layers.1.attn_norm"],
@@ -887,10 +889,7 @@ fn prefixes_of_checkpoints() -> Result<()> {
         let found = load(Box::new(Below(prefix)), &json)?(&ids, &mask)?;
         assert_close(&found, &expected, 0.);
         let unnamed = with(json, json!({"model_type": null}));
-        assert_error(
-            load(Box::new(Below(prefix)), &unnamed),
-            &["there is no embeddings."],
-        );
+        assert_error(load(Box::new(Below(prefix)), &unnamed), &["there is no "]);
     }
     Ok(())
 }
