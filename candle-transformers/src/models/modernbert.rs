@@ -150,7 +150,7 @@ impl ModernBertLayer {
                 place: NormPlace::Before,
                 norms: [first, Some(norm("mlp_norm")?)],
             },
-            local: index % config.global_attn_every_n_layers != 0,
+            local: !index.is_multiple_of(config.global_attn_every_n_layers),
         })
     }
 

@@ -59,7 +59,7 @@ fn config<T: serde::de::DeserializeOwned>(json: &Value) -> Result<T> {
     serde_json::from_value(json.clone()).map_err(candle_core::Error::wrap)
 }
 
-/// `json` with these fields in place of its own.
+/// `json` with these fields in place of those it has.
 fn with(mut json: Value, fields: Value) -> Value {
     let (Value::Object(all), Value::Object(fields)) = (&mut json, fields) else {
         panic!("not objects")

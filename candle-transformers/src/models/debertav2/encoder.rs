@@ -133,7 +133,7 @@ impl ConvLayer {
         if kernel % 2 == 0 {
             bail!("debertav2: conv_kernel_size is {kernel}; it has to be odd")
         }
-        if groups == 0 || hidden % groups != 0 {
+        if groups == 0 || !hidden.is_multiple_of(groups) {
             bail!("debertav2: conv_groups {groups} does not divide hidden_size {hidden}")
         }
         let act = match config.conv_act.as_deref() {
