@@ -1,5 +1,5 @@
-//! Language models and BERT over `candle-core` and `candle-nn`, and what text is generated with, under the public paths of Hugging Face's
-//! `candle-transformers` 0.11.1.
+//! Language models, encoders of text and models of pictures over `candle-core` and `candle-nn`, and what text is generated with, under the
+//! public paths of Hugging Face's `candle-transformers` 0.11.1.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -37,7 +37,8 @@
 //! # Usage
 //!
 //! Most programs want crates.io's `candle-transformers`, with all of its models: patched, candle-core and candle-nn run it unmodified,
-//! on WebGPU too. This crate has the language models and encoders of text such as [`models::bert`], written over shared [`blocks`], which
+//! on WebGPU too. This crate has the language models, encoders of text such as [`models::bert`] and classifiers of pictures such as
+//! [`models::vit`], written over shared [`blocks`], which
 //! use the fused kernels of candle-nn.
 //!
 //! - [`auto`] finds the model that a `config.json` or a GGUF file describes. [`models`] has each by itself.

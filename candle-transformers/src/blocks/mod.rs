@@ -18,6 +18,7 @@ mod recurrent;
 mod residual;
 mod rotary;
 mod short_conv;
+pub(crate) mod vision;
 mod weights;
 
 pub use attention::{Attention, AttentionSpec, QkNorm};

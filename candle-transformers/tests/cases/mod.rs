@@ -18,6 +18,7 @@ mod recurrent;
 mod sentences;
 mod support;
 mod utils;
+mod vision;
 
 candle_core::with_webgpu! {
     mod dispatches;

@@ -21,6 +21,7 @@ mod lfm2;
 mod llamas;
 mod qwen;
 mod recurrent;
+mod vision;
 #[path = "../../models/src/weights.rs"]
 mod weights;
 
@@ -42,6 +43,7 @@ const RUNS: &[&[Run]] = &[
     llamas::RUNS,
     qwen::RUNS,
     recurrent::RUNS,
+    vision::RUNS,
 ];
 
 fn main() -> Result<()> {

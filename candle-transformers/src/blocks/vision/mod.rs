@@ -1,0 +1,108 @@
+//! Parts that models of pictures share: convolutions with their batch norm, and vision transformers.
+//!
+//! Pictures are (batch, channels, height, width), tokens (batch, count, size).
+
+mod conv;
+mod grid;
+mod transformer;
+
+pub(crate) use conv::{merged, Branch, ConvNorm, ConvSpec};
+pub(crate) use grid::{Grid, PatchEmbedding};
+pub(crate) use transformer::{intermediate_layers, Taken, VitAttention, VitBlock, VitMlp, VitSpec};
+
+use candle_core::{bail, DType, Module, Result, Tensor};
+use candle_nn::{linear, Func, Linear, VarBuilder};
+
+/// What a picture has to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Picture {
+    /// Of the model, for the error.
+    pub(crate) family: &'static str,
+    pub(crate) channels: usize,
+    /// Its height and width, if they are fixed.
+    pub(crate) size: Option<(usize, usize)>,
+    /// What they are multiples of.
+    pub(crate) multiple: usize,
+}
+
+impl Picture {
+    /// A colour picture of any size.
+    pub(crate) fn any(family: &'static str) -> Self {
+        Self {
+            family,
+            channels: 3,
+            size: None,
+            multiple: 1,
+        }
+    }
+
+    /// The batch, height and width of `xs`.
+    pub(crate) fn check(&self, xs: &Tensor) -> Result<(usize, usize, usize)> {
+        let m = self.multiple.max(1);
+        if let [b, c, h, w] = *xs.dims() {
+            let fits = match self.size {
+                Some(size) => size == (h, w),
+                None => h > 0 && w > 0 && h % m == 0 && w % m == 0,
+            };
+            if fits && c == self.channels {
+                return Ok((b, h, w));
+            }
+        }
+        let (family, channels) = (self.family, self.channels);
+        let sides = match self.size {
+            Some((h, w)) => format!("{h}, {w})"),
+            None if m == 1 => "height, width)".to_string(),
+            None => format!("height, width) with sides that are multiples of {m}"),
+        };
+        bail!(
+            "{family}: the pictures are {:?}, they have to be (batch, {channels}, {sides}; resize them",
+            xs.dims()
+        )
+    }
+}
+
+/// The mean of each channel: from (batch, channels, height, width) to (batch, channels).
+pub(crate) fn pooled(xs: &Tensor) -> Result<Tensor> {
+    mean(xs, |xs| xs.mean((2, 3)))
+}
+
+/// A mean that does not overflow: in f16 the sum of a large picture may.
+pub(crate) fn mean(xs: &Tensor, mean: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    match xs.dtype() {
+        DType::F16 => mean(&xs.to_dtype(DType::F32)?)?.to_dtype(DType::F16),
+        _ => mean(xs),
+    }
+}
+
+/// A classifier's last layer, or none, as in the models that give features.
+pub(crate) fn head(size: usize, classes: Option<usize>, vb: VarBuilder) -> Result<Option<Linear>> {
+    classes.map(|n| linear(size, n, vb)).transpose()
+}
+
+/// The model that checks the pictures, runs `body`, and ends in `head`.
+pub(crate) fn classifier(
+    picture: Picture,
+    head: Option<Linear>,
+    body: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
+) -> Func<'static> {
+    Func::new(move |xs| {
+        picture.check(xs)?;
+        let features = body(xs)?;
+        match &head {
+            Some(head) => head.forward(&features),
+            None => Ok(features),
+        }
+    })
+}
+
+/// One module behind the other, for closures that run a list of them.
+pub(crate) fn run_all<M: Module>(modules: &[M], xs: &Tensor) -> Result<Tensor> {
+    modules
+        .iter()
+        .try_fold(xs.clone(), |xs, module| module.forward(&xs))
+}
+
+/// `tensor` of the stream's dtype as f32, for arithmetic at load.
+fn in_f32(tensor: &Tensor) -> Result<Tensor> {
+    tensor.to_dtype(DType::F32)
+}
