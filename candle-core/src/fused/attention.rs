@@ -1,6 +1,6 @@
-//! What attention takes, its sizes, and which keys a query sees, for every backend's kernels.
+//! The sizes of attention, and which keys a query sees, for every backend's kernels.
 
-use super::Operand;
+use super::SdpaParams;
 use crate::backend::BackendStorage;
 use crate::{DType, Error, Layout, Result};
 
@@ -8,29 +8,6 @@ const OP: &str = "sdpa";
 
 /// The largest distance, and the largest position, that kernels tell from others, so that sums of them stay in an i32.
 pub(crate) const FAR: usize = 0x1fff_ffff;
-
-/// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
-#[derive(Debug)]
-pub struct SdpaParams<'a, S> {
-    /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
-    pub scale: f32,
-    /// Scores become `softcap * tanh(score / softcap)`.
-    pub softcap: Option<f32>,
-    /// The keys further back than that from a query's position are hidden.
-    pub left: Option<usize>,
-    /// The keys further ahead than that are hidden: 0 is causal.
-    pub right: Option<usize>,
-    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
-    pub bias: Option<Operand<'a, S>>,
-    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
-    pub slopes: Option<Operand<'a, S>>,
-    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
-    pub sinks: Option<Operand<'a, S>>,
-    /// (batch), contiguous u32: the positions of the first queries.
-    pub starts: Option<Operand<'a, S>>,
-    /// (batch), contiguous u32: how many keys there are.
-    pub lens: Option<Operand<'a, S>>,
-}
 
 /// The sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,16 +3,18 @@
 //! [`Fused`] lists them; each has a twin made of plain ops in candle-nn, which says what it computes. The types here are what the ops
 //! take, for every backend.
 
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
 pub(crate) mod attention;
 mod gate;
 mod linear;
 
-pub use attention::SdpaParams;
 pub use gate::{Activation, Gate};
 pub use linear::{LinearExtras, LinearWeight};
 
 use crate::backend::BackendStorage;
-use crate::{DType, Layout, Result, Storage};
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+use crate::DType;
+use crate::{Layout, Result, Storage};
 
 /// A storage and what of it an op reads.
 pub type Operand<'a, S> = (&'a S, &'a Layout);
@@ -91,6 +93,30 @@ pub struct RopeCache<'a, S> {
     pub position: RopePosition<'a, S>,
 }
 
+/// How attention weighs keys. A query's position is `start + query`, of `starts` or `keys - queries`.
+#[derive(Debug)]
+pub struct SdpaParams<'a, S> {
+    /// Factor of the scores, commonly `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Scores become `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// The keys further back than that from a query's position are hidden.
+    pub left: Option<usize>,
+    /// The keys further ahead than that are hidden: 0 is causal.
+    pub right: Option<usize>,
+    /// Added to the scores, -infinity hiding a key: (batch, heads, queries, keys) of any strides.
+    pub bias: Option<Operand<'a, S>>,
+    /// (heads), contiguous f32: times the distance of query and key, subtracted from the scores.
+    pub slopes: Option<Operand<'a, S>>,
+    /// (heads), contiguous f32: a score without a value. Where there are `slopes` too, in the same storage.
+    pub sinks: Option<Operand<'a, S>>,
+    /// (batch), contiguous u32: the positions of the first queries.
+    pub starts: Option<Operand<'a, S>>,
+    /// (batch), contiguous u32: how many keys there are.
+    pub lens: Option<Operand<'a, S>>,
+}
+
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
 impl<S: BackendStorage> RopeCache<'_, S> {
     /// Refuses what does not fit the keys and values of `x`, `(batch, heads, seq, dim)`; gives `(batch, queries, seq, dim)`, the shape of
     /// the rotated queries.

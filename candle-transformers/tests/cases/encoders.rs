@@ -754,10 +754,10 @@ fn deberta_by_hand(device: &Device) -> Result<()> {
     let number = |d: i64| d.signum() * d.abs().min(3);
     let row = |d: i64| (number(d) + 4).clamp(0, 7) as usize;
     let mut expected = Vec::new();
-    for i in 0..T {
+    for (i, q) in q.iter().enumerate() {
         let score = |j: usize| {
             let (ahead, back) = (row(i as i64 - j as i64), row(i as i64 - j as i64));
-            let sum = dot(&q[i], &k[j]) + dot(&q[i], &pos_k[ahead]) + dot(&k[j], &pos_q[back]);
+            let sum = dot(q, &k[j]) + dot(q, &pos_k[ahead]) + dot(&k[j], &pos_q[back]);
             sum / ((3 * DIM) as f32).sqrt()
         };
         let weight = |j: usize| match i == 4 || j == 4 {
@@ -765,10 +765,8 @@ fn deberta_by_hand(device: &Device) -> Result<()> {
             false => score(j).exp(),
         };
         let sum: f32 = (0..T).map(weight).sum();
-        for c in 0..DIM {
-            let value: f32 = (0..T).map(|j| weight(j) * v[j][c]).sum();
-            expected.push(if sum == 0. { 0. } else { value / sum });
-        }
+        let values = (0..DIM).map(|c| (0..T).map(|j| weight(j) * v[j][c]).sum::<f32>());
+        expected.extend(values.map(|value| if sum == 0. { 0. } else { value / sum }));
     }
     let expected = Tensor::from_vec(expected, (1, T, DIM), &Device::Cpu)?;
     assert_close(&found, &expected, F32_TOLERANCE);
