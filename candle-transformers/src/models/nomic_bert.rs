@@ -7,7 +7,7 @@
 //! use candle_transformers::models::nomic_bert::{l2_normalize, mean_pooling, Config, NomicBertModel};
 //! # fn main() -> candle_core::Result<()> {
 //! let config = Config { vocab_size: 40, n_embd: 16, n_head: 2, n_layer: 1, n_inner: 8, ..Config::default() };
-//! let model = NomicBertModel::load(VarBuilder::ones(DType::F32, &Device::Cpu), &config)?;
+//! let model = NomicBertModel::load(VarBuilder::zeros(DType::F32, &Device::Cpu), &config)?;
 //! let ids = Tensor::new(&[[2u32, 7, 9, 3], [2, 8, 3, 0]], &Device::Cpu)?;
 //! let mask = Tensor::new(&[[1u32, 1, 1, 1], [1, 1, 1, 0]], &Device::Cpu)?;
 //! let hidden = model.forward(&ids, None, Some(&mask))?;
