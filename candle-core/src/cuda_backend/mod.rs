@@ -13,8 +13,8 @@
 //! - `nccl/`: sums, gathers and broadcasts over several cards.
 //! - `compat/`: upstream's interface for programs that bring kernels of their own.
 //!
-//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `memory.rs` allocates. `device.rs` and `storage.rs` implement Candle's two traits by calling
-//! `ops`. Ops reach them by way of `watch.rs`, which logs, verifies and falls back where the environment says so.
+//! `quantized.rs`: blocks of GGML, with the bytes that a file has. `memory.rs` allocates. `device.rs` and `storage.rs` implement Candle's
+//! two traits by calling `ops`. Ops reach them by way of `watch.rs`, which logs, verifies and falls back where the environment says so.
 //!
 //! # When it waits
 //! All work of a device is in one stream, in the order of the calls. Memory is freed in the order of the stream as well. The host waits

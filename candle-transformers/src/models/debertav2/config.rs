@@ -3,33 +3,11 @@
 use std::collections::HashMap;
 
 use candle_core::{bail, Result};
-use candle_nn::Activation;
 use serde::{Deserialize, Deserializer};
 
 use crate::blocks::encoder::head_dim;
 
-/// An activation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HiddenAct {
-    /// `x * Φ(x)`, with the exact distribution function Φ of the normal distribution.
-    Gelu,
-    /// [`HiddenAct::Gelu`] in its tanh approximation.
-    #[serde(alias = "gelu_new", alias = "gelu_pytorch_tanh")]
-    GeluApproximate,
-    /// `max(x, 0)`.
-    Relu,
-}
-
-impl From<HiddenAct> for Activation {
-    fn from(act: HiddenAct) -> Self {
-        match act {
-            HiddenAct::Gelu => Self::Gelu,
-            HiddenAct::GeluApproximate => Self::NewGelu,
-            HiddenAct::Relu => Self::Relu,
-        }
-    }
-}
+pub use crate::models::bert::HiddenAct;
 
 /// Names of labels by number.
 pub type Id2Label = HashMap<u32, String>;
