@@ -27,7 +27,7 @@ const MODULES: [Module; 3] = [
     Module {
         krate: "embeddings",
         to: "embeddings/wasm",
-        most: Some(1_600_000),
+        most: Some(1_650_000),
     },
     Module {
         krate: "ops",
