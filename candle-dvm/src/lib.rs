@@ -93,6 +93,8 @@ pub mod relay;
 pub mod service;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod shapes;
+#[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
+pub mod speech;
 pub mod stream;
 mod turn;
 

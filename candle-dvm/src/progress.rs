@@ -80,3 +80,37 @@ impl hf_hub::api::Progress for FetchBar {
         self.clear();
     }
 }
+
+/// The bar that fills while a recording is heard. It draws nothing where standard error is no terminal.
+#[cfg(feature = "audio")]
+pub struct SpeechBar {
+    bar: ProgressBar,
+}
+
+#[cfg(feature = "audio")]
+impl SpeechBar {
+    /// An empty bar for a recording of so many seconds.
+    pub fn new(seconds: f64) -> Self {
+        let length = (seconds * 100.).round() as u64;
+        let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("listening [{bar:40}] {percent} % {eta}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Self { bar }
+    }
+
+    /// Says that everything up to `seconds` has been heard.
+    pub fn reach(&self, seconds: f64) {
+        self.bar.set_position((seconds * 100.).round() as u64);
+    }
+
+    /// Does `write` while the bar is out of its way.
+    pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.bar.suspend(write)
+    }
+
+    /// Takes the bar away.
+    pub fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -228,7 +228,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "weights",
-        title: "a trained model answers through `candle-dvm chat` as it did elsewhere, on the CPU and on WebGPU",
+        title: "trained models answer and hear through `candle-dvm` as they do elsewhere, on the CPU and on WebGPU",
         when: When::All,
         run: weights::weights,
         ahead: None,

@@ -18,6 +18,8 @@ mod request;
 mod sampling;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "audio")]
+mod transcribe;
 
 use crate::error::one_line;
 use crate::progress::note;
@@ -44,6 +46,9 @@ enum Command {
     Generate(generate::Args),
     /// Talk to a model, message by message
     Chat(chat::Args),
+    /// Turn a recording into text, with a Whisper
+    #[cfg(feature = "audio")]
+    Transcribe(transcribe::Args),
     /// List every backend, present or the reason why not
     Devices(devices::Args),
     /// Measure prompt and generation speed on random weights
@@ -72,6 +77,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let done = match cli.command {
         Command::Generate(args) => generate::run(args),
         Command::Chat(args) => chat::run(args),
+        #[cfg(feature = "audio")]
+        Command::Transcribe(args) => transcribe::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(args),
         #[cfg(feature = "serve")]

@@ -75,6 +75,7 @@ pub mod smol;
 pub mod stable_lm;
 pub mod starcoder2;
 pub mod vit;
+pub mod whisper;
 pub mod xlm_roberta;
 pub mod yi;
 

@@ -18,7 +18,7 @@ const LIMIT: usize = 40;
 const F32_TOLERANCE: f32 = 2e-5;
 
 /// Makes any weight that a model asks for; of those whose names end so, it says that they are not there.
-struct Made(&'static [&'static str]);
+pub(super) struct Made(pub(super) &'static [&'static str]);
 
 impl SimpleBackend for Made {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
@@ -296,7 +296,7 @@ fn agrees_with_f32_in_f16(device: &Device) -> Result<()> {
 test_device!(agrees_with_f32_in_f16);
 
 #[track_caller]
-fn assert_error<T>(result: Result<T>, parts: &[&str]) {
+pub(super) fn assert_error<T>(result: Result<T>, parts: &[&str]) {
     let Err(error) = result else {
         panic!("no error, {parts:?} are expected in one")
     };

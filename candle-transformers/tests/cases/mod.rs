@@ -19,6 +19,7 @@ mod sentences;
 mod support;
 mod utils;
 mod vision;
+mod whisper;
 
 candle_core::with_webgpu! {
     mod dispatches;

@@ -21,6 +21,7 @@ mod lfm2;
 mod llamas;
 mod qwen;
 mod recurrent;
+mod speech;
 mod vision;
 #[path = "../../models/src/weights.rs"]
 mod weights;
@@ -43,6 +44,7 @@ const RUNS: &[&[Run]] = &[
     llamas::RUNS,
     qwen::RUNS,
     recurrent::RUNS,
+    speech::RUNS,
     vision::RUNS,
 ];
 

@@ -1,5 +1,7 @@
-//! A model that somebody trained, through `candle-dvm chat` with its own template. Random weights cannot show that a vocabulary, a template
+//! Models that somebody trained, through `candle-dvm`. Random weights cannot show that a vocabulary, a template
 //! and a rotary base fit together.
+
+mod speech;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -42,7 +44,8 @@ pub fn weights() -> Result<String, String> {
             ));
         }
     }
-    Ok("SmolLM2-135M-Instruct answers as it did elsewhere, on the CPU and on WebGPU".to_string())
+    speech::speech()?;
+    Ok("SmolLM2-135M-Instruct answers as it did elsewhere, Whisper tiny.en hears what it hears in CTranslate2, on the CPU and on WebGPU".to_string())
 }
 
 /// What the program prints when it is told the message.

@@ -1,0 +1,215 @@
+//! `candle-dvm transcribe`.
+
+use super::{print, print_json};
+use crate::audio::read_audio;
+use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use crate::error::Doing;
+use crate::model::{Hub, ModelSource};
+use crate::progress::{note, SpeechBar};
+use crate::registry::BackendRegistry;
+use crate::speech::SpeechFiles;
+use crate::{Error, Result};
+use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Instant;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The recording: WAV, FLAC, MP3, Ogg Vorbis or M4A
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// A Whisper: a Hugging Face folder with config.json, tokenizer.json and safetensors or one GGUF file; or owner/name[@revision], which
+    /// is fetched from the Hugging Face Hub
+    #[arg(long, value_name = "MODEL")]
+    model: PathBuf,
+    /// Where to run
+    #[arg(long, default_value_t, value_parser = DeviceParser)]
+    device: DeviceChoice,
+    /// Element type of weights and activations [default: f32 on the CPU and beside quantised weights, otherwise f16]
+    #[arg(long, value_enum)]
+    dtype: Option<FloatType>,
+    /// The code of the language that is spoken, such as `de`; without it, the first 30 seconds are listened to
+    #[arg(long, value_name = "CODE")]
+    language: Option<String>,
+    /// Translate to English
+    #[arg(long)]
+    translate: bool,
+    /// Print when each piece of text is said
+    #[arg(long)]
+    timestamps: bool,
+    /// Find out when each word is said; `--timestamps` prints it, `--json` has it
+    #[arg(long)]
+    words: bool,
+    /// A text that stands before the first window: names and spellings
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Do not give each window the text of the ones before; it can keep a text from repeating itself
+    #[arg(long)]
+    no_context: bool,
+    /// Choose tokens at this temperature alone [default: 0, and where the text is improbable or repeats itself, 0.2 to 1]
+    #[arg(long, value_name = "T")]
+    temperature: Option<f64>,
+    /// The seed of what is chosen at temperatures above 0
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object at the end instead of text as it comes
+    #[arg(long, conflicts_with = "srt")]
+    json: bool,
+    /// Print subtitles (SubRip)
+    #[arg(long)]
+    srt: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    device: String,
+    text: String,
+    #[serde(flatten)]
+    transcript: &'a Transcript,
+    load_seconds: f64,
+    seconds: f64,
+    /// How many seconds of the recording were heard in one.
+    speed: f64,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    if let Some(temperature) = args.temperature.filter(|t| !(0. ..=2.).contains(t)) {
+        return Err(Error::Parameter {
+            name: "temperature",
+            value: temperature.to_string(),
+            expected: "0 to 2",
+        });
+    }
+    let audio = read_audio(&args.file)?;
+    let start = Instant::now();
+    let folder = match ModelSource::at(args.model) {
+        ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
+        local => local,
+    };
+    let folder = match folder {
+        ModelSource::Folder(folder) => folder,
+        ModelSource::Gguf(file) => {
+            return Err(Error::file(
+                &file,
+                "a file; expected a folder with config.json and tokenizer.json beside the weights",
+            ))
+        }
+        _ => return Err(Error::Parameter {
+            name: "model",
+            value: folder.short_name(),
+            expected: "a Whisper's folder",
+        }),
+    };
+    let files = SpeechFiles::open(&folder)?;
+    let defaults = Options::default();
+    let options = Options {
+        language: args.language,
+        translate: args.translate,
+        words: args.words,
+        initial_prompt: match &args.prompt {
+            Some(prompt) => files.tokens(prompt)?,
+            None => Vec::new(),
+        },
+        condition_on_previous_text: !args.no_context,
+        temperatures: match args.temperature {
+            Some(temperature) => vec![temperature],
+            None => defaults.temperatures.clone(),
+        },
+        seed: args.seed,
+        ..defaults
+    };
+    let registry = BackendRegistry::detect();
+    let device = registry.select(args.device)?.open()?.clone();
+    let (name, bytes) = (files.name.clone(), files.total_bytes());
+    let dtype = args.dtype.map(FloatType::dtype);
+    let mut whisper = files.load(&device, dtype, options)?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let place = describe(&device);
+    note(&format!(
+        "{name}: loaded {:.1} MB in {load_seconds:.2} s, on {place}",
+        bytes as f64 / 1e6
+    ));
+
+    let start = Instant::now();
+    let bar = SpeechBar::new(audio.seconds);
+    let mut count = 0;
+    let mut written = Ok(());
+    let transcript = whisper.transcribe(&audio.samples, |segment| {
+        bar.reach(segment.end);
+        count += 1;
+        if args.json {
+            return Ok(());
+        }
+        let text = match (args.srt, args.timestamps) {
+            (true, _) => subtitle(count, segment),
+            (false, true) => timed(segment),
+            (false, false) => format!("{}\n", segment.text.trim()),
+        };
+        written = bar.aside(|| print(&text));
+        match written {
+            Ok(()) => Ok(()),
+            Err(_) => Err(candle_core::Error::msg("standard output is closed")),
+        }
+    });
+    bar.finish();
+    written?;
+    let transcript = transcript.doing("transcribe")?;
+    let seconds = start.elapsed().as_secs_f64();
+    let speed = audio.seconds / seconds;
+    if args.json {
+        print_json(&Report {
+            model: &name,
+            device: place,
+            text: transcript.text(),
+            transcript: &transcript,
+            load_seconds,
+            seconds,
+            speed,
+        })?;
+    }
+    note(&format!(
+        "{:.1} s of {} in {seconds:.2} s, {speed:.1} times as fast as it was said",
+        audio.seconds, transcript.language
+    ));
+    Ok(())
+}
+
+/// `[00:00:00.000 --> 00:00:02.500] text`, and each word on a line below if words have times.
+fn timed(segment: &Segment) -> String {
+    let line = |indent: &str, start, end, text: &str| {
+        let (start, end) = (clock(start, '.'), clock(end, '.'));
+        format!("{indent}[{start} --> {end}] {}\n", text.trim())
+    };
+    let words = segment.words.iter();
+    let words = words.map(|word| line("  ", word.start, word.end, &word.text));
+    line("", segment.start, segment.end, &segment.text) + &words.collect::<String>()
+}
+
+fn subtitle(number: usize, segment: &Segment) -> String {
+    let (start, end) = (clock(segment.start, ','), clock(segment.end, ','));
+    format!("{number}\n{start} --> {end}\n{}\n\n", segment.text.trim())
+}
+
+/// Hours, minutes, seconds and thousandths behind `point`.
+fn clock(seconds: f64, point: char) -> String {
+    let thousandths = (seconds * 1000.).round() as u64;
+    let (seconds, thousandths) = (thousandths / 1000, thousandths % 1000);
+    let (minutes, seconds) = (seconds / 60, seconds % 60);
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02}{point}{thousandths:03}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::clock;
+
+    #[test]
+    fn clocks() {
+        assert_eq!(clock(0., '.'), "00:00:00.000");
+        assert_eq!(clock(59.9996, ','), "00:01:00,000");
+        assert_eq!(clock(3723.045, ','), "01:02:03,045");
+    }
+}

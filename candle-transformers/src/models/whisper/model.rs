@@ -1,0 +1,40 @@
+//! Whisper over dense weights.
+
+use candle_core::Result;
+use candle_nn::VarBuilder;
+
+use super::parts::Source;
+pub use super::parts::{AudioEncoder, TextDecoder};
+use super::Config;
+
+/// The encoder and the decoder of one checkpoint.
+#[derive(Debug, Clone)]
+pub struct Whisper {
+    /// Of the sound.
+    pub encoder: AudioEncoder,
+    /// Of the text.
+    pub decoder: TextDecoder,
+    /// Its sizes.
+    pub config: Config,
+}
+
+impl Whisper {
+    /// Loads a checkpoint with Hugging Face's names, `model.encoder.…` and `model.decoder.…`.
+    ///
+    /// # Errors
+    /// A tensor is missing or has another shape, or heads do not divide `d_model`.
+    pub fn load(vb: &VarBuilder, config: Config) -> Result<Self> {
+        let vb = Source::Dense(vb.pp("model"));
+        Ok(Self {
+            encoder: AudioEncoder::load(&vb.pp("encoder"), &config)?,
+            decoder: TextDecoder::load(&vb.pp("decoder"), &config)?,
+            config,
+        })
+    }
+
+    /// Forgets the text and the sound that the decoder holds.
+    pub fn reset_kv_cache(&mut self) {
+        self.encoder.reset_kv_cache();
+        self.decoder.reset_kv_cache();
+    }
+}
