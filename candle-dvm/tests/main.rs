@@ -1,5 +1,7 @@
 //! The tests of candle-dvm, one crate so that it links once.
 
+#[cfg(feature = "audio")]
+mod audio;
 mod bench;
 mod chat;
 mod cli;

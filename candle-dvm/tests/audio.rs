@@ -1,0 +1,250 @@
+//! Sound files: what is read is what was written, at another rate or not, and bad files are told apart.
+
+use candle_dvm::audio::{read_audio, read_audio_bytes, Audio, MAX_SECONDS, SAMPLE_RATE};
+use std::f64::consts::TAU;
+
+/// How a WAV file has its samples.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Whole(u16),
+    Float,
+}
+
+impl Form {
+    fn bits(self) -> u16 {
+        match self {
+            Self::Whole(bits) => bits,
+            Self::Float => 32,
+        }
+    }
+
+    fn write(self, value: f64, into: &mut Vec<u8>) {
+        match self {
+            Self::Float => into.extend((value as f32).to_le_bytes()),
+            // Eight bits have no sign in this format.
+            Self::Whole(8) => into.push((value * 128. + 128.).round() as u8),
+            Self::Whole(bits) => {
+                let one = 2f64.powi(i32::from(bits) - 1);
+                let bytes = ((value * one).round() as i32).to_le_bytes();
+                into.extend(&bytes[..usize::from(bits / 8)]);
+            }
+        }
+    }
+}
+
+/// A WAV file of these frames, each with a value for each of `channels`.
+fn wav(form: Form, rate: u32, channels: u16, values: impl IntoIterator<Item = f64>) -> Vec<u8> {
+    let mut data = Vec::new();
+    values
+        .into_iter()
+        .for_each(|value| form.write(value, &mut data));
+    let align = channels * form.bits() / 8;
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + data.len() as u32).to_le_bytes());
+    file.extend(b"WAVEfmt ");
+    file.extend(16u32.to_le_bytes());
+    file.extend(match form {
+        Form::Whole(_) => 1u16.to_le_bytes(),
+        Form::Float => 3u16.to_le_bytes(),
+    });
+    file.extend(channels.to_le_bytes());
+    file.extend(rate.to_le_bytes());
+    file.extend((rate * u32::from(align)).to_le_bytes());
+    file.extend(align.to_le_bytes());
+    file.extend(form.bits().to_le_bytes());
+    file.extend(b"data");
+    file.extend((data.len() as u32).to_le_bytes());
+    file.extend(data);
+    file
+}
+
+const AMPLITUDE: f64 = 0.8;
+
+fn sine(hz: f64, rate: u32, frames: usize) -> impl Iterator<Item = f64> {
+    (0..frames).map(move |i| AMPLITUDE * (TAU * hz * i as f64 / f64::from(rate)).sin())
+}
+
+fn read(file: &[u8]) -> Audio {
+    read_audio_bytes("test.wav", file).unwrap()
+}
+
+fn problem(name: &str, file: &[u8]) -> String {
+    let text = read_audio_bytes(name, file).unwrap_err().to_string();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with(&format!("{name}: ")), "{text}");
+    text
+}
+
+/// The samples without the first and the last 50 ms, where the filter meets the silence outside of the file.
+fn inner(samples: &[f32]) -> &[f32] {
+    &samples[800..samples.len() - 800]
+}
+
+/// The largest difference to a sine of the same frequency, amplitude and phase, the ends left out.
+fn off_sine(samples: &[f32], hz: f64) -> f64 {
+    let wanted: Vec<f64> = sine(hz, SAMPLE_RATE, samples.len()).collect();
+    let wanted = &wanted[800..samples.len() - 800];
+    let off = inner(samples).iter().zip(wanted);
+    off.map(|(found, wanted)| (f64::from(*found) - wanted).abs())
+        .fold(0., f64::max)
+}
+
+#[test]
+fn a_tone_stays_what_it_is() {
+    let forms = [8, 16, 24, 32].map(Form::Whole);
+    for form in forms.into_iter().chain([Form::Float]) {
+        for rate in [SAMPLE_RATE, 8_000, 11_025, 22_050, 44_100, 48_000, 96_000] {
+            // Not a whole number of the filter's chunks.
+            let frames = rate as usize + rate as usize / 7;
+            let audio = read(&wav(form, rate, 1, sine(440., rate, frames)));
+            let wanted = (frames as u64 * u64::from(SAMPLE_RATE)).div_ceil(u64::from(rate));
+            assert_eq!(audio.samples.len() as u64, wanted, "{form:?} at {rate} Hz");
+            assert_eq!((audio.source_rate, audio.channels), (rate, 1));
+            assert!(audio.complete);
+            assert!((audio.seconds - frames as f64 / f64::from(rate)).abs() < 1e-9);
+            let off = off_sine(&audio.samples, 440.);
+            assert!(off < 1e-2, "{form:?} at {rate} Hz: {off}");
+        }
+    }
+}
+
+/// Without resampling nothing but the file's own rounding is lost.
+#[test]
+fn samples_at_the_right_rate_are_untouched() {
+    let values: Vec<f64> = vec![0., 0.5, -0.5, 0.25, -1., 0.125];
+    let audio = read(&wav(Form::Float, SAMPLE_RATE, 1, values.clone()));
+    assert_eq!(
+        audio.samples,
+        values.iter().map(|v| *v as f32).collect::<Vec<_>>()
+    );
+}
+
+/// 10 kHz is above what 16,000 samples a second can hold, and would come back as 6 kHz.
+#[test]
+fn what_the_rate_cannot_hold_is_gone() {
+    for rate in [44_100, 48_000] {
+        let audio = read(&wav(
+            Form::Float,
+            rate,
+            1,
+            sine(10_000., rate, rate as usize),
+        ));
+        let most = inner(&audio.samples)
+            .iter()
+            .fold(0f32, |most, s| most.max(s.abs()));
+        assert!(most < 1e-3, "{rate} Hz: {most}");
+    }
+    // 7 kHz is not.
+    let audio = read(&wav(Form::Float, 44_100, 1, sine(7_000., 44_100, 44_100)));
+    let off = off_sine(&audio.samples, 7_000.);
+    assert!(off < 1e-2, "{off}");
+}
+
+#[test]
+fn channels_are_averaged() {
+    for rate in [SAMPLE_RATE, 44_100] {
+        let opposite = sine(440., rate, 20_000).flat_map(|v| [v, -v]);
+        let audio = read(&wav(Form::Whole(16), rate, 2, opposite));
+        assert_eq!(audio.channels, 2);
+        assert!(
+            audio.samples.iter().all(|sample| *sample == 0.),
+            "{rate} Hz"
+        );
+        let left = sine(440., rate, 20_000).flat_map(|v| [2. * v / AMPLITUDE * 0.4, 0.8 * v]);
+        let audio = read(&wav(Form::Float, rate, 2, left));
+        // The mean of v and 0.8 v.
+        let scaled: Vec<f32> = audio.samples.iter().map(|sample| sample / 0.9).collect();
+        let off = off_sine(&scaled, 440.);
+        assert!(off < 1e-2, "{rate} Hz: {off}");
+    }
+}
+
+#[test]
+fn one_sample_is_audio_and_none_is_not() {
+    for (rate, count) in [(SAMPLE_RATE, 1), (8_000, 2), (48_000, 1)] {
+        let audio = read(&wav(Form::Whole(16), rate, 1, [0.5]));
+        assert_eq!(audio.samples.len(), count, "{rate} Hz");
+        assert!(audio.samples[0].abs() <= 1.);
+    }
+    let text = problem("none.wav", &wav(Form::Whole(16), SAMPLE_RATE, 1, []));
+    assert!(text.contains("no samples"), "{text}");
+}
+
+#[test]
+fn what_is_no_audio_is_said_so() {
+    let text = problem("letter.wav", "Dear Sir or Madam, ".repeat(200).as_bytes());
+    assert!(
+        text.contains("not audio") && text.contains("FLAC"),
+        "{text}"
+    );
+    assert!(problem("short.wav", b"RI").contains("not audio"));
+    assert!(problem("head.wav", b"RIFF\x24\0\0\0WAVE").contains("not audio"));
+    assert!(problem("empty.wav", b"").contains("empty"));
+    // A codec that is not known, in a file that is: GSM in WAV.
+    let mut gsm = wav(Form::Whole(16), SAMPLE_RATE, 1, [0.; 64]);
+    gsm[20] = 0x31;
+    problem("gsm.wav", &gsm);
+}
+
+#[test]
+fn files_are_read_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tone.wav");
+    let file = wav(
+        Form::Whole(16),
+        44_100,
+        2,
+        sine(440., 44_100, 30_000).flat_map(|v| [v, v]),
+    );
+    std::fs::write(&path, &file).unwrap();
+    let audio = read_audio(&path).unwrap();
+    assert_eq!(audio, read(&file));
+    // The ending is a hint, what is in the file decides.
+    let other = dir.path().join("tone.mp3");
+    std::fs::write(&other, &file).unwrap();
+    assert_eq!(read_audio(&other).unwrap(), audio);
+    for (name, what) in [
+        ("absent.wav", "o such file"),
+        ("", "folder"),
+        ("empty.wav", "empty"),
+    ] {
+        let path = dir.path().join(name);
+        if name == "empty.wav" {
+            std::fs::write(&path, "").unwrap();
+        }
+        let text = read_audio(&path).unwrap_err().to_string();
+        assert!(
+            text.contains(what) && text.contains(path.to_str().unwrap()),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn of_a_truncated_file_the_rest_is_used() {
+    let file = wav(Form::Whole(16), 44_100, 1, sine(440., 44_100, 2 * 44_100));
+    let audio = read(&file[..file.len() / 2]);
+    assert!(!audio.complete);
+    assert!((0.9..=1.).contains(&audio.seconds), "{}", audio.seconds);
+    assert!(off_sine(&audio.samples, 440.) < 1e-2);
+    // The header alone.
+    let text = problem("head.wav", &file[..44]);
+    assert!(
+        text.contains("no samples") && text.contains("truncated"),
+        "{text}"
+    );
+}
+
+#[test]
+fn samples_that_are_no_numbers_and_rates_that_cannot_be_are_refused() {
+    let text = problem(
+        "nan.wav",
+        &wav(Form::Float, 44_100, 2, [0., 0., 0.5, f64::NAN]),
+    );
+    assert!(text.contains("sample 1") && text.contains("NaN"), "{text}");
+    for rate in [1, 999, 768_001, 100_000_000] {
+        let text = problem("rate.wav", &wav(Form::Whole(16), rate, 1, [0.; 100]));
+        assert!(text.contains("sample rate"), "{text}");
+    }
+    assert_eq!(MAX_SECONDS, 86_400);
+}
