@@ -352,13 +352,24 @@ impl Mono {
     }
 }
 
+fn gcd(a: usize, b: usize) -> usize {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
+    }
+}
+
 impl Filter {
     fn new(rate: u32) -> std::result::Result<Self, String> {
         // One long transform for each chunk: the longer, the nearer to half of the new rate the filter cuts.
-        const CHUNK: usize = 4096;
+        const LEAST: usize = 4096;
         let (from, to) = (rate as usize, SAMPLE_RATE as usize);
+        // The input that makes a whole number of samples. Twice that, and the filter's delay, half of a chunk, is a whole number too; else
+        // the sound would be shifted by half a sample.
+        let unit = from / gcd(from, to);
+        let chunk = unit * LEAST.div_ceil(unit).next_multiple_of(2);
         let window = WindowFunction::BlackmanHarris2;
-        let fft = Fft::new_custom(from, to, CHUNK, 1, 1, window, FixedSync::Input)
+        let fft = Fft::new_custom(from, to, chunk, 1, 1, window, FixedSync::Input)
             .map_err(|err| format!("resampling from {rate} Hz: {err}"))?;
         let chunk = vec![0.; fft.output_frames_max()];
         Ok(Self { fft, chunk })

@@ -93,7 +93,19 @@ fn off_sine(samples: &[f32], hz: f64) -> f64 {
 fn a_tone_stays_what_it_is() {
     let forms = [8, 16, 24, 32].map(Form::Whole);
     for form in forms.into_iter().chain([Form::Float]) {
-        for rate in [SAMPLE_RATE, 8_000, 11_025, 22_050, 44_100, 48_000, 96_000] {
+        // At 96,000 Hz a chunk of 4,096 would leave half a sample of delay.
+        for rate in [
+            SAMPLE_RATE,
+            8_000,
+            11_025,
+            12_345,
+            22_050,
+            32_000,
+            44_100,
+            48_000,
+            88_200,
+            96_000,
+        ] {
             // Not a whole number of the filter's chunks.
             let frames = rate as usize + rate as usize / 7;
             let audio = read(&wav(form, rate, 1, sine(440., rate, frames)));
@@ -247,4 +259,93 @@ fn samples_that_are_no_numbers_and_rates_that_cannot_be_are_refused() {
         assert!(text.contains("sample rate"), "{text}");
     }
     assert_eq!(MAX_SECONDS, 86_400);
+}
+
+/// Half a second of the tone at 22,050 Hz, by libsndfile and FFmpeg; and a picture.
+fn stored(name: &str) -> Vec<u8> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/audio");
+    std::fs::read(folder.join(name)).unwrap()
+}
+
+/// The amplitude of the 440 Hz in the samples, whatever their phase, and of everything else.
+fn tone(samples: &[f32]) -> (f64, f64) {
+    let samples: Vec<f64> = inner(samples)
+        .iter()
+        .map(|sample| f64::from(*sample))
+        .collect();
+    let turn = TAU * 440. / f64::from(SAMPLE_RATE);
+    let share = |part: fn(f64) -> f64| {
+        let parts = samples.iter().enumerate();
+        let sum: f64 = parts
+            .map(|(i, sample)| sample * part(turn * i as f64))
+            .sum();
+        2. * sum / samples.len() as f64
+    };
+    let (sin, cos) = (share(f64::sin), share(f64::cos));
+    let rest = samples.iter().enumerate().map(|(i, sample)| {
+        let angle = turn * i as f64;
+        (sample - sin * angle.sin() - cos * angle.cos()).powi(2)
+    });
+    let rest = rest.sum::<f64>() / samples.len() as f64;
+    (sin.hypot(cos), (2. * rest).sqrt())
+}
+
+#[test]
+fn each_format_is_decoded() {
+    for (name, most) in [
+        ("tone.flac", 5e-3),
+        ("tone.ogg", 2e-2),
+        ("tone.mp3", 2e-2),
+        ("tone.m4a", 2e-2),
+    ] {
+        let audio = read_audio_bytes(name, &stored(name)).unwrap();
+        assert!(audio.complete, "{name}");
+        assert_eq!((audio.source_rate, audio.channels), (22_050, 1), "{name}");
+        // Encoders put their delay before the sound, and say so or not.
+        assert!(
+            (0.5..0.6).contains(&audio.seconds),
+            "{name}: {}",
+            audio.seconds
+        );
+        let middle = &audio.samples[audio.samples.len() / 4..audio.samples.len() * 3 / 4];
+        let (amplitude, rest) = tone(middle);
+        assert!((amplitude - AMPLITUDE).abs() < most, "{name}: {amplitude}");
+        assert!(rest < 2. * most, "{name}: {rest}");
+    }
+    let flac = read_audio_bytes("tone.flac", &stored("tone.flac")).unwrap();
+    assert_eq!(flac.samples.len(), 8_000);
+    assert!(off_sine(&flac.samples, 440.) < 1e-2);
+    // Damaged ones give what is left.
+    let file = stored("tone.flac");
+    let half = read_audio_bytes("half.flac", &file[..file.len() / 2]).unwrap();
+    assert!(!half.complete && half.seconds < 0.4, "{}", half.seconds);
+}
+
+#[test]
+fn a_film_without_sound_is_said_so() {
+    let text = problem("picture.mp4", &stored("picture.mp4"));
+    assert!(text.contains("no audio track"), "{text}");
+}
+
+/// Whatever is in a file, nothing panics.
+#[test]
+fn damaged_files_do_no_harm() {
+    for name in [
+        "tone.flac",
+        "tone.ogg",
+        "tone.mp3",
+        "tone.m4a",
+        "picture.mp4",
+    ] {
+        let file = stored(name);
+        for step in 0..200usize {
+            let mut damaged = file.clone();
+            let at = step * 7919 % damaged.len();
+            damaged[at] ^= 1 << (step % 8);
+            damaged.truncate(file.len() - step * 31 % (file.len() / 2));
+            if let Ok(audio) = read_audio_bytes(name, &damaged) {
+                assert!(audio.samples.iter().all(|sample| sample.is_finite()));
+            }
+        }
+    }
 }
