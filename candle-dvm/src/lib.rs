@@ -30,7 +30,7 @@
 //! | `nostr` | the NIP-90 codec and the relay protocol, without I/O |
 //! | `metal` | `--device metal` on Apple's systems: WebGPU's kernels on the same GPU, under Candle's name for it |
 //! | `cuda` (default) | CUDA devices; nothing of CUDA is needed to build |
-//! | `audio` (default) | sound files: `audio`; not in a browser |
+//! | `audio` (default) | sound files, and speech as text: `audio`, `speech`; not in a browser |
 //!
 //! # Devices
 //!
@@ -53,7 +53,7 @@
 //!   [`stream`]: tokens to text.
 //! - [`registry`], [`device`], [`devices`]: which backends are present. [`model`]: files and weights; [`mod@format`]: what weights are
 //!   stored as.
-//! - `audio`: sound files for speech models; not in a browser.
+//! - `audio`, `speech`: sound files, and what is said in them; not in a browser.
 //! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
 //! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O.
 //!   `service`: the daemon, with `journal`, `payment` and `platform`.

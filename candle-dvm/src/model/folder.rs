@@ -5,8 +5,8 @@ use crate::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-pub(super) const CONFIG: &str = "config.json";
-pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
@@ -82,7 +82,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 }
 
 /// One file if there is one, else the shards that the index names.
-fn open_weights(folder: &Path) -> Result<Weights> {
+pub(crate) fn open_weights(folder: &Path) -> Result<Weights> {
     let single = folder.join(SINGLE);
     if single.exists() {
         return Weights::from_files(&[single]);

@@ -16,6 +16,11 @@ mod parts;
 mod tokenizer;
 mod weights;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use folder::{open_weights, CONFIG, TOKENIZER};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use tokenizer::read as read_tokenizer;
+
 pub use chat_template::{ChatTemplate, Message, Role};
 #[cfg(not(target_arch = "wasm32"))]
 pub use hub::{Hub, HubModel};

@@ -23,12 +23,7 @@ impl TextTokenizer {
         begin_token: Option<u32>,
         vocab_size: usize,
     ) -> Result<Self> {
-        if let Err(err) = std::str::from_utf8(bytes) {
-            return Err(invalid_utf8(file, bytes, err.valid_up_to()));
-        }
-        let inner = Tokenizer::from_bytes(bytes)
-            .map_err(|err| Error::file(file, one_line(&err.to_string())))?;
-        Self::new(file, inner, begin_token, vocab_size)
+        Self::new(file, read(file, bytes)?, begin_token, vocab_size)
     }
 
     /// A tokenizer that came from `file`; the rest as in [`Self::parse`].
@@ -105,6 +100,14 @@ impl TextTokenizer {
         let text = self.inner.decode(tokens, true);
         text.map_err(|err| Error::Tokenizer(one_line(&err.to_string())))
     }
+}
+
+/// Reads a `tokenizer.json`.
+pub(crate) fn read(file: &Path, bytes: &[u8]) -> Result<Tokenizer> {
+    if let Err(err) = std::str::from_utf8(bytes) {
+        return Err(invalid_utf8(file, bytes, err.valid_up_to()));
+    }
+    Tokenizer::from_bytes(bytes).map_err(|err| Error::file(file, one_line(&err.to_string())))
 }
 
 /// Says where in the file the bad byte is: its offset, and the field around it if the rest of the file is JSON.

@@ -178,6 +178,12 @@ impl Weights {
         Some(&self.shards[info.shard].file)
     }
 
+    /// All files.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.shards.iter().map(|shard| shard.file.as_path())
+    }
+
     /// The file that has a tensor, for messages; for one that is missing, all files.
     fn files_of(&self, name: &str) -> String {
         match self.file_of(name) {
