@@ -87,7 +87,8 @@ impl SpeechFiles {
         match kind.model_type.as_deref() {
             Some("whisper") | None => {}
             Some(other) => {
-                let problem = format!("{other:?} is no model of speech that is known; \"whisper\" is");
+                let problem =
+                    format!("{other:?} is no model of speech that is known; \"whisper\" is");
                 return Err(Error::Field {
                     file: file.display().to_string(),
                     field: "model_type".to_string(),
@@ -102,7 +103,10 @@ impl SpeechFiles {
             false => Generation::default(),
         };
         let suppress_tokens = generation.suppress_tokens.unwrap_or_default();
-        let suppress_tokens = suppress_tokens.into_iter().flat_map(u32::try_from).collect();
+        let suppress_tokens = suppress_tokens
+            .into_iter()
+            .flat_map(u32::try_from)
+            .collect();
         let file = folder.join(TOKENIZER);
         let tokenizer = read_tokenizer(&file, &read(&file)?)?;
         Ok(Self {
@@ -196,7 +200,10 @@ impl Weights {
             (Err(err), []) => Err(err),
             (Err(_), several) => Err(Error::file(
                 folder,
-                format!("{} GGUF files and no model.safetensors; leave one", several.len()),
+                format!(
+                    "{} GGUF files and no model.safetensors; leave one",
+                    several.len()
+                ),
             )),
         }
     }

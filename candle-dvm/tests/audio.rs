@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 /// How a WAV file has its samples.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+pub enum Form {
     Whole(u16),
     Float,
 }
@@ -33,7 +33,7 @@ impl Form {
 }
 
 /// A WAV file of these frames, each with a value for each of `channels`.
-fn wav(form: Form, rate: u32, channels: u16, values: impl IntoIterator<Item = f64>) -> Vec<u8> {
+pub fn wav(form: Form, rate: u32, channels: u16, values: impl IntoIterator<Item = f64>) -> Vec<u8> {
     let mut data = Vec::new();
     values
         .into_iter()

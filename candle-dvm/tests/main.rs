@@ -19,3 +19,5 @@ mod parts;
 mod registry;
 mod stream;
 mod support;
+#[cfg(feature = "audio")]
+mod transcribe;

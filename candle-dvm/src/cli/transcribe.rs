@@ -89,20 +89,21 @@ pub(super) fn run(args: Args) -> Result<()> {
         ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
         local => local,
     };
-    let folder = match folder {
-        ModelSource::Folder(folder) => folder,
-        ModelSource::Gguf(file) => {
-            return Err(Error::file(
+    let folder =
+        match folder {
+            ModelSource::Folder(folder) => folder,
+            ModelSource::Gguf(file) => return Err(Error::file(
                 &file,
                 "a file; expected a folder with config.json and tokenizer.json beside the weights",
-            ))
-        }
-        _ => return Err(Error::Parameter {
-            name: "model",
-            value: folder.short_name(),
-            expected: "a Whisper's folder",
-        }),
-    };
+            )),
+            _ => {
+                return Err(Error::Parameter {
+                    name: "model",
+                    value: folder.short_name(),
+                    expected: "a Whisper's folder",
+                })
+            }
+        };
     let files = SpeechFiles::open(&folder)?;
     let defaults = Options::default();
     let options = Options {

@@ -524,15 +524,16 @@ impl Transcriber {
         let decoder = &mut self.network.decoder;
         let positions = size.div_ceil(FRAMES);
         let words = alignment.words(&texts.concat(), sound, positions, decoder)?;
-        // A word belongs to the segment in whose text it ends.
+        // A word belongs to the segment in whose text it ends; what a vocabulary writes otherwise piece by piece, to the last.
         let mut words = words.into_iter().peekable();
         let mut taken = 0;
         let mut until = 0;
-        for segment in segments {
+        let last = segments.len().saturating_sub(1);
+        for (i, segment) in segments.iter_mut().enumerate() {
             until += segment.text.chars().count();
             while let Some(word) = words.peek() {
                 let len = word.text.chars().count();
-                if taken + len > until {
+                if taken + len > until && i < last {
                     break;
                 }
                 taken += len;
