@@ -188,7 +188,7 @@ fn load_block(cfg: &Config, vb: VarBuilder) -> Result<VitBlock> {
         mlp: VitMlp {
             up: linear(size, inner, vb.pp("intermediate").pp("dense"))?,
             down: linear(inner, size, vb.pp("output").pp("dense"))?,
-            activation: cfg.hidden_act,
+            activation: cfg.hidden_act.into(),
         },
         scale2: None,
     })

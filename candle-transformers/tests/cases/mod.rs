@@ -20,6 +20,7 @@ mod support;
 mod utils;
 mod vision;
 mod whisper;
+mod vision_transformers;
 
 candle_core::with_webgpu! {
     mod dispatches;

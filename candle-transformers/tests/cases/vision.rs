@@ -49,7 +49,11 @@ impl SimpleBackend for Made {
     }
 }
 
-fn weights_without(without: &'static str, dtype: DType, device: &Device) -> VarBuilder<'static> {
+pub(super) fn weights_without(
+    without: &'static str,
+    dtype: DType,
+    device: &Device,
+) -> VarBuilder<'static> {
     let made = Made {
         vars: false,
         without,
@@ -58,25 +62,25 @@ fn weights_without(without: &'static str, dtype: DType, device: &Device) -> VarB
     VarBuilder::from_backend(Box::new(made), dtype, device.clone())
 }
 
-fn weights(dtype: DType, device: &Device) -> VarBuilder<'static> {
+pub(super) fn weights(dtype: DType, device: &Device) -> VarBuilder<'static> {
     weights_without("", dtype, device)
 }
 
 /// Pictures of numbers from -1 to 1, different ones.
-fn pictures(dims: [usize; 4], device: &Device) -> Result<Tensor> {
+pub(super) fn pictures(dims: [usize; 4], device: &Device) -> Result<Tensor> {
     Numbers::new(5).tensor(&dims, 1., device)
 }
 
-type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
+pub(super) type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 
-fn module<M: Module + 'static>(module: M) -> Forward {
+pub(super) fn module<M: Module + 'static>(module: M) -> Forward {
     Box::new(move |xs| module.forward(xs))
 }
 
 /// - Two pictures in a batch give what each gives alone.
 /// - f16 gives about the same, and no NaN.
 /// - A picture with another number of channels, and each of `wrong`, is an error that names the shape that came and says what is wanted.
-fn check(
+pub(super) fn check(
     device: &Device,
     load: impl Fn(VarBuilder<'static>) -> Result<Forward>,
     [channels, h, w]: [usize; 3],
@@ -90,7 +94,7 @@ fn check(
     )
 }
 
-fn check_of(
+pub(super) fn check_of(
     device: &Device,
     load: impl Fn(DType) -> Result<Forward>,
     [channels, h, w]: [usize; 3],
@@ -227,7 +231,7 @@ fn vit_embeddings(device: &Device) -> Result<()> {
 test_device!(vit_embeddings);
 
 /// What blocks give: `layers` is given pictures, blocks, and whether results are pictures, have the class token, and are normed.
-fn check_layers(
+pub(super) fn check_layers(
     picture: &Tensor,
     [rows, columns]: [usize; 2],
     size: usize,

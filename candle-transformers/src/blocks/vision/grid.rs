@@ -1,6 +1,6 @@
 //! Pictures as tokens, and where in the picture these are.
 
-use candle_core::{Device, Module, Result, Tensor};
+use candle_core::{bail, Device, Module, Result, Tensor};
 use candle_nn::{Conv2d, VarBuilder};
 
 use super::{ConvSpec, Picture};
@@ -29,6 +29,15 @@ impl PatchEmbedding {
             },
             patch,
         })
+    }
+
+    /// Of the convolution `conv`, whose kernel and stride are `patch`. Pictures need not be multiples of it: what is left over is cut off.
+    pub(crate) fn of(conv: Conv2d, picture: Picture, patch: usize) -> Self {
+        Self {
+            conv,
+            picture,
+            patch,
+        }
     }
 
     /// From (batch, channels, height, width) to tokens (batch, rows * columns, size), row by row, and the rows and columns.
@@ -71,6 +80,25 @@ impl Grid {
         let columns_of = along(w, columns)?.broadcast_left(rows)?;
         columns_of.matmul(&wide)?.reshape((rows * columns, size))
     }
+
+    /// As [`at`](Self::at), each vector being that of the nearest place that was learned.
+    pub(crate) fn nearest(&self, [rows, columns]: [usize; 2]) -> Result<Tensor> {
+        if [rows, columns] == self.places {
+            return Ok(self.table.clone());
+        }
+        let ([h, w], size) = (self.places, self.table.dim(1)?);
+        let as_picture = self.table.t()?.reshape((1, size, h, w))?;
+        let resized = as_picture.upsample_nearest2d(rows, columns)?;
+        resized.reshape((size, rows * columns))?.t()
+    }
+}
+
+/// How many patches are on the side of a picture.
+pub(crate) fn side(family: &str, image: usize, patch: usize) -> Result<usize> {
+    if patch == 0 || image < patch {
+        bail!("{family} config: patch_size {patch} does not fit image_size {image}")
+    }
+    Ok(image / patch)
 }
 
 /// The matrix (to, from) that makes `to` samples of `from` samples.
@@ -124,6 +152,16 @@ mod tests {
         let far = |x: f32| -0.75 * x * x * x + 3.75 * x * x - 6. * x + 3.;
         let expected = near(t) + 4. * near(1. - t) + 9. * far(2. - t);
         assert!((six.to_vec1::<f32>()?[2] - expected).abs() < 1e-5);
+        Ok(())
+    }
+
+    /// PyTorch's `nearest`: twice as many rows repeat each, and two columns of three are the first and the second.
+    #[test]
+    fn nearest_places() -> Result<()> {
+        let places = Tensor::arange(0f32, 6., &Device::Cpu)?.reshape((6, 1))?;
+        let grid = Grid::new(places, 2, 3);
+        let resized = grid.nearest([4, 2])?.flatten_all()?;
+        assert_eq!(resized.to_vec1::<f32>()?, [0., 1., 0., 1., 3., 4., 3., 4.]);
         Ok(())
     }
 }

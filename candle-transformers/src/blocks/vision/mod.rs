@@ -2,13 +2,21 @@
 //!
 //! Pictures are (batch, channels, height, width), tokens (batch, count, size).
 
+mod contrastive;
 mod conv;
 mod grid;
 mod transformer;
 
+pub(crate) use contrastive::{
+    at_largest, blocks, scores, unit_length, Blocks, ClipVision, ClipVisionSpec, PictureEmbeddings,
+    PoolingHead, TextEmbeddings,
+};
 pub(crate) use conv::{merged, Branch, ConvNorm, ConvSpec};
-pub(crate) use grid::{Grid, PatchEmbedding};
-pub(crate) use transformer::{intermediate_layers, Taken, VitAttention, VitBlock, VitMlp, VitSpec};
+pub(crate) use grid::{side, Grid, PatchEmbedding};
+pub(crate) use transformer::{
+    heads, intermediate_layers, join_heads, Taken, VitActivation, VitAttention, VitBlock, VitMlp,
+    VitSpec,
+};
 
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::{linear, Func, Linear, VarBuilder};

@@ -54,13 +54,13 @@ pub(crate) struct VitAttention {
 }
 
 /// From (batch, tokens, n * head_dim) to (batch, n, tokens, head_dim).
-fn heads(xs: &Tensor, n: usize) -> Result<Tensor> {
+pub(crate) fn heads(xs: &Tensor, n: usize) -> Result<Tensor> {
     let (b, t, size) = xs.dims3()?;
     xs.reshape((b, t, n, size / n.max(1)))?.transpose(1, 2)
 }
 
 /// Back from (batch, n, tokens, head_dim) to (batch, tokens, n * head_dim).
-fn join_heads(xs: &Tensor) -> Result<Tensor> {
+pub(crate) fn join_heads(xs: &Tensor) -> Result<Tensor> {
     xs.transpose(1, 2)?.flatten_from(2)
 }
 
@@ -122,21 +122,53 @@ impl VitAttention {
     }
 }
 
+/// What is between the linear layers of a [`VitMlp`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum VitActivation {
+    Named(Activation),
+    /// `x * sigmoid(1.702 x)`.
+    QuickGelu,
+}
+
+impl From<Activation> for VitActivation {
+    fn from(activation: Activation) -> Self {
+        Self::Named(activation)
+    }
+}
+
+impl Module for VitActivation {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Named(activation) => activation.forward(xs),
+            Self::QuickGelu => (xs * 1.702)?.silu()? / 1.702,
+        }
+    }
+}
+
 /// Two linear layers and an activation between them.
 #[derive(Debug, Clone)]
 pub(crate) struct VitMlp {
     pub(crate) up: Linear,
     pub(crate) down: Linear,
-    pub(crate) activation: Activation,
+    pub(crate) activation: VitActivation,
 }
 
 impl VitMlp {
-    /// timm's names, `fc1` and `fc2`, and GELU.
+    /// timm's names, `fc1` and `fc2`, and GELU in its tanh form, which Candle has for timm's models.
     pub(crate) fn load(spec: &VitSpec, vb: VarBuilder) -> Result<Self> {
+        Self::load_with(spec, Activation::GeluPytorchTanh, vb)
+    }
+
+    /// As [`load`](Self::load), with another activation.
+    pub(crate) fn load_with(
+        spec: &VitSpec,
+        activation: impl Into<VitActivation>,
+        vb: VarBuilder,
+    ) -> Result<Self> {
         Ok(Self {
             up: linear(spec.size, spec.inner, vb.pp("fc1"))?,
             down: linear(spec.inner, spec.size, vb.pp("fc2"))?,
-            activation: Activation::Gelu,
+            activation: activation.into(),
         })
     }
 }

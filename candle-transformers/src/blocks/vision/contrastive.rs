@@ -1,0 +1,305 @@
+//! What models that compare pictures and texts share: CLIP, [arXiv 2103.00020](https://arxiv.org/abs/2103.00020), and its relatives.
+
+use candle_core::{bail, DType, Module, Result, Tensor, D};
+use candle_nn::ops::{sdpa_with, SdpaOptions};
+use candle_nn::{
+    conv2d_no_bias, embedding, layer_norm, linear, Conv2dConfig, Embedding, Init, LayerNorm,
+    Linear, VarBuilder,
+};
+
+use super::{
+    heads, join_heads, side, PatchEmbedding, Picture, VitActivation, VitAttention, VitBlock,
+    VitMlp, VitSpec,
+};
+use crate::blocks::encoder::check_text;
+
+/// The block at `vb`: `layer_norm1`, `self_attn.{q,k,v,out}_proj`, `layer_norm2` and `mlp.{fc1,fc2}`.
+fn block(spec: &VitSpec, activation: VitActivation, vb: VarBuilder) -> Result<VitBlock> {
+    let (size, eps, vb_attention) = (spec.size, spec.eps, vb.pp("self_attn"));
+    let part = |name| linear(size, size, vb_attention.pp(name));
+    let parts = [part("q_proj")?, part("k_proj")?, part("v_proj")?];
+    Ok(VitBlock {
+        norm1: layer_norm(size, eps, vb.pp("layer_norm1"))?,
+        attention: VitAttention::apart(parts, part("out_proj")?, spec.heads)?,
+        scale1: None,
+        norm2: layer_norm(size, eps, vb.pp("layer_norm2"))?,
+        mlp: VitMlp::load_with(spec, activation, vb.pp("mlp"))?,
+        scale2: None,
+    })
+}
+
+/// The `count` blocks below `vb`, 0 and up.
+pub(crate) fn blocks(
+    family: &str,
+    count: usize,
+    spec: &VitSpec,
+    activation: VitActivation,
+    vb: VarBuilder,
+) -> Result<Blocks> {
+    spec.head_dim(family)?;
+    let blocks = (0..count).map(|i| block(spec, activation, vb.pp(i)));
+    Ok(Blocks(blocks.collect::<Result<_>>()?))
+}
+
+/// Blocks that follow each other.
+#[derive(Debug, Clone)]
+pub(crate) struct Blocks(pub(crate) Vec<VitBlock>);
+
+impl Blocks {
+    /// From (batch, tokens, size) to the same shape; `mask` is added to the scores.
+    pub(crate) fn forward(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let mut blocks = self.0.iter();
+        blocks.try_fold(xs.clone(), |xs, block| block.forward_biased(&xs, mask))
+    }
+
+    /// What each block gives.
+    pub(crate) fn forward_each(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Vec<Tensor>> {
+        let mut xs = xs.clone();
+        let mut each = |block: &VitBlock| {
+            xs = block.forward_biased(&xs, mask)?;
+            Ok(xs.clone())
+        };
+        self.0.iter().map(&mut each).collect()
+    }
+}
+
+/// The vectors of tokens and of their positions, added.
+#[derive(Debug, Clone)]
+pub(crate) struct TextEmbeddings {
+    /// Of the model, for errors.
+    family: &'static str,
+    tokens: Embedding,
+    /// (limit, size)
+    positions: Tensor,
+}
+
+impl TextEmbeddings {
+    /// The tables `token_embedding` and `position_embedding` of `vocab` and `limit` rows.
+    pub(crate) fn load(
+        family: &'static str,
+        [vocab, limit, size]: [usize; 3],
+        vb: VarBuilder,
+    ) -> Result<Self> {
+        let positions = vb.pp("position_embedding").get((limit, size), "weight")?;
+        let tokens = embedding(vocab, size, vb.pp("token_embedding"))?;
+        Ok(Self::new(family, tokens, positions))
+    }
+
+    pub(crate) fn new(family: &'static str, tokens: Embedding, positions: Tensor) -> Self {
+        Self {
+            family,
+            tokens,
+            positions,
+        }
+    }
+
+    /// From ids (batch, seq) to (batch, seq, size).
+    pub(crate) fn forward(&self, ids: &Tensor) -> Result<Tensor> {
+        let (_, seq) = check_text(self.family, ids, self.positions.dim(0)?)?;
+        let positions = self.positions.narrow(0, 0, seq)?;
+        self.tokens.forward(ids)?.broadcast_add(&positions)
+    }
+}
+
+/// The vector of each text's largest id, which in CLIP's vocabulary is that of its end: `xs` is (batch, seq, size), the result
+/// (batch, size). Nothing is read back.
+pub(crate) fn at_largest(xs: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    let (b, seq, size) = xs.dims3()?;
+    let first = (0..b).map(|i| (i * seq) as u32).collect::<Vec<_>>();
+    let first = Tensor::from_vec(first, b, xs.device())?;
+    let at = (ids.argmax(D::Minus1)?.to_dtype(DType::U32)? + first)?;
+    xs.reshape((b * seq, size))?.index_select(&at, 0)
+}
+
+/// Sizes of a [`ClipVision`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClipVisionSpec {
+    pub(crate) family: &'static str,
+    pub(crate) vit: VitSpec,
+    pub(crate) layers: usize,
+    pub(crate) activation: VitActivation,
+    pub(crate) channels: usize,
+    pub(crate) image: usize,
+    pub(crate) patch: usize,
+}
+
+/// The patches of a picture behind a token for the whole, with positions.
+#[derive(Debug, Clone)]
+pub(crate) struct PictureEmbeddings {
+    patches: PatchEmbedding,
+    /// (size)
+    class: Tensor,
+    /// (1 + patches, size)
+    positions: Tensor,
+}
+
+impl PictureEmbeddings {
+    /// Loads `class_embedding`, `position_embedding` and `patch_embedding`.
+    pub(crate) fn load(spec: &ClipVisionSpec, vb: VarBuilder) -> Result<Self> {
+        let (size, patch) = (spec.vit.size, spec.patch);
+        let side = side(spec.family, spec.image, patch)?;
+        let config = Conv2dConfig {
+            stride: patch,
+            ..Default::default()
+        };
+        let vb_patches = vb.pp("patch_embedding");
+        let conv = conv2d_no_bias(spec.channels, size, patch, config, vb_patches)?;
+        let picture = Picture {
+            channels: spec.channels,
+            size: Some((spec.image, spec.image)),
+            ..Picture::any(spec.family)
+        };
+        let normal = Init::Randn {
+            mean: 0.,
+            stdev: 1.,
+        };
+        let vb_positions = vb.pp("position_embedding");
+        Ok(Self {
+            patches: PatchEmbedding::of(conv, picture, patch),
+            class: vb.get_with_hints(size, "class_embedding", normal)?,
+            positions: vb_positions.get((1 + side * side, size), "weight")?,
+        })
+    }
+}
+
+/// From (batch, channels, height, width) to (batch, 1 + patches, size).
+impl Module for PictureEmbeddings {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let (patches, _) = self.patches.forward(xs)?;
+        let (b, _, size) = patches.dims3()?;
+        let class = self.class.expand((b, 1, size))?;
+        Tensor::cat(&[class, patches], 1)?.broadcast_add(&self.positions)
+    }
+}
+
+/// CLIP's encoder of pictures.
+#[derive(Debug, Clone)]
+pub(crate) struct ClipVision {
+    embeddings: PictureEmbeddings,
+    norm_before: LayerNorm,
+    blocks: Blocks,
+    norm_after: LayerNorm,
+}
+
+impl ClipVision {
+    /// Loads `embeddings`, `pre_layrnorm`, which Hugging Face spells so, `encoder.layers.N` and `post_layernorm`.
+    pub(crate) fn load(spec: &ClipVisionSpec, vb: VarBuilder) -> Result<Self> {
+        let (size, eps) = (spec.vit.size, spec.vit.eps);
+        let vb_blocks = vb.pp("encoder").pp("layers");
+        let (family, layers, activation) = (spec.family, spec.layers, spec.activation);
+        Ok(Self {
+            embeddings: PictureEmbeddings::load(spec, vb.pp("embeddings"))?,
+            norm_before: layer_norm(size, eps, vb.pp("pre_layrnorm"))?,
+            blocks: blocks(family, layers, &spec.vit, activation, vb_blocks)?,
+            norm_after: layer_norm(size, eps, vb.pp("post_layernorm"))?,
+        })
+    }
+
+    fn tokens(&self, xs: &Tensor) -> Result<Tensor> {
+        self.norm_before.forward(&self.embeddings.forward(xs)?)
+    }
+
+    fn pooled(&self, xs: &Tensor) -> Result<Tensor> {
+        self.norm_after.forward(&xs.narrow(1, 0, 1)?.squeeze(1)?)
+    }
+
+    /// What each block gives, (batch, 1 + patches, size), and at last what [`forward`](Module::forward) gives.
+    pub(crate) fn hidden_states(&self, xs: &Tensor) -> Result<Vec<Tensor>> {
+        let mut states = self.blocks.forward_each(&self.tokens(xs)?, None)?;
+        let Some(last) = states.last() else {
+            bail!("clip: the model has no layers, so there are no hidden states")
+        };
+        let pooled = self.pooled(last)?;
+        states.push(pooled);
+        Ok(states)
+    }
+}
+
+/// From (batch, channels, height, width) to (batch, size).
+impl Module for ClipVision {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        self.pooled(&self.blocks.forward(&self.tokens(xs)?, None)?)
+    }
+}
+
+/// One vector for all tokens: a learned query attends to them, and a feed-forward block follows.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolingHead {
+    /// (1, 1, size)
+    probe: Tensor,
+    query: Linear,
+    keys_and_values: Linear,
+    proj: Linear,
+    heads: usize,
+    norm: LayerNorm,
+    mlp: VitMlp,
+}
+
+impl PoolingHead {
+    /// Loads `probe`, `attention.{in_proj_weight,in_proj_bias,out_proj}`, `layernorm` and `mlp.{fc1,fc2}`.
+    pub(crate) fn load(spec: &VitSpec, activation: VitActivation, vb: VarBuilder) -> Result<Self> {
+        let (size, vb_attention) = (spec.size, vb.pp("attention"));
+        let weight = vb_attention.get((3 * size, size), "in_proj_weight")?;
+        let bias = vb_attention.get(3 * size, "in_proj_bias")?;
+        let rows = |start, len| -> Result<Linear> {
+            let bias = bias.narrow(0, start, len)?;
+            Ok(Linear::new(weight.narrow(0, start, len)?, Some(bias)))
+        };
+        Ok(Self {
+            probe: vb.get((1, 1, size), "probe")?,
+            query: rows(0, size)?,
+            keys_and_values: rows(size, 2 * size)?,
+            proj: linear(size, size, vb_attention.pp("out_proj"))?,
+            heads: spec.heads,
+            norm: layer_norm(size, spec.eps, vb.pp("layernorm"))?,
+            mlp: VitMlp::load_with(spec, activation, vb.pp("mlp"))?,
+        })
+    }
+}
+
+/// From (batch, tokens, size) to (batch, size).
+impl Module for PoolingHead {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let (b, n) = (xs.dim(0)?, self.heads);
+        let q = heads(&self.query.forward(&self.probe)?, n)?;
+        let head_dim = q.dim(D::Minus1)?;
+        let kv = heads(&self.keys_and_values.forward(xs)?, 2 * n)?;
+        let options = SdpaOptions {
+            scale: 1. / (head_dim as f32).sqrt(),
+            ..Default::default()
+        };
+        let q = q.expand((b, n, 1, head_dim))?;
+        let ys = sdpa_with(&q, &kv.narrow(1, 0, n)?, &kv.narrow(1, n, n)?, &options)?;
+        let xs = self.proj.forward(&join_heads(&ys)?)?;
+        let ys = self.mlp.forward(&self.norm.forward(&xs)?)?;
+        (xs + ys)?.squeeze(1)
+    }
+}
+
+/// `xs`, (.., size), divided by its length. f16 and bf16 are summed in f32, where squares do not overflow.
+pub(crate) fn unit_length(xs: &Tensor) -> Result<Tensor> {
+    let dtype = match xs.dtype() {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
+    };
+    let wide = xs.to_dtype(dtype)?;
+    let length = wide.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
+    wide.broadcast_div(&length)?.to_dtype(xs.dtype())
+}
+
+/// How well pictures, (pictures, size), and texts, (texts, size), go together: the cosine of their vectors times `exp(scale)`, and
+/// `bias` added; (texts, pictures) and (pictures, texts).
+pub(crate) fn scores(
+    pictures: &Tensor,
+    texts: &Tensor,
+    scale: &Tensor,
+    bias: Option<&Tensor>,
+) -> Result<(Tensor, Tensor)> {
+    let cosines = unit_length(texts)?.matmul(&unit_length(pictures)?.t()?)?;
+    let mut scores = cosines.broadcast_mul(&scale.exp()?)?;
+    if let Some(bias) = bias {
+        scores = scores.broadcast_add(bias)?;
+    }
+    let turned = scores.t()?;
+    Ok((scores, turned))
+}
