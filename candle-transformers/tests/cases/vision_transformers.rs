@@ -111,7 +111,7 @@ fn clip_texts(device: &Device) -> Result<()> {
     let of_other = Tensor::cat(
         &[
             &ids.narrow(1, 0, 4)?,
-            &(ids.narrow(1, 5, 1)? * 0.)?,
+            &ids.narrow(1, 5, 1)?.zeros_like()?,
             &ids.narrow(1, 5, 1)?,
         ],
         1,
@@ -207,7 +207,7 @@ fn siglip_pictures(device: &Device) -> Result<()> {
     let config = siglip_config().vision_config;
     let load = |vb| -> Result<Forward> { Ok(module(siglip::VisionModel::new(&config, true, vb)?)) };
     check(device, load, [3, 32, 32], &[])?;
-    // Twice the size with every pixel twice in a row: patches of half the detail, so only shapes are the same.
+    // Positions of pictures of another size are those of the nearest places.
     let bare = siglip::VisionModel::new(&config, false, weights(DType::F32, device))?;
     let larger = bare.forward(&pictures([2, 3, 24, 51], device)?)?;
     assert_eq!(larger.dims(), &[2, 3 * 6, 32]);
@@ -229,7 +229,10 @@ fn siglip_scores(device: &Device) -> Result<()> {
     assert_close(&per_picture.t()?, &per_text, 0.);
     // Every token is seen by the last one.
     let features = model.get_text_features(&ids)?;
-    let other = Tensor::cat(&[&(ids.narrow(1, 0, 1)? * 0.)?, &ids.narrow(1, 1, 8)?], 1)?;
+    let other = Tensor::cat(
+        &[&ids.narrow(1, 0, 1)?.zeros_like()?, &ids.narrow(1, 1, 8)?],
+        1,
+    )?;
     assert!(largest(&(features - model.get_text_features(&other)?)?)? > 1e-3);
     let half = siglip::Model::new(&config, weights(DType::F16, device))?;
     let (in_half, _) = half.forward(&picture.to_dtype(DType::F16)?, &ids)?;
