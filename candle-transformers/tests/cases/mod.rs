@@ -19,8 +19,8 @@ mod sentences;
 mod support;
 mod utils;
 mod vision;
-mod whisper;
 mod vision_transformers;
+mod whisper;
 
 candle_core::with_webgpu! {
     mod dispatches;
