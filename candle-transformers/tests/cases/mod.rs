@@ -19,6 +19,7 @@ mod sentences;
 mod support;
 mod utils;
 mod vision;
+mod vision_convs;
 mod vision_transformers;
 mod whisper;
 

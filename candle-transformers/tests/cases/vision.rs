@@ -8,17 +8,20 @@ use candle_transformers::models::{dinov2, dinov2reg4, repvgg, resnet, vit};
 use super::support::{assert_close, Numbers};
 
 /// Any weight that a model asks for, from its name; norms and factors are near 1, and sums of products stay near the size of what comes in.
-struct Made {
+pub(super) struct Made {
     /// Whether the weights are variables, as in training.
-    vars: bool,
+    pub(super) vars: bool,
     /// What files lack that have other weights than the model looks for first.
-    without: &'static str,
+    pub(super) without: &'static str,
     /// Times the weights of products: deep models without a norm of what came in let it die or grow.
-    gain: f32,
+    pub(super) gain: f32,
 }
 
 impl SimpleBackend for Made {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        if !self.contains_tensor(name) {
+            bail!("there is no {name}")
+        }
         let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });

@@ -23,6 +23,7 @@ mod qwen;
 mod recurrent;
 mod speech;
 mod vision;
+mod vision_convs;
 mod vision_transformers;
 #[path = "../../models/src/weights.rs"]
 mod weights;
@@ -47,6 +48,7 @@ const RUNS: &[&[Run]] = &[
     recurrent::RUNS,
     speech::RUNS,
     vision::RUNS,
+    vision_convs::RUNS,
     vision_transformers::RUNS,
 ];
 

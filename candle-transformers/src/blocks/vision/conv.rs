@@ -31,6 +31,11 @@ impl ConvSpec {
         }
     }
 
+    /// One kernel for each channel, with stride 1 and the size kept.
+    pub(crate) fn depthwise(channels: usize, kernel: usize) -> Self {
+        Self::new(channels, channels, kernel).groups(channels)
+    }
+
     /// Squares that touch and do not overlap.
     pub(crate) fn patches(inputs: usize, outputs: usize, size: usize) -> Self {
         Self::new(inputs, outputs, size).stride(size).padding(0)
@@ -96,11 +101,7 @@ pub(crate) struct ConvNorm {
 
 impl ConvNorm {
     pub(crate) fn new(conv: Conv2d, norm: BatchNorm) -> Result<Self> {
-        let trained = conv.weight().track_op()
-            || norm
-                .weight_and_bias()
-                .is_some_and(|(weight, bias)| weight.track_op() || bias.track_op());
-        let (conv, norm) = match trained {
+        let (conv, norm) = match conv.weight().track_op() || is_trained(&norm) {
             true => (conv, Some(norm)),
             false => {
                 let (weight, bias) = folded(&conv, &norm)?;
@@ -141,6 +142,12 @@ impl Module for ConvNorm {
             None => Ok(xs),
         }
     }
+}
+
+/// Whether the norm's weights are variables.
+pub(super) fn is_trained(norm: &BatchNorm) -> bool {
+    norm.weight_and_bias()
+        .is_some_and(|(weight, bias)| weight.track_op() || bias.track_op())
 }
 
 /// What a channel is multiplied with, and what is then added, by a batch norm in inference: `(channels)` of f32.

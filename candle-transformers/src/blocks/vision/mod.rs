@@ -5,6 +5,7 @@
 mod contrastive;
 mod conv;
 mod grid;
+mod parts;
 mod transformer;
 
 pub(crate) use contrastive::{
@@ -13,6 +14,9 @@ pub(crate) use contrastive::{
 };
 pub(crate) use conv::{merged, Branch, ConvNorm, ConvSpec};
 pub(crate) use grid::{side, Grid, PatchEmbedding};
+pub(crate) use parts::{
+    channel_scale, make_divisible, optional, pointwise, SameConv, Shift, SqueezeExcite,
+};
 pub(crate) use transformer::{
     heads, intermediate_layers, join_heads, Taken, VitActivation, VitAttention, VitBlock, VitMlp,
     VitSpec,
@@ -66,6 +70,19 @@ impl Picture {
             "{family}: the pictures are {:?}, they have to be (batch, {channels}, {sides}; resize them",
             xs.dims()
         )
+    }
+
+    /// That the sides of `xs`, which passed [`Picture::check`], are not below `least`: of smaller ones a network leaves nothing.
+    pub(crate) fn at_least(&self, least: usize, xs: &Tensor) -> Result<()> {
+        let (_, _, h, w) = xs.dims4()?;
+        if h.min(w) < least {
+            bail!(
+                "{}: the pictures are {:?}, their sides have to be at least {least}; resize them",
+                self.family,
+                xs.dims()
+            )
+        }
+        Ok(())
     }
 }
 
