@@ -46,6 +46,7 @@
 //!   [`blocks::WeightSource`] can be anything.
 //! - [`generation::LogitsProcessor`] draws the next token: greedy, top-k, top-p, with a temperature and a seed.
 //! - [`parallel::ParallelDecoder`] divides the layers of a decoder over several devices.
+//! - [`embed`] turns texts into vectors, by the encoder that a `config.json` describes.
 //! - `cargo run --example bert_similarity` compares sentences.
 //!
 //! # Features
@@ -71,7 +72,7 @@
 //!
 //! - [`models`]: a file per family: its configuration, its weight names and what it makes of the kit. [`blocks`]: the kit.
 //! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
-//! - [`parallel`]: a decoder over several devices.
+//! - [`parallel`]: a decoder over several devices. [`embed`]: encoders of text, from tokens to a vector for each text.
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: boxes around objects, and the choice of one for each. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
@@ -79,6 +80,7 @@
 pub mod auto;
 pub mod blocks;
 mod compat;
+pub mod embed;
 pub mod fused_moe;
 pub mod generation;
 pub mod models;

@@ -32,7 +32,19 @@ impl Family {
 
     /// The decoder that the text of a `config.json` describes.
     pub(super) fn spec(&self, json: &str) -> Result<DecoderSpec> {
-        let mut fields: Map<String, Value> = parse(self.defaults)?;
+        (self.read)(&Config::read(self.defaults, json)?)
+    }
+}
+
+/// The fields of a file, with the family's defaults.
+pub(crate) struct Config {
+    fields: Map<String, Value>,
+}
+
+impl Config {
+    /// The fields of a `config.json`, and of `defaults`, a JSON object, those that it leaves out.
+    pub(crate) fn read(defaults: &str, json: &str) -> Result<Self> {
+        let mut fields: Map<String, Value> = parse(defaults)?;
         let mut given: Map<String, Value> = parse(json)?;
         // `null` counts as absent, as it does in Python.
         given.retain(|_, value| !value.is_null());
@@ -66,18 +78,11 @@ impl Family {
                 fields.insert("rope_local_base_freq".into(), theta.clone());
             }
         }
-        (self.read)(&Config { fields })
+        Ok(Self { fields })
     }
-}
 
-/// The fields of a file, with the family's defaults.
-pub(super) struct Config {
-    fields: Map<String, Value>,
-}
-
-impl Config {
     /// The family's own configuration.
-    pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T> {
+    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T> {
         let fields = Value::Object(self.fields.clone());
         serde_json::from_value(fields).map_err(|err| Error::Msg(err.to_string()).bt())
     }
@@ -90,7 +95,7 @@ impl Config {
     }
 
     /// A whole number, if the field is there.
-    pub(super) fn size(&self, name: &str) -> Option<usize> {
+    pub(crate) fn size(&self, name: &str) -> Option<usize> {
         let value = self.fields.get(name)?.as_u64()?;
         usize::try_from(value).ok()
     }
@@ -115,7 +120,7 @@ impl Config {
     }
 
     /// The same with further names for fields: each pair is one that files have, and one that is read.
-    pub(super) fn renamed(&self, names: &[(&str, &str)]) -> Self {
+    pub(crate) fn renamed(&self, names: &[(&str, &str)]) -> Self {
         let mut fields = self.fields.clone();
         for (found, read) in names {
             if let Some(value) = self.fields.get(*found) {
@@ -126,7 +131,7 @@ impl Config {
     }
 
     /// A switch; off where the field is missing.
-    pub(super) fn flag(&self, name: &str) -> bool {
+    pub(crate) fn flag(&self, name: &str) -> bool {
         self.fields.get(name).and_then(Value::as_bool) == Some(true)
     }
 
@@ -203,6 +208,6 @@ pub(super) fn value<T: DeserializeOwned>(name: &str, value: &Value) -> Result<T>
 }
 
 /// A JSON text.
-pub(super) fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
+pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T> {
     serde_json::from_str(json).map_err(|err| Error::Msg(err.to_string()).bt())
 }

@@ -9,7 +9,7 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 
-mod config;
+pub(crate) mod config;
 mod dense;
 mod other;
 

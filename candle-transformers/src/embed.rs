@@ -1,0 +1,237 @@
+//! Texts as vectors, by the encoders of text in [`models`](crate::models): the model that a `config.json` describes, and how its tokens'
+//! vectors become one for the text. Not in upstream's interface.
+//!
+//! ```
+//! use candle_core::{DType, Device};
+//! use candle_nn::VarBuilder;
+//! use candle_transformers::embed::{EncoderConfig, Options};
+//!
+//! # fn main() -> candle_core::Result<()> {
+//! let config = EncoderConfig::parse(
+//!     r#"{"model_type": "bert", "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+//!         "intermediate_size": 8, "max_position_embeddings": 12}"#,
+//! )?;
+//! // A real model: VarBuilder::from_mmaped_safetensors.
+//! let encoder = config.load(VarBuilder::zeros(DType::F32, &Device::Cpu))?;
+//! let texts = [vec![2u32, 7, 9, 3], vec![2, 8, 3]];
+//! let vectors = encoder.embed(&texts, &Options::default())?;
+//! assert_eq!(vectors.dims(), &[2, 16]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Which pooling a model was trained with is in the files that sentence-transformers writes beside it ([arXiv
+//! 1908.10084](https://arxiv.org/abs/1908.10084)): [`Recipe::read`].
+
+mod families;
+mod recipe;
+
+use candle_core::{bail, DType, Device, Result, Tensor, D};
+use candle_nn::VarBuilder;
+
+use crate::blocks::encoder::mean_of_seen;
+pub use families::{model_types, EncoderConfig};
+pub use recipe::Recipe;
+
+/// How the vectors of a text's tokens become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pooling {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// The first token's, `[CLS]` in BERT.
+    Cls,
+    /// The last token's.
+    Last,
+}
+
+impl Pooling {
+    /// The name, as `--pooling` of `candle-dvm embed` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mean => "mean",
+            Self::Cls => "cls",
+            Self::Last => "last",
+        }
+    }
+}
+
+/// What becomes of the tokens' vectors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// How they become one.
+    pub pooling: Pooling,
+    /// Whether it is divided by its length.
+    pub normalize: bool,
+    /// How many of its elements are kept, from the first on: for models that were trained so (Matryoshka, [arXiv
+    /// 2205.13147](https://arxiv.org/abs/2205.13147)). It is divided by its length after that.
+    pub dim: Option<usize>,
+    /// How many texts run at once, at least 1. They are put together by their length, so that little is filled up.
+    pub batch: usize,
+}
+
+/// The mean, as it is, of 32 texts at once.
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pooling: Pooling::Mean,
+            normalize: false,
+            dim: None,
+            batch: 32,
+        }
+    }
+}
+
+/// Token ids and a mask of ones and zeros, (batch, seq) both, to the tokens' vectors, (batch, seq, size).
+type Run = Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>;
+
+/// An encoder of text with its weights.
+pub struct TextEncoder {
+    config: EncoderConfig,
+    run: Run,
+    device: Device,
+}
+
+impl EncoderConfig {
+    /// The model with its weights, which may be below the family's prefix, as in checkpoints of models with a head.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
+    pub fn load(self, vb: VarBuilder) -> Result<TextEncoder> {
+        let device = vb.device().clone();
+        let run = (self.load)(vb)?;
+        Ok(TextEncoder {
+            config: self,
+            run,
+            device,
+        })
+    }
+}
+
+impl TextEncoder {
+    /// What the model is.
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// Where the weights are.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The vectors of the tokens, (batch, seq, size), of `ids`, integers of shape (batch, seq); `mask` is 1 for tokens and 0 for padding, of
+    /// the same shape, u32. The vectors of padding mean nothing.
+    ///
+    /// # Errors
+    /// If the shapes do not match, there are no tokens or more than the model takes, or an id is outside the table of tokens (where the
+    /// device can tell).
+    pub fn forward(&self, ids: &Tensor, mask: &Tensor) -> Result<Tensor> {
+        (self.run)(ids, mask)
+    }
+
+    /// A vector for each text, in f32: (texts, size), or as many elements as `options` keeps. A text is its token ids, with the special
+    /// tokens that the model wants around it. Each is what it would be without the others.
+    ///
+    /// # Errors
+    /// If there are no texts, or one has no tokens, more than the model takes, or one that is not in its vocabulary; if `options` has a
+    /// batch of 0, or more elements than there are, or none.
+    pub fn embed<T: AsRef<[u32]>>(&self, texts: &[T], options: &Options) -> Result<Tensor> {
+        self.check(texts, options)?;
+        let len = |i: usize| texts[i].as_ref().len();
+        // The longest first: if memory is short, it is so at once.
+        let mut order: Vec<usize> = (0..texts.len()).collect();
+        order.sort_by_key(|i| std::cmp::Reverse(len(*i)));
+        let mut parts = Vec::with_capacity(texts.len().div_ceil(options.batch));
+        for batch in order.chunks(options.batch) {
+            let rows: Vec<&[u32]> = batch.iter().map(|i| texts[*i].as_ref()).collect();
+            parts.push(self.pooled(&rows, options.pooling)?);
+        }
+        let mut places = vec![0u32; texts.len()];
+        for (place, text) in order.into_iter().enumerate() {
+            places[text] = place as u32;
+        }
+        let places = Tensor::new(places, &self.device)?;
+        let mut vectors = Tensor::cat(&parts, 0)?.index_select(&places, 0)?;
+        if let Some(dim) = options.dim {
+            vectors = vectors.narrow(1, 0, dim)?;
+        }
+        match options.normalize {
+            true => unit(&vectors),
+            false => vectors.contiguous(),
+        }
+    }
+
+    fn check<T: AsRef<[u32]>>(&self, texts: &[T], options: &Options) -> Result<()> {
+        let EncoderConfig {
+            size,
+            max_tokens,
+            vocab,
+            ..
+        } = self.config;
+        if texts.is_empty() {
+            bail!("embed: there are no texts; give at least one")
+        }
+        if options.batch == 0 {
+            bail!("embed: a batch of 0 texts; give at least 1")
+        }
+        match options.dim {
+            Some(dim) if !(1..=size).contains(&dim) => {
+                bail!("embed: {dim} elements are asked for; the model's vectors have {size}, give 1 to {size}")
+            }
+            _ => (),
+        }
+        for (i, text) in texts.iter().enumerate() {
+            let (text, number) = (text.as_ref(), i + 1);
+            if text.is_empty() {
+                bail!("embed: text {number} has no tokens; give at least one")
+            }
+            if text.len() > max_tokens {
+                bail!(
+                    "embed: text {number} has {} tokens, the model takes {max_tokens}; cut it",
+                    text.len()
+                )
+            }
+            // A GPU does not say so.
+            if let Some(id) = text.iter().find(|id| **id as usize >= vocab) {
+                bail!("embed: text {number} has token {id}, the model's vocabulary has {vocab}; is the tokenizer another model's?")
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch: (texts, size), in f32.
+    fn pooled(&self, texts: &[&[u32]], pooling: Pooling) -> Result<Tensor> {
+        let (count, device) = (texts.len(), &self.device);
+        let longest = texts.iter().map(|text| text.len()).max().unwrap_or(0);
+        let places = || {
+            texts
+                .iter()
+                .flat_map(|text| (0..longest).map(move |i| (*text, i)))
+        };
+        let padding = self.config.padding;
+        let ids: Vec<u32> = places()
+            .map(|(text, i)| text.get(i).copied().unwrap_or(padding))
+            .collect();
+        let where_ = |shown: fn(usize, usize) -> bool| -> Result<Tensor> {
+            let ones = places().map(|(text, i)| u32::from(shown(i, text.len())));
+            Tensor::from_vec(ones.collect(), (count, longest), device)
+        };
+        let ids = Tensor::from_vec(ids, (count, longest), device)?;
+        let hidden = self.forward(&ids, &where_(|i, len| i < len)?)?;
+        let hidden = hidden.to_dtype(DType::F32)?;
+        match pooling {
+            Pooling::Mean => mean_of_seen("embed", &hidden, &where_(|i, len| i < len)?),
+            Pooling::Cls => hidden.narrow(1, 0, 1)?.squeeze(1),
+            Pooling::Last => mean_of_seen("embed", &hidden, &where_(|i, len| i + 1 == len)?),
+        }
+    }
+}
+
+/// Vectors, (.., n), divided by their length. A vector of zeros stays one.
+///
+/// # Errors
+/// If `x` is a scalar or not of a float dtype.
+pub fn unit(x: &Tensor) -> Result<Tensor> {
+    let length = x.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
+    x.broadcast_div(&length.clamp(1e-12, f64::from(f32::MAX))?)
+}
