@@ -73,6 +73,14 @@ pub enum Error {
         /// `max_position_embeddings` of the model's configuration.
         limit: usize,
     },
+    /// A text that cannot become a vector.
+    #[error("{origin}: {problem}")]
+    Text {
+        /// Which one it is.
+        origin: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
     /// A chat template that cannot be rendered.
     #[error("{origin}: {problem}")]
     ChatTemplate {

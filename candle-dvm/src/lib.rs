@@ -54,6 +54,8 @@
 //! - [`registry`], [`device`], [`devices`]: which backends are present. [`model`]: files and weights; [`mod@format`]: what weights are
 //!   stored as.
 //! - `audio`, `speech`: sound files, and what is said in them; not in a browser.
+//! - `embed`: texts as vectors; not in a browser.
+//! - `audio`: sound files for speech models; not in a browser.
 //! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
 //! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O.
 //!   `service`: the daemon, with `journal`, `payment` and `platform`.
@@ -72,6 +74,8 @@ pub mod chat;
 pub mod cli;
 pub mod device;
 pub mod devices;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod embed;
 pub mod engine;
 pub mod error;
 pub mod format;

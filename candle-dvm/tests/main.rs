@@ -5,6 +5,7 @@ mod audio;
 mod bench;
 mod chat;
 mod cli;
+mod embed;
 mod gguf;
 mod gguf_cli;
 mod gguf_model;

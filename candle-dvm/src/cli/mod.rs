@@ -10,6 +10,7 @@ mod customer;
 mod devices;
 #[cfg(feature = "serve")]
 mod discover;
+mod embed;
 mod generate;
 #[cfg(feature = "serve")]
 mod key;
@@ -49,6 +50,8 @@ enum Command {
     /// Turn a recording into text, with a Whisper
     #[cfg(feature = "audio")]
     Transcribe(transcribe::Args),
+    /// Turn texts into vectors, or compare them
+    Embed(embed::Args),
     /// List every backend, present or the reason why not
     Devices(devices::Args),
     /// Measure prompt and generation speed on random weights
@@ -79,6 +82,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Chat(args) => chat::run(args),
         #[cfg(feature = "audio")]
         Command::Transcribe(args) => transcribe::run(args),
+        Command::Embed(args) => embed::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(args),
         #[cfg(feature = "serve")]

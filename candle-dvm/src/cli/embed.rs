@@ -1,0 +1,217 @@
+//! `candle-dvm embed`.
+
+use super::print;
+use crate::device::{describe, DeviceChoice, DeviceParser};
+use crate::embed::{EncoderFiles, TextTokens};
+use crate::error::Doing;
+use crate::progress::note;
+use crate::registry::BackendRegistry;
+use crate::{Error, Result};
+use candle_transformers::embed::{unit, Options, Pooling};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The texts
+    #[arg(value_name = "TEXT")]
+    texts: Vec<String>,
+    /// A Hugging Face folder with config.json, tokenizer.json and safetensors: a BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ModernBERT,
+    /// NomicBERT, JinaBERT or DeBERTa
+    #[arg(long, value_name = "FOLDER")]
+    model: PathBuf,
+    /// More texts: each line of this file is one
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// What to put before each text, such as "search_query: ", for models that want it
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    prefix: String,
+    /// How the vectors of a text's tokens become one [default: what the folder's files of sentence-transformers say, else mean]
+    #[arg(long, value_enum)]
+    pooling: Option<PoolingName>,
+    /// Make each vector's length 1 [default: if the folder's files say so]
+    #[arg(long, overrides_with = "no_normalize")]
+    normalize: bool,
+    /// Leave vectors as long as they are
+    #[arg(long)]
+    no_normalize: bool,
+    /// Keep the first N elements of a vector, for models that were trained so (Matryoshka), and then make its length 1
+    #[arg(long, value_name = "N")]
+    dim: Option<usize>,
+    /// Print a JSON object for each text, a line each: text, tokens, cut, embedding
+    #[arg(long)]
+    json: bool,
+    /// How many texts run at once
+    #[arg(long, value_name = "N", default_value_t = Options::default().batch)]
+    batch: usize,
+    /// Where to run
+    #[arg(long, default_value_t, value_parser = DeviceParser)]
+    device: DeviceChoice,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum PoolingName {
+    /// The mean of all
+    Mean,
+    /// The first, [CLS]
+    Cls,
+    /// The last
+    Last,
+}
+
+impl From<PoolingName> for Pooling {
+    fn from(name: PoolingName) -> Self {
+        match name {
+            PoolingName::Mean => Self::Mean,
+            PoolingName::Cls => Self::Cls,
+            PoolingName::Last => Self::Last,
+        }
+    }
+}
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    text: &'a str,
+    tokens: usize,
+    cut: bool,
+    embedding: &'a [f32],
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    let texts = args.texts()?;
+    if args.batch == 0 {
+        return Err(Error::Parameter {
+            name: "batch",
+            value: "0".to_string(),
+            expected: "at least 1",
+        });
+    }
+    let files = EncoderFiles::open(&args.model, args.pooling.map(Pooling::from))?;
+    let options = args.options(&files)?;
+    // A text that cannot work is reported before a GPU is woken and weights are read.
+    let tokens: Vec<TextTokens> = texts
+        .iter()
+        .map(|(origin, text)| files.tokens(origin, &args.prefix, text))
+        .collect::<Result<_>>()?;
+
+    let registry = BackendRegistry::detect();
+    let device = registry.select(args.device)?.open()?;
+    let name = files.name.clone();
+    let encoder = files.load(device)?;
+    note(&format!(
+        "{name}: {}, {} of {} elements, {} pooling, {}, f32 on {}",
+        encoder.config().model_type,
+        options.dim.unwrap_or(encoder.config().size),
+        encoder.config().size,
+        options.pooling.name(),
+        match options.normalize {
+            true => "length 1",
+            false => "not normalized",
+        },
+        describe(device),
+    ));
+    let vectors = encoder
+        .embed(&tokens, &options)
+        .doing("embedding the texts")?;
+    if args.json {
+        let vectors = vectors.to_vec2::<f32>().doing("reading the vectors")?;
+        let mut lines = String::new();
+        for (((_, text), tokens), embedding) in texts.iter().zip(&tokens).zip(&vectors) {
+            let line = Line {
+                text,
+                tokens: tokens.ids.len(),
+                cut: tokens.cut,
+                embedding,
+            };
+            let line = serde_json::to_string(&line);
+            lines += &line.map_err(|err| Error::Stdout(std::io::Error::other(err)))?;
+            lines.push('\n');
+        }
+        return print(&lines);
+    }
+    let cosines = unit(&vectors)
+        .and_then(|vectors| vectors.matmul(&vectors.t()?)?.to_vec2::<f32>())
+        .doing("comparing the vectors")?;
+    let texts: Vec<&str> = texts.iter().map(|(_, text)| text.as_str()).collect();
+    print(&table(&texts, &cosines))
+}
+
+impl Args {
+    /// The texts, each with what to call it in messages.
+    fn texts(&self) -> Result<Vec<(String, String)>> {
+        let numbered = self.texts.iter().enumerate();
+        let mut texts: Vec<_> = numbered
+            .map(|(i, text)| (format!("text {}", i + 1), text.clone()))
+            .collect();
+        if let Some(file) = &self.file {
+            let lines = std::fs::read_to_string(file).map_err(|err| Error::file(file, err))?;
+            let lines = lines.lines().enumerate();
+            texts.extend(
+                lines.map(|(i, line)| (format!("{}:{}", file.display(), i + 1), line.to_string())),
+            );
+        }
+        if texts.is_empty() {
+            return Err(Error::Text {
+                origin: "embed".to_string(),
+                problem: "there are no texts; give them as arguments, or a --file with one a line"
+                    .to_string(),
+            });
+        }
+        Ok(texts)
+    }
+
+    fn options(&self, files: &EncoderFiles) -> Result<Options> {
+        let given = files.options();
+        let size = files.config().size;
+        match self.dim {
+            Some(dim) if !(1..=size).contains(&dim) => {
+                return Err(Error::Text {
+                    origin: format!("--dim {dim}"),
+                    problem: format!("the model's vectors have {size} elements; give 1 to {size}"),
+                })
+            }
+            _ => (),
+        }
+        Ok(Options {
+            normalize: !self.no_normalize
+                && (self.normalize || self.dim.is_some() || given.normalize),
+            dim: self.dim,
+            batch: self.batch,
+            ..given
+        })
+    }
+}
+
+/// How alike each two texts are, a line for each text and a column for each.
+fn table(texts: &[&str], cosines: &[Vec<f32>]) -> String {
+    const MOST: usize = 48;
+    let wide = texts.len().to_string().len();
+    let mut lines = " ".repeat(wide);
+    for column in 1..=texts.len() {
+        // Writing to a string cannot fail.
+        let _ = write!(lines, " {column:>6}");
+    }
+    lines.push('\n');
+    for (i, (text, row)) in texts.iter().zip(cosines).enumerate() {
+        let _ = write!(lines, "{:>wide$}", i + 1);
+        for cosine in row {
+            let _ = write!(lines, " {cosine:>6.3}");
+        }
+        let shown: String = text
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .collect();
+        let _ = match shown.char_indices().nth(MOST) {
+            Some((end, _)) => writeln!(lines, "  {}…", &shown[..end]),
+            None => writeln!(lines, "  {shown}"),
+        };
+    }
+    lines
+}

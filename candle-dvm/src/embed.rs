@@ -1,0 +1,197 @@
+//! Texts as vectors: a folder of Hugging Face with an encoder of text, and what sentence-transformers wrote into it.
+//!
+//! ```no_run
+//! use candle_core::Device;
+//! use candle_dvm::embed::EncoderFiles;
+//! # fn main() -> candle_dvm::Result<()> {
+//! let files = EncoderFiles::open("all-MiniLM-L6-v2".as_ref(), None)?;
+//! let texts = ["A man is eating.", "A man has lunch."];
+//! let tokens = texts.map(|text| files.tokens(text, "", text));
+//! let tokens = tokens.into_iter().collect::<candle_dvm::Result<Vec<_>>>()?;
+//! let options = files.options();
+//! let vectors = files.load(&Device::Cpu)?.embed(&tokens, &options);
+//! println!("{}", vectors.expect("they run"));
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::error::{brief, one_line, Doing};
+use crate::model::{open_weights, read_tokenizer, CONFIG, TOKENIZER};
+use crate::{Error, Result};
+use candle_core::{DType, Device};
+use candle_nn::VarBuilder;
+use candle_transformers::embed::{EncoderConfig, Options, Pooling, Recipe, TextEncoder};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use tokenizers::{Tokenizer, TruncationParams};
+
+/// An encoder of text that has been read and checked, and is on no device yet.
+pub struct EncoderFiles {
+    /// What to call the model in messages.
+    pub name: String,
+    config: EncoderConfig,
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    weights: Vec<PathBuf>,
+}
+
+/// The tokens of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextTokens {
+    /// Their ids, with the special ones that the model wants around a text.
+    pub ids: Vec<u32>,
+    /// Whether the text was longer than the model takes. What is left is its beginning, as sentence-transformers leaves it.
+    pub cut: bool,
+}
+
+impl AsRef<[u32]> for TextTokens {
+    fn as_ref(&self) -> &[u32] {
+        &self.ids
+    }
+}
+
+impl EncoderFiles {
+    /// Reads `config.json`, `tokenizer.json`, the headers of the weights, and if they are there the files of sentence-transformers
+    /// ([`Recipe::read`]). `pooling` counts more than those.
+    ///
+    /// # Errors
+    /// The first file or field that is missing or does not fit; a model that is a decoder, or of a family that is not known.
+    pub fn open(folder: &Path, pooling: Option<Pooling>) -> Result<Self> {
+        if !folder.is_dir() {
+            let found = match folder.exists() {
+                true => "not a folder",
+                false => "no such folder",
+            };
+            let wanted = "expected one with config.json, tokenizer.json and model.safetensors";
+            return Err(Error::file(folder, format!("{found}; {wanted}")));
+        }
+        let file = folder.join(CONFIG);
+        let config = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
+        let config =
+            EncoderConfig::parse(&config).map_err(|err| Error::file(&file, brief(&err)))?;
+        let mut read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
+            Ok(text) => Ok(Some(text)),
+            Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
+            Err(err) => Err(candle_core::Error::wrap(err)),
+        };
+        let recipe =
+            Recipe::read(&mut read, pooling).map_err(|err| Error::file(folder, brief(&err)))?;
+        let file = folder.join(TOKENIZER);
+        let bytes = std::fs::read(&file).map_err(|err| {
+            Error::file(
+                &file,
+                format!("{err}; a vocab.txt alone is not read: save the tokenizer with transformers' `save_pretrained`"),
+            )
+        })?;
+        let most = recipe
+            .max_tokens
+            .unwrap_or(usize::MAX)
+            .min(config.max_tokens);
+        let tokenizer = cutting(read_tokenizer(&file, &bytes)?, most)
+            .map_err(|problem| Error::file(&file, problem))?;
+        let weights = open_weights(folder)?;
+        Ok(Self {
+            name: folder.display().to_string(),
+            config,
+            recipe,
+            tokenizer,
+            weights: weights.files().map(Path::to_path_buf).collect(),
+        })
+    }
+
+    /// What the model is.
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
+    }
+
+    /// What the files of sentence-transformers say, or if there are none what goes without saying.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// How the model's vectors are meant to be made.
+    pub fn options(&self) -> Options {
+        Options {
+            pooling: self.recipe.pooling,
+            normalize: self.recipe.normalize,
+            ..Options::default()
+        }
+    }
+
+    /// The tokens of a text behind a prefix such as `search_query: `; `origin` stands for the text in messages. Of a text that is too long
+    /// the rest is cut off, and a warning is logged.
+    ///
+    /// # Errors
+    /// A text that is empty, or one that the tokenizer refuses; a prefix for a model that leaves prefixes out of the mean.
+    pub fn tokens(&self, origin: &str, prefix: &str, text: &str) -> Result<TextTokens> {
+        let wrong = |problem: String| Error::Text {
+            origin: origin.to_string(),
+            problem,
+        };
+        if text.trim().is_empty() {
+            return Err(wrong("is empty; give at least one character".to_string()));
+        }
+        let averaged = self.recipe.pooling == Pooling::Mean;
+        if !prefix.is_empty() && averaged && !self.recipe.include_prefix {
+            return Err(wrong(format!(
+                "the prefix {prefix:?} would count in the mean, which {} does not want (include_prompt: false)",
+                self.name
+            )));
+        }
+        // As sentence-transformers does.
+        let whole = format!("{prefix}{text}");
+        let whole = match self.recipe.lowercase {
+            true => whole.trim().to_lowercase(),
+            false => whole.trim().to_string(),
+        };
+        let encoding = self.tokenizer.encode(whole, true);
+        let encoding = encoding.map_err(|err| wrong(one_line(&err.to_string())))?;
+        let cut = !encoding.get_overflowing().is_empty();
+        let ids = encoding.get_ids().to_vec();
+        if ids.is_empty() {
+            return Err(wrong("has no tokens; give other characters".to_string()));
+        }
+        if cut {
+            tracing::warn!(
+                "{origin}: longer than the model takes; only its first {} tokens count",
+                ids.len()
+            );
+        }
+        Ok(TextTokens { ids, cut })
+    }
+
+    /// The model on `device`, in f32.
+    ///
+    /// # Errors
+    /// A weight that is missing or has another shape than the configuration says, or a device that fails.
+    pub fn load(self, device: &Device) -> Result<TextEncoder> {
+        // SAFETY: as of all mapped weights: nobody may truncate the files while they are read, which is over when this returns.
+        let weights =
+            unsafe { VarBuilder::from_mmaped_safetensors(&self.weights, DType::F32, device) };
+        weights
+            .and_then(|weights| self.config.load(weights))
+            .doing("loading the weights")
+    }
+}
+
+/// The tokenizer, with texts cut so that they and the special tokens are `most` together.
+fn cutting(mut tokenizer: Tokenizer, most: usize) -> std::result::Result<Tokenizer, String> {
+    let error = |err: tokenizers::Error| one_line(&err.to_string());
+    tokenizer.with_padding(None);
+    // A stride, which the file may have, is for texts in several parts.
+    let direction = tokenizer.get_truncation().map(|params| params.direction);
+    tokenizer.with_truncation(None).map_err(error)?;
+    let special = tokenizer.encode("", true).map_err(error)?.len();
+    if special >= most {
+        return Err(format!(
+            "puts {special} special tokens around a text, and the model takes {most} tokens in all"
+        ));
+    }
+    let truncation = TruncationParams {
+        max_length: most,
+        direction: direction.unwrap_or_default(),
+        ..TruncationParams::default()
+    };
+    tokenizer.with_truncation(Some(truncation)).map_err(error)?;
+    Ok(tokenizer)
+}

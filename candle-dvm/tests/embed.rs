@@ -1,0 +1,436 @@
+//! `candle-dvm embed`, over folders with tiny models as they come from sentence-transformers.
+
+use crate::cli::{program, run, stdout};
+use candle_core::{DType, Device, Tensor};
+use candle_dvm::embed::EncoderFiles;
+use candle_nn::{VarBuilder, VarMap};
+use candle_transformers::embed::{EncoderConfig, Options, Pooling};
+use serde_json::{json, Value};
+use std::path::Path;
+use tempfile::TempDir;
+
+const HIDDEN: usize = 24;
+const LIMIT: usize = 20;
+
+/// Weights that depend on their names and places alone.
+fn fill(weights: &VarMap) {
+    for (name, var) in weights.data().lock().unwrap().iter() {
+        let seed = name
+            .bytes()
+            .fold(0u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+        let middle = f32::from(u8::from(name.ends_with("weight") && var.rank() == 1));
+        let value = |i: u32| {
+            let mixed = (seed ^ i.wrapping_mul(0x9E37_79B9)).wrapping_mul(0x85EB_CA6B);
+            middle + (mixed >> 8) as f32 / (1 << 24) as f32 - 0.5
+        };
+        let values: Vec<f32> = (0..var.elem_count() as u32).map(value).collect();
+        let values = Tensor::from_vec(values, var.shape(), &Device::Cpu).unwrap();
+        var.set(&values).unwrap();
+    }
+}
+
+/// Words of one letter, between [CLS] and [SEP].
+fn tokenizer() -> Value {
+    let letters = ('a'..='z').map(|letter| letter.to_string());
+    let words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"].map(String::from);
+    let words = words.into_iter().chain(letters).enumerate();
+    let vocab: serde_json::Map<_, _> = words.map(|(id, word)| (word, json!(id))).collect();
+    json!({
+        "version": "1.0", "added_tokens": [], "normalizer": null, "decoder": null,
+        // Both are for other programs.
+        "truncation": { "max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "Right" },
+        "padding": { "strategy": { "Fixed": 30 }, "direction": "Left", "pad_to_multiple_of": null,
+            "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]" },
+        "pre_tokenizer": { "type": "WhitespaceSplit" },
+        "post_processor": { "type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2] },
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]" }
+    })
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self::of(
+            json!({"model_type": "bert", "vocab_size": 30, "hidden_size": HIDDEN, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "intermediate_size": 40, "max_position_embeddings": LIMIT}),
+        )
+    }
+
+    fn of(config: Value) -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        let weights = VarMap::new();
+        let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
+        EncoderConfig::parse(&config.to_string())
+            .unwrap()
+            .load(vb)
+            .unwrap();
+        fill(&weights);
+        weights
+            .save(folder.path().join("model.safetensors"))
+            .unwrap();
+        folder.write("config.json", &config);
+        folder.write("tokenizer.json", &tokenizer());
+        folder
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn name(&self) -> &str {
+        self.path().to_str().unwrap()
+    }
+
+    fn write(&self, name: &str, json: &Value) {
+        let file = self.path().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, json.to_string()).unwrap();
+    }
+
+    /// What the command prints.
+    fn embed(&self, args: &[&str]) -> String {
+        stdout(&run(&[&["embed", "--model", self.name()], args].concat()))
+    }
+
+    /// The lines of `--json`.
+    fn lines(&self, args: &[&str]) -> Vec<Value> {
+        let text = self.embed(&[&["--json"], args].concat());
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn vectors(&self, args: &[&str]) -> Vec<Vec<f64>> {
+        self.lines(args).iter().map(vector).collect()
+    }
+
+    /// The one line of an error.
+    fn problem(&self, args: &[&str]) -> String {
+        problem(&[&["embed", "--model", self.name(), "--device", "cpu"], args].concat())
+    }
+}
+
+fn problem(args: &[&str]) -> String {
+    let output = run(args);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+fn vector(line: &Value) -> Vec<f64> {
+    let elements = line["embedding"].as_array().unwrap().iter();
+    elements.map(|element| element.as_f64().unwrap()).collect()
+}
+
+fn length(vector: &[f64]) -> f64 {
+    vector.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+fn unit(vector: &[f64]) -> Vec<f64> {
+    let length = length(vector);
+    vector.iter().map(|x| x / length).collect()
+}
+
+#[track_caller]
+fn close(found: &[f64], wanted: &[f64], most: f64) {
+    assert_eq!(found.len(), wanted.len());
+    for (i, (found, wanted)) in found.iter().zip(wanted).enumerate() {
+        assert!(
+            (found - wanted).abs() < most,
+            "element {i}: {found}, expected {wanted}"
+        );
+    }
+}
+
+#[test]
+fn vectors_are_the_librarys_on_each_device() {
+    let folder = Folder::new();
+    let texts = ["a b c", "x", "q r s t u v w", "b a"];
+    let files = EncoderFiles::open(folder.path(), None).unwrap();
+    let tokens = texts.map(|text| files.tokens(text, "", text).unwrap());
+    assert_eq!(tokens[0].ids, [2, 4, 5, 6, 3]);
+    let wanted = files
+        .load(&Device::Cpu)
+        .unwrap()
+        .embed(&tokens, &Options::default());
+    let wanted = wanted
+        .unwrap()
+        .to_dtype(DType::F64)
+        .unwrap()
+        .to_vec2::<f64>()
+        .unwrap();
+    for device in ["cpu", "webgpu"] {
+        let device = ["--device", device];
+        let lines = folder.lines(&[&device[..], &texts].concat());
+        for (((line, text), tokens), wanted) in lines.iter().zip(texts).zip(&tokens).zip(&wanted) {
+            assert_eq!(line["text"], text);
+            assert_eq!(line["tokens"], tokens.ids.len());
+            assert_eq!(line["cut"], false);
+            close(&vector(line), wanted, 1e-5);
+        }
+        assert_eq!(lines.len(), texts.len());
+        // Alone, and two at a time.
+        for (text, wanted) in texts.iter().zip(&wanted) {
+            close(
+                &folder.vectors(&[&device[..], &[text]].concat())[0],
+                wanted,
+                1e-5,
+            );
+        }
+        let two = folder.vectors(&[&device[..], &["--batch", "2"], &texts].concat());
+        two.iter()
+            .zip(&wanted)
+            .for_each(|(found, wanted)| close(found, wanted, 1e-5));
+    }
+}
+
+#[test]
+fn the_table_has_the_cosines() {
+    let folder = Folder::new();
+    let file = folder.path().join("texts.txt");
+    std::fs::write(&file, "q r s t\na b c\n").unwrap();
+    let args = ["--device", "cpu", "a b c", "--file", file.to_str().unwrap()];
+    let units: Vec<_> = folder.vectors(&args).iter().map(|v| unit(v)).collect();
+    let table = folder.embed(&args);
+    let rows: Vec<&str> = table.lines().collect();
+    assert_eq!(rows.len(), 4, "{table}");
+    assert_eq!(
+        rows[0].split_whitespace().collect::<Vec<_>>(),
+        ["1", "2", "3"]
+    );
+    for (i, (row, text)) in rows[1..]
+        .iter()
+        .zip(["a b c", "q r s t", "a b c"])
+        .enumerate()
+    {
+        assert!(row.ends_with(&format!("  {text}")), "{table}");
+        let cells: Vec<f64> = row
+            .split_whitespace()
+            .skip(1)
+            .take(3)
+            .map(|cell| cell.parse().unwrap())
+            .collect();
+        let cosine = |other: &Vec<f64>| units[i].iter().zip(other).map(|(a, b)| a * b).sum();
+        let wanted: Vec<f64> = units.iter().map(cosine).collect();
+        close(&cells, &wanted, 6e-4);
+        assert!((cells[i] - 1.).abs() < 1e-9, "{table}");
+    }
+}
+
+#[test]
+fn flags_and_the_folders_files_say_how() {
+    let folder = Folder::new();
+    let plain = folder.vectors(&["a b c"]).remove(0);
+    assert!(
+        (length(&plain) - 1.).abs() > 1e-2,
+        "the length is not 1 by chance"
+    );
+    let first = folder.vectors(&["--pooling", "cls", "a b c"]).remove(0);
+    let last = folder.vectors(&["--pooling", "last", "a b c"]).remove(0);
+    assert!(first != plain && last != plain && first != last);
+    close(
+        &folder.vectors(&["--normalize", "a b c"])[0],
+        &unit(&plain),
+        1e-5,
+    );
+    close(
+        &folder.vectors(&["--dim", "5", "a b c"])[0],
+        &unit(&plain[..5]),
+        1e-5,
+    );
+    let cut = folder.vectors(&["--dim", "5", "--no-normalize", "a b c"]);
+    close(&cut[0], &plain[..5], 1e-6);
+    let prefixed = folder.vectors(&["--prefix", "q ", "a b c"]);
+    close(&prefixed[0], &folder.vectors(&["q a b c"])[0], 1e-6);
+
+    let module = |kind: &str, path| json!({"type": format!("sentence_transformers.models.{kind}"), "path": path});
+    folder.write(
+        "modules.json",
+        &json!([
+            module("Transformer", ""),
+            module("Pooling", "1_Pooling"),
+            module("Normalize", "2_Normalize")
+        ]),
+    );
+    folder.write(
+        "1_Pooling/config.json",
+        &json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}),
+    );
+    close(&folder.vectors(&["a b c"])[0], &unit(&first), 1e-5);
+    close(
+        &folder.vectors(&["--no-normalize", "a b c"])[0],
+        &first,
+        1e-6,
+    );
+    close(
+        &folder.vectors(&["--pooling", "mean", "a b c"])[0],
+        &unit(&plain),
+        1e-5,
+    );
+    folder.write(
+        "1_Pooling/config.json",
+        &json!({"pooling_mode_max_tokens": true}),
+    );
+    let max = folder.problem(&["a"]);
+    assert!(
+        max.contains("1_Pooling/config.json") && max.contains("max_tokens"),
+        "{max}"
+    );
+    folder.write(
+        "1_Pooling/config.json",
+        &json!({"pooling_mode_mean_tokens": true, "include_prompt": false}),
+    );
+    let prefix = folder.problem(&["--prefix", "q ", "a"]);
+    assert!(prefix.contains("prefix"), "{prefix}");
+}
+
+#[test]
+fn long_texts_are_cut_and_said_so() {
+    let folder = Folder::new();
+    let long = vec!["a"; 50].join(" ");
+    for (limit, kept) in [(None, LIMIT), (Some(9), 9), (Some(99), LIMIT)] {
+        if let Some(limit) = limit {
+            folder.write(
+                "sentence_bert_config.json",
+                &json!({"max_seq_length": limit, "do_lower_case": true}),
+            );
+        }
+        let shorter = vec!["a"; kept - 2].join(" ");
+        let output = program(&["embed", "--model", folder.name(), "--json", &long, &shorter])
+            .output()
+            .unwrap();
+        let lines: Vec<Value> = stdout(&output)
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!([&lines[0]["cut"], &lines[1]["cut"]], [true, false]);
+        assert_eq!(lines[0]["tokens"], kept);
+        close(&vector(&lines[0]), &vector(&lines[1]), 1e-6);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            stderr.contains("text 1") && stderr.contains(&format!("first {kept} tokens")),
+            "{stderr}"
+        );
+        assert!(!stderr.contains("text 2"), "{stderr}");
+    }
+    // The last of these files asks for lower case.
+    close(
+        &folder.vectors(&["A B"])[0],
+        &folder.vectors(&["a b"])[0],
+        1e-9,
+    );
+    folder.write("sentence_bert_config.json", &json!({"max_seq_length": 2}));
+    let none = folder.problem(&["a"]);
+    assert!(
+        none.contains("tokenizer.json") && none.contains("special tokens"),
+        "{none}"
+    );
+}
+
+#[test]
+fn mistakes_are_one_line() {
+    let folder = Folder::new();
+    assert!(folder.problem(&[]).contains("no texts"));
+    let empty = folder.problem(&["a", "  "]);
+    assert!(
+        empty.contains("text 2") && empty.contains("empty"),
+        "{empty}"
+    );
+    let file = folder.path().join("texts.txt");
+    std::fs::write(&file, "a b\n\nc\n").unwrap();
+    let line = folder.problem(&["--file", file.to_str().unwrap()]);
+    assert!(
+        line.contains("texts.txt:2") && line.contains("empty"),
+        "{line}"
+    );
+    std::fs::write(&file, [0xFF, 0xFE]).unwrap();
+    assert!(folder
+        .problem(&["--file", file.to_str().unwrap()])
+        .contains("texts.txt"));
+    assert!(folder
+        .problem(&["--file", "/no/such/file"])
+        .contains("/no/such/file"));
+    assert!(folder.problem(&["--batch", "0", "a"]).contains("--batch 0"));
+    for dim in ["0", "25"] {
+        let text = folder.problem(&["--dim", dim, "a"]);
+        assert!(
+            text.contains(&format!("--dim {dim}")) && text.contains("1 to 24"),
+            "{text}"
+        );
+    }
+    assert!(folder.problem(&["--pooling", "max", "a"]).contains("max"));
+    assert!(problem(&["embed", "--model", "/no/such/folder", "a"]).contains("/no/such/folder"));
+    assert!(problem(&["embed", "--model", file.to_str().unwrap(), "a"]).contains("not a folder"));
+
+    type Change = fn(&Folder);
+    let cases: [(Change, &[&str]); 6] = [
+        (
+            |folder| folder.write("config.json", &json!({"model_type": "t5"})),
+            &["config.json", "t5", "modernbert"],
+        ),
+        (
+            |folder| folder.write("config.json", &json!({"model_type": "qwen3"})),
+            &["config.json", "qwen3", "decoder"],
+        ),
+        (
+            |folder| std::fs::remove_file(folder.path().join("config.json")).unwrap(),
+            &["config.json"],
+        ),
+        (
+            |folder| std::fs::remove_file(folder.path().join("tokenizer.json")).unwrap(),
+            &["tokenizer.json", "vocab.txt"],
+        ),
+        (
+            |folder| std::fs::remove_file(folder.path().join("model.safetensors")).unwrap(),
+            &["model.safetensors"],
+        ),
+        (
+            |folder| {
+                let config = json!({"model_type": "bert", "vocab_size": 30, "hidden_size": HIDDEN, "num_hidden_layers": 3,
+                    "num_attention_heads": 2, "intermediate_size": 40, "max_position_embeddings": LIMIT});
+                folder.write("config.json", &config);
+            },
+            &["encoder.layer.2"],
+        ),
+    ];
+    for (change, parts) in cases {
+        let folder = Folder::new();
+        change(&folder);
+        let text = folder.problem(&["a"]);
+        assert!(
+            parts.iter().all(|part| text.contains(part)),
+            "{parts:?}: {text}"
+        );
+    }
+}
+
+/// A tokenizer of another model has tokens that this one does not.
+#[test]
+fn tokens_outside_the_vocabulary_are_errors() {
+    let folder = Folder::of(
+        json!({"model_type": "distilbert", "vocab_size": 10, "dim": HIDDEN, "n_layers": 1, "n_heads": 2,
+        "hidden_dim": 40, "max_position_embeddings": LIMIT}),
+    );
+    assert_eq!(folder.vectors(&["a b"]).len(), 1);
+    let output = run(&["embed", "--model", folder.name(), "--device", "cpu", "a z"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr.contains("token 29") && stderr.contains("vocabulary"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn the_library_takes_a_pooling_of_choice() {
+    let folder = Folder::new();
+    let files = EncoderFiles::open(folder.path(), Some(Pooling::Last)).unwrap();
+    assert_eq!(files.options().pooling, Pooling::Last);
+    assert_eq!(
+        (files.config().size, files.config().max_tokens),
+        (HIDDEN, LIMIT)
+    );
+}
