@@ -55,7 +55,6 @@
 //!   stored as.
 //! - `audio`, `speech`: sound files, and what is said in them; not in a browser.
 //! - `embed`: texts as vectors; not in a browser.
-//! - `audio`: sound files for speech models; not in a browser.
 //! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
 //! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O.
 //!   `service`: the daemon, with `journal`, `payment` and `platform`.

@@ -17,6 +17,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "bert_similarity",
         "takes a model's folder; the step `web` runs it",
     ),
+    (
+        "classify",
+        "takes a model's weights and a picture; the step `weights` runs it",
+    ),
     ("quantized_products", "measures a GPU's memory"),
 ];
 

@@ -228,7 +228,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "weights",
-        title: "trained models answer and hear through `candle-dvm` as they do elsewhere, on the CPU and on WebGPU",
+        title: "trained models answer, hear and see as they do elsewhere, through `candle-dvm` and the example `classify`, on the CPU and on WebGPU",
         when: When::All,
         run: weights::weights,
         ahead: None,

