@@ -10,10 +10,10 @@ use serde_json::{json, Value};
 
 use super::support::{assert_close, Numbers};
 
-const VOCAB: usize = 61;
-const HIDDEN: usize = 32;
+pub(super) const VOCAB: usize = 61;
+pub(super) const HIDDEN: usize = 32;
 /// The longest text of all models here.
-const LIMIT: usize = 40;
+pub(super) const LIMIT: usize = 40;
 /// f32 sums in another order.
 const F32_TOLERANCE: f32 = 2e-5;
 
@@ -51,7 +51,11 @@ fn weights(dtype: DType, device: &Device) -> VarBuilder<'static> {
     lacking(&[], dtype, device)
 }
 
-fn lacking(names: &'static [&'static str], dtype: DType, device: &Device) -> VarBuilder<'static> {
+pub(super) fn lacking(
+    names: &'static [&'static str],
+    dtype: DType,
+    device: &Device,
+) -> VarBuilder<'static> {
     VarBuilder::from_backend(Box::new(Made(names)), dtype, device.clone())
 }
 
@@ -60,7 +64,7 @@ fn config<T: serde::de::DeserializeOwned>(json: &Value) -> Result<T> {
 }
 
 /// `json` with these fields in place of those it has.
-fn with(mut json: Value, fields: Value) -> Value {
+pub(super) fn with(mut json: Value, fields: Value) -> Value {
     let (Value::Object(all), Value::Object(fields)) = (&mut json, fields) else {
         panic!("not objects")
     };
@@ -68,36 +72,36 @@ fn with(mut json: Value, fields: Value) -> Value {
     json
 }
 
-fn distilbert_json() -> Value {
+pub(super) fn distilbert_json() -> Value {
     json!({"vocab_size": VOCAB, "dim": HIDDEN, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "activation": "gelu",
         "max_position_embeddings": LIMIT, "initializer_range": 0.02, "pad_token_id": 0})
 }
 
 /// Two rows of positions more than tokens: padding's and the one before it.
-fn xlm_roberta_json() -> Value {
+pub(super) fn xlm_roberta_json() -> Value {
     json!({"vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 48, "hidden_act": "gelu", "max_position_embeddings": LIMIT + 2, "type_vocab_size": 1,
         "layer_norm_eps": 1e-5, "pad_token_id": 1, "attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1,
         "position_embedding_type": "absolute"})
 }
 
-fn modernbert_json() -> Value {
+pub(super) fn modernbert_json() -> Value {
     json!({"vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 3, "num_attention_heads": 4,
         "intermediate_size": 48, "max_position_embeddings": LIMIT, "layer_norm_eps": 1e-5, "pad_token_id": 0,
         "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_attention": 4, "local_rope_theta": 10000.0})
 }
 
-fn nomic_json() -> Value {
+pub(super) fn nomic_json() -> Value {
     json!({"vocab_size": VOCAB, "n_embd": HIDDEN, "n_head": 4, "n_layer": 2, "n_inner": 48, "n_positions": LIMIT})
 }
 
-fn jina_json() -> Value {
+pub(super) fn jina_json() -> Value {
     json!({"vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 48, "hidden_act": "gelu", "max_position_embeddings": LIMIT, "type_vocab_size": 2,
         "initializer_range": 0.02, "layer_norm_eps": 1e-12, "pad_token_id": 0, "position_embedding_type": "alibi"})
 }
 
-fn deberta_json() -> Value {
+pub(super) fn deberta_json() -> Value {
     json!({"vocab_size": VOCAB, "hidden_size": HIDDEN, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 48, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1,
         "max_position_embeddings": LIMIT, "type_vocab_size": 0, "initializer_range": 0.02, "layer_norm_eps": 1e-7,

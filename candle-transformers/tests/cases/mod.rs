@@ -1,6 +1,7 @@
 mod bert;
 mod blocks;
 mod config;
+mod embed;
 mod encoders;
 mod experts;
 mod families;
