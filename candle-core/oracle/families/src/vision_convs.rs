@@ -68,7 +68,7 @@ fn with_gain(
 fn convmixer(place: &Place) -> Result<Vec<Tensor>> {
     let model = convmixer::c1024_20(10, place.weights("convmixer"))?;
     Ok(vec![
-        model.forward(&place.input("convmixer", (2, 3, 30, 42))?)?
+        model.forward(&place.input("convmixer", (1, 3, 30, 42))?)?
     ])
 }
 
