@@ -145,7 +145,9 @@ fn fastvit(place: &Place) -> Result<Vec<Tensor>> {
 }
 
 fn mobilenetv4(place: &Place) -> Result<Vec<Tensor>> {
-    let conv = without(place, "mobilenetv4", |name| name.contains("layer_scale"));
+    let conv = with_gain(place, "mobilenetv4", 1.6, |name| {
+        name.contains("layer_scale")
+    });
     let conv = mobilenetv4::mobilenetv4(&mobilenetv4::Config::small(), 10, conv)?;
     let hybrid = without(place, "mobilenetv4 hybrid", |name| {
         name.contains("blocks.3.")
