@@ -51,12 +51,30 @@ pub fn long() -> Result<String, String> {
 
 const ARCHS: &str = "CANDLE_CUDA_EMULATOR_ARCHS";
 
+/// What tests of another workspace need to run on CUDA, and on what they then do. On the emulator NVRTC takes their kernels for every
+/// generation of cards: they are few.
+pub fn environment() -> Result<(Vec<(String, String)>, &'static str), String> {
+    if has_card() {
+        return Ok((Vec::new(), "on this machine's card"));
+    }
+    let mut env = emulator()?;
+    // A text is tried for no card older than the emulated one.
+    let (capability, oldest) = OLDEST[0];
+    env.push((capability.to_string(), oldest.to_string()));
+    env.push((ARCHS.to_string(), format!("sm_75,{ALL}")));
+    Ok((env, "on the emulator"))
+}
+
+fn has_card() -> bool {
+    cmd("nvidia-smi -L").succeeds()
+}
+
 fn on_a_card() -> Option<Result<String, String>> {
     let tests = || {
         let note = run("--workspace --tests ::cuda", &[], &[])?;
         Ok(format!("{note}, on this machine's card"))
     };
-    cmd("nvidia-smi -L").succeeds().then(tests)
+    has_card().then(tests)
 }
 
 fn run(args: &str, env: &[(String, String)], more: &[(&str, &str)]) -> Result<String, String> {

@@ -450,7 +450,7 @@ pub struct Tally {
     /// Of `passed`, those whose name says that they ran on WebGPU.
     pub webgpu: usize,
     /// The same on CUDA.
-    cuda: usize,
+    pub cuda: usize,
     /// The same on Metal.
     metal: usize,
 }

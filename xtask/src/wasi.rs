@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::command::{cmd, Cmd};
 use crate::cross;
+use crate::cuda;
 use crate::nostr;
 use crate::setup;
 use crate::steps::{EmptyDir, Tally};
@@ -40,7 +41,8 @@ pub fn ahead() -> Result<(), String> {
     tests("--no-run")?.run()
 }
 
-/// Guests train forests on the CPU and on WebGPU as scikit-learn does, and hostile ones get nowhere.
+/// Guests train forests on the CPU and on WebGPU as scikit-learn does, and hostile ones get nowhere. The kernels run on CUDA as well, on a
+/// card or on the emulator.
 pub fn wasi() -> Result<String, String> {
     for workspace in [HOST, GUESTS] {
         cargo("fmt", workspace, "--all --check")?.run()?;
@@ -64,7 +66,28 @@ pub fn wasi() -> Result<String, String> {
     match (tally.passed, tally.webgpu) {
         (0, _) => Err(format!("{run}\n  ran no test")),
         (_, 0) => Err(format!("{run}\n  ran no test on WebGPU")),
-        (passed, webgpu) => Ok(format!("{passed} passed, {webgpu} of them on WebGPU")),
+        (passed, webgpu) => Ok(format!(
+            "{passed} passed, {webgpu} of them on WebGPU; {}",
+            on_cuda()?
+        )),
+    }
+}
+
+/// The kernels' tests on CUDA. The build is that of the other tests.
+fn on_cuda() -> Result<String, String> {
+    let (env, place) = cuda::environment()?;
+    let mut run = tests("--test kernels --no-fail-fast -- ::cuda")?;
+    for (name, value) in env {
+        run = run.env(&name, value);
+    }
+    let mut tally = Tally::default();
+    run.run_lines(|line| {
+        println!("{line}");
+        tally.add(line);
+    })?;
+    match tally.cuda {
+        0 => Err(format!("{run}\n  ran no test on CUDA")),
+        passed => Ok(format!("{passed} kernels' tests on CUDA, {place}")),
     }
 }
 
