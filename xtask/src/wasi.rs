@@ -35,6 +35,9 @@ const RUST: [(&str, &str, &[&str]); 2] = [
 const CLANG: &str =
     "clang-19 wasi-libc libc++-19-dev-wasm32 libc++abi-19-dev-wasm32 libclang-rt-19-dev-wasm32";
 
+/// What a browser's module is built with: random numbers come from the browser.
+const BROWSER: &str = r#"--cfg getrandom_backend="wasm_js""#;
+
 /// The guests, and what runs them.
 pub fn ahead() -> Result<(), String> {
     guests()?;
@@ -42,7 +45,7 @@ pub fn ahead() -> Result<(), String> {
 }
 
 /// Guests train forests on the CPU and on WebGPU as scikit-learn does, and hostile ones get nowhere. The kernels run on CUDA as well, on a
-/// card or on the emulator.
+/// card or on the emulator, and compile for browsers.
 pub fn wasi() -> Result<String, String> {
     for workspace in [HOST, GUESTS] {
         cargo("fmt", workspace, "--all --check")?.run()?;
@@ -54,6 +57,7 @@ pub fn wasi() -> Result<String, String> {
         "--workspace --all-targets --features webgpu -- -D warnings",
     )?
     .run()?;
+    in_a_browser()?;
     let mut tally = Tally::default();
     // Mesa says so on standard error, which the tests of the program read, where there is no folder for a Wayland socket.
     let runtime_dir = EmptyDir::new()?;
@@ -89,6 +93,16 @@ fn on_cuda() -> Result<String, String> {
         0 => Err(format!("{run}\n  ran no test on CUDA")),
         passed => Ok(format!("{passed} kernels' tests on CUDA, {place}")),
     }
+}
+
+/// The kernels compile for a page.
+fn in_a_browser() -> Result<(), String> {
+    const TARGET: &str = "wasm32-unknown-unknown";
+    cross::add(TARGET)?;
+    let args = format!("--target {TARGET} -p candle-wasi-gpu --features webgpu");
+    cargo("check", HOST, &args)?
+        .env("RUSTFLAGS", BROWSER.to_string())
+        .run()
 }
 
 fn cargo(command: &str, workspace: &str, args: &str) -> Result<Cmd, String> {
