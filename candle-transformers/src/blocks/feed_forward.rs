@@ -1,6 +1,6 @@
 //! What follows attention: a gated MLP ([arXiv 2002.05202](https://arxiv.org/abs/2002.05202)), a plain one, or experts.
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::ops::{act_mul, GatedActivation};
 use candle_nn::Activation;
 
@@ -127,6 +127,40 @@ impl FeedForward {
                 Ok((xs, ys))
             }
         }
+    }
+
+    /// The whole block, times `factor`, which comes before the last layer: nothing that has it is larger than the result or the inner
+    /// vector. The last layer has no bias, or the factor is 1.
+    pub(crate) fn forward_times(&self, xs: &Tensor, factor: f64) -> Result<Tensor> {
+        match self {
+            Self::Gated(mlp) => {
+                let [gate, up] = mlp.gate_up.forward(xs)?;
+                let ys = act_mul(&gate, &(up * factor)?, mlp.activation)?;
+                mlp.down_proj.forward(&ys)
+            }
+            Self::Plain(mlp) => {
+                let ys = mlp.activation.forward(&mlp.up.forward(xs)?)?;
+                mlp.down.forward(&(ys * factor)?)
+            }
+            Self::Sparse(experts) => experts.forward(xs)? * factor,
+        }
+    }
+
+    /// The block for an input of `dtype`; not of experts.
+    pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        Ok(match self {
+            Self::Gated(mlp) => Self::Gated(GatedMlp {
+                gate_up: mlp.gate_up.to_dtype(dtype)?,
+                down_proj: mlp.down_proj.to_dtype(dtype)?,
+                activation: mlp.activation,
+            }),
+            Self::Plain(mlp) => Self::Plain(PlainMlp {
+                up: mlp.up.to_dtype(dtype)?,
+                down: mlp.down.to_dtype(dtype)?,
+                activation: mlp.activation,
+            }),
+            Self::Sparse(_) => bail!("experts are not converted to {dtype:?}"),
+        })
     }
 
     /// The last layer, if there is one.

@@ -17,6 +17,7 @@ pub(crate) mod recurrence;
 mod recurrent;
 mod residual;
 mod rotary;
+pub(crate) mod seq2seq;
 mod short_conv;
 pub(crate) mod vision;
 mod weights;

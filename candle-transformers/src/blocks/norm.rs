@@ -132,6 +132,20 @@ impl Norm {
         }
     }
 
+    /// The norm with weights of `dtype`.
+    pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        Ok(match self {
+            Self::Rms(norm) => Self::Rms(RmsNorm::new(norm.weight().to_dtype(dtype)?, norm.eps())),
+            Self::Layer(norm) => {
+                let weight = norm.weight().to_dtype(dtype)?;
+                Self::Layer(match norm.bias() {
+                    Some(bias) => LayerNorm::new(weight, bias.to_dtype(dtype)?, norm.eps()),
+                    None => LayerNorm::new_no_bias(weight, norm.eps()),
+                })
+            }
+        })
+    }
+
     /// `xs + residual` and its norm, in one kernel.
     ///
     /// # Errors

@@ -153,6 +153,11 @@ impl Residual {
         Ok((xs, ys))
     }
 
+    /// The stream where nothing is pending.
+    pub(crate) fn into_sum(self) -> Tensor {
+        self.sum
+    }
+
     /// The tokens of these numbers, `(n)` in u32, counted row by row: `(1, n, hidden_size)`.
     ///
     /// # Errors

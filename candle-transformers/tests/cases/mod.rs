@@ -17,6 +17,7 @@ mod quantized_llama;
 mod qwen3_5;
 mod recurrent;
 mod sentences;
+mod seq2seq;
 mod support;
 mod utils;
 mod vision;

@@ -111,6 +111,20 @@ impl<const N: usize> MergedLinear<N> {
         Self { groups, out_dims }
     }
 
+    /// The layers for an input of `dtype`.
+    pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        let groups = self.groups.iter().map(|group| {
+            Ok(Group {
+                linear: group.linear.to_dtype(dtype)?,
+                parts: group.parts.clone(),
+            })
+        });
+        Ok(Self {
+            groups: groups.collect::<Result<_>>()?,
+            out_dims: self.out_dims,
+        })
+    }
+
     /// The merged layer, if they run as one matmul: it returns the concatenated outputs.
     pub fn merged(&self) -> Option<&Projection> {
         match self.groups.as_slice() {

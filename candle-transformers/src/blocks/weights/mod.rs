@@ -200,17 +200,35 @@ impl<'a> Weights<'a> {
     /// # Errors
     /// As [`Weights::dense`].
     pub async fn norm(&mut self, name: &str, size: usize, spec: NormSpec) -> Result<Norm> {
+        self.norm_as(self.dtype, name, size, spec).await
+    }
+
+    /// As [`norm`](Self::norm), of this dtype, whatever that of activations is.
+    ///
+    /// # Errors
+    /// As [`Weights::dense`].
+    pub async fn norm_as(
+        &mut self,
+        dtype: DType,
+        name: &str,
+        size: usize,
+        spec: NormSpec,
+    ) -> Result<Norm> {
         let weight = match spec.has_weight() {
             true => {
                 let name = format!("{name}.weight");
-                self.dense(&name, &[size], Init::Const(1.)).await?
+                self.dense_as(dtype, &name, &[size], Init::Const(1.))
+                    .await?
             }
-            false => Tensor::ones(size, self.dtype, &self.device)?,
+            false => Tensor::ones(size, dtype, &self.device)?,
         };
         let bias = match spec.has_bias() {
             true => {
                 let name = format!("{name}.bias");
-                Some(self.dense(&name, &[size], Init::Const(0.)).await?)
+                Some(
+                    self.dense_as(dtype, &name, &[size], Init::Const(0.))
+                        .await?,
+                )
             }
             false => None,
         };

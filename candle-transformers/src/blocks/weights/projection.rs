@@ -33,6 +33,21 @@ impl Projection {
         }
     }
 
+    /// The layer for arguments of `dtype`. A quantised weight is for all.
+    pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
+        let to_dtype = |bias: &Tensor| bias.to_dtype(dtype);
+        Ok(match self {
+            Self::Dense(linear) => {
+                let bias = linear.bias().map(to_dtype).transpose()?;
+                Self::Dense(Linear::new(linear.weight().to_dtype(dtype)?, bias))
+            }
+            Self::Quantized { weight, bias } => Self::Quantized {
+                weight: weight.clone(),
+                bias: bias.as_ref().map(to_dtype).transpose()?,
+            },
+        })
+    }
+
     /// As [`forward`](Module::forward), with a norm before the layer, or a gate or a sum after it. `extras` has no bias.
     ///
     /// # Errors

@@ -1,0 +1,185 @@
+//! Tokens with vectors for their positions, and the layers over them.
+
+use candle_core::{bail, DType, Device, Module, Result, Tensor};
+
+use super::{added_mask, check_source, Layer, LayerSpec, Source, Visible};
+use crate::blocks::encoder::{added_to_scores, check_text};
+use crate::blocks::{Norm, TokenEmbedding};
+
+/// The vectors of positions.
+#[derive(Debug, Clone)]
+pub(crate) enum Positions {
+    /// A table, (rows, hidden), whose row `first` is that of the first position.
+    Learned { table: Tensor, first: usize },
+    /// Sines and cosines, made when they are needed.
+    Waves {
+        /// Of a position, an element and the size of a vector.
+        wave: fn(usize, usize, usize) -> f64,
+        /// What the first position counts as.
+        first: usize,
+        /// As far as they were needed: (rows, hidden).
+        table: Option<Tensor>,
+    },
+}
+
+impl Positions {
+    /// [`Positions::Waves`] of which none is made yet.
+    pub(crate) fn waves(wave: fn(usize, usize, usize) -> f64, first: usize) -> Self {
+        Self::Waves {
+            wave,
+            first,
+            table: None,
+        }
+    }
+
+    /// Those of positions from `start` on, (t, hidden).
+    fn rows(
+        &mut self,
+        [start, t, hidden]: [usize; 3],
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Learned { table, first } => table.narrow(0, *first + start, t),
+            Self::Waves { wave, first, table } => {
+                let end = start + t;
+                let long_enough = |table: &&Tensor| table.dims()[0] >= end;
+                if let Some(table) = table.as_ref().filter(long_enough) {
+                    return table.narrow(0, start, t);
+                }
+                let rows = end.next_power_of_two().max(64);
+                let (wave, first) = (*wave, *first);
+                let row = |row| {
+                    (0..hidden).map(move |i| wave(first.saturating_add(row), i, hidden) as f32)
+                };
+                let waves: Vec<f32> = (0..rows).flat_map(row).collect();
+                let made = Tensor::from_vec(waves, (rows, hidden), device)?.to_dtype(dtype)?;
+                *table = Some(made.clone());
+                made.narrow(0, start, t)
+            }
+        }
+    }
+}
+
+/// Tokens, and layers over them that have their norms behind their blocks.
+#[derive(Debug, Clone)]
+pub(crate) struct TextStack {
+    /// The model's name, for errors.
+    pub(crate) family: &'static str,
+    pub(crate) table: TokenEmbedding,
+    /// What the table's vectors are multiplied with.
+    pub(crate) table_scale: Option<f64>,
+    pub(crate) positions: Positions,
+    /// Of the vectors with their positions.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) spec: LayerSpec,
+    /// Whether tokens see only those before them, whose keys and values are kept from call to call.
+    pub(crate) decoder: bool,
+    pub(crate) dtype: DType,
+    pub(crate) device: Device,
+}
+
+/// What a stack is given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Given<'a> {
+    /// (batch, t).
+    pub(crate) ids: &'a Tensor,
+    /// The position of the first token. With 0 a decoder begins a new text.
+    pub(crate) start: usize,
+    /// Added to the scores of tokens, and then a decoder hides nothing by itself. See [`added_mask`].
+    pub(crate) added: Option<&'a Tensor>,
+    /// Of an encoder's tokens, (batch, t): 0 where one is hidden.
+    pub(crate) mask: Option<&'a Tensor>,
+    /// What an encoder returned.
+    pub(crate) source: Option<&'a Tensor>,
+    /// Of what an encoder returned, (batch, keys): 0 where it is hidden.
+    pub(crate) source_mask: Option<&'a Tensor>,
+}
+
+impl<'a> Given<'a> {
+    /// Tokens from this position on, and nothing else.
+    pub(crate) fn tokens(ids: &'a Tensor, start: usize) -> Self {
+        Self {
+            ids,
+            start,
+            added: None,
+            mask: None,
+            source: None,
+            source_mask: None,
+        }
+    }
+}
+
+impl TextStack {
+    /// How many tokens' keys and values are kept.
+    pub(crate) fn seen(&self) -> usize {
+        self.layers.first().map_or(0, Layer::seen)
+    }
+
+    /// Forgets the text.
+    pub(crate) fn reset(&mut self) {
+        for layer in &mut self.layers {
+            layer.reset();
+        }
+    }
+
+    /// The vectors of the tokens, (batch, t, hidden).
+    pub(crate) fn forward(&mut self, given: &Given) -> Result<Tensor> {
+        let (family, limit, start) = (self.family, self.spec.limit, given.start);
+        let (b, t) = check_text(family, given.ids, limit)?;
+        if start.checked_add(t).is_none_or(|end| end > limit) {
+            bail!(
+                "{family}: {t} tokens after {start} others are more than the model's limit of {limit}; shorten the text"
+            )
+        }
+        let masked = |name: &str, mask: &Tensor, keys: usize| {
+            match mask.dims() == [b, keys] {
+            true => added_to_scores(family, mask, DType::F32),
+            false => bail!(
+                "{family}: the {name} mask is {:?}; for {b} texts of {keys} it has to be ({b}, {keys})",
+                mask.dims()
+            ),
+        }
+        };
+        let added = match (given.added, given.mask) {
+            (Some(added), _) => Some(added_mask(family, added, self.spec.heads)?),
+            (None, Some(mask)) => Some(masked("attention", mask, t)?),
+            (None, None) => None,
+        };
+        let mut source_mask = None;
+        if let (Some(source), Some(size)) = (given.source, self.spec.source) {
+            check_source(family, source, b, size)?;
+            if let Some(mask) = given.source_mask {
+                source_mask = Some(masked("encoder's", mask, source.dim(1)?)?);
+            }
+        }
+
+        if self.decoder && start == 0 {
+            self.reset();
+        }
+        let mut xs = self.table.forward(given.ids)?;
+        if let Some(scale) = self.table_scale {
+            xs = (xs * scale)?;
+        }
+        let sizes = [start, t, self.spec.hidden];
+        let positions = self.positions.rows(sizes, self.dtype, &self.device)?;
+        xs = xs.broadcast_add(&positions)?;
+        if let Some(norm) = &self.norm {
+            xs = norm.forward(&xs)?;
+        }
+        let visible = Visible {
+            bias: added.as_ref(),
+            causal: self.decoder && given.added.is_none(),
+            kept: self.decoder,
+        };
+        let source = given.source.map(|hidden| Source {
+            hidden,
+            bias: source_mask.as_ref(),
+        });
+        for layer in &mut self.layers {
+            xs = layer.forward(xs, &visible, source.as_ref())?;
+        }
+        Ok(xs)
+    }
+}

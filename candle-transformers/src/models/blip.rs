@@ -1,0 +1,216 @@
+//! BLIP, which writes what a picture shows: [arXiv 2201.12086](https://arxiv.org/abs/2201.12086). Weight names are those of Hugging Face's
+//! checkpoints: a vision transformer below `vision_model`, [`blip_text`](super::blip_text) below `text_decoder`.
+//!
+//! ```
+//! use candle_core::{DType, Device, Module, Tensor};
+//! use candle_nn::VarBuilder;
+//! use candle_transformers::models::blip::{BlipForConditionalGeneration, Config};
+//! # fn main() -> candle_core::Result<()> {
+//! let mut config = Config::image_captioning_large();
+//! # let (text, vision) = (&mut config.text_config, &mut config.vision_config);
+//! # (text.vocab_size, text.hidden_size, text.encoder_hidden_size, text.num_hidden_layers) = (40, 24, 32, 1);
+//! # (vision.hidden_size, vision.intermediate_size, vision.num_hidden_layers, vision.image_size) = (32, 16, 1, 32);
+//! let device = Device::Cpu;
+//! // A real model: VarBuilder::from_mmaped_safetensors.
+//! let mut model = BlipForConditionalGeneration::new(&config, VarBuilder::zeros(DType::F32, &device))?;
+//! let side = config.vision_config.image_size;
+//! let picture = Tensor::zeros((1, 3, side, side), DType::F32, &device)?;
+//! let picture = model.vision_model().forward(&picture)?;
+//! // The decoder keeps what it has seen: each token is given once.
+//! let mut token = 39u32;
+//! for _ in 0..3 {
+//!     let logits = model.text_decoder().forward(&Tensor::new(&[[token]], &device)?, &picture)?;
+//!     token = logits.squeeze(0)?.squeeze(0)?.argmax(0)?.to_scalar()?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+use candle_core::{bail, Module, Result, Tensor};
+use candle_nn::{layer_norm, linear, Activation, LayerNorm, VarBuilder};
+use serde::Deserialize;
+
+use super::blip_text;
+use crate::blocks::vision::{
+    run_all, PatchEmbedding, Picture, VitAttention, VitBlock, VitMlp, VitSpec,
+};
+
+const FAMILY: &str = "blip";
+
+/// The fields of a checkpoint's `config.json` below `vision_config`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct VisionConfig {
+    /// The size of a patch's vector.
+    pub hidden_size: usize,
+    /// The inner size of feed-forward blocks.
+    pub intermediate_size: usize,
+    /// Not used.
+    pub projection_dim: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Heads, which divide `hidden_size`.
+    pub num_attention_heads: usize,
+    /// Height and width of a picture in pixels.
+    pub image_size: usize,
+    /// Height and width of a patch in pixels.
+    pub patch_size: usize,
+    /// The activation of feed-forward blocks.
+    pub hidden_act: Activation,
+    /// Added to a variance before its root is taken.
+    pub layer_norm_eps: f64,
+}
+
+/// The fields of a checkpoint's `config.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// Of the part that writes.
+    pub text_config: blip_text::Config,
+    /// Of the part that sees.
+    pub vision_config: VisionConfig,
+    /// Not used.
+    pub projection_dim: usize,
+    /// Not used.
+    pub image_text_hidden_size: usize,
+}
+
+impl Config {
+    /// [Salesforce/blip-image-captioning-large](https://huggingface.co/Salesforce/blip-image-captioning-large).
+    pub fn image_captioning_large() -> Self {
+        Self {
+            text_config: blip_text::Config {
+                vocab_size: 30524,
+                hidden_size: 768,
+                encoder_hidden_size: 1024,
+                intermediate_size: 3072,
+                projection_dim: 768,
+                num_hidden_layers: 12,
+                num_attention_heads: 12,
+                max_position_embeddings: 512,
+                hidden_act: Activation::Gelu,
+                layer_norm_eps: 1e-12,
+                is_decoder: true,
+            },
+            vision_config: VisionConfig {
+                hidden_size: 1024,
+                intermediate_size: 4096,
+                projection_dim: 512,
+                num_hidden_layers: 24,
+                num_attention_heads: 16,
+                image_size: 384,
+                patch_size: 16,
+                hidden_act: Activation::Gelu,
+                layer_norm_eps: 1e-5,
+            },
+            projection_dim: 512,
+            image_text_hidden_size: 256,
+        }
+    }
+}
+
+/// From a picture to vectors of its patches.
+#[derive(Debug, Clone)]
+pub struct VisionModel {
+    patches: PatchEmbedding,
+    /// (1, 1, hidden_size)
+    class: Tensor,
+    /// (1, 1 + patches, hidden_size)
+    positions: Tensor,
+    layers: Vec<VitBlock>,
+    norm: LayerNorm,
+}
+
+impl VisionModel {
+    fn new(cfg: &VisionConfig, vb: VarBuilder) -> Result<Self> {
+        let spec = VitSpec {
+            size: cfg.hidden_size,
+            heads: cfg.num_attention_heads,
+            inner: cfg.intermediate_size,
+            eps: cfg.layer_norm_eps,
+        };
+        spec.head_dim(FAMILY)?;
+        let (size, image, patch) = (spec.size, cfg.image_size, cfg.patch_size);
+        if patch == 0 || image == 0 || image % patch != 0 {
+            bail!("{FAMILY} config: patch_size {patch} does not divide image_size {image}")
+        }
+        let places = (image / patch).saturating_mul(image / patch);
+        let picture = Picture {
+            size: Some((image, image)),
+            ..Picture::any(FAMILY)
+        };
+        let embeddings = vb.pp("embeddings");
+        let of_patches = embeddings.pp("patch_embedding");
+        let layers = vb.pp("encoder").pp("layers");
+        let layers = (0..cfg.num_hidden_layers).map(|i| block(cfg, &spec, layers.pp(i)));
+        Ok(Self {
+            class: embeddings.get((1, 1, size), "class_embedding")?,
+            patches: PatchEmbedding::load(picture, patch, size, of_patches)?,
+            positions: embeddings.get((1, places.saturating_add(1), size), "position_embedding")?,
+            layers: layers.collect::<Result<_>>()?,
+            norm: layer_norm(size, spec.eps, vb.pp("post_layernorm"))?,
+        })
+    }
+}
+
+fn block(cfg: &VisionConfig, spec: &VitSpec, vb: VarBuilder) -> Result<VitBlock> {
+    let (size, attention) = (spec.size, vb.pp("self_attn"));
+    let qkv = linear(size, 3 * size, attention.pp("qkv"))?;
+    let projection = linear(size, size, attention.pp("projection"))?;
+    Ok(VitBlock {
+        norm1: layer_norm(size, spec.eps, vb.pp("layer_norm1"))?,
+        attention: VitAttention::joined(qkv, projection, spec.heads),
+        scale1: None,
+        norm2: layer_norm(size, spec.eps, vb.pp("layer_norm2"))?,
+        mlp: VitMlp {
+            activation: cfg.hidden_act,
+            ..VitMlp::load(spec, vb.pp("mlp"))?
+        },
+        scale2: None,
+    })
+}
+
+/// From pictures (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
+impl Module for VisionModel {
+    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
+        let (patches, _) = self.patches.forward(xs)?;
+        let (b, _, size) = patches.dims3()?;
+        let class = self.class.expand((b, 1, size))?;
+        let xs = Tensor::cat(&[class, patches], 1)?.broadcast_add(&self.positions)?;
+        self.norm.forward(&run_all(&self.layers, &xs)?)
+    }
+}
+
+/// The part that sees and the part that writes.
+#[derive(Debug, Clone)]
+pub struct BlipForConditionalGeneration {
+    vision_model: VisionModel,
+    text_decoder: blip_text::TextLMHeadModel,
+}
+
+impl BlipForConditionalGeneration {
+    /// Loads what is below `vision_model` and `text_decoder`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let text = vb.pp("text_decoder");
+        Ok(Self {
+            vision_model: VisionModel::new(&cfg.vision_config, vb.pp("vision_model"))?,
+            text_decoder: blip_text::TextLMHeadModel::new(&cfg.text_config, text)?,
+        })
+    }
+
+    /// The part that sees.
+    pub fn vision_model(&self) -> &VisionModel {
+        &self.vision_model
+    }
+
+    /// The part that writes, given what the other returned.
+    pub fn text_decoder(&mut self) -> &mut blip_text::TextLMHeadModel {
+        &mut self.text_decoder
+    }
+
+    /// Forgets the text, so that another can begin.
+    pub fn reset_kv_cache(&mut self) {
+        self.text_decoder.reset_kv_cache();
+    }
+}
