@@ -21,6 +21,7 @@ mod lfm2;
 mod llamas;
 mod qwen;
 mod recurrent;
+mod seq2seq;
 mod speech;
 mod vision;
 mod vision_convs;
@@ -46,6 +47,7 @@ const RUNS: &[&[Run]] = &[
     llamas::RUNS,
     qwen::RUNS,
     recurrent::RUNS,
+    seq2seq::RUNS,
     speech::RUNS,
     vision::RUNS,
     vision_convs::RUNS,
