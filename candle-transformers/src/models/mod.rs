@@ -95,6 +95,7 @@ pub mod siglip;
 pub mod smol;
 pub mod stable_lm;
 pub mod starcoder2;
+pub mod stella_en_v5;
 pub mod t5;
 pub mod trocr;
 pub mod vgg;

@@ -18,6 +18,7 @@ mod qwen3_5;
 mod recurrent;
 mod sentences;
 mod seq2seq;
+mod stella;
 mod support;
 mod utils;
 mod vision;

@@ -23,6 +23,7 @@ mod qwen;
 mod recurrent;
 mod seq2seq;
 mod speech;
+mod stella;
 mod vision;
 mod vision_convs;
 mod vision_transformers;
@@ -49,6 +50,7 @@ const RUNS: &[&[Run]] = &[
     recurrent::RUNS,
     seq2seq::RUNS,
     speech::RUNS,
+    stella::RUNS,
     vision::RUNS,
     vision_convs::RUNS,
     vision_transformers::RUNS,

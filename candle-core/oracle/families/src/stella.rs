@@ -1,0 +1,47 @@
+//! Both forms of Stella, over two texts of nine and five tokens.
+
+use crate::common::VOCABULARY;
+use crate::weights::Place;
+use crate::Run;
+use candle_core::{Result, Tensor};
+use candle_transformers::models::stella_en_v5::{Config, EmbedDim, EmbeddingModel, Model};
+
+pub const RUNS: &[Run] = &[("stella large", large), ("stella small", small)];
+
+fn run(place: &Place, name: &str, config: Config) -> Result<Vec<Tensor>> {
+    let config = Config {
+        vocab_size: VOCABULARY,
+        hidden_size: 64,
+        intermediate_size: 96,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        max_position_embeddings: 32,
+        embed_head: EmbedDim::Dim256.config(64),
+        ..config
+    };
+    let ids = place.tokens(name, 18, VOCABULARY as u64)?.reshape((2, 9))?;
+    let mask: Vec<u32> = (0..18).map(|i| u32::from(i < 14)).collect();
+    let mask = Tensor::from_vec(mask, (2, 9), &place.device)?;
+    let hidden = Model::new(&config, place.weights(name))?.forward(&ids, &mask)?;
+    let mut outputs = vec![hidden.get(0)?, hidden.get(1)?.narrow(0, 0, 5)?];
+    let mut model = EmbeddingModel::new(&config, place.weights(name), place.weights(name))?;
+    outputs.push(model.forward(&ids, &mask)?);
+    outputs.push(model.forward_norm(&ids, &mask)?);
+    Ok(outputs)
+}
+
+fn large(place: &Place) -> Result<Vec<Tensor>> {
+    run(
+        place,
+        "stella large",
+        Config::new_1_5_b_v5(EmbedDim::Dim256),
+    )
+}
+
+fn small(place: &Place) -> Result<Vec<Tensor>> {
+    run(
+        place,
+        "stella small",
+        Config::new_400_m_v5(EmbedDim::Dim256),
+    )
+}
