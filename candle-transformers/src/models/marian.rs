@@ -185,7 +185,7 @@ impl Config {
         ];
         check_sizes(FAMILY, &sizes)?;
         let hidden = self.d_model;
-        if hidden % 2 != 0 {
+        if !hidden.is_multiple_of(2) {
             bail!("{FAMILY} config: d_model is {hidden}; sines and cosines of positions need an even one")
         }
         let head_dim = head_dim(FAMILY, ("d_model", hidden), (names[1], heads))?;

@@ -186,7 +186,7 @@ impl Config {
     /// The longest text, and its rotation.
     fn rotary(&self) -> Result<(usize, Rotary)> {
         let (head_dim, scaling) = (self.head_dim()?, self.scaling_factor);
-        if head_dim % 2 != 0 {
+        if !head_dim.is_multiple_of(2) {
             bail!("{FAMILY} config: heads of size {head_dim} are not rotated, it has to be even")
         }
         let mut rotary = Rotary::new(RotaryPairs::Halves, self.rope_theta, head_dim);
@@ -315,7 +315,7 @@ pub struct Model {
 
 #[derive(Debug, Clone)]
 enum Layers {
-    Large(CausalLm),
+    Large(Box<CausalLm>),
     Small {
         embeddings: Embeddings,
         layers: Vec<EncoderLayer>,
@@ -330,7 +330,7 @@ impl Model {
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let layers = match cfg.variant {
-            ModelVariant::Large => Layers::Large(cfg.decoder(vb)?),
+            ModelVariant::Large => Layers::Large(Box::new(cfg.decoder(vb)?)),
             ModelVariant::Small => {
                 let vb = vb.pp("new");
                 let (limit, rotary) = cfg.rotary()?;

@@ -200,7 +200,7 @@ impl TrOCRDecoder {
                 let first = FIRST_POSITION;
                 Positions::Learned { table, first }
             }
-            false if hidden % 2 != 0 => bail!(
+            false if !hidden.is_multiple_of(2) => bail!(
                 "{FAMILY} config: d_model is {hidden}; sines and cosines of positions need an even one"
             ),
             // Those after the number of padding.
