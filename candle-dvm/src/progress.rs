@@ -89,7 +89,7 @@ pub struct SpeechBar {
 
 #[cfg(feature = "audio")]
 impl SpeechBar {
-    /// An empty bar for a recording of so many seconds.
+    /// An empty bar for a recording of this length.
     pub fn new(seconds: f64) -> Self {
         let length = (seconds * 100.).round() as u64;
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());

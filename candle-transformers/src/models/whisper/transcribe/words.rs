@@ -151,7 +151,7 @@ impl Looks {
         }
     }
 
-    /// Adds a head's weights, each position's brought to mean 0 and variance 1 over the tokens, smoothed over positions.
+    /// Adds a head's weights, each position's scaled to mean 0 and variance 1 over the tokens, smoothed over positions.
     fn add(&mut self, weights: Vec<Vec<f32>>) {
         let positions = self.mean.first().map_or(0, Vec::len);
         let row = |row: &Vec<f32>| -> Vec<f64> {
