@@ -51,9 +51,12 @@ pub fn long() -> Result<String, String> {
 
 const ARCHS: &str = "CANDLE_CUDA_EMULATOR_ARCHS";
 
+/// Environment variables and their values.
+type Variables = Vec<(String, String)>;
+
 /// What tests of another workspace need to run on CUDA, and on what they then do. On the emulator NVRTC takes their kernels for every
 /// generation of cards: they are few.
-pub fn environment() -> Result<(Vec<(String, String)>, &'static str), String> {
+pub fn environment() -> Result<(Variables, &'static str), String> {
     if has_card() {
         return Ok((Vec::new(), "on this machine's card"));
     }

@@ -161,7 +161,7 @@ fn block(cfg: &VisionConfig, spec: &VitSpec, vb: VarBuilder) -> Result<VitBlock>
         scale1: None,
         norm2: layer_norm(size, spec.eps, vb.pp("layer_norm2"))?,
         mlp: VitMlp {
-            activation: cfg.hidden_act,
+            activation: cfg.hidden_act.into(),
             ..VitMlp::load(spec, vb.pp("mlp"))?
         },
         scale2: None,

@@ -316,11 +316,14 @@ pub struct Model {
 #[derive(Debug, Clone)]
 enum Layers {
     Large(Box<CausalLm>),
-    Small {
-        embeddings: Embeddings,
-        layers: Vec<EncoderLayer>,
-        rotary: RotaryTables,
-    },
+    Small(Box<Small>),
+}
+
+#[derive(Debug, Clone)]
+struct Small {
+    embeddings: Embeddings,
+    layers: Vec<EncoderLayer>,
+    rotary: RotaryTables,
 }
 
 impl Model {
@@ -336,11 +339,11 @@ impl Model {
                 let (limit, rotary) = cfg.rotary()?;
                 let layers = vb.pp("encoder").pp("layer");
                 let layers = (0..cfg.num_hidden_layers).map(|i| cfg.layer(layers.pp(i)));
-                Layers::Small {
+                Layers::Small(Box::new(Small {
                     layers: layers.collect::<Result<_>>()?,
                     rotary: RotaryTables::new(&rotary, limit, vb.dtype(), vb.device()),
                     embeddings: Embeddings::new(cfg, vb)?,
-                }
+                }))
             }
         };
         Ok(Self { layers })
@@ -366,11 +369,12 @@ impl Model {
                 let mask = keys_that_count(mask, embeds.dtype())?;
                 lm.forward_embeds(&embeds, 0, Some(&mask))?.normed()
             }
-            Layers::Small {
-                embeddings,
-                layers,
-                rotary,
-            } => {
+            Layers::Small(small) => {
+                let Small {
+                    embeddings,
+                    layers,
+                    rotary,
+                } = small.as_ref();
                 let mut xs = embeddings.forward(input_ids)?;
                 let mask = added_to_scores(FAMILY, mask, xs.dtype())?;
                 let angles = rotary.rows(0, xs.dim(1)?)?;

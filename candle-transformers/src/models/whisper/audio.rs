@@ -187,7 +187,7 @@ pub fn pcm_to_mel<T: Float>(cfg: &Config, samples: &[T], filters: &[T]) -> Vec<T
 /// `filters` are no rows of 201.
 pub fn log_mel(samples: &[f32], filters: &[f32]) -> Result<Vec<f32>> {
     let bins = N_FFT / 2 + 1;
-    if filters.is_empty() || filters.len() % bins != 0 {
+    if filters.is_empty() || !filters.len().is_multiple_of(bins) {
         bail!(
             "whisper: {} mel filters; they have to be rows of {bins}",
             filters.len()

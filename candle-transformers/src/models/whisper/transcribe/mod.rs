@@ -63,6 +63,8 @@ use words::Alignment;
 
 /// Frames of the spectrogram in a position of the encoder's output.
 const FRAMES: usize = 2;
+/// When a piece of text is said, in seconds from the start of its window, and its tokens with the times around it.
+type Piece = (std::ops::Range<f64>, Vec<u32>);
 /// Above this temperature a text is no prompt for the next window.
 const TRUSTED: f64 = 0.5;
 
@@ -449,11 +451,7 @@ impl Transcriber {
 
     /// The pieces of text between times, in seconds from the start of a window of `size` frames, and the frames up to where the next window
     /// begins.
-    fn pieces(
-        &self,
-        tokens: &[u32],
-        size: usize,
-    ) -> (Vec<(std::ops::Range<f64>, Vec<u32>)>, usize) {
+    fn pieces(&self, tokens: &[u32], size: usize) -> (Vec<Piece>, usize) {
         let is_time = |token: &u32| *token >= self.special.first_time;
         let seconds_of = |token: &u32| self.special.seconds(*token);
         let pairs = (1..tokens.len()).filter(|i| is_time(&tokens[*i]) && is_time(&tokens[i - 1]));
