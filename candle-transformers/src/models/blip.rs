@@ -1,5 +1,5 @@
 //! BLIP, which writes what a picture shows: [arXiv 2201.12086](https://arxiv.org/abs/2201.12086). Weight names are those of Hugging Face's
-//! checkpoints: a vision transformer below `vision_model`, [`blip_text`](super::blip_text) below `text_decoder`.
+//! checkpoints: a vision transformer below `vision_model`, [`blip_text`] below `text_decoder`.
 //!
 //! ```
 //! use candle_core::{DType, Device, Module, Tensor};

@@ -1,5 +1,5 @@
 //! TrOCR, which reads a line of text in a picture: [arXiv 2109.10282](https://arxiv.org/abs/2109.10282). Weight names are those of Hugging
-//! Face's checkpoints: a [`vit`](super::vit) below `encoder`, a decoder below `decoder`.
+//! Face's checkpoints: a [`vit`] below `encoder`, a decoder below `decoder`.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
