@@ -21,6 +21,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "classify",
         "takes a model's weights and a picture; the step `weights` runs it",
     ),
+    (
+        "clip",
+        "takes a model's folder, which no package here carries",
+    ),
     ("quantized_products", "measures a GPU's memory"),
 ];
 

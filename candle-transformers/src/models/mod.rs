@@ -44,6 +44,7 @@ pub mod marian;
 pub mod mistral;
 pub mod mixformer;
 pub mod mixtral;
+pub mod mobileclip;
 pub mod mobilenetv4;
 pub mod mobileone;
 pub mod modernbert;

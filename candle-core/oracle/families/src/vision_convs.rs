@@ -6,8 +6,9 @@ use candle_core::{bail, DType, Device, Module, ModuleT, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::efficientnet::{EfficientNet, MBConvConfig};
+use candle_transformers::models::openclip::text_model;
 use candle_transformers::models::{
-    convmixer, convnext, efficientvit, fastvit, mobilenetv4, mobileone, vgg,
+    convmixer, convnext, efficientvit, fastvit, mobileclip, mobilenetv4, mobileone, vgg,
 };
 
 pub const RUNS: &[Run] = &[
@@ -16,6 +17,7 @@ pub const RUNS: &[Run] = &[
     ("efficientnet", efficientnet),
     ("efficientvit", efficientvit),
     ("fastvit", fastvit),
+    ("mobileclip", mobileclip),
     ("mobilenetv4", mobilenetv4),
     ("mobileone", mobileone),
     ("vgg", vgg),
@@ -114,34 +116,65 @@ fn efficientvit(place: &Place) -> Result<Vec<Tensor>> {
     Ok(vec![small.forward(&picture)?, wide.forward(&picture)?])
 }
 
-fn fastvit(place: &Place) -> Result<Vec<Tensor>> {
-    // What timm's files lack of what upstream looks for.
-    let lacks = |name: &str| {
-        let ends = ["stem.0.identity", "stem.1.identity", "final_conv.identity"];
-        let branches = ["stem.2.conv_scale", "proj.1.conv_scale"];
-        let norm = ["token_mixer.norm.conv_kxk", "token_mixer.norm.conv_scale"];
-        let others = ["stages.0.downsample", "stem.0.se", "mixer.se", "norm.se"];
-        let lists = [&ends[..], &branches, &norm, &others];
-        let lacking = lists
-            .iter()
-            .copied()
-            .flatten()
-            .any(|part| name.contains(part));
-        let positions = name.contains("pos_emb") && !name.contains("stages.3");
-        lacking || positions
-    };
-    let plain = without(place, "fastvit t8", move |name| {
-        lacks(name) || name.contains("pos_emb") || name.contains("proj.0.se")
-    });
-    let plain = fastvit::fastvit(&fastvit::Config::t8(), 10, plain)?;
-    let config = fastvit::Config {
+/// What timm's files lack of what upstream looks for in a FastViT.
+fn fastvit_lacks(name: &str) -> bool {
+    let ends = ["stem.0.identity", "stem.1.identity", "final_conv.identity"];
+    let branches = ["stem.2.conv_scale", "proj.1.conv_scale"];
+    let norm = ["token_mixer.norm.conv_kxk", "token_mixer.norm.conv_scale"];
+    let others = ["stages.0.downsample", "stem.0.se", "mixer.se", "norm.se"];
+    let lists = [&ends[..], &branches, &norm, &others];
+    let lacking = lists
+        .iter()
+        .copied()
+        .flatten()
+        .any(|part| name.contains(part));
+    let positions = name.contains("pos_emb") && !name.contains("stages.3");
+    lacking || positions
+}
+
+/// The smallest with attention, and less deep than that.
+fn fastvit_config() -> fastvit::Config {
+    fastvit::Config {
         blocks: [1, 1, 2, 2],
         ..fastvit::Config::mci0()
-    };
-    let attention = without(place, "fastvit mci0", lacks);
-    let attention = fastvit::fastvit_no_final_layer(&config, attention)?;
+    }
+}
+
+fn fastvit(place: &Place) -> Result<Vec<Tensor>> {
+    let plain = without(place, "fastvit t8", move |name| {
+        fastvit_lacks(name) || name.contains("pos_emb") || name.contains("proj.0.se")
+    });
+    let plain = fastvit::fastvit(&fastvit::Config::t8(), 10, plain)?;
+    let attention = without(place, "fastvit mci0", fastvit_lacks);
+    let attention = fastvit::fastvit_no_final_layer(&fastvit_config(), attention)?;
     let picture = place.input("fastvit", (1, 3, 64, 96))?;
     Ok(vec![plain.forward(&picture)?, attention.forward(&picture)?])
+}
+
+fn mobileclip(place: &Place) -> Result<Vec<Tensor>> {
+    let config = mobileclip::MobileClipConfig {
+        text_config: text_model::Config {
+            vocab_size: 97,
+            embed_dim: 64,
+            intermediate_size: 96,
+            num_hidden_layers: 1,
+            num_attention_heads: 4,
+            ..text_model::Config::vit_base_patch32()
+        },
+        vision_config: fastvit_config(),
+        image_size: 64,
+    };
+    let vb = without(place, "mobileclip", fastvit_lacks);
+    let model = mobileclip::MobileClipModel::new(vb, &config)?;
+    let pictures = place.input("mobileclip", (2, 3, 64, 64))?;
+    let texts = place.tokens("mobileclip", 12, 97)?.reshape((2, 6))?;
+    let (per_text, per_picture) = model.forward(&pictures, &texts)?;
+    Ok(vec![
+        model.get_image_features(&pictures)?,
+        model.get_text_features(&texts)?,
+        per_text,
+        per_picture,
+    ])
 }
 
 fn mobilenetv4(place: &Place) -> Result<Vec<Tensor>> {
