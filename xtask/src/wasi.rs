@@ -26,8 +26,8 @@ const RUST: [(&str, &str, &[&str]); 2] = [
     ),
     (
         "wasm32-wasip2",
-        "-p wasi-gpu-forest-cli -p wasi-gpu-hostile",
-        &["forest-cli", "hostile"],
+        "-p wasi-gpu-forest-cli -p wasi-gpu-hostile -p wasi-gpu-language",
+        &["forest-cli", "hostile", "language"],
     ),
 ];
 
@@ -54,7 +54,7 @@ pub fn wasi() -> Result<String, String> {
     cargo(
         "clippy",
         HOST,
-        "--workspace --all-targets --features webgpu -- -D warnings",
+        "--workspace --all-targets --features webgpu,llm -- -D warnings",
     )?
     .run()?;
     in_a_browser()?;
@@ -114,7 +114,7 @@ fn tests(args: &str) -> Result<Cmd, String> {
     let tests = cargo(
         "test",
         HOST,
-        &format!("--workspace --features webgpu {args}"),
+        &format!("--workspace --features webgpu,llm {args}"),
     )?;
     Ok(tests
         .env("CANDLE_WEBGPU_CHECKS", "1")

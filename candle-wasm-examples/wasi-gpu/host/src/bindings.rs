@@ -11,3 +11,13 @@ wasmtime::component::bindgen!({
         "wasi:gpu/ml-kernels": async | trappable,
     },
 });
+
+/// Spin's interface of language models.
+#[cfg(feature = "llm")]
+pub(crate) mod spin {
+    wasmtime::component::bindgen!({
+        path: "../wit/spin-2.0",
+        world: "language",
+        imports: { default: async | trappable },
+    });
+}

@@ -24,6 +24,14 @@ pub enum Error {
         /// Why it cannot be used.
         reason: String,
     },
+    /// A language model that cannot be loaded.
+    #[error("the model {name} cannot be loaded: {reason}")]
+    Model {
+        /// The name that guests would ask for.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// A file that cannot be read or written.
     #[error("{}: {source}", .path.display())]
     File {
@@ -39,6 +47,14 @@ pub enum Error {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// A file that is larger than it may be.
+    #[error("the guest's file has {size} bytes, it may have {limit}: build it for release and without debug information, or allow it more with --guest-size")]
+    TooLarge {
+        /// How many bytes it has.
+        size: u64,
+        /// How many it may have.
+        limit: usize,
     },
     /// Bytes that are neither a component nor a core module, or one that does not validate.
     #[error("this is not WebAssembly that can be run: {0}")]

@@ -20,6 +20,8 @@ use crate::{Error, Result};
 /// What the host keeps for one guest.
 pub(crate) struct State {
     pub(crate) gpu: Gpu,
+    #[cfg(feature = "llm")]
+    pub(crate) models: crate::Models,
     wasi: WasiCtx,
     table: ResourceTable,
     quota: Quota,
@@ -52,9 +54,12 @@ impl Guest {
         limits: &Limits,
         backend: Box<dyn GpuBackend>,
         wasi: WasiCtx,
+        #[cfg(feature = "llm")] models: crate::Models,
     ) -> Result<Self> {
         let state = State {
             gpu: Gpu::new(backend, limits),
+            #[cfg(feature = "llm")]
+            models,
             wasi,
             table: ResourceTable::new(),
             quota: Quota::new(limits),

@@ -8,6 +8,8 @@ mod gpu;
 mod guest;
 mod imports;
 mod limits;
+#[cfg(feature = "llm")]
+mod llm;
 mod module;
 mod runner;
 mod stats;
@@ -17,6 +19,8 @@ pub use error::Error;
 pub use guest::Guest;
 pub use imports::{Inspection, Interface};
 pub use limits::Limits;
+#[cfg(feature = "llm")]
+pub use llm::Models;
 pub use module::{componentize, is_core_module};
 pub use runner::{Program, Runner};
 pub use stats::{Calls, Stats};

@@ -15,6 +15,8 @@ const MEMORIES: usize = 100;
 /// What a guest may use of the host. Past a limit the guest gets an error or ends; the host and other guests go on.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Bytes of its file, which bound the time that it takes to compile: some seconds for each 10 MiB and core.
+    pub program: usize,
     /// Bytes of all its linear memories together. `memory.grow` fails beyond.
     pub memory: usize,
     /// Bytes of all its buffers together; `out-of-memory` beyond. [`Runner::start`](crate::Runner::start) gives it to the backend.
@@ -32,9 +34,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 1 GiB of memory, 1 GiB in 4096 buffers, 1 GiB in a call, 10,000 handles, 60 s, and no fuel.
+    /// A file of 64 MiB, 1 GiB of memory, 1 GiB in 4096 buffers, 1 GiB in a call, 10,000 handles, 60 s, and no fuel.
     fn default() -> Self {
         Self {
+            program: 64 << 20,
             memory: 1 << 30,
             gpu_memory: 1 << 30,
             buffers: 4096,

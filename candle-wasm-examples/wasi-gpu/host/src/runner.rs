@@ -22,6 +22,8 @@ pub struct Runner {
     engine: Engine,
     linker: Linker<State>,
     limits: Limits,
+    #[cfg(feature = "llm")]
+    models: crate::Models,
 }
 
 /// A guest that was compiled. It can be started many times.
@@ -63,6 +65,8 @@ impl Runner {
         let mut linker = Linker::new(&engine);
         wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(fault)?;
         gpu::add_to_linker(&mut linker).map_err(fault)?;
+        #[cfg(feature = "llm")]
+        crate::llm::add_to_linker(&mut linker).map_err(fault)?;
         let ticking = engine.weak();
         std::thread::Builder::new()
             .name("wasi-gpu-epochs".into())
@@ -78,7 +82,15 @@ impl Runner {
             engine,
             linker,
             limits,
+            #[cfg(feature = "llm")]
+            models: crate::Models::new(),
         })
+    }
+
+    /// The same runner, whose guests have these language models. Without any, they get `model-not-supported`.
+    #[cfg(feature = "llm")]
+    pub fn with_models(self, models: crate::Models) -> Self {
+        Self { models, ..self }
     }
 
     /// Under which limits guests run.
@@ -86,10 +98,11 @@ impl Runner {
         &self.limits
     }
 
-    /// Compiles a component, or a core module after [`componentize`]. No limit holds for this: a large guest takes long.
+    /// Compiles a component, or a core module after [`componentize`]. It takes as long as the file's size lets it: once begun, nothing
+    /// ends it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the bytes are no valid WebAssembly, [`Error::Componentize`] as [`componentize`] says,
+    /// [`Error::TooLarge`] past [`Limits::program`], [`Error::Invalid`] if the bytes are no valid WebAssembly, [`Error::Componentize`] as [`componentize`] says,
     /// [`Error::MissingImports`] and [`Error::Link`] if the guest imports what this host does not have.
     pub fn load(&self, wasm: &[u8]) -> Result<Program> {
         let component = self.compile(wasm)?;
@@ -112,7 +125,7 @@ impl Runner {
     /// What a guest imports and exports, and which of it this host lacks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] and [`Error::Componentize`], as for [`Runner::load`].
+    /// [`Error::TooLarge`], [`Error::Invalid`] and [`Error::Componentize`], as for [`Runner::load`].
     pub fn inspect(&self, wasm: &[u8]) -> Result<Inspection> {
         let component = self.compile(wasm)?;
         Ok(Inspection {
@@ -154,10 +167,25 @@ impl Runner {
         backend: Box<dyn GpuBackend>,
         wasi: WasiCtx,
     ) -> Result<Guest> {
-        Guest::start(program, &self.limits, backend, wasi).await
+        Guest::start(
+            program,
+            &self.limits,
+            backend,
+            wasi,
+            #[cfg(feature = "llm")]
+            self.models.clone(),
+        )
+        .await
     }
 
     fn compile(&self, wasm: &[u8]) -> Result<Component> {
+        let limit = self.limits.program;
+        if wasm.len() > limit {
+            return Err(Error::TooLarge {
+                size: wasm.len() as u64,
+                limit,
+            });
+        }
         let made;
         let wasm = match is_core_module(wasm) {
             true => {

@@ -6,6 +6,8 @@ mod kernels;
 
 use std::fmt::{Debug, Write};
 use std::hint::black_box;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 
 use bindings::exports::candle::hostile::attacks::Guest;
 use gpu::compute::{self, BufferId, BufferUsage, GpuError};
@@ -409,6 +411,23 @@ impl Guest for Component {
             buffer_write(1, 0, u32::MAX - 7, u32::MAX, result.as_mut_ptr());
         }
         log.line("buffer-write", format!("ok: {result:?}"));
+        log.0
+    }
+
+    fn network(port: u16) -> String {
+        let mut log = Log::default();
+        let host = Ipv4Addr::LOCALHOST;
+        let mut tried = |what: &str, result: io::Result<()>| match result {
+            Ok(()) => log.line(what, "ok"),
+            Err(error) => log.line(what, format!("{:?}", error.kind())),
+        };
+        tried("connect", TcpStream::connect((host, port)).map(drop));
+        tried("listen", TcpListener::bind((host, 0)).map(drop));
+        let datagram = UdpSocket::bind((host, 0))
+            .and_then(|socket| socket.send_to(b"out", (host, port)))
+            .map(drop);
+        tried("send", datagram);
+        tried("resolve", ("localhost", port).to_socket_addrs().map(drop));
         log.0
     }
 }

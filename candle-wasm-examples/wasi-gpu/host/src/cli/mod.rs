@@ -100,8 +100,18 @@ fn print(text: &str) -> Result<()> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| Error::File {
+    read_at_most(path, usize::MAX)
+}
+
+/// A file, which is not read if it is larger.
+fn read_at_most(path: &Path, limit: usize) -> Result<Vec<u8>> {
+    let failed = |source| Error::File {
         path: path.to_path_buf(),
         source,
-    })
+    };
+    let size = std::fs::metadata(path).map_err(failed)?.len();
+    if size > limit as u64 {
+        return Err(Error::TooLarge { size, limit });
+    }
+    std::fs::read(path).map_err(failed)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxBuilder};
 
-use super::{note, print, read};
+use super::{note, print, read_at_most};
 use crate::error::line;
 use crate::{device, DeviceChoice, Devices, Error, Guest, Limits, Result, Runner};
 
@@ -38,6 +38,9 @@ pub(super) struct Args {
     /// Memory for the guest itself
     #[arg(long, default_value = "1GiB", value_name = "BYTES")]
     memory: ByteSize,
+    /// How large the guest's file may be: a large one takes long to compile
+    #[arg(long, default_value = "64MiB", value_name = "BYTES")]
+    guest_size: ByteSize,
     /// How many buffers the guest has at a time
     #[arg(long, default_value_t = 4096, value_name = "COUNT")]
     buffers: usize,
@@ -47,6 +50,14 @@ pub(super) struct Args {
     /// How much the guest may compute, about 1 for an instruction
     #[arg(long, value_name = "N")]
     fuel: Option<u64>,
+    /// A language model for the guest, by NAME or the file's own: a Hugging Face folder or a GGUF file
+    #[cfg(feature = "llm")]
+    #[arg(long, value_name = "[NAME=]PATH")]
+    model: Vec<String>,
+    /// A model that makes vectors of texts, by NAME or the folder's own: a BERT as a Hugging Face folder
+    #[cfg(feature = "llm")]
+    #[arg(long, value_name = "[NAME=]FOLDER")]
+    embedding_model: Vec<String>,
     /// Say afterwards what the guest asked of wasi:gpu and how long it took
     #[arg(long)]
     stats: bool,
@@ -78,9 +89,11 @@ fn variable(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 pub(super) fn run(args: Args) -> Result<ExitCode> {
-    let wasm = read(&args.guest)?;
+    let program = usize::try_from(args.guest_size.as_u64()).unwrap_or(usize::MAX);
+    let wasm = read_at_most(&args.guest, program)?;
     let memory = usize::try_from(args.memory.as_u64()).unwrap_or(usize::MAX);
     let runner = Runner::new(Limits {
+        program,
         memory,
         transfer: memory,
         gpu_memory: args.gpu_memory.as_u64(),
@@ -103,6 +116,8 @@ pub(super) fn run(args: Args) -> Result<ExitCode> {
     }
     let device = devices.open()?;
     note(&format!("device: {}", device::name(&device)));
+    #[cfg(feature = "llm")]
+    let runner = runner.with_models(models(&args, &devices)?);
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -139,6 +154,42 @@ async fn act(guest: &mut Guest, args: &Args) -> Result<ExitCode> {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     })
+}
+
+/// The models, on a device that no guest has.
+#[cfg(feature = "llm")]
+fn models(args: &Args, devices: &Devices) -> Result<crate::Models> {
+    let mut models = crate::Models::new();
+    if args.model.is_empty() && args.embedding_model.is_empty() {
+        return Ok(models);
+    }
+    let device = devices.open()?;
+    for given in &args.model {
+        let (name, path) = named(given);
+        models.load(&name, path, &device)?;
+    }
+    for given in &args.embedding_model {
+        let (name, folder) = named(given);
+        models.load_embeddings(&name, folder, &device)?;
+    }
+    Ok(models)
+}
+
+/// The name and the path of `NAME=PATH`; of a path that is there, or has no name before it, the file's name without its ending.
+#[cfg(feature = "llm")]
+fn named(given: &str) -> (String, &Path) {
+    if let (false, Some((name, path))) = (Path::new(given).exists(), given.split_once('=')) {
+        return (name.to_string(), Path::new(path));
+    }
+    let path = Path::new(given);
+    let name = match path.is_dir() {
+        true => path.file_name(),
+        false => path.file_stem(),
+    };
+    (
+        name.unwrap_or_default().to_string_lossy().into_owned(),
+        path,
+    )
 }
 
 fn wasi(args: &Args) -> Result<WasiCtx> {

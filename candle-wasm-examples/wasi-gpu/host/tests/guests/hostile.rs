@@ -1,12 +1,16 @@
 //! Attacks: each is an error or a trap of the guest that makes it, and another guest computes on.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::process::Command;
 use std::time::Duration;
 
 use wasi_gpu::{DeviceChoice, Error, Guest, Limits, Runner, Val, WasiCtxBuilder};
 
 use crate::{
-    difference, limits, on_devices, predict, runner, start, start_on, train, Data, Params,
+    difference, guest_path, limits, on_devices, predict, runner, start, start_on, train, Data,
+    Params,
 };
 
 /// The lines of an attack: what was tried, and what came of it.
@@ -18,6 +22,10 @@ async fn attack(guest: &mut Guest, name: &str, args: &[Val]) -> Vec<(String, Str
     let Val::String(text) = &results[0] else {
         panic!("{name}: {results:?}")
     };
+    lines_of(name, text)
+}
+
+fn lines_of(name: &str, text: &str) -> Vec<(String, String)> {
     let lines = text.lines().map(|line| {
         let (what, outcome) = line
             .split_once(": ")
@@ -228,4 +236,52 @@ async fn lists_have_a_limit() {
             Err(other) => panic!("{name}: {other}"),
         }
     }
+}
+
+/// Sockets and names are refused, by the library's default and by the program; the same guest reaches the port where a host lets it.
+#[tokio::test]
+async fn there_is_no_network() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let args = [Val::U16(port)];
+
+    let mut guest = start("hostile", DeviceChoice::Cpu).await;
+    refused(&attack(&mut guest, "network", &args).await);
+    let came = listener.accept().map(drop).map_err(|err| err.kind());
+    assert_eq!(came, Err(ErrorKind::WouldBlock));
+
+    let output = Command::new(env!("CARGO_BIN_EXE_wasi-gpu"))
+        .args(["run", "--device", "cpu", "--invoke", "network"])
+        .arg(guest_path("hostile"))
+        .arg(port.to_string())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{stdout}");
+    let text: String = serde_json::from_str(stdout.trim()).unwrap();
+    refused(&lines_of("network", &text));
+    let came = listener.accept().map(drop).map_err(|err| err.kind());
+    assert_eq!(came, Err(ErrorKind::WouldBlock));
+
+    let mut wasi = WasiCtxBuilder::new();
+    wasi.inherit_network()
+        .allow_tcp(true)
+        .allow_udp(true)
+        .allow_ip_name_lookup(true);
+    let mut guest = start_on(runner(), "hostile", DeviceChoice::Cpu, wasi.build()).await;
+    let lines = attack(&mut guest, "network", &args).await;
+    for what in ["connect", "listen", "send", "resolve"] {
+        assert_eq!(outcome(&lines, what), "ok", "{what}: {lines:?}");
+    }
+    listener.accept().unwrap();
+}
+
+#[track_caller]
+fn refused(lines: &[(String, String)]) {
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    for (what, outcome) in lines {
+        assert_ne!(outcome, "ok", "{what}");
+    }
+    assert_eq!(outcome(lines, "connect"), "PermissionDenied");
 }

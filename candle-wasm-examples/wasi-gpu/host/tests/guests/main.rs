@@ -5,6 +5,8 @@
 mod examples;
 mod forests;
 mod hostile;
+#[cfg(feature = "llm")]
+mod language;
 mod trees;
 
 use std::path::PathBuf;
@@ -34,12 +36,16 @@ macro_rules! on_devices {
 }
 pub(crate) use on_devices;
 
-/// The bytes of a guest.
-fn guest_file(name: &str) -> Vec<u8> {
+fn guest_path(name: &str) -> PathBuf {
     let Some(folder) = std::env::var_os("WASI_GPU_GUESTS") else {
         panic!("WASI_GPU_GUESTS names no folder with guests: `cargo xtask test --only wasi` builds them and runs these tests");
     };
-    let path = PathBuf::from(folder).join(format!("{name}.wasm"));
+    PathBuf::from(folder).join(format!("{name}.wasm"))
+}
+
+/// The bytes of a guest.
+fn guest_file(name: &str) -> Vec<u8> {
+    let path = guest_path(name);
     std::fs::read(&path).unwrap_or_else(|err| panic!("{}: {err}", path.display()))
 }
 

@@ -291,6 +291,11 @@ fn errors_are_one_line() {
     let dir = dir.path();
     fails(dir, &cpu(&["absent.wasm"]), "absent.wasm: ");
     fails(dir, &cpu(&["text.wasm"]), "not WebAssembly");
+    fails(
+        dir,
+        &cpu(&["--guest-size", "8B", "hello.wasm"]),
+        "allow it more with --guest-size",
+    );
     fails(dir, &cpu(&["trap.wasm"]), "unreachable");
     fails(dir, &cpu(&["missing.wasm"]), "does not have: a:b/c@1.0.0");
     fails(dir, &["run", "--device", "gpu", "hello.wasm"], "gpu");

@@ -268,3 +268,28 @@ async fn handles_have_a_limit() {
     let err = guest.invoke("fill", &[""; 0]).await.unwrap_err();
     assert!(matches!(err, Error::Trap(_)), "{err}");
 }
+
+#[tokio::test]
+async fn a_file_that_is_too_large_is_not_compiled() {
+    let wasm = guests::mirror();
+    let runner = |program| {
+        Runner::new(Limits {
+            program,
+            ..Limits::default()
+        })
+        .unwrap()
+    };
+    runner(wasm.len()).load(&wasm).unwrap();
+    let small = runner(wasm.len() - 1);
+    for err in [
+        small.load(&wasm).unwrap_err(),
+        small.inspect(&wasm).unwrap_err(),
+    ] {
+        let text = err.to_string();
+        assert!(matches!(err, Error::TooLarge { .. }), "{text}");
+        let size = format!("{} bytes", wasm.len());
+        for word in [&size, "--guest-size", "release"] {
+            assert!(text.contains(word), "{word:?} is not in {text:?}");
+        }
+    }
+}
