@@ -16,7 +16,7 @@
 //! ```
 
 use crate::error::{brief, one_line, Doing};
-use crate::model::{open_weights, read_tokenizer, CONFIG, TOKENIZER};
+use crate::model::{expect_folder, open_weights, read_tokenizer, CONFIG, TOKENIZER};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
@@ -57,14 +57,7 @@ impl EncoderFiles {
     /// # Errors
     /// The first file or field that is missing or does not fit; a model that is a decoder, or of a family that is not known.
     pub fn open(folder: &Path, pooling: Option<Pooling>) -> Result<Self> {
-        if !folder.is_dir() {
-            let found = match folder.exists() {
-                true => "not a folder",
-                false => "no such folder",
-            };
-            let wanted = "expected one with config.json, tokenizer.json and model.safetensors";
-            return Err(Error::file(folder, format!("{found}; {wanted}")));
-        }
+        expect_folder(folder, "config.json, tokenizer.json and model.safetensors")?;
         let file = folder.join(CONFIG);
         let config = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
         let config =

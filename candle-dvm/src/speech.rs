@@ -19,7 +19,7 @@
 //! ```
 
 use crate::error::Doing;
-use crate::model::{open_weights, read_tokenizer, CONFIG, TOKENIZER};
+use crate::model::{expect_folder, open_weights, read, read_tokenizer, CONFIG, TOKENIZER};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
@@ -71,16 +71,10 @@ impl SpeechFiles {
     /// # Errors
     /// The first file or field that is missing or does not fit; a model that is no Whisper; several GGUF files.
     pub fn open(folder: &Path) -> Result<Self> {
-        if !folder.is_dir() {
-            let found = match folder.exists() {
-                true => "not a folder",
-                false => "no such folder",
-            };
-            return Err(Error::file(
-                folder,
-                format!("{found}; expected one with config.json, tokenizer.json and model.safetensors of a Whisper"),
-            ));
-        }
+        expect_folder(
+            folder,
+            "config.json, tokenizer.json and model.safetensors of a Whisper",
+        )?;
         let file = folder.join(CONFIG);
         let text = read(&file)?;
         let kind: Kind = parse(&file, &text)?;
@@ -207,10 +201,6 @@ impl Weights {
             )),
         }
     }
-}
-
-fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|err| Error::file(file, err))
 }
 
 fn parse<T: serde::de::DeserializeOwned>(file: &Path, json: &[u8]) -> Result<T> {

@@ -12,15 +12,13 @@ pub(super) const INDEX: &str = "model.safetensors.index.json";
 
 /// Reads `config.json`, `tokenizer.json`, `generation_config.json` if it is there, and the headers of the weights.
 pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
-    if !folder.is_dir() {
-        let problem = if folder.exists() {
-            "not a folder; expected one with config.json, tokenizer.json and model.safetensors"
-                .to_string()
-        } else {
-            format!("no such folder or file, and not the name of a model on the Hugging Face Hub: {FORM}")
-        };
-        return Err(Error::file(folder, problem));
+    if !folder.exists() {
+        return Err(Error::file(
+            folder,
+            format!("no such folder or file, and not the name of a model on the Hugging Face Hub: {FORM}"),
+        ));
     }
+    expect_folder(folder, "config.json, tokenizer.json and model.safetensors")?;
     refuse_gguf(folder)?;
     let config_file = folder.join(CONFIG);
     let generation_file = folder.join("generation_config.json");
@@ -77,7 +75,20 @@ fn refuse_gguf(folder: &Path) -> Result<()> {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
+/// An error that says what was found, unless there is a folder; `wanted` is what it should have.
+pub(crate) fn expect_folder(folder: &Path, wanted: &str) -> Result<()> {
+    let found = match (folder.is_dir(), folder.exists()) {
+        (true, _) => return Ok(()),
+        (false, true) => "not a folder",
+        (false, false) => "no such folder",
+    };
+    Err(Error::file(
+        folder,
+        format!("{found}; expected one with {wanted}"),
+    ))
+}
+
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
     std::fs::read(file).map_err(|err| Error::file(file, err))
 }
 

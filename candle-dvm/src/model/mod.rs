@@ -16,8 +16,10 @@ mod parts;
 mod tokenizer;
 mod weights;
 
+#[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
+pub(crate) use folder::read;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use folder::{open_weights, CONFIG, TOKENIZER};
+pub(crate) use folder::{expect_folder, open_weights, CONFIG, TOKENIZER};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use tokenizer::read as read_tokenizer;
 

@@ -121,11 +121,7 @@ impl EncoderLayer {
         let (xs, normed) = Residual::new(xs).normed(before(attention))?;
         let ys = attend(&self.heads, &normed)?;
         let (_, xs) = xs.add(&self.joined, &ys)?.normed(after(attention))?;
-        let (xs, ys) = self.mlp.inner(Residual::new(xs), before(mlp))?;
-        let xs = match self.mlp.output() {
-            Some(output) => xs.add(output, &ys)?,
-            None => xs.plus(ys)?,
-        };
+        let xs = self.mlp.add_to(Residual::new(xs), before(mlp))?;
         let (_, xs) = xs.normed(after(mlp))?;
         Ok(xs)
     }

@@ -163,6 +163,18 @@ impl FeedForward {
         })
     }
 
+    /// The stream with the block's result added to it; `norm` as in [`inner`](Self::inner).
+    ///
+    /// # Errors
+    /// If shapes, dtypes or devices do not match.
+    pub(crate) fn add_to(&self, xs: Residual, norm: Option<&Norm>) -> Result<Residual> {
+        let (xs, ys) = self.inner(xs, norm)?;
+        match self.output() {
+            Some(output) => xs.add(output, &ys),
+            None => xs.plus(ys),
+        }
+    }
+
     /// The last layer, if there is one.
     pub fn output(&self) -> Option<&Projection> {
         match self {

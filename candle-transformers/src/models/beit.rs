@@ -19,7 +19,7 @@ use candle_core::{Device, Module, Result, Tensor};
 use candle_nn::{layer_norm, linear, LayerNorm, Linear, VarBuilder};
 
 use crate::blocks::vision::{
-    intermediate_layers, mean, PatchEmbedding, Picture, Taken, VitBlock, VitSpec,
+    intermediate_layers, mean, with_first, PatchEmbedding, Picture, Taken, VitBlock, VitSpec,
 };
 
 /// The side of a picture, of a patch, and how many patches are on a side.
@@ -118,9 +118,7 @@ impl BeitVisionTransformer {
     /// A class token and the patches; and the rows and columns of patches.
     fn tokens(&self, xs: &Tensor) -> Result<(Tensor, [usize; 2])> {
         let (tokens, places) = self.patches.forward(xs)?;
-        let (b, _, size) = tokens.dims3()?;
-        let class = self.class_token.expand((b, 1, size))?;
-        Ok((Tensor::cat(&[class, tokens], 1)?, places))
+        Ok((with_first(&self.class_token, &tokens)?, places))
     }
 
     /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, 384, 384), stacked in the order of the blocks:

@@ -32,7 +32,7 @@ use serde::Deserialize;
 
 use super::blip_text;
 use crate::blocks::vision::{
-    run_all, PatchEmbedding, Picture, VitAttention, VitBlock, VitMlp, VitSpec,
+    run_all, with_first, PatchEmbedding, Picture, VitAttention, VitBlock, VitMlp, VitSpec,
 };
 
 const FAMILY: &str = "blip";
@@ -172,9 +172,7 @@ fn block(cfg: &VisionConfig, spec: &VitSpec, vb: VarBuilder) -> Result<VitBlock>
 impl Module for VisionModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (patches, _) = self.patches.forward(xs)?;
-        let (b, _, size) = patches.dims3()?;
-        let class = self.class.expand((b, 1, size))?;
-        let xs = Tensor::cat(&[class, patches], 1)?.broadcast_add(&self.positions)?;
+        let xs = with_first(&self.class, &patches)?.broadcast_add(&self.positions)?;
         self.norm.forward(&run_all(&self.layers, &xs)?)
     }
 }

@@ -23,7 +23,7 @@ use candle_core::{Module, Result, Tensor};
 use candle_nn::{layer_norm, linear, LayerNorm, Linear, VarBuilder};
 
 use crate::blocks::vision::{
-    intermediate_layers, mean, Grid, PatchEmbedding, Picture, Taken, VitBlock, VitSpec,
+    intermediate_layers, mean, with_first, Grid, PatchEmbedding, Picture, Taken, VitBlock, VitSpec,
 };
 
 /// The side of the pictures of training, of a patch, and how many patches are on a side.
@@ -71,10 +71,9 @@ impl DinoVisionTransformer {
     /// A class token and the patches, with positions; and the rows and columns of patches.
     fn tokens(&self, xs: &Tensor) -> Result<(Tensor, [usize; 2])> {
         let (tokens, places) = self.patches.forward(xs)?;
-        let (b, _, size) = tokens.dims3()?;
         let tokens = tokens.broadcast_add(&self.positions.at(places)?)?;
-        let class = (&self.class_token + &self.class_position)?.expand((b, 1, size))?;
-        Ok((Tensor::cat(&[class, tokens], 1)?, places))
+        let class = (&self.class_token + &self.class_position)?;
+        Ok((with_first(&class, &tokens)?, places))
     }
 
     /// What the blocks of the indices `blocks_to_take` give for pictures (batch, 3, height, width), stacked in the order of the blocks:

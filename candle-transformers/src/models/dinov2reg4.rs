@@ -6,7 +6,9 @@
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{layer_norm, linear, LayerNorm, Linear, VarBuilder};
 
-use crate::blocks::vision::{run_all, Grid, PatchEmbedding, Picture, VitBlock, VitSpec};
+use crate::blocks::vision::{
+    run_all, with_first, Grid, PatchEmbedding, Picture, VitBlock, VitSpec,
+};
 
 /// The side of the pictures of training, of a patch, and how many patches are on a side.
 const IMAGE: usize = 518;
@@ -59,10 +61,8 @@ impl DinoVisionTransformer {
 impl Module for DinoVisionTransformer {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (tokens, places) = self.patches.forward(xs)?;
-        let (b, _, size) = tokens.dims3()?;
         let tokens = tokens.broadcast_add(&self.positions.at(places)?)?;
-        let first = self.first_tokens.expand((b, 1 + REGISTERS, size))?;
-        let xs = run_all(&self.blocks, &Tensor::cat(&[first, tokens], 1)?)?;
+        let xs = run_all(&self.blocks, &with_first(&self.first_tokens, &tokens)?)?;
         let class = xs.narrow(1, 0, 1)?.squeeze(1)?;
         self.head.forward(&self.norm.forward(&class)?)
     }

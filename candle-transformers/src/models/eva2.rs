@@ -21,7 +21,9 @@ use candle_nn::rotary_emb::Pairs;
 use candle_nn::{layer_norm, linear, linear_no_bias, LayerNorm, Linear, VarBuilder};
 
 use crate::blocks::encoder::{Heads, Seen};
-use crate::blocks::vision::{intermediate_layers, mean, PatchEmbedding, Picture, Taken, VitSpec};
+use crate::blocks::vision::{
+    intermediate_layers, mean, with_first, PatchEmbedding, Picture, Taken, VitSpec,
+};
 use crate::blocks::MergedLinear;
 
 /// The side of a picture, of a patch, and how many patches are on a side.
@@ -170,9 +172,7 @@ impl EVA2VisionTransformer {
     /// A class token and the patches, with positions; and the rows and columns of patches.
     fn tokens(&self, xs: &Tensor) -> Result<(Tensor, [usize; 2])> {
         let (tokens, places) = self.patches.forward(xs)?;
-        let (b, _, size) = tokens.dims3()?;
-        let class = self.class_token.expand((b, 1, size))?;
-        let tokens = Tensor::cat(&[class, tokens], 1)?;
+        let tokens = with_first(&self.class_token, &tokens)?;
         Ok((tokens.broadcast_add(&self.positions)?, places))
     }
 

@@ -22,7 +22,7 @@ use candle_nn::{layer_norm, linear, linear_b, Activation, LayerNorm, Linear, Var
 use serde::Deserialize;
 
 use crate::blocks::vision::{
-    run_all, Grid, PatchEmbedding, Picture, VitAttention, VitBlock, VitMlp, VitSpec,
+    run_all, with_first, Grid, PatchEmbedding, Picture, VitAttention, VitBlock, VitMlp, VitSpec,
 };
 
 /// The numbers of a `config.json`.
@@ -145,7 +145,6 @@ impl Embeddings {
         interpolate_pos_encoding: bool,
     ) -> Result<Tensor> {
         let (mut tokens, places) = self.patches.forward(pixel_values)?;
-        let (b, _, size) = tokens.dims3()?;
         let sides = &pixel_values.dims()[2..];
         if !interpolate_pos_encoding && sides.iter().any(|side| *side != self.image_size) {
             bail!(
@@ -164,8 +163,7 @@ impl Embeddings {
             }
         };
         tokens = tokens.broadcast_add(&self.positions.at(places)?)?;
-        let class = (&self.class_token + &self.class_position)?.expand((b, 1, size))?;
-        Tensor::cat(&[class, tokens], 1)
+        with_first(&(&self.class_token + &self.class_position)?, &tokens)
     }
 }
 

@@ -408,11 +408,7 @@ impl Layer {
             let ys = cross.forward(&normed, heads, source)?;
             xs = after(place, stream.add(&cross.output, &ys)?, &cross.norm)?;
         }
-        let (xs, ys) = self.mlp.inner(xs, before(place, &self.mlp_norm))?;
-        let xs = match self.mlp.output() {
-            Some(output) => xs.add(output, &ys)?,
-            None => xs.plus(ys)?,
-        };
+        let xs = self.mlp.add_to(xs, before(place, &self.mlp_norm))?;
         let (xs, _) = after(place, xs, &self.mlp_norm)?.normed(None)?;
         Ok(xs.into_sum())
     }

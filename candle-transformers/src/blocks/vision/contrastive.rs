@@ -8,8 +8,8 @@ use candle_nn::{
 };
 
 use super::{
-    heads, join_heads, side, PatchEmbedding, Picture, VitActivation, VitAttention, VitBlock,
-    VitMlp, VitSpec,
+    heads, join_heads, side, with_first, PatchEmbedding, Picture, VitActivation, VitAttention,
+    VitBlock, VitMlp, VitSpec,
 };
 use crate::blocks::encoder::check_text;
 
@@ -127,7 +127,7 @@ pub(crate) struct ClipVisionSpec {
 #[derive(Debug, Clone)]
 pub(crate) struct PictureEmbeddings {
     patches: PatchEmbedding,
-    /// (size)
+    /// (1, 1, size)
     class: Tensor,
     /// (1 + patches, size)
     positions: Tensor,
@@ -156,7 +156,9 @@ impl PictureEmbeddings {
         let vb_positions = vb.pp("position_embedding");
         Ok(Self {
             patches: PatchEmbedding::of(conv, picture, patch),
-            class: vb.get_with_hints(size, "class_embedding", normal)?,
+            class: vb
+                .get_with_hints(size, "class_embedding", normal)?
+                .reshape((1, 1, size))?,
             positions: vb_positions.get((1 + side * side, size), "weight")?,
         })
     }
@@ -166,9 +168,7 @@ impl PictureEmbeddings {
 impl Module for PictureEmbeddings {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (patches, _) = self.patches.forward(xs)?;
-        let (b, _, size) = patches.dims3()?;
-        let class = self.class.expand((b, 1, size))?;
-        Tensor::cat(&[class, patches], 1)?.broadcast_add(&self.positions)
+        with_first(&self.class, &patches)?.broadcast_add(&self.positions)
     }
 }
 

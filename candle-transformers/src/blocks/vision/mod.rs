@@ -25,6 +25,13 @@ pub(crate) use transformer::{
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::{linear, Func, Linear, VarBuilder};
 
+/// Tokens that are the same for each picture, (1, n, size), before those of the pictures, (batch, count, size): (batch, n + count, size).
+pub(crate) fn with_first(first: &Tensor, tokens: &Tensor) -> Result<Tensor> {
+    let (b, _, size) = tokens.dims3()?;
+    let first = first.expand((b, first.dim(1)?, size))?;
+    Tensor::cat(&[&first, tokens], 1)
+}
+
 /// What a picture has to be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Picture {

@@ -1,6 +1,6 @@
 //! The encoder and the decoder, over dense or quantised weights.
 
-use candle_core::{bail, DType, Device, Module, Result, Shape, Tensor, D};
+use candle_core::{bail, DType, Device, Module, Result, Shape, Tensor};
 use candle_nn::ops::{sdpa_with, softmax_last_dim, SdpaOptions};
 use candle_nn::{Activation, Conv1d, Conv1dConfig, LayerNorm, VarBuilder};
 
@@ -329,11 +329,7 @@ impl DecoderLayer {
         let ys = sizes.attend(&q, &kv, false)?;
         let xs = xs.add(&self.cross.joined, &ys)?;
 
-        let (xs, ys) = self.mlp.inner(xs, Some(&self.mlp_norm))?;
-        let xs = match self.mlp.output() {
-            Some(output) => xs.add(output, &ys)?,
-            None => xs.plus(ys)?,
-        };
+        let xs = self.mlp.add_to(xs, Some(&self.mlp_norm))?;
         Ok(xs.normed(None)?.1)
     }
 }
@@ -491,7 +487,6 @@ impl TextDecoder {
     /// # Errors
     /// The vectors have another size.
     pub fn final_linear(&self, x: &Tensor) -> Result<Tensor> {
-        x.dim(D::Minus1)?;
         self.output.forward(x)
     }
 
