@@ -25,6 +25,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tokenizers::{Tokenizer, TruncationParams};
 
+/// What sentence-transformers writes beside the models that it makes.
+const MODULES: &str = "modules.json";
+
 /// An encoder of text that has been read and checked, and is on no device yet.
 pub struct EncoderFiles {
     /// What to call the model in messages.
@@ -32,6 +35,7 @@ pub struct EncoderFiles {
     config: EncoderConfig,
     recipe: Recipe,
     tokenizer: Tokenizer,
+    folder: PathBuf,
     weights: Vec<PathBuf>,
 }
 
@@ -62,6 +66,14 @@ impl EncoderFiles {
         let config = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
         let config =
             EncoderConfig::parse(&config).map_err(|err| Error::file(&file, brief(&err)))?;
+        if config.causal && pooling.is_none() && !folder.join(MODULES).is_file() {
+            let problem = format!(
+                "a {} writes text, unless a {MODULES} beside it says how it makes vectors; there is none. Give the folder of a model for \
+                 vectors, or --pooling",
+                config.model_type
+            );
+            return Err(Error::file(folder, problem));
+        }
         let mut read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
             Ok(text) => Ok(Some(text)),
             Err(err) if err.kind() == ErrorKind::NotFound => Ok(None),
@@ -88,6 +100,7 @@ impl EncoderFiles {
             config,
             recipe,
             tokenizer,
+            folder: folder.to_path_buf(),
             weights: weights.files().map(Path::to_path_buf).collect(),
         })
     }
@@ -158,12 +171,20 @@ impl EncoderFiles {
     /// # Errors
     /// A weight that is missing or has another shape than the configuration says, or a device that fails.
     pub fn load(self, device: &Device) -> Result<TextEncoder> {
-        // SAFETY: as of all mapped weights: nobody may truncate the files while they are read, which is over when this returns.
-        let weights =
-            unsafe { VarBuilder::from_mmaped_safetensors(&self.weights, DType::F32, device) };
-        weights
-            .and_then(|weights| self.config.load(weights))
-            .doing("loading the weights")
+        let open = |files: &[PathBuf]| {
+            // SAFETY: as of all mapped weights: nobody may truncate the files while they are read, which is over when this returns.
+            unsafe { VarBuilder::from_mmaped_safetensors(files, DType::F32, device) }
+        };
+        let load = || {
+            let mut encoder = self.config.load(open(&self.weights)?)?;
+            for layer in &self.recipe.dense {
+                let file = self.folder.join(&layer.folder).join("model.safetensors");
+                let weights = open(&[file])?;
+                encoder = encoder.with_dense(layer.load(weights)?)?;
+            }
+            Ok(encoder)
+        };
+        load().doing("loading the weights")
     }
 }
 

@@ -287,6 +287,79 @@ fn flags_and_the_folders_files_say_how() {
     assert!(prefix.contains("prefix"), "{prefix}");
 }
 
+/// The layers behind the pooling are in folders beside the model.
+#[test]
+fn layers_of_other_folders_follow() {
+    let folder = Folder::new();
+    let plain = folder.vectors(&["a b c"]).remove(0);
+    let module = |kind: &str, path| json!({"type": format!("sentence_transformers.models.{kind}"), "path": path});
+    folder.write(
+        "modules.json",
+        &json!([
+            module("Transformer", ""),
+            module("Pooling", "1_Pooling"),
+            module("Dense", "2_Dense"),
+            module("Normalize", "3_Normalize")
+        ]),
+    );
+    folder.write("1_Pooling/config.json", &json!({"pooling_mode": "mean"}));
+    let config = |takes| {
+        json!({"in_features": takes, "out_features": 3, "bias": false,
+        "activation_function": "torch.nn.modules.linear.Identity"})
+    };
+    folder.write("2_Dense/config.json", &config(HIDDEN));
+    let missing = folder.problem(&["a"]);
+    assert!(missing.contains("2_Dense"), "{missing}");
+    let weight = |i: usize, j: usize| ((7 * i + 3 * j) % 5) as f32 - 2.;
+    let rows: Vec<f32> = (0..3 * HIDDEN)
+        .map(|k| weight(k / HIDDEN, k % HIDDEN))
+        .collect();
+    let rows = Tensor::from_vec(rows, (3, HIDDEN), &Device::Cpu).unwrap();
+    let weights = [("linear.weight", rows)].into();
+    candle_core::safetensors::save::<&str, Tensor>(
+        &weights,
+        folder.path().join("2_Dense/model.safetensors"),
+    )
+    .unwrap();
+    let row = |i| {
+        plain
+            .iter()
+            .enumerate()
+            .map(move |(j, x)| x * f64::from(weight(i, j)))
+            .sum()
+    };
+    let wanted: Vec<f64> = (0..3).map(row).collect();
+    close(&folder.vectors(&["a b c"])[0], &unit(&wanted), 1e-5);
+    folder.write("2_Dense/config.json", &config(HIDDEN + 1));
+    let shape = folder.problem(&["a"]);
+    assert!(shape.contains("2_Dense"), "{shape}");
+}
+
+/// A decoder makes vectors if its folder says how, or whoever starts it.
+#[test]
+fn decoders_are_told_from_models_that_write() {
+    let folder = Folder::of(
+        json!({"model_type": "qwen3", "vocab_size": 30, "hidden_size": HIDDEN, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 40,
+        "max_position_embeddings": LIMIT}),
+    );
+    let none = folder.problem(&["a"]);
+    assert!(
+        none.contains("modules.json") && none.contains("--pooling"),
+        "{none}"
+    );
+    let last = folder.vectors(&["--pooling", "last", "a b"]).remove(0);
+    folder.write("modules.json", &json!([]));
+    folder.write(
+        "1_Pooling/config.json",
+        &json!({"pooling_mode": "lasttoken"}),
+    );
+    for device in ["cpu", "webgpu"] {
+        let both = folder.vectors(&["--device", device, "a b", "c d e f g"]);
+        close(&both[0], &last, 1e-5);
+    }
+}
+
 #[test]
 fn long_texts_are_cut_and_said_so() {
     let folder = Folder::new();

@@ -45,6 +45,11 @@ pub trait Backend: Send + Sync {
 
     /// Whether there is a tensor `name`.
     fn contains_tensor(&self, name: &str) -> bool;
+
+    /// Whether [`get`](Self::get) makes what is not there, as a [`VarMap`](crate::VarMap) does. Not in upstream's interface.
+    fn makes_tensors(&self) -> bool {
+        false
+    }
 }
 
 /// A [`Backend`] whose hints say how a new tensor is filled. Those that read stored tensors ignore them.
@@ -63,6 +68,11 @@ pub trait SimpleBackend: Send + Sync {
 
     /// Whether there is a tensor `name`.
     fn contains_tensor(&self, name: &str) -> bool;
+
+    /// Whether [`get`](Self::get) makes what is not there, as a [`VarMap`](crate::VarMap) does. Not in upstream's interface.
+    fn makes_tensors(&self) -> bool {
+        false
+    }
 }
 
 impl Backend for Box<dyn SimpleBackend + '_> {
@@ -85,6 +95,10 @@ impl Backend for Box<dyn SimpleBackend + '_> {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.as_ref().contains_tensor(name)
+    }
+
+    fn makes_tensors(&self) -> bool {
+        self.as_ref().makes_tensors()
     }
 }
 
@@ -203,6 +217,11 @@ impl<B: Backend> VarBuilderArgs<'_, B> {
         } else {
             format!("{}.{tensor_name}", self.path.join("."))
         }
+    }
+
+    /// Whether [`get`](Self::get) makes tensors that are not there, as it does of a map of variables. Not in upstream's interface.
+    pub fn makes_tensors(&self) -> bool {
+        self.source.backend.makes_tensors()
     }
 
     /// Whether there is a tensor `tensor_name` here. In a map of variables this is true only after it was created.

@@ -23,13 +23,15 @@
 //! Which pooling a model was trained with is in the files that sentence-transformers writes beside it ([arXiv
 //! 1908.10084](https://arxiv.org/abs/1908.10084)): [`Recipe::read`].
 
+mod dense;
 mod families;
 mod recipe;
 
-use candle_core::{bail, DType, Device, Result, Tensor, D};
+use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 use candle_nn::VarBuilder;
 
 use crate::blocks::encoder::mean_of_seen;
+pub use dense::{Dense, DenseSpec};
 pub use families::{model_types, EncoderConfig};
 pub use recipe::Recipe;
 
@@ -89,6 +91,8 @@ type Run = Box<dyn Fn(&Tensor, &Tensor) -> Result<Tensor> + Send + Sync>;
 pub struct TextEncoder {
     config: EncoderConfig,
     run: Run,
+    /// What the vector of a text goes through.
+    dense: Vec<Dense>,
     device: Device,
 }
 
@@ -103,13 +107,31 @@ impl EncoderConfig {
         Ok(TextEncoder {
             config: self,
             run,
+            dense: Vec::new(),
             device,
         })
     }
 }
 
 impl TextEncoder {
-    /// What the model is.
+    /// The model with one more layer behind the pooling.
+    ///
+    /// # Errors
+    /// If the layer takes vectors of another size than there are.
+    pub fn with_dense(mut self, layer: Dense) -> Result<Self> {
+        let (takes, gives) = layer.sizes()?;
+        if takes != self.config.size {
+            bail!(
+                "embed: a layer takes vectors of {takes} elements, the model makes {}",
+                self.config.size
+            )
+        }
+        self.config.size = gives;
+        self.dense.push(layer);
+        Ok(self)
+    }
+
+    /// What the model is; its `size` is that of a text's vector.
     pub fn config(&self) -> &EncoderConfig {
         &self.config
     }
@@ -219,11 +241,13 @@ impl TextEncoder {
         let ids = Tensor::from_vec(ids, (count, longest), device)?;
         let hidden = self.forward(&ids, &where_(|i, len| i < len)?)?;
         let hidden = hidden.to_dtype(DType::F32)?;
-        match pooling {
+        let pooled = match pooling {
             Pooling::Mean => mean_of_seen("embed", &hidden, &where_(|i, len| i < len)?),
             Pooling::Cls => hidden.narrow(1, 0, 1)?.squeeze(1),
             Pooling::Last => mean_of_seen("embed", &hidden, &where_(|i, len| i + 1 == len)?),
-        }
+        };
+        let through = |xs: Tensor, layer: &Dense| layer.forward(&xs);
+        self.dense.iter().try_fold(pooled?, through)
     }
 }
 

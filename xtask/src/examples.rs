@@ -25,6 +25,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "clip",
         "takes a model's folder, which no package here carries",
     ),
+    (
+        "forward_speed",
+        "measures models in full size, for which it has to be optimised",
+    ),
     ("quantized_products", "measures a GPU's memory"),
 ];
 

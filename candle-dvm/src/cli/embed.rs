@@ -18,7 +18,7 @@ pub(super) struct Args {
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
     /// A Hugging Face folder with config.json, tokenizer.json and safetensors: a BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ModernBERT,
-    /// NomicBERT, JinaBERT or DeBERTa
+    /// NomicBERT, JinaBERT, DeBERTa, NV-Embed, EmbeddingGemma, or a Qwen2, Qwen3 or Mistral that makes vectors
     #[arg(long, value_name = "FOLDER")]
     model: PathBuf,
     /// More texts: each line of this file is one

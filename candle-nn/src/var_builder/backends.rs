@@ -75,6 +75,10 @@ impl SimpleBackend for VarMap {
     fn contains_tensor(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
+
+    fn makes_tensors(&self) -> bool {
+        true
+    }
 }
 
 macro_rules! safetensors_backend {
@@ -198,5 +202,9 @@ impl<R: Renamer + Sync + Send> SimpleBackend for Rename<'_, R> {
     fn contains_tensor(&self, name: &str) -> bool {
         let backend = &self.inner.source.backend;
         backend.contains_tensor(&self.stored_name(name))
+    }
+
+    fn makes_tensors(&self) -> bool {
+        self.inner.source.backend.makes_tensors()
     }
 }

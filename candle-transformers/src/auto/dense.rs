@@ -55,9 +55,6 @@ pub(super) const CONFIGS: &[Family] = &[
             "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131072}"#,
         |json| {
             let config: gemma3::Config = json.parse()?;
-            if json.flag("use_bidirectional_attention") {
-                bail!("use_bidirectional_attention: only causal attention is supported")
-            }
             json.scaled(match json.windowed(config.num_hidden_layers)? {
                 Some(windowed) => config.spec_with(|i| windowed[i])?,
                 None => config.spec()?,

@@ -253,6 +253,19 @@ const GGUF: &[(&str, GgufReader)] = &[
 /// If the text is no JSON object, its `model_type` is not known, or a field is missing or does not fit.
 pub fn config_spec(json: &str) -> Result<DecoderSpec> {
     #[derive(Deserialize)]
+    struct Seen {
+        use_bidirectional_attention: Option<serde_json::Value>,
+    }
+    let seen: Seen = config::parse(json)?;
+    if seen.use_bidirectional_attention == Some(true.into()) {
+        bail!("use_bidirectional_attention: a model whose tokens see those after them makes vectors of texts (`embed`) and writes none")
+    }
+    layers_spec(json)
+}
+
+/// As [`config_spec`], whatever the tokens see of each other.
+pub(crate) fn layers_spec(json: &str) -> Result<DecoderSpec> {
+    #[derive(Deserialize)]
     struct Type {
         model_type: Option<String>,
     }

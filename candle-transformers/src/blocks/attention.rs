@@ -281,7 +281,10 @@ impl Attention {
                 && (t > 1 || self.spec.window.is_some() || step.rows.is_some()),
             starts: step.rows.map(|rows| &rows.starts),
             softcap: self.spec.softcap.map(|cap| cap as f32),
-            window: self.spec.window.filter(|_| step.mask.is_none()),
+            window: self
+                .spec
+                .window
+                .filter(|_| step.windows || step.mask.is_none()),
             bias: step.mask,
             slopes: self.slopes.as_ref(),
             sinks: self.sinks.as_ref(),

@@ -24,6 +24,7 @@ mod weights;
 
 pub use attention::{Attention, AttentionSpec, QkNorm};
 pub use cache::{GrowingKvCache, Rows};
+pub(crate) use decoder::keys_that_count;
 pub use decoder::{
     layers, CausalLm, Decoder, DecoderSpec, DecoderState, Head, Hidden, Layer, LayerSpec,
     LayerState, Mixer, MixerSpec, RotaryRows, Step, Wiring,

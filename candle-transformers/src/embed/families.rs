@@ -5,8 +5,14 @@ use candle_nn::VarBuilder;
 
 use super::Run;
 use crate::auto::config::{parse, Config};
+use crate::auto::layers_spec;
 use crate::blocks::encoder::below;
-use crate::models::{bert, debertav2, distilbert, jina_bert, modernbert, nomic_bert, xlm_roberta};
+use crate::blocks::{Decoder, DecoderSpec, Head};
+use crate::models::embedding_gemma;
+use crate::models::nvembed_v2::model::{LatentConfig, Model as NvEmbed};
+use crate::models::{
+    bert, debertav2, distilbert, jina_bert, mistral, modernbert, nomic_bert, xlm_roberta,
+};
 
 /// What an encoder of text is, before it has weights.
 pub struct EncoderConfig {
@@ -20,6 +26,9 @@ pub struct EncoderConfig {
     pub vocab: usize,
     /// The token that fills up a batch.
     pub padding: u32,
+    /// Whether a token sees those before it alone. Models that write text are so too: which of them make vectors, the configuration does
+    /// not tell.
+    pub causal: bool,
     pub(super) load: Box<dyn Fn(VarBuilder) -> Result<Run> + Send + Sync>,
 }
 
@@ -98,7 +107,17 @@ const FAMILIES: &[Family] = &[
             "pos_att_type": []}"#,
         read: read_deberta,
     },
+    Family {
+        model_type: "nvembed",
+        architecture: "NVEmbed",
+        defaults: r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 32768,
+            "hidden_act": "silu", "latent_attention_config": {}, "pad_token_id": 2}"#,
+        read: read_nvembed,
+    },
 ];
+
+/// Decoders of which there are models that make vectors. Their configurations are those of `auto`.
+const DECODERS: &[&str] = &["gemma3_text", "mistral", "qwen2", "qwen3"];
 
 const JINA: &str = "jina_bert";
 
@@ -111,7 +130,8 @@ const FIRST: &str = "embeddings.word_embeddings.weight";
 
 /// The values of `model_type` that [`EncoderConfig::parse`] takes.
 pub fn model_types() -> Vec<&'static str> {
-    FAMILIES.iter().map(|family| family.model_type).collect()
+    let encoders = FAMILIES.iter().map(|family| family.model_type);
+    encoders.chain(DECODERS.iter().copied()).collect()
 }
 
 impl EncoderConfig {
@@ -127,6 +147,10 @@ impl EncoderConfig {
             position_embedding_type: Option<String>,
         }
         let said: Said = parse(json)?;
+        let named = said.model_type.as_deref();
+        if let Some(decoder) = DECODERS.iter().find(|name| Some(**name) == named) {
+            return read_decoder(decoder, json).context(*decoder);
+        }
         let architectures = said.architectures.unwrap_or_default();
         let known = |name: &str| FAMILIES.iter().find(|family| family.model_type == name);
         let built_as = architectures.iter().find_map(|name| {
@@ -196,6 +220,7 @@ fn read_bert(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
         max_tokens: config.max_position_embeddings,
         vocab: config.vocab_size,
         padding: padding(json)?,
+        causal: false,
         load: Box::new(move |vb| {
             let model = bert::BertModel::load(vb, &config)?;
             Ok(Box::new(move |ids, mask| {
@@ -213,6 +238,7 @@ fn read_distilbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
         max_tokens: size(json, "max_position_embeddings")?,
         vocab: config.vocab_size,
         padding: padding(json)?,
+        causal: false,
         load: Box::new(move |vb| {
             let vb = below(vb, "distilbert", FIRST);
             let model = distilbert::DistilBertModel::load(vb, &config)?;
@@ -236,6 +262,7 @@ fn read_roberta(model_type: &'static str, json: &Config) -> Result<EncoderConfig
         max_tokens: config.max_position_embeddings.saturating_sub(before),
         vocab: config.vocab_size,
         padding: config.pad_token_id,
+        causal: false,
         load: Box::new(move |vb| {
             let vb = below(vb, "roberta", FIRST);
             let model = xlm_roberta::XLMRobertaModel::new(&config, vb)?;
@@ -259,6 +286,7 @@ fn read_modernbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
         max_tokens: config.max_position_embeddings,
         vocab: config.vocab_size,
         padding: config.pad_token_id,
+        causal: false,
         load: Box::new(move |vb| {
             // The model looks below `model`, where checkpoints without a head have nothing.
             let vb = match vb.contains_tensor("embeddings.tok_embeddings.weight") {
@@ -284,6 +312,7 @@ fn read_nomic(model_type: &'static str, json: &Config) -> Result<EncoderConfig> 
         max_tokens: config.n_positions,
         vocab: config.vocab_size,
         padding: padding(json)?,
+        causal: false,
         load: Box::new(move |vb| {
             let model = nomic_bert::NomicBertModel::load(vb, &config)?;
             Ok(Box::new(move |ids, mask| {
@@ -301,6 +330,7 @@ fn read_jina(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
         max_tokens: config.max_position_embeddings,
         vocab: config.vocab_size,
         padding: padding(json)?,
+        causal: false,
         load: Box::new(move |vb| {
             let vb = below(vb, "bert", FIRST);
             // Of the models for code, whose weights otherwise have the same names.
@@ -323,11 +353,90 @@ fn read_deberta(model_type: &'static str, json: &Config) -> Result<EncoderConfig
         max_tokens: config.max_position_embeddings,
         vocab: config.vocab_size,
         padding: padding(json)?,
+        causal: false,
         load: Box::new(move |vb| {
             let vb = below(vb, "deberta", FIRST);
             let model = debertav2::DebertaV2Model::load(vb, &config)?;
             Ok(Box::new(move |ids, mask| {
                 model.forward(ids, None, Some(mask.clone()))
+            }))
+        }),
+    })
+}
+
+fn read_nvembed(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
+    #[derive(serde::Deserialize)]
+    struct Block {
+        num_latents_value: Option<usize>,
+        num_cross_heads: Option<usize>,
+        latent_dim_head: Option<usize>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Latent {
+        latent_attention_config: Block,
+    }
+    let config: mistral::Config = json.parse()?;
+    let Latent {
+        latent_attention_config: block,
+    } = json.parse()?;
+    let own = LatentConfig::default();
+    let latent = LatentConfig {
+        latents: block.num_latents_value.unwrap_or(own.latents),
+        heads: block.num_cross_heads.unwrap_or(own.heads),
+        head_dim: block.latent_dim_head.unwrap_or(own.head_dim),
+    };
+    Ok(EncoderConfig {
+        model_type,
+        size: config.hidden_size,
+        max_tokens: config.max_position_embeddings,
+        vocab: config.vocab_size,
+        padding: padding(json)?,
+        causal: false,
+        load: Box::new(move |vb| {
+            let model = NvEmbed::with_config(&config, &latent, vb)?;
+            Ok(Box::new(move |ids, mask| model.forward_tokens(ids, mask)))
+        }),
+    })
+}
+
+fn read_decoder(model_type: &'static str, json: &str) -> Result<EncoderConfig> {
+    #[derive(serde::Deserialize)]
+    struct Said {
+        pad_token_id: Option<u32>,
+        is_causal: Option<bool>,
+        use_bidirectional_attention: Option<serde_json::Value>,
+    }
+    let said: Said = parse(json)?;
+    let spec = DecoderSpec {
+        head: Head::None,
+        ..layers_spec(json)?
+    };
+    let both_ways = said.use_bidirectional_attention == Some(true.into());
+    let both_ways = both_ways || said.is_causal == Some(false);
+    Ok(EncoderConfig {
+        model_type,
+        size: spec.hidden,
+        max_tokens: spec.positions,
+        vocab: spec.vocab,
+        // Nothing is made of it.
+        padding: said.pad_token_id.unwrap_or(0),
+        causal: !both_ways,
+        load: Box::new(move |vb| {
+            if model_type == "gemma3_text" && both_ways {
+                let model = embedding_gemma::Model::with_spec(spec.clone(), vb)?;
+                return Ok(Box::new(move |ids, mask| model.forward(ids, mask)));
+            }
+            let vb = below(vb, "model", "embed_tokens.weight");
+            let vb = vb.rename_f(|name| name.strip_prefix("model.").unwrap_or(name).to_string());
+            let decoder = Decoder::from_vb(spec.clone(), vb)?;
+            Ok(Box::new(move |ids: &Tensor, mask: &Tensor| {
+                if both_ways {
+                    return decoder.encode(ids, mask)?.normed();
+                }
+                // Padding comes after the tokens, which do not see it.
+                let mut state = decoder.new_state();
+                state.use_cache = false;
+                decoder.forward(ids, 0, &mut state)?.normed()
             }))
         }),
     })

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::Pooling;
+use super::{DenseSpec, Pooling};
 use crate::auto::config::parse;
 
 /// How a model wants its texts and its tokens' vectors, by the files of sentence-transformers. The default is that of a folder without
@@ -22,6 +22,8 @@ pub struct Recipe {
     pub lowercase: bool,
     /// Whether the tokens of a prefix count when tokens are averaged.
     pub include_prefix: bool,
+    /// The layers behind the pooling, in order.
+    pub dense: Vec<DenseSpec>,
 }
 
 impl Default for Recipe {
@@ -32,6 +34,7 @@ impl Default for Recipe {
             max_tokens: None,
             lowercase: false,
             include_prefix: true,
+            dense: Vec::new(),
         }
     }
 }
@@ -70,18 +73,18 @@ impl Recipe {
         let mut recipe = Self::default();
         let modules: Option<Vec<Module>> = read(file, "modules.json")?;
         let mut folder = "1_Pooling".to_string();
-        for module in modules.iter().flatten() {
-            match module.kind.rsplit('.').next().unwrap_or_default() {
+        for Module { kind, path } in modules.iter().flatten() {
+            match kind.rsplit('.').next().unwrap_or_default() {
                 "Transformer" | "Dropout" => (),
-                "Pooling" => folder.clone_from(&module.path),
+                "Pooling" => folder.clone_from(checked(path)?),
+                "Dense" => recipe
+                    .dense
+                    .push(DenseSpec::read(&mut *file, checked(path)?)?),
                 "Normalize" => recipe.normalize = true,
                 other => bail!(
-                    "modules.json: module {other:?} is not supported; Transformer, Pooling and Normalize are"
+                    "modules.json: module {other:?} is not supported; Transformer, Pooling, Dense and Normalize are"
                 ),
             }
-        }
-        if folder.is_empty() || folder.contains(['/', '\\']) || folder.starts_with('.') {
-            bail!("modules.json: path {folder:?} of the module Pooling is not a folder beside the file")
         }
         let path = format!("{folder}/config.json");
         let given: Option<Map<String, Value>> = read(file, &path)?;
@@ -113,7 +116,15 @@ impl Recipe {
     }
 }
 
-fn read<T: DeserializeOwned>(
+/// The folder of a module.
+fn checked(path: &String) -> Result<&String> {
+    if path.is_empty() || path.contains(['/', '\\']) || path.starts_with('.') {
+        bail!("modules.json: path {path:?} is not a folder beside the file")
+    }
+    Ok(path)
+}
+
+pub(super) fn read<T: DeserializeOwned>(
     file: &mut dyn FnMut(&str) -> Result<Option<String>>,
     name: &str,
 ) -> Result<Option<T>> {

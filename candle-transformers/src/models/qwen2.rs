@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
 use serde::Deserialize;
 
-use super::shared::{keys_that_count, LlamaLike};
-use crate::blocks::{CausalLm, DecoderSpec, Head};
+use super::shared::LlamaLike;
+use crate::blocks::{keys_that_count, CausalLm, DecoderSpec, Head};
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

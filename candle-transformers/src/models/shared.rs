@@ -1,6 +1,6 @@
 //! What configurations of several families have in common.
 
-use candle_core::{bail, DType, Result, Tensor};
+use candle_core::{bail, Result, Tensor};
 use candle_nn::{Activation, Embedding};
 
 use crate::blocks::{
@@ -71,15 +71,6 @@ impl LlamaLike {
         spec.check()?;
         Ok(spec)
     }
-}
-
-/// From a mask `(b, keys)` of numbers that are not 0 where a key counts, to what is added to scores: `(b, 1, 1, keys)`.
-pub(super) fn keys_that_count(mask: &Tensor, dtype: DType) -> Result<Tensor> {
-    let (b, keys) = mask.dims2()?;
-    let counts = mask.ne(0u32)?;
-    let zeros = Tensor::zeros((b, keys), dtype, mask.device())?;
-    let hidden = Tensor::full(f32::NEG_INFINITY, (b, keys), mask.device())?.to_dtype(dtype)?;
-    counts.where_cond(&zeros, &hidden)?.reshape((b, 1, 1, keys))
 }
 
 /// The decoder with experts in every layer whose number, from 1 on, is a multiple of `step`, but for the layers `dense`; in none if there

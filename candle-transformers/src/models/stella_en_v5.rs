@@ -31,13 +31,13 @@ use candle_nn::{
 use serde::Deserialize;
 
 use super::nomic_bert::l2_normalize;
-use super::shared::{keys_that_count, LlamaLike};
+use super::shared::LlamaLike;
 use crate::blocks::encoder::{
     self, added_to_scores, check_text, head_dim, mean_of_seen, EmbeddingsSpec, EncoderLayer, Heads,
     NormPlace, Seen,
 };
 use crate::blocks::{
-    inverse_frequencies, CausalLm, FeedForward, GatedMlp, Head, MergedLinear, NormSpec, Rotary,
+    inverse_frequencies, Decoder, FeedForward, GatedMlp, Head, MergedLinear, NormSpec, Rotary,
     RotaryPairs, RotaryTables,
 };
 
@@ -206,7 +206,7 @@ impl Config {
     }
 
     /// The large model.
-    fn decoder(&self, vb: VarBuilder) -> Result<CausalLm> {
+    fn decoder(&self, vb: VarBuilder) -> Result<Decoder> {
         let (positions, rotary) = self.rotary()?;
         let spec = LlamaLike {
             family: FAMILY,
@@ -227,9 +227,7 @@ impl Config {
         let spec = spec.spec_with(vec![rotary], norm, |_, attention, _| {
             attention.qkv_bias = true;
         });
-        let mut lm = CausalLm::from_vb(spec?, vb)?;
-        lm.set_use_cache(false);
-        Ok(lm)
+        Decoder::from_vb(spec?, vb)
     }
 
     /// A layer of the small model.
@@ -315,7 +313,7 @@ pub struct Model {
 
 #[derive(Debug, Clone)]
 enum Layers {
-    Large(Box<CausalLm>),
+    Large(Box<Decoder>),
     Small(Box<Small>),
 }
 
@@ -363,12 +361,8 @@ impl Model {
                 input_ids.dims()
             )
         }
-        match &mut self.layers {
-            Layers::Large(lm) => {
-                let embeds = lm.decoder().embed(input_ids)?;
-                let mask = keys_that_count(mask, embeds.dtype())?;
-                lm.forward_embeds(&embeds, 0, Some(&mask))?.normed()
-            }
+        match &self.layers {
+            Layers::Large(decoder) => decoder.encode(input_ids, mask)?.normed(),
             Layers::Small(small) => {
                 let Small {
                     embeddings,

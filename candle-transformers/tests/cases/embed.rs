@@ -2,7 +2,7 @@
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_transformers::embed::{
-    model_types, unit, EncoderConfig, Options, Pooling, Recipe, TextEncoder,
+    model_types, unit, DenseSpec, EncoderConfig, Options, Pooling, Recipe, TextEncoder,
 };
 use serde_json::{json, Value};
 use std::collections::HashMap;
@@ -18,6 +18,28 @@ fn bert_json() -> Value {
         "intermediate_size": 48, "max_position_embeddings": LIMIT})
 }
 
+fn decoder_json() -> Value {
+    json!({"vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": LIMIT})
+}
+
+fn nvembed_json() -> Value {
+    let latent = json!({"num_latents_value": 6, "num_cross_heads": 2, "latent_dim_head": 16});
+    with(
+        json!({"text_config": decoder_json()}),
+        json!({ "latent_attention_config": latent }),
+    )
+}
+
+/// With a window of two tokens to either side in the first layer.
+fn embedding_gemma_json() -> Value {
+    with(
+        decoder_json(),
+        json!({"head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"],
+            "use_bidirectional_attention": true}),
+    )
+}
+
 /// A `config.json` of each family.
 fn families() -> Vec<(&'static str, Value)> {
     let typed = |name, json| (name, with(json, json!({ "model_type": name })));
@@ -30,6 +52,11 @@ fn families() -> Vec<(&'static str, Value)> {
         typed("nomic_bert", nomic_json()),
         typed("jina_bert", jina_json()),
         typed("deberta-v2", deberta_json()),
+        typed("nvembed", nvembed_json()),
+        typed("gemma3_text", embedding_gemma_json()),
+        typed("mistral", decoder_json()),
+        typed("qwen2", decoder_json()),
+        typed("qwen3", with(decoder_json(), json!({"head_dim": 8}))),
     ]
 }
 
@@ -137,6 +164,40 @@ fn pooling_is_what_it_is_called(device: &Device) -> Result<()> {
 }
 test_device!(pooling_is_what_it_is_called);
 
+/// The layers come before the cut.
+fn layers_follow_the_pooling(device: &Device) -> Result<()> {
+    let encoder = || encoder(&families()[0].1, device);
+    let text: &[u32] = &[4, 9, 33, 2, 7];
+    let pooled = encoder()?.embed(&[text], &Options::default())?;
+    let spec = |in_features, out_features, tanh| DenseSpec {
+        folder: "2_Dense".to_string(),
+        in_features,
+        out_features,
+        bias: tanh,
+        tanh,
+    };
+    let vb = lacking(&[], DType::F32, device);
+    let [first, second] = [spec(HIDDEN, 48, true), spec(48, 7, false)];
+    let weights = |name, shape: &[usize]| vb.get(shape, &format!("linear.{name}"));
+    let inner = pooled.matmul(&weights("weight", &[48, HIDDEN])?.t()?)?;
+    let inner = inner.broadcast_add(&weights("bias", &[48])?)?.tanh()?;
+    let wanted = inner.matmul(&weights("weight", &[7, 48])?.t()?)?;
+    let with_first = encoder()?.with_dense(first.load(vb.clone())?)?;
+    let both = with_first.with_dense(second.load(vb.clone())?)?;
+    assert_eq!(both.config().size, 7);
+    let options = Options {
+        dim: Some(5),
+        normalize: true,
+        ..Options::default()
+    };
+    let found = both.embed(&[text], &options)?;
+    assert_close(&found, &unit(&wanted.narrow(1, 0, 5)?)?, 1e-5);
+    let err = encoder()?.with_dense(second.load(vb)?).err().unwrap();
+    assert!(err.to_string().contains("takes vectors of 48"), "{err}");
+    Ok(())
+}
+test_device!(layers_follow_the_pooling);
+
 #[test]
 fn a_vector_of_zeros_has_no_direction() -> Result<()> {
     let zeros = Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?;
@@ -157,6 +218,8 @@ fn weights_are_found_with_and_without_their_prefix() -> Result<()> {
         ("nomic_bert", "nomic_bert"),
         ("deberta-v2", "deberta"),
         ("modernbert", "model"),
+        ("gemma3_text", "model"),
+        ("qwen3", "model"),
     ] {
         let json = families()
             .into_iter()
@@ -213,6 +276,13 @@ fn a_model_is_known_by_what_its_file_says() -> Result<()> {
 #[test]
 fn what_is_no_encoder_is_refused() {
     let problem = |json: Value| parse(&json).unwrap_err().to_string();
+    for (json, causal) in [(decoder_json(), true), (embedding_gemma_json(), false)] {
+        let json = with(json, json!({"model_type": "gemma3_text"}));
+        assert_eq!(parse(&json).unwrap().causal, causal);
+        // Text is written by those alone whose tokens do not see what follows.
+        let written = candle_transformers::auto::config_spec(&json.to_string());
+        assert_eq!(written.is_ok(), causal);
+    }
     let llama = problem(json!({"model_type": "llama"}));
     assert!(
         llama.contains("decoder") && llama.contains("modernbert"),
@@ -353,6 +423,7 @@ fn the_files_of_sentence_transformers_are_followed() -> Result<()> {
             max_tokens: Some(256),
             lowercase: true,
             include_prefix: true,
+            dense: Vec::new(),
         }
     );
     // What the caller wants counts more, also in place of a pooling that is not supported.
@@ -376,10 +447,43 @@ fn the_files_of_sentence_transformers_are_followed() -> Result<()> {
     let tokenizer = [("tokenizer_config.json", json!({"model_max_length": 512}))];
     assert_eq!(recipe(&tokenizer, None)?.max_tokens, Some(512));
 
-    for (files, part) in [
+    let dense = modules(&[("Transformer", ""), ("Dense", "2_Dense")]);
+    let layer = |fields| {
+        let sizes = json!({"in_features": 8, "out_features": 5});
+        ("2_Dense/config.json", with(sizes, fields))
+    };
+    for (fields, bias, tanh) in [
+        (json!({}), true, true),
         (
-            vec![modules(&[("Transformer", ""), ("Dense", "2_Dense")])],
-            "Dense",
+            json!({"bias": false, "activation_function": "torch.nn.modules.linear.Identity"}),
+            false,
+            false,
+        ),
+    ] {
+        let found = recipe(&[dense.clone(), layer(fields)], None)?.dense;
+        let (folder, in_features, out_features) = ("2_Dense".to_string(), 8, 5);
+        let wanted = DenseSpec {
+            folder,
+            in_features,
+            out_features,
+            bias,
+            tanh,
+        };
+        assert_eq!(found, [wanted]);
+    }
+
+    for (files, part) in [
+        (vec![dense.clone()], "2_Dense/config.json"),
+        (
+            vec![
+                dense,
+                layer(json!({"activation_function": "torch.nn.modules.activation.ReLU"})),
+            ],
+            "ReLU",
+        ),
+        (
+            vec![modules(&[("WeightedLayerPooling", "1")])],
+            "WeightedLayerPooling",
         ),
         (
             vec![modules(&[("Pooling", "../elsewhere")])],

@@ -1,6 +1,7 @@
 use candle_core::{test_device, DType, Device, Result, Tensor};
-use candle_nn::VarBuilder;
+use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::models::llama::{Cache, Config, Llama};
+use std::collections::HashSet;
 
 use super::support::{
     assert_close, logits_in_pieces, tiny_config, tiny_llama, tiny_llama_of_vars, tiny_weights,
@@ -32,6 +33,26 @@ fn kv_cache_in_any_pieces(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(kv_cache_in_any_pieces);
+
+/// As training from the beginning has it: an empty map of variables gets what the model asks for, and all of it is trained.
+fn is_made_over_an_empty_map(device: &Device) -> Result<()> {
+    let cfg = tiny_config();
+    let vars = VarMap::new();
+    let model = Llama::load(VarBuilder::from_varmap(&vars, DType::F32, device), &cfg)?;
+    let made: HashSet<String> = vars.data().lock().unwrap().keys().cloned().collect();
+    let wanted: HashSet<String> = tiny_weights(&cfg)?.into_keys().collect();
+    assert_eq!(made, wanted);
+    let ids = token_ids(1, 5, cfg.vocab_size, device)?;
+    let mut cache = Cache::new(false, DType::F32, &cfg, device)?;
+    let logits = model.forward(&ids, 0, &mut cache)?;
+    let gradients = logits.sqr()?.sum_all()?.backward()?;
+    for var in vars.all_vars() {
+        let gradient = gradients.get(var.as_tensor()).expect("every weight counts");
+        assert!(gradient.abs()?.max_all()?.to_scalar::<f32>()?.is_finite());
+    }
+    Ok(())
+}
+test_device!(is_made_over_an_empty_map);
 
 fn batch_rows_do_not_mix(device: &Device) -> Result<()> {
     let cfg = tiny_config();

@@ -1,5 +1,6 @@
 mod bert;
 mod blocks;
+mod both_ways;
 mod config;
 mod embed;
 mod encoders;

@@ -28,9 +28,8 @@ impl CausalLm {
     ///
     /// # Errors
     /// As [`Decoder::load`].
-    pub fn from_vb(spec: DecoderSpec, mut vb: VarBuilder) -> Result<Self> {
-        let (dtype, device) = (vb.dtype(), vb.device().clone());
-        Ok(Self::new(Decoder::load(spec, &mut vb, dtype, &device)?))
+    pub fn from_vb(spec: DecoderSpec, vb: VarBuilder) -> Result<Self> {
+        Decoder::from_vb(spec, vb).map(Self::new)
     }
 
     /// The model of `spec` with the quantised weights of `vb`, on its device. Activations are f32.

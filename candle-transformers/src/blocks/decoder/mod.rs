@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use candle_core::distributed::Communicator;
 use candle_core::{bail, DType, Device, Module, Result, Tensor};
-use candle_nn::Init;
+use candle_nn::{Init, VarBuilder};
 
 use self::recorded::RecordedSteps;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
@@ -27,6 +27,8 @@ pub struct Step<'a> {
     pub rotations: Vec<RotaryRows>,
     /// In place of causal visibility: what is added to the scores; it broadcasts to `(b, heads, t, positions)`.
     pub mask: Option<&'a Tensor>,
+    /// With a mask: whether windows still count, as far to both sides.
+    pub windows: bool,
     /// Where the sequences of a batch are, if not all at one position.
     pub rows: Option<&'a Rows>,
 }
@@ -137,6 +139,15 @@ impl Decoder {
         device: &Device,
     ) -> Result<Self> {
         at_once(Self::load_async(spec, source, dtype, device))
+    }
+
+    /// The decoder of `spec` with the weights of `vb`, in its dtype and on its device.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_vb(spec: DecoderSpec, mut vb: VarBuilder) -> Result<Self> {
+        let (dtype, device) = (vb.dtype(), vb.device().clone());
+        Self::load(spec, &mut vb, dtype, &device)
     }
 
     /// As [`load`](Self::load), from a source that may have to be waited for. Names and shapes are checked before anything is read.
@@ -305,9 +316,44 @@ impl Decoder {
         let step = Step {
             rotations: rotations(state, rows)?,
             mask,
+            windows: false,
             rows: None,
         };
         self.run(xs, &step, state)
+    }
+
+    /// Runs the layers as those of an encoder, on whole texts: token ids, `(b, t)`, each of which sees all of its row, those after it too,
+    /// where `counts`, integers of the same shape, is not 0. In layers with a window of `w` it sees those less than `w` away on both sides.
+    /// What comes out for tokens that do not count means nothing.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); if the shapes differ, or a layer is not attention to keys.
+    pub fn encode(&self, ids: &Tensor, counts: &Tensor) -> Result<Hidden<'_>> {
+        let family = self.spec.family;
+        if counts.dims() != ids.dims() {
+            bail!(
+                "{family}: the mask is {:?} and the ids are {:?}; they have to have one shape",
+                counts.dims(),
+                ids.dims()
+            )
+        }
+        let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        if !self.spec.layers.iter().all(is_attention) || self.positions.is_some() {
+            bail!("{family}: cannot run as an encoder: not all of its layers are attention to keys, with positions in them")
+        }
+        let (_, t) = ids.dims2()?;
+        let mut state = self.new_state();
+        state.use_cache = false;
+        self.check_call(t, 0, &state)?;
+        let xs = self.embed(ids)?;
+        let mask = keys_that_count(counts, xs.dtype())?;
+        let step = Step {
+            rotations: rotations(&mut state, |tables| tables.rows(0, t))?,
+            mask: Some(&mask),
+            windows: true,
+            rows: None,
+        };
+        self.run(xs, &step, &mut state)
     }
 
     /// Runs the layers on a batch of sequences that need not be of one length: row `i` of the token ids, `(b, t)`, has `counts[i]` tokens,
@@ -344,6 +390,7 @@ impl Decoder {
         let step = Step {
             rotations: rotations(state, |tables| tables.rows_from(&starts, t))?,
             mask: None,
+            windows: false,
             rows: Some(&rows),
         };
         let hidden = self.run(xs, &step, state)?;
@@ -436,6 +483,15 @@ impl Decoder {
         }
         Ok(())
     }
+}
+
+/// From a mask `(b, keys)` of numbers that are not 0 where a key counts, to what is added to scores: `(b, 1, 1, keys)`.
+pub(crate) fn keys_that_count(mask: &Tensor, dtype: DType) -> Result<Tensor> {
+    let (b, keys) = mask.dims2()?;
+    let counts = mask.ne(0u32)?;
+    let zeros = Tensor::zeros((b, keys), dtype, mask.device())?;
+    let hidden = Tensor::full(f32::NEG_INFINITY, (b, keys), mask.device())?.to_dtype(dtype)?;
+    counts.where_cond(&zeros, &hidden)?.reshape((b, 1, 1, keys))
 }
 
 /// Whether a mask, which broadcasts to `(b, heads, t, positions)`, has something else for each head.

@@ -189,6 +189,7 @@ mod on_cuda {
             let step = Step {
                 rotations: rotations(state, |tables| tables.rows_at(starts, *end))?,
                 mask: None,
+                windows: false,
                 rows: Some(&rows),
             };
             let logits = self.run(xs, &step, state)?.last_logits()?.squeeze(1)?;

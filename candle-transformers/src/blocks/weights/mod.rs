@@ -142,7 +142,7 @@ impl<'a> Weights<'a> {
             }
         }
         if let Some(names) = &mut self.checked {
-            if found.is_none() && !self.source.contains(name) {
+            if found.is_none() && !self.source.contains(name) && !self.source.makes_tensors() {
                 bail!(
                     "tensor {name:?}{} is missing, its shape is {shape:?}",
                     self.source.whereabouts(name)

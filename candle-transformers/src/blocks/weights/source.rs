@@ -62,6 +62,11 @@ pub trait WeightSource {
     /// Whether there is a tensor of that name.
     fn contains(&self, name: &str) -> bool;
 
+    /// Whether a tensor that is not there is made when it is read, as in training from the beginning.
+    fn makes_tensors(&self) -> bool {
+        false
+    }
+
     /// The shape of a tensor; `None` if there is none of that name, or the source cannot tell before it is read.
     fn shape(&self, name: &str) -> Option<Shape>;
 
@@ -121,6 +126,10 @@ impl From<Arc<QTensor>> for Stored {
 impl WeightSource for VarBuilder<'_> {
     fn contains(&self, name: &str) -> bool {
         self.contains_tensor(name)
+    }
+
+    fn makes_tensors(&self) -> bool {
+        VarBuilder::makes_tensors(self)
     }
 
     fn shape(&self, _name: &str) -> Option<Shape> {
