@@ -18,11 +18,12 @@
 //! # }
 //! ```
 
-use crate::error::Doing;
+use crate::error::{brief, Doing};
 use crate::model::{expect_folder, open_weights, read, read_tokenizer, CONFIG, TOKENIZER};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
+use candle_transformers::models::silero_vad::{self, SileroVad, Speech};
 use candle_transformers::models::whisper::transcribe::{Options, Transcriber, Vocabulary};
 use candle_transformers::models::whisper::{model, quantized_model, Config};
 use serde::Deserialize;
@@ -176,6 +177,25 @@ impl SpeechFiles {
             }
         }
     }
+}
+
+/// Where somebody speaks in `samples` at 16 kHz, as Silero VAD hears it on the CPU: `file` is `silero_vad_16k.safetensors` of the Python
+/// package `silero-vad`.
+///
+/// # Errors
+/// A file that is no such network.
+pub fn speech_in(file: &Path, samples: &[f32]) -> Result<Speech> {
+    // SAFETY: as for every model that is mapped: nobody changes a file of weights while it is in use.
+    let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &Device::Cpu) };
+    let heard = vb
+        .and_then(SileroVad::load)
+        .and_then(|vad| vad.probabilities(samples));
+    let heard = heard.map_err(|err| Error::file(file, brief(&err)))?;
+    Ok(Speech::of(
+        &heard,
+        samples.len(),
+        &silero_vad::Options::default(),
+    ))
 }
 
 impl Weights {

@@ -7,10 +7,12 @@ use crate::error::Doing;
 use crate::model::{Hub, ModelSource};
 use crate::progress::{note, SpeechBar};
 use crate::registry::BackendRegistry;
-use crate::speech::SpeechFiles;
+use crate::speech::{speech_in, SpeechFiles};
 use crate::{Error, Result};
+use candle_transformers::models::silero_vad::{self, Speech};
 use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -47,6 +49,10 @@ pub(super) struct Args {
     /// Do not give each window the text of the ones before; it can keep a text from repeating itself
     #[arg(long)]
     no_context: bool,
+    /// Hear only what Silero VAD finds speech in; silence and noise then become no text. The file is silero_vad_16k.safetensors, from the
+    /// Python package silero-vad
+    #[arg(long, value_name = "FILE")]
+    vad: Option<PathBuf>,
     /// Choose tokens at this temperature alone [default: 0, and where the text is improbable or repeats itself, 0.2 to 1]
     #[arg(long, value_name = "T")]
     temperature: Option<f64>,
@@ -69,6 +75,9 @@ struct Report<'a> {
     text: String,
     #[serde(flatten)]
     transcript: &'a Transcript,
+    /// Where somebody speaks, in seconds, if that was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speech: Option<Vec<[f64; 2]>>,
     load_seconds: f64,
     seconds: f64,
     /// How many seconds of the recording were heard in one.
@@ -135,10 +144,21 @@ pub(super) fn run(args: Args) -> Result<()> {
     ));
 
     let start = Instant::now();
+    let speech = args.vad.map(|file| speech_in(&file, &audio.samples));
+    let speech = speech.transpose()?;
+    let samples = match &speech {
+        Some(speech) => Cow::from(speech.cut(&audio.samples)),
+        None => Cow::from(&audio.samples),
+    };
+    let in_recording = |segment: &Segment| match &speech {
+        Some(speech) => placed(segment, speech),
+        None => segment.clone(),
+    };
     let bar = SpeechBar::new(audio.seconds);
     let mut count = 0;
     let mut written = Ok(());
-    let transcript = whisper.transcribe(&audio.samples, |segment| {
+    let transcript = whisper.transcribe(&samples, |segment| {
+        let segment = &in_recording(segment);
         bar.reach(segment.end);
         count += 1;
         if args.json {
@@ -157,7 +177,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     });
     bar.finish();
     written?;
-    let transcript = transcript.doing("transcribe")?;
+    let mut transcript = transcript.doing("transcribe")?;
+    transcript.duration = audio.seconds;
+    for segment in &mut transcript.segments {
+        *segment = in_recording(segment);
+    }
     let seconds = start.elapsed().as_secs_f64();
     let speed = audio.seconds / seconds;
     if args.json {
@@ -166,6 +190,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             device: place,
             text: transcript.text(),
             transcript: &transcript,
+            speech: speech.as_ref().map(in_seconds),
             load_seconds,
             seconds,
             speed,
@@ -176,6 +201,24 @@ pub(super) fn run(args: Args) -> Result<()> {
         audio.seconds, transcript.language
     ));
     Ok(())
+}
+
+fn in_seconds(speech: &Speech) -> Vec<[f64; 2]> {
+    let seconds = |samples: usize| samples as f64 / silero_vad::SAMPLE_RATE as f64;
+    let ranges = speech.ranges.iter();
+    ranges
+        .map(|range| [range.start, range.end].map(seconds))
+        .collect()
+}
+
+/// A segment of the speech alone, with the times of the recording.
+fn placed(segment: &Segment, speech: &Speech) -> Segment {
+    let mut segment = segment.clone();
+    (segment.start, segment.end) = (speech.start(segment.start), speech.end(segment.end));
+    for word in &mut segment.words {
+        (word.start, word.end) = (speech.start(word.start), speech.end(word.end));
+    }
+    segment
 }
 
 /// `[00:00:00.000 --> 00:00:02.500] text`, and each word on a line below if words have times.

@@ -95,6 +95,7 @@ pub mod rwkv_v7;
 pub mod segformer;
 mod shared;
 pub mod siglip;
+pub mod silero_vad;
 pub mod smol;
 pub mod stable_lm;
 pub mod starcoder2;

