@@ -1,5 +1,5 @@
-//! Convolutions large enough to be made of tiles, on every device against the CPU. Elements are small integers, so that sums are exact
-//! in every order.
+//! Convolutions of every form that devices have, against the CPU: large enough to be made of tiles, with few channels in a group, at the
+//! edges of both. Elements are small integers, so that sums are exact in every order.
 
 use candle_core::{test_device, DType, Device, Result, Tensor};
 
@@ -9,6 +9,8 @@ use crate::agree::{assert_same, has_f64};
 #[derive(Debug, Clone, Copy)]
 struct Case {
     transposed: bool,
+    /// In one dimension: the height is 1.
+    flat: bool,
     b: usize,
     groups: usize,
     c_in: usize,
@@ -22,6 +24,7 @@ struct Case {
 
 const PLAIN: Case = Case {
     transposed: false,
+    flat: false,
     b: 1,
     groups: 1,
     c_in: 33,
@@ -98,6 +101,199 @@ const CASES: [Case; 8] = [
     },
 ];
 
+/// A group for each channel.
+const DEPTHWISE: Case = Case {
+    groups: 5,
+    c_in: 1,
+    c_out: 1,
+    input: [11, 13],
+    ..PLAIN
+};
+
+const fn depthwise(size: usize, padding: usize, stride: usize, dilation: usize) -> Case {
+    Case {
+        kernel: [size, size],
+        padding,
+        stride,
+        dilation,
+        ..DEPTHWISE
+    }
+}
+
+const fn flat(groups: usize, c_in: usize, c_out: usize, len: usize, size: usize) -> Case {
+    Case {
+        flat: true,
+        groups,
+        c_in,
+        c_out,
+        input: [1, len],
+        kernel: [1, size],
+        ..PLAIN
+    }
+}
+
+/// Channels of the result about a tile's rows.
+const fn rows(c_out: usize) -> Case {
+    Case {
+        c_in: 7,
+        c_out,
+        input: [9, 8],
+        ..PLAIN
+    }
+}
+
+const EDGES: [Case; 40] = [
+    depthwise(1, 0, 1, 1),
+    depthwise(1, 2, 2, 1),
+    depthwise(3, 1, 1, 1),
+    depthwise(3, 1, 2, 1),
+    depthwise(3, 2, 1, 2),
+    depthwise(3, 2, 2, 2),
+    // A padding of more than the kernel: whole windows of it.
+    depthwise(3, 4, 1, 1),
+    depthwise(3, 5, 3, 2),
+    depthwise(7, 3, 1, 1),
+    depthwise(9, 4, 1, 1),
+    depthwise(9, 8, 2, 1),
+    Case {
+        input: [9, 1],
+        ..depthwise(3, 1, 1, 1)
+    },
+    Case {
+        input: [1, 9],
+        ..depthwise(3, 1, 1, 1)
+    },
+    // Results of one, two and three elements in a row.
+    Case {
+        input: [6, 3],
+        kernel: [2, 3],
+        ..depthwise(3, 0, 1, 1)
+    },
+    Case {
+        input: [6, 4],
+        kernel: [1, 3],
+        ..depthwise(3, 0, 1, 1)
+    },
+    Case {
+        b: 3,
+        input: [7, 7],
+        ..depthwise(3, 0, 2, 1)
+    },
+    // Planes of more elements than a workgroup makes.
+    Case {
+        groups: 3,
+        input: [31, 70],
+        ..depthwise(3, 1, 1, 1)
+    },
+    Case {
+        groups: 2,
+        input: [40, 37],
+        ..depthwise(5, 2, 1, 1)
+    },
+    // Several channels in a group, in the input or in the result.
+    Case {
+        b: 3,
+        c_in: 2,
+        c_out: 2,
+        ..DEPTHWISE
+    },
+    Case {
+        c_in: 2,
+        ..DEPTHWISE
+    },
+    Case {
+        c_out: 3,
+        stride: 2,
+        ..DEPTHWISE
+    },
+    Case {
+        c_in: 4,
+        c_out: 4,
+        dilation: 2,
+        ..DEPTHWISE
+    },
+    Case {
+        c_in: 8,
+        c_out: 8,
+        ..DEPTHWISE
+    },
+    // A kernel whose sizes are no constants, and one of too many elements for workgroup memory.
+    Case {
+        groups: 2,
+        input: [8, 30],
+        kernel: [2, 17],
+        ..DEPTHWISE
+    },
+    Case {
+        groups: 70,
+        input: [6, 6],
+        kernel: [6, 6],
+        padding: 0,
+        ..DEPTHWISE
+    },
+    // A sum too long for one invocation.
+    Case {
+        c_in: 60,
+        c_out: 1,
+        input: [10, 9],
+        kernel: [9, 8],
+        padding: 0,
+        ..PLAIN
+    },
+    // A window at each element, and one at every third, of the channels alone.
+    Case {
+        c_in: 20,
+        c_out: 18,
+        kernel: [1, 1],
+        padding: 1,
+        ..PLAIN
+    },
+    Case {
+        c_in: 20,
+        c_out: 18,
+        kernel: [1, 1],
+        padding: 0,
+        stride: 3,
+        ..PLAIN
+    },
+    rows(15),
+    rows(16),
+    rows(17),
+    rows(33),
+    rows(63),
+    rows(64),
+    flat(6, 1, 1, 21, 4),
+    Case {
+        b: 3,
+        padding: 3,
+        dilation: 3,
+        stride: 2,
+        ..flat(3, 2, 2, 30, 3)
+    },
+    flat(1, 20, 30, 50, 3),
+    // Transposed, in steps of 1 and of more.
+    Case {
+        transposed: true,
+        c_in: 2,
+        c_out: 3,
+        input: [7, 6],
+        dilation: 2,
+        groups: 1,
+        ..PLAIN
+    },
+    Case {
+        transposed: true,
+        padding: 2,
+        ..flat(5, 1, 1, 12, 4)
+    },
+    Case {
+        transposed: true,
+        b: 2,
+        stride: 3,
+        ..flat(4, 2, 3, 9, 5)
+    },
+];
+
 /// Integers from -1 to 1, or 0 and 1 where there are no others.
 fn integers(dims: &[usize], dtype: DType) -> Result<Tensor> {
     let unsigned = matches!(dtype, DType::U8 | DType::U32);
@@ -109,60 +305,99 @@ fn integers(dims: &[usize], dtype: DType) -> Result<Tensor> {
     Tensor::from_vec(data, dims, &Device::Cpu)?.to_dtype(dtype)
 }
 
-fn tiles(device: &Device) -> Result<()> {
-    for (i, case) in CASES.into_iter().enumerate() {
-        let others = [DType::F64, DType::I16, DType::U8, DType::I64, DType::F8E4M3];
-        // The usual ones always, and two others in turn.
-        let dtypes = [
-            DType::F32,
-            DType::F16,
-            DType::BF16,
-            others[i % 5],
-            others[(i + 2) % 5],
-        ];
-        for dtype in dtypes {
+impl Case {
+    fn run(&self, x: &Tensor, kernel: &Tensor) -> Result<Tensor> {
+        let Self {
+            padding,
+            stride,
+            dilation,
+            groups,
+            ..
+        } = *self;
+        let rest = stride - 1;
+        match (self.flat, self.transposed) {
+            (false, false) => x.conv2d(kernel, padding, stride, dilation, groups),
+            (false, true) => x.conv_transpose2d(kernel, padding, rest, stride, dilation),
+            (true, false) => {
+                let (x, kernel) = (x.squeeze(2)?, kernel.squeeze(2)?);
+                x.conv1d(&kernel, padding, stride, dilation, groups)
+            }
+            (true, true) => {
+                let (x, kernel) = (x.squeeze(2)?, kernel.squeeze(2)?);
+                x.conv_transpose1d(&kernel, padding, rest, stride, dilation, groups)
+            }
+        }
+    }
+
+    /// As on the CPU, with operands as they are and as views.
+    fn check(&self, dtype: DType, device: &Device) -> Result<()> {
+        let Self {
+            b,
+            groups,
+            c_in,
+            c_out,
+            input: [h, w],
+            kernel: [k_h, k_w],
+            ..
+        } = *self;
+        let x = integers(&[b, groups * c_in, h, w], dtype)?;
+        let kernel = match self.transposed {
+            true => integers(&[groups * c_in, c_out, k_h, k_w], dtype)?,
+            false => integers(&[groups * c_out, c_in, k_h, k_w], dtype)?,
+        };
+        let want = self.run(&x, &kernel)?;
+        let what = format!("{dtype:?} {self:?}");
+        let kernel_there = kernel.to_device(device)?;
+        let got = self.run(&x.to_device(device)?, &kernel_there)?;
+        assert_same(&got, &want, &what)?;
+        // The channels of a place side by side already.
+        let last = x.permute((0, 2, 3, 1))?.contiguous()?.to_device(device)?;
+        let got = self.run(&last.permute((0, 3, 1, 2))?, &kernel_there)?;
+        assert_same(&got, &want, &format!("channels last {what}"))?;
+        let (x, kernel) = (within(&x, device)?, within(&kernel, device)?);
+        let got = self.run(&x, &kernel)?;
+        assert_same(&got, &want, &format!("views {what}"))
+    }
+}
+
+/// The same tensor on a device, as a view of the middle of a larger one.
+fn within(t: &Tensor, device: &Device) -> Result<Tensor> {
+    let mut all = t.clone();
+    for dim in 0..t.rank() {
+        let edge = all.narrow(dim, 0, 1)?.ones_like()?;
+        all = Tensor::cat(&[&edge, &all, &edge], dim)?;
+    }
+    let all = all.contiguous()?.to_device(device)?;
+    let dims = t.dims().iter().enumerate();
+    dims.fold(Ok(all), |t, (dim, len)| t?.narrow(dim, 1, *len))
+}
+
+const OTHERS: [DType; 5] = [DType::F64, DType::I16, DType::U8, DType::I64, DType::F8E4M3];
+
+fn check_all(cases: &[Case], dtypes: impl Fn(usize) -> Vec<DType>, device: &Device) -> Result<()> {
+    for (i, case) in cases.iter().enumerate() {
+        for dtype in dtypes(i) {
             if dtype == DType::F64 && !has_f64(device)? {
                 continue;
             }
-            let Case {
-                b,
-                groups,
-                c_in,
-                c_out,
-                input: [h, w],
-                kernel: [k_h, k_w],
-                ..
-            } = case;
-            let x = integers(&[b, groups * c_in, h, w], dtype)?;
-            let kernel = match case.transposed {
-                true => integers(&[groups * c_in, c_out, k_h, k_w], dtype)?,
-                false => integers(&[groups * c_out, c_in, k_h, k_w], dtype)?,
-            };
-            let run = |x: &Tensor, kernel: &Tensor| match case.transposed {
-                true => x.conv_transpose2d(
-                    kernel,
-                    case.padding,
-                    case.stride - 1,
-                    case.stride,
-                    case.dilation,
-                ),
-                false => x.conv2d(kernel, case.padding, case.stride, case.dilation, groups),
-            };
-            let want = run(&x, &kernel)?;
-            let kernel = kernel.to_device(device)?;
-            let what = format!("{dtype:?} {case:?}");
-            assert_same(&run(&x.to_device(device)?, &kernel)?, &want, &what)?;
-            // The channels of a place side by side already.
-            let last = x.permute((0, 2, 3, 1))?.contiguous()?.to_device(device)?;
-            let last = last.permute((0, 3, 1, 2))?;
-            assert_same(
-                &run(&last, &kernel)?,
-                &want,
-                &format!("channels last {what}"),
-            )?;
+            case.check(dtype, device)?;
         }
     }
     Ok(())
 }
 
+fn tiles(device: &Device) -> Result<()> {
+    // The usual ones always, and two others in turn.
+    let dtypes = |i: usize| {
+        let usual = [DType::F32, DType::F16, DType::BF16];
+        [&usual[..], &[OTHERS[i % 5], OTHERS[(i + 2) % 5]]].concat()
+    };
+    check_all(&CASES, dtypes, device)
+}
 test_device!(tiles);
+
+fn edges(device: &Device) -> Result<()> {
+    let dtypes = |i: usize| vec![DType::F32, [DType::F16, DType::BF16][i % 2], OTHERS[i % 5]];
+    check_all(&EDGES, dtypes, device)
+}
+test_device!(edges);

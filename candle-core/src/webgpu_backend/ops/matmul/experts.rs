@@ -152,6 +152,7 @@ pub(crate) fn expert_rows(
         problem: &problem,
         lhs: elem,
         rhs,
+        windows: None,
         scaled: false,
         out,
         extras: Extras::default(),

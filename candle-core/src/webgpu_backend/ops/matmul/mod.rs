@@ -1,7 +1,8 @@
 //! Matrix products, in four regimes, by dtype and by the number of rows `m`:
 //!
 //! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once.
-//! - *tile*: a workgroup takes a tile of the result and stages both operands through workgroup memory.
+//! - *tile*: a workgroup takes a tile of the result and stages both operands through workgroup memory. Convolutions are products of this
+//!   kind (`conv.rs`).
 //! - *cooperative*: as tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them.
 //! - *plain*: an element of the result in an invocation, for dtypes that are not multiplied in quantity: f64, f8e4m3 and integers.
 //!
@@ -13,6 +14,7 @@
 //! quantised blocks `ops/quantized/loader.rs`; the kernels know the functions that these define, and neither dtypes nor
 //! formats.
 
+mod conv;
 mod cooperative;
 mod experts;
 mod extras;
@@ -25,6 +27,7 @@ mod split_k;
 mod tile;
 mod vector;
 
+use conv::Windows;
 use experts::Choice;
 pub use extras::{Extras, Input};
 use plan::{plan, Plan};
@@ -38,6 +41,7 @@ use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result, Shape};
 
+pub(super) use conv::{convolution, Image};
 pub(crate) use experts::{expert_rows, Stack};
 pub(in super::super) use quantized::{fused_blocks, matmul_t, WeightRows};
 
@@ -71,6 +75,21 @@ params!(MatmulParams {
     ids_offset: u32,
     size: u32,
     op: u32,
+    // How rhs is found in the input of a convolution.
+    src_channel: u32,
+    src_row: u32,
+    src_col: u32,
+    i_h: u32,
+    i_w: u32,
+    k_h: u32,
+    k_w: u32,
+    o_w: u32,
+    start_h: u32,
+    start_w: u32,
+    stride_h: u32,
+    stride_w: u32,
+    dilation_h: u32,
+    dilation_w: u32,
 });
 
 /// How a kernel reads one operand, seen as a matrix of `outer` rows (of lhs) or columns (of rhs) by `k`.
@@ -203,6 +222,7 @@ impl Problem {
             ids_offset: 0,
             size: 0,
             op: 0,
+            ..bytemuck::Zeroable::zeroed()
         })
     }
 }
@@ -262,6 +282,18 @@ pub(super) fn fused_product(
     extras: Extras<'_>,
     to: DType,
 ) -> Result<Option<WebGpuStorage>> {
+    make(lhs, rhs, problem, extras, None, to)
+}
+
+/// As [`fused_product`]; with `windows`, rhs is an image, of which they are the columns.
+fn make(
+    lhs: &WebGpuStorage,
+    rhs: &WebGpuStorage,
+    problem: &Problem,
+    extras: Extras<'_>,
+    windows: Option<Windows>,
+    to: DType,
+) -> Result<Option<WebGpuStorage>> {
     const OP: &str = "matmul";
     let device = lhs.device();
     let elem = device.elem(lhs.dtype(), OP)?;
@@ -275,7 +307,11 @@ pub(super) fn fused_product(
         (Elem::F32, DType::F32)
     };
     let caps = &device.kernels().caps;
-    let plan = plan(problem, elem, out.lanes(), &extras, caps);
+    let plan = match windows {
+        None => plan(problem, elem, out.lanes(), &extras, caps),
+        // Neighbours in a row of a tile are neighbours in the image.
+        Some(_) => plan::tiles(problem, problem.access(0, 4), Access::Outer),
+    };
     let kernel_has_them = !extras.need_vector() || matches!(plan, Plan::Vector { .. });
     if !extras.fit(16 / elem_bytes(elem)) || !kernel_has_them {
         return Ok(None);
@@ -294,6 +330,7 @@ pub(super) fn fused_product(
         problem,
         lhs: elem,
         rhs: Rhs::Dense(elem),
+        windows,
         scaled: false,
         out,
         extras,
@@ -323,6 +360,8 @@ struct Run<'a> {
     problem: &'a Problem,
     lhs: Elem,
     rhs: Rhs,
+    /// Of a convolution, whose rhs is the windows of an image. The tile kernel alone has such a form.
+    windows: Option<Windows>,
     /// Whether rows of the product are multiplied by scales of lhs. The vector kernel has no such form.
     scaled: bool,
     out: Elem,
@@ -374,6 +413,9 @@ impl Run<'_> {
         self.extras.fill(&mut params)?;
         if let Some(choice) = self.choice {
             choice.fill(&mut params)?;
+        }
+        if let Some(windows) = &self.windows {
+            windows.fill(&mut params);
         }
         params.splits = index(self.splits)?;
         params.chunk = index(split_k::chunk(self.problem.k, self.splits))?;

@@ -48,25 +48,38 @@ impl Run<'_> {
     pub(super) fn tile(&self, lhs: Access, rhs: Access, shape: TileShape) -> Result<()> {
         let rank = self.problem.views.rank;
         let TileShape { x, y, size } = shape;
+        let name = match self.windows {
+            None => "matmul_tile",
+            Some(_) => "conv_tile",
+        };
         let key = self
-            .key("matmul_tile")
+            .key(name)
             .with(lhs as u32, 2)
             .with(rhs as u32, 2)
             .with(x, 6)
             .with(y, 6)
             .with(size, 4)
             .with(self.scaled.into(), 1);
+        let key = match &self.windows {
+            None => key,
+            Some(windows) => windows.key(key),
+        };
         let shader = || {
             let label = format!(
-                "matmul_tile {:?} {lhs:?} x {:?} {rhs:?} {}x{}",
+                "{name} {:?} {lhs:?} x {:?} {rhs:?} {}x{}",
                 self.lhs,
                 self.rhs,
                 y * size,
                 x * size
             );
-            Shader::new(label)
-                .tile_operand("lhs", Rhs::Dense(self.lhs), lhs)
-                .tile_operand("rhs", self.rhs, rhs)
+            let shader = Shader::new(label).tile_operand("lhs", Rhs::Dense(self.lhs), lhs);
+            let shader = match (&self.windows, self.rhs) {
+                (Some(windows), Rhs::Dense(elem)) => {
+                    shader.input("rhs", elem).text(&windows.block())
+                }
+                _ => shader.tile_operand("rhs", self.rhs, rhs),
+            };
+            shader
                 .lhs_scales(self.scaled)
                 .output("dst", self.out)
                 .finish(self.extras.last())

@@ -1,0 +1,284 @@
+//! Convolutions by looking up every tap: all groups in one dispatch, any steps, any dtype.
+
+use std::fmt::Write;
+
+use super::{index, taps, Conv};
+use crate::backend::BackendStorage;
+use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::ops::bind;
+use crate::webgpu_backend::ops::elementwise::{functions, to_dtype};
+use crate::webgpu_backend::ops::reduce::accumulator;
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{DType, Layout, Result};
+
+/// Invocations in a workgroup: few, so that those of small planes have something to do.
+const WORKGROUP: usize = 64;
+/// Elements of a row of the result that an invocation makes, where there are that many: whole words of every dtype.
+const STRIP: usize = 4;
+/// The most bytes of a kernel that a workgroup keeps: half of what there is in a browser, so that two fit a core.
+const STAGED_BYTES: usize = 8 << 10;
+/// Sizes of a kernel up to this one are compiled in.
+const MOST_COMPILED: usize = 15;
+
+params!(DirectParams {
+    src_offset: u32,
+    src_batch: u32,
+    src_channel: u32,
+    src_row: u32,
+    src_col: u32,
+    kernel_offset: u32,
+    kernel_group: u32,
+    kernel_out: u32,
+    kernel_channel: u32,
+    kernel_row: u32,
+    kernel_col: u32,
+    groups: u32,
+    // Channels of a group.
+    c_in: u32,
+    c_out: u32,
+    i_h: u32,
+    i_w: u32,
+    k_h: u32,
+    k_w: u32,
+    o_h: u32,
+    o_w: u32,
+    start_h: u32,
+    start_w: u32,
+    stride_h: u32,
+    stride_w: u32,
+    dilation_h: u32,
+    dilation_w: u32,
+    // Of the result, in all images.
+    planes: u32,
+    // In a row.
+    strips: u32,
+    // Invocations of a workgroup for each plane, and workgroups that share it.
+    lanes: u32,
+    segments: u32,
+});
+
+/// What the shader is written for.
+#[derive(Debug, Clone, Copy)]
+struct Variant {
+    elem: Elem,
+    out: Elem,
+    strip: usize,
+    transposed: bool,
+    slide: bool,
+    staged: bool,
+    /// Height and width of the kernel, or 0 for those of the parameters.
+    kernel: [usize; 2],
+}
+
+/// The convolution, plain or transposed, as `(batch, c_out, o_h, o_w)` of dtype `to`.
+pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
+    let g = &conv.g;
+    let device = conv.src.device();
+    let elem = device.elem(conv.src.dtype(), g.op)?;
+    let [o_h, o_w] = g.output;
+    let packed = device.elem(to, g.op)?;
+    // Rows of an odd length share words of a packed dtype; such a result is made of whole words first and then converted.
+    let packs = o_w.is_multiple_of(packed.lanes() as usize);
+    let made = if packs { to } else { accumulator(to) };
+    let out = device.elem(made, g.op)?;
+    let planes = g.b * g.c_out;
+    let dst = device.alloc(planes * o_h * o_w, made, g.op)?;
+
+    let strip = if o_w > 2 { STRIP } else { out.lanes() as usize };
+    let strips = o_w.div_ceil(strip);
+    let lanes = (o_h * strips).next_power_of_two().min(WORKGROUP);
+    let segments = (o_h * strips).div_ceil(lanes);
+    let together = WORKGROUP / lanes;
+    let (c_in, c_out) = g.group_channels();
+    let kept = c_in * taps(g) * together * scalar_bytes(elem);
+
+    // Transposed in steps of 1 is plain with the kernel the other way round.
+    let [kernel_row, kernel_col] = [conv.kernel_strides[2], conv.kernel_strides[3]];
+    let mut kernel_offset = conv.kernel_offset;
+    let mut kernel_steps = [index(kernel_row)?, index(kernel_col)?];
+    let mut start = conv.start;
+    let turned = g.transposed && g.steps.iter().all(|s| s.stride == 1);
+    if turned {
+        kernel_offset += (g.kernel[0] - 1) * kernel_row + (g.kernel[1] - 1) * kernel_col;
+        kernel_steps = kernel_steps.map(u32::wrapping_neg);
+        for (d, start) in start.iter_mut().enumerate() {
+            let span = (g.kernel[d] - 1) * g.steps[d].dilation;
+            *start = start.wrapping_sub(index(span)?);
+        }
+    }
+    let transposed = g.transposed && !turned;
+    let variant = Variant {
+        elem,
+        out,
+        strip,
+        transposed,
+        slide: !transposed && g.steps[1].stride == g.steps[1].dilation,
+        staged: kept <= STAGED_BYTES,
+        kernel: match g.kernel.iter().all(|size| *size <= MOST_COMPILED) {
+            true => g.kernel,
+            false => [0; 2],
+        },
+    };
+    let [out_step, channel_step] = match g.transposed {
+        false => [conv.kernel_strides[0], conv.kernel_strides[1]],
+        true => [conv.kernel_strides[1], conv.kernel_strides[0]],
+    };
+    let group_step = match g.transposed {
+        false => c_out * out_step,
+        true => c_in * channel_step,
+    };
+    let [src_batch, src_channel, src_row, src_col] = conv.src_strides;
+    device.launch(
+        variant.key(),
+        || variant.shader(),
+        &[bind(conv.src), bind(conv.kernel), bind(&dst)],
+        &DirectParams {
+            src_offset: index(conv.src_offset)?,
+            src_batch: index(src_batch)?,
+            src_channel: index(src_channel)?,
+            src_row: index(src_row)?,
+            src_col: index(src_col)?,
+            kernel_offset: index(kernel_offset)?,
+            kernel_group: index(group_step)?,
+            kernel_out: index(out_step)?,
+            kernel_channel: index(channel_step)?,
+            kernel_row: kernel_steps[0],
+            kernel_col: kernel_steps[1],
+            groups: index(g.groups)?,
+            c_in: index(c_in)?,
+            c_out: index(c_out)?,
+            i_h: index(g.input[0])?,
+            i_w: index(g.input[1])?,
+            k_h: index(g.kernel[0])?,
+            k_w: index(g.kernel[1])?,
+            o_h: index(o_h)?,
+            o_w: index(o_w)?,
+            start_h: start[0],
+            start_w: start[1],
+            stride_h: index(g.steps[0].stride)?,
+            stride_w: index(g.steps[1].stride)?,
+            dilation_h: index(g.steps[0].dilation)?,
+            dilation_w: index(g.steps[1].dilation)?,
+            planes: index(planes)?,
+            strips: index(strips)?,
+            lanes: index(lanes)?,
+            segments: index(segments)?,
+        },
+        device.grid(planes.div_ceil(together) * segments, 1),
+    )?;
+    match packs {
+        true => Ok(dst),
+        false => to_dtype(&dst, &Layout::contiguous(dst.len()), to),
+    }
+}
+
+/// Bytes of a number that kernels compute with.
+fn scalar_bytes(elem: Elem) -> usize {
+    match elem.word_bytes() {
+        8 => 8,
+        _ => 4,
+    }
+}
+
+impl Variant {
+    fn key(&self) -> Key {
+        Key::new("conv_direct")
+            .elem(self.elem)
+            .elem(self.out)
+            .with(self.strip as u32, 3)
+            .with(self.transposed.into(), 1)
+            .with(self.slide.into(), 1)
+            .with(self.staged.into(), 1)
+            .with(self.kernel[0] as u32, 4)
+            .with(self.kernel[1] as u32, 4)
+    }
+
+    fn shader(&self) -> Shader {
+        let Self { elem, out, .. } = *self;
+        let [k_h, k_w] = self.kernel;
+        let size = |value: usize, name: &str| match value {
+            0 => format!("p.{name}"),
+            value => format!("{value}u"),
+        };
+        let body = self
+            .body()
+            .replace("K_H", &size(k_h, "k_h"))
+            .replace("K_W", &size(k_w, "k_w"));
+        let staged = if self.staged {
+            STAGED_BYTES / scalar_bytes(elem)
+        } else {
+            1
+        };
+        Shader::new(format!("conv_direct {self:?}"))
+            .input("src", elem)
+            .input("kernel", elem)
+            .output("dst", out)
+            .text(functions(elem))
+            .text(multiply_add(elem))
+            .constant("WG", WORKGROUP as u32)
+            .constant("STRIP", self.strip as u32)
+            .constant("TRANSPOSED", self.transposed)
+            .constant("STAGED", self.staged)
+            .constant("STAGED_LEN", staged as u32)
+            .body::<DirectParams>(&body)
+    }
+
+    /// The shader with the elements of a strip unrolled.
+    fn body(&self) -> String {
+        let strip = self.strip;
+        let (mut declare, mut begin, mut add, mut store) =
+            (String::new(), String::new(), String::new(), String::new());
+        for j in 0..strip {
+            let _ = writeln!(declare, "var s{j} = src_t();");
+        }
+        if self.slide {
+            // What the tap before has read, moved on by one element.
+            let _ = writeln!(begin, "var x = ox * p.stride_w + p.start_w;");
+            for j in 1..strip {
+                let _ = writeln!(begin, "var v{j} = value(row, x);\nx += p.stride_w;");
+            }
+            for j in 0..strip {
+                match j + 1 < strip {
+                    true if j == 0 => add.push_str("let v0 = v1;\n"),
+                    true => {
+                        let _ = writeln!(add, "v{j} = v{};", j + 1);
+                    }
+                    false => {
+                        let new = if strip == 1 { "let " } else { "" };
+                        let _ = writeln!(add, "{new}v{j} = value(row, x);\nx += p.stride_w;");
+                    }
+                }
+            }
+        } else {
+            for j in 0..strip {
+                let place = "p.start_w, p.stride_w, p.dilation_w";
+                let _ = writeln!(add, "let v{j} = value(row, place(ox + {j}u, kx, {place}));");
+            }
+        }
+        for j in 0..strip {
+            let _ = writeln!(add, "s{j} = multiply_add(w, v{j}, s{j});");
+        }
+        let lanes = self.out.lanes() as usize;
+        for first in (0..strip).step_by(lanes) {
+            let values: Vec<_> = (first..first + lanes).map(|j| format!("s{j}")).collect();
+            let values = values.join(", ");
+            let _ = writeln!(
+                store,
+                "if (ox + {first}u < p.o_w) {{ dst_put((to + {first}u) / DST_LANES, array<dst_t, {lanes}>({values})); }}"
+            );
+        }
+        include_str!("../../shaders/conv_direct.wgsl")
+            .replace("DECLARE;", &declare)
+            .replace("BEGIN;", &begin)
+            .replace("ADD;", &add)
+            .replace("STORE;", &store)
+    }
+}
+
+/// `multiply_add(a, b, sum)` in the arithmetic of a dtype.
+fn multiply_add(elem: Elem) -> &'static str {
+    match elem.computes_in_f32() {
+        true => "fn multiply_add(a: f32, b: f32, sum: f32) -> f32 { return fma(a, b, sum); }",
+        false => "fn multiply_add(a: src_t, b: src_t, sum: src_t) -> src_t { return f_add(sum, f_mul(a, b)); }",
+    }
+}

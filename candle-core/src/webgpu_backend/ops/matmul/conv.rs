@@ -1,0 +1,161 @@
+//! Convolutions in the tile regime: the kernel is lhs, and rhs is the matrix whose columns are the windows of the input. It is nowhere:
+//! as a tile is loaded, row `k` stands for an element of the kernel `(channel, ky, kx)`, column `n` for a place of the result, and
+//! together they say which element of the input is meant. Written out, the matrix would be as many times the input as the kernel has
+//! elements, to be written once and read once for each row of tiles.
+
+use std::fmt::Write;
+
+use super::{make, Extras, MatmulParams, Problem};
+use crate::conv::Geometry;
+use crate::webgpu_backend::kernel::Key;
+use crate::webgpu_backend::ops::index;
+use crate::webgpu_backend::WebGpuStorage;
+use crate::{DType, Layout, Result, Shape};
+
+/// Sizes of a kernel up to this one are compiled in: a division by such a number is a multiplication.
+const MOST_COMPILED: usize = 15;
+
+/// The input of a convolution.
+pub(in super::super) struct Image<'a> {
+    pub(in super::super) storage: &'a WebGpuStorage,
+    pub(in super::super) offset: usize,
+    /// Over batch, channel, row and column.
+    pub(in super::super) strides: [usize; 4],
+    /// Where the first window begins, by row and column; before the first of these it wraps.
+    pub(in super::super) start: [u32; 2],
+}
+
+/// How elements of windows are found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Windows {
+    channel: u32,
+    row: u32,
+    col: u32,
+    input: [u32; 2],
+    kernel: [u32; 2],
+    o_w: u32,
+    start: [u32; 2],
+    stride: [u32; 2],
+    dilation: [u32; 2],
+}
+
+/// A plain convolution of one of the dtypes of tiles, as `(batch, c_out, o_h, o_w)` of dtype `to`. The kernel is contiguous, from an
+/// element on; everything can be bound. The padding of `g` is not looked at.
+pub(in super::super) fn convolution(
+    (kernel, kernel_offset): (&WebGpuStorage, usize),
+    image: Image<'_>,
+    g: &Geometry,
+    to: DType,
+) -> Result<WebGpuStorage> {
+    let (c_in, c_out) = g.group_channels();
+    let k = c_in * g.kernel[0] * g.kernel[1];
+    let n = g.output[0] * g.output[1];
+    let [batch, channel, row, col] = image.strides;
+    let matrices = |rows, cols, strides: [usize; 4], offset| {
+        let dims = vec![g.b, g.groups, rows, cols];
+        Layout::new(Shape::from(dims), strides.to_vec(), offset)
+    };
+    let lhs_l = matrices(c_out, k, [0, c_out * k, k, 1], kernel_offset);
+    // Steps within the matrix are those of the windows.
+    let rhs_l = matrices(k, n, [batch, c_in * channel, 0, 0], image.offset);
+    let problem = Problem::new((g.b * g.groups, c_out, n, k), &lhs_l, &rhs_l)?;
+    let pair = |of: &dyn Fn(usize) -> usize| Ok::<_, crate::Error>([index(of(0))?, index(of(1))?]);
+    let windows = Windows {
+        channel: index(channel)?,
+        row: index(row)?,
+        col: index(col)?,
+        input: pair(&|d| g.input[d])?,
+        kernel: pair(&|d| g.kernel[d])?,
+        o_w: index(g.output[1])?,
+        start: image.start,
+        stride: pair(&|d| g.steps[d].stride)?,
+        dilation: pair(&|d| g.steps[d].dilation)?,
+    };
+    let none = Extras::default();
+    let made = make(kernel, image.storage, &problem, none, Some(windows), to)?;
+    made.ok_or_else(|| {
+        crate::Error::WebGpu(format!(
+            "{}: more than a binding reaches, in one part",
+            g.op
+        ))
+        .bt()
+    })
+}
+
+impl Windows {
+    fn is_compiled_in(&self) -> bool {
+        self.kernel
+            .iter()
+            .all(|size| *size as usize <= MOST_COMPILED)
+    }
+
+    pub(super) fn key(&self, key: Key) -> Key {
+        let [h, w] = match self.is_compiled_in() {
+            true => self.kernel,
+            false => [0; 2],
+        };
+        key.with(h, 4).with(w, 4)
+    }
+
+    pub(super) fn fill(&self, params: &mut MatmulParams) {
+        params.src_channel = self.channel;
+        params.src_row = self.row;
+        params.src_col = self.col;
+        [params.i_h, params.i_w] = self.input;
+        [params.k_h, params.k_w] = self.kernel;
+        params.o_w = self.o_w;
+        [params.start_h, params.start_w] = self.start;
+        [params.stride_h, params.stride_w] = self.stride;
+        [params.dilation_h, params.dilation_w] = self.dilation;
+    }
+
+    /// `rhs_block`, as the tile kernel reads an operand, over `rhs_at`. Blocks are unrolled: what is the same for all of a row or a
+    /// column is worked out once for it.
+    pub(super) fn block(&self) -> String {
+        let [k_h, k_w] = match self.is_compiled_in() {
+            true => self.kernel.map(|size| format!("{size}u")),
+            false => ["p.k_h".into(), "p.k_w".into()],
+        };
+        let mut text = String::from(
+            "fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {\n\
+             \x20 if (k >= p.k || outer >= outer_len) { return mat4x4<f32>(); }\n\
+             \x20 var oy = outer / p.o_w;\n  var ox = outer % p.o_w;\n",
+        );
+        for i in 0..4 {
+            // No row is as far down as that of a column that is not there. Steps go from one place of the result to the next.
+            let _ = writeln!(
+                text,
+                "  let y{i} = select(0x80000000u, oy * p.stride_h + p.start_h, outer + {i}u < outer_len);\n\
+                 \x20 let x{i} = ox * p.stride_w + p.start_w;\n\
+                 \x20 ox++;\n  if (ox == p.o_w) {{ ox = 0u; oy++; }}"
+            );
+        }
+        let _ = writeln!(
+            text,
+            "  var kx = k % {k_w};\n  let rows = k / {k_w};\n\
+             \x20 var ky = rows % {k_h};\n  var from_channel = base + rows / {k_h} * p.src_channel;"
+        );
+        for j in 0..4 {
+            let _ = writeln!(
+                text,
+                "  var c{j} = vec4<f32>(0.0);\n  if (k + {j}u < p.k) {{\n\
+                 \x20   let dy = ky * p.dilation_h;\n    let dx = kx * p.dilation_w;"
+            );
+            for (i, lane) in ["x", "y", "z", "w"].iter().enumerate() {
+                let _ = writeln!(
+                    text,
+                    "    if (y{i} + dy < p.i_h && x{i} + dx < p.i_w) {{ \
+                     c{j}.{lane} = rhs_at(from_channel + (y{i} + dy) * p.src_row + (x{i} + dx) * p.src_col); }}"
+                );
+            }
+            let _ = writeln!(
+                text,
+                "  }}\n  kx++;\n\
+                 \x20 if (kx == {k_w}) {{\n    kx = 0u;\n    ky++;\n\
+                 \x20   if (ky == {k_h}) {{ ky = 0u; from_channel += p.src_channel; }}\n  }}"
+            );
+        }
+        text.push_str("  return mat4x4<f32>(c0, c1, c2, c3);\n}");
+        text
+    }
+}

@@ -1,0 +1,91 @@
+// dst[batch, out, oy, ox] = sum over a group's channels and the kernel of src * kernel. An invocation makes STRIP neighbours of a row,
+// for which it reads each row of the input once if windows are as far apart as the kernel's elements (SLIDE). A workgroup's invocations
+// are shared out to planes of dst, p.lanes each, whose part of the kernel it keeps (STAGED). Lines in capitals are written by
+// Rust, unrolled.
+
+var<workgroup> staged: array<src_t, STAGED_LEN>;
+
+// Where the part of the kernel that makes a plane begins.
+fn kernel_of(plane: u32) -> u32 {
+  let out = plane % (p.groups * p.c_out);
+  return p.kernel_offset + out / p.c_out * p.kernel_group + out % p.c_out * p.kernel_out;
+}
+
+fn weight(row: u32, kx: u32) -> src_t {
+  if (STAGED) {
+    return staged[row + kx];
+  }
+  return kernel_at(row + kx * p.kernel_col);
+}
+
+// Where element `tap` of the kernel meets the input for element `out` of dst; no place within it is a large number.
+fn place(out: u32, tap: u32, start: u32, stride: u32, dilation: u32) -> u32 {
+  if (TRANSPOSED) {
+    let at = out + start - tap * dilation;
+    return select(0xffffffffu, at / stride, at % stride == 0u);
+  }
+  return out * stride + tap * dilation + start;
+}
+
+fn value(row: u32, x: u32) -> src_t {
+  if (x >= p.i_w) {
+    return src_t();
+  }
+  return src_at(row + x * p.src_col);
+}
+
+@compute @workgroup_size(WG)
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  @builtin(local_invocation_index) local: u32,
+) {
+  let number = flat(workgroup, workgroups, 0u, 1u);
+  let together = WG / p.lanes;
+  let first_plane = number / p.segments * together;
+  let taps = p.c_in * K_H * K_W;
+  if (STAGED) {
+    for (var i = local; i < together * taps; i += WG) {
+      let plane = first_plane + i / taps;
+      if (plane < p.planes) {
+        var rest = i % taps;
+        let kx = rest % K_W;
+        rest /= K_W;
+        let at = rest / K_H * p.kernel_channel + rest % K_H * p.kernel_row + kx * p.kernel_col;
+        staged[i] = kernel_at(kernel_of(plane) + at);
+      }
+    }
+    workgroupBarrier();
+  }
+  let plane = first_plane + local / p.lanes;
+  let strip = number % p.segments * p.lanes + local % p.lanes;
+  let oy = strip / p.strips;
+  let ox = strip % p.strips * STRIP;
+  if (plane >= p.planes || oy >= p.o_h) {
+    return;
+  }
+  let channels = p.groups * p.c_out;
+  let image = p.src_offset + plane / channels * p.src_batch + plane % channels / p.c_out * p.c_in * p.src_channel;
+  let kernel_first = kernel_of(plane);
+  DECLARE;
+  for (var c = 0u; c < p.c_in; c++) {
+    for (var ky = 0u; ky < K_H; ky++) {
+      let y = place(oy, ky, p.start_h, p.stride_h, p.dilation_h);
+      if (y >= p.i_h) {
+        continue;
+      }
+      let row = image + c * p.src_channel + y * p.src_row;
+      var weights = kernel_first + c * p.kernel_channel + ky * p.kernel_row;
+      if (STAGED) {
+        weights = local / p.lanes * taps + (c * K_H + ky) * K_W;
+      }
+      BEGIN;
+      for (var kx = 0u; kx < K_W; kx++) {
+        let w = weight(weights, kx);
+        ADD;
+      }
+    }
+  }
+  let to = (plane * p.o_h + oy) * p.o_w + ox;
+  STORE;
+}
