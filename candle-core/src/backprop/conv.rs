@@ -1,5 +1,5 @@
 //! Gradients of convolutions, which are convolutions again: the input's is the transposed convolution; the kernel's
-//! convolves input and gradient with batch and channels swapped, and stride and dilation too.
+//! convolves input and gradient with batch and channels swapped, and stride and dilation too. Both have the groups of the convolution.
 
 use super::{Grads, Node};
 use crate::conv::Steps;
@@ -7,16 +7,22 @@ use crate::{Result, Tensor};
 
 impl Steps {
     /// As `self`, over `(batch, channels, length)` or `(batch, channels, height, width)`.
-    fn conv(self, arg: &Tensor, kernel: &Tensor) -> Result<Tensor> {
+    fn conv(self, arg: &Tensor, kernel: &Tensor, groups: usize) -> Result<Tensor> {
         let (padding, stride, dilation) = (self.padding, self.stride, self.dilation);
         match arg.rank() {
-            3 => arg.conv1d(kernel, padding, stride, dilation, 1),
-            _ => arg.conv2d(kernel, padding, stride, dilation, 1),
+            3 => arg.conv1d(kernel, padding, stride, dilation, groups),
+            _ => arg.conv2d(kernel, padding, stride, dilation, groups),
         }
     }
 
     /// The transposed convolution, with at least the sizes of `like`.
-    fn conv_transpose(self, arg: &Tensor, kernel: &Tensor, like: &Tensor) -> Result<Tensor> {
+    fn conv_transpose(
+        self,
+        arg: &Tensor,
+        kernel: &Tensor,
+        like: &Tensor,
+        groups: usize,
+    ) -> Result<Tensor> {
         let (padding, stride, dilation) = (self.padding, self.stride, self.dilation);
         // The remainder of the input after the last stride may still be in the last window, in place of padding.
         let rest = |dim: usize| {
@@ -25,24 +31,45 @@ impl Steps {
         };
         let rest = (2..arg.rank()).map(rest).max().unwrap_or(0);
         match arg.rank() {
-            3 => arg.conv_transpose1d(kernel, padding, rest, stride, dilation, 1),
-            _ => arg.conv_transpose2d(kernel, padding, rest, stride, dilation),
+            3 => arg.conv_transpose1d(kernel, padding, rest, stride, dilation, groups),
+            _ => arg.conv_transpose2d_in_groups(kernel, self, rest, groups),
         }
     }
 
     /// The gradient of the kernel: of all products of an element of `input` and one of `windows` that meet in the kernel's
     /// element `j`, at `i * stride + j * dilation - padding` in `input`. Both are `(batch, channels, ...)`; gives
-    /// `(windows' channels, input's channels, ...)` with the kernel's sizes.
-    fn kernel(self, input: &Tensor, windows: &Tensor, kernel: &Tensor) -> Result<Tensor> {
+    /// `(windows' channels, a group's channels of input, ...)` with the kernel's sizes.
+    fn kernel(
+        self,
+        input: &Tensor,
+        windows: &Tensor,
+        kernel: &Tensor,
+        groups: usize,
+    ) -> Result<Tensor> {
         let swapped = Self {
             stride: self.dilation,
             dilation: self.stride,
             ..self
         };
-        let products = swapped.conv(&input.transpose(0, 1)?, &windows.transpose(0, 1)?)?;
+        // Within a group the batch is what is summed over: `(a group's channels, (group, batch), ...)`.
+        let (batch, channels) = (input.dims()[0], input.dims()[1]);
+        let rest = &input.dims()[2..];
+        let input = match groups {
+            1 => input.transpose(0, 1)?,
+            _ => input
+                .reshape([&[batch, groups, channels / groups][..], rest].concat())?
+                .transpose(0, 2)?
+                .reshape([&[channels / groups, groups * batch][..], rest].concat())?,
+        };
+        let products = swapped.conv(&input, &windows.transpose(0, 1)?, groups)?;
         // Input elements that no window reached can give more positions than the kernel has.
         cut(&products.transpose(0, 1)?, kernel)
     }
+}
+
+/// In how many groups `channels` are, of which a kernel `(_, channels / groups, ...)` has those of one.
+fn groups(channels: usize, kernel: &Tensor) -> usize {
+    (channels / kernel.dims()[1].max(1)).max(1)
 }
 
 /// Cuts the dimensions after the first two to the sizes of `like`.
@@ -58,11 +85,15 @@ pub(super) fn conv(
     kernel: &Tensor,
     steps: Steps,
 ) -> Result<()> {
+    let groups = groups(arg.dims()[1], kernel);
     grads.add(arg, || {
         let kernel = node.arg(kernel);
-        cut(&steps.conv_transpose(&node.grad, &kernel, arg)?, arg)
+        let reached = steps.conv_transpose(&node.grad, &kernel, arg, groups)?;
+        cut(&reached, arg)
     })?;
-    grads.add(kernel, || steps.kernel(&node.arg(arg), &node.grad, kernel))
+    grads.add(kernel, || {
+        steps.kernel(&node.arg(arg), &node.grad, kernel, groups)
+    })
 }
 
 pub(super) fn conv_transpose(
@@ -72,9 +103,12 @@ pub(super) fn conv_transpose(
     kernel: &Tensor,
     steps: Steps,
 ) -> Result<()> {
+    let groups = groups(node.grad.dims()[1], kernel);
     // With much output padding a convolution finds more windows than the input has elements.
     grads.add(arg, || {
-        cut(&steps.conv(&node.grad, &node.arg(kernel))?, arg)
+        cut(&steps.conv(&node.grad, &node.arg(kernel), groups)?, arg)
     })?;
-    grads.add(kernel, || steps.kernel(&node.grad, &node.arg(arg), kernel))
+    grads.add(kernel, || {
+        steps.kernel(&node.grad, &node.arg(arg), kernel, groups)
+    })
 }

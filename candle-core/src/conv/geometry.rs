@@ -75,7 +75,7 @@ impl Geometry {
 
     pub fn conv_transpose2d(p: &ParamsConvTranspose2D) -> Result<Self> {
         let (input, kernel, steps) = ([p.i_h, p.i_w], [p.k_h, p.k_w], [steps!(p); 2]);
-        geometry!(p, "conv_transpose2d", transposed true, groups 1, input, kernel, steps)
+        geometry!(p, "conv_transpose2d", transposed true, groups p.groups, input, kernel, steps)
             .sized([p.output_padding; 2])
     }
 

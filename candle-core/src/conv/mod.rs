@@ -63,9 +63,10 @@ conv_params! {
 }
 
 conv_params! {
-    /// Transposed 2D convolution: input `(b_size, c_in, i_h, i_w)`, kernel `(c_in, c_out, k_h, k_w)`.
+    /// Transposed 2D convolution: input `(b_size, c_in, i_h, i_w)`, kernel `(c_in, c_out / groups, k_h, k_w)`. The gradient of a
+    /// convolution with groups has them too.
     ParamsConvTranspose2D {
-        b_size, i_h, i_w, k_h, k_w, c_out, c_in, padding, output_padding, stride, dilation
+        b_size, i_h, i_w, k_h, k_w, c_out, c_in, padding, output_padding, stride, dilation, groups
     }
 }
 

@@ -88,11 +88,7 @@ impl Tensor {
         };
         self.convolve(
             kernel,
-            groups,
             &[b_size, c_out, l_out],
-            |arg, kernel| {
-                arg.conv1d_with_algo(kernel, padding, stride, dilation, 1, cudnn_fwd_algo)
-            },
             |arg, kernel| Op::Conv1D {
                 arg,
                 kernel,
@@ -177,11 +173,7 @@ impl Tensor {
         };
         self.convolve(
             kernel,
-            groups,
             &[b_size, c_out, h_out, w_out],
-            |arg, kernel| {
-                arg.conv2d_with_algo(kernel, padding, stride, dilation, 1, cudnn_fwd_algo)
-            },
             |arg, kernel| Op::Conv2D {
                 arg,
                 kernel,
@@ -242,11 +234,7 @@ impl Tensor {
         };
         self.convolve(
             kernel,
-            groups,
             &[b_size, c_out, l_out],
-            |arg, kernel| {
-                arg.conv_transpose1d(kernel, padding, output_padding, stride, dilation, 1)
-            },
             |arg, kernel| Op::ConvTranspose1D {
                 arg,
                 kernel,
@@ -277,20 +265,38 @@ impl Tensor {
         stride: usize,
         dilation: usize,
     ) -> Result<Self> {
-        const OP: &str = "conv_transpose2d";
         let steps = Steps {
             padding,
             stride,
             dilation,
         };
-        let invalid = |msg| self.invalid_conv(OP, msg, kernel, steps, 1);
+        self.conv_transpose2d_in_groups(kernel, steps, output_padding, 1)
+    }
+
+    /// As [`Tensor::conv_transpose2d`], with `groups` and a kernel `(c_in, c_out / groups, k_h, k_w)`: the gradient of a convolution with
+    /// groups.
+    pub(crate) fn conv_transpose2d_in_groups(
+        &self,
+        kernel: &Self,
+        steps: Steps,
+        output_padding: usize,
+        groups: usize,
+    ) -> Result<Self> {
+        const OP: &str = "conv_transpose2d";
+        let Steps {
+            padding,
+            stride,
+            dilation,
+        } = steps;
+        let invalid = |msg| self.invalid_conv(OP, msg, kernel, steps, groups);
         let (b_size, c_in, i_h, i_w) = self.dims4()?;
-        let (kernel_c_in, c_out, k_h, k_w) = kernel.dims4()?;
-        check_transposed_groups(1, c_in, kernel_c_in).map_err(invalid)?;
+        let (kernel_c_in, group_c_out, k_h, k_w) = kernel.dims4()?;
+        check_transposed_groups(groups, c_in, kernel_c_in).map_err(invalid)?;
         let size = |size, k| steps.transposed_size(size, k, output_padding);
         let h_out = size(i_h, k_h).map_err(invalid)?;
         let w_out = size(i_w, k_w).map_err(invalid)?;
         self.same_kind(kernel, OP)?;
+        let c_out = group_c_out.saturating_mul(groups);
         let params = ParamsConvTranspose2D {
             b_size,
             i_h,
@@ -303,12 +309,11 @@ impl Tensor {
             output_padding,
             stride,
             dilation,
+            groups,
         };
         self.convolve(
             kernel,
-            1,
             &[b_size, c_out, h_out, w_out],
-            |arg, kernel| arg.conv_transpose2d(kernel, padding, output_padding, stride, dilation),
             |arg, kernel| Op::ConvTranspose2D {
                 arg,
                 kernel,
@@ -326,26 +331,18 @@ impl Tensor {
         )
     }
 
-    /// The result of shape `dims` that `compute` returns, recorded in the graph. The graph's ops have no groups, so if
-    /// gradients are needed each group is a separate op, made by `one_group`.
+    /// The result of shape `dims` that `compute` returns, recorded in the graph. The graph's ops have no groups: their number follows from
+    /// the channels of both operands.
     fn convolve(
         &self,
         kernel: &Self,
-        groups: usize,
         dims: &[usize],
-        one_group: impl Fn(&Self, &Self) -> Result<Self>,
         op: impl FnOnce(Self, Self) -> Op,
         compute: impl FnOnce() -> Result<crate::Storage>,
     ) -> Result<Self> {
         let shape = Shape::from(dims);
         shape.checked_byte_count(self.dtype().size_in_bytes())?;
         let backprop = BackpropOp::new2(self, kernel, op);
-        if groups > 1 && backprop.is_some() {
-            let (args, kernels) = (self.chunk(groups, 1)?, kernel.chunk(groups, 0)?);
-            let parts = args.iter().zip(&kernels);
-            let parts = parts.map(|(arg, kernel)| one_group(arg, kernel));
-            return Self::cat(&parts.collect::<Result<Vec<_>>>()?, 1);
-        }
         Ok(Self::from_storage(compute()?, shape, backprop, false))
     }
 

@@ -301,10 +301,14 @@ fn images() -> Vec<Case> {
         "conv2d, stride 3" [image, (&[1, 2, 2, 1], -2., 2.)], |t| t[0].conv2d(&t[1], 1, 3, 1, 1);
         "conv2d, dilation" [image, (&[1, 2, 2, 2], -2., 2.)], |t| t[0].conv2d(&t[1], 1, 2, 3, 1);
         "conv2d, groups" [image, (&[2, 1, 2, 2], -2., 2.)], |t| t[0].conv2d(&t[1], 1, 1, 1, 2);
+        "conv2d, groups of a batch" [(&[3, 4, 4, 3], -2., 2.), (&[6, 2, 2, 2], -2., 2.)], |t| t[0].conv2d(&t[1], 1, 2, 1, 2);
+        "conv2d, a group for each channel" [(&[2, 3, 5, 4], -2., 2.), (&[3, 1, 3, 3], -2., 2.)], |t| t[0].conv2d(&t[1], 2, 1, 2, 3);
+        "conv1d, groups of a view" [(&[4, 7, 2], -2., 2.), (&[3, 2, 4], -2., 2.)], |t| t[0].transpose(0, 2)?.contiguous()?.transpose(1, 2)?.conv1d(&t[1].transpose(0, 2)?, 2, 2, 1, 2);
         "conv2d, a batch" [(&[3, 1, 3, 3], -2., 2.), (&[2, 1, 2, 2], -2., 2.)], |t| t[0].conv2d(&t[1], 0, 1, 1, 1);
         "conv_transpose1d" [(&[2, 2, 4], -2., 2.), (&[2, 3, 3], -2., 2.)], |t| t[0].conv_transpose1d(&t[1], 0, 0, 1, 1, 1);
         "conv_transpose1d, all" [(&[1, 2, 4], -2., 2.), (&[2, 3, 3], -2., 2.)], |t| t[0].conv_transpose1d(&t[1], 2, 1, 3, 2, 1);
         "conv_transpose1d, groups" [(&[1, 4, 4], -2., 2.), (&[4, 1, 3], -2., 2.)], |t| t[0].conv_transpose1d(&t[1], 1, 0, 2, 1, 2);
+        "conv_transpose1d, groups of a batch" [(&[3, 4, 4], -2., 2.), (&[4, 2, 3], -2., 2.)], |t| t[0].conv_transpose1d(&t[1], 1, 1, 2, 1, 2);
         "conv_transpose2d" [(&[2, 2, 3, 2], -2., 2.), (&[2, 1, 2, 3], -2., 2.)], |t| t[0].conv_transpose2d(&t[1], 0, 0, 1, 1);
         "conv_transpose2d, all" [(&[1, 2, 3, 2], -2., 2.), (&[2, 2, 2, 3], -2., 2.)], |t| t[0].conv_transpose2d(&t[1], 1, 1, 2, 2);
         "avg_pool2d" [image], |t| t[0].avg_pool2d(2)?.sqr();
