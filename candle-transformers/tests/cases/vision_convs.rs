@@ -38,11 +38,8 @@ fn refuses(model: &impl Module, dims: &[usize], wanted: &str, device: &Device) -
     Ok(())
 }
 
-/// The smaller network runs on whole patches, what is beyond the last one does not matter, and one patch is the least. On the CPU: a
-/// thousand kernels of 9x9 in each layer take a WebGPU adapter in software a minute, which the oracle spends once.
-#[test]
-fn convmixer_1024() -> Result<()> {
-    let device = &Device::Cpu;
+/// The smaller network runs on whole patches, what is beyond the last one does not matter, and one patch is the least.
+fn convmixer_1024(device: &Device) -> Result<()> {
     let model = convmixer::c1024_20(7, weights(DType::F32, device))?;
     let pictures = pictures([2, 3, 28, 17], device)?;
     let logits = model.forward(&pictures)?;
@@ -52,6 +49,7 @@ fn convmixer_1024() -> Result<()> {
     refuses(&model, &[1, 3, 14, 13], "at least 14", device)?;
     refuses(&model, &[1, 1, 28, 28], "have to be", device)
 }
+test_device!(convmixer_1024);
 
 fn mobileone_s0(device: &Device) -> Result<()> {
     let load = |dtype| -> Result<Forward> {

@@ -1,7 +1,7 @@
-// dst[batch, out, oy, ox] = sum over a group's channels and the kernel of src * kernel. An invocation makes STRIP neighbours of a row,
-// for which it reads each row of the input once if windows are as far apart as the kernel's elements (SLIDE). A workgroup's invocations
-// are shared out to planes of dst, p.lanes each, whose part of the kernel it keeps (STAGED). Lines in capitals are written by
-// Rust, unrolled.
+// dst[batch, out, oy, ox] = sum over a group's channels and the kernel of src * kernel. An invocation makes STRIP neighbours of a row, for
+// which it reads each row of the input once if windows are as far apart as the kernel's elements. A workgroup's invocations are
+// shared out to planes of dst, p.lanes each; the workgroup keeps what it needs of the kernel (STAGED). Lines in capitals are
+// written by Rust, unrolled, and so are the kernel's sizes K_H and K_W.
 
 var<workgroup> staged: array<src_t, STAGED_LEN>;
 

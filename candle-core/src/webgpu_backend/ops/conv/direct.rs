@@ -7,6 +7,7 @@ use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
 use crate::webgpu_backend::ops::bind;
 use crate::webgpu_backend::ops::elementwise::{functions, to_dtype};
+use crate::webgpu_backend::ops::matmul::MOST_COMPILED;
 use crate::webgpu_backend::ops::reduce::accumulator;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
@@ -17,8 +18,6 @@ const WORKGROUP: usize = 64;
 const STRIP: usize = 4;
 /// The most bytes of a kernel that a workgroup keeps: half of what there is in a browser, so that two fit a core.
 const STAGED_BYTES: usize = 8 << 10;
-/// Sizes of a kernel up to this one are compiled in.
-const MOST_COMPILED: usize = 15;
 
 params!(DirectParams {
     src_offset: u32,

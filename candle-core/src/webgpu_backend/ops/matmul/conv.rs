@@ -13,7 +13,7 @@ use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
 /// Sizes of a kernel up to this one are compiled in: a division by such a number is a multiplication.
-const MOST_COMPILED: usize = 15;
+pub(in super::super) const MOST_COMPILED: usize = 15;
 
 /// The input of a convolution.
 pub(in super::super) struct Image<'a> {

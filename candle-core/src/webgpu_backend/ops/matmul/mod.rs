@@ -41,7 +41,7 @@ use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result, Shape};
 
-pub(super) use conv::{convolution, Image};
+pub(super) use conv::{convolution, Image, MOST_COMPILED};
 pub(crate) use experts::{expert_rows, Stack};
 pub(in super::super) use quantized::{fused_blocks, matmul_t, WeightRows};
 
