@@ -26,6 +26,14 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "takes a model's folder, which no package here carries",
     ),
     (
+        "depth",
+        "takes Depth Anything V2's weights, which no package here carries",
+    ),
+    (
+        "detect",
+        "takes YOLO's weights, which no package here carries; the tests of candle-transformers run its networks",
+    ),
+    (
         "forward_speed",
         "measures models in full size, for which it has to be optimised",
     ),

@@ -2,6 +2,7 @@ mod bert;
 mod blocks;
 mod both_ways;
 mod config;
+mod detect;
 mod embed;
 mod encoders;
 mod experts;
