@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use candle_core::{bail, DType, Device, Module, Result, Shape, Tensor};
+use candle_core::{bail, DType, Device, Error, Module, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use candle_transformers::models::depth_anything_v2::{DepthAnythingV2, DepthAnythingV2Config};
@@ -80,8 +80,8 @@ fn run(args: &Args) -> Result<()> {
     let picture = pictures::read(&args.image)?;
     let model = load(args.size, pictures::weights(&args.weights, &device)?);
     let model = model.map_err(|err| {
-        let text = format!("size {:?} does not fit: {err}", args.size);
-        pictures::of_file(&args.weights[0], text.to_lowercase())
+        let size = pictures::name(args.size);
+        Error::Msg(format!("these are no weights of `--size {size}`: {err}"))
     })?;
 
     let (w, h) = picture.dimensions();

@@ -105,8 +105,10 @@ fn run(args: &Args) -> Result<()> {
     let mut picture = pictures::read(&args.image)?;
     let weights = pictures::weights(&[&args.weights], &device)?;
     let network = network(args.model, args.task, weights).map_err(|err| {
-        let text = format!("{:?} for {:?} does not fit: {err}", args.model, args.task);
-        pictures::of_file(&args.weights, text.to_lowercase())
+        let (model, task) = (pictures::name(args.model), pictures::name(args.task));
+        Error::Msg(format!(
+            "these are no weights of `--model {model} --task {task}`: {err}"
+        ))
     })?;
 
     let size = picture.dimensions();

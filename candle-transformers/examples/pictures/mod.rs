@@ -67,19 +67,14 @@ pub fn pixels(picture: RgbImage, device: &Device) -> Result<Tensor> {
 
 /// The tensors of safetensors files, as f32.
 pub fn weights<P: AsRef<Path>>(paths: &[P], device: &Device) -> Result<VarBuilder<'static>> {
-    for path in paths {
-        // What mapping a file says does not name it.
-        std::fs::File::open(path).map_err(|err| of_file(path.as_ref(), err))?;
-    }
     // SAFETY: nobody changes the files meanwhile.
-    unsafe { VarBuilder::from_mmaped_safetensors(paths, DType::F32, device) }.map_err(|err| {
-        let names: Vec<_> = paths
-            .iter()
-            .map(|path| path.as_ref().display().to_string())
-            .collect();
-        let text = format!("it is not a safetensors file that can be read: {err}");
-        of_file(Path::new(&names.join(", ")), text)
-    })
+    unsafe { VarBuilder::from_mmaped_safetensors(paths, DType::F32, device) }
+}
+
+/// What a value is called on the command line.
+pub fn name(value: impl ValueEnum) -> String {
+    let name = value.to_possible_value();
+    name.map_or(String::new(), |name| name.get_name().to_string())
 }
 
 /// Writes a PNG.
