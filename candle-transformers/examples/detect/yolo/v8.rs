@@ -378,9 +378,9 @@ impl YoloV8 {
     }
 }
 
-/// From pictures (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates (batch, 4 + classes
-/// + 3 * points, places): the centre, width and height of a box in pixels, how likely it is of each class, and for each point where it is and
-/// how likely it can be seen.
+/// From pictures (batch, 3, height, width) with numbers from 0 to 1 and sides that are multiples of 32 to candidates
+/// (batch, 4 + classes + 3 * points, places): the centre, width and height of a box in pixels, how likely it is of each class, and for each
+/// point where it is and how likely it can be seen.
 ///
 /// # Errors
 /// The pictures have another shape, or another dtype or device than the weights.
