@@ -315,12 +315,9 @@ fn layers_of_other_folders_follow() {
         .map(|k| weight(k / HIDDEN, k % HIDDEN))
         .collect();
     let rows = Tensor::from_vec(rows, (3, HIDDEN), &Device::Cpu).unwrap();
-    let weights = [("linear.weight", rows)].into();
-    candle_core::safetensors::save::<&str, Tensor>(
-        &weights,
-        folder.path().join("2_Dense/model.safetensors"),
-    )
-    .unwrap();
+    let weights = std::collections::HashMap::from([("linear.weight", rows)]);
+    let file = folder.path().join("2_Dense/model.safetensors");
+    candle_core::safetensors::save(&weights, file).unwrap();
     let row = |i| {
         plain
             .iter()

@@ -85,6 +85,7 @@ pub mod fused_moe;
 pub mod generation;
 pub mod models;
 pub mod object_detection;
+pub mod pipelines;
 pub mod parallel;
 pub mod utils;
 

@@ -34,6 +34,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "takes YOLO's weights, which no package here carries; the tests of candle-transformers run its networks",
     ),
     (
+        "splade",
+        "takes a model's folder; the step `weights` runs it",
+    ),
+    (
         "forward_speed",
         "measures models in full size, for which it has to be optimised",
     ),

@@ -89,7 +89,8 @@ impl Module for Conv2d {
 }
 
 impl Conv2d {
-    /// This layer and `bn` (in inference) fused into one layer.
+    /// This layer and `bn` (in inference) fused into one layer. Its weights are on the graph, since the running statistics of `bn` are
+    /// variables: a model for inference detaches them.
     ///
     /// # Errors
     /// `bn` has no weight and bias, or is for another number of channels.
