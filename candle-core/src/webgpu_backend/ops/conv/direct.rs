@@ -188,8 +188,8 @@ impl Variant {
             .with(self.transposed.into(), 1)
             .with(self.slide.into(), 1)
             .with(self.staged.into(), 1)
-            .with(self.kernel[0] as u32, 4)
-            .with(self.kernel[1] as u32, 4)
+            .with(self.kernel[0] as u32, 5)
+            .with(self.kernel[1] as u32, 5)
     }
 
     fn shader(&self) -> Shader {

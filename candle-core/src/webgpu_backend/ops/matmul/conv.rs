@@ -13,7 +13,7 @@ use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
 /// Sizes of a kernel up to this one are compiled in: a division by such a number is a multiplication.
-pub(in super::super) const MOST_COMPILED: usize = 15;
+pub(in super::super) const MOST_COMPILED: usize = 16;
 
 /// The input of a convolution.
 pub(in super::super) struct Image<'a> {
@@ -94,7 +94,7 @@ impl Windows {
             true => self.kernel,
             false => [0; 2],
         };
-        key.with(h, 4).with(w, 4)
+        key.with(h, 5).with(w, 5)
     }
 
     pub(super) fn fill(&self, params: &mut MatmulParams) {
@@ -122,37 +122,39 @@ impl Windows {
              \x20 var oy = outer / p.o_w;\n  var ox = outer % p.o_w;\n",
         );
         for i in 0..4 {
-            // No row is as far down as that of a column that is not there. Steps go from one place of the result to the next.
+            // No row is as far down as that of a column that is not there. Places wrap, and come out right where they are read.
             let _ = writeln!(
                 text,
                 "  let y{i} = select(0x80000000u, oy * p.stride_h + p.start_h, outer + {i}u < outer_len);\n\
                  \x20 let x{i} = ox * p.stride_w + p.start_w;\n\
+                 \x20 let at{i} = base + y{i} * p.src_row + x{i} * p.src_col;\n\
                  \x20 ox++;\n  if (ox == p.o_w) {{ ox = 0u; oy++; }}"
             );
         }
         let _ = writeln!(
             text,
             "  var kx = k % {k_w};\n  let rows = k / {k_w};\n\
-             \x20 var ky = rows % {k_h};\n  var from_channel = base + rows / {k_h} * p.src_channel;"
+             \x20 var ky = rows % {k_h};\n  var channel = rows / {k_h} * p.src_channel;"
         );
         for j in 0..4 {
             let _ = writeln!(
                 text,
                 "  var c{j} = vec4<f32>(0.0);\n  if (k + {j}u < p.k) {{\n\
-                 \x20   let dy = ky * p.dilation_h;\n    let dx = kx * p.dilation_w;"
+                 \x20   let dy = ky * p.dilation_h;\n    let dx = kx * p.dilation_w;\n\
+                 \x20   let tap = channel + dy * p.src_row + dx * p.src_col;"
             );
             for (i, lane) in ["x", "y", "z", "w"].iter().enumerate() {
                 let _ = writeln!(
                     text,
                     "    if (y{i} + dy < p.i_h && x{i} + dx < p.i_w) {{ \
-                     c{j}.{lane} = rhs_at(from_channel + (y{i} + dy) * p.src_row + (x{i} + dx) * p.src_col); }}"
+                     c{j}.{lane} = rhs_at(at{i} + tap); }}"
                 );
             }
             let _ = writeln!(
                 text,
                 "  }}\n  kx++;\n\
                  \x20 if (kx == {k_w}) {{\n    kx = 0u;\n    ky++;\n\
-                 \x20   if (ky == {k_h}) {{ ky = 0u; from_channel += p.src_channel; }}\n  }}"
+                 \x20   if (ky == {k_h}) {{ ky = 0u; channel += p.src_channel; }}\n  }}"
             );
         }
         text.push_str("  return mat4x4<f32>(c0, c1, c2, c3);\n}");
