@@ -442,8 +442,8 @@ fn mistakes_are_one_line() {
             &["config.json", "t5", "modernbert"],
         ),
         (
-            |folder| folder.write("config.json", &json!({"model_type": "qwen3"})),
-            &["config.json", "qwen3", "decoder"],
+            |folder| folder.write("config.json", &json!({"model_type": "llama"})),
+            &["config.json", "llama", "decoder"],
         ),
         (
             |folder| std::fs::remove_file(folder.path().join("config.json")).unwrap(),
