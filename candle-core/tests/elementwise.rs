@@ -613,3 +613,43 @@ fn as_numpy(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(as_numpy);
+
+/// Rows whose neighbours lie side by side are taken several at a time where they and the steps between them are long enough: with a row or a
+/// column added to each, cut from a wider matrix, from an odd place, and with lengths that do not divide.
+fn rows_side_by_side(device: &Device) -> Result<()> {
+    for dtype in [DType::F32, DType::F16, DType::I16] {
+        for (columns, width, start) in [
+            (16, 16, 0),
+            (16, 48, 16),
+            (16, 48, 3),
+            (16, 20, 4),
+            (12, 24, 0),
+            (7, 7, 0),
+            (1, 16, 0),
+        ] {
+            let wide = numbers(&[5, width], dtype)?;
+            let row = numbers(&[2 * columns], dtype)?;
+            let column = numbers(&[5, 1], dtype)?;
+            let of = |wide: &Tensor, row: &Tensor, column: &Tensor| -> Result<Vec<Tensor>> {
+                let rows = wide.narrow(1, start, columns)?;
+                let row = row.narrow(0, columns, columns)?;
+                Ok(vec![
+                    rows.broadcast_add(&row)?,
+                    rows.broadcast_add(column)?,
+                    row.broadcast_as((5, columns))?.broadcast_sub(&rows)?,
+                    rows.contiguous()?,
+                    rows.to_dtype(DType::F32)?,
+                    rows.t()?.contiguous()?,
+                ])
+            };
+            let wanted = of(&wide, &row, &column)?;
+            let there = |t: &Tensor| t.to_device(device);
+            let found = of(&there(&wide)?, &there(&row)?, &there(&column)?)?;
+            for (found, wanted) in found.iter().zip(&wanted) {
+                assert_same(found, wanted, &format!("{dtype:?}, {columns} of {width}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+test_device!(rows_side_by_side);

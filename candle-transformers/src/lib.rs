@@ -85,8 +85,8 @@ pub mod fused_moe;
 pub mod generation;
 pub mod models;
 pub mod object_detection;
-pub mod pipelines;
 pub mod parallel;
+pub mod pipelines;
 pub mod utils;
 
 // Upstream's paths.

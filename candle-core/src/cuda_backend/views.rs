@@ -91,6 +91,18 @@ impl<const N: usize> Walk<N> {
         self.views.len as usize
     }
 
+    /// Whether elements lie side by side in every operand, `lanes` of them at a time, and the places of such runs are multiples of
+    /// `lanes` from where the operand begins.
+    pub(super) fn is_in_runs_of(&self, lanes: usize) -> bool {
+        let Some(last) = self.rank.checked_sub(1) else {
+            return true;
+        };
+        let fits = |step: &u64| step.is_multiple_of(lanes as u64);
+        fits(&self.views.dims[last])
+            && (self.views.strides.iter())
+                .all(|strides| strides[last] == 1 && strides[..last].iter().all(fits))
+    }
+
     /// The integer that counts places: `u32` as long as it reaches, since its divisions cost a fraction.
     pub(super) fn index(&self) -> &'static str {
         index_type(self.wide)
@@ -144,6 +156,28 @@ mod tests {
         assert_eq!(&walk.views.strides[1][..2], &[0, 1]);
         let transposed = layout(&[4, 3], &[1, 4], 0);
         assert_eq!(Walk::new([&transposed]).unwrap().rank, 2);
+    }
+
+    #[test]
+    fn runs_are_as_long_as_rows_and_their_steps_allow() {
+        let runs = |dims: &[usize], strides: &[&[usize]], lanes| {
+            let layouts: Vec<_> = strides.iter().map(|it| layout(dims, it, 0)).collect();
+            match &layouts[..] {
+                [one] => Walk::new([one]).unwrap().is_in_runs_of(lanes),
+                [one, two] => Walk::new([one, two]).unwrap().is_in_runs_of(lanes),
+                _ => unreachable!(),
+            }
+        };
+        // A bias for each row, and one for each column.
+        assert!(runs(&[6, 16], &[&[16, 1], &[0, 1]], 8));
+        assert!(!runs(&[6, 12], &[&[12, 1], &[0, 1]], 8));
+        assert!(runs(&[6, 12], &[&[12, 1], &[0, 1]], 4));
+        assert!(!runs(&[6, 16], &[&[16, 1], &[1, 0]], 8));
+        // Rows of a wider matrix.
+        assert!(runs(&[6, 16], &[&[24, 1]], 8));
+        assert!(!runs(&[6, 16], &[&[20, 1]], 8));
+        assert!(!runs(&[16, 6], &[&[1, 16]], 2));
+        assert!(runs(&[3, 5], &[&[5, 1]], 8));
     }
 
     #[test]

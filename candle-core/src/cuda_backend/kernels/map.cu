@@ -1,5 +1,5 @@
 // dst[i] = F(src[i]), converted to DST. SRC, DST: the dtypes; PARAMETERS: whether F takes a and b; RANK, INDEX: the layout;
-// LANES: elements that a thread takes at once, 1 unless both sides are contiguous and aligned.
+// LANES: elements that a thread takes at once, 1 unless both sides are aligned and in runs of as many.
 
 INLINE DST element(SRC x, compute<SRC> a, compute<SRC> b) {
 #if PARAMETERS

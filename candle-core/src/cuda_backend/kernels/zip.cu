@@ -1,5 +1,5 @@
 // dst[i] = F(lhs[i], rhs[i]). SRC, DST: the dtypes; RANK, INDEX: the layouts; LANES: elements that a thread takes at once, 1
-// unless all sides are contiguous and aligned; DIVIDES: integers, whose zero divisors are reported with this code, else 0.
+// unless all sides are aligned and in runs of as many; DIVIDES: integers, whose zero divisors are reported with this code, else 0.
 
 INLINE DST element(SRC lhs, SRC rhs, Fault* fault) {
     compute<SRC> a = value(lhs), b = value(rhs);

@@ -53,10 +53,7 @@ fn map(
         return Err(device.unsupported(op, src.dtype(), "convert to a float dtype first"));
     }
     let walk = Walk::new([layout])?;
-    let lanes = lanes(
-        walk.rank,
-        [(src, walk.views.offsets[0]), (dst, offset as u64)],
-    );
+    let lanes = lanes(&walk, [(src, walk.views.offsets[0]), (dst, offset as u64)]);
     let kernel = Kernel::new(source!("functions", => "map"))
         .define("F", c_function)
         .define("SRC", from)

@@ -11,6 +11,7 @@ pub(in crate::cuda_backend::ops) use map::{convert_into, in_order, Ordered};
 pub(in crate::cuda_backend) use zip::{binary, cmp};
 
 use crate::cuda_backend::storage::CudaStorage;
+use crate::cuda_backend::views::Walk;
 
 /// The function in `kernels/functions.cu` of an op's name, of a list.
 fn function(list: &'static [(&'static str, &'static str)], name: &str) -> Option<&'static str> {
@@ -26,8 +27,12 @@ macro_rules! functions {
 }
 use functions;
 
-/// How many elements a thread loads at once: 16 bytes of the widest side, if every side begins at a multiple of that.
-fn lanes<const N: usize>(rank: usize, sides: [(&CudaStorage, u64); N]) -> usize {
+/// How many elements a thread loads at once: 16 bytes of the widest side, if every run of neighbours begins at a multiple of that on every
+/// side, and is a multiple of it long.
+fn lanes<const N: usize, const SIDES: usize>(
+    walk: &Walk<N>,
+    sides: [(&CudaStorage, u64); SIDES],
+) -> usize {
     use crate::backend::BackendStorage;
     let size = |storage: &CudaStorage| storage.dtype().size_in_bytes();
     let widest = sides.iter().map(|(storage, _)| size(storage)).max();
@@ -36,7 +41,7 @@ fn lanes<const N: usize>(rank: usize, sides: [(&CudaStorage, u64); N]) -> usize 
         (storage.address() + offset * size(storage) as u64)
             .is_multiple_of((lanes * size(storage)) as u64)
     };
-    if rank == 0 && sides.iter().all(aligned) {
+    if walk.is_in_runs_of(lanes) && sides.iter().all(aligned) {
         lanes
     } else {
         1

@@ -44,7 +44,7 @@ fn zip(
     let walk = Walk::new([lhs_l, rhs_l])?;
     let dst = device.new_storage(walk.len(), dtype, name)?;
     let [lhs_offset, rhs_offset] = walk.views.offsets;
-    let lanes = lanes(walk.rank, [(lhs, lhs_offset), (rhs, rhs_offset), (&dst, 0)]);
+    let lanes = lanes(&walk, [(lhs, lhs_offset), (rhs, rhs_offset), (&dst, 0)]);
     let divides = name == "div" && src.is_int();
     let kernel = Kernel::new(source!("functions", => "zip"))
         .define("F", f)
