@@ -23,7 +23,8 @@ use candle_core::{DType, Module, Result, Tensor, D};
 use candle_nn::{layer_norm, linear, Conv2d, Func, LayerNorm, Linear, VarBuilder};
 
 use crate::blocks::vision::{
-    classifier, head, optional, pointwise, pooled, run_all, ConvSpec, Picture,
+    channels_first, channels_last, classifier, head, optional, pointwise, pooled, run_all,
+    ConvSpec, Picture,
 };
 
 /// How wide and deep the network is.
@@ -106,16 +107,6 @@ impl Config {
 /// A layer norm over the channels of each place.
 fn norm(channels: usize, vb: VarBuilder) -> Result<LayerNorm> {
     layer_norm(channels, 1e-6, vb)
-}
-
-/// (batch, channels, height, width) as (batch, height, width, channels), where linear layers and norms run over the last dimension.
-fn channels_last(xs: &Tensor) -> Result<Tensor> {
-    xs.permute((0, 2, 3, 1))?.contiguous()
-}
-
-/// Back from [`channels_last`].
-fn channels_first(xs: &Tensor) -> Result<Tensor> {
-    xs.permute((0, 3, 1, 2))?.contiguous()
 }
 
 /// What makes the picture smaller: patches and a norm, in either order.

@@ -93,6 +93,7 @@ pub mod rwkv_v5;
 pub mod rwkv_v6;
 pub mod rwkv_v7;
 pub mod segformer;
+pub mod segment_anything;
 mod shared;
 pub mod siglip;
 pub mod silero_vad;

@@ -18,6 +18,7 @@ mod quantized_files;
 mod quantized_llama;
 mod qwen3_5;
 mod recurrent;
+mod segment_anything;
 mod sentences;
 mod seq2seq;
 mod silero_vad;

@@ -21,6 +21,7 @@ mod lfm2;
 mod llamas;
 mod qwen;
 mod recurrent;
+mod segment_anything;
 mod seq2seq;
 mod speech;
 mod stella;
@@ -48,6 +49,7 @@ const RUNS: &[&[Run]] = &[
     llamas::RUNS,
     qwen::RUNS,
     recurrent::RUNS,
+    segment_anything::RUNS,
     seq2seq::RUNS,
     speech::RUNS,
     stella::RUNS,

@@ -7,6 +7,7 @@ mod conv;
 mod grid;
 mod parts;
 mod transformer;
+mod windows;
 
 pub(crate) use contrastive::{
     at_largest, blocks, scores, unit_length, Blocks, ClipVision, ClipVisionSpec, PictureEmbeddings,
@@ -15,12 +16,14 @@ pub(crate) use contrastive::{
 pub(crate) use conv::{merged, Branch, ConvNorm, ConvSpec};
 pub(crate) use grid::{side, Grid, PatchEmbedding};
 pub(crate) use parts::{
-    channel_scale, make_divisible, optional, pointwise, SameConv, Shift, SqueezeExcite,
+    channel_scale, channels_first, channels_last, make_divisible, optional, pointwise, SameConv,
+    Shift, SqueezeExcite,
 };
 pub(crate) use transformer::{
     heads, intermediate_layers, join_heads, Taken, VitActivation, VitAttention, VitBlock, VitMlp,
     VitSpec,
 };
+pub(crate) use windows::Windows;
 
 use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::{linear, Func, Linear, VarBuilder};

@@ -48,6 +48,16 @@ pub(crate) fn channel_scale(
     vb.get(shape, name)?.reshape((1, channels, 1, 1))
 }
 
+/// (batch, channels, height, width) as (batch, height, width, channels), where linear layers and norms run over the last dimension.
+pub(crate) fn channels_last(xs: &Tensor) -> Result<Tensor> {
+    xs.permute((0, 2, 3, 1))?.contiguous()
+}
+
+/// Back from [`channels_last`].
+pub(crate) fn channels_first(xs: &Tensor) -> Result<Tensor> {
+    xs.permute((0, 3, 1, 2))?.contiguous()
+}
+
 /// A convolution, its norm and activation, padded with zeros so that the output's sides are the input's over the stride, rounded up. An odd
 /// one of the zeros is at the bottom and the right: TensorFlow's `SAME`.
 #[derive(Debug, Clone)]

@@ -42,6 +42,8 @@ impl VitSpec {
 #[derive(Debug, Clone)]
 enum Qkv {
     Joined(Linear),
+    /// As [`Joined`](Self::Joined), the three of the first head before those of the next.
+    ByHead(Linear),
     Apart(MergedLinear<3>),
 }
 
@@ -84,6 +86,15 @@ impl VitAttention {
         }
     }
 
+    /// As [`joined`](Self::joined), of outputs that are head by head.
+    pub(crate) fn by_head(qkv: Linear, proj: Linear, heads: usize) -> Self {
+        Self {
+            qkv: Qkv::ByHead(qkv),
+            proj,
+            heads,
+        }
+    }
+
     /// Of a layer for each of the three.
     pub(crate) fn apart(parts: [Linear; 3], proj: Linear, heads: usize) -> Result<Self> {
         Ok(Self {
@@ -105,15 +116,20 @@ impl VitAttention {
         bias: Option<&Tensor>,
         turn: impl FnOnce(Tensor, Tensor) -> Result<(Tensor, Tensor)>,
     ) -> Result<Tensor> {
-        let joined = match &self.qkv {
-            Qkv::Joined(linear) => linear.forward(xs)?,
-            Qkv::Apart(parts) => parts.forward_joined(xs)?,
+        let (joined, by_head) = match &self.qkv {
+            Qkv::Joined(linear) => (linear.forward(xs)?, false),
+            Qkv::ByHead(linear) => (linear.forward(xs)?, true),
+            Qkv::Apart(parts) => (parts.forward_joined(xs)?, false),
         };
-        let by_head = heads(&joined, 3 * self.heads)?;
-        let part = |i| by_head.narrow(1, i * self.heads, self.heads);
+        let head_dim = joined.dim(D::Minus1)? / (3 * self.heads);
+        let (all, dim, step) = match by_head {
+            true => (heads(&joined, self.heads)?, 3, head_dim),
+            false => (heads(&joined, 3 * self.heads)?, 1, self.heads),
+        };
+        let part = |i| all.narrow(dim, i * step, step);
         let (q, k) = turn(part(0)?, part(1)?)?;
         let options = SdpaOptions {
-            scale: 1. / (by_head.dim(D::Minus1)? as f32).sqrt(),
+            scale: 1. / (head_dim as f32).sqrt(),
             bias,
             ..Default::default()
         };
