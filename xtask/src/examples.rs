@@ -41,6 +41,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "forward_speed",
         "measures models in full size, for which it has to be optimised",
     ),
+    (
+        "segment",
+        "takes Segment Anything's weights, which no package here carries",
+    ),
     ("quantized_products", "measures a GPU's memory"),
 ];
 
