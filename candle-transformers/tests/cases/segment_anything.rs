@@ -10,6 +10,7 @@ use candle_transformers::models::segment_anything::sam::{Prompt, Sam, IMAGE_SIZE
 use candle_transformers::models::segment_anything::tiny_vit::TinyViT;
 use candle_transformers::models::segment_anything::transformer::TwoWayTransformer;
 use candle_transformers::models::segment_anything::LayerNorm2d;
+use candle_transformers::object_detection::{iou, Bbox};
 
 use super::support::{assert_close, Numbers};
 use super::vision::{check, module, pictures, weights, Forward, Made};
@@ -415,36 +416,32 @@ fn whole(device: &Device) -> Result<()> {
 test_device!(whole);
 
 /// The boxes are those of the masks, and no two are nearly the same.
-fn everything(device: &Device) -> Result<()> {
-    let (sam, photo) = (sam(DType::F32, device)?, photo(600, 1000, device)?);
-    let found = sam.generate_masks(&photo, 2, 0, 0.3, 1)?;
+#[track_caller]
+fn assert_boxes(found: &[Bbox<Tensor>]) -> Result<()> {
     assert!(!found.is_empty());
     for (i, mask) in found.iter().enumerate() {
         assert!(mask.confidence >= 0.88);
-        let inside = mask.data.to_device(&Device::Cpu)?.to_vec2::<u32>()?;
-        let places = (0..256 * 256).filter(|i| inside[i / 256][i % 256] == 1);
-        let places = places.map(|i| ((i % 256) as f32, (i / 256) as f32));
+        assert_eq!(mask.data.dims(), &[256, 256]);
+        let inside = mask.data.flatten_all()?.to_vec1::<u32>()?;
+        let places = (0..inside.len()).filter(|i| inside[*i] == 1);
         let (mut x, mut y) = ([255f32, 0.], [255f32, 0.]);
         for place in places {
-            x = [x[0].min(place.0), x[1].max(place.0)];
-            y = [y[0].min(place.1), y[1].max(place.1)];
+            let (column, row) = ((place % 256) as f32, (place / 256) as f32);
+            x = [x[0].min(column), x[1].max(column)];
+            y = [y[0].min(row), y[1].max(row)];
         }
-        assert_eq!(
-            [mask.xmin, mask.xmax, mask.ymin, mask.ymax],
-            [x[0], x[1], y[0], y[1]]
-        );
-        for other in &found[..i] {
-            assert!(candle_transformers::object_detection::iou(mask, other) <= 0.7);
-        }
+        let of_box = [mask.xmin, mask.xmax, mask.ymin, mask.ymax];
+        assert_eq!(of_box, [x[0], x[1], y[0], y[1]]);
+        assert!(found[..i].iter().all(|other| iou(mask, other) <= 0.7));
     }
-    assert_refused(sam.generate_masks(&photo, 0, 0, 0.3, 1), &["no points"]);
-    assert_refused(
-        sam.generate_masks(&photo, 4, 1, 1.5, 1),
-        &["crop_overlap_ratio is 1.5"],
-    );
-    // A model that trusts none of its masks.
-    let doubting = Sam::new(16, 1, 1, &[], VarBuilder::zeros(DType::F32, device))?;
-    assert!(doubting.generate_masks(&photo, 1, 0, 0.3, 1)?.is_empty());
+    Ok(())
+}
+
+fn everything(device: &Device) -> Result<()> {
+    let (sam, photo) = (sam(DType::F32, device)?, photo(600, 1000, device)?);
+    assert_boxes(&sam.generate_masks(&photo, 1, 0, 0.3, 1)?)?;
+    let none = sam.generate_masks(&photo, 0, 0, 0.3, 1);
+    assert_refused(none, &["no points"]);
     Ok(())
 }
 test_device!(everything);
@@ -453,11 +450,15 @@ test_device!(everything);
 #[test]
 fn everything_in_parts() -> Result<()> {
     let device = Device::Cpu;
-    let (sam, photo) = (sam(DType::F32, &device)?, photo(200, 300, &device)?);
-    let found = sam.generate_masks(&photo, 2, 1, 0.3, 2)?;
-    assert!(!found.is_empty());
-    assert!(found.iter().all(|mask| mask.data.dims() == [256, 256]));
+    let (sure, photo) = (sam(DType::F32, &device)?, photo(200, 300, &device)?);
+    let found = sure.generate_masks(&photo, 2, 1, 0.3, 2)?;
+    assert_boxes(&found)?;
     // Those of parts end with the part.
     assert!(found.iter().any(|mask| mask.xmax < 75. && mask.ymax < 50.));
+    let ratio = sure.generate_masks(&photo, 4, 1, 1.5, 1);
+    assert_refused(ratio, &["crop_overlap_ratio is 1.5"]);
+    // A model that trusts none of its masks.
+    let doubting = Sam::new(16, 1, 1, &[], VarBuilder::zeros(DType::F32, &device))?;
+    assert!(doubting.generate_masks(&photo, 1, 0, 0.3, 1)?.is_empty());
     Ok(())
 }

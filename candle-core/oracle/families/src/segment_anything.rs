@@ -17,7 +17,6 @@ pub const RUNS: &[Run] = &[
     ("sam_mask_decoder", mask_decoder),
     ("sam_tiny_vit", tiny_vit),
     ("sam_whole", whole),
-    ("sam_mobile", mobile),
 ];
 
 fn image_encoder(place: &Place) -> Result<Vec<Tensor>> {
@@ -108,18 +107,15 @@ impl SimpleBackend for Sure {
     }
 }
 
-fn photo(place: &Place, h: usize, w: usize) -> Result<Tensor> {
-    (place.input("sam photo", (3, h, w))? * 127.)? + 127.
-}
-
-/// What the masks of everything are like: a place more or less does not matter.
+/// Windows alone, as attention to the whole takes minutes on a GPU that is software. A place more or less of a mask does not matter.
 fn whole(place: &Place) -> Result<Vec<Tensor>> {
     let vb = VarBuilder::from_backend(Box::new(Sure), DType::F32, place.device.clone());
-    let sam = Sam::new(16, 2, 1, &[1], vb)?;
-    let photo = photo(place, 700, 1000)?;
+    let sam = Sam::new(16, 1, 1, &[], vb)?;
+    let photo = place.input("sam photo", (3, 700, 1000))?;
+    let photo = photo.affine(127., 127.)?;
     let (masks, quality) = sam.forward(&photo, &[(0.3, 0.6, true), (0.8, 0.1, false)], true)?;
-    let mut outputs = vec![sam.embeddings(&photo)?, (masks / 100.)?, quality];
-    let found = sam.generate_masks(&photo, 2, 0, 0.3, 1)?;
+    let mut outputs = vec![(masks / 100.)?, quality];
+    let found = sam.generate_masks(&photo, 1, 0, 0.3, 1)?;
     outputs.push(Tensor::new(found.len() as f32, &place.device)?);
     for mask in found {
         let share = mask.data.to_dtype(DType::F32)?.mean_all()?;
@@ -127,13 +123,4 @@ fn whole(place: &Place) -> Result<Vec<Tensor>> {
         outputs.extend([share, Tensor::new(&numbers, &place.device)?]);
     }
     Ok(outputs)
-}
-
-fn mobile(place: &Place) -> Result<Vec<Tensor>> {
-    let sam = Sam::new_tiny(place.weights("sam_mobile"))?;
-    let photo = photo(place, 1024, 600)?;
-    let embeddings = sam.embeddings(&photo)?;
-    let points = [(0.5, 0.5, true)];
-    let (masks, quality) = sam.forward_for_embeddings(&embeddings, 1024, 600, &points, true)?;
-    Ok(vec![embeddings, masks, quality])
 }
