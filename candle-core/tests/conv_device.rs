@@ -368,8 +368,8 @@ fn within(t: &Tensor, device: &Device) -> Result<Tensor> {
         all = Tensor::cat(&[&edge, &all, &edge], dim)?;
     }
     let all = all.contiguous()?.to_device(device)?;
-    let dims = t.dims().iter().enumerate();
-    dims.fold(Ok(all), |t, (dim, len)| t?.narrow(dim, 1, *len))
+    let mut dims = t.dims().iter().enumerate();
+    dims.try_fold(all, |t, (dim, len)| t.narrow(dim, 1, *len))
 }
 
 const OTHERS: [DType; 5] = [DType::F64, DType::I16, DType::U8, DType::I64, DType::F8E4M3];
