@@ -183,7 +183,7 @@ impl SpeechFiles {
 /// package `silero-vad`.
 ///
 /// # Errors
-/// A file that is no such network.
+/// A file of another network, or of none.
 pub fn speech_in(file: &Path, samples: &[f32]) -> Result<Speech> {
     // SAFETY: as for every model that is mapped: nobody changes a file of weights while it is in use.
     let vb = unsafe { VarBuilder::from_mmaped_safetensors(&[file], DType::F32, &Device::Cpu) };

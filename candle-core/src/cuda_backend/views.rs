@@ -91,16 +91,22 @@ impl<const N: usize> Walk<N> {
         self.views.len as usize
     }
 
-    /// Whether elements lie side by side in every operand, `lanes` of them at a time, and the places of such runs are multiples of
-    /// `lanes` from where the operand begins.
+    /// Whether the elements of an operand are all one along the last dimension, as those of a broadcast column.
+    pub(super) fn is_same_in_runs(&self, operand: usize) -> bool {
+        self.rank > 0 && self.views.strides[operand][self.rank - 1] == 0
+    }
+
+    /// Whether in every operand `lanes` neighbours lie side by side, at a place that is a multiple of `lanes` from where the operand begins,
+    /// or are one element.
     pub(super) fn is_in_runs_of(&self, lanes: usize) -> bool {
         let Some(last) = self.rank.checked_sub(1) else {
             return true;
         };
         let fits = |step: &u64| step.is_multiple_of(lanes as u64);
+        let side_by_side =
+            |strides: &[u64; MAX_RANK]| strides[last] == 1 && strides[..last].iter().all(fits);
         fits(&self.views.dims[last])
-            && (self.views.strides.iter())
-                .all(|strides| strides[last] == 1 && strides[..last].iter().all(fits))
+            && (0..N).all(|n| self.is_same_in_runs(n) || side_by_side(&self.views.strides[n]))
     }
 
     /// The integer that counts places: `u32` as long as it reaches, since its divisions cost a fraction.
@@ -172,7 +178,8 @@ mod tests {
         assert!(runs(&[6, 16], &[&[16, 1], &[0, 1]], 8));
         assert!(!runs(&[6, 12], &[&[12, 1], &[0, 1]], 8));
         assert!(runs(&[6, 12], &[&[12, 1], &[0, 1]], 4));
-        assert!(!runs(&[6, 16], &[&[16, 1], &[1, 0]], 8));
+        assert!(runs(&[6, 16], &[&[16, 1], &[1, 0]], 8));
+        assert!(!runs(&[6, 12], &[&[12, 1], &[1, 0]], 8));
         // Rows of a wider matrix.
         assert!(runs(&[6, 16], &[&[24, 1]], 8));
         assert!(!runs(&[6, 16], &[&[20, 1]], 8));

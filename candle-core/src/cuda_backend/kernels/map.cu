@@ -1,5 +1,6 @@
 // dst[i] = F(src[i]), converted to DST. SRC, DST: the dtypes; PARAMETERS: whether F takes a and b; RANK, INDEX: the layout;
-// LANES: elements that a thread takes at once, 1 unless both sides are aligned and in runs of as many.
+// LANES: elements that a thread takes at once, 1 unless both sides are aligned and in runs of as many; IS_ONE: whether such
+// a run is one element.
 
 INLINE DST element(SRC x, compute<SRC> a, compute<SRC> b) {
 #if PARAMETERS
@@ -16,7 +17,7 @@ KERNEL(map)(const SRC* src, DST* dst, Views<1> v, u64 dst_offset, compute<SRC> a
     places<RANK>(v, i, at);
     dst += dst_offset;
     if (LANES > 1 && i + LANES <= v.len) {
-        Pack<SRC, LANES> x = load<LANES>(src + at[0]);
+        Pack<SRC, LANES> x = run<LANES, IS_ONE>(src + at[0]);
         Pack<DST, LANES> y;
 #pragma unroll
         for (int lane = 0; lane < LANES; lane++) y.at[lane] = element(x.at[lane], a, b);

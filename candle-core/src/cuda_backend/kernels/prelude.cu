@@ -118,6 +118,14 @@ template <class T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
 typedef Pack<u32, 4> u128;
 
 template <int N, class T> INLINE Pack<T, N> load(const T* at) { return *(const Pack<T, N>*)at; }
+// N elements side by side, or N times the one element there.
+template <int N, bool ONE, class T> INLINE Pack<T, N> run(const T* at) {
+    if (!ONE) return load<N>(at);
+    Pack<T, N> pack;
+#pragma unroll
+    for (int n = 0; n < N; n++) pack.at[n] = *at;
+    return pack;
+}
 template <int N, class T> INLINE void store(T* at, const Pack<T, N>& pack) { *(Pack<T, N>*)at = pack; }
 
 // ---- Places ----

@@ -1,5 +1,6 @@
 // dst[i] = F(lhs[i], rhs[i]). SRC, DST: the dtypes; RANK, INDEX: the layouts; LANES: elements that a thread takes at once, 1
-// unless all sides are aligned and in runs of as many; DIVIDES: integers, whose zero divisors are reported with this code, else 0.
+// unless all sides are aligned and in runs of as many; LHS_IS_ONE, RHS_IS_ONE: whether such a run is one element;
+// DIVIDES: integers, whose zero divisors are reported with this code, else 0.
 
 INLINE DST element(SRC lhs, SRC rhs, Fault* fault) {
     compute<SRC> a = value(lhs), b = value(rhs);
@@ -13,7 +14,7 @@ KERNEL(zip)(const SRC* lhs, const SRC* rhs, DST* dst, Views<2> v, Fault* fault) 
     INDEX at[2];
     places<RANK>(v, i, at);
     if (LANES > 1 && i + LANES <= v.len) {
-        Pack<SRC, LANES> a = load<LANES>(lhs + at[0]), b = load<LANES>(rhs + at[1]);
+        Pack<SRC, LANES> a = run<LANES, LHS_IS_ONE>(lhs + at[0]), b = run<LANES, RHS_IS_ONE>(rhs + at[1]);
         Pack<DST, LANES> y;
 #pragma unroll
         for (int lane = 0; lane < LANES; lane++) y.at[lane] = element(a.at[lane], b.at[lane], fault);

@@ -100,7 +100,7 @@ impl PromptEncoder {
         let (rows, columns) = image_embedding_size;
         let (h, w) = input_image_size;
         let sizes = [rows, columns, h, w, embed_dim, mask_in_chans];
-        if embed_dim % 2 != 0 || mask_in_chans % 4 != 0 || sizes.contains(&0) {
+        if !embed_dim.is_multiple_of(2) || !mask_in_chans.is_multiple_of(4) || sizes.contains(&0) {
             bail!(
                 "{FAMILY}: embed_dim {embed_dim} has to be even and mask_in_chans {mask_in_chans} a multiple of 4, and both and the sizes \
                  {image_embedding_size:?} and {input_image_size:?} more than 0"

@@ -152,7 +152,7 @@ impl TinyViT {
     ) -> Result<Self> {
         let count = embed_dims.len();
         let lengths = [depths.len(), num_heads.len(), window_sizes.len()];
-        if count < 2 || lengths != [count; 3] || embed_dims[0] % 2 != 0 {
+        if count < 2 || lengths != [count; 3] || !embed_dims[0].is_multiple_of(2) {
             bail!(
                 "{FAMILY}: embed_dims {embed_dims:?}, depths {depths:?}, num_heads {num_heads:?} and window_sizes {window_sizes:?} have to be as \
                  many, at least two, and the first of embed_dims even"

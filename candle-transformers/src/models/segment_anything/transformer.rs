@@ -24,7 +24,7 @@ impl Attention {
     /// Heads together have `size / share` numbers.
     fn load(size: usize, heads: usize, share: usize, vb: VarBuilder) -> Result<Self> {
         let inner = size / share;
-        if heads == 0 || inner == 0 || inner % heads != 0 {
+        if heads == 0 || inner == 0 || !inner.is_multiple_of(heads) {
             bail!("{FAMILY}: {heads} heads do not divide {inner}, the size {size} over {share}")
         }
         let projection = |name| linear(vb.pp(name), size, inner, true);

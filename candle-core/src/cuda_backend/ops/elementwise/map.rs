@@ -61,7 +61,8 @@ fn map(
         .define("PARAMETERS", f.parameters.is_some())
         .define("RANK", walk.rank)
         .define("INDEX", walk.index())
-        .define("LANES", lanes);
+        .define("LANES", lanes)
+        .define("IS_ONE", lanes > 1 && walk.is_same_in_runs(0));
     let args = Args::new()
         .storage(src)
         .storage(dst)

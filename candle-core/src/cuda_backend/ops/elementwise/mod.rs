@@ -27,8 +27,8 @@ macro_rules! functions {
 }
 use functions;
 
-/// How many elements a thread loads at once: 16 bytes of the widest side, if every run of neighbours begins at a multiple of that on every
-/// side, and is a multiple of it long.
+/// How many elements a thread loads at once: 16 bytes of the widest side, if every run of neighbours is a multiple of that long, and on
+/// every side begins at a multiple of it or is one element. The operands of `walk` come first.
 fn lanes<const N: usize, const SIDES: usize>(
     walk: &Walk<N>,
     sides: [(&CudaStorage, u64); SIDES],
@@ -41,7 +41,8 @@ fn lanes<const N: usize, const SIDES: usize>(
         (storage.address() + offset * size(storage) as u64)
             .is_multiple_of((lanes * size(storage)) as u64)
     };
-    if walk.is_in_runs_of(lanes) && sides.iter().all(aligned) {
+    let fits = |(n, side)| n < N && walk.is_same_in_runs(n) || aligned(side);
+    if walk.is_in_runs_of(lanes) && sides.iter().enumerate().all(fits) {
         lanes
     } else {
         1

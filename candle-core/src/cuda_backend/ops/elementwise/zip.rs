@@ -53,6 +53,8 @@ fn zip(
         .define("RANK", walk.rank)
         .define("INDEX", walk.index())
         .define("LANES", lanes)
+        .define("LHS_IS_ONE", lanes > 1 && walk.is_same_in_runs(0))
+        .define("RHS_IS_ONE", lanes > 1 && walk.is_same_in_runs(1))
         .define("DIVIDES", if divides { DIVISION_BY_ZERO } else { 0 });
     let args = Args::new()
         .storage(lhs)
