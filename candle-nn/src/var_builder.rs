@@ -46,7 +46,7 @@ pub trait Backend: Send + Sync {
     /// Whether there is a tensor `name`.
     fn contains_tensor(&self, name: &str) -> bool;
 
-    /// Whether [`get`](Self::get) makes what is not there, as a [`VarMap`](crate::VarMap) does. Not in upstream's interface.
+    /// Whether [`get`](Self::get) makes what is not there, as a [`VarMap`] does. Not in upstream's interface.
     fn makes_tensors(&self) -> bool {
         false
     }
@@ -69,7 +69,7 @@ pub trait SimpleBackend: Send + Sync {
     /// Whether there is a tensor `name`.
     fn contains_tensor(&self, name: &str) -> bool;
 
-    /// Whether [`get`](Self::get) makes what is not there, as a [`VarMap`](crate::VarMap) does. Not in upstream's interface.
+    /// Whether [`get`](Self::get) makes what is not there, as a [`VarMap`] does. Not in upstream's interface.
     fn makes_tensors(&self) -> bool {
         false
     }

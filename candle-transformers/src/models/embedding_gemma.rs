@@ -1,5 +1,5 @@
 //! EmbeddingGemma, which makes vectors of texts in a hundred languages: [arXiv 2509.20354](https://arxiv.org/abs/2509.20354). A
-//! [`gemma3`](super::gemma3) whose tokens see each other, the mean of them, and two layers without biases. The first 512, 256 or 128 elements
+//! [`gemma3`] whose tokens see each other, the mean of them, and two layers without biases. The first 512, 256 or 128 elements
 //! of a vector, made of length 1 again, are vectors too. Not in upstream's interface.
 //!
 //! ```

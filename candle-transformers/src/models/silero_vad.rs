@@ -260,12 +260,15 @@ mod tests {
 
     const SECOND: usize = SAMPLE_RATE;
 
-    fn heard(loud: &[Range<usize>], windows: usize, options: &Options) -> Vec<Range<usize>> {
-        let is_loud = |i: usize| loud.iter().any(|range| range.contains(&i));
-        let probabilities: Vec<f32> = (0..windows)
-            .map(|i| f32::from(u8::from(is_loud(i))))
-            .collect();
-        Speech::of(&probabilities, windows * WINDOW - 100, options).ranges
+    /// What is speech where these windows, from the first to before the second, are loud.
+    fn heard(loud: &[(usize, usize)], windows: usize, options: &Options) -> Vec<(usize, usize)> {
+        let is_loud = |i: usize| loud.iter().any(|(start, end)| (*start..*end).contains(&i));
+        let probability = |i: usize| f32::from(u8::from(is_loud(i)));
+        let probabilities: Vec<f32> = (0..windows).map(probability).collect();
+        let samples = (windows * WINDOW).saturating_sub(100);
+        let speech = Speech::of(&probabilities, samples, options);
+        let ranges = speech.ranges.into_iter();
+        ranges.map(|range| (range.start, range.end)).collect()
     }
 
     #[test]
@@ -275,29 +278,25 @@ mod tests {
             padding: 0.,
             ..Options::default()
         };
-        let windows = |range: Range<usize>| range.start * WINDOW..range.end * WINDOW;
+        let windows = |start: usize, end: usize| (start * WINDOW, end * WINDOW);
         // Ten windows are a pause, nine are not; eight are speech, seven a noise.
-        assert_eq!(heard(&[5..13], 40, &options), [windows(5..13)]);
-        assert!(heard(&[5..12], 40, &options).is_empty());
-        assert_eq!(heard(&[5..13, 22..30], 60, &options), [windows(5..30)]);
-        assert_eq!(
-            heard(&[5..13, 23..31], 60, &options),
-            [windows(5..13), windows(23..31)]
-        );
+        assert_eq!(heard(&[(5, 13)], 40, &options), [windows(5, 13)]);
+        assert!(heard(&[(5, 12)], 40, &options).is_empty());
+        let close = heard(&[(5, 13), (22, 30)], 60, &options);
+        assert_eq!(close, [windows(5, 30)]);
+        let two = heard(&[(5, 13), (23, 31)], 60, &options);
+        assert_eq!(two, [windows(5, 13), windows(23, 31)]);
         // To the end, which is in the last window.
-        assert_eq!(
-            heard(&[20..30], 30, &options),
-            [20 * WINDOW..30 * WINDOW - 100]
-        );
+        let last = heard(&[(20, 30)], 30, &options);
+        assert_eq!(last, [(20 * WINDOW, 30 * WINDOW - 100)]);
         assert!(heard(&[], 30, &options).is_empty());
         assert!(heard(&[], 0, &Options::default()).is_empty());
         let wide = Options {
             padding: 0.2,
             ..options
         };
-        let [first, second] = [5..13, 23..31].map(windows);
-        let whole = first.start.saturating_sub(3200)..second.end + 3200;
-        assert_eq!(heard(&[5..13, 23..31], 60, &wide), [whole]);
+        let whole = (0, 31 * WINDOW + 3200);
+        assert_eq!(heard(&[(5, 13), (23, 31)], 60, &wide), [whole]);
     }
 
     #[test]
