@@ -18,6 +18,17 @@ pub struct Rows {
     pub starts: Tensor,
     /// The largest of them.
     pub longest: usize,
+    /// Which of a cache's sequences they are; `None` for all.
+    pub part: Option<Part>,
+}
+
+/// Neighbours among the sequences of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The first of them.
+    pub first: usize,
+    /// How many sequences the cache has.
+    pub of: usize,
 }
 
 /// The keys and values of one layer, in one buffer that doubles when it is full. Of a layer with a window, those that no later position
@@ -109,23 +120,53 @@ impl GrowingKvCache {
     ) -> Result<(Tensor, Tensor)> {
         let heads = qkv.dim(1)?;
         let kv = qkv.narrow(1, heads.saturating_sub(2 * kv_heads), 2 * kv_heads)?;
-        let q = match rows {
-            None => self.with_capacity(&kv)?.append_with(&kv, |buffer, start| {
+        let Some(rows) = rows else {
+            let q = self.with_capacity(&kv)?.append_with(&kv, |buffer, start| {
                 rope_append_with(qkv, rotation, buffer, start)
-            })?,
-            Some(rows) => {
-                let (t, held) = (kv.dim(SEQ_DIM)?, self.len());
-                let end = held.max(rows.longest + t);
-                if end > self.capacity() || self.is_shared() {
-                    // No window: what one sequence no longer needs, another one may.
-                    self.move_to_new_buffer(held, end - held)?;
-                }
-                self.buffer()?.write_until(&kv, end, |buffer| {
-                    rope_append_with(qkv, rotation, buffer, &rows.starts)
-                })?
-            }
+            })?;
+            return Ok((q, self.held()?));
         };
-        Ok((q, self.held()?))
+        let (b, _, t, _) = kv.dims4()?;
+        let Part { first, of } = rows.part.unwrap_or(Part { first: 0, of: b });
+        let (held, needed) = (self.len(), rows.longest + t);
+        let end = held.max(needed);
+        if end > self.capacity() || self.is_shared() {
+            // No window: what one sequence no longer needs, another one may.
+            self.move_to_new_buffer(held, end - held)?;
+        }
+        // Of all sequences, of which only the shape is looked at.
+        let (_, heads, _, head_dim) = kv.dims4()?;
+        let all = kv.narrow(0, 0, 1)?.expand((of, heads, t, head_dim))?;
+        let q = self.buffer()?.write_until(&all, end, |buffer| {
+            let part = buffer.narrow(0, first, b)?;
+            rope_append_with(qkv, rotation, &part, &rows.starts)
+        })?;
+        // What others have beyond these is hidden from them.
+        let held = self.held()?.narrow(0, first, b)?;
+        Ok((q, held.narrow(SEQ_DIM, 0, needed)?))
+    }
+
+    /// Gives the sequence `to` the first `len` positions of the sequence `from`.
+    ///
+    /// # Errors
+    /// If there are no such sequences, fewer positions, or no memory.
+    pub fn copy_sequence(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
+        let held = self.len();
+        if len > held {
+            candle_core::bail!("{len} positions of a sequence are to be copied, {held} are held")
+        }
+        if len == 0 || from == to {
+            return Ok(());
+        }
+        if self.is_shared() {
+            self.move_to_new_buffer(held, 0)?;
+        }
+        let cache = self.buffer()?;
+        let Some(buffer) = cache.all_data() else {
+            candle_core::bail!("the KV cache has no buffer")
+        };
+        // All of it: a part of the positions is no contiguous part of the buffer.
+        buffer.slice_set(&buffer.narrow(0, from, 1)?.copy()?, 0, to)
     }
 
     /// The buffer, with capacity for `kv` after the current contents.

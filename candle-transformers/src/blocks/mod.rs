@@ -23,7 +23,7 @@ pub(crate) mod vision;
 mod weights;
 
 pub use attention::{Attention, AttentionSpec, QkNorm};
-pub use cache::{GrowingKvCache, Rows};
+pub use cache::{GrowingKvCache, Part, Rows};
 pub(crate) use decoder::keys_that_count;
 pub use decoder::{
     layers, CausalLm, Decoder, DecoderSpec, DecoderState, Head, Hidden, Layer, LayerSpec,

@@ -22,6 +22,7 @@ mod segment_anything;
 mod sentences;
 mod seq2seq;
 mod silero_vad;
+mod slots;
 mod stella;
 mod support;
 mod utils;

@@ -67,6 +67,17 @@ impl LayerState {
         }
     }
 
+    /// Gives the sequence `to` of a batch the first `len` positions of the sequence `from`.
+    ///
+    /// # Errors
+    /// If the layer is not attention to keys and values, there are no such sequences, or fewer positions.
+    pub fn copy_sequence(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
+        match self {
+            Self::Attention(kv) => kv.copy_sequence(from, to, len),
+            _ => bail!("only attention to whole keys and values has sequences that can be copied"),
+        }
+    }
+
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         match self {

@@ -18,7 +18,7 @@ use candle_nn::{Init, VarBuilder};
 
 use self::recorded::RecordedSteps;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
-use super::{Norm, Projection, Residual, RotaryPairs, RotaryTables, Rows};
+use super::{Norm, Part, Projection, Residual, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
 #[derive(Debug)]
@@ -91,6 +91,42 @@ impl DecoderState {
         if let Some(tables) = self.rotaries.get_mut(rotation) {
             tables.set(cos, sin);
         }
+    }
+
+    /// How many positions each sequence of a batch has, or each slot.
+    pub fn lens(&self) -> &[usize] {
+        &self.lens
+    }
+
+    /// Keeps the first `len` positions of a slot, so that a sequence can go on from there; with 0 another one begins.
+    ///
+    /// # Errors
+    /// If there is no such slot, or it has fewer positions.
+    pub fn cut_slot(&mut self, slot: usize, len: usize) -> Result<()> {
+        match self.lens.get_mut(slot) {
+            Some(held) if len <= *held => *held = len,
+            found => bail!("slot {slot} is to be cut to {len} positions; of {found:?} positions"),
+        }
+        Ok(())
+    }
+
+    /// Gives the slot `to` the first `len` positions of the slot `from`, in place of what it had.
+    ///
+    /// # Errors
+    /// If there are no such slots, or `from` has fewer positions.
+    pub fn copy_slot(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
+        let slots = self.lens.len();
+        if from >= slots || to >= slots || self.lens[from] < len {
+            bail!(
+                "{len} positions of slot {from} are to be copied to slot {to}; the slots have {:?}",
+                self.lens
+            )
+        }
+        for layer in &mut self.layers {
+            layer.copy_sequence(from, to, len)?;
+        }
+        self.lens[to] = len;
+        Ok(())
     }
 
     /// Forgets the sequence, so that another can start at position 0; cheaper than a new state, since the rotary tables stay.
@@ -259,6 +295,23 @@ impl Decoder {
         DecoderState::with_tables(&self.spec, self.rotaries.clone())
     }
 
+    /// An empty state for `count` sequences that come and go, each in a slot: [`forward_slots`](Self::forward_slots).
+    ///
+    /// # Errors
+    /// If a layer is not attention to keys and values: its state has no positions that could be of different sequences.
+    pub fn new_slots(&self, count: usize) -> Result<DecoderState> {
+        let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        if !self.spec.layers.iter().all(is_attention) {
+            bail!(
+                "{}: not all layers are attention to keys and values, so sequences cannot share a state; run them one by one",
+                self.spec.family
+            )
+        }
+        let mut state = self.new_state();
+        state.lens = vec![0; count];
+        Ok(state)
+    }
+
     /// The embeddings of token ids, `(b, t)`: `(b, t, hidden_size)`, scaled as the model asks for.
     ///
     /// # Errors
@@ -367,10 +420,34 @@ impl Decoder {
         counts: &[usize],
         state: &mut DecoderState,
     ) -> Result<Hidden<'_>> {
-        let (b, t) = ids.dims2()?;
-        let longest = self.check_rows([b, t], counts, state)?;
+        let (b, _) = ids.dims2()?;
         state.lens.resize(b, 0);
-        let starts = state.lens.clone();
+        self.forward_slots(ids, counts, 0, state)
+    }
+
+    /// As [`forward_rows`](Self::forward_rows), with the sequences of the slots `first .. first + b` of a state of
+    /// [`new_slots`](Self::new_slots); the others are left as they are.
+    ///
+    /// # Errors
+    /// As [`forward_rows`](Self::forward_rows); if there are not as many slots.
+    pub fn forward_slots(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        first: usize,
+        state: &mut DecoderState,
+    ) -> Result<Hidden<'_>> {
+        let (b, t) = ids.dims2()?;
+        let of = state.lens.len();
+        let Some(starts) = state.lens.get(first..first.saturating_add(b)) else {
+            bail!(
+                "{}: the slots {first} to {} are asked for, the state has {of}",
+                self.spec.family,
+                first.saturating_add(b)
+            )
+        };
+        let starts = starts.to_vec();
+        let longest = self.check_slots([b, t], counts, &starts, state)?;
         let embeds = self.embed(ids)?;
         let xs = match &self.positions {
             Some(table) => {
@@ -386,6 +463,7 @@ impl Decoder {
         let rows = Rows {
             starts: Tensor::from_iter(starts.iter().map(|start| *start as u32), &self.device)?,
             longest,
+            part: Some(Part { first, of }),
         };
         let step = Step {
             rotations: rotations(state, |tables| tables.rows_from(&starts, t))?,
@@ -394,10 +472,32 @@ impl Decoder {
             rows: Some(&rows),
         };
         let hidden = self.run(xs, &step, state)?;
-        for (len, count) in state.lens.iter_mut().zip(counts) {
+        for (len, count) in state.lens[first..].iter_mut().zip(counts) {
             *len += count;
         }
         Ok(hidden)
+    }
+
+    /// The logits, `(b, vocab)` in f32, of what follows the last token of each of these slots; see [`forward_slots`](Self::forward_slots).
+    ///
+    /// # Errors
+    /// As [`forward_slots`](Self::forward_slots).
+    pub fn next_logits_of_slots(
+        &self,
+        ids: &Tensor,
+        counts: &[usize],
+        first: usize,
+        state: &mut DecoderState,
+    ) -> Result<Tensor> {
+        let (b, t) = ids.dims2()?;
+        let hidden = self.forward_slots(ids, counts, first, state)?;
+        let last = counts
+            .iter()
+            .enumerate()
+            .map(|(row, count)| (row * t + count - 1) as u32);
+        let last = Tensor::from_iter(last, &self.device)?;
+        let logits = hidden.of_tokens(&last)?.logits()?;
+        logits.reshape((b, ()))?.to_dtype(DType::F32)
     }
 
     /// The logits, `(b, vocab)` in f32, of what follows the last token of each row; see [`forward_rows`](Self::forward_rows).
@@ -410,15 +510,9 @@ impl Decoder {
         counts: &[usize],
         state: &mut DecoderState,
     ) -> Result<Tensor> {
-        let (b, t) = ids.dims2()?;
-        let hidden = self.forward_rows(ids, counts, state)?;
-        let last = counts
-            .iter()
-            .enumerate()
-            .map(|(row, count)| (row * t + count - 1) as u32);
-        let last = Tensor::from_iter(last, &self.device)?;
-        let logits = hidden.of_tokens(&last)?.logits()?;
-        logits.reshape((b, ()))?.to_dtype(DType::F32)
+        let (b, _) = ids.dims2()?;
+        state.lens.resize(b, 0);
+        self.next_logits_of_slots(ids, counts, 0, state)
     }
 
     fn run(&self, xs: Tensor, step: &Step, state: &mut DecoderState) -> Result<Hidden<'_>> {
@@ -444,11 +538,23 @@ impl Decoder {
         logits.squeeze(1)?.to_dtype(DType::F32)
     }
 
-    /// Checks a call with rows of different lengths; where the longest of them begins.
+    /// Checks a call with rows of different lengths, all of the state's; where the longest of them begins.
     pub(crate) fn check_rows(
         &self,
         [b, t]: [usize; 2],
         counts: &[usize],
+        state: &DecoderState,
+    ) -> Result<usize> {
+        let starts = &state.lens[..b.min(state.lens.len())];
+        self.check_slots([b, t], counts, starts, state)
+    }
+
+    /// As [`check_rows`](Self::check_rows), of rows that begin at `starts`.
+    fn check_slots(
+        &self,
+        [b, t]: [usize; 2],
+        counts: &[usize],
+        starts: &[usize],
         state: &DecoderState,
     ) -> Result<usize> {
         if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
@@ -457,7 +563,7 @@ impl Decoder {
                 self.spec.family
             )
         }
-        let longest = state.lens.iter().take(b).copied().max().unwrap_or(0);
+        let longest = starts.iter().copied().max().unwrap_or(0);
         self.check_call(t, longest, state)?;
         Ok(longest)
     }

@@ -185,6 +185,7 @@ mod on_cuda {
             let rows = Rows {
                 starts: starts.clone(),
                 longest: end - 1,
+                part: None,
             };
             let step = Step {
                 rotations: rotations(state, |tables| tables.rows_at(starts, *end))?,

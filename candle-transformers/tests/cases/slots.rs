@@ -1,0 +1,148 @@
+//! Texts that share a cache, a slot for each: a text's logits are those that it has alone, whoever comes and goes.
+
+use candle_core::{test_device, DType, Device, IndexOp, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::auto::config_spec;
+use candle_transformers::blocks::{Decoder, DecoderState};
+
+use super::encoders::{assert_error, lacking};
+use super::support::assert_close;
+
+const VOCAB: usize = 61;
+/// f32 sums in another order.
+const TOLERANCE: f32 = 2e-5;
+
+fn decoder(window: &str, device: &Device) -> Result<Decoder> {
+    let json = format!(
+        r#"{{"model_type": "mistral", "vocab_size": {VOCAB}, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 900, "sliding_window": {window}}}"#
+    );
+    let weights: VarBuilder = lacking(&[], DType::F32, device);
+    Decoder::from_vb(config_spec(&json)?, weights)
+}
+
+fn text(seed: usize, len: usize) -> Vec<u32> {
+    (0..len)
+        .map(|i| ((7 * seed + 11 * i + i * i) % VOCAB) as u32)
+        .collect()
+}
+
+fn ids(rows: &[&[u32]], device: &Device) -> Result<Tensor> {
+    let longest = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+    let padded = rows
+        .iter()
+        .flat_map(|row| (0..longest).map(|i| row.get(i).copied().unwrap_or(0)));
+    Tensor::from_vec(padded.collect(), (rows.len(), longest), device)
+}
+
+/// The logits after a text, alone.
+fn alone(decoder: &Decoder, text: &[u32]) -> Result<Tensor> {
+    let ids = ids(&[text], decoder.device())?;
+    decoder
+        .next_logits(&ids, 0, &mut decoder.new_state())?
+        .squeeze(0)
+}
+
+/// Runs pieces of texts in neighbouring slots, and holds each row against its whole text.
+fn run(
+    decoder: &Decoder,
+    state: &mut DecoderState,
+    first: usize,
+    texts: &mut [Vec<u32>],
+    pieces: &[Vec<u32>],
+) -> Result<()> {
+    let rows: Vec<&[u32]> = pieces.iter().map(Vec::as_slice).collect();
+    let counts: Vec<usize> = pieces.iter().map(Vec::len).collect();
+    let ids = ids(&rows, decoder.device())?;
+    let logits = decoder.next_logits_of_slots(&ids, &counts, first, state)?;
+    assert_eq!(logits.dims(), &[pieces.len(), VOCAB]);
+    for (row, piece) in pieces.iter().enumerate() {
+        let text = &mut texts[first + row];
+        text.extend(piece);
+        assert_eq!(state.lens()[first + row], text.len());
+        assert_close(&logits.i(row)?, &alone(decoder, text)?, TOLERANCE);
+    }
+    Ok(())
+}
+
+fn texts_come_and_go(device: &Device) -> Result<()> {
+    for window in ["null", "5"] {
+        let decoder = decoder(window, device)?;
+        let mut state = decoder.new_slots(4)?;
+        let mut texts = vec![Vec::new(); 4];
+        let texts = &mut texts[..];
+        // A prompt by itself, a token of it with two other prompts, one of them in pieces.
+        run(&decoder, &mut state, 0, texts, &[text(1, 9)])?;
+        run(
+            &decoder,
+            &mut state,
+            0,
+            texts,
+            &[text(2, 1), text(3, 5), text(4, 12)],
+        )?;
+        run(&decoder, &mut state, 2, texts, &[text(5, 3)])?;
+        // Past what was taken at first.
+        run(&decoder, &mut state, 1, texts, &[text(6, 600)])?;
+        run(
+            &decoder,
+            &mut state,
+            0,
+            texts,
+            &[text(7, 1), text(8, 1), text(9, 1)],
+        )?;
+        // The first leaves, the last comes into its place, and another where that was.
+        let len = state.lens()[2];
+        state.copy_slot(2, 0, len)?;
+        texts[0] = texts[2].clone();
+        state.cut_slot(2, 0)?;
+        texts[2].clear();
+        run(&decoder, &mut state, 0, texts, &[text(1, 2)])?;
+        run(&decoder, &mut state, 2, texts, &[text(2, 7), text(3, 1)])?;
+        // Goes on from a part of another's.
+        state.copy_slot(1, 3, 5)?;
+        texts[3] = texts[1][..5].to_vec();
+        run(&decoder, &mut state, 3, texts, &[text(4, 4)])?;
+        state.cut_slot(3, 2)?;
+        texts[3].truncate(2);
+        run(
+            &decoder,
+            &mut state,
+            0,
+            texts,
+            &[text(1, 1), text(2, 1), text(3, 1), text(4, 1)],
+        )?;
+        // A clone goes its own way.
+        let mut other = state.clone();
+        let mut others = texts.to_vec();
+        run(&decoder, &mut other, 1, &mut others, &[text(9, 2)])?;
+        run(&decoder, &mut state, 1, texts, &[text(8, 1)])?;
+    }
+    Ok(())
+}
+test_device!(texts_come_and_go);
+
+#[test]
+fn wrong_slots_are_errors() -> Result<()> {
+    let decoder = decoder("null", &Device::Cpu)?;
+    let mut state = decoder.new_slots(2)?;
+    let one = ids(&[&[1, 2]], &Device::Cpu)?;
+    decoder.forward_slots(&one, &[2], 1, &mut state)?;
+    let err = decoder.forward_slots(&one, &[2], 2, &mut state);
+    assert_error(err, &["slots 2 to 3", "has 2"]);
+    let err = decoder.forward_slots(&one, &[3], 0, &mut state);
+    assert_error(err, &["counts [3]"]);
+    assert_error(state.copy_slot(0, 1, 1), &["slot 0", "[0, 2]"]);
+    assert_error(state.copy_slot(1, 2, 1), &["slot 2"]);
+    assert_error(state.cut_slot(1, 3), &["slot 1", "3 positions"]);
+    assert_error(state.cut_slot(5, 0), &["slot 5"]);
+    let mamba = r#"{"model_type": "lfm2", "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 90, "conv_L_cache": 3,
+        "layer_types": ["conv", "full_attention"], "norm_eps": 1e-5, "block_multiple_of": 16, "block_ffn_dim_multiplier": 1.0,
+        "block_dim": 32, "conv_bias": false}"#;
+    if let Ok(spec) = config_spec(mamba) {
+        let weights: VarBuilder = lacking(&[], DType::F32, &Device::Cpu);
+        let err = Decoder::from_vb(spec, weights)?.new_slots(2);
+        assert_error(err, &["one by one"]);
+    }
+    Ok(())
+}
