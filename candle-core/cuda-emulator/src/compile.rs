@@ -41,6 +41,9 @@ const FLAGS: &[&str] = &[
 /// Kernels reach the runtime's variables at fixed offsets of a thread, which it has to have from the start.
 const RUNTIME_FLAGS: &[&str] = &["-O3", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"];
 
+/// Kernels call nothing but libm, which the program has: half of the time of a small one was its libraries'.
+const WITHOUT_LIBRARIES: &str = "-nostdlib";
+
 /// The host's compiler: `CXX`, g++, c++ or clang++, whichever is there first.
 fn compiler() -> Result<&'static (String, String), String> {
     static COMPILER: OnceLock<Result<(String, String), String>> = OnceLock::new();
@@ -114,6 +117,7 @@ fn run_compiler(arguments: &[&str], text: &str) -> Result<Vec<u8>, String> {
         .args(machine_flags())
         .args(arguments)
         .arg("-")
+        .args(arguments.contains(&WITHOUT_LIBRARIES).then_some("-lgcc"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -164,11 +168,7 @@ pub fn runtime() -> Result<Run, String> {
                 text = text.replace(&format!("#include \"{name}\"\n"), part);
             }
             // Kernels reach its variables at fixed offsets, so they have to have some from the start.
-            build(
-                &["-O3", "-ftls-model=initial-exec", "-D__CUDA_ARCH__=900"],
-                &text,
-                &path,
-            )?;
+            build(RUNTIME_FLAGS, &text, &path)?;
         }
         let library = Library::open(&path, true)?;
         let watch: unsafe extern "C" fn() = unsafe { library.function(c"emu_watch")? };
@@ -223,6 +223,9 @@ pub fn program(source: &str, arch: u32, definitions: &[String]) -> Result<PathBu
             entry.name,
             entry.bound.as_deref().unwrap_or("0")
         ));
+    }
+    if cfg!(target_os = "linux") {
+        options.push(WITHOUT_LIBRARIES);
     }
     build(&options, &text, &path)?;
     Ok(path)
