@@ -170,13 +170,13 @@ impl EncoderFiles {
     ///
     /// # Errors
     /// A weight that is missing or has another shape than the configuration says, or a device that fails.
-    pub fn load(self, device: &Device) -> Result<TextEncoder> {
+    pub fn load(&self, device: &Device) -> Result<TextEncoder> {
         let open = |files: &[PathBuf]| {
             // SAFETY: as of all mapped weights: nobody may truncate the files while they are read, which is over when this returns.
             unsafe { VarBuilder::from_mmaped_safetensors(files, DType::F32, device) }
         };
         let load = || {
-            let mut encoder = self.config.load(open(&self.weights)?)?;
+            let mut encoder = self.config.clone().load(open(&self.weights)?)?;
             for layer in &self.recipe.dense {
                 let file = self.folder.join(&layer.folder).join("model.safetensors");
                 let weights = open(&[file])?;

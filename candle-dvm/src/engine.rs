@@ -7,6 +7,8 @@ use crate::model::{prompt_tokens, ModelFiles, ModelParts, TextTokenizer};
 use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
+#[cfg(not(target_arch = "wasm32"))]
+use candle_transformers::blocks::{Decoder, DecoderState};
 use candle_transformers::generation::GreedyToken;
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use std::ops::ControlFlow;
@@ -127,9 +129,36 @@ impl CandleBackend {
         self.dtype
     }
 
+    /// A cache for `count` texts that run together.
+    ///
+    /// # Errors
+    /// A model of which texts cannot share one: with layers that are not attention to keys and values, or on several devices.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn new_slots(&self, count: usize) -> Result<DecoderState> {
+        if self.ranks() > 1 {
+            let ranks = self.ranks();
+            return Err(Error::Alone(format!(
+                "{ranks} devices share each layer; take one"
+            )));
+        }
+        let slots = self.decoder().new_slots(count);
+        slots.map_err(|err| Error::Alone(err.to_string()))
+    }
+
+    /// The layers; of several devices the first's.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn decoder(&self) -> &Decoder {
+        self.model.decoder()
+    }
+
     /// The tokenizer.
     pub fn tokenizer(&self) -> &TextTokenizer {
         &self.tokenizer
+    }
+
+    /// How many tokens the model knows.
+    pub fn vocab(&self) -> usize {
+        self.model.decoder().spec().vocab
     }
 
     /// The longest sequence that the model can work on.

@@ -95,6 +95,15 @@ pub enum Error {
         /// The model.
         model: String,
     },
+    /// More completions at once than there are places for.
+    #[error("{0} completions run or wait, which is the most; try again later")]
+    Busy(usize),
+    /// A model whose completions cannot share a cache, and why.
+    #[error("texts of this model cannot run together: {0}")]
+    Alone(String),
+    /// Completions that ran together and failed together.
+    #[error("the model failed: {0}")]
+    Batch(String),
     /// Text that the tokenizer cannot encode, or ids that it cannot decode.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
@@ -145,7 +154,7 @@ impl Error {
     }
 
     /// An error of the service, by what it says.
-    #[cfg(feature = "serve")]
+    #[cfg(any(feature = "api", feature = "serve"))]
     pub(crate) fn service(problem: impl std::fmt::Display) -> Self {
         Self::Service(problem.to_string())
     }

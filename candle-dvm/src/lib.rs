@@ -26,6 +26,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | `webgpu` (default) | WebGPU devices |
+//! | `api` (default) | OpenAI's HTTP interface `api` |
 //! | `serve` (default) | the daemon `service` and the customer's commands; includes `nostr` |
 //! | `nostr` | the NIP-90 codec and the relay protocol, without I/O |
 //! | `metal` | `--device metal` on Apple's systems: WebGPU's kernels on the same GPU, under Candle's name for it |
@@ -55,15 +56,20 @@
 //!   stored as.
 //! - `audio`, `speech`: sound files, and what is said in them; not in a browser.
 //! - `embed`: texts as vectors; not in a browser.
+//! - `batch`: several completions at once; `api`: OpenAI's HTTP interface over them; not in a browser.
 //! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
 //! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O.
 //!   `service`: the daemon, with `journal`, `payment` and `platform`.
 
 #![deny(missing_docs)]
 
+#[cfg(all(feature = "api", not(target_arch = "wasm32")))]
+pub mod api;
 #[cfg(all(feature = "audio", not(target_arch = "wasm32")))]
 pub mod audio;
 pub mod backend;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod batch;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
 #[cfg(not(target_arch = "wasm32"))]

@@ -76,17 +76,17 @@ impl<'a> TokenStream<'a> {
 /// Text that may be the start of one is held back until more is known, so that nothing of a stop sequence is handed out. Of several the
 /// one that is complete first counts.
 #[derive(Debug)]
-pub struct StopSequences<'a> {
-    stops: &'a [String],
+pub struct StopSequences {
+    stops: Vec<String>,
     held: String,
     reached: bool,
 }
 
-impl<'a> StopSequences<'a> {
+impl StopSequences {
     /// Looks for `stops`, of which none is empty.
-    pub fn new(stops: &'a [String]) -> Self {
+    pub fn new(stops: &[String]) -> Self {
         Self {
-            stops,
+            stops: stops.to_vec(),
             held: String::new(),
             reached: false,
         }

@@ -1,7 +1,9 @@
 //! The tests of candle-dvm, one crate so that it links once.
 
+mod api;
 #[cfg(feature = "audio")]
 mod audio;
+mod batch;
 mod bench;
 mod chat;
 mod cli;

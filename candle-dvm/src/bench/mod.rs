@@ -216,6 +216,15 @@ fn kernel_times(
     device: &Device,
     run: impl FnOnce() -> candle_core::Result<Run>,
 ) -> candle_core::Result<Vec<(String, f64, f64)>> {
+    #[cfg(feature = "webgpu")]
+    if let Some(gpu) = device.as_wgpu() {
+        gpu.start_profile()?;
+        run()?;
+        let times = gpu.stop_profile()?.into_iter();
+        return Ok(times
+            .map(|time| (time.kernel, time.count as f64, time.total_us))
+            .collect());
+    }
     match device {
         #[cfg(feature = "cuda")]
         Device::Cuda(gpu) => {

@@ -3,6 +3,8 @@
 //! Results go to standard output, everything else to standard error. A failure is one line there, `error: …`, and exit
 //! code 1.
 
+#[cfg(feature = "api")]
+mod api;
 mod bench;
 mod chat;
 #[cfg(feature = "serve")]
@@ -52,6 +54,9 @@ enum Command {
     Transcribe(transcribe::Args),
     /// Turn texts into vectors, or compare them
     Embed(embed::Args),
+    /// Serve a model to programs on this machine, by OpenAI's interface
+    #[cfg(feature = "api")]
+    Api(api::Args),
     /// List every backend, present or the reason why not
     Devices(devices::Args),
     /// Measure prompt and generation speed on random weights
@@ -83,6 +88,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         #[cfg(feature = "audio")]
         Command::Transcribe(args) => transcribe::run(args),
         Command::Embed(args) => embed::run(args),
+        #[cfg(feature = "api")]
+        Command::Api(args) => api::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(args),
         #[cfg(feature = "serve")]
@@ -123,7 +130,7 @@ fn log(command: &Command) {
 }
 
 /// What waits for sockets, on as many threads as there are processors.
-#[cfg(feature = "serve")]
+#[cfg(any(feature = "api", feature = "serve"))]
 fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,5 +1,6 @@
 //! `candle-dvm serve`.
 
+use crate::batch::{BatchEngine, BatchSettings};
 use crate::device::{describe, DeviceChoice, DeviceParser};
 use crate::journal::RedbJournal;
 use crate::key_file::KeySource;
@@ -8,8 +9,8 @@ use crate::payment::nwc::Wallet;
 use crate::payment::{Free, Payment};
 use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
-use crate::service::{prometheus, Metrics, Service, Settings};
-use crate::{Error, Result};
+use crate::service::{prometheus, Generator, Metrics, Service, Settings};
+use crate::{CandleBackend, Error, Result};
 use nostr::nips::nip19::ToBech32;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -112,17 +113,40 @@ pub(super) fn run(args: Args) -> Result<()> {
         if std::io::stderr().is_terminal() && !args.log_json {
             tokio::spawn(status_line(metrics.clone(), settings.relays.len()));
         }
+        let generator = generator(backend, settings.running)?;
         let service = Service::new(
             settings,
             model,
             keys,
-            Arc::new(backend),
+            generator,
             Arc::new(journal),
             payment,
             metrics,
         )?;
         service.run(asked_to_stop()?).await
     })
+}
+
+/// What makes the texts of `running` jobs at once: all in the same steps, where the model can.
+fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator>> {
+    let backend = Arc::new(backend);
+    if running == 1 {
+        return Ok(backend);
+    }
+    let settings = BatchSettings {
+        slots: running,
+        // The service has the queue.
+        waiting: 0,
+        ..BatchSettings::default()
+    };
+    match BatchEngine::new(backend.clone(), settings) {
+        Ok(engine) => Ok(Arc::new(engine)),
+        Err(Error::Alone(why)) => {
+            note(&format!("jobs take turns, a token of one at a time: {why}"));
+            Ok(backend)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceChoice> {

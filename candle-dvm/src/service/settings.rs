@@ -43,7 +43,7 @@ pub struct Settings {
     pub heartbeat_seconds: u64,
     /// Seconds after which the announcement is made anew: there are clients that hide old ones.
     pub announce_seconds: u64,
-    /// Jobs that run at the same time.
+    /// Jobs that run at the same time, natively in the same steps of the model, where it is one of attention layers on one device.
     pub running: usize,
     /// Jobs that wait.
     pub queue: usize,
@@ -114,7 +114,7 @@ impl Default for Settings {
             announce: true,
             heartbeat_seconds: 300,
             announce_seconds: DAY,
-            running: 2,
+            running: 4,
             queue: 64,
             job_seconds: 600,
             drain_seconds: 30,

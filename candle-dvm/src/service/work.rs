@@ -3,6 +3,8 @@
 use super::actor::{Bill, LiveState, Message, Place, Service};
 use super::inbox::{customer, event_id};
 use super::now;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::backend::InferenceBackend;
 use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
 use crate::generation::Wait;
@@ -63,6 +65,22 @@ impl Generator for CandleBackend {
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> LocalBoxFuture<'a, Result<Completion>> {
         Box::pin(self.complete_steps(request, Wait::HERE, on_piece))
+    }
+}
+
+/// Jobs that run at the same time share the model's steps.
+#[cfg(not(target_arch = "wasm32"))]
+impl Generator for crate::batch::BatchEngine {
+    fn check(&self, prompt: &str) -> Result<()> {
+        self.backend().check(prompt)
+    }
+
+    fn generate<'a>(
+        &'a self,
+        request: &'a CompletionRequest,
+        on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> LocalBoxFuture<'a, Result<Completion>> {
+        Box::pin(async move { self.complete_stream(request, on_piece) })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The encoders of text by what their `config.json` says.
 
+use std::sync::Arc;
+
 use candle_core::{bail, Context, Result, Tensor};
 use candle_nn::VarBuilder;
 
@@ -15,6 +17,7 @@ use crate::models::{
 };
 
 /// What an encoder of text is, before it has weights.
+#[derive(Clone)]
 pub struct EncoderConfig {
     /// The family, by its name in `config.json`; `jina_bert` for those files that call it a `bert`.
     pub model_type: &'static str,
@@ -29,7 +32,7 @@ pub struct EncoderConfig {
     /// Whether a token sees those before it alone. Models that write text are so too: which of them make vectors, the configuration does
     /// not tell.
     pub causal: bool,
-    pub(super) load: Box<dyn Fn(VarBuilder) -> Result<Run> + Send + Sync>,
+    pub(super) load: Arc<dyn Fn(VarBuilder) -> Result<Run> + Send + Sync>,
 }
 
 impl std::fmt::Debug for EncoderConfig {
@@ -221,7 +224,7 @@ fn read_bert(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
         vocab: config.vocab_size,
         padding: padding(json)?,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             let model = bert::BertModel::load(vb, &config)?;
             Ok(Box::new(move |ids, mask| {
                 model.forward(ids, &ids.zeros_like()?, Some(mask))
@@ -239,7 +242,7 @@ fn read_distilbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
         vocab: config.vocab_size,
         padding: padding(json)?,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             let vb = below(vb, "distilbert", FIRST);
             let model = distilbert::DistilBertModel::load(vb, &config)?;
             // Its masks have 1 for what is hidden.
@@ -263,7 +266,7 @@ fn read_roberta(model_type: &'static str, json: &Config) -> Result<EncoderConfig
         vocab: config.vocab_size,
         padding: config.pad_token_id,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             let vb = below(vb, "roberta", FIRST);
             let model = xlm_roberta::XLMRobertaModel::new(&config, vb)?;
             Ok(Box::new(move |ids, mask| {
@@ -287,7 +290,7 @@ fn read_modernbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
         vocab: config.vocab_size,
         padding: config.pad_token_id,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             // The model looks below `model`, where checkpoints without a head have nothing.
             let vb = match vb.contains_tensor("embeddings.tok_embeddings.weight") {
                 true => vb.rename_f(|name| name.strip_prefix("model.").unwrap_or(name).to_string()),
@@ -313,7 +316,7 @@ fn read_nomic(model_type: &'static str, json: &Config) -> Result<EncoderConfig> 
         vocab: config.vocab_size,
         padding: padding(json)?,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             let model = nomic_bert::NomicBertModel::load(vb, &config)?;
             Ok(Box::new(move |ids, mask| {
                 model.forward(ids, None, Some(mask))
@@ -331,7 +334,7 @@ fn read_jina(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
         vocab: config.vocab_size,
         padding: padding(json)?,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             let vb = below(vb, "bert", FIRST);
             // Of the models for code, whose weights otherwise have the same names.
             if vb.contains_tensor("encoder.layer.0.attention.self.layer_norm_q.weight") {
@@ -354,7 +357,7 @@ fn read_deberta(model_type: &'static str, json: &Config) -> Result<EncoderConfig
         vocab: config.vocab_size,
         padding: padding(json)?,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             let vb = below(vb, "deberta", FIRST);
             let model = debertav2::DebertaV2Model::load(vb, &config)?;
             Ok(Box::new(move |ids, mask| {
@@ -392,7 +395,7 @@ fn read_nvembed(model_type: &'static str, json: &Config) -> Result<EncoderConfig
         vocab: config.vocab_size,
         padding: padding(json)?,
         causal: false,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             let model = NvEmbed::with_config(&config, &latent, vb)?;
             Ok(Box::new(move |ids, mask| model.forward_tokens(ids, mask)))
         }),
@@ -421,7 +424,7 @@ fn read_decoder(model_type: &'static str, json: &str) -> Result<EncoderConfig> {
         // Nothing is made of it.
         padding: said.pad_token_id.unwrap_or(0),
         causal: !both_ways,
-        load: Box::new(move |vb| {
+        load: Arc::new(move |vb| {
             if model_type == "gemma3_text" && both_ways {
                 let model = embedding_gemma::Model::with_spec(spec.clone(), vb)?;
                 return Ok(Box::new(move |ids, mask| model.forward(ids, mask)));

@@ -1,0 +1,206 @@
+//! Several completions at once: one thread has the model, and each text a slot in its cache.
+//!
+//! A step of the thread takes one piece of one prompt, and then one token of every text that is being written: a long prompt holds nobody up,
+//! and a text comes and goes between two steps. What a slot holds of an earlier text is not read again where a new one begins alike, such
+//! as with the same system prompt.
+
+mod scheduler;
+mod waited;
+
+use crate::backend::{Completion, CompletionRequest};
+use crate::engine::CandleBackend;
+use crate::{Error, Result};
+use scheduler::Scheduler;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// How many texts run and wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// Texts that run at once, at least 1. Each takes memory for as many positions as the longest of them has.
+    pub slots: usize,
+    /// Tokens of a prompt that are read between two steps, at least 1.
+    pub piece: usize,
+    /// Texts that may wait for a slot.
+    pub waiting: usize,
+}
+
+impl Default for BatchSettings {
+    fn default() -> Self {
+        Self {
+            slots: 8,
+            piece: 256,
+            waiting: 256,
+        }
+    }
+}
+
+/// What becomes of a completion.
+pub enum Heard<'a> {
+    /// The next piece of its text, or none, to ask whether to go on.
+    Piece(&'a str),
+    /// The next token, if probabilities were asked for; its text follows, as soon as it is whole characters.
+    Token(Likely),
+    /// Its end. Nothing follows.
+    Done(Result<Completion>),
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likely {
+    /// The token.
+    pub id: u32,
+    /// The logarithm of its probability, before anything changed it.
+    pub logprob: f32,
+    /// The likeliest tokens with theirs, as many as were asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Who hears of it; `Break` ends it.
+pub type Listener = Box<dyn FnMut(Heard<'_>) -> ControlFlow<()> + Send>;
+
+/// A completion that is asked for.
+struct Job {
+    tokens: Vec<u32>,
+    request: CompletionRequest,
+    /// How many of the likeliest tokens are told with each, if any is to be.
+    logprobs: Option<usize>,
+    listener: Listener,
+}
+
+/// A model whose completions run together.
+pub struct BatchEngine {
+    backend: Arc<CandleBackend>,
+    jobs: Mutex<Option<Sender<Job>>>,
+    /// Completions that have not ended.
+    open: Arc<AtomicUsize>,
+    limit: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BatchEngine {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// A setting that is 0, or a model whose texts cannot share a cache: one with layers that are not attention to keys and values, or on
+    /// several devices.
+    pub fn new(backend: Arc<CandleBackend>, settings: BatchSettings) -> Result<Self> {
+        for (name, value) in [("slots", settings.slots), ("piece", settings.piece)] {
+            if value == 0 {
+                return Err(Error::Parameter {
+                    name,
+                    value: value.to_string(),
+                    expected: "at least 1",
+                });
+            }
+        }
+        let state = backend.new_slots(settings.slots)?;
+        let (jobs, orders) = channel();
+        let open = Arc::new(AtomicUsize::new(0));
+        let (model, count) = (backend.clone(), open.clone());
+        let work = move || run(&model, state, settings, &orders, &count);
+        let thread = std::thread::Builder::new().name("candle-batch".to_string());
+        let thread = thread
+            .spawn(work)
+            .map_err(|err| Error::Batch(err.to_string()))?;
+        Ok(Self {
+            backend,
+            jobs: Mutex::new(Some(jobs)),
+            open,
+            limit: settings.slots + settings.waiting,
+            thread: Some(thread),
+        })
+    }
+
+    /// The model.
+    pub fn backend(&self) -> &CandleBackend {
+        &self.backend
+    }
+
+    /// How many completions run or wait.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Begins a completion of the prompt `tokens`. With `logprobs` each token is told with its probability, and those of as many of the
+    /// likeliest. `listener` is called on the engine's thread, and must not block it.
+    ///
+    /// # Errors
+    /// Parameters out of range, no tokens or more than the model has positions, no place to wait, or an engine that has ended.
+    pub fn submit(
+        &self,
+        tokens: Vec<u32>,
+        request: CompletionRequest,
+        logprobs: Option<usize>,
+        listener: Listener,
+    ) -> Result<()> {
+        request.validate()?;
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let limit = self.backend.max_positions();
+        if tokens.len() > limit {
+            return Err(Error::PromptTooLong {
+                tokens: tokens.len(),
+                limit,
+            });
+        }
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.limit {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::Busy(self.limit));
+        }
+        let job = Job {
+            tokens,
+            request,
+            logprobs,
+            listener,
+        };
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        match sent {
+            true => Ok(()),
+            false => {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                Err(Error::Batch("its thread has ended".to_string()))
+            }
+        }
+    }
+}
+
+/// Ends the thread once what runs has ended.
+impl Drop for BatchEngine {
+    fn drop(&mut self) {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    backend: &CandleBackend,
+    state: candle_transformers::blocks::DecoderState,
+    settings: BatchSettings,
+    orders: &Receiver<Job>,
+    open: &AtomicUsize,
+) {
+    let mut scheduler = Scheduler::new(backend, state, settings, open);
+    loop {
+        if scheduler.is_idle() {
+            match orders.recv() {
+                Ok(job) => scheduler.wait(job),
+                Err(_) => return,
+            }
+        }
+        while let Ok(job) = orders.try_recv() {
+            scheduler.wait(job);
+        }
+        scheduler.step();
+    }
+}

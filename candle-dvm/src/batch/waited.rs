@@ -1,0 +1,59 @@
+//! A completion of the engine for a thread that waits for it.
+
+use super::{BatchEngine, Heard};
+use crate::backend::{Completion, CompletionRequest, InferenceBackend};
+use crate::{Error, Result};
+use std::ops::ControlFlow;
+use std::sync::mpsc::channel;
+
+/// From the engine's thread to the one that waits.
+enum Event {
+    Piece(String),
+    Done(Result<Completion>),
+}
+
+impl InferenceBackend for BatchEngine {
+    fn id(&self) -> &str {
+        self.backend().id()
+    }
+
+    fn complete_stream(
+        &self,
+        request: &CompletionRequest,
+        on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Completion> {
+        let tokens = self.backend().prompt_tokens(&request.prompt)?;
+        let (sender, events) = channel();
+        let (wanted, want) = channel::<()>();
+        let listener = move |heard: Heard<'_>| {
+            let sent = match heard {
+                Heard::Piece("") | Heard::Token(_) => Ok(()),
+                Heard::Piece(piece) => sender.send(Event::Piece(piece.to_string())),
+                Heard::Done(result) => sender.send(Event::Done(result)),
+            };
+            let is_wanted = !matches!(
+                want.try_recv(),
+                Err(std::sync::mpsc::TryRecvError::Disconnected)
+            );
+            match sent.is_ok() && is_wanted {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        };
+        self.submit(tokens, request.clone(), None, Box::new(listener))?;
+        // Dropped, it tells the engine that nobody waits for more.
+        let mut wanted = Some(wanted);
+        for event in events {
+            match event {
+                Event::Done(result) => return result,
+                Event::Piece(_) if wanted.is_none() => {}
+                Event::Piece(piece) => {
+                    if on_piece(&piece).is_break() {
+                        wanted = None;
+                    }
+                }
+            }
+        }
+        Err(Error::Batch("its thread has ended".to_string()))
+    }
+}
