@@ -11,6 +11,7 @@ mod examples;
 mod fuzz;
 mod metal;
 mod nostr;
+mod openai;
 mod oracle;
 mod setup;
 mod shaders;

