@@ -29,6 +29,20 @@ fn reads_run_beside_what_follows(device: &Device) -> Result<()> {
 }
 test_device!(reads_run_beside_what_follows);
 
+/// More dispatches than a submission takes, while the GPU is still busy with what is read.
+fn much_work_behind_a_read(device: &Device) -> Result<()> {
+    let busy = Tensor::ones((300, 300), DType::F32, device)?;
+    let read = busy.matmul(&busy)?.flatten_all()?.begin_to_vec1::<f32>()?;
+    let mut count = Tensor::zeros(3, DType::F32, device)?;
+    for _ in 0..700 {
+        count = (count + 1.)?;
+    }
+    assert_eq!(read.wait()?, vec![300f32; 300 * 300]);
+    assert_eq!(count.to_vec1::<f32>()?, [700.; 3]);
+    Ok(())
+}
+test_device!(much_work_behind_a_read);
+
 /// Nothing, a single byte, and more than is staged at once.
 fn lengths(device: &Device) -> Result<()> {
     for len in [0usize, 1, 3, (1 << 20) - 1, 1 << 20, (1 << 20) + 1] {

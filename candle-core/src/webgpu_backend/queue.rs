@@ -1,12 +1,12 @@
 //! The ordered list of dispatches that were not submitted yet. What waits for it is in `readback.rs`.
 //!
-//! Ops append; nothing above this file touches an encoder. The list is submitted when it is long (the GPU starts while the
-//! host still encodes), at a readback, at `synchronize`, and before an upload into a buffer that the list may still read.
+//! Ops append; nothing above this file touches an encoder. The list is submitted when it is long and the GPU may have nothing to do (it
+//! starts while the host still encodes), at a readback, at `synchronize`, and before an upload into a buffer that the list may still read.
 //! All dispatches of a submission share one compute pass and one write of parameters; bind groups are cached by the buffers
 //! in them, which the pool hands out in the same order step after step.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -21,9 +21,11 @@ use crate::{watch, Error, Result};
 pub(super) const MAX_BUFFERS: usize = 8;
 /// Bytes of parameters that one dispatch may have: a dynamic offset's default alignment.
 pub(super) const PARAM_BYTES: usize = 256;
-/// Dispatches in a submission. The first after a wait is shorter, so that an idle GPU starts early.
+/// Dispatches in a submission to a GPU that may be idle. The first after a wait is shorter, so that it starts early.
 const BATCH: usize = 48;
 pub(super) const FIRST_BATCH: usize = 16;
+/// The most dispatches in a submission. A submission costs the GPU some 6 us, so while it has work there are no more than need be.
+const MOST: usize = 512;
 /// Bind groups kept; past it the cache starts over.
 const MAX_BIND_GROUPS: usize = 4096;
 /// Uploads are cut into pieces of this size, because each waits in a staging buffer as large as itself.
@@ -92,6 +94,8 @@ pub(super) struct Queue {
     pub(super) status: wgpu::Buffer,
     pub(super) health: Arc<Health>,
     pub(super) state: Mutex<State>,
+    /// Readbacks whose data has not arrived: while there are some, the GPU has work.
+    pub(super) reads: Arc<AtomicUsize>,
     log: bool,
     dispatches: AtomicU64,
     submits: AtomicU64,
@@ -135,7 +139,7 @@ impl Queue {
             PARAM_BYTES.next_multiple_of(limits.min_uniform_buffer_offset_alignment as usize);
         let param_ring = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("params"),
-            size: (param_stride * BATCH) as u64,
+            size: (param_stride * MOST) as u64,
             usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
@@ -162,6 +166,7 @@ impl Queue {
                 staging: Vec::new(),
                 profile: None,
             }),
+            reads: Arc::default(),
             log,
             dispatches: AtomicU64::new(0),
             submits: AtomicU64::new(0),
@@ -236,11 +241,25 @@ impl Queue {
             let line = format!("#{number} {op} | {kernel} | {x}x{y}x{z} workgroups");
             watch::report("webgpu", &line);
         }
-        if state.pending.len() >= state.batch {
-            self.submit(state, |_| ())?;
-            state.batch = BATCH;
+        if state.pending.len() < state.batch {
+            return Ok(());
         }
+        if state.batch + BATCH <= MOST && self.is_busy() {
+            state.batch += BATCH;
+            return Ok(());
+        }
+        self.submit(state, |_| ())?;
+        state.batch = BATCH;
         Ok(())
+    }
+
+    /// Whether the GPU surely has work. A browser says so only between two tasks of its event loop.
+    fn is_busy(&self) -> bool {
+        let reads = || self.reads.load(Ordering::Relaxed) > 0;
+        !cfg!(target_arch = "wasm32")
+            && reads()
+            && self.device.poll(wgpu::PollType::Poll).is_ok()
+            && reads()
     }
 
     fn bind_group(&self, pipeline: &Pipeline, bindings: &[Binding<'_>]) -> wgpu::BindGroup {

@@ -1,5 +1,6 @@
 //! What comes back to the host: bytes of a storage and, behind them, what kernels reported.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -52,8 +53,11 @@ impl Queue {
         state.batch = FIRST_BATCH;
         for piece in &staged {
             let slot = piece.arrived.clone();
+            let reads = self.reads.clone();
+            reads.fetch_add(1, Ordering::Relaxed);
             let map = piece.buffer.slice(..);
             map.map_async(wgpu::MapMode::Read, move |result| {
+                reads.fetch_sub(1, Ordering::Relaxed);
                 let mut arrival = slot.lock();
                 arrival.result = Some(result.map_err(|err| err.to_string()));
                 if let Some(waker) = arrival.waker.take() {
