@@ -62,6 +62,8 @@
 //!   `service`: the daemon, with `journal`, `payment` and `platform`.
 
 #![deny(missing_docs)]
+// Whether a device may be shared between threads is asked through all of wgpu's types.
+#![recursion_limit = "256"]
 
 #[cfg(all(feature = "api", not(target_arch = "wasm32")))]
 pub mod api;

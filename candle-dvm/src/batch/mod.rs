@@ -1,8 +1,11 @@
 //! Several completions at once: one thread has the model, and each text a slot in its cache.
 //!
-//! A step of the thread takes one piece of one prompt, and then one token of every text that is being written: a long prompt holds nobody up,
-//! and a text comes and goes between two steps. What a slot holds of an earlier text is not read again where a new one begins alike, such
-//! as with the same system prompt.
+//! A step of the thread reads some tokens of prompts, and then makes one of every text that is being written: a long prompt holds nobody up,
+//! and a text comes and goes between two steps. Whole pieces that a slot holds of an earlier text are not read again where a new one begins
+//! alike, such as with the same system prompt.
+//!
+//! A greedy text does not depend on the others: its prompt is cut where its length says, and what is read again is what would be read. On the
+//! devices a row of a step is computed as if it were alone, where a product's kernel does not depend on the number of rows.
 
 mod scheduler;
 mod waited;
@@ -22,7 +25,7 @@ use std::thread::JoinHandle;
 pub struct BatchSettings {
     /// Texts that run at once, at least 1. Each takes memory for as many positions as the longest of them has.
     pub slots: usize,
-    /// Tokens of a prompt that are read between two steps, at least 1.
+    /// Tokens of a prompt that are read at once, and of all prompts about as many in a step, at least 1.
     pub piece: usize,
     /// Texts that may wait for a slot.
     pub waiting: usize,
@@ -32,7 +35,7 @@ impl Default for BatchSettings {
     fn default() -> Self {
         Self {
             slots: 8,
-            piece: 256,
+            piece: 128,
             waiting: 256,
         }
     }

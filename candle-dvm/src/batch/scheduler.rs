@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Tokens in common from which a copy of another slot's cache costs less than to read them again.
-const WORTH_A_COPY: usize = 32;
+const WORTH_A_COPY: usize = 16;
 /// What a row that writes nothing is fed.
 const NOTHING: u32 = 0;
 
@@ -21,6 +21,8 @@ const NOTHING: u32 = 0;
 struct Slot<'a> {
     /// The tokens whose keys and values it has, of the text that is there, or of the last one that was.
     held: Vec<u32>,
+    /// How many of them were read in whole pieces. The others' keys and values are rounded otherwise, as of tokens that came one by one.
+    whole: usize,
     text: Option<Text<'a>>,
 }
 
@@ -41,11 +43,12 @@ impl Slot<'_> {
             .map_or(0, |text| text.writer.tokens().len() - self.held.len())
     }
 
-    /// How many of `tokens` need not be read again; one has to be, for logits to come out.
-    fn shared(&self, tokens: &[u32]) -> usize {
-        let most = tokens.len().saturating_sub(1);
-        let pairs = self.held.iter().zip(&tokens[..most]);
-        pairs.take_while(|(held, token)| held == token).count()
+    /// How many of `tokens` need not be read again: pieces that would be read just so. One token has to be, for logits to come out.
+    fn shared(&self, tokens: &[u32], piece: usize) -> usize {
+        let most = self.whole.min(tokens.len().saturating_sub(1));
+        let pairs = self.held[..most].iter().zip(tokens);
+        let same = pairs.take_while(|(held, token)| held == token).count();
+        same - same % piece
     }
 }
 
@@ -87,7 +90,7 @@ impl<'a> Scheduler<'a> {
         self.waiting.push_back(job);
     }
 
-    /// A piece of a prompt, and a token of each text that is being written. A failure of the device ends all of them.
+    /// Pieces of prompts, and a token of each text that is being written. A failure of the device ends all of them.
     pub(super) fn step(&mut self) {
         self.leave();
         let done = self
@@ -126,7 +129,7 @@ impl<'a> Scheduler<'a> {
             let shared: Vec<usize> = self
                 .slots
                 .iter()
-                .map(|slot| slot.shared(&job.tokens))
+                .map(|slot| slot.shared(&job.tokens, self.piece))
                 .collect();
             let best = (0..shared.len()).max_by_key(|at| shared[*at]).unwrap_or(to);
             let doing = "sharing the cache";
@@ -151,10 +154,15 @@ impl<'a> Scheduler<'a> {
                         number: self.numbers,
                     };
                     let text = Some(text);
-                    self.slots[to] = Slot { held, text };
+                    self.slots[to] = Slot {
+                        held,
+                        whole: kept,
+                        text,
+                    };
                 }
                 Err(error) => {
                     self.slots[to].held = held;
+                    self.slots[to].whole = kept;
                     self.open.fetch_sub(1, Ordering::Relaxed);
                     let _ = (job.listener)(Heard::Done(Err(error)));
                 }
@@ -170,26 +178,37 @@ impl<'a> Scheduler<'a> {
         free.max_by_key(|at| {
             let slot = &self.slots[*at];
             (
-                slot.shared(&next.tokens),
+                slot.shared(&next.tokens, self.piece),
                 std::cmp::Reverse((slot.held.len(), *at)),
             )
         })
     }
 
-    /// Reads a piece of the prompt that has waited longest.
+    /// Reads as many tokens of prompts as a step may, those that have waited longest first. Where a prompt is cut depends on its length alone,
+    /// so that it is rounded as it always is, whoever else is there.
     fn read(&mut self) -> Result<()> {
-        let reading = (0..self.slots.len()).filter(|at| self.slots[*at].unseen() > 1);
-        let number = |at: &usize| self.slots[*at].text.as_ref().map(|text| text.number);
-        let Some(at) = reading.min_by_key(number) else {
-            return Ok(());
-        };
-        let (unseen, seen) = (self.slots[at].unseen(), self.slots[at].held.len());
-        // The last token is left for the step of all texts, which gives its logits.
-        let count = self.piece.min(unseen - 1);
+        let mut left = self.piece;
+        while left > 0 {
+            let reading = (0..self.slots.len()).filter(|at| self.slots[*at].unseen() > 1);
+            let number = |at: &usize| self.slots[*at].text.as_ref().map(|text| text.number);
+            let Some(at) = reading.min_by_key(number) else {
+                break;
+            };
+            // The last token is left for the step of all texts, which gives its logits.
+            let count = self.piece.min(self.slots[at].unseen() - 1);
+            self.read_piece(at, count)?;
+            left = left.saturating_sub(count);
+        }
+        Ok(())
+    }
+
+    /// Reads the next `count` tokens of a slot's text.
+    fn read_piece(&mut self, at: usize, count: usize) -> Result<()> {
         let slot = &mut self.slots[at];
         let Some(text) = &slot.text else {
             return Ok(());
         };
+        let seen = slot.held.len();
         let piece = text.writer.tokens()[seen..seen + count].to_vec();
         let ids = Tensor::new(&piece[..], self.backend.device())
             .and_then(|ids| ids.unsqueeze(0))
@@ -198,6 +217,9 @@ impl<'a> Scheduler<'a> {
         let read = decoder.forward_slots(&ids, &[count], at, &mut self.state);
         drop(read.doing("reading a prompt")?);
         slot.held.extend(piece);
+        if count == self.piece {
+            slot.whole = slot.held.len();
+        }
         Ok(())
     }
 
@@ -315,6 +337,7 @@ impl<'a> Scheduler<'a> {
         for at in 0..self.slots.len() {
             self.done(at, Err(Error::Batch(error.one_line())));
             self.slots[at].held.clear();
+            self.slots[at].whole = 0;
         }
         match self.backend.new_slots(self.slots.len()) {
             Ok(state) => self.state = state,

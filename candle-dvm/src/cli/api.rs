@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// How many texts may wait
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().waiting)]
     waiting: usize,
-    /// Tokens of a prompt that are read between two tokens of the texts that run
+    /// Tokens of prompts that are read between two tokens of the texts that run
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().piece)]
     piece: usize,
 }
