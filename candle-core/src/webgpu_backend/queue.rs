@@ -24,8 +24,8 @@ pub(super) const PARAM_BYTES: usize = 256;
 /// Dispatches in a submission to a GPU that may be idle. The first after a wait is shorter, so that it starts early.
 const BATCH: usize = 48;
 pub(super) const FIRST_BATCH: usize = 16;
-/// The most dispatches in a submission. A submission costs the GPU some 6 us, so while it has work there are no more than need be.
-const MOST: usize = 512;
+/// The most dispatches in a submission, where a buffer holds the parameters of as many. A submission costs the GPU some 6 us, so while it has work there are no more than need be.
+const MOST: usize = 256;
 /// Bind groups kept; past it the cache starts over.
 const MAX_BIND_GROUPS: usize = 4096;
 /// Uploads are cut into pieces of this size, because each waits in a staging buffer as large as itself.
@@ -89,6 +89,8 @@ pub(super) struct Queue {
     pub(super) pool: Arc<Pool>,
     max_binding: u64,
     param_stride: usize,
+    /// Dispatches whose parameters the ring holds.
+    most: usize,
     param_ring: wgpu::Buffer,
     /// Where kernels report an index out of range; read back with every result.
     pub(super) status: wgpu::Buffer,
@@ -137,9 +139,10 @@ impl Queue {
     ) -> Self {
         let param_stride =
             PARAM_BYTES.next_multiple_of(limits.min_uniform_buffer_offset_alignment as usize);
+        let most = (limits.max_buffer_size / param_stride as u64).clamp(BATCH as u64, MOST as u64);
         let param_ring = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("params"),
-            size: (param_stride * MOST) as u64,
+            size: param_stride as u64 * most,
             usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
             mapped_at_creation: false,
         });
@@ -154,6 +157,7 @@ impl Queue {
         Self {
             max_binding: limits.max_storage_buffer_binding_size,
             param_stride,
+            most: most as usize,
             param_ring,
             status,
             health,
@@ -244,7 +248,7 @@ impl Queue {
         if state.pending.len() < state.batch {
             return Ok(());
         }
-        if state.batch + BATCH <= MOST && self.is_busy() {
+        if state.batch + BATCH <= self.most && self.is_busy() {
             state.batch += BATCH;
             return Ok(());
         }
