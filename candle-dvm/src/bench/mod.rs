@@ -148,14 +148,13 @@ pub fn run_shared(
     ));
 
     let prompt = tokens(request.prompt, dimensions.vocab);
-    runner.prompt(&prompt).doing("warming up")?;
+    warm_up(|| runner.prompt(&prompt))?;
     let prompt_speed = measure("prompt", request.repeat, [request.prompt, 1], 1, || {
         runner.prompt(&prompt)
     })?;
     runner.fill(dimensions.vocab).doing("filling the cache")?;
-    runner
-        .generate(request.generate.min(8))
-        .doing("warming up")?;
+    let few = request.generate.min(8);
+    warm_up(|| runner.generate(few))?;
     let steps = request.generate;
     let sizes = [steps, request.batch];
     let generation = measure("generation", request.repeat, sizes, steps, || {
@@ -192,6 +191,20 @@ pub fn run_shared(
         peak_bytes: Counters::read(device).map(|counters| counters.peak_bytes),
         profile,
     })
+}
+
+/// How long a GPU that was idle takes until its clocks are up.
+const WARM_UP: Duration = Duration::from_millis(400);
+
+/// Runs at least once, and until clocks are up.
+fn warm_up(run: impl Fn() -> candle_core::Result<Run>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        run().doing("warming up")?;
+        if start.elapsed() >= WARM_UP {
+            return Ok(());
+        }
+    }
 }
 
 /// Times each kernel of one phase; `passes` is what its sums are divided by.
