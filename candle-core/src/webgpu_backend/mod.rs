@@ -34,8 +34,9 @@
 //!
 //! # Quantised weights
 //! [`QWebGpuStorage`] holds GGML's blocks, laid out anew so that a kernel reads words: codes, further bits and scales apart. Products
-//! decode them where they use them, in f32. With cooperative matrices and more than 8 rows, rows of the dense side and pieces of the
-//! weight are converted to f16 first, each with a power of two that keeps it in range.
+//! decode them where they use them, in f32. With cooperative matrices and more than 8 rows, rows of the dense side and the weight are
+//! converted to f16, with powers of two that keep them in range: the weight in the product's kernel, for many rows in pieces before it.
+//! So are both sides of products of bf16, and with [`set_gemm_reduced_precision_f32`] of f32.
 //!
 //! # Environment
 //! Variables named `CANDLE_WEBGPU_*` choose the adapter, limit it, log, verify and dump: `docs/debugging.md` in the repository lists them.
@@ -62,6 +63,7 @@ pub use adapter::{adapters, AdapterReport, Options};
 pub use custom::WgslKernel;
 pub use device::{Stats, WebGpuDevice};
 pub(crate) use ops::matmul::{expert_rows, Stack};
+pub use ops::matmul::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 pub use pipeline_cache::PipelineCacheReport;
 pub use profile::KernelTime;
 pub use quantized::QWebGpuStorage;

@@ -38,6 +38,12 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// The planes themselves.
+    #[cfg(test)]
+    pub(super) fn into_planes(self) -> Vec<WebGpuStorage> {
+        self.planes
+    }
+
     /// The planes as a kernel's bindings.
     pub(super) fn bindings(&self) -> Vec<Binding<'_>> {
         self.planes.iter().map(ops::bind).collect()

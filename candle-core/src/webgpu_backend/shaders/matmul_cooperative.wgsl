@@ -1,49 +1,40 @@
-// A tile of TILE_M x TILE_N of dst in subgroups of 32, DOWN by ACROSS of them, each with 2 x 4 cooperative matrices of
-// 16 x 16. The operands go through workgroup memory, DEPTH deep; rows are padded against bank conflicts. While a step is
-// multiplied, the next one is on its way to registers; with two BUFFERS it is stored while others still read the last one.
-// Parts of `k` give results of their own. Lines in capitals are written by Rust, unrolled.
+// A tile of TILE_M x TILE_N of dst in DOWN by ACROSS subgroups of 32, each with ROWS x COLS cooperative matrices of 16 x 16. Both
+// operands go through workgroup memory, DEPTH deep, eight elements at a time; rows are padded against bank conflicts. rhs is dense or
+// blocks, which `rhs_eight` decodes between registers and workgroup memory. While a step is multiplied, the next one is on its way to
+// registers; with two BUFFERS it is stored while others still read the last one. Parts of `k` give results of their own.
+//
+// naga takes no arrays of cooperative matrices, and arrays of loads would not stay in registers. So `each i in N` repeats a line, or
+// the lines up to a closing brace, with #i counted up: `unroll.rs`.
 
-const TILE_M = DOWN * 32u;
-const TILE_N = ACROSS * 64u;
+const TILE_M = DOWN * ROWS * 16u;
+const TILE_N = ACROSS * COLS * 16u;
 const WG = DOWN * ACROSS * 32u;
-const GROUPS = DEPTH / 4u;
-const PITCH = GROUPS + 2u;
-const_assert TILE_M * GROUPS % WG == 0u && TILE_N * GROUPS % WG == 0u;
+const PITCH = DEPTH / 4u + 2u;
+// Rows of a tile that the workgroup loads at once.
+const STEP = WG / (DEPTH / 8u);
+// SLOTS matrices of a subgroup side by side, where their elements are found by row and column.
+const SLOT_PITCH = SLOTS * 16u + SLOT_PAD;
+const_assert LHS_LOADS * STEP == TILE_M && RHS_LOADS * STEP == TILE_N && COLS % SLOTS == 0u;
 
-var<workgroup> lhs_tile: array<vec4<f16>, BUFFERS * TILE_M * PITCH>;
-var<workgroup> rhs_tile: array<vec4<f16>, BUFFERS * TILE_N * PITCH>;
-var<workgroup> fragments: array<f32, DOWN * ACROSS * 256u>;
+var<workgroup> lhs_tile: array<vec4<Half>, BUFFERS * TILE_M * PITCH>;
+var<workgroup> rhs_tile: array<vec4<Half>, BUFFERS * TILE_N * PITCH>;
+var<workgroup> fragments: array<f32, DOWN * ACROSS * 16u * SLOT_PITCH>;
 
-// Writes one fragment from workgroup memory; its rows and columns may end beyond dst's.
-fn put_fragment(part: u32, rows: u32, row: u32, col: u32, subgroup: u32, lane: u32) {
-  for (var word = lane; word < 256u / DST_LANES; word += 32u) {
-    let r = row + word * DST_LANES / 16u;
-    let c = col + word * DST_LANES % 16u;
-    if (r < rows && c < p.n) {
+// Writes a subgroup's slots; their rows and columns may end beyond dst's.
+fn put_slots(part: u32, rows: u32, first_row: u32, first_col: u32, slots: u32, lane: u32) {
+  const WORDS = SLOTS * 16u / DST_LANES;
+  for (var word = lane; word < 16u * WORDS; word += 32u) {
+    let row = first_row + word / WORDS;
+    let col = first_col + word % WORDS * DST_LANES;
+    let slot = slots + word / WORDS * SLOT_PITCH + word % WORDS * DST_LANES;
+    if (row < rows && col < p.n) {
       var lanes: array<dst_t, DST_LANES>;
       for (var i = 0u; i < DST_LANES; i++) {
-        lanes[i] = finish(part * p.m + r, c + i, fragments[subgroup * 256u + word * DST_LANES + i] * lhs_scale(r));
+        lanes[i] = finish(part * p.m + row, col + i, scaled(fragments[slot + i], row, col + i));
       }
-      dst_put(((part * p.m + r) * p.dst_row + p.dst_first + c) / DST_LANES, lanes);
+      dst_put(((part * p.m + row) * p.dst_row + p.dst_first + col) / DST_LANES, lanes);
     }
   }
-}
-
-// Four elements of a row of an operand, zeros beyond its last row.
-fn lhs_group(base: u32, row: u32, k: u32) -> vec4<f16> {
-  var value = vec4<f16>();
-  if (row < p.m && k < p.k) {
-    value = lhs[(base + row * p.lhs_row + k) / 4u];
-  }
-  return value;
-}
-
-fn rhs_group(base: u32, row: u32, k: u32) -> vec4<f16> {
-  var value = vec4<f16>();
-  if (row < p.n && k < p.k) {
-    value = rhs[(base + row * p.rhs_row + k) / 4u];
-  }
-  return value;
 }
 
 @compute @workgroup_size(WG)
@@ -54,6 +45,7 @@ fn main(
   @builtin(subgroup_id) subgroup: u32,
   @builtin(subgroup_invocation_id) lane: u32,
 ) {
+  // Tiles down the rows come first: they read the same columns of rhs, while those are in the cache.
   let tiles_m = (p.m + TILE_M - 1u) / TILE_M;
   let tiles_n = (p.n + TILE_N - 1u) / TILE_N;
   let tile = flat(workgroup, workgroups, 0u, 1u);
@@ -67,22 +59,43 @@ fn main(
   let k_last = min(k_first + p.chunk, p.k);
   let m0 = tile % tiles_m * TILE_M;
   let n0 = tile / tiles_m % tiles_n * TILE_N;
-  let lhs_base = lhs_offset(batch);
-  let rhs_base = rhs_offset(batch);
-  let row = subgroup / ACROSS * 32u;
-  let col = subgroup % ACROSS * 64u;
-  let r = local / GROUPS;
-  let c = local % GROUPS;
-  DECLARE;
+
+  // What an invocation loads: eight elements of every STEP-th row. Past the last row it is that row again, as nobody sees the sums.
+  let r = local / (DEPTH / 8u);
+  let c = local % (DEPTH / 8u);
+  let lhs_first = lhs_offset(batch) + c * 8u;
+  let rhs_first = rhs_offset(batch) + c * 8u;
+  each i in LHS_LOADS: let lhs_at#i = lhs_first + min(m0 + r + #iu * STEP, p.m - 1u) * p.lhs_row;
+  each i in RHS_LOADS: let rhs_at#i = rhs_first + min(n0 + r + #iu * STEP, p.n - 1u) * p.rhs_row;
+  each i in LHS_LOADS: var lhs#i = lhs[(lhs_at#i + k_first) / 8u];
+  each i in RHS_LOADS: var rhs#i = rhs_load(rhs_at#i + k_first);
+
+  // The subgroup's first row and column of the tile, and its sums.
+  let row = subgroup / ACROSS * ROWS * 16u;
+  let col = subgroup % ACROSS * COLS * 16u;
+  each i in ROWS, j in COLS: var c#i_#j = coop_mat16x16<f32, C>();
   var lhs_buffer = 0u;
   var rhs_buffer = 0u;
-  FETCH(k_first);
   for (var k = k_first; k < k_last; k += DEPTH) {
-    STAGE;
+    let place = r * PITCH + c * 2u;
+    each i in LHS_LOADS {
+      lhs_tile[lhs_buffer + place + #iu * STEP * PITCH] = lhs#i.low;
+      lhs_tile[lhs_buffer + place + #iu * STEP * PITCH + 1u] = lhs#i.high;
+    }
+    each i in RHS_LOADS {
+      let eight#i = rhs_eight(rhs#i);
+      rhs_tile[rhs_buffer + place + #iu * STEP * PITCH] = eight#i.low;
+      rhs_tile[rhs_buffer + place + #iu * STEP * PITCH + 1u] = eight#i.high;
+    }
     workgroupBarrier();
-    FETCH(k + DEPTH);
+    // After the last step there is none to load; it is loaded again.
+    let next = min(k + DEPTH, k_last - DEPTH);
+    each i in LHS_LOADS: lhs#i = lhs[(lhs_at#i + next) / 8u];
+    each i in RHS_LOADS: rhs#i = rhs_load(rhs_at#i + next);
     for (var at = 0u; at < DEPTH; at += 16u) {
-      PRODUCT;
+      each i in ROWS: let a#i = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[lhs_buffer + (row + #iu * 16u) * PITCH + at / 4u], PITCH);
+      each j in COLS: let b#j = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + (col + #ju * 16u) * PITCH + at / 4u], PITCH);
+      each i in ROWS, j in COLS: c#i_#j = coopMultiplyAdd(a#i, b#j, c#i_#j);
     }
     if (BUFFERS == 1u) {
       workgroupBarrier();
@@ -91,7 +104,18 @@ fn main(
       rhs_buffer = TILE_N * PITCH - rhs_buffer;
     }
   }
-  let slot = &fragments[subgroup * 256u];
-  let pitch = 16u;
-  STORE;
+
+  let slots = subgroup * 16u * SLOT_PITCH;
+  let pitch = SLOT_PITCH;
+  each i in ROWS, j in COLS {
+    // naga 30 does not emit a store's operands by itself: they must have names.
+    let sums#i_#j = c#i_#j;
+    let slot#i_#j = &fragments[slots + #ju % SLOTS * 16u];
+    coopStoreT(sums#i_#j, slot#i_#j, pitch);
+    if (#ju % SLOTS == SLOTS - 1u) {
+      workgroupBarrier();
+      put_slots(part, rows, m0 + row + #iu * 16u, n0 + col + (#ju - #ju % SLOTS) * 16u, slots, lane);
+      workgroupBarrier();
+    }
+  }
 }

@@ -30,12 +30,12 @@ fn put(part: u32, row: u32, col: u32, values: vec4<f32>) {
     return;
   }
   let dst_row = part * p.m + row;
-  var v = values * lhs_scale(row);
+  var v = values;
   for (var i = 0u; i < 4u; i += DST_LANES) {
     if (col + i < p.n) {
       var lanes: array<dst_t, DST_LANES>;
       for (var lane = 0u; lane < DST_LANES; lane++) {
-        lanes[lane] = finish(dst_row, col + i + lane, v[i + lane]);
+        lanes[lane] = finish(dst_row, col + i + lane, scaled(v[i + lane], row, col + i + lane));
       }
       dst_put((dst_row * p.dst_row + p.dst_first + col + i) / DST_LANES, lanes);
     }

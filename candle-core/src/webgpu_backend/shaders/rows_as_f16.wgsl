@@ -1,5 +1,6 @@
-// Rows of lhs as f16, each multiplied by a power of two that brings its largest element near 2^14, so that neither overflows nor
-// loses its small elements; scales[row] is what a product with the row has to be multiplied by. A workgroup takes a row.
+// Rows of src as f16, each multiplied by a power of two that brings its largest element near 2^14, so that neither overflows nor
+// loses its small elements; scales[row] is what a product with the row has to be multiplied by. A workgroup takes a row, eight
+// elements at a time.
 
 var<workgroup> largest: array<u32, WG>;
 
@@ -18,13 +19,15 @@ fn main(
   if (row >= p.rows) {
     return;
   }
-  let first = p.lhs_offset + row * p.lhs_row;
+  let first = p.src_offset + row * p.src_row;
   // As bits, which are in the same order as numbers without sign, and have NaN as the largest.
-  var most = 0u;
-  for (var i = local; i < p.k; i += WG) {
-    most = max(most, bitcast<u32>(lhs_at(first + i)) & 0x7fffffffu);
+  var most = vec4<u32>(0u);
+  for (var i = local * 8u; i < p.k; i += WG * 8u) {
+    let eight = lhs_eight(src_word(first + i));
+    most = max(most, bitcast<vec4<u32>>(eight[0]) & vec4<u32>(0x7fffffffu));
+    most = max(most, bitcast<vec4<u32>>(eight[1]) & vec4<u32>(0x7fffffffu));
   }
-  largest[local] = most;
+  largest[local] = max(max(most.x, most.y), max(most.z, most.w));
   for (var half = WG / 2u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (local < half) {
@@ -39,7 +42,8 @@ fn main(
   if (local == 0u) {
     scales[row] = power_of_two(-up) * p.scale;
   }
-  for (var i = local * 2u; i < p.k; i += WG * 2u) {
-    dst[(row * p.k + i) / 2u] = pack_f16(lhs_at(first + i) * factor, lhs_at(first + i + 1u) * factor);
+  for (var i = local * 8u; i < p.k; i += WG * 8u) {
+    let eight = lhs_eight(src_word(first + i));
+    store_eight((row * p.k + i) / 8u, eight[0] * factor, eight[1] * factor);
   }
 }

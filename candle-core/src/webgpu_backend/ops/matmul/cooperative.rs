@@ -1,10 +1,10 @@
-//! The cooperative regime: as tiles, in 16x16x16 matrices of a subgroup; f16 inputs, f32 sums.
-
-use std::fmt::Write;
+//! The cooperative regime: as tiles, in 16x16x16 matrices of a subgroup; f16 inputs, f32 sums. rhs is f16 or blocks, which are decoded
+//! on their way to workgroup memory.
 
 use super::extras::Last;
-use super::{MatmulParams, Problem, Run};
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use super::unroll::unroll;
+use super::{MatmulParams, Problem, Rhs, Run, Scales};
+use crate::webgpu_backend::kernel::{Elem, Key, Shader};
 use crate::Result;
 
 /// Workgroups below which a smaller tile is taken: large ones read the operands less often.
@@ -18,37 +18,110 @@ const LEAST_CHUNK: usize = 512;
 const FEW_ROWS: usize = 64;
 /// Workgroups that cutting `k` then aims at: of some 8 KiB of loads each, as many as memory of 4 TB/s answers in half a microsecond.
 const FEW_ROWS_TILES: usize = 256;
+/// The same with blocks, of which a workgroup has half as much on its way.
+const FEW_ROWS_BLOCKS: usize = 512;
 /// Parts of `k` are then not made shorter than this, nor than leaves their sums in f32 half of what is read.
 const FEW_ROWS_CHUNK: usize = 128;
-/// How deep the cooperative regime's tiles are over `k`.
+/// What `k` has to be a multiple of.
 pub(super) const COOP_K: u32 = 32;
 
-/// A tile of the cooperative regime: subgroups down and across, each 32 rows by 64 columns.
+/// A tile of the cooperative regime: subgroups down and across, with matrices of 16 x 16 down (`rows`) and across (`cols`) each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CoopTile {
     pub(super) down: u32,
     pub(super) across: u32,
+    pub(super) rows: u32,
+    pub(super) cols: u32,
+    /// How deep it is over `k`.
+    pub(super) depth: u32,
+    /// Tiles of each operand in workgroup memory. With two, one is filled while the other is read, which saves a barrier a step;
+    /// where the memory then holds fewer workgroups it costs more. As measured on an H200.
+    pub(super) buffers: u32,
+    /// Matrices of a subgroup that pass through workgroup memory at once when they are written.
+    pub(super) slots: u32,
 }
 
 impl CoopTile {
-    /// Largest first; the last is for few rows.
-    pub(super) const ALL: [Self; 6] = [
-        Self { down: 4, across: 4 },
-        Self { down: 4, across: 2 },
-        Self { down: 4, across: 1 },
-        Self { down: 2, across: 2 },
-        Self { down: 2, across: 1 },
-        Self { down: 1, across: 2 },
-    ];
-
-    fn count(self, problem: &Problem) -> usize {
-        let (m, n) = (32 * self.down as usize, 64 * self.across as usize);
-        problem.m.div_ceil(m) * problem.n.div_ceil(n) * problem.batch
+    /// Subgroups of 32 x 64.
+    const fn of(down: u32, across: u32, buffers: u32, slots: u32) -> Self {
+        Self {
+            down,
+            across,
+            rows: 2,
+            cols: 4,
+            depth: 32,
+            buffers,
+            slots,
+        }
     }
 
-    fn splits(self, problem: &Problem) -> usize {
-        let (wanted, least) = match problem.m {
-            ..=FEW_ROWS => (FEW_ROWS_TILES, FEW_ROWS_CHUNK.max(4 * problem.m)),
+    /// For up to `16 * rows` rows: four subgroups side by side, 128 columns.
+    const fn low(rows: u32) -> Self {
+        Self {
+            down: 1,
+            across: 4,
+            rows,
+            cols: 2,
+            depth: 64,
+            buffers: 1,
+            slots: 2,
+        }
+    }
+
+    /// Largest first; the last two are for few rows, whatever `k` and `n` are.
+    pub(super) const ALL: [Self; 6] = [
+        Self::of(4, 4, 1, 1),
+        Self::of(4, 2, 2, 1),
+        Self::of(4, 1, 1, 4),
+        Self::of(2, 2, 1, 4),
+        Self::of(2, 1, 1, 4),
+        Self::of(1, 2, 2, 4),
+    ];
+
+    /// 128 x 128 in four subgroups of 64 x 64: half the reads of workgroup memory for a product, and two workgroups to a
+    /// multiprocessor, of which one multiplies while the other waits.
+    pub(super) const SQUARE: Self = Self {
+        down: 2,
+        across: 2,
+        rows: 4,
+        cols: 4,
+        depth: 32,
+        buffers: 1,
+        slots: 4,
+    };
+
+    /// For up to 16, 32 and 64 rows with blocks.
+    pub(super) const LOW: [Self; 3] = [Self::low(1), Self::low(2), Self::low(4)];
+
+    fn tile_m(self) -> u32 {
+        16 * self.down * self.rows
+    }
+
+    fn tile_n(self) -> u32 {
+        16 * self.across * self.cols
+    }
+
+    fn threads(self) -> u32 {
+        32 * self.down * self.across
+    }
+
+    /// How many there are down the rows.
+    pub(super) fn bands(self, m: usize) -> usize {
+        m.div_ceil(self.tile_m() as usize)
+    }
+
+    fn count(self, problem: &Problem) -> usize {
+        self.bands(problem.m) * problem.n.div_ceil(self.tile_n() as usize) * problem.batch
+    }
+
+    fn splits(self, problem: &Problem, rhs: Rhs) -> usize {
+        let blocks = matches!(rhs, Rhs::Blocks(_));
+        let (wanted, least) = match (problem.m, blocks) {
+            (..=FEW_ROWS, false) => (FEW_ROWS_TILES, FEW_ROWS_CHUNK.max(4 * problem.m)),
+            // A weight of 4 to 8 bits is read, and 8 bytes of sums for each row are written and read in a cache.
+            (..=FEW_ROWS, true) => (FEW_ROWS_BLOCKS, FEW_ROWS_CHUNK.max(8 * problem.m)),
+            // Two to a multiprocessor.
+            _ if self == Self::SQUARE => (2 * SPLIT_TILES, LEAST_CHUNK),
             _ => (SPLIT_TILES, LEAST_CHUNK),
         };
         super::plan::splits(self.count(problem), problem.k, wanted, least)
@@ -56,140 +129,166 @@ impl CoopTile {
 
     /// The largest tile that the adapter takes, that is not half empty, and of which there are enough, else the smallest; and
     /// into how many parts `k` is cut.
-    pub(super) fn choose(problem: &Problem, limits: &wgpu::Limits) -> (Self, usize) {
+    pub(super) fn choose(problem: &Problem, rhs: Rhs, limits: &wgpu::Limits) -> (Self, usize) {
         let [large @ .., small, few_rows] = &Self::ALL;
         let fits = |tile: &&Self| {
             tile.shared_bytes() <= limits.max_compute_workgroup_storage_size
-                && 32 * tile.down * tile.across <= limits.max_compute_invocations_per_workgroup
+                && tile.threads() <= limits.max_compute_invocations_per_workgroup
+                && problem.k.is_multiple_of(tile.depth as usize)
         };
         let filled = |tile: &&Self| {
-            16 * (tile.down as usize) < problem.m && 32 * (tile.across as usize) < problem.n
+            (tile.tile_m() as usize) < 2 * problem.m && (tile.tile_n() as usize) < 2 * problem.n
         };
-        let busy = |tile: &&Self| tile.count(problem) * tile.splits(problem) >= BUSY_TILES;
-        let tile = match problem.m {
-            ..=32 => few_rows,
-            _ => large
+        let busy = |tile: &&Self| tile.count(problem) * tile.splits(problem, rhs) >= BUSY_TILES;
+        // What suits blocks alone.
+        let (low, square) = match rhs {
+            Rhs::Blocks(_) => (&Self::LOW[..], &[Self::SQUARE][..]),
+            Rhs::Dense(_) => (&[][..], &[][..]),
+        };
+        let low = low.iter().filter(fits);
+        let tile = match (
+            low.clone().find(|tile| tile.bands(problem.m) == 1),
+            problem.m,
+        ) {
+            (Some(low), _) => low,
+            (None, ..=32) => few_rows,
+            _ => square
                 .iter()
+                .chain(large)
                 .filter(fits)
                 .filter(filled)
                 .find(busy)
                 .unwrap_or(small),
         };
-        (*tile, tile.splits(problem))
+        (*tile, tile.splits(problem, rhs))
     }
 
-    /// Tiles of each operand in workgroup memory. With two, one is filled while the other is read, which saves a barrier a step;
-    /// where the memory then holds fewer workgroups it costs more. As measured on an H200.
-    pub(super) fn buffers(self) -> u32 {
-        match (self.down, self.across) {
-            (4, 2) | (1, 2) => 2,
-            _ => 1,
+    /// Between the rows of slots, so that a matrix meets each bank once. With one slot there is no memory to spare.
+    fn slot_pad(self) -> u32 {
+        match self.slots {
+            1 => 0,
+            _ => 8,
         }
     }
 
     /// Bytes of workgroup memory, as the kernel lays them out.
     fn shared_bytes(self) -> u32 {
-        let rows = 32 * self.down + 64 * self.across;
-        self.buffers() * rows * (COOP_K / 4 + 2) * 8 + self.down * self.across * 1024
+        let tiles = self.buffers * (self.tile_m() + self.tile_n()) * (self.depth / 4 + 2) * 8;
+        let slots = self.down * self.across * 16 * (16 * self.slots + self.slot_pad()) * 4;
+        tiles + slots
     }
+
+    fn key(self, key: Key) -> Key {
+        key.with(self.down, 3)
+            .with(self.across, 3)
+            .with(self.rows, 3)
+            .with(self.cols, 3)
+            .with(self.depth / 32, 2)
+            .with(self.buffers, 2)
+            .with(self.slots, 3)
+    }
+}
+
+/// What the products are made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Matrices {
+    Cooperative,
+    /// Loops in f32: no adapter without cooperative matrices could run what is around them otherwise.
+    #[cfg(test)]
+    Plain,
 }
 
 impl Run<'_> {
     pub(super) fn cooperative(&self, tile: CoopTile) -> Result<()> {
-        let key = self
-            .key("matmul_cooperative")
-            .with(tile.down, 3)
-            .with(tile.across, 3)
-            .with(self.scaled.into(), 1);
-        let rank = self.problem.views.rank;
-        let last = self.extras.last();
-        let shader = || cooperative_shader(self.out, rank, tile, self.scaled, last);
-        self.launch(key, shader, tile.count(self.problem))
+        self.with_matrices(tile, Matrices::Cooperative)
+    }
+
+    fn with_matrices(&self, tile: CoopTile, matrices: Matrices) -> Result<()> {
+        let kernel = match matrices {
+            Matrices::Cooperative => "matmul_cooperative",
+            #[cfg(test)]
+            Matrices::Plain => "matmul_cooperative_plain",
+        };
+        let key = tile.key(self.key(kernel)).with(self.scales as u32, 2);
+        let form = Form {
+            tile,
+            rhs: self.rhs,
+            rank: self.problem.views.rank,
+            scales: self.scales,
+            out: self.out,
+            last: self.extras.last(),
+        };
+        self.launch(key, || form.shader(matrices), tile.count(self.problem))
     }
 }
 
-pub(super) fn cooperative_shader(
-    out: Elem,
-    rank: usize,
+/// What a shader is specialised for.
+#[derive(Clone, Copy)]
+struct Form {
     tile: CoopTile,
-    scaled: bool,
+    rhs: Rhs,
+    rank: usize,
+    scales: Scales,
+    out: Elem,
     last: Last,
-) -> Shader {
-    let CoopTile { down, across } = tile;
-    Shader::new(format!("matmul_cooperative F16->{out:?} {down}x{across}"))
-        .input_words("lhs", "vec4<f16>")
-        .input_words("rhs", "vec4<f16>")
-        .lhs_scales(scaled)
-        .output("dst", out)
-        .finish(last)
-        .strided("lhs", rank)
-        .strided("rhs", rank)
-        .constant("DEPTH", COOP_K)
-        .constant("BUFFERS", tile.buffers())
-        .constant("DOWN", down)
-        .constant("ACROSS", across)
-        .body::<MatmulParams>(&cooperative_body(tile))
-        .directive("enable f16;\nenable wgpu_cooperative_matrix;\n")
 }
 
-/// The cooperative kernel with the fragments of a subgroup and the loads of an invocation unrolled: naga takes no arrays of
-/// cooperative matrices, and an array of loads would not stay in registers.
-fn cooperative_body(tile: CoopTile) -> String {
-    let (down, across) = (2, 4);
-    let (mut declare, mut product, mut store) = (String::new(), String::new(), String::new());
-    let (mut fetch, mut stage) = (String::new(), String::new());
-    let step = tile.down * tile.across * 32 / (COOP_K / 4);
-    for (name, outer, loads) in [
-        ("lhs", "m0", 32 * tile.down / step),
-        ("rhs", "n0", 64 * tile.across / step),
-    ] {
-        for i in 0..loads {
-            let _ = writeln!(declare, "var {name}{i} = vec4<f16>();");
-            let _ = writeln!(
-                fetch,
-                "{name}{i} = {name}_group({name}_base, {outer} + r + {}u, NEXT + c * 4u);",
-                i * step
-            );
-            let _ = writeln!(
-                stage,
-                "{name}_tile[{name}_buffer + (r + {}u) * PITCH + c] = {name}{i};",
-                i * step
-            );
+impl Form {
+    fn shader(self, matrices: Matrices) -> Shader {
+        let Self {
+            tile,
+            rhs,
+            rank,
+            out,
+            ..
+        } = self;
+        // Rows of a tile that a workgroup loads at once, eight elements an invocation.
+        let step = tile.threads() / (tile.depth / 8);
+        let (lhs_loads, rhs_loads) = (tile.tile_m() / step, tile.tile_n() / step);
+        let counts = [
+            ("ROWS", tile.rows),
+            ("COLS", tile.cols),
+            ("LHS_LOADS", lhs_loads),
+            ("RHS_LOADS", rhs_loads),
+        ];
+        let body = unroll(
+            include_str!("../../shaders/matmul_cooperative.wgsl"),
+            &counts,
+        );
+        let label = format!(
+            "matmul_cooperative {rhs:?}->{out:?} {}x{}",
+            tile.tile_m(),
+            tile.tile_n()
+        );
+        let shader = Shader::new(label)
+            .cooperative_operands(rhs)
+            .scales(self.scales)
+            .output("dst", out)
+            .finish(self.last)
+            .strided("lhs", rank)
+            .strided("rhs", rank)
+            .constant("DEPTH", tile.depth)
+            .constant("BUFFERS", tile.buffers)
+            .constant("DOWN", tile.down)
+            .constant("ACROSS", tile.across)
+            .constant("SLOTS", tile.slots)
+            .constant("SLOT_PAD", tile.slot_pad());
+        let shader = counts.iter().fold(shader, |shader, (name, count)| {
+            shader.constant(name, *count)
+        });
+        match matrices {
+            Matrices::Cooperative => shader
+                .text("alias Half = f16;")
+                .body::<MatmulParams>(&body)
+                .directive("enable f16;\nenable wgpu_cooperative_matrix;\n"),
+            #[cfg(test)]
+            Matrices::Plain => shader
+                .text("alias Half = f32;")
+                .body::<MatmulParams>(&tests::plain(&body)),
         }
     }
-    for i in 0..down {
-        let _ = writeln!(
-            product,
-            "let a{i} = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[lhs_buffer + (row + {}u) * PITCH + at / 4u], PITCH);",
-            16 * i
-        );
-    }
-    for j in 0..across {
-        let _ = writeln!(
-            product,
-            "let b{j} = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + (col + {}u) * PITCH + at / 4u], PITCH);",
-            16 * j
-        );
-    }
-    for i in 0..down {
-        for j in 0..across {
-            let _ = writeln!(declare, "var c{i}_{j} = coop_mat16x16<f32, C>();");
-            let _ = writeln!(product, "c{i}_{j} = coopMultiplyAdd(a{i}, b{j}, c{i}_{j});");
-            // naga 30 does not emit a store's operands by itself: they must have names.
-            let _ = writeln!(
-                store,
-                "let v{i}_{j} = c{i}_{j}; coopStoreT(v{i}_{j}, slot, pitch); workgroupBarrier();\n\
-                 put_fragment(part, rows, m0 + row + {}u, n0 + col + {}u, subgroup, lane); workgroupBarrier();",
-                16 * i,
-                16 * j
-            );
-        }
-    }
-    include_str!("../../shaders/matmul_cooperative.wgsl")
-        .replace("DECLARE;", &declare)
-        .replace("FETCH(k_first);", &fetch.replace("NEXT", "k_first"))
-        .replace("FETCH(k + DEPTH);", &fetch.replace("NEXT", "k + DEPTH"))
-        .replace("STAGE;", &stage)
-        .replace("PRODUCT;", &product)
-        .replace("STORE;", &store)
 }
+
+#[cfg(test)]
+#[path = "cooperative_tests.rs"]
+mod tests;

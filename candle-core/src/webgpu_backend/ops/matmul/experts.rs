@@ -2,7 +2,7 @@
 //! reads where its matrix begins.
 
 use super::extras::Input;
-use super::{elem_bytes, vector, Access, Extras, MatmulParams, Problem, Rhs, Run, Views};
+use super::{elem_bytes, vector, Access, Extras, MatmulParams, Problem, Rhs, Run, Scales, Views};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::ops::indexing::{ids_elem, number, reads_ids};
@@ -153,7 +153,8 @@ pub(crate) fn expert_rows(
         lhs: elem,
         rhs,
         windows: None,
-        scaled: false,
+        scales: Scales::None,
+        factor: 1.,
         out,
         extras: Extras::default(),
         splits: 1,

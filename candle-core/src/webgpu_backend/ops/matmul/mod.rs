@@ -3,7 +3,8 @@
 //! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once.
 //! - *tile*: a workgroup takes a tile of the result and stages both operands through workgroup memory. Convolutions are products of this
 //!   kind (`conv.rs`).
-//! - *cooperative*: as tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them.
+//! - *cooperative*: as tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them; for bf16 and blocks by way of f16
+//!   (`via_f16.rs`).
 //! - *plain*: an element of the result in an invocation, for dtypes that are not multiplied in quantity: f64, f8e4m3 and integers.
 //!
 //! All read through any strides; where the inner dimension is contiguous and aligned they read many elements at once. Sums
@@ -25,11 +26,14 @@ mod quantized;
 mod split;
 mod split_k;
 mod tile;
+mod unroll;
 mod vector;
+mod via_f16;
 
 use conv::Windows;
 use experts::Choice;
 pub use extras::{Extras, Input};
+use operand::Scales;
 use plan::{plan, Plan};
 
 use super::windows::fit;
@@ -43,7 +47,9 @@ use crate::{DType, Layout, Result, Shape};
 
 pub(super) use conv::{convolution, Image, MOST_COMPILED};
 pub(crate) use experts::{expert_rows, Stack};
-pub(in super::super) use quantized::{fused_blocks, matmul_t, WeightRows};
+pub(in super::super) use quantized::{fused_blocks, matmul_t};
+pub(in super::super) use via_f16::WeightRows;
+pub use via_f16::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 
 params!(MatmulParams {
     dims: Dims,
@@ -71,6 +77,7 @@ params!(MatmulParams {
     residual_offset: u32,
     residual_row: u32,
     eps: f32,
+    factor: f32,
     // Of which matrix of a stack each row is multiplied with.
     ids_offset: u32,
     size: u32,
@@ -219,6 +226,7 @@ impl Problem {
             residual_offset: 0,
             residual_row: 0,
             eps: 0.,
+            factor: 1.,
             ids_offset: 0,
             size: 0,
             op: 0,
@@ -324,6 +332,19 @@ fn make(
         return Ok(None);
     }
     let dst = device.alloc(b * m * n, out_dtype, OP)?;
+    let as_asked = |dst: WebGpuStorage| match packs {
+        true => Ok(Some(dst)),
+        false => super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to).map(Some),
+    };
+    let vector = matches!(plan, Plan::Vector { .. });
+    let reduced = gemm_reduced_precision_f32();
+    if !vector && windows.is_none() && via_f16::takes(problem, elem, reduced, caps) {
+        let (rows, weight) = via_f16::operands(problem, lhs, rhs);
+        let mkn = (m, problem.k, n);
+        let plan = |problem: &Problem| plan::cooperative(problem, Rhs::Dense(Elem::F16), caps);
+        via_f16::via_f16(rows, weight, mkn, extras, &dst, via_f16::PIECE_BYTES, plan)?;
+        return as_asked(dst);
+    }
     let run = Run {
         device,
         bindings: &[bind(lhs), bind(rhs), bind(&dst)],
@@ -331,17 +352,15 @@ fn make(
         lhs: elem,
         rhs: Rhs::Dense(elem),
         windows,
-        scaled: false,
+        scales: Scales::None,
+        factor: 1.,
         out,
         extras,
         splits: 1,
         choice: None,
     };
     run.run(plan)?;
-    if packs {
-        return Ok(Some(dst));
-    }
-    super::elementwise::to_dtype(&dst, &Layout::contiguous((b, m, n)), to).map(Some)
+    as_asked(dst)
 }
 
 /// What the right-hand side is stored as.
@@ -362,8 +381,10 @@ struct Run<'a> {
     rhs: Rhs,
     /// Of a convolution, whose rhs is the windows of an image. The tile kernel alone has such a form.
     windows: Option<Windows>,
-    /// Whether rows of the product are multiplied by scales of lhs. The vector kernel has no such form.
-    scaled: bool,
+    /// What sums are multiplied by. The vector kernel has no such form.
+    scales: Scales,
+    /// What elements of blocks are multiplied by where the cooperative kernel makes f16 of them.
+    factor: f32,
     out: Elem,
     extras: Extras<'a>,
     /// Parts that `k` is cut into, each with a separate result in `dst`.
@@ -417,6 +438,7 @@ impl Run<'_> {
         if let Some(windows) = &self.windows {
             windows.fill(&mut params);
         }
+        params.factor = self.factor;
         params.splits = index(self.splits)?;
         params.chunk = index(split_k::chunk(self.problem.k, self.splits))?;
         let mut bindings = self.bindings.to_vec();

@@ -81,17 +81,67 @@ impl Shader {
     }
 }
 
+/// What sums are multiplied by, as operands were before: powers of two, in bindings after the operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scales {
+    None,
+    /// One for each row of lhs.
+    Rows,
+    /// And one for each column of rhs.
+    Both,
+}
+
 impl Shader {
-    /// `lhs_scale(row)`: what a row of the product is multiplied by; where there are no such scales, 1.
-    pub(super) fn lhs_scales(self, scaled: bool) -> Self {
-        match scaled {
-            true => self
-                .input_words("lhs_scales", "f32")
-                .text("fn lhs_scale(row: u32) -> f32 { return lhs_scales[row]; }"),
-            false => self.text("fn lhs_scale(row: u32) -> f32 { return 1.0; }"),
-        }
+    /// `scaled(sum, row, col)`: an element of the product from its sum.
+    pub(super) fn scales(self, scales: Scales) -> Self {
+        let value = match scales {
+            Scales::None => "sum",
+            Scales::Rows => "sum * lhs_scales[row]",
+            // The smaller one first: the other way a product in range could overflow between the two.
+            Scales::Both => {
+                "sum * min(lhs_scales[row], rhs_scales[col]) * max(lhs_scales[row], rhs_scales[col])"
+            }
+        };
+        let names = ["lhs_scales", "rhs_scales"];
+        names[..scales as usize]
+            .iter()
+            .fold(self, |shader, name| shader.input_words(name, "f32"))
+            .text(&format!(
+                "fn scaled(sum: f32, row: u32, col: u32) -> f32 {{ return {value}; }}"
+            ))
+    }
+
+    /// The operands of the cooperative kernel: eight elements of lhs at `lhs[e / 8u]`; of rhs `rhs_load(e)`, which `rhs_eight`
+    /// makes f16 of.
+    pub(super) fn cooperative_operands(self, rhs: Rhs) -> Self {
+        let shader = self.input_words("lhs", "Eight");
+        let shader = match rhs {
+            Rhs::Dense(_) => shader.input_words("rhs", "Eight").text(DENSE_EIGHT),
+            Rhs::Blocks(format) => format.load(shader).text(BLOCKS_EIGHT),
+        };
+        shader.text("struct Eight { @align(16) low: vec4<Half>, high: vec4<Half> }")
+    }
+
+    /// Eight elements of a dense input: `name_word(i)` loads them, `lhs_eight(word)` makes f32 of them.
+    pub(super) fn input_eight(self, name: &str, elem: Elem) -> Self {
+        self.input_words(name, wide_word(elem))
+            .text(eight(elem))
+            .text(&eight_word(name, elem))
     }
 }
+
+const DENSE_EIGHT: &str = "alias RhsLoad = Eight;\n\
+    fn rhs_load(e: u32) -> RhsLoad { return rhs[e / 8u]; }\n\
+    fn rhs_eight(load: RhsLoad) -> Eight { return load; }";
+
+/// Scale and offset are few, so what is the same for eight elements is worked out for them: an element takes one instruction.
+const BLOCKS_EIGHT: &str = "alias RhsLoad = RhsWord;\n\
+    fn rhs_load(e: u32) -> RhsLoad { return rhs_word(e); }\n\
+    fn rhs_eight(load: RhsLoad) -> Eight {\n\
+    \x20 let v = rhs_values(load);\n\
+    \x20 let scale = vec4<f32>(v.scale * p.factor);\n\
+    \x20 let offset = vec4<f32>(fma(v.scale, -BIAS, v.offset) * p.factor);\n\
+    \x20 return Eight(vec4<Half>(fma(v.low, scale, offset)), vec4<Half>(fma(v.high, scale, offset)));\n}";
 
 /// A word of 16 bytes.
 fn wide_word(elem: Elem) -> &'static str {

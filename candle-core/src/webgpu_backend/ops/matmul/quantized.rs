@@ -1,16 +1,20 @@
 //! Products with quantised weights, straight from their blocks.
 
-use super::cooperative::CoopTile;
 use super::extras::Input;
-use super::plan::{tiles, Plan};
-use super::{elem_bytes, product, vector, Access, Extras, Problem, Rhs, Run, Views};
+use super::operand::Scales;
+use super::plan::{cooperative, decodes_within, tiles, Plan};
+use super::via_f16::{
+    problem, rows_as_f16, via_f16, Rows, Weight, WeightRows, GROUP, PIECE_BYTES, PIECE_UNIT,
+};
+use super::{elem_bytes, product, vector, Access, Extras, Problem, Rhs, Run};
 use crate::backend::{BackendDevice, BackendStorage};
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
-use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
-use crate::webgpu_backend::ops::quantized::{dequantize, Format};
+use crate::webgpu_backend::adapter::Caps;
+use crate::webgpu_backend::kernel::Elem;
+use crate::webgpu_backend::ops::copy2d::{self, copy2d};
 use crate::webgpu_backend::ops::windows::Split;
-use crate::webgpu_backend::ops::{as_rows, bind, elementwise, index, WORKGROUP};
+use crate::webgpu_backend::ops::{as_rows, bind, elementwise};
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
+use crate::webgpu_backend::queue::MAX_BUFFERS;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
@@ -59,14 +63,6 @@ pub(in crate::webgpu_backend) fn matmul_t(
     }
 }
 
-/// The rows of a quantised weight from `first` on.
-#[derive(Clone, Copy)]
-pub(in crate::webgpu_backend) struct WeightRows<'a> {
-    pub(in crate::webgpu_backend) weight: &'a QWebGpuStorage,
-    pub(in crate::webgpu_backend) format: Format,
-    pub(in crate::webgpu_backend) first: usize,
-}
-
 /// `lhs (m, k)` times rows of a weight transposed, with `extras`, or `None` where no kernel does both. `n` counts the columns of the
 /// result, and nothing is of size 0.
 pub(in crate::webgpu_backend) fn fused_blocks(
@@ -76,7 +72,8 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     extras: Extras<'_>,
 ) -> Result<Option<WebGpuStorage>> {
     let device = lhs.device();
-    let elem = device.elem(lhs.dtype(), OP)?;
+    let dtype = lhs.dtype();
+    let elem = device.elem(dtype, OP)?;
     let vector = m <= extras.most_vector_rows();
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
@@ -104,33 +101,36 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         copied = elementwise::copy(lhs, lhs_l)?;
         (&copied, k, 0)
     };
-    let operands = Operands {
-        rhs,
-        lhs,
-        row,
+    let lhs = Rows {
+        floats: lhs,
         offset,
-        extras,
+        row,
     };
     // As in a dense product: rows of an odd length share words of a packed dtype. So do columns that are made an odd number at a time.
     let lanes = elem.lanes() as usize;
     let packs = n.is_multiple_of(lanes) && (at_once >= n || at_once.is_multiple_of(lanes));
-    let out_dtype = if packs { lhs.dtype() } else { DType::F32 };
+    let out_dtype = if packs { dtype } else { DType::F32 };
     let dst = device.alloc(m * n, out_dtype, OP)?;
+    let operands = Operands {
+        rhs,
+        lhs,
+        elem,
+        scales: None,
+        extras,
+    };
     let caps = &device.kernels().caps;
-    let piece_fits = (PIECE_UNIT * 2 * k) as u64 <= device.max_binding();
-    if !vector && caps.cooperative && piece_fits {
-        let plan = |problem: &Problem| {
-            let (tile, splits) = CoopTile::choose(problem, &caps.limits);
-            Plan::Cooperative { tile, splits }
-        };
-        via_f16(&operands, (m, k, n), &dst, PIECE_BYTES, plan)?;
+    if vector {
+        let plan = |problem: &Problem| vector::plan_blocks(problem, extras.gate.is_some(), caps);
+        direct(&operands, (m, k, n), &dst, plan)?;
+    } else if caps.cooperative {
+        by_matrices(&operands, (m, k, n), &dst, caps)?;
     } else {
-        direct(&operands, elem, vector, (m, k, n), &dst)?;
+        by_tiles(&operands, (m, k, n), &dst)?;
     }
     if packs {
         return Ok(Some(dst));
     }
-    elementwise::to_dtype(&dst, &Layout::contiguous((m, n)), lhs.dtype()).map(Some)
+    elementwise::to_dtype(&dst, &Layout::contiguous((m, n)), dtype).map(Some)
 }
 
 /// A product of which one binding does not reach `lhs (m, k)` or the result, with `bytes` for each element: boxes of rows and columns.
@@ -160,55 +160,102 @@ fn in_boxes(
         let strides = vec![lhs_l.stride()[0], lhs_l.stride()[2]];
         let lhs_l = Layout::new((*m, k).into(), strides, lhs_l.start_offset());
         let made = matmul_t(rhs.weight, first, (*m, k, *n), lhs, &lhs_l)?;
-        let all = Rows::range(made.len(), 0, part.offset);
+        let all = copy2d::Rows::range(made.len(), 0, part.offset);
         copy2d(&made, &mut part.dst.share(), all)
     })?;
     Ok(dst)
 }
 
-/// Elements of lhs that kernels with blocks read at once.
-const GROUP: usize = 8;
-
 /// The operands of a product with blocks.
+#[derive(Clone, Copy)]
 struct Operands<'a> {
     rhs: WeightRows<'a>,
-    lhs: &'a WebGpuStorage,
-    /// Where lhs, whose rows are contiguous, begins, and from row to row.
-    offset: usize,
-    row: usize,
+    lhs: Rows<'a>,
+    elem: Elem,
+    /// Of a converted lhs: what its rows have to be multiplied by, if the weight is multiplied by a factor.
+    scales: Option<(&'a WebGpuStorage, f32)>,
     extras: Extras<'a>,
 }
 
-/// A problem whose operands have rows of `k` elements in order; those of lhs are `row` apart.
-fn problem((m, k, n): (usize, usize, usize), row: usize, offsets: [usize; 2]) -> Result<Problem> {
-    Ok(Problem {
-        batch: 1,
-        m,
-        n,
-        k,
-        views: Views {
-            len: index(m * n)?,
-            rank: 0,
-            dims: [1; 8],
-            strides: [[0; 8]; 2],
-            offsets: [index(offsets[0])?, index(offsets[1])?],
+/// A product by cooperative matrices: either they decode the blocks, or a pass before them does.
+fn by_matrices(
+    operands: &Operands<'_>,
+    (m, k, n): (usize, usize, usize),
+    dst: &WebGpuStorage,
+    caps: &Caps,
+) -> Result<()> {
+    let Operands { rhs, extras, .. } = *operands;
+    let blocks = Rhs::Blocks(rhs.format);
+    // Beside the planes: lhs, its scales, dst.
+    let buffers = 3 + rhs.format.bindings() + extras.each().count();
+    let whole = problem((m, k, n), k, [0, 0])?;
+    let within = decodes_within(&cooperative(&whole, blocks, caps), &whole);
+    if within && buffers <= MAX_BUFFERS {
+        return within_f16(operands, (m, k, n), dst, |problem| {
+            cooperative(problem, blocks, caps)
+        });
+    }
+    if (PIECE_UNIT * 2 * k) as u64 > caps.limits.max_storage_buffer_binding_size {
+        return by_tiles(operands, (m, k, n), dst);
+    }
+    let (lhs, weight) = (operands.lhs, Weight::Blocks(rhs));
+    via_f16(
+        lhs,
+        weight,
+        (m, k, n),
+        extras,
+        dst,
+        PIECE_BYTES,
+        |problem| cooperative(problem, Rhs::Dense(Elem::F16), caps),
+    )
+}
+
+/// A product whose lhs is converted to f16, and whose blocks are by the kernel that `plan` chooses.
+fn within_f16(
+    operands: &Operands<'_>,
+    (m, k, n): (usize, usize, usize),
+    dst: &WebGpuStorage,
+    plan: impl Fn(&Problem) -> Plan,
+) -> Result<()> {
+    let factor = operands.rhs.weight.f16_factor();
+    let (lhs, scales) = rows_as_f16(operands.lhs, (m, k), 1. / factor, false)?;
+    let converted = Operands {
+        lhs: Rows {
+            floats: &lhs,
+            offset: 0,
+            row: k,
         },
-        lhs: (row, 1),
-        rhs: (k, 1),
-        dst_row: n,
-        dst_first: 0,
+        elem: Elem::F16,
+        scales: Some((&scales, factor)),
+        ..*operands
+    };
+    direct(&converted, (m, k, n), dst, plan)
+}
+
+fn by_tiles(
+    operands: &Operands<'_>,
+    mkn: (usize, usize, usize),
+    dst: &WebGpuStorage,
+) -> Result<()> {
+    direct(operands, mkn, dst, |problem| {
+        tiles(problem, Access::Inner, Access::Inner)
     })
 }
 
 /// The kernels that decode blocks where they use them.
 fn direct(
     operands: &Operands<'_>,
-    elem: Elem,
-    vector: bool,
     (m, k, n): (usize, usize, usize),
     dst: &WebGpuStorage,
+    plan: impl Fn(&Problem) -> Plan,
 ) -> Result<()> {
-    let Operands { rhs, extras, .. } = *operands;
+    let Operands {
+        rhs,
+        lhs,
+        elem,
+        scales,
+        extras,
+    } = *operands;
     let device = dst.device();
     let out = device.elem(dst.dtype(), OP)?;
     let step = rhs.weight.window_rows(rhs.format, k).min(n);
@@ -225,14 +272,11 @@ fn direct(
         let problem = Problem {
             dst_row: n,
             dst_first: first,
-            ..problem(
-                (m, k, columns),
-                operands.row,
-                [operands.offset, window.offset],
-            )?
+            ..problem((m, k, columns), lhs.row, [lhs.offset, window.offset])?
         };
-        let mut bindings = vec![bind(operands.lhs)];
+        let mut bindings = vec![bind(lhs.floats)];
         bindings.extend(window.bindings());
+        bindings.extend(scales.map(|(scales, _)| bind(scales)));
         bindings.push(bind(dst));
         let run = Run {
             device,
@@ -241,197 +285,17 @@ fn direct(
             lhs: elem,
             rhs: Rhs::Blocks(rhs.format),
             windows: None,
-            scaled: false,
+            scales: match scales {
+                Some(_) => Scales::Rows,
+                None => Scales::None,
+            },
+            factor: scales.map_or(1., |(_, factor)| factor),
             out,
             extras,
-            splits: 1,
-            choice: None,
-        };
-        run.run(if vector {
-            vector::plan_blocks(&problem, extras.gate.is_some(), &device.kernels().caps)
-        } else {
-            tiles(&problem, Access::Inner, Access::Inner)
-        })?;
-    }
-    Ok(())
-}
-
-/// Bytes of a weight in f16 that are made at a time, at the most: little beside the weights, and enough that a piece has tiles for
-/// all of a large GPU. Smaller pieces do not pay: what is read back from a cache is read while a product computes.
-const PIECE_BYTES: usize = 128 << 20;
-/// What the columns of a piece are a multiple of, so that only the last one has tiles that are not full.
-const PIECE_UNIT: usize = 256;
-
-/// The product by f16 matrices with f32 sums: rows of `lhs` are converted to f16 once, the weight piece by piece. Decoding it apart
-/// from the product costs a write and a read of a cache, but happens once and not for every tile down the rows of lhs.
-///
-/// Powers of two keep both in the range of f16: one for each row of lhs, one for the weight.
-fn via_f16(
-    operands: &Operands<'_>,
-    (m, k, n): (usize, usize, usize),
-    dst: &WebGpuStorage,
-    piece_bytes: usize,
-    plan: impl Fn(&Problem) -> Plan,
-) -> Result<()> {
-    let WeightRows {
-        weight,
-        format,
-        first: first_row,
-    } = operands.rhs;
-    let device = dst.device();
-    let factor = weight.f16_factor();
-    let (lhs, scales) = rows_as_f16(operands, (m, k), 1. / factor)?;
-    // Cooperative matrices come with shader-f16.
-    let converts = device.kernels().caps.cooperative;
-    // Pieces of one size: a small last one would leave most of the GPU idle.
-    let pieces = n.div_ceil((piece_bytes / (2 * k)).max(1));
-    let piece = n.div_ceil(pieces).next_multiple_of(PIECE_UNIT);
-    let bound = device.max_binding() as usize / (2 * k) / PIECE_UNIT;
-    let piece = piece.min(bound.max(1) * PIECE_UNIT);
-    for first in (0..n).step_by(piece) {
-        let columns = piece.min(n - first);
-        let rows = ((first_row + first) * k, columns * k);
-        let rhs = dequantize(weight, format, rows, factor, (DType::F16, converts))?;
-        let problem = Problem {
-            dst_row: n,
-            dst_first: first,
-            ..problem((m, k, columns), k, [0, 0])?
-        };
-        let run = Run {
-            device,
-            bindings: &[bind(&lhs), bind(&rhs), bind(&scales), bind(dst)],
-            problem: &problem,
-            lhs: Elem::F16,
-            rhs: Rhs::Dense(Elem::F16),
-            windows: None,
-            scaled: true,
-            out: device.elem(dst.dtype(), OP)?,
-            extras: operands.extras,
             splits: 1,
             choice: None,
         };
         run.run(plan(&problem))?;
     }
     Ok(())
-}
-
-params!(RowsParams {
-    rows: u32,
-    k: u32,
-    lhs_offset: u32,
-    lhs_row: u32,
-    scale: f32,
-});
-
-/// `lhs (m, k)` in f16, each row times a power of two, and for each row `scale` over that power.
-fn rows_as_f16(
-    operands: &Operands<'_>,
-    (m, k): (usize, usize),
-    scale: f32,
-) -> Result<(WebGpuStorage, WebGpuStorage)> {
-    let lhs = operands.lhs;
-    let device = lhs.device();
-    let elem = device.elem(lhs.dtype(), OP)?;
-    let dst = device.alloc(m * k, DType::F16, OP)?;
-    let scales = device.alloc(m, DType::F32, OP)?;
-    let shader = || {
-        Shader::new(format!("rows_as_f16 {elem:?}"))
-            .input("lhs", elem)
-            .output_words("dst", "u32")
-            .output_words("scales", "f32")
-            .constant("WG", WORKGROUP)
-            .body::<RowsParams>(include_str!("../../shaders/rows_as_f16.wgsl"))
-    };
-    device.launch(
-        Key::new("rows_as_f16").elem(elem),
-        shader,
-        &[bind(lhs), bind(&dst), bind(&scales)],
-        &RowsParams {
-            rows: index(m)?,
-            k: index(k)?,
-            lhs_offset: index(operands.offset)?,
-            lhs_row: index(operands.row)?,
-            scale,
-        },
-        device.grid(m, 1),
-    )?;
-    Ok((dst, scales))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::quantized::{GgmlDType, QTensor};
-    use crate::{CpuStorage, Device, Tensor};
-
-    /// Software adapters have no cooperative matrices: here the tile kernel takes the f16 operands in their place.
-    #[test]
-    fn products_via_f16() -> Result<()> {
-        let Device::WebGpu(device) = Device::new_webgpu(0)? else {
-            unreachable!("a WebGPU device was asked for")
-        };
-        // Long enough for the inner dimension to be cut.
-        let (m, k, n) = (9, 512, 600);
-        let rows = |rows: usize, step: usize| {
-            let row = move |r: usize| (0..k).map(move |i| ((r * 31 + i * step) % 23) as f32 - 11.);
-            (0..rows).flat_map(row).collect::<Vec<f32>>()
-        };
-        // Far beyond f16 on one side, far below on the other.
-        for (lhs_size, rhs_size) in [(1f32, 1f32), (1e9, 1e-4), (1e-12, 1e3), (1e30, 1e-3)] {
-            let mut x = rows(m, 7);
-            // Rows of very different size.
-            for (r, row) in x.chunks_mut(k).enumerate() {
-                let size = lhs_size * 10f32.powi(r as i32 % 4);
-                row.iter_mut().for_each(|x| *x *= size);
-            }
-            let dense = rows(n, 5).iter().map(|w| w * rhs_size).collect();
-            let dense = Tensor::from_vec::<_, f32>(dense, (n, k), &Device::Cpu)?;
-            let blocks = QTensor::quantize(&dense, GgmlDType::Q8_0)?;
-            let weight = QWebGpuStorage::from_data(&device, GgmlDType::Q8_0, &blocks.data()?)?;
-            let lhs = device.storage_from_slice(&x)?;
-            // As large as the products, from the second element of a storage on.
-            let added = |i: usize| ((i * 7) % 13) as f32 * lhs_size * rhs_size;
-            let added = (0..m * n + 1).map(added).collect::<Vec<_>>();
-            let residual = device.storage_from_slice(&added)?;
-            let residual_l = Layout::contiguous_with_offset((m, n), 1);
-            let dst = device.alloc(m * n, DType::F32, OP)?;
-            let operands = Operands {
-                rhs: WeightRows {
-                    weight: &weight,
-                    format: Format::of(GgmlDType::Q8_0).expect("a quantised format"),
-                    first: 0,
-                },
-                lhs: &lhs,
-                offset: 0,
-                row: k,
-                extras: Extras {
-                    residual: Some((&residual, &residual_l)),
-                    ..Extras::default()
-                },
-            };
-            // Three pieces: 256, 256 and 88 columns.
-            via_f16(&operands, (m, k, n), &dst, 256 * 2 * k, |problem| {
-                tiles(problem, Access::Inner, Access::Inner)
-            })?;
-            let CpuStorage::F32(got) = dst.to_cpu_storage()? else {
-                unreachable!("dst is f32")
-            };
-            let weight = blocks.dequantize(&Device::Cpu)?.to_vec2::<f32>()?;
-            for (i, x) in x.chunks(k).enumerate() {
-                for (j, w) in weight.iter().enumerate() {
-                    let products = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
-                    let first = f64::from(added[i * n + j + 1]);
-                    let (sum, size) =
-                        products.fold((first, first), |(s, n), p| (s + p, n + p.abs()));
-                    // Both sides are rounded to 11 bits.
-                    let off = (f64::from(got[i * n + j]) - sum).abs();
-                    assert!(
-                        off <= size * 2f64.powi(-10),
-                        "{lhs_size} {rhs_size} ({i}, {j}): {off} of {size}"
-                    );
-                }
-            }
-        }
-        Ok(())
-    }
 }

@@ -17,7 +17,7 @@ params!(JoinParams {
 });
 
 /// What the kernels' depth over `k` divides: a part ends where a tile does.
-const CHUNK_UNIT: usize = 32;
+const CHUNK_UNIT: usize = 64;
 
 /// How long each part is.
 pub(super) fn chunk(k: usize, splits: usize) -> usize {
@@ -107,7 +107,7 @@ mod tests {
         for (k, splits, expected) in [
             (2048, 4, 512),
             (2048, 3, 704),
-            (1030, 2, 544),
+            (1030, 2, 576),
             (100, 1, 100),
         ] {
             assert_eq!(chunk(k, splits), expected, "{k} in {splits}");

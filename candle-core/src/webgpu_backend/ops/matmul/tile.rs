@@ -59,7 +59,7 @@ impl Run<'_> {
             .with(x, 6)
             .with(y, 6)
             .with(size, 4)
-            .with(self.scaled.into(), 1);
+            .with(self.scales as u32, 2);
         let key = match &self.windows {
             None => key,
             Some(windows) => windows.key(key),
@@ -80,7 +80,7 @@ impl Run<'_> {
                 _ => shader.tile_operand("rhs", self.rhs, rhs),
             };
             shader
-                .lhs_scales(self.scaled)
+                .scales(self.scales)
                 .output("dst", self.out)
                 .finish(self.extras.last())
                 .strided("lhs", rank)

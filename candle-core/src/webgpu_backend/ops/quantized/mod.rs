@@ -156,7 +156,7 @@ pub(in crate::webgpu_backend) fn download(
 impl Shader {
     /// The output `dst`, to which `store_eight(i, a, b)` writes elements `8 i .. 8 i + 8` in few stores. With `converts` the GPU rounds
     /// to f16 itself, as it likes, which takes an instruction where the exact way takes some ten.
-    fn stores_eight(self, elem: Elem, converts: bool) -> Self {
+    pub(in crate::webgpu_backend) fn stores_eight(self, elem: Elem, converts: bool) -> Self {
         let (word, store) = match (elem, converts) {
             (Elem::F16, true) => (
                 "vec4<f16>",
