@@ -15,7 +15,7 @@ pub use interleaved::{rope_i_inplace, InterleavedKvCache, RawInterleavedKvCache}
 pub use rotating::{RotatingCache, RotatingKvCache};
 pub use scattered::{IndicesAndMask, ScatteredCacheBuilder, ScatteredKvCache};
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
 /// One tensor that grows along a dimension, in a preallocated buffer.
 ///
@@ -30,6 +30,7 @@ pub struct Cache {
     current_seq_len: usize,
     grow_by: usize,
     max_seq_len: usize,
+    dtype: Option<DType>,
 }
 
 impl Cache {
@@ -41,7 +42,14 @@ impl Cache {
             current_seq_len: 0,
             grow_by: max_seq_len,
             max_seq_len,
+            dtype: None,
         }
+    }
+
+    /// As it is, with a buffer of `dtype`, to which what is appended is rounded; `None` is the dtype of what is appended first. A buffer
+    /// that is there already stays. Not in upstream's interface.
+    pub fn with_dtype(self, dtype: Option<DType>) -> Self {
+        Self { dtype, ..self }
     }
 
     /// The dimension along which it grows.
@@ -98,18 +106,22 @@ impl Cache {
         Ok(())
     }
 
-    /// Appends `src`, whose other dimensions and dtype are those of what is there.
+    /// Appends `src`, whose other dimensions and dtype are those of what is there; but see [`Cache::with_dtype`].
     ///
     /// # Errors
     /// They are not, or the device is out of memory, or the cache was created with a capacity of 0.
     pub fn append(&mut self, src: &Tensor) -> Result<()> {
         let dim = self.dim;
+        let src = match self.dtype {
+            Some(dtype) => &src.to_dtype(dtype)?,
+            None => src,
+        };
         self.append_with(src, |data, start| {
             data.slice_set(&src.contiguous()?, dim, start)
         })
     }
 
-    /// As [`Cache::append`] for something of the shape and dtype of `like`, which `write` writes into the buffer from
+    /// As [`Cache::append`] for something of the shape of `like`, and of its dtype unless the cache has one, which `write` writes into the buffer from
     /// the given index on. Not in upstream's interface.
     ///
     /// # Errors
@@ -125,8 +137,8 @@ impl Cache {
     }
 
     /// Gives `write` the buffer, with room for at least `end` positions, and counts what is there up to `end` as held: for positions
-    /// that differ between the sequences of a batch. `like` is of the buffer's dtype, and of its shape but for the number of
-    /// positions. Not in upstream's interface.
+    /// that differ between the sequences of a batch. `like` is of the buffer's shape but for the number of positions, and of its
+    /// dtype unless [`Cache::with_dtype`] gave one. Not in upstream's interface.
     ///
     /// # Errors
     /// Those of [`Cache::append`] and of `write`.
@@ -150,9 +162,10 @@ impl Cache {
         }
         let data = match &self.all_data {
             Some(data) => data,
-            None => self
-                .all_data
-                .insert(buffer(like, self.dim, self.max_seq_len)?),
+            None => self.all_data.insert({
+                let dtype = self.dtype.unwrap_or(like.dtype());
+                buffer_of(like, dtype, self.dim, self.max_seq_len)?
+            }),
         };
         let written = write(data)?;
         self.current_seq_len = self.current_seq_len.max(end);
@@ -162,9 +175,13 @@ impl Cache {
 
 /// Zeros in the shape of `like`, except for `len` along `dim`.
 fn buffer(like: &Tensor, dim: usize, len: usize) -> Result<Tensor> {
+    buffer_of(like, like.dtype(), dim, len)
+}
+
+fn buffer_of(like: &Tensor, dtype: DType, dim: usize, len: usize) -> Result<Tensor> {
     let mut dims = like.dims().to_vec();
     dims[dim] = len;
-    Tensor::zeros(dims, like.dtype(), like.device())
+    Tensor::zeros(dims, dtype, like.device())
 }
 
 /// The [`Cache`] of the keys and that of the values.

@@ -337,13 +337,16 @@ fn each_option_alone(dev: &Device) -> Result<()> {
                     ..plain.clone()
                 });
             }
-            if dtype == DType::F32 {
-                for kv_dtype in [DType::F16, DType::BF16] {
-                    cases.push(Case {
-                        kv_dtype,
-                        ..causal()
-                    });
-                }
+            let narrower = match dtype {
+                DType::F32 => &[DType::F16, DType::BF16][..],
+                DType::BF16 => &[DType::F16],
+                _ => &[],
+            };
+            for kv_dtype in narrower {
+                cases.push(Case {
+                    kv_dtype: *kv_dtype,
+                    ..causal()
+                });
             }
             for case in cases {
                 seed += 1;
@@ -371,6 +374,7 @@ fn random_case(random: &mut Random, dtype: DType) -> Case {
     let head_dim = random.one_of(&[8, 16, 20, 32, 33, 64, 80, 128]);
     let kv_dtype = match dtype {
         DType::F32 if random.once_in(3) => random.one_of(&[DType::F16, DType::BF16]),
+        DType::BF16 if random.once_in(3) => DType::F16,
         dtype => dtype,
     };
     let mut positions = |most: usize| -> Vec<u32> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use candle_nn::kv_cache::Cache;
 use candle_nn::rotary_emb::{rope_append_with, Rotation};
 
@@ -40,6 +40,7 @@ pub struct Part {
 pub struct GrowingKvCache {
     limit: usize,
     window: Option<usize>,
+    dtype: Option<DType>,
     /// Positions that were forgotten.
     forgotten: usize,
     cache: Option<Cache>,
@@ -53,6 +54,7 @@ impl GrowingKvCache {
         Self {
             limit,
             window: None,
+            dtype: None,
             forgotten: 0,
             cache: None,
             owner: Arc::new(()),
@@ -65,6 +67,12 @@ impl GrowingKvCache {
             window,
             ..Self::new(limit)
         }
+    }
+
+    /// Keeps what is added as `dtype` from now on, f16 beside activations of f32 say; `None` is the dtype of what is added. What is held
+    /// is converted when the buffer grows.
+    pub fn set_dtype(&mut self, dtype: Option<DType>) {
+        self.dtype = dtype;
     }
 
     /// How many positions have been added since the last reset; as many as are held, unless there is a window.
@@ -89,7 +97,11 @@ impl GrowingKvCache {
 
     /// Forgets everything. A sequence of another batch size may follow.
     pub fn reset(&mut self) {
-        *self = Self::with_window(self.limit, self.window);
+        let dtype = self.dtype;
+        *self = Self {
+            dtype,
+            ..Self::with_window(self.limit, self.window)
+        };
     }
 
     /// Adds keys and values, side by side in `kv` of shape `(b, 2 * kv_heads, t, head_dim)`, in any layout. Returns all that are
@@ -199,7 +211,8 @@ impl GrowingKvCache {
             Some(window) => self.limit.min(window.saturating_mul(2).max(INITIAL_LEN)),
             None => self.limit,
         };
-        let mut cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));
+        let cache = Cache::new(SEQ_DIM, doubled.min(limit).max(needed));
+        let mut cache = cache.with_dtype(self.dtype);
         if let Some(held) = self.contents()?.filter(|_| kept > 0) {
             let first = held.dim(SEQ_DIM)? - kept;
             cache.append(&held.narrow(SEQ_DIM, first, kept)?.contiguous()?)?;

@@ -420,14 +420,66 @@ fn rows_of_different_lengths(device: &Device) -> Result<()> {
 }
 test_device!(rows_of_different_lengths);
 
+/// Keys and values in f16 beside activations in f32: the same logits but for rounding, for one text and for several.
+fn keys_and_values_in_f16(device: &Device) -> Result<()> {
+    each(|config| {
+        let model = decoder(config, DType::F32, device)?;
+        assert_eq!(model.kv_dtype(), DType::F32);
+        let rounding = model.clone().with_kv_dtype(DType::F16)?;
+        assert_eq!(rounding.kv_dtype(), DType::F16);
+        let ids = token_ids(1, 23, VOCAB, device)?;
+        let close = |got: &Tensor, expected: &Tensor| -> Result<()> {
+            let size = expected.sqr()?.mean_all()?.to_scalar::<f32>()?.sqrt();
+            let error = (got - expected)?.sqr()?.mean_all()?.to_scalar::<f32>()?;
+            // Not `error > ..`, which is false for what is no number.
+            assert!(error.sqrt() <= 0.02 * size, "{error} of {size}");
+            Ok(())
+        };
+        let expected = in_pieces(&model, &ids, &[20, 1, 2], &mut model.new_state())?;
+        let mut state = rounding.new_state();
+        let got = in_pieces(&rounding, &ids, &[20, 1, 2], &mut state)?;
+        close(&got, &expected)?;
+        // A reset state keeps them alike.
+        state.reset();
+        let again = in_pieces(&rounding, &ids, &[20, 1, 2], &mut state)?;
+        assert_close(&again, &got, 0.);
+        let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        if model.spec().layers.iter().all(is_attention) {
+            let both = Tensor::cat(&[&ids, &ids], 0)?;
+            let together = |model: &Decoder| {
+                let mut state = model.new_state();
+                model.next_logits_of_rows(&both.narrow(1, 0, 20)?, &[20, 9], &mut state)?;
+                model.next_logits_of_rows(&both.narrow(1, 20, 1)?, &[1, 1], &mut state)
+            };
+            close(&together(&rounding)?, &together(&model)?)?;
+        }
+        Ok(())
+    })
+}
+test_device!(keys_and_values_in_f16);
+
+#[test]
+fn keys_and_values_that_attention_does_not_take() -> Result<()> {
+    let (_, config) = CONFIGS[0];
+    let model = decoder(config, DType::F16, &Device::Cpu)?;
+    for dtype in [DType::F32, DType::BF16, DType::U8] {
+        let error = model.clone().with_kv_dtype(dtype).unwrap_err().to_string();
+        assert!(
+            error.contains(dtype.as_str()) && error.contains("f16"),
+            "{error}"
+        );
+    }
+    Ok(())
+}
+
 candle_core::with_webgpu! {
     /// Kernels that a layer takes for a token, which a step of generation is bound by.
     #[test]
     fn kernels_of_a_layer_webgpu() -> Result<()> {
         // A separate device: tests that run in parallel count on others.
         let device = Device::new_webgpu(0)?;
-        let step = |config: &str| -> Result<u64> {
-            let model = decoder(config, DType::F32, &device)?;
+        let step = |config: &str, kv: DType| -> Result<u64> {
+            let model = decoder(config, DType::F32, &device)?.with_kv_dtype(kv)?;
             let mut state = model.new_state();
             let ids = token_ids(1, 3, VOCAB, &device)?;
             model.next_logits(&ids.narrow(1, 0, 2)?, 0, &mut state)?;
@@ -444,7 +496,10 @@ candle_core::with_webgpu! {
             if layers(3) == *config || config.contains("layer_types") {
                 continue;
             }
-            let found = step(&layers(14))? - step(&layers(2))?;
+            let of_twelve = |kv| Ok::<_, candle_core::Error>(step(&layers(14), kv)? - step(&layers(2), kv)?);
+            let found = of_twelve(DType::F32)?;
+            // Rounding keys and values takes none.
+            assert_eq!(of_twelve(DType::F16)?, found, "{name}");
             println!("{name}: {:.1}", found as f64 / 12.);
             let most = match *name {
                 "llama" | "qwen2" | "qwen3" | "mistral" => 6,

@@ -21,7 +21,10 @@ impl Dims {
     pub(super) fn check(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules<'_>) -> Result<Self> {
         check_dtypes(NAME, &[k, v])?;
         let (dtype, kv_dtype) = (q.dtype(), k.dtype());
-        let narrower = dtype == DType::F32 && matches!(kv_dtype, DType::F16 | DType::BF16);
+        let narrower = matches!(
+            (dtype, kv_dtype),
+            (DType::F32, DType::F16 | DType::BF16) | (DType::BF16, DType::F16)
+        );
         if !narrower {
             check_dtypes(NAME, &[q, k])?;
         }

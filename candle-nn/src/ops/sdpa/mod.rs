@@ -175,7 +175,7 @@ fn upstream(mask: Option<&Tensor>, causal: bool, scale: f32, softcapping: f32) -
 /// - `q` is (batch, heads, queries, head_dim), `k` (batch, kv_heads, keys, head_dim), `v` (batch, kv_heads, keys, v_dim);
 ///   the result is (batch, heads, queries, v_dim) in the dtype of `q`. Any layouts.
 /// - `heads` is a multiple of `kv_heads`: query heads share keys and values in groups of neighbours.
-/// - `k` and `v` are of the dtype of `q`, or of f16 or bf16 beside queries of f32.
+/// - `k` and `v` are of the dtype of `q`, or of f16 or bf16 beside queries of f32, or of f16 beside queries of bf16.
 /// - A query to which every key is hidden gets 0, in all dtypes.
 ///
 /// ```

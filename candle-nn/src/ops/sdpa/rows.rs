@@ -49,6 +49,7 @@ impl CustomOp3 for Sdpa<'_> {
         let dst = match (q, k) {
             (CpuStorage::F32(_), CpuStorage::F16(_)) => self.rows::<f32, f16>(inputs),
             (CpuStorage::F32(_), CpuStorage::BF16(_)) => self.rows::<f32, bf16>(inputs),
+            (CpuStorage::BF16(_), CpuStorage::F16(_)) => self.rows::<bf16, f16>(inputs),
             _ => with_float!(NAME, q, T => self.rows::<T, T>(inputs)),
         }?;
         Ok((dst, Shape::from(self.dims.output())))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::distributed::Communicator;
-use candle_core::{bail, Module, Result, Tensor};
+use candle_core::{bail, DType, Module, Result, Tensor};
 
 use super::super::weights::Weights;
 use super::super::{
@@ -55,6 +55,13 @@ impl LayerState {
             MixerSpec::Recurrent(_) | MixerSpec::Delta(_) => {
                 Self::Recurrent(RecurrentState::default())
             }
+        }
+    }
+
+    /// Keeps keys and values as `dtype`: [`GrowingKvCache::set_dtype`]. Other states are of the activations' dtype.
+    pub(super) fn set_kv_dtype(&mut self, dtype: Option<DType>) {
+        if let Self::Attention(kv) = self {
+            kv.set_dtype(dtype);
         }
     }
 

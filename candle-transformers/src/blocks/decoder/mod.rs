@@ -75,6 +75,13 @@ impl DecoderState {
         }
     }
 
+    /// Keeps keys and values as `dtype`; `None` is the activations' dtype. For an empty state, or after a reset.
+    fn set_kv_dtype(&mut self, dtype: Option<DType>) {
+        for layer in &mut self.layers {
+            layer.set_kv_dtype(dtype);
+        }
+    }
+
     /// How many positions have been added since the last reset.
     pub fn seen(&self) -> usize {
         self.layers.first().map_or(0, LayerState::seen)
@@ -157,6 +164,8 @@ pub struct Decoder {
     /// The ranks that each have a part of the logits.
     logits_group: Option<Arc<dyn Communicator>>,
     dtype: DType,
+    /// Of keys and values that are kept, if it is not `dtype`.
+    kv_dtype: Option<DType>,
     device: Device,
     /// Clones have the same weights.
     #[cfg(feature = "cuda")]
@@ -264,6 +273,7 @@ impl Decoder {
             head,
             logits_group,
             dtype: weights.dtype(),
+            kv_dtype: None,
             device: weights.device().clone(),
             #[cfg(feature = "cuda")]
             identity: Arc::default(),
@@ -285,6 +295,35 @@ impl Decoder {
         self.dtype
     }
 
+    /// The dtype in which keys and values are kept.
+    pub fn kv_dtype(&self) -> DType {
+        self.kv_dtype.unwrap_or(self.dtype)
+    }
+
+    /// As it is, with states that keep keys and values as `dtype`: half the memory and half the reading where f16 stands beside f32, and
+    /// keys that a GPU's f16 matrices take. What is written is rounded; a number beyond f16's 65,504 becomes infinite. Layers that keep
+    /// something else ([`MixerSpec::Latent`], convolutions, recurrences) keep it as it was.
+    ///
+    /// # Errors
+    /// If attention does not take keys of `dtype` beside these activations: it takes those of one dtype, f16 and bf16 beside f32, and f16
+    /// beside bf16.
+    pub fn with_kv_dtype(mut self, dtype: DType) -> Result<Self> {
+        match (self.dtype, dtype) {
+            (activations, kv) if activations == kv => {}
+            (DType::F32, DType::F16 | DType::BF16) | (DType::BF16, DType::F16) => {}
+            (activations, kv) => bail!(
+                "{}: keys and values cannot be kept as {} beside activations of {} on {:?}: attention takes both of one dtype, f16 or bf16 \
+                 beside f32, and f16 beside bf16",
+                self.spec.family,
+                kv.as_str(),
+                activations.as_str(),
+                self.device.location()
+            ),
+        }
+        self.kv_dtype = (dtype != self.dtype).then_some(dtype);
+        Ok(self)
+    }
+
     /// The device of the weights.
     pub fn device(&self) -> &Device {
         &self.device
@@ -292,7 +331,9 @@ impl Decoder {
 
     /// An empty state.
     pub fn new_state(&self) -> DecoderState {
-        DecoderState::with_tables(&self.spec, self.rotaries.clone())
+        let mut state = DecoderState::with_tables(&self.spec, self.rotaries.clone());
+        state.set_kv_dtype(self.kv_dtype);
+        state
     }
 
     /// An empty state for `count` sequences that come and go, each in a slot: [`forward_slots`](Self::forward_slots).
