@@ -1,7 +1,7 @@
 //! What weights are stored as: floats, or blocks of GGML.
 
 use candle_core::quantized::GgmlDType;
-use candle_core::DType;
+use candle_core::{DType, Device};
 
 /// What weights are stored as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +109,35 @@ impl WeightFormat {
         match self {
             Self::Dense(dtype) => dtype,
             Self::Blocks(_) => DType::F32,
+        }
+    }
+}
+
+/// What keys and values are kept as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "wasm32"), derive(clap::ValueEnum))]
+pub enum KvType {
+    /// f16 beside quantised weights on WebGPU, where f16 matrices are what is fast; otherwise as activations
+    #[default]
+    Auto,
+    /// 32-bit floats
+    F32,
+    /// 16-bit IEEE floats, beside any activations
+    F16,
+    /// 16-bit brain floats, beside activations of bf16 or f32
+    Bf16,
+}
+
+impl KvType {
+    /// The dtype, beside weights of `format` and `activations` on `device`. That attention takes it is checked where the model is loaded
+    /// ([`Decoder::with_kv_dtype`](candle_transformers::blocks::Decoder::with_kv_dtype)).
+    pub fn dtype(self, format: WeightFormat, activations: DType, device: &Device) -> DType {
+        match (self, format) {
+            (Self::F32, _) => DType::F32,
+            (Self::F16, _) => DType::F16,
+            (Self::Bf16, _) => DType::BF16,
+            (Self::Auto, WeightFormat::Blocks(_)) if device.is_wgpu() => DType::F16,
+            (Self::Auto, _) => activations,
         }
     }
 }

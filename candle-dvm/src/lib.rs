@@ -118,7 +118,7 @@ pub use chat::Chat;
 pub use device::{DeviceChoice, DeviceKind, FloatType};
 pub use engine::CandleBackend;
 pub use error::{Error, Result};
-pub use format::WeightFormat;
+pub use format::{KvType, WeightFormat};
 pub use generation::{Generation, Wait};
 pub use model::{
     ChatTemplate, Message, ModelFiles, ModelParts, ModelSource, PartFile, PartSource, Role,

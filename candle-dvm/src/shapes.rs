@@ -201,20 +201,15 @@ pub struct Steps {
 }
 
 /// Bytes that generation has to read for a token at the least, on average over `steps`: the weights, which a step reads once for all
-/// sequences (of experts those of one token), and the keys and values, which have the dtype of activations.
-pub fn bytes_per_token(
-    spec: &DecoderSpec,
-    weights: WeightFormat,
-    activations: DType,
-    steps: Steps,
-) -> f64 {
+/// sequences (of experts those of one token), and the keys and values, which are kept as `kv`.
+pub fn bytes_per_token(spec: &DecoderSpec, weights: WeightFormat, kv: DType, steps: Steps) -> f64 {
     let cache: f64 = spec
         .layers
         .iter()
         .map(|layer| cache_read(layer, steps))
         .sum();
     weights_read(spec) as f64 * weights.bytes_per_weight() / steps.batch as f64
-        + cache * activations.size_in_bytes() as f64
+        + cache * kv.size_in_bytes() as f64
 }
 
 /// Weights that one step reads: every matrix and norm, and of the embedding the whole when it is the output layer too, else one row.

@@ -5,9 +5,13 @@ use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_dvm::bench::{run, BenchRequest};
 use candle_dvm::shapes::{self, Dimensions, ModelShape, Steps};
-use candle_dvm::{DeviceKind, WeightFormat};
+use candle_dvm::{DeviceKind, KvType, WeightFormat};
 
-on_each_device!(demo_shape, behind_a_context_and_together);
+on_each_device!(
+    demo_shape,
+    behind_a_context_and_together,
+    keys_and_values_of_a_dtype
+);
 
 fn demo_shape(kind: DeviceKind) {
     let device = registry().select(choice(kind)).unwrap().open().unwrap();
@@ -17,6 +21,7 @@ fn demo_shape(kind: DeviceKind) {
         let request = BenchRequest {
             shape: ModelShape::Demo,
             format,
+            kv_type: KvType::Auto,
             prompt: 5,
             generate: 3,
             context: 0,
@@ -43,6 +48,7 @@ fn behind_a_context_and_together(kind: DeviceKind) {
         let request = BenchRequest {
             shape: ModelShape::Demo,
             format: WeightFormat::Dense(DType::F32),
+            kv_type: KvType::Auto,
             prompt: 2,
             generate: 2,
             context,
@@ -64,6 +70,46 @@ fn behind_a_context_and_together(kind: DeviceKind) {
     assert!(
         together < alone / 2. + more && together > alone / 3. + 0.9 * more,
         "{together}"
+    );
+}
+
+fn keys_and_values_of_a_dtype(kind: DeviceKind) {
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    let run = |format, kv_type| {
+        let request = BenchRequest {
+            shape: ModelShape::Demo,
+            format,
+            kv_type,
+            prompt: 20,
+            generate: 2,
+            context: 200,
+            batch: 1,
+            repeat: 1,
+            bandwidth: None,
+            profile: false,
+        };
+        run(&request, device, kind.name())
+    };
+    let blocks = WeightFormat::Blocks(GgmlDType::Q4_0);
+    let of = |kv_type| run(blocks, kv_type).unwrap();
+    let (wide, narrow) = (of(KvType::F32), of(KvType::F16));
+    assert_eq!((wide.kv, narrow.kv), ("f32", "f16"));
+    let bytes = wide.bytes_per_token - narrow.bytes_per_token;
+    // 200 keys and the one that is added, on average of the two steps one more; in 6 layers with 2 heads of 64.
+    assert!(
+        (bytes / (6. * 2. * 2. * 64. * 2.) - 200.).abs() <= 2.,
+        "{bytes}"
+    );
+    let expected = match kind {
+        DeviceKind::WebGpu | DeviceKind::Metal => "f16",
+        _ => "f32",
+    };
+    assert_eq!(of(KvType::Auto).kv, expected);
+    let error = run(WeightFormat::Dense(DType::F16), KvType::F32).unwrap_err();
+    let error = format!("{error:?}{error}");
+    assert!(
+        error.contains("f32") && error.contains("activations of f16"),
+        "{error}"
     );
 }
 

@@ -9,7 +9,7 @@ mod random;
 
 use crate::backend::per_second;
 use crate::error::Doing;
-use crate::format::WeightFormat;
+use crate::format::{KvType, WeightFormat};
 use crate::progress::note;
 use crate::shapes::{bytes_per_token, Dimensions, ModelShape, Steps};
 use crate::{Error, Result};
@@ -26,6 +26,8 @@ pub struct BenchRequest {
     pub shape: ModelShape,
     /// The format of the weights, which decides that of activations ([`WeightFormat::activations`]).
     pub format: WeightFormat,
+    /// What keys and values are kept as.
+    pub kv_type: KvType,
     /// Tokens of the prompt, at least 1.
     pub prompt: usize,
     /// Tokens to generate, at least 1.
@@ -53,6 +55,8 @@ pub struct BenchReport {
     pub dtype: String,
     /// The element type of activations.
     pub activations: &'static str,
+    /// What keys and values were kept as.
+    pub kv: &'static str,
     /// The device's name.
     pub device: String,
     /// How often each speed was measured.
@@ -127,10 +131,11 @@ pub fn run_shared(
     };
     let positions = request.prompt.max(request.context + request.generate);
     let dtype = request.format.activations();
+    let kv_dtype = request.kv_type.dtype(request.format, dtype, device);
     let start = Instant::now();
     let spec = random::spec(request.shape, positions, request.format);
     let spec = spec.doing("making random weights")?;
-    let model = random::model(&spec, request.format, dtype, devices);
+    let model = random::model(&spec, request.format, [dtype, kv_dtype], devices);
     let model = model.doing("making random weights")?;
     device.synchronize().doing("making random weights")?;
     let dimensions = Dimensions::from(&spec);
@@ -165,7 +170,7 @@ pub fn run_shared(
         count: steps,
         batch: request.batch,
     };
-    let bytes_per_token = bytes_per_token(&spec, request.format, dtype, read);
+    let bytes_per_token = bytes_per_token(&spec, request.format, kv_dtype, read);
     let mut profile = Vec::new();
     if request.profile {
         profile.push(profiled(device, "prompt", 1, || runner.prompt(&prompt))?);
@@ -178,6 +183,7 @@ pub fn run_shared(
         dimensions,
         dtype: request.format.name(),
         activations: dtype.as_str(),
+        kv: kv_dtype.as_str(),
         device: device_name.to_string(),
         repeat: request.repeat,
         context: request.context,
@@ -456,8 +462,8 @@ impl BenchReport {
     pub fn table(&self) -> String {
         let mut lines = vec![
             format!(
-                "{} {} on {}, activations {}",
-                self.shape, self.dtype, self.device, self.activations
+                "{} {} on {}, activations {}, keys and values {}",
+                self.shape, self.dtype, self.device, self.activations, self.kv
             ),
             format!("{:<16}{:>12}{:>12}{:>12}", "tok/s", "median", "min", "max"),
         ];

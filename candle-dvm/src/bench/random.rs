@@ -30,18 +30,18 @@ pub(super) fn spec(
 pub(super) fn model(
     spec: &DecoderSpec,
     format: WeightFormat,
-    dtype: DType,
+    [dtype, kv_dtype]: [DType; 2],
     devices: &[Device],
 ) -> Result<ParallelDecoder> {
     if let [device] = devices {
         let decoder = with_source(format, dtype, device, |source| {
             Decoder::load(spec.clone(), source, dtype, device)
         });
-        return Ok(decoder?.into());
+        return Ok(decoder?.with_kv_dtype(kv_dtype)?.into());
     }
     ParallelDecoder::launch(devices, groups(devices)?, |device, group| {
         with_source(format, dtype, device, |source| {
-            Decoder::load_rank(spec.clone(), source, dtype, device, group)
+            Decoder::load_rank(spec.clone(), source, dtype, device, group)?.with_kv_dtype(kv_dtype)
         })
     })
 }

@@ -5,7 +5,7 @@ use crate::bench::{self, BenchRequest};
 use crate::bench_ops;
 use crate::device::{describe, describe_all, DeviceChoice, DeviceParser};
 use crate::error::Error;
-use crate::format::WeightFormat;
+use crate::format::{KvType, WeightFormat};
 use crate::registry::BackendRegistry;
 use crate::shapes::ModelShape;
 use crate::Result;
@@ -19,6 +19,9 @@ pub(super) struct Args {
     /// What weights are stored as; activations are the same, and f32 beside quantised weights
     #[arg(long, value_enum, default_value = "f16")]
     dtype: WeightFormat,
+    /// What keys and values are kept as
+    #[arg(long, value_enum, default_value = "auto")]
+    kv_dtype: KvType,
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value_t = 512)]
     prompt: usize,
@@ -102,6 +105,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let request = BenchRequest {
         shape: args.shape,
         format: args.dtype,
+        kv_type: args.kv_dtype,
         prompt: args.prompt,
         generate: args.generate,
         context: args.context,

@@ -4,6 +4,7 @@ use super::print;
 use super::sampling::Sampling;
 use crate::chat::Chat;
 use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use crate::format::KvType;
 use crate::model::{ChatTemplate, ModelFiles, ModelSource};
 use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
@@ -34,6 +35,9 @@ pub(super) struct Args {
     /// otherwise what the weights are stored as]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
+    /// What keys and values are kept as
+    #[arg(long, value_enum, default_value = "auto")]
+    kv_dtype: KvType,
     /// The most tokens of an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
@@ -47,7 +51,8 @@ const HELP: &str = "/clear forgets the conversation, /exit or Ctrl-D ends, Ctrl-
 pub(super) fn run(args: Args) -> Result<()> {
     let request = args.sampling.request(String::new(), args.max_tokens);
     request.validate()?;
-    let files = ModelFiles::open(&ModelSource::at(args.model))?;
+    let mut files = ModelFiles::open(&ModelSource::at(args.model))?;
+    files.kv_type = args.kv_dtype;
     let template = match args.template {
         Some(file) => {
             let text = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;

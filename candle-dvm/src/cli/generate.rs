@@ -4,6 +4,7 @@ use super::sampling::Sampling;
 use super::{print, print_json};
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use crate::format::KvType;
 use crate::model::{ModelFiles, ModelSource};
 use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
@@ -35,6 +36,9 @@ pub(super) struct Args {
     /// and beside quantised weights; otherwise what the weights are stored as]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
+    /// What keys and values are kept as
+    #[arg(long, value_enum, default_value = "auto")]
+    kv_dtype: KvType,
     /// The most tokens to generate
     #[arg(long, value_name = "N", default_value_t = CompletionRequest::default().max_tokens)]
     max_tokens: usize,
@@ -63,7 +67,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     super::check_gpus(args.gpus)?;
     let start = Instant::now();
     let source = args.model.map_or(ModelSource::Embedded, ModelSource::at);
-    let files = ModelFiles::open(&source)?;
+    let mut files = ModelFiles::open(&source)?;
+    files.kv_type = args.kv_dtype;
     // A prompt that cannot work is reported before a GPU is woken and gigabytes are read.
     files.prompt_tokens(&request.prompt)?;
     let name = files.name.clone();

@@ -2,6 +2,7 @@
 
 use crate::batch::{BatchEngine, BatchSettings};
 use crate::device::{describe, DeviceChoice, DeviceParser};
+use crate::format::KvType;
 use crate::journal::RedbJournal;
 use crate::key_file::KeySource;
 use crate::model::{ModelFiles, ModelSource};
@@ -36,6 +37,9 @@ pub(super) struct Args {
     /// Where to run
     #[arg(long, value_parser = DeviceParser)]
     device: Option<DeviceChoice>,
+    /// What keys and values are kept as
+    #[arg(long, value_enum, default_value = "auto")]
+    kv_dtype: KvType,
     /// The file with the secret key; `-` reads standard input; without it, the environment variable CANDLE_DVM_KEY
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -79,7 +83,8 @@ pub(super) fn run(args: Args) -> Result<()> {
         .model
         .clone()
         .map_or(ModelSource::Embedded, ModelSource::at);
-    let files = ModelFiles::open(&source)?;
+    let mut files = ModelFiles::open(&source)?;
+    files.kv_type = args.kv_dtype;
     let model = settings.model_name.clone();
     let model = model.unwrap_or_else(|| source.short_name());
     // More than the model has places for cannot be promised.

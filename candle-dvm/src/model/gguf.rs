@@ -3,6 +3,7 @@
 use super::network::{Files, Network};
 use super::{ChatTemplate, ModelFiles, TextTokenizer};
 use crate::error::{brief, unlocated};
+use crate::format::KvType;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::{Content, MmapedContent, TensorInfo};
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
@@ -99,6 +100,7 @@ pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> 
         tokenizer,
         stop_tokens,
         chat_template: ChatTemplate::of_gguf(file, &content),
+        kv_type: KvType::default(),
         embedded: false,
         network: Network {
             spec,

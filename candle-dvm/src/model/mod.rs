@@ -30,7 +30,8 @@ pub use parts::{load_parts, Bytes, ModelParts, PartFile, PartSource};
 pub use tokenizer::TextTokenizer;
 pub use weights::Weights;
 
-use crate::format::WeightFormat;
+use crate::error::Doing;
+use crate::format::{KvType, WeightFormat};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_transformers::blocks::Decoder;
@@ -98,6 +99,8 @@ pub struct ModelFiles {
     pub stop_tokens: Vec<u32>,
     /// How a conversation becomes a prompt, if the model comes with it.
     pub chat_template: Option<ChatTemplate>,
+    /// What keys and values are to be kept as.
+    pub kv_type: KvType,
     network: Network,
     embedded: bool,
 }
@@ -166,7 +169,8 @@ impl ModelFiles {
         device: &Device,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<Decoder> {
-        self.network.place(dtype, device, progress)
+        let decoder = self.network.place(dtype, device, progress)?;
+        self.keeping(decoder).doing("loading the weights")
     }
 
     /// As [`ModelFiles::place`], the share of one rank of `group`.
@@ -178,7 +182,15 @@ impl ModelFiles {
         group: std::sync::Arc<dyn candle_core::distributed::Communicator>,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> candle_core::Result<Decoder> {
-        self.network.place_rank(dtype, device, group, progress)
+        let rank = self.network.place_rank(dtype, device, group, progress)?;
+        self.keeping(rank)
+    }
+
+    /// `decoder`, which keeps keys and values as [`ModelFiles::kv_type`] says.
+    fn keeping(&self, decoder: Decoder) -> candle_core::Result<Decoder> {
+        let (format, activations) = (self.format(), decoder.dtype());
+        let dtype = self.kv_type.dtype(format, activations, decoder.device());
+        decoder.with_kv_dtype(dtype)
     }
 
     /// The prompt's tokens with the begin token.
@@ -214,6 +226,7 @@ impl ModelFiles {
             tokenizer,
             stop_tokens,
             chat_template: ChatTemplate::of_folder(json.tokenizer_config, json.chat_template)?,
+            kv_type: KvType::default(),
             network: Network {
                 spec: config.spec,
                 tensors,

@@ -158,7 +158,7 @@ impl ModelParts {
         let decoder = Decoder::load_async(spec, &mut source, dtype, device).await;
         let decoder = decoder.doing(LOADING)?;
         source.reader.all_there().await?;
-        Ok(decoder)
+        self.files.keeping(decoder).doing(LOADING)
     }
 }
 
