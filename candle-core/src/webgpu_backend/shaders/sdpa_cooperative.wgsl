@@ -1,9 +1,10 @@
 // Attention of ROWS queries that share keys and values to `chunk` keys, KEYS of them a turn, with matrices of 16 x 16 that a subgroup
-// of 32 holds together. A subgroup has 16 rows; a row is a query of one of `group` heads, the heads of a query next to each other. In a
-// turn it multiplies its queries, which stay in matrices, by the keys; two lanes to a row turn the scores into weights; and it adds
-// the weighted values to its sums, which stay in matrices too. The weights of a row are relative to a maximum that moves only when a
-// turn's is far above it, because the sums have to pass through workgroup memory to be corrected. While a turn is computed the
-// next keys and values are on their way to registers. Lines in capitals are written by Rust, unrolled.
+// of 32 holds together. A subgroup has FRAGMENTS times 16 rows; a row is a query of one of `group` heads, the heads of a query next to each
+// other. In a turn it multiplies its queries, which stay in matrices, by the keys, each of which it loads once for all of its rows; HALVES
+// lanes to a row turn the scores into weights; and it adds the weighted values to its sums, which stay in matrices too. The weights of a
+// row are relative to a maximum that moves only when a turn's is far above it, because the sums have to pass through workgroup memory to
+// be corrected. While a turn is computed the next keys and values are on their way to registers; where those are scarce (not AHEAD), the
+// values only while scores are made, and the next keys only while sums are. Lines in capitals are written by Rust, unrolled.
 
 // The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
 const NONE = -0x1p+100f;
@@ -12,7 +13,10 @@ const LOG2_E = 1.44269504f;
 const LN_2 = 0.693147181f;
 // How far a score may be above the maximum, as a power of 2: weights up to 1024 lose nothing in f16.
 const HEADROOM = 10.0;
-const ROWS = SUBGROUPS * 16u;
+// Rows of a subgroup, and lanes to each.
+const OWN_ROWS = FRAGMENTS * 16u;
+const HALVES = 2u / FRAGMENTS;
+const ROWS = SUBGROUPS * OWN_ROWS;
 const WG = SUBGROUPS * 32u;
 const QUADS = HEAD_DIM / 4u;
 const KEY_QUADS = KEYS / 4u;
@@ -21,16 +25,18 @@ const PITCH = QUADS + 2u;
 const V_QUADS = V_DIM / 4u;
 const V_PITCH = V_QUADS + 2u;
 const KEY_PITCH = KEY_QUADS + 2u;
+// Lanes that read scores together are in different banks by this.
+const SCORE_PITCH = KEY_QUADS + HALVES;
 // Where the tile's values are.
 const VALUES = KEYS * PITCH;
-const_assert HEAD_DIM % 16u == 0u && V_DIM % 16u == 0u && KEYS % 16u == 0u;
-const_assert KEYS * QUADS % WG == 0u && KEYS * V_QUADS % WG == 0u && ROWS * QUADS % WG == 0u;
-const_assert TILE_LEN >= VALUES + KEYS * V_PITCH && TILE_LEN >= ROWS * PITCH;
+const_assert HEAD_DIM % 16u == 0u && V_DIM % 16u == 0u && KEYS % 16u == 0u && FRAGMENTS <= 2u;
+const_assert KEYS * QUADS % WG == 0u && KEYS * V_QUADS % WG == 0u;
+const_assert TILE_LEN >= VALUES + KEYS * V_PITCH && TILE_LEN >= SUBGROUPS * 16u * PITCH;
 
-// Keys, then values; before the first turn, queries.
+// Keys, then values; before the first turn, queries, 16 of each subgroup at a time.
 var<workgroup> tile: array<Four, TILE_LEN>;
 // Scores; sums when they are corrected and stored.
-var<workgroup> scores: array<vec4<f32>, ROWS * KEY_PITCH>;
+var<workgroup> scores: array<vec4<f32>, ROWS * SCORE_PITCH>;
 var<workgroup> weights: array<Four, ROWS * KEY_PITCH>;
 // This turn, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga knows them as uniform (see
 // `Matrices::corrected` for browsers), and in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
@@ -62,6 +68,28 @@ fn value_place(i: u32) -> u32 {
   return VALUES + i / V_QUADS * V_PITCH + i % V_QUADS;
 }
 
+// A quad of queries for the matrices. Those that are not f16 are scaled before they become that, which keeps large ones in its range; one
+// that is too large even so becomes the largest number, because with infinities scores would not be numbers.
+fn query_at(start: u32, quad: u32) -> Four {
+  if (SCALED) {
+    return Four(clamp(vec4<f32>(q_quad(start, quad)) * p.scale, vec4<f32>(-65504.0), vec4<f32>(65504.0)));
+  }
+  return Four(q_quad(start, quad));
+}
+
+// Puts the queries of one fragment of each subgroup into the tile, zeros from row `rows`.
+fn stage_queries(start: u32, first_row: u32, rows: u32, fragment: u32, local: u32) {
+  for (var i = local; i < SUBGROUPS * 16u * QUADS; i += WG) {
+    let at = i / QUADS;
+    let row = first_row + at / 16u * OWN_ROWS + fragment * 16u + at % 16u;
+    var value = Four();
+    if (row < rows) {
+      value = query_at(start + row % p.group * p.q_head + row / p.group * p.q_seq, i % QUADS);
+    }
+    tile[tile_place(i)] = value;
+  }
+}
+
 // Four scores in powers of 2; keys before `own.first` and from `own.limit` on are hidden.
 struct Own {
   first: u32,
@@ -71,9 +99,11 @@ struct Own {
 }
 
 fn shown(score: vec4<f32>, key: u32, own: Own) -> vec4<f32> {
-  var s = score * (p.scale * LOG2_E);
+  // The scale that the queries do not have yet.
+  let scale = select(p.scale, 1.0, SCALED);
+  var s = score * (scale * LOG2_E);
   if (SOFTCAP) {
-    s = score * (p.scale / p.softcap);
+    s = score * (scale / p.softcap);
     s = vec4<f32>(f_tanh(s.x), f_tanh(s.y), f_tanh(s.z), f_tanh(s.w)) * (p.softcap * LOG2_E);
   }
   let keys = vec4<u32>(key) + vec4<u32>(0u, 1u, 2u, 3u);
@@ -126,23 +156,17 @@ fn main(
     begin = first + split * chunk;
     end = min(begin + chunk, seen);
   }
-  for (var i = local; i < ROWS * QUADS; i += WG) {
-    let row = first_row + i / QUADS;
-    var value = Four();
-    if (row < rows) {
-      value = q_quad(q_start + row % p.group * p.q_head + row / p.group * p.q_seq, i % QUADS);
-    }
-    tile[tile_place(i)] = value;
-  }
   if (local == 0u) {
     turns[1].x = 0xffffffffu;
   }
-  // A subgroup's first row in each array, and the row of this lane, of which it has every second quad.
+  // A subgroup's first row in each array, and the row of this lane, of which it has every quad, or every second one.
   let tile_row = subgroup * 16u * PITCH;
-  let key_row = subgroup * 16u * KEY_PITCH;
-  let half = lane % 2u;
-  let mine = key_row + lane / 2u * KEY_PITCH + half;
-  let row = first_row + subgroup * 16u + lane / 2u;
+  let score_row = subgroup * OWN_ROWS * SCORE_PITCH;
+  let key_row = subgroup * OWN_ROWS * KEY_PITCH;
+  let half = lane % HALVES;
+  let mine = score_row + lane / HALVES * SCORE_PITCH + half;
+  let my_weights = key_row + lane / HALVES * KEY_PITCH + half;
+  let row = first_row + subgroup * OWN_ROWS + lane / HALVES;
   let head = kv_head * p.group + row % p.group;
   var own = Own(0u, end, 0, 0.0);
   if (CAUSAL) {
@@ -165,11 +189,11 @@ fn main(
   DECLARE;
   FETCH_KEYS(begin);
   FETCH_VALUES(begin);
-  workgroupBarrier();
   LOAD_QUERIES;
-  workgroupBarrier();
   STAGE_KEYS;
-  FETCH_KEYS(begin + KEYS);
+  if (AHEAD) {
+    FETCH_KEYS(begin + KEYS);
+  }
   workgroupBarrier();
   for (var turn = begin; turn < end; turn += KEYS) {
     SCORES;
@@ -181,7 +205,10 @@ fn main(
     var highest = vec4<f32>(LEAST);
     LOAD_SCORES;
     let own_most = max(max(highest.x, highest.y), max(highest.z, highest.w));
-    let turn_most = max(own_most, other_half(own_most, local));
+    var turn_most = own_most;
+    if (HALVES == 2u) {
+      turn_most = max(own_most, other_half(own_most, local));
+    }
     var correction = 1.0;
     if (turn_most > most + HEADROOM) {
       correction = exp2(most - turn_most);
@@ -195,16 +222,30 @@ fn main(
     PUT_WEIGHTS;
     sum += dot(turn_sum, vec4<f32>(1.0));
     STAGE_VALUES;
-    STAGE_KEYS;
+    if (AHEAD) {
+      STAGE_KEYS;
+    }
     workgroupBarrier();
-    FETCH_VALUES(turn + KEYS);
-    FETCH_KEYS(turn + 2u * KEYS);
+    if (AHEAD) {
+      FETCH_VALUES(turn + KEYS);
+      FETCH_KEYS(turn + 2u * KEYS);
+    } else {
+      FETCH_KEYS(turn + KEYS);
+    }
     IF_CORRECTED {
       CORRECT;
     }
     SUMS;
+    if (!AHEAD) {
+      STAGE_KEYS;
+      FETCH_VALUES(turn + KEYS);
+      workgroupBarrier();
+    }
   }
-  let whole_sum = sum + other_half(sum, local);
+  var whole_sum = sum;
+  if (HALVES == 2u) {
+    whole_sum += other_half(sum, local);
+  }
   let dst_row = (batch * p.heads + kv_head * p.group + row % p.group) * p.queries + row / p.group;
   STORE;
 }

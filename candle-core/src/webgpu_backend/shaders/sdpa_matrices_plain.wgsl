@@ -65,12 +65,12 @@ fn multiply_add(left: PlainLeft, right: PlainRight, sums: PlainSums) -> PlainSum
 }
 
 fn sums_of_scores(at: u32, lane: u32) -> PlainSums {
-  let place = at + lane / 2u * KEY_PITCH + lane % 2u * 2u;
+  let place = at + lane / 2u * SCORE_PITCH + lane % 2u * 2u;
   return PlainSums(scores[place], scores[place + 1u]);
 }
 
 fn put_scores(sums: PlainSums, at: u32, lane: u32) {
-  let place = at + lane / 2u * KEY_PITCH + lane % 2u * 2u;
+  let place = at + lane / 2u * SCORE_PITCH + lane % 2u * 2u;
   scores[place] = sums.low;
   scores[place + 1u] = sums.high;
 }

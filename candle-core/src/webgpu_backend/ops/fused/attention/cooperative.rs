@@ -1,4 +1,4 @@
-//! Many queries in f16 where there are cooperative matrices: the flash kernel with the products of a tile left to them.
+//! Many queries, beside keys and values in f16, where there are cooperative matrices: the flash kernel with the products of a tile left to them.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::join::{Destination, Parts};
 use super::{first_filled, AttentionParams, Call, Rules, Sizes};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::Shader;
+use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -17,11 +17,15 @@ const LEAST_CHUNK: usize = 512;
 /// The largest head whose sums stay in registers.
 const MAX_HEAD_DIM: usize = 128;
 
-/// A workgroup: subgroups, of 16 rows each, and the keys of a turn.
+/// Elements of a key and a value up to which an invocation of 32 rows has registers for the next of both.
+const MAX_AHEAD: u32 = 128;
+
+/// A workgroup: subgroups, the keys of a turn, and how often 16 rows a subgroup has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CoopTile {
     subgroups: u32,
     keys: u32,
+    fragments: u32,
 }
 
 /// What the products are made with.
@@ -35,26 +39,36 @@ enum Matrices {
 
 impl CoopTile {
     /// Best first; the last one is for few rows.
-    const ALL: [Self; 3] = [Self::of(4, 64), Self::of(4, 32), Self::of(2, 32)];
+    const ALL: [Self; 4] = [
+        Self::of(4, 32, 2),
+        Self::of(4, 64, 1),
+        Self::of(4, 32, 1),
+        Self::of(2, 32, 1),
+    ];
 
-    const fn of(subgroups: u32, keys: u32) -> Self {
-        Self { subgroups, keys }
+    const fn of(subgroups: u32, keys: u32, fragments: u32) -> Self {
+        Self {
+            subgroups,
+            keys,
+            fragments,
+        }
     }
 
     fn rows(self) -> usize {
-        16 * self.subgroups as usize
+        (16 * self.fragments * self.subgroups) as usize
     }
 
     /// Quads of keys and values in workgroup memory, which before them has the queries.
     fn tile_len(self, head_dim: usize, v_dim: usize) -> usize {
         let (pitch, v_pitch) = (head_dim / 4 + 2, v_dim / 4 + 2);
-        (self.keys as usize * (pitch + v_pitch)).max(self.rows() * pitch)
+        (self.keys as usize * (pitch + v_pitch)).max(16 * self.subgroups as usize * pitch)
     }
 
     /// Bytes of workgroup memory, as the kernel lays them out: keys and values, scores in f32, weights, two turns.
     fn shared_bytes(self, head_dim: usize, v_dim: usize) -> usize {
-        let scores = self.rows() * (self.keys as usize / 4 + 2);
-        self.tile_len(head_dim, v_dim) * 8 + scores * (16 + 8) + 32
+        let (quads, halves) = (self.keys as usize / 4, 2 / self.fragments as usize);
+        let rows = self.rows() * ((quads + halves) * 16 + (quads + 2) * 8);
+        self.tile_len(head_dim, v_dim) * 8 + rows + 32
     }
 
     /// The first tile that the adapter takes and that is not mostly empty; none for heads that are not whole matrices or too large.
@@ -92,6 +106,7 @@ impl Call<'_> {
         let form = Form {
             tile,
             matrices,
+            elem,
             head_dim: sizes.head_dim as u32,
             v_dim: sizes.v_dim as u32,
             rules: self.rules,
@@ -104,7 +119,8 @@ impl Call<'_> {
         let key = self
             .key(kernel, destination.joins())
             .with(tile.subgroups, 3)
-            .with(tile.keys, 7);
+            .with(tile.keys, 7)
+            .with(tile.fragments, 2);
         device.launch(
             key,
             || form.shader(|shader| destination.declare(shader), destination.joins()),
@@ -121,6 +137,8 @@ impl Call<'_> {
 struct Form {
     tile: CoopTile,
     matrices: Matrices,
+    /// Of the queries and the result.
+    elem: Elem,
     head_dim: u32,
     v_dim: u32,
     rules: Rules,
@@ -129,9 +147,14 @@ struct Form {
 impl Form {
     /// `destination` adds the binding of what is written.
     fn shader(self, destination: impl FnOnce(Shader) -> Shader, joins: bool) -> Shader {
-        let CoopTile { subgroups, keys } = self.tile;
+        let CoopTile {
+            subgroups,
+            keys,
+            fragments,
+        } = self.tile;
         let label = format!(
-            "sdpa_cooperative d{} {}x{keys}",
+            "sdpa_cooperative {:?} d{} {}x{keys}",
+            self.elem,
             self.head_dim,
             self.tile.rows()
         );
@@ -139,12 +162,18 @@ impl Form {
         let shader = Shader::new(label)
             .constant("HEAD_DIM", self.head_dim)
             .constant("V_DIM", self.v_dim);
-        let shader = destination(self.matrices.inputs(shader));
+        let shader = destination(self.matrices.inputs(shader, self.elem))
+            .constant("SCALED", self.elem != Elem::F16);
         let shader = self
             .rules
             .declare(shader)
             .constant("SUBGROUPS", subgroups)
             .constant("KEYS", keys)
+            .constant("FRAGMENTS", fragments)
+            .constant(
+                "AHEAD",
+                fragments == 1 || self.head_dim + self.v_dim <= MAX_AHEAD,
+            )
             .constant("TILE_LEN", self.tile.tile_len(head_dim, v_dim) as u32)
             .text(include_str!("../../../shaders/functions_float.wgsl"))
             .text(match joins {
@@ -164,7 +193,12 @@ impl Form {
     /// The kernel with a subgroup's matrices and an invocation's loads unrolled: naga takes no arrays of cooperative matrices.
     fn body(self) -> String {
         let matrices = self.matrices;
-        let CoopTile { subgroups, keys } = self.tile;
+        let CoopTile {
+            subgroups,
+            keys,
+            fragments,
+        } = self.tile;
+        let halves = 2 / fragments;
         let (wg, key_quads) = (32 * subgroups, keys / 4);
         // Matrices along a head, along a value, and along the keys.
         let (along, v_along, across) = (self.head_dim / 16, self.v_dim / 16, keys / 16);
@@ -190,77 +224,107 @@ impl Form {
         }
         let mut queries = String::new();
         let (mut scores, mut sums) = (String::new(), String::new());
-        for d in 0..v_along {
-            let _ = writeln!(declare, "var sum{d} = {};", matrices.zero());
+        for r in 0..fragments {
+            for d in 0..v_along {
+                let _ = writeln!(declare, "var sum{r}_{d} = {};", matrices.zero());
+            }
+            let _ = writeln!(
+                queries,
+                "stage_queries(q_start, first_row, rows, {r}u, local);\nworkgroupBarrier();"
+            );
+            for d in 0..along {
+                let left = matrices.left("tile", &format!("tile_row + {}u", 4 * d));
+                let _ = writeln!(queries, "let query{r}_{d} = {left};");
+            }
+            queries.push_str("workgroupBarrier();\n");
         }
-        for d in 0..along {
-            let left = matrices.left("tile", &format!("tile_row + {}u", 4 * d));
-            let _ = writeln!(queries, "let query{d} = {left};");
-        }
+        // The first places of a fragment's rows, of a subgroup's scores and weights.
+        let scores_at =
+            |r: u32, quads: u32| format!("score_row + {}u * SCORE_PITCH + {quads}u", 16 * r);
+        let weights_at =
+            |r: u32, quads: u32| format!("key_row + {}u * KEY_PITCH + {quads}u", 16 * r);
         for j in 0..across {
-            let _ = writeln!(scores, "var score{j} = {};", matrices.zero());
+            for r in 0..fragments {
+                let _ = writeln!(scores, "var score{r}_{j} = {};", matrices.zero());
+            }
         }
-        for d in 0..along {
-            for j in 0..across {
-                let right = matrices.keys(&format!("{}u * PITCH + {}u", 16 * j, 4 * d));
-                let _ = writeln!(scores, "let key{j}_{d} = {right};");
-                let product = matrices.product(&format!("query{d}, key{j}_{d}, score{j}"));
-                let _ = writeln!(scores, "score{j} = {product};");
+        // Sums that do not wait for each other come next to each other; of two fragments there are enough for that, and registers are not.
+        let mut steps: Vec<(u32, u32)> = (0..across)
+            .flat_map(|j| (0..along).map(move |d| (j, d)))
+            .collect();
+        if fragments == 1 {
+            steps.sort_by_key(|(j, d)| (*d, *j));
+        }
+        for (j, d) in steps {
+            let right = matrices.keys(&format!("{}u * PITCH + {}u", 16 * j, 4 * d));
+            let _ = writeln!(scores, "let key{j}_{d} = {right};");
+            for r in 0..fragments {
+                let product = matrices.product(&format!("query{r}_{d}, key{j}_{d}, score{r}_{j}"));
+                let _ = writeln!(scores, "score{r}_{j} = {product};");
+                if d + 1 == along {
+                    scores += &matrices.store(&format!("score{r}_{j}"), &scores_at(r, 4 * j));
+                }
             }
         }
         for j in 0..across {
-            scores += &matrices.store(&format!("score{j}"), &format!("key_row + {}u", 4 * j));
-            let left = matrices.left("weights", &format!("key_row + {}u", 4 * j));
-            let _ = writeln!(sums, "let weight{j} = {left};");
+            for r in 0..fragments {
+                let left = matrices.left("weights", &weights_at(r, 4 * j));
+                let _ = writeln!(sums, "let weight{r}_{j} = {left};");
+            }
             for d in 0..v_along {
                 let right =
                     matrices.values(&format!("VALUES + {}u * V_PITCH + {}u", 16 * j, 4 * d));
                 let _ = writeln!(sums, "let value{j}_{d} = {right};");
-                let product = matrices.product(&format!("weight{j}, value{j}_{d}, sum{d}"));
-                let _ = writeln!(sums, "sum{d} = {product};");
+                for r in 0..fragments {
+                    let operands = format!("weight{r}_{j}, value{j}_{d}, sum{r}_{d}");
+                    let product = matrices.product(&operands);
+                    let _ = writeln!(sums, "sum{r}_{d} = {product};");
+                }
             }
         }
         let (mut load_scores, mut put_weights) = (String::new(), String::new());
-        for c in 0..key_quads / 2 {
+        for c in 0..key_quads / halves {
             let _ = writeln!(
                 load_scores,
                 "let s{c} = shown(scores[mine + {}u], first_key + {}u, own); highest = max(highest, s{c});",
-                2 * c,
-                8 * c
+                halves * c,
+                4 * halves * c
             );
             let _ = writeln!(
                 put_weights,
-                "let w{c} = exp2(s{c} - most); turn_sum += w{c}; weights[mine + {}u] = Four(w{c});",
-                2 * c
+                "let w{c} = exp2(s{c} - most); turn_sum += w{c}; weights[my_weights + {}u] = Four(w{c});",
+                halves * c
             );
         }
         let (mut correct, mut store) = (String::new(), String::new());
         // Sums pass through the scores' memory, as many at a time as fit.
         for first in (0..v_along).step_by(across as usize) {
             let round = first..v_along.min(first + across);
-            for d in round.clone() {
-                let put = matrices.store(
-                    &format!("sum{d}"),
-                    &format!("key_row + {}u", 4 * (d - first)),
-                );
-                correct.push_str(&put);
-                store.push_str(&put);
+            let round_quads = 4 * (round.end - round.start);
+            for r in 0..fragments {
+                for d in round.clone() {
+                    let put =
+                        matrices.store(&format!("sum{r}_{d}"), &scores_at(r, 4 * (d - first)));
+                    correct.push_str(&put);
+                    store.push_str(&put);
+                }
             }
             correct.push_str("workgroupBarrier();\n");
             store.push_str("workgroupBarrier();\n");
-            let round_quads = 4 * (round.end - round.start);
             let _ = writeln!(
                 correct,
-                "for (var c = 0u; c < {round_quads}u; c += 2u) {{ scores[mine + c] *= correction; }}\nworkgroupBarrier();"
+                "for (var c = 0u; c < {round_quads}u; c += HALVES) {{ scores[mine + c] *= correction; }}\nworkgroupBarrier();"
             );
-            for d in round.clone() {
-                let sums = matrices.sums(&format!("key_row + {}u", 4 * (d - first)));
-                let _ = writeln!(correct, "sum{d} = {sums};");
+            for r in 0..fragments {
+                for d in round.clone() {
+                    let sums = matrices.sums(&scores_at(r, 4 * (d - first)));
+                    let _ = writeln!(correct, "sum{r}_{d} = {sums};");
+                }
             }
             correct.push_str("workgroupBarrier();\n");
             let _ = writeln!(
                 store,
-                "if (row < rows) {{ for (var c = 0u; c < {round_quads}u; c += 2u) {{\n\
+                "if (row < rows) {{ for (var c = 0u; c < {round_quads}u; c += HALVES) {{\n\
                  store(dst_row, split, {}u + half + c, scores[mine + c], most * LN_2, whole_sum);\n}} }}\n\
                  workgroupBarrier();",
                 4 * first
@@ -316,11 +380,18 @@ impl Matrices {
         }
     }
 
-    /// q, k and v as `name_quad(start, quad)`, in quads of type `Four`, and `other_half`.
-    fn inputs(self, mut shader: Shader) -> Shader {
+    /// q, k and v as `name_quad(start, quad)`, k and v in quads of type `Four`, q in those or in `vec4<f32>`; and `other_half`.
+    fn inputs(self, mut shader: Shader, elem: Elem) -> Shader {
         match self {
             Self::Cooperative => {
-                for name in ["q", "k", "v"] {
+                let f16 = match elem {
+                    Elem::F16 => &["q", "k", "v"][..],
+                    _ => {
+                        shader = shader.head("q", elem, true, "HEAD_DIM");
+                        &["k", "v"]
+                    }
+                };
+                for name in f16 {
                     shader = shader.input_words(name, "vec4<f16>").text(&format!(
                         "fn {name}_quad(start: u32, quad: u32) -> vec4<f16> {{ return {name}[start / 4u + quad]; }}"
                     ));
@@ -334,7 +405,7 @@ impl Matrices {
             Self::Plain => [("q", "HEAD_DIM"), ("k", "HEAD_DIM"), ("v", "V_DIM")]
                 .into_iter()
                 .fold(shader, |shader, (name, dim)| {
-                    shader.head(name, crate::webgpu_backend::kernel::Elem::F32, true, dim)
+                    shader.head(name, Elem::F32, true, dim)
                 })
                 .text(include_str!("../../../shaders/sdpa_matrices_plain.wgsl")),
         }
@@ -408,7 +479,7 @@ impl Matrices {
         match self {
             // naga 30 does not emit a store's operands by itself: they must have names.
             Self::Cooperative => format!(
-                "{{ let whole = {sums}; let slot = &scores[{at}]; let pitch = KEY_PITCH; coopStoreT(whole, slot, pitch); }}\n"
+                "{{ let whole = {sums}; let slot = &scores[{at}]; let pitch = SCORE_PITCH; coopStoreT(whole, slot, pitch); }}\n"
             ),
             #[cfg(test)]
             Self::Plain => format!("put_scores({sums}, {at}, lane);\n"),
@@ -419,7 +490,7 @@ impl Matrices {
     fn sums(self, at: &str) -> String {
         match self {
             Self::Cooperative => {
-                format!("coopLoadT<coop_mat16x16<f32, C>>(&scores[{at}], KEY_PITCH)")
+                format!("coopLoadT<coop_mat16x16<f32, C>>(&scores[{at}], SCORE_PITCH)")
             }
             #[cfg(test)]
             Self::Plain => format!("sums_of_scores({at}, lane)"),
@@ -429,4 +500,4 @@ impl Matrices {
 
 #[cfg(test)]
 #[path = "cooperative_tests.rs"]
-mod tests;
+pub(super) mod tests;

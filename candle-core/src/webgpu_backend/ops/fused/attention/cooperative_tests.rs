@@ -3,7 +3,8 @@ use crate::backend::BackendDevice;
 use crate::webgpu_backend::kernel::Elem;
 use crate::webgpu_backend::ops::fused::attention::SdpaParams;
 use crate::webgpu_backend::{Options, WebGpuDevice};
-use crate::{CpuStorage, Layout, Shape};
+use crate::{CpuStorage, DType, Layout, Shape};
+use half::{bf16, f16};
 
 fn sizes(queries: usize, head_dim: usize) -> Sizes {
     Sizes {
@@ -37,12 +38,14 @@ fn tiles_fit_the_workgroup_memory() {
     };
     const LARGE: u32 = 48 << 10;
     const SMALL: u32 = 32 << 10;
-    assert_eq!(chosen(512, 64, LARGE), Some(CoopTile::of(4, 64)));
-    assert_eq!(chosen(512, 64, SMALL), Some(CoopTile::of(4, 32)));
-    assert_eq!(chosen(512, 128, LARGE), Some(CoopTile::of(4, 32)));
-    assert_eq!(chosen(512, 128, SMALL), Some(CoopTile::of(2, 32)));
+    assert_eq!(chosen(512, 64, LARGE), Some(CoopTile::of(4, 32, 2)));
+    assert_eq!(chosen(16, 64, LARGE), Some(CoopTile::of(4, 64, 1)));
+    assert_eq!(chosen(512, 64, SMALL), Some(CoopTile::of(4, 32, 1)));
+    assert_eq!(chosen(512, 128, LARGE), Some(CoopTile::of(4, 32, 2)));
+    assert_eq!(chosen(16, 128, LARGE), Some(CoopTile::of(4, 32, 1)));
+    assert_eq!(chosen(512, 128, SMALL), Some(CoopTile::of(2, 32, 1)));
     // Four heads of three queries: twelve rows.
-    assert_eq!(chosen(3, 64, LARGE), Some(CoopTile::of(2, 32)));
+    assert_eq!(chosen(3, 64, LARGE), Some(CoopTile::of(2, 32, 1)));
     assert_eq!(chosen(512, 72, LARGE), None);
     assert_eq!(chosen(512, 144, LARGE), None);
     assert_eq!(chosen(512, 64, 4 << 10), None);
@@ -75,9 +78,11 @@ fn every_cooperative_kernel_is_valid_wgsl() {
                     bias: None,
                     blind: chosen(4),
                 };
+                let elem = [Elem::F16, Elem::F32, Elem::BF16][choices % 3];
                 let form = Form {
                     tile,
                     matrices: Matrices::Cooperative,
+                    elem,
                     head_dim,
                     v_dim,
                     rules,
@@ -85,7 +90,7 @@ fn every_cooperative_kernel_is_valid_wgsl() {
                 let joins = choices % 3 == 0;
                 let destination = |shader: Shader| match joins {
                     true => shader.output_words("parts_out", "f32"),
-                    false => shader.output("dst", Elem::F16),
+                    false => shader.output("dst", elem),
                 };
                 form.shader(destination, joins).assert_valid();
             }
@@ -93,31 +98,58 @@ fn every_cooperative_kernel_is_valid_wgsl() {
     }
 }
 
-/// A case of the kernel with loops in place of matrices.
+/// A case of a kernel: sizes, rules, and what tensors look like.
 #[derive(Debug, Clone, Copy)]
-struct Case {
-    tile: CoopTile,
-    batch: usize,
-    kv_heads: usize,
-    group: usize,
-    queries: usize,
-    keys: usize,
-    head_dim: usize,
-    v_dim: usize,
-    causal: bool,
-    softcap: Option<f32>,
+pub(in super::super) struct Case {
+    /// The tile of the kernel with matrices.
+    pub(in super::super) tile: CoopTile,
+    /// Of the queries, and of keys and values.
+    pub(in super::super) dtypes: [DType; 2],
+    pub(in super::super) batch: usize,
+    pub(in super::super) kv_heads: usize,
+    pub(in super::super) group: usize,
+    pub(in super::super) queries: usize,
+    pub(in super::super) keys: usize,
+    pub(in super::super) head_dim: usize,
+    pub(in super::super) v_dim: usize,
+    pub(in super::super) causal: bool,
+    pub(in super::super) softcap: Option<f32>,
     /// How far back a query sees.
-    left: Option<usize>,
+    pub(in super::super) left: Option<usize>,
     /// The position of the first query, and one further for each row of the batch.
-    start: Option<u32>,
+    pub(in super::super) start: Option<u32>,
     /// How many keys there are, and one less for each row of the batch.
-    len: Option<u32>,
-    sinks: bool,
-    slopes: bool,
+    pub(in super::super) len: Option<u32>,
+    pub(in super::super) sinks: bool,
+    pub(in super::super) slopes: bool,
     /// How much larger each key is than the one before it, so that maxima move.
-    growth: f32,
+    pub(in super::super) growth: f32,
     /// Into how many parts the keys are cut.
-    splits: usize,
+    pub(in super::super) splits: usize,
+}
+
+/// `values` as they are in `dtype`, and the same on the device.
+fn rounded(
+    device: &WebGpuDevice,
+    values: Vec<f32>,
+    dtype: DType,
+) -> Result<(Vec<f32>, WebGpuStorage)> {
+    Ok(match dtype {
+        DType::F16 => {
+            let values: Vec<f16> = values.into_iter().map(f16::from_f32).collect();
+            let storage = device.storage_from_slice(&values)?;
+            (values.into_iter().map(f16::to_f32).collect(), storage)
+        }
+        DType::BF16 => {
+            let values: Vec<bf16> = values.into_iter().map(bf16::from_f32).collect();
+            let storage = device.storage_from_slice(&values)?;
+            (values.into_iter().map(bf16::to_f32).collect(), storage)
+        }
+        _ => {
+            let storage = device.storage_from_slice(&values)?;
+            (values, storage)
+        }
+    })
 }
 
 fn data(len: usize, seed: u32) -> Vec<f32> {
@@ -130,7 +162,43 @@ fn data(len: usize, seed: u32) -> Vec<f32> {
 }
 
 impl Case {
+    /// Few queries without rules.
+    pub(in super::super) const PLAIN: Self = Self {
+        tile: CoopTile::of(2, 16, 1),
+        dtypes: [DType::F32; 2],
+        batch: 1,
+        kv_heads: 1,
+        group: 1,
+        queries: 1,
+        keys: 1,
+        head_dim: 16,
+        v_dim: 16,
+        causal: false,
+        softcap: None,
+        left: None,
+        start: None,
+        len: None,
+        sinks: false,
+        slopes: false,
+        growth: 0.,
+        splits: 1,
+    };
+
+    /// The kernel with loops in place of matrices.
     fn run(self, device: &WebGpuDevice) -> Result<()> {
+        self.check(device, 1e-4, |call| {
+            let parts = Parts::new(self.keys, self.splits, self.tile.keys as usize);
+            call.with_matrices(self.tile, parts, Matrices::Plain)
+        })
+    }
+
+    /// What `run` makes of the case, beside sums in f64.
+    pub(in super::super) fn check(
+        self,
+        device: &WebGpuDevice,
+        tolerance: f64,
+        run: impl FnOnce(&Call<'_>) -> Result<WebGpuStorage>,
+    ) -> Result<()> {
         let Self {
             batch,
             kv_heads,
@@ -167,9 +235,10 @@ impl Case {
         };
         let (k_l, v_l) = (cache_l(head_dim), cache_l(v_dim));
         let (k, v) = (cache(2, self.growth, head_dim), cache(3, 0., v_dim));
-        let storages = [&q, &k, &v].map(|values| device.storage_from_slice(values));
-        let [q_s, k_s, v_s] = storages;
-        let (q_s, k_s, v_s) = (q_s?, k_s?, v_s?);
+        let [q_dtype, kv_dtype] = self.dtypes;
+        let (q, q_s) = rounded(device, q, q_dtype)?;
+        let (k, k_s) = rounded(device, k, kv_dtype)?;
+        let (v, v_s) = rounded(device, v, kv_dtype)?;
         // Slopes, then sinks.
         let by_head: Vec<f32> = data(2 * heads, 4).iter().map(|x| x.abs()).collect();
         let by_head_s = device.storage_from_slice(&by_head)?;
@@ -198,10 +267,14 @@ impl Case {
             lens: lens_s.as_ref().map(|lens| (lens, &rows_l)),
         };
         let call = Call::new([(&q_s, &q_l), (&k_s, &k_l), (&v_s, &v_l)], params)?;
-        let parts = Parts::new(keys, self.splits, self.tile.keys as usize);
-        let got = call.with_matrices(self.tile, parts, Matrices::Plain)?;
-        let CpuStorage::F32(got) = got.to_cpu_storage()? else {
-            unreachable!("f32 in, f32 out")
+        let got = match run(&call)?.to_cpu_storage()? {
+            CpuStorage::F32(got) => got,
+            CpuStorage::F16(got) => got.into_iter().map(f16::to_f32).collect(),
+            CpuStorage::BF16(got) => got.into_iter().map(bf16::to_f32).collect(),
+            other => crate::bail!(
+                "a result of {:?}",
+                crate::backend::BackendStorage::dtype(&other)
+            ),
         };
         for row in 0..batch * heads * queries {
             let (query, head, b) = (row % queries, row / queries % heads, row / queries / heads);
@@ -244,7 +317,7 @@ impl Case {
                 let expected = if sum > 0. { expected / sum } else { 0. };
                 let got = f64::from(got[row * v_dim + d]);
                 assert!(
-                    (got - expected).abs() <= 1e-4,
+                    (got - expected).abs() <= tolerance,
                     "{self:?}: query {query} of head {head}, {d}: {got}, expected {expected}"
                 );
             }
@@ -259,26 +332,12 @@ impl Case {
 fn all_but_the_matrices() -> Result<()> {
     let device = WebGpuDevice::with_options(0, &Options::default())?;
     let low = Case {
-        tile: CoopTile::of(2, 16),
-        batch: 1,
-        kv_heads: 1,
-        group: 1,
         queries: 32,
         keys: 32,
-        head_dim: 16,
-        v_dim: 16,
-        causal: false,
-        softcap: None,
-        left: None,
-        start: None,
-        len: None,
-        sinks: false,
-        slopes: false,
-        growth: 0.,
-        splits: 1,
+        ..Case::PLAIN
     };
     let wide = Case {
-        tile: CoopTile::of(1, 32),
+        tile: CoopTile::of(1, 32, 1),
         head_dim: 32,
         v_dim: 32,
         ..low
@@ -438,5 +497,106 @@ fn all_but_the_matrices() -> Result<()> {
     {
         cases.push(ragged);
     }
-    cases.into_iter().try_for_each(|case| case.run(&device))
+    // The same with two fragments of rows to a subgroup, as far as they fit.
+    let largest = device
+        .kernels()
+        .caps
+        .limits
+        .max_compute_workgroup_storage_size as usize;
+    for case in cases {
+        case.run(&device)?;
+        let tile = CoopTile {
+            fragments: 2,
+            ..case.tile
+        };
+        let memory = 2 * tile.shared_bytes(case.head_dim, case.v_dim) + 512;
+        if memory <= largest {
+            Case { tile, ..case }.run(&device)?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernel itself, with queries of all dtypes, on adapters that have the matrices; there is nothing to run on others.
+#[test]
+fn with_the_matrices_of_an_adapter() -> Result<()> {
+    let device = WebGpuDevice::with_options(0, &Options::default())?;
+    let caps = &device.kernels().caps;
+    if !caps.cooperative_attention {
+        return Ok(());
+    }
+    let memory = caps.limits.max_compute_workgroup_storage_size as usize;
+    for tile in CoopTile::ALL {
+        for [head_dim, v_dim] in [[64, 64], [80, 80], [128, 128], [64, 128], [96, 32]] {
+            if tile.shared_bytes(head_dim, v_dim) > memory {
+                continue;
+            }
+            let long = Case {
+                tile,
+                kv_heads: 2,
+                group: 4,
+                queries: 70,
+                keys: 300,
+                head_dim,
+                v_dim,
+                causal: true,
+                dtypes: [DType::F32, DType::F16],
+                ..Case::PLAIN
+            };
+            let cases = [
+                long,
+                Case {
+                    keys: 1,
+                    queries: 1,
+                    ..long
+                },
+                Case {
+                    keys: 33,
+                    queries: 33,
+                    group: 1,
+                    ..long
+                },
+                Case {
+                    growth: 0.05,
+                    splits: 3,
+                    sinks: true,
+                    ..long
+                },
+                Case {
+                    left: Some(37),
+                    slopes: true,
+                    softcap: Some(5.),
+                    ..long
+                },
+                Case {
+                    batch: 2,
+                    start: Some(9),
+                    len: Some(290),
+                    ..long
+                },
+                Case {
+                    dtypes: [DType::F16; 2],
+                    group: 8,
+                    ..long
+                },
+                Case {
+                    dtypes: [DType::BF16, DType::F16],
+                    causal: false,
+                    ..long
+                },
+            ];
+            for case in cases {
+                // Queries and weights are rounded to f16; a result in bf16 is rounded once more.
+                let tolerance = match case.dtypes[0] {
+                    DType::BF16 => 1e-2,
+                    _ => 4e-3,
+                };
+                case.check(&device, tolerance, |call| {
+                    let parts = Parts::new(case.keys, case.splits, tile.keys as usize);
+                    call.with_matrices(tile, parts, Matrices::Cooperative)
+                })?;
+            }
+        }
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::super::super::{bind, index};
 use super::super::finish;
+use super::unroll::unrolled;
 use super::Call;
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
@@ -32,6 +33,15 @@ impl Parts {
         }
     }
 }
+
+/// From this many parts on, a workgroup joins those of a row.
+const MANY: usize = 8;
+/// The most parts that it takes, and the most rows that are few.
+const MOST: usize = 256;
+/// Invocations of such a workgroup, and the parts that each has on their way at once.
+const ROW_WORKGROUP: u32 = 256;
+const AHEAD: u32 = 4;
+const FEW_ROWS: usize = 4096;
 
 /// WGSL of what sums are divided by: the sum of weights, and 1 for a row without any.
 pub(super) fn divisor(blind: bool) -> &'static str {
@@ -95,9 +105,16 @@ impl Destination {
         }
     }
 
+    /// Whether parts are so many, and rows so few, that a workgroup takes a row: an invocation would wait for one part after the other.
+    fn by_row(&self) -> bool {
+        let quads = self.v_dim.is_multiple_of(4) && self.v_dim <= 4 * ROW_WORKGROUP as usize;
+        quads && (MANY..=MOST).contains(&self.splits) && self.rows <= FEW_ROWS
+    }
+
     /// Joins the parts, once the kernel is on its way.
     pub(super) fn finish(self) -> Result<WebGpuStorage> {
         const WORKGROUP: u32 = 64;
+        let by_row = self.by_row();
         let Some(parts) = self.parts else {
             return finish(self.dst, self.dtype);
         };
@@ -105,26 +122,39 @@ impl Destination {
         let key = Key::new("sdpa_join")
             .elem(out)
             .with(v_dim as u32, 16)
-            .with(blind.into(), 1);
+            .with(blind.into(), 1)
+            .with(by_row.into(), 1);
         let device = self.dst.device();
-        device.launch(
-            key,
-            || {
-                Shader::new(format!("sdpa_join {out:?} d{v_dim}"))
-                    .input_words("parts_in", "f32")
-                    .output("dst", out)
+        let shader = || {
+            let shader = Shader::new(format!("sdpa_join {out:?} d{v_dim}"))
+                .input_words("parts_in", "f32")
+                .output("dst", out)
+                .constant("V_DIM", v_dim as u32)
+                .text(divisor(blind));
+            match by_row {
+                true => shader
+                    .constant("MOST_SPLITS", MOST as u32)
+                    .constant("AHEAD", AHEAD)
+                    .reduction(device, ROW_WORKGROUP, 1)
+                    .text(&unrolled(
+                        include_str!("../../../shaders/sdpa_join_row.wgsl"),
+                        &[("AHEAD", AHEAD)],
+                    )),
+                false => shader
                     .constant("WG", WORKGROUP)
-                    .constant("V_DIM", v_dim as u32)
-                    .text(divisor(blind))
-                    .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl"))
-            },
-            &[bind(&parts), bind(&self.dst)],
-            &JoinParams {
-                rows: index(self.rows)?,
-                splits: index(self.splits)?,
-            },
-            device.grid(self.rows * v_dim / out.lanes() as usize, WORKGROUP),
-        )?;
+                    .text(include_str!("../../../shaders/sdpa_join.wgsl")),
+            }
+            .body::<JoinParams>("")
+        };
+        let grid = match by_row {
+            true => device.grid(self.rows, 1),
+            false => device.grid(self.rows * v_dim / out.lanes() as usize, WORKGROUP),
+        };
+        let params = JoinParams {
+            rows: index(self.rows)?,
+            splits: index(self.splits)?,
+        };
+        device.launch(key, shader, &[bind(&parts), bind(&self.dst)], &params, grid)?;
         finish(self.dst, self.dtype)
     }
 }

@@ -1,9 +1,9 @@
 //! Scaled dot-product attention with grouped heads (Vaswani et al., arXiv 1706.03762; Ainslie et al., arXiv 2305.13245).
 //!
-//! Few queries, as in generation, take a kernel with a workgroup to a query ([`decode`]); more go through tiles of queries and
-//! keys ([`flash`]). Both keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein, arXiv 1805.02867),
+//! Few queries, as in generation, take a kernel in which those that share keys are together ([`grouped`]), or one with a workgroup to a
+//! query ([`decode`]) where heads are of odd sizes or there is a bias; more go through tiles of queries and keys ([`flash`]). All keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein, arXiv 1805.02867),
 //! and cut the keys into parts where there are too few workgroups, which a small kernel joins (Flash-Decoding, Dao et al. 2023).
-//! Where there are cooperative matrices, tiles of f16 are multiplied by them ([`cooperative`]). Memory does not grow with queries
+//! Where there are cooperative matrices, tiles of keys in f16 are multiplied by them, with queries of any dtype ([`cooperative`]). Memory does not grow with queries
 //! times keys. Only where cooperative matrices make products much faster, and that kernel does not take the heads, are the scores
 //! of some hundreds of queries at a time written out ([`blocks`]).
 
@@ -11,8 +11,10 @@ mod blocks;
 mod cooperative;
 mod decode;
 mod flash;
+mod grouped;
 mod join;
 mod rules;
+mod unroll;
 
 use super::super::windows::fit;
 use super::super::{bind, elementwise, index};
@@ -83,14 +85,15 @@ type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 /// The kernels of a call.
 #[derive(Debug, Clone, Copy)]
 enum Plan {
+    Grouped(grouped::Form),
     Decode,
     Cooperative(cooperative::CoopTile),
     Flash(flash::Tile),
     Blocks,
 }
 
-/// Whether [`sdpa`] has kernels for these: it has none for rules beyond causal ones, nor for keys of another dtype, where a binding does not
-/// reach an input, or where a head is too large for workgroup memory. Heads whose elements are not contiguous are looked at as they are after
+/// Whether [`sdpa`] has kernels for these: where a binding does not reach an input, or a head is too large for workgroup memory, it has none
+/// for rules beyond causal ones, nor for keys of another dtype. Heads whose elements are not contiguous are looked at as they are after
 /// the copy that they need.
 pub fn has_sdpa(
     (q, q_l): (&WebGpuStorage, &Layout),
@@ -130,6 +133,7 @@ pub fn sdpa(
         return sdpa(q, k, v, params);
     }
     match call.plan() {
+        Some(Plan::Grouped(form)) => call.grouped(form),
         Some(Plan::Decode) => call.decode(),
         Some(Plan::Cooperative(tile)) => call.cooperative(tile),
         Some(Plan::Flash(tile)) => call.flash(tile),
@@ -193,13 +197,16 @@ impl<'a> Call<'a> {
         if !bound {
             return in_blocks.then_some(Plan::Blocks);
         }
+        if let Some(form) = grouped::Form::choose(self) {
+            return Some(Plan::Grouped(form));
+        }
         if decode::fits(sizes, self.elem) {
             return Some(Plan::Decode);
         }
         let caps = &device.kernels().caps;
         let f16 = [self.elem, self.kv_elem] == [Elem::F16; 2];
         // A bias may be far below what the kernel takes for no score.
-        let fast = f16 && self.wide(&[0, 1, 2]) && self.rules.bias.is_none();
+        let fast = self.kv_elem == Elem::F16 && self.wide(&[0, 1, 2]) && self.rules.bias.is_none();
         if let Some(tile) = cooperative::CoopTile::choose(sizes, caps).filter(|_| fast) {
             return Some(Plan::Cooperative(tile));
         }

@@ -1,0 +1,214 @@
+//! Few queries: a workgroup takes the rows that share keys and values, and a part of the keys, so that these are read once for all of a
+//! group's heads.
+
+use super::join::{Destination, Parts};
+use super::unroll::unrolled;
+use super::{decode, AttentionParams, Call};
+use crate::backend::BackendStorage;
+use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::WebGpuStorage;
+use crate::Result;
+
+/// Invocations of a workgroup: few enough that several of them, with all that they hold in registers, are on a multiprocessor at once.
+const WORKGROUP: u32 = 128;
+/// Invocations that share a key.
+const SHARERS: u32 = 8;
+/// The most rows of a workgroup.
+const MOST_ROWS: usize = 8;
+/// Keys that an invocation has a share of in a turn, at the most.
+const MOST_KEYS: u32 = 4;
+/// Pieces of keys that an invocation has on their way at once.
+const LOADS: u32 = 8;
+/// Sums that an invocation makes before it shares them.
+const MOST_SUMS: u32 = 16;
+/// Rows whose sums are added up over crews at once.
+const FOLD: u32 = 2;
+/// Workgroups that keep a large GPU busy.
+const BUSY_WORKGROUPS: usize = 396;
+/// Turns of a part at the least: fewer take less time than joining their parts.
+const LEAST_TURNS: usize = 2;
+
+/// What the kernel is specialised for, beside the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Form {
+    /// Invocations and rows of a workgroup.
+    workgroup: u32,
+    rows: u32,
+    /// Elements in 16 bytes of keys and values.
+    piece: u32,
+    head_dim: u32,
+    v_dim: u32,
+    /// The size of subgroups, where they add up sharers' parts.
+    subgroup: Option<u32>,
+}
+
+impl Form {
+    /// The most rows whose workgroup memory the adapter has; none where heads are not whole pieces, and for biases, which may be far below
+    /// what the kernel takes for no score.
+    pub(super) fn choose(call: &Call<'_>) -> Option<Self> {
+        let (sizes, caps) = (&call.sizes, &call.inputs[0].0.device().kernels().caps);
+        let piece = if call.kv_elem == Elem::F32 { 4 } else { 8 };
+        let whole = |place: usize| {
+            let layout = call.inputs[place].1;
+            let steps = layout.stride()[..3].iter().chain(&layout.dims()[3..]);
+            layout.start_offset().is_multiple_of(piece)
+                && steps.into_iter().all(|step| step.is_multiple_of(piece))
+        };
+        let limits = &caps.limits;
+        let largest = limits
+            .max_compute_invocations_per_workgroup
+            .min(limits.max_compute_workgroup_size_x);
+        let fits = decode::fits(sizes, call.elem) && whole(1) && whole(2) && largest >= WORKGROUP;
+        if !fits || call.rules.bias.is_some() || sizes.sharing() == 0 {
+            return None;
+        }
+        let subgroup = caps
+            .subgroup
+            .filter(|size| size.is_multiple_of(SHARERS) && WORKGROUP.is_multiple_of(*size));
+        // Blocks of rows of about one size.
+        let sharing = sizes.sharing();
+        let blocks = sharing.div_ceil(MOST_ROWS)..=sharing;
+        let mut forms = blocks.map(|blocks| Self {
+            workgroup: WORKGROUP,
+            rows: sharing.div_ceil(blocks) as u32,
+            piece: piece as u32,
+            head_dim: sizes.head_dim as u32,
+            v_dim: sizes.v_dim as u32,
+            subgroup,
+        });
+        forms.find(|form| form.shared_bytes() <= limits.max_compute_workgroup_storage_size)
+    }
+
+    /// Pieces of a key that an invocation has.
+    fn steps(self) -> u32 {
+        (self.head_dim / self.piece).div_ceil(SHARERS)
+    }
+
+    /// Keys that an invocation has a share of in a turn.
+    fn own_keys(self) -> u32 {
+        let (loads, sums) = (LOADS / self.steps(), MOST_SUMS / self.rows);
+        MOST_KEYS.min(loads).min(sums).max(1)
+    }
+
+    fn sums(self) -> u32 {
+        self.own_keys() * self.rows
+    }
+
+    /// Keys of a turn.
+    fn turn(self) -> u32 {
+        self.workgroup / SHARERS * self.own_keys()
+    }
+
+    fn crews(self) -> u32 {
+        self.workgroup / (self.v_dim / self.piece)
+    }
+
+    fn fold(self) -> u32 {
+        FOLD.min(self.rows)
+    }
+
+    /// Numbers of `partials`.
+    fn partials(self) -> u32 {
+        match self.subgroup {
+            Some(_) => 1,
+            None => self.sums() * self.workgroup,
+        }
+    }
+
+    /// Bytes of workgroup memory, as the kernel declares it.
+    fn shared_bytes(self) -> u32 {
+        let quads = self.piece / 4;
+        let query = self.rows * self.steps() * quads * SHARERS * 16;
+        let by_row = self.rows * (16 + 8 + 8 * self.turn() + 8 * self.crews());
+        query + by_row + self.partials() * 4 + self.fold() * quads * self.workgroup * 16
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn grouped(&self, form: Form) -> Result<WebGpuStorage> {
+        let Self { sizes, elem, .. } = *self;
+        let device = self.inputs[0].0.device();
+        let (rows, turn) = (form.rows as usize, form.turn() as usize);
+        let workgroups = sizes.blocks(rows);
+        let keys = self.span(rows.div_ceil(sizes.group()) + 1);
+        let splits = (BUSY_WORKGROUPS / workgroups).min(keys / (LEAST_TURNS * turn));
+        let parts = Parts::new(keys, splits.min(self.most_parts()), turn);
+        let destination = Destination::new(self, parts, elem)?;
+        let key = self
+            .key("sdpa_grouped", destination.joins())
+            .with(form.rows, 4);
+        device.launch(
+            key,
+            || self.grouped_shader(form, &destination),
+            &self.bindings(destination.target()),
+            &self.kernel_params(parts.splits, parts.chunk)?,
+            device.grid(workgroups * parts.splits, 1),
+        )?;
+        destination.finish()
+    }
+
+    fn grouped_shader(&self, form: Form, destination: &Destination) -> Shader {
+        let Form {
+            workgroup,
+            rows,
+            piece,
+            head_dim,
+            v_dim,
+            subgroup,
+        } = form;
+        let label = format!(
+            "sdpa_grouped {:?} {:?} d{head_dim} {rows} rows",
+            self.elem, self.kv_elem
+        );
+        let crew_keys = form.turn().div_ceil(form.crews());
+        let outputs = form.sums().div_ceil(SHARERS);
+        let folds = rows.div_ceil(form.fold());
+        let loops = [
+            ("ROWS", rows),
+            ("PIECE_QUADS", piece / 4),
+            ("SHARERS", SHARERS),
+            ("STEPS", form.steps()),
+            ("OWN_KEYS", form.own_keys()),
+            ("OUTPUTS", outputs),
+            ("CREW_KEYS", crew_keys),
+            ("FOLD", form.fold()),
+            ("FOLDS", folds),
+        ];
+        let mut shader = Shader::new(label)
+            .constant("HEAD_DIM", head_dim)
+            .constant("V_DIM", v_dim)
+            .head("q", self.elem, self.wide(&[0]), "HEAD_DIM")
+            .input_words("k", "vec4<u32>")
+            .input_words("v", "vec4<u32>");
+        shader = self.rules.declare(destination.declare(shader));
+        for (name, count) in loops {
+            // The kernel makes this one of PIECE.
+            if name != "PIECE_QUADS" {
+                shader = shader.constant(name, count);
+            }
+        }
+        shader = shader
+            .constant("WG", workgroup)
+            .constant("PIECE", piece)
+            .constant("SUMS", form.sums())
+            .constant("PARTIALS", form.partials())
+            .constant("KV_BF16", self.kv_elem == Elem::BF16)
+            .text(include_str!("../../../shaders/functions_float.wgsl"))
+            .text(match destination.joins() {
+                true => include_str!("../../../shaders/sdpa_flash_part.wgsl"),
+                false => include_str!("../../../shaders/sdpa_flash_whole.wgsl"),
+            });
+        shader = match subgroup {
+            Some(size) => shader
+                .constant("SUBGROUP", size)
+                .text(include_str!("../../../shaders/sdpa_grouped_subgroup.wgsl")),
+            None => shader.text(include_str!("../../../shaders/sdpa_grouped_workgroup.wgsl")),
+        };
+        let text = include_str!("../../../shaders/sdpa_grouped.wgsl");
+        shader.body::<AttentionParams>(&unrolled(text, &loops))
+    }
+}
+
+#[cfg(test)]
+#[path = "grouped_tests.rs"]
+mod tests;

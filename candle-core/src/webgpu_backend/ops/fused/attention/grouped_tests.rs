@@ -1,0 +1,177 @@
+use super::super::cooperative::tests::Case;
+use super::*;
+use crate::webgpu_backend::{Options, WebGpuDevice};
+use crate::DType;
+
+const F16: [DType; 2] = [DType::F32, DType::F16];
+
+/// The kernel, which has to be the one for the case.
+fn run(case: Case, device: &WebGpuDevice) -> Result<()> {
+    let tolerance = match case.dtypes[0] {
+        DType::F32 => 1e-4,
+        DType::F16 => 1e-3,
+        _ => 1e-2,
+    };
+    case.check(device, tolerance, |call| {
+        let form = Form::choose(call);
+        let form = form.unwrap_or_else(|| panic!("no form for {case:?}"));
+        call.grouped(form)
+    })
+}
+
+fn cases() -> Vec<Case> {
+    let low = Case {
+        group: 4,
+        kv_heads: 2,
+        keys: 300,
+        head_dim: 64,
+        v_dim: 64,
+        dtypes: F16,
+        ..Case::PLAIN
+    };
+    let long = Case {
+        head_dim: 128,
+        v_dim: 128,
+        ..low
+    };
+    let mut cases = Vec::new();
+    // A key, a turn and its neighbours, and many parts with a last one that is not full.
+    for keys in [1, 2, 63, 64, 65, 1025] {
+        cases.push(Case { keys, ..low });
+    }
+    for group in [1, 2, 3, 8, 11] {
+        cases.push(Case {
+            group,
+            growth: 0.1,
+            ..long
+        });
+    }
+    // Pieces that are not shared evenly, and crews that are not whole.
+    for [head_dim, v_dim] in [[80, 80], [256, 256], [40, 72], [8, 16]] {
+        for dtypes in [F16, [DType::F32; 2]] {
+            cases.push(Case {
+                head_dim,
+                v_dim,
+                dtypes,
+                ..low
+            });
+        }
+    }
+    for dtypes in [
+        [DType::F32; 2],
+        [DType::F16; 2],
+        [DType::BF16; 2],
+        [DType::F32, DType::BF16],
+        [DType::BF16, DType::F16],
+    ] {
+        cases.push(Case {
+            dtypes,
+            keys: 700,
+            ..long
+        });
+    }
+    cases.extend([
+        // Several queries of a text, of which each sees one key more.
+        Case {
+            queries: 5,
+            causal: true,
+            ..low
+        },
+        Case {
+            queries: 3,
+            causal: true,
+            keys: 3,
+            group: 1,
+            ..low
+        },
+        Case {
+            queries: 2,
+            causal: true,
+            left: Some(37),
+            keys: 600,
+            sinks: true,
+            growth: 0.1,
+            ..low
+        },
+        Case {
+            softcap: Some(5.),
+            slopes: true,
+            sinks: true,
+            ..low
+        },
+        // Rows of a batch, each at a place and with a length of its own; one of them sees nothing.
+        Case {
+            batch: 8,
+            causal: true,
+            start: Some(250),
+            keys: 310,
+            ..long
+        },
+        Case {
+            batch: 3,
+            len: Some(2),
+            keys: 310,
+            ..low
+        },
+        Case {
+            batch: 2,
+            causal: true,
+            start: Some(500),
+            left: Some(64),
+            keys: 600,
+            ..low
+        },
+        Case {
+            batch: 32,
+            causal: true,
+            start: Some(120),
+            keys: 160,
+            kv_heads: 1,
+            ..low
+        },
+    ]);
+    cases
+}
+
+#[test]
+fn with_subgroups_where_there_are_some() -> Result<()> {
+    let device = WebGpuDevice::with_options(0, &Options::default())?;
+    cases().into_iter().try_for_each(|case| run(case, &device))
+}
+
+#[test]
+fn without_subgroups() -> Result<()> {
+    let options = Options {
+        without: "-subgroups".into(),
+        ..Options::default()
+    };
+    let device = WebGpuDevice::with_options(0, &options)?;
+    cases().into_iter().try_for_each(|case| run(case, &device))
+}
+
+/// WebGPU promises 16 KiB of workgroup memory.
+#[test]
+fn forms_fit_the_workgroup_memory() {
+    for piece in [4, 8] {
+        for head_dim in [8, 64, 80, 128, 256, 512] {
+            for rows in 1..=8 {
+                for subgroup in [None, Some(8), Some(32)] {
+                    let form = Form {
+                        workgroup: WORKGROUP,
+                        rows,
+                        piece,
+                        head_dim,
+                        v_dim: head_dim,
+                        subgroup,
+                    };
+                    let few = rows <= 4 && head_dim <= 128;
+                    assert!(
+                        form.shared_bytes() <= if few { 16 << 10 } else { 40 << 10 },
+                        "{form:?}"
+                    );
+                    assert!(form.own_keys() >= 1 && form.crews() >= 1);
+                }
+            }
+        }
+    }
+}

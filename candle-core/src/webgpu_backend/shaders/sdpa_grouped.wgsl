@@ -1,0 +1,312 @@
+// Attention of few queries: of ROWS rows that share keys and values, so that these are read once for all of them, to `chunk` keys in a
+// workgroup. A row is a query of one of `group` heads, the heads of a query next to each other. TURN keys an iteration:
+// - SHARERS invocations share a key for its scores with all rows; each has every SHARERS-th piece of it, of PIECE elements in 16 bytes.
+// - V_PIECES invocations, a crew, share CREW_KEYS values; each has a piece of the weighted sums, relative to the crew's maximum (Milakov
+//   and Gimelshein, arXiv 1805.02867), which each of them finds for itself. So no maximum is waited for before the end, where crews join.
+// All loads of a turn are on their way before the first is waited for. Loops to constants are unrolled by Rust (`unrolled`), so that
+// arrays stay in registers.
+
+// The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
+const NONE = -0x1p+100f;
+// Weights are powers of 2.
+const LOG2_E = 1.44269504f;
+const LN_2 = 0.693147181f;
+const PIECE_QUADS = PIECE / 4u;
+const QUADS = HEAD_DIM / 4u;
+const V_QUADS = V_DIM / 4u;
+const PIECES = HEAD_DIM / PIECE;
+const V_PIECES = V_DIM / PIECE;
+const TEAMS = WG / SHARERS;
+const TURN = TEAMS * OWN_KEYS;
+const CREWS = WG / V_PIECES;
+// Whether crews have no keys beyond a turn's, and all invocations a crew.
+const WHOLE = CREWS * CREW_KEYS == TURN && CREWS * V_PIECES == WG;
+const QUERY_LEN = STEPS * PIECE_QUADS * SHARERS;
+const_assert HEAD_DIM % PIECE == 0u && V_DIM % PIECE == 0u && V_QUADS <= WG && ROWS <= WG;
+const_assert STEPS * SHARERS >= PIECES && CREWS * CREW_KEYS >= TURN;
+const_assert SUMS == OWN_KEYS * ROWS && OUTPUTS * SHARERS >= SUMS && FOLDS * FOLD >= ROWS;
+
+// What a row sees, and what its distance from keys costs.
+struct Own {
+  first: u32,
+  end: u32,
+  position: i32,
+  slope: f32,
+}
+
+// Queries, scaled; sharers of a key read neighbours.
+var<workgroup> query: array<vec4<f32>, ROWS * QUERY_LEN>;
+var<workgroup> own_rows: array<Own, ROWS>;
+// Of this turn and of the one before, which slower invocations still read.
+var<workgroup> scores: array<f32, 2u * ROWS * TURN>;
+// Sums before they are added up over sharers, where there are no subgroups to do it.
+var<workgroup> partials: array<f32, PARTIALS>;
+var<workgroup> crew_most: array<f32, ROWS * CREWS>;
+var<workgroup> crew_sum: array<f32, ROWS * CREWS>;
+// The maximum and the sum of weights of each row.
+var<workgroup> joined: array<vec2<f32>, ROWS>;
+var<workgroup> folded: array<vec4<f32>, FOLD * PIECE_QUADS * WG>;
+
+// Quad i of a piece of keys or values.
+fn quad_of(piece: vec4<u32>, i: u32) -> vec4<f32> {
+  if (PIECE == 4u) {
+    return bitcast<vec4<f32>>(piece);
+  }
+  let words = select(piece.xy, piece.zw, i == 1u);
+  if (KV_BF16) {
+    return bitcast<vec4<f32>>(vec4<u32>(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u));
+  }
+  return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
+}
+
+fn add_product(a: vec4<f32>, b: vec4<f32>, sum: f32) -> f32 {
+  return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
+}
+
+// A row's score of a turn's key number `at`, of those that start at `start`.
+fn score_of(start: u32, row: u32, at: u32) -> f32 {
+  if (WHOLE) {
+    return scores[start + row * TURN + at];
+  }
+  return select(LEAST, scores[start + row * TURN + min(at, TURN - 1u)], at < TURN);
+}
+
+@compute @workgroup_size(WG)
+fn main(
+  @builtin(workgroup_id) workgroup: vec3<u32>,
+  @builtin(num_workgroups) workgroups: vec3<u32>,
+  invocation: Invocation,
+) {
+  let all_rows = p.group * p.queries;
+  let kv_heads = p.heads / p.group;
+  let blocks = (all_rows + ROWS - 1u) / ROWS;
+  let place = flat(workgroup, workgroups, 0u, 1u);
+  let batch = place / (p.splits * blocks * kv_heads);
+  if (batch >= p.batch) {
+    return;
+  }
+  let local = number_of(invocation);
+  let kv_head = place / (p.splits * blocks) % kv_heads;
+  let first_row = place / p.splits % blocks * ROWS;
+  let split = place % p.splits;
+  let first_head = kv_head * p.group;
+  let scale = select(p.scale * LOG2_E, p.scale / p.softcap, SOFTCAP);
+  for (var i = local; i < ROWS * QUERY_LEN; i += WG) {
+    let row = first_row + i / QUERY_LEN;
+    let piece = i / (PIECE_QUADS * SHARERS) % STEPS * SHARERS + i % SHARERS;
+    let quad = piece * PIECE_QUADS + i / SHARERS % PIECE_QUADS;
+    var value = vec4<f32>(0.0);
+    if (row < all_rows && quad < QUADS) {
+      let start = p.q_offset + batch * p.q_batch + (first_head + row % p.group) * p.q_head + row / p.group * p.q_seq;
+      value = q_quad(start, quad) * scale;
+    }
+    query[i] = value;
+  }
+  if (local < ROWS) {
+    let row = first_row + local;
+    let at = row / p.group;
+    var own = Own(0u, 0u, 0, 0.0);
+    if (row < all_rows) {
+      own.end = p.keys;
+      if (CAUSAL) {
+        own.end = p.keys - p.queries + at + 1u;
+      }
+      if (RANGED) {
+        own.first = seen_begin(batch, at);
+        own.end = seen_end(batch, at);
+      }
+      if (SLOPES) {
+        own.position = position_of(batch, at);
+        own.slope = slope_of(first_head + row % p.group) * LOG2_E;
+      }
+    }
+    own_rows[local] = own;
+  }
+  let last_at = (min(first_row + ROWS, all_rows) - 1u) / p.group;
+  var seen = p.keys;
+  if (CAUSAL) {
+    seen = p.keys - p.queries + last_at + 1u;
+  }
+  var first = split * p.chunk;
+  var last = min(first + p.chunk, seen);
+  if (RANGED) {
+    // Parts of what these rows see together: positions grow with rows.
+    seen = seen_end(batch, last_at);
+    let begin = min(seen_begin(batch, first_row / p.group), seen);
+    let turns = (seen - begin + TURN - 1u) / TURN;
+    let chunk = (turns + p.splits - 1u) / p.splits * TURN;
+    first = begin + split * chunk;
+    last = min(first + chunk, seen);
+  }
+  let part = local % SHARERS;
+  let team = local / SHARERS;
+  let crew = local / V_PIECES;
+  let piece = local % V_PIECES;
+  // In pieces.
+  let k_start = (p.k_offset + batch * p.k_batch + kv_head * p.k_head) / PIECE;
+  let v_start = (p.v_offset + batch * p.v_batch + kv_head * p.v_head) / PIECE + piece;
+  let k_step = p.k_seq / PIECE;
+  let v_step = p.v_seq / PIECE;
+  var most: array<f32, ROWS>;
+  var sum: array<f32, ROWS>;
+  var value: array<vec4<f32>, ROWS * PIECE_QUADS>;
+  for (var row = 0u; row < ROWS; row++) {
+    most[row] = NONE;
+  }
+  workgroupBarrier();
+  var flip = 0u;
+  for (var turn = first; turn < last; turn += TURN) {
+    var keys: array<vec4<u32>, OWN_KEYS * STEPS>;
+    for (var key = 0u; key < OWN_KEYS; key++) {
+      let start = k_start + min(turn + key * TEAMS + team, last - 1u) * k_step;
+      for (var step = 0u; step < STEPS; step++) {
+        keys[key * STEPS + step] = k[start + min(step * SHARERS + part, PIECES - 1u)];
+      }
+    }
+    var values: array<vec4<u32>, CREW_KEYS>;
+    for (var i = 0u; i < CREW_KEYS; i++) {
+      values[i] = v[v_start + min(turn + crew * CREW_KEYS + i, last - 1u) * v_step];
+    }
+    var sums: array<f32, SUMS>;
+    for (var step = 0u; step < STEPS; step++) {
+      for (var quad = 0u; quad < PIECE_QUADS; quad++) {
+        var key_quads: array<vec4<f32>, OWN_KEYS>;
+        for (var key = 0u; key < OWN_KEYS; key++) {
+          key_quads[key] = quad_of(keys[key * STEPS + step], quad);
+        }
+        for (var row = 0u; row < ROWS; row++) {
+          let q = query[((row * STEPS + step) * PIECE_QUADS + quad) * SHARERS + part];
+          for (var key = 0u; key < OWN_KEYS; key++) {
+            sums[key * ROWS + row] = add_product(q, key_quads[key], sums[key * ROWS + row]);
+          }
+        }
+      }
+    }
+    // Sums over sharers, of which each keeps some.
+    var totals: array<f32, OUTPUTS>;
+    for (var output = 0u; output < OUTPUTS; output++) {
+      for (var sharer = 0u; sharer < SHARERS; sharer++) {
+        if (output * SHARERS + sharer < SUMS) {
+          let partial = sums[min(output * SHARERS + sharer, SUMS - 1u)];
+          if (BY_SUBGROUP) {
+            let total = over_sharers(partial);
+            if (part == sharer) {
+              totals[output] = total;
+            }
+          } else {
+            partials[(output * SHARERS + sharer) * WG + local] = partial;
+          }
+        }
+      }
+    }
+    if (!BY_SUBGROUP) {
+      workgroupBarrier();
+      for (var output = 0u; output < OUTPUTS; output++) {
+        let start = min(output * SHARERS + part, SUMS - 1u) * WG + team * SHARERS;
+        for (var sharer = 0u; sharer < SHARERS; sharer++) {
+          totals[output] += partials[start + sharer];
+        }
+      }
+    }
+    let first_score = flip * ROWS * TURN;
+    for (var output = 0u; output < OUTPUTS; output++) {
+      let which = output * SHARERS + part;
+      let row = which % ROWS;
+      let at = which / ROWS * TEAMS + team;
+      if (which < SUMS) {
+        let own = own_rows[row];
+        let key = turn + at;
+        var score = totals[output];
+        if (SOFTCAP) {
+          score = f_tanh(score) * (p.softcap * LOG2_E);
+        }
+        if (SLOPES) {
+          score -= own.slope * f32(abs(i32(key) - own.position));
+        }
+        let hidden = key < own.first || key >= min(own.end, last);
+        scores[first_score + row * TURN + at] = select(score, LEAST, hidden);
+      }
+    }
+    workgroupBarrier();
+    let own_score = first_score + select(0u, crew * CREW_KEYS, WHOLE);
+    let own_at = select(crew * CREW_KEYS, 0u, WHOLE);
+    for (var row = 0u; row < ROWS; row++) {
+      var higher = most[row];
+      for (var i = 0u; i < CREW_KEYS; i++) {
+        higher = max(higher, score_of(own_score, row, own_at + i));
+      }
+      let correction = exp2(most[row] - higher);
+      most[row] = higher;
+      sum[row] *= correction;
+      for (var quad = 0u; quad < PIECE_QUADS; quad++) {
+        value[row * PIECE_QUADS + quad] *= correction;
+      }
+    }
+    for (var i = 0u; i < CREW_KEYS; i++) {
+      var quads: array<vec4<f32>, PIECE_QUADS>;
+      for (var quad = 0u; quad < PIECE_QUADS; quad++) {
+        quads[quad] = quad_of(values[i], quad);
+      }
+      for (var row = 0u; row < ROWS; row++) {
+        let weight = exp2(score_of(own_score, row, own_at + i) - most[row]);
+        sum[row] += weight;
+        for (var quad = 0u; quad < PIECE_QUADS; quad++) {
+          value[row * PIECE_QUADS + quad] = fma(vec4<f32>(weight), quads[quad], value[row * PIECE_QUADS + quad]);
+        }
+      }
+    }
+    flip = 1u - flip;
+  }
+  if (crew < CREWS && piece == 0u) {
+    for (var row = 0u; row < ROWS; row++) {
+      crew_most[row * CREWS + crew] = most[row];
+      crew_sum[row * CREWS + crew] = sum[row];
+    }
+  }
+  workgroupBarrier();
+  if (local < ROWS) {
+    var whole = NONE;
+    if (SINKS && split == 0u) {
+      whole = max(sink_of(first_head + (first_row + local) % p.group) * LOG2_E, NONE);
+    }
+    let sink = whole;
+    for (var other = 0u; other < CREWS; other++) {
+      whole = max(whole, crew_most[local * CREWS + other]);
+    }
+    var whole_sum = 0.0;
+    if (SINKS && split == 0u) {
+      whole_sum = exp2(sink - whole);
+    }
+    for (var other = 0u; other < CREWS; other++) {
+      whole_sum += crew_sum[local * CREWS + other] * exp2(crew_most[local * CREWS + other] - whole);
+    }
+    joined[local] = vec2<f32>(whole, whole_sum);
+  }
+  workgroupBarrier();
+  for (var fold = 0u; fold < FOLDS; fold++) {
+    for (var i = 0u; i < FOLD; i++) {
+      if (fold * FOLD + i < ROWS) {
+        let row = min(fold * FOLD + i, ROWS - 1u);
+        let correction = exp2(most[row] - joined[row].x);
+        for (var quad = 0u; quad < PIECE_QUADS; quad++) {
+          folded[(i * PIECE_QUADS + quad) * WG + local] = value[row * PIECE_QUADS + quad] * correction;
+        }
+      }
+    }
+    workgroupBarrier();
+    for (var i = local; i < min(FOLD, ROWS - fold * FOLD) * V_QUADS; i += WG) {
+      let row = fold * FOLD + i / V_QUADS;
+      let quad = i % V_QUADS;
+      var total = vec4<f32>(0.0);
+      for (var other = 0u; other < CREWS; other++) {
+        total += folded[(i / V_QUADS * PIECE_QUADS + quad % PIECE_QUADS) * WG + other * V_PIECES + quad / PIECE_QUADS];
+      }
+      let of_all = first_row + row;
+      if (of_all < all_rows) {
+        let dst_row = (batch * p.heads + first_head + of_all % p.group) * p.queries + of_all / p.group;
+        store(dst_row, split, quad, total, joined[row].x * LN_2, joined[row].y);
+      }
+    }
+    workgroupBarrier();
+  }
+}
