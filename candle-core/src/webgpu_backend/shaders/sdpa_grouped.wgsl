@@ -1,5 +1,6 @@
 // Attention of few queries: of ROWS rows that share keys and values, so that these are read once for all of them, to `chunk` keys in a
-// workgroup. A row is a query of one of `group` heads, the heads of a query next to each other. TURN keys an iteration:
+// workgroup. A row is a query of one of `group` heads, the heads of a query next to each other. What is made of a row does not depend on how
+// many there are, nor on how long others are, in a single bit: texts are the same alone and in a batch. TURN keys an iteration:
 // - SHARERS invocations share a key for its scores with all rows; each has every SHARERS-th piece of it, of PIECE elements in 16 bytes.
 // - V_PIECES invocations, a crew, share CREW_KEYS values; each has a piece of the weighted sums, relative to the crew's maximum (Milakov
 //   and Gimelshein, arXiv 1805.02867), which each of them finds for itself. So no maximum is waited for before the end, where crews join.
@@ -11,6 +12,8 @@ const NONE = -0x1p+100f;
 // Weights are powers of 2.
 const LOG2_E = 1.44269504f;
 const LN_2 = 0.693147181f;
+// Elements of a quad.
+const FOUR = 4u;
 const PIECE_QUADS = PIECE / 4u;
 const QUADS = HEAD_DIM / 4u;
 const V_QUADS = V_DIM / 4u;
@@ -24,6 +27,7 @@ const WHOLE = CREWS * CREW_KEYS == TURN && CREWS * V_PIECES == WG;
 const QUERY_LEN = STEPS * PIECE_QUADS * SHARERS;
 const_assert HEAD_DIM % PIECE == 0u && V_DIM % PIECE == 0u && V_QUADS <= WG && ROWS <= WG;
 const_assert STEPS * SHARERS >= PIECES && CREWS * CREW_KEYS >= TURN;
+const_assert PARTIALS >= FOLD * PIECE * WG && (BY_SUBGROUP || PARTIALS >= SUMS * WG);
 const_assert SUMS == OWN_KEYS * ROWS && OUTPUTS * SHARERS >= SUMS && FOLDS * FOLD >= ROWS;
 
 // What a row sees, and what its distance from keys costs.
@@ -39,13 +43,12 @@ var<workgroup> query: array<vec4<f32>, ROWS * QUERY_LEN>;
 var<workgroup> own_rows: array<Own, ROWS>;
 // Of this turn and of the one before, which slower invocations still read.
 var<workgroup> scores: array<f32, 2u * ROWS * TURN>;
-// Sums before they are added up over sharers, where there are no subgroups to do it.
-var<workgroup> partials: array<f32, PARTIALS>;
 var<workgroup> crew_most: array<f32, ROWS * CREWS>;
 var<workgroup> crew_sum: array<f32, ROWS * CREWS>;
 // The maximum and the sum of weights of each row.
 var<workgroup> joined: array<vec2<f32>, ROWS>;
-var<workgroup> folded: array<vec4<f32>, FOLD * PIECE_QUADS * WG>;
+// Sums before they are added up: over sharers, where there are no subgroups to do it, and at the end over crews.
+var<workgroup> partials: array<f32, PARTIALS>;
 
 // Quad i of a piece of keys or values.
 fn quad_of(piece: vec4<u32>, i: u32) -> vec4<f32> {
@@ -132,11 +135,8 @@ fn main(
   if (RANGED) {
     // Parts of what these rows see together: positions grow with rows.
     seen = seen_end(batch, last_at);
-    let begin = min(seen_begin(batch, first_row / p.group), seen);
-    let turns = (seen - begin + TURN - 1u) / TURN;
-    let chunk = (turns + p.splits - 1u) / p.splits * TURN;
-    first = begin + split * chunk;
-    last = min(first + chunk, seen);
+    first = min(seen_begin(batch, first_row / p.group), seen) + split * p.chunk;
+    last = min(first + p.chunk, seen);
   }
   let part = local % SHARERS;
   let team = local / SHARERS;
@@ -289,7 +289,10 @@ fn main(
         let row = min(fold * FOLD + i, ROWS - 1u);
         let correction = exp2(most[row] - joined[row].x);
         for (var quad = 0u; quad < PIECE_QUADS; quad++) {
-          folded[(i * PIECE_QUADS + quad) * WG + local] = value[row * PIECE_QUADS + quad] * correction;
+          let corrected = value[row * PIECE_QUADS + quad] * correction;
+          for (var c = 0u; c < FOUR; c++) {
+            partials[((i * PIECE_QUADS + quad) * FOUR + c) * WG + local] = corrected[c];
+          }
         }
       }
     }
@@ -298,8 +301,11 @@ fn main(
       let row = fold * FOLD + i / V_QUADS;
       let quad = i % V_QUADS;
       var total = vec4<f32>(0.0);
+      let start = (i / V_QUADS * PIECE_QUADS + quad % PIECE_QUADS) * FOUR * WG + quad / PIECE_QUADS;
       for (var other = 0u; other < CREWS; other++) {
-        total += folded[(i / V_QUADS * PIECE_QUADS + quad % PIECE_QUADS) * WG + other * V_PIECES + quad / PIECE_QUADS];
+        for (var c = 0u; c < FOUR; c++) {
+          total[c] += partials[start + c * WG + other * V_PIECES];
+        }
       }
       let of_all = first_row + row;
       if (of_all < all_rows) {

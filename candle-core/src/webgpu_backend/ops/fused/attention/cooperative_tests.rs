@@ -497,14 +497,18 @@ fn all_but_the_matrices() -> Result<()> {
     {
         cases.push(ragged);
     }
-    // The same with two fragments of rows to a subgroup, as far as they fit.
+    // Some of them with two fragments of rows to a subgroup, as far as they fit: plain, with moving maxima, causal, with larger heads, and
+    // in parts.
     let largest = device
         .kernels()
         .caps
         .limits
         .max_compute_workgroup_storage_size as usize;
-    for case in cases {
+    for (i, case) in cases.into_iter().enumerate() {
         case.run(&device)?;
+        if ![0, 3, 4, 6, 9].contains(&i) {
+            continue;
+        }
         let tile = CoopTile {
             fragments: 2,
             ..case.tile

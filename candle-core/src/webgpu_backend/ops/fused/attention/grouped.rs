@@ -23,10 +23,9 @@ const LOADS: u32 = 8;
 const MOST_SUMS: u32 = 16;
 /// Rows whose sums are added up over crews at once.
 const FOLD: u32 = 2;
-/// Workgroups that keep a large GPU busy.
-const BUSY_WORKGROUPS: usize = 396;
-/// Turns of a part at the least: fewer take less time than joining their parts.
-const LEAST_TURNS: usize = 2;
+/// Keys of a part, whatever there is beside it: texts have to be the same alone and in a batch, bit for bit. Few enough that a large GPU is
+/// busy with one text of some thousands of keys, and so many that joining parts takes little beside them.
+const PART: usize = 256;
 
 /// What the kernel is specialised for, beside the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,10 +108,11 @@ impl Form {
 
     /// Numbers of `partials`.
     fn partials(self) -> u32 {
-        match self.subgroup {
-            Some(_) => 1,
-            None => self.sums() * self.workgroup,
-        }
+        let shared = match self.subgroup {
+            Some(_) => 0,
+            None => self.sums(),
+        };
+        self.workgroup * shared.max(self.fold() * self.piece)
     }
 
     /// Bytes of workgroup memory, as the kernel declares it.
@@ -120,7 +120,7 @@ impl Form {
         let quads = self.piece / 4;
         let query = self.rows * self.steps() * quads * SHARERS * 16;
         let by_row = self.rows * (16 + 8 + 8 * self.turn() + 8 * self.crews());
-        query + by_row + self.partials() * 4 + self.fold() * quads * self.workgroup * 16
+        query + by_row + self.partials() * 4
     }
 }
 
@@ -131,9 +131,13 @@ impl Call<'_> {
         let (rows, turn) = (form.rows as usize, form.turn() as usize);
         let workgroups = sizes.blocks(rows);
         let keys = self.span(rows.div_ceil(sizes.group()) + 1);
-        let splits = (BUSY_WORKGROUPS / workgroups).min(keys / (LEAST_TURNS * turn));
-        let parts = Parts::new(keys, splits.min(self.most_parts()), turn);
-        let destination = Destination::new(self, parts, elem)?;
+        let mut chunk = PART.next_multiple_of(turn);
+        while keys.div_ceil(chunk) > self.most_parts() {
+            chunk *= 2;
+        }
+        let splits = keys.div_ceil(chunk).max(1);
+        let parts = Parts { splits, chunk };
+        let destination = Destination::new(self, parts, elem)?.by_row();
         let key = self
             .key("sdpa_grouped", destination.joins())
             .with(form.rows, 4);
@@ -173,6 +177,7 @@ impl Call<'_> {
             ("CREW_KEYS", crew_keys),
             ("FOLD", form.fold()),
             ("FOLDS", folds),
+            ("FOUR", 4),
         ];
         let mut shader = Shader::new(label)
             .constant("HEAD_DIM", head_dim)
@@ -182,8 +187,8 @@ impl Call<'_> {
             .input_words("v", "vec4<u32>");
         shader = self.rules.declare(destination.declare(shader));
         for (name, count) in loops {
-            // The kernel makes this one of PIECE.
-            if name != "PIECE_QUADS" {
+            // The kernel has these itself.
+            if !["PIECE_QUADS", "FOUR"].contains(&name) {
                 shader = shader.constant(name, count);
             }
         }

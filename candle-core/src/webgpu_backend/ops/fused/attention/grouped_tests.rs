@@ -1,7 +1,10 @@
 use super::super::cooperative::tests::Case;
 use super::*;
+use crate::backend::BackendDevice;
+use crate::webgpu_backend::ops::fused::attention::SdpaParams;
 use crate::webgpu_backend::{Options, WebGpuDevice};
-use crate::DType;
+use crate::{CpuStorage, DType, Layout};
+use half::f16;
 
 const F16: [DType; 2] = [DType::F32, DType::F16];
 
@@ -147,6 +150,77 @@ fn without_subgroups() -> Result<()> {
     };
     let device = WebGpuDevice::with_options(0, &options)?;
     cases().into_iter().try_for_each(|case| run(case, &device))
+}
+
+/// A text has the same bits alone and beside others, whatever their lengths.
+#[test]
+fn a_row_does_not_depend_on_others() -> Result<()> {
+    let device = WebGpuDevice::with_options(0, &Options::default())?;
+    let (heads, kv_heads, dim, room) = (4, 2, 64, 3 * PART);
+    let mut state = 1u32;
+    let mut data = |len: usize| -> Vec<f32> {
+        let next = |_| {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.
+        };
+        (0..len).map(next).collect()
+    };
+    let most = 32;
+    let q = device.storage_from_slice(&data(most * heads * dim))?;
+    let mut cache = || {
+        let values = data(most * kv_heads * room * dim);
+        let values: Vec<f16> = values.into_iter().map(f16::from_f32).collect();
+        device.storage_from_slice(&values)
+    };
+    let (k, v) = (cache()?, cache()?);
+    // From one key to all of three parts, the borders of parts among them.
+    let lens: Vec<u32> = (0..most)
+        .map(|row| match row {
+            0 => 1,
+            1 => room as u32,
+            2 => PART as u32,
+            3 => PART as u32 + 1,
+            row => 1 + (row * 97 % room) as u32,
+        })
+        .collect();
+    let starts: Vec<u32> = lens.iter().map(|len| len - 1).collect();
+    let starts = device.storage_from_slice(&starts)?;
+    // Rows `first .. first + batch`, which look at no more than `keys` keys.
+    let attend = |first: usize, batch: usize, keys: usize| -> Result<Vec<u32>> {
+        let q_l = Layout::contiguous((most, heads, 1, dim)).narrow(0, first, batch)?;
+        let kv_l = Layout::contiguous((most, kv_heads, room, dim));
+        let kv_l = kv_l.narrow(0, first, batch)?.narrow(2, 0, keys)?;
+        let starts_l = Layout::contiguous(most).narrow(0, first, batch)?;
+        let params = SdpaParams {
+            scale: 0.125,
+            softcap: None,
+            left: None,
+            right: Some(0),
+            bias: None,
+            slopes: None,
+            sinks: None,
+            starts: Some((&starts, &starts_l)),
+            lens: None,
+        };
+        let call = Call::new([(&q, &q_l), (&k, &kv_l), (&v, &kv_l)], params)?;
+        let form = Form::choose(&call).expect("heads are whole pieces");
+        let CpuStorage::F32(got) = call.grouped(form)?.to_cpu_storage()? else {
+            unreachable!("queries are f32")
+        };
+        assert!(got.iter().all(|x| x.is_finite()));
+        Ok(got.into_iter().map(f32::to_bits).collect())
+    };
+    let row_len = heads * dim;
+    for batch in [2, 5, 32] {
+        let longest = lens[..batch].iter().max().map_or(0, |len| *len as usize);
+        let together = attend(0, batch, longest)?;
+        for row in 0..batch {
+            let alone = attend(row, 1, lens[row] as usize)?;
+            let own = &together[row * row_len..][..row_len];
+            assert!(own == alone, "row {row} of {batch}, of {} keys", lens[row]);
+        }
+    }
+    Ok(())
 }
 
 /// WebGPU promises 16 KiB of workgroup memory.

@@ -37,7 +37,7 @@ impl Parts {
 /// From this many parts on, a workgroup joins those of a row.
 const MANY: usize = 8;
 /// The most parts that it takes, and the most rows that are few.
-const MOST: usize = 256;
+const MOST: usize = 1024;
 /// Invocations of such a workgroup, and the parts that each has on their way at once.
 const ROW_WORKGROUP: u32 = 256;
 const AHEAD: u32 = 4;
@@ -61,6 +61,8 @@ pub(super) struct Destination {
     blind: bool,
     rows: usize,
     splits: usize,
+    /// From how many parts on a workgroup takes a row.
+    many: usize,
     parts: Option<WebGpuStorage>,
 }
 
@@ -81,11 +83,17 @@ impl Destination {
             blind: call.rules.blind,
             rows,
             splits: parts.splits,
+            many: MANY,
             parts: match parts.splits {
                 1 => None,
                 _ => Some(device.alloc(parts_len, DType::F32, OP)?),
             },
         })
+    }
+
+    /// With a workgroup to each row, however few its parts are: parts that count for nothing do not change a bit then.
+    pub(super) fn by_row(self) -> Self {
+        Self { many: 2, ..self }
     }
 
     pub(super) fn joins(&self) -> bool {
@@ -106,15 +114,16 @@ impl Destination {
     }
 
     /// Whether parts are so many, and rows so few, that a workgroup takes a row: an invocation would wait for one part after the other.
-    fn by_row(&self) -> bool {
+    fn takes_rows(&self) -> bool {
         let quads = self.v_dim.is_multiple_of(4) && self.v_dim <= 4 * ROW_WORKGROUP as usize;
-        quads && (MANY..=MOST).contains(&self.splits) && self.rows <= FEW_ROWS
+        let few = self.rows <= FEW_ROWS || self.many < MANY;
+        quads && few && (self.many..=MOST).contains(&self.splits)
     }
 
     /// Joins the parts, once the kernel is on its way.
     pub(super) fn finish(self) -> Result<WebGpuStorage> {
         const WORKGROUP: u32 = 64;
-        let by_row = self.by_row();
+        let by_row = self.takes_rows();
         let Some(parts) = self.parts else {
             return finish(self.dst, self.dtype);
         };
