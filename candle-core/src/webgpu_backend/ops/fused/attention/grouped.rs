@@ -24,7 +24,7 @@ const MOST_SUMS: u32 = 16;
 /// Rows whose sums are added up over crews at once.
 const FOLD: u32 = 2;
 /// Keys of a part, whatever there is beside it: texts have to be the same alone and in a batch, bit for bit. Few enough that a large GPU is
-/// busy with one text of some thousands of keys, and so many that joining parts takes little beside them.
+/// busy with one text of some thousands of keys, and enough of them that joining parts takes little beside them.
 const PART: usize = 256;
 
 /// What the kernel is specialised for, beside the call.

@@ -113,7 +113,7 @@ impl Destination {
         }
     }
 
-    /// Whether parts are so many, and rows so few, that a workgroup takes a row: an invocation would wait for one part after the other.
+    /// Whether a workgroup takes a row, because parts are many and rows are few: an invocation would wait for one part after the other.
     fn takes_rows(&self) -> bool {
         let quads = self.v_dim.is_multiple_of(4) && self.v_dim <= 4 * ROW_WORKGROUP as usize;
         let few = self.rows <= FEW_ROWS || self.many < MANY;
