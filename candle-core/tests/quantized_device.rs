@@ -131,18 +131,20 @@ fn decoded_as_on_the_cpu(device: &Device) -> Result<()> {
 }
 
 /// How near a product of `k` numbers between -1 and 1 has to be to the same product in f32 with the decoded weight, whose
-/// elements are as large. The CPU and CUDA round `x` to 8 bits; another GPU computes in f32, with other roundings in other places, and those
-/// with cooperative matrices round both to f16.
+/// elements are as large. All devices round few rows of `x` to 8 bits; GPUs with cooperative matrices round both sides of many to f16.
 fn products_room(device: &Device, dtype: DType, k: usize) -> Tolerance {
     let absolute = match device {
         Device::Cpu => 0.01 * k as f64 / 3.,
         // An element is off by 1 / 254 at the most, evenly: a product with an even weight by 0.0013 on average, a sum of `k` by the root
         // of `k` times that. This is six times as much.
-        Device::Cuda(_) => 0.008 * (k as f64).sqrt(),
-        gpu if gpu.is_software_gpu() => 2f64.powi(-22) * k as f64,
+        _ => 0.008 * (k as f64).sqrt(),
+    };
+    let f16 = match device {
+        Device::Cpu | Device::Cuda(_) => 0.,
+        gpu if gpu.is_software_gpu() => 0.,
         _ => 2f64.powi(-10) * k as f64,
     };
-    Tolerance::of(dtype, 1e-5).or_absolute(absolute)
+    Tolerance::of(dtype, 1e-5).or_absolute(absolute.max(f16))
 }
 
 /// The product with the decoded weight `(n, k)`, in f32 on the CPU.
@@ -157,6 +159,10 @@ fn plain(x: &Tensor, weight: &QTensor) -> Result<Tensor> {
 }
 
 fn products_of_every_format(device: &Device) -> Result<()> {
+    products_within(device, |k| products_room(device, DType::F32, k))
+}
+
+fn products_within(device: &Device, room: impl Fn(usize) -> Tolerance) -> Result<()> {
     // Rows of a vector and of a tile, one less and one more; columns that fill neither.
     let all = [1, 2, 3, 8, 9, 33, 64, 65];
     for (dtype, _) in FORMATS {
@@ -169,12 +175,36 @@ fn products_of_every_format(device: &Device) -> Result<()> {
                 let x = noise(&[m, k], 5)?;
                 let got = x.to_device(device)?.apply_op1_no_bwd(&ours)?;
                 let what = format!("{dtype:?} ({m}, {k}) with ({n}, {k})");
-                let room = products_room(device, DType::F32, k);
-                assert_close(&got, &plain(&x, &weight)?, room, &what)?;
+                assert_close(&got, &plain(&x, &weight)?, room(k), &what)?;
             }
         }
     }
     Ok(())
+}
+
+/// As above on a device that does without what is in `without`, with sums in f32 of what is rounded to no fewer bits.
+#[cfg(feature = "webgpu")]
+fn products_in_f32(without: &str) -> Result<()> {
+    let options = candle_core::webgpu_backend::Options {
+        without: without.into(),
+        ..Default::default()
+    };
+    let device = candle_core::WebGpuDevice::with_options(0, &options)?;
+    // Another GPU computes in f32 with other roundings in other places.
+    let room = |k| Tolerance::of(DType::F32, 1e-5).or_absolute(2f64.powi(-22) * k as f64);
+    products_within(&Device::WebGpu(device), room)
+}
+
+#[cfg(feature = "webgpu")]
+#[test]
+fn products_without_int8_webgpu() -> Result<()> {
+    products_in_f32("-int8,-coop")
+}
+
+#[cfg(feature = "webgpu")]
+#[test]
+fn products_without_subgroups_webgpu() -> Result<()> {
+    products_in_f32("-subgroups")
 }
 
 fn layouts_batches_and_dtypes(device: &Device) -> Result<()> {

@@ -15,7 +15,8 @@ pub struct Options {
     /// The folder for compiled pipelines, in place of `CANDLE_WEBGPU_PIPELINE_CACHE`.
     pub pipeline_cache: Option<std::path::PathBuf>,
     /// Optional features to do without, so that the kernels for adapters that lack them can be tried: a list of `-f16`, `-subgroups`,
-    /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel) and `-timestamps`, with commas between.
+    /// `-coop` (cooperative matrices), `-coop-attention` (their use in attention's own kernel), `-int8` (products of few rows with
+    /// quantised weights that bring the rows to 8 bits) and `-timestamps`, with commas between.
     pub without: String,
 }
 
@@ -52,6 +53,8 @@ pub(super) struct Caps {
     pub(super) cooperative: bool,
     /// Whether attention has a fused kernel for them, beside their use in its products.
     pub(super) cooperative_attention: bool,
+    /// Products of four 8-bit integers at once, which few rows are then multiplied with blocks by.
+    pub(super) int8: bool,
     /// 64-bit floats, and 64-bit integers to look into them.
     pub(super) f64: bool,
     /// Timestamps at the borders of compute passes.
@@ -199,11 +202,21 @@ fn browser_limits() -> bool {
     std::env::var("CANDLE_WEBGPU_LIMITS").is_ok_and(|value| value == "browser")
 }
 
+/// Whether WGSL has products of packed integers: natively naga takes them, and adapters without such an instruction compute them from
+/// several; browsers say.
+fn packed_dot_products(asked: Asked) -> bool {
+    let packed = wgpu::WgslLanguageFeatures::Packed4x8IntegerDotProduct;
+    cfg!(not(target_arch = "wasm32"))
+        || instance(asked.backends())
+            .wgsl_language_features()
+            .contains(packed)
+}
+
 /// What tensors of f64 need.
 const F64: Features = Features::SHADER_F64.union(Features::SHADER_INT64);
 
 /// What can be left out, by the names that `CANDLE_WEBGPU_FEATURES` has for it.
-const FEATURES: [(&str, LeftOut); 5] = [
+const FEATURES: [(&str, LeftOut); 6] = [
     ("f16", LeftOut::of(Features::SHADER_F16)),
     (
         "subgroups",
@@ -216,8 +229,15 @@ const FEATURES: [(&str, LeftOut); 5] = [
     (
         "coop-attention",
         LeftOut {
-            features: Features::empty(),
             cooperative_attention: true,
+            ..LeftOut::of(Features::empty())
+        },
+    ),
+    (
+        "int8",
+        LeftOut {
+            int8: true,
+            ..LeftOut::of(Features::empty())
         },
     ),
     ("timestamps", LeftOut::of(Features::TIMESTAMP_QUERY)),
@@ -228,6 +248,7 @@ const FEATURES: [(&str, LeftOut); 5] = [
 struct LeftOut {
     features: Features,
     cooperative_attention: bool,
+    int8: bool,
 }
 
 impl LeftOut {
@@ -235,6 +256,7 @@ impl LeftOut {
         Self {
             features,
             cooperative_attention: false,
+            int8: false,
         }
     }
 
@@ -262,6 +284,7 @@ impl LeftOut {
         Self {
             features: self.features | other.features,
             cooperative_attention: self.cooperative_attention || other.cooperative_attention,
+            int8: self.int8 || other.int8,
         }
     }
 }
@@ -427,6 +450,7 @@ pub(super) async fn open(asked: Asked, ordinal: usize, options: &Options) -> Res
             subgroup,
             cooperative,
             cooperative_attention: cooperative && !without.cooperative_attention,
+            int8: packed_dot_products(asked) && !without.int8,
             f64: features.contains(F64),
             timestamps: features.contains(Features::TIMESTAMP_QUERY),
         },
@@ -471,6 +495,9 @@ mod tests {
         assert!(attention.cooperative_attention);
         assert_eq!(attention.features, Features::SHADER_F16);
         assert!(!LeftOut::parse("-coop").unwrap().cooperative_attention);
+        let int8 = LeftOut::parse("-int8,-f16").unwrap();
+        assert!(int8.int8 && !attention.int8);
+        assert_eq!(int8.features, Features::SHADER_F16);
         for wrong in ["f16", "-f17", "-subgroups -coop"] {
             let line = LeftOut::parse(wrong).unwrap_err().to_string();
             assert!(

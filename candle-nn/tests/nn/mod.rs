@@ -13,6 +13,7 @@ mod gradients;
 mod kv_cache;
 mod layers;
 mod linear;
+mod linear_blocks;
 mod linear_extras;
 mod linear_quantized;
 mod losses;

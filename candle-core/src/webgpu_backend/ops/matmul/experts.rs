@@ -162,7 +162,7 @@ pub(crate) fn expert_rows(
     };
     let caps = &device.kernels().caps;
     run.run(match rhs {
-        Rhs::Dense(_) => vector::plan(&problem, out.lanes(), false, true, caps),
+        Rhs::Dense(_) => vector::plan(&problem, out.lanes(), false, group as u32, caps),
         Rhs::Blocks(_) => vector::plan_blocks(&problem, false, caps),
     })?;
     if packs {

@@ -1,6 +1,8 @@
 //! What a product does besides: a norm of its rows before it, a gate and a sum after it. A decoding step is bound by the
 //! number of its dispatches, and these would be dispatches of their own.
 
+use std::fmt::Write;
+
 use super::super::{bind, index};
 use super::MatmulParams;
 use crate::backend::BackendStorage;
@@ -31,6 +33,25 @@ impl<'a> Extras<'a> {
         let activation = self.activation.map_or(0, |act| act as u32 + 1);
         let bits = choice(self.bias) << 4 | choice(self.residual);
         (activation << 8 | bits, 12)
+    }
+
+    /// Words for these in a kernel's label.
+    pub(super) fn label(&self) -> String {
+        let mut label = String::new();
+        for (extra, name) in [
+            (self.norm.is_some(), " norm"),
+            (self.bias.is_some(), " bias"),
+            (self.residual.is_some(), " residual"),
+        ] {
+            label.push_str(if extra { name } else { "" });
+        }
+        if let Some(gate) = self.gate {
+            let _ = write!(label, " {}", gate.function());
+        }
+        if let Some(activation) = self.activation {
+            let _ = write!(label, " {activation:?}");
+        }
+        label
     }
 
     /// Whether there is nothing but the product.

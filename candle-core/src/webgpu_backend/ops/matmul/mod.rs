@@ -1,6 +1,7 @@
 //! Matrix products, in four regimes, by dtype and by the number of rows `m`:
 //!
-//! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once.
+//! - *vector* (`m` up to 8, as in generation): a workgroup takes a few columns of the result and reads their weights once. For most blocks
+//!   there is a kernel of this kind where lhs goes through workgroup memory (`blocks.rs`).
 //! - *tile*: a workgroup takes a tile of the result and stages both operands through workgroup memory. Convolutions are products of this
 //!   kind (`conv.rs`).
 //! - *cooperative*: as tile, in 16x16x16 matrices of a subgroup, for f16 on adapters that have them; for bf16 and blocks by way of f16
@@ -15,6 +16,7 @@
 //! quantised blocks `ops/quantized/loader.rs`; the kernels know the functions that these define, and neither dtypes nor
 //! formats.
 
+mod blocks;
 mod conv;
 mod cooperative;
 mod experts;
@@ -403,6 +405,7 @@ impl Run<'_> {
                 unroll,
                 wide,
             } => self.vector((rows, cols), workgroup, unroll, wide),
+            Plan::Blocks(shape) => self.blocks(shape),
             Plan::Tile {
                 lhs,
                 rhs,

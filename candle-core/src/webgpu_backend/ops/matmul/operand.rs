@@ -13,6 +13,7 @@ use std::fmt::Write;
 
 use super::{elem_bytes, Access, Rhs};
 use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::ops::quantized::Pieces;
 
 impl Shader {
     /// Both operands of the vector kernel; `wide` if dense ones can be read in words of 16 bytes.
@@ -42,6 +43,30 @@ impl Shader {
                 .constant("GROUP", 1u32)
                 .text(NARROW_FMA)
                 .text(F32_SUM),
+        }
+    }
+
+    /// Both operands of the kernel with pieces of blocks.
+    pub(super) fn piece_operands(self, lhs: Elem, pieces: Pieces, int8: bool) -> Self {
+        let arithmetic = match int8 {
+            true => include_str!("../../shaders/matmul_blocks_int8.wgsl"),
+            false => include_str!("../../shaders/matmul_blocks_f32.wgsl"),
+        };
+        let shader = self.input_words("lhs", wide_word(lhs));
+        pieces
+            .load(shader, int8)
+            .text(eight(lhs))
+            .text(&eight_word("lhs", lhs))
+            .text(arithmetic)
+    }
+
+    /// The weights of a norm for it; without one, what stands in their place.
+    pub(super) fn piece_norm(self, lhs: Elem, normed: bool) -> Self {
+        match normed {
+            true => self
+                .input_words("alpha", wide_word(lhs))
+                .text(&eight_word("alpha", lhs)),
+            false => self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Which kernel runs, with the numbers that it is specialised for.
 
+use super::blocks::BlocksShape;
 use super::cooperative::{CoopTile, COOP_K};
 use super::tile::TileShape;
 use super::{elem_bytes, vector, Access, Extras, Problem, Rhs};
@@ -8,6 +9,9 @@ use crate::webgpu_backend::kernel::Elem;
 
 /// The most rows that the vector regime takes.
 const MAX_VECTOR_ROWS: usize = 8;
+/// The most rows that are multiplied with blocks as they are, in groups. More are worth bringing the weight to f16, which takes as
+/// long for any number of rows.
+pub(super) const MAX_BLOCKS_ROWS: usize = 32;
 /// The most rows that it takes with a norm or a gate: their sums have to fit 16 KiB of workgroup memory.
 const MAX_FUSED_ROWS: usize = 4;
 /// Workgroups of the tile regime that keep a GPU busy.
@@ -25,6 +29,7 @@ pub(super) enum Plan {
         unroll: u32,
         wide: bool,
     },
+    Blocks(BlocksShape),
     Tile {
         lhs: Access,
         rhs: Access,
@@ -70,7 +75,8 @@ pub(super) fn plan(
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
     if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
-        return vector::plan(problem, out_lanes, extras.gate.is_some(), wide, caps);
+        let group = if wide { group as u32 } else { 1 };
+        return vector::plan(problem, out_lanes, extras.gate.is_some(), group, caps);
     }
     if caps.cooperative && elem == Elem::F16 && wide && problem.k.is_multiple_of(COOP_K as usize) {
         return cooperative(problem, Rhs::Dense(elem), caps);
@@ -163,10 +169,32 @@ mod tests {
                 rows: 1,
                 cols: 2,
                 workgroup: 128,
-                unroll: 4,
+                // 2048 elements are two turns of 128 invocations.
+                unroll: 2,
                 wide: true
             }
         );
+        // Turns of the loop over k, and how many are made at once: what is left over are rounds as well.
+        for (turns, unroll) in [
+            (1, 1),
+            (2, 2),
+            (3, 3),
+            (4, 4),
+            (5, 4),
+            (6, 3),
+            (8, 4),
+            (14, 4),
+        ] {
+            let problem = linear(1, 2048, turns * 1024);
+            let plan = chosen(&problem, Elem::F16, &caps(Some(32), true));
+            let fits =
+                matches!(plan, Plan::Vector { workgroup: 128, unroll: u, .. } if u == unroll);
+            assert!(fits, "{turns} turns: {plan:?}");
+            let blocks = vector::plan_blocks(&problem, false, &caps(Some(32), true));
+            let fits =
+                matches!(blocks, Plan::Vector { workgroup: 128, unroll: u, .. } if u == unroll);
+            assert!(fits, "{turns} turns of blocks: {blocks:?}");
+        }
         assert!(matches!(
             chosen(&linear(8, 64, 30), Elem::F32, &caps(None, false)),
             Plan::Vector {

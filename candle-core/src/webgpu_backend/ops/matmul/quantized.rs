@@ -1,5 +1,6 @@
 //! Products with quantised weights, straight from their blocks.
 
+use super::blocks::{self, BlocksShape};
 use super::extras::Input;
 use super::operand::Scales;
 use super::plan::{cooperative, decodes_within, tiles, Plan};
@@ -74,7 +75,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let device = lhs.device();
     let dtype = lhs.dtype();
     let elem = device.elem(dtype, OP)?;
-    let vector = m <= extras.most_vector_rows();
+    let vector = m <= blocks::most_rows(rhs.format, &extras, &device.kernels().caps);
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);
@@ -120,7 +121,11 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     };
     let caps = &device.kernels().caps;
     if vector {
-        let plan = |problem: &Problem| vector::plan_blocks(problem, extras.gate.is_some(), caps);
+        let gated = extras.gate.is_some();
+        let plan = |problem: &Problem| match BlocksShape::choose(problem, rhs.format, gated, caps) {
+            Some(shape) => Plan::Blocks(shape),
+            None => vector::plan_blocks(problem, gated, caps),
+        };
         direct(&operands, (m, k, n), &dst, plan)?;
     } else if caps.cooperative {
         by_matrices(&operands, (m, k, n), &dst, caps)?;

@@ -8,29 +8,31 @@ use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Shader;
 use crate::Result;
 
-/// Loads of each operand in flight in the vector regime.
+/// Loads of each operand in flight in the vector regime, at the most.
 const UNROLL: u32 = 4;
 /// Enough subgroups to keep the largest GPUs' memory busy.
 const BUSY_SUBGROUPS: u32 = 4096;
 /// Columns of which even four at a time keep a GPU busy.
 const MANY_COLUMNS: usize = 4096;
 
-/// How many columns and invocations a workgroup has for a dense rhs. A gated product reads two columns of the weight for each
-/// column of its result.
+/// How many columns and invocations a workgroup has for a dense rhs that is read in groups of `group` elements. A gated product reads
+/// two columns of the weight for each column of its result.
 pub(super) fn plan(
     problem: &Problem,
     out_lanes: u32,
     gated: bool,
-    wide: bool,
+    group: u32,
     caps: &Caps,
 ) -> Plan {
     let cols = 2.max(out_lanes);
+    let workgroup = workgroup(problem, cols, 128, caps);
+    let most = if gated { UNROLL / 2 } else { UNROLL };
     Plan::Vector {
         rows: problem.m as u32,
         cols,
-        workgroup: workgroup(problem, cols, 128, caps),
-        unroll: if gated { UNROLL / 2 } else { UNROLL },
-        wide,
+        workgroup,
+        unroll: unroll(problem.k, workgroup * group, most),
+        wide: group > 1,
     }
 }
 
@@ -42,7 +44,7 @@ pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> Plan {
         true => 4,
         false => 2,
     };
-    let unroll = if gated { UNROLL / cols } else { UNROLL };
+    let most = if gated { UNROLL / cols } else { UNROLL };
     let largest = match (gated, caps.subgroup) {
         // Half the columns for as many loads in flight: on an H200 one subgroup is faster by a tenth than two, and than four.
         (true, _) => 32,
@@ -50,13 +52,23 @@ pub(super) fn plan_blocks(problem: &Problem, gated: bool, caps: &Caps) -> Plan {
         // The sums of 256 invocations would not fit workgroup memory.
         (false, None) => 128,
     };
+    let workgroup = workgroup(problem, cols, largest, caps);
     Plan::Vector {
         rows: problem.m as u32,
         cols,
-        workgroup: workgroup(problem, cols, largest, caps),
-        unroll: (unroll / problem.m as u32).max(1),
+        workgroup,
+        unroll: unroll(problem.k, workgroup * 8, most / problem.m as u32),
         wide: true,
     }
+}
+
+/// How many turns of the loop over `k`, of `step` elements each, are made at once: at most `most`, and as many as leave the fewest
+/// rounds. A round waits for memory once, and turns that are left over are rounds themselves.
+fn unroll(k: usize, step: u32, most: u32) -> u32 {
+    let turns = (k as u32).div_ceil(step);
+    let rounds = |unroll: &u32| turns / unroll + turns % unroll;
+    let choices = 1..=most.min(turns).max(1);
+    choices.rev().min_by_key(rounds).unwrap_or(1)
 }
 
 /// One subgroup where there are enough workgroups, else more that share the columns.
@@ -91,28 +103,17 @@ impl Run<'_> {
         let gate = self.extras.gate;
         let gated = gate.is_some();
         let shader = || {
-            let mut label = format!(
-                "matmul_vector {:?} x {:?} m{rows} cols{cols} wg{workgroup} wide={wide}",
-                self.lhs, self.rhs
+            let label = format!(
+                "matmul_vector {:?} x {:?} m{rows} cols{cols} wg{workgroup} wide={wide}{}{}",
+                self.lhs,
+                self.rhs,
+                if self.choice.is_some() {
+                    " of experts"
+                } else {
+                    ""
+                },
+                self.extras.label()
             );
-            for (extra, name) in [
-                (normed, " norm"),
-                (self.extras.bias.is_some(), " bias"),
-                (self.extras.residual.is_some(), " residual"),
-            ] {
-                label.push_str(if extra { name } else { "" });
-            }
-            label.push_str(if self.choice.is_some() {
-                " of experts"
-            } else {
-                ""
-            });
-            if let Some(gate) = gate {
-                let _ = write!(label, " {}", gate.function());
-            }
-            if let Some(activation) = self.extras.activation {
-                let _ = write!(label, " {activation:?}");
-            }
             // Columns of the product: of a gated one, those of the gate and those of what it is multiplied with.
             let sums = if gated { 2 * cols } else { cols };
             let shader = Shader::new(label)
@@ -122,9 +123,13 @@ impl Run<'_> {
                 true => shader.norm_weights(self.lhs, self.rhs, wide),
                 false => shader,
             };
+            let scale = match normed {
+                true => "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)",
+                false => "1.0",
+            };
             let shader = shader
                 .finish(self.extras.last())
-                .text(&vector_value(normed, gate, self.extras.bias.is_some()))
+                .text(&vector_value(scale, gate, self.extras.bias.is_some()))
                 .constant("SUMS", sums)
                 .strided("lhs", rank);
             let shader = match self.choice {
@@ -143,12 +148,9 @@ impl Run<'_> {
     }
 }
 
-/// WGSL for what sum number `at` of a row, which is column `col`, is before what is added last.
-fn vector_value(normed: bool, gate: Option<Gate>, bias: bool) -> String {
-    let scale = match normed {
-        true => "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)",
-        false => "1.0",
-    };
+/// WGSL for what sum number `at` of a row, which is column `col`, is before what is added last; `scale` is what a norm multiplies
+/// the row by.
+pub(super) fn vector_value(scale: &str, gate: Option<Gate>, bias: bool) -> String {
     let (gate_bias, up_bias) = match bias {
         true => (
             " + bias_at(p.bias_offset + col)",

@@ -11,6 +11,7 @@
 use std::fmt::Write;
 
 use super::format::{Format, Scales};
+use crate::quantized::GgmlDType;
 use crate::webgpu_backend::kernel::Shader;
 
 impl Format {
@@ -34,23 +35,38 @@ impl Format {
     }
 
     fn word(self) -> String {
-        let codes = if self.low == 8 { "vec2<u32>" } else { "u32" };
-        let mut fields = format!("at: u32, codes: {codes}");
         let mut load = format!("e, rhs_codes[e / {}u]", (32 / self.low).max(8));
         if let Some(elements) = 32u32.checked_div(self.high) {
-            fields.push_str(", high: u32");
             let _ = write!(load, ", rhs_high[e / {elements}u]");
+        }
+        format!(
+            "{}\nfn rhs_word(e: u32) -> RhsWord {{ return RhsWord({load}{}); }}",
+            self.word_type(),
+            self.load_scales()
+        )
+    }
+
+    fn word_type(self) -> String {
+        let codes = if self.low == 8 { "vec2<u32>" } else { "u32" };
+        let mut fields = format!("at: u32, codes: {codes}");
+        if self.high > 0 {
+            fields.push_str(", high: u32");
         }
         if self.has_sub_scales() {
             fields.push_str(", sub: u32");
-            load.push_str(", rhs_sub[e / 64u]");
         }
+        format!("struct RhsWord {{ {fields}, scales: u32 }}")
+    }
+
+    /// WGSL for the last fields of what is loaded of elements from `e` on.
+    fn load_scales(self) -> String {
+        let sub = if self.has_sub_scales() {
+            ", rhs_sub[e / 64u]"
+        } else {
+            ""
+        };
         let elements = self.block() as usize * self.unit();
-        let _ = write!(load, ", rhs_scales[e / {elements}u]");
-        format!(
-            "struct RhsWord {{ {fields}, scales: u32 }}\n\
-             fn rhs_word(e: u32) -> RhsWord {{ return RhsWord({load}); }}"
-        )
+        format!("{sub}, rhs_scales[e / {elements}u]")
     }
 
     /// WGSL for the codes as pairs of f16, and for scale and offset.
@@ -131,9 +147,11 @@ impl Format {
 
     /// WGSL for what scale and offset need, for the scale, and for the offset.
     fn scale(self) -> (String, &'static str, &'static str) {
+        // The second block's is the upper half.
         let half_a_block = format!(
-            "let d = unpack2x16float(w.scales); let own = select(d.x, d.y, (w.at & {}u) != 0u);",
-            self.block()
+            "let own = unpack2x16float(w.scales >> ((w.at & {}u) / {}u)).x;",
+            self.block(),
+            self.block() / 16
         );
         let halves = "let d = unpack2x16float(w.scales);";
         let byte = "let sub = w.sub >> ((w.at / 2u) & 24u);";
@@ -163,5 +181,148 @@ impl Format {
                 "0.0",
             ),
         }
+    }
+}
+
+/// What matmul_blocks.wgsl reads of a format: pieces, whose codes are 16 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::webgpu_backend) struct Pieces {
+    format: Format,
+    /// Elements of a piece.
+    pub(in crate::webgpu_backend) piece: u32,
+    /// Elements of it that share a scale.
+    pub(in crate::webgpu_backend) run: u32,
+}
+
+impl Pieces {
+    /// The pieces of a format, but for codes of two bits.
+    pub(in crate::webgpu_backend) fn of(format: Format) -> Option<Self> {
+        let run = match (format.low, format.scales) {
+            (2, _) => return None,
+            (8, _) | (_, Scales::Signed) => 16,
+            _ => 32,
+        };
+        Some(Self {
+            format,
+            piece: 128 / format.low,
+            run,
+        })
+    }
+
+    pub(in crate::webgpu_backend) fn dtype(self) -> GgmlDType {
+        self.format.dtype
+    }
+
+    /// Bytes of workgroup memory that the other side of a piece takes.
+    pub(in crate::webgpu_backend) fn lhs_bytes(self, int8: bool) -> u32 {
+        let bytes = if int8 { 1 } else { 4 };
+        self.piece * bytes + self.piece / self.run * 8
+    }
+
+    /// Adds the bindings of the planes and the functions over pieces, whose codes become bytes with `int8` and floats without.
+    pub(in crate::webgpu_backend) fn load(self, shader: Shader, int8: bool) -> Shader {
+        let format = self.format;
+        let mut shader = shader.input_words("rhs_codes", "vec4<u32>");
+        let mut fields = String::from("at: u32, codes: vec4<u32>");
+        let mut load = format!("e, rhs_codes[e / {}u]", self.piece);
+        if format.high > 0 {
+            let word = if format.high == 2 { "vec2<u32>" } else { "u32" };
+            shader = shader.input_words("rhs_high", word);
+            let _ = write!(fields, ", high: {word}");
+            load.push_str(", rhs_high[e / 32u]");
+        }
+        if format.has_sub_scales() {
+            shader = shader.input_words("rhs_sub", "u32");
+            fields.push_str(", sub: u32");
+        }
+        let piece = format!(
+            "struct RhsPiece {{ {fields}, scales: u32 }}\n\
+             fn rhs_piece(e: u32) -> RhsPiece {{ return RhsPiece({load}{}); }}",
+            format.load_scales()
+        );
+        let shader = shader
+            .input_words("rhs_scales", "u32")
+            .constant("PIECE", self.piece)
+            .constant("RUN", self.run)
+            .constant("NIBBLES", format.low == 4)
+            .text(&piece)
+            .text(&self.scale_of_run(int8));
+        if int8 {
+            shader.text(&format.eight_bytes())
+        } else {
+            shader
+                .text(&format.word_type())
+                .text(&format.values())
+                .text(&format.eight_floats())
+        }
+    }
+
+    /// `rhs_scale(piece, run)`: what a run's products with codes are multiplied by, and what the sum of the other side is multiplied by.
+    fn scale_of_run(self, int8: bool) -> String {
+        let format = self.format;
+        let (before, scale, offset) = format.scale();
+        let zero = match int8 {
+            true if format.low == 8 => 0,
+            true => format.zero,
+            false => format.bias(),
+        };
+        let offset = match (zero, offset) {
+            (0, offset) => offset.to_string(),
+            (zero, "0.0") => format!("-{zero}.0 * scale"),
+            (zero, offset) => format!("{offset} - {zero}.0 * scale"),
+        };
+        format!(
+            "fn rhs_scale(piece: RhsPiece, run: u32) -> vec2<f32> {{\n\
+             \x20 var w = piece;\n  w.at += run * RUN;\n  {before}\n\
+             \x20 let scale = {scale};\n  return vec2<f32>(scale, {offset});\n}}"
+        )
+    }
+}
+
+impl Format {
+    /// `rhs_eight(piece, i)`: codes as bytes. Those of four bits and more are every second element's, then the others'.
+    fn eight_bytes(self) -> String {
+        let codes = match self.low {
+            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])",
+            _ => "vec2<u32>(codes, codes >> 4u) & vec2<u32>(0x0f0f0f0fu)",
+        };
+        let further = match self.high {
+            0 => "",
+            // An element's further bits go above its four, from where `Format::plane` has them.
+            1 => {
+                "let f = w.high >> (4u * i);\n\
+                 \x20 bytes |= vec2<u32>(((f & 0x10001u) << 4u) | ((f & 0x40004u) << 10u), \
+                   ((f & 0x20002u) << 3u) | ((f & 0x80008u) << 9u));\n"
+            }
+            _ => {
+                "let f = w.high[i / 2u] >> (8u * (i % 2u));\n\
+                 \x20 bytes |= vec2<u32>(((f & 0x30003u) << 4u) | ((f & 0x300030u) << 8u), \
+                   ((f & 0xc000cu) << 2u) | ((f & 0xc000c0u) << 6u));\n"
+            }
+        };
+        format!(
+            "fn rhs_eight(piece: RhsPiece, i: u32) -> vec2<u32> {{\n\
+             \x20 var w = piece;\n  let codes = w.codes[i % 4u];\n  var bytes = {codes};\n  {further}  return bytes;\n}}"
+        )
+    }
+
+    /// `rhs_eight(piece, i)`: codes as floats, in order, too large by `bias`.
+    fn eight_floats(self) -> String {
+        let codes = match self.low {
+            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])",
+            _ => "w.codes[i]",
+        };
+        let high = match self.high {
+            0 => "",
+            1 => ", w.high",
+            _ => ", w.high[i / 2u]",
+        };
+        let sub = if self.has_sub_scales() { ", w.sub" } else { "" };
+        format!(
+            "fn rhs_eight(piece: RhsPiece, i: u32) -> array<vec4<f32>, 2> {{\n\
+             \x20 var w = piece;\n\
+             \x20 let v = rhs_values(RhsWord(w.at + 8u * i, {codes}{high}{sub}, w.scales));\n\
+             \x20 return array<vec4<f32>, 2>(v.low, v.high);\n}}"
+        )
     }
 }

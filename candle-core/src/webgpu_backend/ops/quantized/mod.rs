@@ -16,6 +16,7 @@ use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result};
 
 pub(in crate::webgpu_backend) use format::Format;
+pub(in crate::webgpu_backend) use loader::Pieces;
 
 params!(RepackParams {
     words: u32,

@@ -1,0 +1,292 @@
+//! Products of a few rows with quantised weights, a subgroup for a few columns: what generation is made of.
+//!
+//! Against the vector kernel, which takes any operand: a lane reads 16 bytes of codes at once and not 4, rows of lhs are read once in a
+//! workgroup and not for every column or two, and weights are on their way before lhs is there. And lhs can be brought to 8 bits while it
+//! goes to workgroup memory, a scale for 32 elements (16 where rhs has a scale for so few). Products are then sums of integers, four in
+//! an instruction, where f32 takes two instructions to make a float of a code before one multiplies it. The CPU does the same with
+//! these formats.
+//!
+//! What comes out for a row does not depend on the other rows, nor on how many there are: who asks for several texts at once gets for
+//! each the one that it would get alone. More than eight rows are several groups that read the same weights at about the same time.
+//!
+//! It needs subgroups of one size, and codes of four bits or more.
+
+use super::extras::Extras;
+use super::plan::MAX_BLOCKS_ROWS;
+use super::vector::vector_value;
+use super::{MatmulParams, Problem, Run};
+use crate::webgpu_backend::adapter::Caps;
+use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::ops::quantized::{Format, Pieces};
+use crate::Result;
+
+/// Workgroups that keep the largest GPUs busy.
+const BUSY_WORKGROUPS: usize = 256;
+/// Columns of rhs up to which all of its loads in flight at once do not fill memory's queue.
+const FEW_COLUMNS: usize = 8192;
+/// Workgroup memory for lhs, so that several workgroups run side by side.
+const LHS_BYTES: u32 = 32 << 10;
+/// Rows of lhs in a workgroup, whose sums its invocations have in registers.
+const ROWS_AT_ONCE: u32 = 8;
+/// Loads of eight elements of lhs in flight.
+const LHS_LOADS: u32 = 8;
+
+/// The numbers that the kernel is specialised for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BlocksShape {
+    pieces: Pieces,
+    subgroup: u32,
+    /// Rows in a workgroup.
+    rows: u32,
+    /// Columns of the result that a subgroup makes.
+    cols: u32,
+    workgroup: u32,
+    /// Pieces of each column on their way while one is multiplied.
+    depth: u32,
+    /// Loads of each row of lhs in flight.
+    stages: u32,
+    /// Pieces of lhs in workgroup memory.
+    strip: u32,
+    /// Whether those are all.
+    whole: bool,
+    int8: bool,
+}
+
+/// The most rows that are multiplied with such blocks and these extras at once.
+pub(super) fn most_rows(format: Format, extras: &Extras<'_>, caps: &Caps) -> usize {
+    match takes(format, caps) {
+        Some(_) => MAX_BLOCKS_ROWS,
+        None => extras.most_vector_rows(),
+    }
+}
+
+fn takes(format: Format, caps: &Caps) -> Option<(Pieces, u32)> {
+    let subgroup = caps.subgroup.filter(|size| *size <= 64)?;
+    Some((Pieces::of(format)?, subgroup))
+}
+
+impl BlocksShape {
+    /// For few rows, or nothing where the kernel does not have them.
+    pub(super) fn choose(
+        problem: &Problem,
+        format: Format,
+        gated: bool,
+        caps: &Caps,
+    ) -> Option<Self> {
+        let (pieces, subgroup) = takes(format, caps)?;
+        if problem.batch != 1 || problem.m > MAX_BLOCKS_ROWS {
+            return None;
+        }
+        let m = problem.m as u32;
+        // A gated product reads two columns for each of its result. Results of 16 bits are stored two at a time.
+        let most_subgroups = (256 / subgroup).clamp(1, 8);
+        let few = most_subgroups.min(4);
+        let all = [(4, most_subgroups), (4, few), (2, most_subgroups), (2, few)];
+        let choices = if gated { &all[2..] } else { &all[..] };
+        let busy = |(cols, subgroups): &&(u32, u32)| {
+            problem.n.div_ceil((cols * subgroups) as usize) >= BUSY_WORKGROUPS
+        };
+        let (cols, subgroups) = *choices.iter().find(busy).or(choices.last())?;
+        let workgroup = subgroups * subgroup;
+        let int8 = caps.int8;
+        let columns = if gated { 2 * problem.n } else { problem.n };
+        // The sums of a workgroup take up to 2 KiB beside lhs.
+        let room = LHS_BYTES.min(caps.limits.max_compute_workgroup_storage_size - (4 << 10));
+        let count = problem.k as u32 / pieces.piece;
+        // What strips are multiples of, so that sums are made in one order.
+        let unit = subgroup.max(workgroup * 8 / pieces.piece);
+        let bytes = pieces.lhs_bytes(int8);
+        let rows_at_once = (room / (bytes * unit.min(count))).clamp(1, ROWS_AT_ONCE);
+        let rows = m.div_ceil(m.div_ceil(rows_at_once));
+        let fit = room / (bytes * rows);
+        let strip = match count <= fit {
+            true => count,
+            false => {
+                let strips = count.div_ceil(fit / unit * unit);
+                count.div_ceil(strips).next_multiple_of(unit)
+            }
+        };
+        let depth = match columns <= FEW_COLUMNS && rows <= 2 {
+            true => strip.div_ceil(subgroup).min(2),
+            false => 1,
+        };
+        let stages = (strip * pieces.piece / 8)
+            .div_ceil(workgroup)
+            .min(LHS_LOADS / rows)
+            .max(1);
+        Some(Self {
+            pieces,
+            subgroup,
+            rows,
+            cols,
+            workgroup,
+            depth,
+            stages,
+            strip,
+            whole: strip == count,
+            int8,
+        })
+    }
+}
+
+/// The kernel's WGSL, for rows of dtype `lhs` and a result of dtype `out`.
+fn blocks_shader(shape: BlocksShape, (lhs, out): (Elem, Elem), extras: &Extras<'_>) -> Shader {
+    let BlocksShape {
+        pieces,
+        rows,
+        cols,
+        workgroup,
+        depth,
+        strip,
+        int8,
+        ..
+    } = shape;
+    let normed = extras.norm.is_some();
+    let sums = if extras.gate.is_some() {
+        2 * cols
+    } else {
+        cols
+    };
+    let label = format!(
+        "matmul_blocks {lhs:?} x {:?} m{rows} cols{cols} wg{workgroup} depth{depth} strip{strip} int8={int8}{}",
+        pieces.dtype(),
+        extras.label()
+    );
+    let scale = if normed { "norm_scale(row)" } else { "1.0" };
+    Shader::new(label)
+        .piece_operands(lhs, pieces, int8)
+        .output("dst", out)
+        .piece_norm(lhs, normed)
+        .finish(extras.last())
+        .text(&vector_value(scale, extras.gate, extras.bias.is_some()))
+        .constant("SUMS", sums)
+        .constant("ROWS", rows)
+        .constant("COLS", cols)
+        .constant("WG", workgroup)
+        .constant("SUBGROUP", shape.subgroup)
+        .constant("DEPTH", depth)
+        .constant("STAGES", shape.stages)
+        .constant("STRIP", strip)
+        .constant("WHOLE", shape.whole)
+        .constant("NORMED", normed)
+        .body::<MatmulParams>(include_str!("../../shaders/matmul_blocks.wgsl"))
+}
+
+impl Run<'_> {
+    pub(super) fn blocks(&self, shape: BlocksShape) -> Result<()> {
+        let key = self
+            .key("matmul_blocks")
+            .with(shape.rows, 4)
+            .with(shape.cols, 4)
+            .with(shape.workgroup, 10)
+            .with(shape.depth, 4)
+            .with(shape.stages, 4)
+            .with(shape.strip, 16)
+            .with(shape.whole.into(), 1)
+            .with(shape.int8.into(), 1);
+        let shader = || blocks_shader(shape, (self.lhs, self.out), &self.extras);
+        let columns = (shape.workgroup / shape.subgroup * shape.cols) as usize;
+        let column_groups = self.problem.n.div_ceil(columns);
+        let row_groups = self.problem.m.div_ceil(shape.rows as usize);
+        self.launch(key, shader, column_groups * row_groups)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fused::Gate;
+    use crate::quantized::GgmlDType;
+    use crate::webgpu_backend::ops::matmul::via_f16::problem;
+
+    fn caps(subgroup: u32, int8: bool) -> Caps {
+        Caps {
+            subgroup: Some(subgroup),
+            int8,
+            ..Caps::default()
+        }
+    }
+
+    fn shape(m: usize, n: usize, k: usize, caps: &Caps) -> BlocksShape {
+        let format = Format::of(GgmlDType::Q4_0).unwrap();
+        let problem = problem((m, k, n), k, [0, 0]).unwrap();
+        BlocksShape::choose(&problem, format, false, caps).unwrap()
+    }
+
+    /// Adapters here have subgroups of one size, so at least the compiler sees the others' kernels.
+    #[test]
+    fn every_blocks_kernel_is_valid_wgsl() {
+        for dtype in [
+            GgmlDType::Q4_0,
+            GgmlDType::Q8_0,
+            GgmlDType::Q5_1,
+            GgmlDType::Q4K,
+            GgmlDType::Q6K,
+            GgmlDType::Q8K,
+        ] {
+            let format = Format::of(dtype).unwrap();
+            for (subgroup, int8) in [(4, true), (32, true), (64, true), (32, false)] {
+                for gate in [None, Some(Gate::Silu)] {
+                    let problem = problem((9, 14336, 4096), 14336, [0, 0]).unwrap();
+                    let caps = caps(subgroup, int8);
+                    let shape = BlocksShape::choose(&problem, format, gate.is_some(), &caps);
+                    let extras = Extras {
+                        gate,
+                        ..Extras::default()
+                    };
+                    for elems in [(Elem::F32, Elem::F32), (Elem::F16, Elem::F16)] {
+                        blocks_shader(shape.unwrap(), elems, &extras).assert_valid();
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn formats_and_adapters_without_the_kernel() {
+        let problem = problem((1, 256, 8), 256, [0, 0]).unwrap();
+        let chosen = |dtype, caps: &Caps| {
+            let format = Format::of(dtype).unwrap();
+            BlocksShape::choose(&problem, format, false, caps)
+        };
+        assert!(chosen(GgmlDType::Q4_0, &caps(32, true)).is_some());
+        assert!(chosen(GgmlDType::Q2K, &caps(32, true)).is_none());
+        assert!(chosen(GgmlDType::Q4_0, &Caps::default()).is_none());
+        assert!(chosen(GgmlDType::Q4_0, &caps(128, true)).is_none());
+    }
+
+    /// The order of a sum must not depend on how many rows there are: strips are whole turns, unless there is one alone.
+    #[test]
+    fn sums_have_one_order() {
+        for caps in [
+            caps(32, true),
+            caps(32, false),
+            caps(8, true),
+            caps(64, false),
+        ] {
+            for k in [32, 2048, 4128, 14336, 65536] {
+                let one = shape(1, 4096, k, &caps);
+                for m in 1..=MAX_BLOCKS_ROWS {
+                    let shape = shape(m, 4096, k, &caps);
+                    assert_eq!((shape.workgroup, shape.cols), (one.workgroup, one.cols));
+                    let groups = m.div_ceil(shape.rows as usize) as u32;
+                    assert!(shape.rows <= ROWS_AT_ONCE && groups * shape.rows < m as u32 + groups);
+                    let turns = shape.strip.is_multiple_of(shape.subgroup)
+                        && (shape.strip * 4).is_multiple_of(shape.workgroup);
+                    assert!(shape.whole || turns, "{m} x {k}: {shape:?}");
+                    assert_eq!(shape.whole, shape.strip as usize * 32 == k);
+                    let bytes = shape.strip * shape.rows * shape.pieces.lhs_bytes(shape.int8);
+                    assert!(bytes <= 12 << 10, "{m} x {k}: {shape:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn workgroups_are_many() {
+        for (n, cols, workgroup) in [(128256, 4, 256), (4096, 4, 128), (2048, 2, 128)] {
+            let shape = shape(1, n, 2048, &caps(32, true));
+            assert_eq!((shape.cols, shape.workgroup), (cols, workgroup), "{n}");
+        }
+    }
+}
