@@ -293,7 +293,7 @@ candle_core::with_webgpu! {
                 let alpha = data(&[k], DType::F32, &dev)?;
                 let xs = rows(32, k, DType::F32, &dev)?;
                 for gate in [None, Some(GatedActivation::Silu)] {
-                    let of = |xs: &Tensor| {
+                    let of = |xs: &Tensor| -> Result<Vec<Vec<u32>>> {
                         let extras = LinearExtras {
                             norm: Some((&alpha, EPS)),
                             gate,
@@ -301,7 +301,7 @@ candle_core::with_webgpu! {
                         };
                         let ys = linear_with(xs, &weight, extras)?.to_vec2::<f32>()?;
                         let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
-                        Ok(ys.into_iter().map(bits).collect::<Vec<Vec<u32>>>())
+                        Ok(ys.into_iter().map(bits).collect())
                     };
                     let alone = (0..32).map(|row| Ok(of(&xs.i(row..row + 1)?)?.remove(0)));
                     let alone = alone.collect::<Result<Vec<_>>>()?;
