@@ -171,6 +171,7 @@ fn check(
 /// Numbers of rows that a kernel takes at once, and groups of them.
 const ROWS: [usize; 6] = [1, 2, 3, 8, 9, 20];
 
+/// Each case is a kernel that a software adapter compiles for a second, so choices go round instead of being combined.
 fn sizes(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
     // One block, less than a turn of a subgroup, strips that are and are not all alike.
     for (i, k) in [32, 64, 2048, 4096 + 32, 14336].into_iter().enumerate() {
@@ -179,23 +180,17 @@ fn sizes(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
                 continue;
             }
             let format = FORMATS[(i + j) % 2];
-            let weight = weight(2 * n, k, format, dev)?;
-            for m in [1, ROWS[1 + (i + j) % 5]] {
-                let case = format!("{format:?} {m} x {k} by {n}");
-                let xs = rows(m, k, DType::F32, dev)?;
-                let choice = CHOICES[(i + 2 * j + m) % 4];
-                check(&case, &xs, &weight, choice, rounds(format))?;
-            }
-            let (half, decoded) = self::weight(n, k, format, dev)?;
-            let xs = rows(1, k, DType::F32, dev)?;
-            let case = format!("{format:?} {k} by {n}");
-            check(
-                &case,
-                &xs,
-                &(half, decoded),
-                Choice::Nothing,
-                rounds(format),
-            )?;
+            let m = ROWS[(i + 2 * j) % 6];
+            let choice = CHOICES[(i + j / 2) % 4];
+            let outputs = if matches!(choice, Choice::NormAndGate) {
+                2 * n
+            } else {
+                n
+            };
+            let weight = weight(outputs, k, format, dev)?;
+            let case = format!("{format:?} {m} x {k} by {n}");
+            let xs = rows(m, k, DType::F32, dev)?;
+            check(&case, &xs, &weight, choice, rounds(format))?;
         }
     }
     Ok(())
@@ -206,17 +201,15 @@ fn formats(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
     for (i, format) in FORMATS.into_iter().enumerate() {
         let (n, k) = (22, 768);
         let weight = weight(2 * n, k, format, dev)?;
-        for (j, choice) in CHOICES.into_iter().enumerate() {
-            let m = ROWS[(i + j) % 6];
+        for (j, choice) in [CHOICES[i % 2], CHOICES[2 + i / 2 % 2]]
+            .into_iter()
+            .enumerate()
+        {
+            let m = [1, 3][(i + j) % 2];
             let dtype = dtypes[(i / 2 + j) % 3];
             let case = format!("{format:?} {dtype:?} {m} rows");
-            check(
-                &case,
-                &rows(m, k, dtype, dev)?,
-                &weight,
-                choice,
-                rounds(format),
-            )?;
+            let xs = rows(m, k, dtype, dev)?;
+            check(&case, &xs, &weight, choice, rounds(format))?;
         }
     }
     Ok(())
@@ -225,19 +218,26 @@ fn formats(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
 /// Rows that begin elsewhere, are parts of longer ones, or are not in order.
 fn layouts(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
     let k = 512;
-    for format in [GgmlDType::Q4_0, GgmlDType::Q8_0, GgmlDType::Q6K] {
+    for (format, choice) in [
+        (GgmlDType::Q4_0, Choice::NormAndBias),
+        (GgmlDType::Q8_0, Choice::Residual),
+    ] {
         let weight = weight(12, k, format, dev)?;
         let long = rows(5, k + 32, DType::F32, dev)?;
         let views = [
-            ("offset", long.narrow(0, 1, 3)?.narrow(1, 8, k)?),
-            ("odd offset", long.narrow(1, 3, k)?),
+            ("offset", long.narrow(0, 1, 4)?.narrow(1, 8, k)?),
+            ("odd offset", long.narrow(1, 3, k)?.i(..4)?),
             ("transposed", rows(k, 32, DType::F32, dev)?.t()?.i(..4)?),
             ("the same row", long.i((2..3, ..k))?.broadcast_as((4, k))?),
         ];
-        for (i, (what, xs)) in views.iter().enumerate() {
-            let case = format!("{format:?} {what}");
-            check(&case, xs, &weight, CHOICES[i % 4], rounds(format))?;
-            check(&case, xs, &weight, CHOICES[(i + 2) % 4], rounds(format))?;
+        for (what, xs) in &views {
+            check(
+                &format!("{format:?} {what}"),
+                xs,
+                &weight,
+                choice,
+                rounds(format),
+            )?;
         }
     }
     Ok(())
@@ -263,56 +263,63 @@ candle_core::with_webgpu! {
     use super::common::webgpu_without;
 
     #[test]
-    fn in_f32_webgpu() -> Result<()> {
-        let dev = Device::WebGpu(webgpu_without("-int8,-coop")?);
-        sizes(&dev, |_| Rounds::No)?;
-        formats(&dev, |_| Rounds::No)?;
-        layouts(&dev, |_| Rounds::No)
+    fn sizes_in_f32_webgpu() -> Result<()> {
+        sizes(&Device::WebGpu(webgpu_without("-int8,-coop")?), |_| Rounds::No)
+    }
+
+    #[test]
+    fn formats_in_f32_webgpu() -> Result<()> {
+        formats(&Device::WebGpu(webgpu_without("-int8,-coop")?), |_| Rounds::No)
     }
 
     #[test]
     fn without_subgroups_webgpu() -> Result<()> {
-        let dev = Device::WebGpu(webgpu_without("-subgroups")?);
-        formats(&dev, |_| Rounds::No)?;
-        layouts(&dev, |_| Rounds::No)
+        formats(&Device::WebGpu(webgpu_without("-subgroups")?), |_| Rounds::No)
     }
 
     /// Every bit of a row's result is the same whatever is computed beside it.
-    #[test]
-    fn a_row_does_not_depend_on_others_webgpu() -> Result<()> {
-        for without in ["", "-int8"] {
-            let dev = Device::WebGpu(webgpu_without(without)?);
-            // Lengths of one strip and of several, of which the last is shorter.
-            let sizes = [
-                (GgmlDType::Q4_0, 4096 + 32),
-                (GgmlDType::Q8_0, 1024),
-                (GgmlDType::Q6K, 2048 + 256),
-            ];
-            for (format, k) in sizes {
-                let (weight, _) = weight(12, k, format, &dev)?;
-                let alpha = data(&[k], DType::F32, &dev)?;
-                let xs = rows(32, k, DType::F32, &dev)?;
-                for gate in [None, Some(GatedActivation::Silu)] {
-                    let of = |xs: &Tensor| -> Result<Vec<Vec<u32>>> {
-                        let extras = LinearExtras {
-                            norm: Some((&alpha, EPS)),
-                            gate,
-                            ..LinearExtras::default()
-                        };
-                        let ys = linear_with(xs, &weight, extras)?.to_vec2::<f32>()?;
-                        let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
-                        Ok(ys.into_iter().map(bits).collect())
-                    };
-                    let alone = (0..32).map(|row| Ok(of(&xs.i(row..row + 1)?)?.remove(0)));
-                    let alone = alone.collect::<Result<Vec<_>>>()?;
-                    for m in [2, 3, 8, 9, 17, 32] {
-                        let together = of(&xs.i(..m)?)?;
-                        assert_eq!(together, alone[..m], "{without} {format:?} {m} rows");
-                    }
-                }
-            }
+    fn a_row_does_not_depend_on_others(
+        without: &str,
+        (format, k): (GgmlDType, usize),
+        gate: Option<GatedActivation>,
+    ) -> Result<()> {
+        let dev = Device::WebGpu(webgpu_without(without)?);
+        let (weight, _) = weight(12, k, format, &dev)?;
+        let alpha = data(&[k], DType::F32, &dev)?;
+        let xs = rows(32, k, DType::F32, &dev)?;
+        let of = |xs: &Tensor| -> Result<Vec<Vec<u32>>> {
+            let extras = LinearExtras {
+                norm: Some((&alpha, EPS)),
+                gate,
+                ..LinearExtras::default()
+            };
+            let ys = linear_with(xs, &weight, extras)?.to_vec2::<f32>()?;
+            let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
+            Ok(ys.into_iter().map(bits).collect())
+        };
+        let alone = (0..32).map(|row| Ok(of(&xs.i(row..row + 1)?)?.remove(0)));
+        let alone = alone.collect::<Result<Vec<_>>>()?;
+        for m in [2, 3, 8, 9, 17, 32] {
+            let together = of(&xs.i(..m)?)?;
+            assert_eq!(together, alone[..m], "{format:?} {m} rows");
         }
         Ok(())
+    }
+
+    /// Of several strips, of which the last is shorter.
+    #[test]
+    fn a_row_of_nibbles_does_not_depend_on_others_webgpu() -> Result<()> {
+        a_row_does_not_depend_on_others("", (GgmlDType::Q4_0, 4096 + 32), None)
+    }
+
+    #[test]
+    fn a_row_of_bytes_does_not_depend_on_others_webgpu() -> Result<()> {
+        a_row_does_not_depend_on_others("", (GgmlDType::Q8_0, 1024), Some(GatedActivation::Silu))
+    }
+
+    #[test]
+    fn a_row_in_f32_does_not_depend_on_others_webgpu() -> Result<()> {
+        a_row_does_not_depend_on_others("-int8", (GgmlDType::Q6K, 2048 + 256), None)
     }
 
     /// What is no number stays none.
