@@ -31,7 +31,7 @@ const FORMATS: [GgmlDType; 12] = [
 /// What a device rounds rows to.
 #[derive(Clone, Copy)]
 enum Rounds {
-    /// 8 bits, with a scale for at most so many elements.
+    /// 8 bits, with a scale for each run of at most this many elements.
     Runs(usize),
     /// Not at all.
     No,

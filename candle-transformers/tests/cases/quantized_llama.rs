@@ -130,7 +130,7 @@ fn check_rounded(name: &str, cfg: &Config, format: Format, device: &Device) -> R
     println!("{name}: off by {worst} of {scale}");
     let tolerance = match name {
         "f16" | "bf16" => F32_TOLERANCE,
-        // Activations are brought to 8 bits.
+        // Activations are rounded to 8 bits.
         _ => 0.1,
     };
     assert_close(&logits, &expected, tolerance);

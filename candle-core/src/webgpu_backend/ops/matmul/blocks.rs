@@ -1,7 +1,7 @@
 //! Products of a few rows with quantised weights, a subgroup for a few columns: what generation is made of.
 //!
 //! Against the vector kernel, which takes any operand: a lane reads 16 bytes of codes at once and not 4, rows of lhs are read once in a
-//! workgroup and not for every column or two, and weights are on their way before lhs is there. And lhs can be brought to 8 bits while it
+//! workgroup and not for every column or two, and weights are on their way before lhs is there. And lhs can be rounded to 8 bits while it
 //! goes to workgroup memory, a scale for 32 elements (16 where rhs has a scale for so few). Products are then sums of integers, four in
 //! an instruction, where f32 takes two instructions to make a float of a code before one multiplies it. The CPU does the same with
 //! these formats.
