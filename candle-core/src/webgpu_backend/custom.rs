@@ -1,6 +1,6 @@
 //! Kernels written outside of this crate, for the `webgpu_fwd` of custom ops.
 
-use super::kernel::{Key, Shader};
+use super::kernel::{Caps, ForeignText, Kernel, Params, Shader};
 use super::ops::{self, elementwise};
 use super::queue::{MAX_BUFFERS, PARAM_BYTES};
 use super::{WebGpuDevice, WebGpuStorage};
@@ -133,10 +133,9 @@ impl WebGpuDevice {
                 "a kernel with {outputs} outputs, it may have {MAX_BUFFERS}: join some of them"
             ));
         }
-        let most = PARAM_BYTES / size_of::<u32>();
-        if kernel.params.len() > most {
+        if kernel.params.len() > WORDS {
             return refuse(format!(
-                "a kernel with {} parameters, it may have {most}: pass the others as a tensor",
+                "a kernel with {} parameters, it may have {WORDS}: pass the others as a tensor",
                 kernel.params.len()
             ));
         }
@@ -164,20 +163,53 @@ impl WebGpuDevice {
         inputs: &[WebGpuStorage],
         outputs: &[&WebGpuStorage],
     ) -> Result<()> {
-        let (count, name) = (inputs.len(), kernel.name);
-        let key = Key::new("wgsl")
-            .with(self.kernels().number_of(kernel.source), 32)
-            .with(count as u32, 4)
-            .with(outputs.len() as u32, 4);
-        let bindings: Vec<_> = inputs
-            .iter()
-            .chain(outputs.iter().copied())
-            .map(ops::bind)
-            .collect();
-        let shader = || Shader::foreign(name, kernel.source, count, outputs.len());
-        let params = bytemuck::cast_slice(kernel.params);
-        self.launch_bytes(key, shader, &bindings, params, kernel.workgroups)
+        let module = Module {
+            name: kernel.name,
+            source: self.kernels().foreign(kernel.source),
+            inputs: inputs.len(),
+            outputs: outputs.len(),
+        };
+        let storages = inputs.iter().chain(outputs.iter().copied());
+        let bindings: Vec<_> = storages.map(ops::bind).collect();
+        let mut params = Words([0; WORDS]);
+        params.0[..kernel.params.len()].copy_from_slice(kernel.params);
+        self.run(&module, &bindings, &params, kernel.workgroups)
     }
+}
+
+/// A module from outside, with the number of its bindings.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Module {
+    name: &'static str,
+    source: ForeignText,
+    inputs: usize,
+    outputs: usize,
+}
+
+impl std::fmt::Debug for Module {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Kernel for Module {
+    type Params = Words;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::foreign(self.source.text(), self.inputs, self.outputs)
+    }
+}
+
+/// The most parameters that a kernel has.
+const WORDS: usize = PARAM_BYTES / size_of::<u32>();
+
+/// Parameters that the module declares by itself.
+#[repr(transparent)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Words([u32; WORDS]);
+
+impl Params for Words {
+    const WGSL: &'static str = "";
 }
 
 fn refuse<T>(name: &str, what: String) -> Result<T> {

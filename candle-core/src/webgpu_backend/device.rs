@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::adapter::{self, Asked, Options};
-use super::kernel::{Elem, Kernels, Key, Params, Shader};
+use super::kernel::{AnyKernel, Elem, Kernel, Kernels, Key, Params, Shader};
 use super::memory::Memory;
 use super::ops;
 use super::pipeline_cache::{PipelineCache, PipelineCacheReport};
@@ -369,7 +369,19 @@ impl WebGpuDevice {
         [groups.div_ceil(y) as u32, y as u32, 1]
     }
 
-    /// Puts one dispatch of a kernel into the queue, compiling it if this is its first use.
+    /// Puts one dispatch of `kernel` into the queue, compiling it if this is its first use.
+    pub(super) fn run<K: Kernel>(
+        &self,
+        kernel: &K,
+        bindings: &[Binding<'_>],
+        params: &K::Params,
+        groups: [u32; 3],
+    ) -> Result<()> {
+        let shader = || Shader::of(kernel, &self.kernels().caps);
+        self.enqueue(kernel, shader, bindings, bytemuck::bytes_of(params), groups)
+    }
+
+    /// As [`WebGpuDevice::run`], of a kernel that is named by hand.
     pub(super) fn launch<P: Params>(
         &self,
         key: Key,
@@ -378,23 +390,22 @@ impl WebGpuDevice {
         params: &P,
         groups: [u32; 3],
     ) -> Result<()> {
-        self.launch_bytes(key, shader, bindings, bytemuck::bytes_of(params), groups)
+        self.enqueue(&key, shader, bindings, bytemuck::bytes_of(params), groups)
     }
 
-    /// As [`WebGpuDevice::launch`], with the parameters' bytes.
-    pub(super) fn launch_bytes(
+    fn enqueue(
         &self,
-        key: Key,
+        kernel: &(dyn AnyKernel + 'static),
         shader: impl FnOnce() -> Shader,
         bindings: &[Binding<'_>],
         params: &[u8],
         groups: [u32; 3],
     ) -> Result<()> {
         if warm_up::is_warming(self.0.id) {
-            warm_up::keep(key, shader);
+            warm_up::keep(kernel, shader);
             return Ok(());
         }
-        let pipeline = self.0.kernels.get(key, shader)?;
+        let pipeline = self.0.kernels.get(kernel, shader)?;
         self.0.queue.dispatch(&pipeline, bindings, params, groups)
     }
 

@@ -1,18 +1,23 @@
-//! WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key.
+//! WGSL put together for dtypes and layouts, and the pipelines made from it, kept by the kernel that they run.
+//!
+//! A kernel is a value ([`Kernel`]): a struct of everything that makes its pipeline. The struct is the key that the pipeline is kept
+//! under, its `Debug` form is the pipeline's label, and its shader is written from nothing else.
 //!
 //! A shader is a prelude plus a body from `shaders/*.wgsl`. The prelude, written here, holds what depends on the call: the
 //! bindings with their accessors by dtype, the parameter struct, and constants. The body says what the kernel does, in terms
 //! of `lhs_at(i)`, `dst_put(word, lanes)`, `p.len` and named constants, and asserts what it expects of the constants.
 
-use std::collections::HashMap;
-use std::fmt::Write;
-use std::hash::{Hash, Hasher};
+use std::any::{Any, TypeId};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet};
+use std::fmt::{Debug, Write};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::adapter::Caps;
+pub(super) use super::adapter::Caps;
 pub(super) use super::elem::Elem;
 use super::pipeline_cache::PipelineCache;
 use super::queue::{MAX_BUFFERS, PARAM_BYTES};
@@ -51,7 +56,105 @@ macro_rules! params {
 }
 pub(super) use params;
 
-/// Names a pipeline: the kernel, and everything that its WGSL was specialised for.
+/// A kernel as a value: dtypes, ranks, tiles and features, whatever its pipeline is made for.
+///
+/// Two equal values share a pipeline. `Debug` names it in logs, profiles and dumps.
+pub(super) trait Kernel: Hash + Eq + Debug + Clone + Send + Sync + 'static {
+    type Params: Params;
+
+    /// The WGSL, which depends on the value and on what the adapter can do, and on nothing else.
+    fn shader(&self, caps: &Caps) -> Shader;
+}
+
+/// Any kernel, as the key of its pipeline. A look-up borrows the value and allocates nothing.
+pub(super) trait AnyKernel: Any + Send + Sync {
+    fn number(&self) -> u64;
+    fn equals(&self, other: &(dyn AnyKernel + 'static)) -> bool;
+    fn boxed(&self) -> Box<dyn AnyKernel>;
+}
+
+impl<T: Hash + Eq + Clone + Send + Sync + 'static> AnyKernel for T {
+    fn number(&self) -> u64 {
+        let mut hasher = Mix::default();
+        TypeId::of::<T>().hash(&mut hasher);
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn equals(&self, other: &(dyn AnyKernel + 'static)) -> bool {
+        (other as &dyn Any).downcast_ref::<T>() == Some(self)
+    }
+
+    fn boxed(&self) -> Box<dyn AnyKernel> {
+        Box::new(self.clone())
+    }
+}
+
+impl Hash for dyn AnyKernel {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.number());
+    }
+}
+
+impl PartialEq for dyn AnyKernel {
+    fn eq(&self, other: &Self) -> bool {
+        self.equals(other)
+    }
+}
+
+impl Eq for dyn AnyKernel {}
+
+/// A hash of few instructions, by a rotation, an exclusive or and a product for each field: the standard library's takes as long as
+/// a tenth of a launch, to keep off attackers that a kernel does not have.
+#[derive(Default)]
+pub(super) struct Mix(u64);
+
+impl Mix {
+    fn add(&mut self, value: u64) {
+        // 2^64 over the golden ratio, an odd number.
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+impl Hasher for Mix {
+    /// The product's upper bits, the best ones, to where a table looks for its place.
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(26)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.add(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.add(value.into());
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.add(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.add(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.add(value as u64);
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.add(value as u64);
+    }
+}
+
+/// Pipelines, or what they are to be made from, by their kernels.
+pub(super) type ByKernel<T> = HashMap<Box<dyn AnyKernel>, T, BuildHasherDefault<Mix>>;
+
+/// A pipeline named by hand: the kernel, and everything that its WGSL was specialised for. [`Kernel`] does it for new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     kernel: &'static str,
@@ -81,7 +184,8 @@ impl Key {
     }
 }
 
-/// WGSL under construction.
+/// WGSL under construction. A kernel begins with the default, which has nothing.
+#[derive(Default)]
 pub(super) struct Shader {
     text: String,
     label: String,
@@ -92,21 +196,27 @@ pub(super) struct Shader {
 impl Shader {
     pub(super) fn new(label: impl Into<String>) -> Self {
         Self {
-            text: String::new(),
             label: label.into(),
-            bindings: Vec::new(),
-            foreign: false,
+            ..Self::default()
+        }
+    }
+
+    /// The shader of a kernel, under its name.
+    pub(super) fn of(kernel: &impl Kernel, caps: &Caps) -> Self {
+        Self {
+            label: format!("{kernel:?}"),
+            ..kernel.shader(caps)
         }
     }
 
     /// A whole module from outside of this crate: it is compiled with all checks, and workgroup memory starts as zeros.
-    pub(super) fn foreign(label: &str, source: &str, inputs: usize, outputs: usize) -> Self {
+    pub(super) fn foreign(source: &str, inputs: usize, outputs: usize) -> Self {
         let storage = |i| wgpu::BufferBindingType::Storage {
             read_only: i < inputs,
         };
         Self {
             text: source.into(),
-            label: label.into(),
+            label: String::new(),
             bindings: (0..inputs + outputs).map(storage).collect(),
             foreign: true,
         }
@@ -272,6 +382,30 @@ impl From<bool> for Constant {
     }
 }
 
+/// The text of a module from outside of this crate, of which a device has one copy: the same text is the same place.
+#[derive(Clone)]
+pub(super) struct ForeignText(Arc<str>);
+
+impl ForeignText {
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq for ForeignText {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ForeignText {}
+
+impl Hash for ForeignText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.as_ptr().hash(state);
+    }
+}
+
 /// A compiled kernel.
 pub(super) struct Pipeline {
     pub(super) raw: wgpu::ComputePipeline,
@@ -287,9 +421,9 @@ pub(super) struct Kernels {
     checks: bool,
     dump: Option<std::path::PathBuf>,
     next_id: AtomicU32,
-    cache: RwLock<HashMap<Key, Arc<Pipeline>>>,
-    /// Modules from outside of this crate, numbered for their keys.
-    foreign: Mutex<HashMap<Box<str>, u32>>,
+    cache: RwLock<ByKernel<Arc<Pipeline>>>,
+    /// The texts of modules from outside of this crate.
+    foreign: Mutex<HashSet<Arc<str>>>,
     disk: Option<PipelineCache>,
     /// Pipelines that `disk` was last written with.
     saved: AtomicUsize,
@@ -314,29 +448,35 @@ impl Kernels {
         self.cache.read().len()
     }
 
-    /// A number for the text of a module from outside of this crate.
-    pub(super) fn number_of(&self, source: &str) -> u32 {
-        let mut numbers = self.foreign.lock();
-        if let Some(number) = numbers.get(source) {
-            return *number;
+    /// The one copy of a module's text from outside of this crate.
+    pub(super) fn foreign(&self, source: &str) -> ForeignText {
+        let mut texts = self.foreign.lock();
+        if let Some(text) = texts.get(source) {
+            return ForeignText(text.clone());
         }
-        let number = numbers.len() as u32;
-        numbers.insert(source.into(), number);
-        number
+        let text: Arc<str> = source.into();
+        texts.insert(text.clone());
+        ForeignText(text)
     }
 
-    /// The pipeline named by `key`, built from `shader` if this is its first use.
-    pub(super) fn get(&self, key: Key, shader: impl FnOnce() -> Shader) -> Result<Arc<Pipeline>> {
-        if let Some(found) = self.cache.read().get(&key) {
+    /// The pipeline of `kernel`, built from `shader` if this is its first use.
+    pub(super) fn get(
+        &self,
+        kernel: &(dyn AnyKernel + 'static),
+        shader: impl FnOnce() -> Shader,
+    ) -> Result<Arc<Pipeline>> {
+        if let Some(found) = self.cache.read().get(kernel) {
             return Ok(found.clone());
         }
         let pipeline = Arc::new(self.compile(shader())?);
-        Ok(self.cache.write().entry(key).or_insert(pipeline).clone())
+        let mut cache = self.cache.write();
+        Ok(cache.entry(kernel.boxed()).or_insert(pipeline).clone())
     }
 
     /// Compiles those that are new, on as many threads as the machine runs at once; gives their number.
-    pub(super) fn compile_all(&self, mut shaders: Vec<(Key, Shader)>) -> Result<usize> {
-        shaders.retain(|(key, _)| !self.cache.read().contains_key(key));
+    pub(super) fn compile_all(&self, shaders: ByKernel<Shader>) -> Result<usize> {
+        let mut shaders: Vec<_> = shaders.into_iter().collect();
+        shaders.retain(|(kernel, _)| !self.cache.read().contains_key(kernel));
         let count = shaders.len();
         // A browser has one thread here, and compiles beside it anyway.
         let threads = match std::thread::available_parallelism() {
@@ -344,8 +484,8 @@ impl Kernels {
             _ => 1,
         };
         if threads <= 1 {
-            for (key, shader) in shaders {
-                self.get(key, || shader)?;
+            for (kernel, shader) in shaders {
+                self.get(&*kernel, || shader)?;
             }
             return Ok(count);
         }
@@ -354,10 +494,10 @@ impl Kernels {
             let work = || -> Result<()> {
                 loop {
                     let next = rest.lock().pop();
-                    let Some((key, shader)) = next else {
+                    let Some((kernel, shader)) = next else {
                         return Ok(());
                     };
-                    self.get(key, || shader)?;
+                    self.get(&*kernel, || shader)?;
                 }
             };
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
@@ -388,12 +528,13 @@ impl Kernels {
         let Some(dir) = &self.dump else {
             return Ok(());
         };
-        let file: String = label
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .collect();
+        let words = label.split(|c: char| !c.is_ascii_alphanumeric());
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+        let mut file = words.join("_");
+        // No system takes names of more than 255 bytes.
+        file.truncate(200);
         // The hash tells apart what the label does not, and several devices write the same file once.
-        let mut hasher = std::collections::hash_map::DefaultHasher::new();
+        let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         let name = format!("{file}_{:016x}.wgsl", hasher.finish());
         std::fs::create_dir_all(dir)?;
@@ -502,5 +643,52 @@ impl Kernels {
             id,
             label,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AnyKernel, ByKernel, Elem, Key};
+
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    struct Cast {
+        from: Elem,
+        to: Elem,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    struct Copy {
+        from: Elem,
+        to: Elem,
+    }
+
+    #[test]
+    fn a_pipeline_is_found_by_type_and_value_alone() {
+        let elems = [Elem::F32, Elem::F16, Elem::U8, Elem::I64];
+        let mut cache = ByKernel::default();
+        for (number, from) in elems.into_iter().enumerate() {
+            for to in elems {
+                cache.insert(Cast { from, to }.boxed(), ("cast", number, to));
+                cache.insert(Copy { from, to }.boxed(), ("copy", number, to));
+            }
+        }
+        cache.insert(
+            Key::new("cast").elem(Elem::F32).boxed(),
+            ("key", 0, Elem::F32),
+        );
+        assert_eq!(cache.len(), 2 * elems.len() * elems.len() + 1);
+        let find = |kernel: &(dyn AnyKernel + 'static)| cache.get(kernel).copied();
+        for (number, from) in elems.into_iter().enumerate() {
+            for to in elems {
+                assert_eq!(find(&Cast { from, to }), Some(("cast", number, to)));
+                assert_eq!(find(&Copy { from, to }), Some(("copy", number, to)));
+            }
+        }
+        let other = Cast {
+            from: Elem::F32,
+            to: Elem::F64,
+        };
+        assert_eq!(find(&other), None);
+        assert_eq!(find(&Key::new("cast").elem(Elem::F16)), None);
     }
 }

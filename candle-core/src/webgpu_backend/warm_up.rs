@@ -5,9 +5,8 @@
 //! then compiled, several at a time.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 
-use super::kernel::{Key, Shader};
+use super::kernel::{AnyKernel, ByKernel, Shader};
 use super::WebGpuDevice;
 use crate::{Error, Result};
 
@@ -17,7 +16,7 @@ thread_local! {
 
 struct Warming {
     device: u64,
-    shaders: HashMap<Key, Shader>,
+    shaders: ByKernel<Shader>,
 }
 
 /// What a warm-up did.
@@ -35,10 +34,11 @@ pub(super) fn is_warming(device: u64) -> bool {
 }
 
 /// Keeps a shader for later.
-pub(super) fn keep(key: Key, shader: impl FnOnce() -> Shader) {
+pub(super) fn keep(kernel: &(dyn AnyKernel + 'static), shader: impl FnOnce() -> Shader) {
     WARMING.with_borrow_mut(|warming| {
         if let Some(warming) = warming {
-            warming.shaders.entry(key).or_insert_with(shader);
+            let slot = warming.shaders.entry(kernel.boxed());
+            slot.or_insert_with(shader);
         }
     });
 }
@@ -68,7 +68,7 @@ impl WebGpuDevice {
             if !nested {
                 *warming = Some(Warming {
                     device: self.id(),
-                    shaders: HashMap::new(),
+                    shaders: ByKernel::default(),
                 });
             }
             nested
@@ -83,7 +83,7 @@ impl WebGpuDevice {
         worked?;
         let shaders = shaders.unwrap_or_default();
         let kernels = shaders.len();
-        let compiled = self.kernels().compile_all(shaders.into_iter().collect())?;
+        let compiled = self.kernels().compile_all(shaders)?;
         self.save_pipeline_cache()?;
         Ok(WarmUp { kernels, compiled })
     }
