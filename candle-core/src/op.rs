@@ -29,7 +29,7 @@ pub enum CmpOp {
 }
 
 /// A reduction over dimensions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// The sum; 0 over no elements.
     Sum,

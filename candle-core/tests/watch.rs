@@ -214,7 +214,7 @@ fn log_names_every_launch(backend: &str) {
         assert!(log.lines().any(has), "{parts:?} in\n{log}");
     };
     let (exp, launch) = match backend {
-        "webgpu" => ("exp F32", "workgroups"),
+        "webgpu" => ("Map { function: \"exp\", from: F32", "workgroups"),
         _ => ("map F=f_exp SRC=f32", "blocks of"),
     };
     let begins = format!("{backend}: #");
@@ -266,7 +266,7 @@ fn dumped_shaders_are_what_runs_webgpu() -> Result<()> {
         assert_eq!(module.entry_points.len(), 1);
         names.push(entry.file_name().to_string_lossy().into_owned());
     }
-    for kernel in ["matmul", "exp_F32", "sum_F32", "scatter"] {
+    for kernel in ["matmul", "exp_from_F32", "Sum_from_F32", "Scatter"] {
         assert!(
             names.iter().any(|name| name.contains(kernel)),
             "{kernel} in {names:?}"

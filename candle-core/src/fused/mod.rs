@@ -20,7 +20,7 @@ use crate::{Layout, Result, Storage};
 pub type Operand<'a, S> = (&'a S, &'a Layout);
 
 /// What a tensor of the input's shape does to a norm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BesideNorm {
     /// Added to the input; the sums are kept in front of the result.
     AddBefore,

@@ -3,7 +3,7 @@
 use super::windows::fit;
 use super::{bind, index, WORKGROUP};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -16,6 +16,25 @@ params!(CopyParams {
     dst_offset: u32,
     words: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Copy2d {
+    elem: Elem,
+    whole: bool,
+}
+
+impl Kernel for Copy2d {
+    type Params = CopyParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input("src", self.elem)
+            .output("dst", self.elem)
+            .constant("WG", WORKGROUP)
+            .constant("WHOLE", self.whole)
+            .body::<CopyParams>(include_str!("../shaders/copy2d.wgsl"))
+    }
+}
 
 /// `d1` rows of `d2` elements. Strides from row to row and offsets are in elements.
 #[derive(Clone, Copy)]
@@ -116,17 +135,8 @@ pub(in super::super) fn copy2d(
         let span = (rows.d1 - 1) * rows.dst_stride + rows.d2;
         (rows.dst_offset % lanes + span).div_ceil(lanes)
     };
-    let key = Key::new(OP).elem(elem).with(whole.into(), 1);
-    device.launch(
-        key,
-        || {
-            Shader::new(format!("{OP} {elem:?} whole:{whole}"))
-                .input("src", elem)
-                .output("dst", elem)
-                .constant("WG", WORKGROUP)
-                .constant("WHOLE", whole)
-                .body::<CopyParams>(include_str!("../shaders/copy2d.wgsl"))
-        },
+    device.run(
+        &Copy2d { elem, whole },
         &[bind(src), bind(dst)],
         &CopyParams {
             d1: index(rows.d1)?,

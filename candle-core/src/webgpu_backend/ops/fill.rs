@@ -4,7 +4,7 @@ use super::windows::{each, fit};
 use super::{bind, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::scalar::Scalar;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
 
@@ -17,6 +17,31 @@ params!(FillParams {
     low: u32,
     high: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Fill {
+    elem: Elem,
+    rank: usize,
+    by_element: bool,
+}
+
+impl Kernel for Fill {
+    type Params = FillParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .output("dst", self.elem)
+            .strided("dst", self.rank)
+            .constant("WG", WORKGROUP)
+            .constant("RANK", self.rank as u32)
+            .constant("BY_ELEMENT", self.by_element)
+            .text(match self.elem {
+                Elem::I64 => "fn value() -> dst_t { return dst_t(p.low, p.high); }",
+                _ => "fn value() -> dst_t { return bitcast<dst_t>(p.low); }",
+            })
+            .body::<FillParams>(include_str!("../shaders/fill.wgsl"))
+    }
+}
 
 /// The constant's bits, as the integer of [`Elem::bits`] has them.
 fn bits(value: Scalar) -> u64 {
@@ -77,27 +102,13 @@ pub(in super::super) fn const_set(
     let last = (views.offsets[0] + span).div_ceil(lanes);
     let invocations = if by_element { views.len } else { last - first };
     let bits = bits(value);
-    let key = Key::new(OP)
-        .elem(elem)
-        .with(views.rank as u32, 4)
-        .with(by_element.into(), 1);
-    device.launch(
-        key,
-        || {
-            let ty = elem.arithmetic();
-            let constant = match elem {
-                Elem::I64 => "vec2<u32>(p.low, p.high)".to_string(),
-                _ => format!("bitcast<{ty}>(p.low)"),
-            };
-            Shader::new(format!("const_set {elem:?} rank{}", views.rank))
-                .output("dst", elem)
-                .strided("dst", views.rank)
-                .constant("WG", WORKGROUP)
-                .constant("BY_ELEMENT", by_element)
-                .text(&format!("fn value() -> {ty} {{ return {constant}; }}"))
-                .text(&covers(views.rank))
-                .body::<FillParams>(include_str!("../shaders/fill.wgsl"))
-        },
+    let kernel = Fill {
+        elem,
+        rank: views.rank,
+        by_element,
+    };
+    device.run(
+        &kernel,
         &[bind(dst)],
         &FillParams {
             dims: views.dims,
@@ -110,27 +121,4 @@ pub(in super::super) fn const_set(
         },
         device.grid(invocations as usize, WORKGROUP),
     )
-}
-
-/// WGSL that says whether the layout covers element `at` of the buffer, by trying each dimension's steps: strides are walked
-/// from the largest down, which the caller's layouts (views of a contiguous tensor) keep unambiguous.
-fn covers(rank: usize) -> String {
-    if rank == 0 {
-        return "fn covers(at: u32) -> bool { return at >= p.dst_offset && at < p.dst_offset + p.len; }"
-            .into();
-    }
-    let mut body = String::from(
-        "if (at < p.dst_offset) { return false; } var rest = at - p.dst_offset; \
-         var done: array<bool, 8>; ",
-    );
-    // A selection by largest stride, unrolled over at most eight dimensions.
-    body.push_str(&format!(
-        "for (var turn = 0u; turn < {rank}u; turn++) {{ var best = 0u; var stride = 0u; \
-         for (var d = 0u; d < {rank}u; d++) {{ let s = p.dst_stride[d / 4u][d % 4u]; \
-         if (!done[d] && s >= stride) {{ best = d; stride = s; }} }} done[best] = true; \
-         let size = p.dims[best / 4u][best % 4u]; \
-         if (stride > 0u) {{ let step = min(rest / stride, size - 1u); rest -= step * stride; }} }} \
-         return rest == 0u;"
-    ));
-    format!("fn covers(at: u32) -> bool {{ {body} }}")
 }

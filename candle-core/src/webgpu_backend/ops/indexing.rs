@@ -6,7 +6,7 @@
 use super::windows::{fit, reach, window_bytes, Operand, Split};
 use super::{bind, index, Views, INDEX_OPS};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{Layout, Result, Shape};
@@ -24,6 +24,31 @@ params!(GatherParams {
     len: u32,
     op: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Gather {
+    ids: Elem,
+    elem: Elem,
+    rank: usize,
+    part: bool,
+}
+
+impl Kernel for Gather {
+    type Params = GatherParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input("ids", self.ids)
+            .input("src", self.elem)
+            .output("dst", self.elem)
+            .status()
+            .strided("ids", self.rank)
+            .strided("src", self.rank)
+            .constant("PART", self.part)
+            .text(&reads_ids(self.ids, true))
+            .each_element::<GatherParams>(include_str!("../shaders/gather.wgsl"))
+    }
+}
 
 /// How an op is named in the status buffer.
 pub(super) fn number(op: &str) -> u32 {
@@ -185,26 +210,14 @@ impl Choice {
             return Ok(());
         }
         let count = layout.dims()[dim];
-        let part = count < size;
-        let key = Key::new("gather")
-            .elem(by)
-            .elem(elem)
-            .with(views.rank as u32, 4)
-            .with(part.into(), 1);
-        device.launch(
-            key,
-            || {
-                Shader::new(format!("gather {by:?} {elem:?} rank{}", views.rank))
-                    .input("ids", by)
-                    .input("src", elem)
-                    .output("dst", elem)
-                    .status()
-                    .strided("ids", views.rank)
-                    .strided("src", views.rank)
-                    .constant("PART", part)
-                    .text(&reads_ids(by, true))
-                    .each_element::<GatherParams>(include_str!("../shaders/gather.wgsl"))
-            },
+        let kernel = Gather {
+            ids: by,
+            elem,
+            rank: views.rank,
+            part: count < size,
+        };
+        device.run(
+            &kernel,
             &[bind(ids), bind(src), bind(dst), Binding::Status],
             &GatherParams {
                 dims: views.dims,

@@ -4,7 +4,7 @@ use super::elementwise::functions;
 use super::windows::{fit, Operand, Split};
 use super::{bind, index};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Layout, Result, Shape};
 
@@ -26,39 +26,40 @@ params!(PoolParams {
 });
 
 /// What becomes of a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in super::super) enum Pool {
     Mean,
     Max,
 }
 
-/// WGSL for the mean of a window: `add_to(sum, value)` and `mean(sum)`.
-fn mean(elem: Elem) -> String {
-    let ty = elem.arithmetic();
-    if matches!(ty, "u32" | "i32") {
-        // The sum may not fit 32 bits, but quotients and remainders do. The quotient is rounded towards 0 once, at the end.
-        return format!(
-            "struct Sum {{ quotients: {ty}, rests: {ty} }}\n\
-             fn add_to(sum: Sum, value: {ty}) -> Sum {{\n\
-             \x20 let n = {ty}(p.k_h * p.k_w);\n\
-             \x20 return Sum(sum.quotients + value / n, sum.rests + value % n);\n}}\n\
-             fn mean(sum: Sum) -> {ty} {{\n\
-             \x20 let n = {ty}(p.k_h * p.k_w);\n\
-             \x20 let whole = sum.quotients + sum.rests / n;\n\
-             \x20 let rest = sum.rests % n;\n\
-             \x20 if (whole > {ty}(0) && rest < {ty}(0)) {{ return whole - {ty}(1); }}\n\
-             \x20 return whole + select({ty}(0), {ty}(1), whole < {ty}(0) && rest > {ty}(0));\n}}\n"
-        );
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Pool2d {
+    elem: Elem,
+    pool: Pool,
+}
+
+impl Kernel for Pool2d {
+    type Params = PoolParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input("src", self.elem)
+            .output("dst", self.elem)
+            .constant("MEAN", self.pool == Pool::Mean)
+            .text(functions(self.elem))
+            .text(match self.elem.arithmetic() {
+                "u32" | "i32" => include_str!("../shaders/mean_int.wgsl"),
+                "vec2<u32>" => concat!(
+                    "fn count() -> src_t { return src_t(p.k_h * p.k_w, 0u); }\n",
+                    include_str!("../shaders/mean.wgsl")
+                ),
+                _ => concat!(
+                    "fn count() -> src_t { return src_t(p.k_h * p.k_w); }\n",
+                    include_str!("../shaders/mean.wgsl")
+                ),
+            })
+            .each_element::<PoolParams>(include_str!("../shaders/pool.wgsl"))
     }
-    let count = match elem {
-        Elem::I64 => "vec2<u32>(p.k_h * p.k_w, 0u)".to_string(),
-        _ => format!("{ty}(p.k_h * p.k_w)"),
-    };
-    format!(
-        "alias Sum = {ty};\n\
-         fn add_to(sum: {ty}, value: {ty}) -> {ty} {{ return f_add(sum, value); }}\n\
-         fn mean(sum: {ty}) -> {ty} {{ return f_div(sum, {count}); }}\n"
-    )
 }
 
 /// Pools windows of `kernel` elements, `stride` apart (both `(height, width)`), of an input `(batch, channels, height, width)`.
@@ -127,23 +128,17 @@ struct Pooling {
 impl Pooling {
     /// `windows` is the input as `(batch, channels, o_h, k_h, i_w)`.
     fn launch(&self, dst: &WebGpuStorage, (src, windows): Operand<'_>) -> Result<()> {
-        let pool = self.pool;
         let device = src.device();
         let elem = device.elem(src.dtype(), self.op)?;
+        let kernel = Pool2d {
+            elem,
+            pool: self.pool,
+        };
         let (batch, channels, o_h, k_h, _) = windows.shape().dims5()?;
         let steps = windows.stride();
         let len = batch * channels * o_h * self.o_w;
-        device.launch(
-            Key::new("pool2d").elem(elem).with(pool as u32, 1),
-            || {
-                Shader::new(format!("pool2d {elem:?} {pool:?}"))
-                    .input("src", elem)
-                    .output("dst", elem)
-                    .constant("MEAN", pool == Pool::Mean)
-                    .text(functions(elem))
-                    .text(&mean(elem))
-                    .each_element::<PoolParams>(include_str!("../shaders/pool.wgsl"))
-            },
+        device.run(
+            &kernel,
             &[bind(src), bind(dst)],
             &PoolParams {
                 src_offset: index(windows.start_offset())?,

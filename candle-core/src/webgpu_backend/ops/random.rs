@@ -6,7 +6,7 @@ use super::elementwise::functions;
 use super::windows::{fit, Split};
 use super::{bind, index};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Result};
 
@@ -23,6 +23,32 @@ params!(RandomParams {
     width_high: u32,
     len: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Random {
+    distribution: &'static str,
+    elem: Elem,
+}
+
+impl Kernel for Random {
+    type Params = RandomParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Self { distribution, elem } = *self;
+        Shader::default()
+            .output("dst", elem)
+            .constant("UNIFORM", distribution == UNIFORM)
+            .text(functions(elem))
+            .text(match elem {
+                Elem::F64 => include_str!("../shaders/random_float64.wgsl"),
+                _ => include_str!("../shaders/random_float.wgsl"),
+            })
+            .each_element::<RandomParams>(include_str!("../shaders/random.wgsl"))
+    }
+}
+
+const UNIFORM: &str = "rand_uniform";
+const NORMAL: &str = "rand_normal";
 
 /// `len` numbers of a distribution, whose parameters `of` makes from the storage dtype.
 fn random(
@@ -84,21 +110,8 @@ impl Numbers {
             _ => u64::from((value as f32).to_bits()),
         });
         let device = dst.device();
-        device.launch(
-            Key::new(distribution).elem(elem),
-            || {
-                Shader::new(format!("{distribution} {elem:?}"))
-                    .output("dst", elem)
-                    .text(functions(elem))
-                    .text(match elem {
-                        Elem::F64 => include_str!("../shaders/random_float64.wgsl"),
-                        _ => include_str!("../shaders/random_float.wgsl"),
-                    })
-                    .text(&format!(
-                        "fn number(bits: vec4<u32>) -> dst_t {{ return {distribution}_number(bits); }}"
-                    ))
-                    .each_element::<RandomParams>(include_str!("../shaders/random.wgsl"))
-            },
+        device.run(
+            &Random { distribution, elem },
             &[bind(dst)],
             &RandomParams {
                 seed_low: seed as u32,
@@ -162,7 +175,7 @@ pub(in super::super) fn uniform(
     lo: f64,
     up: f64,
 ) -> Result<WebGpuStorage> {
-    random(device, len, dtype, "rand_uniform", |elem| {
+    random(device, len, dtype, UNIFORM, |elem| {
         let (first, end) = (nearest(lo, elem), nearest(up, elem));
         let width = end - first;
         let fits = elem == Elem::F64 || (width as f32).is_finite();
@@ -188,7 +201,7 @@ pub(in super::super) fn normal(
     mean: f64,
     std: f64,
 ) -> Result<WebGpuStorage> {
-    random(device, len, dtype, "rand_normal", |_| {
+    random(device, len, dtype, NORMAL, |_| {
         if !(mean.is_finite() && std.is_finite() && std >= 0.0) {
             crate::bail!(
                 "rand_normal: needs a finite mean and a finite std of at least 0, got mean = {mean} and std = {std}"

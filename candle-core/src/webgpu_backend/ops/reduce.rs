@@ -8,7 +8,7 @@ use super::{bind, elementwise, fill, index, Views, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
 use crate::scalar::Scalar;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result};
 
@@ -25,6 +25,73 @@ params!(ReduceParams {
     carry_place_offset: u32,
     first_place: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Reduce {
+    op: ReduceOp,
+    from: Elem,
+    to: Elem,
+    rank: usize,
+    /// Whether a workgroup shares a row.
+    group: bool,
+    /// Whether the elements are earlier results, with their places beside them.
+    found: bool,
+    /// The type of what was found in the row before, and whether its places are there too.
+    carry: Option<Elem>,
+    carry_places: bool,
+    /// Whether places are written beside the values.
+    found_dst: bool,
+}
+
+impl Kernel for Reduce {
+    type Params = ReduceParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Self { op, from, .. } = *self;
+        let shader = Shader::default().input("src", from);
+        let shader = match self.found {
+            true => shader
+                .input("found", Elem::U32)
+                .text("fn place_of(i: u32, j: u32) -> u32 { return found_at(i); }"),
+            false => {
+                shader.text("fn place_of(i: u32, j: u32) -> u32 { return p.first_place + j; }")
+            }
+        };
+        let shader = match (self.carry, self.carry_places) {
+            (None, _) => shader.text("fn before(row: u32) -> Found { return look(row, 0u); }"),
+            (Some(elem), false) => shader.input("carry", elem).text(
+                "fn before(row: u32) -> Found { return Found(carry_at(p.carry_offset + row), 0u); }",
+            ),
+            (Some(elem), true) => shader.input("carry", elem).input("carry_place", Elem::U32).text(
+                "fn before(row: u32) -> Found {\n\
+                 return Found(carry_at(p.carry_offset + row), carry_place_at(p.carry_place_offset + row));\n}",
+            ),
+        };
+        let shader = shader.output("dst", self.to);
+        let shader = match self.found_dst {
+            true => shader.output("found_dst", Elem::U32).text(
+                "fn keep_place(o: u32, place: u32) { found_dst_put(o, array<found_dst_t, 1>(place)); }",
+            ),
+            false => shader.text("fn keep_place(o: u32, place: u32) {}"),
+        };
+        shader
+            .strided("src", self.rank)
+            .constant("WG", WORKGROUP)
+            .constant("SUM", op == ReduceOp::Sum)
+            .constant("CARRY", self.carry.is_some())
+            .constant("GREATEST", matches!(op, ReduceOp::Max | ReduceOp::ArgMax))
+            .text(functions(from))
+            .text(match finds_place(op) && !self.found_dst {
+                true => "fn result(found: Found) -> dst_t { return found.place; }",
+                false => "fn result(found: Found) -> dst_t { return found.value; }",
+            })
+            .text(match self.group {
+                true => include_str!("../shaders/reduce_group.wgsl"),
+                false => include_str!("../shaders/reduce_alone.wgsl"),
+            })
+            .body::<ReduceParams>(include_str!("../shaders/reduce.wgsl"))
+    }
+}
 
 /// Rows shorter than this leave most of a workgroup idle.
 const SHORT: u32 = 64;
@@ -102,21 +169,20 @@ impl<'a> Pass<'a> {
         let op = self.op.name();
         let from = device.elem(self.src.dtype(), op)?;
         let to = device.elem(dst.dtype(), op)?;
-        let finds_place = finds_place(self.op);
-        let key = Key::new("reduce")
-            .with(self.op as u32, 3)
-            .elem(from)
-            .elem(to)
-            .with(self.views.rank as u32, 4)
-            .with(self.group.into(), 1)
-            .with(self.places.is_some().into(), 1)
-            .with(dst_places.is_some().into(), 1);
         let carried = self.carry.map(|carry| carry.values);
         let carried_places = self.carry.and_then(|carry| carry.places);
         let accumulator = device.elem(accumulator(self.src.dtype()), op)?;
-        let key = key
-            .with(carried.is_some().into(), 1)
-            .with(carried_places.is_some().into(), 1);
+        let kernel = Reduce {
+            op: self.op,
+            from,
+            to,
+            rank: self.views.rank,
+            group: self.group,
+            found: self.places.is_some(),
+            carry: carried.map(|_| accumulator),
+            carry_places: carried_places.is_some(),
+            found_dst: dst_places.is_some(),
+        };
         let storage =
             |operand: Option<(&'a WebGpuStorage, usize)>| operand.map(|(storage, _)| storage);
         let inputs = [
@@ -133,58 +199,8 @@ impl<'a> Pass<'a> {
             .collect();
         let outputs = self.rows * self.chunks;
         let words = outputs.div_ceil(to.lanes()) as usize;
-        device.launch(
-            key,
-            || {
-                let label = format!("{op} {from:?}->{to:?} rank{}", self.views.rank);
-                let mut shader = Shader::new(label).input("src", from);
-                let mut place_of = "p.first_place + j";
-                if self.places.is_some() {
-                    shader = shader.input("found", Elem::U32);
-                    place_of = "found_at(i)";
-                }
-                let mut carry_of = "return look(row, 0u);";
-                if carried.is_some() {
-                    shader = shader.input("carry", accumulator);
-                    carry_of = "return Found(carry_at(p.carry_offset + row), 0u);";
-                }
-                if carried_places.is_some() {
-                    shader = shader.input("carry_place", Elem::U32);
-                    carry_of = "return Found(carry_at(p.carry_offset + row), carry_place_at(p.carry_place_offset + row));";
-                }
-                shader = shader.output("dst", to);
-                let mut keep = "";
-                if dst_places.is_some() {
-                    shader = shader.output("found_dst", Elem::U32);
-                    keep = "found_dst_put(o, array<found_dst_t, 1>(place));";
-                }
-                let result = match finds_place && dst_places.is_none() {
-                    true => "place",
-                    false => "value",
-                };
-                let wins = match self.op {
-                    ReduceOp::Max | ReduceOp::ArgMax => "f_gt",
-                    _ => "f_lt",
-                };
-                shader
-                    .strided("src", self.views.rank)
-                    .constant("WG", WORKGROUP)
-                    .constant("SUM", self.op == ReduceOp::Sum)
-                    .constant("CARRY", carried.is_some())
-                    .text(functions(from))
-                    .text(&format!(
-                        "fn wins(a: src_t, b: src_t) -> bool {{ return {wins}(a, b) == 1u; }}\n\
-                         fn place_of(i: u32, j: u32) -> u32 {{ return {place_of}; }}\n\
-                         fn before(row: u32) -> Found {{ {carry_of} }}\n\
-                         fn result(found: Found) -> dst_t {{ return found.{result}; }}\n\
-                         fn keep_place(o: u32, place: u32) {{ {keep} }}"
-                    ))
-                    .text(match self.group {
-                        true => include_str!("../shaders/reduce_group.wgsl"),
-                        false => include_str!("../shaders/reduce_alone.wgsl"),
-                    })
-                    .body::<ReduceParams>(include_str!("../shaders/reduce.wgsl"))
-            },
+        device.run(
+            &kernel,
             &bindings,
             &ReduceParams {
                 dims: self.views.dims,

@@ -5,7 +5,7 @@ use super::indexing::{along, ids_elem, number, reads_ids, with_stride};
 use super::windows::{fit, halves, longest, window};
 use super::{bind, index, Views, WORKGROUP};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Error, Layout, Result};
@@ -28,6 +28,36 @@ params!(ScatterParams {
     len: u32,
     op: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Scatter {
+    ids: Elem,
+    elem: Elem,
+    rank: usize,
+    by_column: bool,
+    add: bool,
+}
+
+impl Kernel for Scatter {
+    type Params = ScatterParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input("ids", self.ids)
+            .input("src", self.elem)
+            .output("dst", self.elem)
+            .status()
+            .strided("ids", self.rank)
+            .strided("src", self.rank)
+            .strided("dst", self.rank)
+            .constant("WG", WORKGROUP)
+            .constant("BY_COLUMN", self.by_column)
+            .constant("ADD", self.add)
+            .text(functions(self.elem))
+            .text(&reads_ids(self.ids, true))
+            .body::<ScatterParams>(include_str!("../shaders/scatter.wgsl"))
+    }
+}
 
 /// What is written along `dim`, and where: `ids_l` and `src_l` have one shape.
 #[derive(Clone, Copy)]
@@ -237,30 +267,15 @@ impl Job<'_> {
             true => index(layout.stride()[dim])?,
             false => index(layout.stride()[dim])?.max(1),
         };
-        let key = Key::new("scatter")
-            .elem(by)
-            .elem(elem)
-            .with(views.rank as u32, 4)
-            .with(by_column.into(), 1)
-            .with(self.add.into(), 1);
-        device.launch(
-            key,
-            || {
-                Shader::new(format!("scatter {by:?} {elem:?} rank{}", views.rank))
-                    .input("ids", by)
-                    .input("src", elem)
-                    .output("dst", elem)
-                    .status()
-                    .strided("ids", views.rank)
-                    .strided("src", views.rank)
-                    .strided("dst", views.rank)
-                    .constant("WG", WORKGROUP)
-                    .constant("BY_COLUMN", by_column)
-                    .constant("ADD", self.add)
-                    .text(functions(elem))
-                    .text(&reads_ids(by, true))
-                    .body::<ScatterParams>(include_str!("../shaders/scatter.wgsl"))
-            },
+        let kernel = Scatter {
+            ids: by,
+            elem,
+            rank: views.rank,
+            by_column,
+            add: self.add,
+        };
+        device.run(
+            &kernel,
             &[
                 bind(self.ids),
                 bind(self.src),

@@ -6,11 +6,11 @@
 //! Reference: Batcher, "Sorting networks and their applications", AFIPS 1968.
 
 use super::copy2d::{copy2d, Rows};
-use super::elementwise::{self, functions};
+use super::elementwise;
 use super::windows::{reach, window_bytes, Operand, Split};
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result};
 
@@ -37,55 +37,118 @@ params!(StepParams {
     first: u32,
 });
 
-/// WGSL for a key and its order. NaN comes last, and the two zeros are equal.
-fn key_functions(elem: Elem, ascending: bool) -> String {
-    let of = match elem.arithmetic() {
-        "f32" => {
-            "let bits = bitcast<u32>(x); \
-             if (is_nan(x)) { return 0xffffffffu; } \
-             if ((bits << 1u) == 0u) { return 0x80000000u; } \
-             return select(bits ^ 0x80000000u, ~bits, (bits >> 31u) == 1u);"
-        }
-        "f64" => {
-            "let bits = vec2<u32>(u32(bitcast<u64>(x) & 0xfffffffflu), u32(bitcast<u64>(x) >> 32u)); \
-             if (is_nan64(x)) { return vec2<u32>(0xffffffffu, 0xffffffffu); } \
-             if ((bits.x | (bits.y << 1u)) == 0u) { return vec2<u32>(0u, 0x80000000u); } \
-             return select(bits ^ vec2<u32>(0u, 0x80000000u), ~bits, (bits.y >> 31u) == 1u);"
-        }
-        "i32" => "return bitcast<u32>(x) ^ 0x80000000u;",
-        "u32" => "return x;",
-        _ => "return vec2<u32>(x.x, x.y ^ 0x80000000u);",
-    };
-    let key = key_word(elem);
-    let wide = elem.word_bytes() == 8;
-    let less = match wide {
-        true => "a.y < b.y || (a.y == b.y && a.x < b.x)",
-        false => "a < b",
-    };
-    let direction = if ascending { "" } else { "~" };
-    let last = match wide {
-        true => "vec2<u32>(0xffffffffu, 0xffffffffu)",
-        false => "0xffffffffu",
-    };
-    let is_nan64 = match elem {
-        Elem::F64 => functions(elem),
-        _ => "",
-    };
-    is_nan64.to_string()
-        + &format!(
-            "alias key_t = {key};\n\
-         const LAST = {last};\n\
-         fn order_of(x: src_t) -> key_t {{ {of} }}\n\
-         fn key_of(x: src_t) -> key_t {{ return {direction}order_of(x); }}\n\
-         fn key_less(a: key_t, b: key_t) -> bool {{ return {less}; }}\n"
-        )
+/// Sorts or merges tiles in workgroup memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SortTile {
+    load: Option<Load>,
+    /// Whether keys are 64 bits.
+    wide: bool,
+    tile: usize,
 }
 
-/// The word that a key is stored in.
-fn key_word(elem: Elem) -> &'static str {
-    match elem.word_bytes() {
-        8 => "vec2<u32>",
-        _ => "u32",
+/// Where a tile's elements come from, if it was not loaded before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Load {
+    elem: Elem,
+    ascending: bool,
+    rank: usize,
+}
+
+impl SortTile {
+    fn workgroup(&self) -> u32 {
+        (self.tile / 2).clamp(1, 256) as u32
+    }
+}
+
+impl Kernel for SortTile {
+    type Params = SortParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let shader = match self.load {
+            Some(Load {
+                elem,
+                ascending,
+                rank,
+            }) => Shader::default()
+                .input("src", elem)
+                .strided("src", rank)
+                .constant("ASCENDING", ascending)
+                .text(order_of(elem))
+                .text(include_str!("../shaders/sort_load.wgsl")),
+            None => Shader::default().text("fn key_at(i: u32) -> key_t { return LAST; }"),
+        };
+        shader
+            .sorted_words("keys", "ids")
+            .text(keys(self.wide))
+            .constant("WG", self.workgroup())
+            .constant("TILE", self.tile as u32)
+            .constant("LOAD", self.load.is_some())
+            .body::<SortParams>(include_str!("../shaders/sort.wgsl"))
+    }
+}
+
+/// A step of a merge through global memory.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SortStep {
+    wide: bool,
+}
+
+impl Kernel for SortStep {
+    type Params = StepParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .sorted_words("keys", "ids")
+            .text(keys(self.wide))
+            .constant("WG", WG)
+            .body::<StepParams>(include_str!("../shaders/sort_step.wgsl"))
+    }
+}
+
+/// A step of a merge between two windows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SortWindows {
+    wide: bool,
+}
+
+impl Kernel for SortWindows {
+    type Params = StepParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .sorted_words("keys", "ids")
+            .sorted_words("high_keys", "high_ids")
+            .text(keys(self.wide))
+            .constant("WG", WG)
+            .body::<StepParams>(include_str!("../shaders/sort_windows.wgsl"))
+    }
+}
+
+impl Shader {
+    fn sorted_words(self, keys: &str, ids: &str) -> Self {
+        self.output_words(keys, "key_t").output_words(ids, "u32")
+    }
+}
+
+/// WGSL for keys and their order.
+fn keys(wide: bool) -> &'static str {
+    match wide {
+        true => include_str!("../shaders/sort_keys64.wgsl"),
+        false => include_str!("../shaders/sort_keys32.wgsl"),
+    }
+}
+
+/// WGSL for the key of an element.
+fn order_of(elem: Elem) -> &'static str {
+    match elem.arithmetic() {
+        "f32" => include_str!("../shaders/order_float.wgsl"),
+        "f64" => concat!(
+            include_str!("../shaders/functions_float64.wgsl"),
+            include_str!("../shaders/order_float64.wgsl")
+        ),
+        "u32" => "fn order_of(x: u32) -> key_t { return x; }",
+        "i32" => "fn order_of(x: i32) -> key_t { return bitcast<u32>(x) ^ 0x80000000u; }",
+        _ => "fn order_of(x: vec2<u32>) -> key_t { return x ^ vec2<u32>(0u, 0x80000000u); }",
     }
 }
 
@@ -98,17 +161,16 @@ struct Order {
 }
 
 impl Order {
-    fn key(self, kernel: &'static str) -> Key {
-        Key::new(kernel)
-            .elem(self.elem)
-            .with(self.ascending.into(), 1)
+    /// Whether keys are 64 bits.
+    fn wide(self) -> bool {
+        self.elem.word_bytes() == 8
     }
 
     /// The dtype of a storage for keys.
     fn key_dtype(self) -> DType {
-        match self.elem.word_bytes() {
-            8 => DType::I64,
-            _ => DType::U32,
+        match self.wide() {
+            true => DType::I64,
+            false => DType::U32,
         }
     }
 }
@@ -179,41 +241,23 @@ impl<'a> Network<'a> {
     ) -> Result<()> {
         let empty = Layout::contiguous(0);
         let views = Views::new([src.map_or(&empty, |(_, layout)| layout)])?;
-        let load = src.is_some();
-        let Order { elem, .. } = self.order;
-        let size = (self.tile / 2).clamp(1, 256) as u32;
+        let Order {
+            elem, ascending, ..
+        } = self.order;
         let tiles = self.rows * (self.padded / self.tile);
-        let key = self
-            .order
-            .key("sort")
-            .with(load.into(), 1)
-            .with(self.tile.ilog2(), 4)
-            .with(views.rank as u32, 4);
+        let kernel = SortTile {
+            load: src.map(|_| Load {
+                elem,
+                ascending,
+                rank: views.rank,
+            }),
+            wide: self.order.wide(),
+            tile: self.tile,
+        };
         let mut bindings: Vec<_> = src.iter().map(|(src, _)| bind(src)).collect();
         bindings.extend([bind(&self.keys), bind(&self.ids)]);
-        self.device.launch(
-            key,
-            || {
-                let shader = Shader::new(format!("sort {elem:?} load:{load} tile:{}", self.tile));
-                let (shader, key_at) = match load {
-                    true => (
-                        shader.input("src", elem).strided("src", views.rank),
-                        "key_of(src_at(src_offset(i)))",
-                    ),
-                    false => (shader.text(&src_type(elem)), "LAST"),
-                };
-                shader
-                    .output_words("keys", key_word(elem))
-                    .output_words("ids", "u32")
-                    .constant("WG", size)
-                    .constant("TILE", self.tile as u32)
-                    .constant("LOAD", load)
-                    .text(&key_functions(elem, self.order.ascending))
-                    .text(&format!(
-                        "fn key_at(i: u32) -> key_t {{ return {key_at}; }}"
-                    ))
-                    .body::<SortParams>(include_str!("../shaders/sort.wgsl"))
-            },
+        self.device.run(
+            &kernel,
             &bindings,
             &SortParams {
                 dims: views.dims,
@@ -233,18 +277,9 @@ impl<'a> Network<'a> {
     /// One step of a merge through global memory: elements `step` apart change places where they must.
     fn step(&self, run: usize, step: usize) -> Result<()> {
         let pairs = self.rows * self.padded / 2;
-        self.device.launch(
-            self.order.key("sort step"),
-            || {
-                let Order { elem, .. } = self.order;
-                Shader::new(format!("sort step {elem:?}"))
-                    .output_words("keys", key_word(elem))
-                    .output_words("ids", "u32")
-                    .constant("WG", WG)
-                    .text(&src_type(elem))
-                    .text(&key_functions(elem, self.order.ascending))
-                    .body::<StepParams>(include_str!("../shaders/sort_step.wgsl"))
-            },
+        let wide = self.order.wide();
+        self.device.run(
+            &SortStep { wide },
             &[bind(&self.keys), bind(&self.ids)],
             &StepParams {
                 run: index(run)?,
@@ -259,20 +294,9 @@ impl<'a> Network<'a> {
 
     /// One step of a merge between this window and a later one of the same row.
     fn step_between(&self, high: &Self, run: usize) -> Result<()> {
-        self.device.launch(
-            self.order.key("sort windows"),
-            || {
-                let Order { elem, .. } = self.order;
-                Shader::new(format!("sort windows {elem:?}"))
-                    .output_words("keys", key_word(elem))
-                    .output_words("ids", "u32")
-                    .output_words("high_keys", key_word(elem))
-                    .output_words("high_ids", "u32")
-                    .constant("WG", WG)
-                    .text(&src_type(elem))
-                    .text(&key_functions(elem, self.order.ascending))
-                    .body::<StepParams>(include_str!("../shaders/sort_windows.wgsl"))
-            },
+        let wide = self.order.wide();
+        self.device.run(
+            &SortWindows { wide },
             &[
                 bind(&self.keys),
                 bind(&self.ids),
@@ -289,11 +313,6 @@ impl<'a> Network<'a> {
             self.device.grid(self.padded, WG),
         )
     }
-}
-
-/// What `key_functions` takes, for kernels that do not read the elements themselves.
-fn src_type(elem: Elem) -> String {
-    format!("alias src_t = {};", elem.arithmetic())
 }
 
 /// For each row along the last dimension, the places of its elements in ascending or descending order, as u32.

@@ -7,7 +7,7 @@ use super::copy2d::{copy2d, Rows};
 use super::windows::{fit, window_bytes, Operand, Split};
 use super::{bind, index};
 use crate::backend::{BackendDevice, BackendStorage};
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::memory::Memory;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{resample, DType, Layout, Result, Shape};
@@ -23,6 +23,35 @@ params!(UpsampleParams {
     o_w: u32,
     len: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Upsample {
+    elem: Elem,
+    mix: bool,
+}
+
+impl Kernel for Upsample {
+    type Params = UpsampleParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let shader = Shader::default()
+            .input("src", self.elem)
+            .input("table", Elem::U32)
+            .output("dst", self.elem);
+        let shader = match (self.mix, self.elem) {
+            (false, _) => shader.text(include_str!("../shaders/upsample_nearest.wgsl")),
+            (true, Elem::F64) => shader.text(concat!(
+                "fn weight(e: vec4<u32>) -> f64 { return bitcast<f64>(u64(e.z) | (u64(e.w) << 32u)); }\n",
+                include_str!("../shaders/upsample_linear.wgsl")
+            )),
+            (true, _) => shader.text(concat!(
+                "fn weight(e: vec4<u32>) -> f32 { return bitcast<f32>(e.z); }\n",
+                include_str!("../shaders/upsample_linear.wgsl")
+            )),
+        };
+        shader.each_element::<UpsampleParams>(include_str!("../shaders/upsample.wgsl"))
+    }
+}
 
 /// A row of the table: two neighbours of an axis, and the lower and upper word of the second one's weight.
 type Entry = [u32; 4];
@@ -246,22 +275,8 @@ impl Sampling {
         let (batch, channels, _, _) = layout.shape().dims4()?;
         let steps = layout.stride();
         let len = batch * channels * self.o_h * self.o_w;
-        device.launch(
-            Key::new("upsample").elem(elem).with(mix.into(), 1),
-            || {
-                Shader::new(format!("upsample {elem:?} mix:{mix}"))
-                    .input("src", elem)
-                    .input("table", Elem::U32)
-                    .output("dst", elem)
-                    .text(&match (mix, elem) {
-                        (false, _) => CHOOSE.to_string(),
-                        (true, Elem::F64) => {
-                            MIX.replace("WEIGHT", "bitcast<f64>(u64(e.z) | (u64(e.w) << 32u))")
-                        }
-                        (true, _) => MIX.replace("WEIGHT", "bitcast<f32>(e.z)"),
-                    })
-                    .each_element::<UpsampleParams>(include_str!("../shaders/upsample.wgsl"))
-            },
+        device.run(
+            &Upsample { elem, mix },
             &[bind(src), bind(&self.table), bind(dst)],
             &UpsampleParams {
                 src_offset: index(layout.start_offset())?,
@@ -278,14 +293,3 @@ impl Sampling {
         )
     }
 }
-
-/// WGSL for the element at a row and a column of the table, in the image that begins at `start`.
-const CHOOSE: &str = "fn resampled(start: u32, row: vec4<u32>, column: vec4<u32>) -> src_t { \
-    return src_at(start + row.x * p.src_row + column.x * p.src_col); }";
-
-const MIX: &str = "fn between(first: src_t, second: src_t, e: vec4<u32>) -> src_t { \
-    let weight = WEIGHT; return first * (src_t(1) - weight) + second * weight; }
-fn mixed(start: u32, column: vec4<u32>) -> src_t { \
-    return between(src_at(start + column.x * p.src_col), src_at(start + column.y * p.src_col), column); }
-fn resampled(start: u32, row: vec4<u32>, column: vec4<u32>) -> src_t { \
-    return between(mixed(start + row.x * p.src_row, column), mixed(start + row.y * p.src_row, column), row); }";

@@ -1,4 +1,35 @@
-// dst = value() wherever the layout covers it; other elements stay.
+// dst = value() wherever the layout covers it; other elements stay. BY_ELEMENT: an invocation takes an element of the layout,
+// otherwise a word of the span from the first to the last one.
+
+// Whether the layout covers element `at` of the buffer, by trying each dimension's steps: strides are walked from the largest down,
+// which the caller's layouts (views of a contiguous tensor) keep unambiguous.
+fn covers(at: u32) -> bool {
+  if (RANK == 0u) {
+    return at >= p.dst_offset && at < p.dst_offset + p.len;
+  }
+  if (at < p.dst_offset) {
+    return false;
+  }
+  var rest = at - p.dst_offset;
+  var done: array<bool, 8>;
+  for (var turn = 0u; turn < RANK; turn++) {
+    var best = 0u;
+    var stride = 0u;
+    for (var d = 0u; d < RANK; d++) {
+      let s = p.dst_stride[d / 4u][d % 4u];
+      if (!done[d] && s >= stride) {
+        best = d;
+        stride = s;
+      }
+    }
+    done[best] = true;
+    if (stride > 0u) {
+      let size = p.dims[best / 4u][best % 4u];
+      rest -= min(rest / stride, size - 1u) * stride;
+    }
+  }
+  return rest == 0u;
+}
 
 @compute @workgroup_size(WG)
 fn main(

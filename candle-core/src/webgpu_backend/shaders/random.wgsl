@@ -15,14 +15,13 @@ fn philox(place: vec2<u32>, seed: vec2<u32>) -> vec4<u32> {
   return counter;
 }
 
-// From first() up to second(), which is the greatest number that is left in.
-fn rand_uniform_number(bits: vec4<u32>) -> dst_t {
-  let x = first() + unit(bits.xz) * width();
-  return select(x, second(), x > second());
-}
-
-// Box-Muller with mean first() and standard deviation second().
-fn rand_normal_number(bits: vec4<u32>) -> dst_t {
+fn number(bits: vec4<u32>) -> dst_t {
+  if (UNIFORM) {
+    // From first() up to second(), which is the greatest number that is left in.
+    let x = first() + unit(bits.xz) * width();
+    return select(x, second(), x > second());
+  }
+  // Box-Muller with mean first() and standard deviation second().
   return first() + second() * radius(bits.xz) * angle_cosine(bits.yw);
 }
 

@@ -15,6 +15,13 @@ fn look(row: u32, j: u32) -> Found {
   return Found(src_at(src_offset(i)), place_of(i, j));
 }
 
+fn wins(a: src_t, b: src_t) -> bool {
+  if (GREATEST) {
+    return f_gt(a, b) == 1u;
+  }
+  return f_lt(a, b) == 1u;
+}
+
 fn combine(a: Found, b: Found) -> Found {
   if (SUM) {
     return Found(f_add(a.value, b.value), 0u);

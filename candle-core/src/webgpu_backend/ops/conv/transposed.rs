@@ -4,7 +4,7 @@
 use super::{contiguous, index, input_len, matmul, matrices, output_len, taps, Operands};
 use crate::backend::BackendStorage;
 use crate::conv::Geometry;
-use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::ops::bind;
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
 use crate::webgpu_backend::ops::elementwise::functions;
@@ -34,6 +34,24 @@ params!(FoldParams {
     o_w: u32,
     len: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Fold {
+    from: Elem,
+    to: Elem,
+}
+
+impl Kernel for Fold {
+    type Params = FoldParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input("src", self.from)
+            .output("dst", self.to)
+            .text(functions(self.from))
+            .each_element::<FoldParams>(include_str!("../../shaders/fold.wgsl"))
+    }
+}
 
 pub(super) fn run(operands: Operands<'_>, g: Geometry) -> Result<WebGpuStorage> {
     let device = operands.src.device();
@@ -171,15 +189,8 @@ fn fold_into(
     // A place above the first row wraps, as one in the padding does.
     let padding_h = index(g.steps[0].padding + first)?;
     let padding_h = padding_h.wrapping_sub(index(top * g.steps[0].stride)?);
-    device.launch(
-        Key::new("fold").elem(from).elem(elem),
-        || {
-            Shader::new(format!("fold {from:?}->{elem:?}"))
-                .input("src", from)
-                .output("dst", elem)
-                .text(functions(from))
-                .each_element::<FoldParams>(include_str!("../../shaders/fold.wgsl"))
-        },
+    device.run(
+        &Fold { from, to: elem },
         &[bind(columns), bind(dst)],
         &FoldParams {
             src_offset: index(columns_l.start_offset())?,

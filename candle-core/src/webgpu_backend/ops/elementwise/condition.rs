@@ -3,7 +3,7 @@
 use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, Views};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Layout, Result};
 
@@ -17,6 +17,30 @@ params!(WhereParams {
     rhs_offset: u32,
     len: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Where {
+    cond: Elem,
+    elem: Elem,
+    rank: usize,
+}
+
+impl Kernel for Where {
+    type Params = WhereParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Self { cond, elem, rank } = *self;
+        Shader::default()
+            .input("cond", cond)
+            .input("lhs", elem)
+            .input("rhs", elem)
+            .output("dst", elem)
+            .strided("cond", rank)
+            .strided("lhs", rank)
+            .strided("rhs", rank)
+            .each_element::<WhereParams>(include_str!("../../shaders/where.wgsl"))
+    }
+}
 
 pub(in crate::webgpu_backend) fn where_cond(
     cond: &WebGpuStorage,
@@ -61,38 +85,20 @@ fn where_into(
     let device = cond.device();
     let views = Views::new([cond_l, on_true_l, on_false_l])?;
     let test = device.elem(cond.dtype(), OP)?;
-    let nonzero = match test {
-        Elem::U8 | Elem::U32 => "x != 0u",
-        Elem::I32 | Elem::I16 => "x != 0",
-        Elem::I64 => "(x.x | x.y) != 0u",
-        Elem::F32 | Elem::F16 | Elem::BF16 | Elem::F8E4M3 | Elem::F64 => {
-            return Err(device.unsupported(OP, cond.dtype(), "the condition must be an integer"));
-        }
-    };
+    if test.is_float() {
+        return Err(device.unsupported(OP, cond.dtype(), "the condition must be an integer"));
+    }
     let elem = device.elem(on_true.dtype(), OP)?.bits();
     if views.len == 0 {
         return Ok(());
     }
-    let key = Key::new(OP)
-        .elem(test)
-        .elem(elem)
-        .with(views.rank as u32, 4);
-    device.launch(
-        key,
-        || {
-            Shader::new(format!("where {test:?} {elem:?} rank{}", views.rank))
-                .input("cond", test)
-                .input("lhs", elem)
-                .input("rhs", elem)
-                .output("dst", elem)
-                .strided("cond", views.rank)
-                .strided("lhs", views.rank)
-                .strided("rhs", views.rank)
-                .text(&format!(
-                    "fn holds(x: cond_t) -> bool {{ return {nonzero}; }}"
-                ))
-                .each_element::<WhereParams>(include_str!("../../shaders/where.wgsl"))
-        },
+    let kernel = Where {
+        cond: test,
+        elem,
+        rank: views.rank,
+    };
+    device.run(
+        &kernel,
         &[bind(cond), bind(on_true), bind(on_false), bind(dst)],
         &WhereParams {
             dims: views.dims,

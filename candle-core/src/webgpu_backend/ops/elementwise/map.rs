@@ -2,9 +2,9 @@
 
 use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, index, Views, WORKGROUP};
-use super::{functions, place};
+use super::functions;
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
@@ -21,7 +21,7 @@ params!(MapParams {
     b_high: u32,
 });
 
-/// Functions of one argument; a kernel's `f(x)` is `f_NAME(x)` of `shaders/functions_*.wgsl`. The list's order is the key's.
+/// Functions of one argument; a kernel's `f(x)` is `f_NAME(x)` of `shaders/functions_*.wgsl`.
 const UNARY: [&str; 25] = [
     "id", "affine", "powf", "elu", "abs", "neg", "recip", "sqr", "sqrt", "exp", "log", "sin",
     "cos", "tanh", "erf", "gelu", "gelu_erf", "relu", "silu", "ceil", "floor", "round", "sign",
@@ -43,6 +43,38 @@ fn parametrised(elem: Elem) -> &'static str {
             "fn f_affine(x: vec2<u32>) -> vec2<u32> { \
              return f_add(f_mul(x, vec2<u32>(p.a, p.a_high)), vec2<u32>(p.b, p.b_high)); }"
         }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Map {
+    function: &'static str,
+    from: Elem,
+    to: Elem,
+    rank: usize,
+    keep: bool,
+}
+
+impl Kernel for Map {
+    type Params = MapParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Self { from, to, .. } = *self;
+        let f = match self.function {
+            "to_dtype" => cast(from, to).to_string(),
+            name => format!("f_{name}(x)"),
+        };
+        Shader::default()
+            .input("src", from)
+            .output("dst", to)
+            .strided("src", self.rank)
+            .constant("WG", WORKGROUP)
+            .constant("KEEP", self.keep)
+            .text("alias T = src_t;")
+            .text(functions(from))
+            .text(parametrised(from))
+            .text(&format!("fn f(x: src_t) -> dst_t {{ return {f}; }}"))
+            .body::<MapParams>(include_str!("../../shaders/map.wgsl"))
     }
 }
 
@@ -87,10 +119,10 @@ fn map(
     if name == "id" {
         (from, to) = (from.bits(), to.bits());
     }
-    let Some(function) = place(&UNARY, name) else {
+    if !UNARY.contains(&name) {
         return Err(device.unsupported(name, src.dtype(), "there is no WGSL for this function"));
-    };
-    if !from.is_float() && place(&UNARY_INT, name).is_none() {
+    }
+    if !from.is_float() && !UNARY_INT.contains(&name) {
         return Err(device.unsupported(name, src.dtype(), "convert to a float dtype first"));
     }
     let views = Views::new([layout])?;
@@ -101,32 +133,15 @@ fn map(
     let first = target.offset / lanes;
     let last = (target.offset + views.len as usize).div_ceil(lanes);
     let whole = target.offset.is_multiple_of(lanes) && (views.len as usize).is_multiple_of(lanes);
-    let keep = target.inside && !whole;
-    let key = Key::new("map")
-        .with(function, 5)
-        .elem(from)
-        .elem(to)
-        .with(views.rank as u32, 4)
-        .with(keep.into(), 1);
-    device.launch(
-        key,
-        || {
-            let f = match name {
-                "to_dtype" => cast(from, to),
-                _ => format!("fn f(x: src_t) -> dst_t {{ return f_{name}(x); }}"),
-            };
-            Shader::new(format!("{name} {from:?}->{to:?} rank{}", views.rank))
-                .input("src", from)
-                .output("dst", to)
-                .strided("src", views.rank)
-                .constant("WG", WORKGROUP)
-                .constant("KEEP", keep)
-                .text("alias T = src_t;")
-                .text(functions(from))
-                .text(parametrised(from))
-                .text(&f)
-                .body::<MapParams>(include_str!("../../shaders/map.wgsl"))
-        },
+    let kernel = Map {
+        function: name,
+        from,
+        to,
+        rank: views.rank,
+        keep: target.inside && !whole,
+    };
+    device.run(
+        &kernel,
         &[bind(src), bind(target.dst)],
         &MapParams {
             dims: views.dims,
@@ -143,10 +158,10 @@ fn map(
     )
 }
 
-/// The conversion of one element: Rust's `as`, which saturates and takes NaN to 0.
-fn cast(from: Elem, to: Elem) -> String {
+/// The conversion of `x`: Rust's `as`, which saturates and takes NaN to 0.
+fn cast(from: Elem, to: Elem) -> &'static str {
     use Elem::*;
-    let expression = match (from.arithmetic(), to) {
+    match (from.arithmetic(), to) {
         // To a narrow integer: saturated from floats, the low bits from wider integers.
         ("f32", U8) => "u32(clamp(select(x, 0.0, is_nan(x)), 0.0, 255.0))",
         ("f32", I16) => "i32(clamp(select(x, 0.0, is_nan(x)), -32768.0, 32767.0))",
@@ -172,8 +187,7 @@ fn cast(from: Elem, to: Elem) -> String {
         (_, U32 | U8) => "x.x",
         (_, I32 | I16) => "bitcast<i32>(x.x)",
         (_, I64) => "x",
-    };
-    format!("fn f(x: src_t) -> dst_t {{ return {expression}; }}")
+    }
 }
 
 fn mapped(

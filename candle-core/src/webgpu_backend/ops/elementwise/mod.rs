@@ -13,10 +13,6 @@ pub(in crate::webgpu_backend) use zip::{binary, cmp};
 
 use crate::webgpu_backend::kernel::Elem;
 
-fn place(list: &[&str], name: &str) -> Option<u32> {
-    list.iter().position(|n| *n == name).map(|i| i as u32)
-}
-
 /// The WGSL functions for a type of arithmetic.
 pub(super) fn functions(elem: Elem) -> &'static str {
     match elem.arithmetic() {

@@ -2,10 +2,10 @@
 
 use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, Views, DIVISION_BY_ZERO};
-use super::{functions, place};
+use super::functions;
 use crate::backend::BackendStorage;
 use crate::op::CmpOp;
-use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
@@ -19,20 +19,12 @@ params!(ZipParams {
     len: u32,
 });
 
-/// Functions of two arguments, in the order of the key.
-const BINARY: [&str; 20] = [
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "minimum",
-    "maximum",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
+/// Functions of two arguments.
+const BINARY: [&str; 12] = [
+    "add", "sub", "mul", "div", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge",
+];
+/// Those that only floats have.
+const BINARY_FLOAT: [&str; 8] = [
     "silu_mul",
     "gelu_mul",
     "gelu_tanh_mul",
@@ -42,8 +34,49 @@ const BINARY: [&str; 20] = [
     "sigmoid_mul",
     "clamped_swiglu",
 ];
-/// The last of these are of floats alone.
-const FLOATS_FROM: u32 = 12;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Zip {
+    function: &'static str,
+    from: Elem,
+    to: Elem,
+    rank: usize,
+}
+
+impl Zip {
+    /// Whether it has to report a quotient by zero: WGSL defines it, the CPU has an error.
+    fn divides(&self) -> bool {
+        self.function == "div" && !self.from.is_float()
+    }
+}
+
+impl Kernel for Zip {
+    type Params = ZipParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let shader = Shader::default()
+            .input("lhs", self.from)
+            .input("rhs", self.from)
+            .output("dst", self.to);
+        let (shader, report) = match self.divides() {
+            true => (
+                shader.status(),
+                format!("if (all(b == T())) {{ atomicStore(&status[0], {DIVISION_BY_ZERO}u); }} "),
+            ),
+            false => (shader, String::new()),
+        };
+        let name = self.function;
+        shader
+            .strided("lhs", self.rank)
+            .strided("rhs", self.rank)
+            .text("alias T = lhs_t;")
+            .text(functions(self.from))
+            .text(&format!(
+                "fn f(a: T, b: T) -> dst_t {{ {report}return f_{name}(a, b); }}"
+            ))
+            .each_element::<ZipParams>(include_str!("../../shaders/zip.wgsl"))
+    }
+}
 
 /// `f(lhs, rhs)` for two tensors of one shape and dtype.
 fn zip(
@@ -87,45 +120,25 @@ fn zip_into(
     if views.len == 0 {
         return Ok(());
     }
-    let Some(function) = place(&BINARY, name) else {
+    let floats_only = BINARY_FLOAT.contains(&name);
+    if !floats_only && !BINARY.contains(&name) {
         return Err(device.unsupported(name, lhs.dtype(), "there is no WGSL for this function"));
-    };
-    if function >= FLOATS_FROM && !from.is_float() {
+    }
+    if floats_only && !from.is_float() {
         return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));
     }
-    let divides = name == "div" && !from.is_float();
+    let kernel = Zip {
+        function: name,
+        from,
+        to,
+        rank: views.rank,
+    };
     let mut bindings = vec![bind(lhs), bind(rhs), bind(dst)];
-    if divides {
+    if kernel.divides() {
         bindings.push(Binding::Status);
     }
-    let key = Key::new("zip")
-        .with(function, 5)
-        .elem(from)
-        .with(views.rank as u32, 4);
-    device.launch(
-        key,
-        || {
-            let shader = Shader::new(format!("{name} {from:?} rank{}", views.rank))
-                .input("lhs", from)
-                .input("rhs", from)
-                .output("dst", to);
-            let f = if divides {
-                // WGSL defines a quotient by zero; the CPU has an error, and so has this.
-                format!(
-                    "fn f(a: T, b: T) -> dst_t {{ if (all(b == T())) {{ atomicStore(&status[0], {DIVISION_BY_ZERO}u); }} return f_div(a, b); }}"
-                )
-            } else {
-                format!("fn f(a: T, b: T) -> dst_t {{ return f_{name}(a, b); }}")
-            };
-            let shader = if divides { shader.status() } else { shader };
-            shader
-                .strided("lhs", views.rank)
-                .strided("rhs", views.rank)
-                .text("alias T = lhs_t;")
-                .text(functions(from))
-                .text(&f)
-                .each_element::<ZipParams>(include_str!("../../shaders/zip.wgsl"))
-        },
+    device.run(
+        &kernel,
         &bindings,
         &ZipParams {
             dims: views.dims,

@@ -20,7 +20,7 @@ use crate::backend::BackendStorage;
 use crate::fused::Fused;
 pub use crate::fused::{Activation, BesideNorm, Gate, RopeKind};
 use crate::op::{Exp, Neg, Recip};
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::kernel::{Caps, Elem, Shader};
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result, Shape, Storage};
 
@@ -171,13 +171,18 @@ fn finish(dst: WebGpuStorage, dtype: DType) -> Result<WebGpuStorage> {
 
 impl Shader {
     /// Sums and maxima over a workgroup of `size` invocations, `count` sums at once.
-    pub(super) fn reduction(self, device: &WebGpuDevice, size: u32, count: u32) -> Self {
+    pub(super) fn sums(self, caps: &Caps, size: u32, count: u32) -> Self {
         let shader = self.constant("WG", size).constant("COUNT", count);
-        match device.kernels().caps.subgroup {
+        match caps.subgroup {
             Some(subgroup) => shader
                 .constant("SUBGROUP", subgroup)
                 .text(include_str!("../../shaders/sum_subgroup.wgsl")),
             None => shader.text(include_str!("../../shaders/sum_workgroup.wgsl")),
         }
+    }
+
+    /// As [`Shader::sums`], for kernels that are named by hand.
+    pub(super) fn reduction(self, device: &WebGpuDevice, size: u32, count: u32) -> Self {
+        self.sums(&device.kernels().caps, size, count)
     }
 }

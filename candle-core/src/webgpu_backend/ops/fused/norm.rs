@@ -7,7 +7,7 @@ use super::long_rows::{self, is_long};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
 use crate::fused::{BesideNorm, Gate};
-use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
@@ -28,6 +28,73 @@ params!(NormParams {
     beta_step: u32,
     eps: f32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct NormRows {
+    elem: Elem,
+    out: Elem,
+    rank: usize,
+    workgroup: u32,
+    /// Words of its row that an invocation keeps; 0 for none.
+    kept: u32,
+    centred: bool,
+    weight: bool,
+    bias: bool,
+    beside: Option<BesideNorm>,
+}
+
+impl Kernel for NormRows {
+    type Params = NormParams;
+
+    fn shader(&self, caps: &Caps) -> Shader {
+        let Self {
+            elem, rank, beside, ..
+        } = *self;
+        let shader = Shader::default()
+            .input("x", elem)
+            .output("dst", self.out)
+            .strided("x", rank);
+        let shader = match self.weight {
+            true => shader.input("alpha", elem).text(
+                "fn weight(i: u32) -> f32 { return alpha_at(p.alpha_offset + i * p.alpha_step); }",
+            ),
+            false => shader.text("fn weight(i: u32) -> f32 { return 1.0; }"),
+        };
+        let shader = match self.bias {
+            true => shader.input("beta", elem).text(
+                "fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }",
+            ),
+            false => shader.text("fn bias(i: u32) -> f32 { return 0.0; }"),
+        };
+        let shader = match beside {
+            Some(_) => shader
+                .input("beside", elem)
+                .strided("beside", rank)
+                .text(include_str!("../../shaders/functions_float.wgsl"))
+                .text(include_str!("../../shaders/norm_beside.wgsl")),
+            None => shader.text("fn second_start(row: u32) -> u32 { return 0u; }"),
+        };
+        shader
+            .text(match beside {
+                Some(BesideNorm::AddBefore) => include_str!("../../shaders/norm_residual.wgsl"),
+                Some(BesideNorm::GateBefore) => include_str!("../../shaders/norm_gate.wgsl"),
+                _ => include_str!("../../shaders/norm_plain.wgsl"),
+            })
+            .text(match beside {
+                Some(BesideNorm::AddAfter) => {
+                    "fn last(y: f32, second: u32, i: u32) -> f32 { return y + second_at(second, i); }"
+                }
+                Some(BesideNorm::GateAfter) => {
+                    "fn last(y: f32, second: u32, i: u32) -> f32 { return f_silu(second_at(second, i)) * y; }"
+                }
+                _ => "fn last(y: f32, second: u32, i: u32) -> f32 { return y; }",
+            })
+            .constant("CENTRED", self.centred)
+            .constant("KEPT", self.kept)
+            .sums(caps, self.workgroup, 1)
+            .body::<NormParams>(include_str!("../../shaders/norm.wgsl"))
+    }
+}
 
 /// Words of its row that an invocation keeps in registers; longer rows are read again for each pass.
 const MAX_KEPT_WORDS: usize = 8;
@@ -146,68 +213,29 @@ fn norm_into(dst: &WebGpuStorage, x: Operand<'_>, norm: Norm<'_>) -> Result<()> 
     let elem = float_elem(device, src.dtype(), op)?;
     let out = float_elem(device, dst.dtype(), op)?;
     let beside = norm.beside.map(|(_, operand)| operand);
-    let how = norm.beside.map(|(how, _)| how);
     let rows = Rows::new([layout, beside.unwrap_or(x).1], op)?;
     let len = layout.shape().elem_count();
     let workgroup = rows.workgroup();
     let words = (rows.len / out.lanes() as usize).div_ceil(workgroup as usize);
     let kept = if words <= MAX_KEPT_WORDS { words } else { 0 };
-    let key = Key::new("norm")
-        .with(kept as u32, 4)
-        .elem(elem)
-        .elem(out)
-        .with(rows.starts.rank as u32, 4)
-        .with(workgroup, 9)
-        .with(norm.centred.into(), 1)
-        .with(norm.weight.is_some().into(), 1)
-        .with(norm.bias.is_some().into(), 1)
-        .with(how.map_or(0, |how| how as u32 + 1), 3);
+    let kernel = NormRows {
+        elem,
+        out,
+        rank: rows.starts.rank,
+        workgroup,
+        kept: kept as u32,
+        centred: norm.centred,
+        weight: norm.weight.is_some(),
+        bias: norm.bias.is_some(),
+        beside: norm.beside.map(|(how, _)| how),
+    };
     let (alpha_offset, alpha_step) = vector(norm.weight.unwrap_or(x).1)?;
     let (beta_offset, beta_step) = vector(norm.bias.unwrap_or(x).1)?;
     let mut bindings: Vec<Binding<'_>> = vec![bind(src), bind(dst)];
     let others = [norm.weight, norm.bias, beside].into_iter().flatten();
     bindings.extend(others.map(|(storage, _)| bind(storage)));
-    let shader = || {
-        let mut shader = Shader::new(format!("{op} {elem:?} wg{workgroup}"))
-            .input("x", elem)
-            .output("dst", out)
-            .strided("x", rows.starts.rank);
-        shader = match norm.weight {
-            Some(_) => shader.input("alpha", elem).text(
-                "fn weight(i: u32) -> f32 { return alpha_at(p.alpha_offset + i * p.alpha_step); }",
-            ),
-            None => shader.text("fn weight(i: u32) -> f32 { return 1.0; }"),
-        };
-        shader = match norm.bias {
-            Some(_) => shader.input("beta", elem).text(
-                "fn bias(i: u32) -> f32 { return beta_at(p.beta_offset + i * p.beta_step); }",
-            ),
-            None => shader.text("fn bias(i: u32) -> f32 { return 0.0; }"),
-        };
-        shader = match how {
-            Some(how) => shader
-                .input("beside", elem)
-                .strided("beside", rows.starts.rank)
-                .text("fn second_start(row: u32) -> u32 { return beside_offset(row); }")
-                .text("fn second_at(second: u32, i: u32) -> f32 { return beside_at(second + i * p.beside_step); }")
-                .text(beside_wgsl(how)),
-            None => shader
-                .text("fn second_start(row: u32) -> u32 { return 0u; }")
-                .text(include_str!("../../shaders/norm_plain.wgsl"))
-                .text("fn last(y: f32, second: u32, i: u32) -> f32 { return y; }"),
-        };
-        if matches!(how, Some(BesideNorm::GateBefore | BesideNorm::GateAfter)) {
-            shader = shader.text(include_str!("../../shaders/functions_float.wgsl"));
-        }
-        shader
-            .constant("CENTRED", norm.centred)
-            .constant("KEPT", kept as u32)
-            .reduction(device, workgroup, 1)
-            .body::<NormParams>(include_str!("../../shaders/norm.wgsl"))
-    };
-    device.launch(
-        key,
-        shader,
+    device.run(
+        &kernel,
         &bindings,
         &NormParams {
             dims: rows.starts.dims,
@@ -227,28 +255,6 @@ fn norm_into(dst: &WebGpuStorage, x: Operand<'_>, norm: Norm<'_>) -> Result<()> 
         },
         device.grid(if len == 0 { 0 } else { rows.count() }, 1),
     )
-}
-
-/// WGSL for what a second tensor does before and after a norm.
-fn beside_wgsl(how: BesideNorm) -> &'static str {
-    match how {
-        BesideNorm::AddBefore => concat!(
-            include_str!("../../shaders/norm_residual.wgsl"),
-            "fn last(y: f32, second: u32, i: u32) -> f32 { return y; }"
-        ),
-        BesideNorm::GateBefore => concat!(
-            include_str!("../../shaders/norm_gate.wgsl"),
-            "fn last(y: f32, second: u32, i: u32) -> f32 { return y; }"
-        ),
-        BesideNorm::AddAfter => concat!(
-            include_str!("../../shaders/norm_plain.wgsl"),
-            "fn last(y: f32, second: u32, i: u32) -> f32 { return y + second_at(second, i); }"
-        ),
-        BesideNorm::GateAfter => concat!(
-            include_str!("../../shaders/norm_plain.wgsl"),
-            "fn last(y: f32, second: u32, i: u32) -> f32 { return f_silu(second_at(second, i)) * y; }"
-        ),
-    }
 }
 
 /// `x / sqrt(mean(x^2) + eps) * alpha` over the last dimension. `alpha` has one element for each place of it.

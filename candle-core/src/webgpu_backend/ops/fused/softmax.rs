@@ -5,7 +5,7 @@ use super::super::{bind, index};
 use super::long_rows::{self, is_long};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
@@ -22,6 +22,32 @@ params!(SoftmaxParams {
     scale: f32,
     softcap: f32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Softmax {
+    elem: Elem,
+    out: Elem,
+    rank: usize,
+    workgroup: u32,
+    causal: bool,
+    softcap: bool,
+}
+
+impl Kernel for Softmax {
+    type Params = SoftmaxParams;
+
+    fn shader(&self, caps: &Caps) -> Shader {
+        Shader::default()
+            .input("x", self.elem)
+            .output("dst", self.out)
+            .strided("x", self.rank)
+            .constant("CAUSAL", self.causal)
+            .constant("SOFTCAP", self.softcap)
+            .sums(caps, self.workgroup, 1)
+            .text(include_str!("../../shaders/functions_float.wgsl"))
+            .body::<SoftmaxParams>(include_str!("../../shaders/softmax.wgsl"))
+    }
+}
 
 /// What attention's softmax does beside softmax.
 #[derive(Clone, Copy)]
@@ -101,31 +127,16 @@ fn softmax_into(
         [.., queries, _] => *queries,
         _ => 1,
     };
-    let workgroup = rows.workgroup();
-    let causal = attention.causal;
-    let softcap = attention.softcap != 0.;
-    let key = Key::new(OP)
-        .elem(elem)
-        .elem(out)
-        .with(rows.starts.rank as u32, 4)
-        .with(workgroup, 9)
-        .with(causal.into(), 1)
-        .with(softcap.into(), 1);
-    device.launch(
-        key,
-        || {
-            Shader::new(format!(
-                "softmax {elem:?}->{out:?} causal={causal} wg{workgroup}"
-            ))
-            .input("x", elem)
-            .output("dst", out)
-            .strided("x", rows.starts.rank)
-            .constant("CAUSAL", causal)
-            .constant("SOFTCAP", softcap)
-            .reduction(device, workgroup, 1)
-            .text(include_str!("../../shaders/functions_float.wgsl"))
-            .body::<SoftmaxParams>(include_str!("../../shaders/softmax.wgsl"))
-        },
+    let kernel = Softmax {
+        elem,
+        out,
+        rank: rows.starts.rank,
+        workgroup: rows.workgroup(),
+        causal: attention.causal,
+        softcap: attention.softcap != 0.,
+    };
+    device.run(
+        &kernel,
         &[bind(x), bind(dst)],
         &SoftmaxParams {
             dims: rows.starts.dims,
