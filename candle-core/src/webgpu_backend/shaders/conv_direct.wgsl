@@ -1,7 +1,21 @@
 // dst[batch, out, oy, ox] = sum over a group's channels and the kernel of src * kernel. An invocation makes STRIP neighbours of a row, for
-// which it reads each row of the input once if windows are as far apart as the kernel's elements. A workgroup's invocations are
-// shared out to planes of dst, p.lanes each; the workgroup keeps what it needs of the kernel (STAGED). Lines in capitals are
-// written by Rust, unrolled, and so are the kernel's sizes K_H and K_W.
+// which it reads each row of the input once if windows are as far apart as the kernel's elements (SLIDE). A workgroup's invocations are
+// shared out to planes of dst, p.lanes each; the workgroup keeps what it needs of the kernel (STAGED).
+
+// The kernel's sizes: those that this is compiled for, or parameters.
+fn k_h() -> u32 {
+  if (KERNEL_H > 0u) {
+    return KERNEL_H;
+  }
+  return p.k_h;
+}
+
+fn k_w() -> u32 {
+  if (KERNEL_W > 0u) {
+    return KERNEL_W;
+  }
+  return p.k_w;
+}
 
 var<workgroup> staged: array<src_t, STAGED_LEN>;
 
@@ -43,15 +57,15 @@ fn main(
   let number = flat(workgroup, workgroups, 0u, 1u);
   let together = WG / p.lanes;
   let first_plane = number / p.segments * together;
-  let taps = p.c_in * K_H * K_W;
+  let taps = p.c_in * k_h() * k_w();
   if (STAGED) {
     for (var i = local; i < together * taps; i += WG) {
       let plane = first_plane + i / taps;
       if (plane < p.planes) {
         var rest = i % taps;
-        let kx = rest % K_W;
-        rest /= K_W;
-        let at = rest / K_H * p.kernel_channel + rest % K_H * p.kernel_row + kx * p.kernel_col;
+        let kx = rest % k_w();
+        rest /= k_w();
+        let at = rest / k_h() * p.kernel_channel + rest % k_h() * p.kernel_row + kx * p.kernel_col;
         staged[i] = kernel_at(kernel_of(plane) + at);
       }
     }
@@ -67,9 +81,9 @@ fn main(
   let channels = p.groups * p.c_out;
   let image = p.src_offset + plane / channels * p.src_batch + plane % channels / p.c_out * p.c_in * p.src_channel;
   let kernel_first = kernel_of(plane);
-  DECLARE;
+  var sums: array<src_t, STRIP>;
   for (var c = 0u; c < p.c_in; c++) {
-    for (var ky = 0u; ky < K_H; ky++) {
+    for (var ky = 0u; ky < k_h(); ky++) {
       let y = place(oy, ky, p.start_h, p.stride_h, p.dilation_h);
       if (y >= p.i_h) {
         continue;
@@ -77,15 +91,43 @@ fn main(
       let row = image + c * p.src_channel + y * p.src_row;
       var weights = kernel_first + c * p.kernel_channel + ky * p.kernel_row;
       if (STAGED) {
-        weights = local / p.lanes * taps + (c * K_H + ky) * K_W;
+        weights = local / p.lanes * taps + (c * k_h() + ky) * k_w();
       }
-      BEGIN;
-      for (var kx = 0u; kx < K_W; kx++) {
+      var values: array<src_t, STRIP>;
+      var x = ox * p.stride_w + p.start_w;
+      if (SLIDE) {
+        for (var j = 1u; j < STRIP; j++) {
+          values[j] = value(row, x);
+          x += p.stride_w;
+        }
+      }
+      for (var kx = 0u; kx < k_w(); kx++) {
         let w = weight(weights, kx);
-        ADD;
+        for (var j = 0u; j < STRIP; j++) {
+          if (!SLIDE) {
+            values[j] = value(row, place(ox + j, kx, p.start_w, p.stride_w, p.dilation_w));
+          } else if (j + 1u < STRIP) {
+            // What the tap before has read, moved on by one element.
+            values[j] = values[j + 1u];
+          } else {
+            values[j] = value(row, x);
+            x += p.stride_w;
+          }
+        }
+        for (var j = 0u; j < STRIP; j++) {
+          sums[j] = multiply_add(w, values[j], sums[j]);
+        }
       }
     }
   }
   let to = (plane * p.o_h + oy) * p.o_w + ox;
-  STORE;
+  for (var first = 0u; first < STRIP; first += DST_LANES) {
+    if (ox + first < p.o_w) {
+      var lanes: array<dst_t, DST_LANES>;
+      for (var lane = 0u; lane < DST_LANES; lane++) {
+        lanes[lane] = sums[first + lane];
+      }
+      dst_put((to + first) / DST_LANES, lanes);
+    }
+  }
 }

@@ -1,10 +1,8 @@
 //! Convolutions by looking up every tap: all groups in one dispatch, any steps, any dtype.
 
-use std::fmt::Write;
-
 use super::{index, taps, Conv};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::ops::bind;
 use crate::webgpu_backend::ops::elementwise::{functions, to_dtype};
 use crate::webgpu_backend::ops::matmul::MOST_COMPILED;
@@ -56,9 +54,8 @@ params!(DirectParams {
     segments: u32,
 });
 
-/// What the shader is written for.
-#[derive(Debug, Clone, Copy)]
-struct Variant {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ConvDirect {
     elem: Elem,
     out: Elem,
     strip: usize,
@@ -106,7 +103,7 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
         }
     }
     let transposed = g.transposed && !turned;
-    let variant = Variant {
+    let convolution = ConvDirect {
         elem,
         out,
         strip,
@@ -127,9 +124,8 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
         true => c_in * channel_step,
     };
     let [src_batch, src_channel, src_row, src_col] = conv.src_strides;
-    device.launch(
-        variant.key(),
-        || variant.shader(),
+    device.run(
+        &convolution,
         &[bind(conv.src), bind(conv.kernel), bind(&dst)],
         &DirectParams {
             src_offset: index(conv.src_offset)?,
@@ -179,98 +175,29 @@ fn scalar_bytes(elem: Elem) -> usize {
     }
 }
 
-impl Variant {
-    fn key(&self) -> Key {
-        Key::new("conv_direct")
-            .elem(self.elem)
-            .elem(self.out)
-            .with(self.strip as u32, 3)
-            .with(self.transposed.into(), 1)
-            .with(self.slide.into(), 1)
-            .with(self.staged.into(), 1)
-            .with(self.kernel[0] as u32, 5)
-            .with(self.kernel[1] as u32, 5)
-    }
+impl Kernel for ConvDirect {
+    type Params = DirectParams;
 
-    fn shader(&self) -> Shader {
-        let Self { elem, out, .. } = *self;
-        let [k_h, k_w] = self.kernel;
-        let size = |value: usize, name: &str| match value {
-            0 => format!("p.{name}"),
-            value => format!("{value}u"),
+    fn shader(&self, _: &Caps) -> Shader {
+        let staged = match self.staged {
+            true => STAGED_BYTES / scalar_bytes(self.elem),
+            false => 1,
         };
-        let body = self
-            .body()
-            .replace("K_H", &size(k_h, "k_h"))
-            .replace("K_W", &size(k_w, "k_w"));
-        let staged = if self.staged {
-            STAGED_BYTES / scalar_bytes(elem)
-        } else {
-            1
-        };
-        Shader::new(format!("conv_direct {self:?}"))
-            .input("src", elem)
-            .input("kernel", elem)
-            .output("dst", out)
-            .text(functions(elem))
-            .text(multiply_add(elem))
+        Shader::default()
+            .input("src", self.elem)
+            .input("kernel", self.elem)
+            .output("dst", self.out)
+            .text(functions(self.elem))
+            .text(multiply_add(self.elem))
             .constant("WG", WORKGROUP as u32)
             .constant("STRIP", self.strip as u32)
             .constant("TRANSPOSED", self.transposed)
+            .constant("SLIDE", self.slide)
             .constant("STAGED", self.staged)
             .constant("STAGED_LEN", staged as u32)
-            .body::<DirectParams>(&body)
-    }
-
-    /// The shader with the elements of a strip unrolled.
-    fn body(&self) -> String {
-        let strip = self.strip;
-        let (mut declare, mut begin, mut add, mut store) =
-            (String::new(), String::new(), String::new(), String::new());
-        for j in 0..strip {
-            let _ = writeln!(declare, "var s{j} = src_t();");
-        }
-        if self.slide {
-            // What the tap before has read, moved on by one element.
-            let _ = writeln!(begin, "var x = ox * p.stride_w + p.start_w;");
-            for j in 1..strip {
-                let _ = writeln!(begin, "var v{j} = value(row, x);\nx += p.stride_w;");
-            }
-            for j in 0..strip {
-                match j + 1 < strip {
-                    true if j == 0 => add.push_str("let v0 = v1;\n"),
-                    true => {
-                        let _ = writeln!(add, "v{j} = v{};", j + 1);
-                    }
-                    false => {
-                        let new = if strip == 1 { "let " } else { "" };
-                        let _ = writeln!(add, "{new}v{j} = value(row, x);\nx += p.stride_w;");
-                    }
-                }
-            }
-        } else {
-            for j in 0..strip {
-                let place = "p.start_w, p.stride_w, p.dilation_w";
-                let _ = writeln!(add, "let v{j} = value(row, place(ox + {j}u, kx, {place}));");
-            }
-        }
-        for j in 0..strip {
-            let _ = writeln!(add, "s{j} = multiply_add(w, v{j}, s{j});");
-        }
-        let lanes = self.out.lanes() as usize;
-        for first in (0..strip).step_by(lanes) {
-            let values: Vec<_> = (first..first + lanes).map(|j| format!("s{j}")).collect();
-            let values = values.join(", ");
-            let _ = writeln!(
-                store,
-                "if (ox + {first}u < p.o_w) {{ dst_put((to + {first}u) / DST_LANES, array<dst_t, {lanes}>({values})); }}"
-            );
-        }
-        include_str!("../../shaders/conv_direct.wgsl")
-            .replace("DECLARE;", &declare)
-            .replace("BEGIN;", &begin)
-            .replace("ADD;", &add)
-            .replace("STORE;", &store)
+            .constant("KERNEL_H", self.kernel[0] as u32)
+            .constant("KERNEL_W", self.kernel[1] as u32)
+            .body::<DirectParams>(include_str!("../../shaders/conv_direct.wgsl"))
     }
 }
 
