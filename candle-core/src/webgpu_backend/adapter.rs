@@ -1,6 +1,6 @@
 //! Choosing an adapter and opening a device on it, or saying why not.
 
-use super::memory::WINDOW_ALIGN;
+use super::limits::WINDOW_ALIGN;
 use crate::{Error, Result};
 use wgpu::Features;
 

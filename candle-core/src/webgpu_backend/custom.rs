@@ -1,8 +1,8 @@
 //! Kernels written outside of this crate, for the `webgpu_fwd` of custom ops.
 
 use super::kernel::{Caps, ForeignText, Kernel, Params, Shader};
+use super::limits::{MAX_BUFFERS, PARAM_BYTES};
 use super::ops::{self, elementwise};
-use super::queue::{MAX_BUFFERS, PARAM_BYTES};
 use super::{WebGpuDevice, WebGpuStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{DType, Error, Layout, Result};

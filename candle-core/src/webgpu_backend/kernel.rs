@@ -19,8 +19,8 @@ use parking_lot::{Mutex, RwLock};
 
 pub(super) use super::adapter::Caps;
 pub(super) use super::elem::Elem;
+use super::limits::{MAX_BUFFERS, PARAM_BYTES};
 use super::pipeline_cache::PipelineCache;
-use super::queue::{MAX_BUFFERS, PARAM_BYTES};
 use crate::{Error, Result};
 
 /// Parameters of a kernel: one struct, declared once, seen from Rust and from WGSL.

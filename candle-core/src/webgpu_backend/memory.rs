@@ -5,11 +5,8 @@
 
 use std::sync::Arc;
 
+pub(super) use super::limits::WINDOW_ALIGN;
 use super::pool::{Buffer, OutOfMemory, Pool};
-
-/// What a binding's place in its buffer is a multiple of. Every adapter takes it, and groups of elements that kernels read at
-/// once stay aligned in a window.
-pub(super) const WINDOW_ALIGN: u64 = 256;
 
 #[derive(Debug, Clone)]
 pub(super) enum Memory {

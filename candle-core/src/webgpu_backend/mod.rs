@@ -1,16 +1,17 @@
 //! Tensors on any GPU that speaks WebGPU: Vulkan, Metal and DX12 natively, the browser's own in a tab.
 //!
-//! # Five layers
-//! An order for reading. The compiler does not hold it: lower layers use a few constants of higher ones.
+//! # Rooms
+//! Each file names only files of its room and of those below; the test in `rooms.rs` holds them to it. From the top:
+//! - `backend.rs` implements Candle's two traits by calling `ops`; `custom.rs` runs kernels from outside of this crate. Ops reach
+//!   both by way of `watch.rs`, which logs, verifies and falls back where the environment says so.
 //! - `ops/` and `shaders/`: from layouts to dispatches. Which kernel, how many workgroups, which parameters; nothing else.
-//! - `queue.rs`: the ordered list of dispatches that were not submitted yet; `readback.rs`: what comes back to the host.
-//! - `kernel.rs`: WGSL put together for dtypes and layouts, and the pipelines made from it, cached by key; `elem.rs`: how dtypes are
-//!   stored.
-//! - `pool.rs`: buffers, reused by size class; `memory.rs`: what a storage has of them.
-//! - `adapter.rs`: which adapter, its features and limits, or the reason why there is none.
-//!
-//! `device.rs` and `storage.rs` implement Candle's two traits by calling `ops`. Ops reach them by way of `watch.rs`, which logs,
-//! verifies and falls back where the environment says so.
+//!   `quantized.rs`: GGML's blocks on the device.
+//! - `device.rs`, `storage.rs`: Candle's dtypes and elements over the GPU's memory.
+//! - `gpu.rs`: the GPU, without dtypes, layouts and ops. It owns what the files below are: `readback.rs`, what comes back to the host;
+//!   `queue.rs`, the ordered list of dispatches that were not submitted yet; `warm_up.rs`, kernels compiled ahead; `kernel.rs`, kernels as
+//!   values, their WGSL put together and their pipelines; `memory.rs` and `pool.rs`, buffers; `profile.rs`, times;
+//!   `pipeline_cache.rs`, pipelines on disk; `adapter.rs`, which adapter, its features and limits, or the reason why there is none.
+//! - `limits.rs`, `status.rs`, `elem.rs`: sizes, what kernels report, and how dtypes are stored.
 //!
 //! # When it waits
 //! Ops only append to the queue. It is submitted in parts while it grows, and the host waits in two places: when results
@@ -42,10 +43,13 @@
 //! Variables named `CANDLE_WEBGPU_*` choose the adapter, limit it, log, verify and dump: `docs/debugging.md` in the repository lists them.
 
 mod adapter;
+mod backend;
 mod custom;
 mod device;
 mod elem;
+mod gpu;
 mod kernel;
+mod limits;
 mod memory;
 pub mod ops;
 mod pipeline_cache;
@@ -54,6 +58,9 @@ mod profile;
 mod quantized;
 mod queue;
 mod readback;
+#[cfg(test)]
+mod rooms;
+mod status;
 mod storage;
 mod warm_up;
 
@@ -67,6 +74,5 @@ pub use ops::matmul::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32
 pub use pipeline_cache::PipelineCacheReport;
 pub use profile::KernelTime;
 pub use quantized::QWebGpuStorage;
-pub use readback::PendingRead;
-pub use storage::WebGpuStorage;
+pub use storage::{PendingRead, WebGpuStorage};
 pub use warm_up::WarmUp;

@@ -12,27 +12,23 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::kernel::Pipeline;
-use super::memory::{Memory, WINDOW_ALIGN};
+use super::limits::{MAX_BUFFERS, PARAM_BYTES, WINDOW_ALIGN};
+use super::memory::Memory;
 use super::pool::{Buffer, Pool};
 use super::profile::Profile;
+use super::status::STATUS_BYTES;
 use crate::{watch, Error, Result};
 
-/// The most storage buffers that a kernel binds; what every browser gives.
-pub(super) const MAX_BUFFERS: usize = 8;
-/// Bytes of parameters that one dispatch may have: a dynamic offset's default alignment.
-pub(super) const PARAM_BYTES: usize = 256;
 /// Dispatches in a submission to a GPU that may be idle. The first after a wait is shorter, so that it starts early.
 const BATCH: usize = 48;
 pub(super) const FIRST_BATCH: usize = 16;
-/// The most dispatches in a submission, where a buffer holds the parameters of as many. A submission costs the GPU some 6 us, so while it has work there are no more than need be.
+/// The most dispatches in a submission, where a buffer holds the parameters of as many. A submission costs the GPU some 6 us, so
+/// while it has work there are no more than need be.
 const MOST: usize = 256;
 /// Bind groups kept; past it the cache starts over.
 const MAX_BIND_GROUPS: usize = 4096;
 /// Uploads are cut into pieces of this size, because each waits in a staging buffer as large as itself.
 const UPLOAD_BYTES: u64 = 32 << 20;
-/// Words in the status buffer: kernel number plus one, the index, the size.
-pub(super) const STATUS_BYTES: u64 = 16;
-
 /// What has gone wrong on the device, as its callbacks report it.
 #[derive(Debug, Default)]
 pub(super) struct Health {

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::memory::{Memory, WINDOW_ALIGN};
-use super::queue::{Queue, State, FIRST_BATCH, STATUS_BYTES};
+use super::limits::WINDOW_ALIGN;
+use super::memory::Memory;
+use super::queue::{Queue, State, FIRST_BATCH};
+use super::status::{self, STATUS_BYTES};
 use crate::{Error, Result};
 
 /// How long a readback polls before it lets the operating system wake it: a wake-up costs some 30 us.
@@ -116,7 +118,7 @@ impl RawRead {
     }
 
     /// Waits on this thread. A browser's thread must not wait, so there it is an error that names the asynchronous form.
-    fn wait(&self) -> Result<()> {
+    pub(super) fn wait(&self) -> Result<()> {
         if cfg!(target_arch = "wasm32") {
             return Err(Error::WebGpu(
                 "a browser's thread cannot wait for the GPU: use to_vec1_async and its kin".into(),
@@ -140,7 +142,7 @@ impl RawRead {
     }
 
     /// Waits without blocking the thread.
-    async fn arrive(&self) -> Result<()> {
+    pub(super) async fn arrive(&self) -> Result<()> {
         std::future::poll_fn(|context| {
             if self.is_there() || self.queue.health.check("readback").is_err() {
                 return Poll::Ready(());
@@ -165,12 +167,12 @@ impl RawRead {
     }
 
     /// Gives the bytes to `read`, piece by piece in order, and what kernels reported as an error.
-    fn take(self, read: &mut dyn FnMut(&[u8])) -> Result<()> {
+    pub(super) fn take(self, read: &mut dyn FnMut(&[u8])) -> Result<()> {
         let failed = |err: &dyn std::fmt::Display| {
             let lost = self.queue.health.check("readback").err();
             lost.unwrap_or_else(|| Error::WebGpu(format!("reading a result back: {err}")).bt())
         };
-        let mut status = [0u32; 3];
+        let mut reported = [0u32; 3];
         let last = self.staged.len() - 1;
         for (index, staged) in self.staged.iter().enumerate() {
             if let Some(Err(err)) = &staged.arrived.lock().result {
@@ -181,7 +183,7 @@ impl RawRead {
             let (data, rest) = mapped.split_at(staged.padded as usize);
             read(&data[..staged.bytes as usize]);
             if index == last {
-                bytemuck::cast_slice_mut::<u32, u8>(&mut status).copy_from_slice(&rest[..12]);
+                bytemuck::cast_slice_mut::<u32, u8>(&mut reported).copy_from_slice(&rest[..12]);
             }
         }
         let queue = self.queue;
@@ -195,66 +197,12 @@ impl RawRead {
         }
         drop(state);
         queue.health.check("readback")?;
-        if status[0] == 0 {
+        if reported[0] == 0 {
             return Ok(());
         }
         queue
             .queue
             .write_buffer(&queue.status, 0, &[0; STATUS_BYTES as usize]);
-        let [code, index, size] = status;
-        if code == super::ops::DIVISION_BY_ZERO {
-            return Err(Error::Msg("div: integer division by zero on a GPU".into()).bt());
-        }
-        let op = super::ops::INDEX_OPS[(code as usize - 1).min(super::ops::INDEX_OPS.len() - 1)];
-        Err(Error::InvalidIndex {
-            op,
-            index: index as usize,
-            size: size as usize,
-        }
-        .bt())
-    }
-}
-
-/// A storage on its way to the host.
-pub struct PendingRead {
-    /// `None` while kernels are only compiled: then it is zeros.
-    pub(super) raw: Option<RawRead>,
-    pub(super) dtype: crate::DType,
-    pub(super) len: usize,
-}
-
-impl PendingRead {
-    /// Waits without blocking the thread: the form for browsers, and for native programs with an executor.
-    ///
-    /// # Errors
-    /// The device failed, or a kernel found an index out of range since the last check.
-    pub async fn finish(self) -> Result<crate::CpuStorage> {
-        if let Some(raw) = &self.raw {
-            raw.arrive().await?;
-        }
-        self.take()
-    }
-
-    /// Waits on this thread.
-    ///
-    /// # Errors
-    /// The device failed, or a kernel found an index out of range since the last check. In a browser always, since its threads must
-    /// not wait: use [`finish`](Self::finish) there.
-    pub fn wait(self) -> Result<crate::CpuStorage> {
-        if let Some(raw) = &self.raw {
-            raw.wait()?;
-        }
-        self.take()
-    }
-
-    fn take(self) -> Result<crate::CpuStorage> {
-        let bytes = self.len * self.dtype.size_in_bytes();
-        super::storage::cpu_storage(self.len, self.dtype, |read| match self.raw {
-            Some(raw) => raw.take(read),
-            None => {
-                read(&vec![0; bytes]);
-                Ok(())
-            }
-        })
+        status::check(reported)
     }
 }

@@ -1,26 +1,19 @@
-//! The storage: memory with a dtype. Every op is one call into `ops`.
+//! The storage: memory with a dtype. What is computed with it is in `ops`.
 
 use super::device::WebGpuDevice;
 use super::memory::Memory;
-use super::ops;
 use super::queue::Binding;
-use super::readback::PendingRead;
-use crate::backend::BackendStorage;
-use crate::conv::{
-    Geometry, ParamsConv1D, ParamsConv2D, ParamsConvTranspose1D, ParamsConvTranspose2D,
-};
-use crate::op::{BinaryOpT, CmpOp, ReduceOp, UnaryOpT};
-use crate::scalar::Scalar;
-use crate::watch::{Switches, Watched};
-use crate::{CpuStorage, DType, Error, Layout, Result, WithDType};
+use super::readback::RawRead;
+use super::warm_up::is_warming;
+use crate::{CpuStorage, DType, Error, Result, WithDType};
 
 /// Elements of one dtype on the GPU.
 #[derive(Debug)]
 pub struct WebGpuStorage {
     memory: Memory,
     len: usize,
-    dtype: DType,
-    device: WebGpuDevice,
+    pub(super) dtype: DType,
+    pub(super) device: WebGpuDevice,
 }
 
 impl WebGpuStorage {
@@ -128,9 +121,14 @@ impl WebGpuStorage {
 
     /// Starts copying the elements to the host, without waiting.
     pub fn begin_read(&self) -> Result<PendingRead> {
-        let raw = match super::warm_up::is_warming(self.device.id()) {
+        let raw = match is_warming(self.device.gpu().id()) {
             true => None,
-            false => Some(self.device.queue().begin_read(&self.memory, self.bytes())?),
+            false => Some(
+                self.device
+                    .gpu()
+                    .queue
+                    .begin_read(&self.memory, self.bytes())?,
+            ),
         };
         Ok(PendingRead {
             raw,
@@ -141,7 +139,7 @@ impl WebGpuStorage {
 }
 
 /// The host's storage made of a storage's bytes, which `feed` gives in order and in pieces of whole elements.
-pub(super) fn cpu_storage(
+fn cpu_storage(
     len: usize,
     dtype: DType,
     feed: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<()>,
@@ -178,40 +176,46 @@ pub(super) fn cpu_storage(
     }
 }
 
-impl Watched for WebGpuStorage {
-    const NAME: &'static str = "webgpu";
-
-    fn switches(&self) -> Switches {
-        self.device().switches()
-    }
-
-    fn device_name(&self) -> &str {
-        self.device().name()
-    }
-
-    fn failure(text: String) -> Error {
-        Error::WebGpu(text).bt()
-    }
+/// A storage on its way to the host.
+pub struct PendingRead {
+    /// `None` while kernels are only compiled: then it is zeros.
+    raw: Option<RawRead>,
+    dtype: DType,
+    len: usize,
 }
 
-impl BackendStorage for WebGpuStorage {
-    type Device = WebGpuDevice;
-
-    fn try_clone(&self, _layout: &Layout) -> Result<Self> {
-        ops::elementwise::copy(self, &Layout::contiguous(self.len))
+impl PendingRead {
+    /// Waits without blocking the thread: the form for browsers, and for native programs with an executor.
+    ///
+    /// # Errors
+    /// The device failed, or a kernel found an index out of range since the last check.
+    pub async fn finish(self) -> Result<CpuStorage> {
+        if let Some(raw) = &self.raw {
+            raw.arrive().await?;
+        }
+        self.take()
     }
 
-    fn dtype(&self) -> DType {
-        self.dtype
+    /// Waits on this thread.
+    ///
+    /// # Errors
+    /// The device failed, or a kernel found an index out of range since the last check. In a browser always, since its threads must
+    /// not wait: use [`finish`](Self::finish) there.
+    pub fn wait(self) -> Result<CpuStorage> {
+        if let Some(raw) = &self.raw {
+            raw.wait()?;
+        }
+        self.take()
     }
 
-    fn device(&self) -> &WebGpuDevice {
-        &self.device
+    fn take(self) -> Result<CpuStorage> {
+        let bytes = self.len * self.dtype.size_in_bytes();
+        cpu_storage(self.len, self.dtype, |read| match self.raw {
+            Some(raw) => raw.take(read),
+            None => {
+                read(&vec![0; bytes]);
+                Ok(())
+            }
+        })
     }
-
-    fn to_cpu_storage(&self) -> Result<CpuStorage> {
-        self.begin_read()?.wait()
-    }
-
-    methods_by_ops!();
 }

@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 
 use super::kernel::{AnyKernel, ByKernel, Shader};
-use super::WebGpuDevice;
 use crate::{Error, Result};
 
 thread_local! {
@@ -52,39 +51,28 @@ impl Drop for Unmark {
     }
 }
 
-impl WebGpuDevice {
-    /// Compiles the kernels that `work` takes, several at a time, without running any: what a server calls before its first job.
-    ///
-    /// `work` is the program's own code on tensors of this device and on the calling thread, say a model's forward pass over a
-    /// prompt and over one token. Its ops make tensors of the right shapes with arbitrary contents, and what it reads back is zeros.
-    /// So what it leaves behind, such as a key-value cache, has to be thrown away. Kernels depend on shapes: a prompt of
-    /// 500 tokens and one of 5 may take different ones.
-    ///
-    /// # Errors
-    /// Those of `work`, and of kernels that do not compile. A warm-up within a warm-up is an error.
-    pub fn warm_up<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<WarmUp> {
-        let nested = WARMING.with_borrow_mut(|warming| {
-            let nested = warming.is_some();
-            if !nested {
-                *warming = Some(Warming {
-                    device: self.id(),
-                    shaders: ByKernel::default(),
-                });
-            }
-            nested
-        });
-        if nested {
-            return Err(Error::WebGpu("warm_up: this thread is warming up already".into()).bt());
+/// The shaders that `work` takes on the device with this number, left by a thread that is marked meanwhile.
+pub(super) fn shaders<T>(
+    device: u64,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<ByKernel<Shader>> {
+    let nested = WARMING.with_borrow_mut(|warming| {
+        let nested = warming.is_some();
+        if !nested {
+            *warming = Some(Warming {
+                device,
+                shaders: ByKernel::default(),
+            });
         }
-        let unmark = Unmark;
-        let worked = work();
-        let shaders = WARMING.take().map(|warming| warming.shaders);
-        drop(unmark);
-        worked?;
-        let shaders = shaders.unwrap_or_default();
-        let kernels = shaders.len();
-        let compiled = self.kernels().compile_all(shaders)?;
-        self.save_pipeline_cache()?;
-        Ok(WarmUp { kernels, compiled })
+        nested
+    });
+    if nested {
+        return Err(Error::WebGpu("warm_up: this thread is warming up already".into()).bt());
     }
+    let unmark = Unmark;
+    let worked = work();
+    let shaders = WARMING.take().map(|warming| warming.shaders);
+    drop(unmark);
+    worked?;
+    Ok(shaders.unwrap_or_default())
 }

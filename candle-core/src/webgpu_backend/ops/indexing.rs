@@ -4,10 +4,11 @@
 //! gives an error with the next result that it reads.
 
 use super::windows::{fit, reach, window_bytes, Operand, Split};
-use super::{bind, index, Views, INDEX_OPS};
+use super::{bind, index, Views};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
+pub(super) use crate::webgpu_backend::status::number;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{Layout, Result, Shape};
 
@@ -48,13 +49,6 @@ impl Kernel for Gather {
             .text(&reads_ids(self.ids, true))
             .each_element::<GatherParams>(include_str!("../shaders/gather.wgsl"))
     }
-}
-
-/// How an op is named in the status buffer.
-pub(super) fn number(op: &str) -> u32 {
-    let place = INDEX_OPS.iter().position(|name| *name == op);
-    debug_assert!(place.is_some(), "{op} is not in INDEX_OPS");
-    place.map_or(0, |place| place as u32 + 1)
 }
 
 /// The storage of indexes.

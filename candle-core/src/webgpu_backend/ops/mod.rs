@@ -20,6 +20,7 @@ mod windows;
 use super::device::WebGpuDevice;
 use super::kernel::{Dims, Elem, Params, Shader};
 use super::queue::Binding;
+use super::status::EXPERT_ROWS;
 use super::storage::WebGpuStorage;
 use crate::{Error, Layout, Result};
 
@@ -41,24 +42,6 @@ impl WebGpuDevice {
         self.grid(len.div_ceil(elem.lanes() as usize), WORKGROUP)
     }
 }
-
-/// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
-pub(super) const INDEX_OPS: [&str; 8] = [
-    "gather",
-    "scatter",
-    "scatter-add",
-    "index-select",
-    "index-add",
-    "quantized embedding",
-    "rope-append",
-    EXPERT_ROWS,
-];
-
-/// Rows times matrices that are chosen by index.
-const EXPERT_ROWS: &str = "expert-rows";
-
-/// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].
-pub(super) const DIVISION_BY_ZERO: u32 = 100;
 
 /// `N` operands of one shape, in as few dimensions as their strides allow.
 ///

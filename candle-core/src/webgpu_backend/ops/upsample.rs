@@ -1,5 +1,5 @@
 //! Resizing images. Which elements make an output row or column is worked out on the host, where the CPU backend asks as well, and
-//! read by the kernel from a table. The device keeps the last tables: an upload submits all that is in the queue.
+//! read by the kernel from a table. The GPU keeps the last tables: an upload submits all that is in the queue.
 
 use parking_lot::Mutex;
 
@@ -58,7 +58,7 @@ type Entry = [u32; 4];
 
 /// The tables of the last resizings, each with its contents.
 #[derive(Default)]
-pub(in super::super) struct Tables(Mutex<Vec<(Vec<Entry>, Memory)>>);
+struct Tables(Mutex<Vec<(Vec<Entry>, Memory)>>);
 
 impl Tables {
     /// A network that resizes does so to a few sizes.
@@ -82,11 +82,6 @@ impl Tables {
         }
         tables.push((entries, made.memory().clone()));
         Ok(made)
-    }
-
-    /// Gives the tables' memory back.
-    pub(in super::super) fn clear(&self) {
-        self.0.lock().clear();
     }
 }
 
@@ -188,7 +183,10 @@ impl Image {
             return self.halves(src, rows, columns, mix, op);
         }
         let sampling = Sampling {
-            table: device.tables().get(device, [rows, columns].concat())?,
+            table: device
+                .gpu()
+                .kept::<Tables>()
+                .get(device, [rows, columns].concat())?,
             o_h: rows.len(),
             o_w: columns.len(),
             mix,
