@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-pub(super) use super::limits::WINDOW_ALIGN;
+use super::limits::WINDOW_ALIGN;
 use super::pool::{Buffer, OutOfMemory, Pool};
 
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. A file names files of its own room and of those before it.
+/// From the bottom to the top. A file names files of the room that it is in and of those before it.
 const ROOMS: [&[&str]; 9] = [
     &["limits", "status", "elem"],
     &["adapter", "pipeline_cache", "pool", "profile"],

@@ -11,7 +11,7 @@
 use super::copy2d::{copy2d, Rows};
 use super::elementwise;
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::memory::WINDOW_ALIGN;
+use crate::webgpu_backend::limits::WINDOW_ALIGN;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{Error, Layout, Result, Shape};
 
