@@ -18,6 +18,20 @@ pub(super) enum Elem {
 }
 
 impl Elem {
+    #[cfg(test)]
+    pub(super) const ALL: [Self; 10] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::F8E4M3,
+        Self::F64,
+        Self::U32,
+        Self::U8,
+        Self::I16,
+        Self::I32,
+        Self::I64,
+    ];
+
     /// The storage of `dtype`, for dtypes that have one on some adapter.
     pub(super) fn of(dtype: DType) -> Option<Self> {
         Some(match dtype {

@@ -308,6 +308,11 @@ impl Shader {
         self
     }
 
+    /// A tensor to read in any layout: [`Shader::input`] and [`Shader::strided`].
+    pub(super) fn view(self, name: &str, elem: Elem, rank: usize) -> Self {
+        self.input(name, elem).strided(name, rank)
+    }
+
     /// A named constant.
     pub(super) fn constant(mut self, name: &str, value: impl Into<Constant>) -> Self {
         let value = match value.into() {
@@ -361,6 +366,18 @@ impl Shader {
         self.text.push_str(include_str!("shaders/prelude.wgsl"));
         self.text.push_str(body);
         self
+    }
+}
+
+/// Panics unless naga takes the kernel's shader, for an adapter with subgroups and for one without.
+#[cfg(test)]
+pub(super) fn assert_valid(kernel: &impl Kernel) {
+    for subgroup in [None, Some(32)] {
+        let caps = Caps {
+            subgroup,
+            ..Caps::default()
+        };
+        Shader::of(kernel, &caps).assert_valid();
     }
 }
 

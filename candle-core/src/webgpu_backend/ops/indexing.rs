@@ -39,12 +39,10 @@ impl Kernel for Gather {
 
     fn shader(&self, _: &Caps) -> Shader {
         Shader::default()
-            .input("ids", self.ids)
-            .input("src", self.elem)
+            .view("ids", self.ids, self.rank)
+            .view("src", self.elem, self.rank)
             .output("dst", self.elem)
             .status()
-            .strided("ids", self.rank)
-            .strided("src", self.rank)
             .constant("PART", self.part)
             .text(&reads_ids(self.ids, true))
             .each_element::<GatherParams>(include_str!("../shaders/gather.wgsl"))

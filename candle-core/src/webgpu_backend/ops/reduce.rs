@@ -48,7 +48,7 @@ impl Kernel for Reduce {
 
     fn shader(&self, _: &Caps) -> Shader {
         let Self { op, from, .. } = *self;
-        let shader = Shader::default().input("src", from);
+        let shader = Shader::default().view("src", from, self.rank);
         let shader = match self.found {
             true => shader
                 .input("found", Elem::U32)
@@ -75,7 +75,6 @@ impl Kernel for Reduce {
             false => shader.text("fn keep_place(o: u32, place: u32) {}"),
         };
         shader
-            .strided("src", self.rank)
             .constant("WG", WORKGROUP)
             .constant("SUM", op == ReduceOp::Sum)
             .constant("CARRY", self.carry.is_some())
@@ -458,7 +457,44 @@ fn by_parts(
 
 #[cfg(test)]
 mod tests {
-    use super::{way, Way};
+    use super::{finds_place, way, Reduce, ReduceOp, Way};
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
+
+    #[test]
+    fn every_form_is_valid_wgsl() {
+        use ReduceOp::*;
+        for (from, sum) in [
+            (Elem::F32, Elem::F32),
+            (Elem::BF16, Elem::F32),
+            (Elem::F64, Elem::F64),
+            (Elem::U8, Elem::U32),
+            (Elem::I16, Elem::I32),
+            (Elem::I64, Elem::I64),
+        ] {
+            for op in [Sum, Min, Max, ArgMin, ArgMax] {
+                for flags in 0..32 {
+                    let [group, found, carry, carry_places, found_dst] =
+                        std::array::from_fn(|bit| flags >> bit & 1 == 1);
+                    // Places are written beside values of a word.
+                    let to = match (finds_place(op), found_dst) {
+                        (true, false) => Elem::U32,
+                        _ => sum,
+                    };
+                    assert_valid(&Reduce {
+                        op,
+                        from,
+                        to,
+                        rank: 1,
+                        group,
+                        found,
+                        carry: carry.then_some(sum),
+                        carry_places,
+                        found_dst,
+                    });
+                }
+            }
+        }
+    }
 
     #[test]
     fn rows_are_shared_by_their_length_and_number() {

@@ -43,12 +43,10 @@ impl Kernel for Scatter {
 
     fn shader(&self, _: &Caps) -> Shader {
         Shader::default()
-            .input("ids", self.ids)
-            .input("src", self.elem)
+            .view("ids", self.ids, self.rank)
+            .view("src", self.elem, self.rank)
             .output("dst", self.elem)
             .status()
-            .strided("ids", self.rank)
-            .strided("src", self.rank)
             .strided("dst", self.rank)
             .constant("WG", WORKGROUP)
             .constant("BY_COLUMN", self.by_column)

@@ -70,8 +70,7 @@ impl Kernel for SortTile {
                 ascending,
                 rank,
             }) => Shader::default()
-                .input("src", elem)
-                .strided("src", rank)
+                .view("src", elem, rank)
                 .constant("ASCENDING", ascending)
                 .text(order_of(elem))
                 .text(include_str!("../shaders/sort_load.wgsl")),
@@ -425,4 +424,31 @@ fn sort_long_row(
         copy2d(&network.ids, &mut dst.share(), ids)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Load, SortStep, SortTile, SortWindows};
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
+
+    #[test]
+    fn every_form_is_valid_wgsl() {
+        for elem in Elem::ALL {
+            let load = Load {
+                elem,
+                ascending: elem.is_float(),
+                rank: 2,
+            };
+            let wide = elem.word_bytes() == 8;
+            for load in [Some(load), None] {
+                assert_valid(&SortTile {
+                    load,
+                    wide,
+                    tile: 1024,
+                });
+            }
+            assert_valid(&SortStep { wide });
+            assert_valid(&SortWindows { wide });
+        }
+    }
 }

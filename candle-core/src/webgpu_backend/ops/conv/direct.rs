@@ -208,3 +208,30 @@ fn multiply_add(elem: Elem) -> &'static str {
         false => "fn multiply_add(a: src_t, b: src_t, sum: src_t) -> src_t { return f_add(sum, f_mul(a, b)); }",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ConvDirect, STRIP};
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
+
+    #[test]
+    fn every_form_is_valid_wgsl() {
+        for elem in Elem::ALL {
+            for strip in [elem.lanes() as usize, STRIP] {
+                for flags in 0..16 {
+                    let [transposed, slide, staged, sized] =
+                        std::array::from_fn(|bit| flags >> bit & 1 == 1);
+                    assert_valid(&ConvDirect {
+                        elem,
+                        out: elem,
+                        strip,
+                        transposed,
+                        slide,
+                        staged,
+                        kernel: if sized { [3, 1] } else { [0; 2] },
+                    });
+                }
+            }
+        }
+    }
+}

@@ -31,13 +31,10 @@ impl Kernel for Where {
     fn shader(&self, _: &Caps) -> Shader {
         let Self { cond, elem, rank } = *self;
         Shader::default()
-            .input("cond", cond)
-            .input("lhs", elem)
-            .input("rhs", elem)
+            .view("cond", cond, rank)
+            .view("lhs", elem, rank)
+            .view("rhs", elem, rank)
             .output("dst", elem)
-            .strided("cond", rank)
-            .strided("lhs", rank)
-            .strided("rhs", rank)
             .each_element::<WhereParams>(include_str!("../../shaders/where.wgsl"))
     }
 }

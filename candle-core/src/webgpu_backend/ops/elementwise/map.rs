@@ -65,9 +65,8 @@ impl Kernel for Map {
             name => format!("f_{name}(x)"),
         };
         Shader::default()
-            .input("src", from)
+            .view("src", from, self.rank)
             .output("dst", to)
-            .strided("src", self.rank)
             .constant("WG", WORKGROUP)
             .constant("KEEP", self.keep)
             .text("alias T = src_t;")
@@ -324,4 +323,35 @@ pub(in crate::webgpu_backend::ops) fn convert_into(
         inside: true,
     };
     map(src, layout, "to_dtype", [0; 2], target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Map, UNARY, UNARY_INT};
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
+
+    #[test]
+    fn every_function_and_cast_is_valid_wgsl() {
+        for from in Elem::ALL {
+            let valid = |function, to, keep| {
+                assert_valid(&Map {
+                    function,
+                    from,
+                    to,
+                    rank: 2,
+                    keep,
+                })
+            };
+            for to in Elem::ALL {
+                valid("to_dtype", to, true);
+            }
+            for function in if from.is_float() {
+                &UNARY[..]
+            } else {
+                &UNARY_INT
+            } {
+                valid(function, from, false);
+            }
+        }
+    }
 }

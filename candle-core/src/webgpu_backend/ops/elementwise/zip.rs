@@ -56,8 +56,8 @@ impl Kernel for Zip {
 
     fn shader(&self, _: &Caps) -> Shader {
         let shader = Shader::default()
-            .input("lhs", self.from)
-            .input("rhs", self.from)
+            .view("lhs", self.from, self.rank)
+            .view("rhs", self.from, self.rank)
             .output("dst", self.to);
         let (shader, report) = match self.divides() {
             true => (
@@ -68,8 +68,6 @@ impl Kernel for Zip {
         };
         let name = self.function;
         shader
-            .strided("lhs", self.rank)
-            .strided("rhs", self.rank)
             .text("alias T = lhs_t;")
             .text(functions(self.from))
             .text(&format!(

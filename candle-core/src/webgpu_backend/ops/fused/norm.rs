@@ -51,9 +51,8 @@ impl Kernel for NormRows {
             elem, rank, beside, ..
         } = *self;
         let shader = Shader::default()
-            .input("x", elem)
-            .output("dst", self.out)
-            .strided("x", rank);
+            .view("x", elem, rank)
+            .output("dst", self.out);
         let shader = match self.weight {
             true => shader.input("alpha", elem).text(
                 "fn weight(i: u32) -> f32 { return alpha_at(p.alpha_offset + i * p.alpha_step); }",
@@ -68,8 +67,7 @@ impl Kernel for NormRows {
         };
         let shader = match beside {
             Some(_) => shader
-                .input("beside", elem)
-                .strided("beside", rank)
+                .view("beside", elem, rank)
                 .text(include_str!("../../shaders/functions_float.wgsl"))
                 .text(include_str!("../../shaders/norm_beside.wgsl")),
             None => shader.text("fn second_start(row: u32) -> u32 { return 0u; }"),
@@ -268,4 +266,37 @@ pub(super) fn rms_norm(x: Operand<'_>, alpha: Operand<'_>, eps: f32) -> Result<W
         beside: None,
     };
     norm(x, rms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BesideNorm, NormRows};
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
+
+    #[test]
+    fn every_form_is_valid_wgsl() {
+        use BesideNorm::*;
+        let beside = [AddBefore, GateBefore, AddAfter, GateAfter].map(Some);
+        for (elem, out) in [
+            (Elem::F32, Elem::F32),
+            (Elem::BF16, Elem::F32),
+            (Elem::F16, Elem::F16),
+        ] {
+            for beside in beside.into_iter().chain([None]) {
+                for flags in 0..8 {
+                    assert_valid(&NormRows {
+                        elem,
+                        out,
+                        rank: 1,
+                        workgroup: 64,
+                        kept: 4 * (flags & 1),
+                        centred: flags & 2 == 2,
+                        weight: flags & 4 == 4,
+                        bias: flags == 7,
+                        beside,
+                    });
+                }
+            }
+        }
+    }
 }

@@ -38,9 +38,8 @@ impl Kernel for Softmax {
 
     fn shader(&self, caps: &Caps) -> Shader {
         Shader::default()
-            .input("x", self.elem)
+            .view("x", self.elem, self.rank)
             .output("dst", self.out)
-            .strided("x", self.rank)
             .constant("CAUSAL", self.causal)
             .constant("SOFTCAP", self.softcap)
             .sums(caps, self.workgroup, 1)
