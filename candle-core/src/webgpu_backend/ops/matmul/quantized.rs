@@ -11,11 +11,11 @@ use super::{elem_bytes, product, vector, Access, Extras, Problem, Rhs, Run};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Elem;
+use crate::webgpu_backend::limits::MAX_BUFFERS;
 use crate::webgpu_backend::ops::copy2d::{self, copy2d};
 use crate::webgpu_backend::ops::windows::Split;
 use crate::webgpu_backend::ops::{as_rows, bind, elementwise};
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
-use crate::webgpu_backend::queue::MAX_BUFFERS;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
