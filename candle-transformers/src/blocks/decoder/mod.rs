@@ -108,7 +108,7 @@ impl DecoderState {
     /// Keeps the first `len` positions of a slot, so that a sequence can go on from there; with 0 another one begins.
     ///
     /// # Errors
-    /// If there is no such slot, or it has fewer positions.
+    /// If the slot does not exist, or has fewer positions.
     pub fn cut_slot(&mut self, slot: usize, len: usize) -> Result<()> {
         match self.lens.get_mut(slot) {
             Some(held) if len <= *held => *held = len,
@@ -120,7 +120,7 @@ impl DecoderState {
     /// Gives the slot `to` the first `len` positions of the slot `from`, in place of what it had.
     ///
     /// # Errors
-    /// If there are no such slots, or `from` has fewer positions.
+    /// If one of them does not exist, or `from` has fewer positions.
     pub fn copy_slot(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
         let slots = self.lens.len();
         if from >= slots || to >= slots || self.lens[from] < len {

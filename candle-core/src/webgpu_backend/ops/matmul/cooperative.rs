@@ -78,8 +78,9 @@ impl CoopTile {
         Self::of(1, 2, 2, 4),
     ];
 
-    /// 128 x 128 in four subgroups of 64 x 64: half the reads of workgroup memory for a product, and two workgroups to a
-    /// multiprocessor, of which one multiplies while the other waits.
+    /// 128 x 128 in four subgroups of 64 x 64, for blocks. Measured on an H100 over a prompt of 512 tokens: 9,195 tokens a second of an 8B
+    /// model in Q4_0, where decoding before the product gives 8,376. For f16 the larger tiles are faster: 58,580 of a 1B model, where
+    /// this one gives 48,490.
     pub(super) const SQUARE: Self = Self {
         down: 2,
         across: 2,
