@@ -186,7 +186,7 @@ pub(super) fn of_quantized_weights(dev: &Device) -> Result<()> {
         // Devices bring the input to 8 bits for blocks, adapters with cooperative matrices many rows to f16.
         let least = match (format, dev) {
             (GgmlDType::F16, gpu) if gpu.is_software_gpu() => 0.,
-            (GgmlDType::F16, Device::WebGpu(_)) => 1e-3,
+            (GgmlDType::F16, gpu) if gpu.is_webgpu() => 1e-3,
             _ => 6e-3,
         };
         let dtypes = dtypes(dev).into_iter().filter(|(d, _)| *d != DType::F64);
