@@ -286,7 +286,7 @@ candle_core::with_webgpu! {
         let dev = Device::WebGpu(webgpu_without(without)?);
         let (weight, _) = weight(12, k, format, &dev)?;
         let alpha = data(&[k], DType::F32, &dev)?;
-        let xs = rows(32, k, DType::F32, &dev)?;
+        let xs = rows(8, k, DType::F32, &dev)?;
         let of = |xs: &Tensor| -> Result<Vec<Vec<u32>>> {
             let extras = LinearExtras {
                 norm: Some((&alpha, EPS)),
@@ -297,9 +297,9 @@ candle_core::with_webgpu! {
             let bits = |row: Vec<f32>| row.into_iter().map(f32::to_bits).collect();
             Ok(ys.into_iter().map(bits).collect())
         };
-        let alone = (0..32).map(|row| Ok(of(&xs.i(row..row + 1)?)?.remove(0)));
+        let alone = (0..8).map(|row| Ok(of(&xs.i(row..row + 1)?)?.remove(0)));
         let alone = alone.collect::<Result<Vec<_>>>()?;
-        for m in [2, 3, 8, 9, 17, 32] {
+        for m in [2, 3, 5, 8] {
             let together = of(&xs.i(..m)?)?;
             assert_eq!(together, alone[..m], "{format:?} {m} rows");
         }

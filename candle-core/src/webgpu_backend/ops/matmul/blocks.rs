@@ -7,12 +7,14 @@
 //! these formats.
 //!
 //! What comes out for a row does not depend on the other rows, nor on how many there are: who asks for several texts at once gets for
-//! each the one that it would get alone. More than eight rows are several groups that read the same weights at about the same time.
+//! each the one that it would get alone. Rows that do not fit workgroup memory together are several groups, which read the same weights at
+//! about the same time.
 //!
 //! It needs subgroups of one size, and codes of four bits or more.
 
 use super::extras::Extras;
 use super::plan::MAX_BLOCKS_ROWS;
+use super::unroll::unroll;
 use super::vector::vector_value;
 use super::{MatmulParams, Problem, Run};
 use crate::webgpu_backend::adapter::Caps;
@@ -153,6 +155,15 @@ fn blocks_shader(shape: BlocksShape, (lhs, out): (Elem, Elem), extras: &Extras<'
         extras.label()
     );
     let scale = if normed { "norm_scale(row)" } else { "1.0" };
+    let counts = [
+        ("ROWS", rows),
+        ("SUMS", sums),
+        ("DEPTH", depth),
+        ("STAGES", shape.stages),
+        ("RUNS", pieces.piece / pieces.run),
+        ("RUN_EIGHTS", pieces.run / 8),
+    ];
+    let body = unroll(include_str!("../../shaders/matmul_blocks.wgsl"), &counts);
     Shader::new(label)
         .piece_operands(lhs, pieces, int8)
         .output("dst", out)
@@ -169,7 +180,7 @@ fn blocks_shader(shape: BlocksShape, (lhs, out): (Elem, Elem), extras: &Extras<'
         .constant("STRIP", strip)
         .constant("WHOLE", shape.whole)
         .constant("NORMED", normed)
-        .body::<MatmulParams>(include_str!("../../shaders/matmul_blocks.wgsl"))
+        .body::<MatmulParams>(&body)
 }
 
 impl Run<'_> {

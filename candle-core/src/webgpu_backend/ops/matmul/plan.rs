@@ -9,9 +9,8 @@ use crate::webgpu_backend::kernel::Elem;
 
 /// The most rows that the vector regime takes.
 const MAX_VECTOR_ROWS: usize = 8;
-/// The most rows that are multiplied with blocks as they are, in groups. More are worth bringing the weight to f16, which takes as
-/// long for any number of rows.
-pub(super) const MAX_BLOCKS_ROWS: usize = 32;
+/// The most rows that are multiplied with blocks as they are. On an H100 cooperative matrices are faster from some 16 on.
+pub(super) const MAX_BLOCKS_ROWS: usize = 8;
 /// The most rows that it takes with a norm or a gate: their sums have to fit 16 KiB of workgroup memory.
 const MAX_FUSED_ROWS: usize = 4;
 /// Workgroups of the tile regime that keep a GPU busy.

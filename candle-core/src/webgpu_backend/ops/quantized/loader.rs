@@ -282,9 +282,12 @@ impl Pieces {
 impl Format {
     /// `rhs_eight(piece, i)`: codes as bytes. Those of four bits and more are every second element's, then the others'.
     fn eight_bytes(self) -> String {
-        let codes = match self.low {
-            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])",
-            _ => "vec2<u32>(codes, codes >> 4u) & vec2<u32>(0x0f0f0f0fu)",
+        let (word, codes) = match self.low {
+            8 => ("", "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])"),
+            _ => (
+                "let codes = w.codes[i];\n  ",
+                "vec2<u32>(codes, codes >> 4u) & vec2<u32>(0x0f0f0f0fu)",
+            ),
         };
         let further = match self.high {
             0 => "",
@@ -302,7 +305,7 @@ impl Format {
         };
         format!(
             "fn rhs_eight(piece: RhsPiece, i: u32) -> vec2<u32> {{\n\
-             \x20 var w = piece;\n  let codes = w.codes[i % 4u];\n  var bytes = {codes};\n  {further}  return bytes;\n}}"
+             \x20 let w = piece;\n  {word}var bytes = {codes};\n  {further}  return bytes;\n}}"
         )
     }
 
@@ -320,7 +323,7 @@ impl Format {
         let sub = if self.has_sub_scales() { ", w.sub" } else { "" };
         format!(
             "fn rhs_eight(piece: RhsPiece, i: u32) -> array<vec4<f32>, 2> {{\n\
-             \x20 var w = piece;\n\
+             \x20 let w = piece;\n\
              \x20 let v = rhs_values(RhsWord(w.at + 8u * i, {codes}{high}{sub}, w.scales));\n\
              \x20 return array<vec4<f32>, 2>(v.low, v.high);\n}}"
         )
