@@ -193,7 +193,12 @@ fn sizes(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {
             check(&case, &xs, &weight, choice, rounds(format))?;
         }
     }
-    Ok(())
+    // Enough columns that a workgroup takes several groups of them.
+    let (n, k) = (17001, 64);
+    let weight = weight(n, k, GgmlDType::Q4_0, dev)?;
+    let xs = rows(3, k, DType::F32, dev)?;
+    let rounds = rounds(GgmlDType::Q4_0);
+    check("many columns", &xs, &weight, Choice::NormAndBias, rounds)
 }
 
 fn formats(dev: &Device, rounds: impl Fn(GgmlDType) -> Rounds) -> Result<()> {

@@ -27,6 +27,7 @@ const ROW_WORDS = SUBGROUPS * WORDS;
 const_assert WG % SUBGROUP == 0u;
 const_assert SUBGROUP % RUN_EIGHTS == 0u;
 const_assert COLS % DST_LANES == 0u;
+const_assert WHOLE || TILES == 1u;
 const_assert WHOLE || (STRIP % SUBGROUP == 0u && STRIP * EIGHTS % WG == 0u);
 
 struct Invocation {
@@ -77,104 +78,114 @@ fn main(
   let row_groups = (p.m + ROWS - 1u) / ROWS;
   let group = flat(workgroup, workgroups, 0u, 1u);
   let first_row = group % row_groups * ROWS;
-  let first_col = group / row_groups * (SUBGROUPS * COLS);
-  if (first_col >= p.n) {
+  let group_col = group / row_groups * (TILES * SUBGROUPS * COLS);
+  if (group_col >= p.n) {
     return;
   }
   let lane = invocation.lane;
   let local = invocation.subgroup * SUBGROUP + lane;
-  let col = first_col + invocation.subgroup * COLS;
-  // Where rows of lhs and columns of rhs begin: those of the gate, then those of what it is multiplied with. Past the last one it is that
-  // one again.
+  // Where rows of lhs begin. Past the last one it is that one again.
   each r in ROWS: let lhs#r = p.lhs_offset + min(first_row + #ru, p.m - 1u) * p.lhs_row;
-  each c in SUMS: let rhs#c = p.rhs_offset + (#cu / COLS * p.n + min(col + #cu % COLS, p.n - 1u)) * p.rhs_row;
-  each r in ROWS, c in SUMS: var sum#r_#c = 0.0;
   each r in ROWS: var squares#r = 0.0;
-  let pieces = p.k / PIECE;
-  for (var strip = 0u; strip < pieces; strip += STRIP) {
-    let end = min(pieces - strip, STRIP);
-    each d in DEPTH, c in SUMS: var next#d_#c = rhs_piece(rhs#c + (strip + min(lane + #du * SUBGROUP, end - 1u)) * PIECE);
-    if (strip > 0u) {
+  // Groups of columns one after the other, for the same lhs.
+  for (var tile = 0u; tile < TILES; tile++) {
+    let first_col = group_col + tile * SUBGROUPS * COLS;
+    if (tile > 0u) {
+      // Sums that others still read.
       workgroupBarrier();
     }
-    // Brings the strip to workgroup memory. All loads of a turn come before their use.
-    let count = end * EIGHTS;
-    for (var first = 0u; first < count; first += STAGES * WG) {
-      each s in STAGES {
-        let i#s = first + #su * WG + local;
-        let from#s = strip * PIECE + 8u * min(i#s, count - 1u);
-        let weight#s = weight_word(from#s);
-        each r in ROWS: let word#s_#r = lhs_word(lhs#r + from#s);
+    let col = first_col + invocation.subgroup * COLS;
+    // Where columns of rhs begin: those of the gate, then those of what it is multiplied with.
+    each c in SUMS: let rhs#c = p.rhs_offset + (#cu / COLS * p.n + min(col + #cu % COLS, p.n - 1u)) * p.rhs_row;
+    each r in ROWS, c in SUMS: var sum#r_#c = 0.0;
+    let pieces = p.k / PIECE;
+    for (var strip = 0u; strip < pieces; strip += STRIP) {
+      let end = min(pieces - strip, STRIP);
+      each d in DEPTH, c in SUMS: var next#d_#c = rhs_piece(rhs#c + (strip + min(lane + #du * SUBGROUP, end - 1u)) * PIECE);
+      if (strip > 0u) {
+        workgroupBarrier();
       }
-      each s in STAGES, r in ROWS {
-        let eight#s_#r = lhs_eight(word#s_#r);
-        if (NORMED) {
-          squares#r += select(0.0, sum_of_squares(eight#s_#r), i#s < count);
-        }
-        // The lanes of a run exchange what they have, so all of them come here.
-        let found#s_#r = staged(weighted(eight#s_#r, weight#s));
-        if (i#s < count) {
-          keep(#ru, i#s, found#s_#r);
-        }
-      }
-    }
-    workgroupBarrier();
-    for (var first = lane; first < end; first += DEPTH * SUBGROUP) {
-      each d in DEPTH {
-        let at#d = first + #du * SUBGROUP;
-        if (at#d < end) {
-          each c in SUMS: let piece#d_#c = next#d_#c;
-          let then#d = at#d + DEPTH * SUBGROUP;
-          if (then#d < end) {
-            each c in SUMS: next#d_#c = rhs_piece(rhs#c + (strip + then#d) * PIECE);
+      if (tile == 0u) {
+        // Brings the strip to workgroup memory. All loads of a turn come before their use.
+        let count = end * EIGHTS;
+        for (var first = 0u; first < count; first += STAGES * WG) {
+          each s in STAGES {
+            let i#s = first + #su * WG + local;
+            let from#s = strip * PIECE + 8u * min(i#s, count - 1u);
+            let weight#s = weight_word(from#s);
+            each r in ROWS: let word#s_#r = lhs_word(lhs#r + from#s);
           }
-          each u in RUNS {
-            each c in SUMS {
-              let scale#u_#c = rhs_scale(piece#d_#c, #uu);
-              each e in RUN_EIGHTS: let code#u_#c_#e = rhs_eight(piece#d_#c, #uu * RUN_EIGHTS + #eu);
+          each s in STAGES, r in ROWS {
+            let eight#s_#r = lhs_eight(word#s_#r);
+            if (NORMED) {
+              squares#r += select(0.0, sum_of_squares(eight#s_#r), i#s < count);
             }
-            each r in ROWS {
-              let run#u_#r = lhs_runs[(#ru * RUNS + #uu) * STRIP + at#d];
-              each e in RUN_EIGHTS: let lhs#u_#r_#e = lhs_eights[(#ru * EIGHTS + #uu * RUN_EIGHTS + #eu) * STRIP + at#d];
+            // The lanes of a run exchange what they have, so all of them come here.
+            let found#s_#r = staged(weighted(eight#s_#r, weight#s));
+            if (i#s < count) {
+              keep(#ru, i#s, found#s_#r);
+            }
+          }
+        }
+        workgroupBarrier();
+      }
+      for (var first = lane; first < end; first += DEPTH * SUBGROUP) {
+        each d in DEPTH {
+          let at#d = first + #du * SUBGROUP;
+          if (at#d < end) {
+            each c in SUMS: let piece#d_#c = next#d_#c;
+            let then#d = at#d + DEPTH * SUBGROUP;
+            if (then#d < end) {
+              each c in SUMS: next#d_#c = rhs_piece(rhs#c + (strip + then#d) * PIECE);
+            }
+            each u in RUNS {
               each c in SUMS {
-                var number#u_#r_#c = Number();
-                each e in RUN_EIGHTS: number#u_#r_#c = dot_eight(lhs#u_#r_#e, code#u_#c_#e, number#u_#r_#c);
-                let before#u_#r_#c = fma(scale#u_#c.y, run#u_#r.y, sum#r_#c);
-                sum#r_#c = fma(scale#u_#c.x, f32(number#u_#r_#c) * run#u_#r.x, before#u_#r_#c);
+                let scale#u_#c = rhs_scale(piece#d_#c, #uu);
+                each e in RUN_EIGHTS: let code#u_#c_#e = rhs_eight(piece#d_#c, #uu * RUN_EIGHTS + #eu);
+              }
+              each r in ROWS {
+                let run#u_#r = lhs_runs[(#ru * RUNS + #uu) * STRIP + at#d];
+                each e in RUN_EIGHTS: let lhs#u_#r_#e = lhs_eights[(#ru * EIGHTS + #uu * RUN_EIGHTS + #eu) * STRIP + at#d];
+                each c in SUMS {
+                  var number#u_#r_#c = Number();
+                  each e in RUN_EIGHTS: number#u_#r_#c = dot_eight(lhs#u_#r_#e, code#u_#c_#e, number#u_#r_#c);
+                  let before#u_#r_#c = fma(scale#u_#c.y, run#u_#r.y, sum#r_#c);
+                  sum#r_#c = fma(scale#u_#c.x, f32(number#u_#r_#c) * run#u_#r.x, before#u_#r_#c);
+                }
               }
             }
           }
         }
       }
     }
-  }
-  each r in ROWS, c in SUMS {
-    let total#r_#c = subgroupAdd(sum#r_#c);
-    if (lane == 0u) {
-      totals[(invocation.subgroup * ROWS + #ru) * SUMS + #cu] = total#r_#c;
-    }
-  }
-  if (NORMED) {
-    each r in ROWS {
-      let squares_of#r = subgroupAdd(squares#r);
+    each r in ROWS, c in SUMS {
+      let total#r_#c = subgroupAdd(sum#r_#c);
       if (lane == 0u) {
-        squares[invocation.subgroup * ROWS + #ru] = squares_of#r;
+        totals[(invocation.subgroup * ROWS + #ru) * SUMS + #cu] = total#r_#c;
       }
     }
-  }
-  workgroupBarrier();
-  for (var i = local; i < ROWS * ROW_WORDS; i += WG) {
-    let row = i / ROW_WORDS;
-    let dst_row = first_row + row;
-    let subgroup = i % ROW_WORDS / WORDS;
-    let first = i % WORDS * DST_LANES;
-    let at = first_col + subgroup * COLS + first;
-    if (dst_row < p.m && at < p.n) {
-      var lanes: array<dst_t, DST_LANES>;
-      for (var j = 0u; j < DST_LANES; j++) {
-        lanes[j] = finish(dst_row, at + j, value(row, (subgroup * ROWS + row) * SUMS + first + j, at + j));
+    if (NORMED) {
+      each r in ROWS {
+        let squares_of#r = subgroupAdd(squares#r);
+        if (lane == 0u) {
+          squares[invocation.subgroup * ROWS + #ru] = squares_of#r;
+        }
       }
-      dst_put((dst_row * p.dst_row + p.dst_first + at) / DST_LANES, lanes);
+    }
+    workgroupBarrier();
+    for (var i = local; i < ROWS * ROW_WORDS; i += WG) {
+      let row = i / ROW_WORDS;
+      let dst_row = first_row + row;
+      let subgroup = i % ROW_WORDS / WORDS;
+      let first = i % WORDS * DST_LANES;
+      let at = first_col + subgroup * COLS + first;
+      if (dst_row < p.m && at < p.n) {
+        var lanes: array<dst_t, DST_LANES>;
+        for (var j = 0u; j < DST_LANES; j++) {
+          lanes[j] = finish(dst_row, at + j, value(row, (subgroup * ROWS + row) * SUMS + first + j, at + j));
+        }
+        dst_put((dst_row * p.dst_row + p.dst_first + at) / DST_LANES, lanes);
+      }
     }
   }
 }

@@ -27,7 +27,9 @@ const BUSY_WORKGROUPS: usize = 256;
 /// Columns of rhs up to which all of its loads in flight at once do not fill memory's queue.
 const FEW_COLUMNS: usize = 8192;
 /// Workgroup memory for lhs, so that several workgroups run side by side.
-const LHS_BYTES: u32 = 32 << 10;
+const LHS_BYTES: u32 = 44 << 10;
+/// Groups of columns that a workgroup makes at the most.
+const MOST_TILES: usize = 4;
 /// Rows of lhs in a workgroup, whose sums its invocations have in registers.
 const ROWS_AT_ONCE: u32 = 8;
 /// Loads of eight elements of lhs in flight.
@@ -49,6 +51,8 @@ pub(super) struct BlocksShape {
     stages: u32,
     /// Pieces of lhs in workgroup memory.
     strip: u32,
+    /// Groups of columns that a workgroup makes, one after the other.
+    tiles: u32,
     /// Whether those are all.
     whole: bool,
     int8: bool,
@@ -108,6 +112,12 @@ impl BlocksShape {
                 count.div_ceil(strips).next_multiple_of(unit)
             }
         };
+        // Rounding several rows takes about as long as multiplying them with a group's columns.
+        let groups = problem.n.div_ceil((cols * subgroups) as usize);
+        let tiles = match strip == count && m > 2 {
+            true => (groups / BUSY_WORKGROUPS).clamp(1, MOST_TILES) as u32,
+            false => 1,
+        };
         let depth = match columns <= FEW_COLUMNS && rows <= 2 {
             true => strip.div_ceil(subgroup).min(2),
             false => 1,
@@ -125,6 +135,7 @@ impl BlocksShape {
             depth,
             stages,
             strip,
+            tiles,
             whole: strip == count,
             int8,
         })
@@ -178,6 +189,7 @@ fn blocks_shader(shape: BlocksShape, (lhs, out): (Elem, Elem), extras: &Extras<'
         .constant("DEPTH", depth)
         .constant("STAGES", shape.stages)
         .constant("STRIP", strip)
+        .constant("TILES", shape.tiles)
         .constant("WHOLE", shape.whole)
         .constant("NORMED", normed)
         .body::<MatmulParams>(&body)
@@ -193,10 +205,11 @@ impl Run<'_> {
             .with(shape.depth, 4)
             .with(shape.stages, 4)
             .with(shape.strip, 16)
+            .with(shape.tiles, 4)
             .with(shape.whole.into(), 1)
             .with(shape.int8.into(), 1);
         let shader = || blocks_shader(shape, (self.lhs, self.out), &self.extras);
-        let columns = (shape.workgroup / shape.subgroup * shape.cols) as usize;
+        let columns = (shape.workgroup / shape.subgroup * shape.cols * shape.tiles) as usize;
         let column_groups = self.problem.n.div_ceil(columns);
         let row_groups = self.problem.m.div_ceil(shape.rows as usize);
         self.launch(key, shader, column_groups * row_groups)
