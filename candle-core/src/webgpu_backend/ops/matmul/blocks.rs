@@ -251,7 +251,7 @@ mod tests {
             let format = Format::of(dtype).unwrap();
             for (subgroup, int8) in [(4, true), (32, true), (64, true), (32, false)] {
                 for gate in [None, Some(Gate::Silu)] {
-                    let problem = problem((9, 14336, 4096), 14336, [0, 0]).unwrap();
+                    let problem = problem((8, 4096, 28672), 4096, [0, 0]).unwrap();
                     let caps = caps(subgroup, int8);
                     let shape = BlocksShape::choose(&problem, format, gate.is_some(), &caps);
                     let extras = Extras {
