@@ -4,8 +4,8 @@
 // - SHARERS invocations share a key for its scores with all rows; each has every SHARERS-th piece of it, of PIECE elements in 16 bytes.
 // - V_PIECES invocations, a crew, share CREW_KEYS values; each has a piece of the weighted sums, relative to the crew's maximum (Milakov
 //   and Gimelshein, arXiv 1805.02867), which each of them finds for itself. So no maximum is waited for before the end, where crews join.
-// All loads of a turn are on their way before the first is waited for. Loops to constants are unrolled by Rust (`unrolled`), so that
-// arrays stay in registers.
+// All loads of a turn are on their way before the first is waited for. Loops to constants are written out by Rust (`unrolled`), and
+// arrays become variables.
 
 // The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
 const NONE = -0x1p+100f;
@@ -147,9 +147,10 @@ fn main(
   let v_start = (p.v_offset + batch * p.v_batch + kv_head * p.v_head) / PIECE + piece;
   let k_step = p.k_seq / PIECE;
   let v_step = p.v_seq / PIECE;
-  var most: array<f32, ROWS>;
+  // With room for the last fold.
+  var most: array<f32, FOLDS * FOLD>;
   var sum: array<f32, ROWS>;
-  var value: array<vec4<f32>, ROWS * PIECE_QUADS>;
+  var value: array<vec4<f32>, FOLDS * FOLD * PIECE_QUADS>;
   for (var row = 0u; row < ROWS; row++) {
     most[row] = NONE;
   }
@@ -167,7 +168,7 @@ fn main(
     for (var i = 0u; i < CREW_KEYS; i++) {
       values[i] = v[v_start + min(turn + crew * CREW_KEYS + i, last - 1u) * v_step];
     }
-    var sums: array<f32, SUMS>;
+    var sums: array<f32, OUTPUTS * SHARERS>;
     for (var step = 0u; step < STEPS; step++) {
       for (var quad = 0u; quad < PIECE_QUADS; quad++) {
         var key_quads: array<vec4<f32>, OWN_KEYS>;
@@ -187,7 +188,7 @@ fn main(
     for (var output = 0u; output < OUTPUTS; output++) {
       for (var sharer = 0u; sharer < SHARERS; sharer++) {
         if (output * SHARERS + sharer < SUMS) {
-          let partial = sums[min(output * SHARERS + sharer, SUMS - 1u)];
+          let partial = sums[output * SHARERS + sharer];
           if (BY_SUBGROUP) {
             let total = over_sharers(partial);
             if (part == sharer) {
@@ -286,10 +287,9 @@ fn main(
   for (var fold = 0u; fold < FOLDS; fold++) {
     for (var i = 0u; i < FOLD; i++) {
       if (fold * FOLD + i < ROWS) {
-        let row = min(fold * FOLD + i, ROWS - 1u);
-        let correction = exp2(most[row] - joined[row].x);
+        let correction = exp2(most[fold * FOLD + i] - joined[min(fold * FOLD + i, ROWS - 1u)].x);
         for (var quad = 0u; quad < PIECE_QUADS; quad++) {
-          let corrected = value[row * PIECE_QUADS + quad] * correction;
+          let corrected = value[(fold * FOLD + i) * PIECE_QUADS + quad] * correction;
           for (var c = 0u; c < FOUR; c++) {
             partials[((i * PIECE_QUADS + quad) * FOUR + c) * WG + local] = corrected[c];
           }

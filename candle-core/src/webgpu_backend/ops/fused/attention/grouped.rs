@@ -27,6 +27,19 @@ const FOLD: u32 = 2;
 /// busy with one text of some thousands of keys, and enough of them that joining parts takes little beside them.
 const PART: usize = 256;
 
+/// What the kernel has in registers.
+const ARRAYS: [&str; 9] = [
+    "keys",
+    "values",
+    "sums",
+    "key_quads",
+    "totals",
+    "quads",
+    "most",
+    "sum",
+    "value",
+];
+
 /// What the kernel is specialised for, beside the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
@@ -210,7 +223,7 @@ impl Call<'_> {
             None => shader.text(include_str!("../../../shaders/sdpa_grouped_workgroup.wgsl")),
         };
         let text = include_str!("../../../shaders/sdpa_grouped.wgsl");
-        shader.body::<AttentionParams>(&unrolled(text, &loops))
+        shader.body::<AttentionParams>(&unrolled(text, &loops, &ARRAYS))
     }
 }
 

@@ -148,6 +148,7 @@ impl Destination {
                     .text(&unrolled(
                         include_str!("../../../shaders/sdpa_join_row.wgsl"),
                         &[("AHEAD", AHEAD)],
+                        &["parts"],
                     )),
                 false => shader
                     .constant("WG", WORKGROUP)

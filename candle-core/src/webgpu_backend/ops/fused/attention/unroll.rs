@@ -1,8 +1,17 @@
-//! Loops of WGSL written out, so that what is in arrays can stay in registers, for which all places in them have to be constants.
+//! Loops of WGSL written out, and arrays as a variable for each place, so that what is in them stays in registers: drivers put arrays into
+//! memory that are looked at in loops, even in loops to constants.
 
 /// `text` with its loops `for (var i = 0u; i < BOUND; i++) {` written out where `bounds` has the bound's name, with the number of rounds:
-/// `i` becomes a constant of each round. Loops inside of others too; loops of any other form stay.
-pub(super) fn unrolled(text: &str, bounds: &[(&str, u32)]) -> String {
+/// `i` becomes a number. Loops inside of others too; loops of any other form stay. Then `var name: array<T, LEN>;` of each name in `arrays`
+/// becomes the variables `name_0`, `name_1` and so on, whose places have to be sums and products of numbers and bounds.
+pub(super) fn unrolled(text: &str, bounds: &[(&str, u32)], arrays: &[&str]) -> String {
+    let text = written_out(text, bounds);
+    arrays
+        .iter()
+        .fold(text, |text, array| as_variables(&text, array, bounds))
+}
+
+fn written_out(text: &str, bounds: &[(&str, u32)]) -> String {
     const FOR: &str = "for (var ";
     let mut done = String::new();
     let mut rest = text;
@@ -11,9 +20,9 @@ pub(super) fn unrolled(text: &str, bounds: &[(&str, u32)]) -> String {
         done.push_str(before);
         match counted(from, bounds) {
             Some((name, rounds, body, after)) => {
-                let body = unrolled(body, bounds);
                 for round in 0..rounds {
-                    done.push_str(&format!("{{ const {name} = {round}u;{body}}}\n"));
+                    let body = replaced(body, name, &format!("{round}u"));
+                    done.push_str(&format!("{{{}}}\n", written_out(&body, bounds)));
                 }
                 rest = after;
             }
@@ -33,16 +42,111 @@ fn counted<'a>(text: &'a str, bounds: &[(&str, u32)]) -> Option<(&'a str, u32, &
     let name = head.strip_prefix("for (var ")?.split(' ').next()?;
     let is_of = |bound: &str| head == format!("for (var {name} = 0u; {name} < {bound}; {name}++) ");
     let (_, rounds) = bounds.iter().find(|(bound, _)| is_of(bound))?;
+    let end = closing(body, '{', '}')?;
+    Some((name, *rounds, &body[..end], &body[end + 1..]))
+}
+
+/// Where the bracket is that closes one before `text`.
+fn closing(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 1;
-    let end = body.char_indices().find(|(_, c)| {
-        depth += match c {
-            '{' => 1,
-            '}' => -1,
-            _ => 0,
-        };
+    let end = text.char_indices().find(|(_, c)| {
+        depth += i32::from(*c == open) - i32::from(*c == close);
         depth == 0
     })?;
-    Some((name, *rounds, &body[..end.0], &body[end.0 + 1..]))
+    Some(end.0)
+}
+
+fn in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Where `name` is in `text` as a whole word.
+fn find_word(text: &str, name: &str) -> Option<usize> {
+    let whole = |at: &usize| {
+        !text[..*at].ends_with(in_name) && !text[at + name.len()..].starts_with(in_name)
+    };
+    text.match_indices(name).map(|(at, _)| at).find(whole)
+}
+
+fn replaced(text: &str, name: &str, by: &str) -> String {
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some(at) = find_word(rest, name) {
+        done.push_str(&rest[..at]);
+        done.push_str(by);
+        rest = &rest[at + name.len()..];
+        // What comes next is no part of a name, which `find_word` could not see any more.
+    }
+    done + rest
+}
+
+fn as_variables(text: &str, array: &str, bounds: &[(&str, u32)]) -> String {
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some(at) = find_word(rest, array) {
+        let after = &rest[at + array.len()..];
+        done.push_str(&rest[..at]);
+        rest = after;
+        if let Some(place) = after.strip_prefix('[') {
+            let number = closing(place, '[', ']').and_then(|end| {
+                rest = &place[end + 1..];
+                sum(&place[..end], bounds)
+            });
+            let number = number.unwrap_or_else(|| panic!("a place in {array} is no constant"));
+            done.push_str(&format!("{array}_{number}"));
+            continue;
+        }
+        let declared = after
+            .strip_prefix(": array<")
+            .and_then(|ty| ty.split_once(";"));
+        let parts = declared.and_then(|(ty, after)| {
+            let (ty, len) = ty.strip_suffix('>')?.rsplit_once(", ")?;
+            Some((ty, sum(len, bounds)?, after))
+        });
+        match parts {
+            // After the word `var`, which the first variable takes.
+            Some((ty, len, after)) => {
+                let variables: Vec<_> = (0..len).map(|i| format!("{array}_{i}: {ty};")).collect();
+                done.push_str(&variables.join(" var "));
+                rest = after;
+            }
+            None => done.push_str(array),
+        }
+    }
+    done + rest
+}
+
+/// A sum of products of numbers, bounds and sums in brackets; `None` for anything else.
+fn sum(text: &str, bounds: &[(&str, u32)]) -> Option<u32> {
+    let terms = split(text, '+').into_iter().map(|term| {
+        let factors = split(term, '*').into_iter().map(|factor| {
+            let factor = factor.trim();
+            if let Some(inner) = factor.strip_prefix('(') {
+                return sum(inner.strip_suffix(')')?, bounds);
+            }
+            let named = bounds.iter().find(|(name, _)| *name == factor);
+            match named {
+                Some((_, value)) => Some(*value),
+                None => factor.trim_end_matches('u').parse().ok(),
+            }
+        });
+        factors.product::<Option<u32>>()
+    });
+    terms.sum()
+}
+
+/// The parts of `text` between `mark`s that are in no brackets.
+fn split(text: &str, mark: char) -> Vec<&str> {
+    let (mut parts, mut first, mut depth) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        if c == mark && depth == 0 {
+            parts.push(&text[first..at]);
+            first = at + 1;
+        }
+    }
+    parts.push(&text[first..]);
+    parts
 }
 
 #[cfg(test)]
@@ -51,19 +155,29 @@ mod tests {
 
     #[test]
     fn only_counted_loops_are_written_out() {
-        let text = "for (var i = 0u; i < A; i++) { x[i] = 1; for (var j = 0u; j < B; j++) { if (j > i) { y(); } } }\n\
-                    for (var i = 1u; i < A; i++) { z(); }";
-        let inner = |j| format!("{{ const j = {j}u; if (j > i) {{ y(); }} }}\n");
-        let round = |i| format!("{{ const i = {i}u; x[i] = 1; {}{} }}\n", inner(0), inner(1));
+        let text = "for (var i = 0u; i < A; i++) { x[i] = 1; for (var j = 0u; j < B; j++) { if (j > i) { my_i(j); } } }\n\
+                    for (var i = 1u; i < A; i++) { z(i); }";
+        let inner = |i, j| format!("{{ if ({j}u > {i}u) {{ my_i({j}u); }} }}\n");
+        let round = |i| format!("{{ x[{i}u] = 1; {}{} }}\n", inner(i, 0), inner(i, 1));
         assert_eq!(
-            unrolled(text, &[("A", 3), ("B", 2)]),
+            unrolled(text, &[("A", 3), ("B", 2)], &[]),
             format!(
-                "{}{}{}\nfor (var i = 1u; i < A; i++) {{ z(); }}",
+                "{}{}{}\nfor (var i = 1u; i < A; i++) {{ z(i); }}",
                 round(0),
                 round(1),
                 round(2)
             )
         );
-        assert_eq!(unrolled(text, &[]), text);
+        assert_eq!(unrolled(text, &[], &["x_"]), text);
+    }
+
+    #[test]
+    fn arrays_become_variables() {
+        let text = "var x: array<vec2<f32>, A * B>;\nfor (var i = 0u; i < A; i++) { x[(i + 1u) * B + 0u] = my_x[i] + x[i].x; }";
+        assert_eq!(
+            unrolled(text, &[("A", 2), ("B", 2)], &["x"]),
+            "var x_0: vec2<f32>; var x_1: vec2<f32>; var x_2: vec2<f32>; var x_3: vec2<f32>;\n\
+             { x_2 = my_x[0u] + x_0.x; }\n{ x_4 = my_x[1u] + x_1.x; }\n"
+        );
     }
 }
