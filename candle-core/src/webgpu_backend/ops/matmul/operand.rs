@@ -47,30 +47,22 @@ impl Shader {
     }
 
     /// Both operands of the kernel with pieces of blocks.
-    pub(super) fn piece_operands(self, lhs: Elem, pieces: Pieces, int8: bool) -> Self {
-        let arithmetic = match int8 {
-            true => include_str!("../../shaders/matmul_blocks_int8.wgsl"),
-            false => include_str!("../../shaders/matmul_blocks_f32.wgsl"),
-        };
+    pub(super) fn piece_operands(self, lhs: Elem, pieces: Pieces) -> Self {
         let shader = self.input_words("lhs", wide_word(lhs));
         pieces
-            .load(shader, int8)
+            .load(shader)
             .text(eight(lhs))
             .text(&eight_word("lhs", lhs))
-            .text(arithmetic)
+            .text(include_str!("../../shaders/matmul_blocks_int8.wgsl"))
     }
 
-    /// The weights of a norm for it, `weight_word(i)`, and `weighted(eight, weight)`; without one, what stands in their place.
+    /// The weights of a norm for it; without one, what stands in their place.
     pub(super) fn piece_norm(self, lhs: Elem, normed: bool) -> Self {
         match normed {
             true => self
                 .input_words("alpha", wide_word(lhs))
-                .text(&eight_word("alpha", lhs))
-                .text(PIECE_NORM),
-            false => self.text(
-                "fn weight_word(i: u32) -> u32 { return 0u; }\n\
-                 fn weighted(v: array<vec4<f32>, 2>, w: u32) -> array<vec4<f32>, 2> { return v; }",
-            ),
+                .text(&eight_word("alpha", lhs)),
+            false => self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }"),
         }
     }
 
@@ -279,12 +271,6 @@ const BLOCKS_FMA: &str = "alias Sum = f32;\nfn sum_of(s: Sum) -> f32 { return s;
     fn fma_values(a: LhsValues, b: RhsValues, sum: Sum) -> Sum {\n\
     \x20 let product = dot(a.low, b.low) + dot(a.high, b.high) - a.bias;\n\
     \x20 return fma(b.scale, product, fma(b.offset, a.sum, sum));\n}";
-
-/// The same where lhs goes through workgroup memory.
-const PIECE_NORM: &str =
-    "fn weight_word(i: u32) -> LhsWord { return alpha_word(p.alpha_offset + i); }\n\
-    fn weighted(v: array<vec4<f32>, 2>, w: LhsWord) -> array<vec4<f32>, 2> {\n\
-    \x20 let a = lhs_eight(w);\n  return array<vec4<f32>, 2>(v[0] * a[0], v[1] * a[1]);\n}";
 
 /// What a norm does to lhs in products with blocks.
 const BLOCKS_NORM: &str = "fn normed_values(lhs: LhsWord, alpha: LhsWord) -> LhsValues {\n\

@@ -303,7 +303,7 @@ mod tests {
             (17, 4096, 14336, (lower, 16, true)),
             (64, 4096, 4096, (low, 8, true)),
             (65, 6144, 4096, (CoopTile::SQUARE, 5, true)),
-            (512, 4096, 14336, (CoopTile::SQUARE, 2, true)),
+            (512, 4096, 14336, (CoopTile::SQUARE, 1, true)),
             (1024, 28672, 4096, (CoopTile::SQUARE, 1, true)),
             (1025, 28672, 4096, (CoopTile::SQUARE, 1, false)),
             // Half a step is left of `k`.

@@ -214,13 +214,12 @@ impl Pieces {
     }
 
     /// Bytes of workgroup memory that the other side of a piece takes.
-    pub(in crate::webgpu_backend) fn lhs_bytes(self, int8: bool) -> u32 {
-        let bytes = if int8 { 1 } else { 4 };
-        self.piece * bytes + self.piece / self.run * 8
+    pub(in crate::webgpu_backend) fn lhs_bytes(self) -> u32 {
+        self.piece + self.piece / self.run * 8
     }
 
-    /// Adds the bindings of the planes and the functions over pieces, whose codes become bytes with `int8` and floats without.
-    pub(in crate::webgpu_backend) fn load(self, shader: Shader, int8: bool) -> Shader {
+    /// Adds the bindings of the planes and the functions over pieces, whose codes become bytes.
+    pub(in crate::webgpu_backend) fn load(self, shader: Shader) -> Shader {
         let format = self.format;
         let mut shader = shader.input_words("rhs_codes", "vec4<u32>");
         let mut fields = String::from("at: u32, codes: vec4<u32>");
@@ -240,32 +239,22 @@ impl Pieces {
              fn rhs_piece(e: u32) -> RhsPiece {{ return RhsPiece({load}{}); }}",
             format.load_scales()
         );
-        let shader = shader
+        shader
             .input_words("rhs_scales", "u32")
             .constant("PIECE", self.piece)
             .constant("RUN", self.run)
             .constant("NIBBLES", format.low == 4)
             .text(&piece)
-            .text(&self.scale_of_run(int8));
-        if int8 {
-            shader.text(&format.eight_bytes())
-        } else {
-            shader
-                .text(&format.word_type())
-                .text(&format.values())
-                .text(&format.eight_floats())
-        }
+            .text(&self.scale_of_run())
+            .text(&format.eight_bytes())
     }
 
     /// `rhs_scale(piece, run)`: what a run's products with codes are multiplied by, and what the sum of the other side is multiplied by.
-    fn scale_of_run(self, int8: bool) -> String {
+    fn scale_of_run(self) -> String {
         let format = self.format;
         let (before, scale, offset) = format.scale();
-        let zero = match int8 {
-            true if format.low == 8 => 0,
-            true => format.zero,
-            false => format.bias(),
-        };
+        // Bytes of 8 bits are signed.
+        let zero = if format.low == 8 { 0 } else { format.zero };
         let offset = match (zero, offset) {
             (0, offset) => offset.to_string(),
             (zero, "0.0") => format!("-{zero}.0 * scale"),
@@ -282,12 +271,9 @@ impl Pieces {
 impl Format {
     /// `rhs_eight(piece, i)`: codes as bytes. Those of four bits and more are every second element's, then the others'.
     fn eight_bytes(self) -> String {
-        let (word, codes) = match self.low {
-            8 => ("", "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])"),
-            _ => (
-                "let codes = w.codes[i];\n  ",
-                "vec2<u32>(codes, codes >> 4u) & vec2<u32>(0x0f0f0f0fu)",
-            ),
+        let codes = match self.low {
+            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])",
+            _ => "vec2<u32>(codes, codes >> 4u) & vec2<u32>(0x0f0f0f0fu)",
         };
         let further = match self.high {
             0 => "",
@@ -305,27 +291,7 @@ impl Format {
         };
         format!(
             "fn rhs_eight(piece: RhsPiece, i: u32) -> vec2<u32> {{\n\
-             \x20 let w = piece;\n  {word}var bytes = {codes};\n  {further}  return bytes;\n}}"
-        )
-    }
-
-    /// `rhs_eight(piece, i)`: codes as floats, in order, too large by `bias`.
-    fn eight_floats(self) -> String {
-        let codes = match self.low {
-            8 => "vec2<u32>(w.codes[2u * i], w.codes[2u * i + 1u])",
-            _ => "w.codes[i]",
-        };
-        let high = match self.high {
-            0 => "",
-            1 => ", w.high",
-            _ => ", w.high[i / 2u]",
-        };
-        let sub = if self.has_sub_scales() { ", w.sub" } else { "" };
-        format!(
-            "fn rhs_eight(piece: RhsPiece, i: u32) -> array<vec4<f32>, 2> {{\n\
-             \x20 let w = piece;\n\
-             \x20 let v = rhs_values(RhsWord(w.at + 8u * i, {codes}{high}{sub}, w.scales));\n\
-             \x20 return array<vec4<f32>, 2>(v.low, v.high);\n}}"
+             \x20 var w = piece;\n  let codes = w.codes[i % 4u];\n  var bytes = {codes};\n  {further}  return bytes;\n}}"
         )
     }
 }
