@@ -34,6 +34,7 @@ enum Rounds {
     /// 8 bits, with a scale for each run of at most this many elements.
     Runs(usize),
     /// Not at all.
+    #[cfg_attr(not(feature = "webgpu"), allow(dead_code))]
     No,
 }
 
