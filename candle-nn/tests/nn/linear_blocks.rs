@@ -269,11 +269,6 @@ candle_core::with_webgpu! {
     use super::common::webgpu_without;
 
     #[test]
-    fn sizes_in_f32_webgpu() -> Result<()> {
-        sizes(&Device::WebGpu(webgpu_without("-int8,-coop")?), |_| Rounds::No)
-    }
-
-    #[test]
     fn formats_in_f32_webgpu() -> Result<()> {
         formats(&Device::WebGpu(webgpu_without("-int8,-coop")?), |_| Rounds::No)
     }
