@@ -24,7 +24,11 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ),
     (
         "core/quantized_tests::quantized_matmul_neg::webgpu",
-        "it wants the values of Metal's kernel, to the last of six digits; ours are those of the decoded weights in f64",
+        "it wants the values of Metal's kernel, to the last of six digits; few rows are brought to 8 bits here, as on the CPU",
+    ),
+    (
+        "core/quantized_tests::quantized_matmul::webgpu",
+        "the same",
     ),
 ];
 
