@@ -24,7 +24,7 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ),
     (
         "core/quantized_tests::quantized_matmul_neg::webgpu",
-        "it wants the values of Metal's kernel, to the last of six digits; few rows are brought to 8 bits here, as on the CPU",
+        "it wants the values of Metal's kernel, to the last of six digits; few rows are rounded to 8 bits here, as on the CPU",
     ),
     (
         "core/quantized_tests::quantized_matmul::webgpu",
