@@ -1,7 +1,7 @@
 //! What a gated feed-forward block makes of its gate and of what passes it, and activations of blocks without a gate.
 
 /// A function of a gate and what passes it; candle-nn's `GatedActivation` says what each computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gate {
     /// `silu(gate) * up`.
     Silu,
@@ -39,7 +39,7 @@ impl Gate {
 }
 
 /// A function of one argument after a linear layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,

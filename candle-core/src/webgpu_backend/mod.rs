@@ -62,6 +62,7 @@ mod readback;
 mod rooms;
 mod status;
 mod storage;
+mod unroll;
 mod warm_up;
 
 #[cfg(feature = "metal")]

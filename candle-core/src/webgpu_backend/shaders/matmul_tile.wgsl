@@ -1,7 +1,7 @@
 // A tile of TILE_M x TILE_N of dst in a workgroup of TY x TX invocations, each with SIZE x SIZE of it in registers. Both operands go
 // through workgroup memory, DEPTH deep, k by k; a place is swizzled by its k, so that neither the loads along k nor the
-// reads along the tile meet in one bank. Parts of `k` give results of their own. Lines in capitals are written by Rust,
-// unrolled.
+// reads along the tile meet in one bank. Parts of `k` give results of their own. `each` repeats lines (unroll.rs): an
+// invocation's share of the result is in variables, QUADS by QUADS quads of rows by columns of four.
 
 const WG = TX * TY;
 const TILE_M = TY * SIZE;
@@ -65,7 +65,7 @@ fn main(
   let rhs_base = rhs_offset(batch);
   let row = local / TX;
   let col = local % TX;
-  DECLARE;
+  each a in QUADS, lane in FOUR, b in QUADS: var c#a#lane_#b = vec4<f32>(0.0);
   for (var k = k_first; k < k_last; k += DEPTH) {
     workgroupBarrier();
     for (var i = local; i < LHS_BLOCKS + RHS_BLOCKS; i += WG) {
@@ -88,9 +88,11 @@ fn main(
       for (var j = 0u; j < 4u; j++) {
         let lhs_row = (quad * 4u + j) * LHS_QUADS + (row ^ (quad % LHS_SWIZZLE));
         let rhs_row = (quad * 4u + j) * RHS_QUADS + (col ^ (quad % 8u));
-        PRODUCT;
+        each q in QUADS: let a#q = lhs_tile[lhs_row + #qu * TY];
+        each q in QUADS: let b#q = rhs_tile[rhs_row + #qu * TX];
+        each a in QUADS, lane in FOUR, b in QUADS: c#a#lane_#b = fma(vec4<f32>(a#a[#lane]), b#b, c#a#lane_#b);
       }
     }
   }
-  STORE;
+  each a in QUADS, lane in FOUR, b in QUADS: put(part, m0 + (row + #au * TY) * 4u + #laneu, n0 + (col + #bu * TX) * 4u, c#a#lane_#b);
 }

@@ -16,10 +16,8 @@
 
 use super::extras::Extras;
 use super::plan::MAX_BLOCKS_ROWS;
-use super::vector::vector_value;
-use super::{MatmulParams, Problem, Run};
-use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use super::{Form, MatmulParams, Problem, Run};
+use crate::webgpu_backend::kernel::{Caps, Kernel, Shader};
 use crate::webgpu_backend::ops::quantized::{Format, Pieces};
 use crate::Result;
 
@@ -29,13 +27,11 @@ const BUSY_WORKGROUPS: usize = 256;
 const FEW_COLUMNS: usize = 8192;
 /// Workgroup memory for lhs, so that several workgroups run side by side.
 const LHS_BYTES: u32 = 32 << 10;
-/// Rows of lhs in a workgroup, whose sums its invocations have in registers.
-const ROWS_AT_ONCE: u32 = 8;
 /// Loads of eight elements of lhs in flight.
 const LHS_LOADS: u32 = 8;
 
 /// The numbers that the kernel is specialised for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct BlocksShape {
     pieces: Pieces,
     subgroup: u32,
@@ -97,7 +93,7 @@ impl BlocksShape {
         // What strips are multiples of, so that sums are made in one order.
         let unit = subgroup.max(workgroup * 8 / pieces.piece);
         let bytes = pieces.lhs_bytes();
-        let rows_at_once = (room / (bytes * unit.min(count))).clamp(1, ROWS_AT_ONCE);
+        let rows_at_once = (room / (bytes * unit.min(count))).clamp(1, MAX_BLOCKS_ROWS as u32);
         let rows = m.div_ceil(m.div_ceil(rows_at_once));
         let fit = room / (bytes * rows);
         let strip = match count <= fit {
@@ -129,64 +125,52 @@ impl BlocksShape {
     }
 }
 
-/// The kernel's WGSL, for rows of dtype `lhs` and a result of dtype `out`.
-fn blocks_shader(shape: BlocksShape, (lhs, out): (Elem, Elem), extras: &Extras<'_>) -> Shader {
-    let BlocksShape {
-        pieces,
-        rows,
-        cols,
-        workgroup,
-        depth,
-        strip,
-        ..
-    } = shape;
-    let normed = extras.norm.is_some();
-    let sums = if extras.gate.is_some() {
-        2 * cols
-    } else {
-        cols
-    };
-    let label = format!(
-        "matmul_blocks {lhs:?} x {:?} m{rows} cols{cols} wg{workgroup} depth{depth} strip{strip}{}",
-        pieces.dtype(),
-        extras.label()
-    );
-    let scale = if normed { "norm_scale(row)" } else { "1.0" };
-    Shader::new(label)
-        .piece_operands(lhs, pieces)
-        .output("dst", out)
-        .piece_norm(lhs, normed)
-        .finish(extras.last())
-        .text(&vector_value(scale, extras.gate, extras.bias.is_some()))
-        .constant("SUMS", sums)
-        .constant("ROWS", rows)
-        .constant("COLS", cols)
-        .constant("WG", workgroup)
-        .constant("SUBGROUP", shape.subgroup)
-        .constant("DEPTH", depth)
-        .constant("STAGES", shape.stages)
-        .constant("STRIP", strip)
-        .constant("WHOLE", shape.whole)
-        .constant("NORMED", normed)
-        .body::<MatmulParams>(include_str!("../../shaders/matmul_blocks.wgsl"))
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MatmulBlocks {
+    form: Form,
+    shape: BlocksShape,
+}
+
+impl Kernel for MatmulBlocks {
+    type Params = MatmulParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Self { form, shape } = self;
+        let Form { lhs, extras, .. } = *form;
+        let scale = match extras.norm {
+            true => "norm_scale(row)",
+            false => "1.0",
+        };
+        Shader::default()
+            .piece_operands(lhs, shape.pieces)
+            .output("dst", form.out)
+            .piece_norm(lhs, extras.norm)
+            .finish(extras.last)
+            .vector_value(scale, &extras)
+            .constant("SUMS", shape.cols * extras.sums())
+            .constant("ROWS", shape.rows)
+            .constant("COLS", shape.cols)
+            .constant("WG", shape.workgroup)
+            .constant("SUBGROUP", shape.subgroup)
+            .constant("DEPTH", shape.depth)
+            .constant("STAGES", shape.stages)
+            .constant("STRIP", shape.strip)
+            .constant("WHOLE", shape.whole)
+            .constant("NORMED", extras.norm)
+            .body::<MatmulParams>(include_str!("../../shaders/matmul_blocks.wgsl"))
+    }
 }
 
 impl Run<'_> {
     pub(super) fn blocks(&self, shape: BlocksShape) -> Result<()> {
-        let key = self
-            .key("matmul_blocks")
-            .with(shape.rows, 4)
-            .with(shape.cols, 4)
-            .with(shape.workgroup, 10)
-            .with(shape.depth, 4)
-            .with(shape.stages, 4)
-            .with(shape.strip, 16)
-            .with(shape.whole.into(), 1);
-        let shader = || blocks_shader(shape, (self.lhs, self.out), &self.extras);
+        let kernel = MatmulBlocks {
+            form: self.form(),
+            shape,
+        };
         let columns = (shape.workgroup / shape.subgroup * shape.cols) as usize;
         let column_groups = self.problem.n.div_ceil(columns);
         let row_groups = self.problem.m.div_ceil(shape.rows as usize);
-        self.launch(key, shader, column_groups * row_groups)
+        self.launch(&kernel, column_groups * row_groups)
     }
 }
 
@@ -195,7 +179,9 @@ mod tests {
     use super::*;
     use crate::fused::Gate;
     use crate::quantized::GgmlDType;
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
     use crate::webgpu_backend::ops::matmul::via_f16::problem;
+    use crate::webgpu_backend::ops::matmul::Rhs;
 
     fn caps(subgroup: u32) -> Caps {
         Caps {
@@ -232,8 +218,16 @@ mod tests {
                         gate,
                         ..Extras::default()
                     };
-                    for elems in [(Elem::F32, Elem::F32), (Elem::F16, Elem::F16)] {
-                        blocks_shader(shape.unwrap(), elems, &extras).assert_valid();
+                    for elem in [Elem::F32, Elem::F16] {
+                        let form = Form {
+                            lhs: elem,
+                            rhs: Rhs::Blocks(format),
+                            out: elem,
+                            rank: 0,
+                            extras: extras.form(),
+                        };
+                        let shape = shape.unwrap();
+                        assert_valid(&MatmulBlocks { form, shape });
                     }
                 }
             }
@@ -268,7 +262,10 @@ mod tests {
                     let shape = shape(m, 4096, k, &caps);
                     assert_eq!((shape.workgroup, shape.cols), (one.workgroup, one.cols));
                     let groups = m.div_ceil(shape.rows as usize) as u32;
-                    assert!(shape.rows <= ROWS_AT_ONCE && groups * shape.rows < m as u32 + groups);
+                    assert!(
+                        shape.rows <= MAX_BLOCKS_ROWS as u32
+                            && groups * shape.rows < m as u32 + groups
+                    );
                     let turns = shape.strip.is_multiple_of(shape.subgroup)
                         && (shape.strip * 4).is_multiple_of(shape.workgroup);
                     assert!(shape.whole || turns, "{m} x {k}: {shape:?}");

@@ -3,12 +3,11 @@
 //! together they say which element of the input is meant. Written out, the matrix would be as many times the input as the kernel has
 //! elements, to be written once and read once for each row of tiles.
 
-use std::fmt::Write;
-
 use super::{make, Extras, MatmulParams, Problem};
 use crate::conv::Geometry;
-use crate::webgpu_backend::kernel::Key;
+use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::ops::index;
+use crate::webgpu_backend::unroll::unroll;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
@@ -83,18 +82,13 @@ pub(in super::super) fn convolution(
 }
 
 impl Windows {
-    fn is_compiled_in(&self) -> bool {
-        self.kernel
-            .iter()
-            .all(|size| *size as usize <= MOST_COMPILED)
-    }
-
-    pub(super) fn key(&self, key: Key) -> Key {
-        let [h, w] = match self.is_compiled_in() {
+    /// The kernel's size if it is compiled in, else 0.
+    pub(super) fn compiled(&self) -> [u32; 2] {
+        let small = |size: &u32| *size as usize <= MOST_COMPILED;
+        match self.kernel.iter().all(small) {
             true => self.kernel,
             false => [0; 2],
-        };
-        key.with(h, 5).with(w, 5)
+        }
     }
 
     pub(super) fn fill(&self, params: &mut MatmulParams) {
@@ -108,56 +102,20 @@ impl Windows {
         [params.stride_h, params.stride_w] = self.stride;
         [params.dilation_h, params.dilation_w] = self.dilation;
     }
+}
 
-    /// `rhs_block`, as the tile kernel reads an operand, over `rhs_at`. Blocks are unrolled: what is the same for all of a row or a
-    /// column is worked out once for it.
-    pub(super) fn block(&self) -> String {
-        let [k_h, k_w] = match self.is_compiled_in() {
-            true => self.kernel.map(|size| format!("{size}u")),
-            false => ["p.k_h".into(), "p.k_w".into()],
+impl Shader {
+    /// `rhs_block`, as the tile kernel reads an operand, of windows of a kernel of this size, which may be 0 for that of the parameters.
+    pub(super) fn windows(self, elem: Elem, kernel: [u32; 2]) -> Self {
+        let [k_h, k_w] = match kernel {
+            [0, 0] => ["p.k_h".into(), "p.k_w".into()],
+            size => size.map(|size| format!("{size}u")),
         };
-        let mut text = String::from(
-            "fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {\n\
-             \x20 if (k >= p.k || outer >= outer_len) { return mat4x4<f32>(); }\n\
-             \x20 var oy = outer / p.o_w;\n  var ox = outer % p.o_w;\n",
+        let text = unroll(
+            include_str!("../../shaders/matmul_tile_windows.wgsl"),
+            &[("FOUR", 4)],
         );
-        for i in 0..4 {
-            // No row is as far down as that of a column that is not there. Places wrap, and come out right where they are read.
-            let _ = writeln!(
-                text,
-                "  let y{i} = select(0x80000000u, oy * p.stride_h + p.start_h, outer + {i}u < outer_len);\n\
-                 \x20 let x{i} = ox * p.stride_w + p.start_w;\n\
-                 \x20 let at{i} = base + y{i} * p.src_row + x{i} * p.src_col;\n\
-                 \x20 ox++;\n  if (ox == p.o_w) {{ ox = 0u; oy++; }}"
-            );
-        }
-        let _ = writeln!(
-            text,
-            "  var kx = k % {k_w};\n  let rows = k / {k_w};\n\
-             \x20 var ky = rows % {k_h};\n  var channel = rows / {k_h} * p.src_channel;"
-        );
-        for j in 0..4 {
-            let _ = writeln!(
-                text,
-                "  var c{j} = vec4<f32>(0.0);\n  if (k + {j}u < p.k) {{\n\
-                 \x20   let dy = ky * p.dilation_h;\n    let dx = kx * p.dilation_w;\n\
-                 \x20   let tap = channel + dy * p.src_row + dx * p.src_col;"
-            );
-            for (i, lane) in ["x", "y", "z", "w"].iter().enumerate() {
-                let _ = writeln!(
-                    text,
-                    "    if (y{i} + dy < p.i_h && x{i} + dx < p.i_w) {{ \
-                     c{j}.{lane} = rhs_at(at{i} + tap); }}"
-                );
-            }
-            let _ = writeln!(
-                text,
-                "  }}\n  kx++;\n\
-                 \x20 if (kx == {k_w}) {{\n    kx = 0u;\n    ky++;\n\
-                 \x20   if (ky == {k_h}) {{ ky = 0u; channel += p.src_channel; }}\n  }}"
-            );
-        }
-        text.push_str("  return mat4x4<f32>(c0, c1, c2, c3);\n}");
-        text
+        self.input("rhs", elem)
+            .text(&text.replace("K_H", &k_h).replace("K_W", &k_w))
     }
 }

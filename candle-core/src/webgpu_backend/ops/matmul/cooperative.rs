@@ -1,10 +1,10 @@
 //! The cooperative regime: as tiles, in 16x16x16 matrices of a subgroup; f16 inputs, f32 sums. rhs is f16 or blocks, which are decoded
 //! on their way to workgroup memory.
 
-use super::extras::Last;
-use super::unroll::unroll;
-use super::{MatmulParams, Problem, Rhs, Run, Scales};
-use crate::webgpu_backend::kernel::{Elem, Key, Shader};
+use super::operand::Scales;
+use super::{Form, MatmulParams, Problem, Rhs, Run};
+use crate::webgpu_backend::kernel::{Caps, Kernel, Shader};
+use crate::webgpu_backend::unroll::unroll;
 use crate::Result;
 
 /// Workgroups below which a smaller tile is taken: large ones read the operands less often.
@@ -26,7 +26,7 @@ const FEW_ROWS_CHUNK: usize = 128;
 pub(super) const COOP_K: u32 = 32;
 
 /// A tile of the cooperative regime: subgroups down and across, with matrices of 16 x 16 down (`rows`) and across (`cols`) each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct CoopTile {
     pub(super) down: u32,
     pub(super) across: u32,
@@ -172,20 +172,10 @@ impl CoopTile {
         let slots = self.down * self.across * 16 * (16 * self.slots + self.slot_pad()) * 4;
         tiles + slots
     }
-
-    fn key(self, key: Key) -> Key {
-        key.with(self.down, 3)
-            .with(self.across, 3)
-            .with(self.rows, 3)
-            .with(self.cols, 3)
-            .with(self.depth / 32, 2)
-            .with(self.buffers, 2)
-            .with(self.slots, 3)
-    }
 }
 
 /// What the products are made with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Matrices {
     Cooperative,
     /// Loops in f32: no adapter without cooperative matrices could run what is around them otherwise.
@@ -193,75 +183,38 @@ enum Matrices {
     Plain,
 }
 
-impl Run<'_> {
-    pub(super) fn cooperative(&self, tile: CoopTile) -> Result<()> {
-        self.with_matrices(tile, Matrices::Cooperative)
-    }
-
-    fn with_matrices(&self, tile: CoopTile, matrices: Matrices) -> Result<()> {
-        let kernel = match matrices {
-            Matrices::Cooperative => "matmul_cooperative",
-            #[cfg(test)]
-            Matrices::Plain => "matmul_cooperative_plain",
-        };
-        let key = tile.key(self.key(kernel)).with(self.scales as u32, 2);
-        let form = Form {
-            tile,
-            rhs: self.rhs,
-            rank: self.problem.views.rank,
-            scales: self.scales,
-            out: self.out,
-            last: self.extras.last(),
-        };
-        self.launch(key, || form.shader(matrices), tile.count(self.problem))
-    }
-}
-
-/// What a shader is specialised for.
-#[derive(Clone, Copy)]
-struct Form {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MatmulCooperative {
+    form: Form,
     tile: CoopTile,
-    rhs: Rhs,
-    rank: usize,
     scales: Scales,
-    out: Elem,
-    last: Last,
+    matrices: Matrices,
 }
 
-impl Form {
-    fn shader(self, matrices: Matrices) -> Shader {
-        let Self {
-            tile,
-            rhs,
-            rank,
-            out,
-            ..
-        } = self;
+impl Kernel for MatmulCooperative {
+    type Params = MatmulParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Self { form, tile, .. } = self;
         // Rows of a tile that a workgroup loads at once, eight elements an invocation.
         let step = tile.threads() / (tile.depth / 8);
-        let (lhs_loads, rhs_loads) = (tile.tile_m() / step, tile.tile_n() / step);
         let counts = [
             ("ROWS", tile.rows),
             ("COLS", tile.cols),
-            ("LHS_LOADS", lhs_loads),
-            ("RHS_LOADS", rhs_loads),
+            ("LHS_LOADS", tile.tile_m() / step),
+            ("RHS_LOADS", tile.tile_n() / step),
         ];
         let body = unroll(
             include_str!("../../shaders/matmul_cooperative.wgsl"),
             &counts,
         );
-        let label = format!(
-            "matmul_cooperative {rhs:?}->{out:?} {}x{}",
-            tile.tile_m(),
-            tile.tile_n()
-        );
-        let shader = Shader::new(label)
-            .cooperative_operands(rhs)
+        let shader = Shader::default()
+            .cooperative_operands(form.rhs)
             .scales(self.scales)
-            .output("dst", out)
-            .finish(self.last)
-            .strided("lhs", rank)
-            .strided("rhs", rank)
+            .output("dst", form.out)
+            .finish(form.extras.last)
+            .strided("lhs", form.rank)
+            .strided("rhs", form.rank)
             .constant("DEPTH", tile.depth)
             .constant("BUFFERS", tile.buffers)
             .constant("DOWN", tile.down)
@@ -271,7 +224,7 @@ impl Form {
         let shader = counts.iter().fold(shader, |shader, (name, count)| {
             shader.constant(name, *count)
         });
-        match matrices {
+        match self.matrices {
             Matrices::Cooperative => shader
                 .text("alias Half = f16;")
                 .body::<MatmulParams>(&body)
@@ -281,6 +234,22 @@ impl Form {
                 .text("alias Half = f32;")
                 .body::<MatmulParams>(&tests::plain(&body)),
         }
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn cooperative(&self, tile: CoopTile) -> Result<()> {
+        self.with_matrices(tile, Matrices::Cooperative)
+    }
+
+    fn with_matrices(&self, tile: CoopTile, matrices: Matrices) -> Result<()> {
+        let kernel = MatmulCooperative {
+            form: self.form(),
+            tile,
+            scales: self.scales,
+            matrices,
+        };
+        self.launch(&kernel, tile.count(self.problem))
     }
 }
 

@@ -1,10 +1,12 @@
-use super::super::{Extras, Views};
+use super::super::extras::{ExtrasForm, Last};
+use super::super::Extras;
 use super::*;
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::fused::Activation;
 use crate::quantized::{GgmlDType, QTensor};
-use crate::webgpu_backend::ops::bind;
+use crate::webgpu_backend::kernel::{assert_valid, Elem};
 use crate::webgpu_backend::ops::quantized::Format;
+use crate::webgpu_backend::ops::{bind, Views};
 use crate::webgpu_backend::quantized::QWebGpuStorage;
 use crate::webgpu_backend::{Options, WebGpuDevice, WebGpuStorage};
 use crate::{CpuStorage, DType, Device, Layout, Tensor};
@@ -58,6 +60,31 @@ pub(super) fn plain(body: &str) -> String {
     body + include_str!("../../shaders/matmul_matrices_plain.wgsl")
 }
 
+fn kernel(
+    tile: CoopTile,
+    (rhs, out): (Rhs, Elem),
+    rank: usize,
+    scales: Scales,
+    last: Last,
+) -> MatmulCooperative {
+    let extras = ExtrasForm {
+        last,
+        ..ExtrasForm::default()
+    };
+    MatmulCooperative {
+        form: Form {
+            lhs: Elem::F16,
+            rhs,
+            out,
+            rank,
+            extras,
+        },
+        tile,
+        scales,
+        matrices: Matrices::Cooperative,
+    }
+}
+
 /// No adapter here may have cooperative matrices, so at least the compiler sees each form of their kernel.
 #[test]
 fn every_cooperative_kernel_is_valid_wgsl() {
@@ -84,28 +111,14 @@ fn every_cooperative_kernel_is_valid_wgsl() {
                 (blocks(GgmlDType::Q8_0), 0, Scales::Rows, bias),
                 (blocks(GgmlDType::Q6K), 0, Scales::Rows, plain),
             ] {
-                let form = Form {
-                    tile,
-                    rhs,
-                    rank,
-                    scales,
-                    out,
-                    last,
-                };
-                form.shader(Matrices::Cooperative).assert_valid();
+                assert_valid(&kernel(tile, (rhs, out), rank, scales, last));
             }
         }
     }
     for dtype in FORMATS {
-        let form = Form {
-            tile: CoopTile::SQUARE,
-            rhs: blocks(dtype),
-            rank: 0,
-            scales: Scales::Rows,
-            out: Elem::F32,
-            last: Last::default(),
-        };
-        form.shader(Matrices::Cooperative).assert_valid();
+        let elems = (blocks(dtype), Elem::F32);
+        let last = Last::default();
+        assert_valid(&kernel(CoopTile::SQUARE, elems, 0, Scales::Rows, last));
     }
 }
 
@@ -216,22 +229,15 @@ impl Case {
         let mut bindings = vec![bind(&lhs)];
         bindings.extend(side.planes.iter().map(bind));
         bindings.extend([bind(&scales), bind(&dst)]);
+        let form = (Elem::F16, side.rhs, Elem::F32);
         let run = Run {
-            device,
-            bindings: &bindings,
-            problem: &problem,
-            lhs: Elem::F16,
-            rhs: side.rhs,
-            windows: None,
             scales: Scales::Rows,
             factor: side.factor,
-            out: Elem::F32,
             extras: Extras {
                 residual: Some((&residual, &residual_l)),
                 ..Extras::default()
             },
-            splits: 1,
-            choice: None,
+            ..Run::new(device, &bindings, &problem, form)
         };
         run.split(self.splits, |run| run.with_matrices(self.tile, matrices))?;
         let CpuStorage::F32(got) = dst.to_cpu_storage()? else {

@@ -2,12 +2,12 @@
 //! reads where its matrix begins.
 
 use super::extras::Input;
-use super::{elem_bytes, vector, Access, Extras, MatmulParams, Problem, Rhs, Run, Scales, Views};
+use super::{elem_bytes, vector, Access, MatmulParams, Problem, Rhs, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::ops::indexing::{ids_elem, number, reads_ids};
 use crate::webgpu_backend::ops::windows::fit;
-use crate::webgpu_backend::ops::{bind, elementwise, index, EXPERT_ROWS as OP};
+use crate::webgpu_backend::ops::{bind, elementwise, index, Views, EXPERT_ROWS as OP};
 use crate::webgpu_backend::quantized::{Blocks, QWebGpuStorage};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
@@ -24,31 +24,27 @@ pub(crate) enum Stack<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Choice {
     /// Of the ids, which are bound behind the result, one for each row.
-    elem: Elem,
+    pub(super) elem: Elem,
     first: usize,
     /// Matrices in the stack.
     count: usize,
 }
 
 impl Choice {
-    /// What changes a kernel's WGSL, as bits of its key.
-    pub(super) fn bits(choice: Option<Self>) -> (u32, u32) {
-        (choice.map_or(0, |choice| choice.elem as u32 + 1), 5)
-    }
-
     pub(super) fn fill(self, params: &mut MatmulParams) -> Result<()> {
         params.ids_offset = index(self.first)?;
         params.size = index(self.count)?;
         params.op = number(OP);
         Ok(())
     }
+}
 
-    /// `rhs_offset(i)`: where the matrix for row `i` begins.
-    pub(super) fn offsets(self, shader: Shader) -> Shader {
-        shader
-            .input("ids", self.elem)
+impl Shader {
+    /// `rhs_offset(i)`: where the matrix begins that the ids choose for row `i`.
+    pub(super) fn chosen_offsets(self, ids: Elem) -> Self {
+        self.input("ids", ids)
             .status()
-            .text(&reads_ids(self.elem, false))
+            .text(&reads_ids(ids, false))
             .text(
                 "fn rhs_offset(i: u32) -> u32 {\n\
                  \x20 let id = id_at(p.ids_offset + i);\n\
@@ -147,21 +143,11 @@ pub(crate) fn expert_rows(
     }
     bindings.extend([bind(&dst), bind(ids.0), Binding::Status]);
     let run = Run {
-        device,
-        bindings: &bindings,
-        problem: &problem,
-        lhs: elem,
-        rhs,
-        windows: None,
-        scales: Scales::None,
-        factor: 1.,
-        out,
-        extras: Extras::default(),
-        splits: 1,
         choice: Some(choice),
+        ..Run::new(device, &bindings, &problem, (elem, rhs, out))
     };
     let caps = &device.kernels().caps;
-    run.run(match rhs {
+    run.vector(match rhs {
         Rhs::Dense(_) => vector::plan(&problem, out.lanes(), false, group as u32, caps),
         Rhs::Blocks(_) => vector::plan_blocks(&problem, false, caps),
     })?;

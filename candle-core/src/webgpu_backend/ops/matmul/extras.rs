@@ -1,12 +1,12 @@
 //! What a product does besides: a norm of its rows before it, a gate and a sum after it. A decoding step is bound by the
 //! number of its dispatches, and these would be dispatches of their own.
 
-use std::fmt::Write;
+use std::fmt;
 
 use super::super::{bind, index};
 use super::MatmulParams;
 use crate::backend::BackendStorage;
-use crate::fused::{Activation, LinearExtras};
+use crate::fused::{Activation, Gate, LinearExtras};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
@@ -19,39 +19,13 @@ pub type Input<'a> = (&'a WebGpuStorage, &'a Layout);
 pub type Extras<'a> = LinearExtras<'a, WebGpuStorage>;
 
 impl<'a> Extras<'a> {
-    /// The choices that change a kernel's WGSL, as bits of its key.
-    pub(super) fn bits(&self) -> (u32, u32) {
-        let gate = self.gate.map_or(0, |gate| gate as u32 + 1);
-        let bits = u32::from(self.norm.is_some()) << 4 | gate;
-        let (last, last_bits) = self.last_bits();
-        (bits << last_bits | last, 5 + last_bits)
-    }
-
-    /// The same of what comes after a product and a gate.
-    pub(super) fn last_bits(&self) -> (u32, u32) {
-        let choice = |input: Option<Input<'_>>| elem_of(input).map_or(0, |elem| elem as u32 + 1);
-        let activation = self.activation.map_or(0, |act| act as u32 + 1);
-        let bits = choice(self.bias) << 4 | choice(self.residual);
-        (activation << 8 | bits, 12)
-    }
-
-    /// Words for these in a kernel's label.
-    pub(super) fn label(&self) -> String {
-        let mut label = String::new();
-        for (extra, name) in [
-            (self.norm.is_some(), " norm"),
-            (self.bias.is_some(), " bias"),
-            (self.residual.is_some(), " residual"),
-        ] {
-            label.push_str(if extra { name } else { "" });
+    /// What of these a kernel is made for.
+    pub(super) fn form(&self) -> ExtrasForm {
+        ExtrasForm {
+            norm: self.norm.is_some(),
+            gate: self.gate,
+            last: self.last(),
         }
-        if let Some(gate) = self.gate {
-            let _ = write!(label, " {}", gate.function());
-        }
-        if let Some(activation) = self.activation {
-            let _ = write!(label, " {activation:?}");
-        }
-        label
     }
 
     /// Whether there is nothing but the product.
@@ -117,14 +91,54 @@ fn elem_of(input: Option<Input<'_>>) -> Option<Elem> {
     input.and_then(|(storage, _)| Elem::of(storage.dtype()))
 }
 
+/// Which extras a kernel has.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct ExtrasForm {
+    pub(super) norm: bool,
+    pub(super) gate: Option<Gate>,
+    pub(super) last: Last,
+}
+
+impl ExtrasForm {
+    /// Sums for each column of the result: with a gate one more, for what the gate is multiplied with.
+    pub(super) fn sums(&self) -> u32 {
+        1 + u32::from(self.gate.is_some())
+    }
+}
+
+impl fmt::Debug for ExtrasForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.norm { " norm" } else { "" })?;
+        match self.gate {
+            Some(gate) => write!(f, " {gate:?}{:?}", self.last),
+            None => write!(f, "{:?}", self.last),
+        }
+    }
+}
+
 /// What comes after a product.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Last {
     pub(super) bias: Option<Elem>,
     /// Then the bias is added before the gate.
     pub(super) gated: bool,
     pub(super) activation: Option<Activation>,
     pub(super) residual: Option<Elem>,
+}
+
+impl fmt::Debug for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(elem) = self.bias {
+            write!(f, " bias {elem:?}")?;
+        }
+        if let Some(activation) = self.activation {
+            write!(f, " {activation:?}")?;
+        }
+        if let Some(elem) = self.residual {
+            write!(f, " residual {elem:?}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Shader {

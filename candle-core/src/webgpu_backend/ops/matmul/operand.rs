@@ -9,11 +9,10 @@
 //!
 //! Loads are apart from the rest so that a kernel can have many of them on their way.
 
-use std::fmt::Write;
-
 use super::{elem_bytes, Access, Rhs};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::ops::quantized::Pieces;
+use crate::webgpu_backend::unroll::unroll;
 
 impl Shader {
     /// Both operands of the vector kernel; `wide` if dense ones can be read in words of 16 bytes.
@@ -29,20 +28,37 @@ impl Shader {
                     .text(&bias)
                     .text(eight(lhs))
                     .text(&eight_word("lhs", lhs))
-                    .text(BLOCKS_FMA)
+                    .text(include_str!("../../shaders/matmul_vector_blocks.wgsl"))
             }
-            Rhs::Dense(elem) if wide => self
-                .input_words("lhs", wide_word(elem))
-                .input_words("rhs", wide_word(elem))
-                .constant("GROUP", 16 / elem_bytes(elem) as u32)
-                .text(wide_fma(elem))
-                .text(VEC4_SUM),
+            Rhs::Dense(elem) if wide => {
+                let word = wide_word(elem);
+                let values = match elem {
+                    Elem::F32 => include_str!("../../shaders/matmul_vector_f32.wgsl"),
+                    _ => include_str!("../../shaders/matmul_vector_halves.wgsl"),
+                };
+                self.input_words("lhs", word)
+                    .input_words("rhs", word)
+                    .constant("GROUP", 16 / elem_bytes(elem) as u32)
+                    .text(&format!(
+                        "alias Word = {word};\nalias Sum = vec4<f32>;\n\
+                         fn sum_of(s: Sum) -> f32 {{ return dot(s, vec4<f32>(1.0)); }}\n\
+                         fn lhs_word(i: u32) -> Word {{ return lhs[i / GROUP]; }}\n\
+                         fn rhs_word(i: u32) -> Word {{ return rhs[i / GROUP]; }}"
+                    ))
+                    .text(halves(elem))
+                    .text(values)
+            }
             Rhs::Dense(elem) => self
                 .input("lhs", lhs)
                 .input("rhs", elem)
                 .constant("GROUP", 1u32)
-                .text(NARROW_FMA)
-                .text(F32_SUM),
+                .text(
+                    "alias Word = f32;\nalias Sum = f32;\n\
+                     fn sum_of(s: Sum) -> f32 { return s; }\n\
+                     fn lhs_word(i: u32) -> Word { return lhs_at(i); }\n\
+                     fn rhs_word(i: u32) -> Word { return rhs_at(i); }",
+                )
+                .text(include_str!("../../shaders/matmul_vector_f32.wgsl")),
         }
     }
 
@@ -68,42 +84,40 @@ impl Shader {
 
     /// The weights of a norm for the vector kernel, which have the layout of a row of lhs.
     pub(super) fn norm_weights(self, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
-        if let Rhs::Blocks(_) = rhs {
-            return self
+        match rhs {
+            Rhs::Blocks(_) => self
                 .input_words("alpha", wide_word(lhs))
-                .text(&eight_word("alpha", lhs))
-                .text(BLOCKS_NORM);
+                .text(&eight_word("alpha", lhs)),
+            Rhs::Dense(_) if wide => self
+                .input_words("alpha", wide_word(lhs))
+                .text("fn alpha_word(i: u32) -> Word { return alpha[i / GROUP]; }"),
+            Rhs::Dense(_) => self
+                .input("alpha", lhs)
+                .text("fn alpha_word(i: u32) -> Word { return alpha_at(i); }"),
         }
-        if !wide {
-            let load = "fn alpha_word(i: u32) -> f32 { return alpha_at(i); }\n";
-            let norm = dense_norm("f32", "f32", "v * a");
-            return self.input("alpha", lhs).text(&format!("{load}{norm}"));
-        }
-        let word = wide_word(lhs);
-        let norm = match lhs {
-            Elem::F32 => dense_norm(word, word, "v * a"),
-            Elem::F16 => dense_norm(word, "Eight", "Eight(v.low * a.low, v.high * a.high)"),
-            _ => dense_norm(word, "Eight", "Eight(v.even * a.even, v.odd * a.odd)"),
-        };
-        self.input_words("alpha", word).text(&format!(
-            "fn alpha_word(i: u32) -> {word} {{ return alpha[i / GROUP]; }}\n{norm}"
-        ))
     }
 
     /// An operand of the tile kernel: `name_block(base, outer, k, outer_len)` gives the four elements `outer .. outer + 4` for
     /// each of `k .. k + 4`, with zeros past the ends.
     pub(super) fn tile_operand(self, name: &str, rhs: Rhs, access: Access) -> Self {
         let shader = match rhs {
-            Rhs::Blocks(format) => format.load(self).text(BLOCKS_FOUR),
+            Rhs::Blocks(format) => format
+                .load(self)
+                .text(include_str!("../../shaders/matmul_tile_blocks.wgsl")),
             Rhs::Dense(elem) if access == Access::Strided => self.input(name, elem),
             Rhs::Dense(elem) => dense_four(self, name, elem),
         };
-        shader.text(&block(name, access))
+        let block = match access {
+            Access::Strided => include_str!("../../shaders/matmul_tile_strided.wgsl"),
+            Access::Inner => include_str!("../../shaders/matmul_tile_inner.wgsl"),
+            Access::Outer => include_str!("../../shaders/matmul_tile_outer.wgsl"),
+        };
+        shader.text(&unroll(block, &[("FOUR", 4)]).replace("NAME", name))
     }
 }
 
 /// What sums are multiplied by, as operands were before: powers of two, in bindings after the operands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Scales {
     None,
     /// One for each row of lhs.
@@ -137,8 +151,14 @@ impl Shader {
     pub(super) fn cooperative_operands(self, rhs: Rhs) -> Self {
         let shader = self.input_words("lhs", "Eight");
         let shader = match rhs {
-            Rhs::Dense(_) => shader.input_words("rhs", "Eight").text(DENSE_EIGHT),
-            Rhs::Blocks(format) => format.load(shader).text(BLOCKS_EIGHT),
+            Rhs::Dense(_) => shader.input_words("rhs", "Eight").text(
+                "alias RhsLoad = Eight;\n\
+                 fn rhs_load(e: u32) -> RhsLoad { return rhs[e / 8u]; }\n\
+                 fn rhs_eight(load: RhsLoad) -> Eight { return load; }",
+            ),
+            Rhs::Blocks(format) => format
+                .load(shader)
+                .text(include_str!("../../shaders/matmul_cooperative_blocks.wgsl")),
         };
         shader.text("struct Eight { @align(16) low: vec4<Half>, high: vec4<Half> }")
     }
@@ -151,19 +171,6 @@ impl Shader {
     }
 }
 
-const DENSE_EIGHT: &str = "alias RhsLoad = Eight;\n\
-    fn rhs_load(e: u32) -> RhsLoad { return rhs[e / 8u]; }\n\
-    fn rhs_eight(load: RhsLoad) -> Eight { return load; }";
-
-/// Scale and offset are few, so what is the same for eight elements is worked out for them: an element takes one instruction.
-const BLOCKS_EIGHT: &str = "alias RhsLoad = RhsWord;\n\
-    fn rhs_load(e: u32) -> RhsLoad { return rhs_word(e); }\n\
-    fn rhs_eight(load: RhsLoad) -> Eight {\n\
-    \x20 let v = rhs_values(load);\n\
-    \x20 let scale = vec4<f32>(v.scale * p.factor);\n\
-    \x20 let offset = vec4<f32>(fma(v.scale, -BIAS, v.offset) * p.factor);\n\
-    \x20 return Eight(vec4<Half>(fma(v.low, scale, offset)), vec4<Half>(fma(v.high, scale, offset)));\n}";
-
 /// A word of 16 bytes.
 fn wide_word(elem: Elem) -> &'static str {
     match elem {
@@ -172,59 +179,20 @@ fn wide_word(elem: Elem) -> &'static str {
     }
 }
 
-const VEC4_SUM: &str = "alias Sum = vec4<f32>;\n\
-    fn sum_of(s: Sum) -> f32 { return dot(s, vec4<f32>(1.0)); }";
-
-const F32_SUM: &str = "alias Sum = f32;\nfn sum_of(s: Sum) -> f32 { return s; }";
-
-/// WGSL for sums of products of two words.
-fn wide_fma(elem: Elem) -> &'static str {
+/// `halves_of(w)`: the eight elements of a word of 16 bytes in two parts. Their order does not matter, as it is the same on both sides.
+fn halves(elem: Elem) -> &'static str {
     match elem {
-        Elem::F32 => {
-            "fn lhs_word(i: u32) -> vec4<f32> { return lhs[i / 4u]; }\n\
-             fn rhs_word(i: u32) -> vec4<f32> { return rhs[i / 4u]; }\n\
-             fn lhs_values(w: vec4<f32>) -> vec4<f32> { return w; }\n\
-             fn rhs_values(w: vec4<f32>) -> vec4<f32> { return w; }\n\
-             fn fma_values(a: vec4<f32>, b: vec4<f32>, sum: Sum) -> Sum { return fma(a, b, sum); }"
-        }
+        Elem::F32 => "",
         Elem::F16 => {
-            "fn lhs_word(i: u32) -> vec4<u32> { return lhs[i / 8u]; }\n\
-             fn rhs_word(i: u32) -> vec4<u32> { return rhs[i / 8u]; }\n\
-             struct Eight { low: vec4<f32>, high: vec4<f32> }\n\
-             fn lhs_values(w: vec4<u32>) -> Eight { return Eight(\
+            "fn halves_of(w: Word) -> Halves { return Halves(\
                vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)), \
-               vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w))); }\n\
-             fn rhs_values(w: vec4<u32>) -> Eight { return lhs_values(w); }\n\
-             fn fma_values(a: Eight, b: Eight, sum: Sum) -> Sum { return fma(a.high, b.high, fma(a.low, b.low, sum)); }"
+               vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w))); }"
         }
-        // The order of elements does not matter, as it is the same on both sides.
         _ => {
-            "fn lhs_word(i: u32) -> vec4<u32> { return lhs[i / 8u]; }\n\
-             fn rhs_word(i: u32) -> vec4<u32> { return rhs[i / 8u]; }\n\
-             struct Eight { even: vec4<f32>, odd: vec4<f32> }\n\
-             fn lhs_values(w: vec4<u32>) -> Eight { return Eight(\
-               bitcast<vec4<f32>>(w << vec4<u32>(16u)), bitcast<vec4<f32>>(w & vec4<u32>(0xffff0000u))); }\n\
-             fn rhs_values(w: vec4<u32>) -> Eight { return lhs_values(w); }\n\
-             fn fma_values(a: Eight, b: Eight, sum: Sum) -> Sum { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }"
+            "fn halves_of(w: Word) -> Halves { return Halves(\
+               bitcast<vec4<f32>>(w << vec4<u32>(16u)), bitcast<vec4<f32>>(w & vec4<u32>(0xffff0000u))); }"
         }
     }
-}
-
-/// The same for single elements.
-const NARROW_FMA: &str = "fn lhs_word(i: u32) -> f32 { return lhs_at(i); }\n\
-    fn rhs_word(i: u32) -> f32 { return rhs_at(i); }\n\
-    fn lhs_values(w: f32) -> f32 { return w; }\n\
-    fn rhs_values(w: f32) -> f32 { return w; }\n\
-    fn fma_values(a: f32, b: f32, sum: Sum) -> Sum { return fma(a, b, sum); }";
-
-/// What a norm does to a dense lhs whose words are of type `word` and their numbers of type `values`.
-fn dense_norm(word: &str, values: &str, product: &str) -> String {
-    format!(
-        "fn normed_values(lhs: {word}, alpha: {word}) -> {values} {{\n\
-         \x20 let v = lhs_values(lhs);\n  let a = lhs_values(alpha);\n  return {product};\n}}\n\
-         fn fma_squares(lhs: {word}, sum: Sum) -> Sum {{\n\
-         \x20 let v = lhs_values(lhs);\n  return fma_values(v, v, sum);\n}}"
-    )
 }
 
 /// Eight elements of a dense operand, in order, for products with blocks: how they are loaded, and as numbers.
@@ -258,32 +226,6 @@ fn eight_word(name: &str, elem: Elem) -> String {
     format!("fn {name}_word(i: u32) -> LhsWord {{ return {load}; }}")
 }
 
-/// Products with blocks: codes are multiplied as they come, scale, offset and what codes are too large by are applied to
-/// eight products at once. The sum of lhs that this needs is made once for all columns.
-const BLOCKS_FMA: &str = "alias Sum = f32;\nfn sum_of(s: Sum) -> f32 { return s; }\n\
-    struct LhsValues { low: vec4<f32>, high: vec4<f32>, sum: f32, bias: f32 }\n\
-    fn with_sums(low: vec4<f32>, high: vec4<f32>) -> LhsValues {\n\
-    \x20 let four = low + high;\n\
-    \x20 let sum = (four.x + four.y) + (four.z + four.w);\n\
-    \x20 return LhsValues(low, high, sum, sum * LHS_BIAS);\n}\n\
-    fn lhs_values(w: LhsWord) -> LhsValues {\n\
-    \x20 let v = lhs_eight(w);\n  return with_sums(v[0], v[1]);\n}\n\
-    fn fma_values(a: LhsValues, b: RhsValues, sum: Sum) -> Sum {\n\
-    \x20 let product = dot(a.low, b.low) + dot(a.high, b.high) - a.bias;\n\
-    \x20 return fma(b.scale, product, fma(b.offset, a.sum, sum));\n}";
-
-/// What a norm does to lhs in products with blocks.
-const BLOCKS_NORM: &str = "fn normed_values(lhs: LhsWord, alpha: LhsWord) -> LhsValues {\n\
-    \x20 let v = lhs_eight(lhs);\n  let a = lhs_eight(alpha);\n\
-    \x20 return with_sums(v[0] * a[0], v[1] * a[1]);\n}\n\
-    fn fma_squares(lhs: LhsWord, sum: Sum) -> Sum {\n\
-    \x20 let v = lhs_eight(lhs);\n  return sum + (dot(v[0], v[0]) + dot(v[1], v[1]));\n}";
-
-/// Four elements of blocks in f32, from a place that is a multiple of four.
-const BLOCKS_FOUR: &str = "fn rhs_four(i: u32) -> vec4<f32> {\n\
-    \x20 let values = rhs_elements(rhs_word(i & 0xfffffff8u));\n\
-    \x20 return select(values[0], values[1], (i & 4u) != 0u);\n}";
-
 /// Binds a dense operand that is read in groups of four: `name_four(i)`.
 fn dense_four(shader: Shader, name: &str, elem: Elem) -> Shader {
     let (word, unpack) = match elem {
@@ -300,50 +242,4 @@ fn dense_four(shader: Shader, name: &str, elem: Elem) -> Shader {
     shader.input_words(name, word).text(&format!(
         "fn {name}_four(i: u32) -> vec4<f32> {{ let w = {name}[i / 4u]; return {unpack}; }}"
     ))
-}
-
-/// `name_block` over `name_four`, or for any strides over `name_at`.
-fn block(name: &str, access: Access) -> String {
-    let (row, col) = (format!("p.{name}_row"), format!("p.{name}_col"));
-    let mut text = format!(
-        "fn {name}_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {{\n"
-    );
-    let zero = "vec4<f32>(0.0)";
-    match access {
-        Access::Strided => {
-            let _ = write!(
-                text,
-                "  var m: mat4x4<f32>;\n\
-                 \x20 for (var j = 0u; j < 4u; j++) {{\n\
-                 \x20   for (var i = 0u; i < 4u; i++) {{\n\
-                 \x20     if (outer + i < outer_len && k + j < p.k) {{\n\
-                 \x20       m[j][i] = {name}_at(base + (outer + i) * {row} + (k + j) * {col});\n\
-                 \x20     }}\n    }}\n  }}\n  return m;\n}}"
-            );
-        }
-        Access::Inner => {
-            let _ = writeln!(text, "  if (k >= p.k) {{ return mat4x4<f32>(); }}");
-            for i in 0..4 {
-                let _ = writeln!(
-                    text,
-                    "  var r{i} = {zero}; if (outer + {i}u < outer_len) {{ r{i} = {name}_four(base + (outer + {i}u) * {row} + k); }}"
-                );
-            }
-            text.push_str("  return transpose(mat4x4<f32>(r0, r1, r2, r3));\n}");
-        }
-        Access::Outer => {
-            let _ = writeln!(
-                text,
-                "  if (outer >= outer_len) {{ return mat4x4<f32>(); }}"
-            );
-            for j in 0..4 {
-                let _ = writeln!(
-                    text,
-                    "  var c{j} = {zero}; if (k + {j}u < p.k) {{ c{j} = {name}_four(base + outer + (k + {j}u) * {col}); }}"
-                );
-            }
-            text.push_str("  return mat4x4<f32>(c0, c1, c2, c3);\n}");
-        }
-    }
-    text
 }

@@ -3,11 +3,33 @@
 
 use super::{MatmulParams, Problem};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{Key, Shader};
+use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::ops::bind;
 use crate::webgpu_backend::ops::elementwise::functions;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MatmulPlain {
+    elem: Elem,
+    out: Elem,
+    rank: usize,
+}
+
+impl Kernel for MatmulPlain {
+    type Params = MatmulParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input("lhs", self.elem)
+            .input("rhs", self.elem)
+            .output("dst", self.out)
+            .strided("lhs", self.rank)
+            .strided("rhs", self.rank)
+            .text(functions(self.elem))
+            .each_element::<MatmulParams>(include_str!("../../shaders/matmul_plain.wgsl"))
+    }
+}
 
 /// `dst = lhs x rhs`; `dst` has the operands' dtype, or the one that its sums are kept in.
 pub(super) fn product(
@@ -17,26 +39,15 @@ pub(super) fn product(
     problem: &Problem,
 ) -> Result<()> {
     let device = lhs.device();
-    let elem = device.elem(lhs.dtype(), "matmul")?;
-    let out = device.elem(dst.dtype(), "matmul")?;
-    let rank = problem.views.rank;
-    device.launch(
-        Key::new("matmul_plain")
-            .elem(elem)
-            .elem(out)
-            .with(rank as u32, 4),
-        || {
-            Shader::new(format!("matmul_plain {elem:?}->{out:?} rank{rank}"))
-                .input("lhs", elem)
-                .input("rhs", elem)
-                .output("dst", out)
-                .strided("lhs", rank)
-                .strided("rhs", rank)
-                .text(functions(elem))
-                .each_element::<MatmulParams>(include_str!("../../shaders/matmul_plain.wgsl"))
-        },
+    let kernel = MatmulPlain {
+        elem: device.elem(lhs.dtype(), "matmul")?,
+        out: device.elem(dst.dtype(), "matmul")?,
+        rank: problem.views.rank,
+    };
+    device.run(
+        &kernel,
         &[bind(lhs), bind(rhs), bind(dst)],
         &problem.params()?,
-        device.grid_of_words(dst.len(), out),
+        device.grid_of_words(dst.len(), kernel.out),
     )
 }

@@ -3,7 +3,8 @@
 use super::blocks::BlocksShape;
 use super::cooperative::{CoopTile, COOP_K};
 use super::tile::TileShape;
-use super::{elem_bytes, vector, Access, Extras, Problem, Rhs};
+use super::vector::{self, VectorShape};
+use super::{elem_bytes, Access, Extras, Problem, Rhs};
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Elem;
 
@@ -20,14 +21,7 @@ const LEAST_CHUNK: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    Vector {
-        rows: u32,
-        cols: u32,
-        workgroup: u32,
-        /// Loads of each operand on their way at once.
-        unroll: u32,
-        wide: bool,
-    },
+    Vector(VectorShape),
     Blocks(BlocksShape),
     Tile {
         lhs: Access,
@@ -75,7 +69,8 @@ pub(super) fn plan(
     let wide = inner(0) && inner(1);
     if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
         let group = if wide { group as u32 } else { 1 };
-        return vector::plan(problem, out_lanes, extras.gate.is_some(), group, caps);
+        let gated = extras.gate.is_some();
+        return Plan::Vector(vector::plan(problem, out_lanes, gated, group, caps));
     }
     if caps.cooperative && elem == Elem::F16 && wide && problem.k.is_multiple_of(COOP_K as usize) {
         return cooperative(problem, Rhs::Dense(elem), caps);
@@ -165,14 +160,14 @@ mod tests {
     fn few_rows_take_the_vector_kernel() {
         assert_eq!(
             chosen(&linear(1, 2048, 2048), Elem::F16, &caps(Some(32), true)),
-            Plan::Vector {
+            Plan::Vector(VectorShape {
                 rows: 1,
                 cols: 2,
                 workgroup: 128,
                 // 2048 elements are two turns of 128 invocations.
                 unroll: 2,
                 wide: true
-            }
+            })
         );
         // Turns of the loop over k, and how many are made at once: what is left over are rounds as well.
         for (turns, unroll) in [
@@ -187,21 +182,22 @@ mod tests {
         ] {
             let problem = linear(1, 2048, turns * 1024);
             let plan = chosen(&problem, Elem::F16, &caps(Some(32), true));
-            let fits =
-                matches!(plan, Plan::Vector { workgroup: 128, unroll: u, .. } if u == unroll);
+            let fits = matches!(plan, Plan::Vector(shape) if (shape.workgroup, shape.unroll) == (128, unroll));
             assert!(fits, "{turns} turns: {plan:?}");
             let blocks = vector::plan_blocks(&problem, false, &caps(Some(32), true));
-            let fits =
-                matches!(blocks, Plan::Vector { workgroup: 128, unroll: u, .. } if u == unroll);
-            assert!(fits, "{turns} turns of blocks: {blocks:?}");
+            assert_eq!(
+                (blocks.workgroup, blocks.unroll),
+                (128, unroll),
+                "{turns} turns of blocks"
+            );
         }
         assert!(matches!(
             chosen(&linear(8, 64, 30), Elem::F32, &caps(None, false)),
-            Plan::Vector {
+            Plan::Vector(VectorShape {
                 wide: false,
                 workgroup: 128,
                 ..
-            }
+            })
         ));
         let gated = Extras {
             gate: Some(Gate::Silu),
@@ -210,7 +206,7 @@ mod tests {
         for (rows, vector) in [(4, true), (5, false)] {
             let problem = linear(rows, 64, 64);
             let plan = plan(&problem, Elem::F32, 1, &gated, &caps(None, false));
-            assert_eq!(matches!(plan, Plan::Vector { .. }), vector, "{rows} rows");
+            assert_eq!(matches!(plan, Plan::Vector(_)), vector, "{rows} rows");
         }
     }
 

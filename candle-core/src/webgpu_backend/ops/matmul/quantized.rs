@@ -124,7 +124,7 @@ pub(in crate::webgpu_backend) fn fused_blocks(
         let gated = extras.gate.is_some();
         let plan = |problem: &Problem| match BlocksShape::choose(problem, rhs.format, gated, caps) {
             Some(shape) => Plan::Blocks(shape),
-            None => vector::plan_blocks(problem, gated, caps),
+            None => Plan::Vector(vector::plan_blocks(problem, gated, caps)),
         };
         direct(&operands, (m, k, n), &dst, plan)?;
     } else if caps.cooperative {
@@ -283,22 +283,15 @@ fn direct(
         bindings.extend(window.bindings());
         bindings.extend(scales.map(|(scales, _)| bind(scales)));
         bindings.push(bind(dst));
+        let form = (elem, Rhs::Blocks(rhs.format), out);
         let run = Run {
-            device,
-            bindings: &bindings,
-            problem: &problem,
-            lhs: elem,
-            rhs: Rhs::Blocks(rhs.format),
-            windows: None,
+            extras,
             scales: match scales {
                 Some(_) => Scales::Rows,
                 None => Scales::None,
             },
             factor: scales.map_or(1., |(_, factor)| factor),
-            out,
-            extras,
-            splits: 1,
-            choice: None,
+            ..Run::new(device, &bindings, &problem, form)
         };
         run.run(plan(&problem))?;
     }

@@ -1,8 +1,9 @@
 //! A product whose inner dimension is cut into parts, whose results a second kernel adds.
 
 use super::super::{bind, index, WORKGROUP};
+use super::extras::Last;
 use super::{Extras, Problem, Run};
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::{DType, Result};
 
 params!(JoinParams {
@@ -15,6 +16,25 @@ params!(JoinParams {
     residual_offset: u32,
     residual_row: u32,
 });
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MatmulJoin {
+    out: Elem,
+    last: Last,
+}
+
+impl Kernel for MatmulJoin {
+    type Params = JoinParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input_words("parts", "f32")
+            .output("dst", self.out)
+            .finish(self.last)
+            .constant("WG", WORKGROUP)
+            .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
+    }
+}
 
 /// What the kernels' depth over `k` divides: a part ends where a tile does.
 const CHUNK_UNIT: usize = 64;
@@ -64,24 +84,13 @@ impl Run<'_> {
         })?;
         let mut params = self.problem.params()?;
         self.extras.fill(&mut params)?;
-        let (last, bits) = self.extras.last_bits();
-        let key = Key::new("matmul_join")
-            .elem(self.lhs)
-            .elem(self.out)
-            .with(last, bits);
-        let shader = || {
-            Shader::new(format!("matmul_join {:?}", self.out))
-                .input_words("parts", "f32")
-                .output("dst", self.out)
-                .finish(self.extras.last())
-                .constant("WG", WORKGROUP)
-                .body::<JoinParams>(include_str!("../../shaders/matmul_join.wgsl"))
-        };
         let mut bindings = vec![bind(&parts), dst];
         bindings.extend(self.extras.bindings());
-        device.launch(
-            key,
-            shader,
+        device.run(
+            &MatmulJoin {
+                out: self.out,
+                last: self.extras.last(),
+            },
             &bindings,
             &JoinParams {
                 len: index(len)?,

@@ -1,13 +1,13 @@
 //! The tile regime: a workgroup takes a tile of the result and stages both operands through workgroup memory, in f32.
 
-use std::fmt::Write;
-
-use super::{Access, MatmulParams, Problem, Rhs, Run};
-use crate::webgpu_backend::kernel::Shader;
+use super::operand::Scales;
+use super::{Access, Form, MatmulParams, Problem, Rhs, Run, Windows};
+use crate::webgpu_backend::kernel::{Caps, Kernel, Shader};
+use crate::webgpu_backend::unroll::unroll;
 use crate::Result;
 
 /// The shape of a workgroup, and of the tile that it computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct TileShape {
     /// Invocations along `n`, and along `m`.
     x: u32,
@@ -44,88 +44,59 @@ impl TileShape {
     }
 }
 
-impl Run<'_> {
-    pub(super) fn tile(&self, lhs: Access, rhs: Access, shape: TileShape) -> Result<()> {
-        let rank = self.problem.views.rank;
-        let TileShape { x, y, size } = shape;
-        let name = match self.windows {
-            None => "matmul_tile",
-            Some(_) => "conv_tile",
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct MatmulTile {
+    form: Form,
+    lhs: Access,
+    rhs: Access,
+    shape: TileShape,
+    scales: Scales,
+    /// Of a convolution: the kernel's size, or 0 for that of the parameters.
+    windows: Option<[u32; 2]>,
+}
+
+impl Kernel for MatmulTile {
+    type Params = MatmulParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Form { rank, rhs, .. } = self.form;
+        let TileShape { x, y, size } = self.shape;
+        let quads = size / 4;
+        let body = unroll(
+            include_str!("../../shaders/matmul_tile.wgsl"),
+            &[("QUADS", quads), ("FOUR", 4)],
+        );
+        let shader = Shader::default().tile_operand("lhs", Rhs::Dense(self.form.lhs), self.lhs);
+        let shader = match (self.windows, rhs) {
+            (Some(kernel), Rhs::Dense(elem)) => shader.windows(elem, kernel),
+            _ => shader.tile_operand("rhs", rhs, self.rhs),
         };
-        let key = self
-            .key(name)
-            .with(lhs as u32, 2)
-            .with(rhs as u32, 2)
-            .with(x, 6)
-            .with(y, 6)
-            .with(size, 4)
-            .with(self.scales as u32, 2);
-        let key = match &self.windows {
-            None => key,
-            Some(windows) => windows.key(key),
-        };
-        let shader = || {
-            let label = format!(
-                "{name} {:?} {lhs:?} x {:?} {rhs:?} {}x{}",
-                self.lhs,
-                self.rhs,
-                y * size,
-                x * size
-            );
-            let shader = Shader::new(label).tile_operand("lhs", Rhs::Dense(self.lhs), lhs);
-            let shader = match (&self.windows, self.rhs) {
-                (Some(windows), Rhs::Dense(elem)) => {
-                    shader.input("rhs", elem).text(&windows.block())
-                }
-                _ => shader.tile_operand("rhs", self.rhs, rhs),
-            };
-            shader
-                .scales(self.scales)
-                .output("dst", self.out)
-                .finish(self.extras.last())
-                .strided("lhs", rank)
-                .strided("rhs", rank)
-                .constant("LHS_OUTER", lhs == Access::Outer)
-                .constant("RHS_OUTER", rhs == Access::Outer)
-                .constant("TX", x)
-                .constant("TY", y)
-                .constant("SIZE", size)
-                .constant("DEPTH", shape.depth())
-                .body::<MatmulParams>(&tile_body(shape))
-        };
-        self.launch(key, shader, shape.count(self.problem))
+        shader
+            .scales(self.scales)
+            .output("dst", self.form.out)
+            .finish(self.form.extras.last)
+            .strided("lhs", rank)
+            .strided("rhs", rank)
+            .constant("LHS_OUTER", self.lhs == Access::Outer)
+            .constant("RHS_OUTER", self.rhs == Access::Outer)
+            .constant("TX", x)
+            .constant("TY", y)
+            .constant("SIZE", size)
+            .constant("DEPTH", self.shape.depth())
+            .body::<MatmulParams>(&body)
     }
 }
 
-/// The tile kernel with what depends on an invocation's share of the result unrolled: the sums, one step of `k`, and the
-/// rows that are written.
-fn tile_body(shape: TileShape) -> String {
-    let TileShape { x, y, size } = shape;
-    let quads = size / 4;
-    let (mut declare, mut product, mut store) = (String::new(), String::new(), String::new());
-    for q in 0..quads {
-        let _ = writeln!(product, "let a{q} = lhs_tile[lhs_row + {q}u * {y}u];");
-        let _ = writeln!(product, "let b{q} = rhs_tile[rhs_row + {q}u * {x}u];");
+impl Run<'_> {
+    pub(super) fn tile(&self, lhs: Access, rhs: Access, shape: TileShape) -> Result<()> {
+        let kernel = MatmulTile {
+            form: self.form(),
+            lhs,
+            rhs,
+            shape,
+            scales: self.scales,
+            windows: self.windows.as_ref().map(Windows::compiled),
+        };
+        self.launch(&kernel, shape.count(self.problem))
     }
-    for i in 0..size {
-        let lane = ["x", "y", "z", "w"][i as usize % 4];
-        for q in 0..quads {
-            let a = i / 4;
-            let _ = writeln!(declare, "var c{i}_{q} = vec4<f32>(0.0);");
-            let _ = writeln!(
-                product,
-                "c{i}_{q} = fma(vec4<f32>(a{a}.{lane}), b{q}, c{i}_{q});"
-            );
-            let _ = writeln!(
-                store,
-                "put(part, m0 + row * 4u + {}u, n0 + col * 4u + {}u, c{i}_{q});",
-                a * 4 * y + i % 4,
-                q * 4 * x
-            );
-        }
-    }
-    include_str!("../../shaders/matmul_tile.wgsl")
-        .replace("DECLARE;", &declare)
-        .replace("PRODUCT;", &product)
-        .replace("STORE;", &store)
 }

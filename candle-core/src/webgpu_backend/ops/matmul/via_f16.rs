@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::operand::Scales;
 use super::plan::Plan;
-use super::{Access, Extras, Problem, Rhs, Run, Views};
+use super::{Access, Extras, Problem, Rhs, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::adapter::Caps;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Elem, Kernel, Shader};
 use crate::webgpu_backend::ops::quantized::{dequantize, Format};
-use crate::webgpu_backend::ops::{bind, index, WORKGROUP};
+use crate::webgpu_backend::ops::{bind, index, Views, WORKGROUP};
 use crate::webgpu_backend::quantized::QWebGpuStorage;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Result};
@@ -165,22 +165,15 @@ pub(super) fn via_f16(
         let mut bindings = vec![bind(&lhs), bind(&rhs), bind(&lhs_scales)];
         bindings.extend(rhs_scales.as_ref().map(bind));
         bindings.push(bind(dst));
+        let out = device.elem(dst.dtype(), OP)?;
+        let form = (Elem::F16, Rhs::Dense(Elem::F16), out);
         let run = Run {
-            device,
-            bindings: &bindings,
-            problem: &problem,
-            lhs: Elem::F16,
-            rhs: Rhs::Dense(Elem::F16),
-            windows: None,
+            extras,
             scales: match rhs_scales {
                 Some(_) => Scales::Both,
                 None => Scales::Rows,
             },
-            factor: 1.,
-            out: device.elem(dst.dtype(), OP)?,
-            extras,
-            splits: 1,
-            choice: None,
+            ..Run::new(device, &bindings, &problem, form)
         };
         run.run(plan(&problem))?;
     }
@@ -233,6 +226,25 @@ params!(RowsParams {
     scale: f32,
 });
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct RowsAsF16 {
+    elem: Elem,
+    converts: bool,
+}
+
+impl Kernel for RowsAsF16 {
+    type Params = RowsParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input_eight("src", self.elem)
+            .stores_eight(Elem::F16, self.converts)
+            .output_words("scales", "f32")
+            .constant("WG", WORKGROUP)
+            .body::<RowsParams>(include_str!("../../shaders/rows_as_f16.wgsl"))
+    }
+}
+
 /// `src (m, k)` in f16, each row times a power of two, and for each row `scale` over that power. With `converts`, which needs
 /// shader-f16, numbers are rounded as the GPU does it.
 pub(super) fn rows_as_f16(
@@ -245,17 +257,8 @@ pub(super) fn rows_as_f16(
     let elem = device.elem(src.floats.dtype(), OP)?;
     let dst = device.alloc(m * k, DType::F16, OP)?;
     let scales = device.alloc(m, DType::F32, OP)?;
-    let shader = || {
-        Shader::new(format!("rows_as_f16 {elem:?}"))
-            .input_eight("src", elem)
-            .stores_eight(Elem::F16, converts)
-            .output_words("scales", "f32")
-            .constant("WG", WORKGROUP)
-            .body::<RowsParams>(include_str!("../../shaders/rows_as_f16.wgsl"))
-    };
-    device.launch(
-        Key::new("rows_as_f16").elem(elem).with(converts.into(), 1),
-        shader,
+    device.run(
+        &RowsAsF16 { elem, converts },
         &[bind(src.floats), bind(&dst), bind(&scales)],
         &RowsParams {
             rows: index(m)?,

@@ -20,7 +20,7 @@ use crate::quantized::GgmlDType;
 pub(super) const NOTHING: u32 = u32::MAX;
 
 /// How a block's scales make those of eight elements. Elements are `scale * code + offset`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Scales {
     /// An f16 a block.
     Half,
@@ -41,7 +41,7 @@ pub(super) enum Scales {
 }
 
 /// A quantised format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::webgpu_backend) struct Format {
     pub(super) dtype: GgmlDType,
     /// Bits of a code in the first plane.
@@ -51,6 +51,12 @@ pub(in crate::webgpu_backend) struct Format {
     /// The code of zero.
     pub(super) zero: u32,
     pub(super) scales: Scales,
+}
+
+impl std::fmt::Debug for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.dtype.fmt(f)
+    }
 }
 
 /// A part of every block. A unit of blocks takes a whole number of words.
@@ -94,11 +100,6 @@ impl Format {
             zero,
             scales,
         })
-    }
-
-    /// A number for keys of pipelines, from 1 on.
-    pub(in crate::webgpu_backend) fn number(self) -> u32 {
-        self.dtype as u32 + 1
     }
 
     /// Elements of a block.

@@ -11,7 +11,6 @@
 use std::fmt::Write;
 
 use super::format::{Format, Scales};
-use crate::quantized::GgmlDType;
 use crate::webgpu_backend::kernel::Shader;
 
 impl Format {
@@ -185,7 +184,7 @@ impl Format {
 }
 
 /// What matmul_blocks.wgsl reads of a format: pieces, whose codes are 16 bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::webgpu_backend) struct Pieces {
     format: Format,
     /// Elements of a piece.
@@ -207,10 +206,6 @@ impl Pieces {
             piece: 128 / format.low,
             run,
         })
-    }
-
-    pub(in crate::webgpu_backend) fn dtype(self) -> GgmlDType {
-        self.format.dtype
     }
 
     /// Bytes of workgroup memory that the other side of a piece takes.

@@ -9,7 +9,7 @@ use super::indexing::{ids_elem, number, reads_ids};
 use super::windows::{fit, Operand, Split};
 use super::{bind, index, WORKGROUP};
 use crate::backend::{BackendDevice, BackendStorage};
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::quantized::QWebGpuStorage;
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
@@ -35,6 +35,73 @@ params!(DequantizeParams {
     size: u32,
     op: u32,
 });
+
+/// Lays out one plane of blocks, a unit of them at a time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Repack {
+    /// Bits that stay together.
+    piece: u32,
+    unit_words: usize,
+    unit_bytes: usize,
+}
+
+impl Kernel for Repack {
+    type Params = RepackParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        Shader::default()
+            .input_words("blocks", "u32")
+            .input_words("places", "u32")
+            .output_words("plane", "u32")
+            .constant("WG", WORKGROUP)
+            .constant("PIECE", self.piece)
+            .constant("UNIT_WORDS", self.unit_words as u32)
+            .constant("UNIT_BYTES", self.unit_bytes as u32)
+            .body::<RepackParams>(include_str!("../../shaders/repack.wgsl"))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Dequantize {
+    format: Format,
+    out: Elem,
+    converts: bool,
+}
+
+impl Kernel for Dequantize {
+    type Params = DequantizeParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        self.format
+            .load(Shader::default())
+            .stores_eight(self.out, self.converts)
+            .constant("WG", WORKGROUP)
+            .text("fn source(e: u32) -> u32 { return p.first + e; }")
+            .body::<DequantizeParams>(include_str!("../../shaders/dequantize.wgsl"))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct QuantizedEmbedding {
+    format: Format,
+    ids: Elem,
+}
+
+impl Kernel for QuantizedEmbedding {
+    type Params = DequantizeParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        self.format
+            .load(Shader::default())
+            .input("ids", self.ids)
+            .stores_eight(Elem::F32, false)
+            .status()
+            .constant("WG", WORKGROUP)
+            .text(&reads_ids(self.ids, false))
+            .text(include_str!("../../shaders/dequantize_rows.wgsl"))
+            .body::<DequantizeParams>(include_str!("../../shaders/dequantize.wgsl"))
+    }
+}
 
 /// Bytes of blocks that are uploaded before they are laid out: what the device needs beside the planes.
 const PIECE_BYTES: usize = 32 << 20;
@@ -71,24 +138,12 @@ pub(in crate::webgpu_backend) fn upload(
             let words = data.len().div_ceil(unit_bytes) * unit_words;
             let first = piece * piece_units * unit_words;
             let target = Target::new(storage, first, words, OP)?;
-            let key = Key::new("repack")
-                .with(plane.piece, 4)
-                .with(unit_words as u32, 16)
-                .with(unit_bytes as u32, 16);
-            let shader = || {
-                Shader::new(format!("repack {:?} {} bits", format.dtype, plane.piece))
-                    .input_words("blocks", "u32")
-                    .input_words("places", "u32")
-                    .output_words("plane", "u32")
-                    .constant("WG", WORKGROUP)
-                    .constant("PIECE", plane.piece)
-                    .constant("UNIT_WORDS", unit_words as u32)
-                    .constant("UNIT_BYTES", unit_bytes as u32)
-                    .body::<RepackParams>(include_str!("../../shaders/repack.wgsl"))
-            };
-            device.launch(
-                key,
-                shader,
+            device.run(
+                &Repack {
+                    piece: plane.piece,
+                    unit_words,
+                    unit_bytes,
+                },
                 &[bind(&blocks), bind(places), bind(&target.part)],
                 &RepackParams {
                     words: index(words)?,
@@ -196,19 +251,10 @@ pub(in crate::webgpu_backend) fn dequantize(
     let device = src.device();
     let dst = device.alloc(elements, to, OP)?;
     let out = device.elem(to, OP)?;
-    let key = Key::new("dequantize")
-        .elem(out)
-        .with(format.number(), 5)
-        .with(converts.into(), 1);
-    let shader = || {
-        format
-            .load(Shader::new(format!("dequantize {:?} {to:?}", format.dtype)))
-            .stores_eight(out, converts)
-            .constant("WG", WORKGROUP)
-            .body::<DequantizeParams>(concat!(
-                "fn source(e: u32) -> u32 { return p.first + e; }\n",
-                include_str!("../../shaders/dequantize.wgsl")
-            ))
+    let kernel = Dequantize {
+        format,
+        out,
+        converts,
     };
     let piece = match src.fits_binding() && dst.fits_binding() {
         true => elements.max(1),
@@ -224,16 +270,10 @@ pub(in crate::webgpu_backend) fn dequantize(
             len: index(len)?,
             first: index(window.offset)?,
             factor,
-            hidden: 0,
-            rows_first: 0,
-            rows: 0,
-            ids_offset: 0,
-            ids_step: 0,
-            size: 0,
-            op: 0,
+            ..bytemuck::Zeroable::zeroed()
         };
         let grid = device.grid(len / 8, WORKGROUP);
-        device.launch(key, shader, &bindings, &params, grid)?;
+        device.run(&kernel, &bindings, &params, grid)?;
         target.finish()?;
     }
     Ok(dst)
@@ -278,28 +318,11 @@ fn embedding_into(
     (rows, hidden): (usize, usize),
 ) -> Result<()> {
     let device = src.device();
-    let by = ids_elem(device, ids, EMBEDDING)?;
-    let count = ids_l.shape().elem_count();
-    let key = Key::new("quantized_embedding")
-        .elem(by)
-        .with(format.number(), 5);
-    let shader = || {
-        let shader = Shader::new(format!("quantized_embedding {:?}", format.dtype));
-        format
-            .load(shader)
-            .input("ids", by)
-            .stores_eight(Elem::F32, false)
-            .status()
-            .constant("WG", WORKGROUP)
-            .text(&reads_ids(by, false))
-            .body::<DequantizeParams>(concat!(
-                "fn source(e: u32) -> u32 {\n\
-                 \x20 let row = id_at(p.ids_offset + e / p.hidden * p.ids_step);\n\
-                 \x20 if (row < p.rows_first || row - p.rows_first >= p.rows) { return NOTHING_HERE; }\n\
-                 \x20 return p.first + (row - p.rows_first) * p.hidden + e % p.hidden;\n}\n",
-                include_str!("../../shaders/dequantize.wgsl")
-            ))
+    let kernel = QuantizedEmbedding {
+        format,
+        ids: ids_elem(device, ids, EMBEDDING)?,
     };
+    let count = ids_l.shape().elem_count();
     // Rows outside of a window are left to the others.
     let step = src.window_rows(format, hidden).min(rows).max(1);
     for rows_first in (0..rows).step_by(step) {
@@ -320,7 +343,7 @@ fn embedding_into(
             op: number(EMBEDDING),
         };
         let grid = device.grid(count * hidden / 8, WORKGROUP);
-        device.launch(key, shader, &bindings, &params, grid)?;
+        device.run(&kernel, &bindings, &params, grid)?;
     }
     Ok(())
 }

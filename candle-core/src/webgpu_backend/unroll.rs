@@ -3,6 +3,8 @@
 /// `text` with every `each i in N: line` as `N` lines with `#i` counted from 0; likewise `each i in N {` with what follows up to a
 /// closing brace below it, and `each i in N, j in M` for all pairs. `counts` says how many `N` and `M` are.
 ///
+/// `#i` is replaced wherever it is, so no index begins with another's name. A count may have a number in its name: `each i in N#j`.
+///
 /// Panics on other forms: the text is a part of this crate, and its tests unroll it.
 pub(super) fn unroll(text: &str, counts: &[(&str, u32)]) -> String {
     let mut unrolled = String::new();

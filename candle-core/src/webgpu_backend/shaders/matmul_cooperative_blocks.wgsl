@@ -1,0 +1,15 @@
+// rhs of the cooperative kernel in blocks. Scale and offset are few, so what is the same for eight elements is worked out for them: an
+// element takes one instruction.
+
+alias RhsLoad = RhsWord;
+
+fn rhs_load(e: u32) -> RhsLoad {
+  return rhs_word(e);
+}
+
+fn rhs_eight(load: RhsLoad) -> Eight {
+  let v = rhs_values(load);
+  let scale = vec4<f32>(v.scale * p.factor);
+  let offset = vec4<f32>(fma(v.scale, -BIAS, v.offset) * p.factor);
+  return Eight(vec4<Half>(fma(v.low, scale, offset)), vec4<Half>(fma(v.high, scale, offset)));
+}

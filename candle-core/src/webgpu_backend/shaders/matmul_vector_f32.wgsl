@@ -1,0 +1,21 @@
+// Operands of the vector kernel whose words are numbers already: f32, alone or four at a time.
+
+fn lhs_values(w: Word) -> Word {
+  return w;
+}
+
+fn rhs_values(w: Word) -> Word {
+  return w;
+}
+
+fn fma_values(a: Word, b: Word, sum: Sum) -> Sum {
+  return fma(a, b, sum);
+}
+
+fn normed_values(lhs: Word, alpha: Word) -> Word {
+  return lhs * alpha;
+}
+
+fn fma_squares(lhs: Word, sum: Sum) -> Sum {
+  return fma(lhs, lhs, sum);
+}
