@@ -56,7 +56,7 @@ pub fn with_file(
 }
 
 /// The largest difference, and the reference's largest magnitude.
-fn worst(output: &Tensor, reference: &Tensor) -> Result<(f64, f64)> {
+pub fn worst(output: &Tensor, reference: &Tensor) -> Result<(f64, f64)> {
     if output.dims() != reference.dims() || output.dtype() != reference.dtype() {
         bail!("{output:?} instead of {reference:?}")
     }
