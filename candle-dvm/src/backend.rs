@@ -52,6 +52,10 @@ pub struct CompletionRequest {
     pub repeat_last_n: usize,
     /// The seed of the draws: the same request on the same device gives the same text.
     pub seed: u64,
+    /// The most tokens that are guessed from the text so far and given to the model with the next one, 0 for none, up to 64. What it would
+    /// not have chosen is dropped, so the text stays what it is; where it repeats itself or the prompt, it comes faster. For models whose
+    /// layers are all attention to keys and values, on one device.
+    pub prompt_lookup: usize,
     /// The text ends before the first of these that it would contain; each has at least one character.
     pub stop: Vec<String>,
 }
@@ -68,6 +72,7 @@ impl Default for CompletionRequest {
             repeat_penalty: 1.0,
             repeat_last_n: 64,
             seed: 299_792_458,
+            prompt_lookup: 0,
             stop: Vec::new(),
         }
     }
@@ -117,6 +122,12 @@ impl CompletionRequest {
                 "a number from 0 to 1",
             )?;
         }
+        check(
+            self.prompt_lookup <= 64,
+            "prompt_lookup",
+            self.prompt_lookup.to_string(),
+            "a number from 0 to 64",
+        )?;
         check(
             self.stop.iter().all(|stop| !stop.is_empty()),
             "stop",
@@ -178,6 +189,18 @@ pub struct Completion {
     pub stop_reason: StopReason,
     /// How long it took.
     pub timings: Timings,
+    /// What became of guesses, with [`CompletionRequest::prompt_lookup`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guesses: Option<Guesses>,
+}
+
+/// What became of guessed tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Guesses {
+    /// Tokens that were guessed.
+    pub made: usize,
+    /// Those of them that the model chose as well.
+    pub right: usize,
 }
 
 /// Where the time of a completion went.

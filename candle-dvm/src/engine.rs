@@ -8,7 +8,8 @@ use crate::turn::{at_once, give_way};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 #[cfg(not(target_arch = "wasm32"))]
-use candle_transformers::blocks::{Decoder, DecoderState};
+use candle_transformers::blocks::Decoder;
+use candle_transformers::blocks::DecoderState;
 use candle_transformers::generation::GreedyToken;
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
 use std::ops::ControlFlow;
@@ -133,7 +134,6 @@ impl CandleBackend {
     ///
     /// # Errors
     /// A model of which texts cannot share one: with layers that are not attention to keys and values, or on several devices.
-    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn new_slots(&self, count: usize) -> Result<DecoderState> {
         if self.ranks() > 1 {
             let ranks = self.ranks();
@@ -141,7 +141,7 @@ impl CandleBackend {
                 "{ranks} devices share each layer; take one"
             )));
         }
-        let slots = self.decoder().new_slots(count);
+        let slots = self.model.decoder().new_slots(count);
         slots.map_err(|err| Error::Alone(err.to_string()))
     }
 
@@ -222,20 +222,49 @@ impl CandleBackend {
     pub fn session(&self) -> Session<'_> {
         Session {
             backend: self,
-            state: self.empty_state.clone(),
+            state: State::Whole(self.empty_state.clone()),
             position: 0,
         }
+    }
+
+    /// As [`session`](Self::session), of one that can forget the last tokens that it has seen.
+    ///
+    /// # Errors
+    /// A model with layers that are not attention to keys and values, or on several devices.
+    pub(crate) fn session_with_guesses(&self, guesses: usize) -> Result<Session<'_>> {
+        let slot = self.new_slots(1).map_err(|_| Error::Parameter {
+            name: "prompt_lookup",
+            value: guesses.to_string(),
+            expected: "0 on several devices, and for a model whose layers are not all attention to keys and values",
+        })?;
+        Ok(Session {
+            backend: self,
+            state: State::Slot(slot),
+            position: 0,
+        })
     }
 }
 
 /// One text in progress: the model and what it keeps of the tokens it has seen.
 pub struct Session<'a> {
     backend: &'a CandleBackend,
-    state: ParallelState,
+    state: State,
     position: usize,
 }
 
+/// What a model keeps of a text.
+enum State {
+    Whole(ParallelState),
+    /// One slot, which can be cut.
+    Slot(DecoderState),
+}
+
 impl Session<'_> {
+    /// Whether it can forget what it has seen last.
+    pub(crate) fn can_guess(&self) -> bool {
+        matches!(self.state, State::Slot(_))
+    }
+
     /// How many tokens the model has seen.
     pub(crate) fn position(&self) -> usize {
         self.position
@@ -249,28 +278,77 @@ impl Session<'_> {
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let input = Tensor::new(tokens, &self.backend.device)
-            .and_then(|ids| ids.unsqueeze(0))
-            .doing("running the model")?;
+        let input = self.input(tokens)?;
         let seen = self.seen_with(tokens.len())?;
         let model = &self.backend.model;
-        let logits = model
-            .next_logits(&input, self.position, &mut self.state)
-            .and_then(|logits| logits.squeeze(0))
-            .doing("running the model")?;
+        let logits = match &mut self.state {
+            State::Whole(state) => model.next_logits(&input, self.position, state),
+            State::Slot(state) => {
+                let counts = [tokens.len()];
+                model
+                    .decoder()
+                    .next_logits_of_slots(&input, &counts, 0, state)
+            }
+        };
+        let logits = logits.and_then(|logits| logits.squeeze(0));
         self.position = seen;
-        Ok(logits)
+        logits.doing("running the model")
+    }
+
+    /// Feeds `tokens` after those seen so far and returns the logits after each of the last `count` of them, `(count, vocab)` in f32. For
+    /// sessions with guesses.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    pub(crate) fn forward_each(&mut self, tokens: &[u32], count: usize) -> Result<Tensor> {
+        let input = self.input(tokens)?;
+        let seen = self.seen_with(tokens.len())?;
+        let State::Slot(state) = &mut self.state else {
+            return Err(Error::Alone("the session has no slot".to_string()));
+        };
+        let decoder = self.backend.model.decoder();
+        let last = (tokens.len() - count) as u32..tokens.len() as u32;
+        let logits = decoder
+            .forward_slots(&input, &[tokens.len()], 0, state)
+            .and_then(|hidden| {
+                hidden
+                    .of_tokens(&Tensor::from_iter(last, &self.backend.device)?)?
+                    .logits()?
+                    .squeeze(0)?
+                    .to_dtype(DType::F32)
+            });
+        self.position = seen;
+        logits.doing("running the model")
+    }
+
+    /// Forgets what was seen from `position` on, in a session with guesses.
+    ///
+    /// # Errors
+    /// If it has seen less.
+    pub(crate) fn cut(&mut self, position: usize) -> Result<()> {
+        if let State::Slot(state) = &mut self.state {
+            state.cut_slot(0, position).doing("dropping guesses")?;
+            self.position = position;
+        }
+        Ok(())
+    }
+
+    fn input(&self, tokens: &[u32]) -> Result<Tensor> {
+        Tensor::new(tokens, &self.backend.device)
+            .and_then(|ids| ids.unsqueeze(0))
+            .doing("running the model")
     }
 
     /// The token with the highest logit after one whose id is on the device, `(1, 1)`; it does not wait for either.
     pub(crate) fn greedy_step(&mut self, ids: &Tensor) -> Result<GreedyToken> {
         let seen = self.seen_with(1)?;
         let model = &self.backend.model;
-        let token = model
-            .greedy_step(ids, self.position, &mut self.state)
-            .doing("running the model")?;
+        let State::Whole(state) = &mut self.state else {
+            return Err(Error::Alone("the session has a slot".to_string()));
+        };
+        let token = model.greedy_step(ids, self.position, state);
         self.position = seen;
-        Ok(token)
+        token.doing("running the model")
     }
 
     /// How many tokens the model has seen after `more`, if it has positions for them.

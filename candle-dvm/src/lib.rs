@@ -113,7 +113,7 @@ pub mod speech;
 pub mod stream;
 mod turn;
 
-pub use backend::{Completion, CompletionRequest, InferenceBackend, StopReason, Timings};
+pub use backend::{Completion, CompletionRequest, Guesses, InferenceBackend, StopReason, Timings};
 pub use chat::Chat;
 pub use device::{DeviceChoice, DeviceKind, FloatType};
 pub use engine::CandleBackend;

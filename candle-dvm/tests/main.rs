@@ -16,6 +16,7 @@ mod gpus;
 mod hub;
 mod hub_server;
 mod loader;
+mod lookup;
 #[cfg(feature = "serve")]
 mod nostr;
 mod parts;

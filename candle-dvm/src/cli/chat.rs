@@ -2,6 +2,7 @@
 
 use super::print;
 use super::sampling::Sampling;
+use crate::backend::CompletionRequest;
 use crate::chat::Chat;
 use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
 use crate::format::KvType;
@@ -41,6 +42,10 @@ pub(super) struct Args {
     /// The most tokens of an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
+    /// Guess up to N tokens from what the text so far repeats, for the model to check at once: the same text, faster where it quotes; 7 suits
+    /// GPUs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    prompt_lookup: usize,
     #[command(flatten)]
     sampling: Sampling,
 }
@@ -49,7 +54,10 @@ pub(super) struct Args {
 const HELP: &str = "/clear forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer";
 
 pub(super) fn run(args: Args) -> Result<()> {
-    let request = args.sampling.request(String::new(), args.max_tokens);
+    let request = CompletionRequest {
+        prompt_lookup: args.prompt_lookup,
+        ..args.sampling.request(String::new(), args.max_tokens)
+    };
     request.validate()?;
     let mut files = ModelFiles::open(&ModelSource::at(args.model))?;
     files.kv_type = args.kv_dtype;

@@ -1,14 +1,15 @@
 //! The generation loop, one token per step, so that a browser can do other work in between.
 
+mod lookup;
 mod writer;
 
 pub(crate) use writer::Writer;
 
-use crate::backend::{Completion, CompletionRequest};
+use crate::backend::{Completion, CompletionRequest, Guesses};
 use crate::engine::{CandleBackend, Session};
 use crate::error::Doing;
 use crate::Result;
-use candle_core::{Device, Tensor};
+use candle_core::{Device, IndexOp, Tensor, D};
 use candle_transformers::generation::GreedyToken;
 
 /// How a step gets a token's id from the device.
@@ -43,6 +44,25 @@ pub struct Generation<'a> {
     fed: usize,
     /// The next step, queued before the host knows the current token, if the choice needs nothing from the host.
     queued: Option<GreedyToken>,
+    /// With prompt lookup: how many guesses were made, and what the model says to the last ones.
+    guesses: Option<Guesses>,
+    guessed: Option<Guessed>,
+}
+
+/// Tokens that the model has seen before they were chosen.
+struct Guessed {
+    tokens: Vec<u32>,
+    /// What is chosen after the token before them, and after each of them.
+    choices: Choices,
+    /// How many of them were right.
+    right: usize,
+}
+
+enum Choices {
+    /// The tokens themselves, where the choice needs no more.
+    Ids(Vec<u32>),
+    /// Logits on the host, a row for each.
+    Logits(Tensor),
 }
 
 impl CandleBackend {
@@ -62,16 +82,24 @@ impl CandleBackend {
         tokens: Vec<u32>,
         request: &CompletionRequest,
     ) -> Result<Generation<'a>> {
+        let guesses = (request.prompt_lookup > 0).then(Guesses::default);
         // At least one token has to be fed, for logits to come out.
         let seen = seen
             .filter(|seen| seen.tokens.len() < tokens.len() && tokens.starts_with(&seen.tokens));
+        let seen = seen.filter(|seen| seen.session.can_guess() == guesses.is_some());
         let fed = seen.as_ref().map_or(0, |seen| seen.tokens.len());
         Ok(Generation {
             backend: self,
             writer: Writer::new(self, tokens, request)?,
-            session: seen.map_or_else(|| self.session(), |seen| seen.session),
+            session: match (seen, guesses) {
+                (Some(seen), _) => seen.session,
+                (None, Some(_)) => self.session_with_guesses(request.prompt_lookup)?,
+                (None, None) => self.session(),
+            },
             fed,
             queued: None,
+            guesses,
+            guessed: None,
         })
     }
 }
@@ -106,7 +134,11 @@ impl<'a> Generation<'a> {
     }
 
     /// The completion as far as it got, and the session with the tokens that it has seen, unless it has seen one that is not known.
-    pub(crate) fn finish_with_session(self) -> (Completion, Option<Seen<'a>>) {
+    pub(crate) fn finish_with_session(mut self) -> (Completion, Option<Seen<'a>>) {
+        if self.guessed.take().is_some() {
+            // Of guesses, those that were right are known. If they cannot be dropped, the position tells.
+            let _ = self.session.cut(self.writer.tokens().len());
+        }
         let mut tokens = self.writer.tokens().to_vec();
         // A step that was queued may have fed the token that ended the text.
         tokens.extend(self.writer.stop_token());
@@ -115,15 +147,18 @@ impl<'a> Generation<'a> {
         tokens.truncate(position);
         let session = self.session;
         let seen = known.then_some(Seen { session, tokens });
-        (self.writer.finish(), seen)
+        (finish(self.writer, self.guesses), seen)
     }
 
     /// The completion as far as it got.
     pub fn finish(self) -> Completion {
-        self.writer.finish()
+        finish(self.writer, self.guesses)
     }
 
     async fn next_token(&mut self, wait: Wait) -> Result<u32> {
+        if self.guesses.is_some() {
+            return self.next_of_guessed(wait).await;
+        }
         // Where the choice needs nothing from the host, the GPU need not wait for it: the next step is queued before the id of
         // this one is known.
         if !self.writer.is_plain_argmax() || self.backend.device().is_cpu() {
@@ -154,11 +189,80 @@ impl<'a> Generation<'a> {
         self.writer.choose(&logits)
     }
 
+    /// The next token, of those that the model has chosen after the last one and after guesses; new guesses where there are none.
+    async fn next_of_guessed(&mut self, wait: Wait) -> Result<u32> {
+        let mut guessed = match self.guessed.take() {
+            Some(guessed) => guessed,
+            None => self.guess(wait).await?,
+        };
+        let token = match &guessed.choices {
+            Choices::Ids(ids) => ids[guessed.right],
+            Choices::Logits(rows) => {
+                let row = rows.i(guessed.right).doing("choosing the next token")?;
+                self.writer.choose(&row)?
+            }
+        };
+        if guessed.tokens.get(guessed.right) == Some(&token) {
+            guessed.right += 1;
+            if let Some(guesses) = &mut self.guesses {
+                guesses.right += 1;
+            }
+            self.guessed = Some(guessed);
+        } else {
+            // The token itself is yet to be seen.
+            self.fed = self.writer.tokens().len();
+            self.session.cut(self.fed)?;
+        }
+        Ok(token)
+    }
+
+    /// Feeds the tokens that the model has not seen, with guesses of what comes next.
+    async fn guess(&mut self, wait: Wait) -> Result<Guessed> {
+        let doing = "choosing the next token";
+        let known = self.writer.tokens();
+        let tokens = lookup::proposal(known, self.writer.most_guesses()).to_vec();
+        let fed = [&known[self.fed..], &tokens].concat();
+        let logits = self.session.forward_each(&fed, tokens.len() + 1)?;
+        if let Some(guesses) = &mut self.guesses {
+            guesses.made += tokens.len();
+        }
+        let on_host = wait == Wait::Blocking || logits.device().is_cpu();
+        let choices = match (self.writer.is_plain_argmax(), on_host) {
+            (true, true) => {
+                let ids = logits.argmax(D::Minus1).and_then(|ids| ids.to_vec1());
+                Choices::Ids(ids.doing(doing)?)
+            }
+            (true, false) => {
+                let ids = logits.argmax(D::Minus1).doing(doing)?;
+                Choices::Ids(ids.to_vec1_async().await.doing(doing)?)
+            }
+            (false, true) => Choices::Logits(logits.to_device(&Device::Cpu).doing(doing)?),
+            (false, false) => {
+                let shape = logits.shape().clone();
+                let flat = logits.flatten_all().doing(doing)?;
+                let read = flat.to_vec1_async::<f32>().await.doing(doing)?;
+                Choices::Logits(Tensor::from_vec(read, shape, &Device::Cpu).doing(doing)?)
+            }
+        };
+        Ok(Guessed {
+            tokens,
+            choices,
+            right: 0,
+        })
+    }
+
     /// Feeds the tokens that the model has not seen, and gives the logits after the last of them.
     fn feed(&mut self) -> Result<Tensor> {
         let tokens = self.writer.tokens();
         let logits = self.session.forward(&tokens[self.fed..])?;
         self.fed = tokens.len();
         Ok(logits)
+    }
+}
+
+fn finish(writer: Writer<'_>, guesses: Option<Guesses>) -> Completion {
+    Completion {
+        guesses,
+        ..writer.finish()
     }
 }

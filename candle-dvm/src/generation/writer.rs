@@ -80,6 +80,12 @@ impl<'a> Writer<'a> {
         self.stop_token
     }
 
+    /// How many tokens may be guessed beside the next one: no more than are asked for.
+    pub(crate) fn most_guesses(&self) -> usize {
+        let left = self.budget.saturating_sub(self.steps + 1);
+        self.request.prompt_lookup.min(left)
+    }
+
     /// Whether the next token is the one with the highest logit, whatever came before.
     pub(crate) fn is_plain_argmax(&self) -> bool {
         self.request.is_plain_argmax()
@@ -194,6 +200,7 @@ impl<'a> Writer<'a> {
             stop_reason: self.stop_reason.unwrap_or(StopReason::Cancelled),
             timings: Timings::new(prompt, (steps, after_first)),
             token_ids,
+            guesses: None,
         }
     }
 }

@@ -70,6 +70,7 @@ impl Echo {
             }
         }
         Ok(Completion {
+            guesses: None,
             text,
             token_ids: vec![0; 3],
             prompt_tokens: 3,

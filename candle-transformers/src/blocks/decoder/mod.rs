@@ -706,8 +706,11 @@ impl Hidden<'_> {
         }
     }
 
-    /// The tokens of these numbers, `(n)`, counted row by row: `(1, n, hidden_size)`.
-    fn of_tokens(self, tokens: &Tensor) -> Result<Self> {
+    /// The tokens of these numbers, `(n)` in u32, counted row by row: `(1, n, hidden_size)`.
+    ///
+    /// # Errors
+    /// If there is one that is not in the stream.
+    pub fn of_tokens(self, tokens: &Tensor) -> Result<Self> {
         let xs = self.xs.of_tokens(tokens)?;
         Ok(Self { xs, ..self })
     }

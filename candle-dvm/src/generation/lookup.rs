@@ -1,0 +1,59 @@
+//! Tokens that may come next, found in the text itself: where an answer repeats what it was given, such as code or a quotation, several
+//! are right at once, and the model sees them together for the time of one.
+
+/// As many tokens in a row are looked for, so that what follows them is worth a guess.
+const LEAST: usize = 2;
+/// More in a row say nothing more.
+const MOST: usize = 8;
+
+/// What follows the place where the longest end of `tokens` was before, the latest of such places: at most `most` tokens, and none where
+/// the end is new.
+pub(super) fn proposal(tokens: &[u32], most: usize) -> &[u32] {
+    let common = |end: usize| {
+        let pairs = tokens[..end].iter().rev().zip(tokens.iter().rev());
+        pairs.take(MOST).take_while(|(a, b)| a == b).count()
+    };
+    // The last of equal ones is taken.
+    let best = (1..tokens.len()).max_by_key(|end| common(*end));
+    match best {
+        Some(end) if common(end) >= LEAST => {
+            let followed = &tokens[end..];
+            &followed[..most.min(followed.len())]
+        }
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::proposal;
+
+    #[test]
+    fn what_followed_the_longest_match_is_proposed() {
+        for (tokens, most, expected) in [
+            (&[][..], 4, &[][..]),
+            (&[1], 4, &[]),
+            (&[1, 1], 4, &[]),
+            // One token in common is not enough.
+            (&[1, 2, 3, 1], 4, &[]),
+            (&[1, 2, 3, 4, 1, 2], 4, &[3, 4, 1, 2]),
+            (&[1, 2, 3, 4, 1, 2], 2, &[3, 4]),
+            (&[1, 2, 3, 4, 1, 2], 0, &[]),
+            // The longer match, though another is later.
+            (&[7, 1, 2, 3, 9, 1, 2, 4, 7, 1, 2], 1, &[3]),
+            // Of equal ones the later.
+            (&[1, 2, 3, 1, 2, 4, 1, 2], 1, &[4]),
+            // A text that repeats one token goes on with it.
+            (&[5, 5, 5, 5], 3, &[5]),
+        ] {
+            assert_eq!(proposal(tokens, most), expected, "{tokens:?}, {most}");
+        }
+    }
+
+    #[test]
+    fn long_repetitions_count_once() {
+        let round: Vec<u32> = (0..20).collect();
+        let tokens = [&round[..], &[99], &round, &[98], &round].concat();
+        assert_eq!(proposal(&tokens, 2), [98, 0]);
+    }
+}
