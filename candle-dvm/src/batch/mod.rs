@@ -6,18 +6,26 @@
 //!
 //! A greedy text does not depend on the others: its prompt is cut where its length says, and what is read again is what would be read. On the
 //! devices a row of a step is computed as if it were alone, where a product's kernel does not depend on the number of rows.
+//!
+//! A step that panics ends the texts that run, and the next ones find an empty cache. After three such steps with no text finished between
+//! them the engine has failed: [`BatchEngine::failure`] says so, and whoever serves with it has to make another.
 
+mod client;
 mod scheduler;
+mod supervisor;
+#[cfg(test)]
+pub(crate) mod tests;
 mod waited;
 
 use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
 use crate::{Error, Result};
+use client::Client;
 use scheduler::Scheduler;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{channel, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{channel, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 /// How many texts run and wait.
@@ -62,7 +70,7 @@ pub struct Likely {
     pub top: Vec<(u32, f32)>,
 }
 
-/// Who hears of it; `Break` ends it.
+/// Who hears of it; `Break` ends it, and so does a panic.
 pub type Listener = Box<dyn FnMut(Heard<'_>) -> ControlFlow<()> + Send>;
 
 /// A completion that is asked for.
@@ -71,7 +79,7 @@ struct Job {
     request: CompletionRequest,
     /// How many of the likeliest tokens are told with each, if any is to be.
     logprobs: Option<usize>,
-    listener: Listener,
+    client: Client,
 }
 
 /// A model whose completions run together.
@@ -80,6 +88,8 @@ pub struct BatchEngine {
     jobs: Mutex<Option<Sender<Job>>>,
     /// Completions that have not ended.
     open: Arc<AtomicUsize>,
+    /// Why the thread ended before its time.
+    failure: Arc<OnceLock<String>>,
     limit: usize,
     thread: Option<JoinHandle<()>>,
 }
@@ -91,6 +101,15 @@ impl BatchEngine {
     /// A setting that is 0, or a model whose texts cannot share a cache: one with layers that are not attention to keys and values, or on
     /// several devices.
     pub fn new(backend: Arc<CandleBackend>, settings: BatchSettings) -> Result<Self> {
+        Self::with_step(backend, settings, |scheduler| scheduler.step())
+    }
+
+    /// As [`BatchEngine::new`], with something else for a step.
+    fn with_step(
+        backend: Arc<CandleBackend>,
+        settings: BatchSettings,
+        step: impl FnMut(&mut Scheduler<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
         for (name, value) in [("slots", settings.slots), ("piece", settings.piece)] {
             if value == 0 {
                 return Err(Error::Parameter {
@@ -102,9 +121,15 @@ impl BatchEngine {
         }
         let state = backend.new_slots(settings.slots)?;
         let (jobs, orders) = channel();
-        let open = Arc::new(AtomicUsize::new(0));
-        let (model, count) = (backend.clone(), open.clone());
-        let work = move || run(&model, state, settings, &orders, &count);
+        let failure = Arc::new(OnceLock::new());
+        let (model, failed) = (backend.clone(), failure.clone());
+        let work = move || {
+            let scheduler = Scheduler::new(&model, state, settings);
+            let run = || supervisor::run(scheduler, &orders, &failed, step);
+            if supervisor::caught(run).is_none() {
+                let _ = failed.set("its thread panicked".to_string());
+            }
+        };
         let thread = std::thread::Builder::new().name("candle-batch".to_string());
         let thread = thread
             .spawn(work)
@@ -112,7 +137,8 @@ impl BatchEngine {
         Ok(Self {
             backend,
             jobs: Mutex::new(Some(jobs)),
-            open,
+            open: Arc::default(),
+            failure,
             limit: settings.slots + settings.waiting,
             thread: Some(thread),
         })
@@ -128,11 +154,17 @@ impl BatchEngine {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// Why the engine takes no completions any more, if it has failed: steps that panicked, or after which the device failed, three in a row
+    /// with no text finished between them. Another engine over the same model may go on, or the whole process has to be started anew.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
+    }
+
     /// Begins a completion of the prompt `tokens`. With `logprobs` each token is told with its probability, and those of as many of the
     /// likeliest. `listener` is called on the engine's thread, and must not block it.
     ///
     /// # Errors
-    /// Parameters out of range, no tokens or more than the model has positions, no place to wait, or an engine that has ended.
+    /// Parameters out of range, no tokens or more than the model has positions, no place to wait, or an engine that has failed.
     pub fn submit(
         &self,
         tokens: Vec<u32>,
@@ -151,25 +183,30 @@ impl BatchEngine {
                 limit,
             });
         }
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.limit {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            return Err(Error::Busy(self.limit));
-        }
         let job = Job {
+            client: Client::new(&self.open, self.limit, listener)?,
             tokens,
             request,
             logprobs,
-            listener,
         };
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
-        match sent {
-            true => Ok(()),
-            false => {
-                self.open.fetch_sub(1, Ordering::Relaxed);
-                Err(Error::Batch("its thread has ended".to_string()))
+        let refused = match jobs.as_ref() {
+            Some(jobs) => jobs.send(job).err().map(|unsent| unsent.0),
+            None => Some(job),
+        };
+        match refused {
+            None => Ok(()),
+            Some(job) => {
+                job.client.refuse();
+                Err(self.ended())
             }
         }
+    }
+
+    /// What a completion is told that the thread does not end.
+    fn ended(&self) -> Error {
+        let why = self.failure();
+        Error::Batch(why.unwrap_or_else(|| "its thread has ended".to_string()))
     }
 }
 
@@ -183,27 +220,5 @@ impl Drop for BatchEngine {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-fn run(
-    backend: &CandleBackend,
-    state: candle_transformers::blocks::DecoderState,
-    settings: BatchSettings,
-    orders: &Receiver<Job>,
-    open: &AtomicUsize,
-) {
-    let mut scheduler = Scheduler::new(backend, state, settings, open);
-    loop {
-        if scheduler.is_idle() {
-            match orders.recv() {
-                Ok(job) => scheduler.wait(job),
-                Err(_) => return,
-            }
-        }
-        while let Ok(job) = orders.try_recv() {
-            scheduler.wait(job);
-        }
-        scheduler.step();
     }
 }

@@ -1,15 +1,15 @@
 //! Which text has which slot, and what a step does.
 
-use super::{BatchSettings, Heard, Job, Likely, Listener};
+use super::client::Client;
+use super::{BatchSettings, Heard, Job, Likely};
+use crate::backend::{Completion, StopReason};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::generation::Writer;
 use crate::{Error, Result};
-use candle_core::{Device, IndexOp, Tensor, D};
+use candle_core::{DType, Device, IndexOp, Tensor, D};
 use candle_transformers::blocks::DecoderState;
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Tokens in common from which a copy of another slot's cache costs less than to read them again.
 const WORTH_A_COPY: usize = 16;
@@ -29,7 +29,7 @@ struct Slot<'a> {
 /// A completion that runs.
 struct Text<'a> {
     writer: Writer<'a>,
-    listener: Listener,
+    client: Client,
     logprobs: Option<usize>,
     /// The order in which texts came.
     number: u64,
@@ -59,7 +59,7 @@ pub(super) struct Scheduler<'a> {
     waiting: VecDeque<Job>,
     piece: usize,
     numbers: u64,
-    open: &'a AtomicUsize,
+    finished: u64,
 }
 
 impl<'a> Scheduler<'a> {
@@ -67,7 +67,6 @@ impl<'a> Scheduler<'a> {
         backend: &'a CandleBackend,
         state: DecoderState,
         settings: BatchSettings,
-        open: &'a AtomicUsize,
     ) -> Self {
         Self {
             backend,
@@ -76,7 +75,7 @@ impl<'a> Scheduler<'a> {
             waiting: VecDeque::new(),
             piece: settings.piece,
             numbers: 0,
-            open,
+            finished: 0,
         }
     }
 
@@ -90,16 +89,20 @@ impl<'a> Scheduler<'a> {
         self.waiting.push_back(job);
     }
 
-    /// Pieces of prompts, and a token of each text that is being written. A failure of the device ends all of them.
-    pub(super) fn step(&mut self) {
+    /// How many texts have come to their end.
+    pub(super) fn finished(&self) -> u64 {
+        self.finished
+    }
+
+    /// Pieces of prompts, and a token of each text that is being written.
+    ///
+    /// # Errors
+    /// The device's: [`Scheduler::renew`] has to follow.
+    pub(super) fn step(&mut self) -> Result<()> {
         self.leave();
-        let done = self
-            .admit()
-            .and_then(|()| self.read())
-            .and_then(|()| self.write());
-        if let Err(error) = done {
-            self.fail(&error);
-        }
+        self.admit()?;
+        self.read()?;
+        self.write()
     }
 
     /// Ends what nobody wants any more.
@@ -108,39 +111,41 @@ impl<'a> Scheduler<'a> {
             let Some(text) = &mut self.slots[at].text else {
                 continue;
             };
-            if (text.listener)(Heard::Piece("")).is_break() {
+            if text.client.is_gone() {
                 text.writer.cancel();
                 self.end(at);
             }
         }
-        let wanted = |job: &mut Job| (job.listener)(Heard::Piece("")).is_continue();
-        let before = self.waiting.len();
-        self.waiting.retain_mut(wanted);
-        let left = before - self.waiting.len();
-        self.open.fetch_sub(left, Ordering::Relaxed);
+        let mut at = 0;
+        while let Some(job) = self.waiting.get_mut(at) {
+            if !job.client.is_gone() {
+                at += 1;
+            } else if let Some(job) = self.waiting.remove(at) {
+                self.cancel(job);
+            }
+        }
+    }
+
+    /// Ends what had not begun.
+    fn cancel(&self, job: Job) {
+        let writer = Writer::new(self.backend, job.tokens, &job.request);
+        job.client.done(writer.map(|mut writer| {
+            writer.cancel();
+            writer.finish()
+        }));
     }
 
     /// Gives free slots to those that wait, in order.
     fn admit(&mut self) -> Result<()> {
         while let Some(to) = self.place() {
-            let Some(mut job) = self.waiting.pop_front() else {
+            let Some(job) = self.waiting.pop_front() else {
                 return Ok(());
             };
-            let shared: Vec<usize> = self
-                .slots
-                .iter()
-                .map(|slot| slot.shared(&job.tokens, self.piece))
-                .collect();
-            let best = (0..shared.len()).max_by_key(|at| shared[*at]).unwrap_or(to);
-            let doing = "sharing the cache";
-            let kept = match shared[best] >= shared[to] + WORTH_A_COPY {
-                true => {
-                    self.state.copy_slot(best, to, shared[best]).doing(doing)?;
-                    shared[best]
-                }
-                false => {
-                    self.state.cut_slot(to, shared[to]).doing(doing)?;
-                    shared[to]
+            let kept = match self.share(to, &job.tokens) {
+                Ok(kept) => kept,
+                Err(error) => {
+                    job.client.done(Err(Error::Batch(error.one_line())));
+                    return Err(error);
                 }
             };
             let held = job.tokens[..kept].to_vec();
@@ -149,7 +154,7 @@ impl<'a> Scheduler<'a> {
                     self.numbers += 1;
                     let text = Text {
                         writer,
-                        listener: job.listener,
+                        client: job.client,
                         logprobs: job.logprobs,
                         number: self.numbers,
                     };
@@ -163,12 +168,29 @@ impl<'a> Scheduler<'a> {
                 Err(error) => {
                     self.slots[to].held = held;
                     self.slots[to].whole = kept;
-                    self.open.fetch_sub(1, Ordering::Relaxed);
-                    let _ = (job.listener)(Heard::Done(Err(error)));
+                    job.client.done(Err(error));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Leaves in slot `to` what need not be read again for `tokens`, or copies it there; how many tokens that is.
+    fn share(&mut self, to: usize, tokens: &[u32]) -> Result<usize> {
+        let slots = self.slots.iter();
+        let shared: Vec<usize> = slots.map(|slot| slot.shared(tokens, self.piece)).collect();
+        let best = (0..shared.len()).max_by_key(|at| shared[*at]).unwrap_or(to);
+        let doing = "sharing the cache";
+        match shared[best] >= shared[to] + WORTH_A_COPY {
+            true => {
+                self.state.copy_slot(best, to, shared[best]).doing(doing)?;
+                Ok(shared[best])
+            }
+            false => {
+                self.state.cut_slot(to, shared[to]).doing(doing)?;
+                Ok(shared[to])
+            }
+        }
     }
 
     /// The slot for the next that waits: of the free ones that which begins most alike, and of those the one that keeps least.
@@ -289,7 +311,7 @@ impl<'a> Scheduler<'a> {
             };
             if let (Some(count), Some(logits)) = (text.logprobs, &row) {
                 let likely = likely(&logits.to_vec1().doing(doing)?, token, count);
-                let _ = (text.listener)(Heard::Token(likely));
+                let _ = text.client.hear(Heard::Token(likely));
             }
             chosen.push((at, token));
         }
@@ -305,14 +327,14 @@ impl<'a> Scheduler<'a> {
             Ok(piece) => piece.unwrap_or_default(),
             Err(error) => return self.done(at, Err(error)),
         };
-        if !piece.is_empty() && (text.listener)(Heard::Piece(&piece)) == ControlFlow::Break(()) {
+        if !piece.is_empty() && text.client.hear(Heard::Piece(&piece)).is_break() {
             text.writer.cancel();
         }
         if text.writer.goes_on() {
             return;
         }
         match text.writer.rest() {
-            Ok(Some(rest)) => drop((text.listener)(Heard::Piece(&rest))),
+            Ok(Some(rest)) => drop(text.client.hear(Heard::Piece(&rest))),
             Ok(None) => {}
             Err(error) => return self.done(at, Err(error)),
         }
@@ -325,24 +347,40 @@ impl<'a> Scheduler<'a> {
     }
 
     fn done(&mut self, at: usize, result: Result<()>) {
-        if let Some(mut text) = self.slots[at].text.take() {
+        if let Some(text) = self.slots[at].text.take() {
             let result = result.map(|()| text.writer.finish());
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            let _ = (text.listener)(Heard::Done(result));
+            let finished = |it: &Completion| it.stop_reason != StopReason::Cancelled;
+            self.finished += u64::from(result.as_ref().is_ok_and(finished));
+            text.client.done(result);
         }
     }
 
-    /// Tells everybody, and begins with an empty cache.
-    fn fail(&mut self, error: &Error) {
+    /// After a failure: tells all texts that run, and begins with an empty cache. Those that wait go on.
+    ///
+    /// # Errors
+    /// The cache cannot be made, or the device fails by itself, such as one that is lost.
+    pub(super) fn renew(&mut self, why: &str) -> Result<()> {
         for at in 0..self.slots.len() {
-            self.done(at, Err(Error::Batch(error.one_line())));
-            self.slots[at].held.clear();
-            self.slots[at].whole = 0;
+            self.done(at, Err(Error::Batch(why.to_string())));
+            self.slots[at] = Slot::default();
         }
-        match self.backend.new_slots(self.slots.len()) {
-            Ok(state) => self.state = state,
-            // What comes next fails as this did.
-            Err(error) => tracing::error!(%error, "the cache cannot be made anew"),
+        self.state = self.backend.new_slots(self.slots.len())?;
+        let device = self.backend.device();
+        // What the failed step has left to report says nothing of what follows.
+        let _ = device.synchronize();
+        Tensor::zeros(1, DType::F32, device)
+            .and_then(|zero| zero.to_vec1::<f32>())
+            .doing("asking the device whether it is well")
+            .map(drop)
+    }
+
+    /// Tells everybody, those that wait too.
+    pub(super) fn end_all(&mut self, why: &str) {
+        for at in 0..self.slots.len() {
+            self.done(at, Err(Error::Batch(why.to_string())));
+        }
+        for job in self.waiting.drain(..) {
+            job.client.done(Err(Error::Batch(why.to_string())));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{BatchEngine, Heard};
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
-use crate::{Error, Result};
+use crate::Result;
 use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 
@@ -54,6 +54,6 @@ impl InferenceBackend for BatchEngine {
                 }
             }
         }
-        Err(Error::Batch("its thread has ended".to_string()))
+        Err(self.ended())
     }
 }

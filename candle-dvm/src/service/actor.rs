@@ -20,7 +20,7 @@ use crate::payment::Payment;
 use crate::platform::{sleep, Every, Task};
 use crate::relay::driver::Report;
 use crate::relay::Keep;
-use crate::Result;
+use crate::{Error, Result};
 use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
 use nostr::prelude::{Event, EventId, Keys, PublicKey};
@@ -192,18 +192,19 @@ impl Service {
         })
     }
 
-    /// Serves until `stop` is done: then running jobs get a while to end, the announcement is withdrawn, and what is left is done at the
-    /// next start.
+    /// Serves until `stop` is done, or the generator has failed: then running jobs get a while to end, the announcement is withdrawn, and what
+    /// is left is done at the next start.
     ///
     /// # Errors
-    /// A journal that cannot be written: going on would mean to forget jobs.
+    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`Generator::failure`].
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         self.start()?;
         let mut stop = std::pin::pin!(stop.fuse());
         let mut ticks = Every::new(Duration::from_secs(1));
         let mut heartbeats =
             Every::new(Duration::from_secs(self.settings.heartbeat_seconds.max(1)));
-        loop {
+        let mut failure = None;
+        while failure.is_none() {
             let next = select! {
                 () = stop => break,
                 (url, report) = self.reports.select_next_some() => Next::Report(url, report),
@@ -218,8 +219,10 @@ impl Service {
                 Next::Tick => self.tick()?,
             }
             self.after_step();
+            failure = self.generator.failure();
         }
-        self.stop().await
+        self.stop().await?;
+        failure.map_or(Ok(()), |why| Err(Error::Batch(why)))
     }
 
     fn start(&mut self) -> Result<()> {
@@ -319,7 +322,8 @@ impl Service {
 
     /// What follows from any change.
     fn after_step(&mut self) {
-        if !self.stopping {
+        // After a failure of the generator they would be answered with an error each; the next start does them.
+        if !self.stopping && self.generator.failure().is_none() {
             self.start_jobs();
         }
         self.ask_relay_lists();

@@ -52,6 +52,11 @@ pub trait Generator: Send + Sync + 'static {
         request: &'a CompletionRequest,
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> LocalBoxFuture<'a, Result<Completion>>;
+
+    /// Why it will fail at every job from now on, if it will: the service starts no more jobs and ends.
+    fn failure(&self) -> Option<String> {
+        None
+    }
 }
 
 impl Generator for CandleBackend {
@@ -81,6 +86,10 @@ impl Generator for crate::batch::BatchEngine {
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> LocalBoxFuture<'a, Result<Completion>> {
         Box::pin(async move { self.complete_stream(request, on_piece) })
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.failure()
     }
 }
 

@@ -11,7 +11,7 @@ use futures_util::future::LocalBoxFuture;
 use nostr::prelude::{Event, Keys};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -23,6 +23,8 @@ pub struct Echo {
     pub pause: AtomicU64,
     pub pieces: AtomicU64,
     pub started: AtomicU64,
+    /// Whether it has had a prompt with `broken`, and is.
+    pub broken: AtomicBool,
 }
 
 impl Generator for Echo {
@@ -39,6 +41,10 @@ impl Generator for Echo {
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> LocalBoxFuture<'a, Result<Completion>> {
         Box::pin(async move { self.echo(request, on_piece) })
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.broken.load(SeqCst).then(|| "it is broken".to_string())
     }
 }
 
@@ -68,6 +74,12 @@ impl Echo {
             if on_piece(&piece).is_break() {
                 break;
             }
+        }
+        if request.prompt.contains("broken") {
+            self.broken.store(true, SeqCst);
+        }
+        if let Some(why) = self.failure() {
+            return Err(candle_dvm::Error::Batch(why));
         }
         Ok(Completion {
             guesses: None,
@@ -169,9 +181,16 @@ impl Served {
     /// Ends it as SIGTERM does.
     pub fn stop(mut self) {
         self.stop.take().unwrap().send(()).unwrap();
+        self.ended().unwrap();
+    }
+
+    /// Waits until it has ended.
+    pub fn ended(mut self) -> Result<()> {
         let runtime = self.runtime.take().unwrap();
         let done = self.done.take().unwrap();
-        runtime.block_on(done).unwrap().unwrap();
+        let limit = Duration::from_secs(60);
+        let done = runtime.block_on(async { tokio::time::timeout(limit, done).await });
+        done.expect("the service goes on").unwrap()
     }
 
     /// Waits until what is refused or dropped for a reason has been counted as often.

@@ -247,6 +247,41 @@ fn only_the_author_cancels_and_it_takes_a_token() {
     assert_eq!(served.metrics.running.load(SeqCst), 0);
 }
 
+/// A process that is started anew does better than one that answers each job with an error.
+#[test]
+fn a_model_that_has_failed_ends_the_service_and_what_waits_is_done_at_the_next_start() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let keys = Keys::generate();
+    let start = || {
+        Served::with(&[&relay], dir.path(), keys.clone(), |settings| {
+            settings.running = 1;
+        })
+    };
+    let served = start();
+    served.echo.pause.store(HELD, SeqCst);
+    let customer = Customer::new();
+    let breaks = customer.request("broken");
+    relay.publish(&breaks);
+    let started = || served.echo.started.load(SeqCst);
+    wait_until(|| "the job does not run".to_string(), || started() == 1);
+    let waits = customer.request("later");
+    relay.publish(&waits);
+    wait_read(&relay);
+    served.echo.pause.store(0, SeqCst);
+    assert!(error(&relay, &customer, &breaks).contains("it is broken"));
+    let echo = served.echo.clone();
+    let end = served.ended().unwrap_err().to_string();
+    assert!(end.contains("it is broken"), "{end}");
+    assert_eq!(echo.started.load(SeqCst), 1, "another job was begun");
+    assert!(relay.of_kind(6050).is_empty());
+
+    let served = start();
+    let results = relay.wait_for(6050, 1);
+    assert_eq!(customer.read(&results[0]).job, waits.id);
+    served.stop();
+}
+
 #[test]
 fn a_job_that_takes_too_long_or_panics_is_an_error_and_the_next_one_runs() {
     let relay = TestRelay::start();

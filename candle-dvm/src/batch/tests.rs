@@ -1,0 +1,219 @@
+//! What becomes of the engine where a step or a listener breaks.
+
+use super::client::Client;
+use super::supervisor::MOST_FAILURES;
+use super::{BatchEngine, BatchSettings, Heard, Listener};
+use crate::backend::{Completion, CompletionRequest, InferenceBackend};
+use crate::engine::CandleBackend;
+use crate::model::{ModelFiles, ModelSource};
+use crate::{Error, Result};
+use candle_core::{DType, Device};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{channel, Receiver};
+use std::sync::Arc;
+use std::time::Duration;
+
+const WAIT: Duration = Duration::from_secs(120);
+
+/// The embedded model on the CPU.
+pub(crate) fn small_model() -> Arc<CandleBackend> {
+    let files = ModelFiles::open(&ModelSource::Embedded).unwrap();
+    let model = CandleBackend::load(files, "test", &Device::Cpu, DType::F32, &|_| {});
+    Arc::new(model.unwrap())
+}
+
+/// An engine that panics at the end of each step.
+pub(crate) fn breaking(model: Arc<CandleBackend>) -> BatchEngine {
+    let engine = BatchEngine::with_step(model, ONE_SLOT, |scheduler| {
+        scheduler.step()?;
+        panic!("as the test asks")
+    });
+    engine.unwrap()
+}
+
+pub(super) const ONE_SLOT: BatchSettings = BatchSettings {
+    slots: 1,
+    piece: 16,
+    waiting: 8,
+};
+
+pub(super) fn request(max_tokens: usize) -> CompletionRequest {
+    CompletionRequest {
+        prompt: "fn main() {".to_string(),
+        max_tokens,
+        ..CompletionRequest::default()
+    }
+}
+
+/// Sends each piece, and then the end.
+struct Text {
+    pieces: Receiver<()>,
+    end: Receiver<Result<Completion>>,
+}
+
+impl Text {
+    fn begin(engine: &BatchEngine, max_tokens: usize) -> Self {
+        let (piece, pieces) = channel();
+        let (done, end) = channel();
+        let listener = move |heard: Heard<'_>| {
+            match heard {
+                Heard::Piece("") | Heard::Token(_) => {}
+                Heard::Piece(_) => drop(piece.send(())),
+                Heard::Done(result) => drop(done.send(result)),
+            }
+            ControlFlow::Continue(())
+        };
+        submit(engine, max_tokens, Box::new(listener)).unwrap();
+        Self { pieces, end }
+    }
+
+    fn end(&self) -> Result<Completion> {
+        self.end.recv_timeout(WAIT).expect("it is told the end")
+    }
+
+    #[track_caller]
+    fn problem(&self) -> String {
+        match self.end() {
+            Err(Error::Batch(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn submit(engine: &BatchEngine, max_tokens: usize, listener: Listener) -> Result<()> {
+    let request = request(max_tokens);
+    let tokens = engine.backend().prompt_tokens(&request.prompt).unwrap();
+    engine.submit(tokens, request, None, listener)
+}
+
+#[test]
+fn a_panic_ends_what_runs_and_nothing_else() {
+    let model = small_model();
+    let alone = model.complete(&request(12)).unwrap();
+    let trip = Arc::new(AtomicBool::new(false));
+    let tripped = trip.clone();
+    let engine = BatchEngine::with_step(model, ONE_SLOT, move |scheduler| {
+        scheduler.step()?;
+        assert!(!tripped.swap(false, SeqCst), "as the test asks");
+        Ok(())
+    });
+    let engine = engine.unwrap();
+    // More often than would end it if no text were finished.
+    for _ in 0..MOST_FAILURES + 1 {
+        let running = Text::begin(&engine, 400);
+        let waiting = Text::begin(&engine, 12);
+        running.pieces.recv_timeout(WAIT).unwrap();
+        trip.store(true, SeqCst);
+        let why = running.problem();
+        assert!(why.contains("panicked"), "{why}");
+        let found = waiting.end().unwrap();
+        assert_eq!(found.token_ids, alone.token_ids, "the cache is a fresh one");
+        assert_eq!((engine.open(), engine.failure()), (0, None));
+    }
+}
+
+#[test]
+fn panics_in_a_row_end_the_engine_and_everybody_is_told() {
+    let (go, wait) = channel::<()>();
+    let engine = BatchEngine::with_step(small_model(), ONE_SLOT, move |scheduler| {
+        // All have come by then.
+        let _ = wait.recv_timeout(WAIT);
+        scheduler.step()?;
+        panic!("as the test asks")
+    });
+    let engine = engine.unwrap();
+    let texts: Vec<_> = (0..6).map(|_| Text::begin(&engine, 400)).collect();
+    drop(go);
+    let told: Vec<String> = texts.iter().map(Text::problem).collect();
+    let failure = engine.failure().expect("it has failed");
+    for (i, why) in told.iter().enumerate() {
+        // Those that ran hear of the panic, those that waited of the end.
+        assert_eq!(why == &failure, i >= MOST_FAILURES, "{i}: {why}");
+        assert!(why.contains("panicked"), "{i}: {why}");
+    }
+    assert_eq!(engine.open(), 0);
+    // Nobody waits for what will never be.
+    let called = Arc::new(AtomicUsize::new(0));
+    let calls = called.clone();
+    let listener = move |_: Heard<'_>| {
+        calls.fetch_add(1, SeqCst);
+        ControlFlow::Continue(())
+    };
+    let refused = submit(&engine, 4, Box::new(listener));
+    assert!(refused.is_err());
+    let waited = engine.complete(&request(4));
+    assert!(matches!(waited, Err(Error::Batch(_))), "{waited:?}");
+    assert_eq!((called.load(SeqCst), engine.open()), (0, 0));
+}
+
+/// Such as memory that is not there: the next text may need less.
+#[test]
+fn errors_of_steps_do_not_end_the_engine() {
+    let (breaks, broken) = (Arc::new(AtomicBool::new(true)), Arc::default());
+    let (trip, count): (_, Arc<AtomicUsize>) = (breaks.clone(), Arc::clone(&broken));
+    let engine = BatchEngine::with_step(small_model(), ONE_SLOT, move |scheduler| {
+        scheduler.step()?;
+        match trip.load(SeqCst) {
+            true => {
+                count.fetch_add(1, SeqCst);
+                Err(Error::EmptyPrompt)
+            }
+            false => Ok(()),
+        }
+    });
+    let engine = engine.unwrap();
+    for _ in 0..MOST_FAILURES + 2 {
+        let why = Text::begin(&engine, 400).problem();
+        assert_eq!(why, Error::EmptyPrompt.one_line());
+    }
+    assert!(broken.load(SeqCst) >= MOST_FAILURES + 2);
+    breaks.store(false, SeqCst);
+    assert_eq!(Text::begin(&engine, 5).end().unwrap().token_ids.len(), 5);
+    assert_eq!(engine.failure(), None);
+}
+
+#[test]
+fn a_listener_that_panics_ends_its_text_alone() {
+    let settings = BatchSettings {
+        slots: 2,
+        ..ONE_SLOT
+    };
+    let engine = BatchEngine::new(small_model(), settings).unwrap();
+    for _ in 0..MOST_FAILURES + 1 {
+        let other = Text::begin(&engine, 30);
+        let listener = |heard: Heard<'_>| match heard {
+            Heard::Piece("") => ControlFlow::Continue(()),
+            _ => panic!("as the test asks"),
+        };
+        submit(&engine, 400, Box::new(listener)).unwrap();
+        assert_eq!(other.end().unwrap().token_ids.len(), 30);
+    }
+    assert_eq!(Text::begin(&engine, 5).end().unwrap().token_ids.len(), 5);
+    assert_eq!(engine.failure(), None);
+}
+
+#[test]
+fn a_client_hears_of_one_end_and_gives_its_place_back() {
+    let open = Arc::new(AtomicUsize::new(0));
+    let (sender, ends) = channel();
+    let client = || {
+        let sender = sender.clone();
+        let listener = move |heard: Heard<'_>| {
+            if let Heard::Done(result) = heard {
+                sender.send(result.map(drop)).unwrap();
+            }
+            ControlFlow::Continue(())
+        };
+        Client::new(&open, 1, Box::new(listener))
+    };
+    drop(client().unwrap());
+    assert!(matches!(ends.try_recv(), Ok(Err(Error::Batch(_)))));
+    let one = client().unwrap();
+    assert!(matches!(client().err(), Some(Error::Busy(1))));
+    one.done(Err(Error::EmptyPrompt));
+    assert!(matches!(ends.try_recv(), Ok(Err(Error::EmptyPrompt))));
+    client().unwrap().refuse();
+    assert!(ends.try_recv().is_err());
+    assert_eq!(open.load(SeqCst), 0);
+}
