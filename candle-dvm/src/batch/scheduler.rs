@@ -10,9 +10,13 @@ use crate::{Error, Result};
 use candle_core::{DType, Device, IndexOp, Tensor, D};
 use candle_transformers::blocks::DecoderState;
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Tokens in common from which a copy of another slot's cache costs less than to read them again.
 const WORTH_A_COPY: usize = 16;
+/// How often those that wait are asked whether they still do, which all of them at every step is too often. A place that nobody wants any more
+/// is free after this time and a step.
+const ASK_WAITING: Duration = Duration::from_millis(100);
 /// What a row that writes nothing is fed.
 const NOTHING: u32 = 0;
 
@@ -57,6 +61,9 @@ pub(super) struct Scheduler<'a> {
     state: DecoderState,
     slots: Vec<Slot<'a>>,
     waiting: VecDeque<Job>,
+    /// When those that wait were asked last, and how often they are.
+    asked: Instant,
+    pub(super) ask_every: Duration,
     piece: usize,
     numbers: u64,
     finished: u64,
@@ -73,6 +80,8 @@ impl<'a> Scheduler<'a> {
             state,
             slots: (0..settings.slots).map(|_| Slot::default()).collect(),
             waiting: VecDeque::new(),
+            asked: Instant::now(),
+            ask_every: ASK_WAITING,
             piece: settings.piece,
             numbers: 0,
             finished: 0,
@@ -105,7 +114,7 @@ impl<'a> Scheduler<'a> {
         self.write()
     }
 
-    /// Ends what nobody wants any more.
+    /// Ends what nobody wants any more: those that run are asked at every step, those that wait now and then.
     fn leave(&mut self) {
         for at in 0..self.slots.len() {
             let Some(text) = &mut self.slots[at].text else {
@@ -116,6 +125,10 @@ impl<'a> Scheduler<'a> {
                 self.end(at);
             }
         }
+        if self.asked.elapsed() < self.ask_every {
+            return;
+        }
+        self.asked = Instant::now();
         let mut at = 0;
         while let Some(job) = self.waiting.get_mut(at) {
             if !job.client.is_gone() {
@@ -138,9 +151,13 @@ impl<'a> Scheduler<'a> {
     /// Gives free slots to those that wait, in order.
     fn admit(&mut self) -> Result<()> {
         while let Some(to) = self.place() {
-            let Some(job) = self.waiting.pop_front() else {
+            let Some(mut job) = self.waiting.pop_front() else {
                 return Ok(());
             };
+            if job.client.is_gone() {
+                self.cancel(job);
+                continue;
+            }
             let kept = match self.share(to, &job.tokens) {
                 Ok(kept) => kept,
                 Err(error) => {

@@ -1,9 +1,10 @@
 //! What becomes of the engine where a step or a listener breaks.
 
 use super::client::Client;
+use super::scheduler::Scheduler;
 use super::supervisor::MOST_FAILURES;
-use super::{BatchEngine, BatchSettings, Heard, Listener};
-use crate::backend::{Completion, CompletionRequest, InferenceBackend};
+use super::{BatchEngine, BatchSettings, Heard, Job, Listener};
+use crate::backend::{Completion, CompletionRequest, InferenceBackend, StopReason};
 use crate::engine::CandleBackend;
 use crate::model::{ModelFiles, ModelSource};
 use crate::{Error, Result};
@@ -12,7 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WAIT: Duration = Duration::from_secs(120);
 
@@ -216,4 +217,117 @@ fn a_client_hears_of_one_end_and_gives_its_place_back() {
     client().unwrap().refuse();
     assert!(ends.try_recv().is_err());
     assert_eq!(open.load(SeqCst), 0);
+}
+
+/// A client that counts how often it is asked whether to go on, goes when it is told to, and sends its end.
+#[derive(Clone, Default)]
+struct Asked {
+    times: Arc<AtomicUsize>,
+    is_gone: Arc<AtomicBool>,
+}
+
+impl Asked {
+    fn listener(&self) -> (Listener, Receiver<Result<Completion>>) {
+        let (asked, (done, end)) = (self.clone(), channel());
+        let listener = move |heard: Heard<'_>| {
+            match heard {
+                Heard::Piece("") => drop(asked.times.fetch_add(1, SeqCst)),
+                Heard::Piece(_) | Heard::Token(_) => {}
+                Heard::Done(result) => drop(done.send(result)),
+            }
+            match asked.is_gone.load(SeqCst) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        };
+        (Box::new(listener), end)
+    }
+
+    /// How often since this was asked last.
+    fn times(&self) -> usize {
+        self.times.swap(0, SeqCst)
+    }
+}
+
+#[test]
+fn those_that_wait_are_asked_now_and_then_and_when_it_is_their_turn() {
+    let model = small_model();
+    let state = model.new_slots(1).unwrap();
+    let mut scheduler = Scheduler::new(&model, state, ONE_SLOT);
+    scheduler.ask_every = Duration::MAX;
+    let open = Arc::new(AtomicUsize::new(0));
+    let begin = |scheduler: &mut Scheduler<'_>, asked: &Asked| {
+        let (listener, end) = asked.listener();
+        let request = request(400);
+        scheduler.wait(Job {
+            tokens: model.prompt_tokens(&request.prompt).unwrap(),
+            request,
+            logprobs: None,
+            client: Client::new(&open, 8, listener).unwrap(),
+        });
+        end
+    };
+    let (running, waiting) = (Asked::default(), Asked::default());
+    let first = begin(&mut scheduler, &running);
+    let ends: Vec<_> = (0..4).map(|_| begin(&mut scheduler, &waiting)).collect();
+    for _ in 0..5 {
+        scheduler.step().unwrap();
+    }
+    // Before its first step, and at the four that follow.
+    assert_eq!((running.times(), waiting.times()), (5, 0));
+
+    waiting.is_gone.store(true, SeqCst);
+    scheduler.step().unwrap();
+    assert_eq!((waiting.times(), open.load(SeqCst)), (0, 5));
+    // The place is free: the next ones are asked before anything is read for them.
+    running.is_gone.store(true, SeqCst);
+    scheduler.step().unwrap();
+    assert_eq!((waiting.times(), open.load(SeqCst)), (4, 0));
+    for end in [&first].into_iter().chain(&ends) {
+        let completion = end.try_recv().unwrap().unwrap();
+        assert_eq!(completion.stop_reason, StopReason::Cancelled);
+    }
+    assert!(scheduler.is_idle());
+
+    // And when it is time, whoever runs.
+    running.is_gone.store(false, SeqCst);
+    let _first = begin(&mut scheduler, &running);
+    let ends: Vec<_> = (0..4).map(|_| begin(&mut scheduler, &waiting)).collect();
+    scheduler.ask_every = Duration::ZERO;
+    scheduler.step().unwrap();
+    assert_eq!((waiting.times(), open.load(SeqCst)), (4, 1));
+    assert!(ends.iter().all(|end| end.try_recv().unwrap().is_ok()));
+}
+
+#[test]
+fn those_that_went_away_while_they_waited_do_not_keep_others_out() {
+    let settings = BatchSettings {
+        waiting: 2,
+        ..ONE_SLOT
+    };
+    let engine = BatchEngine::with_step(small_model(), settings, |scheduler| {
+        // The text that runs is not to end before.
+        std::thread::sleep(Duration::from_millis(5));
+        scheduler.step()
+    });
+    let engine = engine.unwrap();
+    let running = Text::begin(&engine, 450);
+    running.pieces.recv_timeout(WAIT).unwrap();
+    let gone = Asked::default();
+    let ends = [(), ()].map(|()| {
+        let (listener, end) = gone.listener();
+        submit(&engine, 4, listener).unwrap();
+        end
+    });
+    let (listener, _end) = gone.listener();
+    assert!(matches!(submit(&engine, 4, listener), Err(Error::Busy(3))));
+    gone.is_gone.store(true, SeqCst);
+    let start = Instant::now();
+    while engine.open() > 1 {
+        assert!(start.elapsed() < WAIT, "their places are taken");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(running.end.try_recv().is_err(), "it still runs");
+    assert!(ends.iter().all(|end| end.recv_timeout(WAIT).is_ok()));
+    let _next = Text::begin(&engine, 4);
 }
