@@ -129,6 +129,8 @@ pub mod error;
 pub mod fused;
 mod indexer;
 mod inline_vec;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+mod kernel_time;
 pub mod layout;
 #[cfg(feature = "metal")]
 pub mod metal_backend;
@@ -178,6 +180,8 @@ pub use device::{Device, DeviceLocation, DeviceProbe, NdArray};
 pub use dtype::{DType, DTypeParseError, FloatDType, IntDType, WithDType};
 pub use error::{Context, Error, Result};
 pub use indexer::{IndexOp, TensorIndexer};
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+pub use kernel_time::KernelTime;
 pub use layout::Layout;
 #[cfg(feature = "metal")]
 pub use metal_backend::{MetalDevice, MetalStorage};

@@ -14,10 +14,11 @@ use super::kernel::{Kernel, Kernels};
 use super::libraries::Library;
 use super::memory::{keep_freed_memory, pool};
 use super::ops;
-use super::profile::{KernelTime, Profiler, Timer};
+use super::profile::{Profiler, Timer};
 use super::readback::Staging;
 use super::storage::CudaStorage;
 use crate::backend::{BackendDevice, BackendStorage};
+use crate::kernel_time::KernelTime;
 use crate::watch::Switches;
 use crate::{CpuStorage, DType, DeviceLocation, Error, Layout, Result, Shape, WithDType};
 

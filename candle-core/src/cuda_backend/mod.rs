@@ -56,6 +56,7 @@ mod readback;
 mod storage;
 mod views;
 
+pub use crate::kernel_time::KernelTime;
 pub use card::{cards, CardReport};
 pub use compat::{
     gemm_reduced_precision_bf16, gemm_reduced_precision_f16, gemm_reduced_precision_f32,
@@ -70,7 +71,6 @@ pub use graph::Recording;
 pub use libraries::{libraries_report, LibraryReport};
 pub use nccl::NcclGroup;
 pub(crate) use ops::quantized::{expert_rows, Stack};
-pub use profile::KernelTime;
 pub use readback::PendingRead;
 /// Upstream's short name.
 pub use storage::CudaStorageSlice as S;

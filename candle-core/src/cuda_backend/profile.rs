@@ -8,18 +8,8 @@ use parking_lot::Mutex;
 
 use super::error::WrapErr;
 use super::kernel::Kernel;
+use crate::kernel_time::KernelTime;
 use crate::Result;
-
-/// What one kernel took, summed over its launches.
-#[derive(Debug, Clone)]
-pub struct KernelTime {
-    /// The kernel and what it was specialised for.
-    pub kernel: String,
-    /// How often it ran.
-    pub count: u64,
-    /// Time on the GPU in microseconds, all launches together.
-    pub total_us: f64,
-}
 
 /// Events that wait to be read; more would hold too much of the driver's memory.
 const PENDING: usize = 4096;

@@ -8,9 +8,9 @@ use super::elem::Elem;
 use super::gpu::Gpu;
 use super::kernel::Kernels;
 use super::pipeline_cache::{PipelineCache, PipelineCacheReport};
-use super::profile::KernelTime;
 use super::storage::WebGpuStorage;
 use super::warm_up::{self, WarmUp};
+use crate::kernel_time::KernelTime;
 use crate::watch::Switches;
 use crate::{DType, DeviceLocation, Error, Result, WithDType};
 

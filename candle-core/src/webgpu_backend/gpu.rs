@@ -12,9 +12,10 @@ use super::kernel::{AnyKernel, Kernel, Kernels, Key, Params, Shader};
 use super::memory::Memory;
 use super::pipeline_cache::PipelineCache;
 use super::pool::Pool;
-use super::profile::{KernelTime, Profile};
+use super::profile::Profile;
 use super::queue::{Binding, Health, Queue};
 use super::warm_up;
+use crate::kernel_time::KernelTime;
 use crate::{Error, Result};
 
 /// An opened GPU.

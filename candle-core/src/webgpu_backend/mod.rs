@@ -65,6 +65,7 @@ mod storage;
 mod unroll;
 mod warm_up;
 
+pub use crate::kernel_time::KernelTime;
 #[cfg(feature = "metal")]
 pub(crate) use adapter::has_metal;
 pub use adapter::{adapters, AdapterReport, Options};
@@ -73,7 +74,6 @@ pub use device::{Stats, WebGpuDevice};
 pub(crate) use ops::matmul::{expert_rows, Stack};
 pub use ops::matmul::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
 pub use pipeline_cache::PipelineCacheReport;
-pub use profile::KernelTime;
 pub use quantized::QWebGpuStorage;
 pub use storage::{PendingRead, WebGpuStorage};
 pub use warm_up::WarmUp;

@@ -5,20 +5,10 @@
 
 use std::collections::HashMap;
 
+use crate::kernel_time::KernelTime;
 use crate::{Error, Result};
 
 const QUERIES: u32 = 2 * 64;
-
-/// What one kernel took, summed over its dispatches.
-#[derive(Debug, Clone)]
-pub struct KernelTime {
-    /// The kernel and what it was specialised for.
-    pub kernel: String,
-    /// How often it ran.
-    pub count: u64,
-    /// Time on the GPU in microseconds, all dispatches together.
-    pub total_us: f64,
-}
 
 pub(super) struct Profile {
     queries: wgpu::QuerySet,

@@ -13,6 +13,8 @@ use crate::format::{KvType, WeightFormat};
 use crate::progress::note;
 use crate::shapes::{bytes_per_token, Dimensions, ModelShape, Steps};
 use crate::{Error, Result};
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+use candle_core::KernelTime;
 use candle_core::{DType, Device, PendingVec1, Tensor, D};
 use candle_transformers::generation::GreedyToken;
 use candle_transformers::parallel::{ParallelDecoder, ParallelState};
@@ -238,30 +240,30 @@ fn kernel_times(
     #[cfg(feature = "webgpu")]
     if let Some(gpu) = device.as_wgpu() {
         gpu.start_profile()?;
-        run()?;
-        let times = gpu.stop_profile()?.into_iter();
-        return Ok(times
-            .map(|time| (time.kernel, time.count as f64, time.total_us))
-            .collect());
+        return told(run(), gpu.stop_profile());
     }
-    match device {
-        #[cfg(feature = "cuda")]
-        Device::Cuda(gpu) => {
-            gpu.start_profile()?;
-            run()?;
-            let times = gpu.stop_profile()?.into_iter();
-            Ok(times
-                .map(|time| (time.kernel, time.count as f64, time.total_us))
-                .collect())
-        }
-        other => {
-            drop(run);
-            candle_core::bail!(
-                "kernels are timed on GPUs, in builds with their features; this is {:?}",
-                other.location()
-            )
-        }
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(gpu) = device {
+        gpu.start_profile()?;
+        return told(run(), gpu.stop_profile());
     }
+    drop(run);
+    candle_core::bail!(
+        "kernels are timed on GPUs, in builds with their features; this is {:?}",
+        device.location()
+    )
+}
+
+/// What a profile says of a run, whichever device it was on.
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+fn told(
+    run: candle_core::Result<Run>,
+    profile: candle_core::Result<Vec<KernelTime>>,
+) -> candle_core::Result<Vec<(String, f64, f64)>> {
+    run?;
+    let times = profile?.into_iter();
+    let times = times.map(|time| (time.kernel, time.count as f64, time.total_us));
+    Ok(times.collect())
 }
 
 /// Runs one phase of `tokens` for each of `batch` sequences `repeat` times; `passes` is what the counters are divided by.
