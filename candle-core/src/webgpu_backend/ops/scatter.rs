@@ -35,7 +35,8 @@ struct Scatter {
     elem: Elem,
     rank: usize,
     by_column: bool,
-    add: bool,
+    /// For sums: the dtype that each is rounded to, which `elem` may stand in for.
+    add: Option<Elem>,
 }
 
 impl Kernel for Scatter {
@@ -50,11 +51,20 @@ impl Kernel for Scatter {
             .strided("dst", self.rank)
             .constant("WG", WORKGROUP)
             .constant("BY_COLUMN", self.by_column)
-            .constant("ADD", self.add)
+            .constant("ADD", self.add.is_some())
             .text(functions(self.elem))
+            .text(&rounding(self.add))
             .text(&reads_ids(self.ids, true))
             .body::<ScatterParams>(include_str!("../shaders/scatter.wgsl"))
     }
+}
+
+/// `rounded(sum)`: as the sum reads back once it is stored.
+fn rounding(elem: Option<Elem>) -> String {
+    let (lanes, round) = elem.map_or((1, ""), |elem| (elem.lanes(), elem.round()));
+    format!(
+        "fn rounded(sum: dst_t) -> dst_t {{ var v: array<dst_t, {lanes}>; v[0] = sum; {round} return v[0]; }}"
+    )
 }
 
 /// What is written along `dim`, and where: `ids_l` and `src_l` have one shape.
@@ -76,14 +86,15 @@ pub(in super::super) fn scatter(
     add: bool,
 ) -> Result<()> {
     let op = if add { "scatter-add" } else { "scatter" };
-    update(dst, layout, updates, add, op)
+    let elem = dst.device().elem(dst.dtype(), op)?;
+    update(dst, layout, updates, add.then_some(elem), op)
 }
 
 fn update(
     dst: &WebGpuStorage,
     layout: &Layout,
     updates: Updates<'_>,
-    add: bool,
+    add: Option<Elem>,
     op: &'static str,
 ) -> Result<()> {
     let device = dst.device();
@@ -119,7 +130,7 @@ fn update(
     if by_column {
         return job.split(share);
     }
-    // A packed dtype by way of one whose elements are words. Its sums are rounded once, as in one go.
+    // A packed dtype by way of one whose elements are words. Sums are rounded as its own.
     let wide = match dst.dtype() {
         DType::U8 => DType::U32,
         DType::I16 => DType::I32,
@@ -147,7 +158,7 @@ struct Job<'a> {
     size: usize,
     /// Whether an invocation takes a position of the other dimensions, or a word of `dst`.
     by_column: bool,
-    add: bool,
+    add: Option<Elem>,
     op: &'static str,
 }
 
@@ -243,7 +254,7 @@ impl Job<'_> {
         let device = self.dst.device();
         let by = ids_elem(device, self.ids, op)?;
         let mut elem = device.elem(self.dst.dtype(), op)?;
-        if !self.add {
+        if self.add.is_none() {
             elem = elem.bits();
         }
         let mut shape = if by_column { ids_l } else { layout }.dims().to_vec();
@@ -322,6 +333,8 @@ pub(in super::super) fn index_add(
         dim,
     };
     let dst_l = Layout::contiguous(layout.shape());
-    update(&dst, &dst_l, updates, true, "index-add")?;
+    let op = "index-add";
+    let elem = dst.device().elem(dst.dtype(), op)?;
+    update(&dst, &dst_l, updates, Some(elem), op)?;
     Ok(dst)
 }

@@ -8,9 +8,7 @@
 fn changed(old: dst_t, update: dst_t) -> dst_t {
   if (ADD) {
     // Rounded to the dtype after each sum, as on the CPU.
-    var lanes: array<dst_t, DST_LANES>;
-    lanes[0] = f_add(old, update);
-    return dst_rounded(lanes)[0];
+    return rounded(f_add(old, update));
   }
   return update;
 }
