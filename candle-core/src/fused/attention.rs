@@ -76,7 +76,7 @@ impl Sizes {
 }
 
 /// Which keys a query sees and what is added to their scores: what kernels are specialised for. `E` is a backend's type of elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Rules<E> {
     pub(crate) softcap: bool,
     /// The last query is at the last key, and keys after a query are hidden.

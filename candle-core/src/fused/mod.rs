@@ -50,7 +50,7 @@ pub struct Norm<'a, S> {
 }
 
 /// Which elements of a head are rotated together, and in which order the dimensions come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeKind {
     /// `x[i]` with `x[i + rotary / 2]`, in `(batch, heads, seq, dim)`.
     HalfSplit,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const ROOMS: [&[&str]; 9] = [
     &["limits", "status", "elem", "unroll"],
     &["adapter", "pipeline_cache", "pool", "profile"],
-    &["memory", "kernel"],
+    &["memory", "kernel", "unroll"],
     &["queue", "warm_up"],
     &["readback"],
     &["gpu"],

@@ -1,76 +1,206 @@
-//! Lines of WGSL repeated with a counted number in them: what arrays would be for where naga has none.
+//! Loops of WGSL written out, and arrays as a variable for each place, so that what is in them stays in registers: drivers put arrays into
+//! memory that are looked at in loops, even in loops to constants.
 
-/// `text` with every `each i in N: line` as `N` lines with `#i` counted from 0; likewise `each i in N {` with what follows up to a
-/// closing brace below it, and `each i in N, j in M` for all pairs. `counts` says how many `N` and `M` are.
-///
-/// `#i` is replaced wherever it is, so no index begins with another's name. A count may have a number in its name: `each i in N#j`.
-///
-/// Panics on other forms: the text is a part of this crate, and its tests unroll it.
-pub(super) fn unroll(text: &str, counts: &[(&str, u32)]) -> String {
-    let mut unrolled = String::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        let trimmed = line.trim_start();
-        let Some(head) = trimmed.strip_prefix("each ") else {
-            unrolled.push_str(line);
-            unrolled.push('\n');
-            continue;
-        };
-        let indent = &line[..line.len() - trimmed.len()];
-        let (head, body) = match head.strip_suffix(" {") {
-            Some(head) => {
-                let last = format!("{indent}}}");
-                let body: Vec<_> = lines.by_ref().take_while(|line| *line != last).collect();
-                (head, body.join("\n"))
+use super::kernel::{Params, Shader};
+
+impl Shader {
+    /// [`Shader::body`], with constants named by `counts`, in which the loops to one of them, `for (var i = 0u; i < COUNT; i++) {`, are
+    /// written out, loops inside of others too: `i` becomes a number. Loops of any other form stay. The variables of a function that are
+    /// arrays, `var name: array<T, LEN>;`, become the variables `name_0`, `name_1` and so on where `LEN` is made of counts and numbers by sums
+    /// and products.
+    ///
+    /// Panics if a place in such an array is not made of these then: the text is a part of this crate.
+    pub(super) fn unrolled<P: Params>(self, body: &str, counts: &[(&str, u32)]) -> Self {
+        let with = |shader: Self, (name, count): &(&str, u32)| shader.constant(name, *count);
+        let shader = counts.iter().fold(self, with);
+        shader.body::<P>(&unrolled(body, counts))
+    }
+}
+
+fn unrolled(text: &str, counts: &[(&str, u32)]) -> String {
+    let mut text = written_out(text, counts);
+    while let Some(array) = array_in(&text, counts) {
+        text = as_variables(&text, &array, counts);
+    }
+    text
+}
+
+/// The name of the first array of `counts` that is a variable of a function.
+fn array_in(text: &str, counts: &[(&str, u32)]) -> Option<String> {
+    text.match_indices("var ").find_map(|(at, word)| {
+        let declared = &text[at + word.len()..];
+        let name = &declared[..declared.find(|c| !in_name(c))?];
+        declaration(&declared[name.len()..], counts).map(|_| name.into())
+    })
+}
+
+/// The type of an array's elements, their number, and what comes next, of what stands behind its name where it is declared.
+fn declaration<'a>(text: &'a str, counts: &[(&str, u32)]) -> Option<(&'a str, u32, &'a str)> {
+    let (ty, after) = text.strip_prefix(": array<")?.split_once(';')?;
+    let (ty, len) = ty.strip_suffix('>')?.rsplit_once(", ")?;
+    Some((ty, sum(len, counts)?, after))
+}
+
+fn written_out(text: &str, counts: &[(&str, u32)]) -> String {
+    const FOR: &str = "for (var ";
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(FOR) {
+        let (before, from) = rest.split_at(start);
+        done.push_str(before);
+        match counted(from, counts) {
+            Some((name, rounds, body, after)) => {
+                for round in 0..rounds {
+                    let body = replaced(body, name, &format!("{round}u"));
+                    done.push_str(&format!("{{{}}}\n", written_out(&body, counts)));
+                }
+                rest = after;
             }
             None => {
-                let (head, body) = head.split_once(": ").expect("each i in N: line");
-                (head, format!("{indent}{body}"))
+                done.push_str(FOR);
+                rest = &from[FOR.len()..];
             }
-        };
-        let mut bodies = vec![body];
-        for index in head.split(", ") {
-            let (index, name) = index.split_once(" in ").expect("each i in N");
-            let count = counts.iter().find(|(known, _)| *known == name);
-            let (_, count) = count.unwrap_or_else(|| panic!("how many are {name}?"));
-            let number = format!("#{index}");
-            bodies = bodies
-                .iter()
-                .flat_map(|body| (0..*count).map(|i| body.replace(&number, &i.to_string())))
-                .collect();
-        }
-        for body in bodies {
-            unrolled.push_str(&unroll(&body, counts));
         }
     }
-    unrolled
+    done + rest
+}
+
+/// The variable, the rounds and the body of the loop that `text` starts with, and what comes after it; `None` if it is not to be written out.
+fn counted<'a>(text: &'a str, counts: &[(&str, u32)]) -> Option<(&'a str, u32, &'a str, &'a str)> {
+    let head_end = text.find('{')?;
+    let (head, body) = (&text[..head_end], &text[head_end + 1..]);
+    let name = head.strip_prefix("for (var ")?.split(' ').next()?;
+    let is_of = |bound: &str| head == format!("for (var {name} = 0u; {name} < {bound}; {name}++) ");
+    let (_, rounds) = counts.iter().find(|(bound, _)| is_of(bound))?;
+    let end = closing(body, '{', '}')?;
+    Some((name, *rounds, &body[..end], &body[end + 1..]))
+}
+
+/// Where the bracket is that closes one before `text`.
+fn closing(text: &str, open: char, close: char) -> Option<usize> {
+    let mut depth = 1;
+    let end = text.char_indices().find(|(_, c)| {
+        depth += i32::from(*c == open) - i32::from(*c == close);
+        depth == 0
+    })?;
+    Some(end.0)
+}
+
+fn in_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Where `name` is in `text` as a whole word.
+fn find_word(text: &str, name: &str) -> Option<usize> {
+    let whole = |at: &usize| {
+        !text[..*at].ends_with(in_name) && !text[at + name.len()..].starts_with(in_name)
+    };
+    text.match_indices(name).map(|(at, _)| at).find(whole)
+}
+
+fn replaced(text: &str, name: &str, by: &str) -> String {
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some(at) = find_word(rest, name) {
+        done.push_str(&rest[..at]);
+        done.push_str(by);
+        rest = &rest[at + name.len()..];
+        // What comes next is no part of a name, which `find_word` could not see any more.
+    }
+    done + rest
+}
+
+fn as_variables(text: &str, array: &str, counts: &[(&str, u32)]) -> String {
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some(at) = find_word(rest, array) {
+        let after = &rest[at + array.len()..];
+        done.push_str(&rest[..at]);
+        rest = after;
+        if let Some(place) = after.strip_prefix('[') {
+            let number = closing(place, '[', ']').and_then(|end| {
+                rest = &place[end + 1..];
+                sum(&place[..end], counts)
+            });
+            let number = number.unwrap_or_else(|| panic!("a place in {array} is no constant"));
+            done.push_str(&format!("{array}_{number}"));
+            continue;
+        }
+        match declaration(after, counts) {
+            // After the word `var`, which the first variable takes.
+            Some((ty, len, after)) => {
+                let variables: Vec<_> = (0..len).map(|i| format!("{array}_{i}: {ty};")).collect();
+                done.push_str(&variables.join(" var "));
+                rest = after;
+            }
+            None => done.push_str(array),
+        }
+    }
+    done + rest
+}
+
+/// A sum of products of numbers, counts and sums in brackets; `None` for anything else.
+fn sum(text: &str, counts: &[(&str, u32)]) -> Option<u32> {
+    let terms = split(text, '+').into_iter().map(|term| {
+        let factors = split(term, '*').into_iter().map(|factor| {
+            let factor = factor.trim();
+            if let Some(inner) = factor.strip_prefix('(') {
+                return sum(inner.strip_suffix(')')?, counts);
+            }
+            let named = counts.iter().find(|(name, _)| *name == factor);
+            match named {
+                Some((_, value)) => Some(*value),
+                None => factor.trim_end_matches('u').parse().ok(),
+            }
+        });
+        factors.product::<Option<u32>>()
+    });
+    terms.sum()
+}
+
+/// The parts of `text` between `mark`s that are in no brackets.
+fn split(text: &str, mark: char) -> Vec<&str> {
+    let (mut parts, mut first, mut depth) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        if c == mark && depth == 0 {
+            parts.push(&text[first..at]);
+            first = at + 1;
+        }
+    }
+    parts.push(&text[first..]);
+    parts
 }
 
 #[cfg(test)]
 mod tests {
-    use super::unroll;
+    use super::unrolled;
 
     #[test]
-    fn lines_and_blocks_are_repeated() {
-        let counts = [("N", 2), ("M", 3), ("NONE", 0)];
-        for (text, expected) in [
-            ("a;", "a;\n"),
-            ("  each i in N: x#i = #iu;", "  x0 = 0u;\n  x1 = 1u;\n"),
-            ("each i in NONE: x#i;\nb;", "b;\n"),
-            (
-                "each i in N, j in M: #i#j;",
-                "00;\n01;\n02;\n10;\n11;\n12;\n",
-            ),
-            (
-                "  each i in N {\n    a#i;\n    if (c) {\n    }\n  }\n  b;",
-                "    a0;\n    if (c) {\n    }\n    a1;\n    if (c) {\n    }\n  b;\n",
-            ),
-            (
-                "each i in N {\n  each j in N: #i#j;\n}",
-                "  00;\n  01;\n  10;\n  11;\n",
-            ),
-        ] {
-            assert_eq!(unroll(text, &counts), expected, "{text}");
-        }
+    fn only_counted_loops_are_written_out() {
+        let text = "for (var i = 0u; i < A; i++) { x[i] = 1; for (var j = 0u; j < B; j++) { if (j > i) { my_i(j); } } }\n\
+                    for (var i = 1u; i < A; i++) { z(i); }";
+        let inner = |i, j| format!("{{ if ({j}u > {i}u) {{ my_i({j}u); }} }}\n");
+        let round = |i| format!("{{ x[{i}u] = 1; {}{} }}\n", inner(i, 0), inner(i, 1));
+        assert_eq!(
+            unrolled(text, &[("A", 3), ("B", 2)]),
+            format!(
+                "{}{}{}\nfor (var i = 1u; i < A; i++) {{ z(i); }}",
+                round(0),
+                round(1),
+                round(2)
+            )
+        );
+        assert_eq!(unrolled(text, &[]), text);
+    }
+
+    #[test]
+    fn arrays_become_variables() {
+        let text = "var x: array<vec2<f32>, A * B>; var y: array<f32, C>;\nfor (var i = 0u; i < A; i++) { x[(i + 1u) * B + 0u] = my_x[i] + x[i].x; }";
+        assert_eq!(
+            unrolled(text, &[("A", 2), ("B", 2)]),
+            "var x_0: vec2<f32>; var x_1: vec2<f32>; var x_2: vec2<f32>; var x_3: vec2<f32>; var y: array<f32, C>;\n\
+             { x_2 = my_x[0u] + x_0.x; }\n{ x_4 = my_x[1u] + x_1.x; }\n"
+        );
     }
 }

@@ -4,7 +4,8 @@
 // lanes to a row turn the scores into weights; and it adds the weighted values to its sums, which stay in matrices too. The weights of a
 // row are relative to a maximum that moves only when a turn's is far above it, because the sums have to pass through workgroup memory to
 // be corrected. While a turn is computed the next keys and values are on their way to registers; where those are scarce (not AHEAD), the
-// values only while scores are made, and the next keys only while sums are. Lines in capitals are written by Rust, unrolled.
+// values only while scores are made, and the next keys only while sums are. Loops to constants are written out by Rust (`unrolled`), and
+// arrays become variables: naga takes no arrays of cooperative matrices.
 
 // The maximum before any score: below all, and far enough above LEAST that a hidden key weighs nothing.
 const NONE = -0x1p+100f;
@@ -20,6 +21,7 @@ const ROWS = SUBGROUPS * OWN_ROWS;
 const WG = SUBGROUPS * 32u;
 const QUADS = HEAD_DIM / 4u;
 const KEY_QUADS = KEYS / 4u;
+// Matrices along a head and along a value are ALONG and V_ALONG, across the keys ACROSS; sums pass through the scores' memory in ROUNDS.
 // Rows are padded against bank conflicts.
 const PITCH = QUADS + 2u;
 const V_QUADS = V_DIM / 4u;
@@ -30,7 +32,9 @@ const SCORE_PITCH = KEY_QUADS + HALVES;
 // Where the tile's values are.
 const VALUES = KEYS * PITCH;
 const_assert HEAD_DIM % 16u == 0u && V_DIM % 16u == 0u && KEYS % 16u == 0u && FRAGMENTS <= 2u;
-const_assert KEYS * QUADS % WG == 0u && KEYS * V_QUADS % WG == 0u;
+const_assert KEY_LOADS * WG == KEYS * QUADS && VALUE_LOADS * WG == KEYS * V_QUADS && OWN_QUADS * HALVES == KEY_QUADS;
+const_assert ALONG * 16u == HEAD_DIM && V_ALONG * 16u == V_DIM && ACROSS * 16u == KEYS && ROUNDS * ACROSS >= V_ALONG;
+const_assert OUTER * INNER == ALONG;
 const_assert TILE_LEN >= VALUES + KEYS * V_PITCH && TILE_LEN >= SUBGROUPS * 16u * PITCH;
 
 // Keys, then values; before the first turn, queries, 16 of each subgroup at a time.
@@ -38,8 +42,8 @@ var<workgroup> tile: array<Four, TILE_LEN>;
 // Scores; sums when they are corrected and stored.
 var<workgroup> scores: array<vec4<f32>, ROWS * SCORE_PITCH>;
 var<workgroup> weights: array<Four, ROWS * KEY_PITCH>;
-// This turn, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga knows them as uniform (see
-// `Matrices::corrected` for browsers), and in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
+// This turn, and the last one in which some row's sums had to be corrected: in workgroup memory, where naga knows them as uniform, and
+// in 16 bytes each, so that the arrays above are aligned for matrices in whatever order they lie.
 var<workgroup> turns: array<vec4<u32>, 2>;
 
 // Quad `i` of a tile of keys or values that starts at `first`, zeros from `end`.
@@ -121,9 +125,9 @@ fn main(
   @builtin(workgroup_id) workgroup: vec3<u32>,
   @builtin(num_workgroups) workgroups: vec3<u32>,
   @builtin(local_invocation_index) local: u32,
-  SUBGROUP_INPUTS
+  @builtin(subgroup_id) subgroup: u32,
+  @builtin(subgroup_invocation_id) lane: u32,
 ) {
-  SUBGROUP;
   let all_rows = p.group * p.queries;
   let kv_heads = p.heads / p.group;
   let blocks = (all_rows + ROWS - 1u) / ROWS;
@@ -186,24 +190,69 @@ fn main(
     most = max(sink_of(head) * LOG2_E, NONE);
     sum = select(0.0, 1.0, half == 0u);
   }
-  DECLARE;
-  FETCH_KEYS(begin);
-  FETCH_VALUES(begin);
-  LOAD_QUERIES;
-  STAGE_KEYS;
+  // The next keys and values, the queries, and the sums, with room for the last round.
+  var next_keys: array<Four, KEY_LOADS>;
+  var next_values: array<Four, VALUE_LOADS>;
+  var queries: array<coop_mat16x16<f16, A>, FRAGMENTS * ALONG>;
+  var sums: array<coop_mat16x16<f32, C>, FRAGMENTS * ROUNDS * ACROSS>;
+  // naga 30 does not emit a store's operands by itself: they must have names.
+  let pitch = SCORE_PITCH;
+  for (var i = 0u; i < KEY_LOADS; i++) {
+    next_keys[i] = key_at(k_start, begin, end, local + i * WG);
+  }
+  for (var i = 0u; i < VALUE_LOADS; i++) {
+    next_values[i] = value_at(v_start, begin, end, local + i * WG);
+  }
+  for (var r = 0u; r < FRAGMENTS; r++) {
+    stage_queries(q_start, first_row, rows, r, local);
+    workgroupBarrier();
+    for (var d = 0u; d < ALONG; d++) {
+      queries[r * ALONG + d] = coopLoadT<coop_mat16x16<f16, A>>(&tile[tile_row + 4u * d], PITCH);
+    }
+    workgroupBarrier();
+  }
+  for (var i = 0u; i < KEY_LOADS; i++) {
+    tile[tile_place(local + i * WG)] = next_keys[i];
+  }
   if (AHEAD) {
-    FETCH_KEYS(begin + KEYS);
+    for (var i = 0u; i < KEY_LOADS; i++) {
+      next_keys[i] = key_at(k_start, begin + KEYS, end, local + i * WG);
+    }
   }
   workgroupBarrier();
   for (var turn = begin; turn < end; turn += KEYS) {
-    SCORES;
+    // Products that do not wait for each other come next to each other, so with one fragment those of a key come in OUTER passes; of two
+    // fragments there are enough for that, and registers are not.
+    var products: array<coop_mat16x16<f32, C>, FRAGMENTS * ACROSS>;
+    for (var outer = 0u; outer < OUTER; outer++) {
+      for (var j = 0u; j < ACROSS; j++) {
+        for (var inner = 0u; inner < INNER; inner++) {
+          let keys = coopLoad<coop_mat16x16<f16, B>>(&tile[16u * j * PITCH + 4u * (outer * INNER + inner)], PITCH);
+          for (var r = 0u; r < FRAGMENTS; r++) {
+            products[r * ACROSS + j] = coopMultiplyAdd(queries[r * ALONG + outer * INNER + inner], keys, products[r * ACROSS + j]);
+          }
+        }
+        if (outer + 1u == OUTER) {
+          for (var r = 0u; r < FRAGMENTS; r++) {
+            let whole = products[r * ACROSS + j];
+            let place = score_row + 16u * r * SCORE_PITCH + 4u * j;
+            let slot = &scores[place];
+            coopStoreT(whole, slot, pitch);
+          }
+        }
+      }
+    }
     workgroupBarrier();
     if (local == 0u) {
       turns[0].x = turn;
     }
     let first_key = turn + half * 4u;
     var highest = vec4<f32>(LEAST);
-    LOAD_SCORES;
+    var own_scores: array<vec4<f32>, OWN_QUADS>;
+    for (var c = 0u; c < OWN_QUADS; c++) {
+      own_scores[c] = shown(scores[mine + HALVES * c], first_key + 4u * HALVES * c, own);
+      highest = max(highest, own_scores[c]);
+    }
     let own_most = max(max(highest.x, highest.y), max(highest.z, highest.w));
     var turn_most = own_most;
     if (HALVES == 2u) {
@@ -219,26 +268,81 @@ fn main(
       sum *= correction;
     }
     var turn_sum = vec4<f32>(0.0);
-    PUT_WEIGHTS;
+    for (var c = 0u; c < OWN_QUADS; c++) {
+      let weight = exp2(own_scores[c] - most);
+      turn_sum += weight;
+      weights[my_weights + HALVES * c] = Four(weight);
+    }
     sum += dot(turn_sum, vec4<f32>(1.0));
-    STAGE_VALUES;
+    for (var i = 0u; i < VALUE_LOADS; i++) {
+      tile[value_place(local + i * WG)] = next_values[i];
+    }
     if (AHEAD) {
-      STAGE_KEYS;
+      for (var i = 0u; i < KEY_LOADS; i++) {
+        tile[tile_place(local + i * WG)] = next_keys[i];
+      }
     }
     workgroupBarrier();
     if (AHEAD) {
-      FETCH_VALUES(turn + KEYS);
-      FETCH_KEYS(turn + 2u * KEYS);
+      for (var i = 0u; i < VALUE_LOADS; i++) {
+        next_values[i] = value_at(v_start, turn + KEYS, end, local + i * WG);
+      }
+      for (var i = 0u; i < KEY_LOADS; i++) {
+        next_keys[i] = key_at(k_start, turn + 2u * KEYS, end, local + i * WG);
+      }
     } else {
-      FETCH_KEYS(turn + KEYS);
+      for (var i = 0u; i < KEY_LOADS; i++) {
+        next_keys[i] = key_at(k_start, turn + KEYS, end, local + i * WG);
+      }
     }
-    IF_CORRECTED {
-      CORRECT;
+    // The same in all invocations.
+    if (turns[1].x == turns[0].x) {
+      for (var round = 0u; round < ROUNDS; round++) {
+        for (var r = 0u; r < FRAGMENTS; r++) {
+          for (var i = 0u; i < ACROSS; i++) {
+            if (round * ACROSS + i < V_ALONG) {
+              let whole = sums[(r * ROUNDS + round) * ACROSS + i];
+              let place = score_row + 16u * r * SCORE_PITCH + 4u * i;
+              let slot = &scores[place];
+              coopStoreT(whole, slot, pitch);
+            }
+          }
+        }
+        workgroupBarrier();
+        for (var c = 0u; c < 4u * min(ACROSS, V_ALONG - round * ACROSS); c += HALVES) {
+          scores[mine + c] *= correction;
+        }
+        workgroupBarrier();
+        for (var r = 0u; r < FRAGMENTS; r++) {
+          for (var i = 0u; i < ACROSS; i++) {
+            if (round * ACROSS + i < V_ALONG) {
+              let place = score_row + 16u * r * SCORE_PITCH + 4u * i;
+              sums[(r * ROUNDS + round) * ACROSS + i] = coopLoadT<coop_mat16x16<f32, C>>(&scores[place], SCORE_PITCH);
+            }
+          }
+        }
+        workgroupBarrier();
+      }
     }
-    SUMS;
+    for (var j = 0u; j < ACROSS; j++) {
+      var lefts: array<coop_mat16x16<f16, A>, FRAGMENTS>;
+      for (var r = 0u; r < FRAGMENTS; r++) {
+        lefts[r] = coopLoadT<coop_mat16x16<f16, A>>(&weights[key_row + 16u * r * KEY_PITCH + 4u * j], KEY_PITCH);
+      }
+      for (var d = 0u; d < V_ALONG; d++) {
+        let values = coopLoadT<coop_mat16x16<f16, B>>(&tile[VALUES + 16u * j * V_PITCH + 4u * d], V_PITCH);
+        for (var r = 0u; r < FRAGMENTS; r++) {
+          sums[r * ROUNDS * ACROSS + d] = coopMultiplyAdd(lefts[r], values, sums[r * ROUNDS * ACROSS + d]);
+        }
+      }
+    }
     if (!AHEAD) {
-      STAGE_KEYS;
-      FETCH_VALUES(turn + KEYS);
+      for (var i = 0u; i < KEY_LOADS; i++) {
+        tile[tile_place(local + i * WG)] = next_keys[i];
+      }
+      for (var i = 0u; i < VALUE_LOADS; i++) {
+        next_values[i] = value_at(v_start, turn + KEYS, end, local + i * WG);
+      }
       workgroupBarrier();
     }
   }
@@ -247,5 +351,23 @@ fn main(
     whole_sum += other_half(sum, local);
   }
   let dst_row = (batch * p.heads + kv_head * p.group + row % p.group) * p.queries + row / p.group;
-  STORE;
+  for (var round = 0u; round < ROUNDS; round++) {
+    for (var r = 0u; r < FRAGMENTS; r++) {
+      for (var i = 0u; i < ACROSS; i++) {
+        if (round * ACROSS + i < V_ALONG) {
+          let whole = sums[(r * ROUNDS + round) * ACROSS + i];
+          let place = score_row + 16u * r * SCORE_PITCH + 4u * i;
+          let slot = &scores[place];
+          coopStoreT(whole, slot, pitch);
+        }
+      }
+    }
+    workgroupBarrier();
+    if (row < rows) {
+      for (var c = 0u; c < 4u * min(ACROSS, V_ALONG - round * ACROSS); c += HALVES) {
+        store(dst_row, split, 4u * ACROSS * round + half + c, scores[mine + c], most * LN_2, whole_sum);
+      }
+    }
+    workgroupBarrier();
+  }
 }

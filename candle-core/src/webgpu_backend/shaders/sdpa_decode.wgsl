@@ -1,21 +1,47 @@
 // Attention of one query (a row: batch, head, query) to `chunk` keys in a workgroup, TURN keys an iteration. SHARERS invocations
 // first share a key, for its score: each takes a stride of its quads of dimensions. Then each takes one quad of dimensions and a stride
 // of keys, for the weighted sum of values. Maximum and sum are corrected after each iteration (Milakov and Gimelshein, arXiv 1805.02867).
-// A workgroup is mostly waiting for memory, so what it loads is on its way together: `key_part(start, part)`, written by Rust, is a
-// sharer's part of a product, its loads first.
+// A workgroup is mostly waiting for memory, so what it loads is on its way together: AHEAD quads of a key, then as many values. Loops to
+// constants are written out by Rust (`unrolled`), and arrays become variables.
 
 const TURN = WG / SHARERS;
 const CREWS = WG / V_QUADS;
 // Crews whose sums one invocation adds up at a time.
 const FOLD = 8u;
-const_assert HEAD_DIM == 4u * QUADS && V_DIM == 4u * V_QUADS && V_QUADS <= WG;
+const QUADS = HEAD_DIM / 4u;
+const V_QUADS = V_DIM / 4u;
+// Of a sharer's quads.
+const STEPS = (QUADS + SHARERS - 1u) / SHARERS;
+const QUERY_QUADS = STEPS * SHARERS;
+const_assert HEAD_DIM % 4u == 0u && V_DIM % 4u == 0u && V_QUADS <= WG && BATCHES * AHEAD >= STEPS;
 
+// The query has zeros for quads past the head.
+var<workgroup> query: array<vec4<f32>, QUERY_QUADS>;
 var<workgroup> weights: array<f32, TURN>;
 var<workgroup> products: array<f32, WG>;
 var<workgroup> sums: array<vec4<f32>, WG>;
 
 // The weight of a turn's key number i; none past its keys.
 fn weight_of(i: u32) -> f32 { return select(0.0, weights[min(i, TURN - 1u)], i < TURN); }
+
+// The product of the query with a sharer's part of the key that starts at `start`: quads `part`, `part + SHARERS` and so on.
+fn key_part(start: u32, part: u32) -> f32 {
+  var sum = vec4<f32>(0.0);
+  for (var batch = 0u; batch < BATCHES; batch++) {
+    var quads: array<vec4<f32>, AHEAD>;
+    for (var i = 0u; i < AHEAD; i++) {
+      if (batch * AHEAD + i < STEPS) {
+        quads[i] = k_quad(start, min(part + (batch * AHEAD + i) * SHARERS, QUADS - 1u));
+      }
+    }
+    for (var i = 0u; i < AHEAD; i++) {
+      if (batch * AHEAD + i < STEPS) {
+        sum = fma(query[part + (batch * AHEAD + i) * SHARERS], quads[i], sum);
+      }
+    }
+  }
+  return dot(sum, vec4<f32>(1.0));
+}
 
 @compute @workgroup_size(WG)
 fn main(
@@ -103,24 +129,15 @@ fn main(
     value *= correction;
     workgroupBarrier();
     if (crew < CREWS) {
-      // Eight values are on their way at once: one after the other, each would wait for the last.
-      for (var i = crew; i < min(TURN, last - turn); i += 8u * CREWS) {
-        let v0 = v_quad(v_start + min(turn + i + 0u * CREWS, last - 1u) * p.v_seq, quad);
-        let v1 = v_quad(v_start + min(turn + i + 1u * CREWS, last - 1u) * p.v_seq, quad);
-        let v2 = v_quad(v_start + min(turn + i + 2u * CREWS, last - 1u) * p.v_seq, quad);
-        let v3 = v_quad(v_start + min(turn + i + 3u * CREWS, last - 1u) * p.v_seq, quad);
-        let v4 = v_quad(v_start + min(turn + i + 4u * CREWS, last - 1u) * p.v_seq, quad);
-        let v5 = v_quad(v_start + min(turn + i + 5u * CREWS, last - 1u) * p.v_seq, quad);
-        let v6 = v_quad(v_start + min(turn + i + 6u * CREWS, last - 1u) * p.v_seq, quad);
-        let v7 = v_quad(v_start + min(turn + i + 7u * CREWS, last - 1u) * p.v_seq, quad);
-        value = fma(vec4<f32>(weight_of(i + 0u * CREWS)), v0, value);
-        value = fma(vec4<f32>(weight_of(i + 1u * CREWS)), v1, value);
-        value = fma(vec4<f32>(weight_of(i + 2u * CREWS)), v2, value);
-        value = fma(vec4<f32>(weight_of(i + 3u * CREWS)), v3, value);
-        value = fma(vec4<f32>(weight_of(i + 4u * CREWS)), v4, value);
-        value = fma(vec4<f32>(weight_of(i + 5u * CREWS)), v5, value);
-        value = fma(vec4<f32>(weight_of(i + 6u * CREWS)), v6, value);
-        value = fma(vec4<f32>(weight_of(i + 7u * CREWS)), v7, value);
+      // One after the other, each value would wait for the last.
+      for (var first_key = crew; first_key < min(TURN, last - turn); first_key += AHEAD * CREWS) {
+        var quads: array<vec4<f32>, AHEAD>;
+        for (var i = 0u; i < AHEAD; i++) {
+          quads[i] = v_quad(v_start + min(turn + first_key + i * CREWS, last - 1u) * p.v_seq, quad);
+        }
+        for (var i = 0u; i < AHEAD; i++) {
+          value = fma(vec4<f32>(weight_of(first_key + i * CREWS)), quads[i], value);
+        }
       }
     }
   }
@@ -138,8 +155,6 @@ fn main(
     for (var other = 1u; other < min(FOLD, CREWS); other++) {
       value += sums[other * V_QUADS + quad];
     }
-    sums[local] = value;
+    store(row, split, quad, value, most, total(0u));
   }
-  workgroupBarrier();
-  store(row, place, most, total(0u), local);
 }

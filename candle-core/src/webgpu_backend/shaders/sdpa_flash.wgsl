@@ -1,18 +1,20 @@
 // Attention of ROWS queries that share keys and values to `chunk` keys in a workgroup of TX x TY invocations, KEYS keys a turn.
 // A row is a query of one of `group` heads, the heads of a query next to each other, so that neighbours see the same keys. In a
-// turn an invocation takes rows y + TY * i and keys x + TX * j for the scores; then the same rows and four dimensions (quads)
-// x + TX * q of the weighted sums of values, which stay in its registers. Maximum and sum are corrected from turn to turn
-// (Milakov and Gimelshein, arXiv 1805.02867). Keys, then values, are staged in `tile` if STAGED, else read where they are.
-// Lines in capitals are written by Rust, unrolled.
+// turn an invocation takes OWN_ROWS rows y + TY * i and OWN_KEYS keys x + TX * j for the scores; then the same rows and four dimensions
+// (quads) x + TX * q of the weighted sums of values, OWN_QUADS of them, which stay in its registers. Maximum and sum are corrected from
+// turn to turn (Milakov and Gimelshein, arXiv 1805.02867). Keys, then values, are staged in `tile` if STAGED, else read where they are.
+// Loops to constants are written out by Rust (`unrolled`), and arrays become variables.
 
 const WG = TX * TY;
+const ROWS = TY * OWN_ROWS;
+const KEYS = TX * OWN_KEYS;
 const QUADS = (HEAD_DIM + 3u) / 4u;
 // Odd, so that the rows of a tile start in different banks.
 const PITCH = QUADS | 1u;
 const V_QUADS = (V_DIM + 3u) / 4u;
 const V_PITCH = V_QUADS | 1u;
 const KEY_QUADS = KEYS / 4u;
-const_assert KEYS % 4u == 0u;
+const_assert KEYS % 4u == 0u && OWN_QUADS * TX >= V_QUADS;
 
 var<workgroup> queries: array<vec4<f32>, ROWS * PITCH>;
 var<workgroup> tile: array<vec4<f32>, TILE_LEN>;
@@ -64,43 +66,154 @@ fn main(
     begin = first + split * chunk;
     end = min(begin + chunk, seen);
   }
-  DECLARE;
+  // Of each row: the maximum, the sum of weights, and the weighted sums of values.
+  var most: array<f32, OWN_ROWS>;
+  var sum: array<f32, OWN_ROWS>;
+  var value: array<vec4<f32>, OWN_ROWS * OWN_QUADS>;
+  // The end of the keys that it sees; and where there are more rules than CAUSAL, the first of them, and what the rules look at.
+  var limit: array<u32, OWN_ROWS>;
+  var first_key: array<u32, OWN_ROWS>;
+  var at: array<u32, OWN_ROWS>;
+  var head: array<u32, OWN_ROWS>;
+  var position: array<i32, OWN_ROWS>;
+  for (var i = 0u; i < OWN_ROWS; i++) {
+    let row = first_row + (y + i * TY);
+    most[i] = LEAST;
+    limit[i] = end;
+    if (!PLAIN) {
+      at[i] = row / p.group;
+      head[i] = kv_head * p.group + row % p.group;
+      position[i] = position_of(batch, at[i]);
+      first_key[i] = seen_begin(batch, at[i]);
+      limit[i] = select(0u, min(end, seen_end(batch, at[i])), row < rows);
+      if (SINKS && split == 0u) {
+        most[i] = sink_of(head[i]);
+        sum[i] = 1.0;
+      }
+    } else if (CAUSAL) {
+      limit[i] = min(end, p.keys - p.queries + row / p.group + 1u);
+    }
+  }
   for (var turn = begin; turn < end; turn += KEYS) {
     workgroupBarrier();
     if (STAGED) {
       for (var i = local; i < KEYS * QUADS; i += WG) {
         let key = turn + i / QUADS;
-        var value = vec4<f32>(0.0);
+        var quad = vec4<f32>(0.0);
         if (key < end) {
-          value = k_quad(k_start + key * p.k_seq, i % QUADS);
+          quad = k_quad(k_start + key * p.k_seq, i % QUADS);
         }
-        tile[i / QUADS * PITCH + i % QUADS] = value;
+        tile[i / QUADS * PITCH + i % QUADS] = quad;
       }
       workgroupBarrier();
     }
-    BEGIN_SCORES;
+    // Products are added up lane by lane, and lanes at the end.
+    var products: array<vec4<f32>, OWN_ROWS * OWN_KEYS>;
     for (var d = 0u; d < QUADS; d++) {
-      PRODUCTS;
+      var key_quads: array<vec4<f32>, OWN_KEYS>;
+      for (var j = 0u; j < OWN_KEYS; j++) {
+        let key = x + j * TX;
+        if (STAGED) {
+          key_quads[j] = tile[key * PITCH + d];
+        } else {
+          key_quads[j] = k_quad(k_start + min(turn + key, end - 1u) * p.k_seq, d);
+        }
+      }
+      for (var i = 0u; i < OWN_ROWS; i++) {
+        let query = queries[(y + i * TY) * PITCH + d];
+        for (var j = 0u; j < OWN_KEYS; j++) {
+          products[i * OWN_KEYS + j] = fma(query, key_quads[j], products[i * OWN_KEYS + j]);
+        }
+      }
     }
-    PUT_SCORES;
+    var score: array<f32, OWN_ROWS * OWN_KEYS>;
+    for (var i = 0u; i < OWN_ROWS; i++) {
+      for (var j = 0u; j < OWN_KEYS; j++) {
+        let column = x + j * TX;
+        let key = turn + column;
+        var s = dot(products[i * OWN_KEYS + j], vec4<f32>(1.0));
+        if (SOFTCAP) {
+          s = p.softcap * f_tanh(s / p.softcap);
+        }
+        if (PLAIN) {
+          s = select(LEAST, s, key < limit[i]);
+        } else if (key < limit[i] && key >= first_key[i]) {
+          s = biased(s, batch, head[i], at[i], key, position[i]);
+        } else {
+          s = LEAST;
+        }
+        score[i * OWN_KEYS + j] = s;
+        scores[(y + i * TY) * KEY_QUADS + column / 4u][column % 4u] = s;
+      }
+    }
     workgroupBarrier();
     if (STAGED) {
       for (var i = local; i < KEYS * V_QUADS; i += WG) {
         let key = turn + i / V_QUADS;
-        var value = vec4<f32>(0.0);
+        var quad = vec4<f32>(0.0);
         if (key < end) {
-          value = v_quad(v_start + key * p.v_seq, i % V_QUADS);
+          quad = v_quad(v_start + key * p.v_seq, i % V_QUADS);
         }
-        tile[i / V_QUADS * V_PITCH + i % V_QUADS] = value;
+        tile[i / V_QUADS * V_PITCH + i % V_QUADS] = quad;
       }
     }
-    MAXIMA;
+    var higher: array<f32, OWN_ROWS>;
+    for (var i = 0u; i < OWN_ROWS; i++) {
+      higher[i] = most[i];
+      for (var c = 0u; c < KEY_QUADS; c++) {
+        let s = scores[(y + i * TY) * KEY_QUADS + c];
+        higher[i] = max(higher[i], max(max(s.x, s.y), max(s.z, s.w)));
+      }
+    }
     workgroupBarrier();
-    PUT_WEIGHTS;
+    for (var i = 0u; i < OWN_ROWS; i++) {
+      let correction = exp(most[i] - higher[i]);
+      most[i] = higher[i];
+      sum[i] *= correction;
+      for (var q = 0u; q < OWN_QUADS; q++) {
+        value[i * OWN_QUADS + q] *= correction;
+      }
+      for (var j = 0u; j < OWN_KEYS; j++) {
+        let column = x + j * TX;
+        // A row that sees none of these keys has no maximum, and no weights.
+        let shown = select(score[i * OWN_KEYS + j] > LEAST, turn + column < limit[i], PLAIN);
+        let weight = select(0.0, exp(score[i * OWN_KEYS + j] - most[i]), shown);
+        scores[(y + i * TY) * KEY_QUADS + column / 4u][column % 4u] = weight;
+      }
+    }
     workgroupBarrier();
     for (var c = 0u; c < KEY_QUADS; c++) {
-      SUMS;
+      var weights: array<vec4<f32>, OWN_ROWS>;
+      for (var i = 0u; i < OWN_ROWS; i++) {
+        weights[i] = scores[(y + i * TY) * KEY_QUADS + c];
+        sum[i] += dot(weights[i], vec4<f32>(1.0));
+      }
+      for (var lane = 0u; lane < FOUR; lane++) {
+        for (var q = 0u; q < OWN_QUADS; q++) {
+          // Past the last quad a value is read that nobody stores.
+          let quad = min(x + q * TX, V_QUADS - 1u);
+          var v_part: vec4<f32>;
+          if (STAGED) {
+            v_part = tile[(c * 4u + lane) * V_PITCH + quad];
+          } else {
+            v_part = v_quad(v_start + min(turn + c * 4u + lane, end - 1u) * p.v_seq, quad);
+          }
+          for (var i = 0u; i < OWN_ROWS; i++) {
+            value[i * OWN_QUADS + q] = fma(vec4<f32>(weights[i][lane]), v_part, value[i * OWN_QUADS + q]);
+          }
+        }
+      }
     }
   }
-  STORE;
+  for (var i = 0u; i < OWN_ROWS; i++) {
+    let row = first_row + (y + i * TY);
+    if (row < rows) {
+      let dst_row = (batch * p.heads + kv_head * p.group + row % p.group) * p.queries + row / p.group;
+      for (var q = 0u; q < OWN_QUADS; q++) {
+        if (x + q * TX < V_QUADS) {
+          store(dst_row, split, x + q * TX, value[i * OWN_QUADS + q], most[i], sum[i]);
+        }
+      }
+    }
+  }
 }

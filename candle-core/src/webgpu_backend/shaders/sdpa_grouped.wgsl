@@ -12,9 +12,6 @@ const NONE = -0x1p+100f;
 // Weights are powers of 2.
 const LOG2_E = 1.44269504f;
 const LN_2 = 0.693147181f;
-// Elements of a quad.
-const FOUR = 4u;
-const PIECE_QUADS = PIECE / 4u;
 const QUADS = HEAD_DIM / 4u;
 const V_QUADS = V_DIM / 4u;
 const PIECES = HEAD_DIM / PIECE;
@@ -24,11 +21,12 @@ const TURN = TEAMS * OWN_KEYS;
 const CREWS = WG / V_PIECES;
 // Whether crews have no keys beyond a turn's, and all invocations a crew.
 const WHOLE = CREWS * CREW_KEYS == TURN && CREWS * V_PIECES == WG;
+const SUMS = OWN_KEYS * ROWS;
 const QUERY_LEN = STEPS * PIECE_QUADS * SHARERS;
-const_assert HEAD_DIM % PIECE == 0u && V_DIM % PIECE == 0u && V_QUADS <= WG && ROWS <= WG;
+const_assert PIECE_QUADS * FOUR == PIECE && HEAD_DIM % PIECE == 0u && V_DIM % PIECE == 0u && V_QUADS <= WG && ROWS <= WG;
 const_assert STEPS * SHARERS >= PIECES && CREWS * CREW_KEYS >= TURN;
 const_assert PARTIALS >= FOLD * PIECE * WG && (BY_SUBGROUP || PARTIALS >= SUMS * WG);
-const_assert SUMS == OWN_KEYS * ROWS && OUTPUTS * SHARERS >= SUMS && FOLDS * FOLD >= ROWS;
+const_assert OUTPUTS * SHARERS >= SUMS && FOLDS * FOLD >= ROWS;
 
 // What a row sees, and what its distance from keys costs.
 struct Own {

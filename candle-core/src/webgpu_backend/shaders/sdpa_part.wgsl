@@ -1,11 +1,12 @@
 // A workgroup saw some of the keys: its sums wait for the others, with their maximum and the sum of weights after them.
 
-fn store(row: u32, place: u32, most: f32, sum: f32, local: u32) {
-  let start = place * (V_DIM + 2u);
-  for (var i = local; i < V_DIM; i += WG) {
-    parts_out[start + i] = sums[i / 4u][i % 4u];
+fn store(dst_row: u32, split: u32, quad: u32, value: vec4<f32>, most: f32, sum: f32) {
+  let start = (dst_row * p.splits + split) * (V_DIM + 2u);
+  var v = value;
+  for (var i = 0u; i < min(4u, V_DIM - quad * 4u); i++) {
+    parts_out[start + quad * 4u + i] = v[i];
   }
-  if (local == 0u) {
+  if (quad == 0u) {
     parts_out[start + V_DIM] = most;
     parts_out[start + V_DIM + 1u] = sum;
   }

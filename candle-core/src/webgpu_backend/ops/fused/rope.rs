@@ -6,7 +6,7 @@ use super::super::{bind, index, WORKGROUP};
 use super::float_elem;
 use crate::backend::BackendStorage;
 use crate::fused::RopeKind;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Layout, Result, Shape};
@@ -175,72 +175,54 @@ fn axes(kind: RopeKind) -> (usize, usize) {
     }
 }
 
-/// What a kernel is specialised for.
-#[derive(Clone, Copy)]
-struct Variant {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Rope {
     kind: RopeKind,
     elem: Elem,
     norms: bool,
     cache: Option<Elem>,
+    /// Whether each row of a batch has a position in the cache.
     per_row: bool,
 }
 
-impl Variant {
+impl Rope {
     /// Elements that are written at once: a word of the result and of the cache, whichever has more.
-    fn unit(self) -> u32 {
+    fn unit(&self) -> u32 {
         let cache = self.cache.map_or(1, Elem::lanes);
         self.elem.lanes().max(cache)
     }
+}
 
-    fn key(self) -> Key {
-        Key::new(OP)
-            .elem(self.elem)
-            .with(self.kind as u32, 2)
-            .with(self.norms.into(), 1)
-            .with(self.cache.map_or(0, |elem| elem as u32 + 1), 5)
-            .with(self.per_row.into(), 1)
-    }
+impl Kernel for Rope {
+    type Params = RopeParams;
 
-    fn shader(self, device: &crate::webgpu_backend::WebGpuDevice) -> Shader {
-        let Self {
-            kind,
-            elem,
-            norms,
-            cache,
-            per_row,
-        } = self;
-        let mut label = format!("rope {kind:?} {elem:?}");
-        for (choice, name) in [(norms, " with norms"), (per_row, " by row")] {
-            label.push_str(if choice { name } else { "" });
-        }
-        if let Some(cache) = cache {
-            label.push_str(&format!(" into a cache of {cache:?}"));
-        }
-        let mut shader = Shader::new(label)
+    fn shader(&self, caps: &Caps) -> Shader {
+        let Self { kind, elem, .. } = *self;
+        let mut shader = Shader::default()
             .input("x", elem)
             .input("cos_table", elem)
             .input("sin_table", elem)
             .output("dst", elem)
             .constant("UNIT", self.unit());
-        if norms {
+        if self.norms {
             shader = shader.input("norms", elem);
         }
-        shader = match cache {
+        shader = match self.cache {
             Some(cache) => shader
                 .output("cache", cache)
                 .text(include_str!("../../shaders/rope_cache.wgsl")),
             None => shader.text(include_str!("../../shaders/rope_whole.wgsl")),
         };
-        shader = match per_row {
+        shader = match self.per_row {
             true => shader
                 .input("positions", Elem::U32)
                 .status()
                 .text(include_str!("../../shaders/rope_positions.wgsl")),
             false => shader.text("fn position_of(batch: u32) -> u32 { return p.position; }"),
         };
-        shader = match norms {
+        shader = match self.norms {
             true => shader
-                .reduction(device, NORMS_WORKGROUP, 1)
+                .sums(caps, NORMS_WORKGROUP, 1)
                 .text(include_str!("../../shaders/rope_norms.wgsl")),
             false => shader
                 .constant("WG", WORKGROUP)
@@ -279,7 +261,7 @@ fn rope_into(
     let [cos_batch, cos_seq, cos_dim] = steps(cos_l)?;
     let [sin_batch, sin_seq, sin_dim] = steps(sin_l)?;
     let cache_elem = |into: RopeCache<'_>| float_elem(device, into.cache.0.dtype(), APPEND);
-    let variant = Variant {
+    let kernel = Rope {
         kind: rotation.kind,
         elem: float_elem(device, x.dtype(), OP)?,
         norms: rotation.norms.is_some(),
@@ -337,15 +319,35 @@ fn rope_into(
             }
         }
     }
-    let grid = match variant.norms {
+    let grid = match kernel.norms {
         true => device.grid(len / dims[3].max(1), 1),
-        false => device.grid(len.div_ceil(variant.unit() as usize), WORKGROUP),
+        false => device.grid(len.div_ceil(kernel.unit() as usize), WORKGROUP),
     };
-    device.launch(
-        variant.key(),
-        || variant.shader(device),
-        &bindings,
-        &params,
-        grid,
-    )
+    device.run(&kernel, &bindings, &params, grid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rope, RopeKind};
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
+
+    #[test]
+    fn every_form_is_valid_wgsl() {
+        use RopeKind::*;
+        for kind in [HalfSplit, Interleaved, Thd] {
+            for elem in [Elem::F32, Elem::F16, Elem::BF16] {
+                for cache in [None, Some(Elem::F32), Some(Elem::F16)] {
+                    for flags in 0..4 {
+                        assert_valid(&Rope {
+                            kind,
+                            elem,
+                            norms: flags & 1 == 1,
+                            cache,
+                            per_row: flags & 2 == 2 && cache.is_some(),
+                        });
+                    }
+                }
+            }
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! Few queries: a workgroup takes the rows that share keys and values, and a part of the keys, so that these are read once for all of a
 //! group's heads.
 
-use super::join::{Destination, Parts};
-use super::unroll::unrolled;
-use super::{decode, AttentionParams, Call};
+use super::join::Parts;
+use super::{decode, AttentionParams, Call, Heads};
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{Elem, Shader};
+use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
 
@@ -27,24 +26,10 @@ const FOLD: u32 = 2;
 /// busy with one text of some thousands of keys, and enough of them that joining parts takes little beside them.
 const PART: usize = 256;
 
-/// What the kernel has in registers.
-const ARRAYS: [&str; 9] = [
-    "keys",
-    "values",
-    "sums",
-    "key_quads",
-    "totals",
-    "quads",
-    "most",
-    "sum",
-    "value",
-];
-
 /// What the kernel is specialised for, beside the call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Form {
-    /// Invocations and rows of a workgroup.
-    workgroup: u32,
+    /// Of a workgroup.
     rows: u32,
     /// Elements in 16 bytes of keys and values.
     piece: u32,
@@ -81,7 +66,6 @@ impl Form {
         let sharing = sizes.sharing();
         let blocks = sharing.div_ceil(MOST_ROWS)..=sharing;
         let mut forms = blocks.map(|blocks| Self {
-            workgroup: WORKGROUP,
             rows: sharing.div_ceil(blocks) as u32,
             piece: piece as u32,
             head_dim: sizes.head_dim as u32,
@@ -108,11 +92,11 @@ impl Form {
 
     /// Keys of a turn.
     fn turn(self) -> u32 {
-        self.workgroup / SHARERS * self.own_keys()
+        WORKGROUP / SHARERS * self.own_keys()
     }
 
     fn crews(self) -> u32 {
-        self.workgroup / (self.v_dim / self.piece)
+        WORKGROUP / (self.v_dim / self.piece)
     }
 
     fn fold(self) -> u32 {
@@ -125,7 +109,7 @@ impl Form {
             Some(_) => 0,
             None => self.sums(),
         };
-        self.workgroup * shared.max(self.fold() * self.piece)
+        WORKGROUP * shared.max(self.fold() * self.piece)
     }
 
     /// Bytes of workgroup memory, as the kernel declares it.
@@ -139,91 +123,69 @@ impl Form {
 
 impl Call<'_> {
     pub(super) fn grouped(&self, form: Form) -> Result<WebGpuStorage> {
-        let Self { sizes, elem, .. } = *self;
-        let device = self.inputs[0].0.device();
-        let (rows, turn) = (form.rows as usize, form.turn() as usize);
-        let workgroups = sizes.blocks(rows);
-        let keys = self.span(rows.div_ceil(sizes.group()) + 1);
+        let turn = form.turn() as usize;
+        let keys = self.span((form.rows as usize).div_ceil(self.sizes.group()) + 1);
         let mut chunk = PART.next_multiple_of(turn);
         while keys.div_ceil(chunk) > self.most_parts() {
             chunk *= 2;
         }
-        let splits = keys.div_ceil(chunk).max(1);
-        let parts = Parts { splits, chunk };
-        let destination = Destination::new(self, parts, elem)?.by_row();
-        let key = self
-            .key("sdpa_grouped", destination.joins())
-            .with(form.rows, 4);
-        device.launch(
-            key,
-            || self.grouped_shader(form, &destination),
-            &self.bindings(destination.target()),
-            &self.kernel_params(parts.splits, parts.chunk)?,
-            device.grid(workgroups * parts.splits, 1),
-        )?;
-        destination.finish()
+        let parts = Parts {
+            splits: keys.div_ceil(chunk).max(1),
+            chunk,
+            // However few they are: parts that count for nothing do not change a bit then.
+            many: 2,
+        };
+        let workgroups = self.sizes.blocks(form.rows as usize);
+        self.run(parts, self.elem, workgroups, |heads| SdpaGrouped {
+            form,
+            heads,
+        })
     }
+}
 
-    fn grouped_shader(&self, form: Form, destination: &Destination) -> Shader {
-        let Form {
-            workgroup,
-            rows,
-            piece,
-            head_dim,
-            v_dim,
-            subgroup,
-        } = form;
-        let label = format!(
-            "sdpa_grouped {:?} {:?} d{head_dim} {rows} rows",
-            self.elem, self.kv_elem
-        );
-        let crew_keys = form.turn().div_ceil(form.crews());
-        let outputs = form.sums().div_ceil(SHARERS);
-        let folds = rows.div_ceil(form.fold());
-        let loops = [
-            ("ROWS", rows),
-            ("PIECE_QUADS", piece / 4),
-            ("SHARERS", SHARERS),
-            ("STEPS", form.steps()),
-            ("OWN_KEYS", form.own_keys()),
-            ("OUTPUTS", outputs),
-            ("CREW_KEYS", crew_keys),
-            ("FOLD", form.fold()),
-            ("FOLDS", folds),
-            ("FOUR", 4),
-        ];
-        let mut shader = Shader::new(label)
-            .constant("HEAD_DIM", head_dim)
-            .constant("V_DIM", v_dim)
-            .head("q", self.elem, self.wide(&[0]), "HEAD_DIM")
-            .input_words("k", "vec4<u32>")
-            .input_words("v", "vec4<u32>");
-        shader = self.rules.declare(destination.declare(shader));
-        for (name, count) in loops {
-            // The kernel has these itself.
-            if !["PIECE_QUADS", "FOUR"].contains(&name) {
-                shader = shader.constant(name, count);
-            }
-        }
-        shader = shader
-            .constant("WG", workgroup)
-            .constant("PIECE", piece)
-            .constant("SUMS", form.sums())
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SdpaGrouped {
+    form: Form,
+    heads: Heads,
+}
+
+impl Kernel for SdpaGrouped {
+    type Params = AttentionParams;
+
+    fn shader(&self, _: &Caps) -> Shader {
+        let Self { form, heads } = self;
+        let shader = heads
+            .shader(|shader| {
+                shader
+                    .head("q", heads.elem, heads.wide, "HEAD_DIM")
+                    .input_words("k", "vec4<u32>")
+                    .input_words("v", "vec4<u32>")
+            })
+            .constant("WG", WORKGROUP)
+            .constant("PIECE", form.piece)
             .constant("PARTIALS", form.partials())
-            .constant("KV_BF16", self.kv_elem == Elem::BF16)
-            .text(include_str!("../../../shaders/functions_float.wgsl"))
-            .text(match destination.joins() {
-                true => include_str!("../../../shaders/sdpa_flash_part.wgsl"),
-                false => include_str!("../../../shaders/sdpa_flash_whole.wgsl"),
-            });
-        shader = match subgroup {
+            .constant("KV_BF16", heads.kv_elem == Elem::BF16);
+        let shader = match form.subgroup {
             Some(size) => shader
                 .constant("SUBGROUP", size)
                 .text(include_str!("../../../shaders/sdpa_grouped_subgroup.wgsl")),
             None => shader.text(include_str!("../../../shaders/sdpa_grouped_workgroup.wgsl")),
         };
-        let text = include_str!("../../../shaders/sdpa_grouped.wgsl");
-        shader.body::<AttentionParams>(&unrolled(text, &loops, &ARRAYS))
+        shader.unrolled::<AttentionParams>(
+            include_str!("../../../shaders/sdpa_grouped.wgsl"),
+            &[
+                ("ROWS", form.rows),
+                ("PIECE_QUADS", form.piece / 4),
+                ("SHARERS", SHARERS),
+                ("STEPS", form.steps()),
+                ("OWN_KEYS", form.own_keys()),
+                ("OUTPUTS", form.sums().div_ceil(SHARERS)),
+                ("CREW_KEYS", form.turn().div_ceil(form.crews())),
+                ("FOLD", form.fold()),
+                ("FOLDS", form.rows.div_ceil(form.fold())),
+                ("FOUR", 4),
+            ],
+        )
     }
 }
 

@@ -233,7 +233,6 @@ fn forms_fit_the_workgroup_memory() {
             for rows in 1..=8 {
                 for subgroup in [None, Some(8), Some(32)] {
                     let form = Form {
-                        workgroup: WORKGROUP,
                         rows,
                         piece,
                         head_dim,

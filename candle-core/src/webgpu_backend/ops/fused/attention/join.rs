@@ -2,10 +2,9 @@
 
 use super::super::super::{bind, index};
 use super::super::finish;
-use super::unroll::unrolled;
 use super::Call;
 use crate::backend::BackendStorage;
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Result};
 
@@ -20,6 +19,8 @@ pub(super) struct Parts {
     pub(super) splits: usize,
     /// Keys in a part.
     pub(super) chunk: usize,
+    /// From how many parts on a workgroup joins those of a row.
+    pub(super) many: usize,
 }
 
 impl Parts {
@@ -30,11 +31,12 @@ impl Parts {
         Self {
             splits: keys.div_ceil(chunk).max(1),
             chunk,
+            many: MANY,
         }
     }
 }
 
-/// From this many parts on, a workgroup joins those of a row.
+/// From this many parts on, a workgroup joins those of a row; an invocation would wait for one part after the other.
 const MANY: usize = 8;
 /// The most parts that it takes, and the most rows that are few.
 const MOST: usize = 1024;
@@ -42,6 +44,8 @@ const MOST: usize = 1024;
 const ROW_WORKGROUP: u32 = 256;
 const AHEAD: u32 = 4;
 const FEW_ROWS: usize = 4096;
+/// Invocations of any other workgroup.
+const WORKGROUP: u32 = 64;
 
 /// WGSL of what sums are divided by: the sum of weights, and 1 for a row without any.
 pub(super) fn divisor(blind: bool) -> &'static str {
@@ -51,18 +55,36 @@ pub(super) fn divisor(blind: bool) -> &'static str {
     }
 }
 
+/// What a kernel writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Target {
+    /// The result.
+    Whole(Elem),
+    Parts,
+}
+
+impl Target {
+    /// `dst`, or `parts_out`: a head, its maximum and its sum of weights a part; and `store(dst_row, split, quad, value, most, sum)`, which
+    /// puts four sums there.
+    pub(super) fn declare(self, shader: Shader) -> Shader {
+        match self {
+            Self::Whole(out) => shader
+                .output("dst", out)
+                .text(include_str!("../../../shaders/sdpa_whole.wgsl")),
+            Self::Parts => shader
+                .output_words("parts_out", "f32")
+                .text(include_str!("../../../shaders/sdpa_part.wgsl")),
+        }
+    }
+}
+
 /// The result of a call, and the parts that it is joined from.
 pub(super) struct Destination {
     dst: WebGpuStorage,
-    out: Elem,
     dtype: DType,
-    v_dim: usize,
-    /// Whether a row may see nothing.
-    blind: bool,
     rows: usize,
     splits: usize,
-    /// From how many parts on a workgroup takes a row.
-    many: usize,
+    join: SdpaJoin,
     parts: Option<WebGpuStorage>,
 }
 
@@ -70,108 +92,114 @@ impl Destination {
     /// `out` is what the result is made in: another than the inputs' where a head would end within a word.
     pub(super) fn new(call: &Call<'_>, parts: Parts, out: Elem) -> Result<Self> {
         const OP: &str = "sdpa";
+        let Parts { splits, many, .. } = parts;
         let device = call.inputs[0].0.device();
         let (rows, v_dim) = (call.sizes.rows(), call.sizes.v_dim);
         let dtype = call.inputs[0].0.dtype();
         let made = if out == call.elem { dtype } else { DType::F32 };
-        let parts_len = rows * parts.splits * (v_dim + 2);
+        let quads = v_dim.is_multiple_of(4) && v_dim <= 4 * ROW_WORKGROUP as usize;
+        let few = rows <= FEW_ROWS || many < MANY;
         Ok(Self {
             dst: device.alloc(rows * v_dim, made, OP)?,
-            out,
             dtype,
-            v_dim,
-            blind: call.rules.blind,
             rows,
-            splits: parts.splits,
-            many: MANY,
-            parts: match parts.splits {
+            splits,
+            join: SdpaJoin {
+                out,
+                v_dim: v_dim as u32,
+                blind: call.rules.blind,
+                by_row: quads && few && (many..=MOST).contains(&splits),
+            },
+            parts: match splits {
                 1 => None,
-                _ => Some(device.alloc(parts_len, DType::F32, OP)?),
+                _ => Some(device.alloc(rows * splits * (v_dim + 2), DType::F32, OP)?),
             },
         })
     }
 
-    /// With a workgroup to each row, however few its parts are: parts that count for nothing do not change a bit then.
-    pub(super) fn by_row(self) -> Self {
-        Self { many: 2, ..self }
-    }
-
-    pub(super) fn joins(&self) -> bool {
-        self.parts.is_some()
-    }
-
-    /// What the kernel writes.
-    pub(super) fn target(&self) -> &WebGpuStorage {
-        self.parts.as_ref().unwrap_or(&self.dst)
-    }
-
-    /// The binding of [`target`](Self::target): `dst`, or `parts_out`, a head, its maximum and its sum of weights a part.
-    pub(super) fn declare(&self, shader: Shader) -> Shader {
-        match self.joins() {
-            true => shader.output_words("parts_out", "f32"),
-            false => shader.output("dst", self.out),
+    pub(super) fn target(&self) -> Target {
+        match self.parts {
+            Some(_) => Target::Parts,
+            None => Target::Whole(self.join.out),
         }
     }
 
-    /// Whether a workgroup takes a row, because parts are many and rows are few: an invocation would wait for one part after the other.
-    fn takes_rows(&self) -> bool {
-        let quads = self.v_dim.is_multiple_of(4) && self.v_dim <= 4 * ROW_WORKGROUP as usize;
-        let few = self.rows <= FEW_ROWS || self.many < MANY;
-        quads && few && (self.many..=MOST).contains(&self.splits)
+    /// What the kernel writes to.
+    pub(super) fn storage(&self) -> &WebGpuStorage {
+        self.parts.as_ref().unwrap_or(&self.dst)
     }
 
     /// Joins the parts, once the kernel is on its way.
     pub(super) fn finish(self) -> Result<WebGpuStorage> {
-        const WORKGROUP: u32 = 64;
-        let by_row = self.takes_rows();
-        let Some(parts) = self.parts else {
-            return finish(self.dst, self.dtype);
-        };
-        let (out, v_dim, blind) = (self.out, self.v_dim, self.blind);
-        let key = Key::new("sdpa_join")
-            .elem(out)
-            .with(v_dim as u32, 16)
-            .with(blind.into(), 1)
-            .with(by_row.into(), 1);
-        let device = self.dst.device();
-        let shader = || {
-            let shader = Shader::new(format!("sdpa_join {out:?} d{v_dim}"))
-                .input_words("parts_in", "f32")
-                .output("dst", out)
-                .constant("V_DIM", v_dim as u32)
-                .text(divisor(blind));
-            match by_row {
-                true => shader
-                    .constant("MOST_SPLITS", MOST as u32)
-                    .constant("AHEAD", AHEAD)
-                    .reduction(device, ROW_WORKGROUP, 1)
-                    .text(&unrolled(
-                        include_str!("../../../shaders/sdpa_join_row.wgsl"),
-                        &[("AHEAD", AHEAD)],
-                        &["parts"],
-                    )),
-                false => shader
-                    .constant("WG", WORKGROUP)
-                    .text(include_str!("../../../shaders/sdpa_join.wgsl")),
-            }
-            .body::<JoinParams>("")
-        };
-        let grid = match by_row {
-            true => device.grid(self.rows, 1),
-            false => device.grid(self.rows * v_dim / out.lanes() as usize, WORKGROUP),
-        };
-        let params = JoinParams {
-            rows: index(self.rows)?,
-            splits: index(self.splits)?,
-        };
-        device.launch(key, shader, &[bind(&parts), bind(&self.dst)], &params, grid)?;
-        finish(self.dst, self.dtype)
+        let Self { dst, join, .. } = self;
+        if let Some(parts) = self.parts {
+            let device = dst.device();
+            let grid = match join.by_row {
+                true => device.grid(self.rows, 1),
+                false => device.grid(dst.len() / join.out.lanes() as usize, WORKGROUP),
+            };
+            let params = JoinParams {
+                rows: index(self.rows)?,
+                splits: index(self.splits)?,
+            };
+            device.run(&join, &[bind(&parts), bind(&dst)], &params, grid)?;
+        }
+        finish(dst, self.dtype)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SdpaJoin {
+    out: Elem,
+    v_dim: u32,
+    /// Whether a row may see nothing.
+    blind: bool,
+    /// Whether a workgroup takes a row, because parts are many and rows are few.
+    by_row: bool,
+}
+
+impl Kernel for SdpaJoin {
+    type Params = JoinParams;
+
+    fn shader(&self, caps: &Caps) -> Shader {
+        let shader = Shader::default()
+            .input_words("parts_in", "f32")
+            .output("dst", self.out)
+            .constant("V_DIM", self.v_dim)
+            .text(divisor(self.blind));
+        match self.by_row {
+            true => shader
+                .constant("MOST_SPLITS", MOST as u32)
+                .sums(caps, ROW_WORKGROUP, 1)
+                .unrolled::<JoinParams>(
+                    include_str!("../../../shaders/sdpa_join_row.wgsl"),
+                    &[("AHEAD", AHEAD)],
+                ),
+            false => shader
+                .constant("WG", WORKGROUP)
+                .body::<JoinParams>(include_str!("../../../shaders/sdpa_join.wgsl")),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Parts;
+    use super::{Parts, SdpaJoin};
+    use crate::webgpu_backend::kernel::{assert_valid, Elem};
+
+    #[test]
+    fn every_form_is_valid_wgsl() {
+        for out in [Elem::F32, Elem::F16, Elem::BF16] {
+            for flags in 0..4 {
+                assert_valid(&SdpaJoin {
+                    out,
+                    v_dim: 72,
+                    blind: flags & 1 == 1,
+                    by_row: flags & 2 == 2,
+                });
+            }
+        }
+    }
 
     #[test]
     fn parts_are_whole_turns_and_none_is_empty() {

@@ -1,11 +1,14 @@
 //! Scaled dot-product attention with grouped heads (Vaswani et al., arXiv 1706.03762; Ainslie et al., arXiv 2305.13245).
 //!
 //! Few queries, as in generation, take a kernel in which those that share keys are together ([`grouped`]), or one with a workgroup to a
-//! query ([`decode`]) where heads are of odd sizes or there is a bias; more go through tiles of queries and keys ([`flash`]). All keep a running maximum and sum in place of a row of scores (Milakov and Gimelshein, arXiv 1805.02867),
-//! and cut the keys into parts where there are too few workgroups, which a small kernel joins (Flash-Decoding, Dao et al. 2023).
-//! Where there are cooperative matrices, tiles of keys in f16 are multiplied by them, with queries of any dtype ([`cooperative`]). Memory does not grow with queries
-//! times keys. Only where cooperative matrices make products much faster, and that kernel does not take the heads, are the scores
-//! of some hundreds of queries at a time written out ([`blocks`]).
+//! query ([`decode`]) where heads are of odd sizes or there is a bias; more go through tiles of queries and keys ([`flash`]). All keep a
+//! running maximum and sum in place of a row of scores (Milakov and Gimelshein, arXiv 1805.02867), and cut the keys into parts where there
+//! are too few workgroups, which a small kernel joins (Flash-Decoding, Dao et al. 2023). Where there are cooperative matrices, tiles of keys
+//! in f16 are multiplied by them, with queries of any dtype ([`cooperative`]). Memory does not grow with queries times keys. Only where
+//! cooperative matrices make products much faster, and that kernel does not take the heads, are the scores of some hundreds of queries at a
+//! time written out ([`blocks`]).
+//!
+//! A kernel is a struct with [`Heads`], what all of them are made for, and what is its own; a `.wgsl`; and a call of [`Call::run`].
 
 mod blocks;
 mod cooperative;
@@ -14,17 +17,17 @@ mod flash;
 mod grouped;
 mod join;
 mod rules;
-mod unroll;
 
 use super::super::windows::fit;
 use super::super::{bind, elementwise, index};
 use super::float_elem;
 use crate::backend::BackendStorage;
 use crate::fused::attention::{Sizes, FAR};
-use crate::webgpu_backend::kernel::{params, Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{params, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{Error, Layout, Result};
+use join::{Destination, Parts, Target};
 use rules::Rules;
 
 params!(AttentionParams {
@@ -235,29 +238,34 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// What the keys of all kernels have; `joins` if it makes parts.
-    fn key(&self, kernel: &'static str, joins: bool) -> Key {
-        let key = Key::new(kernel)
-            .elem(self.elem)
-            .elem(self.kv_elem)
-            .with(self.wide(&[0]).into(), 1)
-            .with(self.wide(&[1, 2]).into(), 1)
-            .with(joins.into(), 1)
-            .with(self.sizes.head_dim as u32, 16)
-            .with(self.sizes.v_dim as u32, 16);
-        self.rules.key(key)
-    }
-
-    /// What the kernels of tiles and of single queries read: q, k and v, `name_quad(start, quad)` giving elements `4 quad .. 4 quad + 4` of
-    /// the head that starts at `start`, zeros past its end.
-    fn heads(&self, shader: Shader) -> Shader {
-        let (q, kv) = (self.wide(&[0]), self.wide(&[1, 2]));
-        shader
-            .constant("HEAD_DIM", self.sizes.head_dim as u32)
-            .constant("V_DIM", self.sizes.v_dim as u32)
-            .head("q", self.elem, q, "HEAD_DIM")
-            .head("k", self.kv_elem, kv, "HEAD_DIM")
-            .head("v", self.kv_elem, kv, "V_DIM")
+    /// Runs a kernel in `workgroups` for each of `parts`, and joins these. `out` is what the result is made in: another dtype than the
+    /// queries' where a head would end within a word.
+    fn run<K: Kernel<Params = AttentionParams>>(
+        &self,
+        parts: Parts,
+        out: Elem,
+        workgroups: usize,
+        kernel: impl FnOnce(Heads) -> K,
+    ) -> Result<WebGpuStorage> {
+        let device = self.inputs[0].0.device();
+        let destination = Destination::new(self, parts, out)?;
+        let heads = Heads {
+            elem: self.elem,
+            kv_elem: self.kv_elem,
+            wide: self.wide(&[0]),
+            kv_wide: self.wide(&[1, 2]),
+            head_dim: self.sizes.head_dim as u32,
+            v_dim: self.sizes.v_dim as u32,
+            rules: self.rules,
+            target: destination.target(),
+        };
+        device.run(
+            &kernel(heads),
+            &self.bindings(destination.storage()),
+            &self.kernel_params(parts)?,
+            device.grid(workgroups * parts.splits, 1),
+        )?;
+        destination.finish()
     }
 
     /// The buffers of a kernel that reads heads and rules, in the order of their declarations.
@@ -299,7 +307,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn kernel_params(&self, splits: usize, chunk: usize) -> Result<AttentionParams> {
+    fn kernel_params(&self, parts: Parts) -> Result<AttentionParams> {
         let steps = |input: usize| -> Result<[u32; 4]> {
             let layout = self.inputs[input].1;
             let stride = layout.stride();
@@ -338,8 +346,8 @@ impl<'a> Call<'a> {
             group: index(self.sizes.group())?,
             queries: index(self.sizes.queries)?,
             keys: index(self.sizes.keys)?,
-            splits: index(splits)?,
-            chunk: index(chunk)?,
+            splits: index(parts.splits)?,
+            chunk: index(parts.chunk)?,
             scale: params.scale,
             softcap: params.softcap.unwrap_or(1.),
             left: distance(params.left),
@@ -357,8 +365,46 @@ impl<'a> Call<'a> {
     }
 }
 
+/// What every kernel is made for: a field of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Heads {
+    /// Of the queries, and of keys and values.
+    elem: Elem,
+    kv_elem: Elem,
+    /// Whether four elements of a head are read at once, of the queries, and of keys and values.
+    wide: bool,
+    kv_wide: bool,
+    head_dim: u32,
+    v_dim: u32,
+    target: Target,
+    rules: Rules,
+}
+
+impl Heads {
+    /// What the shader of every kernel begins with. `inputs` declares q, k and v; what is written, and the rules, come after them.
+    fn shader(&self, inputs: impl FnOnce(Shader) -> Shader) -> Shader {
+        let shader = Shader::default()
+            .constant("HEAD_DIM", self.head_dim)
+            .constant("V_DIM", self.v_dim);
+        let shader = self.target.declare(inputs(shader));
+        self.rules
+            .declare(shader)
+            .text(include_str!("../../../shaders/functions_float.wgsl"))
+    }
+
+    /// The same, with q, k and v as [`Shader::head`]s.
+    fn by_quads(&self) -> Shader {
+        self.shader(|shader| {
+            shader
+                .head("q", self.elem, self.wide, "HEAD_DIM")
+                .head("k", self.kv_elem, self.kv_wide, "HEAD_DIM")
+                .head("v", self.kv_elem, self.kv_wide, "V_DIM")
+        })
+    }
+}
+
 impl Shader {
-    /// An input of [`Call::heads`], whose heads are as long as the constant `dim`.
+    /// `name_quad(start, quad)`, elements `4 quad .. 4 quad + 4` of the head that starts at `start`, zeros past its end. Heads are as long as the constant `dim`.
     fn head(self, name: &str, elem: Elem, wide: bool, dim: &str) -> Self {
         let word = match (wide, elem) {
             (true, Elem::F32) => Some("vec4<f32>"),
@@ -386,5 +432,56 @@ impl Shader {
         shader.text(&format!(
             "fn {name}_quad(start: u32, quad: u32) -> vec4<f32> {{ {read} }}"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Elem, Heads, Rules, Target};
+
+    /// Heads of these sizes, with keys in f16, for all choices of rules without a bias.
+    pub(super) fn forms([head_dim, v_dim]: [u32; 2]) -> impl Iterator<Item = Heads> {
+        (0..64).map(move |choices: usize| {
+            let chosen = |bit: u32| choices & 1 << bit != 0;
+            let elem = [Elem::F16, Elem::F32, Elem::BF16][choices % 3];
+            Heads {
+                elem,
+                kv_elem: Elem::F16,
+                wide: true,
+                kv_wide: true,
+                head_dim,
+                v_dim,
+                rules: Rules {
+                    softcap: chosen(0),
+                    causal: chosen(1),
+                    left: chosen(2),
+                    right: chosen(2) && !chosen(1),
+                    starts: chosen(3),
+                    lens: chosen(4),
+                    slopes: chosen(3),
+                    sinks: chosen(5),
+                    bias: None,
+                    blind: chosen(4),
+                },
+                target: match choices / 3 % 2 {
+                    0 => Target::Parts,
+                    _ => Target::Whole(elem),
+                },
+            }
+        })
+    }
+
+    /// The same, one element at a time where they are not in pieces of four, and some of them with a bias.
+    pub(super) fn ragged_forms(dims: [u32; 2]) -> impl Iterator<Item = Heads> {
+        forms(dims).step_by(5).enumerate().map(|(i, heads)| Heads {
+            wide: i % 2 == 0,
+            kv_wide: i % 3 == 0,
+            kv_elem: [Elem::BF16, Elem::F32][i % 2],
+            rules: Rules {
+                bias: (i % 2 == 1).then_some(heads.elem),
+                ..heads.rules
+            },
+            ..heads
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::join::divisor;
 use crate::fused::attention::{self, FAR};
-use crate::webgpu_backend::kernel::{Elem, Key, Shader};
+use crate::webgpu_backend::kernel::{Elem, Shader};
 
 pub(super) type Rules = attention::Rules<Elem>;
 
@@ -27,25 +27,6 @@ impl Rules {
     /// Whether the keys that a row sees depend on more than `causal`.
     fn ranged(self) -> bool {
         self.left || self.right || self.lens
-    }
-
-    pub(super) fn key(self, key: Key) -> Key {
-        let flags = [
-            self.softcap,
-            self.causal,
-            self.left,
-            self.right,
-            self.starts,
-            self.lens,
-            self.slopes,
-            self.sinks,
-            self.bias.is_some(),
-            self.blind,
-        ];
-        let key = flags
-            .into_iter()
-            .fold(key, |key, flag| key.with(flag.into(), 1));
-        key.elem(self.bias.unwrap_or(Elem::F32))
     }
 
     /// The bindings of rules, after all others; and
@@ -114,6 +95,7 @@ impl Rules {
             .constant("CAUSAL", self.causal)
             .constant("SOFTCAP", self.softcap)
             .constant("LEFT", self.left)
+            .constant("PLAIN", self.plain())
             .constant("RANGED", self.ranged())
             .constant("BIASED", self.bias.is_some() || self.slopes)
             .constant("SLOPES", self.slopes)
