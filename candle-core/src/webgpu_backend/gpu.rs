@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::adapter::{self, Asked, Caps, Options};
-use super::kernel::{AnyKernel, Kernel, Kernels, Key, Params, Shader};
+use super::kernel::{AnyKernel, Kernel, Kernels, Shader};
 use super::memory::Memory;
 use super::pipeline_cache::PipelineCache;
 use super::pool::Pool;
@@ -165,18 +165,6 @@ impl Gpu {
     ) -> Result<()> {
         let shader = || Shader::of(kernel, self.caps());
         self.enqueue(kernel, shader, bindings, bytemuck::bytes_of(params), groups)
-    }
-
-    /// As [`Gpu::run`], of a kernel that is named by hand.
-    pub(super) fn launch<P: Params>(
-        &self,
-        key: Key,
-        shader: impl FnOnce() -> Shader,
-        bindings: &[Binding<'_>],
-        params: &P,
-        groups: [u32; 3],
-    ) -> Result<()> {
-        self.enqueue(&key, shader, bindings, bytemuck::bytes_of(params), groups)
     }
 
     fn enqueue(

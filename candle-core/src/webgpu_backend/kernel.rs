@@ -154,36 +154,6 @@ impl Hasher for Mix {
 /// Pipelines, or what they are to be made from, by their kernels.
 pub(super) type ByKernel<T> = HashMap<Box<dyn AnyKernel>, T, BuildHasherDefault<Mix>>;
 
-/// A pipeline named by hand: the kernel, and everything that its WGSL was specialised for. [`Kernel`] does it for new ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    kernel: &'static str,
-    variant: u128,
-    bits: u32,
-}
-
-impl Key {
-    pub(super) fn new(kernel: &'static str) -> Self {
-        Self {
-            kernel,
-            variant: 0,
-            bits: 0,
-        }
-    }
-
-    /// Adds a choice of `bits` bits.
-    pub(super) fn with(mut self, value: u32, bits: u32) -> Self {
-        debug_assert!(u64::from(value) < 1 << bits && self.bits + bits <= 128);
-        self.variant = self.variant << bits | u128::from(value);
-        self.bits += bits;
-        self
-    }
-
-    pub(super) fn elem(self, elem: Elem) -> Self {
-        self.with(elem as u32, 4)
-    }
-}
-
 /// WGSL under construction. A kernel begins with the default, which has nothing.
 #[derive(Default)]
 pub(super) struct Shader {
@@ -194,13 +164,6 @@ pub(super) struct Shader {
 }
 
 impl Shader {
-    pub(super) fn new(label: impl Into<String>) -> Self {
-        Self {
-            label: label.into(),
-            ..Self::default()
-        }
-    }
-
     /// The shader of a kernel, under its name.
     pub(super) fn of(kernel: &impl Kernel, caps: &Caps) -> Self {
         Self {
@@ -665,7 +628,7 @@ impl Kernels {
 
 #[cfg(test)]
 mod tests {
-    use super::{AnyKernel, ByKernel, Elem, Key};
+    use super::{AnyKernel, ByKernel, Elem};
 
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     struct Cast {
@@ -689,11 +652,7 @@ mod tests {
                 cache.insert(Copy { from, to }.boxed(), ("copy", number, to));
             }
         }
-        cache.insert(
-            Key::new("cast").elem(Elem::F32).boxed(),
-            ("key", 0, Elem::F32),
-        );
-        assert_eq!(cache.len(), 2 * elems.len() * elems.len() + 1);
+        assert_eq!(cache.len(), 2 * elems.len() * elems.len());
         let find = |kernel: &(dyn AnyKernel + 'static)| cache.get(kernel).copied();
         for (number, from) in elems.into_iter().enumerate() {
             for to in elems {
@@ -706,6 +665,5 @@ mod tests {
             to: Elem::F64,
         };
         assert_eq!(find(&other), None);
-        assert_eq!(find(&Key::new("cast").elem(Elem::F16)), None);
     }
 }

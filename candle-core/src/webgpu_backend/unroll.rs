@@ -17,7 +17,8 @@ impl Shader {
     }
 }
 
-fn unrolled(text: &str, counts: &[(&str, u32)]) -> String {
+/// [`Shader::unrolled`] of a part of a shader.
+pub(super) fn unrolled(text: &str, counts: &[(&str, u32)]) -> String {
     let mut text = written_out(text, counts);
     while let Some(array) = array_in(&text, counts) {
         text = as_variables(&text, &array, counts);

@@ -3,8 +3,8 @@
 // blocks, which `rhs_eight` decodes between registers and workgroup memory. While a step is multiplied, the next one is on its way to
 // registers; with two BUFFERS it is stored while others still read the last one. Parts of `k` give results of their own.
 //
-// naga takes no arrays of cooperative matrices, and arrays of loads would not stay in registers. So `each i in N` repeats a line, or
-// the lines up to a closing brace, with #i counted up: `unroll.rs`.
+// Loops to ROWS, COLS, LHS_LOADS and RHS_LOADS are written out, and their arrays are variables (unroll.rs): naga takes no arrays of
+// cooperative matrices, and arrays of loads would not stay in registers.
 
 const TILE_M = DOWN * ROWS * 16u;
 const TILE_N = ACROSS * COLS * 16u;
@@ -65,37 +65,59 @@ fn main(
   let c = local % (DEPTH / 8u);
   let lhs_first = lhs_offset(batch) + c * 8u;
   let rhs_first = rhs_offset(batch) + c * 8u;
-  each i in LHS_LOADS: let lhs_at#i = lhs_first + min(m0 + r + #iu * STEP, p.m - 1u) * p.lhs_row;
-  each i in RHS_LOADS: let rhs_at#i = rhs_first + min(n0 + r + #iu * STEP, p.n - 1u) * p.rhs_row;
-  each i in LHS_LOADS: var lhs#i = lhs[(lhs_at#i + k_first) / 8u];
-  each i in RHS_LOADS: var rhs#i = rhs_load(rhs_at#i + k_first);
+  var lhs_at: array<u32, LHS_LOADS>;
+  var rhs_at: array<u32, RHS_LOADS>;
+  var next_lhs: array<Eight, LHS_LOADS>;
+  var next_rhs: array<RhsLoad, RHS_LOADS>;
+  for (var i = 0u; i < LHS_LOADS; i++) {
+    lhs_at[i] = lhs_first + min(m0 + r + i * STEP, p.m - 1u) * p.lhs_row;
+    next_lhs[i] = lhs[(lhs_at[i] + k_first) / 8u];
+  }
+  for (var i = 0u; i < RHS_LOADS; i++) {
+    rhs_at[i] = rhs_first + min(n0 + r + i * STEP, p.n - 1u) * p.rhs_row;
+    next_rhs[i] = rhs_load(rhs_at[i] + k_first);
+  }
 
   // The subgroup's first row and column of the tile, and its sums.
   let row = subgroup / ACROSS * ROWS * 16u;
   let col = subgroup % ACROSS * COLS * 16u;
-  each i in ROWS, j in COLS: var c#i_#j = coop_mat16x16<f32, C>();
+  var sums: array<coop_mat16x16<f32, C>, ROWS * COLS>;
+  var a: array<coop_mat16x16<f16, A>, ROWS>;
+  var b: array<coop_mat16x16<f16, B>, COLS>;
   var lhs_buffer = 0u;
   var rhs_buffer = 0u;
   for (var k = k_first; k < k_last; k += DEPTH) {
     let place = r * PITCH + c * 2u;
-    each i in LHS_LOADS {
-      lhs_tile[lhs_buffer + place + #iu * STEP * PITCH] = lhs#i.low;
-      lhs_tile[lhs_buffer + place + #iu * STEP * PITCH + 1u] = lhs#i.high;
+    for (var i = 0u; i < LHS_LOADS; i++) {
+      lhs_tile[lhs_buffer + place + i * STEP * PITCH] = next_lhs[i].low;
+      lhs_tile[lhs_buffer + place + i * STEP * PITCH + 1u] = next_lhs[i].high;
     }
-    each i in RHS_LOADS {
-      let eight#i = rhs_eight(rhs#i);
-      rhs_tile[rhs_buffer + place + #iu * STEP * PITCH] = eight#i.low;
-      rhs_tile[rhs_buffer + place + #iu * STEP * PITCH + 1u] = eight#i.high;
+    for (var i = 0u; i < RHS_LOADS; i++) {
+      let eight = rhs_eight(next_rhs[i]);
+      rhs_tile[rhs_buffer + place + i * STEP * PITCH] = eight.low;
+      rhs_tile[rhs_buffer + place + i * STEP * PITCH + 1u] = eight.high;
     }
     workgroupBarrier();
     // After the last step there is none to load; it is loaded again.
     let next = min(k + DEPTH, k_last - DEPTH);
-    each i in LHS_LOADS: lhs#i = lhs[(lhs_at#i + next) / 8u];
-    each i in RHS_LOADS: rhs#i = rhs_load(rhs_at#i + next);
+    for (var i = 0u; i < LHS_LOADS; i++) {
+      next_lhs[i] = lhs[(lhs_at[i] + next) / 8u];
+    }
+    for (var i = 0u; i < RHS_LOADS; i++) {
+      next_rhs[i] = rhs_load(rhs_at[i] + next);
+    }
     for (var at = 0u; at < DEPTH; at += 16u) {
-      each i in ROWS: let a#i = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[lhs_buffer + (row + #iu * 16u) * PITCH + at / 4u], PITCH);
-      each j in COLS: let b#j = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + (col + #ju * 16u) * PITCH + at / 4u], PITCH);
-      each i in ROWS, j in COLS: c#i_#j = coopMultiplyAdd(a#i, b#j, c#i_#j);
+      for (var i = 0u; i < ROWS; i++) {
+        a[i] = coopLoadT<coop_mat16x16<f16, A>>(&lhs_tile[lhs_buffer + (row + i * 16u) * PITCH + at / 4u], PITCH);
+      }
+      for (var j = 0u; j < COLS; j++) {
+        b[j] = coopLoad<coop_mat16x16<f16, B>>(&rhs_tile[rhs_buffer + (col + j * 16u) * PITCH + at / 4u], PITCH);
+      }
+      for (var i = 0u; i < ROWS; i++) {
+        for (var j = 0u; j < COLS; j++) {
+          sums[i * COLS + j] = coopMultiplyAdd(a[i], b[j], sums[i * COLS + j]);
+        }
+      }
     }
     if (BUFFERS == 1u) {
       workgroupBarrier();
@@ -107,15 +129,17 @@ fn main(
 
   let slots = subgroup * 16u * SLOT_PITCH;
   let pitch = SLOT_PITCH;
-  each i in ROWS, j in COLS {
-    // naga 30 does not emit a store's operands by itself: they must have names.
-    let sums#i_#j = c#i_#j;
-    let slot#i_#j = &fragments[slots + #ju % SLOTS * 16u];
-    coopStoreT(sums#i_#j, slot#i_#j, pitch);
-    if (#ju % SLOTS == SLOTS - 1u) {
-      workgroupBarrier();
-      put_slots(part, rows, m0 + row + #iu * 16u, n0 + col + (#ju - #ju % SLOTS) * 16u, slots, lane);
-      workgroupBarrier();
+  for (var i = 0u; i < ROWS; i++) {
+    for (var j = 0u; j < COLS; j++) {
+      // naga 30 does not emit a store's operands by itself: they must have names.
+      let whole = sums[i * COLS + j];
+      let slot = &fragments[slots + j % SLOTS * 16u];
+      coopStoreT(whole, slot, pitch);
+      if (j % SLOTS == SLOTS - 1u) {
+        workgroupBarrier();
+        put_slots(part, rows, m0 + row + i * 16u, n0 + col + (j - j % SLOTS) * 16u, slots, lane);
+        workgroupBarrier();
+      }
     }
   }
 }

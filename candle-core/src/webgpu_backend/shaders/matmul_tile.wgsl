@@ -1,7 +1,7 @@
 // A tile of TILE_M x TILE_N of dst in a workgroup of TY x TX invocations, each with SIZE x SIZE of it in registers. Both operands go
 // through workgroup memory, DEPTH deep, k by k; a place is swizzled by its k, so that neither the loads along k nor the
-// reads along the tile meet in one bank. Parts of `k` give results of their own. `each` repeats lines (unroll.rs): an
-// invocation's share of the result is in variables, QUADS by QUADS quads of rows by columns of four.
+// reads along the tile meet in one bank. Parts of `k` give results of their own. Loops to QUADS and
+// FOUR are written out (unroll.rs): an invocation's share of the result is QUADS quads of rows by QUADS quads of columns in variables.
 
 const WG = TX * TY;
 const TILE_M = TY * SIZE;
@@ -65,7 +65,7 @@ fn main(
   let rhs_base = rhs_offset(batch);
   let row = local / TX;
   let col = local % TX;
-  each a in QUADS, lane in FOUR, b in QUADS: var c#a#lane_#b = vec4<f32>(0.0);
+  var sums: array<vec4<f32>, QUADS * FOUR * QUADS>;
   for (var k = k_first; k < k_last; k += DEPTH) {
     workgroupBarrier();
     for (var i = local; i < LHS_BLOCKS + RHS_BLOCKS; i += WG) {
@@ -88,11 +88,27 @@ fn main(
       for (var j = 0u; j < 4u; j++) {
         let lhs_row = (quad * 4u + j) * LHS_QUADS + (row ^ (quad % LHS_SWIZZLE));
         let rhs_row = (quad * 4u + j) * RHS_QUADS + (col ^ (quad % 8u));
-        each q in QUADS: let a#q = lhs_tile[lhs_row + #qu * TY];
-        each q in QUADS: let b#q = rhs_tile[rhs_row + #qu * TX];
-        each a in QUADS, lane in FOUR, b in QUADS: c#a#lane_#b = fma(vec4<f32>(a#a[#lane]), b#b, c#a#lane_#b);
+        var a: array<vec4<f32>, QUADS>;
+        var b: array<vec4<f32>, QUADS>;
+        for (var q = 0u; q < QUADS; q++) {
+          a[q] = lhs_tile[lhs_row + q * TY];
+          b[q] = rhs_tile[rhs_row + q * TX];
+        }
+        for (var down = 0u; down < QUADS; down++) {
+          for (var lane = 0u; lane < FOUR; lane++) {
+            for (var q = 0u; q < QUADS; q++) {
+              sums[(down * FOUR + lane) * QUADS + q] = fma(vec4<f32>(a[down][lane]), b[q], sums[(down * FOUR + lane) * QUADS + q]);
+            }
+          }
+        }
       }
     }
   }
-  each a in QUADS, lane in FOUR, b in QUADS: put(part, m0 + (row + #au * TY) * 4u + #laneu, n0 + (col + #bu * TX) * 4u, c#a#lane_#b);
+  for (var down = 0u; down < QUADS; down++) {
+    for (var lane = 0u; lane < FOUR; lane++) {
+      for (var q = 0u; q < QUADS; q++) {
+        put(part, m0 + (row + down * TY) * 4u + lane, n0 + (col + q * TX) * 4u, sums[(down * FOUR + lane) * QUADS + q]);
+      }
+    }
+  }
 }

@@ -1,6 +1,7 @@
 // rhs of a convolution for the tile kernel: the matrix whose columns are the windows of an image. Row k stands for an element of the kernel
 // (channel, ky, kx), column `outer` for a place of the result. What is the same for all of a row or a column is worked out once for it.
-// `each` repeats lines (unroll.rs); K_H and K_W become the kernel's size, a number where it is small: a division by that is a multiplication.
+// Loops to FOUR are written out (unroll.rs); K_H and K_W become the kernel's size, a number where it is small: a division by that is a
+// multiplication.
 
 fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {
   if (k >= p.k || outer >= outer_len) {
@@ -8,11 +9,14 @@ fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {
   }
   var oy = outer / p.o_w;
   var ox = outer % p.o_w;
-  each i in FOUR {
+  var y: array<u32, FOUR>;
+  var x: array<u32, FOUR>;
+  var place: array<u32, FOUR>;
+  for (var i = 0u; i < FOUR; i++) {
     // No row is as far down as that of a column that is not there. Places wrap, and come out right where they are read.
-    let y#i = select(0x80000000u, oy * p.stride_h + p.start_h, outer + #iu < outer_len);
-    let x#i = ox * p.stride_w + p.start_w;
-    let at#i = base + y#i * p.src_row + x#i * p.src_col;
+    y[i] = select(0x80000000u, oy * p.stride_h + p.start_h, outer + i < outer_len);
+    x[i] = ox * p.stride_w + p.start_w;
+    place[i] = base + y[i] * p.src_row + x[i] * p.src_col;
     ox++;
     if (ox == p.o_w) {
       ox = 0u;
@@ -23,15 +27,15 @@ fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {
   let rows = k / K_W;
   var ky = rows % K_H;
   var channel = rows / K_H * p.src_channel;
-  each j in FOUR {
-    var c#j = vec4<f32>(0.0);
-    if (k + #ju < p.k) {
+  var columns: array<vec4<f32>, FOUR>;
+  for (var j = 0u; j < FOUR; j++) {
+    if (k + j < p.k) {
       let dy = ky * p.dilation_h;
       let dx = kx * p.dilation_w;
       let tap = channel + dy * p.src_row + dx * p.src_col;
-      each i in FOUR {
-        if (y#i + dy < p.i_h && x#i + dx < p.i_w) {
-          c#j[#i] = rhs_at(at#i + tap);
+      for (var i = 0u; i < FOUR; i++) {
+        if (y[i] + dy < p.i_h && x[i] + dx < p.i_w) {
+          columns[j][i] = rhs_at(place[i] + tap);
         }
       }
     }
@@ -45,5 +49,5 @@ fn rhs_block(base: u32, outer: u32, k: u32, outer_len: u32) -> mat4x4<f32> {
       }
     }
   }
-  return mat4x4<f32>(c0, c1, c2, c3);
+  return mat4x4<f32>(columns[0], columns[1], columns[2], columns[3]);
 }

@@ -1,8 +1,8 @@
 // dst[row, col] = sum over k of lhs[row, k] * rhs[col, k], for all ROWS rows and COLS columns in one workgroup, whose
 // invocations share k. value() is written by Rust; reduce() and total() come from sum_*.wgsl. With a gate there are SUMS = 2 COLS sums for
 // a row: past COLS columns follow those that the gate is multiplied with. With a norm, lhs is multiplied by its weights, and the sums of
-// its squares come last. `each` repeats lines (unroll.rs): all loads of a round come before their use, so that they are on their way
-// together, and sums stay in registers.
+// its squares come last. Loops to ROWS, SUMS, TURNS and PASSES are written out (unroll.rs): all loads of a round come before their use,
+// so that they are on their way together, and sums stay in registers.
 
 const WORDS = COLS / DST_LANES;
 const_assert COLS % DST_LANES == 0u;
@@ -11,35 +11,71 @@ const_assert ROWS * WORDS <= WG;
 fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT> {
   // lhs may have any step over k where single elements are read; words are contiguous.
   let lhs_col = select(1u, p.lhs_col, GROUP == 1u);
-  each i in ROWS: let lhs#i = lhs_base + #iu * p.lhs_row;
-  each j in SUMS: let rhs#j = rhs_base + (#ju / COLS * p.n + min(col + #ju % COLS, p.n - 1u)) * p.rhs_row;
-  each i in ROWS, j in SUMS: var s#i_#j = Sum();
-  each i in NORMED_ROWS: var squares#i = Sum();
+  var lhs_first: array<u32, ROWS>;
+  for (var i = 0u; i < ROWS; i++) {
+    lhs_first[i] = lhs_base + i * p.lhs_row;
+  }
+  var rhs_first: array<u32, SUMS>;
+  for (var j = 0u; j < SUMS; j++) {
+    rhs_first[j] = rhs_base + (j / COLS * p.n + min(col + j % COLS, p.n - 1u)) * p.rhs_row;
+  }
+  var own: array<Sum, ROWS * SUMS>;
+  var squares: array<Sum, ROWS>;
   let step = WG * GROUP;
   var at = local * GROUP;
-  // Rounds of several turns, then the turns that are left.
-  each round in LOOPS {
-    for (; at + (TURNS_#round - 1u) * step < p.k; at += TURNS_#round * step) {
-      each t in TURNS_#round {
-        each j in SUMS: let b#t_#j = rhs_word(rhs#j + at + #tu * step);
-        each i in ROWS: let a#t_#i = lhs_word(lhs#i + (at + #tu * step) * lhs_col);
-        each n in NORMED: let g#t = alpha_word(p.alpha_offset + at + #tu * step);
+  for (var pass = 0u; pass < PASSES; pass++) {
+    // What is left over after rounds of TURNS turns is made turn by turn.
+    let turns = select(TURNS, 1u, pass == 1u);
+    for (; at + (turns - 1u) * step < p.k; at += turns * step) {
+      var rhs_words: array<RhsWord, TURNS * SUMS>;
+      var lhs_words: array<LhsWord, TURNS * ROWS>;
+      var weights: array<LhsWord, TURNS>;
+      for (var t = 0u; t < TURNS; t++) {
+        if (t < turns) {
+          for (var j = 0u; j < SUMS; j++) {
+            rhs_words[t * SUMS + j] = rhs_word(rhs_first[j] + at + t * step);
+          }
+          for (var i = 0u; i < ROWS; i++) {
+            lhs_words[t * ROWS + i] = lhs_word(lhs_first[i] + (at + t * step) * lhs_col);
+          }
+          if (NORMED) {
+            weights[t] = alpha_word(p.alpha_offset + at + t * step);
+          }
+        }
       }
-      each t in TURNS_#round {
-        each j in SUMS: let y#t_#j = rhs_values(b#t_#j);
-        each i in ROWS {
-          each n in NORMED: squares#i = fma_squares(a#t_#i, squares#i);
-          each n in NORMED: let x#t_#i = normed_values(a#t_#i, g#t);
-          each n in PLAIN: let x#t_#i = lhs_values(a#t_#i);
-          each j in SUMS: s#i_#j = fma_values(x#t_#i, y#t_#j, s#i_#j);
+      for (var t = 0u; t < TURNS; t++) {
+        if (t < turns) {
+          var y: array<RhsValues, SUMS>;
+          for (var j = 0u; j < SUMS; j++) {
+            y[j] = rhs_values(rhs_words[t * SUMS + j]);
+          }
+          for (var i = 0u; i < ROWS; i++) {
+            var x: LhsValues;
+            if (NORMED) {
+              squares[i] = fma_squares(lhs_words[t * ROWS + i], squares[i]);
+              x = normed_values(lhs_words[t * ROWS + i], weights[t]);
+            } else {
+              x = lhs_values(lhs_words[t * ROWS + i]);
+            }
+            for (var j = 0u; j < SUMS; j++) {
+              own[i * SUMS + j] = fma_values(x, y[j], own[i * SUMS + j]);
+            }
+          }
         }
       }
     }
   }
-  return array<f32, COUNT>(
-    each i in ROWS, j in SUMS: sum_of(s#i_#j),
-    each i in NORMED_ROWS: sum_of(squares#i),
-  );
+  var all: array<f32, COUNT>;
+  for (var i = 0u; i < ROWS; i++) {
+    for (var j = 0u; j < SUMS; j++) {
+      all[i * SUMS + j] = sum_of(own[i * SUMS + j]);
+    }
+    if (NORMED) {
+      // Without a norm there is no such place, and a compiler looks.
+      all[min(ROWS * SUMS + i, COUNT - 1u)] = sum_of(squares[i]);
+    }
+  }
+  return all;
 }
 
 @compute @workgroup_size(WG)

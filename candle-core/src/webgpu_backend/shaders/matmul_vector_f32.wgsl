@@ -1,5 +1,10 @@
 // Operands of the vector kernel whose words are numbers already: f32, alone or four at a time.
 
+alias LhsWord = Word;
+alias RhsWord = Word;
+alias LhsValues = Word;
+alias RhsValues = Word;
+
 fn lhs_values(w: Word) -> Word {
   return w;
 }

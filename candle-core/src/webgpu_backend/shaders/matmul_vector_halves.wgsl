@@ -1,5 +1,10 @@
 // Operands of the vector kernel of 16 bits, eight to a word.
 
+alias LhsWord = Word;
+alias RhsWord = Word;
+alias LhsValues = Halves;
+alias RhsValues = Halves;
+
 struct Halves {
   a: vec4<f32>,
   b: vec4<f32>,

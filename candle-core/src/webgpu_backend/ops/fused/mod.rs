@@ -180,9 +180,4 @@ impl Shader {
             None => shader.text(include_str!("../../shaders/sum_workgroup.wgsl")),
         }
     }
-
-    /// As [`Shader::sums`], for kernels that are named by hand.
-    pub(super) fn reduction(self, device: &WebGpuDevice, size: u32, count: u32) -> Self {
-        self.sums(&device.kernels().caps, size, count)
-    }
 }

@@ -7,7 +7,7 @@ use super::{make, Extras, MatmulParams, Problem};
 use crate::conv::Geometry;
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::ops::index;
-use crate::webgpu_backend::unroll::unroll;
+use crate::webgpu_backend::unroll::unrolled;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result, Shape};
 
@@ -111,7 +111,7 @@ impl Shader {
             [0, 0] => ["p.k_h".into(), "p.k_w".into()],
             size => size.map(|size| format!("{size}u")),
         };
-        let text = unroll(
+        let text = unrolled(
             include_str!("../../shaders/matmul_tile_windows.wgsl"),
             &[("FOUR", 4)],
         );

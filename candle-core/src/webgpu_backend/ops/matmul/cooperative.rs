@@ -4,7 +4,6 @@
 use super::operand::Scales;
 use super::{Form, MatmulParams, Problem, Rhs, Run};
 use crate::webgpu_backend::kernel::{Caps, Kernel, Shader};
-use crate::webgpu_backend::unroll::unroll;
 use crate::Result;
 
 /// Workgroups below which a smaller tile is taken: large ones read the operands less often.
@@ -204,10 +203,6 @@ impl Kernel for MatmulCooperative {
             ("LHS_LOADS", tile.tile_m() / step),
             ("RHS_LOADS", tile.tile_n() / step),
         ];
-        let body = unroll(
-            include_str!("../../shaders/matmul_cooperative.wgsl"),
-            &counts,
-        );
         let shader = Shader::default()
             .cooperative_operands(form.rhs)
             .scales(self.scales)
@@ -221,18 +216,16 @@ impl Kernel for MatmulCooperative {
             .constant("ACROSS", tile.across)
             .constant("SLOTS", tile.slots)
             .constant("SLOT_PAD", tile.slot_pad());
-        let shader = counts.iter().fold(shader, |shader, (name, count)| {
-            shader.constant(name, *count)
-        });
+        let body = include_str!("../../shaders/matmul_cooperative.wgsl");
         match self.matrices {
             Matrices::Cooperative => shader
                 .text("alias Half = f16;")
-                .body::<MatmulParams>(&body)
+                .unrolled::<MatmulParams>(body, &counts)
                 .directive("enable f16;\nenable wgpu_cooperative_matrix;\n"),
             #[cfg(test)]
             Matrices::Plain => shader
                 .text("alias Half = f32;")
-                .body::<MatmulParams>(&tests::plain(&body)),
+                .unrolled::<MatmulParams>(&tests::plain(body), &counts),
         }
     }
 }

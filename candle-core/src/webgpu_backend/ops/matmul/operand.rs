@@ -12,7 +12,7 @@
 use super::{elem_bytes, Access, Rhs};
 use crate::webgpu_backend::kernel::{Elem, Shader};
 use crate::webgpu_backend::ops::quantized::Pieces;
-use crate::webgpu_backend::unroll::unroll;
+use crate::webgpu_backend::unroll::unrolled;
 
 impl Shader {
     /// Both operands of the vector kernel; `wide` if dense ones can be read in words of 16 bytes.
@@ -112,7 +112,7 @@ impl Shader {
             Access::Inner => include_str!("../../shaders/matmul_tile_inner.wgsl"),
             Access::Outer => include_str!("../../shaders/matmul_tile_outer.wgsl"),
         };
-        shader.text(&unroll(block, &[("FOUR", 4)]).replace("NAME", name))
+        shader.text(&unrolled(block, &[("FOUR", 4)]).replace("NAME", name))
     }
 }
 

@@ -3,7 +3,6 @@
 use super::operand::Scales;
 use super::{Access, Form, MatmulParams, Problem, Rhs, Run, Windows};
 use crate::webgpu_backend::kernel::{Caps, Kernel, Shader};
-use crate::webgpu_backend::unroll::unroll;
 use crate::Result;
 
 /// The shape of a workgroup, and of the tile that it computes.
@@ -61,11 +60,6 @@ impl Kernel for MatmulTile {
     fn shader(&self, _: &Caps) -> Shader {
         let Form { rank, rhs, .. } = self.form;
         let TileShape { x, y, size } = self.shape;
-        let quads = size / 4;
-        let body = unroll(
-            include_str!("../../shaders/matmul_tile.wgsl"),
-            &[("QUADS", quads), ("FOUR", 4)],
-        );
         let shader = Shader::default().tile_operand("lhs", Rhs::Dense(self.form.lhs), self.lhs);
         let shader = match (self.windows, rhs) {
             (Some(kernel), Rhs::Dense(elem)) => shader.windows(elem, kernel),
@@ -83,7 +77,10 @@ impl Kernel for MatmulTile {
             .constant("TY", y)
             .constant("SIZE", size)
             .constant("DEPTH", self.shape.depth())
-            .body::<MatmulParams>(&body)
+            .unrolled::<MatmulParams>(
+                include_str!("../../shaders/matmul_tile.wgsl"),
+                &[("QUADS", size / 4), ("FOUR", 4)],
+            )
     }
 }
 

@@ -3,7 +3,6 @@
 use super::extras::ExtrasForm;
 use super::{Form, MatmulParams, Problem, Run};
 use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
-use crate::webgpu_backend::unroll::unroll;
 use crate::Result;
 
 /// Loads of each operand in flight in the vector regime, at the most.
@@ -121,31 +120,16 @@ impl Kernel for MatmulVector {
             wide,
         } = self.shape;
         let sums = cols * extras.sums();
-        let normed = u32::from(extras.norm);
         let scale = match extras.norm {
             true => "inverseSqrt(total(ROWS * SUMS + row) / f32(p.k) + p.eps)",
             false => "1.0",
         };
-        let body = unroll(
-            include_str!("../../shaders/matmul_vector.wgsl"),
-            &[
-                ("ROWS", rows),
-                ("SUMS", sums),
-                ("NORMED", normed),
-                ("NORMED_ROWS", normed * rows),
-                ("PLAIN", 1 - normed),
-                // Turns that are left over are made one by one.
-                ("LOOPS", if turns > 1 { 2 } else { 1 }),
-                ("TURNS_0", turns),
-                ("TURNS_1", 1),
-            ],
-        );
         let shader = Shader::default()
             .vector_operands(lhs, rhs, wide)
             .output("dst", self.form.out);
         let shader = match extras.norm {
             true => shader.norm_weights(lhs, rhs, wide),
-            false => shader,
+            false => shader.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }"),
         };
         let shader = shader
             .finish(extras.last)
@@ -156,13 +140,18 @@ impl Kernel for MatmulVector {
             None => shader.strided("rhs", rank),
         };
         shader
-            .constant("ROWS", rows)
             .constant("COLS", cols)
-            .constant("SUMS", sums)
-            .constant("TURNS_0", turns)
-            .constant("TURNS_1", 1u32)
-            .sums(caps, workgroup, rows * (sums + normed))
-            .body::<MatmulParams>(&body)
+            .constant("NORMED", extras.norm)
+            .sums(caps, workgroup, rows * (sums + u32::from(extras.norm)))
+            .unrolled::<MatmulParams>(
+                include_str!("../../shaders/matmul_vector.wgsl"),
+                &[
+                    ("ROWS", rows),
+                    ("SUMS", sums),
+                    ("TURNS", turns),
+                    ("PASSES", turns.min(2)),
+                ],
+            )
     }
 }
 
