@@ -126,6 +126,8 @@ pub mod display;
 pub mod distributed;
 mod dtype;
 pub mod error;
+#[cfg(any(feature = "cuda", feature = "webgpu"))]
+mod fault_codes;
 pub mod fused;
 mod indexer;
 mod inline_vec;

@@ -7,29 +7,8 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::{result as driver, sys, CudaContext};
 
 use super::error::WrapErr;
-use crate::{Error, Result};
-
-/// Ops whose kernels check indexes; a kernel reports the op's place in this list plus one.
-const INDEX_OPS: [&str; 8] = [
-    "gather",
-    "scatter",
-    "scatter-add",
-    "index-select",
-    "index-add",
-    "quantized embedding",
-    "rope-append",
-    "expert-rows",
-];
-
-/// What a kernel reports where a number is divided by integer zero; not a place in [`INDEX_OPS`].
-pub(super) const DIVISION_BY_ZERO: i64 = 100;
-
-/// The code that kernels of an op report; the op has to be in [`INDEX_OPS`].
-pub(super) fn code(op: &str) -> i64 {
-    let place = INDEX_OPS.iter().position(|name| *name == op);
-    debug_assert!(place.is_some(), "{op} is not in INDEX_OPS");
-    place.map_or(0, |place| place as i64 + 1)
-}
+pub(super) use crate::fault_codes::{code, DIVISION_BY_ZERO, EXPERT_ROWS};
+use crate::{fault_codes, Result};
 
 /// `struct Fault` of `kernels/prelude.cu`.
 #[repr(C)]
@@ -109,16 +88,8 @@ impl Faults {
         }
         // SAFETY: as above.
         unsafe { self.host.write_volatile(NO_FAULT) };
-        if i64::from(fault.code) == DIVISION_BY_ZERO {
-            return Err(Error::Msg("div: integer division by zero on a cuda device".into()).bt());
-        }
-        let place = (fault.code as usize - 1).min(INDEX_OPS.len() - 1);
-        Err(Error::InvalidIndex {
-            op: INDEX_OPS[place],
-            index: fault.index as usize,
-            size: fault.size as usize,
-        }
-        .bt())
+        let (index, size) = (fault.index as usize, fault.size as usize);
+        Err(fault_codes::error(fault.code, index, size, "a cuda device"))
     }
 }
 

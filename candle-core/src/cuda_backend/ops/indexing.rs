@@ -70,7 +70,7 @@ impl Source<'_> {
             .size(self.layout.stride()[dim])
             .size(self.layout.dims()[dim])
             .value(device.faults().address())
-            .value(faults::code(op) as u32);
+            .value(faults::code(op));
         device.launch(&kernel, Grid::of_threads(walk.len()), args)
     }
 }

@@ -127,7 +127,7 @@ fn update(
             .size(count)
             .size(layout.dims()[dim])
             .value(device.faults().address())
-            .value(faults::code(op) as u32)
+            .value(faults::code(op))
     };
     if !sorted {
         let walk = Walk::new([ids_v, src_v, dst_v])?;

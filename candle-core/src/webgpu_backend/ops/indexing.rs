@@ -6,9 +6,9 @@
 use super::windows::{fit, reach, window_bytes, Operand, Split};
 use super::{bind, index, Views};
 use crate::backend::BackendStorage;
+pub(super) use crate::fault_codes::code as number;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
-pub(super) use crate::webgpu_backend::status::number;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{Layout, Result, Shape};
 

@@ -20,8 +20,8 @@ mod windows;
 use super::device::WebGpuDevice;
 use super::kernel::{Dims, Elem, Params, Shader};
 use super::queue::Binding;
-use super::status::EXPERT_ROWS;
 use super::storage::WebGpuStorage;
+use crate::fault_codes::EXPERT_ROWS;
 use crate::{Error, Layout, Result};
 
 /// Invocations in a workgroup of the kernels without a reason for another number.

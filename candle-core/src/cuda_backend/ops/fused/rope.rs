@@ -183,7 +183,7 @@ fn rope_into(
             seq: stride[seq_axis] as u64,
             dim: stride[3] as u64,
         },
-        fault: faults::code(APPEND) as u64,
+        fault: faults::code(APPEND).into(),
         ..bytemuck::Zeroable::zeroed()
     };
     if rotation.rotary > 0 {

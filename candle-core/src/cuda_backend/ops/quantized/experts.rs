@@ -13,7 +13,7 @@ use crate::cuda_backend::views::Walk;
 use crate::cuda_backend::CudaStorage;
 use crate::{DType, Error, Layout, Result, Shape};
 
-const OP: &str = "expert-rows";
+const OP: &str = faults::EXPERT_ROWS;
 
 /// A stack of matrices `(count, n, k)`, contiguous.
 #[derive(Clone, Copy)]

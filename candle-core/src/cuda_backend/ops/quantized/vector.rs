@@ -112,7 +112,7 @@ pub(super) fn run(
         .define("CHOOSES", ids.is_some())
         .define("IDS", ids_type)
         .define("RANK", walk.rank)
-        .define("FAULT", faults::code("expert-rows"));
+        .define("FAULT", faults::code(faults::EXPERT_ROWS));
     let per = choice.map_or(1, |choice| choice.per);
     let count = choice.map_or(1, |choice| choice.count);
     let sizes: Sizes = [rows, n, k, per, count].map(|size| size as u64);

@@ -4,10 +4,10 @@ use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, Views};
 use super::functions;
 use crate::backend::BackendStorage;
+use crate::fault_codes::DIVISION_BY_ZERO;
 use crate::op::CmpOp;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
-use crate::webgpu_backend::status::DIVISION_BY_ZERO;
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
