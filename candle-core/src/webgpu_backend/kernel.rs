@@ -167,7 +167,7 @@ impl Shader {
     /// The shader of a kernel, under its name.
     pub(super) fn of(kernel: &impl Kernel, caps: &Caps) -> Self {
         Self {
-            label: format!("{kernel:?}"),
+            label: short(format!("{kernel:?}")),
             ..kernel.shader(caps)
         }
     }
@@ -330,6 +330,19 @@ impl Shader {
         self.text.push_str(body);
         self
     }
+}
+
+/// A kernel's `Debug` form without the fields that are `false` or `None`, and with the names alone of those that are `true`.
+fn short(mut label: String) -> String {
+    for value in [": false", ": None"] {
+        while let Some(at) = label.find(value) {
+            let first = label[..at].rfind([' ', '{']).map_or(0, |space| space + 1);
+            let end = at + value.len();
+            let comma = if label[end..].starts_with(", ") { 2 } else { 0 };
+            label.replace_range(first..end + comma, "");
+        }
+    }
+    label.replace(": true", "").replace(",  }", " }")
 }
 
 /// Panics unless naga takes the kernel's shader, for an adapter with subgroups and for one without.
@@ -628,7 +641,7 @@ impl Kernels {
 
 #[cfg(test)]
 mod tests {
-    use super::{AnyKernel, ByKernel, Elem};
+    use super::{short, AnyKernel, ByKernel, Elem};
 
     #[derive(Debug, Clone, PartialEq, Eq, Hash)]
     struct Cast {
@@ -640,6 +653,20 @@ mod tests {
     struct Copy {
         from: Elem,
         to: Elem,
+    }
+
+    #[test]
+    fn labels_say_what_there_is() {
+        for (label, expected) in [
+            ("Cast { from: F32, to: F16 }", "Cast { from: F32, to: F16 }"),
+            ("A { b: false, c: true, d: None }", "A { c }"),
+            (
+                "A { b: B { c: false }, d: Some(2), e: false }",
+                "A { b: B {  }, d: Some(2) }",
+            ),
+        ] {
+            assert_eq!(short(label.into()), expected);
+        }
     }
 
     #[test]

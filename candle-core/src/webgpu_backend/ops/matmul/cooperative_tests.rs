@@ -5,26 +5,11 @@ use crate::backend::{BackendDevice, BackendStorage};
 use crate::fused::Activation;
 use crate::quantized::{GgmlDType, QTensor};
 use crate::webgpu_backend::kernel::{assert_valid, Elem};
-use crate::webgpu_backend::ops::quantized::Format;
+use crate::webgpu_backend::ops::quantized::{Format, FORMATS};
 use crate::webgpu_backend::ops::{bind, Views};
 use crate::webgpu_backend::quantized::QWebGpuStorage;
 use crate::webgpu_backend::{Options, WebGpuDevice, WebGpuStorage};
 use crate::{CpuStorage, DType, Device, Layout, Tensor};
-
-const FORMATS: [GgmlDType; 12] = [
-    GgmlDType::Q4_0,
-    GgmlDType::Q4_1,
-    GgmlDType::Q5_0,
-    GgmlDType::Q5_1,
-    GgmlDType::Q8_0,
-    GgmlDType::Q8_1,
-    GgmlDType::Q2K,
-    GgmlDType::Q3K,
-    GgmlDType::Q4K,
-    GgmlDType::Q5K,
-    GgmlDType::Q6K,
-    GgmlDType::Q8K,
-];
 
 /// Every tile that some product takes.
 fn tiles() -> Vec<CoopTile> {

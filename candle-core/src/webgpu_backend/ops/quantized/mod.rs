@@ -16,6 +16,8 @@ use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Error, Layout, Result};
 
 pub(in crate::webgpu_backend) use format::Format;
+#[cfg(test)]
+pub(in crate::webgpu_backend) use format::FORMATS;
 pub(in crate::webgpu_backend) use loader::Pieces;
 
 params!(RepackParams {
