@@ -71,7 +71,7 @@ fn sums(local: u32, lhs_base: u32, rhs_base: u32, col: u32) -> array<f32, COUNT>
       all[i * SUMS + j] = sum_of(own[i * SUMS + j]);
     }
     if (NORMED) {
-      // Without a norm there is no such place, and a compiler looks.
+      // Without a norm the place is beyond the array, which a compiler takes amiss even here.
       all[min(ROWS * SUMS + i, COUNT - 1u)] = sum_of(squares[i]);
     }
   }
