@@ -46,6 +46,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    super::log_places_of_panics();
     let runtime = super::runtime()?;
     // An address that is taken is reported before gigabytes are read.
     let listener = runtime.block_on(tokio::net::TcpListener::bind(args.listen));

@@ -129,6 +129,22 @@ fn log(command: &Command) {
     };
 }
 
+/// A panic is logged with its place alone: what it says may quote somebody's text.
+#[cfg(any(feature = "api", feature = "serve"))]
+fn log_places_of_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let backtrace = std::backtrace::Backtrace::capture();
+        let place = place.unwrap_or_default();
+        match backtrace.status() {
+            std::backtrace::BacktraceStatus::Captured => {
+                tracing::error!("panicked at {place}\n{backtrace}");
+            }
+            _ => tracing::error!("panicked at {place}; RUST_BACKTRACE=1 tells how it came there"),
+        }
+    }));
+}
+
 /// What waits for sockets, on as many threads as there are processors.
 #[cfg(any(feature = "api", feature = "serve"))]
 fn runtime() -> Result<tokio::runtime::Runtime> {

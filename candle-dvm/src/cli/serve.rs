@@ -58,6 +58,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
+    super::log_places_of_panics();
     let mut settings = match &args.config {
         Some(file) => Settings::read(file)?,
         None => Settings::default(),

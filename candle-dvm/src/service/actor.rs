@@ -49,9 +49,14 @@ pub enum Message {
     Partial(JobId, String),
     /// A job has ended.
     Finished(JobId, std::result::Result<Completion, String>),
+    /// The thread of a job panicked.
+    Panicked(JobId),
     /// Somebody looks for events.
     Search(Search),
 }
+
+/// After as many jobs in a row that panicked, the process is better started anew.
+const MOST_PANICS: usize = 3;
 
 /// A job that is open and has no answer yet.
 pub(super) struct Live {
@@ -120,6 +125,8 @@ pub struct Service {
     pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
+    /// Jobs that panicked since one was done.
+    pub(super) panics: usize,
     /// Answers that relays have to get yet.
     pub(super) answers: Deliveries,
     pub(super) shed_said: Option<Instant>,
@@ -166,6 +173,7 @@ impl Service {
             relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
+            panics: 0,
             answers: Deliveries::default(),
             shed_said: None,
             readings: BTreeMap::new(),
@@ -196,7 +204,8 @@ impl Service {
     /// is left is done at the next start.
     ///
     /// # Errors
-    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`Generator::failure`].
+    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`Generator::failure`], or at
+    /// which three jobs in a row panicked.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         self.start()?;
         let mut stop = std::pin::pin!(stop.fuse());
@@ -219,10 +228,17 @@ impl Service {
                 Next::Tick => self.tick()?,
             }
             self.after_step();
-            failure = self.generator.failure();
+            failure = self.failure();
         }
         self.stop().await?;
         failure.map_or(Ok(()), |why| Err(Error::Batch(why)))
+    }
+
+    /// Why no job will be done any more, if so.
+    fn failure(&self) -> Option<String> {
+        let panics = || format!("{} jobs in a row panicked", self.panics);
+        let failure = self.generator.failure();
+        failure.or_else(|| (self.panics >= MOST_PANICS).then(panics))
     }
 
     fn start(&mut self) -> Result<()> {
@@ -313,6 +329,7 @@ impl Service {
                 Ok(())
             }
             Message::Finished(id, result) => self.finished(id, result),
+            Message::Panicked(id) => self.panicked(id),
             Message::Search(search) => {
                 self.search(search);
                 Ok(())
@@ -323,7 +340,7 @@ impl Service {
     /// What follows from any change.
     fn after_step(&mut self) {
         // After a failure of the generator they would be answered with an error each; the next start does them.
-        if !self.stopping && self.generator.failure().is_none() {
+        if !self.stopping && self.failure().is_none() {
             self.start_jobs();
         }
         self.ask_relay_lists();

@@ -263,10 +263,10 @@ impl Service {
         };
         let messages = self.messages.clone();
         platform::spawn(async move {
-            if let Err(error) = platform::spawn_work(move || work.run()).await {
-                tracing::error!(job = %id, error, "a running job panicked");
-                let problem = "the model failed".to_string();
-                let _ = messages.unbounded_send(Message::Finished(id, Err(problem)));
+            if platform::spawn_work(move || work.run()).await.is_err() {
+                // Not what it says: that may quote the request.
+                tracing::error!(job = %id, "a running job panicked");
+                let _ = messages.unbounded_send(Message::Panicked(id));
             }
         });
     }
@@ -291,6 +291,7 @@ impl Service {
             _ => return Ok(()),
         };
         if let Ok(completion) = &result {
+            self.panics = 0;
             let timings = &completion.timings;
             let seconds = timings.prompt_seconds + timings.generation_seconds;
             let tokens = completion.token_ids.len() as u64;
@@ -322,6 +323,11 @@ impl Service {
             }
             None => self.answer(id, result),
         }
+    }
+
+    pub(super) fn panicked(&mut self, id: JobId) -> Result<()> {
+        self.panics += 1;
+        self.finished(id, Err("the model failed".to_string()))
     }
 
     /// Sends feedback about a job that is open, if it can be sent at once.

@@ -306,6 +306,31 @@ fn a_job_that_takes_too_long_or_panics_is_an_error_and_the_next_one_runs() {
 }
 
 #[test]
+fn jobs_in_a_row_that_panic_end_the_service() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.running = 1;
+    });
+    let customer = Customer::new();
+    let panic = || {
+        let job = customer.request("panic");
+        relay.publish(&job);
+        assert!(error(&relay, &customer, &job).contains("the model failed"));
+    };
+    panic();
+    panic();
+    // One that is done makes good what was before.
+    relay.publish(&customer.request("b"));
+    relay.wait_for(6050, 1);
+    panic();
+    panic();
+    panic();
+    let end = served.ended().unwrap_err().to_string();
+    assert!(end.contains("3 jobs in a row panicked"), "{end}");
+}
+
+#[test]
 fn answers_go_to_the_customers_relays_if_they_are_public_or_allowed() {
     let own = TestRelay::start();
     let named = TestRelay::start();
