@@ -1,8 +1,9 @@
 //! Kernels written outside of this crate, for the `webgpu_fwd` of custom ops.
 
-use super::kernel::{Caps, ForeignText, Kernel, Params, Shader};
+use super::kernel::{Caps, Kernel, Params, Shader};
 use super::limits::{MAX_BUFFERS, PARAM_BYTES};
 use super::ops::{self, elementwise};
+use super::pipelines::ForeignText;
 use super::{WebGpuDevice, WebGpuStorage};
 use crate::backend::{BackendDevice, BackendStorage};
 use crate::{DType, Error, Layout, Result};

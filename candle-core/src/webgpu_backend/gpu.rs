@@ -8,9 +8,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::adapter::{self, Asked, Caps, Options};
-use super::kernel::{AnyKernel, Kernel, Kernels, Shader};
+use super::kernel::{AnyKernel, Kernel, Shader};
 use super::memory::Memory;
 use super::pipeline_cache::PipelineCache;
+use super::pipelines::Kernels;
 use super::pool::Pool;
 use super::profile::Profile;
 use super::queue::{Binding, Health, Queue};

@@ -53,6 +53,7 @@ mod limits;
 mod memory;
 pub mod ops;
 mod pipeline_cache;
+mod pipelines;
 mod pool;
 mod profile;
 mod quantized;
@@ -60,6 +61,7 @@ mod queue;
 mod readback;
 #[cfg(test)]
 mod rooms;
+mod shader;
 mod status;
 mod storage;
 mod unroll;

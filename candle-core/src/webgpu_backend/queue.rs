@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::kernel::Pipeline;
 use super::limits::{MAX_BUFFERS, PARAM_BYTES, WINDOW_ALIGN};
 use super::memory::Memory;
+use super::pipelines::Pipeline;
 use super::pool::{Buffer, Pool};
 use super::profile::Profile;
 use super::status::STATUS_BYTES;
