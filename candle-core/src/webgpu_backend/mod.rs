@@ -9,8 +9,8 @@
 //! - `device.rs`, `storage.rs`: Candle's dtypes and elements over the GPU's memory.
 //! - `gpu.rs`: the GPU, without dtypes, layouts and ops. It owns what the files below are: `readback.rs`, what comes back to the host;
 //!   `queue.rs`, the ordered list of dispatches that were not submitted yet; `warm_up.rs`, kernels compiled ahead; `kernel.rs`, kernels as
-//!   values, their WGSL put together and their pipelines; `memory.rs` and `pool.rs`, buffers; `profile.rs`, times;
-//!   `pipeline_cache.rs`, pipelines on disk; `adapter.rs`, which adapter, its features and limits, or the reason why there is none.
+//!   values; `shader.rs`, their WGSL put together, with loops written out by `unroll.rs`; `pipelines.rs`, what was compiled;
+//!   `memory.rs` and `pool.rs`, buffers; `profile.rs`, times; `pipeline_cache.rs`, pipelines on disk; `adapter.rs`, which adapter, its features and limits, or the reason why there is none.
 //! - `limits.rs`, `status.rs`, `elem.rs`: sizes, what kernels report, and how dtypes are stored.
 //!
 //! # When it waits
