@@ -25,6 +25,7 @@ pub(crate) fn small_model() -> Arc<CandleBackend> {
 }
 
 /// An engine that panics at the end of each step.
+#[cfg(feature = "api")]
 pub(crate) fn breaking(model: Arc<CandleBackend>) -> BatchEngine {
     let engine = BatchEngine::with_step(model, ONE_SLOT, |scheduler| {
         scheduler.step()?;
