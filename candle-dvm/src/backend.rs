@@ -53,8 +53,8 @@ pub struct CompletionRequest {
     /// The seed of the draws: the same request on the same device gives the same text.
     pub seed: u64,
     /// The most tokens that are guessed from the text so far and given to the model with the next one, 0 for none, up to 64. What it would
-    /// not have chosen is dropped, so the text stays what it is; where it repeats itself or the prompt, it comes faster. For models whose
-    /// layers are all attention to keys and values, on one device.
+    /// not have chosen is dropped, so the text stays what it is; where it repeats itself or the prompt, a device that is bound by reading weights
+    /// is faster. For models whose layers are all attention to keys and values, on one device.
     pub prompt_lookup: usize,
     /// The text ends before the first of these that it would contain; each has at least one character.
     pub stop: Vec<String>,
