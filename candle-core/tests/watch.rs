@@ -220,7 +220,7 @@ fn log_names_every_launch(backend: &str) {
     let begins = format!("{backend}: #");
     if backend == "webgpu" {
         // On CUDA it may be a library's.
-        let product = "matmul [2, 3] F32, [3, 4] F32 stride [1, 3] | matmul_";
+        let product = "matmul [2, 3] F32, [3, 4] F32 stride [1, 3] | Matmul";
         line(&[&begins, product, launch]);
     }
     let exp = format!("exp [2, 2] F32 stride [4, 1] offset 1 | {exp}");
@@ -266,7 +266,7 @@ fn dumped_shaders_are_what_runs_webgpu() -> Result<()> {
         assert_eq!(module.entry_points.len(), 1);
         names.push(entry.file_name().to_string_lossy().into_owned());
     }
-    for kernel in ["matmul", "exp_from_F32", "Sum_from_F32", "Scatter"] {
+    for kernel in ["Matmul", "exp_from_F32", "Sum_from_F32", "Scatter"] {
         assert!(
             names.iter().any(|name| name.contains(kernel)),
             "{kernel} in {names:?}"

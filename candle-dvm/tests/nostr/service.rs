@@ -313,19 +313,19 @@ fn jobs_in_a_row_that_panic_end_the_service() {
         settings.running = 1;
     });
     let customer = Customer::new();
-    let panic = || {
-        let job = customer.request("panic");
+    let panic = |prompt: &str| {
+        let job = customer.request(prompt);
         relay.publish(&job);
         assert!(error(&relay, &customer, &job).contains("the model failed"));
     };
-    panic();
-    panic();
+    panic("panic 1");
+    panic("panic 2");
     // One that is done makes good what was before.
     relay.publish(&customer.request("b"));
     relay.wait_for(6050, 1);
-    panic();
-    panic();
-    panic();
+    panic("panic 3");
+    panic("panic 4");
+    panic("panic 5");
     let end = served.ended().unwrap_err().to_string();
     assert!(end.contains("3 jobs in a row panicked"), "{end}");
 }
