@@ -42,8 +42,8 @@ pub(super) struct Args {
     /// The most tokens of an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
-    /// Guess up to N tokens from what the text so far repeats, for the model to check at once: the same text, which can come faster on a GPU
-    /// where it quotes
+    /// Guess up to N tokens, such as 7, from what the text so far repeats, for the model to check at once: the same text, faster where it
+    /// quotes
     #[arg(long, value_name = "N", default_value_t = 0)]
     prompt_lookup: usize,
     #[command(flatten)]
