@@ -290,9 +290,11 @@ impl Session<'_> {
                     .next_logits_of_slots(&input, &counts, 0, state)
             }
         };
-        let logits = logits.and_then(|logits| logits.squeeze(0));
+        let logits = logits
+            .and_then(|logits| logits.squeeze(0))
+            .doing("running the model")?;
         self.position = seen;
-        logits.doing("running the model")
+        Ok(logits)
     }
 
     /// Feeds `tokens` after those seen so far and returns the logits after each of the last `count` of them, `(count, vocab)` in f32. For
@@ -316,9 +318,10 @@ impl Session<'_> {
                     .logits()?
                     .squeeze(0)?
                     .to_dtype(DType::F32)
-            });
+            })
+            .doing("running the model")?;
         self.position = seen;
-        logits.doing("running the model")
+        Ok(logits)
     }
 
     /// Forgets what was seen from `position` on, in a session with guesses.
@@ -346,9 +349,11 @@ impl Session<'_> {
         let State::Whole(state) = &mut self.state else {
             return Err(Error::Alone("the session has a slot".to_string()));
         };
-        let token = model.greedy_step(ids, self.position, state);
+        let token = model
+            .greedy_step(ids, self.position, state)
+            .doing("running the model")?;
         self.position = seen;
-        token.doing("running the model")
+        Ok(token)
     }
 
     /// How many tokens the model has seen after `more`, if it has positions for them.

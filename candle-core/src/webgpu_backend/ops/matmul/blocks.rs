@@ -144,7 +144,7 @@ impl Kernel for MatmulBlocks {
         Shader::default()
             .piece_operands(lhs, shape.pieces)
             .output("dst", form.out)
-            .piece_norm(lhs, extras.norm)
+            .norm_weights(extras.norm, lhs, form.rhs, true)
             .finish(extras.last)
             .vector_value(scale, &extras)
             .constant("SUMS", shape.cols * extras.sums())

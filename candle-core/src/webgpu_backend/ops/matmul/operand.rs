@@ -72,18 +72,11 @@ impl Shader {
             .text(include_str!("../../shaders/matmul_blocks_int8.wgsl"))
     }
 
-    /// The weights of a norm for it; without one, what stands in their place.
-    pub(super) fn piece_norm(self, lhs: Elem, normed: bool) -> Self {
-        match normed {
-            true => self
-                .input_words("alpha", wide_word(lhs))
-                .text(&eight_word("alpha", lhs)),
-            false => self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }"),
+    /// `alpha_word(i)` of kernels of few rows: the weights of a norm, which have the layout of a row of lhs, or what stands in their place.
+    pub(super) fn norm_weights(self, normed: bool, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
+        if !normed {
+            return self.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }");
         }
-    }
-
-    /// The weights of a norm for the vector kernel, which have the layout of a row of lhs.
-    pub(super) fn norm_weights(self, lhs: Elem, rhs: Rhs, wide: bool) -> Self {
         match rhs {
             Rhs::Blocks(_) => self
                 .input_words("alpha", wide_word(lhs))

@@ -126,12 +126,8 @@ impl Kernel for MatmulVector {
         };
         let shader = Shader::default()
             .vector_operands(lhs, rhs, wide)
-            .output("dst", self.form.out);
-        let shader = match extras.norm {
-            true => shader.norm_weights(lhs, rhs, wide),
-            false => shader.text("fn alpha_word(i: u32) -> LhsWord { return LhsWord(); }"),
-        };
-        let shader = shader
+            .output("dst", self.form.out)
+            .norm_weights(extras.norm, lhs, rhs, wide)
             .finish(extras.last)
             .vector_value(scale, &extras)
             .strided("lhs", rank);
