@@ -35,6 +35,7 @@ fn engine_on(device: &Device, slots: usize, piece: usize) -> BatchEngine {
         slots,
         piece,
         waiting: 16,
+        ..BatchSettings::default()
     };
     BatchEngine::new(backend(device), settings).unwrap()
 }

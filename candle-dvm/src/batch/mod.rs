@@ -8,7 +8,8 @@
 //! devices a row of a step is computed as if it were alone, where a product's kernel does not depend on the number of rows.
 //!
 //! A step that panics ends the texts that run, and the next ones find an empty cache. After three such steps with no text finished between
-//! them the engine has failed: [`BatchEngine::failure`] says so, and whoever serves with it has to make another.
+//! them the engine has failed, and so it has where a step does not end: [`BatchEngine::failure`] says so, and whoever serves with it has to
+//! make another.
 
 mod client;
 mod scheduler;
@@ -16,6 +17,7 @@ mod supervisor;
 #[cfg(test)]
 pub(crate) mod tests;
 mod waited;
+mod watch;
 
 use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
@@ -27,6 +29,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+use watch::Watch;
 
 /// How many texts run and wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub struct BatchSettings {
     pub piece: usize,
     /// Texts that may wait for a slot.
     pub waiting: usize,
+    /// A step that has not ended after this time is taken for one that never will.
+    pub longest_step: Duration,
 }
 
 impl Default for BatchSettings {
@@ -45,6 +51,7 @@ impl Default for BatchSettings {
             slots: 8,
             piece: 128,
             waiting: 256,
+            longest_step: Duration::from_secs(600),
         }
     }
 }
@@ -90,6 +97,7 @@ pub struct BatchEngine {
     open: Arc<AtomicUsize>,
     /// Why the thread ended before its time.
     failure: Arc<OnceLock<String>>,
+    watch: Arc<Watch>,
     limit: usize,
     thread: Option<JoinHandle<()>>,
 }
@@ -122,10 +130,11 @@ impl BatchEngine {
         let state = backend.new_slots(settings.slots)?;
         let (jobs, orders) = channel();
         let failure = Arc::new(OnceLock::new());
-        let (model, failed) = (backend.clone(), failure.clone());
+        let watch = Arc::new(Watch::new(settings.longest_step));
+        let (model, failed, watched) = (backend.clone(), failure.clone(), watch.clone());
         let work = move || {
             let scheduler = Scheduler::new(&model, state, settings);
-            let run = || supervisor::run(scheduler, &orders, &failed, step);
+            let run = || supervisor::run(scheduler, &orders, &failed, &watched, step);
             if supervisor::caught(run).is_none() {
                 let _ = failed.set("its thread panicked".to_string());
             }
@@ -139,6 +148,7 @@ impl BatchEngine {
             jobs: Mutex::new(Some(jobs)),
             open: Arc::default(),
             failure,
+            watch,
             limit: settings.slots + settings.waiting,
             thread: Some(thread),
         })
@@ -155,9 +165,14 @@ impl BatchEngine {
     }
 
     /// Why the engine takes no completions any more, if it has failed: steps that panicked, or after which the device failed, three in a row
-    /// with no text finished between them. Another engine over the same model may go on, or the whole process has to be started anew.
+    /// with no text finished between them; or a step that did not end within [`BatchSettings::longest_step`]. Another engine over the same
+    /// model may go on, or the whole process has to be started anew.
     pub fn failure(&self) -> Option<String> {
-        self.failure.get().cloned()
+        match self.watch.hangs() {
+            // It stays said, even if the step comes back.
+            Some(why) => Some(self.failure.get_or_init(|| why).clone()),
+            None => self.failure.get().cloned(),
+        }
     }
 
     /// Begins a completion of the prompt `tokens`. With `logprobs` each token is told with its probability, and those of as many of the
@@ -210,14 +225,15 @@ impl BatchEngine {
     }
 }
 
-/// Ends the thread once what runs has ended.
+/// Ends the thread once what runs has ended; one that hangs is left behind, and ends with the process.
 impl Drop for BatchEngine {
     fn drop(&mut self) {
         self.jobs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.take();
+        if let Some(thread) = thread.filter(|_| self.watch.hangs().is_none()) {
             let _ = thread.join();
         }
     }

@@ -4,6 +4,7 @@
 //! the engine ends, and says so: whoever serves with it is better started anew than an answer of errors for ever.
 
 use super::scheduler::Scheduler;
+use super::watch::Watch;
 use super::Job;
 use crate::{Error, Result};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -57,6 +58,7 @@ pub(super) fn run(
     mut scheduler: Scheduler<'_>,
     orders: &Receiver<Job>,
     failure: &OnceLock<String>,
+    watch: &Watch,
     mut step: impl FnMut(&mut Scheduler<'_>) -> Result<()>,
 ) {
     let mut trouble = Trouble::default();
@@ -70,12 +72,17 @@ pub(super) fn run(
         while let Ok(job) = orders.try_recv() {
             scheduler.wait(job);
         }
-        let (why, panicked) = match caught(|| step(&mut scheduler)) {
+        let done = caught(|| watch.during(|| step(&mut scheduler)));
+        if let Some(why) = failure.get() {
+            // It came back after it was given up.
+            return end(scheduler, orders, why);
+        }
+        let (why, panicked) = match done {
             Some(Ok(())) => continue,
             Some(Err(error)) => (error.one_line(), false),
             None => (PANICKED.to_string(), true),
         };
-        let renewed = match caught(|| scheduler.renew(&why)) {
+        let renewed = match caught(|| watch.during(|| scheduler.renew(&why))) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
                 tracing::error!(%error, "the device fails after a step that failed");
@@ -91,13 +98,16 @@ pub(super) fn run(
             );
             tracing::error!(why, "the engine of texts that run together ends");
             // First: who hears of the end must not find an engine that seems to be well.
-            let why = failure.get_or_init(|| why);
-            scheduler.end_all(why);
-            for job in orders.try_iter() {
-                job.client.done(Err(Error::Batch(why.clone())));
-            }
-            return;
+            return end(scheduler, orders, failure.get_or_init(|| why));
         }
+    }
+}
+
+/// Tells everybody who waits for something.
+fn end(mut scheduler: Scheduler<'_>, orders: &Receiver<Job>, why: &str) {
+    scheduler.end_all(why);
+    for job in orders.try_iter() {
+        job.client.done(Err(Error::Batch(why.to_string())));
     }
 }
 

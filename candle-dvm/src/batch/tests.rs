@@ -38,6 +38,7 @@ pub(super) const ONE_SLOT: BatchSettings = BatchSettings {
     slots: 1,
     piece: 16,
     waiting: 8,
+    longest_step: Duration::from_secs(600),
 };
 
 pub(super) fn request(max_tokens: usize) -> CompletionRequest {
@@ -147,6 +148,35 @@ fn panics_in_a_row_end_the_engine_and_everybody_is_told() {
     let waited = engine.complete(&request(4));
     assert!(matches!(waited, Err(Error::Batch(_))), "{waited:?}");
     assert_eq!((called.load(SeqCst), engine.open()), (0, 0));
+}
+
+/// Nobody waits for a device that hangs, not even who drops the engine.
+#[test]
+fn a_step_that_does_not_end_ends_the_engine() {
+    let settings = BatchSettings {
+        longest_step: Duration::from_millis(300),
+        ..ONE_SLOT
+    };
+    let (release, hang) = channel::<()>();
+    let engine = BatchEngine::with_step(small_model(), settings, move |_| {
+        let _ = hang.recv_timeout(WAIT);
+        Ok(())
+    });
+    let engine = engine.unwrap();
+    assert_eq!(engine.failure(), None);
+    let text = Text::begin(&engine, 4);
+    let start = Instant::now();
+    let waited = engine.complete(&request(4));
+    let Err(Error::Batch(why)) = waited else {
+        panic!("{waited:?}")
+    };
+    assert!(why.contains("a step has not ended"), "{why}");
+    assert_eq!(engine.failure().as_ref(), Some(&why));
+    drop(engine);
+    assert!(start.elapsed() < WAIT / 2, "it was waited for");
+    // Should it come back, those that it held are told.
+    drop(release);
+    assert_eq!(text.problem(), why);
 }
 
 /// Such as memory that is not there: the next text may need less.

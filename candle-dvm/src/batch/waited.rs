@@ -4,7 +4,11 @@ use super::{BatchEngine, Heard};
 use crate::backend::{Completion, CompletionRequest, InferenceBackend};
 use crate::Result;
 use std::ops::ControlFlow;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{channel, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
+
+/// How often a thread that hears nothing asks whether the engine has failed.
+const ASK: Duration = Duration::from_millis(500);
 
 /// From the engine's thread to the one that waits.
 enum Event {
@@ -31,10 +35,7 @@ impl InferenceBackend for BatchEngine {
                 Heard::Piece(piece) => sender.send(Event::Piece(piece.to_string())),
                 Heard::Done(result) => sender.send(Event::Done(result)),
             };
-            let is_wanted = !matches!(
-                want.try_recv(),
-                Err(std::sync::mpsc::TryRecvError::Disconnected)
-            );
+            let is_wanted = want.try_recv() != Err(TryRecvError::Disconnected);
             match sent.is_ok() && is_wanted {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
@@ -43,17 +44,18 @@ impl InferenceBackend for BatchEngine {
         self.submit(tokens, request.clone(), None, Box::new(listener))?;
         // Dropped, it tells the engine that nobody waits for more.
         let mut wanted = Some(wanted);
-        for event in events {
-            match event {
-                Event::Done(result) => return result,
-                Event::Piece(_) if wanted.is_none() => {}
-                Event::Piece(piece) => {
+        loop {
+            match events.recv_timeout(ASK) {
+                Ok(Event::Done(result)) => return result,
+                Ok(Event::Piece(_)) if wanted.is_none() => {}
+                Ok(Event::Piece(piece)) => {
                     if on_piece(&piece).is_break() {
                         wanted = None;
                     }
                 }
+                Err(RecvTimeoutError::Timeout) if self.failure().is_none() => {}
+                Err(_) => return Err(self.ended()),
             }
         }
-        Err(self.ended())
     }
 }

@@ -79,6 +79,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         slots: args.slots,
         piece: args.piece,
         waiting: args.waiting,
+        ..BatchSettings::default()
     };
     let served = Served {
         engine: BatchEngine::new(Arc::new(backend), settings)?,
