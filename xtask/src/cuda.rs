@@ -12,11 +12,9 @@ const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 /// What kernels of the run on a newer card are compiled for as well.
 const NEWER: &str = "sm_90a";
 /// What every op with every dtype is run with once more, as on the oldest card: it has fewer matrix instructions, and what compiles for it
-/// compiles for later ones.
-const OLDEST: [(&str, &str); 2] = [
-    ("CANDLE_CUDA_EMULATOR_CC", "7.5"),
-    ("CANDLE_CUDA_EMULATOR_ARCHS", "sm_75,sm_80,sm_120"),
-];
+/// compiles for later ones, which `--all` makes sure of.
+const OLDEST: (&str, &str) = ("CANDLE_CUDA_EMULATOR_CC", "7.5");
+const OLDEST_ARCH: &str = "sm_75";
 /// The same for `--all`, in which all tests run with all of these.
 const ALL: &str = "sm_80,sm_90a,sm_120";
 
@@ -31,11 +29,15 @@ pub fn cuda() -> Result<String, String> {
         &env,
         &[(ARCHS, NEWER)],
     )?;
-    run("--workspace --test core all_ops::cuda", &env, &OLDEST)?;
+    every_op_as_on_the_oldest(&env, OLDEST_ARCH)?;
     Ok(format!(
-        "{note}, on the emulator; NVRTC takes their kernels for {NEWER}, and those of every op as on the oldest card for {}",
-        OLDEST[1].1
+        "{note}, on the emulator; NVRTC takes their kernels for {NEWER}, and those of every op as on the oldest card for {OLDEST_ARCH}"
     ))
+}
+
+fn every_op_as_on_the_oldest(env: &[(String, String)], archs: &str) -> Result<String, String> {
+    let tests = "--workspace --test core all_ops::cuda";
+    run(tests, env, &[OLDEST, (ARCHS, archs)])
 }
 
 /// As [`cuda`], models among the tests, and every kernel for every generation of cards.
@@ -43,7 +45,9 @@ pub fn long() -> Result<String, String> {
     if let Some(on_card) = on_a_card() {
         return on_card;
     }
-    let note = run("--workspace --tests ::cuda", &emulator()?, &[(ARCHS, ALL)])?;
+    let env = emulator()?;
+    let note = run("--workspace --tests ::cuda", &env, &[(ARCHS, ALL)])?;
+    every_op_as_on_the_oldest(&env, &format!("{OLDEST_ARCH},{ALL}"))?;
     Ok(format!(
         "{note}, on the emulator; NVRTC takes every kernel for {ALL}"
     ))
@@ -62,9 +66,9 @@ pub fn environment() -> Result<(Variables, &'static str), String> {
     }
     let mut env = emulator()?;
     // A text is tried for no card older than the emulated one.
-    let (capability, oldest) = OLDEST[0];
+    let (capability, oldest) = OLDEST;
     env.push((capability.to_string(), oldest.to_string()));
-    env.push((ARCHS.to_string(), format!("sm_75,{ALL}")));
+    env.push((ARCHS.to_string(), format!("{OLDEST_ARCH},{ALL}")));
     Ok((env, "on the emulator"))
 }
 
