@@ -107,6 +107,7 @@ impl Config {
         Ok(LayerSpec {
             hidden,
             heads,
+            kv_heads: [heads; 2],
             head_dim,
             scale: 1. / (head_dim as f64).sqrt(),
             source: Some(self.encoder_hidden_size),

@@ -192,6 +192,7 @@ impl Config {
         Ok(LayerSpec {
             hidden,
             heads,
+            kv_heads: [heads; 2],
             head_dim,
             scale: 1. / (head_dim as f64).sqrt(),
             source: decoder.then_some(hidden),

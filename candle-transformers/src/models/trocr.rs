@@ -149,6 +149,7 @@ impl TrOCRConfig {
         Ok(LayerSpec {
             hidden,
             heads,
+            kv_heads: [heads; 2],
             head_dim,
             scale: 1. / (head_dim as f64).sqrt(),
             source: Some(self.cross_attention_hidden_size),

@@ -81,6 +81,8 @@ pub(crate) enum MlpActivation {
 pub(crate) struct LayerSpec {
     pub(crate) hidden: usize,
     pub(crate) heads: usize,
+    /// Key and value heads of self-attention, and of the attention to what an encoder returned: `heads` is a multiple of each.
+    pub(crate) kv_heads: [usize; 2],
     pub(crate) head_dim: usize,
     /// What scores are multiplied with.
     pub(crate) scale: f64,
@@ -146,7 +148,7 @@ struct CrossAttention {
     kv: MergedLinear<2>,
     output: Projection,
     norm: Norm,
-    /// What the encoder returned, and its keys and values: (batch, 2 * heads, keys, head_dim).
+    /// What the encoder returned, and its keys and values: (batch, 2 * kv_heads, keys, head_dim).
     kept: Option<(Tensor, Tensor)>,
 }
 
@@ -154,16 +156,17 @@ struct CrossAttention {
 #[derive(Debug, Clone, Copy)]
 struct Heads {
     count: usize,
+    /// Of keys and values, in self-attention and in the attention to what an encoder returned.
+    kv: [usize; 2],
     size: usize,
     scale: f64,
 }
 
 impl Heads {
-    /// From (batch, t, n * heads * size) to (batch, n * heads, t, size), a view.
+    /// From (batch, t, n * size) to (batch, n, t, size), a view.
     fn split(self, xs: &Tensor, n: usize) -> Result<Tensor> {
         let (b, t, _) = xs.dims3()?;
-        xs.reshape((b, t, n * self.count, self.size))?
-            .transpose(1, 2)
+        xs.reshape((b, t, n, self.size))?.transpose(1, 2)
     }
 
     /// What the queries take of keys and values, which are side by side in `kv`: (batch, queries, heads * size).
@@ -180,8 +183,9 @@ impl Heads {
             bias,
             ..SdpaOptions::default()
         };
-        let k = kv.narrow(1, 0, self.count)?;
-        let v = kv.narrow(1, self.count, self.count)?;
+        let kv_heads = kv.dim(1)? / 2;
+        let k = kv.narrow(1, 0, kv_heads)?;
+        let v = kv.narrow(1, kv_heads, kv_heads)?;
         let ys = sdpa_with(q, &k, &v, &options)?;
         let (b, heads, t, size) = ys.dims4()?;
         ys.transpose(1, 2)?.reshape((b, t, heads * size))
@@ -191,8 +195,8 @@ impl Heads {
 impl SelfAttention {
     /// From (batch, t, hidden) to (batch, t, heads * size).
     fn forward(&mut self, xs: &Tensor, heads: Heads, visible: &Visible) -> Result<Tensor> {
-        let n = heads.count;
-        let qkv = heads.split(&self.qkv.forward_joined(xs)?, 3)?;
+        let (n, [kv_heads, _]) = (heads.count, heads.kv);
+        let qkv = heads.split(&self.qkv.forward_joined(xs)?, n + 2 * kv_heads)?;
         let (q, kv) = match visible.kept {
             true => {
                 let as_is = Rotation {
@@ -200,9 +204,9 @@ impl SelfAttention {
                     pairs: Pairs::Halves,
                     norms: None,
                 };
-                self.kept.append_rotated(&qkv, n, &as_is, None)?
+                self.kept.append_rotated(&qkv, kv_heads, &as_is, None)?
             }
-            false => (qkv.narrow(1, 0, n)?, qkv.narrow(1, n, 2 * n)?),
+            false => (qkv.narrow(1, 0, n)?, qkv.narrow(1, n, 2 * kv_heads)?),
         };
         // A single token is the last one: it sees all.
         let causal = visible.causal && q.dim(2)? > 1;
@@ -214,7 +218,7 @@ impl CrossAttention {
     /// From (batch, t, hidden) to (batch, t, heads * size).
     fn forward(&mut self, xs: &Tensor, heads: Heads, source: &Source) -> Result<Tensor> {
         let kv = self.keys_and_values(heads, source.hidden)?;
-        let q = heads.split(&self.q.forward(xs)?, 1)?;
+        let q = heads.split(&self.q.forward(xs)?, heads.count)?;
         heads.attend(&q, &kv, source.bias, false)
     }
 
@@ -225,8 +229,9 @@ impl CrossAttention {
             return Ok(kv.clone());
         }
         self.kept = None;
+        let [_, kv_heads] = heads.kv;
         let kv = heads
-            .split(&self.kv.forward_joined(source)?, 2)?
+            .split(&self.kv.forward_joined(source)?, 2 * kv_heads)?
             .contiguous()?;
         if !kv.track_op() && !source.track_op() {
             self.kept = Some((source.clone(), kv.clone()));
@@ -277,12 +282,13 @@ impl Layer {
     ) -> Result<Self> {
         let (hidden, bias) = (spec.hidden, spec.bias);
         let all = spec.heads * spec.head_dim;
+        let [kv, source_kv] = spec.kv_heads.map(|heads| heads * spec.head_dim);
         let dtype = weights.dtype();
         let stream = spec.stream_dtype(dtype);
         let part = |name, input, output| linear(prefix, name, input, output, bias);
 
         let AttentionNames { q, k, v, .. } = names.attention;
-        let qkv = [q, k, v].map(|name| part(name, hidden, all));
+        let qkv = [(q, all), (k, kv), (v, kv)].map(|(name, size)| part(name, hidden, size));
         let qkv = weights.merged(qkv).await?;
         let output = part(names.attention.output, all, hidden);
         let output = weights.linear(&output).await?;
@@ -293,7 +299,7 @@ impl Layer {
             None => None,
             Some(size) => {
                 let names = names.cross;
-                let kv = [part(names.k, size, all), part(names.v, size, all)];
+                let kv = [names.k, names.v].map(|name| part(name, size, source_kv));
                 let norm = format!("{prefix}.{}", names.norm);
                 Some(CrossAttention {
                     q: weights.linear(&part(names.q, hidden, all)).await?,
@@ -335,6 +341,7 @@ impl Layer {
                 .await?,
             heads: Heads {
                 count: spec.heads,
+                kv: spec.kv_heads,
                 size: spec.head_dim,
                 scale: spec.scale,
             },

@@ -167,7 +167,7 @@ impl StoredLinear {
     /// Whether its weight is worth a copy, so that it can be one with its neighbours'. Variables and results of tracked ops are not: an
     /// optimizer would keep updating tensors that are no longer read. Nor are blocks on the CPU: a launch costs nothing there, and a
     /// weight that is mapped from a file would have to be copied.
-    pub(super) fn merges(&self, device: &Device) -> bool {
+    pub(crate) fn merges(&self, device: &Device) -> bool {
         let tracked = |stored: &Stored| matches!(stored, Stored::Dense(t) if t.track_op());
         if tracked(&self.weight) || self.bias.as_ref().is_some_and(tracked) {
             return false;

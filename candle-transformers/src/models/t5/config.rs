@@ -167,6 +167,7 @@ impl Config {
         Ok(LayerSpec {
             hidden: self.d_model,
             heads: self.num_heads,
+            kv_heads: [self.num_heads; 2],
             head_dim: self.d_kv,
             scale: 1.,
             source: decoder.then_some(self.d_model),
