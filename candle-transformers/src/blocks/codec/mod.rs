@@ -1,0 +1,34 @@
+//! What neural codecs of sound share: kernels under weight normalisation, LSTMs, and codebooks that quantise a residual one after
+//! the other.
+
+mod codebook;
+mod lstm;
+mod weight_norm;
+
+pub use codebook::{residual_decode, residual_encode, Codebook, Stage};
+pub use lstm::ResidualLstm;
+pub use weight_norm::KernelNames;
+
+use candle_core::{bail, DType, Result, Tensor};
+
+/// The batch and the samples of a sound of shape (batch, `channels`, samples).
+///
+/// # Errors
+/// The shape is another, or there are no samples.
+pub fn sound(family: &str, xs: &Tensor, channels: usize) -> Result<(usize, usize)> {
+    match *xs.dims() {
+        [batch, c, samples] if c == channels && samples > 0 => Ok((batch, samples)),
+        _ => bail!(
+            "{family}: sounds have to be (batch, {channels}, samples) with 1 sample at least, not {:?}",
+            xs.dims()
+        ),
+    }
+}
+
+/// What sums of many numbers of this dtype are computed in.
+fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ => DType::F32,
+    }
+}
