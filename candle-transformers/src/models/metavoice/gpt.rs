@@ -1,0 +1,295 @@
+//! The second stage: an encoder that reads the first two codebooks, and writes the others.
+
+use candle_core::{bail, DType, Module, Result, Tensor};
+use candle_nn::ops::GatedActivation;
+use candle_nn::{Activation, Init, VarBuilder};
+
+use super::FAMILY;
+use crate::blocks::codebooks::{CodebookEmbeddings, CodebookHeads};
+use crate::blocks::encoder::{head_dim, EncoderLayer, Heads, NormPlace, Seen};
+use crate::blocks::{
+    at_once, FeedForward, GatedMlp, LinearSpec, Norm, NormSpec, Order, PlainMlp, Weights,
+};
+use crate::utils::build_additive_causal_mask;
+
+/// The norms of a model.
+#[derive(Debug, Clone, Copy, Eq, PartialEq, Hash)]
+pub enum NormType {
+    /// Of mean 0 and variance 1, with a bias if [`Config::bias`] is set; 1e-5 is added to the variance.
+    LayerNorm,
+    /// Of mean square 1; [`Config::rmsnorm_eps`] is added to it.
+    RMSNorm,
+}
+
+/// The program that computed attention in training. The numbers are the same.
+#[derive(Debug, Clone, Copy, Eq, PartialEq, Hash)]
+pub enum AttnKernelType {
+    /// Flash attention; not supported.
+    Fa2,
+    /// PyTorch's.
+    TorchAttn,
+    /// Single products; not supported.
+    Hand,
+}
+
+/// The feed-forward block of a model.
+#[derive(Debug, Clone, Copy, Eq, PartialEq, Hash)]
+pub enum NonLinearityType {
+    /// Four times as wide as the stream, with the approximation of GELU by tanh.
+    Gelu,
+    /// With a gate, about two thirds of that; see [`Config::swiglu_multiple_of`].
+    Swiglu,
+}
+
+/// The sizes of a model.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The longest sequence.
+    pub block_size: usize,
+    /// Tokens of each codebook that is read.
+    pub vocab_sizes: Vec<usize>,
+    /// Tokens of each codebook that is written.
+    pub target_vocab_sizes: Vec<usize>,
+    /// Layers.
+    pub n_layer: usize,
+    /// Heads, which divide `n_embd`.
+    pub n_head: usize,
+    /// Size of the stream.
+    pub n_embd: usize,
+    /// Whether linear layers and layer norms have biases; the layers over the tokens have none.
+    pub bias: bool,
+    /// Whether positions see only those before them.
+    pub causal: bool,
+    /// Not used: the voice is not read.
+    pub spk_emb_on_text: bool,
+    /// The norms.
+    pub norm_type: NormType,
+    /// Added to the mean square in RMS norms.
+    pub rmsnorm_eps: f64,
+    /// The feed-forward blocks.
+    pub nonlinearity_type: NonLinearityType,
+    /// Of a block with a gate, what the inner size is rounded up to a multiple of.
+    pub swiglu_multiple_of: Option<usize>,
+    /// Only [`AttnKernelType::TorchAttn`] is supported.
+    pub attn_kernel_type: AttnKernelType,
+    /// Only `false` is supported: all of a sequence is given at once.
+    pub kv_cache_enabled: bool,
+}
+
+impl Config {
+    /// MetaVoice-1B v0.1.
+    pub fn cfg1b_v0_1() -> Self {
+        Self {
+            n_layer: 6,
+            n_head: 6,
+            n_embd: 384,
+            block_size: 1024,
+            bias: false,
+            vocab_sizes: vec![1538, 1025],
+            causal: false,
+            target_vocab_sizes: vec![1025; 6],
+            swiglu_multiple_of: Some(256),
+            norm_type: NormType::LayerNorm,
+            kv_cache_enabled: false,
+            attn_kernel_type: AttnKernelType::TorchAttn,
+            spk_emb_on_text: true,
+            nonlinearity_type: NonLinearityType::Gelu,
+            rmsnorm_eps: 1e-5,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.attn_kernel_type != AttnKernelType::TorchAttn {
+            bail!(
+                "{FAMILY} config: attn_kernel_type is {:?}; only TorchAttn is supported",
+                self.attn_kernel_type
+            )
+        }
+        if self.kv_cache_enabled {
+            bail!("{FAMILY} config: kv_cache_enabled is true; only false is supported, all of a sequence is given at once")
+        }
+        let smallest = |sizes: &[usize]| sizes.iter().copied().min().unwrap_or(0);
+        for (name, size) in [
+            ("block_size", self.block_size),
+            ("n_layer", self.n_layer),
+            ("the least of vocab_sizes", smallest(&self.vocab_sizes)),
+            (
+                "the least of target_vocab_sizes",
+                smallest(&self.target_vocab_sizes),
+            ),
+        ] {
+            if size == 0 {
+                bail!("{FAMILY} config: {name} is 0, it has to be at least 1")
+            }
+        }
+        Ok(())
+    }
+
+    fn norm(&self) -> NormSpec {
+        match self.norm_type {
+            NormType::RMSNorm => NormSpec::rms(self.rmsnorm_eps),
+            NormType::LayerNorm if self.bias => NormSpec::layer(1e-5),
+            NormType::LayerNorm => NormSpec::layer_no_bias(1e-5),
+        }
+    }
+
+    /// The inner size of feed-forward blocks.
+    fn inner(&self) -> Result<usize> {
+        let multiple = match (self.nonlinearity_type, self.swiglu_multiple_of) {
+            (NonLinearityType::Gelu, _) => None,
+            (NonLinearityType::Swiglu, Some(multiple)) if multiple > 0 => Some(multiple),
+            (NonLinearityType::Swiglu, multiple) => bail!(
+                "{FAMILY} config: swiglu_multiple_of is {multiple:?}; Swiglu needs a number that is at least 1"
+            ),
+        };
+        let inner = match multiple {
+            None => self.n_embd.checked_mul(4),
+            Some(multiple) => {
+                let inner = self.n_embd.checked_mul(8).map(|of| of / 3);
+                inner.and_then(|inner| inner.checked_next_multiple_of(multiple))
+            }
+        };
+        match inner {
+            Some(inner) => Ok(inner),
+            None => bail!(
+                "{FAMILY} config: n_embd is {}, which is too large",
+                self.n_embd
+            ),
+        }
+    }
+
+    /// Loads the layer whose names stand behind `prefix`.
+    async fn layer(&self, weights: &mut Weights<'_>, prefix: &str) -> Result<EncoderLayer> {
+        let size = self.n_embd;
+        let head_dim = head_dim(FAMILY, ("n_embd", size), ("n_head", self.n_head))?;
+        let inner = self.inner()?;
+        let linear = |name: &str, in_dim, out_dim| LinearSpec {
+            name: format!("{prefix}.{name}"),
+            in_dim,
+            out_dim,
+            bias: self.bias,
+        };
+        let qkv = linear("attn.c_attn", size, 3 * size);
+        let qkv = weights.joined(&qkv, [size; 3], Order::Layers).await?;
+        let down = weights.linear(&linear("mlp.c_proj", inner, size)).await?;
+        let mlp = match self.nonlinearity_type {
+            NonLinearityType::Gelu => {
+                let up = weights.linear(&linear("mlp.c_fc", size, inner)).await?;
+                FeedForward::Plain(PlainMlp::new(up, down, Activation::NewGelu))
+            }
+            NonLinearityType::Swiglu => {
+                // As in Candle, or as in the checkpoints of the original.
+                let names = match weights.has(&format!("{prefix}.mlp.w1.weight")) {
+                    true => ["mlp.w1", "mlp.w3"],
+                    false => ["mlp.swiglu.w1", "mlp.swiglu.w3"],
+                };
+                let gate_up = names.map(|name| linear(name, size, inner));
+                let gate_up = weights.merged(gate_up).await?;
+                FeedForward::Gated(GatedMlp::new(gate_up, down, GatedActivation::Silu))
+            }
+        };
+        let attn_norm = format!("{prefix}.ln_1");
+        let mlp_norm = format!("{prefix}.ln_2");
+        Ok(EncoderLayer {
+            heads: Heads::new(qkv, self.n_head, head_dim),
+            joined: weights.linear(&linear("attn.c_proj", size, size)).await?,
+            mlp,
+            place: NormPlace::Before,
+            norms: [
+                Some(weights.norm(&attn_norm, size, self.norm()).await?),
+                Some(weights.norm(&mlp_norm, size, self.norm()).await?),
+            ],
+        })
+    }
+}
+
+/// The encoder.
+pub struct Model {
+    wtes: CodebookEmbeddings,
+    /// Of positions, (block_size, n_embd).
+    wpe: Tensor,
+    h: Vec<EncoderLayer>,
+    ln_f: Norm,
+    lm_heads: CodebookHeads,
+    cfg: Config,
+}
+
+impl Model {
+    /// Loads what is below `transformer`, and `lm_heads`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself or asks for what is not supported, or a weight is missing or has another shape than the
+    /// configuration says.
+    pub fn new(cfg: Config, vb: VarBuilder) -> Result<Self> {
+        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
+        at_once(Self::load(cfg, &mut Weights::new(&mut vb, dtype, &device)))
+    }
+
+    async fn load(cfg: Config, weights: &mut Weights<'_>) -> Result<Self> {
+        cfg.check()?;
+        let size = cfg.n_embd;
+        head_dim(FAMILY, ("n_embd", size), ("n_head", cfg.n_head))?;
+        cfg.inner()?;
+        let tables = "transformer.wtes";
+        let wtes = CodebookEmbeddings::load(FAMILY, &cfg.vocab_sizes, size, weights, tables);
+        let wtes = wtes.await?;
+        let init = Init::Randn {
+            mean: 0.,
+            stdev: 1.,
+        };
+        let shape = [cfg.block_size, size];
+        let wpe = weights
+            .dense("transformer.wpe.weight", &shape, init)
+            .await?;
+        let mut h = Vec::new();
+        for i in 0..cfg.n_layer {
+            h.push(cfg.layer(weights, &format!("transformer.h.{i}")).await?);
+        }
+        let heads = CodebookHeads::load(&cfg.target_vocab_sizes, size, weights, "lm_heads");
+        Ok(Self {
+            wtes,
+            wpe,
+            h,
+            lm_heads: heads.await?,
+            ln_f: weights.norm("transformer.ln_f", size, cfg.norm()).await?,
+            cfg,
+        })
+    }
+
+    /// The sizes.
+    pub fn config(&self) -> &Config {
+        &self.cfg
+    }
+
+    /// The logits of each codebook that is written, (batch, t, target vocab size), of the tokens of those that are read, (batch, books, t).
+    ///
+    /// # Errors
+    /// If there are no tokens or more than `block_size`, fewer codebooks than `vocab_sizes`, or an id is outside its table (where the
+    /// device can tell).
+    pub fn forward(&self, idx: &Tensor) -> Result<Vec<Tensor>> {
+        let xs = self.wtes.forward(idx)?;
+        let (t, limit) = (xs.dim(1)?, self.cfg.block_size);
+        if t > limit {
+            bail!("{FAMILY}: {t} positions are more than the model's block_size of {limit}; shorten the sound")
+        }
+        let mask = match self.cfg.causal {
+            true => Some(build_additive_causal_mask(
+                t,
+                0,
+                None,
+                xs.device(),
+                DType::F32,
+            )?),
+            false => None,
+        };
+        let seen = Seen {
+            mask: mask.as_ref(),
+            ..Seen::default()
+        };
+        let mut xs = xs.broadcast_add(&self.wpe.narrow(0, 0, t)?)?;
+        for layer in &self.h {
+            xs = layer.forward(xs, &seen)?;
+        }
+        self.lm_heads.forward(&self.ln_f.forward(&xs)?)
+    }
+}

@@ -1,0 +1,221 @@
+//! The first stage: a decoder that writes text and sound, with the vector of a voice added to every position.
+
+use candle_core::{bail, DType, Device, Module, Result, Tensor};
+use candle_nn::ops::GatedActivation;
+use candle_nn::VarBuilder;
+use serde::Deserialize;
+
+use super::FAMILY;
+use crate::blocks::encoder::head_dim;
+use crate::blocks::{
+    at_once, layers, AttentionSpec, CausalLm, Decoder, DecoderSpec, FeedForwardSpec, LayerSpec,
+    LinearSpec, MlpSpec, Names, NormSpec, Order, Projection, WeightSource, Weights,
+};
+
+const NAMES: Names = Names {
+    embedding: "tok_embeddings",
+    positions: "pos_embeddings",
+    layers: "layers",
+    final_norm: "norm",
+    head: "output",
+    attn_norm: "attention_norm",
+    qkv: "attention.wqkv",
+    o: "attention.wo",
+    mlp_norm: "ffn_norm",
+    gate: "feed_forward.swiglu.w1",
+    up: "feed_forward.swiglu.w3",
+    down: "feed_forward.w2",
+    ..Names::HUGGING_FACE
+};
+
+/// The sizes of the decoder.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// The longest sequence.
+    pub block_size: usize,
+    /// Tokens: those of both codebooks, and of text.
+    pub vocab_size: usize,
+    /// Layers.
+    pub n_layer: usize,
+    /// Query heads, which divide `dim`.
+    pub n_head: usize,
+    /// Size of the stream.
+    pub dim: usize,
+    /// The size of a voice's vector.
+    pub speaker_emb_dim: usize,
+    /// Inner size of the MLP; `None` for two thirds of `4 * dim`, rounded up to a multiple of 256.
+    pub intermediate_size: Option<usize>,
+    /// Key and value heads, which divide `n_head`; `None` for as many.
+    pub n_local_heads: Option<usize>,
+    /// Added to the mean square in the norms.
+    pub norm_eps: f64,
+}
+
+impl Config {
+    /// MetaVoice-1B v0.1.
+    pub fn cfg1b_v0_1() -> Self {
+        Self {
+            n_layer: 24,
+            n_head: 16,
+            dim: 2048,
+            vocab_size: 2562,
+            speaker_emb_dim: 256,
+            block_size: 2048,
+            intermediate_size: None,
+            n_local_heads: None,
+            norm_eps: 1e-5,
+        }
+    }
+
+    fn inner(&self) -> Result<usize> {
+        if let Some(inner) = self.intermediate_size {
+            return Ok(inner);
+        }
+        let inner = self.dim.checked_mul(8).map(|of| of / 3);
+        match inner.and_then(|inner| inner.checked_next_multiple_of(256)) {
+            Some(inner) => Ok(inner),
+            None => bail!("{FAMILY} config: dim is {}, which is too large", self.dim),
+        }
+    }
+
+    fn spec(&self) -> Result<DecoderSpec> {
+        let head_dim = head_dim(FAMILY, ("dim", self.dim), ("n_head", self.n_head))?;
+        let inner = self.inner()?;
+        for (name, size) in [
+            ("n_layer", self.n_layer),
+            ("speaker_emb_dim", self.speaker_emb_dim),
+            ("intermediate_size", inner),
+        ] {
+            if size == 0 {
+                bail!("{FAMILY} config: {name} is 0, it has to be at least 1")
+            }
+        }
+        let kv_heads = self.n_local_heads.unwrap_or(self.n_head);
+        let norm = NormSpec::rms(self.norm_eps);
+        let layers = layers(self.n_layer, |_| {
+            let attention = AttentionSpec {
+                head_dim,
+                rotary: None,
+                joined: Some(Order::Layers),
+                ..AttentionSpec::new(self.dim, self.n_head, kv_heads)
+            };
+            let mlp = MlpSpec::new(inner, GatedActivation::Silu);
+            Ok(LayerSpec::pre_norm(
+                attention,
+                FeedForwardSpec::Gated(mlp),
+                norm,
+            ))
+        })?;
+        let sizes = [self.vocab_size, self.dim, self.block_size];
+        Ok(DecoderSpec {
+            learned_positions: Some(self.block_size),
+            names: NAMES,
+            ..DecoderSpec::new(FAMILY, sizes, vec![], layers, norm)
+        })
+    }
+}
+
+/// The decoder over weights of any kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Speaker {
+    lm: CausalLm,
+    speaker_cond_pos: Projection,
+    /// What the voice is multiplied with in each row of a batch, (2, 1, 1): 1 and 0.
+    with_and_without: Tensor,
+    voice: usize,
+    dtype: DType,
+}
+
+impl Speaker {
+    pub(crate) fn load(
+        cfg: &Config,
+        source: &mut dyn WeightSource,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let decoder = Decoder::load(cfg.spec()?, source, dtype, device)?;
+        let voice = LinearSpec {
+            name: "speaker_cond_pos".to_string(),
+            in_dim: cfg.speaker_emb_dim,
+            out_dim: cfg.dim,
+            bias: false,
+        };
+        let mut weights = Weights::new(source, dtype, device);
+        Ok(Self {
+            lm: CausalLm::new(decoder),
+            speaker_cond_pos: at_once(weights.linear(&voice))?,
+            with_and_without: Tensor::new(&[1f32, 0.], device)?
+                .reshape((2, 1, 1))?
+                .to_dtype(dtype)?,
+            voice: cfg.speaker_emb_dim,
+            dtype,
+        })
+    }
+
+    pub(crate) fn forward(&mut self, ids: &Tensor, voice: &Tensor, start: usize) -> Result<Tensor> {
+        match *ids.dims() {
+            [1 | 2, t] if t > 0 => {}
+            _ => bail!(
+                "{FAMILY}: the tokens are {:?}; they have to be (2, t), a row with the voice and one without, or (1, t) for both",
+                ids.dims()
+            ),
+        }
+        let size = self.voice;
+        let is_voice = match *voice.dims() {
+            [1, found] => found == size,
+            [b, t, found] => found == size && (b == 1 || b == 2) && (t == 1 || t == ids.dims()[1]),
+            _ => false,
+        };
+        if !is_voice {
+            bail!(
+                "{FAMILY}: the voice is {:?}; it has to be (1, {size}) or (1, 1, {size})",
+                voice.dims()
+            )
+        }
+        let voice = self
+            .speaker_cond_pos
+            .forward(&voice.to_dtype(self.dtype)?)?;
+        let voice = voice.broadcast_mul(&self.with_and_without)?;
+        let xs = self.lm.decoder().embed(ids)?.broadcast_add(&voice)?;
+        self.lm.forward_embeds(&xs, start, None)?.last_logits()
+    }
+
+    pub(crate) fn clear_kv_cache(&mut self) {
+        self.lm.clear_kv_cache();
+    }
+}
+
+/// The decoder.
+#[derive(Debug, Clone)]
+pub struct Model {
+    speaker: Speaker,
+}
+
+impl Model {
+    /// Loads `tok_embeddings`, `pos_embeddings`, `speaker_cond_pos`, `layers`, `norm` and `output`.
+    ///
+    /// # Errors
+    /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
+    pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
+        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
+        Ok(Self {
+            speaker: Speaker::load(cfg, &mut vb, dtype, &device)?,
+        })
+    }
+
+    /// Forgets the sequence.
+    pub fn clear_kv_cache(&mut self) {
+        self.speaker.clear_kv_cache();
+    }
+
+    /// The logits of what follows the last of the tokens `xs`, (2, t): (2, 1, vocab_size) in the model's dtype. The first row has the voice
+    /// `spk_emb`, (1, speaker_emb_dim) or (1, 1, speaker_emb_dim), the second has none; tokens (1, t) are taken for both.
+    ///
+    /// The tokens are at the positions from `pos` on; at 0 a new sequence begins, elsewhere they continue the one before.
+    ///
+    /// # Errors
+    /// If there are no tokens or more than `block_size`, the shapes are others, or an id is outside the table (where the device can tell).
+    pub fn forward(&mut self, xs: &Tensor, spk_emb: &Tensor, pos: usize) -> Result<Tensor> {
+        self.speaker.forward(xs, spk_emb, pos)
+    }
+}
