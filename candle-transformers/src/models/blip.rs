@@ -27,15 +27,25 @@
 //! ```
 
 use candle_core::{bail, Module, Result, Tensor};
-use candle_nn::{layer_norm, linear, Activation, LayerNorm, VarBuilder};
+use candle_nn::{init, Activation, Conv2d, Conv2dConfig, Init, VarBuilder};
 use serde::Deserialize;
 
 use super::blip_text;
-use crate::blocks::vision::{
-    run_all, with_first, PatchEmbedding, Picture, VitAttention, VitBlock, VitMlp, VitSpec,
-};
+use crate::blocks::encoder::EncoderLayer;
+use crate::blocks::vision::layers::{load_layers, run_layers, LayerNames};
+use crate::blocks::vision::{with_first, PatchEmbedding, Picture, VitSpec};
+use crate::blocks::{at_once, Norm, NormSpec, Weights};
 
 const FAMILY: &str = "blip";
+
+const NAMES: LayerNames = LayerNames {
+    norm1: "layer_norm1",
+    qkv: "self_attn.qkv",
+    proj: "self_attn.projection",
+    norm2: "layer_norm2",
+    up: "mlp.fc1",
+    down: "mlp.fc2",
+};
 
 /// The fields of a checkpoint's `config.json` below `vision_config`.
 #[derive(Debug, Clone, Deserialize)]
@@ -115,12 +125,13 @@ pub struct VisionModel {
     class: Tensor,
     /// (1, 1 + patches, hidden_size)
     positions: Tensor,
-    layers: Vec<VitBlock>,
-    norm: LayerNorm,
+    layers: Vec<EncoderLayer>,
+    norm: Norm,
 }
 
 impl VisionModel {
-    fn new(cfg: &VisionConfig, vb: VarBuilder) -> Result<Self> {
+    /// Loads `embeddings`, `encoder.layers.N` and `post_layernorm`, of any kind.
+    pub(crate) async fn load(cfg: &VisionConfig, weights: &mut Weights<'_>) -> Result<Self> {
         let spec = VitSpec {
             size: cfg.hidden_size,
             heads: cfg.num_attention_heads,
@@ -137,35 +148,44 @@ impl VisionModel {
             size: Some((image, image)),
             ..Picture::any(FAMILY)
         };
-        let embeddings = vb.pp("embeddings");
-        let of_patches = embeddings.pp("patch_embedding");
-        let layers = vb.pp("encoder").pp("layers");
-        let layers = (0..cfg.num_hidden_layers).map(|i| block(cfg, &spec, layers.pp(i)));
+        let (class, positions) = ([1, 1, size], [1, places.saturating_add(1), size]);
+        let zeros = Init::Const(0.);
+        let conv = patches(size, patch, weights).await?;
+        let (layers, prefix) = (cfg.num_hidden_layers, "encoder.layers");
         Ok(Self {
-            class: embeddings.get((1, 1, size), "class_embedding")?,
-            patches: PatchEmbedding::load(picture, patch, size, of_patches)?,
-            positions: embeddings.get((1, places.saturating_add(1), size), "position_embedding")?,
-            layers: layers.collect::<Result<_>>()?,
-            norm: layer_norm(size, spec.eps, vb.pp("post_layernorm"))?,
+            patches: PatchEmbedding::of(conv, picture, patch),
+            class: weights
+                .dense("embeddings.class_embedding", &class, zeros)
+                .await?,
+            positions: weights
+                .dense("embeddings.position_embedding", &positions, zeros)
+                .await?,
+            layers: load_layers(layers, &spec, cfg.hidden_act, &NAMES, weights, prefix).await?,
+            norm: weights
+                .norm("post_layernorm", size, NormSpec::layer(spec.eps))
+                .await?,
         })
     }
 }
 
-fn block(cfg: &VisionConfig, spec: &VitSpec, vb: VarBuilder) -> Result<VitBlock> {
-    let (size, attention) = (spec.size, vb.pp("self_attn"));
-    let qkv = linear(size, 3 * size, attention.pp("qkv"))?;
-    let projection = linear(size, size, attention.pp("projection"))?;
-    Ok(VitBlock {
-        norm1: layer_norm(size, spec.eps, vb.pp("layer_norm1"))?,
-        attention: VitAttention::joined(qkv, projection, spec.heads),
-        scale1: None,
-        norm2: layer_norm(size, spec.eps, vb.pp("layer_norm2"))?,
-        mlp: VitMlp {
-            activation: cfg.hidden_act.into(),
-            ..VitMlp::load(spec, vb.pp("mlp"))?
-        },
-        scale2: None,
-    })
+/// The convolution that makes vectors of patches.
+async fn patches(size: usize, patch: usize, weights: &mut Weights<'_>) -> Result<Conv2d> {
+    let part = |part: &str| format!("embeddings.patch_embedding.{part}");
+    let (channels, name) = (3, part("weight"));
+    let kernel = [size, channels, patch, patch];
+    let normal = init::DEFAULT_KAIMING_NORMAL;
+    let weight = weights.dense(&name, &kernel, normal).await?;
+    let bound = 1. / (channels as f64).sqrt();
+    let uniform = Init::Uniform {
+        lo: -bound,
+        up: bound,
+    };
+    let bias = weights.dense(&part("bias"), &[size], uniform).await?;
+    let touching = Conv2dConfig {
+        stride: patch,
+        ..Default::default()
+    };
+    Ok(Conv2d::new(weight, Some(bias), touching))
 }
 
 /// From pictures (batch, 3, image_size, image_size) to (batch, 1 + patches, hidden_size).
@@ -173,7 +193,7 @@ impl Module for VisionModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (patches, _) = self.patches.forward(xs)?;
         let xs = with_first(&self.class, &patches)?.broadcast_add(&self.positions)?;
-        self.norm.forward(&run_all(&self.layers, &xs)?)
+        self.norm.forward(&run_layers(&self.layers, xs)?)
     }
 }
 
@@ -191,8 +211,10 @@ impl BlipForConditionalGeneration {
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let text = vb.pp("text_decoder");
+        let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb.pp("vision_model"));
+        let mut weights = Weights::new(&mut vb, dtype, &device);
         Ok(Self {
-            vision_model: VisionModel::new(&cfg.vision_config, vb.pp("vision_model"))?,
+            vision_model: at_once(VisionModel::load(&cfg.vision_config, &mut weights))?,
             text_decoder: blip_text::TextLMHeadModel::new(&cfg.text_config, text)?,
         })
     }

@@ -158,6 +158,16 @@ impl Model {
         hidden.last_logits()
     }
 
+    /// As [`forward_embeds`](Self::forward_embeds), where every position sees what is before it, as far as its window reaches.
+    pub(crate) fn forward_embeds_causal(
+        &mut self,
+        xs: &Tensor,
+        seqlen_offset: usize,
+    ) -> Result<Tensor> {
+        let hidden = self.lm.forward_embeds(xs, seqlen_offset, None)?;
+        hidden.last_logits()
+    }
+
     /// Forgets the sequence.
     pub fn clear_kv_cache(&mut self) {
         self.lm.clear_kv_cache();

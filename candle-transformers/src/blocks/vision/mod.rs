@@ -5,6 +5,7 @@
 mod contrastive;
 mod conv;
 mod grid;
+pub(crate) mod layers;
 mod parts;
 mod transformer;
 mod windows;
