@@ -1,0 +1,370 @@
+//! The numbers of a `config.json`.
+
+use candle_nn::Activation;
+use serde::Deserialize;
+
+/// What a `config.json` means that leaves a number out.
+mod default {
+    use candle_nn::Activation;
+
+    pub fn head_dim() -> usize {
+        256
+    }
+    pub fn global_head_dim() -> usize {
+        512
+    }
+    pub fn activation() -> Activation {
+        Activation::GeluPytorchTanh
+    }
+    pub fn heads() -> usize {
+        8
+    }
+    pub fn kv_heads() -> usize {
+        4
+    }
+    pub fn norm_eps() -> f64 {
+        1e-6
+    }
+    pub fn rope_theta() -> f64 {
+        1e6
+    }
+    pub fn vocab() -> usize {
+        262_144
+    }
+    pub fn query_pre_attn_scalar() -> usize {
+        256
+    }
+    pub fn positions() -> usize {
+        131_072
+    }
+    pub fn tied() -> bool {
+        true
+    }
+    pub fn pattern() -> usize {
+        6
+    }
+    pub fn image_token() -> usize {
+        258_880
+    }
+    pub fn audio_token() -> usize {
+        258_881
+    }
+    pub fn video_token() -> usize {
+        258_884
+    }
+}
+
+/// How one kind of layers rotates.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Gemma4RopeLayerParams {
+    /// Base of the frequencies.
+    pub rope_theta: Option<f64>,
+    /// Not used: layers with a window are `default`, the others `proportional`.
+    pub rope_type: Option<String>,
+    /// The share of a head that is rotated.
+    pub partial_rotary_factor: Option<f64>,
+}
+
+/// How layers rotate, by kind.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Gemma4RopeParameters {
+    /// Layers that see everything.
+    pub full_attention: Option<Gemma4RopeLayerParams>,
+    /// Layers with a window.
+    pub sliding_attention: Option<Gemma4RopeLayerParams>,
+    /// Base of the frequencies, in models of one kind of layers.
+    pub rope_theta: Option<f64>,
+    /// Not used.
+    pub rope_type: Option<String>,
+    /// Not used.
+    pub partial_rotary_factor: Option<f64>,
+}
+
+/// The numbers of the decoder.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Gemma4TextConfig {
+    /// Whether the projections of attention have biases.
+    #[serde(default)]
+    pub attention_bias: bool,
+    /// Size of a head in layers with a window.
+    #[serde(default = "default::head_dim")]
+    pub head_dim: usize,
+    /// Activation of the MLP's gate.
+    #[serde(default = "default::activation")]
+    pub hidden_activation: Activation,
+    /// Size of the stream.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Query heads.
+    #[serde(default = "default::heads")]
+    pub num_attention_heads: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Key and value heads, in layers that see everything only without `num_global_key_value_heads`.
+    #[serde(default = "default::kv_heads")]
+    pub num_key_value_heads: usize,
+    /// Added to the mean square in the norms.
+    #[serde(default = "default::norm_eps")]
+    pub rms_norm_eps: f64,
+    /// Base of the frequencies in layers that see everything, unless `rope_parameters` has one.
+    #[serde(default = "default::rope_theta")]
+    pub rope_theta: f64,
+    /// Tokens.
+    #[serde(default = "default::vocab")]
+    pub vocab_size: usize,
+    /// How many positions are seen in layers with a window.
+    pub sliding_window: usize,
+    /// The cap of the logits.
+    pub final_logit_softcapping: Option<f64>,
+    /// Not used: scores are not divided.
+    #[serde(default = "default::query_pre_attn_scalar")]
+    pub query_pre_attn_scalar: usize,
+    /// The longest sequence.
+    #[serde(default = "default::positions")]
+    pub max_position_embeddings: usize,
+    /// Whether the output layer is the table of tokens.
+    #[serde(default = "default::tied")]
+    pub tie_word_embeddings: bool,
+    /// Not used: `layer_types` says which layers have a window.
+    #[serde(default = "default::pattern", alias = "_sliding_window_pattern")]
+    pub sliding_window_pattern: usize,
+    /// Of each layer, `sliding_attention` or `full_attention`.
+    pub layer_types: Vec<String>,
+    /// Size of a head in layers that see everything.
+    #[serde(default = "default::global_head_dim")]
+    pub global_head_dim: usize,
+    /// Key and value heads in layers that see everything; `num_key_value_heads` where missing.
+    pub num_global_key_value_heads: Option<usize>,
+    /// How layers rotate.
+    pub rope_parameters: Option<Gemma4RopeParameters>,
+    /// With `vision`, in layers with a window tokens of a picture see those of it that are after them. `all` is refused.
+    pub use_bidirectional_attention: Option<String>,
+    /// Changes nothing: attention is fused on every device.
+    #[serde(default)]
+    pub use_flash_attn: bool,
+}
+
+impl Gemma4TextConfig {
+    /// How many positions are seen in layers with a window: `sliding_window`, or with attention to both sides half of it and one more.
+    pub fn effective_sliding_window(&self) -> usize {
+        match self.use_bidirectional_attention.as_deref() {
+            Some("all") => self.sliding_window / 2 + 1,
+            _ => self.sliding_window,
+        }
+    }
+
+    fn rope(&self, full: bool) -> Option<&Gemma4RopeLayerParams> {
+        let parameters = self.rope_parameters.as_ref()?;
+        match full {
+            true => parameters.full_attention.as_ref(),
+            false => parameters.sliding_attention.as_ref(),
+        }
+    }
+
+    /// The share of a head that is rotated in layers that see everything; a quarter where missing.
+    pub fn partial_rotary_factor(&self) -> f64 {
+        let full = self.rope(true);
+        full.and_then(|full| full.partial_rotary_factor)
+            .unwrap_or(0.25)
+    }
+
+    /// Base of the frequencies in layers with a window; 10,000 where missing.
+    pub fn rope_local_base_freq(&self) -> f64 {
+        let sliding = self.rope(false);
+        sliding
+            .and_then(|sliding| sliding.rope_theta)
+            .unwrap_or(10_000.)
+    }
+
+    /// Base of the frequencies in layers that see everything.
+    pub(super) fn rope_global_base_freq(&self) -> f64 {
+        let full = self.rope(true);
+        full.and_then(|full| full.rope_theta)
+            .unwrap_or(self.rope_theta)
+    }
+
+    /// Whether a layer has a window; one that is not in `layer_types` has none.
+    pub fn is_sliding(&self, layer_idx: usize) -> bool {
+        let kind = self.layer_types.get(layer_idx);
+        kind.is_some_and(|kind| kind == "sliding_attention")
+    }
+}
+
+/// The numbers of the encoder of pictures; `config.json` leaves out those that are as [`Default`] has them.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Gemma4VisionConfig {
+    /// Size of a patch's vector.
+    pub hidden_size: usize,
+    /// Inner size of the MLP.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads.
+    pub num_key_value_heads: usize,
+    /// Size of a head: a multiple of 4.
+    pub head_dim: usize,
+    /// Activation of the MLP's gate.
+    pub hidden_activation: Activation,
+    /// Added to the mean square in the norms.
+    pub rms_norm_eps: f64,
+    /// Height and width of a patch in pixels.
+    pub patch_size: usize,
+    /// The most rows, and columns, of patches.
+    pub position_embedding_size: usize,
+    /// Rows and columns of patches that become a token.
+    pub pooling_kernel_size: usize,
+    /// Not used: a picture has as many tokens as it has blocks of patches.
+    pub default_output_length: usize,
+    /// Whether files have a mean and a factor of the tokens.
+    pub standardize: bool,
+    /// How layers rotate.
+    pub rope_parameters: Option<Gemma4RopeParameters>,
+}
+
+/// What a `config.json` means that leaves all out.
+impl Default for Gemma4VisionConfig {
+    fn default() -> Self {
+        Self {
+            hidden_size: 768,
+            intermediate_size: 3072,
+            num_hidden_layers: 16,
+            num_attention_heads: 12,
+            num_key_value_heads: 12,
+            head_dim: 64,
+            hidden_activation: default::activation(),
+            rms_norm_eps: 1e-6,
+            patch_size: 16,
+            position_embedding_size: 10_240,
+            pooling_kernel_size: 3,
+            default_output_length: 280,
+            standardize: false,
+            rope_parameters: None,
+        }
+    }
+}
+
+impl Gemma4VisionConfig {
+    /// Base of the frequencies; 100 where missing.
+    pub fn rope_theta(&self) -> f64 {
+        let theta = |parameters: &Gemma4RopeParameters| {
+            let full = parameters.full_attention.as_ref();
+            full.and_then(|full| full.rope_theta)
+                .or(parameters.rope_theta)
+        };
+        self.rope_parameters
+            .as_ref()
+            .and_then(theta)
+            .unwrap_or(100.)
+    }
+}
+
+/// The numbers of the encoder of sound; `config.json` leaves out those that are as [`Default`] has them.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Gemma4AudioConfig {
+    /// Bands of the spectrogram.
+    pub input_feat_size: usize,
+    /// Size of a frame's vector.
+    pub hidden_size: usize,
+    /// Size of what the encoder gives; `hidden_size` where it is none.
+    pub output_proj_dims: Option<usize>,
+    /// Frames of a block of attention.
+    #[serde(alias = "attention_chunk_size")]
+    pub conf_attention_chunk_size: usize,
+    /// Frames that a frame sees, itself and those before it.
+    #[serde(alias = "attention_context_left")]
+    pub conf_attention_context_left: usize,
+    /// Frames behind it that a frame sees.
+    #[serde(alias = "attention_context_right")]
+    pub conf_attention_context_right: usize,
+    /// What takes the place of scores of frames that are not seen.
+    #[serde(alias = "attention_invalid_logits_value")]
+    pub conf_attention_invalid_logits_value: f64,
+    /// The cap of scores.
+    #[serde(alias = "attention_logit_cap")]
+    pub conf_attention_logit_cap: f64,
+    /// Heads, which divide `hidden_size`.
+    #[serde(alias = "num_attention_heads")]
+    pub conf_num_attention_heads: usize,
+    /// Layers.
+    #[serde(alias = "num_hidden_layers")]
+    pub conf_num_hidden_layers: usize,
+    /// Frames that a convolution sees, the last of them itself.
+    #[serde(alias = "conv_kernel_size")]
+    pub conf_conv_kernel_size: usize,
+    /// One frame in this many is kept at the end.
+    pub conf_reduction_factor: usize,
+    /// What the outputs of feed-forward blocks are multiplied with.
+    #[serde(alias = "residual_weight")]
+    pub conf_residual_weight: f64,
+    /// Channels of the two convolutions of the spectrogram.
+    #[serde(alias = "subsampling_conv_channels")]
+    pub sscp_conv_channel_size: Vec<usize>,
+    /// Their kernels, frames and bands; both are the frames'.
+    pub sscp_conv_kernel_size: Vec<Vec<usize>>,
+    /// Their strides, frames and bands; both are the frames'.
+    pub sscp_conv_stride_size: Vec<Vec<usize>>,
+    /// Not used by the encoder.
+    pub vocab_size: usize,
+    /// Not used: the norms of the convolutions have `rms_norm_eps`.
+    pub sscp_conv_group_norm_eps: f64,
+    /// Not used: the norms of the convolutions have `rms_norm_eps`.
+    pub sscp_conv_eps: f64,
+    /// Added to the mean square, or the variance, in the norms.
+    pub rms_norm_eps: f64,
+    /// What activations are clamped to.
+    pub gradient_clipping: f64,
+}
+
+/// What a `config.json` means that leaves all out.
+impl Default for Gemma4AudioConfig {
+    fn default() -> Self {
+        Self {
+            input_feat_size: 128,
+            hidden_size: 1024,
+            output_proj_dims: Some(1536),
+            conf_attention_chunk_size: 12,
+            conf_attention_context_left: 13,
+            conf_attention_context_right: 0,
+            conf_attention_invalid_logits_value: -1e9,
+            conf_attention_logit_cap: 50.,
+            conf_num_attention_heads: 8,
+            conf_num_hidden_layers: 12,
+            conf_conv_kernel_size: 5,
+            conf_reduction_factor: 1,
+            conf_residual_weight: 0.5,
+            sscp_conv_channel_size: vec![128, 32],
+            sscp_conv_kernel_size: vec![vec![3, 3]; 2],
+            sscp_conv_stride_size: vec![vec![2, 2]; 2],
+            vocab_size: 128,
+            sscp_conv_group_norm_eps: 1e-6,
+            sscp_conv_eps: 1e-3,
+            rms_norm_eps: 1e-6,
+            gradient_clipping: 1e10,
+        }
+    }
+}
+
+/// A checkpoint's `config.json`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Gemma4Config {
+    /// Of the decoder.
+    pub text_config: Gemma4TextConfig,
+    /// Of the encoder of pictures.
+    pub vision_config: Gemma4VisionConfig,
+    /// Of the encoder of sound, in models that hear.
+    pub audio_config: Option<Gemma4AudioConfig>,
+    /// The token that stands for a piece of a picture.
+    #[serde(default = "default::image_token")]
+    pub image_token_id: usize,
+    /// The token that stands for a piece of a sound.
+    #[serde(default = "default::audio_token")]
+    pub audio_token_id: usize,
+    /// The token that stands for a piece of a video. The model does not use it.
+    #[serde(default = "default::video_token")]
+    pub video_token_id: usize,
+}

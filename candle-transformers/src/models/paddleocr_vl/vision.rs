@@ -1,0 +1,308 @@
+//! The encoder of pictures: a SigLIP whose heads turn with rows and columns, and a projector that makes a token of each block of patches.
+
+use std::collections::HashMap;
+
+use candle_core::{bail, DType, Module, Result, Tensor};
+use candle_nn::rotary_emb::Pairs;
+use candle_nn::{conv2d, layer_norm, linear, Conv2d, Conv2dConfig, LayerNorm, Linear, VarBuilder};
+
+use super::config::VisionConfig;
+use super::FAMILY;
+use crate::blocks::encoder::{EncoderLayer, Heads, NormPlace, Seen};
+use crate::blocks::vision::Picture;
+use crate::blocks::{FeedForward, MergedLinear, Norm, PlainMlp};
+use crate::models::grids::{rotation, Ends, LinearGrid, PatchGrid};
+
+/// The base of the angles of rows and columns.
+const THETA: f64 = 10_000.;
+/// What the projector's norm adds to the variance.
+const PROJECTOR_EPS: f64 = 1e-5;
+/// The layers whose results are among those that are looked at, beside the first.
+const LOOKED_AT: [usize; 2] = [13, 26];
+
+/// Results on the way, by name.
+pub(super) type Exports = HashMap<String, Tensor>;
+
+/// `layer_norm1`, `self_attn.{q,k,v,out}_proj`, `layer_norm2` and `mlp.{fc1,fc2}`.
+fn layer(cfg: &VisionConfig, vb: VarBuilder) -> Result<EncoderLayer> {
+    let (spec, attention, mlp) = (cfg.spec(), vb.pp("self_attn"), vb.pp("mlp"));
+    let size = spec.size;
+    let part = |name| linear(size, size, attention.pp(name));
+    let qkv = MergedLinear::new([part("q_proj")?, part("k_proj")?, part("v_proj")?])?;
+    let norm = |name| -> Result<Option<Norm>> {
+        Ok(Some(layer_norm(size, spec.eps, vb.pp(name))?.into()))
+    };
+    Ok(EncoderLayer {
+        heads: Heads::new(qkv, spec.heads, cfg.head_dim()),
+        joined: part("out_proj")?.into(),
+        mlp: FeedForward::Plain(PlainMlp::new(
+            linear(size, spec.inner, mlp.pp("fc1"))?.into(),
+            linear(spec.inner, size, mlp.pp("fc2"))?.into(),
+            cfg.hidden_act,
+        )),
+        place: NormPlace::Before,
+        norms: [norm("layer_norm1")?, norm("layer_norm2")?],
+    })
+}
+
+/// From blocks of patches to tokens of the decoder.
+#[derive(Debug, Clone)]
+struct Projector {
+    norm: LayerNorm,
+    up: Linear,
+    down: Linear,
+    merge: usize,
+}
+
+impl Projector {
+    fn load(cfg: &VisionConfig, text_size: usize, vb: VarBuilder) -> Result<Self> {
+        let block = cfg.hidden_size * cfg.spatial_merge_size * cfg.spatial_merge_size;
+        Ok(Self {
+            norm: layer_norm(cfg.hidden_size, PROJECTOR_EPS, vb.pp("pre_norm"))?,
+            up: linear(block, block, vb.pp("linear_1"))?,
+            down: linear(block, text_size, vb.pp("linear_2"))?,
+            merge: cfg.spatial_merge_size,
+        })
+    }
+
+    /// From (frames, rows * columns, hidden_size) to (tokens, text_size).
+    fn forward(&self, xs: &Tensor, [rows, columns]: [usize; 2]) -> Result<Tensor> {
+        let (frames, _, size) = xs.dims3()?;
+        let m = self.merge;
+        let blocks = self
+            .norm
+            .forward(xs)?
+            .reshape((frames, rows / m, m, columns / m, m, size))?
+            .permute((0, 1, 3, 2, 4, 5))?
+            .reshape((frames * rows / m * (columns / m), m * m * size))?;
+        self.down.forward(&self.up.forward(&blocks)?.gelu_erf()?)
+    }
+}
+
+/// The encoder and its projector.
+#[derive(Debug, Clone)]
+pub(super) struct VisionModel {
+    patches: Conv2d,
+    positions: LinearGrid,
+    layers: Vec<EncoderLayer>,
+    norm: LayerNorm,
+    projector: Projector,
+    cfg: VisionConfig,
+}
+
+impl VisionModel {
+    /// Loads `embeddings.{patch,position}_embedding`, `encoder.layers.N`, `post_layernorm`, and the projector from elsewhere.
+    pub fn new(
+        cfg: &VisionConfig,
+        text_size: usize,
+        vb: VarBuilder,
+        projector: VarBuilder,
+    ) -> Result<Self> {
+        cfg.check()?;
+        let (size, patch, embeddings) = (cfg.hidden_size, cfg.patch_size, vb.pp("embeddings"));
+        let config = Conv2dConfig {
+            stride: patch,
+            ..Default::default()
+        };
+        let side = cfg.image_size / patch;
+        let table = embeddings.pp("position_embedding");
+        let table = table.get((side * side, size), "weight")?;
+        let vb_layers = vb.pp("encoder").pp("layers");
+        let layers = (0..cfg.num_hidden_layers).map(|i| layer(cfg, vb_layers.pp(i)));
+        let vb_patches = embeddings.pp("patch_embedding");
+        Ok(Self {
+            patches: conv2d(cfg.num_channels, size, patch, config, vb_patches)?,
+            positions: LinearGrid::new(table, side, Ends::Areas),
+            layers: layers.collect::<Result<_>>()?,
+            norm: layer_norm(size, cfg.layer_norm_eps, vb.pp("post_layernorm"))?,
+            projector: Projector::load(cfg, text_size, projector)?,
+            cfg: cfg.clone(),
+        })
+    }
+
+    /// The grids of `grid_thw`.
+    pub fn grids(&self, grid_thw: &Tensor) -> Result<Vec<PatchGrid>> {
+        PatchGrid::read(FAMILY, grid_thw, self.cfg.spatial_merge_size)
+    }
+
+    /// The tokens of `pixels`, (frames, num_channels, height, width), all frames of `grids` one after another: (tokens, text_size) in the
+    /// dtype of the pixels.
+    pub fn forward(&self, pixels: &Tensor, grids: &[PatchGrid]) -> Result<Tensor> {
+        self.run(pixels, grids, None)
+    }
+
+    /// As [`forward`](Self::forward), with results on the way: `pixel_values`, `patch_embedding_output`, `embeddings_output`,
+    /// `rope_pos_emb_raw`, those of the first layer, `layer_N_output` of some, `post_layernorm_output` and `projector_output`.
+    pub fn forward_with_export(
+        &self,
+        pixels: &Tensor,
+        grids: &[PatchGrid],
+    ) -> Result<(Tensor, Exports)> {
+        let mut exports = Exports::new();
+        let tokens = self.run(pixels, grids, Some(&mut exports))?;
+        Ok((tokens, exports))
+    }
+
+    fn run(
+        &self,
+        pixels: &Tensor,
+        grids: &[PatchGrid],
+        mut exports: Option<&mut Exports>,
+    ) -> Result<Tensor> {
+        let patch = self.cfg.patch_size;
+        let picture = Picture {
+            channels: self.cfg.num_channels,
+            multiple: patch,
+            ..Picture::any(FAMILY)
+        };
+        let (frames, h, w) = picture.check(pixels)?;
+        let sides = [h / patch, w / patch];
+        let of_grids: usize = grids.iter().map(|grid| grid.frames).sum();
+        let other = grids.iter().find(|grid| [grid.rows, grid.columns] != sides);
+        if of_grids != frames || other.is_some() {
+            bail!(
+                "{FAMILY}: {frames} pictures of {} x {} patches, the grids are {grids:?}; they have to be the same",
+                sides[0],
+                sides[1]
+            )
+        }
+        let grid = PatchGrid {
+            frames,
+            rows: sides[0],
+            columns: sides[1],
+        };
+        let embedded = self
+            .patches
+            .forward(&pixels.to_dtype(self.positions.dtype())?)?
+            .flatten_from(2)?
+            .transpose(1, 2)?;
+        let places = grid.places(1);
+        let positions = self.positions.at(&places, sides)?;
+        let mut xs = embedded.broadcast_add(&positions)?;
+        let (head_dim, device) = (self.cfg.head_dim(), xs.device().clone());
+        let angles = rotation(&places, head_dim, THETA, xs.dtype(), &device)?;
+        let seen = Seen {
+            rotation: Some((&angles, Pairs::Halves)),
+            ..Seen::default()
+        };
+        if let Some(exports) = &mut exports {
+            let mut add = |name: &str, value: Tensor| -> Result<()> {
+                exports.insert(name.to_string(), value.to_dtype(DType::F32)?);
+                Ok(())
+            };
+            let [rows, columns] = sides;
+            let channels = self.cfg.num_channels;
+            let patches = pixels
+                .reshape((frames, channels, rows, patch, columns, patch))?
+                .permute((0, 2, 4, 1, 3, 5))?
+                .reshape((frames * grid.area(), channels, patch, patch))?;
+            add("pixel_values", patches)?;
+            add("patch_embedding_output", embedded)?;
+            add("embeddings_output", xs.flatten_to(1)?)?;
+            add(
+                "rope_pos_emb_raw",
+                self.raw_angles(&places, frames, &device)?,
+            )?;
+        }
+        for (i, layer) in self.layers.iter().enumerate() {
+            match &mut exports {
+                Some(exports) if i == 0 => xs = explained(layer, xs, &seen, exports)?,
+                _ => xs = layer.forward(xs, &seen)?,
+            }
+            let looked_at = i == 0 || LOOKED_AT.contains(&i);
+            if let Some(exports) = exports.as_deref_mut().filter(|_| looked_at) {
+                let value = xs.flatten_to(1)?.to_dtype(DType::F32)?;
+                exports.insert(format!("layer_{i}_output"), value);
+            }
+        }
+        let xs = self.norm.forward(&xs)?;
+        let tokens = self.projector.forward(&xs, sides)?;
+        if let Some(exports) = exports {
+            let normed = xs.flatten_to(1)?.to_dtype(DType::F32)?;
+            exports.insert("post_layernorm_output".to_string(), normed);
+            let tokens = tokens.to_dtype(DType::F32)?;
+            exports.insert("projector_output".to_string(), tokens);
+        }
+        tokens.to_dtype(pixels.dtype())
+    }
+
+    /// The angles themselves, (frames * places, head_dim / 2).
+    fn raw_angles(
+        &self,
+        places: &[[usize; 2]],
+        frames: usize,
+        device: &candle_core::Device,
+    ) -> Result<Tensor> {
+        let frequencies = crate::blocks::inverse_frequencies(THETA, self.cfg.head_dim() / 2);
+        let angles = places.iter().flatten().flat_map(|side| {
+            let side = *side as f32;
+            frequencies.iter().map(move |frequency| side * frequency)
+        });
+        let angles: Vec<f32> = angles.collect();
+        let shape = (places.len(), 2 * frequencies.len());
+        Tensor::from_vec(angles, shape, device)?.repeat((frames, 1))
+    }
+}
+
+/// A layer step by step, with the results of all steps: (patches, ..) in f32.
+fn explained(
+    layer: &EncoderLayer,
+    xs: Tensor,
+    seen: &Seen,
+    exports: &mut Exports,
+) -> Result<Tensor> {
+    let mut add = |name: &str, value: &Tensor| -> Result<()> {
+        let value = value.flatten_to(1)?.to_dtype(DType::F32)?;
+        exports.insert(name.to_string(), value);
+        Ok(())
+    };
+    let normed = |norm: &Option<Norm>, xs: &Tensor| match norm {
+        Some(norm) => norm.forward(xs),
+        None => Ok(xs.clone()),
+    };
+    // From (frames, heads, patches, head_dim) to (frames, patches, heads, head_dim).
+    let by_patch = |xs: &Tensor| xs.transpose(1, 2)?.contiguous();
+    let first = normed(&layer.norms[0], &xs)?;
+    add("layer0_after_norm1", &first)?;
+    let plain = layer.heads.by_head(&first, &Seen::default())?;
+    for (name, part) in ["attn_q_proj", "attn_k_proj", "attn_v_proj"]
+        .into_iter()
+        .zip(&plain)
+    {
+        add(name, &by_patch(part)?.flatten_from(2)?)?;
+    }
+    let [q, k, v] = layer.heads.by_head(&first, seen)?;
+    if let Some(((cos, sin), _)) = seen.rotation {
+        let frames = xs.dim(0)?;
+        for (name, table) in [("rope_cos", cos), ("rope_sin", sin)] {
+            let whole = Tensor::cat(&[table, table], 1)?;
+            let (patches, size) = whole.dims2()?;
+            add(
+                name,
+                &whole
+                    .unsqueeze(0)?
+                    .expand((frames, patches, size))?
+                    .contiguous()?,
+            )?;
+        }
+    }
+    for (name, part) in [
+        ("q_before_rope", &plain[0]),
+        ("k_before_rope", &plain[1]),
+        ("q_after_rope", &q),
+        ("k_after_rope", &k),
+    ] {
+        add(name, &by_patch(part)?)?;
+    }
+    let ys = layer.heads.attend(&q, &k, &v, seen)?;
+    add("attn_output_before_proj", &ys)?;
+    let ys = layer.joined.forward(&ys)?;
+    add("layer0_attn_output", &ys)?;
+    let xs = (xs + ys)?;
+    add("layer0_after_attn_residual", &xs)?;
+    let second = normed(&layer.norms[1], &xs)?;
+    add("layer0_after_norm2", &second)?;
+    let ys = layer.mlp.forward_times(&second, 1.)?;
+    add("layer0_mlp_output", &ys)?;
+    xs + ys
+}
