@@ -1,4 +1,4 @@
-//! Language models, encoders of text and models of pictures over `candle-core` and `candle-nn`, and what text is generated with, under the
+//! Models of text, pictures and sound over `candle-core` and `candle-nn`, and what text is generated with, under the
 //! public paths of Hugging Face's `candle-transformers` 0.11.1.
 //!
 //! ```
@@ -36,10 +36,9 @@
 //!
 //! # Usage
 //!
-//! Most programs want crates.io's `candle-transformers`, with all of its models: patched, candle-core and candle-nn run it unmodified,
-//! on WebGPU too. This crate has the language models, encoders of text such as [`models::bert`] and classifiers of pictures such as
-//! [`models::vit`], written over shared [`blocks`], which
-//! use the fused kernels of candle-nn.
+//! All model modules of Candle's are here: language models, encoders of text such as [`models::bert`], classifiers of pictures such as
+//! [`models::vit`], models that see and hear, diffusion and speech. They are written over shared [`blocks`], which use the fused kernels of
+//! candle-nn. crates.io's `candle-transformers` runs unmodified over the other two crates as well, on WebGPU too.
 //!
 //! - [`auto`] finds the model that a `config.json` or a GGUF file describes. [`models`] has each by itself.
 //! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files; a

@@ -6,8 +6,11 @@
 
 mod attention;
 mod cache;
+pub(crate) mod codebooks;
+pub(crate) mod codec;
 mod decoder;
 mod delta;
+pub(crate) mod diffusion;
 pub(crate) mod encoder;
 mod experts;
 mod feed_forward;

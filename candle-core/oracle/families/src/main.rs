@@ -11,27 +11,38 @@
 //! families-ours FOLDER --webgpu [NAME]       as well, on WebGPU
 //! ```
 
+mod codecs;
 mod common;
 #[path = "../../models/src/compare.rs"]
 mod compare;
+mod csm;
 mod dense;
+mod diffusion;
 mod encoders;
 mod experts;
+mod flux;
 mod gemma;
 mod gguf;
 mod lfm2;
 mod llamas;
+mod mimi;
+mod mmdit;
+mod multimodal;
 mod qwen;
 mod recurrent;
 mod segment_anything;
 mod seq2seq;
 mod speech;
 mod stella;
+mod tts;
 mod vision;
 mod vision_convs;
+mod vision_language;
 mod vision_transformers;
 #[path = "../../models/src/weights.rs"]
 mod weights;
+mod wuerstchen;
+mod z_image;
 
 use candle_core::{bail, Device, Result, Tensor};
 use std::collections::HashMap;
@@ -42,22 +53,33 @@ use weights::Place;
 type Run = (&'static str, fn(&Place) -> Result<Vec<Tensor>>);
 
 const RUNS: &[&[Run]] = &[
+    codecs::RUNS,
+    csm::RUNS,
     dense::RUNS,
+    diffusion::RUNS,
     encoders::RUNS,
     experts::RUNS,
+    flux::RUNS,
     gemma::RUNS,
     gguf::RUNS,
     lfm2::RUNS,
     llamas::RUNS,
+    mimi::RUNS,
+    mmdit::RUNS,
+    multimodal::RUNS,
     qwen::RUNS,
     recurrent::RUNS,
     segment_anything::RUNS,
     seq2seq::RUNS,
     speech::RUNS,
     stella::RUNS,
+    tts::RUNS,
     vision::RUNS,
     vision_convs::RUNS,
+    vision_language::RUNS,
     vision_transformers::RUNS,
+    wuerstchen::RUNS,
+    z_image::RUNS,
 ];
 
 fn main() -> Result<()> {

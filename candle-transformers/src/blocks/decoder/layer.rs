@@ -45,7 +45,7 @@ pub enum LayerState {
 
 impl LayerState {
     /// An empty state for a layer, in a model of `positions` positions.
-    pub(super) fn new(mixer: &MixerSpec, positions: usize) -> Self {
+    pub(crate) fn new(mixer: &MixerSpec, positions: usize) -> Self {
         match mixer {
             MixerSpec::Attention(attention) => {
                 Self::Attention(GrowingKvCache::with_window(positions, attention.window))

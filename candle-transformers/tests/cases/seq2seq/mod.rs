@@ -2,7 +2,6 @@
 
 mod blip;
 mod every;
-mod made;
 mod marian;
 mod t5;
 mod trocr;
@@ -11,8 +10,8 @@ mod writer;
 use candle_core::{DType, Device, Result, Tensor};
 use serde_json::Value;
 
+use super::made::Made;
 use super::support::{assert_close, Numbers};
-use made::Made;
 use writer::{in_pieces, Loaded, Model, OfPicture, Writer};
 
 const VOCAB: usize = 64;

@@ -9,7 +9,7 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use candle_transformers::quantized_var_builder;
 
-use super::Numbers;
+use super::support::Numbers;
 
 /// Makes any weight that a model asks for, and notes it; those whose names contain `large.0` are `large.1` times as large. Of those whose
 /// names contain one of `lacking`, it says that they are not there.
