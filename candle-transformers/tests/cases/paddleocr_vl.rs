@@ -240,7 +240,7 @@ fn what_does_not_fit_is_an_error() -> Result<()> {
         &["[1, 3, 5, 8]", "multiples of 2"],
     );
     fails(
-        model.encode_images_separate(&[picture.clone()], &[]),
+        model.encode_images_separate(std::slice::from_ref(&picture), &[]),
         &["1 pictures and 0 grids"],
     );
     fails(model.forward(&ids, Some(&picture), None, 0), &["together"]);
