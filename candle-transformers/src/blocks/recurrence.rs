@@ -10,7 +10,7 @@ pub(crate) fn softplus(xs: &Tensor) -> Result<Tensor> {
     xs.relu()? + (xs.abs()?.neg()?.exp()? + 1.)?.log()?
 }
 
-/// The dtype that a recurrence is computed in: sums over a sequence are too coarse in 16 bits.
+/// The dtype that sums of many numbers are computed in, such as recurrences: 16 bits are too coarse, and squares leave the range of f16.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 => DType::F32,

@@ -160,7 +160,7 @@ fn linear(name: &str, in_dim: usize, out_dim: usize) -> LinearSpec {
 
 /// The transformer, over weights of any kind.
 #[derive(Debug, Clone)]
-pub(crate) struct Vit {
+struct Vit {
     picture: Picture,
     patches: Projection,
     /// (1, patches, size)
@@ -171,7 +171,7 @@ pub(crate) struct Vit {
 
 impl Vit {
     /// Loads what is below `encoder.model.visual`.
-    pub(crate) async fn load(cfg: &VisionConfig, weights: &mut Weights<'_>) -> Result<Self> {
+    async fn load(cfg: &VisionConfig, weights: &mut Weights<'_>) -> Result<Self> {
         let (spec, prefix) = (cfg.spec()?, "encoder.model.visual");
         let side = cfg.embed_len.isqrt() * PATCH;
         let name = |part: &str| format!("{prefix}.{part}");
@@ -196,7 +196,7 @@ impl Vit {
     }
 
     /// The numbers of each patch, channel by channel and row by row: from pictures (batch, 3, side, side) to (batch, patches, 588).
-    pub(crate) fn patches(&self, xs: &Tensor) -> Result<Tensor> {
+    fn patches(&self, xs: &Tensor) -> Result<Tensor> {
         let (b, h, w) = self.picture.check(xs)?;
         let (rows, columns) = (h / PATCH, w / PATCH);
         xs.reshape((b, CHANNELS, rows, PATCH, columns, PATCH))?
@@ -222,7 +222,7 @@ impl Module for Vit {
 
 /// The network behind the transformer, over weights of any kind.
 #[derive(Debug, Clone)]
-pub(crate) struct Projector {
+struct Projector {
     up: Projection,
     activation: Activation,
     down: Projection,
@@ -230,7 +230,7 @@ pub(crate) struct Projector {
 
 impl Projector {
     /// Loads what is below `projection.mlp`.
-    pub(crate) async fn load(cfg: &VisionConfig, weights: &mut Weights<'_>) -> Result<Self> {
+    async fn load(cfg: &VisionConfig, weights: &mut Weights<'_>) -> Result<Self> {
         let inner = cfg.hidden_dim;
         let up = linear("projection.mlp.fc1", cfg.image_embedding_dim, inner);
         let down = linear("projection.mlp.fc2", inner, cfg.model_dim);
@@ -277,12 +277,16 @@ impl VisionEncoder {
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &VisionConfig, vb: VarBuilder) -> Result<Self> {
         let (dtype, device, mut vb) = (vb.dtype(), vb.device().clone(), vb);
-        let mut weights = Weights::new(&mut vb, dtype, &device);
+        Self::load(cfg, &mut Weights::new(&mut vb, dtype, &device))
+    }
+
+    /// As [`new`](Self::new), of dense or quantised weights.
+    pub(super) fn load(cfg: &VisionConfig, weights: &mut Weights<'_>) -> Result<Self> {
         Ok(Self {
             encoder: Encoder {
-                vit: at_once(Vit::load(cfg, &mut weights))?,
+                vit: at_once(Vit::load(cfg, weights))?,
             },
-            projection: at_once(Projector::load(cfg, &mut weights))?,
+            projection: at_once(Projector::load(cfg, weights))?,
         })
     }
 }

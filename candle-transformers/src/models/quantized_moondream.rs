@@ -3,29 +3,17 @@
 
 use candle_core::{DType, Module, Result, Tensor};
 
-use super::moondream::{Config, Projector, VisionConfig, Vit};
+use super::moondream::{self, Config, VisionConfig};
 use super::quantized_mixformer::MixFormerSequentialForCausalLM as PhiModel;
-use crate::blocks::{at_once, Weights};
+use crate::blocks::Weights;
 use crate::quantized_var_builder::VarBuilder;
 
-/// The transformer that sees.
-#[derive(Debug, Clone)]
-pub struct Encoder {
-    vit: Vit,
-}
-
-/// As [`super::moondream::Encoder`].
-impl Module for Encoder {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.vit.forward(xs)
-    }
-}
+pub use super::moondream::Encoder;
 
 /// The part that sees: the transformer and the network behind it.
 #[derive(Debug, Clone)]
 pub struct VisionEncoder {
-    encoder: Encoder,
-    projection: Projector,
+    model: moondream::VisionEncoder,
 }
 
 impl VisionEncoder {
@@ -37,10 +25,7 @@ impl VisionEncoder {
         let (device, mut vb) = (vb.device().clone(), vb);
         let mut weights = Weights::new(&mut vb, DType::F32, &device);
         Ok(Self {
-            encoder: Encoder {
-                vit: at_once(Vit::load(cfg, &mut weights))?,
-            },
-            projection: at_once(Projector::load(cfg, &mut weights))?,
+            model: moondream::VisionEncoder::load(cfg, &mut weights)?,
         })
     }
 }
@@ -48,8 +33,7 @@ impl VisionEncoder {
 /// As [`super::moondream::VisionEncoder`], of pictures in f32.
 impl Module for VisionEncoder {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let patches = self.encoder.vit.patches(xs)?;
-        self.projection.forward(&self.encoder.forward(&patches)?)
+        self.model.forward(xs)
     }
 }
 

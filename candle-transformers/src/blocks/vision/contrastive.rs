@@ -12,6 +12,7 @@ use super::{
     VitBlock, VitMlp, VitSpec,
 };
 use crate::blocks::encoder::check_text;
+use crate::blocks::recurrence::wide;
 
 /// The block at `vb`: `layer_norm1`, `self_attn.{q,k,v,out}_proj`, `layer_norm2` and `mlp.{fc1,fc2}`.
 fn block(spec: &VitSpec, activation: VitActivation, vb: VarBuilder) -> Result<VitBlock> {
@@ -278,13 +279,10 @@ impl Module for PoolingHead {
 
 /// `xs`, (.., size), divided by its length. f16 and bf16 are summed in f32, where squares do not overflow.
 pub(crate) fn unit_length(xs: &Tensor) -> Result<Tensor> {
-    let dtype = match xs.dtype() {
-        DType::F16 | DType::BF16 => DType::F32,
-        dtype => dtype,
-    };
-    let wide = xs.to_dtype(dtype)?;
-    let length = wide.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
-    wide.broadcast_div(&length)?.to_dtype(xs.dtype())
+    let dtype = xs.dtype();
+    let xs = xs.to_dtype(wide(dtype))?;
+    let length = xs.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
+    xs.broadcast_div(&length)?.to_dtype(dtype)
 }
 
 /// How well pictures, (pictures, size), and texts, (texts, size), go together: the cosine of their vectors times `exp(scale)`, and

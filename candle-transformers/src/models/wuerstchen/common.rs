@@ -5,6 +5,7 @@ use candle_nn::ops::{norm, Norm};
 use candle_nn::{linear, Conv2d, Linear, VarBuilder};
 
 use super::attention_processor::Attention;
+use crate::blocks::recurrence::wide;
 use crate::blocks::vision::{channels_first, channels_last, ConvSpec};
 
 /// What norms add to the variance.
@@ -142,12 +143,11 @@ impl GlobalResponseNorm {
 /// From (batch, height, width, dim) to the same shape.
 impl Module for GlobalResponseNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        // In f16 a sum of squares may overflow.
-        let wide = match xs.dtype() {
-            DType::F16 | DType::BF16 => xs.to_dtype(DType::F32)?,
-            _ => xs.clone(),
-        };
-        let length = wide.sqr()?.sum_keepdim((1, 2))?.sqrt()?;
+        let length = xs
+            .to_dtype(wide(xs.dtype()))?
+            .sqr()?
+            .sum_keepdim((1, 2))?
+            .sqrt()?;
         let mean = (length.mean_keepdim(D::Minus1)? + 1e-6)?;
         let factor = length.broadcast_div(&mean)?.to_dtype(xs.dtype())?;
         let ys = xs.broadcast_mul(&factor.broadcast_mul(&self.gamma)?)?;
