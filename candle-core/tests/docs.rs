@@ -25,14 +25,14 @@ fn ops_on_webgpu() -> Result<()> {
     Ok(())
 }
 
-/// The manifests say where this repository is; the README's two lines for switching repeat it.
+/// The manifests say where this repository is; the README's three lines for switching repeat it.
 #[test]
 fn the_address_is_the_same() -> Result<()> {
     let readme = read("README.md")?;
     let patch = format!("git = \"{}\"", env!("CARGO_PKG_REPOSITORY"));
     let lines = readme.lines().filter(|line| line.contains("git = "));
     let lines: Vec<_> = lines.collect();
-    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(
         lines.iter().all(|line| line.contains(&patch)),
         "README.md: {lines:?} must have {patch}, the repository of Cargo.toml"
