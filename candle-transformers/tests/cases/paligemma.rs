@@ -160,7 +160,7 @@ fn what_does_not_fit_is_an_error(device: &Device) -> Result<()> {
     assert_error(Model::new(&heads, vb()), &["3 heads", "16"]);
     let mut heads = config();
     heads.text_config.num_key_value_heads = 0;
-    assert_error(Model::new(&heads, vb()), &["gemma", "0 key heads"]);
+    assert_error(Model::new(&heads, vb()), &["2 heads", "0 key heads"]);
 
     let mut model = Model::new(&config(), vb())?;
     let picture = pictures([2, 3, 16, 16], device)?;
