@@ -5,8 +5,8 @@
 
 mod greedy;
 
-use candle_core::{bail, DType, Error, Result, Tensor, D};
-use rand::distr::{weighted::WeightedIndex, Distribution};
+use candle_core::{bail, DType, Device, Error, Result, Tensor, D};
+use rand::distr::{Distribution, Uniform};
 use rand::{rngs::StdRng, Rng, SeedableRng};
 
 use greedy::check_shape;
@@ -139,8 +139,20 @@ impl LogitsProcessor {
     /// As [`LogitsProcessor::sample`], and if `f` leaves a negative or NaN probability, or only zeros.
     pub fn sample_f(&mut self, logits: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<u32> {
         check_shape(logits)?;
+        match self.sampling.temperature() {
+            None => logits.argmax(D::Minus1)?.to_scalar::<u32>(),
+            Some(_) => self.sample_vec(logits.to_dtype(DType::F32)?.to_vec1()?, f),
+        }
+    }
+
+    /// As [`LogitsProcessor::sample_f`], of logits that are on the host already, whose memory the probabilities take.
+    ///
+    /// # Errors
+    /// As [`LogitsProcessor::sample_f`].
+    pub fn sample_vec(&mut self, logits: Vec<f32>, f: impl FnOnce(&mut [f32])) -> Result<u32> {
         let Some(temperature) = self.sampling.temperature() else {
-            return logits.argmax(D::Minus1)?.to_scalar::<u32>();
+            let len = logits.len();
+            return self.sample(&Tensor::from_vec(logits, len, &Device::Cpu)?);
         };
         if !temperature.is_finite() {
             bail!("sampling: temperature {temperature} is not a finite number")
@@ -148,11 +160,12 @@ impl LogitsProcessor {
         if let Sampling::TopK { k: 0, .. } | Sampling::TopKThenTopP { k: 0, .. } = self.sampling {
             bail!("sampling: top-k with k = 0 leaves no token, k has to be at least 1")
         }
-        let (logits, max) = checked_logits(logits)?;
+        let max = check_logits(&logits)?;
         if let Sampling::GumbelSoftmax { .. } = self.sampling {
             return Ok(self.gumbel_argmax(&logits, temperature));
         }
-        let mut probs = softmax(&logits, max, temperature);
+        let mut probs = logits;
+        softmax(&mut probs, max, temperature);
         f(&mut probs);
         match self.sampling {
             Sampling::TopK { k, .. } if k < probs.len() => {
@@ -176,10 +189,26 @@ impl LogitsProcessor {
     }
 
     /// An index into `probs`, by its share of their sum: one random number for each draw.
+    ///
+    /// The index is that of rand's `WeightedIndex`, which would keep all sums on the way: a fresh half megabyte for each token of a
+    /// vocabulary of 128,000.
     fn draw(&mut self, probs: &[f32]) -> Result<usize> {
-        let distribution = WeightedIndex::new(probs)
-            .map_err(|e| Error::msg(format!("sampling: no token can be drawn: {e}")))?;
-        Ok(distribution.sample(&mut self.rng))
+        let unusable = |what: &str| Error::msg(format!("sampling: no token can be drawn: {what}"));
+        if !probs.iter().all(|p| *p >= 0.) {
+            return Err(unusable("a probability is negative or NaN"));
+        }
+        let total = probs.iter().copied().reduce(|sum, p| sum + p);
+        let total = total.filter(|total| *total > 0.);
+        let total = total.ok_or_else(|| unusable("all probabilities are 0"))?;
+        let uniform = Uniform::new(0., total).map_err(|err| unusable(&err.to_string()))?;
+        let chosen = uniform.sample(&mut self.rng);
+        let mut sum = 0.;
+        let reaches = |p: &f32| {
+            sum += p;
+            sum > chosen
+        };
+        let last = probs.len() - 1;
+        Ok(probs[..last].iter().position(reaches).unwrap_or(last))
     }
 
     fn gumbel_argmax(&mut self, logits: &[f32], temperature: f64) -> u32 {
@@ -196,9 +225,8 @@ impl LogitsProcessor {
     }
 }
 
-/// The logits on the host as f32, and the highest of them.
-fn checked_logits(logits: &Tensor) -> Result<(Vec<f32>, f32)> {
-    let logits = logits.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+/// The highest of the logits, all of which have to be usable.
+fn check_logits(logits: &[f32]) -> Result<f32> {
     let unusable = |logit: &f32| logit.is_nan() || *logit == f32::INFINITY;
     if let Some(id) = logits.iter().position(unusable) {
         let count = logits.iter().filter(|logit| unusable(logit)).count();
@@ -216,21 +244,20 @@ fn checked_logits(logits: &Tensor) -> Result<(Vec<f32>, f32)> {
             logits.len()
         )
     }
-    Ok((logits, max))
+    Ok(max)
 }
 
-/// In f32 from end to end, in the order in which Candle computes it, so that a random number meets the same sums.
-fn softmax(logits: &[f32], max: f32, temperature: f64) -> Vec<f32> {
+/// Makes probabilities of the logits. In f32 from end to end, in the order in which Candle computes it, so that a random number meets the
+/// same sums.
+fn softmax(logits: &mut [f32], max: f32, temperature: f64) {
     let inverse = (1. / temperature) as f32;
     let max = max * inverse;
-    let mut probs: Vec<f32> = logits
-        .iter()
-        .map(|logit| (logit * inverse - max).exp())
-        .collect();
+    for logit in &mut *logits {
+        *logit = (*logit * inverse - max).exp();
+    }
     // At least 1, the term of the highest logit.
-    let sum: f32 = probs.iter().sum();
-    probs.iter_mut().for_each(|p| *p /= sum);
-    probs
+    let sum: f32 = logits.iter().sum();
+    logits.iter_mut().for_each(|p| *p /= sum);
 }
 
 /// The ids of the `k` highest of more than `k` probabilities, and these.
@@ -280,4 +307,40 @@ fn nucleus(probs: &[f32], p: f32, is_candidate: impl Fn(f32) -> bool) -> Option<
     })?;
     ids.truncate(last + 1);
     Some(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::distr::weighted::WeightedIndex;
+
+    #[test]
+    fn indices_are_those_of_a_weighted_index() {
+        let mut rng = StdRng::seed_from_u64(7);
+        for len in [1, 2, 3, 100, 5000] {
+            let weight = |_| match rng.random_bool(0.3) {
+                true => 0.,
+                false => rng.random::<f32>().powi(20),
+            };
+            let mut weights: Vec<f32> = (0..len).map(weight).collect();
+            weights[len / 2] = 0.25;
+            let mut processor = LogitsProcessor::new(len as u64, Some(1.), None);
+            let mut expected = StdRng::seed_from_u64(len as u64);
+            let index = WeightedIndex::new(&weights).unwrap();
+            for _ in 0..200 {
+                let found = processor.draw(&weights).unwrap();
+                assert_eq!(found, index.sample(&mut expected), "{len}");
+            }
+        }
+        let mut processor = LogitsProcessor::new(0, Some(1.), None);
+        for bad in [
+            &[0f32, 0.][..],
+            &[1., -1.],
+            &[f32::NAN],
+            &[1., f32::NAN],
+            &[f32::INFINITY],
+        ] {
+            assert!(processor.draw(bad).is_err(), "{bad:?}");
+        }
+    }
 }

@@ -282,6 +282,23 @@ fn unusable_input_is_told() -> Result<()> {
     Ok(())
 }
 
+/// Logits that are on the host already draw the same.
+#[test]
+fn vectors_are_as_tensors() -> Result<()> {
+    let values: Vec<f32> = (0..40).map(|i| ((i * 7) % 13) as f32 / 4.).collect();
+    let logits = Tensor::new(&values[..], &Device::Cpu)?;
+    for sampling in all_samplings(0.7).into_iter().chain([Sampling::ArgMax]) {
+        let mut processor = LogitsProcessor::from_sampling(5, sampling.clone());
+        let expected = draws(sampling, 5, &logits, 20)?;
+        for id in expected {
+            assert_eq!(processor.sample_vec(values.clone(), |_| {})?, id);
+        }
+    }
+    let mut processor = LogitsProcessor::new(0, Some(1.), None);
+    assert!(processor.sample_vec(Vec::new(), |_| {}).is_err());
+    Ok(())
+}
+
 #[test]
 fn probabilities_can_be_changed() -> Result<()> {
     let logits = Tensor::new(&[5f32, 1., 1.], &Device::Cpu)?;
