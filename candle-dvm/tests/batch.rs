@@ -84,7 +84,7 @@ fn greedy_texts_do_not_depend_on_the_others() {
 #[test]
 #[cfg(feature = "webgpu")]
 fn greedy_texts_do_not_depend_on_the_others_webgpu() {
-    hold_greedy_texts(&Device::new_webgpu(0).unwrap(), &[(6, 256)]);
+    hold_greedy_texts(&Device::new_webgpu(0).unwrap(), &[(6, 256), (3, 8)]);
 }
 
 fn hold_greedy_texts(device: &Device, settings: &[(usize, usize)]) {
@@ -117,7 +117,18 @@ fn hold_greedy_texts(device: &Device, settings: &[(usize, usize)]) {
 
 #[test]
 fn drawn_texts_have_their_seed_stops_and_penalties() {
-    let engine = engine(4, 256);
+    hold_drawn_texts(&Device::Cpu);
+}
+
+/// Beside texts whose tokens the device chooses, of which it is told before the host knows them.
+#[test]
+#[cfg(feature = "webgpu")]
+fn drawn_texts_have_their_seed_stops_and_penalties_webgpu() {
+    hold_drawn_texts(&Device::new_webgpu(0).unwrap());
+}
+
+fn hold_drawn_texts(device: &Device) {
+    let engine = engine_on(device, 4, 256);
     let mut requests = Vec::new();
     for seed in 0..4 {
         requests.push(CompletionRequest {
@@ -156,6 +167,43 @@ fn what_begins_alike_is_shared() {
     for (request, receiver) in requests.iter().zip(&both) {
         let alone = engine.backend().complete(request).unwrap();
         assert_eq!(ended(receiver).token_ids, alone.token_ids);
+    }
+}
+
+/// And nothing of it stays in the cache that the texts get.
+#[test]
+#[cfg(feature = "webgpu")]
+fn kernels_are_compiled_ahead_webgpu() {
+    let settings = BatchSettings {
+        slots: 2,
+        piece: 16,
+        compile_ahead: true,
+        ..BatchSettings::default()
+    };
+    let engine = BatchEngine::new(backend(&Device::new_webgpu(0).unwrap()), settings).unwrap();
+    for prompt in &PROMPTS[..2] {
+        let request = request(prompt, 4);
+        let found = engine.complete(&request).unwrap();
+        let alone = engine.backend().complete(&request).unwrap();
+        assert_eq!(found.token_ids, alone.token_ids);
+    }
+}
+
+/// A row of a step that writes nothing needs a position, which a slot with as many as the model has does not have.
+#[test]
+fn a_full_slot_between_others_does_not_stop_them() {
+    let engine = engine(3, 256);
+    let limit = engine.backend().max_positions();
+    let prompts = [PROMPTS[0], PROMPTS[1]].map(|prompt| request(prompt, 40));
+    let first = submit(&engine, &prompts[0]).unwrap();
+    let listener = |_: Heard<'_>| ControlFlow::Continue(());
+    engine
+        .submit(vec![5; limit], request("", 9), None, Box::new(listener))
+        .unwrap();
+    let last = submit(&engine, &prompts[1]).unwrap();
+    for (request, receiver) in prompts.iter().zip([first, last]) {
+        let alone = engine.backend().complete(request).unwrap();
+        assert_eq!(ended(&receiver).token_ids, alone.token_ids);
     }
 }
 

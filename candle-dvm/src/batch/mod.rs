@@ -7,17 +7,22 @@
 //! A greedy text does not depend on the others: its prompt is cut where its length says, and what is read again is what would be read. On the
 //! devices a row of a step is computed as if it were alone, where a product's kernel does not depend on the number of rows.
 //!
+//! On a GPU the host does not hold the device up: where all texts are greedy, the next step is queued before the tokens of the last are known
+//! (`writing.rs`), and kernels can be compiled before the first text comes (`compile.rs`).
+//!
 //! A step that panics ends the texts that run, and the next ones find an empty cache. After three such steps with no text finished between
 //! them the engine has failed, and so it has where a step does not end: [`BatchEngine::failure`] says so, and whoever serves with it has to
 //! make another.
 
 mod client;
+mod compile;
 mod scheduler;
 mod supervisor;
 #[cfg(test)]
 pub(crate) mod tests;
 mod waited;
 mod watch;
+mod writing;
 
 use crate::backend::{Completion, CompletionRequest};
 use crate::engine::CandleBackend;
@@ -43,6 +48,9 @@ pub struct BatchSettings {
     pub waiting: usize,
     /// A step that has not ended after this time is taken for one that never will.
     pub longest_step: Duration,
+    /// Whether a GPU's kernels are compiled before the first text is begun, which takes seconds where none of them is known from an earlier
+    /// process, and not while the first texts run.
+    pub compile_ahead: bool,
 }
 
 impl Default for BatchSettings {
@@ -52,6 +60,7 @@ impl Default for BatchSettings {
             piece: 128,
             waiting: 256,
             longest_step: Duration::from_secs(600),
+            compile_ahead: false,
         }
     }
 }
@@ -133,6 +142,12 @@ impl BatchEngine {
         let watch = Arc::new(Watch::new(settings.longest_step));
         let (model, failed, watched) = (backend.clone(), failure.clone(), watch.clone());
         let work = move || {
+            if settings.compile_ahead {
+                let compiled = supervisor::caught(|| compile::ahead(&model, settings));
+                if let Some(Err(error)) = compiled {
+                    tracing::warn!(%error, "kernels could not be compiled ahead");
+                }
+            }
             let scheduler = Scheduler::new(&model, state, settings);
             let run = || supervisor::run(scheduler, &orders, &failed, &watched, step);
             if supervisor::caught(run).is_none() {

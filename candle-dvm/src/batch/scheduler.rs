@@ -1,14 +1,16 @@
 //! Which text has which slot, and what a step does.
 
 use super::client::Client;
-use super::{BatchSettings, Heard, Job, Likely};
+use super::writing::Ahead;
+use super::{BatchSettings, Heard, Job};
 use crate::backend::{Completion, StopReason};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::generation::Writer;
 use crate::{Error, Result};
-use candle_core::{DType, Device, IndexOp, Tensor, D};
+use candle_core::{DType, Tensor};
 use candle_transformers::blocks::DecoderState;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -17,31 +19,31 @@ const WORTH_A_COPY: usize = 16;
 /// How often those that wait are asked whether they still do, which all of them at every step is too often. A place that nobody wants any more
 /// is free after this time and a step.
 const ASK_WAITING: Duration = Duration::from_millis(100);
-/// What a row that writes nothing is fed.
-const NOTHING: u32 = 0;
 
 /// A place in the cache.
 #[derive(Default)]
-struct Slot<'a> {
-    /// The tokens whose keys and values it has, of the text that is there, or of the last one that was.
-    held: Vec<u32>,
+pub(super) struct Slot<'a> {
+    /// The tokens whose keys and values it has, of the text that is there, or of the last one that was. Between two steps they are as many as
+    /// the state has positions of the slot.
+    pub(super) held: Vec<u32>,
     /// How many of them were read in whole pieces. The others' keys and values are rounded otherwise, as of tokens that came one by one.
-    whole: usize,
-    text: Option<Text<'a>>,
+    pub(super) whole: usize,
+    pub(super) text: Option<Text<'a>>,
 }
 
 /// A completion that runs.
-struct Text<'a> {
-    writer: Writer<'a>,
-    client: Client,
-    logprobs: Option<usize>,
+pub(super) struct Text<'a> {
+    pub(super) writer: Writer<'a>,
+    pub(super) client: Client,
+    pub(super) logprobs: Option<usize>,
     /// The order in which texts came.
-    number: u64,
+    pub(super) number: u64,
 }
 
 impl Slot<'_> {
-    /// How many of the text's tokens the model has not seen: more than one while it reads the prompt.
-    fn unseen(&self) -> usize {
+    /// How many of the text's tokens the model has not seen: more than one while it reads the prompt, one where the next step feeds it, and
+    /// none where the next one is on its way.
+    pub(super) fn unseen(&self) -> usize {
         self.text
             .as_ref()
             .map_or(0, |text| text.writer.tokens().len() - self.held.len())
@@ -57,9 +59,11 @@ impl Slot<'_> {
 }
 
 pub(super) struct Scheduler<'a> {
-    backend: &'a CandleBackend,
-    state: DecoderState,
-    slots: Vec<Slot<'a>>,
+    pub(super) backend: &'a CandleBackend,
+    pub(super) state: DecoderState,
+    pub(super) slots: Vec<Slot<'a>>,
+    /// A step whose tokens are on their way from the device.
+    pub(super) ahead: Option<Ahead>,
     waiting: VecDeque<Job>,
     /// When those that wait were asked last, and how often they are.
     asked: Instant,
@@ -79,6 +83,7 @@ impl<'a> Scheduler<'a> {
             backend,
             state,
             slots: (0..settings.slots).map(|_| Slot::default()).collect(),
+            ahead: None,
             waiting: VecDeque::new(),
             asked: Instant::now(),
             ask_every: ASK_WAITING,
@@ -210,15 +215,23 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// The slot for the next that waits: of the free ones that which begins most alike, and of those the one that keeps least.
+    /// The slot for the next that waits: of the free ones that which begins most alike, of those the nearest to the others that run, since a
+    /// step has a row for each slot between the first and the last, and of those the one that keeps least.
     fn place(&self) -> Option<usize> {
         let next = self.waiting.front()?;
-        let free = (0..self.slots.len()).filter(|at| self.slots[*at].text.is_none());
-        free.max_by_key(|at| {
+        let is_free = |at: &usize| self.slots[*at].text.is_none();
+        let taken = |at: &usize| !is_free(at);
+        let all = 0..self.slots.len();
+        let ends = all.clone().find(taken).zip(all.clone().rfind(taken));
+        let rows = |at: usize| match ends {
+            Some((first, last)) => last.max(at) - first.min(at),
+            None => 0,
+        };
+        all.filter(is_free).max_by_key(|at| {
             let slot = &self.slots[*at];
             (
                 slot.shared(&next.tokens, self.piece),
-                std::cmp::Reverse((slot.held.len(), *at)),
+                Reverse((rows(*at), slot.held.len(), *at)),
             )
         })
     }
@@ -262,81 +275,8 @@ impl<'a> Scheduler<'a> {
         Ok(())
     }
 
-    /// One token of each text whose prompt was read but for its last token.
-    fn write(&mut self) -> Result<()> {
-        let is_writing = |slot: &Slot| slot.unseen() == 1;
-        let Some(last) = self.slots.iter().rposition(is_writing) else {
-            return Ok(());
-        };
-        let doing = "running the model";
-        let lens = self.state.lens().to_vec();
-        let fed: Vec<u32> = self.slots[..=last]
-            .iter()
-            .map(|slot| match &slot.text {
-                Some(text) if is_writing(slot) => text.writer.tokens().last().copied(),
-                _ => None,
-            })
-            .map(|token| token.unwrap_or(NOTHING))
-            .collect();
-        let rows = fed.len();
-        let ids = Tensor::from_vec(fed.clone(), (rows, 1), self.backend.device()).doing(doing)?;
-        let decoder = self.backend.decoder();
-        let counts = vec![1; rows];
-        let logits = decoder.next_logits_of_slots(&ids, &counts, 0, &mut self.state);
-        let logits = logits.doing(doing)?;
-        let writing: Vec<usize> = (0..rows)
-            .filter(|at| is_writing(&self.slots[*at]))
-            .collect();
-        for at in 0..rows {
-            match writing.contains(&at) {
-                true => self.slots[at].held.push(fed[at]),
-                // What was written for it is beyond what it has.
-                false => self.state.cut_slot(at, lens[at]).doing(doing)?,
-            }
-        }
-        for (at, token) in self.choose(&logits, &writing)? {
-            self.push(at, token);
-        }
-        Ok(())
-    }
-
-    /// The next token of each of these rows.
-    fn choose(&mut self, logits: &Tensor, writing: &[usize]) -> Result<Vec<(usize, u32)>> {
-        let doing = "choosing the next token";
-        let greedy = logits
-            .argmax(D::Minus1)
-            .and_then(|ids| ids.to_vec1::<u32>());
-        let greedy = greedy.doing(doing)?;
-        let is_greedy = |at: &usize| {
-            let text = self.slots[*at].text.as_ref();
-            text.is_none_or(|text| text.writer.is_plain_argmax() && text.logprobs.is_none())
-        };
-        let host = match writing.iter().all(is_greedy) {
-            true => None,
-            false => Some(logits.to_device(&Device::Cpu).doing(doing)?),
-        };
-        let mut chosen = Vec::with_capacity(writing.len());
-        for &at in writing {
-            let Some(text) = &mut self.slots[at].text else {
-                continue;
-            };
-            let row = host.as_ref().map(|logits| logits.i(at)).transpose();
-            let row = row.doing(doing)?;
-            let token = match &row {
-                Some(logits) if !text.writer.is_plain_argmax() => text.writer.choose(logits)?,
-                _ => greedy[at],
-            };
-            if let (Some(count), Some(logits)) = (text.logprobs, &row) {
-                let likely = likely(&logits.to_vec1().doing(doing)?, token, count);
-                let _ = text.client.hear(Heard::Token(likely));
-            }
-            chosen.push((at, token));
-        }
-        Ok(chosen)
-    }
-
     /// Hands a token to its text.
-    fn push(&mut self, at: usize, token: u32) {
+    pub(super) fn push(&mut self, at: usize, token: u32) {
         let Some(text) = &mut self.slots[at].text else {
             return;
         };
@@ -377,6 +317,7 @@ impl<'a> Scheduler<'a> {
     /// # Errors
     /// The cache cannot be made, or the device fails by itself, such as one that is lost.
     pub(super) fn renew(&mut self, why: &str) -> Result<()> {
+        self.ahead = None;
         for at in 0..self.slots.len() {
             self.done(at, Err(Error::Batch(why.to_string())));
             self.slots[at] = Slot::default();
@@ -399,30 +340,5 @@ impl<'a> Scheduler<'a> {
         for job in self.waiting.drain(..) {
             job.client.done(Err(Error::Batch(why.to_string())));
         }
-    }
-}
-
-/// A token's probability, and the likeliest tokens.
-fn likely(logits: &[f32], id: u32, count: usize) -> Likely {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|x| f64::from(x - most).exp()).sum();
-    let logprob = |id: u32| {
-        let logit = logits
-            .get(id as usize)
-            .copied()
-            .unwrap_or(f32::NEG_INFINITY);
-        (f64::from(logit - most) - sum.ln()) as f32
-    };
-    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-    let by = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]);
-    if count > 0 && count < ids.len() {
-        ids.select_nth_unstable_by(count, by);
-    }
-    ids.truncate(count);
-    ids.sort_by(by);
-    Likely {
-        id,
-        logprob: logprob(id),
-        top: ids.into_iter().map(|id| (id, logprob(id))).collect(),
     }
 }

@@ -39,6 +39,7 @@ pub(super) const ONE_SLOT: BatchSettings = BatchSettings {
     piece: 16,
     waiting: 8,
     longest_step: Duration::from_secs(600),
+    compile_ahead: false,
 };
 
 pub(super) fn request(max_tokens: usize) -> CompletionRequest {

@@ -79,6 +79,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         slots: args.slots,
         piece: args.piece,
         waiting: args.waiting,
+        compile_ahead: true,
         ..BatchSettings::default()
     };
     let served = Served {

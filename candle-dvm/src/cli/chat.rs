@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
     /// Guess up to N tokens, such as 7, from what the text so far repeats, for the model to check at once: the same text, faster where it
-    /// quotes
+    /// quotes; on a GPU only where it quotes much, since steps with guesses wait for the host
     #[arg(long, value_name = "N", default_value_t = 0)]
     prompt_lookup: usize,
     #[command(flatten)]

@@ -143,6 +143,7 @@ fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator
         slots: running,
         // The service has the queue.
         waiting: 0,
+        compile_ahead: true,
         ..BatchSettings::default()
     };
     match BatchEngine::new(backend.clone(), settings) {

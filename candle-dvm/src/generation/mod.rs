@@ -29,6 +29,9 @@ impl Wait {
     };
 }
 
+/// How many tokens are guessed before it is known how often that is right.
+const FIRST_GUESSES: usize = 2;
+
 /// A session and the tokens that it has seen.
 pub(crate) struct Seen<'a> {
     session: Session<'a>,
@@ -47,6 +50,9 @@ pub struct Generation<'a> {
     /// With prompt lookup: how many guesses were made, and what the model says to the last ones.
     guesses: Option<Guesses>,
     guessed: Option<Guessed>,
+    /// How many are made next: twice as many after guesses that were all right, and as many as were right after others. A wrong guess is a row
+    /// of a step for nothing.
+    worth_guessing: usize,
 }
 
 /// Tokens that the model has seen before they were chosen.
@@ -100,6 +106,7 @@ impl CandleBackend {
             queued: None,
             guesses,
             guessed: None,
+            worth_guessing: FIRST_GUESSES,
         })
     }
 }
@@ -179,14 +186,14 @@ impl<'a> Generation<'a> {
     }
 
     async fn sampled(&mut self, wait: Wait) -> Result<u32> {
-        let mut logits = self.feed()?;
-        if wait == Wait::Async && !logits.device().is_cpu() {
-            let read = logits.to_vec1_async::<f32>().await;
-            logits = read
-                .and_then(|read| Tensor::new(read, &Device::Cpu))
-                .doing("choosing the next token")?;
-        }
-        self.writer.choose(&logits)
+        let doing = "choosing the next token";
+        let logits = self.feed()?;
+        let on_host = wait == Wait::Blocking || logits.device().is_cpu();
+        let read = match on_host {
+            true => logits.to_vec1(),
+            false => logits.to_vec1_async().await,
+        };
+        self.writer.choose(read.doing(doing)?)
     }
 
     /// The next token, of those that the model has chosen after the last one and after guesses; new guesses where there are none.
@@ -198,8 +205,8 @@ impl<'a> Generation<'a> {
         let token = match &guessed.choices {
             Choices::Ids(ids) => ids[guessed.right],
             Choices::Logits(rows) => {
-                let row = rows.i(guessed.right).doing("choosing the next token")?;
-                self.writer.choose(&row)?
+                let row = rows.i(guessed.right).and_then(|row| row.to_vec1());
+                self.writer.choose(row.doing("choosing the next token")?)?
             }
         };
         if guessed.tokens.get(guessed.right) == Some(&token) {
@@ -209,6 +216,12 @@ impl<'a> Generation<'a> {
             }
             self.guessed = Some(guessed);
         } else {
+            if let made @ 1.. = guessed.tokens.len() {
+                self.worth_guessing = match guessed.right == made {
+                    true => 2 * made,
+                    false => guessed.right.max(1),
+                };
+            }
             // The token itself is yet to be seen.
             self.fed = self.writer.tokens().len();
             self.session.cut(self.fed)?;
@@ -220,7 +233,8 @@ impl<'a> Generation<'a> {
     async fn guess(&mut self, wait: Wait) -> Result<Guessed> {
         let doing = "choosing the next token";
         let known = self.writer.tokens();
-        let tokens = lookup::proposal(known, self.writer.most_guesses()).to_vec();
+        let most = self.writer.most_guesses().min(self.worth_guessing);
+        let tokens = lookup::proposal(known, most).to_vec();
         let fed = [&known[self.fed..], &tokens].concat();
         let logits = self.session.forward_each(&fed, tokens.len() + 1)?;
         if let Some(guesses) = &mut self.guesses {

@@ -5,7 +5,7 @@ use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::stream::{StopSequences, TokenStream};
 use crate::Result;
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use candle_transformers::generation::LogitsProcessor;
 use candle_transformers::utils::apply_repeat_penalty;
 use std::time::Duration;
@@ -104,31 +104,33 @@ impl<'a> Writer<'a> {
         self.steps + 1 < self.budget
     }
 
-    /// The next token by its logits, `(vocab)` in f32 on the host.
+    /// The next token by its logits, one for each of the vocabulary.
     ///
     /// # Errors
-    /// Failures of the device.
-    pub(crate) fn choose(&mut self, logits: &Tensor) -> Result<u32> {
-        let recent = self.tokens.len().saturating_sub(self.request.repeat_last_n);
-        let recent = &self.tokens[recent..];
+    /// Logits or parameters of which no token can be drawn.
+    pub(crate) fn choose(&mut self, mut logits: Vec<f32>) -> Result<u32> {
+        let doing = "choosing the next token";
         let penalty = self.request.repeat_penalty;
-        let penalised = match penalty == 1.0 {
-            true => None,
-            false => Some(
-                apply_repeat_penalty(logits, penalty, recent).doing("choosing the next token")?,
-            ),
-        };
-        let logits = penalised.as_ref().unwrap_or(logits);
+        if penalty != 1.0 {
+            let recent = self.tokens.len().saturating_sub(self.request.repeat_last_n);
+            let vocab = logits.len();
+            let penalised = Tensor::from_vec(logits, vocab, &Device::Cpu)
+                .and_then(|logits| apply_repeat_penalty(&logits, penalty, &self.tokens[recent..]))
+                .and_then(|logits| logits.to_vec1());
+            logits = penalised.doing(doing)?;
+        }
         let min_p = self.request.min_p.unwrap_or(0.0) as f32;
-        let next = self.sampler.sample_f(logits, |probabilities| {
-            let most = probabilities.iter().copied().fold(0.0, f32::max);
-            for probability in probabilities {
-                if *probability < min_p * most {
-                    *probability = 0.0;
+        let next = self.sampler.sample_vec(logits, |probabilities| {
+            if min_p > 0.0 {
+                let most = probabilities.iter().copied().fold(0.0, f32::max);
+                for probability in probabilities {
+                    if *probability < min_p * most {
+                        *probability = 0.0;
+                    }
                 }
             }
         });
-        next.doing("choosing the next token")
+        next.doing(doing)
     }
 
     /// Takes the next token, and gives the text that is certain now, which may be none; `None` if the token ended the text and nothing was

@@ -1,0 +1,289 @@
+//! The next token of each text whose prompt was read but for its last token: a row of a step for each.
+
+use super::scheduler::{Scheduler, Slot, Text};
+use super::{Heard, Likely};
+use crate::error::Doing;
+use crate::Result;
+use candle_core::{IndexOp, PendingVec1, Tensor, D};
+use std::ops::Range;
+
+const RUNNING: &str = "running the model";
+const CHOOSING: &str = "choosing the next token";
+/// What a row that writes nothing is fed.
+const NOTHING: u32 = 0;
+
+/// A step of which the device chooses the tokens. The next step needs them on the device alone, and is queued before the host has them: a
+/// GPU does not pause while the host reads them and tells everybody.
+pub(super) struct Ahead {
+    slots: Range<usize>,
+    /// The text of each slot that writes, by its number. One that has ended since, or came since, has no part in it.
+    texts: Vec<Option<u64>>,
+    /// The tokens, `(rows)` in u32, on the device and on their way to the host.
+    ids: Tensor,
+    read: PendingVec1<u32>,
+}
+
+impl Slot<'_> {
+    /// Whether the next step makes a token of it.
+    fn is_writing(&self) -> bool {
+        self.unseen() == 1
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.text.as_ref().map(|text| text.number)
+    }
+}
+
+impl Text<'_> {
+    /// Whether its tokens are those with the highest logit, and nobody wants to know more of them.
+    fn is_plain(&self) -> bool {
+        self.writer.is_plain_argmax() && self.logprobs.is_none()
+    }
+}
+
+impl Scheduler<'_> {
+    /// A token of each text that is being written, or the start of it.
+    pub(super) fn write(&mut self) -> Result<()> {
+        if let Some(ahead) = self.ahead.take() {
+            let next = match self.goes_on_without_host(&ahead) {
+                Some(slots) => Some(self.step_after(&ahead, slots)?),
+                None => None,
+            };
+            let tokens = ahead.read.wait().doing(CHOOSING)?;
+            let rows = ahead.slots.zip(ahead.texts).zip(tokens);
+            for ((at, number), token) in rows {
+                if number.is_some() && self.slots[at].number() == number {
+                    self.push(at, token);
+                    let is_fed = next.as_ref().is_some_and(|next| next.slots.contains(&at));
+                    if is_fed && self.slots[at].number() == number {
+                        self.slots[at].held.push(token);
+                    }
+                }
+            }
+            if let Some(next) = next {
+                self.forget_beyond(next.slots.clone())?;
+                self.ahead = Some(next);
+                return Ok(());
+            }
+        }
+        self.write_known()
+    }
+
+    /// The slots of the next step, if it may be queued before the host knows the tokens of this one: no text joins, and all go on.
+    fn goes_on_without_host(&self, ahead: &Ahead) -> Option<Range<usize>> {
+        if self.slots.iter().any(Slot::is_writing) {
+            return None;
+        }
+        let rows = ahead.slots.clone().zip(&ahead.texts);
+        let alive: Vec<usize> = rows
+            .filter(|(at, number)| number.is_some() && self.slots[*at].number() == **number)
+            .map(|(at, _)| at)
+            .collect();
+        let go_on = alive.iter().all(|at| {
+            let text = self.slots[*at].text.as_ref();
+            text.is_some_and(|text| text.writer.has_two_steps())
+        });
+        let (first, last) = alive.first().zip(alive.last())?;
+        go_on.then_some(*first..last + 1)
+    }
+
+    /// The step after one whose tokens only the device knows.
+    fn step_after(&mut self, ahead: &Ahead, slots: Range<usize>) -> Result<Ahead> {
+        let skipped = slots.start - ahead.slots.start;
+        let ids = ahead.ids.narrow(0, skipped, slots.len());
+        let ids = ids.and_then(|ids| ids.unsqueeze(1)).doing(RUNNING)?;
+        let texts: Vec<Option<u64>> = slots
+            .clone()
+            .zip(&ahead.texts[skipped..])
+            .map(|(at, number)| number.filter(|_| self.slots[at].number() == *number))
+            .collect();
+        let logits = self.run(slots.clone(), &ids)?;
+        Ahead::begin(&logits, slots, texts)
+    }
+
+    /// A step of the texts whose last token the host knows.
+    fn write_known(&mut self) -> Result<()> {
+        let all = 0..self.slots.len();
+        let is_writing = |at: &usize| self.slots[*at].is_writing();
+        let Some((first, last)) = all.clone().find(is_writing).zip(all.rev().find(is_writing))
+        else {
+            return Ok(());
+        };
+        let slots = first..last + 1;
+        let last_token = |slot: &Slot| match &slot.text {
+            Some(text) if slot.is_writing() => text.writer.tokens().last().copied(),
+            _ => None,
+        };
+        let fed: Vec<Option<u32>> = self.slots[slots.clone()].iter().map(last_token).collect();
+        let ids: Vec<u32> = fed.iter().map(|token| token.unwrap_or(NOTHING)).collect();
+        let ids = Tensor::from_vec(ids, (slots.len(), 1), self.backend.device()).doing(RUNNING)?;
+        let logits = self.run(slots.clone(), &ids)?;
+        for (at, token) in slots.clone().zip(&fed) {
+            self.slots[at].held.extend(*token);
+        }
+        self.forget_beyond(slots.clone())?;
+        let writes =
+            |(slot, token): (&Slot, &Option<u32>)| slot.number().filter(|_| token.is_some());
+        let rows = self.slots[slots.clone()].iter().zip(&fed);
+        let texts: Vec<Option<u64>> = rows.map(writes).collect();
+        let is_plain = |slot: &Slot| slot.text.as_ref().is_none_or(Text::is_plain);
+        let writing = slots.clone().zip(&texts).filter(|(_, text)| text.is_some());
+        let writing: Vec<usize> = writing.map(|(at, _)| at).collect();
+        let all_plain = writing.iter().all(|at| is_plain(&self.slots[*at]));
+        // The CPU has the tokens at once, and a step that turns out to be for nothing costs what any step does.
+        if all_plain && !self.backend.device().is_cpu() {
+            self.ahead = Some(Ahead::begin(&logits, slots, texts)?);
+            return Ok(());
+        }
+        for (at, token) in self.choose(&logits, first, &writing)? {
+            self.push(at, token);
+        }
+        Ok(())
+    }
+
+    /// The logits of the next token of each of these slots, `(slots, vocab)`, after the tokens `ids`, `(slots, 1)`.
+    fn run(&mut self, slots: Range<usize>, ids: &Tensor) -> Result<Tensor> {
+        let limit = self.backend.max_positions();
+        for at in slots.clone() {
+            // A row that writes nothing needs a position for it all the same.
+            let slot = &mut self.slots[at];
+            if slot.held.len() == limit {
+                slot.held.truncate(limit - 1);
+                slot.whole = slot.whole.min(limit - 1);
+                self.forget_beyond(at..at + 1)?;
+            }
+        }
+        let counts = vec![1; slots.len()];
+        let decoder = self.backend.decoder();
+        decoder
+            .next_logits_of_slots(ids, &counts, slots.start, &mut self.state)
+            .doing(RUNNING)
+    }
+
+    /// Hides the positions of these slots that are not of tokens that they hold: of rows that wrote nothing, and of texts that have ended.
+    fn forget_beyond(&mut self, slots: Range<usize>) -> Result<()> {
+        for at in slots {
+            let held = self.slots[at].held.len();
+            self.state.cut_slot(at, held).doing(RUNNING)?;
+        }
+        Ok(())
+    }
+
+    /// The next token of each of the slots `writing`, from the logits of the slots from `first` on.
+    fn choose(
+        &mut self,
+        logits: &Tensor,
+        first: usize,
+        writing: &[usize],
+    ) -> Result<Vec<(usize, u32)>> {
+        // All reads are on their way before the first is waited for, and only rows that are looked at are read.
+        let is_plain = |at: &usize| self.slots[*at].text.as_ref().is_none_or(Text::is_plain);
+        let ids = match writing.iter().any(is_plain) {
+            true => Some(chosen_by_device(logits)?.1),
+            false => None,
+        };
+        let row = |at: &usize| {
+            let row = logits.i(*at - first).and_then(|row| row.begin_to_vec1());
+            row.doing(CHOOSING).map(|read| (*at, read))
+        };
+        let rows = writing.iter().filter(|at| !is_plain(at)).map(row);
+        let rows: Vec<(usize, PendingVec1<f32>)> = rows.collect::<Result<_>>()?;
+        let ids = ids.map(PendingVec1::wait).transpose().doing(CHOOSING)?;
+        let plain = writing.iter().filter(|at| is_plain(at));
+        let mut chosen: Vec<(usize, u32)> = plain
+            .filter_map(|at| Some((*at, ids.as_ref()?[*at - first])))
+            .collect();
+        let mut texts: Vec<Option<&mut Text>> = self
+            .slots
+            .iter_mut()
+            .map(|slot| slot.text.as_mut())
+            .collect();
+        let mut work = Vec::with_capacity(rows.len());
+        for (at, read) in rows {
+            let row = read.wait().doing(CHOOSING)?;
+            work.extend(texts[at].take().map(|text| (at, text, row)));
+        }
+        for (at, token, likely) in side_by_side(work, |(at, text, row)| text.draw(row, at))? {
+            if let (Some(likely), Some(text)) = (likely, &mut self.slots[at].text) {
+                let _ = text.client.hear(Heard::Token(likely));
+            }
+            chosen.push((at, token));
+        }
+        Ok(chosen)
+    }
+}
+
+impl Ahead {
+    /// Chooses the tokens of these slots from their logits, `(slots, vocab)`, without waiting for them.
+    fn begin(logits: &Tensor, slots: Range<usize>, texts: Vec<Option<u64>>) -> Result<Self> {
+        let (ids, read) = chosen_by_device(logits)?;
+        Ok(Self {
+            slots,
+            texts,
+            ids,
+            read,
+        })
+    }
+}
+
+/// The ids with the highest logit of each row, on the device and on their way from it.
+fn chosen_by_device(logits: &Tensor) -> Result<(Tensor, PendingVec1<u32>)> {
+    let ids = logits.argmax(D::Minus1).doing(CHOOSING)?;
+    let read = ids.begin_to_vec1().doing(CHOOSING)?;
+    Ok((ids, read))
+}
+
+impl Text<'_> {
+    /// The next token of slot `at` by its logits, with its probability if that is asked for.
+    fn draw(&mut self, row: Vec<f32>, at: usize) -> Result<(usize, u32, Option<Likely>)> {
+        let Some(count) = self.logprobs else {
+            return Ok((at, self.writer.choose(row)?, None));
+        };
+        let token = self.writer.choose(row.clone())?;
+        Ok((at, token, Some(likely(&row, token, count))))
+    }
+}
+
+/// What becomes of each piece of work, on a thread for each: to draw from a vocabulary of 100,000 takes as long as several layers.
+fn side_by_side<T: Send, R: Send>(
+    work: Vec<T>,
+    each: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let mut work = work.into_iter();
+    let first = work.next();
+    std::thread::scope(|scope| {
+        let each = &each;
+        let others: Vec<_> = work.map(|it| scope.spawn(move || each(it))).collect();
+        let first = first.map(each);
+        let others = others.into_iter().map(|other| {
+            let ended = other.join();
+            ended.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+        });
+        first.into_iter().chain(others).collect()
+    })
+}
+
+/// A token's probability, and the likeliest tokens.
+fn likely(logits: &[f32], id: u32, count: usize) -> Likely {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|x| f64::from(x - most).exp()).sum();
+    let logprob = |id: u32| {
+        let logit = logits
+            .get(id as usize)
+            .copied()
+            .unwrap_or(f32::NEG_INFINITY);
+        (f64::from(logit - most) - sum.ln()) as f32
+    };
+    let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+    let by = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]);
+    if count > 0 && count < ids.len() {
+        ids.select_nth_unstable_by(count, by);
+    }
+    ids.truncate(count);
+    ids.sort_by(by);
+    Likely {
+        id,
+        logprob: logprob(id),
+        top: ids.into_iter().map(|id| (id, logprob(id))).collect(),
+    }
+}
