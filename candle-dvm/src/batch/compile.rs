@@ -1,14 +1,17 @@
 //! Kernels that steps take, compiled before the first text comes: otherwise the first texts wait seconds for them, and again whenever
 //! another number of texts runs for the first time.
 
+use super::scheduler::read;
+use super::writing::{chosen_by_device, next_logits};
 use super::BatchSettings;
 use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::Result;
-use candle_core::{Device, Tensor, D};
+use candle_core::{DType, Device, Tensor};
 use candle_transformers::blocks::DecoderState;
 use web_time::Instant;
 
+const DOING: &str = "compiling kernels";
 /// Positions up to which a text is thought of.
 const LONGEST: usize = 1024;
 
@@ -24,7 +27,7 @@ pub(super) fn ahead(backend: &CandleBackend, settings: BatchSettings) -> Result<
         #[cfg(feature = "webgpu")]
         Device::WebGpu(device) => {
             let warmed = device.warm_up(|| steps().map_err(candle_core::Error::wrap));
-            let warmed = warmed.doing("compiling kernels")?;
+            let warmed = warmed.doing(DOING)?;
             tracing::debug!(?warmed, "kernels were compiled ahead");
         }
         // Its kernels are compiled as they are launched.
@@ -47,8 +50,8 @@ fn all_steps(backend: &CandleBackend, settings: BatchSettings) -> Result<()> {
         .chain([12, 16, 24, 32, 48, 64, 96, 128])
         .chain([piece]);
     for count in counts.filter(|count| *count <= piece && *count < longest) {
-        state.cut_slot(0, 0).doing("compiling kernels")?;
-        read(backend, count, &mut state)?;
+        state.cut_slot(0, 0).doing(DOING)?;
+        read(backend, &vec![0; count], 0, &mut state)?;
     }
     for rows in 1..=slots {
         write(backend, rows, &mut state)?;
@@ -56,26 +59,19 @@ fn all_steps(backend: &CandleBackend, settings: BatchSettings) -> Result<()> {
     // The same behind more keys.
     let piece = piece.min(longest - 1);
     while state.lens()[0] + piece < longest {
-        read(backend, piece, &mut state)?;
+        read(backend, &vec![0; piece], 0, &mut state)?;
         write(backend, slots, &mut state)?;
     }
     Ok(())
 }
 
-fn read(backend: &CandleBackend, count: usize, state: &mut DecoderState) -> Result<()> {
-    let doing = "compiling kernels";
-    let ids = Tensor::new(vec![0u32; count], backend.device());
-    let ids = ids.and_then(|ids| ids.unsqueeze(0)).doing(doing)?;
-    let read = backend.decoder().forward_slots(&ids, &[count], 0, state);
-    read.map(drop).doing(doing)
-}
-
+/// A token of each of the first slots, which is forgotten: a step needs a position, and may be done as often as there are slots.
 fn write(backend: &CandleBackend, rows: usize, state: &mut DecoderState) -> Result<()> {
-    let doing = "compiling kernels";
-    let ids = Tensor::new(vec![0u32; rows], backend.device());
-    let ids = ids.and_then(|ids| ids.unsqueeze(1)).doing(doing)?;
-    let decoder = backend.decoder();
-    let logits = decoder.next_logits_of_slots(&ids, &vec![1; rows], 0, state);
-    let chosen = logits.and_then(|logits| logits.argmax(D::Minus1)?.to_vec1::<u32>());
-    chosen.map(drop).doing(doing)
+    let ids = Tensor::zeros((rows, 1), DType::U32, backend.device()).doing(DOING)?;
+    let lens = state.lens().to_vec();
+    let logits = next_logits(backend, &ids, 0, state)?;
+    chosen_by_device(&logits)?.1.wait().doing(DOING)?;
+    let mut rows = lens.iter().take(rows).enumerate();
+    rows.try_for_each(|(at, len)| state.cut_slot(at, *len))
+        .doing(DOING)
 }

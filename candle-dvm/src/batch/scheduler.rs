@@ -262,12 +262,7 @@ impl<'a> Scheduler<'a> {
         };
         let seen = slot.held.len();
         let piece = text.writer.tokens()[seen..seen + count].to_vec();
-        let ids = Tensor::new(&piece[..], self.backend.device())
-            .and_then(|ids| ids.unsqueeze(0))
-            .doing("reading a prompt")?;
-        let decoder = self.backend.decoder();
-        let read = decoder.forward_slots(&ids, &[count], at, &mut self.state);
-        drop(read.doing("reading a prompt")?);
+        read(self.backend, &piece, at, &mut self.state)?;
         slot.held.extend(piece);
         if count == self.piece {
             slot.whole = slot.held.len();
@@ -341,4 +336,19 @@ impl<'a> Scheduler<'a> {
             job.client.done(Err(Error::Batch(why.to_string())));
         }
     }
+}
+
+/// Reads tokens into a slot, after those that it has.
+pub(super) fn read(
+    backend: &CandleBackend,
+    tokens: &[u32],
+    slot: usize,
+    state: &mut DecoderState,
+) -> Result<()> {
+    let doing = "reading a prompt";
+    let ids = Tensor::new(tokens, backend.device()).and_then(|ids| ids.unsqueeze(0));
+    let counts = [tokens.len()];
+    let decoder = backend.decoder();
+    let read = decoder.forward_slots(&ids.doing(doing)?, &counts, slot, state);
+    read.map(drop).doing(doing)
 }

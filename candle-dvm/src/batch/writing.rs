@@ -2,9 +2,11 @@
 
 use super::scheduler::{Scheduler, Slot, Text};
 use super::{Heard, Likely};
+use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::Result;
 use candle_core::{IndexOp, PendingVec1, Tensor, D};
+use candle_transformers::blocks::DecoderState;
 use std::ops::Range;
 
 const RUNNING: &str = "running the model";
@@ -23,14 +25,27 @@ pub(super) struct Ahead {
     read: PendingVec1<u32>,
 }
 
-impl Slot<'_> {
-    /// Whether the next step makes a token of it.
-    fn is_writing(&self) -> bool {
-        self.unseen() == 1
+impl<'a> Slot<'a> {
+    /// The text, if the next step is fed its last token.
+    fn writing(&self) -> Option<&Text<'a>> {
+        self.text.as_ref().filter(|_| self.unseen() == 1)
     }
 
-    fn number(&self) -> Option<u64> {
-        self.text.as_ref().map(|text| text.number)
+    /// Whether there is one.
+    fn is_writing(&self) -> bool {
+        self.writing().is_some()
+    }
+
+    /// Whether the text of this number is there.
+    fn has(&self, number: Option<u64>) -> bool {
+        self.text
+            .as_ref()
+            .is_some_and(|text| number == Some(text.number))
+    }
+
+    /// Whether the device can choose its tokens.
+    fn is_plain(&self) -> bool {
+        self.text.as_ref().is_none_or(Text::is_plain)
     }
 }
 
@@ -52,10 +67,10 @@ impl Scheduler<'_> {
             let tokens = ahead.read.wait().doing(CHOOSING)?;
             let rows = ahead.slots.zip(ahead.texts).zip(tokens);
             for ((at, number), token) in rows {
-                if number.is_some() && self.slots[at].number() == number {
+                if self.slots[at].has(number) {
                     self.push(at, token);
                     let is_fed = next.as_ref().is_some_and(|next| next.slots.contains(&at));
-                    if is_fed && self.slots[at].number() == number {
+                    if is_fed && self.slots[at].has(number) {
                         self.slots[at].held.push(token);
                     }
                 }
@@ -76,7 +91,7 @@ impl Scheduler<'_> {
         }
         let rows = ahead.slots.clone().zip(&ahead.texts);
         let alive: Vec<usize> = rows
-            .filter(|(at, number)| number.is_some() && self.slots[*at].number() == **number)
+            .filter(|(at, number)| self.slots[*at].has(**number))
             .map(|(at, _)| at)
             .collect();
         let go_on = alive.iter().all(|at| {
@@ -95,7 +110,7 @@ impl Scheduler<'_> {
         let texts: Vec<Option<u64>> = slots
             .clone()
             .zip(&ahead.texts[skipped..])
-            .map(|(at, number)| number.filter(|_| self.slots[at].number() == *number))
+            .map(|(at, number)| number.filter(|_| self.slots[at].has(*number)))
             .collect();
         let logits = self.run(slots.clone(), &ids)?;
         Ahead::begin(&logits, slots, texts)
@@ -110,26 +125,22 @@ impl Scheduler<'_> {
             return Ok(());
         };
         let slots = first..last + 1;
-        let last_token = |slot: &Slot| match &slot.text {
-            Some(text) if slot.is_writing() => text.writer.tokens().last().copied(),
-            _ => None,
-        };
-        let fed: Vec<Option<u32>> = self.slots[slots.clone()].iter().map(last_token).collect();
-        let ids: Vec<u32> = fed.iter().map(|token| token.unwrap_or(NOTHING)).collect();
-        let ids = Tensor::from_vec(ids, (slots.len(), 1), self.backend.device()).doing(RUNNING)?;
-        let logits = self.run(slots.clone(), &ids)?;
-        for (at, token) in slots.clone().zip(&fed) {
-            self.slots[at].held.extend(*token);
-        }
-        self.forget_beyond(slots.clone())?;
-        let writes =
-            |(slot, token): (&Slot, &Option<u32>)| slot.number().filter(|_| token.is_some());
-        let rows = self.slots[slots.clone()].iter().zip(&fed);
-        let texts: Vec<Option<u64>> = rows.map(writes).collect();
-        let is_plain = |slot: &Slot| slot.text.as_ref().is_none_or(Text::is_plain);
+        let rows = &self.slots[slots.clone()];
+        let number = |slot: &Slot| slot.writing().map(|text| text.number);
+        let texts: Vec<Option<u64>> = rows.iter().map(number).collect();
+        let last = |slot: &Slot| slot.writing()?.writer.tokens().last().copied();
+        let fed = rows.iter().map(|slot| last(slot).unwrap_or(NOTHING));
+        let fed: Vec<u32> = fed.collect();
         let writing = slots.clone().zip(&texts).filter(|(_, text)| text.is_some());
         let writing: Vec<usize> = writing.map(|(at, _)| at).collect();
-        let all_plain = writing.iter().all(|at| is_plain(&self.slots[*at]));
+        let device = self.backend.device();
+        let ids = Tensor::new(&fed[..], device).and_then(|ids| ids.unsqueeze(1));
+        let logits = self.run(slots.clone(), &ids.doing(RUNNING)?)?;
+        for at in &writing {
+            self.slots[*at].held.push(fed[at - first]);
+        }
+        self.forget_beyond(slots.clone())?;
+        let all_plain = writing.iter().all(|at| self.slots[*at].is_plain());
         // The CPU has the tokens at once, and a step that turns out to be for nothing costs what any step does.
         if all_plain && !self.backend.device().is_cpu() {
             self.ahead = Some(Ahead::begin(&logits, slots, texts)?);
@@ -153,11 +164,7 @@ impl Scheduler<'_> {
                 self.forget_beyond(at..at + 1)?;
             }
         }
-        let counts = vec![1; slots.len()];
-        let decoder = self.backend.decoder();
-        decoder
-            .next_logits_of_slots(ids, &counts, slots.start, &mut self.state)
-            .doing(RUNNING)
+        next_logits(self.backend, ids, slots.start, &mut self.state)
     }
 
     /// Hides the positions of these slots that are not of tokens that they hold: of rows that wrote nothing, and of texts that have ended.
@@ -177,7 +184,7 @@ impl Scheduler<'_> {
         writing: &[usize],
     ) -> Result<Vec<(usize, u32)>> {
         // All reads are on their way before the first is waited for, and only rows that are looked at are read.
-        let is_plain = |at: &usize| self.slots[*at].text.as_ref().is_none_or(Text::is_plain);
+        let is_plain = |at: &usize| self.slots[*at].is_plain();
         let ids = match writing.iter().any(is_plain) {
             true => Some(chosen_by_device(logits)?.1),
             false => None,
@@ -226,8 +233,22 @@ impl Ahead {
     }
 }
 
+/// The logits of what follows the tokens `ids`, `(rows, 1)`, in the slots from `first` on: `(rows, vocab)`.
+pub(super) fn next_logits(
+    backend: &CandleBackend,
+    ids: &Tensor,
+    first: usize,
+    state: &mut DecoderState,
+) -> Result<Tensor> {
+    let counts = vec![1; ids.elem_count()];
+    let logits = backend
+        .decoder()
+        .next_logits_of_slots(ids, &counts, first, state);
+    logits.doing(RUNNING)
+}
+
 /// The ids with the highest logit of each row, on the device and on their way from it.
-fn chosen_by_device(logits: &Tensor) -> Result<(Tensor, PendingVec1<u32>)> {
+pub(super) fn chosen_by_device(logits: &Tensor) -> Result<(Tensor, PendingVec1<u32>)> {
     let ids = logits.argmax(D::Minus1).doing(CHOOSING)?;
     let read = ids.begin_to_vec1().doing(CHOOSING)?;
     Ok((ids, read))

@@ -166,16 +166,15 @@ impl<'a> Generation<'a> {
         if self.guesses.is_some() {
             return self.next_of_guessed(wait).await;
         }
-        // Where the choice needs nothing from the host, the GPU need not wait for it: the next step is queued before the id of
-        // this one is known.
-        if !self.writer.is_plain_argmax() || self.backend.device().is_cpu() {
+        if !self.writer.is_plain_argmax() {
             return self.sampled(wait).await;
         }
         let token = match self.queued.take() {
             Some(token) => token,
             None => GreedyToken::choose(&self.feed()?).doing("choosing the next token")?,
         };
-        if self.writer.has_two_steps() {
+        // The choice needs nothing from the host, and a GPU need not wait for it: the next step is queued before the id of this one is known.
+        if self.writer.has_two_steps() && !self.backend.device().is_cpu() {
             self.queued = Some(self.session.greedy_step(token.ids())?);
         }
         let id = match wait {
