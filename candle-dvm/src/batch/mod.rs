@@ -213,6 +213,10 @@ impl BatchEngine {
                 limit,
             });
         }
+        // Its thread may still be telling those that it had, and takes nobody on.
+        if self.failure().is_some() {
+            return Err(self.ended());
+        }
         let job = Job {
             client: Client::new(&self.open, self.limit, listener)?,
             tokens,
@@ -247,8 +251,10 @@ impl Drop for BatchEngine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        // A listener can be the last that has the engine, and is dropped by that thread.
+        let is_this = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         let thread = self.thread.take();
-        if let Some(thread) = thread.filter(|_| self.watch.hangs().is_none()) {
+        if let Some(thread) = thread.filter(|it| !is_this(it) && self.watch.hangs().is_none()) {
             let _ = thread.join();
         }
     }

@@ -151,6 +151,34 @@ fn panics_in_a_row_end_the_engine_and_everybody_is_told() {
     assert_eq!((called.load(SeqCst), engine.open()), (0, 0));
 }
 
+/// Its thread is still there then: it tells one text after another.
+#[test]
+fn who_comes_while_it_ends_is_refused() {
+    let (refused, found) = channel();
+    let (go, wait) = channel::<()>();
+    let engine = BatchEngine::with_step(small_model(), ONE_SLOT, move |_| {
+        let _ = wait.recv_timeout(WAIT);
+        panic!("as the test asks")
+    });
+    let engine = Arc::new(engine.unwrap());
+    let _ran: Vec<_> = (0..MOST_FAILURES)
+        .map(|_| Text::begin(&engine, 4))
+        .collect();
+    let (asked, once) = (engine.clone(), AtomicBool::new(false));
+    let listener = move |heard: Heard<'_>| {
+        if matches!(heard, Heard::Done(_)) && !once.swap(true, SeqCst) {
+            let next = |_: Heard<'_>| ControlFlow::Continue(());
+            let _ = refused.send(submit(&asked, 4, Box::new(next)));
+        }
+        ControlFlow::Continue(())
+    };
+    submit(&engine, 4, Box::new(listener)).unwrap();
+    drop(go);
+    let next = found.recv_timeout(WAIT).unwrap();
+    assert!(matches!(next, Err(Error::Batch(_))), "{next:?}");
+    // The listener may be the last that has the engine: its thread does not wait for itself.
+}
+
 /// Nobody waits for a device that hangs, not even who drops the engine.
 #[test]
 fn a_step_that_does_not_end_ends_the_engine() {
