@@ -190,7 +190,7 @@ mod tests {
         assert!(ask(address, health).starts_with("HTTP/1.1 200"));
         // One connection stays open and says nothing more.
         let idle = TcpStream::connect(address).unwrap();
-        let body = r#"{"model": "tiny", "prompt": "fn", "max_tokens": 4}"#;
+        let body = r#"{"model": "tiny", "prompt": "fn", "max_tokens": 4, "temperature": 0}"#;
         let completion = format!(
             "POST /v1/completions HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
