@@ -46,7 +46,7 @@ pub struct BatchSettings {
     pub piece: usize,
     /// Texts that may wait for a slot.
     pub waiting: usize,
-    /// A step that has not ended after this time is taken for one that never will.
+    /// A step that has not ended after this time is taken for one that never will, and so is what is compiled ahead.
     pub longest_step: Duration,
     /// Whether a GPU's kernels are compiled before the first text is begun, which takes seconds where none of them is known from an earlier
     /// process, and not while the first texts run.
@@ -143,7 +143,8 @@ impl BatchEngine {
         let (model, failed, watched) = (backend.clone(), failure.clone(), watch.clone());
         let work = move || {
             if settings.compile_ahead {
-                let compiled = supervisor::caught(|| compile::ahead(&model, settings));
+                let compiled =
+                    supervisor::caught(|| watched.during(|| compile::ahead(&model, settings)));
                 if let Some(Err(error)) = compiled {
                     tracing::warn!(%error, "kernels could not be compiled ahead");
                 }

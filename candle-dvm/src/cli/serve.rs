@@ -103,7 +103,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     note(&terms(&settings));
 
     let runtime = super::runtime()?;
-    runtime.block_on(async move {
+    let end = runtime.block_on(async move {
         let payment: Arc<dyn Payment> = match &settings.wallet_file {
             Some(file) if settings.price_msat > 0 => {
                 Arc::new(Wallet::connect(file, settings.price_msat)?)
@@ -130,7 +130,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             metrics,
         )?;
         service.run(asked_to_stop()?).await
-    })
+    });
+    // A thread that waits for a device that hangs ends with the process.
+    runtime.shutdown_background();
+    end
 }
 
 /// What makes the texts of `running` jobs at once: all in the same steps, where the model can.

@@ -127,6 +127,8 @@ pub struct Service {
     pub(super) running: usize,
     /// Jobs that panicked since one was done.
     pub(super) panics: usize,
+    /// What is said of a job that hangs.
+    hang: Option<String>,
     /// Answers that relays have to get yet.
     pub(super) answers: Deliveries,
     pub(super) shed_said: Option<Instant>,
@@ -174,6 +176,7 @@ impl Service {
             live: HashMap::new(),
             running: 0,
             panics: 0,
+            hang: None,
             answers: Deliveries::default(),
             shed_said: None,
             readings: BTreeMap::new(),
@@ -204,8 +207,8 @@ impl Service {
     /// is left is done at the next start.
     ///
     /// # Errors
-    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`Generator::failure`], or at
-    /// which three jobs in a row panicked.
+    /// A journal that cannot be written: going on would mean to forget jobs. A generator that has failed, see [`Generator::failure`], at
+    /// which three jobs in a row panicked, or which does not come back from a job. Its thread is left behind then, so the process has to end.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         self.start()?;
         let mut stop = std::pin::pin!(stop.fuse());
@@ -237,8 +240,20 @@ impl Service {
     /// Why no job will be done any more, if so.
     fn failure(&self) -> Option<String> {
         let panics = || format!("{} jobs in a row panicked", self.panics);
-        let failure = self.generator.failure();
+        let failure = self.generator.failure().or_else(|| self.hang.clone());
         failure.or_else(|| (self.panics >= MOST_PANICS).then(panics))
+    }
+
+    /// Looks for a job that does not end although its time is over: between two tokens each asks whether to go on.
+    fn look_for_hangs(&mut self) {
+        let grace = Duration::from_secs(self.settings.hang_seconds);
+        let hangs =
+            |live: &Live| matches!(&live.state, LiveState::Running(stop) if stop.is_overdue(grace));
+        let found = self.live.iter().find(|(_, live)| hangs(live));
+        self.hang = found.map(|(id, _)| {
+            let seconds = self.settings.job_seconds + self.settings.hang_seconds;
+            format!("job {id} has not ended after {seconds} s: the device hangs, or it is too slow for the model")
+        });
     }
 
     fn start(&mut self) -> Result<()> {
@@ -361,6 +376,7 @@ impl Service {
         self.tick_relays(at)?;
         self.drop_expired(at)?;
         self.drop_searches();
+        self.look_for_hangs();
         self.look_around()?;
         self.journal.flush()?;
         self.renew_announcement()?;

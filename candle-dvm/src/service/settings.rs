@@ -49,6 +49,9 @@ pub struct Settings {
     pub queue: usize,
     /// Seconds that a job may run.
     pub job_seconds: u64,
+    /// Seconds after those after which a job that has not ended hangs, and with it the device: the service ends, see
+    /// [`Service::run`](super::Service::run).
+    pub hang_seconds: u64,
     /// Seconds that running jobs get to end when the service stops.
     pub drain_seconds: u64,
     /// Milliseconds between two partial results of a job, at least.
@@ -117,6 +120,7 @@ impl Default for Settings {
             running: 4,
             queue: 64,
             job_seconds: 600,
+            hang_seconds: 600,
             drain_seconds: 30,
             partial_millis: 1000,
             default_tokens: 256,
@@ -244,11 +248,12 @@ impl Settings {
     }
 
     /// Every setting that is a time, and what it may be. Longer ones would only be mistakes, and overflow sums of times.
-    fn durations(&self) -> [(&'static str, u64, RangeInclusive<u64>); 9] {
+    fn durations(&self) -> [(&'static str, u64, RangeInclusive<u64>); 10] {
         [
             ("heartbeat-seconds", self.heartbeat_seconds, 1..=DAY),
             ("announce-seconds", self.announce_seconds, 1..=YEAR),
             ("job-seconds", self.job_seconds, 1..=30 * DAY),
+            ("hang-seconds", self.hang_seconds, 1..=DAY),
             ("drain-seconds", self.drain_seconds, 0..=DAY),
             ("partial-millis", self.partial_millis, 0..=DAY * 1000),
             ("chain-seconds", self.chain_seconds, 0..=30 * DAY),

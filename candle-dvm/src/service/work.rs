@@ -135,6 +135,12 @@ impl Stop {
         }
     }
 
+    /// Whether it should have ended more than `grace` ago.
+    pub(super) fn is_overdue(&self, grace: Duration) -> bool {
+        let end = self.deadline.and_then(|end| end.checked_add(grace));
+        end.is_some_and(|end| Instant::now() >= end)
+    }
+
     fn go_on(&self) -> ControlFlow<()> {
         if self.deadline.is_some_and(|end| Instant::now() >= end) {
             self.stop(StopReason::TimedOut);

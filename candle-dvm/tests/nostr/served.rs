@@ -185,12 +185,23 @@ impl Served {
     }
 
     /// Waits until it has ended.
-    pub fn ended(mut self) -> Result<()> {
+    pub fn ended(self) -> Result<()> {
+        self.end().1
+    }
+
+    /// The same where one of its threads hangs, which is left behind.
+    pub fn ended_but_for_its_threads(self) -> Result<()> {
+        let (runtime, result) = self.end();
+        runtime.shutdown_background();
+        result
+    }
+
+    fn end(mut self) -> (Runtime, Result<()>) {
         let runtime = self.runtime.take().unwrap();
         let done = self.done.take().unwrap();
         let limit = Duration::from_secs(60);
         let done = runtime.block_on(async { tokio::time::timeout(limit, done).await });
-        done.expect("the service goes on").unwrap()
+        (runtime, done.expect("the service goes on").unwrap())
     }
 
     /// Waits until what is refused or dropped for a reason has been counted as often.

@@ -331,6 +331,29 @@ fn jobs_in_a_row_that_panic_end_the_service() {
 }
 
 #[test]
+fn a_job_that_hangs_ends_the_service() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.running = 1;
+        settings.job_seconds = 1;
+        settings.hang_seconds = 1;
+        settings.drain_seconds = 0;
+    });
+    let echo = served.echo.clone();
+    echo.pause.store(HELD, SeqCst);
+    let customer = Customer::new();
+    relay.publish(&customer.request("a"));
+    let waits = std::thread::spawn(move || served.ended_but_for_its_threads());
+    let end = waits.join().unwrap().unwrap_err().to_string();
+    echo.pause.store(0, SeqCst);
+    assert!(end.contains("has not ended after 2 s"), "{end}");
+    // The next start does what was not done.
+    let _again = Served::with(&[&relay], dir.path(), Keys::generate(), |_| ());
+    relay.wait_for(6050, 1);
+}
+
+#[test]
 fn answers_go_to_the_customers_relays_if_they_are_public_or_allowed() {
     let own = TestRelay::start();
     let named = TestRelay::start();

@@ -283,6 +283,7 @@ fn times_out_of_range_are_refused_by_name() {
         "heartbeat-seconds",
         "announce-seconds",
         "job-seconds",
+        "hang-seconds",
         "drain-seconds",
         "partial-millis",
         "chain-seconds",
