@@ -1,7 +1,7 @@
 //! Attention over head sizes, lengths of keys and queries, groups and dtypes, beside what a kernel takes in a turn; against the plain
 //! form in f32 on the CPU.
 
-use super::common::{assert_close, data, dtypes, reference};
+use super::common::{assert_close, compiles_slowly, data, dtypes, reference};
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_nn::ops::{sdpa, sdpa_slow};
 
@@ -39,9 +39,11 @@ fn check(
     Ok(())
 }
 
-/// Each size meets each other one, but not all at once: every thirteenth of all cases, which is prime to the lists' lengths.
+/// Each size meets each other one, but not all at once: every thirteenth of all cases, which is prime to the lists' lengths, and every 29th where
+/// a kernel takes long to compile.
 pub(super) fn sizes(dev: &Device) -> Result<()> {
     let mut case = 0;
+    let every = if compiles_slowly(dev) { 29 } else { 13 };
     for (dtype, tolerance) in dtypes(dev) {
         for head_dim in HEAD_DIMS {
             for keys in KEYS {
@@ -49,7 +51,8 @@ pub(super) fn sizes(dev: &Device) -> Result<()> {
                     for queries in QUERIES {
                         for causal in [false, true] {
                             case += 1;
-                            if case % 13 == 0 && !(causal && queries > keys) {
+                            let fits = !(causal && queries > keys);
+                            if case % every == 0 && fits {
                                 let sizes = [head_dim, keys, group, queries];
                                 check(dtype, tolerance, sizes, causal, dev)?;
                             }

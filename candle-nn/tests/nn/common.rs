@@ -25,6 +25,32 @@ candle_core::with_webgpu! {
     }
 }
 
+/// Whether a kernel takes a third of a second to compile: on a software adapter and on the emulator of CUDA.
+pub fn compiles_slowly(dev: &Device) -> bool {
+    dev.is_software_gpu()
+        || dev.is_cuda() && std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE").is_some()
+}
+
+/// Which cases a device runs of a test in which nearly each is a kernel to compile: every one on the CPU and on a graphics card, and where
+/// compiling is slow every `n`-th. `n` is prime to the lengths of the test's lists, so that each of their entries is met beside others.
+pub struct Cases {
+    every: usize,
+    count: usize,
+}
+
+impl Cases {
+    pub fn new(dev: &Device, n: usize) -> Self {
+        let every = if compiles_slowly(dev) { n } else { 1 };
+        Self { every, count: 0 }
+    }
+
+    /// Counts one more, and says whether it is run.
+    pub fn takes_next(&mut self) -> bool {
+        self.count += 1;
+        self.count.is_multiple_of(self.every)
+    }
+}
+
 /// What the reference of an op in `dtype` is computed in.
 pub fn reference(t: &Tensor) -> Result<Tensor> {
     let dtype = match t.dtype() {
