@@ -215,8 +215,8 @@ impl BatchEngine {
             });
         }
         // Its thread may still be telling those that it had, and takes nobody on.
-        if self.failure().is_some() {
-            return Err(self.ended());
+        if let Some(why) = self.failure() {
+            return Err(Error::Batch(why));
         }
         let job = Job {
             client: Client::new(&self.open, self.limit, listener)?,
