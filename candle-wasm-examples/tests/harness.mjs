@@ -24,8 +24,7 @@ export async function test(what, body) {
     try {
         await body();
         passed++;
-        console.log(`test ${name} ... ok`);
-        console.error(`  ${((performance.now() - start) / 1000).toFixed(1)} s`);
+        console.log(`test ${name} ... ok <${((performance.now() - start) / 1000).toFixed(1)}s>`);
     } catch (error) {
         failed.push(name);
         console.log(`test ${name} ... FAILED`);

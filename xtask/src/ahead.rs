@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::command::cmd;
 use crate::steps::Step;
+use crate::times;
 
 /// What the builds print, and for each step that is built for a file with the reason why that failed, empty if it did not.
 const FOLDER: &str = "target/ahead";
@@ -80,11 +81,13 @@ impl Drop for Ahead {
 
 /// Builds for each of `steps`, and leaves word of it where [`Ahead::wait`] looks.
 pub fn run(steps: &[&Step]) -> Result<(), String> {
+    let commit = times::commit();
     for step in steps {
         let reason = match step.ahead {
             Some(build) => build().err().unwrap_or_default(),
             None => String::new(),
         };
+        times::save(&commit, step.name, true)?;
         // Not there before it is whole.
         let (to, new) = (result(step.name), result("new"));
         let written = fs::write(&new, reason).and_then(|()| fs::rename(&new, &to));

@@ -2,13 +2,19 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use crate::times::{self, Kind};
 
 /// A program with its arguments and the environment that it gets on top of ours.
 pub struct Cmd {
     program: String,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    folder: Option<PathBuf>,
+    quiet: bool,
 }
 
 /// A command by its words; a word may not contain blanks.
@@ -18,6 +24,8 @@ pub fn cmd(line: &str) -> Cmd {
         program: words.next().unwrap_or_default(),
         args: words.collect(),
         env: Vec::new(),
+        folder: None,
+        quiet: false,
     }
 }
 
@@ -27,16 +35,46 @@ impl Cmd {
         self
     }
 
+    /// Runs in this folder instead of ours.
+    pub fn folder(mut self, folder: &Path) -> Self {
+        self.folder = Some(folder.to_path_buf());
+        self
+    }
+
+    /// Does not print the command line.
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
     /// Runs with our own stdout and stderr. `Err` holds the command line and how it ended.
     pub fn run(&self) -> Result<(), String> {
-        println!("$ {self}");
+        let start = self.announce();
         let status = self.command().status();
+        self.record(start);
         self.check(status)
+    }
+
+    fn announce(&self) -> Instant {
+        if !self.quiet {
+            println!("$ {self}");
+        }
+        Instant::now()
+    }
+
+    fn record(&self, start: Instant) {
+        let words = [self.program.as_str()].into_iter();
+        let words: Vec<&str> = words.chain(self.args.iter().map(String::as_str)).collect();
+        times::record(
+            kind(&words),
+            start.elapsed().as_secs_f64(),
+            &words.join(" "),
+        );
     }
 
     /// Runs and hands each line of stdout to `on_line`; stderr is ours.
     pub fn run_lines(&self, mut on_line: impl FnMut(&str)) -> Result<(), String> {
-        println!("$ {self}");
+        let start = self.announce();
         let mut child = self
             .command()
             .stdout(Stdio::piped())
@@ -51,7 +89,9 @@ impl Cmd {
                 line.clear();
             }
         }
-        self.check(child.wait())
+        let status = child.wait();
+        self.record(start);
+        self.check(status)
     }
 
     /// Whether it starts and ends well; prints nothing.
@@ -81,6 +121,9 @@ impl Cmd {
         let mut command = Command::new(program);
         command.args(&self.args).stdin(Stdio::null());
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
         command
     }
 
@@ -102,6 +145,15 @@ impl fmt::Display for Cmd {
         self.args
             .iter()
             .try_for_each(|arg| write!(f, " {}", quoted(arg)))
+    }
+}
+
+/// What a command's time is spent on: cargo only compiles with these.
+fn kind(words: &[&str]) -> Kind {
+    const COMPILE: [&str; 6] = ["build", "check", "clippy", "doc", "install", "--no-run"];
+    match words.first() {
+        Some(&"cargo") if words.iter().any(|word| COMPILE.contains(word)) => Kind::Compile,
+        _ => Kind::Run,
     }
 }
 
@@ -127,6 +179,15 @@ mod tests {
             "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps"
         );
         assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn compiling_is_told_from_running() {
+        let kind = |line: &str| kind(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(kind("cargo test --workspace --no-run"), Kind::Compile);
+        assert_eq!(kind("cargo fuzz build --fuzz-dir a"), Kind::Compile);
+        assert_eq!(kind("cargo test --doc"), Kind::Run);
+        assert_eq!(kind("node build"), Kind::Run);
     }
 
     #[test]

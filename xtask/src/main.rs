@@ -1,26 +1,16 @@
 //! `cargo xtask test`: everything that has to hold before a change lands, in one command. `web` and `serve`: the pages for browsers.
 
 mod ahead;
-mod auth;
-mod chrome;
+mod changed;
 mod command;
-mod cross;
-mod cuda;
-mod emulated;
-mod examples;
-mod fuzz;
-mod metal;
-mod nostr;
-mod openai;
-mod oracle;
-mod setup;
-mod shaders;
+mod files;
+mod install;
+mod op;
+mod services;
 mod steps;
-mod upstream;
-mod wasi;
-mod web;
-mod weights;
-mod words;
+mod targets;
+mod testing;
+mod times;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,7 +20,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use ahead::Ahead;
-use steps::{Step, When, STEPS};
+use steps::{web, Step, When, STEPS};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The workspace's own commands")]
@@ -46,6 +36,15 @@ enum Task {
     /// What `test` starts beside its first steps
     #[command(hide = true)]
     Ahead { steps: Vec<String> },
+    /// Run the tests of one op on one device: `cargo xtask op matmul --device webgpu`
+    Op {
+        /// What the names of its tests contain, such as `matmul` or `matmul::rows`
+        op: String,
+        #[arg(long, default_value = "cpu", value_parser = op::DEVICES)]
+        device: String,
+    },
+    /// Print how long each step took beside its budget, the slowest tests and the slowest crates
+    Times,
     /// Build the pages for browsers into `target/web/site`
     Web {
         /// Build the modules with the CPU's vector instructions alone (`simd`) or without (`plain`)
@@ -67,6 +66,9 @@ struct TestArgs {
     /// Run every step there is, for hours
     #[arg(long, conflicts_with = "only")]
     all: bool,
+    /// Run the steps and the packages' tests that files changed since the merge base with the main branch need
+    #[arg(long, conflicts_with_all = ["only", "all"])]
+    changed: bool,
     /// Run these steps alone, in the usual order: `--only fmt,clippy`
     #[arg(long, value_delimiter = ',', value_name = "STEP",
           value_parser = PossibleValuesParser::new(STEPS.iter().map(|step| step.name)))]
@@ -92,6 +94,8 @@ fn main() -> ExitCode {
     let result = match task {
         Task::Test(args) => return test(args),
         Task::Ahead { steps } => ahead::run(&named(&steps)),
+        Task::Op { op, device } => op::run(&op, &device).map(|note| println!("{note}")),
+        Task::Times => times::print(&steps::budgets()),
         Task::Web { only } => web::build(only.as_deref()),
         Task::Versus => web::versus(),
         Task::Serve { port } => web::serve(port),
@@ -114,14 +118,58 @@ fn test(args: TestArgs) -> ExitCode {
         println!("\n* in the default run; `--all` runs all, `--only NAME,NAME` any of them");
         return ExitCode::SUCCESS;
     }
-    let selected: Vec<_> = if args.only.is_empty() {
+    let changed = match args.changed.then(changed::change).transpose() {
+        Ok(changed) => changed,
+        Err(reason) => {
+            eprintln!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let selected: Vec<_> = if let Some(change) = changed {
+        println!(
+            "{} files changed; their tests: {}",
+            change.files.len(),
+            change
+                .packages
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+        let steps = change.steps();
+        testing::only(change.packages);
+        steps
+    } else if args.only.is_empty() {
         let is_wanted = |step: &&Step| args.all || step.when == When::Default;
         STEPS.iter().filter(is_wanted).collect()
     } else {
         named(&args.only)
     };
+    for (name, value) in testing::SOFTWARE_ADAPTER {
+        if std::env::var_os(name).is_none() {
+            std::env::set_var(name, value);
+        }
+    }
     let outcomes = run_until_failure(&selected);
     print_summary(&selected, &outcomes);
+    // A run of some steps builds in one what the whole run has built before.
+    let whole = args.only.is_empty() && !args.changed;
+    if whole
+        && std::env::var_os("CI").is_some()
+        && outcomes.iter().all(|outcome| outcome.result.is_ok())
+    {
+        let times = outcomes.iter().map(|outcome| {
+            (
+                outcome.step.name,
+                outcome.step.budget,
+                outcome.elapsed.as_secs_f64(),
+            )
+        });
+        if let Some(reason) = times::over_budget(&times.collect::<Vec<_>>()) {
+            eprintln!("\n{reason}");
+            return ExitCode::FAILURE;
+        }
+    }
     match outcomes.last() {
         Some(Outcome {
             step,
@@ -149,6 +197,7 @@ fn workspace_root() -> PathBuf {
 fn run_until_failure(selected: &[&'static Step]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     let mut ahead = None;
+    let commit = times::commit();
     for (index, step) in selected.iter().copied().enumerate() {
         println!("\n== [{}/{}] {}", index + 1, selected.len(), step.title);
         let start = Instant::now();
@@ -163,10 +212,15 @@ fn run_until_failure(selected: &[&'static Step]) -> Vec<Outcome> {
                 Err(reason) => result = Err(reason),
             }
         }
+        let elapsed = start.elapsed();
+        times::record(times::Kind::Step, elapsed.as_secs_f64(), step.title);
+        if let Err(reason) = times::save(&commit, step.name, false) {
+            result = result.and(Err(reason));
+        }
         let failed = result.is_err();
         outcomes.push(Outcome {
             step,
-            elapsed: start.elapsed(),
+            elapsed,
             result,
         });
         if failed {
@@ -178,21 +232,30 @@ fn run_until_failure(selected: &[&'static Step]) -> Vec<Outcome> {
 
 /// One row a step, those that were not reached included.
 fn print_summary(selected: &[&'static Step], outcomes: &[Outcome]) {
-    println!("\n{:<12} {:<8} {:>9}", "step", "result", "time");
+    println!(
+        "\n{:<12} {:<8} {:>9} {:>9}",
+        "step", "result", "time", "budget"
+    );
     for outcome in outcomes {
         let (word, note) = match &outcome.result {
             Ok(note) => ("ok", note.as_str()),
             Err(_) => ("FAILED", ""),
         };
         let row = format!(
-            "{:<12} {word:<8} {:>7.1} s  {note}",
+            "{:<12} {word:<8} {:>7.1} s {:>7} s  {note}",
             outcome.step.name,
-            outcome.elapsed.as_secs_f64()
+            outcome.elapsed.as_secs_f64(),
+            outcome.step.budget
         );
         println!("{}", row.trim_end());
     }
     for step in &selected[outcomes.len()..] {
         println!("{:<12} not run", step.name);
+    }
+    for step in STEPS {
+        if step.when == When::Default && !selected.iter().any(|other| other.name == step.name) {
+            println!("{:<12} not selected", step.name);
+        }
     }
     let total: Duration = outcomes.iter().map(|outcome| outcome.elapsed).sum();
     println!("{:<12} {:<8} {:>7.1} s", "total", "", total.as_secs_f64());

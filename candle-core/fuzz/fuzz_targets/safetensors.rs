@@ -2,16 +2,4 @@
 
 #![no_main]
 
-use candle_core::safetensors::load_buffer;
-use candle_core::Device;
-use candle_core_fuzz::{bounded, read};
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| {
-    bounded(data, || {
-        for tensor in load_buffer(data, &Device::Cpu)?.values() {
-            read(tensor)?;
-        }
-        Ok(())
-    });
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| candle_core_fuzz::targets::safetensors(data));

@@ -3,6 +3,7 @@
 mod client;
 mod codec;
 mod commands;
+mod corpus;
 #[cfg(unix)]
 mod crash;
 #[cfg(target_os = "linux")]

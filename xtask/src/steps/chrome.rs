@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::setup;
-use crate::steps::EmptyDir;
+use crate::files::EmptyDir;
+use crate::install;
 
 const PROGRAMS: [&str; 4] = [
     "chromium",
@@ -139,7 +139,7 @@ impl Drop for Browser {
 }
 
 pub fn program() -> Result<&'static str, String> {
-    setup::program("Chromium or Chrome", &PROGRAMS, "chromium")
+    install::program("Chromium or Chrome", &PROGRAMS, "chromium")
 }
 
 fn names(dir: &Path) -> Vec<String> {

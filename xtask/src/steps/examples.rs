@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::command::cmd;
-use crate::oracle::target_dir;
-use crate::steps::{EmptyDir, BACKENDS};
+use crate::files::{built, target_dir, EmptyDir};
+use crate::testing::{self, example, with_runtime_dir};
 
 /// The first argument of an example: where it runs.
 const DEVICES: [&str; 2] = ["cpu", "webgpu"];
@@ -58,14 +58,13 @@ pub fn examples() -> Result<String, String> {
             ));
         }
     }
-    // With the tests' features, by which they are there already.
-    cmd(&format!("cargo test --workspace {BACKENDS} --no-run")).run()?;
+    testing::build_workspace()?;
     let ported = outside("ported")?;
     let cuda_consumer = outside("cuda_consumer")?;
     let is_run = |name: &&String| ELSEWHERE.iter().all(|(other, _)| other != name);
     let run: Vec<&String> = all.iter().filter(is_run).collect();
     for name in &run {
-        run_on_devices(&program(name)?)?;
+        run_on_devices(&example(name)?)?;
     }
     run_on_devices(&ported)?;
     cmd(&format!("{} if-present", cuda_consumer.display())).run()?;
@@ -78,13 +77,8 @@ pub fn examples() -> Result<String, String> {
 fn run_on_devices(program: &Path) -> Result<(), String> {
     let runtime = EmptyDir::new()?;
     for device in DEVICES {
-        let mut command =
-            cmd(&format!("{} {device}", program.display())).env("CANDLE_WEBGPU_CHECKS", "1");
-        // Mesa complains when it is not set.
-        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-            command = command.env("XDG_RUNTIME_DIR", runtime.0.display().to_string());
-        }
-        command.run()?;
+        let command = cmd(&format!("{} {device}", program.display()));
+        with_runtime_dir(command.env("CANDLE_WEBGPU_CHECKS", "1"), &runtime).run()?;
     }
     Ok(())
 }
@@ -93,13 +87,12 @@ fn run_on_devices(program: &Path) -> Result<(), String> {
 /// turns on features that nothing else needs. They share what the step `oracle` compiles.
 fn outside(name: &str) -> Result<PathBuf, String> {
     let folder = "candle-core/examples";
-    let target = target_dir()?;
     cmd(&format!(
         "cargo build --locked --manifest-path {folder}/{name}/Cargo.toml --config {folder}/ported/profile.toml"
     ))
-    .env("CARGO_TARGET_DIR", target.clone())
+    .env("CARGO_TARGET_DIR", target_dir()?.display().to_string())
     .run()?;
-    Ok(Path::new(&target).join(format!("debug/{name}{}", std::env::consts::EXE_SUFFIX)))
+    built(name)
 }
 
 /// The examples of the workspace.
@@ -123,14 +116,6 @@ fn named(metadata: &Value) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-/// Where cargo puts an example's program.
-pub fn program(name: &str) -> Result<PathBuf, String> {
-    let program = format!("{name}{}", std::env::consts::EXE_SUFFIX);
-    Ok(Path::new(&target_dir()?)
-        .join("debug/examples")
-        .join(program))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! A short run of each fuzz target: candle-core's file formats, and what candle-dvm reads from relays.
+//! The fuzz targets: candle-core's file formats, and what candle-dvm reads from relays. The step `test` runs the same targets over the valid
+//! inputs and their mutations.
 
 use std::path::Path;
 
 use crate::command::cmd;
-use crate::setup;
+use crate::install;
 
 /// A package of targets, and its valid inputs: a target starts from those whose extension is its name.
 struct Package {
@@ -23,9 +24,8 @@ const PACKAGES: [Package; 2] = [
 ];
 /// What is built, and the inputs that were found to be worth keeping.
 const OUT: &str = "target/fuzz";
-/// For each target: in the default run, and in that of all steps.
-const SECONDS: u32 = 4;
-const LONG_SECONDS: u32 = 60;
+/// For each target.
+const SECONDS: u32 = 60;
 
 /// The stable compiler has all that a run without sanitizers needs. The targets count their own memory.
 const OPTIONS: &str = "--sanitizer none --codegen-units 16";
@@ -36,25 +36,15 @@ pub fn ahead() -> Result<(), String> {
     PACKAGES.iter().try_for_each(Package::build)
 }
 
-/// Runs each target for a moment.
+/// Runs each target, from the inputs that earlier runs kept, after installing `cargo-fuzz` where it is missing. `Err` names the command that
+/// found something; the input that it found is under `artifacts` in the package.
 pub fn fuzz() -> Result<String, String> {
-    run(SECONDS)
-}
-
-/// Runs each target for longer, from the inputs that runs before found worth keeping.
-pub fn long() -> Result<String, String> {
-    run(LONG_SECONDS)
-}
-
-/// Runs each target, after installing `cargo-fuzz` where it is missing. `Err` names the command that found something; the
-/// input that it found is under `artifacts` in the package.
-fn run(seconds: u32) -> Result<String, String> {
     install()?;
     let mut count = 0;
     for package in &PACKAGES {
-        count += package.run(seconds)?;
+        count += package.run()?;
     }
-    Ok(format!("{count} targets, {seconds} s each"))
+    Ok(format!("{count} targets, {SECONDS} s each"))
 }
 
 fn install() -> Result<(), String> {
@@ -63,12 +53,12 @@ fn install() -> Result<(), String> {
     }
     // Unoptimised: it only calls others.
     let install = "cargo install cargo-fuzz --locked --debug";
-    if !setup::may_change_machine() {
+    if !install::may_change_machine() {
         return Err(format!("missing cargo-fuzz: `{install}` brings it"));
     }
     println!(
         "cargo-fuzz is installed among cargo's programs ({}=1 turns this off)",
-        setup::NO_INSTALL
+        install::NO_INSTALL
     );
     cmd(install).run()
 }
@@ -83,7 +73,7 @@ impl Package {
     }
 
     /// How many targets there are.
-    fn run(&self, seconds: u32) -> Result<usize, String> {
+    fn run(&self) -> Result<usize, String> {
         let Self { targets, seeds } = self;
         let list = cmd(&format!("cargo fuzz list --fuzz-dir {targets}"));
         let Some(names) = list.stdout() else {
@@ -102,7 +92,7 @@ impl Package {
                 ));
             }
             cmd(&format!(
-                "cargo fuzz run {options} {name} {corpus} -- -max_total_time={seconds} -timeout=10 -rss_limit_mb=2048 \
+                "cargo fuzz run {options} {name} {corpus} -- -max_total_time={SECONDS} -timeout=10 -rss_limit_mb=2048 \
                  -max_len=8192 -verbosity=0 -print_final_stats=1"
             ))
             .run()?;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::command::{cmd, Cmd};
-use crate::cross::{self, compiles_for};
-use crate::setup;
-use crate::steps::{Tally, BACKENDS};
+use crate::install;
+use crate::targets::{self, compiles_for};
+use crate::testing::{self, BACKENDS};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 const X86_64: &str = "x86_64-unknown-linux-gnu";
@@ -43,24 +43,16 @@ pub fn emulated() -> Result<String, String> {
 
 /// How many tests passed.
 fn run(tests: &Cmd) -> Result<usize, String> {
-    let mut tally = Tally::default();
-    tests.run_lines(|line| {
-        println!("{line}");
-        tally.add(line);
-    })?;
-    match tally.passed {
-        0 => Err(format!("{tests}\n  ran no test")),
-        passed => Ok(passed),
-    }
+    Ok(testing::tally(tests, "emulated")?.passed)
 }
 
 fn on_aarch64(args: &str) -> Result<Cmd, String> {
-    let rustc = setup::found(
+    let rustc = install::found(
         &format!("a Rust compiler for AArch64 (with rustup: `rustup target add {AARCH64}`)"),
         "rustc-web libstd-rust-web-dev:arm64",
         compiler,
     )?;
-    let linker = setup::program(
+    let linker = install::program(
         "a linker for AArch64",
         &["aarch64-linux-gnu-gcc"],
         "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
@@ -88,9 +80,9 @@ fn without_avx(args: &str) -> Result<Cmd, String> {
 
 /// A panic ends the program there, and with it all tests that were to come.
 fn in_webassembly(args: &str) -> Result<Cmd, String> {
-    cross::add(WASI)?;
-    let node = setup::program("Node", &["node"], "nodejs")?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/wasi.mjs");
+    targets::add(WASI)?;
+    let node = install::program("Node", &["node"], "nodejs")?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/steps/wasi.mjs");
     let tests = format!("cargo test -p candle-core --lib --test core --target {WASI} {args}");
     Ok(cmd(&tests)
         .env(&cargos("RUSTFLAGS", WASI), "-Ctarget-feature=+simd128")
@@ -107,7 +99,7 @@ fn compiler() -> Option<&'static str> {
 }
 
 fn emulator(names: &[&'static str]) -> Result<&'static str, String> {
-    setup::program("an emulator of other processors", names, "qemu-user-static")
+    install::program("an emulator of other processors", names, "qemu-user-static")
 }
 
 /// The variable by which cargo is told what to use for a target.

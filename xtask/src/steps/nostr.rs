@@ -1,13 +1,14 @@
 //! `candle-dvm serve` over relays and with customers that nobody here wrote, and killed often.
 
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
 use crate::command::cmd;
-use crate::setup;
-use crate::steps::BACKENDS;
+use crate::files::{absolute, built, create, fresh};
+use crate::install;
+use crate::services::{pip, wait_for_port, Process};
+use crate::testing::{self, Tests};
 
 const RELAY: &str = "nostr-relay==1.14";
 const CUSTOMERS: [&str; 3] = ["nostr-tools@2.25.2", "@nostr-dev-kit/ndk@3.0.3", "ws@8"];
@@ -16,13 +17,20 @@ pub const PORT: u16 = 16969;
 /// The service, and the five customers of the script.
 const AUTHENTICATED: usize = 6;
 const RELAY_LOG: &str = "relay.log";
-const JOBS: &str = "200";
-const KILLS: &str = "20";
 
 /// Installs the relay (PyPI) and the customers (npm) under `target/nostr`, has the customers ask for jobs, then kills the service
 /// twenty times while two hundred jobs run over two of these relays, which are killed as well.
 pub fn nostr() -> Result<String, String> {
-    let folder = install()?;
+    over_relays("40", "4")
+}
+
+/// The same with five times as many jobs and kills.
+pub fn long() -> Result<String, String> {
+    over_relays("200", "20")
+}
+
+fn over_relays(jobs: &str, kills: &str) -> Result<String, String> {
+    let folder = with_service()?;
     let state = fresh(folder.join("state"))?;
     let mut relay = Command::new(absolute("xtask/nostr/relay.sh")?);
     relay
@@ -32,50 +40,38 @@ pub fn nostr() -> Result<String, String> {
     let public = customers(&folder, &state, &mut relay, &[])?;
     let asked = started.elapsed().as_secs();
     let known = authenticated(&state, " Authenticated ", &public)?;
-    cmd(&format!(
-        "cargo test --workspace {BACKENDS} --test dvm nostr::crash -- --nocapture"
-    ))
-    .env("CRASH_JOBS", JOBS)
-    .env("CRASH_KILLS", KILLS)
-    .env(
-        "NOSTR_RELAY_VENV",
-        folder.join("venv").display().to_string(),
-    )
+    Tests {
+        targets: "--test dvm",
+        filter: "nostr::crash --nocapture",
+        env: &[
+            ("CRASH_JOBS", jobs),
+            ("CRASH_KILLS", kills),
+            (
+                "NOSTR_RELAY_VENV",
+                &folder.join("venv").display().to_string(),
+            ),
+        ],
+        ..Tests::default()
+    }
     .run()?;
     Ok(format!(
-        "nostr-tools and NDK had results in {asked} s over {known} authenticated connections; {JOBS} jobs had one result each, over \
-         {KILLS} kills and relays that came and went"
+        "nostr-tools and NDK had results in {asked} s over {known} authenticated connections; {jobs} jobs had one result each, over \
+         {kills} kills and relays that came and went"
     ))
 }
 
-pub fn absolute(path: &str) -> Result<PathBuf, String> {
-    std::path::absolute(path).map_err(|err| format!("{path}: {err}"))
-}
-
-/// A folder without a past, for a relay's database and a journal.
-pub fn fresh(folder: PathBuf) -> Result<PathBuf, String> {
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
-    Ok(folder)
-}
-
-/// The relay and the customers, where they are not there yet, and the service itself.
-pub fn install() -> Result<PathBuf, String> {
+/// The folder with the relay and the customers; the service is built too.
+pub fn with_service() -> Result<PathBuf, String> {
     let folder = tools()?;
-    // As for the tests, which the programs of a package are built with: `cargo build` selects other features of what is below, and builds
-    // that again.
-    cmd(&format!(
-        "cargo test --workspace {BACKENDS} --test dvm --no-run"
-    ))
-    .run()?;
+    testing::build_workspace()?;
     Ok(folder)
 }
 
 /// The folder with the relay and the customers, installed where they are not there yet.
 pub fn tools() -> Result<PathBuf, String> {
     let folder = absolute("target/nostr")?;
-    std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
-    setup::alone(|| install_tools(&folder))?;
+    create(&folder)?;
+    install::alone(|| install_tools(&folder))?;
     Ok(folder)
 }
 
@@ -96,12 +92,6 @@ fn install_tools(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Installs a package from PyPI.
-pub fn pip(folder: &Path, package: &str) -> Result<(), String> {
-    let pip = folder.join("venv/bin/pip");
-    cmd(&format!("{} install --quiet {package}", pip.display())).run()
-}
-
 /// Starts a relay and the service, and has the customers ask for jobs, with what the script takes as `extra`. Returns the service's
 /// public key.
 pub fn customers(
@@ -112,7 +102,7 @@ pub fn customers(
 ) -> Result<String, String> {
     let _relay = Process::start(relay, &state.join(RELAY_LOG))?;
     wait_for_port(PORT)?;
-    let program = absolute("target/debug/candle-dvm")?.display().to_string();
+    let program = built("candle-dvm")?.display().to_string();
     let key = state.join("key").display().to_string();
     let url = format!("ws://127.0.0.1:{PORT}");
     cmd(&format!("{program} key new --key-file {key}")).run()?;
@@ -160,41 +150,4 @@ pub fn authenticated(state: &Path, mark: &str, service: &str) -> Result<usize, S
         ));
     }
     Ok(known.len())
-}
-
-pub fn wait_for_port(port: u16) -> Result<(), String> {
-    let end = Instant::now() + Duration::from_secs(30);
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        if Instant::now() >= end {
-            return Err(format!("nobody listens on 127.0.0.1:{port}"));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    Ok(())
-}
-
-/// A program that runs until this is dropped.
-pub struct Process(Child);
-
-impl Process {
-    pub fn start(command: &mut Command, log: &PathBuf) -> Result<Self, String> {
-        let file = std::fs::File::create(log).map_err(|err| format!("{}: {err}", log.display()))?;
-        let copy = file.try_clone().map_err(|err| err.to_string())?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(copy)
-            .stderr(file)
-            .spawn();
-        child.map(Self).map_err(|err| format!("{command:?}: {err}"))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Politely, so that it ends its own children. It may have ended by itself.
-        if !cmd(&format!("kill -TERM {}", self.0.id())).succeeds() {
-            let _ = self.0.kill();
-        }
-        let _ = self.0.wait();
-    }
 }

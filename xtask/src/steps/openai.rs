@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::weights;
 use crate::command::cmd;
-use crate::nostr::{absolute, pip, wait_for_port, Process};
-use crate::setup;
-use crate::weights;
+use crate::files::{absolute, create};
+use crate::install;
+use crate::services::{pip, wait_for_port, Process};
 
 const PYTHON: &str = "openai==3.57.0";
 const JAVASCRIPT: &str = "openai@6.49.0";
@@ -18,8 +19,8 @@ const SECONDS: &str = "60";
 /// Installs the packages (PyPI, npm) under `target/openai`, and has them ask a trained model, on the CPU and on WebGPU.
 pub fn openai() -> Result<String, String> {
     let folder = absolute("target/openai")?;
-    std::fs::create_dir_all(&folder).map_err(|err| format!("{}: {err}", folder.display()))?;
-    setup::alone(|| install(&folder))?;
+    create(&folder)?;
+    install::alone(|| install(&folder))?;
     let model = weights::chat_model()?;
     cmd("cargo build --release -p candle-dvm").run()?;
     let url = format!("http://127.0.0.1:{PORT}/v1");

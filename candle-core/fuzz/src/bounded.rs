@@ -1,0 +1,87 @@
+//! A bound on memory, and a reader of tensors.
+//!
+//! The fuzzer finds a panic, an overflow and a hang. The allocator below finds memory that a length in a file decides: it counts what is
+//! allocated and ends the process when it is more than the input can justify.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::Once;
+
+use candle_core::{Result, Tensor};
+
+/// Memory that reading may take for each byte of the input. Deflate unpacks one byte to at most 1032, and a buffer that
+/// grows may be twice as large as what is in it.
+const BYTES_PER_BYTE: usize = 2048;
+
+/// Memory that reading may take whatever the input is: buffers and thread pools.
+const BYTES_ALWAYS: usize = 4 << 20;
+
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn take(bytes: usize) {
+    let taken = TAKEN.fetch_add(bytes, Relaxed).saturating_add(bytes);
+    if taken > LIMIT.load(Relaxed) {
+        // Telling it allocates as well.
+        LIMIT.store(usize::MAX, Relaxed);
+        eprintln!(
+            "{taken} bytes are taken after an allocation of {bytes}, more than the input justifies"
+        );
+        std::process::abort();
+    }
+}
+
+// SAFETY: everything is handed to the system's allocator as it is; counting changes no pointer.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        take(new_size.saturating_sub(layout.size()));
+        TAKEN.fetch_sub(layout.size().saturating_sub(new_size), Relaxed);
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        TAKEN.fetch_sub(layout.size(), Relaxed);
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+/// Reads an input with `f`, within the memory that its length justifies. An error is a fine outcome, as long as it has a text.
+pub fn bounded(data: &[u8], f: impl FnOnce() -> Result<()>) {
+    static WITHOUT_BACKTRACES: Once = Once::new();
+    // Naming the functions in one takes more memory than any input. SAFETY: no other thread reads the environment yet.
+    WITHOUT_BACKTRACES.call_once(|| unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") });
+    let justified = data.len().saturating_mul(BYTES_PER_BYTE);
+    let limit = TAKEN.load(Relaxed).saturating_add(justified);
+    LIMIT.store(limit.saturating_add(BYTES_ALWAYS), Relaxed);
+    let result = f();
+    if let Err(err) = result {
+        assert_ne!(err.to_string(), "");
+    }
+    LIMIT.store(usize::MAX, Relaxed);
+}
+
+/// A tensor that repeats its elements may name more of them than a file has bytes, on purpose; reading it is up to its user.
+const READ_AT_MOST: usize = 1 << 16;
+
+/// Looks at every element.
+pub fn read(tensor: &Tensor) -> Result<()> {
+    if tensor.elem_count() <= READ_AT_MOST {
+        tensor.write_bytes(&mut std::io::sink())?;
+    }
+    Ok(())
+}

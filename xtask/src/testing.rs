@@ -1,0 +1,360 @@
+//! Builds test binaries, runs them and counts what passed, with the time of each test.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use serde_json::Value;
+
+use crate::command::{cmd, Cmd};
+use crate::files::{target_dir, EmptyDir};
+use crate::times;
+
+/// Makes Mesa's software adapter compile kernels in two thirds of the time (measured on attention, norms and quantised products): LLVM
+/// runs no optional passes and legalises vectors of four lanes. Real adapters do not read these variables.
+pub const SOFTWARE_ADAPTER: [(&str, &str); 2] =
+    [("GALLIVM_PERF", "nopt"), ("LP_NATIVE_VECTOR_WIDTH", "128")];
+
+/// The GPU backends. CUDA and Metal need nothing installed to build, so that one build on every machine has all of them.
+pub const BACKENDS: &str = "--features \
+     candle-core/webgpu,candle-nn/webgpu,candle-transformers/webgpu,\
+     candle-core/cuda,candle-nn/cuda,candle-transformers/cuda,\
+     candle-core/metal,candle-nn/metal";
+
+/// Builds every target of the workspace that `cargo test` builds: tests, examples and programs. Steps that run one of them call this
+/// first: another selection of packages would be another set of features, and a second build of everything below.
+pub fn build_workspace() -> Result<(), String> {
+    build(&format!("--workspace {BACKENDS}")).map(|_| ())
+}
+
+/// Tests to build and run.
+#[derive(Default)]
+pub struct Tests<'a> {
+    /// Cargo's arguments after those of the workspace: `--test core --lib`. All targets where empty.
+    pub targets: &'a str,
+    /// Names of tests, and options of the test harness: `matmul:: --skip ::cpu`.
+    pub filter: &'a str,
+    pub env: &'a [(&'a str, &'a str)],
+    /// Binaries that do not run.
+    pub without: &'a [&'a str],
+}
+
+/// The packages whose tests run; all where it is not set. What is built stays the same, so that nothing is built twice.
+static ONLY: OnceLock<BTreeSet<String>> = OnceLock::new();
+
+/// Restricts all tests to these packages.
+pub fn only(packages: BTreeSet<String>) {
+    // It is called once, before the first step.
+    let _ = ONLY.set(packages);
+}
+
+/// The binaries of `Device::Metal`, which need a Mac or a variable.
+pub const METAL: &[&str] = &["metal"];
+
+impl Tests<'_> {
+    /// Runs the tests on every backend but counts those on `backend`: none is an error.
+    pub fn run_on(&self, backend: Backend) -> Result<String, String> {
+        let tally = self.run()?;
+        match tally.on(backend) {
+            0 => Err(format!(
+                "`{}` with the filter `{}` ran no test on {backend:?}",
+                self.targets, self.filter
+            )),
+            on_gpu => Ok(format!(
+                "{} passed, {on_gpu} of them on {backend:?}",
+                tally.passed
+            )),
+        }
+    }
+
+    /// Runs every binary, those after a failed one too. `Err` names the tests that failed.
+    ///
+    /// As many binaries run at a time as there are processors: the tests of one binary share a device, whose queue compiles one kernel
+    /// after another where the adapter is software.
+    pub fn run(&self) -> Result<Tally, String> {
+        let mut binaries = build(&format!("--workspace {BACKENDS} {}", self.targets))?;
+        binaries.retain(|binary| {
+            let skipped = self.without.contains(&binary.target.as_str());
+            !skipped
+                && ONLY
+                    .get()
+                    .is_none_or(|names| names.contains(&binary.package))
+        });
+        let tally = Mutex::new(Tally::default());
+        let next = AtomicUsize::new(0);
+        let worker = || {
+            while let Some(binary) = binaries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                binary.run(self.filter, self.env, &tally)?;
+            }
+            Ok(())
+        };
+        let workers = std::thread::available_parallelism().map_or(2, |count| count.get());
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+            running.into_iter().try_for_each(|worker| {
+                let ended: Result<(), String> =
+                    worker.join().map_err(|_| "a worker panicked".to_string())?;
+                ended
+            })
+        })?;
+        let tally = tally.into_inner().map_err(|_| "a worker panicked")?;
+        tally.verdict()?;
+        Ok(tally)
+    }
+}
+
+/// A test binary that cargo built.
+pub struct Binary {
+    pub package: String,
+    /// The target's name: `core`, `nn`, a library's name.
+    pub target: String,
+    pub path: PathBuf,
+    /// The package's folder, in which its tests expect to run.
+    pub folder: PathBuf,
+}
+
+/// Builds the tests that `args` of `cargo test` select.
+pub fn build(args: &str) -> Result<Vec<Binary>, String> {
+    let line =
+        format!("cargo test --no-run --timings --message-format json-render-diagnostics {args}");
+    let mut binaries = Vec::new();
+    cmd(&line).run_lines(|line| binaries.extend(binary(line)))?;
+    Ok(binaries)
+}
+
+/// The test binary that a line of cargo's JSON reports, if it reports one.
+fn binary(line: &str) -> Option<Binary> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    if message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let id = message["package_id"].as_str()?;
+    Some(Binary {
+        package: package_name(id)?.to_string(),
+        target: message["target"]["name"].as_str()?.to_string(),
+        path: message["executable"].as_str()?.into(),
+        folder: folder.to_path_buf(),
+    })
+}
+
+/// The name in a package id: `path+file:///a/candle-core#0.11.1` or `…/core#candle-core@0.11.1`.
+fn package_name(id: &str) -> Option<&str> {
+    let (url, fragment) = id.rsplit_once('#')?;
+    match fragment.split_once('@') {
+        Some((name, _)) => Some(name),
+        None => url.rsplit('/').next(),
+    }
+}
+
+impl Binary {
+    /// Runs the tests that `filter` selects, prints each line after the binary's name and adds it to `tally`.
+    fn run(&self, filter: &str, env: &[(&str, &str)], tally: &Mutex<Tally>) -> Result<(), String> {
+        let runtime = EmptyDir::new()?;
+        let program = self.path.display();
+        let run = cmd(&format!(
+            "{program} --report-time -Zunstable-options {filter}"
+        ));
+        let mut run = with_runtime_dir(run.quiet().folder(&self.folder), &runtime)
+            // The harness reports a test's time to those who may use unstable options.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("CARGO_MANIFEST_DIR", self.folder.display().to_string())
+            // Shaders check bounds in tests; in users' programs candle-core has checked them before.
+            .env("CANDLE_WEBGPU_CHECKS", "1");
+        for (name, value) in env {
+            run = run.env(name, *value);
+        }
+        let name = &self.target;
+        println!("[{name}] $ {program} {filter}  # of {}", self.package);
+        let mut own = Tally::default();
+        let ended = run.run_lines(|line| {
+            println!("[{name}] {line}");
+            own.add(name, line);
+        });
+        // A binary whose tests failed ends with an error too; one without a failed test was killed or could not start.
+        if let (Err(reason), true) = (ended, own.failed.is_empty()) {
+            own.failed
+                .push(format!("{name} of {}: {reason}", self.package));
+        }
+        if let Ok(mut tally) = tally.lock() {
+            tally.append(own);
+        }
+        Ok(())
+    }
+}
+
+/// Mesa looks for a Wayland socket in this folder and complains on standard error where the variable is not set.
+pub fn with_runtime_dir(command: Cmd, folder: &EmptyDir) -> Cmd {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(_) => command,
+        None => command.env("XDG_RUNTIME_DIR", folder.0.display().to_string()),
+    }
+}
+
+/// A GPU backend, named as its tests are.
+#[derive(Clone, Copy, Debug)]
+pub enum Backend {
+    WebGPU,
+    CUDA,
+    Metal,
+}
+
+/// The results of tests, summed over binaries.
+#[derive(Debug, Default, PartialEq)]
+pub struct Tally {
+    pub passed: usize,
+    /// The names of the tests that failed, each after its binary's.
+    pub failed: Vec<String>,
+    pub ignored: usize,
+    /// Of `passed`, those whose name ends with the backend.
+    pub webgpu: usize,
+    pub cuda: usize,
+    pub metal: usize,
+}
+
+impl Tally {
+    /// Reads a line of the harness: `test add::webgpu ... ok <0.103s>`.
+    pub fn add(&mut self, binary: &str, line: &str) {
+        let Some((name, result)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.rsplit_once(" ... "))
+        else {
+            return;
+        };
+        let (result, time) = match result.split_once(" <") {
+            Some((result, time)) => (result, time.trim_end_matches("s>").parse().ok()),
+            None => (result, None),
+        };
+        if let Some(seconds) = time {
+            times::record(times::Kind::Test, seconds, &format!("{binary} {name}"));
+        }
+        // A test that should panic has a note after its name.
+        let name = name.split(" - ").next().unwrap_or(name);
+        match result {
+            "ok" => {
+                self.passed += 1;
+                self.webgpu += usize::from(name.ends_with("webgpu"));
+                self.cuda += usize::from(name.ends_with("::cuda"));
+                self.metal += usize::from(name.ends_with("::metal"));
+            }
+            "FAILED" => self.failed.push(format!("{binary} {name}")),
+            ignored if ignored.starts_with("ignored") => self.ignored += 1,
+            _ => {}
+        }
+    }
+
+    fn append(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.ignored += other.ignored;
+        self.webgpu += other.webgpu;
+        self.cuda += other.cuda;
+        self.metal += other.metal;
+    }
+
+    fn on(&self, backend: Backend) -> usize {
+        match backend {
+            Backend::WebGPU => self.webgpu,
+            Backend::CUDA => self.cuda,
+            Backend::Metal => self.metal,
+        }
+    }
+
+    /// `Err` lists the tests that failed.
+    pub fn verdict(&self) -> Result<(), String> {
+        println!(
+            "tests: {} passed, {} failed, {} ignored",
+            self.passed,
+            self.failed.len(),
+            self.ignored
+        );
+        match self.failed.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "{} tests failed\n  {}",
+                self.failed.len(),
+                self.failed.join("\n  ")
+            )),
+        }
+    }
+}
+
+/// Runs a command that prints as the harness does, and counts; no test at all is an error.
+pub fn tally(run: &Cmd, binary: &str) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    run.run_lines(|line| {
+        println!("{line}");
+        tally.add(binary, line);
+    })?;
+    match tally.passed {
+        0 => Err(format!("{run}\n  ran no test")),
+        _ => Ok(tally),
+    }
+}
+
+/// Runs the examples of the documentation and counts them.
+pub fn doc_tests() -> Result<usize, String> {
+    let packages = match ONLY.get() {
+        None => "--workspace".to_string(),
+        Some(names) => names.iter().map(|name| format!("-p {name} ")).collect(),
+    };
+    let run = cmd(&format!(
+        "cargo test --doc --no-fail-fast {packages} {BACKENDS}"
+    ));
+    Ok(tally(&run.env("CANDLE_WEBGPU_CHECKS", "1"), "doc")?.passed)
+}
+
+/// Where cargo put an example's program.
+pub fn example(name: &str) -> Result<PathBuf, String> {
+    let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+    Ok(target_dir()?.join("debug/examples").join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tally_sums_over_test_binaries() {
+        let mut tally = Tally::default();
+        for line in [
+            "running 3 tests",
+            "test matmul::cpu ... ok <0.001s>",
+            "test matmul::webgpu ... ok <1.2s>",
+            "test matmul::metal ... ok",
+            "test softmax::webgpu ... FAILED <0.1s>",
+            "test softmax::cuda ... ok",
+            "test errors::text - should panic ... ok",
+            "test slow::cpu ... ignored, for a card",
+            "test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
+        ] {
+            tally.add("core", line);
+        }
+        let expected = Tally {
+            passed: 5,
+            failed: vec!["core softmax::webgpu".to_string()],
+            ignored: 1,
+            webgpu: 1,
+            cuda: 1,
+            metal: 1,
+        };
+        assert_eq!(tally, expected);
+        assert!(tally
+            .verdict()
+            .unwrap_err()
+            .contains("core softmax::webgpu"));
+    }
+
+    #[test]
+    fn a_package_id_holds_a_name() {
+        assert_eq!(
+            package_name("path+file:///w/candle-core#0.11.1"),
+            Some("candle-core")
+        );
+        assert_eq!(
+            package_name("path+file:///w/mkl#candle-mkl@0.11.1"),
+            Some("candle-mkl")
+        );
+    }
+}
