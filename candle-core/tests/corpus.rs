@@ -109,5 +109,8 @@ fn memory_that_no_input_justifies_is_found() {
         .output();
     let output = child.expect("a child");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && text.contains("more than the input justifies"), "{text}");
+    assert!(
+        !output.status.success() && text.contains("more than the input justifies"),
+        "{text}"
+    );
 }

@@ -20,7 +20,7 @@ pub const SOFTWARE_ADAPTER: [(&str, &str); 2] =
 pub const BACKENDS: &str = "--features \
      candle-core/webgpu,candle-nn/webgpu,candle-transformers/webgpu,\
      candle-core/cuda,candle-nn/cuda,candle-transformers/cuda,\
-     candle-core/metal,candle-nn/metal";
+     candle-core/nccl,candle-core/metal,candle-nn/metal";
 
 /// Builds every target of the workspace that `cargo test` builds: tests, examples and programs. Steps that run one of them call this
 /// first: another selection of packages would be another set of features, and a second build of everything below.

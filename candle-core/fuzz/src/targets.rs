@@ -46,9 +46,7 @@ pub fn imatrix(data: &[u8]) {
 
 /// An array of NumPy.
 pub fn npy(data: &[u8]) {
-    bounded(data, || {
-        read(&npy::from_reader(&mut &*data)?)
-    });
+    bounded(data, || read(&npy::from_reader(&mut &*data)?));
 }
 
 /// A zip archive with arrays of NumPy.
@@ -72,7 +70,9 @@ pub fn pickle(data: &[u8]) {
         assert!(shown.starts_with('['));
         result?;
         let name = Object::Unicode("w".to_string());
-        let info = stack.finalize()?.into_tensor_info(name, Path::new("data"))?;
+        let info = stack
+            .finalize()?
+            .into_tensor_info(name, Path::new("data"))?;
         assert!(info.is_none_or(|info| info.name == "w"));
         Ok(())
     });
@@ -83,7 +83,9 @@ pub fn pth(data: &[u8]) {
     bounded(data, || {
         let checkpoint = PthTensors::from_bytes(data.to_vec(), None)?;
         for name in checkpoint.tensor_infos().keys() {
-            checkpoint.get(name)?.map_or(Ok(()), |tensor| read(&tensor))?;
+            checkpoint
+                .get(name)?
+                .map_or(Ok(()), |tensor| read(&tensor))?;
         }
         Ok(())
     });

@@ -18,6 +18,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "takes a model's folder; the step `web` runs it",
     ),
     (
+        "cuda_consumer",
+        "takes no device, being for CUDA; this step runs it apart",
+    ),
+    (
         "classify",
         "takes a model's weights and a picture; the step `weights` runs it",
     ),
@@ -59,15 +63,18 @@ pub fn examples() -> Result<String, String> {
         }
     }
     testing::build_workspace()?;
-    let ported = outside("ported")?;
-    let cuda_consumer = outside("cuda_consumer")?;
+    let ported = ported()?;
     let is_run = |name: &&String| ELSEWHERE.iter().all(|(other, _)| other != name);
     let run: Vec<&String> = all.iter().filter(is_run).collect();
     for name in &run {
         run_on_devices(&example(name)?)?;
     }
     run_on_devices(&ported)?;
-    cmd(&format!("{} if-present", cuda_consumer.display())).run()?;
+    cmd(&format!(
+        "{} if-present",
+        example("cuda_consumer")?.display()
+    ))
+    .run()?;
     Ok(format!(
         "{} programs, each on the CPU and on WebGPU, and one for CUDA",
         run.len() + 1
@@ -83,16 +90,16 @@ fn run_on_devices(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds a program that is a package outside the workspace. `ported` patches crates.io's packages, as its readers will; `cuda_consumer`
-/// turns on features that nothing else needs. They share what the step `oracle` compiles.
-fn outside(name: &str) -> Result<PathBuf, String> {
-    let folder = "candle-core/examples";
+/// Builds the example that is a package outside the workspace: it patches crates.io's packages, as its readers will. It shares what the step
+/// `oracle` compiles.
+fn ported() -> Result<PathBuf, String> {
+    let folder = "candle-core/examples/ported";
     cmd(&format!(
-        "cargo build --locked --manifest-path {folder}/{name}/Cargo.toml --config {folder}/ported/profile.toml"
+        "cargo build --locked --manifest-path {folder}/Cargo.toml --config {folder}/profile.toml"
     ))
     .env("CARGO_TARGET_DIR", target_dir()?.display().to_string())
     .run()?;
-    built(name)
+    built("ported")
 }
 
 /// The examples of the workspace.

@@ -1,7 +1,7 @@
 //! A program that reaches below candle's tensors on CUDA, as inference engines do: pointers for its kernels, streams, graphs.
 //!
 //! ```sh
-//! cargo run --manifest-path candle-core/examples/cuda_consumer/Cargo.toml -- [if-present]
+//! cargo run -p candle-core --features cuda,nccl --example cuda_consumer -- [if-present]
 //! ```
 //!
 //! It is written against upstream's names, and compiles against upstream's feature `cuda` as well, but for `kernels.rs`: there NVRTC compiles what
