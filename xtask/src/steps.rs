@@ -54,7 +54,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "fmt",
-        title: "rustfmt finds nothing to change, and texts keep to the trade's words",
+        title: "rustfmt finds nothing to change, and the prose has no discouraged phrases",
         when: When::Default,
         run: fmt,
         ahead: None,
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_has_a_name_of_its_own() {
+    fn step_names_are_unique() {
         for (index, step) in STEPS.iter().enumerate() {
             assert!(STEPS[..index].iter().all(|other| other.name != step.name));
         }
