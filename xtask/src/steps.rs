@@ -47,14 +47,14 @@ pub struct Step {
 pub const STEPS: &[Step] = &[
     Step {
         name: "setup",
-        title: "setup: a Vulkan driver, rustfmt and clippy are there",
+        title: "setup: a Vulkan driver, rustfmt and clippy are installed",
         when: When::Default,
         run: setup::setup,
         ahead: None,
     },
     Step {
         name: "fmt",
-        title: "rustfmt finds nothing to change, and the prose has no discouraged phrases",
+        title: "rustfmt finds nothing to change; no new discouraged phrases",
         when: When::Default,
         run: fmt,
         ahead: None,
@@ -89,14 +89,14 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "metal",
-        title: "Device::Metal, on a Mac's adapter or on what stands in for it",
+        title: "Device::Metal, on a Mac's adapter or on an emulated one",
         when: When::Default,
         run: metal::metal,
         ahead: None,
     },
     Step {
         name: "cuda",
-        title: "tensors and layers on CUDA, on a card or on an emulator, with NVIDIA's compiler beside it",
+        title: "tensors and layers on CUDA, on a card or on an emulator, with NVIDIA's compiler",
         when: When::Default,
         run: cuda::cuda,
         ahead: None,
@@ -152,7 +152,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "nostr",
-        title: "jobs over relays and with customers that nobody here wrote; 200 jobs, 20 kills",
+        title: "jobs over third-party relays and with third-party customers; 200 jobs, 20 kills",
         when: When::Default,
         run: nostr::nostr,
         ahead: None,
@@ -250,8 +250,8 @@ pub const STEPS: &[Step] = &[
     },
 ];
 
-/// What a browser's limits leave as it is: tests that take features away, which are away already, and whole models whose kernels other tests
-/// run with these limits, and the step `web` in browsers.
+/// Tests that browser limits do not affect: tests that disable features, which are already disabled, and whole models, whose kernels run with
+/// these limits in other tests, and in browsers in the step `web`.
 const SAME_FOR_BROWSERS: &[&str] = &[
     "regimes::without_",
     "golden::greedy_tokens",
@@ -341,7 +341,7 @@ fn browser_test() -> Result<String, String> {
 
 /// Runs tests that leave their shaders in a folder.
 fn dumping(folder: &Path, args: &str, env: &[(&str, &str)]) -> Result<String, String> {
-    // Those of an earlier run may be no kernel's any more.
+    // Shaders from an earlier run may be stale.
     let _ = std::fs::remove_dir_all(folder);
     let folder = folder.display().to_string();
     let mut env = env.to_vec();

@@ -1,7 +1,7 @@
-//! What the fuzz targets share: a bound on memory, and a reader of tensors.
+//! Shared code of the fuzz targets: a memory limit, and a reader of tensors.
 //!
-//! A panic, an overflow and a hang are found by the fuzzer. That no length in a file decides how much memory is taken is found by
-//! the allocator below, which counts what is allocated and ends the process when it is more than the input can justify.
+//! The fuzzer detects panics, overflows and hangs. The allocator below detects allocations sized by a length field in the file: it
+//! counts allocated bytes and aborts if they exceed the limit for the input's size.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
