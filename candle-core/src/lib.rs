@@ -1,4 +1,4 @@
-//! Tensors on the CPU and on any GPU that speaks WebGPU, with the public interface of Hugging Face's Candle 0.11.1.
+//! Tensors on the CPU, on NVIDIA GPUs and on any GPU with WebGPU, with the public interface of Hugging Face's Candle 0.11.1.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -15,12 +15,11 @@
 //!
 //! # Usage
 //!
-//! A program that uses crates.io's `candle-core` switches by two lines of `[patch.crates-io]`, which the repository's README shows, and
-//! goes back by deleting them.
+//! Two lines of `[patch.crates-io]`, shown in the repository's README, switch a program from crates.io's `candle-core` to this crate;
+//! deleting them switches back.
 //!
 //! A [`Tensor`] has a shape, a dtype ([`DType`]) and a device ([`Device`]). Ops return new tensors; slices, transposes and broadcasts
-//! are views of the same memory. A [`Var`] is a tensor that training changes, and [`Tensor::backward`] computes gradients with respect
-//! to variables:
+//! are views of the same memory. A [`Var`] is a trainable tensor, and [`Tensor::backward`] computes gradients with respect to variables:
 //!
 //! ```
 //! use candle_core::{Device, Var};
@@ -33,45 +32,45 @@
 //! # }
 //! ```
 //!
-//! Weights come from files: [`safetensors`], GGUF and GGML ([`quantized`]), NumPy ([`npy`]), PyTorch ([`pickle`]).
-//! Quantised weights keep GGML's block formats, in memory and on the GPU ([`quantized::QMatMul`]). An op of your own implements
-//! [`CustomOp1`] or one of its relatives.
+//! Weights are loaded from files: [`safetensors`], GGUF and GGML ([`quantized`]), NumPy ([`npy`]), PyTorch ([`pickle`]).
+//! Quantised weights keep GGML's block formats, in memory and on the GPU ([`quantized::QMatMul`]). A custom op implements [`CustomOp1`],
+//! [`CustomOp2`] or [`CustomOp3`].
 //!
 //! # Features
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | `webgpu` | the WebGPU backend: Vulkan, Metal and DirectX 12 natively, the browser's GPU on wasm32. Turned on here, it reaches every crate above, such as candle-nn |
-//! | `cuda` | the CUDA backend for NVIDIA's GPUs. It needs nothing of CUDA to build; the driver and NVRTC are looked for when a device is opened |
-//! | `nccl`, `cudnn` | `cuda`, and cudarc's bindings of these libraries (`cuda_backend::cudarc::nccl`, `::cudnn`) for programs that call them. No op does |
-//! | `mkl` | products of f32 and f64 matrices on the CPU by an installed Intel MKL, found by `MKLROOT` or pkg-config. Tried on x86-64 Linux with oneMKL 2026.2, linked statically |
-//! | `accelerate` | the same by Apple's Accelerate; elsewhere it changes nothing. Not tried |
-//! | `tokenizers` (default) | `quantized::tokenizer`, the tokenizer in a GGUF file; on wasm32 it changes nothing |
+//! | `webgpu` | the WebGPU backend: Vulkan, Metal and DirectX 12 natively, the browser's GPU on wasm32. Enabling it here enables it in dependent crates, such as candle-nn |
+//! | `cuda` | the CUDA backend for NVIDIA's GPUs. The build needs no CUDA toolkit; the driver and NVRTC are loaded when a device is opened |
+//! | `nccl`, `cudnn` | `cuda`, and cudarc's bindings of these libraries (`cuda_backend::cudarc::nccl`, `::cudnn`) for programs that call them. No op uses them |
+//! | `mkl` | products of f32 and f64 matrices on the CPU with an installed Intel MKL, found through `MKLROOT` or pkg-config. Tested on x86-64 Linux with oneMKL 2026.2, linked statically |
+//! | `accelerate` | the same with Apple's Accelerate; no effect on other systems. Not tested |
+//! | `tokenizers` (default) | `quantized::tokenizer`, the tokenizer in a GGUF file; no effect on wasm32 |
 //! | `wasm-tokenizer` | the same on wasm32 |
-//! | `metal` | [`Device::new_metal`] on Apple's systems, through the WebGPU backend, which comes with it; elsewhere it opens nothing |
+//! | `metal` | [`Device::new_metal`] on Apple systems, through the WebGPU backend, which it enables; an error on other systems |
 //! | `cutile`, `metal-debug-labels` | as `cuda` and `metal`: accepted so that manifests resolve |
 //!
 //! # Devices
 //!
-//! - [`Device::Cpu`] is always there. It chooses AVX2, AVX-512 or NEON when the program runs, and uses as many threads as
-//!   `RAYON_NUM_THREADS` says.
+//! - [`Device::Cpu`] is always available. It selects AVX2, AVX-512 or NEON at run time; `RAYON_NUM_THREADS` sets the number of
+//!   threads.
 //! - `Device::WebGpu`: [`Device::new_webgpu`] opens an adapter. Ops are queued; the host waits when a result is read back and in
-//!   [`Device::synchronize`]. In a browser a thread must not wait: there the asynchronous forms are used, such as
+//!   [`Device::synchronize`]. A browser thread must not wait: use the asynchronous functions there, such as
 //!   [`Tensor::to_vec1_async`].
-//! - [`Device::Cuda`]: [`Device::new_cuda`] opens a card of compute capability 7.5 or later. One program runs with a card and without: what
-//!   is missing is an error that lists where it was looked for and how to get it. Without the feature `cuda` the error is "not compiled
-//!   with" ([`Error::NotCompiledWithCudaSupport`]).
-//! - [`Device::Metal`]: [`Device::new_metal`] opens one of Metal's adapters, by the feature `metal` on Apple's systems. It holds a WebGPU
-//!   device (`Device::as_wgpu`) and runs its kernels; there is no native Metal backend. Elsewhere it is the error
+//! - [`Device::Cuda`]: [`Device::new_cuda`] opens a card of compute capability 7.5 or later. The same program runs without a
+//!   card: a missing library is an error that lists the searched locations and the way to install it. Without the feature `cuda`, the
+//!   error is [`Error::NotCompiledWithCudaSupport`].
+//! - [`Device::Metal`]: [`Device::new_metal`] opens a Metal adapter, with the feature `metal` on Apple systems. It holds a WebGPU
+//!   device (`Device::as_wgpu`) and runs its kernels; there is no native Metal backend. On other systems it returns
 //!   [`Error::NotCompiledWithMetalSupport`].
-//! - [`Device::best_available`] takes the best of these, and [`Device::probe`] says why a device is not there.
+//! - [`Device::best_available`] selects the best of these, and [`Device::probe`] reports why a device is unavailable.
 //!
-//! `docs/webgpu-ops.md` in the repository lists which op has which dtypes on WebGPU, `docs/debugging.md` the environment variables.
+//! `docs/webgpu-ops.md` in the repository lists the dtypes that each op supports on WebGPU, `docs/debugging.md` the environment variables.
 //!
 //! # Errors
 //!
-//! Everything that can fail returns [`Result`]; bad shapes and bad files do not panic. An [`Error`] names the op, what was asked for
-//! and what was found. What a device cannot do is [`Error::UnsupportedOnDevice`]; nothing falls back to the CPU silently.
+//! Fallible functions return [`Result`]; bad shapes and bad files do not panic. An [`Error`] names the op, the request and the actual
+//! value. Unsupported ops return [`Error::UnsupportedOnDevice`]; nothing falls back to the CPU silently.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -86,17 +85,17 @@
 //!
 //! # Untrusted input
 //!
-//! A damaged or hostile file is an error that names the file and its part. Reading one neither panics nor takes memory that its length
-//! does not justify, and reading a pickle calls nothing that the file names. Each format has a fuzz target in `candle-core/fuzz`. The
+//! A damaged or hostile file returns an error that names the file and the damaged part. Reading one neither panics nor allocates more
+//! than the file's length justifies, and reading a pickle calls no function that the file names. Each format has a fuzz target in `candle-core/fuzz`. The
 //! functions that map a file into memory are `unsafe`, because the file must not change while it is mapped.
 //!
-//! # Where things are
+//! # Modules
 //!
-//! - [`Tensor`] (`tensor/`): shapes, views and the graph for autograd; knows no device.
+//! - [`Tensor`] (`tensor/`): shapes, views and the autograd graph; independent of devices.
 //! - [`Storage`] (`storage.rs`): one line per op; the match over backends is written once, in `dispatch.rs`.
 //! - [`backend`]: the two traits that a backend implements; `cpu_backend/`, `webgpu_backend/` and `cuda_backend/` implement them, and
-//!   `metal_backend/` over WebGPU's. A backend that is not compiled in is a type without values (`absent.rs`).
-//! - `compat/`: what exists only so that programs written for upstream compile.
+//!   `metal_backend/` does so on top of WebGPU's. A backend that is not compiled in is a type without values (`absent.rs`).
+//! - `compat/`: items that exist only for compatibility with programs written for upstream.
 
 #![deny(missing_docs)]
 
@@ -249,7 +248,7 @@ impl<M: Module> ModuleT for M {
     }
 }
 
-/// The programs in the READMEs compile and run.
+/// Doc tests of the READMEs.
 #[cfg(doctest)]
 mod readmes {
     #[doc = include_str!("../../README.md")]

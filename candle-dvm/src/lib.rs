@@ -1,4 +1,4 @@
-//! Generates text with language models on whichever device is present, and serves it on Nostr relays (NIP-90).
+//! Text generation with language models on the available device, and a service for it on Nostr relays (NIP-90).
 //!
 //! ```no_run
 //! use candle_dvm::{BackendRegistry, CompletionRequest, DeviceChoice, InferenceBackend, ModelFiles, ModelSource};
@@ -17,9 +17,9 @@
 //!
 //! # Usage
 //!
-//! [`ModelFiles`] reads a Hugging Face folder, a GGUF file, a model of the Hugging Face Hub (fetched into its cache) or the one that is part of
-//! the binary, and checks it before any device is touched. [`BackendRegistry`] says which devices are there and loads the model on one. [`InferenceBackend`] completes prompts;
-//! [`Generation`] gives one token at a time.
+//! [`ModelFiles`] reads a Hugging Face folder, a GGUF file, a model from the Hugging Face Hub (downloaded to its cache) or the embedded
+//! model, and validates it before a device is opened. [`BackendRegistry`] lists the available devices and loads the model on one.
+//! [`InferenceBackend`] completes prompts; [`Generation`] returns one token at a time.
 //!
 //! # Features
 //!
@@ -27,38 +27,38 @@
 //! | --- | --- |
 //! | `webgpu` (default) | WebGPU devices |
 //! | `api` (default) | OpenAI's HTTP interface `api` |
-//! | `serve` (default) | the daemon `service` and the customer's commands; includes `nostr` |
+//! | `serve` (default) | the daemon `service` and the customer commands; includes `nostr` |
 //! | `nostr` | the NIP-90 codec and the relay protocol, without I/O |
-//! | `metal` | `--device metal` on Apple's systems: WebGPU's kernels on the same GPU, under Candle's name for it |
-//! | `cuda` (default) | CUDA devices; nothing of CUDA is needed to build |
-//! | `audio` (default) | sound files, and speech as text: `audio`, `speech`; not in a browser |
+//! | `metal` | `--device metal` on Apple systems: the WebGPU kernels, under Candle's device name |
+//! | `cuda` (default) | CUDA devices; the build needs no CUDA toolkit |
+//! | `audio` (default) | sound files and speech recognition: `audio`, `speech`; not in a browser |
 //!
 //! # Devices
 //!
-//! The CPU, CUDA, WebGPU and, by the feature `metal`, Metal. The library compiles for browsers too, where a [`Generation`] is awaited instead
-//! of waited for.
+//! The CPU, CUDA, WebGPU and, with the feature `metal`, Metal. The library also compiles for browsers, where a [`Generation`] is
+//! asynchronous.
 //!
 //! # Errors
 //!
-//! Each function returns [`Result`]; an [`Error`] is one line that names the file, the field or the device. The program exits with code
+//! Functions return [`Result`]; an [`Error`] is one line that names the file, the field or the device. The program exits with code
 //! 1.
 //!
 //! # Untrusted input
 //!
-//! Model files, events, relays' messages and HTTP answers are checked, have limits on their sizes, and never panic; `candle-dvm/fuzz`
+//! Model files, events, relay messages and HTTP responses are validated and limited in size, and never cause a panic; `candle-dvm/fuzz`
 //! has fuzz targets for events and relays.
 //!
-//! # Where things are
+//! # Modules
 //!
-//! - [`backend`]: the trait that callers see; [`engine`]: its implementation over candle; [`generation`]: the loop that makes tokens;
+//! - [`backend`]: the trait that callers see; [`engine`]: its implementation with candle; [`generation`]: the generation loop;
 //!   [`stream`]: tokens to text.
-//! - [`registry`], [`device`], [`devices`]: which backends are present. [`model`]: files and weights; [`mod@format`]: what weights are
-//!   stored as.
-//! - `audio`, `speech`: sound files, and what is said in them; not in a browser.
-//! - `embed`: texts as vectors; not in a browser.
-//! - `batch`: several completions at once; `api`: OpenAI's HTTP interface over them; not in a browser.
+//! - [`registry`], [`device`], [`devices`]: the available backends. [`model`]: files and weights; [`mod@format`]: the storage
+//!   formats of weights.
+//! - `audio`, `speech`: sound files and their transcription; not in a browser.
+//! - `embed`: text embeddings; not in a browser.
+//! - `batch`: several completions at once; `api`: OpenAI's HTTP interface for them; not in a browser.
 //! - `bench`, `bench_ops`, `shapes`: speed on random weights; `cli`: the commands; not in a browser.
-//! - [`jobs`]: admission, order and memory of jobs, whatever protocol they come by. `nip90` and `relay`: the protocol, without I/O.
+//! - [`jobs`]: admission, order and memory of jobs, independent of the protocol. `nip90` and `relay`: the protocol, without I/O.
 //!   `service`: the daemon, with `journal`, `payment` and `platform`.
 
 #![deny(missing_docs)]

@@ -1,4 +1,4 @@
-//! Neural-network layers over `candle-core`, with the public interface of Hugging Face's `candle-nn` 0.11.1.
+//! Neural-network layers built on `candle-core`, with the public interface of Hugging Face's `candle-nn` 0.11.1.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -16,8 +16,8 @@
 //!
 //! # Usage
 //!
-//! A [`VarBuilder`] gives layers their weights by name: from safetensors, `.npz` and PyTorch files, from a map of tensors, or from a
-//! [`VarMap`], whose weights are trained. An [`Optimizer`] changes the variables of a [`VarMap`] so that a [`loss`] gets smaller:
+//! A [`VarBuilder`] supplies layers with weights by name: from safetensors, `.npz` and PyTorch files, from a map of tensors, or from a
+//! [`VarMap`] of trainable weights. An [`Optimizer`] updates the variables of a [`VarMap`] to minimise a [`loss`]:
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -41,31 +41,30 @@
 //!
 //! # Features
 //!
-//! `webgpu` gives the layers their WebGPU kernels, which `metal` uses too; it is candle-core's feature, and turned on there it works here. `mkl`,
-//! `accelerate`, `cuda`, `cudnn` and `metal` are passed on to candle-core, whose front page says what they do.
+//! `webgpu` enables the layers' WebGPU kernels, which `metal` uses too. It is candle-core's feature, and enabling it there is sufficient.
+//! `mkl`, `accelerate`, `cuda`, `cudnn` and `metal` forward to candle-core, whose front page describes them.
 //!
 //! # Devices
 //!
 //! Everything runs and trains on the CPU and on WebGPU. Norms, softmax, rotary embeddings, attention and linear layers of few rows have
-//! fused WebGPU kernels. A fused op (one kernel) stands beside its plain form, which is made of tensor ops and named `*_slow`: the
-//! fused op is tested against it, and it runs where a gradient is wanted. So gradients are never cut silently.
+//! fused WebGPU kernels. Each fused op (one kernel) has a plain form `*_slow`, built from tensor ops. The plain form is the fused op's
+//! test oracle, and runs if a gradient is needed. Gradients are therefore never detached silently.
 //!
 //! # Errors
 //!
-//! As in candle-core: each function returns [`candle_core::Result`], whose error names the op, the shapes or the weight's name. A
-//! weight that a file lacks, or that has another shape than the layer expects, is an error with its full name.
+//! As in candle-core, functions return [`candle_core::Result`], whose error names the op, the shapes or the weight. A missing weight,
+//! or one whose shape differs from the layer's, is an error with its full name.
 //!
 //! # Untrusted input
 //!
-//! Weights are read by candle-core's readers, which take a damaged or hostile file as an error; shapes are checked against the layer's
-//! before use.
+//! candle-core's readers load the weights and return an error for damaged or hostile files. Layers check shapes before use.
 //!
-//! # Where things are
+//! # Modules
 //!
 //! - One layer per file: [`linear`](mod@linear), [`embedding`](mod@embedding), [`conv`], [`rnn`], [`moe`], the norms
 //!   [`layer_norm`](mod@layer_norm), [`batch_norm`](mod@batch_norm) and [`group_norm`](mod@group_norm), [`activation`],
 //!   [`func`](mod@func), [`sequential`].
-//! - [`var_builder`]: weights by name; [`init`]: how new ones are filled. [`loss`] and [`optim`]: training.
+//! - [`var_builder`]: weights by name; [`init`]: initialisation of new ones. [`loss`] and [`optim`]: training.
 //! - [`ops`] and [`rotary_emb`]: functions. [`attention`]: batches and packed sequences, with masks, windows and ALiBi; [`kv_cache`]:
 //!   keys and values of past tokens.
 #![deny(missing_docs)]
@@ -120,7 +119,7 @@ pub use sequential::{seq, Sequential};
 pub use var_builder::VarBuilder;
 pub use var_map::VarMap;
 
-/// The programs in the README compile and run.
+/// Doc tests of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

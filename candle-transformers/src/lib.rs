@@ -1,5 +1,5 @@
-//! Models of text, pictures and sound over `candle-core` and `candle-nn`, and what text is generated with, under the
-//! public paths of Hugging Face's `candle-transformers` 0.11.1.
+//! Text, vision and audio models built on `candle-core` and `candle-nn`, with text generation, under the public paths of Hugging
+//! Face's `candle-transformers` 0.11.1.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -36,44 +36,43 @@
 //!
 //! # Usage
 //!
-//! All model modules of Candle's are here: language models, encoders of text such as [`models::bert`], classifiers of pictures such as
-//! [`models::vit`], models that see and hear, diffusion and speech. They are written over shared [`blocks`], which use the fused kernels of
-//! candle-nn. crates.io's `candle-transformers` runs unmodified over the other two crates as well, on WebGPU too.
+//! The crate has all model modules of Candle: language models, text encoders such as [`models::bert`], image classifiers such as
+//! [`models::vit`], vision- and audio-language models, diffusion and speech. They are built from shared [`blocks`], which use the fused
+//! kernels of candle-nn. crates.io's `candle-transformers` also runs unmodified on the other two crates, including WebGPU.
 //!
-//! - [`auto`] finds the model that a `config.json` or a GGUF file describes. [`models`] has each by itself.
-//! - Dense weights come from safetensors by a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files; a
-//!   [`blocks::WeightSource`] can be anything.
-//! - [`generation::LogitsProcessor`] draws the next token: greedy, top-k, top-p, with a temperature and a seed.
+//! - [`auto`] selects the model that a `config.json` or a GGUF file describes. [`models`] has the individual models.
+//! - Dense weights come from safetensors through a [`VarBuilder`](candle_nn::VarBuilder), quantised ones from GGUF and GGML files; a
+//!   [`blocks::WeightSource`] can be any other source.
+//! - [`generation::LogitsProcessor`] samples the next token: greedy, top-k, top-p, with a temperature and a seed.
 //! - [`parallel::ParallelDecoder`] divides the layers of a decoder over several devices.
-//! - [`embed`] turns texts into vectors, by the encoder that a `config.json` describes.
+//! - [`embed`] computes text embeddings with the encoder that a `config.json` describes.
 //! - `cargo run --example bert_similarity` compares sentences.
 //!
 //! # Features
 //!
-//! `webgpu`, `mkl`, `accelerate`, `cuda`, `cudnn` and `metal` are passed on to candle-core, whose front page says what they do;
-//! `flash-attn` is accepted and changes nothing.
+//! `webgpu`, `mkl`, `accelerate`, `cuda`, `cudnn` and `metal` forward to candle-core, whose front page describes them; `flash-attn` is
+//! accepted and has no effect.
 //!
 //! # Devices
 //!
-//! The models run on the CPU and on WebGPU, in f32, f16 and bf16, or with quantised weights.
+//! The models run on the CPU, WebGPU and CUDA, in f32, f16 and bf16, or with quantised weights.
 //!
 //! # Errors
 //!
-//! A configuration that does not fit, a tensor that is missing or has another shape, and metadata that is not understood are errors
-//! that name the field, the tensor or the key.
+//! Invalid configurations, missing tensors, wrong shapes and invalid metadata are errors that name the field, the tensor or the key.
 //!
 //! # Untrusted input
 //!
-//! Sizes in a configuration or a GGUF file are checked before memory is taken for them; the files themselves are read by candle-core,
-//! which takes damaged ones as errors.
+//! Sizes in a configuration or a GGUF file are checked before allocation. candle-core reads the files and returns an error for damaged
+//! ones.
 //!
-//! # Where things are
+//! # Modules
 //!
-//! - [`models`]: a file per family: its configuration, its weight names and what it makes of the kit. [`blocks`]: the kit.
-//! - [`quantized_nn`], [`quantized_var_builder`]: layers over quantised weights, and those weights by name.
-//! - [`parallel`]: a decoder over several devices. [`embed`]: encoders of text, from tokens to a vector for each text.
+//! - [`models`]: a file per family, with its configuration, weight names and specification. [`blocks`]: the shared layers.
+//! - [`quantized_nn`], [`quantized_var_builder`]: layers with quantised weights, and those weights by name.
+//! - [`parallel`]: a decoder over several devices. [`embed`]: text encoders, from tokens to an embedding per text.
 //! - [`generation`]: from logits to the next token.
-//! - [`object_detection`]: boxes around objects, and the choice of one for each. [`utils`]: masks, repeat penalty, repeated heads.
+//! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
 
 pub mod auto;

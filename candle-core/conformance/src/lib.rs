@@ -1,13 +1,13 @@
-//! Every op, with every dtype, over every layout, on a device and on the CPU: one list of ops ([`CASES`]), one of layouts ([`LAYOUTS`]), and
-//! what a WebGPU device lacks ([`support()`]), from which the table in `docs/webgpu-ops.md` is made; CUDA has every op and dtype of the CPU.
+//! Conformance of a device with the CPU: every op with every dtype and layout. [`CASES`] lists the ops, [`LAYOUTS`] the layouts, and
+//! [`support()`] the gaps of WebGPU devices, from which the table in `docs/webgpu-ops.md` is generated. CUDA has every op and dtype of the
+//! CPU.
 //!
-//! A pair of op and dtype is one of three things. *Supported*: results agree with the CPU's within the op's tolerance, and where
-//! the CPU has an error (the greatest of nothing, say) so has the device. *Undefined*: the CPU refuses it and the device as well.
-//! *Unsupported*: the CPU does it, and the device's error names op, dtype and device. What a pair is, [`support_on()`] says, and it is a failure
-//! if it is something else.
+//! [`support_on()`] puts each pair of op and dtype in one of three classes, and any other behaviour is a failure. *Supported*: results agree
+//! with the CPU's within the op's tolerance, and if the CPU returns an error (such as for the maximum of an empty tensor), so does the device.
+//! *Undefined*: both return an error. *Unsupported*: the CPU supports it, and the device's error names op, dtype and device.
 //!
-//! candle-core's tests run the list natively, `candle-wasm-examples/ops` in a browser. Special values (NaN, infinities, arguments that
-//! overflow) and sizes around workgroups and tiles are in candle-core's other tests.
+//! candle-core's tests run the list natively, `candle-wasm-examples/ops` in a browser. candle-core's other tests cover special values (NaN,
+//! infinities, overflow) and sizes around workgroups and tiles.
 //!
 //! ```
 //! use candle_conformance::{check, CASES, LAYOUTS};

@@ -1,6 +1,6 @@
-//! NVIDIA's two libraries, as far as candle-core's CUDA backend calls them, on the CPU: put into a folder as
+//! An emulator of the parts of NVIDIA's driver and NVRTC that candle-core's CUDA backend calls. Copied to a folder as
 //! `libcuda.so.1` and as `libnvrtc.so.13`, this library compiles kernels with the host's C++ compiler and runs their
-//! threads one after another. README.md says how tests use it.
+//! threads sequentially on the CPU. README.md describes its use in tests.
 #![cfg(unix)]
 // Names and signatures are the driver's; what a pointer has to be is in NVIDIA's reference.
 #![allow(

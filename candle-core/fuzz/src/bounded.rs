@@ -1,7 +1,7 @@
-//! A bound on memory, and a reader of tensors.
+//! Shared code of the fuzz targets: a memory limit, and a reader of tensors.
 //!
-//! The fuzzer finds a panic, an overflow and a hang. The allocator below finds memory that a length in a file decides: it counts what is
-//! allocated and ends the process when it is more than the input can justify.
+//! The fuzzer detects panics, overflows and hangs. The allocator below detects allocations sized by a length field in the file: it
+//! counts allocated bytes and aborts if they exceed the limit for the input's size.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

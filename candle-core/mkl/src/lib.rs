@@ -1,11 +1,11 @@
-//! Links Intel's MKL: static libraries, 32-bit integers (lp64), threads by Intel's OpenMP runtime.
+//! Linking of Intel's MKL: static libraries, 32-bit integers (lp64), threads from Intel's OpenMP runtime.
 //!
-//! There is nothing to call. A crate that declares MKL's functions itself writes `extern crate candle_mkl as _;` and turns on the
-//! feature `link`, with which this crate's build script looks for the libraries: in `MKLROOT`, or else where pkg-config says that
-//! `mkl-static-lp64-iomp` is, or else where Intel's and Debian's packages put them. If they are not found, the build ends and says
-//! where it looked and how to get them.
+//! The crate exports no functions. A crate that declares MKL's functions itself writes `extern crate candle_mkl as _;` and enables the
+//! feature `link`. This crate's build script then searches `MKLROOT`, the location of `mkl-static-lp64-iomp` from pkg-config, and the
+//! install folders of Intel's and Debian's packages. If the libraries are not found, the build fails and prints the searched folders and
+//! the install command.
 //!
-//! The OpenMP runtime is the shared one where there is one: the loader has to find it when the program runs.
+//! A shared OpenMP runtime is preferred if it exists; the loader must find it at run time.
 
 #[cfg(test)]
 mod find;

@@ -141,7 +141,7 @@ impl Problem {
         let transposed = self.rhs.row_stride == 1 && self.rhs.column_stride > 1;
         if !transposed || m < MIN_ROWS || m * n <= SMALL_RESULT {
             // SAFETY: this function's contract.
-            return unsafe { self.as_it_lies(lhs, rhs, dst, row) };
+            return unsafe { self.unpacked(lhs, rhs, dst, row) };
         }
         let columns = if 2 * STRIP * k * size_of::<T>() <= STRIP_BYTES {
             2 * STRIP
@@ -159,7 +159,7 @@ impl Problem {
                 column_stride: 1,
             };
             // SAFETY: this function's contract; these are some of the columns.
-            unsafe { part.as_it_lies(lhs, strip, dst.add(j), row) };
+            unsafe { part.unpacked(lhs, strip, dst.add(j), row) };
         }
     }
 
@@ -167,7 +167,7 @@ impl Problem {
     ///
     /// # Safety
     /// As there.
-    unsafe fn as_it_lies<T: Element>(&self, lhs: &[T], rhs: &[T], dst: *mut T, row: usize) {
+    unsafe fn unpacked<T: Element>(&self, lhs: &[T], rhs: &[T], dst: *mut T, row: usize) {
         let (l, r) = (self.lhs, self.rhs);
         // SAFETY: this function's contract.
         unsafe {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_one_behind_the_other() {
+    fn contiguous_columns() {
         for m in [1, 2, 3, 9, 33] {
             for n in [2, 47, 48, 49, 95, 96, 97, 200] {
                 for k in [1, 3, 8, 17, 130] {

@@ -1,9 +1,8 @@
-//! The same work, done by this repository's candle-core and by crates.io's 0.11.1.
+//! Benchmarks of this repository's candle-core against crates.io's 0.11.1.
 //!
-//! Each side is a separate program, `here` and `there`: within one build cargo unites what two packages ask of a third,
-//! and crates.io's candle-core would be timed over a `gemm` with features that only this one asks for. `cases/` is one
-//! table of work, compiled against either side; inputs come from a generator that starts anew for each case.
-//! `RAYON_NUM_THREADS`, and the processors that the caller may use, hold for both.
+//! Each side is a separate program, `here` and `there`: within one build cargo unifies features, and crates.io's candle-core
+//! would be timed with `gemm` features that only this repository requests. `cases/` is one table of cases, compiled against
+//! each side; the input generator is reseeded for each case. `RAYON_NUM_THREADS` and the caller's CPU affinity apply to both.
 
 #[cfg(all(feature = "here", feature = "there"))]
 compile_error!("a build is of one side: here or there");

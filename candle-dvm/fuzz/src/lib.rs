@@ -1,5 +1,5 @@
-//! The codec and the relay protocol of candle-dvm, compiled by themselves: neither needs anything else of it, and a fuzzer's build of all
-//! of candle takes minutes. `candle-dvm/tests/nostr/corpus.rs` runs the same targets over the valid inputs and their mutations.
+//! The codec and the relay protocol of candle-dvm, compiled separately: they are independent of the rest, and a fuzzing build of all of
+//! candle takes minutes. `candle-dvm/tests/nostr/corpus.rs` runs the same targets over the valid inputs and mutations of them.
 
 #[path = "../../src/nip90/mod.rs"]
 pub mod nip90;

@@ -1,4 +1,4 @@
-//! What all modules need of a browser: its GPU, files that JavaScript hands over, and panics in its console.
+//! Browser support for all modules: the GPU, files from JavaScript, and panics in the console.
 
 #![deny(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Language models in a browser: [`WasmModel`] is what JavaScript sees, and [`BrowserDvm`], which serves one over Nostr.
+//! Language models in a browser: [`WasmModel`], the JavaScript interface, and [`BrowserDvm`], which serves a model over Nostr.
 //!
 //! ```js
 //! import init, { WasmModel } from "candle-wasm";

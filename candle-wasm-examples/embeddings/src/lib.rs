@@ -1,4 +1,4 @@
-//! How alike sentences are, by a BERT on the browser's GPU or on the CPU.
+//! Sentence similarity with a BERT on the browser's GPU or on the CPU.
 
 #![deny(missing_docs)]
 

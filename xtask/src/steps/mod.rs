@@ -50,7 +50,7 @@ pub struct Step {
 pub const STEPS: &[Step] = &[
     Step {
         name: "setup",
-        title: "setup: a Vulkan driver, rustfmt and clippy are there",
+        title: "setup: a Vulkan driver, rustfmt and clippy are installed",
         when: When::Default,
         budget: 30,
         paths: &[],
@@ -59,7 +59,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "fmt",
-        title: "rustfmt finds nothing to change, and texts keep to the trade's words",
+        title: "rustfmt finds nothing to change; no new discouraged phrases",
         when: When::Default,
         budget: 10,
         paths: &[],
@@ -104,7 +104,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "metal",
-        title: "Device::Metal, on a Mac's adapter or on what stands in for it",
+        title: "Device::Metal, on a Mac's adapter or on an emulated one",
         when: When::Default,
         budget: 10,
         paths: &["candle-core/", "candle-nn/"],
@@ -113,7 +113,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "cuda",
-        title: "tensors and layers on CUDA, on a card or on an emulator, with NVIDIA's compiler beside it",
+        title: "tensors and layers on CUDA, on a card or on an emulator, with NVIDIA's compiler",
         when: When::Default,
         budget: 400,
         paths: &["candle-core/", "candle-nn/"],
@@ -185,7 +185,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "nostr",
-        title: "jobs over relays and with customers that nobody here wrote; 40 jobs, 4 kills",
+        title: "jobs over third-party relays and with third-party customers; 40 jobs, 4 kills",
         when: When::Default,
         budget: 30,
         paths: &["candle-dvm/", "xtask/nostr/"],
@@ -339,7 +339,7 @@ mod checks {
     use super::*;
 
     #[test]
-    fn every_step_has_a_name_of_its_own() {
+    fn step_names_are_unique() {
         for (index, step) in STEPS.iter().enumerate() {
             assert!(STEPS[..index].iter().all(|other| other.name != step.name));
         }

@@ -17,8 +17,8 @@ pub fn test() -> Result<String, String> {
     Ok(format!("{note}; {examples} examples of the documentation"))
 }
 
-/// What a browser's limits leave as it is: tests that take features away, which are away already, and whole models whose kernels other tests
-/// run with these limits, and the step `web` in browsers.
+/// Tests that browser limits do not affect: tests that disable features, which are already disabled, and whole models, whose kernels run with
+/// these limits in other tests, and in browsers in the step `web`.
 const SAME_FOR_BROWSERS: &[&str] = &[
     "regimes::without_",
     "golden::greedy_tokens",

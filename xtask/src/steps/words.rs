@@ -1,76 +1,229 @@
-//! Phrases that make a reader decode the text. The trade has shorter words for what they say.
+//! Discouraged phrases: the established terms are shorter and need no decoding.
+//!
+//! Markdown files contain none, except the old entries of CHANGELOG.md. The source files still have some; [`PHRASES`] holds their exact
+//! number, so that no change can add one unnoticed.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// A phrase, and what to write instead.
-const PHRASES: [(&str, &str); 8] = [
-    ("so many", "a name or a number: `count` rows, this many"),
-    ("as they lie", "contiguous, in memory order, unchanged"),
-    ("what lies", "name it: the elements, the cache line"),
-    ("in earnest", "real, in production"),
-    ("brought to", "converted to, copied to, reduced to"),
+/// A phrase, its replacement, and the number of its uses in source files and CHANGELOG.md.
+type Phrase = (&'static str, &'static str, usize);
+
+/// Lower a number when uses disappear; do not raise one.
+const PHRASES: &[Phrase] = &[
+    ("so many", "a name or a number: `count` rows, this many", 0),
+    ("as they lie", "contiguous, in memory order, unchanged", 2),
+    ("as it lies", "contiguous, unpacked, unchanged", 1),
+    ("where it lies", "in place", 0),
+    ("how it lies", "its layout, its strides", 0),
+    ("what lies", "name it: the elements, the cache line", 1),
+    ("in earnest", "real, in production", 0),
+    ("brought to", "converted to, copied to, reduced to", 0),
     (
         "is no such",
         "does not exist, is out of range, is not a ...",
+        0,
     ),
-    ("one behind the other", "contiguous, in order"),
-    ("of its own", "separate, another, or nothing"),
+    ("is no", "is not a ...", 150),
+    ("are no", "are not ...", 66),
+    ("one behind the other", "contiguous, in order", 0),
+    ("one after another", "one at a time, in sequence", 47),
+    ("one after the other", "one at a time, in sequence", 14),
+    ("of its own", "separate, another, or nothing", 1),
+    ("of their own", "separate, or nothing", 17),
+    ("its own way", "independently", 14),
+    ("in place of", "instead of, replaces", 65),
+    ("by way of", "through, via", 17),
+    ("on its way", "in flight, in transit, being copied", 20),
+    ("on their way", "in flight, in transit, being copied", 30),
+    ("as far as", "up to, if present, where", 32),
+    ("as many as", "the number of, the same number as", 29),
+    ("at the most", "at most", 18),
+    ("at the least", "at least", 14),
+    ("from which on", "the minimum", 6),
+    ("thousand million", "billion", 1),
+    ("turn by turn", "one iteration at a time", 1),
+    ("looked at", "inspected, read, indexed, considered", 31),
+    ("stands before", "precedes, is fused with", 7),
+    ("stand before", "precede", 2),
+    ("stands in front", "precedes", 2),
+    ("stand in front", "precede", 0),
+    ("stands behind", "follows, implements", 4),
+    ("stand behind", "follow", 13),
+    ("stands beside", "is next to, accompanies", 1),
+    ("stand beside", "are next to", 2),
+    ("what is said", "the message, the text, the log line", 7),
+    ("what is told", "the message, the log line", 2),
+    (
+        "is told",
+        "the active voice: log, report, return, notify",
+        49,
+    ),
+    (
+        "are told",
+        "the active voice: log, report, return, notify",
+        24,
+    ),
+    (
+        "was told",
+        "the active voice: log, report, return, notify",
+        4,
+    ),
+    ("is asked", "the active voice: request, query, poll", 121),
+    ("are asked", "the active voice: request, query, poll", 38),
+    (
+        "was asked",
+        "requested, or the active voice: request, query, poll",
+        43,
+    ),
+    ("is let in", "is admitted", 3),
+    ("are let in", "are admitted", 0),
+    ("what becomes of", "the outcome of", 11),
+    ("leaves behind", "keeps, writes, produces", 9),
+    ("left behind", "remaining, kept", 9),
+    ("anew", "again, from scratch", 46),
+    ("amiss", "reject, complain about", 1),
+    (
+        SUMMARY,
+        "the name of the thing: `Minimum number of rows`, since docs.rs shows this line alone",
+        969,
+    ),
 ];
 
-/// Fails if a tracked source or text file contains one of the phrases, also across a line break of a comment.
+/// The summary of a doc comment that is a relative clause.
+const SUMMARY: &str = "/// what";
+
+/// Correct uses of the words of a phrase.
+const CORRECT: &[&str] = &[
+    "there is no",
+    "there are no",
+    "is no longer",
+    "are no longer",
+    "is no more than",
+    "are no more than",
+    "at the most recent",
+];
+
+/// Locations listed for a phrase that is over its count.
+const SHOWN: usize = 20;
+
+/// A use of a phrase: its file, its line from 1, and the phrase's index in [`PHRASES`].
+struct Use {
+    file: String,
+    line: usize,
+    phrase: usize,
+}
+
+/// Fails if a Markdown file contains a phrase, or if the number of uses elsewhere differs from [`PHRASES`].
 pub fn check(root: &Path) -> Result<String, String> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z", "--", "*.rs", "*.wgsl", "*.md"])
-        .current_dir(root)
-        .output()
-        .map_err(|err| format!("git ls-files: {err}"))?;
-    if !listed.status.success() {
-        return Err(format!(
-            "git ls-files: {}",
-            String::from_utf8_lossy(&listed.stderr).trim_end()
-        ));
-    }
-    let (mut files, mut places) = (0, Vec::new());
-    let names = String::from_utf8_lossy(&listed.stdout);
+    let names = git(
+        root,
+        &["ls-files", "-z", "--", "*.rs", "*.wgsl", "*.cu", "*.md"],
+    )?;
+    let (mut files, mut uses) = (0, Vec::new());
     for name in names.split_terminator('\0') {
-        // A file that is tracked but deleted in the working tree has no text.
+        // A tracked file that is deleted in the working tree has no text.
         let Ok(bytes) = std::fs::read(root.join(name)) else {
             continue;
         };
         files += 1;
         for (line, phrase) in found(&String::from_utf8_lossy(&bytes)) {
-            let (phrase, instead) = PHRASES[phrase];
-            places.push(format!("{name}:{line}: \"{phrase}\": write {instead}"));
+            let file = name.to_string();
+            uses.push(Use { file, line, phrase });
         }
     }
     if files == 0 {
         return Err("git lists no source files to check".to_string());
     }
-    if !places.is_empty() {
-        return Err(places.join("\n"));
+    // The last commit and the working tree; unknown in a shallow clone.
+    let changed = git(root, &["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
+    let complaints = complaints(PHRASES, &uses, &changed.lines().collect());
+    if !complaints.is_empty() {
+        return Err(complaints.join("\n"));
     }
+    let left: usize = PHRASES.iter().map(|(_, _, allowed)| allowed).sum();
     Ok(format!(
-        "{files} files without the {} phrases",
+        "{files} files, {left} uses left of {} discouraged phrases",
         PHRASES.len()
     ))
 }
 
-/// Line numbers, from 1, and indexes in [`PHRASES`] of the phrases in `text`. A phrase that a quotation mark or a backtick
-/// precedes is mentioned, not used.
+/// The output of git.
+fn git(root: &Path, args: &[&str]) -> Result<String, String> {
+    let output = Command::new("git").args(args).current_dir(root).output();
+    let output = output.map_err(|err| format!("git {}: {err}", args[0]))?;
+    if !output.status.success() {
+        return Err(format!(
+            "git {}: {}",
+            args[0],
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether a file may not contain any phrase.
+fn is_strict(file: &str) -> bool {
+    file.ends_with(".md") && file != "CHANGELOG.md"
+}
+
+/// One message per use in a Markdown file, and one per phrase whose count differs from `phrases`. Locations are taken from `changed` files
+/// if one of them has the phrase.
+fn complaints(phrases: &[Phrase], uses: &[Use], changed: &BTreeSet<&str>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (index, (phrase, instead, allowed)) in phrases.iter().enumerate() {
+        let uses = uses.iter().filter(|used| used.phrase == index);
+        let (strict, counted): (Vec<_>, Vec<_>) = uses.partition(|used| is_strict(&used.file));
+        for Use { file, line, .. } in strict {
+            complaints.push(format!("{file}:{line}: \"{phrase}\": write {instead}"));
+        }
+        let count = counted.len();
+        if count > *allowed {
+            complaints.push(format!(
+                "\"{phrase}\": {count} uses, {allowed} are allowed: write {instead}"
+            ));
+            let in_change = |used: &&&Use| changed.contains(used.file.as_str());
+            let mut shown: Vec<_> = counted.iter().filter(in_change).collect();
+            if shown.is_empty() {
+                shown = counted.iter().collect();
+            }
+            for used in shown.into_iter().take(SHOWN) {
+                complaints.push(format!("  {}:{}", used.file, used.line));
+            }
+        } else if count < *allowed {
+            complaints.push(format!(
+                "\"{phrase}\": {count} uses, fewer than before: lower {allowed} to {count} in PHRASES of xtask/src/words.rs"
+            ));
+        }
+    }
+    complaints
+}
+
+/// Line numbers, from 1, and indexes in [`PHRASES`] of the phrases in `text`, also across a line break of a comment and in identifiers. A
+/// phrase after a quotation mark or a backtick is mentioned, not used.
 fn found(text: &str) -> Vec<(usize, usize)> {
-    // The text as one line, without comment markers, and where each of its lines begins.
+    let mut uses = Vec::new();
+    // The text as one line, without comment markers, and the start of each of its lines.
     let mut joined = String::with_capacity(text.len());
     let mut starts = Vec::new();
-    for line in text.lines() {
+    let mut in_doc = false;
+    let summary = PHRASES.iter().position(|(phrase, ..)| *phrase == SUMMARY);
+    for (number, line) in text.lines().enumerate() {
         starts.push(joined.len());
         let line = line.trim_start();
+        if let (false, true, Some(summary)) = (in_doc, line.starts_with("/// What "), summary) {
+            uses.push((number + 1, summary));
+        }
+        in_doc = line.starts_with("///");
         let line = line.trim_start_matches(['/', '!', '*', '>']).trim();
-        joined.extend(line.chars().map(|c| c.to_ascii_lowercase()));
+        joined.extend(line.chars().map(|c| match c {
+            '_' => ' ',
+            c => c.to_ascii_lowercase(),
+        }));
         joined.push(' ');
     }
-    let mut places = Vec::new();
-    for (index, (phrase, _)) in PHRASES.iter().enumerate() {
+    for (index, (phrase, ..)) in PHRASES.iter().enumerate() {
         for (at, _) in joined.match_indices(phrase) {
             let before = joined[..at].chars().next_back();
             let after = joined[at + phrase.len()..].chars().next();
@@ -78,26 +231,49 @@ fn found(text: &str) -> Vec<(usize, usize)> {
                 .into_iter()
                 .flatten()
                 .any(char::is_alphanumeric);
-            if whole && !matches!(before, Some('"' | '`' | '“')) {
-                places.push((starts.partition_point(|&start| start <= at), index));
+            let mentioned = matches!(before, Some('"' | '`' | '“'));
+            if whole && !mentioned && !is_part(&joined, at, phrase) {
+                uses.push((starts.partition_point(|&start| start <= at), index));
             }
         }
     }
-    places.sort_unstable();
-    places
+    uses.sort_unstable();
+    uses
+}
+
+/// Whether the phrase at `at` is a part of a correct use, or of a longer phrase, such as `is no` of `is no such`: only that one counts.
+fn is_part(text: &str, at: usize, phrase: &str) -> bool {
+    let others = CORRECT.iter().copied();
+    let others = others.chain(PHRASES.iter().map(|(other, ..)| *other));
+    let mut longer = others.filter(|other| other.len() > phrase.len());
+    longer.any(|other| {
+        other.match_indices(phrase).any(|(offset, _)| {
+            let start = at.checked_sub(offset);
+            let text = start.and_then(|start| text.get(start..));
+            text.is_some_and(|text| text.starts_with(other))
+        })
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn used(file: &str, line: usize, phrase: usize) -> Use {
+        let file = file.to_string();
+        Use { file, line, phrase }
+    }
+
     #[test]
     fn phrases_are_found_across_lines_and_in_any_case() {
-        for (index, (phrase, _)) in PHRASES.iter().enumerate() {
-            let (first, rest) = phrase.split_once(' ').expect("several words");
+        for (index, (phrase, ..)) in PHRASES.iter().enumerate() {
+            let Some((first, rest)) = phrase.split_once(' ').filter(|_| *phrase != SUMMARY) else {
+                continue;
+            };
             for text in [
                 format!("a {phrase} b"),
                 format!("A {}.", phrase.to_uppercase()),
+                format!("fn a_{}_b()", phrase.replace(' ', "_")),
                 format!("/// a {first}\n    /// {rest} b\n"),
                 format!("> a {first}\n> {rest} b\n"),
             ] {
@@ -114,9 +290,50 @@ mod tests {
             "so manyfold",
             "write `so many`",
             "not \"what lies\"",
+            "there is no limit, and it is no longer read",
         ] {
             assert_eq!(found(text), [], "{text}");
         }
+    }
+
+    #[test]
+    fn a_summary_that_is_a_relative_clause_is_found() {
+        let summary = PHRASES.len() - 1;
+        let text = "struct A;\n    /// What a row costs.\n    /// What follows is not the summary.\n    fn a();\n";
+        assert_eq!(found(text), [(2, summary)]);
+        assert_eq!(found("// What a row costs.\n/// The cost of a row."), []);
+    }
+
+    #[test]
+    fn a_count_has_to_match_the_table() {
+        const TABLE: &[Phrase] = &[("so many", "a number", 2), ("anew", "again", 0)];
+        let changed = BTreeSet::from(["b.rs"]);
+        let equal = [used("a.rs", 1, 0), used("CHANGELOG.md", 9, 0)];
+        assert!(complaints(TABLE, &equal, &changed).is_empty());
+
+        let above = [used("a.rs", 1, 0), used("b.rs", 2, 0), used("b.rs", 7, 0)];
+        assert_eq!(
+            complaints(TABLE, &above, &changed),
+            [
+                "\"so many\": 3 uses, 2 are allowed: write a number",
+                "  b.rs:2",
+                "  b.rs:7"
+            ]
+        );
+
+        let below = complaints(TABLE, &above[..1], &changed);
+        assert_eq!(below.len(), 1, "{below:?}");
+        assert!(below[0].contains("lower 2 to 1"), "{below:?}");
+    }
+
+    #[test]
+    fn markdown_may_not_use_a_phrase() {
+        const TABLE: &[Phrase] = &[("so many", "a number", 1)];
+        let uses = [used("a.rs", 1, 0), used("docs/a.md", 3, 0)];
+        assert_eq!(
+            complaints(TABLE, &uses, &BTreeSet::new()),
+            ["docs/a.md:3: \"so many\": write a number"]
+        );
     }
 
     #[test]
