@@ -298,7 +298,7 @@ fn compare<S: Watched>(
         Err(error) => {
             report(
                 S::NAME,
-                &format!("{call} cannot be verified, the CPU says: {error}"),
+                &format!("cannot verify {call}: the CPU reports: {error}"),
             );
             return Ok(());
         }

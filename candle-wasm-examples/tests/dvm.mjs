@@ -31,7 +31,7 @@ export async function run(site, screenshots) {
             await set(page, "#relays", relay.address);
             await set(page, "#secret", "nsec1nothing");
             await page.click("#start");
-            await problem(page, "no secret key");
+            await problem(page, "not a secret key");
             await set(page, "#secret", "");
         });
         let key;

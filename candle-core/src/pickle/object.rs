@@ -171,7 +171,7 @@ impl From<Object> for Error {
     /// An object that was not expected where it is.
     fn from(object: Object) -> Self {
         Self::msg(format_args!(
-            "pickle: {} was not expected here",
+            "pickle: unexpected {}",
             object.summary()
         ))
     }

@@ -80,7 +80,7 @@ impl WebGpuStorage {
         let (bytes, size) = (self.bytes(), dtype.size_in_bytes() as u64);
         if !bytes.is_multiple_of(size) {
             return Err(Error::WebGpu(format!(
-                "bitcast: {} elements of {:?} have {bytes} bytes, which are no whole elements of {dtype:?}, of {size} bytes each: \
+                "bitcast: {} elements of {:?} have {bytes} bytes, not a whole number of {dtype:?} elements of {size} bytes: \
                  take a narrower part",
                 self.len, self.dtype
             ))

@@ -347,7 +347,7 @@ fn texts_that_do_not_fit_are_errors() -> Result<()> {
     );
     let long = problem(&[vec![3; LIMIT + 1]], &plain);
     assert!(
-        long.contains("41 tokens") && long.contains("takes 40"),
+        long.contains("41 tokens") && long.contains("limit is 40"),
         "{long}"
     );
     let strange = problem(&[vec![VOCAB as u32]], &plain);

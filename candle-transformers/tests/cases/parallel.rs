@@ -457,7 +457,7 @@ fn a_rank_that_does_not_load() -> Result<()> {
     );
     let err = ParallelDecoder::launch(&devices, vec![], |_, _| bail!("not called")).unwrap_err();
     assert!(
-        err.to_string().contains("2 ranks in order are needed"),
+        err.to_string().contains("expected 2 ranks in order"),
         "{err}"
     );
     Ok(())

@@ -173,7 +173,7 @@ function aboutJob(event) {
     if (event.customer) set(row, "customer", event.customer.slice(0, 12), event.customer);
     switch (event.message) {
         case "accepted": return state("accepted");
-        case "taken up again": return state("taken up again");
+        case "resumed": return state("resumed");
         case "refused": return state(`refused: ${event.reason}`, "problem");
         case "cancelled by its customer": return state("cancelled");
         case "generated":

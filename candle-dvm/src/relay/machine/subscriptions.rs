@@ -205,7 +205,7 @@ impl Machine {
         tracing::debug!(
             relay = self.url,
             subscription = name,
-            "an event that cannot be read"
+            "unreadable event"
         );
         self.count_event(name, created);
     }

@@ -463,12 +463,12 @@ impl TextDecoder {
         }
         if kept.is_some() && held != first {
             bail!(
-                "whisper: {new} tokens are said to follow {first} others, but {held} are held; reset the cache or give the whole text"
+                "whisper: {new} tokens follow {first} others, but the cache holds {held}; reset the cache or pass the whole text"
             )
         }
         if xa.dim(0)? != batch {
             bail!(
-                "whisper: tokens are {:?} and the sound {:?}; they have to have one batch size",
+                "whisper: tokens are {:?} and the sound {:?}; they must have one batch size",
                 x.dims(),
                 xa.dims()
             )

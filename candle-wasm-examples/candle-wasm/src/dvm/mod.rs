@@ -85,7 +85,7 @@ impl BrowserDvm {
         let keys = match secret {
             // What was given is a secret, and stays out of the message.
             Some(secret) => Keys::parse(secret.trim()).map_err(|_| {
-                JsError::new("that is no secret key: expected nsec1… or 64 hexadecimal digits")
+                JsError::new("not a secret key: expected nsec1… or 64 hexadecimal digits")
             })?,
             None => Keys::generate(),
         };
