@@ -420,7 +420,7 @@ impl Journal for RedbJournal {
         database.compact().map_err(failed)?;
         let after = size();
         self.tidied.store(after, Relaxed);
-        tracing::info!(before, after, "the journal's file was made smaller");
+        tracing::info!(before, after, "compacted the journal file");
         Ok(true)
     }
 }

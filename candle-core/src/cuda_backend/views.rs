@@ -60,7 +60,7 @@ impl<const N: usize> Walk<N> {
                 if rank == MAX_RANK {
                     crate::bail!(
                         "a layout of shape {shape:?} has more than {MAX_RANK} dimensions that cannot be merged, the \
-                         limit of CUDA kernels: call contiguous() on a part of it first"
+                         limit of CUDA kernels: call contiguous() on part of it first"
                     );
                 }
                 views.dims[rank] = size;

@@ -81,7 +81,7 @@ impl WebGpuStorage {
         if !bytes.is_multiple_of(size) {
             return Err(Error::WebGpu(format!(
                 "bitcast: {} elements of {:?} have {bytes} bytes, not a whole number of {dtype:?} elements of {size} bytes: \
-                 take a narrower part",
+                 use a narrower part",
                 self.len, self.dtype
             ))
             .bt());

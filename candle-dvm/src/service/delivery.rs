@@ -70,12 +70,12 @@ impl Service {
                     Ok(event) => match self.fits_none(&event) {
                         None => Ok((event, true)),
                         Some(problem) => {
-                            let problem = format!("the result cannot be sent: {problem}");
+                            let problem = format!("cannot send the result: {problem}");
                             error(self, problem).map(|event| (event, false))
                         }
                     },
                     Err(err @ (WriteError::TooLarge { .. } | WriteError::Encryption(_))) => {
-                        let problem = format!("the result cannot be sent: {err}");
+                        let problem = format!("cannot send the result: {err}");
                         error(self, problem).map(|event| (event, false))
                     }
                     Err(err) => Err(err),

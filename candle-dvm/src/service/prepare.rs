@@ -24,7 +24,8 @@ const LAST_ANSWER: u64 = 10;
 const AFTER_RESTART: u64 = 60;
 
 /// What customers are told whose place was given to another job.
-pub(super) const GAVE_WAY: &str = "the job waited too long for inputs or payment and a newer one replaced it; submit it again, and do not pay its invoice";
+pub(super) const GAVE_WAY: &str =
+    "the job waited too long for inputs or payment and a newer one replaced it; submit it again, and do not pay its invoice";
 
 /// What a job's preparation needs.
 pub(super) struct Preparation {

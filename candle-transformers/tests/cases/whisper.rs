@@ -236,7 +236,7 @@ fn bad_input_is_an_error(device: &Device) -> Result<()> {
     let mel_of_four = Tensor::zeros((1, 4, 10), DType::F32, device)?;
     assert_error(
         whisper.encoder.forward(&mel_of_four, true),
-        &["4 bands", "takes 8"],
+        &["4 bands", "expects 8"],
     );
     let sound = whisper.encoder.forward(&mel(100, device)?, true)?;
     let decoder = &mut whisper.decoder;

@@ -88,7 +88,7 @@ impl<const N: usize> Views<N> {
         if dims.len() > 8 {
             return Err(Error::WebGpu(format!(
                 "a layout of shape {shape:?} has {} dimensions that cannot be merged; the limit is 8: \
-                 call contiguous() on a part of it first",
+                 call contiguous() on part of it first",
                 dims.len()
             ))
             .bt());

@@ -623,7 +623,7 @@ impl Decoder {
         }
         if state.layers.len() != self.layers.len() {
             bail!(
-                "{family}: the cache was made for {} layers, the model has {}",
+                "{family}: the cache has {} layers, but the model has {}",
                 state.layers.len(),
                 self.layers.len()
             )

@@ -186,7 +186,7 @@ impl VoxtralEncoder {
         };
         if !fits {
             bail!(
-                "{FAMILY}: a spectrogram of {:?}; it must be (batch, {expected}, frames) with 1 to {} frames, longer ones in pieces",
+                "{FAMILY}: a spectrogram of {:?}; it must be (batch, {expected}, frames) with 1 to {} frames; split longer ones",
                 input_features.dims(),
                 2 * limit
             )

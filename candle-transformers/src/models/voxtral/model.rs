@@ -219,7 +219,7 @@ impl VoxtralForConditionalGeneration {
             cfg.audio_config.intermediate_size,
         );
         if inner == 0 || size == 0 || inner % size != 0 {
-            bail!("{FAMILY} config: intermediate_size {inner} is not a multiple of hidden_size {size}, so that vectors cannot be tokens")
+            bail!("{FAMILY} config: intermediate_size {inner} is not a multiple of hidden_size {size}, so vectors cannot be grouped into tokens")
         }
         Ok(Self {
             encoder: VoxtralEncoder::new(&cfg.audio_config, vb.pp("audio_tower"))?,
