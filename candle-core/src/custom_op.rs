@@ -11,7 +11,10 @@ use crate::op::{BackpropOp, Op};
 use crate::{CpuStorage, CudaStorage, Error, Layout, MetalStorage, Result, Shape, Storage, Tensor};
 
 fn no_cuda_form(op: &str) -> Error {
-    Error::Cuda(format!("{op} has no CUDA implementation: implement cuda_fwd or move the tensor").into()).bt()
+    Error::Cuda(
+        format!("{op} has no CUDA implementation: implement cuda_fwd or move the tensor").into(),
+    )
+    .bt()
 }
 
 /// What an op does on Metal if it does not say: its WebGPU form, on the storages inside.

@@ -429,7 +429,9 @@ fn nested_shape<T>(items: &[T], inner: impl Fn(&T) -> Result<Shape>) -> Result<S
     for (index, item) in items.iter().enumerate() {
         let shape = inner(item)?;
         if shape != first {
-            crate::bail!("item {index} has shape {shape:?}, but the items before it have {first:?}");
+            crate::bail!(
+                "item {index} has shape {shape:?}, but the items before it have {first:?}"
+            );
         }
     }
     let dims: Vec<usize> = [&[items.len()], first.dims()].concat();

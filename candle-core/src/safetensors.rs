@@ -261,7 +261,11 @@ pub fn read_header(bytes: &[u8], file_len: u64) -> Result<(usize, Metadata)> {
     }
     // It fits: it is at most `MAX_HEADER_LEN`.
     let Some((header, _)) = rest.split_at_checked(len as usize) else {
-        let part = format!("{} of {len} bytes, but only {} are present", part(), rest.len());
+        let part = format!(
+            "{} of {len} bytes, but only {} are present",
+            part(),
+            rest.len()
+        );
         return Err(in_part(SafeTensorError::InvalidHeaderLength, part));
     };
     let data_start = LEN + header.len();

@@ -205,7 +205,10 @@ fn kernels_write_in_place_webgpu() -> Result<()> {
         device.run_wgsl_in_place(&ADD_TO, &[(&x, &whole)], &mut [&mut same, &mut count]),
         device.run_wgsl_in_place(&ADD_TO, &[(&x, &whole)], &mut []),
     ];
-    let words = [["add_to", "shares memory"], ["add_to", "at least one output"]];
+    let words = [
+        ["add_to", "shares memory"],
+        ["add_to", "at least one output"],
+    ];
     for (case, words) in cases.into_iter().zip(words) {
         let error = case.unwrap_err().to_string();
         assert!(words.iter().all(|part| error.contains(part)), "{error}");

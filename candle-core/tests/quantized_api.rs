@@ -398,7 +398,10 @@ fn mixture_of_experts() -> Result<()> {
             .indexed_moe_forward(&x, &bad)
             .unwrap_err()
             .to_string();
-        assert!(err.contains("expert 4 is out of range; there are 4"), "{err}");
+        assert!(
+            err.contains("expert 4 is out of range; there are 4"),
+            "{err}"
+        );
         let err = weight
             .indexed_moe_forward(&x, &ids)
             .unwrap_err()

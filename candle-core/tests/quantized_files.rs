@@ -359,9 +359,14 @@ fn files_that_lie_about_their_head() {
     case(0, 1, &["key of metadata entry 0"], &|file| {
         file.count(u32::MAX.into());
     });
-    case(0, 1, &["metadata \"k\"", "unknown value type 13"], &|file| {
-        file.text(b"k").u32(13);
-    });
+    case(
+        0,
+        1,
+        &["metadata \"k\"", "unknown value type 13"],
+        &|file| {
+            file.text(b"k").u32(13);
+        },
+    );
     case(0, 1, &["metadata \"k\"", "2 is not a bool"], &|file| {
         file.text(b"k").u32(7).bytes.push(2);
     });

@@ -239,7 +239,11 @@ fn what_is_missing_or_wrong() {
             Value::U32(20),
             &["bos_token_id", "token 20 is out of range"],
         ),
-        ("bos_token_id", text("<s>"), &["bos_token_id", "expected U32"]),
+        (
+            "bos_token_id",
+            text("<s>"),
+            &["bos_token_id", "expected U32"],
+        ),
         ("add_bos_token", Value::U8(1), &["add_bos_token", "no Bool"]),
     ] {
         let mut metadata = gpt2();

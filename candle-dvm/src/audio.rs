@@ -115,9 +115,7 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>) -> Result<Audio> {
         let tracks = format.tracks().len();
         return Err(problem(
             name,
-            format!(
-                "no audio track: found {kind} with {tracks} other tracks; {KNOWN}"
-            ),
+            format!("no audio track: found {kind} with {tracks} other tracks; {KNOWN}"),
         ));
     };
     let id = track.id;
@@ -157,9 +155,7 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>) -> Result<Audio> {
         .or_else(|| short.then(|| "the file is shorter than its header says".to_string()));
     if let Some(reason) = &missing {
         let rest = (announced - seconds).max(0.);
-        tracing::warn!(
-            "{name}: {reason}; using the first {seconds:.2} s, {rest:.2} s are missing"
-        );
+        tracing::warn!("{name}: {reason}; using the first {seconds:.2} s, {rest:.2} s are missing");
     }
     Ok(Audio {
         samples: mono.finish().map_err(|err| problem(name, err))?,

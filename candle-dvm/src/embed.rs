@@ -135,7 +135,9 @@ impl EncoderFiles {
             problem,
         };
         if text.trim().is_empty() {
-            return Err(wrong("the text is empty; give at least one character".to_string()));
+            return Err(wrong(
+                "the text is empty; give at least one character".to_string(),
+            ));
         }
         let averaged = self.recipe.pooling == Pooling::Mean;
         if !prefix.is_empty() && averaged && !self.recipe.include_prefix {
@@ -155,7 +157,9 @@ impl EncoderFiles {
         let cut = !encoding.get_overflowing().is_empty();
         let ids = encoding.get_ids().to_vec();
         if ids.is_empty() {
-            return Err(wrong("the text has no tokens; use other characters".to_string()));
+            return Err(wrong(
+                "the text has no tokens; use other characters".to_string(),
+            ));
         }
         if cut {
             tracing::warn!(

@@ -56,7 +56,10 @@ impl BackendRegistry {
         if let Some(place) = choice.ordinal().checked_sub(1) {
             let card = self.cards.get(place).ok_or_else(|| Error::Device {
                 asked: DeviceKind::Cuda.name(),
-                reason: format!("device ordinal {} is out of range; ordinals are below {MOST_CARDS}", place + 1),
+                reason: format!(
+                    "device ordinal {} is out of range; ordinals are below {MOST_CARDS}",
+                    place + 1
+                ),
             })?;
             card.open()?;
             return Ok(card);

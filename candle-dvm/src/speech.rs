@@ -82,8 +82,7 @@ impl SpeechFiles {
         match kind.model_type.as_deref() {
             Some("whisper") | None => {}
             Some(other) => {
-                let problem =
-                    format!("unsupported speech model {other:?}; expected \"whisper\"");
+                let problem = format!("unsupported speech model {other:?}; expected \"whisper\"");
                 return Err(Error::Field {
                     file: file.display().to_string(),
                     field: "model_type".to_string(),

@@ -227,10 +227,7 @@ impl CudaDevice {
     /// An error while work is recorded: `what` needs the host.
     pub(super) fn refuse_while_recording(&self, what: &str) -> Result<()> {
         if self.0.recording.load(Ordering::Acquire) {
-            crate::bail!(
-                "cannot record {what} on {}: it needs the host",
-                self.name()
-            )
+            crate::bail!("cannot record {what} on {}: it needs the host", self.name())
         }
         Ok(())
     }

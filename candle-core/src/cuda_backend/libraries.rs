@@ -130,7 +130,7 @@ impl Library {
             self.open_companions(folder);
             match Found::open(&path) {
                 Some(found) => return Some(found),
-                None => tried.push(format!("{} (cannot open)", path.display())),
+                None => tried.push(format!("{} (cannot be opened)", path.display())),
             }
         }
         None

@@ -107,7 +107,10 @@ impl<E: Copy> Rules<E> {
         let dims = [sizes.batch, sizes.heads, sizes.queries, sizes.keys];
         let bias = match params.bias {
             Some((bias, layout)) if layout.dims() == dims => Some(elem(bias.dtype())?),
-            Some((_, layout)) => crate::bail!("sdpa: a bias of shape {:?} does not match {dims:?}", layout.shape()),
+            Some((_, layout)) => crate::bail!(
+                "sdpa: a bias of shape {:?} does not match {dims:?}",
+                layout.shape()
+            ),
             None => None,
         };
         for (name, vector, len, dtype) in [

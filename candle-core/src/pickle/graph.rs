@@ -146,10 +146,7 @@ impl TreeBuilder<'_> {
                 self.left = left;
                 Ok(())
             }
-            None => crate::bail!(
-                "shared values exceed {} bytes when expanded",
-                self.limit
-            ),
+            None => crate::bail!("shared values exceed {} bytes when expanded", self.limit),
         }
     }
 

@@ -29,7 +29,10 @@ pub(super) fn route(
     for (at, id) in ids.into_iter().enumerate() {
         let expert = usize::try_from(id).unwrap_or(usize::MAX);
         if expert >= count {
-            return Err(Error::Msg(format!("{OP}: expert {id} is out of range; there are {count}")).bt());
+            return Err(Error::Msg(format!(
+                "{OP}: expert {id} is out of range; there are {count}"
+            ))
+            .bt());
         }
         let row = if slots == 1 { at / topk } else { at };
         let (rows, places) = groups.entry(expert).or_default();

@@ -53,7 +53,10 @@ impl VersionedMagic {
             (true, 3) => Ok(Self::GgjtV3),
             (ggjt, version) => {
                 let known = if ggjt { "ggjt up to 3" } else { "ggmf 1" };
-                Err(Error::Msg(format!("version {version} is not supported; expected {known}")).bt())
+                Err(Error::Msg(format!(
+                    "version {version} is not supported; expected {known}"
+                ))
+                .bt())
             }
         }
     }
@@ -214,9 +217,7 @@ impl Content {
             match tensors.entry(name) {
                 Entry::Vacant(entry) => entry.insert(tensor),
                 Entry::Occupied(entry) => {
-                    return Err(
-                        Error::Msg(format!("tensor {:?} appears twice", entry.key())).bt(),
-                    );
+                    return Err(Error::Msg(format!("tensor {:?} appears twice", entry.key())).bt());
                 }
             };
         }

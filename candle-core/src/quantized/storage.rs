@@ -143,7 +143,11 @@ impl QStorage {
                 let numbers = storage.as_slice::<i64>()?;
                 let numbers = ids.1.strided_index().map(|i| {
                     u32::try_from(numbers[i]).map_err(|_| {
-                        Error::Msg(format!("{OP}: row {} is out of range; there are {rows}", numbers[i])).bt()
+                        Error::Msg(format!(
+                            "{OP}: row {} is out of range; there are {rows}",
+                            numbers[i]
+                        ))
+                        .bt()
                     })
                 });
                 let numbers = numbers.collect::<Result<Vec<_>>>()?;

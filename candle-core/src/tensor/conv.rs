@@ -377,7 +377,9 @@ fn check_groups(
         return Err("groups must be at least 1");
     }
     if group_c_in.checked_mul(groups) != Some(c_in) {
-        return Err("the kernel's input channels times the groups differ from the input's channels");
+        return Err(
+            "the kernel's input channels times the groups differ from the input's channels",
+        );
     }
     if !c_out.is_multiple_of(groups) {
         return Err("the groups must divide the kernel's output channels");

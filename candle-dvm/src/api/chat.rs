@@ -59,7 +59,8 @@ impl Said {
             "user" => Role::User,
             "assistant" => Role::Assistant,
             other => {
-                let problem = format!("unsupported role {other:?}; expected system, user or assistant");
+                let problem =
+                    format!("unsupported role {other:?}; expected system, user or assistant");
                 return Err(ApiError::field(&field("role"), problem));
             }
         };
@@ -120,9 +121,7 @@ pub(super) async fn create(
     let completion = common.request(max_tokens.unwrap_or(backend.max_positions()))?;
     let logprobs = match (request.logprobs, request.top_logprobs) {
         (false, None | Some(0)) => None,
-        (false, Some(_)) => {
-            return Err(ApiError::field("top_logprobs", "requires logprobs: true"))
-        }
+        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "requires logprobs: true")),
         (true, top) => Some(top.unwrap_or(0)),
     };
     if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {

@@ -32,10 +32,7 @@ impl ApiError {
         let known: Vec<&str> = known.collect();
         Self {
             status: StatusCode::NOT_FOUND,
-            message: format!(
-                "model {name:?} not found; available: {}",
-                known.join(", ")
-            ),
+            message: format!("model {name:?} not found; available: {}", known.join(", ")),
             param: Some("model".to_string()),
             code: Some("model_not_found"),
         }

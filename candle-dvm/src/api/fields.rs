@@ -81,7 +81,10 @@ impl Common {
             }
         }
         if let Some(n) = self.n.filter(|n| *n != 1) {
-            return Err(ApiError::field("n", format!("{n} is not supported; the only supported value is 1")));
+            return Err(ApiError::field(
+                "n",
+                format!("{n} is not supported; the only supported value is 1"),
+            ));
         }
         let stop = self.stop.clone().map(Texts::into_vec).unwrap_or_default();
         if stop.len() > MAX_STOPS {

@@ -33,10 +33,7 @@ pub(super) fn ahead(backend: &CandleBackend, settings: BatchSettings) -> Result<
         // Its kernels are compiled as they are launched.
         _ => steps()?,
     }
-    tracing::info!(
-        seconds = start.elapsed().as_secs_f32(),
-        "kernels compiled"
-    );
+    tracing::info!(seconds = start.elapsed().as_secs_f32(), "kernels compiled");
     Ok(())
 }
 

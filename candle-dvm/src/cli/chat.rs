@@ -50,7 +50,8 @@ pub(super) struct Args {
 }
 
 /// What can be typed beside messages.
-const HELP: &str = "/clear starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer";
+const HELP: &str =
+    "/clear starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer";
 
 pub(super) fn run(args: Args) -> Result<()> {
     let request = CompletionRequest {

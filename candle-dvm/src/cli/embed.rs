@@ -160,8 +160,7 @@ impl Args {
         if texts.is_empty() {
             return Err(Error::Text {
                 origin: "embed".to_string(),
-                problem: "no texts; give them as arguments, or one per line in --file"
-                    .to_string(),
+                problem: "no texts; give them as arguments, or one per line in --file".to_string(),
             });
         }
         Ok(texts)
@@ -174,7 +173,9 @@ impl Args {
             Some(dim) if !(1..=size).contains(&dim) => {
                 return Err(Error::Text {
                     origin: format!("--dim {dim}"),
-                    problem: format!("out of range; the model's vectors have {size} elements, use 1 to {size}"),
+                    problem: format!(
+                        "out of range; the model's vectors have {size} elements, use 1 to {size}"
+                    ),
                 })
             }
             _ => (),

@@ -231,7 +231,10 @@ impl Customer {
     /// Why it is given up when nobody speaks.
     fn nobody(&self, taken: bool) -> String {
         if !self.refused.is_empty() {
-            return format!("every provider that answered refused the job: {}", self.refusal);
+            return format!(
+                "every provider that answered refused the job: {}",
+                self.refusal
+            );
         }
         let problem = match (taken, self.providers.is_empty()) {
             (false, _) => &format!("no relay accepted the request in time{}", self.down),

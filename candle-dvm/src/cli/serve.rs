@@ -151,7 +151,9 @@ fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator
     match BatchEngine::new(backend.clone(), settings) {
         Ok(engine) => Ok(Arc::new(engine)),
         Err(Error::Alone(why)) => {
-            note(&format!("jobs cannot be batched, so they take turns token by token: {why}"));
+            note(&format!(
+                "jobs cannot be batched, so they take turns token by token: {why}"
+            ));
             Ok(backend)
         }
         Err(error) => Err(error),
@@ -221,7 +223,9 @@ fn keep_private(folder: &Path) {
         ours.then(|| std::fs::set_permissions(folder, PermissionsExt::from_mode(FOLDER_MODE)));
     match set {
         Some(Ok(())) => tracing::warn!("{place} had mode {mode:03o}; changed it to 700"),
-        _ => tracing::warn!("{place} has mode {mode:03o}, so other users can read it; run `chmod 700` on it"),
+        _ => tracing::warn!(
+            "{place} has mode {mode:03o}, so other users can read it; run `chmod 700` on it"
+        ),
     }
 }
 

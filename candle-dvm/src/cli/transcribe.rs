@@ -98,21 +98,22 @@ pub(super) fn run(args: Args) -> Result<()> {
         ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
         local => local,
     };
-    let folder =
-        match folder {
-            ModelSource::Folder(folder) => folder,
-            ModelSource::Gguf(file) => return Err(Error::file(
+    let folder = match folder {
+        ModelSource::Folder(folder) => folder,
+        ModelSource::Gguf(file) => {
+            return Err(Error::file(
                 &file,
                 "is a file; expected a folder with config.json, tokenizer.json and the weights",
-            )),
-            _ => {
-                return Err(Error::Parameter {
-                    name: "model",
-                    value: folder.short_name(),
-                    expected: "the folder of a Whisper model",
-                })
-            }
-        };
+            ))
+        }
+        _ => {
+            return Err(Error::Parameter {
+                name: "model",
+                value: folder.short_name(),
+                expected: "the folder of a Whisper model",
+            })
+        }
+    };
     let files = SpeechFiles::open(&folder)?;
     let defaults = Options::default();
     let options = Options {

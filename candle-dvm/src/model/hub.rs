@@ -287,11 +287,10 @@ impl Hub {
             }
             _ => return Err(refused(format!("{endpoint} returned {status}"))),
         }
-        let info: RepoInfo = response.body_mut().read_json().map_err(|err| {
-            refused(format!(
-                "{endpoint}: cannot parse the list of files: {err}"
-            ))
-        })?;
+        let info: RepoInfo = response
+            .body_mut()
+            .read_json()
+            .map_err(|err| refused(format!("{endpoint}: cannot parse the list of files: {err}")))?;
         // It becomes a folder of the cache.
         match !info.sha.is_empty() && info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
             true => Ok(info),
@@ -306,9 +305,9 @@ impl Hub {
         let page = format!("{}/{}", self.endpoint, model.repo);
         match self.token {
             Some(_) => format!("gated, and the token has no access: request it at {page}"),
-            None => format!(
-                "gated: request access at {page} and set HF_TOKEN to a token that has it"
-            ),
+            None => {
+                format!("gated: request access at {page} and set HF_TOKEN to a token that has it")
+            }
         }
     }
 
@@ -496,9 +495,7 @@ impl Snapshot<'_> {
             Failure::Interrupted {
                 problem,
                 arrived: Some(arrived),
-            } => format!(
-                "{file}: {problem}; kept {arrived} bytes; the next attempt resumes there"
-            ),
+            } => format!("{file}: {problem}; kept {arrived} bytes; the next attempt resumes there"),
             Failure::Interrupted { problem, .. } | Failure::Other(problem) => {
                 format!("{file}: {problem}")
             }

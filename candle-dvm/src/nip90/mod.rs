@@ -112,9 +112,7 @@ pub enum WriteError {
     #[error("{0}")]
     Invalid(String),
     /// The event would be larger than a relay takes.
-    #[error(
-        "the event has {size} bytes after dropping everything optional; the limit is {limit}"
-    )]
+    #[error("the event has {size} bytes after dropping everything optional; the limit is {limit}")]
     TooLarge {
         /// The smallest form's size.
         size: usize,

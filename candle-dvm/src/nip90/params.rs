@@ -122,7 +122,8 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
             // As others write that none is given.
             "seed" if value == "-1" => read.seed = None,
             "seed" => {
-                let expected = "a whole number from 0 to 18446744073709551615, or -1 for a random seed";
+                let expected =
+                    "a whole number from 0 to 18446744073709551615, or -1 for a random seed";
                 let seed = value.parse();
                 read.seed = Some(seed.map_err(|_| ReadError::value(key, value, expected))?);
             }

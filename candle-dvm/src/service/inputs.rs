@@ -65,9 +65,7 @@ pub async fn prompt(
         // Not only at the end: many inputs of many jobs are held meanwhile.
         if bytes > settings.input_bytes + 1 {
             let limit = settings.input_bytes;
-            return Err(format!(
-                "the inputs exceed the limit of {limit} bytes"
-            ));
+            return Err(format!("the inputs exceed the limit of {limit} bytes"));
         }
         texts.push(text);
     }

@@ -397,11 +397,7 @@ mod tests {
         assert_eq!(relays.place(&guest(0), |_| true, later), (false, None));
         let others = |url: &str| url != guest(7);
         let (place, gone) = relays.place(&guest(0), others, later);
-        assert_eq!(
-            (place, gone),
-            (true, Some(guest(7))),
-            "idle"
-        );
+        assert_eq!((place, gone), (true, Some(guest(7))), "idle");
     }
 
     #[test]

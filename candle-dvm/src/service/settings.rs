@@ -241,7 +241,8 @@ impl Settings {
             return wrong("metrics", address.to_string(), expected);
         }
         if self.price_msat > 0 && self.wallet_file.is_none() {
-            let expected = "0, unless wallet-file is set to a wallet that can create invoices".to_string();
+            let expected =
+                "0, unless wallet-file is set to a wallet that can create invoices".to_string();
             return wrong("price-msat", self.price_msat.to_string(), expected);
         }
         self.limits().map(|_| ())

@@ -169,7 +169,10 @@ fn a_request_ends_when_nobody_is_left_who_could_answer() {
         say(&relay, &provider, job, Status::Processing);
         say(&relay, &provider, job, Status::Error);
     });
-    assert_ends(&output, "every provider that answered refused the job: the cat is");
+    assert_ends(
+        &output,
+        "every provider that answered refused the job: the cat is",
+    );
     // The one that was named is not there.
     let relay = TestRelay::start();
     let silent = ["--provider", &npub, "--silence", "1"];

@@ -306,9 +306,9 @@ pub(crate) fn check_text(family: &str, ids: &Tensor, limit: usize) -> Result<(us
         [b, t] if b == 0 || t == 0 => bail!(
             "{family}: input_ids are [{b}, {t}], which has no tokens; a text has at least one"
         ),
-        [_, t] if t > limit => bail!(
-            "{family}: {t} tokens exceed the model's limit of {limit}; shorten the text"
-        ),
+        [_, t] if t > limit => {
+            bail!("{family}: {t} tokens exceed the model's limit of {limit}; shorten the text")
+        }
         [b, t] => Ok((b, t)),
         _ => bail!(
             "{family}: input_ids are {:?}; they must be (batch, seq)",

@@ -179,7 +179,9 @@ impl Config {
         };
         let frame_rate = rate.div_ceil(hop);
         let Some(bandwidth) = self.target_bandwidths.last() else {
-            bail!("encodec: target_bandwidths is empty; its last value sets the number of codebooks")
+            bail!(
+                "encodec: target_bandwidths is empty; its last value sets the number of codebooks"
+            )
         };
         match (1000. * bandwidth) as usize / (frame_rate * BITS_OF_A_CODE) {
             0 => bail!(

@@ -66,7 +66,9 @@ impl Config {
         let inner = self.d_model.saturating_mul(self.expand);
         let (head, groups, state) = (self.headdim, self.ngroups, self.d_state);
         if head == 0 || groups == 0 || !inner.is_multiple_of(head) {
-            bail!("mamba2: {inner} channels cannot be split into heads of {head} and {groups} groups")
+            bail!(
+                "mamba2: {inner} channels cannot be split into heads of {head} and {groups} groups"
+            )
         }
         let heads = inner / head;
         if !heads.is_multiple_of(groups) {

@@ -207,9 +207,7 @@ struct LocalAttention {
 impl LocalAttention {
     fn load(dim: usize, window: usize, vb: VarBuilder) -> Result<Self> {
         if !dim.is_multiple_of(HEAD_DIM) {
-            bail!(
-                "snac: attention needs a multiple of {HEAD_DIM} channels, but there are {dim}"
-            )
+            bail!("snac: attention needs a multiple of {HEAD_DIM} channels, but there are {dim}")
         }
         let rates = inverse_frequencies(10_000., HEAD_DIM);
         let rates = Tensor::from_vec(rates, (1, HEAD_DIM / 2), vb.device())?;

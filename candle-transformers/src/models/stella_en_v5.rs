@@ -194,7 +194,9 @@ impl Config {
             return Ok((self.max_position_embeddings, rotary));
         }
         if !(scaling > 0. && scaling.is_finite()) {
-            bail!("{FAMILY} config: scaling_factor is {scaling}; it must be positive, or 0 for none")
+            bail!(
+                "{FAMILY} config: scaling_factor is {scaling}; it must be positive, or 0 for none"
+            )
         }
         let share = scaling.powf(2. / head_dim as f64) as f32;
         rotary.frequencies = inverse_frequencies(self.rope_theta * scaling, head_dim);

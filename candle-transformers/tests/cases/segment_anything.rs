@@ -293,10 +293,7 @@ fn decoder(device: &Device) -> Result<()> {
         &["[3, 32, 5, 6]", "[2, 3, 32]"],
     );
     let narrow = prompts.narrow(2, 0, 16)?;
-    assert_refused(
-        forward(&picture, &narrow, true),
-        &["[2, 3, 16]", "must be"],
-    );
+    assert_refused(forward(&picture, &narrow, true), &["[2, 3, 16]", "must be"]);
     let vb = || weights(DType::F32, device);
     assert_refused(
         MaskDecoder::new(40, 3, 3, 24, vb()),

@@ -85,7 +85,9 @@ impl Member {
         unsafe {
             match (call.op, api::sum_type(call.dtype)) {
                 (Op::AllReduce, Some(of)) => self.api.sum(comm, stream, elements, of),
-                (Op::AllReduce, None) => bail!("{call}: NCCL does not support reductions of this dtype"),
+                (Op::AllReduce, None) => {
+                    bail!("{call}: NCCL does not support reductions of this dtype")
+                }
                 (Op::AllGather { .. }, _) => self.api.gather(comm, stream, bytes),
                 (Op::Broadcast { root }, _) => self.api.send_all(comm, stream, bytes, root),
             }

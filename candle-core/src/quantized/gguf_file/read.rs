@@ -37,7 +37,10 @@ impl VersionedMagic {
             version if version.swap_bytes() <= 3 => {
                 Err(Error::Msg("the file is big endian; convert it to little endian".into()).bt())
             }
-            version => Err(Error::Msg(format!("version {version} is not supported; expected 1, 2 or 3")).bt()),
+            version => Err(Error::Msg(format!(
+                "version {version} is not supported; expected 1, 2 or 3"
+            ))
+            .bt()),
         }
     }
 

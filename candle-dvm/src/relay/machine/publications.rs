@@ -279,7 +279,10 @@ impl Machine {
             }
         }
         for id in over {
-            self.reject(id, "the relay closes the connection whenever the event is sent");
+            self.reject(
+                id,
+                "the relay closes the connection whenever the event is sent",
+            );
         }
     }
 

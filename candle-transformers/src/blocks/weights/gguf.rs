@@ -171,10 +171,9 @@ impl<'a> GgufMetadata<'a> {
     /// If the value is not a finite number above 0.
     pub fn float(&self, key: &str) -> Result<Option<f64>> {
         match self.get(key, Value::to_f64)? {
-            Some(number) if !(number.is_finite() && number > 0.) => self.refuse(
-                key,
-                format!("{number}; it must be a finite number above 0"),
-            ),
+            Some(number) if !(number.is_finite() && number > 0.) => {
+                self.refuse(key, format!("{number}; it must be a finite number above 0"))
+            }
             number => Ok(number),
         }
     }
@@ -220,10 +219,9 @@ impl<'a> GgufMetadata<'a> {
     pub fn positions(&self) -> Result<usize> {
         let key = "context_length";
         match self.size(key)?.unwrap_or(DEFAULT_POSITIONS) {
-            many if many > MAX_POSITIONS => self.refuse(
-                key,
-                format!("{many}; the maximum is {MAX_POSITIONS}"),
-            ),
+            many if many > MAX_POSITIONS => {
+                self.refuse(key, format!("{many}; the maximum is {MAX_POSITIONS}"))
+            }
             positions => Ok(positions),
         }
     }

@@ -259,9 +259,7 @@ fn stacked_shape(parts: &[Arc<QTensor>]) -> Result<(GgmlDType, Vec<usize>)> {
     for part in &parts[1..] {
         let others = part.shape().dims();
         if others.len() != dims.len() || others[1..] != dims[1..] || part.dtype() != first.dtype() {
-            bail!(
-                "cannot merge {first:?} and {part:?}: their formats and rows must match"
-            )
+            bail!("cannot merge {first:?} and {part:?}: their formats and rows must match")
         }
         dims[0] += others[0];
     }

@@ -165,7 +165,9 @@ impl DeepSeekV2Config {
             return Ok(None);
         };
         let Some(used) = self.num_experts_per_tok else {
-            bail!("deepseek config: n_routed_experts is {count}, but num_experts_per_tok is missing")
+            bail!(
+                "deepseek config: n_routed_experts is {count}, but num_experts_per_tok is missing"
+            )
         };
         let groups = |best| {
             Some(Groups {

@@ -111,7 +111,9 @@ struct RopeJson {
 impl RopeJson {
     fn scaling(&self) -> Result<Option<Llama3RopeConfig>, String> {
         fn need<T: Copy>(value: Option<T>, field: &str) -> Result<T, String> {
-            value.ok_or_else(|| format!("missing field `{field}`, which rope_type `llama3` requires"))
+            value.ok_or_else(|| {
+                format!("missing field `{field}`, which rope_type `llama3` requires")
+            })
         }
         match self.rope_type.as_deref() {
             None | Some("default") => Ok(None),
@@ -145,7 +147,9 @@ impl TryFrom<ConfigJson> for LlamaConfig {
             ));
         }
         if let Some(act) = json.hidden_act.filter(|act| act != "silu") {
-            return Err(format!("hidden_act `{act}` is not supported; expected `silu`"));
+            return Err(format!(
+                "hidden_act `{act}` is not supported; expected `silu`"
+            ));
         }
         for (field, value) in [
             ("attention_bias", json.attention_bias),

@@ -243,9 +243,7 @@ impl LLaVA {
         let tower = ClipVisionTower::new(vb_clip, layer, feature, &clip_vision_config)?;
         let (size, seen) = (config.mm_hidden_size, tower.config.embed_dim);
         if size != seen {
-            bail!(
-                "llava config: mm_hidden_size {size} must be the size of CLIP's vectors, {seen}"
-            )
+            bail!("llava config: mm_hidden_size {size} must be the size of CLIP's vectors, {seen}")
         }
         Ok(Self {
             clip_vision_tower: tower,

@@ -443,7 +443,9 @@ impl StreamableConvTranspose1d {
     pub(crate) fn load(spec: ConvSpec, trim_right: f64, vb: VarBuilder) -> Result<Self> {
         spec.check()?;
         if !(0. ..=1.).contains(&trim_right) {
-            bail!("conv1d: the fraction trimmed on the right is {trim_right}; it must be from 0 to 1")
+            bail!(
+                "conv1d: the fraction trimmed on the right is {trim_right}; it must be from 0 to 1"
+            )
         }
         let overlap = spec.overlap()?;
         let right = match spec.causal {

@@ -68,10 +68,7 @@ impl Form {
 impl Config {
     fn check(&self) -> Result<()> {
         if self.ratios.contains(&0) {
-            bail!(
-                "seanet: ratios must be at least 1, not {:?}",
-                self.ratios
-            )
+            bail!("seanet: ratios must be at least 1, not {:?}", self.ratios)
         }
         let growth = u32::try_from(self.ratios.len()).ok();
         let growth = growth.and_then(|stages| 2usize.checked_pow(stages));

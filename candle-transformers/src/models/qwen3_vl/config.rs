@@ -114,9 +114,7 @@ impl VisionConfig {
         }
         let positions = self.num_position_embeddings;
         if positions == 0 || self.side() * self.side() != positions {
-            bail!(
-                "{FAMILY} config: num_position_embeddings {positions} is not a square number"
-            )
+            bail!("{FAMILY} config: num_position_embeddings {positions} is not a square number")
         }
         let depth = self.depth;
         if let Some(layer) = self.deepstack_visual_indexes.iter().find(|i| **i >= depth) {

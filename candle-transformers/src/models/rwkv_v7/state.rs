@@ -89,7 +89,9 @@ impl State {
                 counts.extend([dea.k_cache.len(), dea.v_cache.len(), dea.q_prev.len()]);
             }
             (None, ModelVersion::V7b) => {
-                bail!("rwkv_v7: the state was created for a version other than V7b: it has no `dea`")
+                bail!(
+                    "rwkv_v7: the state was created for a version other than V7b: it has no `dea`"
+                )
             }
             _ => {}
         }

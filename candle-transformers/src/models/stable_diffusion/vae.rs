@@ -73,9 +73,7 @@ impl AutoEncoderKLConfig {
             self.block_out_channels.last(),
         ) {
             (Some(&first), Some(&last)) => Ok((first, last)),
-            _ => bail!(
-                "autoencoder: block_out_channels is empty; at least one block is required"
-            ),
+            _ => bail!("autoencoder: block_out_channels is empty; at least one block is required"),
         }
     }
 

@@ -94,7 +94,9 @@ pub(super) fn activation(field: &str, name: &str) -> Result<Activation> {
     match name {
         "gelu" => Ok(Activation::Gelu),
         "relu" => Ok(Activation::Relu),
-        _ => bail!("{FAMILY} config: {field} {name:?} is not supported; expected \"gelu\" or \"relu\""),
+        _ => bail!(
+            "{FAMILY} config: {field} {name:?} is not supported; expected \"gelu\" or \"relu\""
+        ),
     }
 }
 

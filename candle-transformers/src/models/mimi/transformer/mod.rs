@@ -191,7 +191,9 @@ impl StreamingTransformer {
             bail!("mimi: num_layers must be at least 1, not 0")
         }
         if cfg.positional_embedding == PositionalEmbedding::Sin && (model < 4 || model % 2 == 1) {
-            bail!("mimi: d_model is {model}; sinusoidal positions need an even number of at least 4")
+            bail!(
+                "mimi: d_model is {model}; sinusoidal positions need an even number of at least 4"
+            )
         }
         let rope = match cfg.positional_embedding {
             PositionalEmbedding::Rope => {

@@ -239,7 +239,9 @@ impl Transcriber {
             _ => {}
         }
         if options.translate && special.languages.is_empty() {
-            bail!("whisper: the model is English-only and cannot translate; use a multilingual model")
+            bail!(
+                "whisper: the model is English-only and cannot translate; use a multilingual model"
+            )
         }
         let (dtype, device) = network.encoder.takes();
         Ok(Self {
