@@ -182,7 +182,7 @@ impl Error {
             Self::Device { .. } => format!("--{text}"),
             Self::Stdin(_) => format!("--prompt -: {text}"),
             Self::NoChatTemplate { .. } => {
-                format!("{text}; use `generate`, or pass a template with --template")
+                format!("{text}; use `generate`, or pass a template with `--template`")
             }
             _ => text,
         }

@@ -179,7 +179,7 @@ fn one_sample_is_audio_and_none_is_not() {
         assert!(audio.samples[0].abs() <= 1.);
     }
     let text = problem("none.wav", &wav(Form::Whole(16), SAMPLE_RATE, 1, []));
-    assert!(text.contains("no samples"), "{text}");
+    assert!(text.contains("no audio samples"), "{text}");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn of_a_truncated_file_the_rest_is_used() {
     // The header alone.
     let text = problem("head.wav", &file[..44]);
     assert!(
-        text.contains("no samples") && text.contains("truncated"),
+        text.contains("no audio samples") && text.contains("truncated"),
         "{text}"
     );
 }

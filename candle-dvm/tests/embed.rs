@@ -443,7 +443,7 @@ fn mistakes_are_one_line() {
         ),
         (
             |folder| folder.write("config.json", &json!({"model_type": "llama"})),
-            &["config.json", "llama", "decoder"],
+            &["config.json", "llama", "text generation"],
         ),
         (
             |folder| std::fs::remove_file(folder.path().join("config.json")).unwrap(),

@@ -35,7 +35,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-/// Runs language models on whichever device is present.
+/// Run language models on the available GPU or CPU.
 #[derive(Debug, Parser)]
 #[command(name = "candle-dvm", version)]
 struct Cli {
@@ -57,7 +57,7 @@ enum Command {
     /// Serve a model over an OpenAI-compatible HTTP API
     #[cfg(feature = "api")]
     Api(api::Args),
-    /// List every backend and why it is missing, if it is
+    /// List backends, with the reason for each that is unavailable
     Devices(devices::Args),
     /// Benchmark prompt processing and generation with random weights
     Bench(bench::Args),

@@ -173,7 +173,7 @@ fn that_no_relay_can_be_reached_is_said() {
         .unwrap();
     assert!(line.contains("WARN"), "{line}");
     assert!(gone.iter().all(|url| line.contains(url)), "{line}");
-    for part in ["\"Somebody's\"", "free", "3 running", "64 waiting"] {
+    for part in ["\"Somebody's\"", "free", "3 running", "64 queued"] {
         assert!(log.contains(part), "{part}: {log}");
     }
     drop(daemon);

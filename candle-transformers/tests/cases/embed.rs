@@ -285,7 +285,7 @@ fn what_is_no_encoder_is_refused() {
     }
     let llama = problem(json!({"model_type": "llama"}));
     assert!(
-        llama.contains("decoder") && llama.contains("modernbert"),
+        llama.contains("text generation") && llama.contains("modernbert"),
         "{llama}"
     );
     let other = problem(json!({"model_type": "t5"}));

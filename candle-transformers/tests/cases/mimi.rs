@@ -476,7 +476,7 @@ fn mimi_refuses() -> Result<()> {
     refused(ConvDownsample1d::new(0, 4, true, true, vb()), &["not 0"]);
     refused(
         ProjectedTransformer::new(16, &[], &transformer_config(), vb()),
-        &["results"],
+        &["outputs"],
     );
     let sines = TransformerConfig {
         d_model: 2,
