@@ -68,7 +68,12 @@ fn what_cannot_be_shared_is_one_line() {
     };
     generate(
         "3",
-        &["rank 0", "llama", "4 heads", "cannot be split across 3 ranks"],
+        &[
+            "rank 0",
+            "llama",
+            "4 heads",
+            "cannot be split across 3 ranks",
+        ],
     );
     generate("0", &["--gpus 0", "1 to 64"]);
     generate("65", &["--gpus 65", "1 to 64"]);

@@ -336,7 +336,11 @@ fn what_cannot_be_divided() -> Result<()> {
     errs(
         4,
         3,
-        &["llama", "layer 0 has 4 heads", "cannot be split across 3 ranks"],
+        &[
+            "llama",
+            "layer 0 has 4 heads",
+            "cannot be split across 3 ranks",
+        ],
     )?;
     // Eight heads of 16: each rank would have half of a block.
     errs(
