@@ -14,13 +14,13 @@ pub(crate) type Result<T> = std::result::Result<T, String>;
 pub(crate) fn read_bytes<R: Read>(reader: &mut R, len: usize, known: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if bytes.try_reserve_exact(len.min(known)).is_err() {
-        return Err(format!("there is no memory for {} bytes", len.min(known)));
+        return Err(format!("cannot allocate {} bytes", len.min(known)));
     }
     let read = reader.take(len as u64).read_to_end(&mut bytes);
     read.map_err(|err| err.to_string())?;
     if bytes.len() < len {
         return Err(format!(
-            "{len} bytes are needed, the data ends after {}",
+            "expected {len} bytes, but the data ends after {}",
             bytes.len()
         ));
     }
@@ -36,7 +36,7 @@ pub(crate) fn read_array<R: Read, const N: usize>(reader: &mut R) -> Result<[u8;
     match reader.read_exact(&mut bytes) {
         Ok(()) => Ok(bytes),
         Err(err) if err.kind() == std::io::ErrorKind::UnexpectedEof => {
-            Err(format!("{N} bytes are needed, the data ends before"))
+            Err(format!("expected {N} bytes, but the data ends earlier"))
         }
         Err(err) => Err(err.to_string()),
     }
@@ -72,7 +72,7 @@ mod tests {
         let read = read_bytes(&mut [1u8, 2, 3].as_slice(), 2, usize::MAX).unwrap();
         assert_eq!(read, [1, 2]);
         let none = read_bytes(&mut [].as_slice(), usize::MAX, usize::MAX).unwrap_err();
-        assert!(none.contains("no memory"), "{none}");
+        assert!(none.contains("cannot allocate"), "{none}");
     }
 
     #[test]

@@ -11,7 +11,10 @@ use crate::op::{BackpropOp, Op};
 use crate::{CpuStorage, CudaStorage, Error, Layout, MetalStorage, Result, Shape, Storage, Tensor};
 
 fn no_cuda_form(op: &str) -> Error {
-    Error::Cuda(format!("{op} has no CUDA form: implement cuda_fwd or move the tensor").into()).bt()
+    Error::Cuda(
+        format!("{op} has no CUDA implementation: implement cuda_fwd or move the tensor").into(),
+    )
+    .bt()
 }
 
 /// What an op does on Metal if it does not say: its WebGPU form, on the storages inside.
@@ -101,7 +104,7 @@ macro_rules! __if_webgpu {
 #[cfg(feature = "webgpu")]
 pub fn no_webgpu_form(op: &str) -> Error {
     Error::WebGpu(format!(
-        "{op} has no WebGPU form: implement `webgpu_fwd` for it, or move its arguments to the CPU with `to_device`"
+        "{op} has no WebGPU implementation: implement `webgpu_fwd`, or move its arguments to the CPU with `to_device`"
     ))
     .bt()
 }

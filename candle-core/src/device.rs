@@ -423,13 +423,15 @@ impl<S: WithDType> NdArray for Vec<S> {
 /// The shape of a vector whose items must all have one shape.
 fn nested_shape<T>(items: &[T], inner: impl Fn(&T) -> Result<Shape>) -> Result<Shape> {
     let Some(first) = items.first() else {
-        crate::bail!("a nested vector with no item has no shape: give one item at least");
+        crate::bail!("an empty nested vector has no shape: give at least one item");
     };
     let first = inner(first)?;
     for (index, item) in items.iter().enumerate() {
         let shape = inner(item)?;
         if shape != first {
-            crate::bail!("item {index} has shape {shape:?}, the items before it {first:?}");
+            crate::bail!(
+                "item {index} has shape {shape:?}, but the items before it have {first:?}"
+            );
         }
     }
     let dims: Vec<usize> = [&[items.len()], first.dims()].concat();

@@ -294,7 +294,7 @@ impl Display for Tensor {
         if is_printable(self.dtype()) {
             match Shown::new(self) {
                 Ok(shown) => shown.write(f)?,
-                Err(err) => write!(f, "[cannot be read: {err}]")?,
+                Err(err) => write!(f, "[unreadable: {err}]")?,
             }
             f.write_str("\n")?;
         }

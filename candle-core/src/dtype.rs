@@ -264,7 +264,7 @@ macro_rules! with_dtype {
 
 fn unexpected_dtype(expected: DType, got: DType) -> Error {
     Error::UnexpectedDType {
-        msg: "the storage has another dtype than the type it is read as",
+        msg: "the storage's dtype differs from the requested type",
         expected,
         got,
     }

@@ -272,11 +272,11 @@ pub enum Error {
     NotCompiledWithCudaSupport,
 
     /// This build has no Metal backend: it lacks the feature, or the system is not Apple's.
-    #[error("this build of candle-core has no Metal support, which takes an Apple system and the feature `metal`")]
+    #[error("this build of candle-core has no Metal support; it needs an Apple system and the feature `metal`")]
     NotCompiledWithMetalSupport,
 
     /// This build has no WebGPU backend.
-    #[error("this build of candle-core has no WebGPU support, build it with the feature `webgpu`")]
+    #[error("this build of candle-core has no WebGPU support; build it with the feature `webgpu`")]
     NotCompiledWithWebGpuSupport,
 
     /// A checkpoint has no tensor of this name.

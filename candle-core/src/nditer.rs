@@ -44,7 +44,11 @@ impl<const N: usize> NdIter<N> {
     pub fn new(layouts: [&Layout; N]) -> NdIter<N> {
         let dims = layouts.first().map_or(&[][..], |layout| layout.dims());
         for layout in layouts {
-            assert_eq!(layout.dims(), dims, "NdIter: layouts of different shapes");
+            assert_eq!(
+                layout.dims(),
+                dims,
+                "NdIter: the layouts have different shapes"
+            );
         }
         if dims.contains(&0) {
             return NdIter {

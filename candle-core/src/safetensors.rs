@@ -182,7 +182,7 @@ pub fn load_ranges(
     }
     let bits = view.dtype().bitsize();
     if !bits.is_multiple_of(8) {
-        bail!("elements of {bits} bits cannot be cut apart")
+        bail!("elements of {bits} bits cannot be split")
     }
     dims[dim] = ranges.iter().map(Range::len).sum();
     let inner = dims[dim + 1..].iter().product::<usize>() * bits / 8;
@@ -261,7 +261,11 @@ pub fn read_header(bytes: &[u8], file_len: u64) -> Result<(usize, Metadata)> {
     }
     // It fits: it is at most `MAX_HEADER_LEN`.
     let Some((header, _)) = rest.split_at_checked(len as usize) else {
-        let part = format!("{} of {len} bytes, {} are there", part(), rest.len());
+        let part = format!(
+            "{} of {len} bytes, but only {} are present",
+            part(),
+            rest.len()
+        );
         return Err(in_part(SafeTensorError::InvalidHeaderLength, part));
     };
     let data_start = LEN + header.len();
@@ -318,7 +322,7 @@ pub fn read_header(bytes: &[u8], file_len: u64) -> Result<(usize, Metadata)> {
     }
     if covered != data_len {
         let part = format!(
-            "{}: tensors take {covered} bytes, {} follow",
+            "{}: tensors take {covered} bytes, but {} follow",
             part(),
             data_len
         );

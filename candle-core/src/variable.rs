@@ -173,7 +173,7 @@ impl Var {
     pub fn set(&self, src: &Tensor) -> Result<()> {
         if self.same_storage(src) {
             return Err(Error::CannotSetVar {
-                msg: "the new value is a view of the variable itself, copy it first (see copy)",
+                msg: "the new value is a view of the variable itself; copy it first (see copy)",
             }
             .bt());
         }

@@ -266,7 +266,7 @@ fn numbers(storage: &CpuStorage) -> Result<Vec<f64>> {
     };
     match storage.to_dtype(&Layout::contiguous(count), DType::F64)? {
         CpuStorage::F64(numbers) => Ok(numbers),
-        other => crate::bail!("asked for F64, got {:?}", other.dtype()),
+        other => crate::bail!("requested F64, got {:?}", other.dtype()),
     }
 }
 
@@ -298,7 +298,7 @@ fn compare<S: Watched>(
         Err(error) => {
             report(
                 S::NAME,
-                &format!("{call} cannot be verified, the CPU says: {error}"),
+                &format!("cannot verify {call}: the CPU reports: {error}"),
             );
             return Ok(());
         }

@@ -123,7 +123,7 @@ impl Budget {
         match self.left.checked_sub(bytes as u64) {
             Some(left) => self.left = left,
             None => crate::bail!(
-                "its tensors take more than {} bytes together, in an archive of {} bytes",
+                "the tensors exceed {} bytes in total, in an archive of {} bytes",
                 self.limit,
                 self.archive_len
             ),
@@ -154,7 +154,7 @@ impl Entry<'_> {
         let end = start.checked_add(len as u64);
         if end.is_none_or(|end| end > self.len) {
             crate::bail!(
-                "bytes {start} to {start} + {len} are needed, the entry has {}",
+                "expected bytes {start} to {start} + {len}, but the entry has {}",
                 self.len
             )
         }

@@ -657,7 +657,7 @@ fn arguments_that_do_not_fit() -> Result<()> {
     }
     let groups = ones(&[7, 2, 3])?;
     let err = signal.conv1d(&groups, 0, 1, 1, 2).unwrap_err();
-    assert!(err.to_string().contains("do not divide"), "{err}");
+    assert!(err.to_string().contains("must divide"), "{err}");
 
     // padding, output padding, stride, dilation, groups.
     for (args, says) in [

@@ -224,18 +224,18 @@ fn a_rank_that_aborts_ends_the_group() {
 #[test]
 fn other_calls_end_the_group() {
     let ones = |shape: usize, dtype| Tensor::ones(shape, dtype, CPU);
-    ends(2, 1, &["do not agree", "rank 1", "[4] F32"], |group| {
+    ends(2, 1, &["ranks disagree", "rank 1", "[4] F32"], |group| {
         assert!(group.all_reduce(&ones(4, DType::F32)?).is_err());
         Ok(())
     });
-    ends(2, 1, &["do not agree", "[3] F64"], |group| {
+    ends(2, 1, &["ranks disagree", "[3] F64"], |group| {
         assert!(group.all_reduce(&ones(3, DType::F64)?).is_err());
         Ok(())
     });
     ends(
         3,
         2,
-        &["do not agree", "all_gather along dimension 0"],
+        &["ranks disagree", "all_gather along dimension 0"],
         |group| {
             assert!(group.all_gather(&ones(3, DType::F32)?, 0).is_err());
             Ok(())
@@ -322,6 +322,6 @@ fn processes_that_do_not_start_together() {
         group.map(drop)
     });
     let err = errors[0].as_ref().unwrap_err();
-    assert!(err.contains("rank 1 wants a group of 3 ranks"), "{err}");
+    assert!(err.contains("rank 1 expects a group of 3 ranks"), "{err}");
     assert!(errors[1].is_err());
 }

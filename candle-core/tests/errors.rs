@@ -276,7 +276,7 @@ fn what_webgpu_lacks_names_op_dtype_and_device() -> Result<()> {
     }
     let error = line
         .apply_op1_no_bwd(&Double)
-        .expect_err("no WebGPU form")
+        .expect_err("no WebGPU implementation")
         .to_string();
     assert!(
         error.contains("double") && error.contains("WebGPU"),

@@ -61,7 +61,7 @@ fn cuda_one_rank_needs_no_nccl() -> Result<()> {
         let err = group.all_gather(&xs, 2).unwrap_err().to_string();
         assert!(err.contains("dimension 2"), "{err}");
         let err = group.broadcast(&xs, 1).unwrap_err().to_string();
-        assert!(err.contains("from rank 1, there are 1"), "{err}");
+        assert!(err.contains("from rank 1, but there are 1"), "{err}");
         let tracked = Var::from_tensor(&xs.to_dtype(DType::F32)?)?;
         let err = group.all_reduce(tracked.as_tensor()).unwrap_err();
         assert!(err.to_string().contains("detach"), "{err}");
@@ -75,7 +75,7 @@ fn cuda_devices_that_are_no_group_are_refused() -> Result<()> {
     assert!(err.contains("0 ranks"), "{err}");
     let twice = [card(0)?, card(0)?];
     let err = NcclGroup::ranks(&twice).unwrap_err().to_string();
-    assert!(err.contains("one rank for each card"), "{err}");
+    assert!(err.contains("one rank per device"), "{err}");
     // Which is no reason to refuse a group of both: that one goes through the host.
     let devices = twice.map(Device::Cuda);
     let sums = in_threads(on_devices(&devices)?, &devices, |group, device| {
@@ -321,10 +321,10 @@ fn two_cards_where_a_rank_aborts() {
 #[test]
 #[ignore = "needs two cards and NCCL"]
 fn two_cards_where_ranks_do_not_agree() {
-    fails("do not agree", PATIENCE, |group| {
+    fails("ranks disagree", PATIENCE, |group| {
         later();
         let err = group.broadcast(&Tensor::new(3u32, CPU)?, 0);
-        assert!(err.unwrap_err().to_string().contains("do not agree"));
+        assert!(err.unwrap_err().to_string().contains("ranks disagree"));
         Ok(())
     });
 }
@@ -333,7 +333,7 @@ fn two_cards_where_ranks_do_not_agree() {
 #[ignore = "needs two cards and NCCL"]
 fn two_cards_where_a_rank_does_not_come() {
     fails(
-        "ranks [1] did not come to all_reduce",
+        "ranks [1] did not reach all_reduce",
         Duration::from_secs(2),
         |_group| {
             std::thread::sleep(Duration::from_secs(6));

@@ -135,7 +135,7 @@ fn malformed_ggml() {
         ),
         (with(&[1, 0, 0, !0]), ["tensor \"\"", "17179869180 bytes"]),
         (with(&[0, 0, 0]), ["tensor \"\"", "4 bytes"]),
-        (twice, ["GGML", "\"bias\" is there twice"]),
+        (twice, ["GGML", "\"bias\" appears twice"]),
     ] {
         let Err(err) = read(&bytes) else {
             panic!("{parts:?} is no error");
@@ -169,7 +169,7 @@ fn tensors_of_bytes() -> Result<()> {
     let tensor = qtensor_from_ggml(GgmlDType::Q8_0, &bytes, vec![1, 32], &CPU)?;
     assert_eq!(tensor.dequantize(&CPU)?.to_vec2::<f32>()?, [[6.; 32]]);
     for (dims, part) in [
-        (vec![2, 32], "68 bytes, there are 34"),
+        (vec![2, 32], "68 bytes, but there are 34"),
         (vec![2, 16], "block size 32"),
         (vec![usize::MAX, 32], "too many elements"),
     ] {
@@ -230,7 +230,7 @@ fn importance_matrices() -> Result<()> {
         (with(&[1, 100, 0, 0]), "name of entry 0 of 1"),
         (with(&[1, 0, 1, !0]), "entry \"\""),
         (with(&[1, 0, 1, i32::MAX as u32]), "entry \"\""),
-        (twice, "entry \"a\" is there twice"),
+        (twice, "entry \"a\" appears twice"),
     ] {
         let err = imatrix(&bytes).unwrap_err().to_string();
         assert!(

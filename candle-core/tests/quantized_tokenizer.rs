@@ -206,7 +206,7 @@ fn what_is_missing_or_wrong() {
             metadata.remove(&key(name));
             refused(&metadata, &[&key(name), "missing"]);
             metadata.insert(key(name), Value::U8(1));
-            refused(&metadata, &[&key(name), "the value is no"]);
+            refused(&metadata, &[&key(name), ", found "]);
         }
     }
     let text = |text: &str| Value::String(text.into());
@@ -214,12 +214,12 @@ fn what_is_missing_or_wrong() {
         (
             "model",
             text("rwkv"),
-            &["\"rwkv\" is not known", "gpt2"][..],
+            &["\"rwkv\" is not supported", "gpt2"][..],
         ),
         (
             "pre",
             text("mystery"),
-            &["pre", "\"mystery\" is not known", "llama-bpe"],
+            &["pre", "\"mystery\" is not supported", "llama-bpe"],
         ),
         (
             "merges",
@@ -232,14 +232,18 @@ fn what_is_missing_or_wrong() {
         (
             "token_type",
             numbers(&[1]),
-            &["token_type", "1 kinds for 20 tokens"],
+            &["token_type", "1 token types for 20 tokens"],
         ),
         (
             "bos_token_id",
             Value::U32(20),
-            &["bos_token_id", "20 is none of 20"],
+            &["bos_token_id", "token 20 is out of range"],
         ),
-        ("bos_token_id", text("<s>"), &["bos_token_id", "no U32"]),
+        (
+            "bos_token_id",
+            text("<s>"),
+            &["bos_token_id", "expected U32"],
+        ),
         ("add_bos_token", Value::U8(1), &["add_bos_token", "no Bool"]),
     ] {
         let mut metadata = gpt2();

@@ -109,15 +109,13 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>) -> Result<Audio> {
     let (format, metadata) = (FormatOptions::default(), MetadataOptions::default());
     let mut format = symphonia::default::get_probe()
         .probe(&hint, stream, format, metadata)
-        .map_err(|err| problem(name, format!("not audio that can be read ({err}); {KNOWN}")))?;
+        .map_err(|err| problem(name, format!("unrecognized audio ({err}); {KNOWN}")))?;
     let kind = format.format_info().long_name;
     let Some(track) = format.default_track(TrackType::Audio) else {
         let tracks = format.tracks().len();
         return Err(problem(
             name,
-            format!(
-                "has no audio track: found {kind} with {tracks} tracks of other kinds; {KNOWN}"
-            ),
+            format!("no audio track: found {kind} with {tracks} other tracks; {KNOWN}"),
         ));
     };
     let id = track.id;
@@ -128,24 +126,24 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>) -> Result<Audio> {
     let Some(CodecParameters::Audio(parameters)) = &track.codec_params else {
         return Err(problem(
             name,
-            format!("its audio track does not say how it is coded: found {kind}; {KNOWN}"),
+            format!("the audio track does not name its codec: found {kind}; {KNOWN}"),
         ));
     };
     let mut decoder = symphonia::default::get_codecs()
         .make_audio_decoder(parameters, &AudioDecoderOptions::default())
         .map_err(|err| {
-            let problem_of = format!("its audio cannot be decoded: found {kind}, {err}; {KNOWN}");
+            let problem_of = format!("cannot decode the audio: found {kind}, {err}; {KNOWN}");
             problem(name, problem_of)
         })?;
     let decoded = decode(name, &mut *format, &mut *decoder, id)?;
     let Some(mut mono) = decoded.mono else {
         let found = match decoded.missing {
             Some(reason) => format!("found {kind}, {reason}"),
-            None => format!("found {kind} of 0 samples"),
+            None => format!("found {kind} with 0 samples"),
         };
         return Err(problem(
             name,
-            format!("has no samples: {found}; record or convert it again"),
+            format!("no audio samples: {found}; record or convert it again"),
         ));
     };
     let (rate, frames) = (mono.rate, mono.taken);
@@ -154,12 +152,10 @@ fn read(name: &str, source: Box<dyn MediaSource + '_>) -> Result<Audio> {
     let short = announced > seconds + SLACK;
     let missing = decoded
         .missing
-        .or_else(|| short.then(|| "it ends before the length that it announces".to_string()));
+        .or_else(|| short.then(|| "the file is shorter than its header says".to_string()));
     if let Some(reason) = &missing {
         let rest = (announced - seconds).max(0.);
-        tracing::warn!(
-            "{name}: {reason}; the {seconds:.2} s that could be decoded are used, {rest:.2} s are missing"
-        );
+        tracing::warn!("{name}: {reason}; using the first {seconds:.2} s, {rest:.2} s are missing");
     }
     Ok(Audio {
         samples: mono.finish().map_err(|err| problem(name, err))?,
@@ -201,11 +197,11 @@ fn decode(
                 break;
             }
             Err(Broken::ResetRequired) => {
-                decoded.missing = Some("another stream follows the first".to_string());
+                decoded.missing = Some("the file has more than one stream".to_string());
                 break;
             }
             Err(err) => {
-                decoded.missing = Some(format!("it cannot be read to its end ({err})"));
+                decoded.missing = Some(format!("cannot read the rest of the file ({err})"));
                 break;
             }
         };
@@ -217,7 +213,7 @@ fn decode(
                 continue;
             }
             Err(err) => {
-                decoded.missing = Some(format!("it cannot be decoded to its end ({err})"));
+                decoded.missing = Some(format!("cannot decode the rest of the file ({err})"));
                 break;
             }
         };
@@ -228,7 +224,7 @@ fn decode(
         buffer.copy_to_vec_interleaved(&mut interleaved);
         let mono = match &mut decoded.mono {
             Some(mono) if mono.rate != rate => {
-                let change = format!("its sample rate changes from {} to {rate} Hz", mono.rate);
+                let change = format!("the sample rate changes from {} to {rate} Hz", mono.rate);
                 decoded.missing = Some(change);
                 break;
             }
@@ -242,7 +238,7 @@ fn decode(
             .map_err(|err| problem(name, err))?;
     }
     if damaged > 0 {
-        let count = format!("{damaged} damaged packets were left out");
+        let count = format!("skipped {damaged} damaged packets");
         decoded.missing = Some(match decoded.missing {
             Some(reason) => format!("{reason}, {count}"),
             None => count,
@@ -272,7 +268,7 @@ impl Mono {
     fn new(rate: u32) -> std::result::Result<Self, String> {
         if !RATES.contains(&rate) {
             return Err(format!(
-                "its sample rate is {rate} Hz; expected {} to {}; convert it",
+                "the sample rate is {rate} Hz; expected {} to {}; resample it",
                 RATES.start(),
                 RATES.end()
             ));
@@ -303,14 +299,14 @@ impl Mono {
         self.taken += (interleaved.len() / channels) as u64;
         if let Some(at) = interleaved.iter().position(|sample| !sample.is_finite()) {
             return Err(format!(
-                "sample {} is {}, no number; convert it to whole numbers or mend it",
+                "sample {} is {}, not a finite number; convert the file to integer samples or repair it",
                 before + (at / channels) as u64,
                 interleaved[at]
             ));
         }
         if self.taken > MAX_SECONDS * u64::from(self.rate) {
             return Err(format!(
-                "lasts more than {} hours; cut it into parts",
+                "longer than {} hours; split it",
                 MAX_SECONDS / 3600
             ));
         }

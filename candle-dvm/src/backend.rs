@@ -34,7 +34,7 @@ pub trait InferenceBackend: Send + Sync {
 /// A prompt and how to go on from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompletionRequest {
-    /// The text to go on from.
+    /// Text to complete.
     pub prompt: String,
     /// The most tokens to make, at least 1.
     pub max_tokens: usize,

@@ -94,17 +94,17 @@ pub fn describe_all(devices: &[Device]) -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "wasm32"), derive(clap::ValueEnum))]
 pub enum DeviceChoice {
-    /// The best device that is present: CUDA, then Metal, then WebGPU on a GPU, then the CPU
+    /// Best available device: CUDA, then Metal, then WebGPU on a GPU, then the CPU
     #[default]
     Auto,
-    /// The processor
+    /// CPU
     Cpu,
-    /// An NVIDIA GPU through CUDA: the first, or that with the ordinal in `cuda:1`
+    /// NVIDIA GPU through CUDA: the first, or the one with the ordinal in `cuda:1`
     Cuda,
     /// The CUDA device with this ordinal, as the driver counts: `cuda:1`.
     #[cfg_attr(not(target_arch = "wasm32"), value(skip))]
     CudaCard(usize),
-    /// An Apple GPU through Metal
+    /// Apple GPU through Metal
     Metal,
     /// Any GPU through WebGPU
     #[cfg_attr(not(target_arch = "wasm32"), value(name = "webgpu"))]

@@ -68,8 +68,8 @@ impl EncoderFiles {
             EncoderConfig::parse(&config).map_err(|err| Error::file(&file, brief(&err)))?;
         if config.causal && pooling.is_none() && !folder.join(MODULES).is_file() {
             let problem = format!(
-                "a {} writes text, unless a {MODULES} beside it says how it makes vectors; there is none. Give the folder of a model for \
-                 vectors, or --pooling",
+                "{} is a text generation model and has no {MODULES} that says how to pool; use an embedding model, or choose a pooling \
+                 mode with --pooling",
                 config.model_type
             );
             return Err(Error::file(folder, problem));
@@ -85,7 +85,7 @@ impl EncoderFiles {
         let bytes = std::fs::read(&file).map_err(|err| {
             Error::file(
                 &file,
-                format!("{err}; a vocab.txt alone is not read: save the tokenizer with transformers' `save_pretrained`"),
+                format!("{err}; vocab.txt is not supported: save the tokenizer with transformers' `save_pretrained`"),
             )
         })?;
         let most = recipe
@@ -135,12 +135,14 @@ impl EncoderFiles {
             problem,
         };
         if text.trim().is_empty() {
-            return Err(wrong("is empty; give at least one character".to_string()));
+            return Err(wrong(
+                "the text is empty; give at least one character".to_string(),
+            ));
         }
         let averaged = self.recipe.pooling == Pooling::Mean;
         if !prefix.is_empty() && averaged && !self.recipe.include_prefix {
             return Err(wrong(format!(
-                "the prefix {prefix:?} would count in the mean, which {} does not want (include_prompt: false)",
+                "the mean would include the prefix {prefix:?}, which {} forbids (include_prompt: false)",
                 self.name
             )));
         }
@@ -155,11 +157,13 @@ impl EncoderFiles {
         let cut = !encoding.get_overflowing().is_empty();
         let ids = encoding.get_ids().to_vec();
         if ids.is_empty() {
-            return Err(wrong("has no tokens; give other characters".to_string()));
+            return Err(wrong(
+                "the text has no tokens; use other characters".to_string(),
+            ));
         }
         if cut {
             tracing::warn!(
-                "{origin}: longer than the model takes; only its first {} tokens count",
+                "{origin}: the text is longer than the model's limit; truncated to {} tokens",
                 ids.len()
             );
         }
@@ -198,7 +202,7 @@ fn cutting(mut tokenizer: Tokenizer, most: usize) -> std::result::Result<Tokeniz
     let special = tokenizer.encode("", true).map_err(error)?.len();
     if special >= most {
         return Err(format!(
-            "puts {special} special tokens around a text, and the model takes {most} tokens in all"
+            "adds {special} special tokens, but the model's limit is {most} tokens"
         ));
     }
     let truncation = TruncationParams {

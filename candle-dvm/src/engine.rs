@@ -138,7 +138,7 @@ impl CandleBackend {
         if self.ranks() > 1 {
             let ranks = self.ranks();
             return Err(Error::Alone(format!(
-                "{ranks} devices share each layer; take one"
+                "the model is split across {ranks} devices; use one"
             )));
         }
         let slots = self.model.decoder().new_slots(count);
@@ -235,7 +235,7 @@ impl CandleBackend {
         let slot = self.new_slots(1).map_err(|_| Error::Parameter {
             name: "prompt_lookup",
             value: guesses.to_string(),
-            expected: "0 on several devices, and for a model whose layers are not all attention to keys and values",
+            expected: "0 for a model on several devices or with layers other than attention",
         })?;
         Ok(Session {
             backend: self,

@@ -45,7 +45,7 @@ pub enum Error {
         problem: String,
     },
     /// A device that was asked for and is not there.
-    #[error("--device {asked}: {reason}")]
+    #[error("device {asked}: {reason}")]
     Device {
         /// The device's name.
         asked: &'static str,
@@ -66,7 +66,7 @@ pub enum Error {
     #[error("prompt has no tokens; give at least one character of text")]
     EmptyPrompt,
     /// A prompt that the model's positions cannot hold.
-    #[error("prompt has {tokens} tokens, the model takes {limit}")]
+    #[error("prompt has {tokens} tokens, but the model's limit is {limit}; shorten the prompt")]
     PromptTooLong {
         /// The prompt's length in tokens, the begin token included.
         tokens: usize,
@@ -90,16 +90,16 @@ pub enum Error {
         problem: String,
     },
     /// A model that comes without a chat template.
-    #[error("{model} has no chat template: it goes on from a text and answers nobody; try `generate`, or give a `--template`")]
+    #[error("{model} has no chat template: it is a base model, not a chat model")]
     NoChatTemplate {
         /// The model.
         model: String,
     },
     /// More completions at once than there are places for.
-    #[error("{0} completions run or wait, which is the most; try again later")]
+    #[error("{0} completions are running or queued, the maximum; try again later")]
     Busy(usize),
     /// A model whose completions cannot share a cache, and why.
-    #[error("texts of this model cannot run together: {0}")]
+    #[error("this model does not support batching: {0}")]
     Alone(String),
     /// Completions that ran together and failed together.
     #[error("the model failed: {0}")]
@@ -137,7 +137,7 @@ pub enum Error {
     #[error("{0}")]
     Service(String),
     /// Standard input could not be read as text.
-    #[error("--prompt -: standard input: {0}")]
+    #[error("standard input: {0}")]
     Stdin(std::io::Error),
     /// Standard output could not be written.
     #[error("standard output: {0}")]
@@ -179,6 +179,11 @@ impl Error {
                 format!("--{}{value}", name.replace('_', "-"))
             }
             Self::EmptyPrompt | Self::PromptTooLong { .. } => format!("--prompt: the {text}"),
+            Self::Device { .. } => format!("--{text}"),
+            Self::Stdin(_) => format!("--prompt -: {text}"),
+            Self::NoChatTemplate { .. } => {
+                format!("{text}; use `generate`, or pass a template with `--template`")
+            }
             _ => text,
         }
     }
@@ -285,7 +290,7 @@ mod tests {
         };
         assert_eq!(
             long.to_string(),
-            "prompt has 1602 tokens, the model takes 512"
+            "prompt has 1602 tokens, but the model's limit is 512; shorten the prompt"
         );
         assert!(long
             .for_command_line()

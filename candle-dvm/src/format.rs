@@ -117,7 +117,7 @@ impl WeightFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "wasm32"), derive(clap::ValueEnum))]
 pub enum KvType {
-    /// f16 beside quantised weights on WebGPU, where f16 matrices are what is fast; otherwise as activations
+    /// f16 with quantised weights on WebGPU, where f16 matrices are faster; otherwise the type of the activations
     #[default]
     Auto,
     /// 32-bit floats

@@ -167,7 +167,7 @@ impl RedbJournal {
 impl Drop for RedbJournal {
     fn drop(&mut self) {
         if let Err(err) = self.flush() {
-            tracing::warn!(error = %err, "the journal's last second is lost");
+            tracing::warn!(error = %err, "lost the last second of the journal");
         }
     }
 }
@@ -184,9 +184,9 @@ fn keep_private(opened: &std::fs::File, file: &Path) {
     }
     let (file, mode) = (file.display(), mode & 0o777);
     match opened.set_permissions(PermissionsExt::from_mode(0o600)) {
-        Ok(()) => tracing::warn!("{file} had mode {mode:03o}; it has 600 now"),
+        Ok(()) => tracing::warn!("{file} had mode {mode:03o}; changed it to 600"),
         Err(err) => {
-            tracing::warn!("{file} has mode {mode:03o}, and others may read it; `chmod 600`: {err}")
+            tracing::warn!("{file} has mode {mode:03o}, so other users can read it; run `chmod 600` on it: {err}")
         }
     }
 }
@@ -420,7 +420,7 @@ impl Journal for RedbJournal {
         database.compact().map_err(failed)?;
         let after = size();
         self.tidied.store(after, Relaxed);
-        tracing::info!(before, after, "the journal's file was made smaller");
+        tracing::info!(before, after, "compacted the journal file");
         Ok(true)
     }
 }

@@ -57,11 +57,11 @@ impl KeySource {
                 limited(std::io::stdin().lock()).map_err(|err| self.wrong(&err.to_string()))?
             }
             Self::Variable => std::env::var(VARIABLE).map(Zeroizing::new).map_err(|_| {
-                self.wrong("not set; name a file with --key-file (`candle-dvm key new` makes one)")
+                self.wrong("not set; pass --key-file (`candle-dvm key new` creates a key)")
             })?,
         };
         let secret = SecretKey::parse(text.trim()).map_err(|_| {
-            self.wrong("no secret key, neither as nsec1… nor as 64 hexadecimal digits")
+            self.wrong("not a secret key; expected nsec1… or 64 hexadecimal digits")
         })?;
         Ok(Keys::new(secret))
     }
@@ -100,7 +100,7 @@ pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
             .mode();
         if mode & 0o077 != 0 {
             return Err(wrong(format!(
-                "others may read it (mode {:03o}); `chmod 600` it",
+                "other users can read it (mode {:03o}); run `chmod 600` on it",
                 mode & 0o777
             )));
         }

@@ -93,7 +93,8 @@ impl SpeechBar {
     pub fn new(seconds: f64) -> Self {
         let length = (seconds * 100.).round() as u64;
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-        if let Ok(style) = ProgressStyle::with_template("listening [{bar:40}] {percent} % {eta}") {
+        if let Ok(style) = ProgressStyle::with_template("transcribing [{bar:40}] {percent} % {eta}")
+        {
             bar.set_style(style.progress_chars("=> "));
         }
         Self { bar }

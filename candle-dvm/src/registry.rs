@@ -56,7 +56,10 @@ impl BackendRegistry {
         if let Some(place) = choice.ordinal().checked_sub(1) {
             let card = self.cards.get(place).ok_or_else(|| Error::Device {
                 asked: DeviceKind::Cuda.name(),
-                reason: format!("ordinals are less than {MOST_CARDS}, not {}", place + 1),
+                reason: format!(
+                    "device ordinal {} is out of range; ordinals are below {MOST_CARDS}",
+                    place + 1
+                ),
             })?;
             card.open()?;
             return Ok(card);
@@ -69,12 +72,12 @@ impl BackendRegistry {
             }
             let reason = match entry.device() {
                 Ok(device) if wanted.is_none() && device.is_software_gpu() => {
-                    "its adapter is software, the CPU backend is faster"
+                    "software adapter; the CPU backend is faster"
                 }
                 Ok(_) => return Ok(entry),
                 Err(reason) => reason,
             };
-            tracing::info!(backend = entry.kind.name(), reason, "passed over");
+            tracing::info!(backend = entry.kind.name(), reason, "skipped");
             reasons.push(reason);
         }
         Err(Error::Device {

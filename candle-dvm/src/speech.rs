@@ -82,8 +82,7 @@ impl SpeechFiles {
         match kind.model_type.as_deref() {
             Some("whisper") | None => {}
             Some(other) => {
-                let problem =
-                    format!("{other:?} is no model of speech that is known; \"whisper\" is");
+                let problem = format!("unsupported speech model {other:?}; expected \"whisper\"");
                 return Err(Error::Field {
                     file: file.display().to_string(),
                     field: "model_type".to_string(),
@@ -168,7 +167,7 @@ impl SpeechFiles {
                     return Err(Error::Parameter {
                         name: "dtype",
                         value: dtype.as_str().to_string(),
-                        expected: "f32 beside the quantised weights of a GGUF file",
+                        expected: "f32 with the quantised weights of a GGUF file",
                     });
                 }
                 let vb = quantized_model::VarBuilder::from_gguf(&file, device).doing(LOADING)?;
@@ -215,7 +214,7 @@ impl Weights {
             (Err(_), several) => Err(Error::file(
                 folder,
                 format!(
-                    "{} GGUF files and no model.safetensors; leave one",
+                    "found {} GGUF files and no model.safetensors; keep only one",
                     several.len()
                 ),
             )),

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 pub(crate) fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("a future that was to be ready at once is not"),
+        Poll::Pending => unreachable!("a future that must be ready immediately is pending"),
     }
 }
 

@@ -179,18 +179,18 @@ fn one_sample_is_audio_and_none_is_not() {
         assert!(audio.samples[0].abs() <= 1.);
     }
     let text = problem("none.wav", &wav(Form::Whole(16), SAMPLE_RATE, 1, []));
-    assert!(text.contains("no samples"), "{text}");
+    assert!(text.contains("no audio samples"), "{text}");
 }
 
 #[test]
 fn what_is_no_audio_is_said_so() {
     let text = problem("letter.wav", "Dear Sir or Madam, ".repeat(200).as_bytes());
     assert!(
-        text.contains("not audio") && text.contains("FLAC"),
+        text.contains("unrecognized audio") && text.contains("FLAC"),
         "{text}"
     );
-    assert!(problem("short.wav", b"RI").contains("not audio"));
-    assert!(problem("head.wav", b"RIFF\x24\0\0\0WAVE").contains("not audio"));
+    assert!(problem("short.wav", b"RI").contains("unrecognized audio"));
+    assert!(problem("head.wav", b"RIFF\x24\0\0\0WAVE").contains("unrecognized audio"));
     assert!(problem("empty.wav", b"").contains("empty"));
     // A codec that is not known, in a file that is: GSM in WAV.
     let mut gsm = wav(Form::Whole(16), SAMPLE_RATE, 1, [0.; 64]);
@@ -242,7 +242,7 @@ fn of_a_truncated_file_the_rest_is_used() {
     // The header alone.
     let text = problem("head.wav", &file[..44]);
     assert!(
-        text.contains("no samples") && text.contains("truncated"),
+        text.contains("no audio samples") && text.contains("truncated"),
         "{text}"
     );
 }

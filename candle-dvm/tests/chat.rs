@@ -70,7 +70,10 @@ fn an_error_says_nothing() {
     let before = chat.messages().to_vec();
     let long = "the ".repeat(2000);
     let refused = chat.say(&long, &request, &mut |_| ControlFlow::Continue(()));
-    assert!(refused.unwrap_err().to_string().contains("the model takes"));
+    assert!(refused
+        .unwrap_err()
+        .to_string()
+        .contains("the model's limit is"));
     assert_eq!(chat.messages(), before);
     let roles: Vec<Role> = before.iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::System, Role::User, Role::Assistant]);
@@ -121,8 +124,11 @@ fn answers_go_to_standard_output() {
         assert_eq!(stdout(&output), expected);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains("/nope is not a command"), "{stderr}");
-        assert!(stderr.contains("/clear forgets"), "{stderr}");
-        assert!(stderr.contains("the answer ended at 12 tokens"), "{stderr}");
+        assert!(stderr.contains("/clear starts"), "{stderr}");
+        assert!(
+            stderr.contains("the answer was cut off at 12 tokens"),
+            "{stderr}"
+        );
     }
 }
 
@@ -137,7 +143,10 @@ fn a_message_that_is_too_long_can_be_followed_by_another() {
     let output = chat(&args, &format!("{long}\n{FIRST}\n"));
     assert_eq!(stdout(&output), alone);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("/clear begins anew"), "{stderr}");
+    assert!(
+        stderr.contains("/clear starts a new conversation"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -218,5 +227,5 @@ fn ctrl_c_stops_the_answer_and_not_the_program() {
         2,
         "{stderr}"
     );
-    assert!(!stderr.contains("the answer ended"), "{stderr}");
+    assert!(!stderr.contains("the answer was cut off"), "{stderr}");
 }

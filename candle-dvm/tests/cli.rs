@@ -223,7 +223,10 @@ fn bad_prompts() {
         assert_one_line(&args, &["--prompt", "no tokens"]);
     }
     let long = "the ".repeat(1500);
-    let parts = ["--prompt: the prompt has", "tokens, the model takes 1024"];
+    let parts = [
+        "--prompt: the prompt has",
+        "tokens, but the model's limit is 1024",
+    ];
     assert_one_line(&["generate", "--prompt", &long], &parts);
 }
 

@@ -381,7 +381,7 @@ fn long_texts_are_cut_and_said_so() {
         close(&vector(&lines[0]), &vector(&lines[1]), 1e-6);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(
-            stderr.contains("text 1") && stderr.contains(&format!("first {kept} tokens")),
+            stderr.contains("text 1") && stderr.contains(&format!("truncated to {kept} tokens")),
             "{stderr}"
         );
         assert!(!stderr.contains("text 2"), "{stderr}");
@@ -443,7 +443,7 @@ fn mistakes_are_one_line() {
         ),
         (
             |folder| folder.write("config.json", &json!({"model_type": "llama"})),
-            &["config.json", "llama", "decoder"],
+            &["config.json", "llama", "text generation"],
         ),
         (
             |folder| std::fs::remove_file(folder.path().join("config.json")).unwrap(),

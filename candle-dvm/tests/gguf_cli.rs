@@ -180,6 +180,6 @@ fn paths_beside_the_file() {
         &[folder.to_str().unwrap(), "config.json", name],
     );
     let mistyped = folder.join("Q8_00.gguf");
-    let parts = [mistyped.to_str().unwrap(), "no such folder or file"];
+    let parts = [mistyped.to_str().unwrap(), "no such file or folder"];
     assert_one_line(&generate(&mistyped), &parts);
 }

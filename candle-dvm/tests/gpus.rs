@@ -68,7 +68,12 @@ fn what_cannot_be_shared_is_one_line() {
     };
     generate(
         "3",
-        &["rank 0", "llama", "4 heads", "which 3 ranks cannot share"],
+        &[
+            "rank 0",
+            "llama",
+            "4 heads",
+            "cannot be split across 3 ranks",
+        ],
     );
     generate("0", &["--gpus 0", "1 to 64"]);
     generate("65", &["--gpus 65", "1 to 64"]);
@@ -82,7 +87,7 @@ fn what_cannot_be_shared_is_one_line() {
         "mixtral-8x7b",
         "cpu",
         "2",
-        &["experts", "which 2 ranks cannot share"],
+        &["experts", "cannot be split across 2 ranks"],
     );
     if cfg!(feature = "webgpu") {
         bench("demo", "webgpu", "64", &["--device webgpu", "of 64"]);

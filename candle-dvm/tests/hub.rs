@@ -102,7 +102,7 @@ fn a_folder_is_fetched_once_and_then_there_offline() {
     place.refuses(
         &place.offline(),
         "us/demo",
-        &["not (or not whole) in the cache", "HF_HUB_OFFLINE"],
+        &["missing or incomplete in the cache", "HF_HUB_OFFLINE"],
     );
     assert_eq!(place.server.requests(), Vec::<String>::new());
 
@@ -138,7 +138,7 @@ fn a_folder_is_fetched_once_and_then_there_offline() {
     let mut gone = place.hub();
     gone.endpoint = "http://127.0.0.1:1".to_string();
     assert_eq!(folder(gone.fetch(&model("us/demo")).unwrap()), path);
-    place.refuses(&gone, "us/other", &["cannot be reached", "127.0.0.1:1"]);
+    place.refuses(&gone, "us/other", &["cannot reach", "127.0.0.1:1"]);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn the_program_takes_a_name() {
         &["generate", "--prompt", "x", "--model", "no/such/folder"],
         &[
             "no/such/folder",
-            "no such folder or file",
+            "no such file or folder",
             "owner/name[@revision][:file.gguf]",
         ],
     );
@@ -223,7 +223,7 @@ fn a_gguf_file_is_fetched_alone() {
     place.refuses(
         &place.offline(),
         "us/demo",
-        &["not (or not whole) in the cache"],
+        &["missing or incomplete in the cache"],
     );
 }
 
@@ -250,7 +250,7 @@ fn shards_come_with_their_index() {
     // A cache that lost a shard is not whole.
     folder(place.offline().fetch(&model("us/demo")).unwrap());
     std::fs::remove_file(path.join("part-2.safetensors")).unwrap();
-    place.refuses(&place.offline(), "us/demo", &["not whole"]);
+    place.refuses(&place.offline(), "us/demo", &["incomplete"]);
 
     let mut short = served(&demo, &files[..4]);
     short.commit = "c0ffee2".to_string();
@@ -313,7 +313,7 @@ fn what_is_not_for_everybody() {
         &place.hub(),
         "us/missing",
         &[
-            "no such folder or file",
+            "no such file or folder",
             "has no such model",
             &place.server.address(),
             "HF_TOKEN",
@@ -325,7 +325,7 @@ fn what_is_not_for_everybody() {
     place.refuses(
         &place.hub(),
         "us/gated",
-        &["gated: needs a token", "HF_TOKEN"],
+        &["gated: request access", "HF_TOKEN"],
     );
     let with = |token: &str| Hub {
         token: Some(token.to_string()),
@@ -336,7 +336,7 @@ fn what_is_not_for_everybody() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("the token may not read it") && !error.contains("wrong"),
+        error.contains("the token has no access") && !error.contains("wrong"),
         "{error}"
     );
     assert_demo(&folder(with("secret").fetch(&model("us/gated")).unwrap()));
@@ -359,10 +359,10 @@ fn a_download_that_failed_goes_on_in_the_next_run() {
     let place = Place::new();
     let size = ModelFolder::new().read("model.safetensors").len();
     place.server.cut("model.safetensors", &[size / 2, 0, 0, 0]);
-    let kept = format!("{} bytes are kept", size / 2);
+    let kept = format!("kept {} bytes", size / 2);
     place.refuses(&place.hub(), "us/demo", &["model.safetensors", &kept]);
     // What is not whole is no model.
-    place.refuses(&place.offline(), "us/demo", &["not whole"]);
+    place.refuses(&place.offline(), "us/demo", &["incomplete"]);
     place.server.forget_requests();
     assert_demo(&folder(place.hub().fetch(&model("us/demo")).unwrap()));
     assert_eq!(place.server.starts("model.safetensors"), [size / 2]);

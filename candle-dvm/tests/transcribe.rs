@@ -167,9 +167,9 @@ fn mistakes_are_one_line() {
     fails(
         "tone.wav",
         &["--language", "de"],
-        &["English alone", "\"de\""],
+        &["English-only", "\"de\""],
     );
-    fails("tone.wav", &["--translate"], &["does not translate"]);
+    fails("tone.wav", &["--translate"], &["cannot translate"]);
     fails(
         "tone.wav",
         &["--temperature", "3"],

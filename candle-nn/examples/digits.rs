@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     };
     device.set_seed(42)?;
     let [images, labels] = &Tensor::read_npz_by_name(FILE, &["images", "labels"])?[..] else {
-        bail!("{FILE} has to have two arrays")
+        bail!("{FILE} must have two arrays")
     };
     println!("This is a {}:", labels.get(0)?.to_scalar::<u8>()?);
     for row in images.get(0)?.reshape((8, 8))?.to_vec2::<u8>()? {

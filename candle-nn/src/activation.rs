@@ -97,7 +97,7 @@ impl Module for PReLU {
             let (channels, weights) = (xs.dim(1)?, self.weight.elem_count());
             if channels != weights {
                 candle_core::bail!(
-                    "prelu: the input {:?} has {channels} channels, the layer has {weights} weights",
+                    "prelu: the input {:?} has {channels} channels, but the layer has {weights} weights",
                     xs.shape()
                 )
             }

@@ -141,11 +141,11 @@ impl BatchNorm {
 
     fn checked(self) -> Result<Self> {
         if self.eps.is_nan() || self.eps < 0. {
-            bail!("batch-norm: eps is {}, it cannot be negative", self.eps)
+            bail!("batch-norm: eps is {}; it must not be negative", self.eps)
         }
         if !(0. ..=1.).contains(&self.momentum) {
             bail!(
-                "batch-norm: the momentum is {}, it has to be between 0 and 1",
+                "batch-norm: the momentum is {}; it must be between 0 and 1",
                 self.momentum
             )
         }
@@ -159,7 +159,7 @@ impl BatchNorm {
         for (what, tensor) in tensors {
             if let Some(tensor) = tensor.filter(|t| t.dims() != [self.num_features]) {
                 bail!(
-                    "batch-norm: the {what} has shape {:?}, it has to be [{}]",
+                    "batch-norm: the {what} has shape {:?}; it must be [{}]",
                     tensor.dims(),
                     self.num_features
                 )
@@ -204,7 +204,7 @@ impl BatchNorm {
         let count = x.elem_count() / self.num_features.max(1);
         if count == 0 {
             bail!(
-                "batch-norm: the input {:?} has no element in a channel, training needs one or more",
+                "batch-norm: the input {:?} has empty channels; training needs at least one element in each",
                 x.dims()
             )
         }
@@ -261,7 +261,7 @@ impl BatchNorm {
         match x.dims() {
             [_, channels, ..] if *channels == self.num_features => Ok(()),
             dims => bail!(
-                "batch-norm: the input is {dims:?}, it has to be (batch, {}, ...)",
+                "batch-norm: the input is {dims:?}; it must be (batch, {}, ...)",
                 self.num_features
             ),
         }

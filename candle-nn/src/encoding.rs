@@ -40,7 +40,7 @@ pub fn one_hot<D: WithDType>(
             Ok(position) if position < depth => encoded[row * depth + position] = on_value,
             _ if position == -1 => {}
             _ => candle_core::bail!(
-                "one-hot: index {position} at {row}, it has to be at least -1 and below the depth {depth}"
+                "one-hot: index {position} at {row}; it must be at least -1 and below the depth {depth}"
             ),
         }
     }

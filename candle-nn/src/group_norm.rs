@@ -27,7 +27,7 @@ impl GroupNorm {
         eps: f64,
     ) -> Result<Self> {
         if num_groups == 0 || !num_channels.is_multiple_of(num_groups) {
-            bail!("group-norm: {num_channels} channels cannot be cut into {num_groups} groups")
+            bail!("group-norm: {num_channels} channels cannot be split into {num_groups} groups")
         }
         Ok(Self {
             weight,
@@ -44,11 +44,11 @@ impl Module for GroupNorm {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let dims = xs.dims();
         let &[batch, channels, _, ..] = dims else {
-            bail!("group-norm: the input is {dims:?}, it has to have at least 3 dimensions")
+            bail!("group-norm: the input is {dims:?}; it must have at least 3 dimensions")
         };
         if channels != self.num_channels {
             bail!(
-                "group-norm: the input {dims:?} has {channels} channels, the layer {}",
+                "group-norm: the input {dims:?} has {channels} channels, but the layer has {}",
                 self.num_channels
             )
         }

@@ -100,7 +100,7 @@ impl Cache {
             .as_ref()
             .map_or(Ok(0), |data| data.dim(self.dim))?;
         if len > room {
-            candle_core::bail!("kv-cache: {len} positions in a buffer of {room}")
+            candle_core::bail!("kv-cache: {len} positions exceed the buffer of {room}")
         }
         self.current_seq_len = len;
         Ok(())
@@ -150,7 +150,7 @@ impl Cache {
     ) -> Result<T> {
         if end > self.max_seq_len {
             if self.grow_by == 0 {
-                candle_core::bail!("kv-cache: {end} positions in a cache with room for 0")
+                candle_core::bail!("kv-cache: {end} positions exceed the cache's capacity of 0")
             }
             let room = end.next_multiple_of(self.grow_by);
             if let Some(data) = self.current_data()? {

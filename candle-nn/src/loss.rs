@@ -11,15 +11,15 @@ use candle_core::{bail, Result, Tensor};
 pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
     let &[n] = target.dims() else {
         bail!(
-            "nll: the target has shape {:?}, it has to have one dimension",
+            "nll: the target has shape {:?}; it must have one dimension",
             target.dims()
         )
     };
     match *inp.dims() {
         [inputs, _] if inputs == n => {}
-        [inputs, _] => bail!("nll: {inputs} inputs and {n} targets"),
+        [inputs, _] => bail!("nll: {inputs} inputs but {n} targets"),
         _ => bail!(
-            "nll: the input has shape {:?}, it has to have two dimensions",
+            "nll: the input has shape {:?}; it must have two dimensions",
             inp.dims()
         ),
     }
@@ -44,7 +44,7 @@ pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
     if inp.rank() != 2 {
         bail!(
-            "cross_entropy: the input has shape {:?}, it has to have two dimensions",
+            "cross_entropy: the input has shape {:?}; it must have two dimensions",
             inp.dims()
         )
     }
@@ -80,7 +80,7 @@ pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<
 pub fn huber(inp: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
     if inp.dims() != target.dims() {
         bail!(
-            "huber: the input has shape {:?}, the target {:?}",
+            "huber: the input has shape {:?}, but the target has {:?}",
             inp.dims(),
             target.dims()
         )

@@ -116,20 +116,20 @@ impl Pairs {
         let (rows, width) = input.dims2()?;
         if width != k {
             bail!(
-                "moe: the input {:?} has rows of {width}, the {experts} experts take {k}",
+                "moe: the input {:?} has rows of {width}, but the {experts} experts expect {k}",
                 input.dims()
             )
         }
         let per_pair = topk_weights.is_some();
         if topk == 0 || per_pair && !rows.is_multiple_of(topk) {
-            bail!("moe: {rows} rows for {topk} experts to a token")
+            bail!("moe: {rows} rows are not a multiple of {topk} experts per token")
         }
         let tokens = if per_pair { rows / topk } else { rows };
         let pairs = tokens * topk;
         for (what, ids) in [("pairs", sorted_token_ids), ("experts", experts_ids)] {
             if ids.elem_count() != pairs || ids.dtype() != DType::U32 {
                 bail!(
-                    "moe: the ids of the {what} are {:?} of {}, they have to be {pairs} of {}",
+                    "moe: the ids of the {what} are {:?} of {}; they must be {pairs} of {}",
                     ids.dims(),
                     ids.dtype().as_str(),
                     DType::U32.as_str()
@@ -139,7 +139,7 @@ impl Pairs {
         let weights = match topk_weights {
             Some(weights) if weights.elem_count() != pairs => {
                 bail!(
-                    "moe: {:?} weights for {pairs} pairs of a token and an expert",
+                    "moe: {:?} weights for {pairs} pairs of token and expert",
                     weights.dims()
                 )
             }

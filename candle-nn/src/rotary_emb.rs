@@ -244,7 +244,7 @@ fn angles(kind: Kind, xs: &Tensor, t: &Tensor, extent: Extent) -> Result<Tensor>
             };
             return Err(Error::UnexpectedShape {
                 msg: format!(
-                    "{}: cos and sin for an input of shape {dims:?} are (seq, {columns}) or ({batch}, seq, {columns}), with a \
+                    "{}: for an input of shape {dims:?}, cos and sin must be (seq, {columns}) or ({batch}, seq, {columns}), with a \
                      seq of at least {seq}",
                     kind.name()
                 ),
@@ -262,7 +262,7 @@ fn check_heads(kind: Kind, xs: &Tensor) -> Result<()> {
     match xs.dims() {
         [_, _, _, dim] if dim.is_multiple_of(2) => Ok(()),
         dims => candle_core::bail!(
-            "{}: the input is {dims:?}, it has to have 4 dimensions, the last of them even",
+            "{}: the input is {dims:?}; it must have 4 dimensions with an even last one",
             kind.name()
         ),
     }

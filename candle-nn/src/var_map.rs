@@ -72,7 +72,7 @@ impl VarMap {
     pub fn set_one<K: AsRef<str>, V: AsRef<Tensor>>(&mut self, name: K, value: V) -> Result<()> {
         let name = name.as_ref();
         match self.lock().get(name) {
-            None => candle_core::bail!("cannot set variable {name}: there is none of that name"),
+            None => candle_core::bail!("cannot set variable {name}: no variable has that name"),
             Some(var) => var
                 .set(value.as_ref())
                 .map_err(|err| Error::msg(format!("cannot set variable {name}: {err}"))),

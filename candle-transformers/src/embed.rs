@@ -122,7 +122,7 @@ impl TextEncoder {
         let (takes, gives) = layer.sizes()?;
         if takes != self.config.size {
             bail!(
-                "embed: a layer takes vectors of {takes} elements, the model makes {}",
+                "embed: a layer expects vectors of {takes} elements, but the model produces {}",
                 self.config.size
             )
         }
@@ -191,14 +191,14 @@ impl TextEncoder {
             ..
         } = self.config;
         if texts.is_empty() {
-            bail!("embed: there are no texts; give at least one")
+            bail!("embed: no texts; give at least one")
         }
         if options.batch == 0 {
             bail!("embed: a batch of 0 texts; give at least 1")
         }
         match options.dim {
             Some(dim) if !(1..=size).contains(&dim) => {
-                bail!("embed: {dim} elements are asked for; the model's vectors have {size}, give 1 to {size}")
+                bail!("embed: {dim} elements requested, but the model's vectors have {size}; use 1 to {size}")
             }
             _ => (),
         }
@@ -209,13 +209,13 @@ impl TextEncoder {
             }
             if text.len() > max_tokens {
                 bail!(
-                    "embed: text {number} has {} tokens, the model takes {max_tokens}; cut it",
+                    "embed: text {number} has {} tokens, but the model's limit is {max_tokens}; truncate it",
                     text.len()
                 )
             }
             // A GPU does not say so.
             if let Some(id) = text.iter().find(|id| **id as usize >= vocab) {
-                bail!("embed: text {number} has token {id}, the model's vocabulary has {vocab}; is the tokenizer another model's?")
+                bail!("embed: text {number} has token {id}, but the model's vocabulary has {vocab} tokens; does the tokenizer belong to another model?")
             }
         }
         Ok(())

@@ -121,7 +121,7 @@ impl ParallelDecoder {
         };
         if groups.len() != devices.len() || !groups.iter().enumerate().all(in_order) {
             bail!(
-                "{} ranks in order are needed, one for each device, and {} are given",
+                "expected {} ranks in order, one for each device, but got {}",
                 devices.len(),
                 groups.len()
             )
@@ -145,7 +145,7 @@ impl ParallelDecoder {
             .into_iter()
             .zip(groups);
         let Some((decoder, group)) = ranks.next() else {
-            bail!("no devices are given, at least one is needed")
+            bail!("no devices; at least one is required")
         };
         let (mut followers, mut threads) = (Vec::new(), Vec::new());
         for (decoder, group) in ranks {
@@ -243,7 +243,7 @@ impl ParallelDecoder {
     fn run(&self, ids: &Tensor, place: Place, state: &mut ParallelState) -> Result<Tensor> {
         let team = &*self.team;
         if !Arc::ptr_eq(&self.team, &state.team) {
-            bail!("the state was made for another model")
+            bail!("the state was created by a different model")
         }
         let Some(group) = team.group.as_ref().filter(|_| !team.followers.is_empty()) else {
             return place.run(&team.decoder, ids, &mut state.state);
@@ -353,7 +353,7 @@ fn obey(
         }
         Command::Copy { from, to } => {
             let copy = states.get(&from).cloned();
-            states.insert(to, copy.context("a state that is not there")?);
+            states.insert(to, copy.context("a missing state")?);
         }
         Command::Drop(number) => {
             states.remove(&number);
@@ -367,7 +367,7 @@ fn obey(
             let ids = Tensor::zeros(shape, dtype, decoder.device())?;
             let ids = group.broadcast(&ids, 0)?;
             let state = states.get_mut(&state);
-            place.run(decoder, &ids, state.context("a state that is not there")?)?;
+            place.run(decoder, &ids, state.context("a missing state")?)?;
         }
     }
     Ok(())

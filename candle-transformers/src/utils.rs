@@ -14,7 +14,7 @@ use candle_core::{bail, DType, Device, Result, Tensor};
 pub fn apply_repeat_penalty(logits: &Tensor, penalty: f32, context: &[u32]) -> Result<Tensor> {
     let vocab = logits.dims1()?;
     if !(penalty.is_finite() && penalty > 0.) {
-        bail!("repeat penalty {penalty}: it has to be a finite number above 0 (1 changes nothing)")
+        bail!("repeat penalty {penalty}: it must be a finite number above 0 (1 disables it)")
     }
     let logits = logits.to_dtype(DType::F32)?;
     let mut seen: Vec<u32> = context
@@ -61,7 +61,7 @@ pub fn build_additive_causal_mask(
     dtype: DType,
 ) -> Result<Tensor> {
     if !dtype.is_float() {
-        bail!("additive causal mask: {dtype:?} cannot hold -inf, ask for a floating-point dtype")
+        bail!("additive causal mask: {dtype:?} cannot hold -inf; use a floating-point dtype")
     }
     let mask = mask_values(tgt, offset, |query, key| {
         let visible = key <= query && sw.is_none_or(|window| query - key <= window);
@@ -93,7 +93,7 @@ fn mask_values<T>(queries: usize, offset: usize, value: impl Fn(usize, usize) ->
 /// If `xs` does not have four dimensions or `n_rep` is 0.
 pub fn repeat_kv(xs: Tensor, n_rep: usize) -> Result<Tensor> {
     match n_rep {
-        0 => bail!("repeat_kv: n_rep is 0, it has to be at least 1"),
+        0 => bail!("repeat_kv: n_rep is 0; it must be at least 1"),
         1 => Ok(xs),
         _ => {
             let (b, kv_heads, seq, head_dim) = xs.dims4()?;

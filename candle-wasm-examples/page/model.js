@@ -8,9 +8,9 @@ const form = ({ own, url, files }) => `
 <form id="model-form">
     <fieldset class="row">
         <legend class="hint">Where it comes from</legend>
-        ${own ? choice("default", "The small one of this page") : ""}
-        ${choice("url", "The web")}
-        ${choice("files", "Your disk")}
+        ${own ? choice("default", "Included small model") : ""}
+        ${choice("url", "Web")}
+        ${choice("files", "Disk")}
     </fieldset>
     <p class="hint" id="default-hint">${own ?? ""}</p>
     <div id="url-box">
@@ -35,7 +35,7 @@ const form = ({ own, url, files }) => `
     </div>
 </form>
 <div id="progress" aria-live="off"></div>
-<p id="state" role="status">No model is loaded</p>
+<p id="state" role="status">No model loaded</p>
 <p id="device-line" class="hint"></p>
 <p class="notice" id="notice" role="status"></p>
 <p class="error" id="model-error" role="alert"></p>
@@ -43,12 +43,12 @@ const form = ({ own, url, files }) => `
 
 /** What is said of language models from the web and from disk. */
 export const LANGUAGE_MODELS = {
-    own: "5.8 million parameters that know some Rust code; 12 MB.",
+    own: "A 12 MB model with 5.8 million parameters, trained on Rust code.",
     url: {
-        label: "Address of a GGUF file or of a folder, or a name on Hugging Face such as owner/model",
-        hint: "Llama models. Large ones are kept by the browser, so that the second visit needs no download.",
+        label: "URL of a GGUF file or a folder, or a Hugging Face name such as owner/model",
+        hint: "Llama models. The browser caches large ones, so your next visit needs no download.",
     },
-    files: "A .gguf file, or config.json, tokenizer.json and .safetensors together",
+    files: "A .gguf file, or config.json, tokenizer.json and .safetensors files together",
 };
 
 export class ModelForm {
@@ -93,7 +93,7 @@ export class ModelForm {
         at("state").textContent = "Loading …";
         const { source, files } = this;
         try {
-            if (source === "url" && !at("url").value.trim()) throw new Error("give the address of a model");
+            if (source === "url" && !at("url").value.trim()) throw new Error("enter the URL or name of a model");
             if (source === "files" && files.length === 0) throw new Error("choose or drop a model's files");
             const request = { kind: "load", source, address: at("url").value, files, device: at("device").value };
             const { device, reason, seconds } = await tasks.ask(request);
@@ -109,15 +109,15 @@ export class ModelForm {
 
     /** There is no model any more, or none yet. */
     lost(message = "") {
-        at("state").textContent = "No model is loaded";
+        at("state").textContent = "No model loaded";
         at("model-error").textContent = message;
     }
 }
 
 /** Where a model runs. A browser need not name its GPU; `reason` is null where it runs on one. */
 function deviceLine(device, reason) {
-    if (reason !== null) return `On the CPU: ${reason}`;
-    return `On ${device.replace(/: *$/, ", a GPU that the browser does not name")}`;
+    if (reason !== null) return `Running on the CPU: ${reason}`;
+    return `Running on ${device.replace(/: *$/, ", a GPU the browser does not name")}`;
 }
 
 const megabytes = bytes => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;

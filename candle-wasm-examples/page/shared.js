@@ -16,7 +16,7 @@ export class Tasks {
     start() {
         this.worker = new Worker(this.url, { type: "module" });
         this.worker.onmessage = ({ data }) => this.hear(data);
-        this.worker.onerror = event => this.restart(event.message || "the worker cannot be started: reload the page");
+        this.worker.onerror = event => this.restart(event.message || "cannot start the worker: reload the page");
     }
 
     /** Resolves with the worker's result. */

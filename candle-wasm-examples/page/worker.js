@@ -21,7 +21,7 @@ export async function sourceOf({ source, address, files }) {
 export async function languageModel(WasmModel, request) {
     const source = await sourceOf(request);
     const model = await WasmModel.open(source);
-    let reason = "you chose it";
+    let reason = "selected by you";
     if (request.device !== "cpu") {
         reason = await model.init_gpu().then(() => null, error => error.message);
     }

@@ -31,7 +31,7 @@ export async function run(site, screenshots) {
             await set(page, "#relays", relay.address);
             await set(page, "#secret", "nsec1nothing");
             await page.click("#start");
-            await problem(page, "no secret key");
+            await problem(page, "not a secret key");
             await set(page, "#secret", "");
         });
         let key;
@@ -42,7 +42,7 @@ export async function run(site, screenshots) {
             if (!golden.greedy_text.startsWith(made)) throw new Error(`expected a beginning of ${golden.greedy_text}\nfound ${made}`);
         };
         await test("dvm::customers::webgpu", async () => {
-            contains(await text(page, "#device-line"), "On webgpu");
+            contains(await text(page, "#device-line"), "Running on webgpu");
             await page.click("#keep");
             key = await start(page);
             await ask();
@@ -73,7 +73,7 @@ export async function run(site, screenshots) {
             await page.reload();
             await ready(page);
             equal(await start(page), key, "the key that was kept");
-            equal(await text(page, "#journal"), "kept by the browser", "the journal");
+            equal(await text(page, "#journal"), "saved by the browser", "the journal");
             // The relay sends the last requests once more. Those are known.
             await new Promise(later => setTimeout(later, 3000));
             equal(await page.$$eval("#jobs tbody tr", rows => rows.length), 0, "jobs that were taken twice");

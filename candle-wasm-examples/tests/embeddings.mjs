@@ -27,7 +27,7 @@ export async function run(site, screenshots) {
             await test(`embeddings::similarities::${device}`, async () => {
                 await page.select("#device", device === "cpu" ? "cpu" : "auto");
                 await load(page, files);
-                contains(await text(page, "#device-line"), device === "cpu" ? "On the CPU: you chose it" : "On webgpu");
+                contains(await text(page, "#device-line"), device === "cpu" ? "Running on the CPU: selected by you" : "Running on webgpu");
                 await checkMatrix(page, folder);
                 await page.screenshot({ path: `${screenshots}/embeddings-${device}.png`, fullPage: true });
             });

@@ -21,7 +21,7 @@ export async function run(site, screenshots) {
         const page = await open(browser, `${site}llm/`);
         await test("llm::texts::webgpu", async () => {
             await ready(page);
-            contains(await text(page, "#device-line"), "On webgpu");
+            contains(await text(page, "#device-line"), "Running on webgpu");
             // A software adapter makes a token in two seconds; whole texts are the CPU's, and native WebGPU's.
             await checkBeginning(page, prompts[0], 8);
             await page.screenshot({ path: `${screenshots}/llm.png`, fullPage: true });
@@ -31,7 +31,7 @@ export async function run(site, screenshots) {
         await test("llm::texts::cpu", async () => {
             await page.select("#device", "cpu");
             await load(page);
-            contains(await text(page, "#device-line"), "On the CPU: you chose it");
+            contains(await text(page, "#device-line"), "Running on the CPU: selected by you");
             await checkTexts(page, prompts);
             // The driver can ask Chromium alone for dark colours.
             if (name() === "chromium") {
@@ -73,7 +73,7 @@ export async function run(site, screenshots) {
         try {
             const page = await open(browser, `${site}llm/`);
             await ready(page);
-            contains(await text(page, "#device-line"), "On the CPU: ", "WebGPU");
+            contains(await text(page, "#device-line"), "Running on the CPU: ", "WebGPU");
             await checkBeginning(page, prompts[0], 8);
         } finally {
             await browser.close();
@@ -170,11 +170,11 @@ async function outOfRange(page) {
 /** Each says what is wrong and what to do; then the page works without having been loaded again. */
 async function damaged(page, address, prompt) {
     const cases = [
-        [`${address}missing/`, ["config.json", "404", "is the address right"]],
+        [`${address}missing/`, ["config.json", "404", "check the URL"]],
         [`${address}page.gguf`, ["page.gguf", "GGUF"]],
         [`${address}truncated/`, ["model.safetensors", "bytes"]],
         [`${address}whole/`, ["config.json", "range requests", "drop it on the page"]],
-        ["http://127.0.0.1:9/model.gguf", ["model.gguf", "is there a network"]],
+        ["http://127.0.0.1:9/model.gguf", ["model.gguf", "check the URL and the network"]],
     ];
     await page.evaluate(() => { globalThis.sameDocument = true; });
     await page.click("input[value=url]");
@@ -210,7 +210,7 @@ async function quotaFull(page, site, address, prompt) {
         await page.click("input[value=url]");
         await set(page, "#url", address);
         await load(page);
-        contains(await text(page, "#notice"), "no room", "downloaded again next time");
+        contains(await text(page, "#notice"), "no space", "downloaded again next time");
         await checkBeginning(page, prompt, 8);
     } finally {
         await client.send("Storage.overrideQuotaForOrigin", { origin });
@@ -222,7 +222,7 @@ async function gpuLost(browser, page, prompt) {
     await page.click("input[value=default]");
     await page.select("#device", "auto");
     await load(page);
-    contains(await text(page, "#device-line"), "On webgpu");
+    contains(await text(page, "#device-line"), "Running on webgpu");
     await set(page, "#temperature", "1.5");
     await set(page, "#max-tokens", "4000");
     await page.click("#generate");
@@ -231,10 +231,10 @@ async function gpuLost(browser, page, prompt) {
     const { processInfo } = await client.send("SystemInfo.getProcessInfo");
     process.kill(processInfo.find(({ type }) => type === "GPU").id, "SIGKILL");
     await wait(page, () => document.querySelector("#text-error").textContent !== "");
-    contains(await text(page, "#text-error"), "GPU", "load the model again");
+    contains(await text(page, "#text-error"), "GPU", "Load the model again");
     await set(page, "#temperature", "0");
     await load(page);
-    contains(await text(page, "#device-line"), "On webgpu");
+    contains(await text(page, "#device-line"), "Running on webgpu");
     await checkBeginning(page, prompt, 2);
 }
 
@@ -262,7 +262,7 @@ async function packageOnCpu(page, build, prompt) {
     equal(found.text !== "" && prompt.greedy_text.startsWith(found.text), true, "a beginning of the text");
     equal(found.refused.length, 2, "errors");
     contains(found.refused[0], "GGUF");
-    contains(found.refused[1], "`tokens` is not known", "max_tokens");
+    contains(found.refused[1], "`tokens` is unknown", "max_tokens");
 }
 
 async function packageAbort(page) {

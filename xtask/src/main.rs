@@ -31,31 +31,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install what the tests need where that is possible, then run the checks and tests that every change has to pass
+    /// Install what the tests need, where possible, then run the checks and tests that every change must pass
     Test(TestArgs),
-    /// What `test` starts beside its first steps
+    /// Steps that `test` starts in the background
     #[command(hide = true)]
     Ahead { steps: Vec<String> },
     /// Run the tests of one op on one device: `cargo xtask op matmul --device webgpu`
     Op {
-        /// What the names of its tests contain, such as `matmul` or `matmul::rows`
+        /// Text in the names of its tests, such as `matmul` or `matmul::rows`
         op: String,
         #[arg(long, default_value = "cpu", value_parser = op::DEVICES)]
         device: String,
     },
     /// Print how long each step took beside its budget, the slowest tests and the slowest crates
     Times,
-    /// Build the pages for browsers into `target/web/site`
+    /// Build the web pages into `target/web/site`
     Web {
-        /// Build the modules with the CPU's vector instructions alone (`simd`) or without (`plain`)
+        /// Build only the modules with SIMD (`simd`) or without (`plain`)
         #[arg(long, value_parser = ["simd", "plain"])]
         only: Option<String>,
     },
-    /// Build the pages, and time ops in Chromium beside onnxruntime-web's
+    /// Build the web pages and benchmark ops in Chromium against onnxruntime-web
     Versus,
-    /// Serve these pages on 127.0.0.1
+    /// Serve the web pages on 127.0.0.1
     Serve {
-        /// The port; 0 takes any that is free
+        /// Port to listen on; 0 picks a free one
         #[arg(long, default_value_t = 8080)]
         port: u16,
     },
@@ -63,17 +63,17 @@ enum Task {
 
 #[derive(Args)]
 struct TestArgs {
-    /// Run every step there is, for hours
+    /// Run every step; takes hours
     #[arg(long, conflicts_with = "only")]
     all: bool,
     /// Run the steps and the packages' tests that files changed since the merge base with the main branch need
     #[arg(long, conflicts_with_all = ["only", "all"])]
     changed: bool,
-    /// Run these steps alone, in the usual order: `--only fmt,clippy`
+    /// Run only these steps, in the usual order: `--only fmt,clippy`
     #[arg(long, value_delimiter = ',', value_name = "STEP",
           value_parser = PossibleValuesParser::new(STEPS.iter().map(|step| step.name)))]
     only: Vec<String>,
-    /// Print all steps and stop; those with a star are in the default run
+    /// List all steps and exit; the default run has those with a star
     #[arg(long)]
     list: bool,
 }

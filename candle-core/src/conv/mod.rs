@@ -35,7 +35,7 @@ macro_rules! conv_params {
             $(pub(crate) $field: usize,)+
             $(
                 $(#[$algo_doc])*
-                #[allow(dead_code, reason = "only cuDNN has a choice")]
+                #[allow(dead_code, reason = "only cuDNN has a choice of algorithms")]
                 $vis cudnn_fwd_algo: Option<CudnnFwdAlgo>,
             )?
         }
@@ -85,10 +85,10 @@ impl Steps {
     /// Elements that a kernel of `k` elements spans.
     fn span(&self, k: usize) -> Result<usize, &'static str> {
         if self.stride == 0 {
-            return Err("stride has to be 1 at least");
+            return Err("stride must be at least 1");
         }
         if self.dilation == 0 {
-            return Err("dilation has to be 1 at least");
+            return Err("dilation must be at least 1");
         }
         let gaps = k.checked_sub(1).ok_or("the kernel is empty")?;
         let span = gaps

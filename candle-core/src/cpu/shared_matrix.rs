@@ -30,7 +30,10 @@ impl<'a, T> SharedMatrix<'a, T> {
     /// When these elements are not in the matrix.
     pub(crate) fn at(&self, i: usize, j: usize, columns: usize) -> *mut T {
         let at = i * self.row + j;
-        assert!(at + columns <= self.len, "a part leaves its matrix");
+        assert!(
+            at + columns <= self.len,
+            "a part reaches outside its matrix"
+        );
         // SAFETY: within the slice, as was asserted.
         unsafe { self.start.add(at) }
     }

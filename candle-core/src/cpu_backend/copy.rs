@@ -100,7 +100,7 @@ pub(super) fn const_set(dst: &mut CpuStorage, value: Scalar, layout: &Layout) ->
     let dtype = dst.dtype();
     if value.dtype() != dtype {
         return Err(Error::UnexpectedDType {
-            msg: "const_set: the value has another dtype than the tensor",
+            msg: "const_set: the value's dtype differs from the tensor's",
             expected: dtype,
             got: value.dtype(),
         }

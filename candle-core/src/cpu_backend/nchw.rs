@@ -87,7 +87,7 @@ pub(super) fn room<T>(dims: &[usize], op: &'static str) -> Result<usize> {
     let fits = |len: &usize| *len < LARGE || Vec::<T>::new().try_reserve_exact(*len).is_ok();
     match len.filter(fits) {
         Some(len) => Ok(len),
-        None => crate::bail!("{op}: there is no memory for a result of shape {dims:?}"),
+        None => crate::bail!("{op}: cannot allocate a result of shape {dims:?}"),
     }
 }
 

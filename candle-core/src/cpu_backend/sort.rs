@@ -25,7 +25,7 @@ pub(crate) fn arg_sort(
     };
     if u32::try_from(len).is_err() {
         crate::bail!(
-            "{op}: rows of {len} elements, u32 indexes reach {}",
+            "{op}: rows of {len} elements exceed the limit of u32 indexes, {}",
             u32::MAX
         )
     }

@@ -34,7 +34,7 @@ pub fn cards() -> Result<Vec<CardReport>> {
 /// How many cards the driver shows.
 pub(super) fn count() -> Result<usize> {
     Library::Driver.open()?;
-    driver::init().during(|| "starting the driver".into())?;
+    driver::init().during(|| "initializing the driver".into())?;
     Ok(driver::device::get_count().w()? as usize)
 }
 

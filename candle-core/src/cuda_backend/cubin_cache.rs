@@ -46,7 +46,7 @@ impl CubinCache {
     /// Keeps machine code. What cannot be written is compiled again by the next program.
     pub(super) fn write(&self, text: &str, cubin: &[u8]) {
         if let Err(err) = self.try_write(text, cubin) {
-            tracing::warn!(folder = %self.folder.display(), %err, "the cache of CUDA kernels cannot be written");
+            tracing::warn!(folder = %self.folder.display(), %err, "cannot write the cache of CUDA kernels");
         }
     }
 

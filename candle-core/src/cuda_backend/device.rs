@@ -217,7 +217,7 @@ impl CudaDevice {
     pub(super) fn begin_recording(&self) -> Result<RecordingGuard<'_>> {
         if self.0.recording.swap(true, Ordering::AcqRel) {
             crate::bail!(
-                "{} is recording already: one recording at a time",
+                "{} is already recording; only one recording can be active",
                 self.name()
             )
         }
@@ -227,10 +227,7 @@ impl CudaDevice {
     /// An error while work is recorded: `what` needs the host.
     pub(super) fn refuse_while_recording(&self, what: &str) -> Result<()> {
         if self.0.recording.load(Ordering::Acquire) {
-            crate::bail!(
-                "{what} cannot be part of a recording on {}: it needs the host",
-                self.name()
-            )
+            crate::bail!("cannot record {what} on {}: it needs the host", self.name())
         }
         Ok(())
     }
@@ -261,7 +258,7 @@ impl CudaDevice {
     pub(crate) fn bind_to_thread(&self) {
         if let Err(error) = self.0.context.bind_to_thread() {
             // The driver's answer to the caller's first call says the same.
-            tracing::warn!(%error, "the CUDA context cannot be bound to the thread");
+            tracing::warn!(%error, "cannot bind the CUDA context to the thread");
         }
     }
 
@@ -306,7 +303,7 @@ impl CudaDevice {
             self.unsupported(
                 op,
                 dtype,
-                "this dtype can only be held: convert it on the CPU",
+                "this dtype supports storage only: convert it on the CPU",
             )
         })
     }

@@ -25,7 +25,7 @@ pub enum CudaError {
     Compiler(#[from] cudarc::nvrtc::CompileError),
 
     /// A kernel of this backend does not compile for this card.
-    #[error("kernel {kernel} does not compile for {arch}: {log}")]
+    #[error("cannot compile kernel {kernel} for {arch}: {log}")]
     KernelSource {
         /// The kernel's label.
         kernel: String,
@@ -48,7 +48,7 @@ pub enum CudaError {
     Curand(#[from] cudarc::curand::result::CurandError),
 
     /// One of NVIDIA's libraries is not there.
-    #[error("{name} is not there (tried {tried}): {hint}")]
+    #[error("{name} not found (tried {tried}): {hint}")]
     MissingLibrary {
         /// Its name.
         name: &'static str,
@@ -59,7 +59,7 @@ pub enum CudaError {
     },
 
     /// There is no card with this ordinal.
-    #[error("CUDA device {ordinal} was asked for, the driver has {count}: ordinals start at 0, and CUDA_VISIBLE_DEVICES hides cards")]
+    #[error("no CUDA device {ordinal}: the driver reports {count}; ordinals start at 0, and CUDA_VISIBLE_DEVICES can hide devices")]
     NoDevice {
         /// The ordinal that was asked for.
         ordinal: usize,
@@ -68,7 +68,7 @@ pub enum CudaError {
     },
 
     /// The card is older than what this backend is written for.
-    #[error("{name} has compute capability {major}.{minor}, the CUDA backend takes 7.5 (Turing) and later: use Device::new_webgpu for it")]
+    #[error("{name} has compute capability {major}.{minor}, but the CUDA backend needs 7.5 (Turing) or later: use Device::new_webgpu")]
     OldCard {
         /// The card's name.
         name: String,
@@ -80,7 +80,7 @@ pub enum CudaError {
 
     /// The card has too little free memory.
     #[error(
-        "{op}: out of memory on {device}: {bytes} bytes were asked for, {free} of {total} are free"
+        "{op}: out of memory on {device}: requested {bytes} bytes, {free} of {total} are free"
     )]
     OutOfMemory {
         /// What the memory was for.
@@ -96,15 +96,15 @@ pub enum CudaError {
     },
 
     /// One of upstream's kernels was asked for by name.
-    #[error("there is no kernel {module_name}: this backend compiles its kernels for each use and keeps none by upstream's names; call the \
-             tensor's op, or bring a kernel of your own by CudaDevice::compile (CUDA C++) or get_or_load_custom_func (PTX)")]
+    #[error("no kernel {module_name}: this backend compiles kernels on demand and has none under Candle's names; call the tensor's op, or \
+             load your own kernel with CudaDevice::compile (CUDA C++) or get_or_load_custom_func (PTX)")]
     MissingKernel {
         /// The kernel, and the module that it is in upstream.
         module_name: String,
     },
 
     /// An op has no form for a dtype.
-    #[error("{op} has no CUDA form for {dtype:?}")]
+    #[error("{op} has no CUDA kernel for {dtype:?}")]
     UnsupportedDtype {
         /// The dtype.
         dtype: DType,
@@ -139,7 +139,7 @@ pub enum CudaError {
     },
 
     /// A module cannot be loaded.
-    #[error("module {module_name} cannot be loaded: {}", describe(.cuda))]
+    #[error("cannot load module {module_name}: {}", describe(.cuda))]
     Load {
         /// The driver's answer.
         cuda: DriverError,

@@ -106,7 +106,7 @@ impl Drop for Faults {
         // SAFETY: made by `malloc_host`, freed once; the stream's work ends before its memory goes.
         let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
         if let Err(err) = freed {
-            tracing::warn!(?err, "memory for faults cannot be freed");
+            tracing::warn!(?err, "cannot free the memory for faults");
         }
     }
 }

@@ -31,7 +31,7 @@ impl CudaDevice {
     pub fn record(&self, work: impl FnOnce() -> Result<()>) -> Result<Recording> {
         if self.is_profiling() {
             crate::bail!(
-                "kernels are being timed on {}, which those of a recording cannot be",
+                "cannot record on {} while kernels are being timed",
                 self.name()
             )
         }

@@ -70,16 +70,16 @@ impl Library {
     fn how_to_get(self) -> &'static str {
         match self {
             Self::Driver => {
-                "it comes with NVIDIA's graphics driver: install that, and see that `nvidia-smi` works"
+                "it is part of NVIDIA's graphics driver: install the driver and check that `nvidia-smi` works"
             }
             Self::Nvrtc => {
-                "install it with `pip install nvidia-cuda-nvrtc`, or with the CUDA toolkit, or name its folder in CANDLE_CUDA_PATH"
+                "install it with `pip install nvidia-cuda-nvrtc`, or with the CUDA toolkit, or set CANDLE_CUDA_PATH to its folder"
             }
             Self::CublasLt | Self::Cublas => {
-                "install it with `pip install nvidia-cublas`, or with the CUDA toolkit, or name its folder in CANDLE_CUDA_PATH"
+                "install it with `pip install nvidia-cublas`, or with the CUDA toolkit, or set CANDLE_CUDA_PATH to its folder"
             }
             Self::Nccl => {
-                "install it with `pip install nvidia-nccl-cu13`, or from your distribution, or name its folder in CANDLE_CUDA_PATH"
+                "install it with `pip install nvidia-nccl-cu13`, or from your distribution, or set CANDLE_CUDA_PATH to its folder"
             }
         }
     }

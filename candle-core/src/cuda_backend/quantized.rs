@@ -134,7 +134,7 @@ impl QCudaStorage {
             return Ok(());
         }
         Err(Error::Msg(format!(
-            "{op}: {elements} elements were asked for, the {:?} blocks have {held}",
+            "{op}: requested {elements} elements, but the {:?} blocks hold {held}",
             self.dtype
         ))
         .bt())
@@ -173,7 +173,7 @@ impl QCudaStorage {
     ) -> Result<()> {
         if imatrix_weights.len() != n_per_row {
             crate::bail!(
-                "quantize_imatrix: {} weights for {n_per_row} columns",
+                "quantize_imatrix: got {} weights for {n_per_row} columns",
                 imatrix_weights.len()
             );
         }
@@ -204,7 +204,7 @@ impl QCudaStorage {
         };
         if !floats.len().is_multiple_of(self.dtype.block_size()) {
             crate::bail!(
-                "quantize: {} elements are no whole number of {:?} blocks of {}",
+                "quantize: {} elements are not a whole number of {:?} blocks of {}",
                 floats.len(),
                 self.dtype,
                 self.dtype.block_size()

@@ -29,7 +29,7 @@ impl Drop for Pinned {
         // SAFETY: made by `malloc_host`, freed once, after the copy into it was waited for.
         let freed = bound.and_then(|()| unsafe { driver::free_host(self.host.cast()) });
         if let Err(err) = freed {
-            tracing::warn!(?err, "memory for readback cannot be freed");
+            tracing::warn!(?err, "cannot free the memory for readback");
         }
     }
 }

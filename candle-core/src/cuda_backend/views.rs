@@ -59,8 +59,8 @@ impl<const N: usize> Walk<N> {
             } else {
                 if rank == MAX_RANK {
                     crate::bail!(
-                        "a layout of shape {shape:?} has more than {MAX_RANK} dimensions that cannot be merged, which is \
-                         the most that CUDA kernels take: call contiguous() on a part of it first"
+                        "a layout of shape {shape:?} has more than {MAX_RANK} dimensions that cannot be merged, the \
+                         limit of CUDA kernels: call contiguous() on part of it first"
                     );
                 }
                 views.dims[rank] = size;

@@ -46,7 +46,7 @@ impl Call {
         let name = op.name();
         if xs.track_op() {
             bail!(
-                "{name}: gradients do not pass from rank to rank, and autograd tracks the tensor; detach it first"
+                "{name}: gradients do not flow between ranks, but autograd tracks the tensor; detach it first"
             )
         }
         match op {
@@ -57,10 +57,10 @@ impl Call {
                 )
             }
             Op::Broadcast { root } if root >= world => {
-                bail!("{name} from rank {root}, there are {world}, counted from 0")
+                bail!("{name} from rank {root}, but there are {world} ranks, counted from 0")
             }
             Op::AllReduce if !has_sum(xs.dtype()) => {
-                bail!("{name}: {:?} has no sums", xs.dtype())
+                bail!("{name}: {:?} does not support sums", xs.dtype())
             }
             _ => Ok(Self {
                 op,
@@ -98,7 +98,7 @@ pub(crate) fn difference<'a>(mut calls: impl Iterator<Item = (usize, &'a Call)>)
     let (first_rank, first) = calls.next()?;
     let (rank, other) = calls.find(|(_, call)| *call != first)?;
     Some(format!(
-        "the ranks do not agree: rank {first_rank} calls {first}, rank {rank} calls {other}"
+        "ranks disagree: rank {first_rank} calls {first}, rank {rank} calls {other}"
     ))
 }
 

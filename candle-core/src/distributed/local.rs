@@ -53,7 +53,7 @@ impl LocalGroup {
     /// As [`ranks`](Self::ranks).
     pub fn ranks_with_timeout(world_size: usize, timeout: Duration) -> Result<Vec<Self>> {
         if world_size == 0 {
-            bail!("a group of 0 ranks, at least 1 is needed")
+            bail!("a group of 0 ranks; at least 1 is required")
         }
         let shared = Arc::new(Shared {
             world: world_size,
@@ -130,7 +130,7 @@ impl LocalGroup {
                 let absent = state.brought.iter().enumerate();
                 let absent = absent.filter_map(|(rank, brought)| brought.is_none().then_some(rank));
                 let reason = format!(
-                    "ranks {:?} did not come to {call} within {:?}",
+                    "ranks {:?} did not reach {call} within {:?}",
                     absent.collect::<Vec<_>>(),
                     shared.timeout
                 );

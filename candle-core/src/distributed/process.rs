@@ -73,7 +73,7 @@ impl ProcessGroup {
             bail!("rank {rank} of {world_size}, ranks are counted from 0")
         }
         if timeout.is_zero() {
-            bail!("rank {rank}: a timeout of 0, in which no rank can be reached")
+            bail!("rank {rank}: the timeout is 0; it must be positive")
         }
         let streams = match (world_size, rank) {
             (1, _) => Ok(Vec::new()),
@@ -141,7 +141,7 @@ impl ProcessGroup {
                 Err(reason) => bail!("{reason}"),
             };
             if theirs != call.to_string() {
-                bail!("the ranks do not agree: rank 0 calls {call}, rank {rank} calls {theirs}")
+                bail!("ranks disagree: rank 0 calls {call}, rank {rank} calls {theirs}")
             }
             parts.push(match call.sends(rank) {
                 true => {
@@ -188,7 +188,7 @@ impl ProcessGroup {
         let text = match &err {
             Error::Io(io) => match io.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                    format!("rank {rank} was silent for {:?}", self.timeout)
+                    format!("no message from rank {rank} for {:?}", self.timeout)
                 }
                 ErrorKind::UnexpectedEof
                 | ErrorKind::ConnectionReset
@@ -290,12 +290,12 @@ fn accept(address: &str, world: usize, timeout: Duration) -> Result<Vec<TcpStrea
         }
         let (rank, theirs) = (number(&hello[8..12]), number(&hello[12..]));
         if theirs != world {
-            bail!("rank {rank} wants a group of {theirs} ranks, rank 0 one of {world}")
+            bail!("rank {rank} expects a group of {theirs} ranks, rank 0 one of {world}")
         }
         match rank.checked_sub(1).and_then(|i| streams.get_mut(i)) {
             Some(place @ None) => *place = Some(stream),
-            Some(Some(_)) => bail!("two processes say that they are rank {rank}"),
-            None => bail!("a process says that it is rank {rank} of {world}"),
+            Some(Some(_)) => bail!("two processes claim to be rank {rank}"),
+            None => bail!("a process claims to be rank {rank} of {world}"),
         }
     }
     let mut streams: Vec<TcpStream> = streams.into_iter().flatten().collect();
@@ -327,7 +327,7 @@ fn join(address: &str, rank: usize, world: usize, timeout: Duration) -> Result<T
         let mut answer = [0; 8];
         return match stream.read_exact(&mut answer) {
             Ok(()) if answer == MAGIC => Ok(stream),
-            Ok(()) => bail!("what listens there is no rank 0"),
+            Ok(()) => bail!("the peer is not rank 0"),
             Err(err) => bail!("rank 0 did not gather all ranks: {err}"),
         };
     }
@@ -366,7 +366,7 @@ fn receive_head(stream: &mut TcpStream) -> Result<std::result::Result<String, St
     stream.read_exact(&mut head)?;
     let len = number(&head[1..]);
     if len > MAX_TEXT {
-        bail!("a message of {len} bytes, at most {MAX_TEXT} are allowed")
+        bail!("a message of {len} bytes; the maximum is {MAX_TEXT}")
     }
     let mut text = vec![0; len];
     stream.read_exact(&mut text)?;

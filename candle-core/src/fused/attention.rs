@@ -33,7 +33,7 @@ impl Sizes {
             || !heads.is_multiple_of(kv_heads)
         {
             crate::bail!(
-                "sdpa takes q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), \
+                "sdpa expects q (batch, heads, queries, dim), k (batch, kv_heads, keys, dim) and v (batch, kv_heads, keys, v_dim), \
                  heads a multiple of kv_heads; got {:?}, {:?} and {:?}",
                 q_l.shape(),
                 k_l.shape(),
@@ -107,7 +107,10 @@ impl<E: Copy> Rules<E> {
         let dims = [sizes.batch, sizes.heads, sizes.queries, sizes.keys];
         let bias = match params.bias {
             Some((bias, layout)) if layout.dims() == dims => Some(elem(bias.dtype())?),
-            Some((_, layout)) => crate::bail!("sdpa: a bias of {:?} for {dims:?}", layout.shape()),
+            Some((_, layout)) => crate::bail!(
+                "sdpa: a bias of shape {:?} does not match {dims:?}",
+                layout.shape()
+            ),
             None => None,
         };
         for (name, vector, len, dtype) in [
@@ -122,7 +125,7 @@ impl<E: Copy> Rules<E> {
             let fits = layout.dims() == [len] && layout.is_contiguous();
             if !fits || storage.dtype() != dtype {
                 crate::bail!(
-                    "sdpa: {name} are {:?} of {:?}, they have to be {len} contiguous elements of {dtype:?}",
+                    "sdpa: {name} are {:?} of {:?}; expected {len} contiguous elements of {dtype:?}",
                     layout.shape(),
                     storage.dtype()
                 )
@@ -130,7 +133,7 @@ impl<E: Copy> Rules<E> {
         }
         if let (Some((slopes, _)), Some((sinks, _))) = (params.slopes, params.sinks) {
             if !std::ptr::eq(slopes, sinks) {
-                crate::bail!("sdpa: slopes and sinks have to be parts of one storage")
+                crate::bail!("sdpa: slopes and sinks must be parts of one storage")
             }
         }
         // One query at the last key sees all that is behind it.

@@ -81,7 +81,7 @@ impl<S: BackendStorage> LinearExtras<'_, S> {
         let halves = self.gate.is_none() || outputs.is_multiple_of(2);
         if x_l.dims().last() != Some(&k) || !alpha_fits || !bias_fits || !residual_fits || !halves {
             crate::bail!(
-                "linear: x is {:?} and the weight ({outputs}, {k}); the norm's weights have to be ({k}), the bias ({outputs}), the \
+                "linear: x is {:?} and the weight ({outputs}, {k}); the norm's weights must be ({k}), the bias ({outputs}), the \
                  residual ({rows}, {n}), and a gated product of an even size",
                 x_l.shape()
             )

@@ -37,7 +37,7 @@ impl Header {
         let magic: [u8; 6] = read_array(reader).map_err(part("magic"))?;
         if &magic != MAGIC {
             return Err(npy_error(format!(
-                "magic: expected \\x93NUMPY, found {}; this is no npy file",
+                "magic: expected \\x93NUMPY, found {}; not an npy file",
                 magic.escape_ascii()
             )));
         }
@@ -49,14 +49,14 @@ impl Header {
                 .map(|len| len as usize),
             _ => {
                 return Err(npy_error(format!(
-                    "version: {major}.{minor} is not known, expected 1, 2 or 3"
+                    "version: {major}.{minor} is not supported; expected 1, 2 or 3"
                 )))
             }
         };
         let len = len.map_err(part("header length"))?;
         if len > MAX_LEN {
             return Err(npy_error(format!(
-                "header length: {len} bytes, at most {MAX_LEN} are read"
+                "header length: {len} bytes; the maximum is {MAX_LEN}"
             )));
         }
         let text = read_bytes(reader, len, 0).map_err(part("header"))?;
@@ -237,7 +237,7 @@ impl<'a> Literal<'a> {
     /// A dtype and whether it is big-endian: `'<f4'`, `'>i8'`, `'|b1'`.
     fn descr(&mut self) -> std::result::Result<(DType, bool), String> {
         if self.eat("[") {
-            return Err("descr: arrays of records are not supported, save each field".to_string());
+            return Err("descr: arrays of records are not supported; save each field".to_string());
         }
         let descr = self.string()?;
         let (big_endian, code) = match descr.split_at_checked(1) {
@@ -257,7 +257,7 @@ impl<'a> Literal<'a> {
             "f8" | "d" => DType::F64,
             _ => {
                 return Err(format!(
-                    "descr: dtype `{}` is not supported, save it as one of b1, u1, u4, i2, i4, i8, f2, f4, f8",
+                    "descr: dtype `{}` is not supported; save it as one of b1, u1, u4, i2, i4, i8, f2, f4, f8",
                     shown(descr)
                 ))
             }

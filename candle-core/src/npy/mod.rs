@@ -77,7 +77,7 @@ fn read_array<R: Read>(reader: &mut R, known: usize) -> Result<Tensor> {
         ))
     };
     let len = shape.elem_count().checked_mul(dtype.size_in_bytes());
-    let too_large = || "it has more bytes than can be counted".to_string();
+    let too_large = || "the size in bytes overflows".to_string();
     let bytes = len.ok_or_else(too_large);
     let bytes = bytes.and_then(|len| read_bytes(reader, len, known));
     let mut bytes = bytes.map_err(of_data)?;

@@ -55,7 +55,7 @@ impl Checkpoint {
         let pickles: Vec<&String> = archive.names().iter().filter(is_pickle).collect();
         if pickles.is_empty() {
             crate::bail!(
-                "there is no {PICKLE} among its {} entries; it is no checkpoint of torch.save",
+                "no {PICKLE} among its {} entries; not a torch.save checkpoint",
                 archive.names().len()
             )
         }
@@ -65,7 +65,7 @@ impl Checkpoint {
             // It is repeated for each tensor.
             if folder.len() > MAX_FOLDER {
                 crate::bail!(
-                    "zip entry {}: its folder has a name of {} bytes, at most {MAX_FOLDER} are read",
+                    "zip entry {}: the folder name has {} bytes; the maximum is {MAX_FOLDER}",
                     shown(name),
                     folder.len()
                 )
@@ -141,7 +141,7 @@ fn tensors_of(
             .rfind(|(name, _)| matches!(name, Object::Unicode(name) if name == key));
         object = match found {
             Some((_, object)) => object,
-            None => crate::bail!("pickle: there is no key {key}"),
+            None => crate::bail!("pickle: no key {key}"),
         };
     }
     let dir = format!("{folder}{STORAGES}");

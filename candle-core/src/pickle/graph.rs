@@ -146,10 +146,7 @@ impl TreeBuilder<'_> {
                 self.left = left;
                 Ok(())
             }
-            None => crate::bail!(
-                "values named in many places take more than {} bytes written out",
-                self.limit
-            ),
+            None => crate::bail!("shared values exceed {} bytes when expanded", self.limit),
         }
     }
 
@@ -170,7 +167,7 @@ impl TreeBuilder<'_> {
 
     fn build(&mut self, id: Id, depth: usize) -> Result<Object> {
         if depth > MAX_DEPTH {
-            crate::bail!("values are nested more than {MAX_DEPTH} deep")
+            crate::bail!("values are nested more than {MAX_DEPTH} levels deep")
         }
         self.charge(size_of::<Object>())?;
         let depth = depth + 1;

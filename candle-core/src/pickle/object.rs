@@ -170,9 +170,6 @@ impl<T: TryFrom<Object, Error = Object>> TryFrom<Object> for Vec<T> {
 impl From<Object> for Error {
     /// An object that was not expected where it is.
     fn from(object: Object) -> Self {
-        Self::msg(format_args!(
-            "pickle: {} was not expected here",
-            object.summary()
-        ))
+        Self::msg(format_args!("pickle: unexpected {}", object.summary()))
     }
 }

@@ -94,7 +94,7 @@ impl<R: BufRead> Counted<'_, R> {
         let mut bounded = self.reader.take(MAX_NAME);
         *self.position += bounded.read_until(b'\n', &mut line)? as u64;
         if line.pop() != Some(b'\n') {
-            crate::bail!("a name does not end within {MAX_NAME} bytes")
+            crate::bail!("a name is longer than {MAX_NAME} bytes")
         }
         Ok(String::from_utf8(line)?.into_boxed_str())
     }
@@ -136,7 +136,7 @@ impl Stack {
         let code = reader.u8().map_err(|err| in_pickle(err, "op-code"))?;
         let Ok(op) = OpCode::try_from(code) else {
             let hint =
-                "it is none of protocol 2; save with pickle_protocol=2, or the file is damaged";
+                "not part of protocol 2; save with pickle_protocol=2, or the file is damaged";
             return Err(in_pickle(Error::msg(hint), &format!("op-code {code:#04x}")));
         };
         let name = format!("{op:?}");
@@ -161,7 +161,7 @@ impl Stack {
     /// named in very many places.
     pub fn finalize(self) -> Result<Object> {
         let Some(&id) = self.stack.last() else {
-            crate::bail!("pickle: it ends without a value")
+            crate::bail!("pickle: ends without a value")
         };
         let tree = self.graph.tree(id, self.position);
         tree.map_err(|err| err.context("pickle: its value"))
@@ -175,7 +175,7 @@ impl Stack {
         match op {
             OpCode::Proto => match reader.u8()? {
                 0..=5 => Ok(()),
-                version => crate::bail!("protocol {version} is not known"),
+                version => crate::bail!("protocol {version} is not supported"),
             },
             OpCode::Global => {
                 let names = (reader.line()?, reader.line()?);
@@ -284,9 +284,9 @@ impl Stack {
 
     fn top(&self) -> Result<Id> {
         match self.stack.last() {
-            Some(&Graph::MARK) => crate::bail!("a value is needed, there is a mark"),
+            Some(&Graph::MARK) => crate::bail!("expected a value, found a mark"),
             Some(&id) => Ok(id),
-            None => crate::bail!("a value is needed, the stack is empty"),
+            None => crate::bail!("expected a value, but the stack is empty"),
         }
     }
 
@@ -300,7 +300,7 @@ impl Stack {
     fn pop_to_mark(&mut self) -> Result<Vec<Id>> {
         let mark = self.stack.iter().rposition(|&id| id == Graph::MARK);
         let Some(mark) = mark else {
-            crate::bail!("there is no mark on the stack")
+            crate::bail!("no mark on the stack")
         };
         let items = self.stack.split_off(mark + 1);
         self.stack.pop();
@@ -310,7 +310,7 @@ impl Stack {
     fn tuple(&mut self, len: usize) -> Result<()> {
         let start = self.stack.len().checked_sub(len);
         let Some(start) = start.filter(|&start| !self.stack[start..].contains(&Graph::MARK)) else {
-            crate::bail!("{len} values are needed on the stack")
+            crate::bail!("expected {len} values on the stack")
         };
         let items = self.stack.split_off(start);
         self.push(Node::Tuple(items.into()))
@@ -325,7 +325,7 @@ impl Stack {
     fn recall(&mut self, key: u32) -> Result<()> {
         match self.memo.get(&key) {
             Some(&id) => self.push_id(id),
-            None => crate::bail!("nothing is remembered under {key}"),
+            None => crate::bail!("no memo entry {key}"),
         }
     }
 
@@ -365,7 +365,7 @@ impl Stack {
         let list = self.top()?;
         match self.graph.get_mut(list) {
             Node::List(list) => list.extend_from_slice(items),
-            other => crate::bail!("a list is needed, there is {}", other.kind()),
+            other => crate::bail!("expected a list, found {}", other.kind()),
         }
         Ok(())
     }
@@ -375,7 +375,7 @@ impl Stack {
         let dict = self.top()?;
         match self.graph.get_mut(dict) {
             Node::Dict(dict) => dict.extend(items),
-            other => crate::bail!("a dictionary is needed, there is {}", other.kind()),
+            other => crate::bail!("expected a dictionary, found {}", other.kind()),
         }
         Ok(())
     }
@@ -455,7 +455,7 @@ impl Stack {
 /// Keys and values in turn.
 fn pairs(items: &[Id]) -> Result<Vec<(Id, Id)>> {
     if !items.len().is_multiple_of(2) {
-        crate::bail!("the key that comes last has no value")
+        crate::bail!("the last key has no value")
     }
     Ok(items
         .chunks_exact(2)

@@ -150,7 +150,7 @@ fn tensor_info(
 ) -> Result<Option<TensorInfo>> {
     let mut args = args.into_iter();
     let mut next = |what: &str| {
-        let missing = || crate::Error::msg(format_args!("{function}: there is no {what}"));
+        let missing = || crate::Error::msg(format_args!("{function}: missing {what}"));
         args.next().ok_or_else(missing)
     };
     let storage = StorageRef::new(next("storage")?).context("storage")?;
@@ -172,12 +172,12 @@ fn tensor_info(
         },
     };
     if dims.len() != stride.len() {
-        crate::bail!("shape {dims:?} has not as many dimensions as stride {stride:?}")
+        crate::bail!("shape {dims:?} and stride {stride:?} differ in their number of dimensions")
     }
     let layout = Layout::new(Shape::from(dims), stride, start);
     check_layout(&layout, storage_size)?;
     let start_bytes = start.checked_mul(dtype.size_in_bytes());
-    let start_bytes = start_bytes.context("offset: it has more bytes than can be counted")?;
+    let start_bytes = start_bytes.context("offset: the size in bytes overflows")?;
     let (shape, stride) = (layout.shape().clone(), layout.stride().to_vec());
     let layout = Layout::new(shape, stride, start_bytes);
     let dir = dir_name.to_string_lossy().replace('\\', "/");

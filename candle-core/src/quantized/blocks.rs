@@ -211,7 +211,7 @@ fn dequantize<T: GgmlType>(blocks: &[T], elem_count: usize) -> Result<CpuStorage
     let held = blocks.len() * T::BLCK_SIZE;
     if elem_count > held || !elem_count.is_multiple_of(T::BLCK_SIZE) {
         return Err(Error::Msg(format!(
-            "dequantize {:?}: {elem_count} elements asked for, there are {held} in blocks of {}",
+            "dequantize {:?}: requested {elem_count} elements, but the blocks of {} hold {held}",
             T::DTYPE,
             T::BLCK_SIZE
         ))

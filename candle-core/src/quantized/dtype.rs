@@ -111,7 +111,7 @@ impl GgmlDType {
         let found = Self::NUMBERS.iter().find(|(_, n)| *n == number);
         found.map(|(dtype, _)| *dtype).ok_or_else(|| {
             Error::Msg(format!(
-                "GGML dtype {number} is not supported, known are {}",
+                "GGML dtype {number} is not supported; supported: {}",
                 Self::NUMBERS
                     .map(|(dtype, n)| format!("{n} ({dtype:?})"))
                     .join(", ")

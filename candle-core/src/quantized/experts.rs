@@ -29,7 +29,10 @@ pub(super) fn route(
     for (at, id) in ids.into_iter().enumerate() {
         let expert = usize::try_from(id).unwrap_or(usize::MAX);
         if expert >= count {
-            return Err(Error::Msg(format!("{OP}: {id} is none of {count} experts")).bt());
+            return Err(Error::Msg(format!(
+                "{OP}: expert {id} is out of range; there are {count}"
+            ))
+            .bt());
         }
         let row = if slots == 1 { at / topk } else { at };
         let (rows, places) = groups.entry(expert).or_default();
@@ -64,7 +67,7 @@ fn check(
     let (ids_batch, topk) = ids.dims2()?;
     if ids_batch != batch || x_k != k || (slots != 1 && slots != topk) {
         return Err(Error::Msg(format!(
-            "{OP}: x {:?} and ids {:?} do not go with weights ({count}, {n}, {k}): x is (batch, 1 or topk, k), ids (batch, topk)",
+            "{OP}: x {:?} and ids {:?} do not match the weights ({count}, {n}, {k}): x must be (batch, 1 or topk, k), ids (batch, topk)",
             x.shape(),
             ids.shape()
         ))

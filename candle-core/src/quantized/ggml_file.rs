@@ -42,7 +42,7 @@ impl VersionedMagic {
         let (ggmf, ggjt) = (u32::from_be_bytes(*b"ggmf"), u32::from_be_bytes(*b"ggjt"));
         if magic != ggmf && magic != ggjt {
             return Err(Error::Msg(format!(
-                "magic {magic:#010x}, known are ggml, ggmf and ggjt (a file that begins with GGUF is for gguf_file)"
+                "magic {magic:#010x}; expected ggml, ggmf or ggjt (read GGUF files with gguf_file)"
             ))
             .bt());
         }
@@ -53,7 +53,10 @@ impl VersionedMagic {
             (true, 3) => Ok(Self::GgjtV3),
             (ggjt, version) => {
                 let known = if ggjt { "ggjt up to 3" } else { "ggmf 1" };
-                Err(Error::Msg(format!("version {version}, known is {known}")).bt())
+                Err(Error::Msg(format!(
+                    "version {version} is not supported; expected {known}"
+                ))
+                .bt())
             }
         }
     }
@@ -136,7 +139,7 @@ pub fn qtensor_from_ggml(
     let (_, bytes) = tensor_bytes(&dims, ggml_dtype)?;
     let Some(data) = raw_data.get(..bytes) else {
         return Err(Error::Msg(format!(
-            "shape {dims:?} of {ggml_dtype:?} needs {bytes} bytes, there are {}",
+            "shape {dims:?} of {ggml_dtype:?} needs {bytes} bytes, but there are {}",
             raw_data.len()
         ))
         .bt());
@@ -167,7 +170,7 @@ fn read_tensor<R: Read + Seek>(
     let mut head = || {
         let (rank, name_len, dtype) = (reader.u32()?, reader.u32()?, reader.u32()?);
         if rank > MAX_DIMS {
-            return Err(Error::Msg(format!("{rank} dimensions, at most {MAX_DIMS} are read")).bt());
+            return Err(Error::Msg(format!("{rank} dimensions; the maximum is {MAX_DIMS}")).bt());
         }
         let dims = (0..rank).map(|_| Ok(reader.u32()? as usize));
         let mut dims = dims.collect::<Result<Vec<_>>>()?;
@@ -214,9 +217,7 @@ impl Content {
             match tensors.entry(name) {
                 Entry::Vacant(entry) => entry.insert(tensor),
                 Entry::Occupied(entry) => {
-                    return Err(
-                        Error::Msg(format!("tensor {:?} is there twice", entry.key())).bt(),
-                    );
+                    return Err(Error::Msg(format!("tensor {:?} appears twice", entry.key())).bt());
                 }
             };
         }

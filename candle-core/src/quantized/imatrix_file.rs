@@ -45,7 +45,7 @@ fn read<R: Read + Seek>(stream: &mut R) -> Result<HashMap<String, Vec<f32>>> {
         };
         let values = values().with_context(|| format!("entry {name:?}"))?;
         if weights.insert(name.clone(), values).is_some() {
-            return Err(Error::Msg(format!("entry {name:?} is there twice")).bt());
+            return Err(Error::Msg(format!("entry {name:?} appears twice")).bt());
         }
     }
     Ok(weights)

@@ -171,7 +171,7 @@ fn check<T: GgmlType>(
         .bt())
     };
     if !k.is_multiple_of(block) {
-        return refuse(format!("{k} is no multiple of the block size {block}"));
+        return refuse(format!("{k} is not a multiple of the block size {block}"));
     }
     if m.checked_mul(k) != Some(lhs) {
         return refuse(format!("lhs has {lhs} elements"));
@@ -183,7 +183,7 @@ fn check<T: GgmlType>(
     let fits = m.checked_mul(n).is_some_and(|needed| needed <= dst);
     assert!(
         fits,
-        "quantized matmul of ({m}, {k}) with ({n}, {k}) {:?} transposed: dst too small, it has {dst} elements",
+        "quantized matmul of ({m}, {k}) with ({n}, {k}) {:?} transposed: dst is too small: it has {dst} elements",
         T::DTYPE
     );
     Ok(rhs_blocks)

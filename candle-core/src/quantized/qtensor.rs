@@ -53,7 +53,7 @@ pub(super) fn check_shape(shape: &Shape, dtype: GgmlDType) -> Result<usize> {
     match shape.dims().last() {
         None => Err(Error::Msg(format!("a scalar cannot be quantized to {dtype:?}")).bt()),
         Some(last) if !last.is_multiple_of(dtype.block_size()) => Err(Error::Msg(format!(
-            "shape {shape:?} cannot be held as {dtype:?}: the last dimension is no multiple of the block size {}",
+            "shape {shape:?} cannot be held as {dtype:?}: the last dimension is not a multiple of the block size {}",
             dtype.block_size()
         ))
         .bt()),
@@ -80,7 +80,7 @@ impl QTensor {
         let needed = elements / dtype.block_size() * dtype.type_size();
         if storage.size_in_bytes() < needed {
             return Err(Error::Msg(format!(
-                "shape {shape:?} of {dtype:?} needs {needed} bytes, there are {}",
+                "shape {shape:?} of {dtype:?} needs {needed} bytes, but there are {}",
                 storage.size_in_bytes()
             ))
             .bt());
@@ -137,7 +137,7 @@ impl QTensor {
         let columns = src.dims().last().copied().unwrap_or(0);
         if imatrix_weights.len() != columns {
             return Err(Error::Msg(format!(
-                "quantize_imatrix: {} weights for {columns} columns of {:?}",
+                "quantize_imatrix: got {} weights for {columns} columns of {:?}",
                 imatrix_weights.len(),
                 src.shape()
             ))

@@ -43,7 +43,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
     fn has(&self, bytes: u64) -> Result<()> {
         if bytes > self.remaining() {
             return Err(Error::Msg(format!(
-                "{bytes} bytes wanted at {}, the file ends after {}",
+                "expected {bytes} bytes at {}, but the file ends after {}",
                 self.position,
                 self.remaining()
             ))
@@ -57,7 +57,7 @@ impl<'a, R: Read + Seek> Reader<'a, R> {
         match count.checked_mul(bytes) {
             Some(needed) if needed <= self.remaining() => Ok(usize::try_from(count)?),
             _ => Err(Error::Msg(format!(
-                "a count of {count} at {}, where the file has {} bytes left",
+                "a count of {count} at {}, but the file has only {} bytes left",
                 self.position,
                 self.remaining()
             ))
@@ -118,7 +118,7 @@ pub(super) fn tensor_bytes(dims: &[usize], dtype: super::GgmlDType) -> Result<(u
     };
     if !elements.is_multiple_of(dtype.block_size()) {
         return Err(Error::Msg(format!(
-            "shape {dims:?} of {elements} elements is no whole number of {dtype:?} blocks of {}",
+            "shape {dims:?} of {elements} elements is not a whole number of {dtype:?} blocks of {}",
             dtype.block_size()
         ))
         .bt());

@@ -37,7 +37,7 @@ impl QStorage {
     pub fn from_data(data: Cow<'_, [u8]>, device: &Device, dtype: GgmlDType) -> Result<Self> {
         if !data.len().is_multiple_of(dtype.type_size()) {
             return Err(Error::Msg(format!(
-                "{} bytes are no whole number of {dtype:?} blocks of {} bytes",
+                "{} bytes are not a whole number of {dtype:?} blocks of {} bytes",
                 data.len(),
                 dtype.type_size()
             ))
@@ -143,7 +143,11 @@ impl QStorage {
                 let numbers = storage.as_slice::<i64>()?;
                 let numbers = ids.1.strided_index().map(|i| {
                     u32::try_from(numbers[i]).map_err(|_| {
-                        Error::Msg(format!("{OP}: {} is no row of {rows}", numbers[i])).bt()
+                        Error::Msg(format!(
+                            "{OP}: row {} is out of range; there are {rows}",
+                            numbers[i]
+                        ))
+                        .bt()
                     })
                 });
                 let numbers = numbers.collect::<Result<Vec<_>>>()?;
@@ -198,7 +202,7 @@ impl QStorage {
                 dtype: DType::U8,
                 device: format!("{:?}", other.device().location()),
                 hint: format!(
-                    "streams are CUDA's: move the {:?} blocks to a CUDA device",
+                    "only CUDA devices have streams: move the {:?} blocks to one",
                     other.dtype()
                 ),
             }
@@ -231,7 +235,7 @@ fn no_address(device: &Device, dtype: GgmlDType) -> Error {
         dtype: DType::U8,
         device: described(device),
         hint: format!(
-            "buffers have no address there; `QTensor::data` reads the {dtype:?} blocks back"
+            "its buffers have no address; read the {dtype:?} blocks back with `QTensor::data`"
         ),
     }
     .bt()

@@ -152,7 +152,7 @@ pub trait QuantizedType: Send + Sync {
     ) -> Result<()> {
         if first_row != 0 {
             return Err(Error::Msg(format!(
-                "a matmul with rows from {first_row} on has no form for this holder of {:?} blocks",
+                "no matmul with rows from {first_row} for this {:?} storage",
                 self.dtype()
             ))
             .bt());

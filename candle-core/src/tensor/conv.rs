@@ -374,13 +374,15 @@ fn check_groups(
     group_c_in: usize,
 ) -> std::result::Result<(), &'static str> {
     if groups == 0 {
-        return Err("groups has to be 1 at least");
+        return Err("groups must be at least 1");
     }
     if group_c_in.checked_mul(groups) != Some(c_in) {
-        return Err("the kernel's input channels times the groups are not the input's channels");
+        return Err(
+            "the kernel's input channels times the groups differ from the input's channels",
+        );
     }
     if !c_out.is_multiple_of(groups) {
-        return Err("the groups do not divide the kernel's output channels");
+        return Err("the groups must divide the kernel's output channels");
     }
     Ok(())
 }
@@ -392,13 +394,13 @@ fn check_transposed_groups(
     kernel_c_in: usize,
 ) -> std::result::Result<(), &'static str> {
     if groups == 0 {
-        return Err("groups has to be 1 at least");
+        return Err("groups must be at least 1");
     }
     if kernel_c_in != c_in {
-        return Err("the kernel's input channels are not the input's");
+        return Err("the kernel's input channels differ from the input's");
     }
     if !c_in.is_multiple_of(groups) {
-        return Err("the groups do not divide the input channels");
+        return Err("the groups must divide the input channels");
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ pub(crate) fn storage_from_bytes(bytes: &[u8], dtype: DType, shape: &Shape) -> R
         != Some(bytes.len())
     {
         crate::bail!(
-            "{} bytes are not a {} tensor of shape {shape:?}",
+            "{} bytes do not match a {} tensor of shape {shape:?}",
             bytes.len(),
             dtype.as_str()
         )

@@ -237,7 +237,7 @@ impl Tensor {
             let next = current + step;
             if next == current {
                 crate::bail!(
-                    "arange from {start} to {end}: step {step} changes nothing at {current}"
+                    "arange from {start} to {end}: step {step} is too small to change {current}"
                 )
             }
             current = next;

@@ -376,7 +376,7 @@ impl Tensor {
             let (start, end) = resolve_range(range, self.dims()[i]);
             if start > end || end > self.dims()[i] || end - start != src.dims()[i] {
                 crate::bail!(
-                    "slice-assign: dimension {i} from {start} to {end}: it has {} indices, the source {}",
+                    "slice-assign: dimension {i} from {start} to {end} has {} indices, but the source has {}",
                     self.dims()[i],
                     src.dims()[i]
                 )

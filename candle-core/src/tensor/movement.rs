@@ -141,7 +141,7 @@ impl Tensor {
         let dim = dim.to_index(self.shape(), "chunk")?;
         let size = self.dims()[dim];
         if chunks == 0 {
-            crate::bail!("chunk: cannot cut {:?} into 0 parts", self.shape())
+            crate::bail!("chunk: cannot split {:?} into 0 parts", self.shape())
         }
         let count = chunks.min(size);
         let (len, longer) = match count {

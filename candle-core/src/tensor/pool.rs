@@ -10,7 +10,7 @@ use crate::{Error, Result, Shape, Storage, Tensor, ToUsize2};
 /// Number of windows of `k` elements, `stride` apart, in `size` elements.
 fn window_count(size: usize, k: usize, stride: usize) -> std::result::Result<usize, &'static str> {
     if stride == 0 {
-        return Err("stride has to be 1 at least");
+        return Err("stride must be at least 1");
     }
     if k == 0 {
         return Err("the kernel is empty");
@@ -205,7 +205,7 @@ impl Tensor {
         let valid = |scale: f64| scale.is_finite() && scale > 0.;
         if !valid(scale_h) || !valid(scale_w) {
             crate::bail!(
-                "upsample_bilinear2d: scales have to be positive and finite, got {scale_h} and {scale_w}"
+                "upsample_bilinear2d: scales must be positive and finite, got {scale_h} and {scale_w}"
             )
         }
         // A product that overflows saturates, and cannot be allocated.

@@ -270,7 +270,7 @@ impl LeftOut {
             let Some((_, named)) = named else {
                 let known: Vec<_> = FEATURES.iter().map(|(n, _)| format!("-{n}")).collect();
                 return Err(Error::WebGpu(format!(
-                    "features to leave out: {entry:?} is none of {}",
+                    "features to disable: unknown feature {entry:?}; expected {}",
                     known.join(", ")
                 ))
                 .bt());
@@ -354,7 +354,7 @@ fn too_small(limits: &wgpu::Limits) -> Option<String> {
     needed
         .iter()
         .find(|(_, found, least)| found < least)
-        .map(|(name, found, least)| format!("{name} is {found}, at least {least} are needed"))
+        .map(|(name, found, least)| format!("{name} is {found}, below the minimum of {least}"))
 }
 
 /// What the queue needs in a buffer for itself.
@@ -383,14 +383,14 @@ async fn choose(asked: Asked, ordinal: usize) -> Result<wgpu::Adapter> {
     Err(Error::WebGpu(
         if names.is_empty() && asked == Asked::WebGpu {
             format!(
-            "no WebGPU adapter{filter}: neither Vulkan, Metal nor DX12 offers one; install the GPU's driver \
-             (on Debian, mesa-vulkan-drivers has one that runs in software)"
+            "no WebGPU adapter{filter} on Vulkan, Metal or DX12; install the GPU's driver (on Debian, mesa-vulkan-drivers has a \
+             software adapter)"
         )
         } else if names.is_empty() {
-            format!("no {title} adapter{filter}: this system offers none; use Device::Cpu")
+            format!("no {title} adapter{filter} on this system; use Device::Cpu")
         } else {
             format!(
-                "no {title} adapter {ordinal}: there are {}{filter}: {}",
+                "no {title} adapter {ordinal}: found {}{filter}: {}",
                 names.len(),
                 names.join(", ")
             )
@@ -409,8 +409,8 @@ pub(super) async fn open(asked: Asked, ordinal: usize, options: &Options) -> Res
     let limits = wanted_limits(&adapter, options);
     if let Some(short) = too_small(&limits) {
         return Err(Error::WebGpu(format!(
-            "adapter {ordinal} ({}): its limits are too small: {short}; kernels need what every WebGPU adapter outside of \
-             compatibility mode has",
+            "adapter {ordinal} ({}): its limits are too small: {short}; kernels need WebGPU's default limits, which \
+             compatibility mode does not have",
             info.name
         )));
     }
@@ -427,7 +427,7 @@ pub(super) async fn open(asked: Asked, ordinal: usize, options: &Options) -> Res
         .await
         .map_err(|err| {
             Error::WebGpu(format!(
-                "adapter {ordinal} ({}) gives no device: {err}",
+                "adapter {ordinal} ({}) cannot open a device: {err}",
                 info.name
             ))
         })?;

@@ -57,7 +57,11 @@ impl BackendDevice for WebGpuDevice {
             CpuStorage::F8E4M3(data) => self.upload(data),
             other => {
                 let dtype = other.dtype();
-                Err(self.unsupported("upload", dtype, "this dtype can only be held, on the CPU"))
+                Err(self.unsupported(
+                    "upload",
+                    dtype,
+                    "this dtype supports storage only, on the CPU",
+                ))
             }
         }
     }

@@ -96,13 +96,13 @@ impl WebGpuDevice {
     ) -> Result<()> {
         let refuse = |what: String| refuse(kernel.name, what);
         if outputs.is_empty() {
-            return refuse("a kernel without an output would do nothing: pass one".into());
+            return refuse("a kernel needs at least one output".into());
         }
         let copies = self.wgsl_inputs(kernel, inputs, outputs.len())?;
         let outputs: Vec<&WebGpuStorage> = outputs.iter().map(|output| &**output).collect();
         for (i, output) in outputs.iter().enumerate() {
             if !output.device().same_device(self) {
-                return refuse(format!("output {i} is on another device"));
+                return refuse(format!("output {i} is on a different device"));
             }
             let shares = |other: &WebGpuStorage| output.memory().shares_with(other.memory());
             if copies.iter().any(shares) || outputs[..i].iter().any(|other| shares(other)) {
@@ -125,25 +125,25 @@ impl WebGpuDevice {
         let most = MAX_BUFFERS.saturating_sub(outputs);
         if inputs.len() > most {
             return refuse(format!(
-                "a kernel with {} inputs, it may have {most}: join some of them",
+                "a kernel with {} inputs; the maximum is {most}: merge some of them",
                 inputs.len()
             ));
         }
         if outputs > MAX_BUFFERS {
             return refuse(format!(
-                "a kernel with {outputs} outputs, it may have {MAX_BUFFERS}: join some of them"
+                "a kernel with {outputs} outputs; the maximum is {MAX_BUFFERS}: merge some of them"
             ));
         }
         if kernel.params.len() > WORDS {
             return refuse(format!(
-                "a kernel with {} parameters, it may have {WORDS}: pass the others as a tensor",
+                "a kernel with {} parameters; the maximum is {WORDS}: pass the others as a tensor",
                 kernel.params.len()
             ));
         }
         let most = self.max_workgroups();
         if kernel.workgroups.iter().any(|count| *count > most) {
             return refuse(format!(
-                "{:?} workgroups, this adapter takes {most} in each dimension: spread them over the others, or let an \
+                "{:?} workgroups, but this adapter's limit is {most} per dimension: spread them over the dimensions, or let an \
                  invocation compute several elements",
                 kernel.workgroups
             ));
@@ -151,7 +151,7 @@ impl WebGpuDevice {
         let mut copies = Vec::with_capacity(inputs.len());
         for (i, (storage, layout)) in inputs.iter().enumerate() {
             if !storage.device().same_device(self) {
-                return refuse(format!("input {i} is on another device"));
+                return refuse(format!("input {i} is on a different device"));
             }
             copies.push(row_major(storage, layout)?);
         }

@@ -249,7 +249,7 @@ impl WebGpuDevice {
             None => Err(self.unsupported(
                 op,
                 dtype,
-                "this dtype can only be held, on the CPU: use f32, f16, bf16, f8e4m3, u32, u8, i16, i32 or i64",
+                "this dtype supports storage only, on the CPU: use f32, f16, bf16, f8e4m3, u32, u8, i16, i32 or i64",
             )),
         }
     }
@@ -276,7 +276,7 @@ impl WebGpuDevice {
         // Kernels count elements in u32.
         if u32::try_from(len).is_err() {
             return Err(Error::WebGpu(format!(
-                "{op}: a tensor of {len} elements was asked for, the WebGPU backend takes at most {}",
+                "{op}: requested a tensor of {len} elements; the WebGPU backend's limit is {}",
                 u32::MAX
             ))
             .bt());

@@ -36,7 +36,7 @@ pub struct Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         if let Err(err) = self.kernels.save() {
-            tracing::warn!(%err, "the pipeline cache cannot be written");
+            tracing::warn!(%err, "cannot write the pipeline cache");
         }
     }
 }
@@ -63,7 +63,7 @@ impl Gpu {
         let on_lost = health.clone();
         device.set_device_lost_callback(move |_, message| {
             on_lost.fail(format!(
-                "the GPU was lost ({message}): make a new device with Device::new_{}",
+                "the GPU was lost ({message}): create a new device with Device::new_{}",
                 asked.name()
             ));
         });
@@ -188,7 +188,7 @@ impl Gpu {
     pub(super) fn start_profile(&self) -> Result<()> {
         if !self.caps().timestamps {
             return Err(Error::WebGpu(format!(
-                "{} has no timestamps, so kernels cannot be timed on it",
+                "{} has no timestamps, so it cannot time kernels",
                 self.info.name
             )));
         }

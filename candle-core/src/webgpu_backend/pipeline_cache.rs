@@ -90,13 +90,13 @@ fn read(path: &Path) -> Option<Vec<u8>> {
         Ok(file) => file,
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return None,
         Err(err) => {
-            tracing::warn!(path = %path.display(), %err, "the pipeline cache cannot be read");
+            tracing::warn!(path = %path.display(), %err, "cannot read the pipeline cache");
             return None;
         }
     };
     let data = undamaged(&file);
     if data.is_none() {
-        tracing::warn!(path = %path.display(), "the pipeline cache is damaged and not used");
+        tracing::warn!(path = %path.display(), "the pipeline cache is damaged; ignoring it");
     }
     data.map(<[u8]>::to_vec)
 }

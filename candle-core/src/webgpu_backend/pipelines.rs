@@ -263,7 +263,7 @@ impl Kernels {
         #[cfg(not(target_arch = "wasm32"))]
         if let Some(err) = pollster::block_on(scope.pop()) {
             return Err(Error::WebGpu(format!(
-                "kernel {label} does not compile on this adapter: {err}"
+                "cannot compile kernel {label} on this adapter: {err}"
             ))
             .bt());
         }

@@ -194,7 +194,7 @@ impl Pool {
     /// The error for `bytes` that could not be had.
     pub(super) fn exhausted(&self, op: &str, bytes: u64, reason: OutOfMemory) -> crate::Error {
         crate::Error::WebGpu(format!(
-            "{op}: out of memory: {bytes} bytes were asked for, {} are in use by tensors and {} wait in the pool; {}: drop \
+            "{op}: out of memory: requested {bytes} bytes, {} are used by tensors and {} are free in the pool; {}: drop \
              tensors, or use a smaller dtype or batch",
             self.live_bytes(),
             self.free_bytes(),

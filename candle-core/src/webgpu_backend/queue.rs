@@ -208,7 +208,7 @@ impl Queue {
         for (slot, binding) in key.buffers.iter_mut().zip(bindings) {
             if let Binding::TooLarge(bytes) = binding {
                 return Err(Error::WebGpu(format!(
-                    "{}: an operand of {bytes} bytes, a binding reaches {}, and this kernel is not split",
+                    "{}: an operand of {bytes} bytes exceeds the binding size of {}, and this kernel cannot be split",
                     pipeline.label, self.max_binding
                 ))
                 .bt());

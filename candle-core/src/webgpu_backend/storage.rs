@@ -80,8 +80,8 @@ impl WebGpuStorage {
         let (bytes, size) = (self.bytes(), dtype.size_in_bytes() as u64);
         if !bytes.is_multiple_of(size) {
             return Err(Error::WebGpu(format!(
-                "bitcast: {} elements of {:?} have {bytes} bytes, which are no whole elements of {dtype:?}, of {size} bytes each: \
-                 take a narrower part",
+                "bitcast: {} elements of {:?} have {bytes} bytes, not a whole number of {dtype:?} elements of {size} bytes: \
+                 use a narrower part",
                 self.len, self.dtype
             ))
             .bt());

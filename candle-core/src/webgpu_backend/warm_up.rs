@@ -67,7 +67,7 @@ pub(super) fn shaders<T>(
         nested
     });
     if nested {
-        return Err(Error::WebGpu("warm_up: this thread is warming up already".into()).bt());
+        return Err(Error::WebGpu("warm_up: this thread is already warming up".into()).bt());
     }
     let unmark = Unmark;
     let worked = work();

@@ -59,7 +59,8 @@ impl Said {
             "user" => Role::User,
             "assistant" => Role::Assistant,
             other => {
-                let problem = format!("{other:?} is not supported; system, user and assistant are");
+                let problem =
+                    format!("unsupported role {other:?}; expected system, user or assistant");
                 return Err(ApiError::field(&field("role"), problem));
             }
         };
@@ -80,7 +81,7 @@ impl Said {
                         ("text", Some(text)) => all.push_str(&text),
                         (kind, _) => {
                             let problem =
-                                format!("a part of type {kind:?} is not supported; text is");
+                                format!("unsupported content part of type {kind:?}; expected text");
                             return Err(ApiError::field(&field("content"), problem));
                         }
                     }
@@ -111,7 +112,7 @@ pub(super) async fn create(
     if messages.is_empty() {
         return Err(ApiError::field(
             "messages",
-            "there are none; give at least one",
+            "is empty; expected at least one message",
         ));
     }
     let backend = served.engine.backend();
@@ -120,13 +121,11 @@ pub(super) async fn create(
     let completion = common.request(max_tokens.unwrap_or(backend.max_positions()))?;
     let logprobs = match (request.logprobs, request.top_logprobs) {
         (false, None | Some(0)) => None,
-        (false, Some(_)) => {
-            return Err(ApiError::field("top_logprobs", "goes with logprobs: true"))
-        }
+        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "requires logprobs: true")),
         (true, top) => Some(top.unwrap_or(0)),
     };
     if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
-        let problem = format!("{top}, it has to be at most {MAX_TOP}");
+        let problem = format!("{top}; the maximum is {MAX_TOP}");
         return Err(ApiError::field("top_logprobs", problem));
     }
     let prompt = tokens.len();

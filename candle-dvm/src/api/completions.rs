@@ -52,12 +52,12 @@ impl Prompt {
             Self::TokenLists(lists) => lists,
         };
         if !(1..=MAX_PROMPTS).contains(&all.len()) {
-            let problem = format!("{} texts, 1 to {MAX_PROMPTS} are taken", all.len());
+            let problem = format!("found {} texts; expected 1 to {MAX_PROMPTS}", all.len());
             return Err(ApiError::field("prompt", problem));
         }
         let vocab = backend.vocab();
         if let Some(id) = all.iter().flatten().find(|id| **id as usize >= vocab) {
-            let problem = format!("token {id}, the vocabulary has {vocab}");
+            let problem = format!("token {id} is out of range; the vocabulary has {vocab} tokens");
             return Err(ApiError::field("prompt", problem));
         }
         Ok(all)
@@ -75,7 +75,7 @@ pub(super) async fn create(
         return Err(ApiError::field("echo", "true is not supported"));
     }
     if let Some(top) = request.logprobs.filter(|top| *top > MAX_TOP) {
-        let problem = format!("{top}, it has to be at most {MAX_TOP}");
+        let problem = format!("{top}; the maximum is {MAX_TOP}");
         return Err(ApiError::field("logprobs", problem));
     }
     let prompts = request.prompt.tokens(&served)?;

@@ -34,7 +34,7 @@ pub(super) async fn create(
         return match known {
             None => Err(ApiError::field(
                 "model",
-                "no model of vectors is served; start with --embedding-model",
+                "no embedding model is loaded; start the server with --embedding-model",
             )),
             known => Err(ApiError::no_such_model(&request.model, known.into_iter())),
         };
@@ -43,13 +43,13 @@ pub(super) async fn create(
         None | Some("float") => false,
         Some("base64") => true,
         Some(other) => {
-            let problem = format!("{other:?} is not supported; float and base64 are");
+            let problem = format!("unsupported format {other:?}; expected float or base64");
             return Err(ApiError::field("encoding_format", problem));
         }
     };
     let texts = request.input.into_vec();
     if !(1..=MAX_TEXTS).contains(&texts.len()) {
-        let problem = format!("{} texts, 1 to {MAX_TEXTS} are taken", texts.len());
+        let problem = format!("found {} texts; expected 1 to {MAX_TEXTS}", texts.len());
         return Err(ApiError::field("input", problem));
     }
     let tokens = texts.iter().enumerate().map(|(at, text)| {

@@ -32,10 +32,7 @@ impl ApiError {
         let known: Vec<&str> = known.collect();
         Self {
             status: StatusCode::NOT_FOUND,
-            message: format!(
-                "model {name:?} is not served here; {} is",
-                known.join(" or ")
-            ),
+            message: format!("model {name:?} not found; available: {}", known.join(", ")),
             param: Some("model".to_string()),
             code: Some("model_not_found"),
         }
@@ -102,7 +99,7 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
         message: format!(
-            "{method} {}: there are /v1/models, /v1/completions, /v1/chat/completions and /v1/embeddings",
+            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions or /v1/embeddings",
             uri.path()
         ),
         param: None,
@@ -113,7 +110,7 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::METHOD_NOT_ALLOWED,
-        message: format!("{} takes no {method}", uri.path()),
+        message: format!("{} does not support {method}", uri.path()),
         param: None,
         code: Some("method_not_allowed"),
     }

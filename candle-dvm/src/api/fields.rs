@@ -81,17 +81,20 @@ impl Common {
             }
         }
         if let Some(n) = self.n.filter(|n| *n != 1) {
-            return Err(ApiError::field("n", format!("{n} is not supported, 1 is")));
+            return Err(ApiError::field(
+                "n",
+                format!("{n} is not supported; the only supported value is 1"),
+            ));
         }
         let stop = self.stop.clone().map(Texts::into_vec).unwrap_or_default();
         if stop.len() > MAX_STOPS {
-            let problem = format!("{} sequences, at most {MAX_STOPS} are taken", stop.len());
+            let problem = format!("found {} sequences; the maximum is {MAX_STOPS}", stop.len());
             return Err(ApiError::field("stop", problem));
         }
         let standard = CompletionRequest::default();
         let temperature = self.temperature.unwrap_or(1.0);
         if !(0.0..=2.0).contains(&temperature) {
-            let problem = format!("{temperature}, it has to be from 0 to 2");
+            let problem = format!("{temperature} is out of range; expected 0 to 2");
             return Err(ApiError::field("temperature", problem));
         }
         let request = CompletionRequest {

@@ -206,7 +206,7 @@ mod tests {
         });
         let end = end.expect("it goes on with a dead engine").unwrap();
         assert!(
-            matches!(&end, Err(Error::Batch(why)) if why.contains("3 steps")),
+            matches!(&end, Err(Error::Batch(why)) if why.contains("3 consecutive steps")),
             "{end:?}"
         );
         drop(idle);

@@ -58,7 +58,7 @@ pub(super) async fn whole(
             Event::Done(result) => return Ok((result?, tokens)),
         }
     }
-    Err(crate::Error::Batch("its thread has ended".to_string()).into())
+    Err(crate::Error::Batch("the engine has stopped".to_string()).into())
 }
 
 pub(super) fn finish_reason(completion: &Completion) -> &'static str {

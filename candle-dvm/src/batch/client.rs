@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// What is told to a text that is dropped before its end, such as by a panic in the middle of a step.
-const DROPPED: &str = "its thread let go of the text";
+const DROPPED: &str = "the engine dropped the request";
 
 /// A listener with its place among those that run and wait. It hears of one end, also if it is dropped.
 pub(super) struct Client {

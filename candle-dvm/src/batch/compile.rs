@@ -28,15 +28,12 @@ pub(super) fn ahead(backend: &CandleBackend, settings: BatchSettings) -> Result<
         Device::WebGpu(device) => {
             let warmed = device.warm_up(|| steps().map_err(candle_core::Error::wrap));
             let warmed = warmed.doing(DOING)?;
-            tracing::debug!(?warmed, "kernels were compiled ahead");
+            tracing::debug!(?warmed, "compiled kernels ahead of time");
         }
         // Its kernels are compiled as they are launched.
         _ => steps()?,
     }
-    tracing::info!(
-        seconds = start.elapsed().as_secs_f32(),
-        "the kernels are compiled"
-    );
+    tracing::info!(seconds = start.elapsed().as_secs_f32(), "kernels compiled");
     Ok(())
 }
 

@@ -146,13 +146,13 @@ impl BatchEngine {
                 let compiled =
                     supervisor::caught(|| watched.during(|| compile::ahead(&model, settings)));
                 if let Some(Err(error)) = compiled {
-                    tracing::warn!(%error, "kernels could not be compiled ahead");
+                    tracing::warn!(%error, "cannot compile kernels ahead of time");
                 }
             }
             let scheduler = Scheduler::new(&model, state, settings);
             let run = || supervisor::run(scheduler, &orders, &failed, &watched, step);
             if supervisor::caught(run).is_none() {
-                let _ = failed.set("its thread panicked".to_string());
+                let _ = failed.set("the engine thread panicked".to_string());
             }
         };
         let thread = std::thread::Builder::new().name("candle-batch".to_string());
@@ -241,7 +241,7 @@ impl BatchEngine {
     /// What a completion is told that the thread does not end.
     fn ended(&self) -> Error {
         let why = self.failure();
-        Error::Batch(why.unwrap_or_else(|| "its thread has ended".to_string()))
+        Error::Batch(why.unwrap_or_else(|| "the engine has stopped".to_string()))
     }
 }
 

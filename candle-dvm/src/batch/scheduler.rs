@@ -323,7 +323,7 @@ impl<'a> Scheduler<'a> {
         let _ = device.synchronize();
         Tensor::zeros(1, DType::F32, device)
             .and_then(|zero| zero.to_vec1::<f32>())
-            .doing("asking the device whether it is well")
+            .doing("checking the device")
             .map(drop)
     }
 

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub(super) const MOST_FAILURES: usize = 3;
 
 /// What texts are told, and the log is: a panic's message may quote the text of somebody else. Its hook, which comes first, prints where it was.
-const PANICKED: &str = "a step panicked, which ended all texts that ran";
+const PANICKED: &str = "a step panicked; all running requests were aborted";
 
 /// The result, or nothing after a panic.
 pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
@@ -23,7 +23,7 @@ pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => Some(result),
         Err(payload) => {
-            tracing::error!("the engine of texts that run together, or a listener of it, panicked");
+            tracing::error!("the batch engine or one of its listeners panicked");
             // Its destructor may panic too.
             std::mem::forget(payload);
             None
@@ -85,7 +85,7 @@ pub(super) fn run(
         let renewed = match caught(|| watch.during(|| scheduler.renew(&why))) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
-                tracing::error!(%error, "the device fails after a step that failed");
+                tracing::error!(%error, "the device does not recover after a failed step");
                 false
             }
             None => false,
@@ -94,9 +94,9 @@ pub(super) fn run(
         let is_grave = panicked || !renewed;
         if is_grave && trouble.is_too_much(scheduler.finished()) {
             let why = format!(
-                "{MOST_FAILURES} steps in a row broke it, with no text finished between: {why}"
+                "{MOST_FAILURES} consecutive steps failed and no request finished in between: {why}"
             );
-            tracing::error!(why, "the engine of texts that run together ends");
+            tracing::error!(why, "the batch engine is shutting down");
             // First: who hears of the end must not find an engine that seems to be well.
             return end(scheduler, orders, failure.get_or_init(|| why));
         }

@@ -199,7 +199,7 @@ fn a_step_that_does_not_end_ends_the_engine() {
     let Err(Error::Batch(why)) = waited else {
         panic!("{waited:?}")
     };
-    assert!(why.contains("a step has not ended"), "{why}");
+    assert!(why.contains("a step did not finish"), "{why}");
     assert_eq!(engine.failure().as_ref(), Some(&why));
     drop(engine);
     assert!(start.elapsed() < WAIT / 2, "it was waited for");

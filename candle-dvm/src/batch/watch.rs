@@ -29,7 +29,7 @@ impl Watch {
         let taken = self.since().as_ref()?.elapsed();
         (taken > self.longest).then(|| {
             format!(
-                "a step has not ended after {} s: the device hangs, or it is too slow for the model",
+                "a step did not finish within {} s: the device hangs or is too slow for the model",
                 taken.as_secs()
             )
         })
@@ -71,7 +71,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(2));
             watch.hangs()
         });
-        assert!(during.is_some_and(|why| why.contains("has not ended after 0 s")));
+        assert!(during.is_some_and(|why| why.contains("did not finish within 0 s")));
         assert_eq!(watch.hangs(), None);
         let panics = || watch.during(|| panic!("as the test asks"));
         let panicked: Result<(), _> = catch_unwind(AssertUnwindSafe(panics));

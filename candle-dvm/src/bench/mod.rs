@@ -24,17 +24,17 @@ use std::time::{Duration, Instant};
 /// What to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchRequest {
-    /// The model's shape.
+    /// Model shape.
     pub shape: ModelShape,
     /// The format of the weights, which decides that of activations ([`WeightFormat::activations`]).
     pub format: WeightFormat,
-    /// What keys and values are kept as.
+    /// Element type of the KV cache.
     pub kv_type: KvType,
-    /// Tokens of the prompt, at least 1.
+    /// Number of prompt tokens, at least 1.
     pub prompt: usize,
-    /// Tokens to generate, at least 1.
+    /// Number of tokens to generate, at least 1.
     pub generate: usize,
-    /// Tokens that are in the cache before the first generated one.
+    /// Number of tokens in the KV cache before generation starts.
     pub context: usize,
     /// Sequences that are decoded together, at least 1.
     pub batch: usize,
@@ -136,10 +136,10 @@ pub fn run_shared(
     let kv_dtype = request.kv_type.dtype(request.format, dtype, device);
     let start = Instant::now();
     let spec = random::spec(request.shape, positions, request.format);
-    let spec = spec.doing("making random weights")?;
+    let spec = spec.doing("generating random weights")?;
     let model = random::model(&spec, request.format, [dtype, kv_dtype], devices);
-    let model = model.doing("making random weights")?;
-    device.synchronize().doing("making random weights")?;
+    let model = model.doing("generating random weights")?;
+    device.synchronize().doing("generating random weights")?;
     let dimensions = Dimensions::from(&spec);
     let mut runner = Runner {
         state: model.new_state(),
@@ -149,7 +149,7 @@ pub fn run_shared(
         batch: request.batch,
     };
     note(&format!(
-        "made random weights for {} in {:.1} s",
+        "generated random weights for {} in {:.1} s",
         request.shape.name(),
         start.elapsed().as_secs_f64()
     ));
@@ -249,7 +249,7 @@ fn kernel_times(
     }
     drop(run);
     candle_core::bail!(
-        "kernels are timed on GPUs, in builds with their features; this is {:?}",
+        "kernel timing needs a GPU and a build with its feature; the device is {:?}",
         device.location()
     )
 }
@@ -490,7 +490,7 @@ impl BenchReport {
             batch => format!("step of {batch}: {}", counts(&self.generation)),
         });
         if self.context > 0 {
-            lines.push(format!("keys there before: {}", self.context));
+            lines.push(format!("cached tokens: {}", self.context));
         }
         lines.push(format!(
             "bytes read per generated token: {:.1} MB",

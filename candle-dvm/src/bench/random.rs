@@ -126,7 +126,7 @@ impl RandomBlocks {
         let row = shape.dims().last().copied().unwrap_or(0);
         if row % block != 0 {
             bail!(
-                "{format:?} has blocks of {block}, into which a row of {row} weights cannot be cut; q8_0 and q4_0 have blocks of 32"
+                "{format:?} has blocks of {block}, which do not divide a row of {row} weights; try q8_0 or q4_0, which have blocks of 32"
             )
         }
         let size = self.format.type_size();
@@ -167,7 +167,7 @@ fn scales(format: GgmlDType) -> Result<Vec<(usize, f64)>> {
         GgmlDType::Q4K => vec![(0, 1. / 258.), (2, 7.5 / 258.)],
         GgmlDType::Q5K => vec![(0, 1. / 528.), (2, 15.5 / 528.)],
         GgmlDType::Q6K => vec![(208, 1. / 1365.)],
-        other => bail!("random blocks of {other:?} are not made"),
+        other => bail!("random weights in {other:?} are not supported"),
     })
 }
 

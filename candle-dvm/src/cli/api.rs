@@ -14,33 +14,33 @@ use std::sync::Arc;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A GGUF file; a Hugging Face folder with config.json, tokenizer.json and safetensors; or owner/name[@revision][:file.gguf], which is
-    /// fetched from the Hugging Face Hub; without it, the small embedded model
+    /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
+    /// [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// What clients call the model [default: the name of its file or folder]
+    /// Model name reported to clients [default: the file or folder name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// A model of vectors, as `embed` takes it, for /v1/embeddings; its name is that of its folder
+    /// Embedding model for /v1/embeddings, as for `embed`; clients use its folder name
     #[arg(long, value_name = "FOLDER")]
     embedding_model: Option<PathBuf>,
-    /// The address to listen at. There is neither a password nor encryption: put a proxy in front before others can reach it
+    /// Address to listen on. The server has no authentication and no TLS: put a proxy in front of it before exposing it
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Element type of activations, and of weights that are not quantised [default: f32 for the embedded model, on the CPU
-    /// and beside quantised weights; otherwise what the weights are stored as]
+    /// Element type of activations and unquantised weights [default: f32 on the CPU, with quantised weights and for the embedded
+    /// model; otherwise the type of the stored weights]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
-    /// How many texts run at once
+    /// Maximum number of requests to run at once
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().slots)]
     slots: usize,
-    /// How many texts may wait
+    /// Maximum number of requests to queue
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().waiting)]
     waiting: usize,
-    /// Tokens of prompts that are read between two tokens of the texts that run
+    /// Maximum number of prompt tokens to process between two generation steps
     #[arg(long, value_name = "N", default_value_t = BatchSettings::default().piece)]
     piece: usize,
 }
@@ -71,7 +71,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         Some(files) => {
             let name = last_part(&files.name);
             let model = files.load(&device)?;
-            note(&format!("{name}, for vectors, beside it"));
+            note(&format!("{name}, for embeddings"));
             Some(Encoder { name, files, model })
         }
     };
@@ -90,7 +90,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
     let address = listener.local_addr().map_err(Error::service)?;
     note(&format!(
-        "http://{address}/v1, for {} texts at once; Ctrl-C ends it",
+        "listening on http://{address}/v1, up to {} requests at once; press Ctrl-C to stop",
         args.slots
     ));
     let stop = async {

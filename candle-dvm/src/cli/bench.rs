@@ -13,44 +13,44 @@ use crate::Result;
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct Args {
-    /// The model's shape
+    /// Model shape
     #[arg(long, value_enum, default_value_t = ModelShape::Llama3_2_1b)]
     shape: ModelShape,
-    /// What weights are stored as; activations are the same, and f32 beside quantised weights
+    /// Element type of weights and activations; with quantised weights, activations are f32
     #[arg(long, value_enum, default_value = "f16")]
     dtype: WeightFormat,
-    /// What keys and values are kept as
+    /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
-    /// Tokens of the prompt
+    /// Number of prompt tokens
     #[arg(long, value_name = "N", default_value_t = 512)]
     prompt: usize,
-    /// Tokens to generate
+    /// Number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = 128)]
     generate: usize,
-    /// Tokens that are in the cache before the first generated one
+    /// Number of tokens in the KV cache before generation starts
     #[arg(long, value_name = "N", default_value_t = 0)]
     context: usize,
-    /// Sequences to decode together; their tokens are added up
+    /// Number of sequences to decode together; the reported speed is their total
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
-    /// How often to measure; the median counts
+    /// Number of measurements; the median is reported
     #[arg(long, value_name = "N", default_value_t = 5)]
     repeat: usize,
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Share each layer among this many devices of that kind, one thread each; sums go by NCCL between NVIDIA's cards, elsewhere
-    /// through the host; ranks on the CPU share its cores and are slower than one: they are for tests
+    /// Split each layer across N devices of this kind (tensor parallelism). NVIDIA GPUs communicate over NCCL, other devices through the
+    /// host; ranks on the CPU share its cores and are only for tests
     #[arg(long, value_name = "N", default_value_t = 1)]
     gpus: usize,
-    /// The memory bandwidth, of all devices together, to print what share of it generation uses
+    /// Total memory bandwidth of all devices, to report the share that generation uses
     #[arg(long, value_name = "GB/s")]
     bandwidth: Option<f64>,
     /// Also time each kernel on the GPU (webgpu only), in a separate run
     #[arg(long)]
     profile: bool,
-    /// Time single ops beside the CPU instead of a model
+    /// Benchmark single ops against the CPU instead of a model
     #[arg(long)]
     ops: bool,
     /// Print JSON

@@ -19,31 +19,30 @@ use std::sync::Arc;
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct Args {
-    /// A GGUF file; a Hugging Face folder with config.json, tokenizer.json and safetensors; or owner/name[@revision][:file.gguf], which is
-    /// fetched from the Hugging Face Hub
+    /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
-    /// What the model is told before the conversation
+    /// System prompt
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// A file with the chat template, in place of the model's
+    /// File with a chat template to use instead of the model's
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Element type of activations, and of weights that are not quantised [default: f32 on the CPU and beside quantised weights;
-    /// otherwise what the weights are stored as]
+    /// Element type of activations and unquantised weights [default: f32 on the CPU and with quantised weights; otherwise the type
+    /// of the stored weights]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
-    /// What keys and values are kept as
+    /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
-    /// The most tokens of an answer
+    /// Maximum number of tokens in an answer
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_tokens: usize,
-    /// Guess up to N tokens, such as 7, from what the text so far repeats, for the model to check at once: the same text, faster where it
-    /// quotes; on a GPU only where it quotes much, since steps with guesses wait for the host
+    /// Prompt lookup: guess up to N tokens (say 7) from repetitions in the text and verify them in one step. The output is the same; text
+    /// that quotes itself is faster. Steps with guesses wait for the host, so a GPU gains only on long quotations
     #[arg(long, value_name = "N", default_value_t = 0)]
     prompt_lookup: usize,
     #[command(flatten)]
@@ -51,7 +50,8 @@ pub(super) struct Args {
 }
 
 /// What can be typed beside messages.
-const HELP: &str = "/clear forgets the conversation, /exit or Ctrl-D ends, Ctrl-C stops an answer";
+const HELP: &str =
+    "/clear starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer";
 
 pub(super) fn run(args: Args) -> Result<()> {
     let request = CompletionRequest {
@@ -122,14 +122,14 @@ pub(super) fn run(args: Args) -> Result<()> {
                         print("\n")?;
                         if answer.stop_reason == StopReason::Length {
                             note(&format!(
-                                "the answer ended at {} tokens",
+                                "the answer was cut off at {} tokens; raise --max-tokens for more",
                                 answer.token_ids.len()
                             ));
                         }
                     }
                     // The conversation can go on: with another message, or after /clear.
                     Err(err @ Error::PromptTooLong { .. }) => {
-                        note(&format!("{err}; /clear begins anew"))
+                        note(&format!("{err}; /clear starts a new conversation"))
                     }
                     Err(err) => return Err(err),
                 }

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A relay to look on; may come several times
+    /// Relay to query; may be given several times
     #[arg(long, value_name = "URL", required = true)]
     relay: Vec<String>,
-    /// Seconds to wait for the relays
+    /// Seconds to wait for relays
     #[arg(long, value_name = "S", default_value_t = 10)]
     timeout: u64,
     /// Print JSON
@@ -90,7 +90,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         let _ = write_provider(&mut text, provider);
     }
     if providers.is_empty() {
-        text.push_str("no provider of kind 5050 is announced there\n");
+        text.push_str("no provider of kind 5050 found\n");
     }
     print(&text)
 }
@@ -147,7 +147,7 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
         let seconds = args.timeout;
         let reason = |relay: &String| match normal_url(relay).ok().and_then(|url| down.get(&url)) {
             Some(reason) => format!("{relay} ({reason})"),
-            None => format!("{relay} (nothing within {seconds} s)"),
+            None => format!("{relay} (no answer within {seconds} s)"),
         };
         let relays: Vec<String> = args.relay.iter().map(reason).collect();
         let relays = relays.join(", ");
@@ -206,13 +206,13 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
         _ => writeln!(text, "  no heartbeat, announced {announced} ago")?,
     }
     let price = match provider.amount_msat {
-        None => "price not said".to_string(),
+        None => "price unknown".to_string(),
         Some(0) => "free".to_string(),
-        Some(amount) => format!("{amount} msat a job"),
+        Some(amount) => format!("{amount} msat per job"),
     };
     let encryption = match provider.encryption {
-        true => "takes encrypted jobs",
-        false => "plain jobs only",
+        true => "accepts encrypted jobs",
+        false => "unencrypted jobs only",
     };
     writeln!(text, "  {price}, {encryption}")?;
     for (name, info) in &provider.params {

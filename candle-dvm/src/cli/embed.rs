@@ -14,17 +14,17 @@ use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The texts
+    /// Texts to embed
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
-    /// A Hugging Face folder with config.json, tokenizer.json and safetensors: a BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ModernBERT,
-    /// NomicBERT, JinaBERT, DeBERTa, NV-Embed, EmbeddingGemma, or a Qwen2, Qwen3 or Mistral that makes vectors
+    /// A Hugging Face folder (config.json, tokenizer.json, safetensors) with a BERT, DistilBERT, RoBERTa, XLM-RoBERTa, ModernBERT,
+    /// NomicBERT, JinaBERT, DeBERTa, NV-Embed or EmbeddingGemma, or a Qwen2, Qwen3 or Mistral embedding model
     #[arg(long, value_name = "FOLDER")]
     model: PathBuf,
-    /// More texts: each line of this file is one
+    /// File with more texts, one per line
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// What to put before each text, such as "search_query: ", for models that want it
+    /// Prefix for each text, such as "search_query: ", if the model expects one
     #[arg(
         long,
         value_name = "TEXT",
@@ -32,36 +32,36 @@ pub(super) struct Args {
         hide_default_value = true
     )]
     prefix: String,
-    /// How the vectors of a text's tokens become one [default: what the folder's files of sentence-transformers say, else mean]
+    /// How to pool token vectors [default: as in the folder's sentence-transformers files, otherwise mean]
     #[arg(long, value_enum)]
     pooling: Option<PoolingName>,
-    /// Make each vector's length 1 [default: if the folder's files say so]
+    /// Normalize vectors to length 1 [default: as in the folder's sentence-transformers files]
     #[arg(long, overrides_with = "no_normalize")]
     normalize: bool,
-    /// Leave vectors as long as they are
+    /// Do not normalize vectors
     #[arg(long)]
     no_normalize: bool,
-    /// Keep the first N elements of a vector, for models that were trained so (Matryoshka), and then make its length 1
+    /// Truncate vectors to N elements and normalize them again, for Matryoshka models
     #[arg(long, value_name = "N")]
     dim: Option<usize>,
-    /// Print a JSON object for each text, a line each: text, tokens, cut, embedding
+    /// Print one JSON object per line for each text: text, tokens, cut, embedding
     #[arg(long)]
     json: bool,
-    /// How many texts run at once
+    /// Number of texts per batch
     #[arg(long, value_name = "N", default_value_t = Options::default().batch)]
     batch: usize,
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum PoolingName {
-    /// The mean of all
+    /// Mean of all tokens
     Mean,
-    /// The first, [CLS]
+    /// First token, [CLS]
     Cls,
-    /// The last
+    /// Last token
     Last,
 }
 
@@ -144,7 +144,7 @@ pub(super) fn run(args: Args) -> Result<()> {
 }
 
 impl Args {
-    /// The texts, each with what to call it in messages.
+    /// Texts to embed, each with what to call it in messages.
     fn texts(&self) -> Result<Vec<(String, String)>> {
         let numbered = self.texts.iter().enumerate();
         let mut texts: Vec<_> = numbered
@@ -160,8 +160,7 @@ impl Args {
         if texts.is_empty() {
             return Err(Error::Text {
                 origin: "embed".to_string(),
-                problem: "there are no texts; give them as arguments, or a --file with one a line"
-                    .to_string(),
+                problem: "no texts; give them as arguments, or one per line in --file".to_string(),
             });
         }
         Ok(texts)
@@ -174,7 +173,9 @@ impl Args {
             Some(dim) if !(1..=size).contains(&dim) => {
                 return Err(Error::Text {
                     origin: format!("--dim {dim}"),
-                    problem: format!("the model's vectors have {size} elements; give 1 to {size}"),
+                    problem: format!(
+                        "out of range; the model's vectors have {size} elements, use 1 to {size}"
+                    ),
                 })
             }
             _ => (),

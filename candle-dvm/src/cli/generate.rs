@@ -18,32 +18,32 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
 pub(super) struct Args {
-    /// The text to go on from; `-` reads it from standard input, without its last line break
+    /// Text to complete; `-` reads it from standard input and drops the last line break
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: String,
-    /// A GGUF file; a Hugging Face folder with config.json, tokenizer.json and safetensors; or owner/name[@revision][:file.gguf], which is
-    /// fetched from the Hugging Face Hub; without it, the small embedded model
+    /// A GGUF file, a Hugging Face folder (config.json, tokenizer.json, safetensors) or a Hub model, owner/name[@revision][:file.gguf]
+    /// [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Share each layer among this many devices of that kind, one thread each; sums go by NCCL between NVIDIA's cards, elsewhere
-    /// through the host; ranks on the CPU share its cores and are slower than one: they are for tests
+    /// Split each layer across N devices of this kind (tensor parallelism). NVIDIA GPUs communicate over NCCL, other devices through the
+    /// host; ranks on the CPU share its cores and are only for tests
     #[arg(long, value_name = "N", default_value_t = 1)]
     gpus: usize,
-    /// Element type of activations, and of weights that are not quantised [default: f32 for the embedded model, on the CPU
-    /// and beside quantised weights; otherwise what the weights are stored as]
+    /// Element type of activations and unquantised weights [default: f32 on the CPU, with quantised weights and for the embedded
+    /// model; otherwise the type of the stored weights]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
-    /// What keys and values are kept as
+    /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
-    /// The most tokens to generate
+    /// Maximum number of tokens to generate
     #[arg(long, value_name = "N", default_value_t = CompletionRequest::default().max_tokens)]
     max_tokens: usize,
-    /// Guess up to N tokens, such as 7, from what the text so far repeats, for the model to check at once: the same text, faster where it
-    /// quotes; on a GPU only where it quotes much, since steps with guesses wait for the host
+    /// Prompt lookup: guess up to N tokens (say 7) from repetitions in the text and verify them in one step. The output is the same; text
+    /// that quotes itself is faster. Steps with guesses wait for the host, so a GPU gains only on long quotations
     #[arg(long, value_name = "N", default_value_t = 0)]
     prompt_lookup: usize,
     #[command(flatten)]
@@ -132,7 +132,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     ));
     if let Some(guesses) = completion.guesses {
         let (made, right) = (guesses.made, guesses.right);
-        note(&format!("guessed tokens: {made}, right: {right}"));
+        note(&format!("guessed tokens: {made}, accepted: {right}"));
     }
     Ok(())
 }

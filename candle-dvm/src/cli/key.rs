@@ -15,15 +15,15 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a new key in a new file that only you may read, and print its public key
+    /// Generate a key, save it to a new file with mode 600 and print its public key
     New {
-        /// The file to make
+        /// File to create; it must not exist
         #[arg(long, value_name = "FILE")]
         key_file: PathBuf,
     },
     /// Print the public key of a secret key
     ShowPublic {
-        /// The file with the secret key; `-` reads standard input; without it, the environment variable CANDLE_DVM_KEY
+        /// File with the secret key; `-` reads standard input [default: the environment variable CANDLE_DVM_KEY]
         #[arg(long, value_name = "FILE")]
         key_file: Option<PathBuf>,
         /// Print 64 hexadecimal digits instead of npub1…

@@ -35,7 +35,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-/// Runs language models on whichever device is present.
+/// Run language models on the available GPU or CPU.
 #[derive(Debug, Parser)]
 #[command(name = "candle-dvm", version)]
 struct Cli {
@@ -45,32 +45,32 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Complete a prompt; the text streams to standard output
+    /// Complete a prompt and stream the text to standard output
     Generate(generate::Args),
-    /// Talk to a model, message by message
+    /// Chat with a model
     Chat(chat::Args),
-    /// Turn a recording into text, with a Whisper
+    /// Transcribe a recording with a Whisper model
     #[cfg(feature = "audio")]
     Transcribe(transcribe::Args),
-    /// Turn texts into vectors, or compare them
+    /// Embed texts as vectors, or compare them
     Embed(embed::Args),
-    /// Serve a model to programs on this machine, by OpenAI's interface
+    /// Serve a model over an OpenAI-compatible HTTP API
     #[cfg(feature = "api")]
     Api(api::Args),
-    /// List every backend, present or the reason why not
+    /// List backends, with the reason for each that is unavailable
     Devices(devices::Args),
-    /// Measure prompt and generation speed on random weights
+    /// Benchmark prompt processing and generation with random weights
     Bench(bench::Args),
     /// Answer text generation jobs on Nostr relays (NIP-90, kind 5050)
     #[cfg(feature = "serve")]
     Serve(serve::Args),
-    /// Ask for a job on Nostr relays; the text streams to standard output
+    /// Submit a job to Nostr relays and stream the result to standard output
     #[cfg(feature = "serve")]
     Request(request::Args),
-    /// List who serves text generation on Nostr relays
+    /// List text generation providers on Nostr relays
     #[cfg(feature = "serve")]
     Discover(discover::Args),
-    /// Make a key, or show a key's public half
+    /// Generate a key, or print its public key
     #[cfg(feature = "serve")]
     Key(key::Args),
 }
@@ -140,7 +140,7 @@ fn log_places_of_panics() {
             std::backtrace::BacktraceStatus::Captured => {
                 tracing::error!("panicked at {place}\n{backtrace}");
             }
-            _ => tracing::error!("panicked at {place}; RUST_BACKTRACE=1 tells how it came there"),
+            _ => tracing::error!("panicked at {place}; set RUST_BACKTRACE=1 for a backtrace"),
         }
     }));
 }

@@ -25,36 +25,36 @@ const MOST_WORK: i64 = 28;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The text to go on from
+    /// Text to complete
     prompt: String,
-    /// A relay to ask on; may come several times
+    /// Relay to submit the job to; may be given several times
     #[arg(long, value_name = "URL", required = true)]
     relay: Vec<String>,
-    /// A parameter, such as max_tokens=64; may come several times
+    /// Job parameter, such as max_tokens=64; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     param: Vec<String>,
-    /// The result of another job comes before the text: its request's id; may come several times
+    /// Request id of another job whose result to put before the text; may be given several times
     #[arg(long, value_name = "EVENT ID")]
     after: Vec<String>,
-    /// Ask this provider alone
+    /// Send the job to this provider only
     #[arg(long, value_name = "NPUB")]
     provider: Option<String>,
-    /// Hide the request from everybody but the provider (NIP-44)
+    /// Encrypt the request for the provider (NIP-44)
     #[arg(long, requires = "provider")]
     encrypt: bool,
-    /// The most to pay, in thousandths of a satoshi
+    /// Maximum price in millisatoshi
     #[arg(long, value_name = "MSAT")]
     bid: Option<u64>,
-    /// Bits of proof of work in the request's id (NIP-13), for providers that ask for it; each doubles the time that it takes
+    /// Bits of proof of work for the request (NIP-13), if the provider requires it; each bit doubles the time
     #[arg(long, value_name = "BITS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=MOST_WORK))]
     pow: u8,
-    /// Seconds to wait for the result; the job is cancelled then
+    /// Seconds to wait for the result before cancelling the job
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
-    /// Seconds to wait for a provider's first word; after a refusal, 10 at most. The job is cancelled then
+    /// Seconds to wait for a provider's first response before cancelling the job; at most 10 after a refusal
     #[arg(long, value_name = "S", default_value_t = 60)]
     silence: u64,
-    /// The file with your secret key; `-` reads standard input [default: a new key, for this job alone]
+    /// File with your secret key; `-` reads standard input [default: a new key for this job]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     };
     let request = request(&args)?;
     if args.pow > 0 {
-        note(&format!("mining {} bits of work", args.pow));
+        note(&format!("mining {} bits of proof of work", args.pow));
     }
     let event = request
         .write_with_work(&keys, now(), args.pow)
@@ -105,7 +105,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             Err(_) => {
                 customer.cancel().await;
                 Err(Error::service(format!(
-                    "--timeout {}: no result by then",
+                    "no result within {} s; raise --timeout to wait longer",
                     args.timeout
                 )))
             }
@@ -200,17 +200,17 @@ impl Customer {
                 (_, Report::Settled(id, Outcome::Accepted)) if id == self.event.id => taken = true,
                 (url, Report::Settled(id, Outcome::Rejected(reason))) if id == self.event.id => {
                     let reason = plain(&reason);
-                    note(&format!("{url} does not take the request: {reason}"));
+                    note(&format!("{url} rejected the request: {reason}"));
                     rejections += 1;
                     if rejections == self.relays.count() {
                         return Ok(Ended::Refused(format!(
-                            "no relay takes the request: {reason}"
+                            "no relay accepted the request: {reason}"
                         )));
                     }
                 }
                 (url, Report::Down(reason)) => {
                     let reason = plain(&reason);
-                    note(&format!("{url}: {reason}; will try again"));
+                    note(&format!("{url}: {reason}; retrying"));
                     self.down = format!(" ({url}: {reason})");
                 }
                 (_, Report::Event(_, event)) => {
@@ -231,15 +231,18 @@ impl Customer {
     /// Why it is given up when nobody speaks.
     fn nobody(&self, taken: bool) -> String {
         if !self.refused.is_empty() {
-            return format!("every provider that answered refuses: {}", self.refusal);
+            return format!(
+                "every provider that answered refused the job: {}",
+                self.refusal
+            );
         }
         let problem = match (taken, self.providers.is_empty()) {
-            (false, _) => &format!("no relay has taken the request by then{}", self.down),
+            (false, _) => &format!("no relay accepted the request in time{}", self.down),
             (true, true) => {
-                "no provider has said anything by then; `candle-dvm discover` lists them"
+                "no provider responded in time; `candle-dvm discover` lists providers"
             }
             (true, false) => {
-                "the provider has said nothing by then; `candle-dvm discover` shows whether it is there"
+                "the provider did not respond in time; `candle-dvm discover` shows whether it is online"
             }
         };
         format!("--silence {}: {problem}", self.silence.as_secs())
@@ -265,7 +268,7 @@ impl Customer {
             }
             if let Some(usage) = result.usage {
                 note(&format!(
-                    "{}: {} tokens of prompt, {} generated",
+                    "{}: {} prompt tokens, {} generated",
                     plain(&usage.model),
                     usage.prompt_tokens,
                     usage.completion_tokens
@@ -302,7 +305,7 @@ impl Customer {
                 }
             }
             Status::PaymentRequired => note(&format!(
-                "to pay: {} msat {}",
+                "payment required: {} msat {}",
                 feedback.amount_msat.unwrap_or(0),
                 plain(&feedback.invoice.unwrap_or_default())
             )),

@@ -4,25 +4,25 @@ use crate::backend::CompletionRequest;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Sampling {
-    /// 0 takes the likeliest token each time; higher draws more freely
+    /// Sampling temperature; 0 always takes the most likely token
     #[arg(long, value_name = "T", default_value_t = CompletionRequest::default().temperature)]
     temperature: f64,
-    /// Draw from the K likeliest tokens only
+    /// Sample from the K most likely tokens
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
-    /// Draw from the likeliest tokens that together have probability P
+    /// Sample from the most likely tokens whose total probability is P
     #[arg(long, value_name = "P")]
     top_p: Option<f64>,
-    /// Draw from tokens that have at least this share of the likeliest one's probability, from 0 to 1
+    /// Sample from tokens with at least this fraction (0 to 1) of the most likely token's probability
     #[arg(long, value_name = "P")]
     min_p: Option<f64>,
-    /// Above 1, the last 64 tokens become less likely to come again
+    /// Penalty on the last 64 tokens; above 1, they are less likely to repeat
     #[arg(long, value_name = "R", default_value_t = CompletionRequest::default().repeat_penalty)]
     repeat_penalty: f32,
-    /// Seed of the draws: the same gives the same text
+    /// Random seed; the same seed gives the same text
     #[arg(long, value_name = "S", default_value_t = CompletionRequest::default().seed)]
     seed: u64,
-    /// End before this text, which is not printed; may come several times
+    /// Stop before this text, without printing it; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
 }

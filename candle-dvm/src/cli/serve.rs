@@ -24,35 +24,34 @@ const JOURNAL: &str = "journal.redb";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A file with settings; flags go before it
+    /// Configuration file; flags override it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A relay to serve on; may come several times
+    /// Relay to serve on; may be given several times
     #[arg(long, value_name = "URL")]
     relay: Vec<String>,
-    /// A GGUF file; a Hugging Face folder; or owner/name[@revision][:file.gguf], which is fetched from the Hugging Face Hub; without it, the
-    /// small embedded model
+    /// A GGUF file, a Hugging Face folder or a Hub model, owner/name[@revision][:file.gguf] [default: the small embedded model]
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Where to run
+    /// Device to run on
     #[arg(long, value_parser = DeviceParser)]
     device: Option<DeviceChoice>,
-    /// What keys and values are kept as
+    /// Element type of the KV cache
     #[arg(long, value_enum, default_value = "auto")]
     kv_dtype: KvType,
-    /// The file with the secret key; `-` reads standard input; without it, the environment variable CANDLE_DVM_KEY
+    /// File with the secret key; `-` reads standard input [default: the environment variable CANDLE_DVM_KEY]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The folder for the journal, which is what makes every job be answered once [default: candle-dvm-data]
+    /// Folder for the journal, which ensures that each job is answered once [default: candle-dvm-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// At the very first start, also answer requests that are up to this old [default: 0]
+    /// On the first start, also answer requests up to this old [default: 0]
     #[arg(long, value_name = "SECONDS")]
     look_back: Option<u64>,
-    /// Serve Prometheus metrics at an address of this machine, such as 127.0.0.1:9464
+    /// Serve Prometheus metrics on a local address, such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Log JSON, one object a line
+    /// Log one JSON object per line
     #[arg(long)]
     pub(super) log_json: bool,
 }
@@ -152,7 +151,9 @@ fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator
     match BatchEngine::new(backend.clone(), settings) {
         Ok(engine) => Ok(Arc::new(engine)),
         Err(Error::Alone(why)) => {
-            note(&format!("jobs take turns, a token of one at a time: {why}"));
+            note(&format!(
+                "jobs cannot be batched, so they take turns token by token: {why}"
+            ));
             Ok(backend)
         }
         Err(error) => Err(error),
@@ -166,7 +167,7 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
         (None, Some(name)) => DeviceChoice::parse(name).ok_or_else(|| Error::Setting {
             name: "device",
             value: name.to_string(),
-            expected: "auto, cpu, cuda, cuda:1 for the second card, metal or webgpu".to_string(),
+            expected: "auto, cpu, cuda, cuda:1 for the second GPU, metal or webgpu".to_string(),
         }),
     }
 }
@@ -175,10 +176,10 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
 fn terms(settings: &Settings) -> String {
     let price = match settings.price_msat {
         0 => "free".to_string(),
-        msat => format!("{msat} msat a job"),
+        msat => format!("{msat} msat per job"),
     };
     format!(
-        "name {:?}, {price}, {} running, {} waiting, up to {} tokens; relays: {}",
+        "name {:?}, {price}, up to {} running jobs, {} queued jobs and {} tokens per job; relays: {}",
         settings.name,
         settings.running,
         settings.queue,
@@ -221,8 +222,10 @@ fn keep_private(folder: &Path) {
     let set =
         ours.then(|| std::fs::set_permissions(folder, PermissionsExt::from_mode(FOLDER_MODE)));
     match set {
-        Some(Ok(())) => tracing::warn!("{place} had mode {mode:03o}; it has 700 now"),
-        _ => tracing::warn!("{place} has mode {mode:03o}: others see what is in it; `chmod 700`"),
+        Some(Ok(())) => tracing::warn!("{place} had mode {mode:03o}; changed it to 700"),
+        _ => tracing::warn!(
+            "{place} has mode {mode:03o}, so other users can read it; run `chmod 700` on it"
+        ),
     }
 }
 
@@ -241,7 +244,7 @@ fn asked_to_stop() -> Result<impl std::future::Future<Output = ()>> {
         }
         #[cfg(not(unix))]
         let _ = tokio::signal::ctrl_c().await;
-        note("stopping; once more to stop at once");
+        note("stopping; press Ctrl-C again to stop immediately");
         tokio::spawn(async {
             let _ = tokio::signal::ctrl_c().await;
             std::process::exit(1);

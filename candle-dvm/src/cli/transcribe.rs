@@ -18,48 +18,48 @@ use std::time::Instant;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The recording: WAV, FLAC, MP3, Ogg Vorbis or M4A
+    /// Recording to transcribe: WAV, FLAC, MP3, Ogg Vorbis or M4A
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// A Whisper: a Hugging Face folder with config.json, tokenizer.json and safetensors or one GGUF file; or owner/name[@revision], which
-    /// is fetched from the Hugging Face Hub
+    /// Whisper model: a Hugging Face folder (config.json, tokenizer.json, and safetensors or one GGUF file) or a Hub model,
+    /// owner/name[@revision]
     #[arg(long, value_name = "MODEL")]
     model: PathBuf,
-    /// Where to run
+    /// Device to run on
     #[arg(long, default_value_t, value_parser = DeviceParser)]
     device: DeviceChoice,
-    /// Element type of weights and activations [default: f32 on the CPU and beside quantised weights, otherwise f16]
+    /// Element type of weights and activations [default: f32 on the CPU and with quantised weights, otherwise f16]
     #[arg(long, value_enum)]
     dtype: Option<FloatType>,
-    /// The code of the language that is spoken, such as `de`; without it, the first 30 seconds are listened to
+    /// Code of the spoken language, such as `de` [default: detected from the first 30 seconds]
     #[arg(long, value_name = "CODE")]
     language: Option<String>,
     /// Translate to English
     #[arg(long)]
     translate: bool,
-    /// Print when each piece of text is said
+    /// Print the start and end time of each segment
     #[arg(long)]
     timestamps: bool,
-    /// Find out when each word is said; `--timestamps` prints it, `--json` has it
+    /// Compute word timestamps, for `--timestamps` and `--json`
     #[arg(long)]
     words: bool,
-    /// A text that stands before the first window: names and spellings
+    /// Initial prompt, such as names and their spellings
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Do not give each window the text of the ones before; it can keep a text from repeating itself
+    /// Do not condition each window on the previous text; this can prevent repetitions
     #[arg(long)]
     no_context: bool,
-    /// Hear only what Silero VAD finds speech in; silence and noise then become no text. The file is silero_vad_16k.safetensors, from the
-    /// Python package silero-vad
+    /// Transcribe only the speech that Silero VAD detects, which avoids text from silence and noise. FILE is silero_vad_16k.safetensors
+    /// from the Python package silero-vad
     #[arg(long, value_name = "FILE")]
     vad: Option<PathBuf>,
-    /// Choose tokens at this temperature alone [default: 0, and where the text is improbable or repeats itself, 0.2 to 1]
+    /// Sampling temperature, without fallback [default: 0, falling back to 0.2 to 1 if the text is improbable or repetitive]
     #[arg(long, value_name = "T")]
     temperature: Option<f64>,
-    /// The seed of what is chosen at temperatures above 0
+    /// Random seed for temperatures above 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Print one JSON object at the end instead of text as it comes
+    /// Print one JSON object at the end instead of streaming text
     #[arg(long, conflicts_with = "srt")]
     json: bool,
     /// Print subtitles (SubRip)
@@ -98,21 +98,22 @@ pub(super) fn run(args: Args) -> Result<()> {
         ModelSource::Hub(model) => Hub::from_env()?.fetch(&model)?,
         local => local,
     };
-    let folder =
-        match folder {
-            ModelSource::Folder(folder) => folder,
-            ModelSource::Gguf(file) => return Err(Error::file(
+    let folder = match folder {
+        ModelSource::Folder(folder) => folder,
+        ModelSource::Gguf(file) => {
+            return Err(Error::file(
                 &file,
-                "a file; expected a folder with config.json and tokenizer.json beside the weights",
-            )),
-            _ => {
-                return Err(Error::Parameter {
-                    name: "model",
-                    value: folder.short_name(),
-                    expected: "a Whisper's folder",
-                })
-            }
-        };
+                "is a file; expected a folder with config.json, tokenizer.json and the weights",
+            ))
+        }
+        _ => {
+            return Err(Error::Parameter {
+                name: "model",
+                value: folder.short_name(),
+                expected: "the folder of a Whisper model",
+            })
+        }
+    };
     let files = SpeechFiles::open(&folder)?;
     let defaults = Options::default();
     let options = Options {
@@ -197,7 +198,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         })?;
     }
     note(&format!(
-        "{:.1} s of {} in {seconds:.2} s, {speed:.1} times as fast as it was said",
+        "{:.1} s of {} in {seconds:.2} s, {speed:.1} times real time",
         audio.seconds, transcript.language
     ));
     Ok(())

@@ -65,19 +65,19 @@ pub struct Offer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The customer is on the deny list, or there is an allow list without it.
-    #[error("this key may not ask for jobs here")]
+    #[error("this key is not allowed to submit jobs")]
     NotAllowed,
     /// Made too long ago.
     #[error("the request is older than {0} s")]
     TooOld(u64),
     /// Dated too far ahead.
-    #[error("the request is dated more than {0} s ahead")]
+    #[error("the request is dated more than {0} s in the future")]
     InFuture(u64),
     /// It has stopped to matter.
     #[error("the request has expired")]
     Expired,
     /// Too much input.
-    #[error("the inputs have {found} bytes, the limit is {limit}")]
+    #[error("the inputs have {found} bytes; the limit is {limit}")]
     InputTooLong {
         /// Bytes of input.
         found: usize,
@@ -85,7 +85,7 @@ pub enum Refusal {
         limit: usize,
     },
     /// The bid is too low.
-    #[error("the bid is {found} msat, the least is {least}")]
+    #[error("the bid is {found} msat; the minimum is {least}")]
     BidTooLow {
         /// The bid, 0 if there is none.
         found: u64,
@@ -93,22 +93,22 @@ pub enum Refusal {
         least: u64,
     },
     /// Without proof of work.
-    #[error("the event's id needs {0} bits of work, committed to by its nonce tag")]
+    #[error("the event's id needs {0} bits of proof of work and a nonce tag that commits to them (NIP-13)")]
     NoWork(u8),
     /// Too many jobs of this customer at once.
-    #[error("{0} jobs of this key are open already; wait for one to end")]
+    #[error("this key already has {0} open jobs; wait for one to finish")]
     TooManyOpen(usize),
     /// Too many jobs of this customer in an hour.
-    #[error("this key had {0} jobs in the last hour; come back later")]
+    #[error("this key submitted {0} jobs in the last hour; try again later")]
     TooManyAnHour(usize),
     /// No room for more.
-    #[error("the queue is full; come back later")]
+    #[error("the queue is full; try again later")]
     QueueFull,
     /// Too many jobs of this customer that wait for inputs or payment.
-    #[error("{0} jobs of this key wait for inputs or payment already")]
+    #[error("this key already has {0} jobs waiting for inputs or payment")]
     TooManyWaiting(usize),
     /// No room for more that wait.
-    #[error("too many jobs wait for inputs or payment; come back later")]
+    #[error("too many jobs are waiting for inputs or payment; try again later")]
     WaitingFull,
     /// Something about the request itself.
     #[error("{0}")]
@@ -143,10 +143,10 @@ impl Refusal {
     pub fn without_values(&self) -> String {
         match self {
             Self::InputTooLong { limit, .. } => {
-                format!("the inputs are too long, the limit is {limit} bytes")
+                format!("the inputs are too long; the limit is {limit} bytes")
             }
             Self::BidTooLow { least, .. } => {
-                format!("the bid is too low, the least is {least} msat")
+                format!("the bid is too low; the minimum is {least} msat")
             }
             other => other.to_string(),
         }

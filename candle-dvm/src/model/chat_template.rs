@@ -15,7 +15,7 @@ const NAME: &str = "chat template";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// What the model is told before the conversation.
+    /// System prompt.
     System,
     /// The user.
     User,

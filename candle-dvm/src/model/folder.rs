@@ -15,7 +15,7 @@ pub(super) fn open(folder: &Path) -> Result<ModelFiles> {
     if !folder.exists() {
         return Err(Error::file(
             folder,
-            format!("no such folder or file, and not the name of a model on the Hugging Face Hub: {FORM}"),
+            format!("no such file or folder, and not a Hugging Face Hub model: {FORM}"),
         ));
     }
     expect_folder(folder, "config.json, tokenizer.json and model.safetensors")?;
@@ -68,7 +68,7 @@ fn refuse_gguf(folder: &Path) -> Result<()> {
         models => Err(Error::file(
             folder,
             format!(
-                "no config.json; to run a GGUF file, name it: {}",
+                "no config.json; to run a GGUF file, pass its path: {}",
                 models.join(", ")
             ),
         )),
@@ -102,7 +102,7 @@ pub(crate) fn open_weights(folder: &Path) -> Result<Weights> {
     if !index.exists() {
         return Err(Error::file(
             &single,
-            format!("no such file, and no {INDEX} beside it"),
+            format!("no such file, and no {INDEX} in the folder"),
         ));
     }
     let shard_of = read_index(&index)?;
@@ -114,7 +114,7 @@ pub(crate) fn open_weights(folder: &Path) -> Result<Weights> {
             return Err(Error::Tensor {
                 file: index.display().to_string(),
                 tensor: tensor.map_or_else(String::new, |(name, _)| name.clone()),
-                problem: format!("its shard `{shard}` is not in the folder"),
+                problem: format!("shard `{shard}` is missing from the folder"),
             });
         }
     }
@@ -124,7 +124,7 @@ pub(crate) fn open_weights(folder: &Path) -> Result<Weights> {
             return Err(Error::Tensor {
                 file: index.display().to_string(),
                 tensor: tensor.clone(),
-                problem: format!("the shard `{shard}` does not hold it"),
+                problem: format!("shard `{shard}` does not contain it"),
             });
         }
     }
@@ -162,7 +162,7 @@ pub(super) fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
     let map = map.ok_or_else(|| {
         field(
             "weight_map".to_string(),
-            "expected an object from tensor names to file names".to_string(),
+            "expected an object that maps tensor names to file names".to_string(),
         )
     })?;
     if map.is_empty() {
@@ -180,7 +180,7 @@ pub(super) fn read_index(index: &Path) -> Result<BTreeMap<String, String>> {
             let shard = plain.ok_or_else(|| {
                 field(
                     format!("weight_map.{tensor}"),
-                    format!("expected the name of a file in the same folder, found {shard}"),
+                    format!("expected a file name in the same folder, found {shard}"),
                 )
             })?;
             Ok((tensor.clone(), shard.to_string()))

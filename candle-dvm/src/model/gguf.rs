@@ -56,7 +56,7 @@ impl WeightSource for &GgufContent {
         let tensor = match self {
             GgufContent::Mapped(content) => content.tensor(name, &Device::Cpu).map(Stored::from),
             GgufContent::Header(..) => Err(candle_core::Error::Msg(format!(
-                "tensor {name:?} is not there yet, its file is read in parts"
+                "tensor {name:?} is not loaded yet: its file is read in parts"
             ))),
         };
         Box::pin(ready(tensor))
@@ -123,7 +123,7 @@ fn refuse_others(file: &Path, content: &Content, used: &[String]) -> Result<()> 
         Some(name) => Err(Error::Tensor {
             file: file.display().to_string(),
             tensor: name.to_string(),
-            problem: "the architecture as it is supported here has no such tensor".to_string(),
+            problem: "the supported architecture has no such tensor".to_string(),
         }),
     }
 }
@@ -150,7 +150,7 @@ impl GgufContent {
                 match start.and_then(|start| start.checked_add(stored_bytes(info))) {
                     Some(end) if end <= *size => Ok(()),
                     _ => bail!(
-                        "tensor {name:?}: {} bytes at offset {} after {}, the file has {size} bytes: is the download complete?",
+                        "tensor {name:?}: {} bytes at offset {} after {}, but the file has {size} bytes: is the download complete?",
                         stored_bytes(info),
                         info.offset,
                         content.tensor_data_offset

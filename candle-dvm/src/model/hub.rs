@@ -144,7 +144,7 @@ impl Hub {
             setting(
                 "HF_HOME",
                 "",
-                "a folder for models: there is no home folder",
+                "a model folder, since there is no home folder",
             )
         })?;
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_string());
@@ -155,7 +155,7 @@ impl Hub {
             return Err(setting(
                 "HF_ENDPOINT",
                 &endpoint,
-                "an address with https:// or http://",
+                "a URL with https:// or http://",
             ));
         }
         let token = set("HF_TOKEN").map(|token| token.trim().to_string());
@@ -179,7 +179,7 @@ impl Hub {
             return cached.ok_or_else(|| {
                 let cache = self.cache.display();
                 model.error(format!(
-                    "no such folder or file, and not (or not whole) in the cache {cache}; HF_HUB_OFFLINE forbids to fetch it"
+                    "no such file or folder, and missing or incomplete in the cache {cache}; HF_HUB_OFFLINE prevents a download"
                 ))
             });
         }
@@ -195,12 +195,12 @@ impl Hub {
             Err(LookUp::Unreachable(why)) => {
                 let Some(cached) = cached else {
                     return Err(model.error(format!(
-                        "no such folder or file, not in the cache, and {} cannot be reached: {why}",
+                        "no such file or folder, not in the cache, and cannot reach {}: {why}",
                         self.endpoint
                     )));
                 };
                 tracing::warn!(
-                    "{} cannot be reached ({why}): {model} is from the cache",
+                    "cannot reach {} ({why}): using {model} from the cache",
                     self.endpoint
                 );
                 return Ok(cached);
@@ -269,34 +269,33 @@ impl Hub {
             (_, "RevisionNotFound") => {
                 let revision = model.revision();
                 return Err(refused(format!(
-                    "{endpoint} has no revision `{revision}` of it"
+                    "{endpoint} has no revision `{revision}` of this model"
                 )));
             }
             (_, "GatedRepo") => return Err(refused(self.gated(model))),
             (401 | 403 | 404, _) => {
                 let revision = match &model.revision {
                     Some(revision) if code.is_empty() => {
-                        format!(", or none with a revision `{revision}`")
+                        format!(" or no revision `{revision}` of it")
                     }
                     _ => String::new(),
                 };
                 return Err(refused(format!(
-                    "no such folder or file, and {endpoint} has no such model{revision} ({status}); a private one needs a token that may read it, \
-                     in HF_TOKEN"
+                    "no such file or folder, and {endpoint} has no such model{revision} ({status}); for a private model, set HF_TOKEN to a token that \
+                     can read it"
                 )));
             }
-            _ => return Err(refused(format!("{endpoint} answers {status}"))),
+            _ => return Err(refused(format!("{endpoint} returned {status}"))),
         }
-        let info: RepoInfo = response.body_mut().read_json().map_err(|err| {
-            refused(format!(
-                "{endpoint}: which files it has is not readable: {err}"
-            ))
-        })?;
+        let info: RepoInfo = response
+            .body_mut()
+            .read_json()
+            .map_err(|err| refused(format!("{endpoint}: cannot parse the list of files: {err}")))?;
         // It becomes a folder of the cache.
         match !info.sha.is_empty() && info.sha.chars().all(|c| c.is_ascii_alphanumeric()) {
             true => Ok(info),
             false => Err(refused(format!(
-                "{endpoint} gives {:?} for a commit",
+                "{endpoint} returned an invalid commit {:?}",
                 info.sha
             ))),
         }
@@ -305,10 +304,10 @@ impl Hub {
     fn gated(&self, model: &HubModel) -> String {
         let page = format!("{}/{}", self.endpoint, model.repo);
         match self.token {
-            Some(_) => format!("gated, and the token may not read it: ask for access at {page}"),
-            None => format!(
-                "gated: needs a token, in HF_TOKEN, of somebody who has access, which {page} gives"
-            ),
+            Some(_) => format!("gated, and the token has no access: request it at {page}"),
+            None => {
+                format!("gated: request access at {page} and set HF_TOKEN to a token that has it")
+            }
         }
     }
 
@@ -317,13 +316,13 @@ impl Hub {
         let endpoint = &self.endpoint;
         match err {
             ApiError::RequestError(err) => match *err {
-                ureq::Error::StatusCode(status) => format!("{endpoint} answers {status}"),
-                err if unreachable(&err) => format!("{endpoint} cannot be reached: {err}"),
+                ureq::Error::StatusCode(status) => format!("{endpoint} returned {status}"),
+                err if unreachable(&err) => format!("cannot reach {endpoint}: {err}"),
                 err => format!("{endpoint}: {err}"),
             },
             ApiError::LockAcquisition(lock) => {
                 format!(
-                    "another program is fetching it (it holds {})",
+                    "another process is downloading it (lock file {})",
                     lock.display()
                 )
             }
@@ -393,9 +392,9 @@ impl Snapshot<'_> {
             .collect();
         let hint = match gguf.as_slice() {
             [] => String::new(),
-            files => format!("; to run a GGUF file, name it: {}", files.join(", ")),
+            files => format!("; to run a GGUF file, pass its name: {}", files.join(", ")),
         };
-        self.model.error(format!("has no {file}{hint}"))
+        self.model.error(format!("the model has no {file}{hint}"))
     }
 
     /// The path of a file in the cache, to which it is fetched if it is not there.
@@ -423,7 +422,7 @@ impl Snapshot<'_> {
                 return Err(self.explain(file, failed));
             }
             before = arrived;
-            tracing::debug!(file, problem, "taken up again");
+            tracing::debug!(file, problem, "resumed");
             std::thread::sleep(Duration::from_millis(100 << tries));
         }
     }
@@ -439,7 +438,7 @@ impl Snapshot<'_> {
         let etag = metadata.etag();
         if etag.is_empty() || !etag.chars().all(plain) || metadata.commit_hash() != self.commit {
             return Err(Failure::Other(format!(
-                "the answer has the etag {etag:?} of the commit {:?}, expected a plain one of {:?}",
+                "the response has etag {etag:?} and commit {:?}; expected an alphanumeric etag and commit {:?}",
                 metadata.commit_hash(),
                 self.commit
             )));
@@ -496,9 +495,7 @@ impl Snapshot<'_> {
             Failure::Interrupted {
                 problem,
                 arrived: Some(arrived),
-            } => format!(
-                "{file}: {problem}; {arrived} bytes are kept, the next attempt goes on from there"
-            ),
+            } => format!("{file}: {problem}; kept {arrived} bytes; the next attempt resumes there"),
             Failure::Interrupted { problem, .. } | Failure::Other(problem) => {
                 format!("{file}: {problem}")
             }

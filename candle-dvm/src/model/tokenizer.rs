@@ -86,7 +86,7 @@ impl TextTokenizer {
         match tokens.iter().find(|id| **id as usize >= self.vocab_size) {
             None => Ok(tokens),
             Some(id) => Err(Error::Tokenizer(format!(
-                "the prompt has token {id}, but the model's vocab_size is {}",
+                "the prompt contains token {id}, but the model's vocab_size is {}",
                 self.vocab_size
             ))),
         }

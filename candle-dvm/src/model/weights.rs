@@ -246,10 +246,7 @@ impl WeightSource for Headers<'_> {
     }
 
     fn read<'a>(&'a mut self, wanted: Wanted<'a>) -> Reading<'a> {
-        let err = format!(
-            "tensor {:?} was read while shapes were checked",
-            wanted.name
-        );
+        let err = format!("tensor {:?} was read during the shape check", wanted.name);
         Box::pin(ready(Err(candle_core::Error::Msg(err))))
     }
 }

@@ -54,10 +54,10 @@ pub enum ReadError {
         expected: u16,
     },
     /// Encrypted for somebody else.
-    #[error("encrypted, and not for this key")]
+    #[error("encrypted for another key")]
     NotForUs,
     /// Encrypted for this key, and neither NIP-44 nor NIP-04 opens it.
-    #[error("the content opens neither with NIP-44 nor with NIP-04")]
+    #[error("cannot decrypt the content with NIP-44 or NIP-04")]
     Undecryptable,
     /// A tag or a part of the content whose value does not fit.
     #[error("`{name}` {value:?}: expected {expected}")]
@@ -73,7 +73,7 @@ pub enum ReadError {
     #[error("`{0}` is missing")]
     Missing(&'static str),
     /// More of something than is read. Leaving the rest out would answer another question than the one that was asked.
-    #[error("`{name}`: {found} of them, at most {most} are taken")]
+    #[error("`{name}`: found {found}; the maximum is {most}")]
     TooMany {
         /// The tag's name.
         name: &'static str,
@@ -112,9 +112,7 @@ pub enum WriteError {
     #[error("{0}")]
     Invalid(String),
     /// The event would be larger than a relay takes.
-    #[error(
-        "the event has {size} bytes without anything that can be left out, the limit is {limit}"
-    )]
+    #[error("the event has {size} bytes after dropping everything optional; the limit is {limit}")]
     TooLarge {
         /// The smallest form's size.
         size: usize,

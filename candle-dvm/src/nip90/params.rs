@@ -113,7 +113,7 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
                     key,
                     value,
                     ok,
-                    "0, or a number from 0.01 to 100; 1 changes nothing",
+                    "0, or a number from 0.01 to 100 (1 disables it)",
                 )?;
                 // Neutral is 1 here. 0 is what neutral is for interfaces that subtract, and would divide by nothing.
                 let neutral = penalty == 0.0;
@@ -122,7 +122,8 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
             // As others write that none is given.
             "seed" if value == "-1" => read.seed = None,
             "seed" => {
-                let expected = "a whole number from 0 to 18446744073709551615, or -1 for any";
+                let expected =
+                    "a whole number from 0 to 18446744073709551615, or -1 for a random seed";
                 let seed = value.parse();
                 read.seed = Some(seed.map_err(|_| ReadError::value(key, value, expected))?);
             }

@@ -221,7 +221,7 @@ impl JobRequest {
                 content = scheme.encrypt(keys, provider, &text)?;
                 outer.push(tag("encrypted", [""; 0]));
             }
-            (Some(_), _) => return invalid("an encrypted request is for exactly one provider"),
+            (Some(_), _) => return invalid("an encrypted request needs exactly one provider"),
         }
         outer.extend(self.bid_msat.map(|bid| tag("bid", [bid.to_string()])));
         if !self.relays.is_empty() {

@@ -13,7 +13,7 @@ use nostr::prelude::{Event, EventId, Keys, Tag};
 pub struct Usage {
     /// The model's name.
     pub model: String,
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: u64,
     /// Tokens that were generated.
     pub completion_tokens: u64,

@@ -45,7 +45,7 @@ impl Wallet {
         let text = read_file(file)?;
         let wrong = || Error::Key {
             place: file.display().to_string(),
-            problem: "no nostr+walletconnect:// address with a relay and a secret".to_string(),
+            problem: "not a nostr+walletconnect:// URI with a relay and a secret".to_string(),
         };
         let address = NostrWalletConnectUri::parse(text.trim()).map_err(|_| wrong())?;
         if address.relays.is_empty() {
@@ -130,10 +130,10 @@ impl Wallet {
         let (text, _) = crypto::decrypt(&self.keys, &self.wallet, &event.content)
             .map_err(|err| err.to_string())?;
         let mut response: Value =
-            serde_json::from_str(&text).map_err(|_| format!("{method}: the answer is no JSON"))?;
+            serde_json::from_str(&text).map_err(|_| format!("{method}: the answer is not JSON"))?;
         if let Some(error) = response.get("error").filter(|error| !error.is_null()) {
             let code = error["code"].as_str().unwrap_or("unknown");
-            return Err(format!("{method}: the wallet says {code}"));
+            return Err(format!("{method}: the wallet returned {code}"));
         }
         Ok(response["result"].take())
     }

@@ -84,7 +84,7 @@ impl RelayLimits {
     pub fn check(&self, event: &Event, bytes: usize) -> Result<(), String> {
         let check = |what: &str, found: usize, most: Option<usize>| match most {
             Some(most) if found > most => Err(format!(
-                "the event has {found} {what}, the relay takes {most}"
+                "the event has {found} {what}; the relay's limit is {most}"
             )),
             _ => Ok(()),
         };

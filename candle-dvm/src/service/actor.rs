@@ -252,7 +252,7 @@ impl Service {
         let found = self.live.iter().find(|(_, live)| hangs(live));
         self.hang = found.map(|(id, _)| {
             let seconds = self.settings.job_seconds + self.settings.hang_seconds;
-            format!("job {id} has not ended after {seconds} s: the device hangs, or it is too slow for the model")
+            format!("job {id} did not finish within {seconds} s: the device hangs or is too slow for the model")
         });
     }
 
@@ -387,7 +387,7 @@ impl Service {
         if self.ticks % 3600 == 1 {
             let before = at.saturating_sub(self.settings.remember_days.saturating_mul(DAY));
             let forgotten = self.journal.forget(before)?;
-            tracing::debug!(forgotten, "old jobs forgotten");
+            tracing::debug!(forgotten, "removed old jobs from the journal");
         }
         if let Ok(mut refused) = self.metrics.refused.lock() {
             refused.clone_from(self.admission.refused());

@@ -70,12 +70,12 @@ impl Service {
                     Ok(event) => match self.fits_none(&event) {
                         None => Ok((event, true)),
                         Some(problem) => {
-                            let problem = format!("the result cannot be sent: {problem}");
+                            let problem = format!("cannot send the result: {problem}");
                             error(self, problem).map(|event| (event, false))
                         }
                     },
                     Err(err @ (WriteError::TooLarge { .. } | WriteError::Encryption(_))) => {
-                        let problem = format!("the result cannot be sent: {err}");
+                        let problem = format!("cannot send the result: {err}");
                         error(self, problem).map(|event| (event, false))
                     }
                     Err(err) => Err(err),
@@ -100,7 +100,7 @@ impl Service {
             answer.take().is_some_and(|answer| entry.answer(answer))
         })?;
         if kept.is_none() {
-            tracing::error!(job = %id, "has an answer already, which stands");
+            tracing::error!(job = %id, "the job already has an answer; keeping it");
             return Ok(());
         }
         let counter = match is_result {
@@ -176,7 +176,7 @@ impl Service {
             tracing::warn!(
                 relay = self.relays.shown(&relay),
                 waiting = self.answers.len(),
-                "too many answers wait: the oldest are given up, first those for relays that are not connected"
+                "too many answers are waiting: dropping the oldest, first those for disconnected relays"
             );
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Service {
         match Event::from_json(answer.body.as_bytes()) {
             Ok(event) => Ok(Some(event)),
             Err(err) => {
-                tracing::error!(job = %id, error = %err, "the journal's answer cannot be read");
+                tracing::error!(job = %id, error = %err, "cannot read an answer from the journal");
                 Ok(None)
             }
         }
@@ -235,7 +235,7 @@ impl Service {
                 Some(small) if self.relays.check(url, &small).is_ok() => Some(small),
                 _ => {
                     let relay = self.relays.shown(url);
-                    tracing::warn!(job = %id, relay, problem, "given up: the answer is too large for the relay");
+                    tracing::warn!(job = %id, relay, problem, "dropped: the answer is too large for the relay");
                     return self.settle(id, url, false);
                 }
             },
@@ -250,13 +250,13 @@ impl Service {
         let Some(id) = self.answers.job(&event) else {
             if let Outcome::Rejected(reason) = outcome {
                 let relay = self.relays.shown(url);
-                tracing::debug!(relay, event = %event, reason, "the relay does not take an event");
+                tracing::debug!(relay, event = %event, reason, "the relay rejected an event");
             }
             return Ok(());
         };
         if let Outcome::Rejected(reason) = outcome {
             let relay = self.relays.shown(url);
-            tracing::warn!(relay, event = %event, reason, "the relay does not take an answer");
+            tracing::warn!(relay, event = %event, reason, "the relay rejected an answer");
             if let Some(small) = self.smaller_form(id, event, reason)? {
                 self.answers.is_answer(small.id, id);
                 self.relays.publish_to(url, &small, Keep::Until);
@@ -309,7 +309,7 @@ impl Service {
         });
         for (relay, id) in late {
             let shown = self.relays.shown(&relay);
-            tracing::warn!(job = %id, relay = shown, "given up: the relay has not taken the answer");
+            tracing::warn!(job = %id, relay = shown, "dropped: the relay never accepted the answer");
             self.metrics.given_up.fetch_add(1, Relaxed);
             self.settle(id, &relay, false)?;
         }

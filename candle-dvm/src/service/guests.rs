@@ -180,7 +180,7 @@ impl Service {
         match Event::from_json(answer.body.as_bytes()) {
             Ok(event) => return self.deliver_to_guests(id, &event, relays),
             Err(err) => {
-                tracing::error!(job = %id, error = %err, "the journal's answer cannot be read")
+                tracing::error!(job = %id, error = %err, "cannot read an answer from the journal")
             }
         }
         Ok(())

@@ -232,7 +232,7 @@ impl Service {
             });
         match read {
             Ok((event, request, params)) => {
-                tracing::info!(job = %id, stage = ?entry.stage, "taken up again");
+                tracing::info!(job = %id, stage = ?entry.stage, "resumed");
                 self.seen.insert(event.id);
                 self.admission.reopen(customer(&event));
                 let is_paid = entry.invoice.as_ref().is_some_and(|invoice| invoice.paid);
@@ -248,7 +248,7 @@ impl Service {
             }
             Err(problem) => {
                 // It was readable once; with another key it is not.
-                tracing::error!(job = %id, problem, "given up: the journal's request cannot be read");
+                tracing::error!(job = %id, problem, "dropped: cannot read a request from the journal");
                 self.journal.change(id, &mut Entry::cancel)?;
             }
         }
@@ -344,7 +344,7 @@ impl Service {
                     self.publish_guests(&named, &feedback, Keep::Until);
                 }
             }
-            Err(err) => tracing::warn!(error = %err, "cannot tell a refusal"),
+            Err(err) => tracing::warn!(error = %err, "cannot send a refusal"),
         }
         Ok(())
     }

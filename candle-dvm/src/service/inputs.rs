@@ -46,16 +46,16 @@ pub async fn prompt(
                 fetched.map_err(|problem| match request.encryption {
                     None => problem,
                     // It may name what was asked.
-                    Some(_) => "the address cannot be fetched".to_string(),
+                    Some(_) => "cannot fetch the URL".to_string(),
                 })
             }
             InputKind::Event => event(input, hint, lookup, STORED.min(left())).await,
             InputKind::Job => match job(input, hint, lookup, left()).await {
                 Ok(result) => text_of(&result, request, customer, keys),
-                Err(Absent::NoId) => Err("no event id".to_string()),
+                Err(Absent::NoId) => Err("not an event id".to_string()),
                 Err(Absent::NoResult) => {
                     let seconds = settings.chain_seconds;
-                    Err(format!("no result of this job within {seconds} s"))
+                    Err(format!("no result for this job within {seconds} s"))
                 }
             },
         };
@@ -65,9 +65,7 @@ pub async fn prompt(
         // Not only at the end: many inputs of many jobs are held meanwhile.
         if bytes > settings.input_bytes + 1 {
             let limit = settings.input_bytes;
-            return Err(format!(
-                "the inputs have more than {limit} bytes, the limit"
-            ));
+            return Err(format!("the inputs exceed the limit of {limit} bytes"));
         }
         texts.push(text);
     }
@@ -99,7 +97,7 @@ pub fn allowed_url(text: &str, hosts: &[String]) -> Result<Url, String> {
     let web = matches!(url.scheme(), "http" | "https");
     match allowed && web {
         true => Ok(url),
-        false => Err("addresses of this host are not fetched here".to_string()),
+        false => Err("this service does not fetch URLs from this host".to_string()),
     }
 }
 
@@ -122,14 +120,14 @@ async fn event(
     lookup: &Lookup,
     wait: Duration,
 ) -> Result<String, String> {
-    let id = EventId::parse(&input.data).map_err(|_| "no event id".to_string())?;
+    let id = EventId::parse(&input.data).map_err(|_| "not an event id".to_string())?;
     let found = lookup
         .stored(Filter::new().id(id).limit(1), hint, wait, 1)
         .await;
     match found.into_iter().next() {
         Some(event) => Ok(event.content),
         None => {
-            Err("the event is not on this service's relays, nor where the input says".to_string())
+            Err("event not found on this service's relays or on the relay in the input".to_string())
         }
     }
 }
@@ -201,10 +199,10 @@ fn text_of(
     }
     let theirs = nip90::all(&tags, "p").any(|p| p.first() == Some(&customer.to_hex()));
     if result.pubkey != keys.public_key() || !theirs {
-        return Err("the result is encrypted, by or for somebody else".to_string());
+        return Err("the result is encrypted by or for another key".to_string());
     }
     if request.encryption.is_none() {
-        let problem = "the result is encrypted, and this request is not: it would not stay hidden";
+        let problem = "the result is encrypted but this request is not: encrypt the request to keep the result private";
         return Err(problem.to_string());
     }
     // Both sides have the same secret with each other.

@@ -137,7 +137,7 @@ impl Service {
         match searching.search.found.try_send(event) {
             Ok(()) => {}
             Err(err) if err.is_full() => self.useless(url),
-            Err(_) => tracing::debug!(relay = self.relays.shown(url), "a search has enough"),
+            Err(_) => tracing::debug!(relay = self.relays.shown(url), "search complete"),
         }
     }
 

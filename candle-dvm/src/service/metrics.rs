@@ -54,7 +54,7 @@ impl Metrics {
         line(
             "counter",
             "jobs_accepted_total",
-            "Jobs let in.",
+            "Jobs admitted.",
             &self.accepted,
         );
         line("counter", "results_total", "Results signed.", &self.results);
@@ -94,19 +94,19 @@ impl Metrics {
         line(
             "gauge",
             "answers_undelivered",
-            "Answers that relays have not taken yet, once for each relay.",
+            "Answers not yet accepted by relays, counted per relay.",
             &self.undelivered,
         );
         line(
             "counter",
             "answers_given_up_total",
-            "Answers that a relay never took.",
+            "Answers dropped because a relay never accepted them.",
             &self.given_up,
         );
         let ahead = self.clock_ahead.load(Relaxed);
         let _ = write!(
             page,
-            "# HELP candle_dvm_clock_ahead_seconds How far this clock is ahead of others; 0 if it agrees.\n\
+            "# HELP candle_dvm_clock_ahead_seconds Seconds this clock is ahead of other clocks; 0 if it agrees.\n\
              # TYPE candle_dvm_clock_ahead_seconds gauge\ncandle_dvm_clock_ahead_seconds {ahead}\n"
         );
         page.push_str("# HELP candle_dvm_refused_total Requests refused or dropped, by reason.\n");
@@ -132,7 +132,7 @@ impl Metrics {
             .lock()
             .map_or(0, |refused| refused.values().sum());
         let none = match self.unreachable.load(Relaxed) {
-            true => " (none can be reached)",
+            true => " (none reachable)",
             false => "",
         };
         let clock = match self.clock_ahead.load(Relaxed) {

@@ -24,7 +24,8 @@ const LAST_ANSWER: u64 = 10;
 const AFTER_RESTART: u64 = 60;
 
 /// What customers are told whose place was given to another job.
-pub(super) const GAVE_WAY: &str = "it has waited for inputs or payment, and its place went to a newer job; ask again, and pay no invoice of this one";
+pub(super) const GAVE_WAY: &str =
+    "the job waited too long for inputs or payment and a newer one replaced it; submit it again, and do not pay its invoice";
 
 /// What a job's preparation needs.
 pub(super) struct Preparation {
@@ -100,7 +101,7 @@ async fn pay(job: &mut Preparation) -> Result<(), String> {
             silent if !warned => {
                 warned = true;
                 let error = silent.and_then(Result::err);
-                tracing::warn!(job = %job.id, error, "the wallet does not say whether an invoice is paid");
+                tracing::warn!(job = %job.id, error, "cannot get an invoice's status from the wallet");
             }
             _ => {}
         }
@@ -108,7 +109,7 @@ async fn pay(job: &mut Preparation) -> Result<(), String> {
             return Err(problem);
         }
         if now() >= last {
-            let problem = "the invoice has ended, and the wallet does not say whether it was paid";
+            let problem = "the invoice expired, and the wallet does not report whether it was paid";
             return Err(problem.to_string());
         }
         let poll = (now().saturating_sub(started) / 6).clamp(POLL.0, POLL.1);
@@ -130,7 +131,7 @@ async fn bill(job: &Preparation, price: u64) -> Result<Invoice, String> {
     let invoice = asked.await.unwrap_or_else(|| Err("no answer".to_string()));
     let invoice = invoice.map_err(|err| {
         tracing::error!(job = %job.id, error = err, "no invoice");
-        "the wallet makes no invoice now; try again later".to_string()
+        "the wallet cannot create an invoice now; try again later".to_string()
     })?;
     let billed = Message::Billed(job.id, invoice.clone());
     let _ = job.messages.unbounded_send(billed);

@@ -28,7 +28,7 @@ impl Service {
                 tracing::warn!(
                     relay = url,
                     seconds = found.ahead,
-                    "read up to a time that is still to come: this machine's clock was ahead; requests of then may be lost"
+                    "the saved read position is in the future: this machine's clock was ahead; requests from that interval may be lost"
                 );
             }
             let reading = Reading {
@@ -75,15 +75,15 @@ impl Service {
         if let Some(set) = self.clock.set(now(), at) {
             tracing::warn!(
                 seconds = set.by,
-                "the clock was set back: relays are asked again"
+                "the clock was set back: querying relays again"
             );
             self.read_relays(set.since, set.since)?;
         }
         match self.clock.news() {
-            Some(0) => tracing::info!("this machine's clock agrees with the others again"),
+            Some(0) => tracing::info!("this machine's clock is correct again"),
             Some(ahead) => tracing::warn!(
                 seconds = ahead.unsigned_abs(),
-                "this machine's clock is {} what relays and customers show: requests are missed or refused until it is set",
+                "this machine's clock is {} the clocks of relays and customers: requests are missed or refused until it is corrected",
                 if ahead > 0 { "ahead of" } else { "behind" }
             ),
             None => {}
@@ -92,7 +92,7 @@ impl Service {
         let none = self.reachable.none(self.relays.own());
         self.metrics.unreachable.store(none, Relaxed);
         if let Some(reasons) = self.reachable.news(self.relays.own(), at) {
-            tracing::warn!(reasons, "no relay can be reached; they are tried again");
+            tracing::warn!(reasons, "no relay is reachable; retrying");
         }
         Ok(())
     }

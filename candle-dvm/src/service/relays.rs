@@ -237,7 +237,7 @@ impl Relays {
             for (name, value) in limits.remove_absurd() {
                 tracing::warn!(
                     relay = shown,
-                    "the relay says {name} is {value}, which no answer could keep; ignored"
+                    "the relay reports {name} = {value}, which no answer could satisfy; ignoring it"
                 );
             }
             tracing::debug!(relay = shown, ?limits, "limits");
@@ -292,7 +292,7 @@ impl Relays {
         tracing::warn!(
             relay = shown,
             events = relay.forgeries,
-            "the relay sends events that are forged or were not asked for"
+            "the relay sends forged or unrequested events"
         );
         if relay.is_own {
             return false;
@@ -397,11 +397,7 @@ mod tests {
         assert_eq!(relays.place(&guest(0), |_| true, later), (false, None));
         let others = |url: &str| url != guest(7);
         let (place, gone) = relays.place(&guest(0), others, later);
-        assert_eq!(
-            (place, gone),
-            (true, Some(guest(7))),
-            "it has nothing to do"
-        );
+        assert_eq!((place, gone), (true, Some(guest(7))), "idle");
     }
 
     #[test]

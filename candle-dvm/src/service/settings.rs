@@ -237,11 +237,12 @@ impl Settings {
             );
         }
         if let Some(address) = self.metrics.filter(|address| !address.ip().is_loopback()) {
-            let expected = "an address of this machine, such as 127.0.0.1:9464".to_string();
+            let expected = "a local address, such as 127.0.0.1:9464".to_string();
             return wrong("metrics", address.to_string(), expected);
         }
         if self.price_msat > 0 && self.wallet_file.is_none() {
-            let expected = "0, or a wallet-file that can make invoices".to_string();
+            let expected =
+                "0, unless wallet-file is set to a wallet that can create invoices".to_string();
             return wrong("price-msat", self.price_msat.to_string(), expected);
         }
         self.limits().map(|_| ())

@@ -22,7 +22,7 @@ use std::time::Duration;
 use web_time::Instant;
 
 /// What customers are told whose job was not done in time, by their own word.
-const EXPIRED: &str = "the request has expired while it waited";
+const EXPIRED: &str = "the request expired while it waited";
 
 /// An error for the customer, without any value of the request if that was hidden.
 pub(super) fn told(err: &Error, is_hidden: bool) -> String {
@@ -244,13 +244,13 @@ impl Service {
         match self.journal.change(id, &mut Entry::start) {
             Ok(Some(_)) => {}
             Ok(None) => {
-                tracing::error!(job = %id, "the journal does not let it start");
+                tracing::error!(job = %id, "cannot start the job: the journal refused");
                 self.close(id);
                 return;
             }
             Err(err) => {
                 // The next write will say so again, where it ends the service.
-                tracing::error!(job = %id, error = %err, "cannot note the start");
+                tracing::error!(job = %id, error = %err, "cannot record the start");
             }
         }
         let stop = Arc::new(Stop::new(Duration::from_secs(self.settings.job_seconds)));
@@ -361,8 +361,8 @@ impl Service {
                 self.relays.publish_own(&event, keep);
                 self.publish_guests(&guests, &event, keep_guests);
             }
-            Ok(_) => tracing::debug!("feedback that is too large for the relays is left out"),
-            Err(err) => tracing::debug!(error = %err, "feedback is left out"),
+            Ok(_) => tracing::debug!("feedback is too large for the relays; not sent"),
+            Err(err) => tracing::debug!(error = %err, "feedback not sent"),
         }
     }
 }

@@ -169,12 +169,15 @@ fn a_request_ends_when_nobody_is_left_who_could_answer() {
         say(&relay, &provider, job, Status::Processing);
         say(&relay, &provider, job, Status::Error);
     });
-    assert_ends(&output, "every provider that answered refuses: the cat is");
+    assert_ends(
+        &output,
+        "every provider that answered refused the job: the cat is",
+    );
     // The one that was named is not there.
     let relay = TestRelay::start();
     let silent = ["--provider", &npub, "--silence", "1"];
     let output = asked(&relay, &silent, |_| ());
-    assert_ends(&output, "--silence 1: the provider has said nothing");
+    assert_ends(&output, "--silence 1: the provider did not respond");
     assert_eq!(relay.of_kind(5).len(), 1, "the job is cancelled");
     // Nor is the relay.
     let nobody = [
@@ -187,7 +190,7 @@ fn a_request_ends_when_nobody_is_left_who_could_answer() {
     ];
     assert_ends(
         &run(&nobody),
-        "no relay has taken the request by then (ws://127.0.0.1:1: ",
+        "no relay accepted the request in time (ws://127.0.0.1:1: ",
     );
 }
 
@@ -250,9 +253,9 @@ fn discover_lists_the_living_first() {
         "online, heard 5 min ago",
         "no heartbeat, announced 3 days ago",
         "gone, heard 2 h ago",
-        "free, takes encrypted jobs",
-        "21000 msat a job, takes encrypted jobs",
-        "price not said, plain jobs only",
+        "free, accepts encrypted jobs",
+        "21000 msat per job, accepts encrypted jobs",
+        "price unknown, unencrypted jobs only",
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }

@@ -39,13 +39,13 @@ fn inputs_are_events_and_results_of_other_jobs() {
         (
             InputKind::Event,
             "0".repeat(64),
-            "not on this service's relays",
+            "not found on this service's relays",
         ),
-        (InputKind::Event, "x".to_string(), "no event id"),
+        (InputKind::Event, "x".to_string(), "not an event id"),
         (
             InputKind::Url,
             "http://127.0.0.1:1/".to_string(),
-            "not fetched here",
+            "does not fetch URLs",
         ),
         (InputKind::Text, " ".to_string(), "no tokens"),
     ] {
@@ -183,11 +183,11 @@ fn a_hidden_result_is_an_input_of_its_customers_hidden_jobs_alone() {
     };
     let open = job(&customer, named(), None);
     let reason = error(&relay, &customer, &open);
-    assert!(reason.contains("hidden"), "{reason}");
+    assert!(reason.contains("keep the result private"), "{reason}");
     let stranger = Customer::new();
     let theirs = job(&stranger, named(), Some(Scheme::Nip44));
     let reason = error(&relay, &stranger, &theirs);
-    assert!(reason.contains("somebody else"), "{reason}");
+    assert!(reason.contains("another key"), "{reason}");
     job(&customer, named(), Some(Scheme::Nip44));
     let results = relay.wait_for(6050, 2);
     assert_eq!(

@@ -353,7 +353,7 @@ fn a_relay_that_is_out_of_reach_is_not_tried_again() {
     machine.closed(START);
     machine.publish(&event(1), Keep::Until, START);
     machine.subscribe("once", Filter::new(), None, true, START);
-    machine.unreachable("127.0.0.1 is no public address");
+    machine.unreachable("127.0.0.1 is not a public address");
     machine.publish(&event(2), Keep::Until, START);
     machine.subscribe("search", Filter::new(), None, true, START);
     let done = actions(&mut machine);

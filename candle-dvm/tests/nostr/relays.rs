@@ -223,7 +223,7 @@ fn an_address_that_is_not_allowed_is_tried_once() {
     let [Report::Down(reason), Report::Settled(id, Outcome::Rejected(_))] = said.as_slice() else {
         panic!("{said:?}");
     };
-    assert!(reason.contains("no public address"), "{reason}");
+    assert!(reason.contains("not a public address"), "{reason}");
     assert_eq!((*id, relay.connections()), (event.id, 0));
 }
 

@@ -172,8 +172,8 @@ fn refusals_are_told_with_their_reason() {
         })
     };
     let cases = [
-        (denied.request_with("a", bid(10)), "may not"),
-        (customer.request_with("a", bid(9)), "the least is 10"),
+        (denied.request_with("a", bid(10)), "not allowed"),
+        (customer.request_with("a", bid(9)), "the minimum is 10"),
         (
             customer.request_with(&"x".repeat(101), bid(10)),
             "limit is 100",
@@ -205,7 +205,7 @@ fn quotas_and_the_queues_end_are_told() {
     }
     let third = customers[0].request("d");
     relay.publish(&third);
-    assert!(error(&relay, &customers[0], &third).contains("open already"));
+    assert!(error(&relay, &customers[0], &third).contains("already has"));
     let fourth = customers[1].request("e");
     relay.publish(&fourth);
     assert!(error(&relay, &customers[1], &fourth).contains("queue is full"));
@@ -347,7 +347,7 @@ fn a_job_that_hangs_ends_the_service() {
     let end = served.ended_but_for_its_threads();
     let end = end.unwrap_err().to_string();
     echo.pause.store(0, SeqCst);
-    assert!(end.contains("has not ended after 2 s"), "{end}");
+    assert!(end.contains("did not finish within 2 s"), "{end}");
     // The next start does what was not done.
     let _again = Served::with(&[&relay], dir.path(), Keys::generate(), |_| ());
     relay.wait_for(6050, 1);

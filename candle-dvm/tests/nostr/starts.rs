@@ -165,15 +165,15 @@ fn that_no_relay_can_be_reached_is_said() {
     let config = ["--config", config.to_str().unwrap()];
     let daemon = Daemon::start(&gone, dir.path(), &config);
     let log = || std::fs::read_to_string(dir.path().join("log")).unwrap();
-    wait_until(log, || log().contains("no relay can be reached"));
+    wait_until(log, || log().contains("no relay is reachable"));
     let log = log();
     let line = log
         .lines()
-        .find(|line| line.contains("no relay can"))
+        .find(|line| line.contains("no relay is reachable"))
         .unwrap();
     assert!(line.contains("WARN"), "{line}");
     assert!(gone.iter().all(|url| line.contains(url)), "{line}");
-    for part in ["\"Somebody's\"", "free", "3 running", "64 waiting"] {
+    for part in ["\"Somebody's\"", "free", "3 running", "64 queued"] {
         assert!(log.contains(part), "{part}: {log}");
     }
     drop(daemon);
@@ -187,9 +187,9 @@ fn a_relay_that_comes_back_ends_the_alarm() {
     let relay = TestRelay::start();
     let served = Served::on(&[&relay], dir.path());
     let line = || served.metrics.line(1);
-    assert!(!line().contains("none can be reached"), "{}", line());
+    assert!(!line().contains("none reachable"), "{}", line());
     relay.stop();
-    wait_until(line, || line().contains("relays 0/1 (none can be reached)"));
+    wait_until(line, || line().contains("relays 0/1 (none reachable)"));
     relay.resume();
     wait_until(line, || line().contains("relays 1/1 ·"));
 }

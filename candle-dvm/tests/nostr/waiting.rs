@@ -136,7 +136,7 @@ fn an_unpaid_job_ends_with_its_invoice_whatever_the_wallet_says() {
     let customer = Customer::new();
     for (silent, part) in [
         (false, "not paid in time"),
-        (true, "the wallet does not say"),
+        (true, "the wallet does not report"),
     ] {
         till.silent.store(silent, SeqCst);
         let job = customer.request(part);
@@ -236,10 +236,10 @@ fn when_all_places_are_taken_a_stranger_leaves_for_a_known_customer() {
     let jobs: Vec<Event> = strangers.iter().map(chain).collect();
     // Nobody has waited for long enough to have to go for a stranger.
     served.wait_refused("waiting_full", 1);
-    assert!(error(&relay, &strangers[256], &jobs[256]).contains("too many jobs wait"));
+    assert!(error(&relay, &strangers[256], &jobs[256]).contains("too many jobs are waiting"));
     assert_eq!(served.metrics.accepted.load(SeqCst), 257);
     chain(&known);
-    assert!(error(&relay, &strangers[0], &jobs[0]).contains("went to a newer job"));
+    assert!(error(&relay, &strangers[0], &jobs[0]).contains("a newer one replaced it"));
     assert_eq!(served.metrics.accepted.load(SeqCst), 258);
     assert_eq!(served.metrics.errors.load(SeqCst), 1);
 }

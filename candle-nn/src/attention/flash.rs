@@ -43,7 +43,7 @@ where
     for (what, t) in [("q", q), ("k", k), ("v", v)] {
         if t.dtype() != T::DTYPE {
             bail!(
-                "flash_attn: {what} is of {}, the call is for {}",
+                "flash_attn: {what} is {}, but the call is for {}",
                 t.dtype().as_str(),
                 T::DTYPE.as_str()
             )

@@ -39,7 +39,7 @@ pub fn flash_attn_varlen_unfused(
     let lens_k = lengths("keys", seqlens_k, total_k)?;
     if lens_q.len() != lens_k.len() {
         bail!(
-            "flash_attn_varlen: {} sequences of queries and {} of keys",
+            "flash_attn_varlen: {} query sequences but {} key sequences",
             lens_q.len(),
             lens_k.len()
         )
@@ -100,7 +100,7 @@ fn lengths(what: &str, t: &Tensor, total: usize) -> Result<Vec<usize>> {
             .and_then(|len| sum.checked_add(len))
     });
     if sum != Some(total) {
-        bail!("flash_attn_varlen: sequences of {lengths:?} {what}, there are {total} {what}")
+        bail!("flash_attn_varlen: sequences of {lengths:?} {what}, but there are {total} {what}")
     }
     Ok(lengths.into_iter().map(|len| len as usize).collect())
 }

@@ -103,7 +103,7 @@ fn weights(
 /// How many channels of the input a group has.
 fn channels_per_group(channels: usize, groups: usize) -> Result<usize> {
     if groups == 0 || !channels.is_multiple_of(groups) {
-        candle_core::bail!("conv: {channels} channels cannot be cut into {groups} groups")
+        candle_core::bail!("conv: {channels} channels cannot be split into {groups} groups")
     }
     Ok(channels / groups)
 }

@@ -24,7 +24,7 @@ impl InterleavedKvCache {
         let (batch, _, _, head_dim) = k.dims4()?;
         if batch != 1 || head_dim != self.head_dim || k.shape() != v.shape() {
             bail!(
-                "kv-cache: keys {:?} and values {:?}, both have to be (1, kv_heads, seq, {})",
+                "kv-cache: keys {:?} and values {:?}; both must be (1, kv_heads, seq, {})",
                 k.dims(),
                 v.dims(),
                 self.head_dim
@@ -106,7 +106,7 @@ impl RawInterleavedKvCache {
         assert_eq!(
             (k_flat.len(), v_flat.len()),
             (count, count),
-            "kv-cache: keys and values of {seq_len} tokens, {} heads of {}",
+            "kv-cache: unexpected keys and values of {seq_len} tokens, {} heads of {}",
             self.h_kv,
             self.d
         );

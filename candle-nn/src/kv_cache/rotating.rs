@@ -82,7 +82,9 @@ impl RotatingCache {
         let seq_len = src.dim(self.dim)?;
         let max = self.max_seq_len;
         if max == 0 {
-            candle_core::bail!("kv-cache: appending {seq_len} to a rotating cache that keeps 0")
+            candle_core::bail!(
+                "kv-cache: cannot append {seq_len} positions to a rotating cache of size 0"
+            )
         }
         let ring = match &self.all_data {
             Some(ring) => ring,

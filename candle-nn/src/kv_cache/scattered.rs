@@ -42,7 +42,7 @@ impl ScatteredKvCache {
         let seq_len = k.dim(2)?;
         if iam.indices.dim(1)? != seq_len {
             bail!(
-                "kv-cache: {seq_len} tokens, and indices for {}",
+                "kv-cache: {seq_len} tokens but indices for {}",
                 iam.indices.dim(1)?
             )
         }
@@ -161,7 +161,7 @@ impl ScatteredCacheBuilder {
             )
         }
         if context == 0 {
-            bail!("kv-cache: the caches keep no tokens")
+            bail!("kv-cache: the caches have size 0")
         }
         let mut mask = Vec::with_capacity(batch * seq_len * context);
         let mut indices = Vec::with_capacity(batch * seq_len);

@@ -9,7 +9,7 @@ use candle_core::{Module, ModuleT, Result, Tensor};
 pub fn dropout(xs: &Tensor, drop_p: f32) -> Result<Tensor> {
     if !(0. ..1.).contains(&drop_p) {
         candle_core::bail!(
-            "dropout: the probability is {drop_p}, it has to be at least 0 and below 1"
+            "dropout: the probability is {drop_p}; it must be at least 0 and below 1"
         )
     }
     let keep = Tensor::rand(0f32, 1f32, xs.shape(), xs.device())?.ge(drop_p)?;

@@ -45,8 +45,8 @@ impl TryFrom<Activation> for GatedActivation {
             Activation::Relu2 => Self::Relu2,
             Activation::Sigmoid => Self::Sigmoid,
             other => candle_core::bail!(
-                "a gated feed-forward block has no form with {other:?}: silu, gelu, gelu_pytorch_tanh, relu, relu2 and sigmoid \
-                 have one"
+                "a gated feed-forward block does not support {other:?}; expected silu, gelu, gelu_pytorch_tanh, relu, relu2 or \
+                 sigmoid"
             ),
         })
     }
@@ -76,7 +76,7 @@ pub(super) fn halves(op: &'static str, xs: &Tensor) -> Result<(Tensor, Tensor)> 
     let len = xs.dim(D::Minus1)?;
     if !len.is_multiple_of(2) {
         candle_core::bail!(
-            "{op}: the last dimension of {:?} is odd, it holds two halves",
+            "{op}: the last dimension of {:?} is odd; it must hold two halves",
             xs.shape()
         )
     }

@@ -286,13 +286,13 @@ impl<'a> Linear<'a> {
             || extras.activation.is_some() && extras.gate.is_some()
         {
             candle_core::bail!(
-                "{name}: {:?} and the gate {:?} cannot both follow a product: for SwiGLU take the gate Silu alone",
+                "{name}: {:?} and the gate {:?} cannot both follow a product: for SwiGLU, use the gate Silu only",
                 extras.activation,
                 extras.gate
             )
         }
         if extras.gate.is_some() && !outputs.is_multiple_of(2) {
-            candle_core::bail!("{name}: the weight has {outputs} rows, an even number is needed")
+            candle_core::bail!("{name}: the weight has {outputs} rows; the number must be even")
         }
         let call = Self {
             xs,
@@ -413,7 +413,7 @@ struct FusedLinear<'a> {
 impl FusedLinear<'_> {
     fn not_on_the_cpu(&self) -> Result<(CpuStorage, Shape)> {
         candle_core::bail!(
-            "{}: on the CPU this is made of other ops",
+            "{}: the CPU composes this from other ops",
             self.extras.name()
         )
     }

@@ -136,7 +136,7 @@ pub(crate) fn beside<'a, S: Fused>(
     match S::of(storage) {
         Some(storage) => Ok(storage),
         None => candle_core::bail!(
-            "{op}: the input is on a {} device, the {what} ({:?}) on {:?}",
+            "{op}: the input is on a {} device, but the {what} ({:?}) is on {:?}",
             S::DEVICE,
             storage.dtype(),
             storage.device().location()

@@ -240,7 +240,7 @@ impl<'a> NormOp<'a> {
             .bt()
         };
         let Some(n) = xs.dims().last() else {
-            candle_core::bail!("{name}: the input is a scalar, a last dimension is needed")
+            candle_core::bail!("{name}: the input is a scalar; it needs a last dimension")
         };
         let vectors = [norm.weight, norm.bias].into_iter().flatten();
         if let Some(vector) = vectors.clone().find(|vector| vector.dims() != [*n]) {
@@ -359,7 +359,7 @@ impl CustomOp1 for NormOp<'_> {
             for (other, held) in others.iter_mut().zip(&held) {
                 if let Some((storage, layout)) = held {
                     let Storage::Cpu(storage) = &**storage else {
-                        candle_core::bail!("{}: the input is on the CPU, another argument is not", self.name())
+                        candle_core::bail!("{}: the input is on the CPU, but another argument is not", self.name())
                     };
                     *other = Some(StridedRows::new(storage.as_slice::<T>()?, layout));
                 }

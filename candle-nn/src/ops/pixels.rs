@@ -12,7 +12,7 @@ pub fn pixel_shuffle(xs: &Tensor, upscale_factor: usize) -> Result<Tensor> {
     let r = upscale_factor;
     if r == 0 || !channels.is_multiple_of(r * r) {
         bail!(
-            "pixel_shuffle: the {channels} channels of {:?} cannot be spread over {r} by {r} pixels",
+            "pixel_shuffle: the {channels} channels of {:?} do not divide into {r} by {r} pixels",
             xs.dims()
         )
     }
@@ -32,7 +32,7 @@ pub fn pixel_unshuffle(xs: &Tensor, downscale_factor: usize) -> Result<Tensor> {
     let r = downscale_factor;
     if r == 0 || !h.is_multiple_of(r) || !w.is_multiple_of(r) {
         bail!(
-            "pixel_unshuffle: {h} by {w} pixels of {:?} cannot be cut into blocks of {r} by {r}",
+            "pixel_unshuffle: {h} by {w} pixels of {:?} do not divide into blocks of {r} by {r}",
             xs.dims()
         )
     }

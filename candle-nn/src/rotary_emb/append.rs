@@ -140,7 +140,7 @@ impl<'a> Append<'a> {
         if let CachePosition::PerRow(positions) = position {
             if positions.dims() != [batch] || positions.dtype() != DType::U32 {
                 candle_core::bail!(
-                    "{NAME}: positions are {:?} {:?}, for a batch of {batch} they have to be ({batch}) of U32",
+                    "{NAME}: positions are {:?} {:?}; for a batch of {batch} they must be ({batch}) of U32",
                     positions.dtype(),
                     positions.dims()
                 )
@@ -243,7 +243,7 @@ impl CustomOp3 for Append<'_> {
         _: &CpuStorage,
         _: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        candle_core::bail!("{NAME}: on the CPU this is made of other ops")
+        candle_core::bail!("{NAME}: the CPU composes this from other ops")
     }
 
     on_devices!(x x_l, cos cos_l, sin sin_l);
@@ -263,7 +263,7 @@ impl Append<'_> {
             (_, Some((positions, layout))) => {
                 RopePosition::PerRow((beside::<S>(positions, NAME, "positions")?, *layout))
             }
-            _ => candle_core::bail!("{NAME}: there is no position"),
+            _ => candle_core::bail!("{NAME}: no positions"),
         };
         let into = RopeCache {
             cache: (cache, cache_l),

@@ -39,7 +39,7 @@ impl CustomOp3 for Rope<'_> {
             let norms = match (&weights, self.norms) {
                 (Some((storage, layout)), Some(norms)) => {
                     let Storage::Cpu(storage) = &**storage else {
-                        candle_core::bail!("{}: the heads are on the CPU, their norms' weights are not", self.name())
+                        candle_core::bail!("{}: the heads are on the CPU, but their norm weights are not", self.name())
                     };
                     let weights = StridedRows::new(storage.as_slice::<T>()?, layout);
                     Some(Norms::new(&weights, norms.eps()))

@@ -43,7 +43,7 @@ impl HeadNorms {
     pub fn new(query: &Tensor, key: &Tensor, eps: f64) -> Result<Self> {
         if query.rank() != 1 || query.shape() != key.shape() {
             candle_core::bail!(
-                "head norms: the weights of queries and keys are {:?} and {:?}, both have to be (head_dim)",
+                "head norms: the weights of queries and keys are {:?} and {:?}; both must be (head_dim)",
                 query.dims(),
                 key.dims()
             )
@@ -80,7 +80,7 @@ impl HeadNorms {
     pub(super) fn fused(&self) -> Result<&Tensor> {
         match &self.both {
             Some(both) => Ok(both),
-            None => candle_core::bail!("head norms: weights with gradients have no kernel"),
+            None => candle_core::bail!("head norms: no kernel for weights with gradients"),
         }
     }
 }
@@ -170,7 +170,7 @@ impl<'a> Checked<'a> {
         let (heads, dim) = (xs.dim(1)?, xs.dim(3)?);
         if queries.saturating_add(keys) > heads {
             candle_core::bail!(
-                "{name}: {queries} heads of queries and {keys} of keys are to be rotated, the input {:?} has {heads}",
+                "{name}: {queries} query heads and {keys} key heads to rotate, but the input {:?} has {heads}",
                 xs.dims()
             )
         }
@@ -179,7 +179,7 @@ impl<'a> Checked<'a> {
         if let Some(norms) = rotation.norms {
             if norms.query.dims() != [dim] {
                 candle_core::bail!(
-                    "{name}: the norms' weights are {:?}, for heads of {:?} they have to be ({dim})",
+                    "{name}: the norm weights are {:?}; for heads of {:?} they must be ({dim})",
                     norms.query.dims(),
                     xs.dims()
                 )

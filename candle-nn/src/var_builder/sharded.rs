@@ -134,13 +134,13 @@ fn share(name: &str, view: &TensorView<'_>, shard: Shard) -> Result<Range<usize>
     } = shard;
     let dims = view.shape();
     let Some(&size) = dims.get(dim) else {
-        bail!("{name} of shape {dims:?} has no dimension {dim} to be cut along")
+        bail!("{name} of shape {dims:?} has no dimension {dim} to split")
     };
     if rank >= world_size {
-        bail!("{name}: part {rank} of {world_size}, parts are counted from 0")
+        bail!("{name}: part {rank} of {world_size}; parts are counted from 0")
     }
     if !size.is_multiple_of(world_size) {
-        bail!("{name} of shape {dims:?} cannot be cut into {world_size} equal parts along dimension {dim}")
+        bail!("{name} of shape {dims:?} cannot be split into {world_size} equal parts along dimension {dim}")
     }
     let len = size / world_size;
     Ok(rank * len..(rank + 1) * len)

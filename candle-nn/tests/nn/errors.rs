@@ -103,7 +103,7 @@ fn wrong_options_of_attention(dev: &Device) -> Result<()> {
         window: Some(0),
         ..default
     };
-    fails(none, &["sdpa", "window of 0"]);
+    fails(none, &["sdpa", "window is 0"]);
     let capped = ops::SdpaOptions {
         softcap: Some(f32::NAN),
         ..default

@@ -47,7 +47,7 @@ fn run() -> Result<()> {
     let texts: Vec<String> = args.collect();
     if files.is_empty() || texts.is_empty() {
         bail!(
-            "{} pictures and {} texts are given, there has to be one of each; {USAGE}",
+            "{} pictures and {} texts are given; there must be one of each; {USAGE}",
             files.len(),
             texts.len()
         )

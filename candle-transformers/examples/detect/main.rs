@@ -83,7 +83,7 @@ enum Task {
 fn share(text: &str) -> std::result::Result<f32, String> {
     match text.parse::<f32>() {
         Ok(share) if (0. ..=1.).contains(&share) => Ok(share),
-        _ => Err("it has to be a number from 0 to 1".to_string()),
+        _ => Err("it must be a number from 0 to 1".to_string()),
     }
 }
 

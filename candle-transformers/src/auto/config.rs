@@ -157,7 +157,7 @@ impl Config {
             .map_err(|err| Error::Msg(format!("layer_types: {err}")).bt())?;
         if types.len() != layers {
             bail!(
-                "layer_types: {} layers, num_hidden_layers is {layers}",
+                "layer_types has {} layers, but num_hidden_layers is {layers}",
                 types.len()
             )
         }
@@ -165,7 +165,7 @@ impl Config {
             "full_attention" => Ok(false),
             "sliding_attention" => Ok(true),
             other => bail!(
-                "layer_types: {other:?} is not supported, supported are full_attention and \
+                "layer_types: {other:?} is not supported; supported: full_attention and \
                  sliding_attention"
             ),
         };
@@ -192,7 +192,7 @@ impl Config {
         };
         let theta = self.fields.get("rope_theta").and_then(Value::as_f64);
         let (Some(theta), Some(rotary)) = (theta, spec.rotaries.first_mut()) else {
-            bail!("{name}: the model rotates nothing that could be scaled")
+            bail!("{name}: the model has no rotary embedding to scale")
         };
         let dim = 2 * rotary.frequencies.len();
         *rotary = scaling

@@ -153,11 +153,11 @@ fn granite(json: &Config) -> Result<DecoderSpec> {
     let multipliers: granite::Multipliers = json.parse()?;
     for name in ["attention_bias", "mlp_bias"] {
         if json.flag(name) {
-            bail!("{name}: biases are not supported in a granite")
+            bail!("{name}: biases are not supported in Granite")
         }
     }
     if let Some(other) = json.text("hidden_act").filter(|act| *act != "silu") {
-        bail!("hidden_act: {other:?} is not supported in a granite, silu is")
+        bail!("hidden_act: {other:?} is not supported in Granite; expected silu")
     }
     let spec = json.headed(config.into_config(false).spec()?);
     json.scaled(multipliers.apply(spec))

@@ -27,7 +27,7 @@ type GgufReader = fn(&GgufMetadata) -> Result<DecoderSpec>;
 /// Of DeepSeek's files those whose weights are numbers of 16 or 32 bits.
 fn deepseek(json: &Config) -> Result<DecoderSpec> {
     if json.has("quantization_config") {
-        bail!("quantization_config: DeepSeek's weights of 8 bits are not supported, convert them to bf16 first")
+        bail!("quantization_config: DeepSeek's 8-bit weights are not supported; convert them to bf16 first")
     }
     let config: models::deepseek2::DeepSeekV2Config = json.parse()?;
     config.spec()
@@ -258,7 +258,7 @@ pub fn config_spec(json: &str) -> Result<DecoderSpec> {
     }
     let seen: Seen = config::parse(json)?;
     if seen.use_bidirectional_attention == Some(true.into()) {
-        bail!("use_bidirectional_attention: a model whose tokens see those after them makes vectors of texts (`embed`) and writes none")
+        bail!("use_bidirectional_attention: a model with bidirectional attention is an embedding model and cannot generate text")
     }
     layers_spec(json)
 }
@@ -273,7 +273,7 @@ pub(crate) fn layers_spec(json: &str) -> Result<DecoderSpec> {
     let found = found.model_type.as_deref().unwrap_or("llama");
     let Some(family) = families().find(|family| family.model_type == found) else {
         bail!(
-            "model_type: {found:?} is not supported, supported are {}",
+            "model_type: {found:?} is not supported; supported: {}",
             model_types().join(", ")
         )
     };
@@ -290,7 +290,7 @@ pub fn gguf_spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     let found = file.architecture();
     let Some((_, read)) = GGUF.iter().find(|(known, _)| *known == found) else {
         bail!(
-            "GGUF metadata general.architecture: {found:?} is not supported, supported are {}",
+            "GGUF metadata general.architecture: {found:?} is not supported; supported: {}",
             architectures().join(", ")
         )
     };

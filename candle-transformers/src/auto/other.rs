@@ -83,10 +83,10 @@ pub(super) fn mpt(json: &Config) -> Result<DecoderSpec> {
     let file: File = json.parse()?;
     let attn = file.attn_config;
     if !file.no_bias {
-        bail!("mpt: no_bias is false, models with biases are not supported")
+        bail!("mpt: no_bias is false; models with biases are not supported")
     }
     if attn.qk_ln == Some(true) {
-        bail!("mpt: attn_config.qk_ln is true, norms of queries and keys are not supported")
+        bail!("mpt: attn_config.qk_ln is true; query and key norms are not supported")
     }
     let config = models::mpt::Config {
         d_model: file.d_model,

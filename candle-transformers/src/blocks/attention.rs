@@ -109,7 +109,7 @@ impl AttentionSpec {
     pub(super) fn check(&self, rotaries: &[super::Rotary]) -> Result<()> {
         let (heads, kv_heads, head_dim) = (self.heads, self.kv_heads, self.head_dim);
         if heads == 0 || kv_heads == 0 || head_dim == 0 {
-            bail!("attention: {heads} heads, {kv_heads} key heads of size {head_dim}, each has to be at least 1")
+            bail!("attention: {heads} heads, {kv_heads} key heads of size {head_dim}; each must be at least 1")
         }
         if heads % kv_heads != 0 {
             bail!("attention: {heads} query heads cannot be grouped over {kv_heads} key heads")
@@ -117,17 +117,17 @@ impl AttentionSpec {
         if let Some(rotary) = self.rotary {
             let Some(rotary) = rotaries.get(rotary) else {
                 bail!(
-                    "attention: rotation {rotary} is asked for, the model has {}",
+                    "attention: rotation {rotary} requested, but the model has {}",
                     rotaries.len()
                 )
             };
             let rotated = 2 * rotary.frequencies.len();
             if rotated > head_dim {
-                bail!("attention: {rotated} elements of a head are rotated, it has {head_dim}")
+                bail!("attention: {rotated} rotated elements exceed the head size of {head_dim}")
             }
         }
         if self.slopes.as_ref().is_some_and(|s| s.len() != heads) {
-            bail!("attention: there is not one ALiBi slope for each of {heads} heads")
+            bail!("attention: expected one ALiBi slope for each of {heads} heads")
         }
         let plain_norm = |norm| match norm {
             QkNorm::Head(norm) => !norm.is_rms(),
@@ -138,10 +138,10 @@ impl AttentionSpec {
                 || self.clip.is_some()
                 || self.qk_norm.is_some_and(plain_norm))
         {
-            bail!("attention: gates of heads are only there with queries apart from keys, unclipped, and with RMS norms of heads or none")
+            bail!("attention: head gates need separate, unclipped query and key projections, with RMS head norms or none")
         }
         if self.window == Some(0) {
-            bail!("attention: a window of 0 positions shows nothing")
+            bail!("attention: the window is 0 positions; it must be at least 1")
         }
         Ok(())
     }
@@ -385,7 +385,7 @@ fn over_ranks(
     let sums = group.all_reduce(&Tensor::cat(&[square(q)?, square(k)?], D::Minus1)?)?;
     let normed = |i: usize| {
         let (Norm::Rms(norm), part) = (norms[i], &parts[i]) else {
-            bail!("a norm with a mean over all heads cannot be divided over ranks")
+            bail!("a norm over all heads cannot be split across ranks")
         };
         let count = part.dim(D::Minus1)? * group.world_size();
         let mean = (sums.narrow(D::Minus1, i, 1)? / count as f64)?;

@@ -165,7 +165,7 @@ impl GrowingKvCache {
     pub fn copy_sequence(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
         let held = self.len();
         if len > held {
-            candle_core::bail!("{len} positions of a sequence are to be copied, {held} are held")
+            candle_core::bail!("cannot copy {len} positions of a sequence that holds {held}")
         }
         if len == 0 || from == to {
             return Ok(());

@@ -26,7 +26,7 @@ impl CodebookEmbeddings {
         prefix: &str,
     ) -> Result<Self> {
         if vocabs.is_empty() {
-            bail!("{family}: there are no codebooks, at least one is needed")
+            bail!("{family}: no codebooks; at least one is required")
         }
         let mut tables = Vec::with_capacity(vocabs.len());
         for (i, vocab) in vocabs.iter().enumerate() {
@@ -50,7 +50,7 @@ impl CodebookEmbeddings {
         match *ids.dims() {
             [b, found, t] if b > 0 && t > 0 && found >= books => {}
             _ => bail!(
-                "{family}: the tokens are {:?}; they have to be (batch, {books}, t), with at least one of each",
+                "{family}: the tokens are {:?}; they must be (batch, {books}, t), each at least 1",
                 ids.dims()
             ),
         }
@@ -64,7 +64,7 @@ impl CodebookEmbeddings {
         }
         match sum {
             Some(sum) => Ok(sum),
-            None => bail!("{family}: there are no codebooks"),
+            None => bail!("{family}: no codebooks"),
         }
     }
 }

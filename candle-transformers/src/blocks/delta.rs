@@ -68,7 +68,7 @@ impl DeltaSpec {
         let (keys, values) = (self.key_heads, self.value_heads);
         if keys == 0 || values == 0 || self.key_dim == 0 || self.value_dim == 0 {
             bail!(
-                "gated delta rule: {keys} key heads of size {} and {values} value heads of size {}, each has to be at least 1",
+                "gated delta rule: {keys} key heads of size {} and {values} value heads of size {}; each must be at least 1",
                 self.key_dim,
                 self.value_dim
             )
@@ -77,7 +77,7 @@ impl DeltaSpec {
             bail!("gated delta rule: {values} value heads cannot be grouped over {keys} key heads")
         }
         if self.kernel == 0 {
-            bail!("gated delta rule: a convolution of 0 tokens sees nothing")
+            bail!("gated delta rule: the convolution's kernel size is 0; it must be at least 1")
         }
         Ok(())
     }

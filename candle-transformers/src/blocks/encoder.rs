@@ -243,7 +243,7 @@ impl Embeddings {
         let mut xs = self.word.forward(ids)?;
         match (&self.types, types) {
             (Some(_), Some(types)) if types.dims() != ids.dims() => bail!(
-                "{family}: input_ids are {:?} and token_type_ids {:?}; they have to have one shape",
+                "{family}: input_ids are {:?} and token_type_ids {:?}; they must have one shape",
                 ids.dims(),
                 types.dims()
             ),
@@ -306,12 +306,12 @@ pub(crate) fn check_text(family: &str, ids: &Tensor, limit: usize) -> Result<(us
         [b, t] if b == 0 || t == 0 => bail!(
             "{family}: input_ids are [{b}, {t}], which has no tokens; a text has at least one"
         ),
-        [_, t] if t > limit => bail!(
-            "{family}: {t} tokens are more than the model's limit of {limit}; shorten the text"
-        ),
+        [_, t] if t > limit => {
+            bail!("{family}: {t} tokens exceed the model's limit of {limit}; shorten the text")
+        }
         [b, t] => Ok((b, t)),
         _ => bail!(
-            "{family}: input_ids are {:?}; they have to be (batch, seq)",
+            "{family}: input_ids are {:?}; they must be (batch, seq)",
             ids.dims()
         ),
     }
@@ -335,7 +335,7 @@ pub(crate) fn added_to_scores(family: &str, mask: &Tensor, model: DType) -> Resu
         2 => mask.unsqueeze(1)?.unsqueeze(1)?,
         3 => mask.unsqueeze(1)?,
         _ => bail!(
-            "{family}: attention_mask is {:?}; it has to be (batch, seq) or (batch, seq, seq)",
+            "{family}: attention_mask is {:?}; it must be (batch, seq) or (batch, seq, seq)",
             mask.dims()
         ),
     };
@@ -357,7 +357,7 @@ pub(crate) fn mean_of_seen(family: &str, xs: &Tensor, mask: &Tensor) -> Result<T
     let (b, t, _) = xs.dims3()?;
     if mask.dims() != [b, t] {
         bail!(
-            "{family}: attention_mask is {:?}; for hidden states of {:?} it has to be ({b}, {t})",
+            "{family}: attention_mask is {:?}; for hidden states of {:?} it must be ({b}, {t})",
             mask.dims(),
             xs.dims()
         )

@@ -383,7 +383,7 @@ impl SparseMoe {
         routing: Routing,
     ) -> Result<Self> {
         if routing.used == 0 {
-            bail!("mixture of experts: 0 experts for each token, at least one is needed")
+            bail!("mixture of experts: 0 experts per token; at least 1 is required")
         }
         Ok(Self {
             router,

@@ -48,12 +48,12 @@ impl LatentSpec {
             self.v_dim,
         ];
         if sizes.contains(&0) || self.q_rank == Some(0) {
-            bail!("latent attention: heads, ranks and sizes {sizes:?} have to be at least 1")
+            bail!("latent attention: heads, ranks and sizes {sizes:?} must be at least 1")
         }
         let rotated = rotaries.get(self.rotary).map(|r| 2 * r.frequencies.len());
         if rotated != Some(self.rotated_dim) {
             bail!(
-                "latent attention: {} elements of a head are rotated, the model's rotation has {rotated:?}",
+                "latent attention: {} rotated elements per head, but the model's rotation has {rotated:?}",
                 self.rotated_dim
             )
         }

@@ -31,7 +31,7 @@ pub(crate) fn shifted(xs: &Tensor, before: &Tensor) -> Result<Tensor> {
 /// The last position of `(b, t, c)`: `(b, c)`.
 pub(crate) fn last(xs: &Tensor) -> Result<Tensor> {
     match xs.dim(1)? {
-        0 => bail!("no tokens given, at least one is needed"),
+        0 => bail!("no tokens; at least one is required"),
         t => xs.narrow(1, t - 1, 1)?.squeeze(1)?.contiguous(),
     }
 }
@@ -78,7 +78,7 @@ impl Linear<'_> {
     pub(crate) fn run(&self, state: &mut Tensor, chunk: usize) -> Result<Tensor> {
         let t = self.q.dim(2)?;
         if chunk == 0 || t == 0 {
-            bail!("a recurrence over {t} positions in chunks of {chunk}, each has to be at least 1")
+            bail!("a recurrence over {t} positions in chunks of {chunk}; both must be at least 1")
         }
         let mut outputs = Vec::with_capacity(t.div_ceil(chunk));
         for start in (0..t).step_by(chunk) {

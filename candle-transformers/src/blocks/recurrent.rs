@@ -62,10 +62,10 @@ impl RecurrentSpec {
             RecurrentKind::GatedConv { kernel } => (1, hidden, kernel),
         };
         if blocks == 0 || !size.is_multiple_of(blocks) {
-            bail!("a recurrent layer: {size} channels cannot be split in {blocks} blocks")
+            bail!("recurrent layer: {size} channels cannot be split into {blocks} blocks")
         }
         if kernel == 0 {
-            bail!("a recurrent layer: a convolution of 0 tokens sees nothing")
+            bail!("recurrent layer: the convolution's kernel size is 0; it must be at least 1")
         }
         Ok(())
     }
@@ -318,7 +318,7 @@ impl Lru {
             gates.push((weight, bias.unsqueeze(1)?));
         }
         let Ok(gates) = <[_; 2]>::try_from(gates) else {
-            bail!("{name}: two gates became another number")
+            bail!("{name}: expected two gates")
         };
         let param = format!("{name}.recurrent_param");
         let param = weights.dense(&param, &[width], init).await?;

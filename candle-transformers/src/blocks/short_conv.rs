@@ -21,7 +21,7 @@ impl ShortConvSpec {
     /// Checks what the layers take for granted.
     pub(super) fn check(&self) -> Result<()> {
         if self.kernel == 0 {
-            bail!("short convolution: a kernel of 0 positions sees nothing")
+            bail!("short convolution: the kernel size is 0; it must be at least 1")
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl ShortConv {
             });
         }
         let Some(mut ys) = sum else {
-            bail!("short convolution: the kernel has no places")
+            bail!("short convolution: the kernel is empty")
         };
         if let Some(bias) = &self.bias {
             ys = ys.broadcast_add(bias)?;

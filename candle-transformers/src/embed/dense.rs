@@ -42,13 +42,13 @@ impl DenseSpec {
     ) -> Result<Self> {
         let path = format!("{folder}/config.json");
         let Some(given) = read::<File>(file, &path)? else {
-            bail!("modules.json: module Dense has no {path}")
+            bail!("modules.json: module Dense lacks {path}")
         };
         let activation = given.activation_function.as_deref().unwrap_or("Tanh");
         let tanh = match activation.rsplit('.').next().unwrap_or_default() {
             "Identity" => false,
             "Tanh" => true,
-            _ => bail!("{path}: activation_function {activation:?} is not supported; Identity and Tanh are"),
+            _ => bail!("{path}: activation_function {activation:?} is not supported; expected Identity or Tanh"),
         };
         Ok(Self {
             folder: folder.to_string(),

@@ -182,10 +182,10 @@ impl EncoderConfig {
             let decoders = crate::auto::model_types();
             match said.model_type {
                 Some(name) if decoders.contains(&name.as_str()) => bail!(
-                    "{found} is a decoder, which writes text; vectors are made by encoders: {}",
+                    "{found} is a text generation model; expected an embedding model: {}",
                     all()
                 ),
-                _ => bail!("{found} is not supported, supported are {}", all()),
+                _ => bail!("{found} is not supported; supported: {}", all()),
             }
         };
         let config = Config::read(family.defaults, json)?;
@@ -211,7 +211,7 @@ fn refuse(json: &Config, switches: &[&str]) -> Result<()> {
 
 fn padding(json: &Config) -> Result<u32> {
     let id = size(json, "pad_token_id")?;
-    u32::try_from(id).with_context(|| format!("pad_token_id: {id} is no token"))
+    u32::try_from(id).with_context(|| format!("pad_token_id: {id} is not a token id"))
 }
 
 fn read_bert(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
@@ -306,7 +306,7 @@ fn read_modernbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
 
 fn read_nomic(model_type: &'static str, json: &Config) -> Result<EncoderConfig> {
     if let Some(experts) = json.size("num_experts").filter(|experts| *experts > 0) {
-        bail!("num_experts: {experts} experts are not supported, models without are")
+        bail!("num_experts: {experts} experts are not supported; expected a model without experts")
     }
     let config: nomic_bert::Config = json.parse()?;
     Ok(EncoderConfig {

@@ -82,7 +82,7 @@ impl Recipe {
                     .push(DenseSpec::read(&mut *file, checked(path)?)?),
                 "Normalize" => recipe.normalize = true,
                 other => bail!(
-                    "modules.json: module {other:?} is not supported; Transformer, Pooling, Dense and Normalize are"
+                    "modules.json: module {other:?} is not supported; expected Transformer, Pooling, Dense or Normalize"
                 ),
             }
         }
@@ -110,7 +110,7 @@ impl Recipe {
                 .map(|limit| limit as usize);
         }
         if recipe.max_tokens == Some(0) {
-            bail!("sentence_bert_config.json: max_seq_length is 0; it has to be at least 1")
+            bail!("sentence_bert_config.json: max_seq_length is 0; it must be at least 1")
         }
         Ok(recipe)
     }
@@ -119,7 +119,7 @@ impl Recipe {
 /// The folder of a module.
 fn checked(path: &String) -> Result<&String> {
     if path.is_empty() || path.contains(['/', '\\']) || path.starts_with('.') {
-        bail!("modules.json: path {path:?} is not a folder beside the file")
+        bail!("modules.json: path {path:?} is not a sibling folder of the file")
     }
     Ok(path)
 }
@@ -149,9 +149,9 @@ fn pooling_of(fields: &Map<String, Value>) -> Result<Pooling> {
         ["mean" | "mean_tokens"] => Ok(Pooling::Mean),
         ["cls" | "cls_token"] => Ok(Pooling::Cls),
         ["lasttoken"] => Ok(Pooling::Last),
-        [] => bail!("no pooling mode is on; choose mean, cls or last"),
+        [] => bail!("no pooling mode is enabled; choose mean, cls or last"),
         _ => bail!(
-            "pooling by {} is not supported; mean, cls and last are",
+            "pooling mode {} is not supported; expected mean, cls or last",
             on.join(" and ")
         ),
     }

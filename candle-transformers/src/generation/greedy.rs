@@ -71,10 +71,10 @@ impl GreedyToken {
 /// Refuses logits of anything but one position of one sequence.
 pub(super) fn check_shape(logits: &Tensor) -> Result<()> {
     match logits.dims() {
-        [0] => bail!("sampling: there are no logits to choose from"),
+        [0] => bail!("sampling: no logits to sample from"),
         [_] => Ok(()),
         dims => bail!(
-            "sampling: the logits have shape {dims:?}, expected (vocab): one position of one sequence"
+            "sampling: the logits have shape {dims:?}; expected (vocab), one position of one sequence"
         ),
     }
 }

@@ -158,7 +158,7 @@ impl LogitsProcessor {
             bail!("sampling: temperature {temperature} is not a finite number")
         }
         if let Sampling::TopK { k: 0, .. } | Sampling::TopKThenTopP { k: 0, .. } = self.sampling {
-            bail!("sampling: top-k with k = 0 leaves no token, k has to be at least 1")
+            bail!("sampling: top-k with k = 0 leaves no token; k must be at least 1")
         }
         let max = check_logits(&logits)?;
         if let Sampling::GumbelSoftmax { .. } = self.sampling {
@@ -231,7 +231,7 @@ fn check_logits(logits: &[f32]) -> Result<f32> {
     if let Some(id) = logits.iter().position(unusable) {
         let count = logits.iter().filter(|logit| unusable(logit)).count();
         bail!(
-            "sampling: {count} of {} logits are NaN or +inf, the first is {} at token {id}; the model's arithmetic \
+            "sampling: {count} of {} logits are NaN or +inf, first {} at token {id}; the model's arithmetic \
              overflowed or its weights are damaged",
             logits.len(),
             logits[id]
@@ -240,7 +240,7 @@ fn check_logits(logits: &[f32]) -> Result<f32> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if max == f32::NEG_INFINITY {
         bail!(
-            "sampling: all {} logits are -inf, no token is allowed",
+            "sampling: all {} logits are -inf; no token is allowed",
             logits.len()
         )
     }

@@ -89,7 +89,7 @@ pub struct Config {
 impl Config {
     fn layer(&self) -> Result<LayerSpec> {
         if !self.is_decoder {
-            bail!("{FAMILY} config: is_decoder is false, so layers do not attend to a picture; it has to be true")
+            bail!("{FAMILY} config: is_decoder is false; it must be true for layers to attend to a picture")
         }
         let sizes = [
             ("vocab_size", self.vocab_size),

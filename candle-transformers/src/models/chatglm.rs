@@ -124,7 +124,7 @@ impl Config {
             ),
         ] {
             if value != needed {
-                bail!("{family}: {name} is {value}, only {needed} is supported")
+                bail!("{family}: {name} is {value}; only {needed} is supported")
             }
         }
         let norm = match self.rmsnorm {

@@ -95,7 +95,7 @@ impl Module for Snake1d {
         match xs.dims() {
             [_, _, _] => self.of_vectors(xs),
             [_, _, _, ..] => self.of_vectors(&xs.flatten_from(2)?)?.reshape(xs.shape()),
-            dims => bail!("snake: the input has to be (batch, channels, …), not {dims:?}"),
+            dims => bail!("snake: the input is {dims:?}; it must be (batch, channels, …)"),
         }
     }
 }
@@ -147,7 +147,7 @@ impl Form {
 
 fn has_stride(stride: usize) -> Result<()> {
     if stride == 0 {
-        bail!("codec: strides have to be 1 at least, not 0")
+        bail!("codec: strides must be at least 1, not 0")
     }
     Ok(())
 }
@@ -480,7 +480,7 @@ impl Stage for VectorQuantizer {
         let (batch, channels, time) = xs.dims3()?;
         if !time.is_multiple_of(self.stride) {
             bail!(
-                "codec: {time} frames cannot be cut into groups of {}",
+                "codec: {time} frames cannot be split into groups of {}",
                 self.stride
             )
         }
@@ -520,7 +520,7 @@ impl ResidualVectorQuantizer {
         vb: VarBuilder,
     ) -> Result<Self> {
         if n_codebooks == 0 {
-            bail!("dac: there have to be codebooks, 1 at least")
+            bail!("dac: at least 1 codebook is required")
         }
         let vb = vb.pp("quantizers");
         let load = |i| VectorQuantizer::new(input_dim, cb_size, cb_dim, vb.pp(i));
@@ -540,7 +540,7 @@ impl ResidualVectorQuantizer {
         match *codes.dims() {
             [_, codebooks, frames] if codebooks == count && frames > 0 => {}
             _ => bail!(
-                "dac: codes have to be (batch, {count}, frames) with 1 frame at least, not {:?}",
+                "dac: codes must be (batch, {count}, frames) with at least 1 frame, not {:?}",
                 codes.dims()
             ),
         }

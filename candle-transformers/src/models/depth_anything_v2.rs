@@ -348,7 +348,7 @@ impl Module for DPTHead {
         match *xs.dims() {
             [LAYERS, _, patches, _] if patches == side * side => {}
             _ => bail!(
-                "depth_anything_v2: the patches are {:?}, they have to be ({LAYERS}, batch, {side} * {side}, channels); resize the \
+                "depth_anything_v2: the patches are {:?}; they must be ({LAYERS}, batch, {side} * {side}, channels); resize the \
                  pictures to {image} x {image}",
                 xs.dims(),
                 image = self.image
@@ -387,7 +387,7 @@ impl DepthAnythingV2 {
     ) -> Result<Self> {
         let layers = &conf.layer_ids_vits;
         if layers.len() != LAYERS || !layers.is_sorted_by(|a, b| a < b) {
-            bail!("depth_anything_v2 config: layer_ids_vits are {layers:?}, they have to be {LAYERS} blocks in order")
+            bail!("depth_anything_v2 config: layer_ids_vits are {layers:?}; they must be {LAYERS} blocks in order")
         }
         Ok(Self {
             pretrained,

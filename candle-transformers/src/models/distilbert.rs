@@ -203,7 +203,7 @@ fn hidden_by(mask: &Tensor, model: DType) -> Result<Tensor> {
         [b, q, k] => [1, b, q, k],
         [b, h, q, k] => [b, h, q, k],
         _ => bail!(
-            "distilbert: attention_mask is {:?}; it has to be (seq, seq), or (batch, 1, 1, seq) or what else broadcasts to (batch, \
+            "distilbert: attention_mask is {:?}; it must be (seq, seq), or (batch, 1, 1, seq) or what else broadcasts to (batch, \
              heads, seq, seq)",
             mask.dims()
         ),

@@ -184,7 +184,7 @@ impl EfficientNet {
     /// A weight is missing or has another shape, or there are no stages.
     pub fn new(p: VarBuilder, configs: Vec<MBConvConfig>, nclasses: usize) -> Result<Self> {
         let (Some(first), Some(last)) = (configs.first(), configs.last()) else {
-            bail!("efficientnet: no stages are given; MBConvConfig::b0 and others make them")
+            bail!("efficientnet: no stages; create them with MBConvConfig::b0 and the like")
         };
         let (features, silu) = (p.pp("features"), Some(Activation::Silu));
         let stem = ConvSpec::new(3, first.inputs, 3).stride(2);

@@ -172,19 +172,21 @@ impl Config {
             .try_fold(1usize, |hop, ratio| hop.checked_mul(*ratio));
         let (Some(hop @ 1..), rate @ 1..) = (hop, self.sampling_rate) else {
             bail!(
-                "encodec: a sampling rate of {} with ratios {:?} gives no frames",
+                "encodec: a sampling rate of {} with ratios {:?} yields no frames",
                 self.sampling_rate,
                 self.upsampling_ratios
             )
         };
         let frame_rate = rate.div_ceil(hop);
         let Some(bandwidth) = self.target_bandwidths.last() else {
-            bail!("encodec: target_bandwidths is empty; its last number says how many codebooks there are")
+            bail!(
+                "encodec: target_bandwidths is empty; its last value sets the number of codebooks"
+            )
         };
         match (1000. * bandwidth) as usize / (frame_rate * BITS_OF_A_CODE) {
             0 => bail!(
-                "encodec: {bandwidth} kilobits a second have no room for a codebook, whose {frame_rate} codes a second take \
-                 {BITS_OF_A_CODE} bits each"
+                "encodec: {bandwidth} kbit/s are too few for a codebook, which needs {frame_rate} codes a second of \
+                 {BITS_OF_A_CODE} bits"
             ),
             codebooks => Ok(codebooks),
         }
@@ -254,7 +256,7 @@ impl Config {
 
     fn has_lstm(&self) -> Result<()> {
         if self.num_lstm_layers == 0 {
-            bail!("encodec: num_lstm_layers has to be 1 at least, not 0")
+            bail!("encodec: num_lstm_layers must be at least 1, not 0")
         }
         Ok(())
     }
@@ -595,7 +597,7 @@ impl Model {
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         if cfg.codebook_dim() != cfg.hidden_size {
             bail!(
-                "encodec: codebook_dim is {}; it has to be hidden_size, {}, as there are no projections",
+                "encodec: codebook_dim is {}; it must equal hidden_size, {}, as there are no projections",
                 cfg.codebook_dim(),
                 cfg.hidden_size
             )
@@ -628,7 +630,7 @@ impl Model {
         match *codes.dims() {
             [_, codebooks, frames] if codebooks > 0 && frames > 0 => {}
             _ => bail!(
-                "encodec: codes have to be (batch, codebooks, frames) with 1 frame at least, not {:?}",
+                "encodec: codes must be (batch, codebooks, frames) with at least 1 frame, not {:?}",
                 codes.dims()
             ),
         }

@@ -149,7 +149,7 @@ impl EVA2VisionTransformer {
         let head_dim = spec.head_dim("eva2")?;
         if head_dim != HEAD_DIM {
             bail!(
-                "eva2: {num_heads} heads of embed_dim {embed_dim} are of size {head_dim}, they have to be of size {HEAD_DIM}"
+                "eva2: {num_heads} heads of embed_dim {embed_dim} have size {head_dim}; the size must be {HEAD_DIM}"
             )
         }
         let picture = Picture {

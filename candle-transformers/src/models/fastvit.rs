@@ -160,7 +160,7 @@ impl Unit {
         let branches: Vec<Branch> = branches.into_iter().flatten().collect();
         if branches.is_empty() {
             bail!(
-                "fastvit: {} has none of the branches conv_kxk.0, conv_scale and identity; weights whose branches are merged do not fit",
+                "fastvit: {} has none of the branches conv_kxk.0, conv_scale and identity; weights with merged branches are not supported",
                 vb.prefix()
             )
         }
@@ -378,7 +378,7 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     let sizes = 1..=MOST;
     if !sizes.contains(&cfg.in_channels) || !sizes.contains(&cfg.exp_ratio) {
         bail!(
-            "fastvit: in_channels is {} and exp_ratio {}, they have to be from 1 to {MOST}",
+            "fastvit: in_channels is {} and exp_ratio {}; they must be from 1 to {MOST}",
             cfg.in_channels,
             cfg.exp_ratio
         )
@@ -386,7 +386,7 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     let (channels, last) = (cfg.channels(0), cfg.channels(3));
     if cfg.attn && last % HEAD != 0 {
         bail!(
-            "fastvit: in_channels is {channels}, the {last} of the last stage are not heads of {HEAD}"
+            "fastvit: in_channels is {channels}; the {last} channels of the last stage are not a multiple of the head size {HEAD}"
         )
     }
     let stem = [

@@ -54,7 +54,9 @@ impl Config {
     /// If it contradicts itself, or names no activation.
     pub fn spec(&self) -> Result<DecoderSpec> {
         let Some(activation) = self.hidden_activation.or(self.hidden_act) else {
-            bail!("gemma config: neither hidden_activation nor hidden_act is there, one is needed")
+            bail!(
+                "gemma config: hidden_activation and hidden_act are both missing; one is required"
+            )
         };
         let sizes = LlamaLike {
             family: "gemma",

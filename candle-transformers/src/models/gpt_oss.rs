@@ -76,7 +76,7 @@ impl Config {
     pub fn spec(&self) -> Result<DecoderSpec> {
         if self.swiglu_limit != LIMIT {
             bail!(
-                "gpt_oss config: swiglu_limit is {}, only {LIMIT} is supported",
+                "gpt_oss config: swiglu_limit is {}; only {LIMIT} is supported",
                 self.swiglu_limit
             )
         }
@@ -86,7 +86,7 @@ impl Config {
             Some(Some(kind)) if kind == "sliding_attention" => Ok(true),
             Some(Some(kind)) if kind == "full_attention" => Ok(false),
             Some(other) => bail!(
-                "gpt_oss config: layer_types: layer {i} is {other:?}, supported are \"sliding_attention\" and \"full_attention\""
+                "gpt_oss config: layer_types: layer {i} is {other:?}; supported: \"sliding_attention\" and \"full_attention\""
             ),
         }
         };

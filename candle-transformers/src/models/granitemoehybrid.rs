@@ -227,14 +227,14 @@ impl GraniteMoeHybridInternalConfig {
         let family = "granitemoehybrid";
         if self.layer_types.len() != self.num_hidden_layers {
             bail!(
-                "{family} config: layer_types has {} values, num_hidden_layers is {}",
+                "{family} config: layer_types has {} values, but num_hidden_layers is {}",
                 self.layer_types.len(),
                 self.num_hidden_layers
             )
         }
         let is_mamba = |kind: &_| matches!(kind, GraniteMoeHybridLayerType::Mamba);
         if let Some(layer) = self.layer_types.iter().position(is_mamba) {
-            bail!("{family} config: layer_types: layer {layer} is \"mamba\", only \"attention\" is supported")
+            bail!("{family} config: layer_types: layer {layer} is \"mamba\"; only \"attention\" is supported")
         }
         let norm = NormSpec::rms(self.rms_norm_eps);
         let heads = self.num_attention_heads;

@@ -22,7 +22,7 @@ impl PatchGrid {
     pub fn read(family: &str, grid_thw: &Tensor, merge: usize) -> Result<Vec<Self>> {
         if grid_thw.rank() != 2 || grid_thw.dim(1)? != 3 {
             bail!(
-                "{family}: the grids are {:?}; they have to be (pictures, 3): frames, rows and columns of patches",
+                "{family}: the grids are {:?}; they must be (pictures, 3): frames, rows and columns of patches",
                 grid_thw.dims()
             )
         }
@@ -31,12 +31,12 @@ impl PatchGrid {
         let checked = grids.into_iter().map(|grid| {
             let sides: Vec<_> = grid.iter().map(|side| *side as usize).collect();
             let &[frames, rows, columns] = sides.as_slice() else {
-                bail!("{family}: a grid has {} sides, it has to have 3", sides.len())
+                bail!("{family}: a grid has {} sides; it must have 3", sides.len())
             };
             let merge = merge.max(1);
             if frames * rows * columns == 0 || rows % merge != 0 || columns % merge != 0 {
                 bail!(
-                    "{family}: a grid of {frames} frames, {rows} rows and {columns} columns; each has to be at least 1, and rows and \
+                    "{family}: a grid of {frames} frames, {rows} rows and {columns} columns; each must be at least 1, and rows and \
                      columns multiples of {merge}, as that many patches on a side become a token"
                 )
             }

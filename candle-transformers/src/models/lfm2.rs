@@ -169,7 +169,7 @@ impl Config {
     pub fn spec(&self) -> Result<DecoderSpec> {
         if self.layer_types.len() > self.num_hidden_layers {
             bail!(
-                "lfm2 config: layer_types has {} values, num_hidden_layers is {}",
+                "lfm2 config: layer_types has {} values, but num_hidden_layers is {}",
                 self.layer_types.len(),
                 self.num_hidden_layers
             )

@@ -176,7 +176,7 @@ impl Cache {
         self.state.set_rotary(0, cos, sin);
         if self.kvs.len() != self.known.len() {
             bail!(
-                "llama2_c: the cache has {} layers of keys and values, the model has {}",
+                "llama2_c: the cache has {} layers, but the model has {}",
                 self.kvs.len(),
                 self.known.len()
             )

@@ -23,9 +23,9 @@ impl Config {
             match i32::from_le_bytes(bytes) {
                 size if size > 0 => Ok(size as usize),
                 size if name == "vocab_size" && size < 0 => bail!(
-                    "llama2.c header: vocab_size is {size}: a file whose output layer is not its table of tokens is not supported"
+                    "llama2.c header: vocab_size is {size}: untied output layers are not supported"
                 ),
-                size => bail!("llama2.c header: {name} is {size}, it has to be at least 1"),
+                size => bail!("llama2.c header: {name} is {size}; it must be at least 1"),
             }
         };
         Ok(Self {
@@ -120,7 +120,7 @@ fn tensor(r: &mut impl Read, dims: &[usize], device: &Device) -> Result<Tensor> 
     let mut data = Vec::new();
     r.take(bytes).read_to_end(&mut data)?;
     if data.len() as u64 != bytes {
-        bail!("{} bytes are left, {bytes} are needed", data.len())
+        bail!("expected {bytes} bytes, but only {} are left", data.len())
     }
     Tensor::from_raw_buffer(&data, DType::F32, &Shape::from(dims).into_dims(), device)
 }

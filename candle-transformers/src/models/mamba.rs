@@ -118,12 +118,12 @@ impl MambaBlock {
     /// From the norm of the stream at one token, `(b, d_model)`, to what is added to the stream.
     ///
     /// # Errors
-    /// If the state was made for another model or batch.
+    /// If the state was created by a different model or batch.
     pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
         let (layer, pos) = (self.layer_index, state.pos);
         let (Some(h), Some(inputs)) = (state.hs.get_mut(layer), state.prev_xs.get_mut(layer))
         else {
-            bail!("mamba: the state has no layer {layer}, it was made for another model")
+            bail!("mamba: the state has no layer {layer}; it was created by a different model")
         };
         let projected = self.in_proj.forward(xs)?;
         let gate = projected.narrow(D::Minus1, self.d_inner, self.d_inner)?;
@@ -206,7 +206,7 @@ impl Model {
     /// The logits, `(b, vocab)`, of what follows one token of each sequence, `(b)`. A prompt is given token by token.
     ///
     /// # Errors
-    /// If the state was made for another model or batch.
+    /// If the state was created by a different model or batch.
     pub fn forward(&self, input_ids: &Tensor, state: &mut State) -> Result<Tensor> {
         input_ids.dims1()?;
         let mut xs = self.embedding.forward(input_ids)?;

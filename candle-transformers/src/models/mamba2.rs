@@ -66,11 +66,13 @@ impl Config {
         let inner = self.d_model.saturating_mul(self.expand);
         let (head, groups, state) = (self.headdim, self.ngroups, self.d_state);
         if head == 0 || groups == 0 || !inner.is_multiple_of(head) {
-            bail!("mamba2: {inner} channels cannot be split in heads of {head} and {groups} groups")
+            bail!(
+                "mamba2: {inner} channels cannot be split into heads of {head} and {groups} groups"
+            )
         }
         let heads = inner / head;
         if !heads.is_multiple_of(groups) {
-            bail!("mamba2: {heads} heads cannot be split in {groups} groups")
+            bail!("mamba2: {heads} heads cannot be split into {groups} groups")
         }
         Ok(Sizes {
             inner,
@@ -174,7 +176,7 @@ impl Mamba2Block {
     /// From the norm of the stream at one token, `(b, d_model)`, to what is added to the stream.
     ///
     /// # Errors
-    /// If the state was made for another model or batch.
+    /// If the state was created by a different model or batch.
     pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
         self.forward_prefill(&xs.unsqueeze(1)?, state, 1)?
             .squeeze(1)
@@ -184,7 +186,7 @@ impl Mamba2Block {
     /// They continue what `state` holds.
     ///
     /// # Errors
-    /// If there are no tokens, the chunks have none, or the state was made for another model or batch.
+    /// If there are no tokens, the chunks have none, or the state was created by a different model or batch.
     pub fn forward_prefill(
         &self,
         xs: &Tensor,
@@ -194,11 +196,11 @@ impl Mamba2Block {
         let layer = self.layer_idx;
         let (Some(h), Some(inputs)) = (state.hs.get_mut(layer), state.conv_states.get_mut(layer))
         else {
-            bail!("mamba2: the state has no layer {layer}, it was made for another model")
+            bail!("mamba2: the state has no layer {layer}; it was created by a different model")
         };
         let (b, t, _) = xs.dims3()?;
         if t == 0 {
-            bail!("mamba2: no tokens given, at least one is needed")
+            bail!("mamba2: no tokens; at least one is required")
         }
         let Sizes {
             inner,
@@ -317,7 +319,7 @@ impl Model {
     /// The logits, `(b, vocab)`, of what follows one token of each sequence, `(b)`.
     ///
     /// # Errors
-    /// If the state was made for another model or batch.
+    /// If the state was created by a different model or batch.
     pub fn forward(&self, input_ids: &Tensor, state: &mut State) -> Result<Tensor> {
         self.forward_prefill(&input_ids.unsqueeze(1)?, state, 1)?
             .squeeze(1)
@@ -327,7 +329,7 @@ impl Model {
     /// tokens.
     ///
     /// # Errors
-    /// If there are no tokens, the chunks have none, or the state was made for another model or batch.
+    /// If there are no tokens, the chunks have none, or the state was created by a different model or batch.
     pub fn forward_prefill(
         &self,
         input_ids: &Tensor,

@@ -186,7 +186,7 @@ impl Config {
         check_sizes(FAMILY, &sizes)?;
         let hidden = self.d_model;
         if !hidden.is_multiple_of(2) {
-            bail!("{FAMILY} config: d_model is {hidden}; sines and cosines of positions need an even one")
+            bail!("{FAMILY} config: d_model is {hidden}; it must be even for sinusoidal positions")
         }
         let head_dim = head_dim(FAMILY, ("d_model", hidden), (names[1], heads))?;
         Ok(LayerSpec {
@@ -360,7 +360,7 @@ impl MTModel {
             }
         };
         let Some(table) = write.dense() else {
-            bail!("{FAMILY}: the table of tokens is quantised")
+            bail!("{FAMILY}: the token embedding is quantised, which is not supported")
         };
         Ok(Self {
             head: Linear::new(table.clone(), Some(bias.squeeze(0)?)).into(),

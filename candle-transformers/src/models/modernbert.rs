@@ -188,7 +188,7 @@ impl ModernBert {
     pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
         let (hidden, limit) = (config.hidden_size, config.max_position_embeddings);
         if config.global_attn_every_n_layers == 0 {
-            bail!("modernbert: global_attn_every_n_layers is 0; it has to be at least 1")
+            bail!("modernbert: global_attn_every_n_layers is 0; it must be at least 1")
         }
         let vb = vb.pp("model");
         let layers = (0..config.num_hidden_layers)

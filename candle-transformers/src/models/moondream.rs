@@ -70,7 +70,7 @@ impl Config {
     pub(crate) fn check(&self) -> Result<()> {
         let (seen, read) = (self.vision_config.model_dim, self.phi_config.n_embd);
         if seen != read {
-            bail!("{FAMILY} config: model_dim {seen} of vision_config has to be n_embd {read} of phi_config")
+            bail!("{FAMILY} config: model_dim {seen} of vision_config must equal n_embd {read} of phi_config")
         }
         Ok(())
     }
@@ -124,14 +124,14 @@ impl VisionConfig {
         spec.head_dim(FAMILY)?;
         if self.image_embedding_dim != self.embed_dim {
             bail!(
-                "{FAMILY} config: image_embedding_dim {} has to be embed_dim {}, the size of the vectors that are there",
+                "{FAMILY} config: image_embedding_dim {} must equal embed_dim {}",
                 self.image_embedding_dim,
                 self.embed_dim
             )
         }
         if self.embed_len.isqrt().pow(2) != self.embed_len {
             bail!(
-                "{FAMILY} config: embed_len {} has to be the patches of a square picture, such as 729 for 27 rows",
+                "{FAMILY} config: embed_len {} must be the number of patches of a square picture, such as 729 for 27 rows",
                 self.embed_len
             )
         }
@@ -142,7 +142,7 @@ impl VisionConfig {
             ("embed_len", self.embed_len),
         ] {
             if value == 0 {
-                bail!("{FAMILY} config: {name} is 0, it has to be at least 1")
+                bail!("{FAMILY} config: {name} is 0; it must be at least 1")
             }
         }
         Ok(spec)
@@ -211,7 +211,7 @@ impl Module for Vit {
         let places = self.positions.dim(1)?;
         if xs.rank() != 3 || xs.dim(1)? != places {
             bail!(
-                "{FAMILY}: the patches are {:?}, they have to be (batch, {places}, {NUMBERS})",
+                "{FAMILY}: the patches are {:?}; they must be (batch, {places}, {NUMBERS})",
                 xs.dims()
             )
         }

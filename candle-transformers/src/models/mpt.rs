@@ -73,10 +73,10 @@ impl Config {
     /// If it contradicts itself, or is one that positions of a prefix see all of, or one without ALiBi.
     pub fn spec(&self) -> Result<DecoderSpec> {
         if self.attn_prefix_lm {
-            bail!("mpt: prefix_lm is true, only causal models are supported")
+            bail!("mpt: prefix_lm is true; only causal models are supported")
         }
         if !self.attn_alibi {
-            bail!("mpt: alibi is false, models with learned positions are not supported")
+            bail!("mpt: alibi is false; models with learned positions are not supported")
         }
         let norm = NormSpec::layer_no_bias(1e-5);
         let attention = AttentionSpec {

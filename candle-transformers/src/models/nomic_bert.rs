@@ -103,7 +103,7 @@ impl Config {
     fn rotary(&self) -> Result<Rotary> {
         let (head_dim, share) = (self.head_dim()?, self.rotary_emb_fraction);
         if !(0. ..=1.).contains(&share) {
-            bail!("nomic_bert: rotary_emb_fraction is {share}; it has to be from 0 to 1")
+            bail!("nomic_bert: rotary_emb_fraction is {share}; it must be from 0 to 1")
         }
         let pairs = match self.rotary_emb_interleaved {
             true => RotaryPairs::Neighbours,
@@ -119,7 +119,7 @@ impl Config {
             "geglu" => GatedActivation::Gelu,
             "glu" => GatedActivation::Sigmoid,
             other => bail!(
-                "nomic_bert: activation_function {other:?} is not supported; swiglu, geglu and glu are"
+                "nomic_bert: activation_function {other:?} is not supported; expected swiglu, geglu or glu"
             ),
         })
     }

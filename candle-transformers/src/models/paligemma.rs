@@ -90,7 +90,7 @@ impl MultiModalProjector {
         let (size, hidden) = (cfg.projection_dim, cfg.text_config.hidden_size);
         if size != hidden {
             bail!(
-                "paligemma config: projection_dim {size} has to be the text's hidden_size {hidden}, as patches stand among its tokens"
+                "paligemma config: projection_dim {size} must equal the text's hidden_size {hidden}"
             )
         }
         let patch = cfg.vision_config.hidden_size;
@@ -206,7 +206,7 @@ impl Model {
         let tokens = self.language_model.decoder().embed(input_ids)?;
         if patches.dim(0)? != tokens.dim(0)? || tokens.rank() != 3 {
             bail!(
-                "paligemma: pixel_values are {:?} and input_ids {:?}; they have to be (batch, 3, height, width) and (batch, seq) of \
+                "paligemma: pixel_values are {:?} and input_ids {:?}; they must be (batch, 3, height, width) and (batch, seq) of \
                  one batch",
                 pixel_values.dims(),
                 input_ids.dims()

@@ -117,7 +117,7 @@ impl Attention {
             ("num_attention_heads", heads),
         )?;
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            bail!("{FAMILY} config: {heads} num_attention_heads cannot be grouped over {name} {kv_heads}; it has to divide them")
+            bail!("{FAMILY} config: {heads} num_attention_heads cannot be grouped over {name} {kv_heads}; it must divide them")
         }
         Ok(Self {
             heads,
@@ -130,7 +130,7 @@ impl Attention {
 impl DecoderConfig {
     fn layer(&self) -> Result<LayerSpec> {
         if self.rope_embeddings {
-            bail!("{FAMILY} config: rope_embeddings is true, which is not supported; positions have to be a table")
+            bail!("{FAMILY} config: rope_embeddings is true, which is not supported; only position tables are")
         }
         let sizes = [
             ("vocab_size", self.vocab_size),
@@ -269,7 +269,7 @@ impl Decoder {
         let books = self.embed_tokens.count();
         if ids.rank() == 3 && ids.dim(1)? != books {
             bail!(
-                "{FAMILY}: the tokens are {:?}; the model has {books} codebooks, they have to be (batch, {books}, t)",
+                "{FAMILY}: the tokens are {:?}; the model has {books} codebooks; they must be (batch, {books}, t)",
                 ids.dims()
             )
         }
@@ -279,7 +279,7 @@ impl Decoder {
             match *prompt.dims() {
                 [of, _, size] if of == b && size == hidden => {}
                 _ => bail!(
-                    "{FAMILY}: the prompt's vectors are {:?}; for a batch of {b} they have to be ({b}, prompt, {hidden})",
+                    "{FAMILY}: the prompt's vectors are {:?}; for a batch of {b} they must be ({b}, prompt, {hidden})",
                     prompt.dims()
                 ),
             }
@@ -288,7 +288,7 @@ impl Decoder {
         let (count, limit) = (xs.dim(1)?, self.spec.limit);
         if start.checked_add(count).is_none_or(|end| end > limit) {
             bail!(
-                "{FAMILY}: {count} positions from {start} on are more than the model's max_position_embeddings of {limit}; shorten the \
+                "{FAMILY}: {count} positions from {start} exceed the model's max_position_embeddings of {limit}; shorten the \
                  prompt or generate less"
             )
         }
@@ -408,7 +408,7 @@ impl Model {
             match *ids.dims() {
                 [1, t] if t > 0 => {}
                 _ => bail!(
-                    "{FAMILY}: the {name}'s tokens are {:?}; they have to be (1, t), with at least one",
+                    "{FAMILY}: the {name}'s tokens are {:?}; they must be (1, t), with at least one",
                     ids.dims()
                 ),
             }

@@ -32,7 +32,7 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     let value_heads = file.required_size("ssm.time_step_rank")?;
     let values = file.required_size("ssm.inner_size")?;
     if !values.is_multiple_of(value_heads) {
-        let problem = format!("{values} is no multiple of ssm.time_step_rank, {value_heads}");
+        let problem = format!("{values} is not a multiple of ssm.time_step_rank, {value_heads}");
         return file.refuse("ssm.inner_size", problem);
     }
     let delta = DeltaSpec {
@@ -58,7 +58,7 @@ pub fn spec(file: &GgufMetadata) -> Result<DecoderSpec> {
     let Some(count) = all.checked_sub(further.unwrap_or(0)) else {
         return file.refuse(
             "nextn_predict_layers",
-            format!("more than block_count, {all}"),
+            format!("exceeds block_count, {all}"),
         );
     };
     let layers = layers(count, |i| {

@@ -52,7 +52,7 @@ impl Config {
     /// If it contradicts itself.
     pub fn spec(&self) -> Result<DecoderSpec> {
         if self.use_sliding_window && self.sliding_window.is_none() {
-            bail!("qwen3 config: use_sliding_window is true and sliding_window is missing")
+            bail!("qwen3 config: use_sliding_window is true, but sliding_window is missing")
         }
         LlamaLike {
             family: "qwen3",

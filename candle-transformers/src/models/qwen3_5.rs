@@ -141,16 +141,16 @@ impl Config {
     ) -> Result<DecoderSpec> {
         if !self.attn_output_gate {
             bail!(
-                "{family} config: attn_output_gate is false, heads without gates are not supported"
+                "{family} config: attn_output_gate is false; heads without gates are not supported"
             )
         }
         if self.layer_types.is_none() && self.full_attention_interval == 0 {
-            bail!("{family} config: full_attention_interval is 0, it has to be at least 1")
+            bail!("{family} config: full_attention_interval is 0; it must be at least 1")
         }
         if let Some(types) = &self.layer_types {
             if types.len() != self.num_hidden_layers {
                 bail!(
-                    "{family} config: layer_types has {} values, num_hidden_layers is {}",
+                    "{family} config: layer_types has {} values, but num_hidden_layers is {}",
                     types.len(),
                     self.num_hidden_layers
                 )
@@ -165,8 +165,8 @@ impl Config {
         let rotated = (self.head_dim as f64 * share) as usize;
         if !rotated.is_multiple_of(2) || rotated > self.head_dim {
             bail!(
-                "{family} config: partial_rotary_factor {share} rotates {rotated} of a head's {} elements, which has to be an even number, \
-                 and no more",
+                "{family} config: partial_rotary_factor {share} rotates {rotated} of a head's {} elements; the number must be even \
+                 and at most the head size",
                 self.head_dim
             )
         }

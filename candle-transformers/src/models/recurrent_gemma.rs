@@ -98,7 +98,7 @@ impl Config {
     /// If it contradicts itself.
     pub fn spec(&self) -> Result<DecoderSpec> {
         if self.block_types.is_empty() {
-            bail!("recurrent_gemma: block_types is empty, at least one is needed")
+            bail!("recurrent_gemma: block_types is empty; at least one is required")
         }
         let norm = NormSpec::rms_plus_one(self.rms_norm_eps);
         let (heads, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);

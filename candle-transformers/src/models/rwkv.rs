@@ -110,11 +110,11 @@ impl Rwkv {
     pub(super) fn forward(&self, ids: &Tensor, state: &mut State) -> Result<Tensor> {
         let (_, t) = ids.dims2()?;
         if t == 0 {
-            bail!("rwkv: no tokens given, at least one is needed")
+            bail!("rwkv: no tokens; at least one is required")
         }
         if state.per_layer.len() != self.layers.len() {
             bail!(
-                "rwkv: the state was made for {} layers, the model has {}",
+                "rwkv: the state has {} layers, but the model has {}",
                 state.per_layer.len(),
                 self.layers.len()
             )
@@ -175,7 +175,7 @@ impl TimeMix {
         let (hidden, inner, size) = (cfg.hidden_size, cfg.attention_hidden_size, cfg.head_size);
         if size == 0 || !hidden.is_multiple_of(size) || inner != hidden {
             bail!(
-                "rwkv: a stream of {hidden} and {inner} inside cannot be split in heads of {size}"
+                "rwkv: hidden size {hidden} and inner size {inner} cannot be split into heads of {size}"
             )
         }
         let heads = hidden / size;
@@ -199,7 +199,7 @@ impl TimeMix {
             },
             (_, Err(parts)) => {
                 let Ok(parts) = <[Tensor; 5]>::try_from(parts) else {
-                    bail!("rwkv: another number of mixes than 5")
+                    bail!("rwkv: expected 5 mixes")
                 };
                 let (by_token, five) = (2 * heads, 5 * heads);
                 Mix::V6 {

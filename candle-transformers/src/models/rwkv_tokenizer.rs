@@ -67,7 +67,7 @@ impl Tokenizer {
             let fits = |len: usize| self.ids.get(&rest[..len]).map(|id| (len, *id));
             let Some((len, id)) = (1..=longest).rev().find_map(fits) else {
                 let at = bytes.len() - rest.len();
-                bail!("no token begins with byte {first:#04x}, at {at} of the text")
+                bail!("no token starts with byte {first:#04x}, at byte {at} of the text")
             };
             ids.push(id);
             rest = &rest[len..];

@@ -98,7 +98,7 @@ impl Model {
     /// The logits, `(b, t, vocab)`, of what follows each of the token ids `xs`, `(b, t)`, which continue what `state` holds.
     ///
     /// # Errors
-    /// If there are no ids, or the state was made for another model or batch.
+    /// If there are no ids, or the state was created by a different model or batch.
     pub fn forward(&self, xs: &Tensor, state: &mut State) -> Result<Tensor> {
         self.rwkv.forward(xs, state)
     }

@@ -65,7 +65,7 @@ impl Config {
     fn check(&self) -> Result<()> {
         let stages = self.num_encoder_blocks;
         if stages == 0 {
-            bail!("segformer config: num_encoder_blocks is 0, there has to be a stage")
+            bail!("segformer config: num_encoder_blocks is 0; it must be at least 1")
         }
         for (name, list) in [
             ("depths", &self.depths),
@@ -224,7 +224,7 @@ impl Stage {
         };
         let (patch, stride) = (config.patch_sizes[i], config.strides[i]);
         if patch == 0 || stride == 0 {
-            bail!("segformer config: stage {i} has patches of {patch} in steps of {stride}, both have to be 1 at least")
+            bail!("segformer config: stage {i} has patches of {patch} with stride {stride}; both must be at least 1")
         }
         let layer = |j| {
             let vb = vb.pp("block").pp(i).pp(j);
@@ -324,7 +324,7 @@ impl DecodeHead {
 
     fn forward(&self, stages: &[Places]) -> Result<Tensor> {
         let Some(first) = stages.first() else {
-            bail!("segformer: there are no stages")
+            bail!("segformer: no stages")
         };
         let [rows, columns] = first.at;
         let features = stages.iter().zip(&self.projections).map(|(stage, proj)| {
@@ -401,7 +401,7 @@ impl Module for ImageClassificationModel {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let stages = self.encoder.forward(xs)?;
         let Some(last) = stages.last() else {
-            bail!("segformer: there are no stages")
+            bail!("segformer: no stages")
         };
         self.classifier
             .forward(&mean(&last.tokens, |xs| xs.mean(1))?)

@@ -86,7 +86,7 @@ pub(super) fn with_experts(
     }
     if step == 0 {
         bail!(
-            "{} config: decoder_sparse_step is 0, it has to be at least 1",
+            "{} config: decoder_sparse_step is 0; it must be at least 1",
             spec.family
         )
     }
@@ -133,6 +133,6 @@ pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
     let decoder = model.decoder();
     match decoder.embedding().dense() {
         Some(table) => Ok(Embedding::new(table.clone(), decoder.spec().hidden)),
-        None => bail!("the table of tokens is quantised"),
+        None => bail!("the token embedding is quantised, which is not supported"),
     }
 }

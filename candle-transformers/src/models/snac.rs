@@ -85,7 +85,7 @@ impl Config {
         match growth.and_then(|growth| growth.checked_mul(self.encoder_dim)) {
             Some(dim @ 1..) => Ok(dim),
             _ => bail!(
-                "snac: an encoder_dim of {} that is doubled {} times is no size",
+                "snac: an encoder_dim of {} doubled {} times is out of range",
                 self.encoder_dim,
                 self.encoder_rates.len()
             ),
@@ -96,7 +96,7 @@ impl Config {
     fn frames(&self) -> Result<usize> {
         let Some(rarest @ 1..) = self.vq_strides.first().copied() else {
             bail!(
-                "snac: vq_strides have to begin with 1 at least, not {:?}",
+                "snac: vq_strides are {:?}; the first must be at least 1",
                 self.vq_strides
             )
         };
@@ -107,13 +107,13 @@ impl Config {
             .any(|stride| rarest.checked_rem(*stride) != Some(0))
         {
             bail!(
-                "snac: the first of vq_strides has to be a multiple of each, in {:?}",
+                "snac: the first of vq_strides {:?} must be a multiple of each",
                 self.vq_strides
             )
         }
         match lowest_common_multiple(rarest, window) {
             Some(frames) => Ok(frames),
-            None => bail!("snac: attn_window_size has to be 1 at least, not {window}"),
+            None => bail!("snac: attn_window_size must be at least 1, not {window}"),
         }
     }
 }
@@ -207,9 +207,7 @@ struct LocalAttention {
 impl LocalAttention {
     fn load(dim: usize, window: usize, vb: VarBuilder) -> Result<Self> {
         if !dim.is_multiple_of(HEAD_DIM) {
-            bail!(
-                "snac: attention needs channels that are a multiple of {HEAD_DIM}, there are {dim}"
-            )
+            bail!("snac: attention needs a multiple of {HEAD_DIM} channels, but there are {dim}")
         }
         let rates = inverse_frequencies(10_000., HEAD_DIM);
         let rates = Tensor::from_vec(rates, (1, HEAD_DIM / 2), vb.device())?;
@@ -233,7 +231,7 @@ impl Module for LocalAttention {
         let (batch, dim, time) = xs.dims3()?;
         if !time.is_multiple_of(self.window) {
             bail!(
-                "snac: {time} frames are no whole windows of {}",
+                "snac: {time} frames are not a multiple of the window size {}",
                 self.window
             )
         }
@@ -362,7 +360,7 @@ impl ResidualVectorQuantizer {
             let dims: Vec<_> = codes.iter().map(|codes| codes.dims()).collect();
             let strides: Vec<_> = self.quantizers.iter().map(|q| q.stride()).collect();
             bail!(
-                "snac: codes have to be (batch, frames / stride) with strides {strides:?} and the same batch and frames, not {dims:?}"
+                "snac: codes must be (batch, frames / stride) with strides {strides:?} and the same batch and frames, not {dims:?}"
             )
         }
         let codes: Vec<_> = codes.iter().map(|codes| (*codes).clone()).collect();

@@ -187,14 +187,16 @@ impl Config {
     fn rotary(&self) -> Result<(usize, Rotary)> {
         let (head_dim, scaling) = (self.head_dim()?, self.scaling_factor);
         if !head_dim.is_multiple_of(2) {
-            bail!("{FAMILY} config: heads of size {head_dim} are not rotated, it has to be even")
+            bail!("{FAMILY} config: heads of size {head_dim} cannot be rotated; the size must be even")
         }
         let mut rotary = Rotary::new(RotaryPairs::Halves, self.rope_theta, head_dim);
         if scaling == 0. {
             return Ok((self.max_position_embeddings, rotary));
         }
         if !(scaling > 0. && scaling.is_finite()) {
-            bail!("{FAMILY} config: scaling_factor is {scaling}, it has to be positive, or 0 for none")
+            bail!(
+                "{FAMILY} config: scaling_factor is {scaling}; it must be positive, or 0 for none"
+            )
         }
         let share = scaling.powf(2. / head_dim as f64) as f32;
         rotary.frequencies = inverse_frequencies(self.rope_theta * scaling, head_dim);
@@ -356,7 +358,7 @@ impl Model {
         check_text(FAMILY, input_ids, usize::MAX)?;
         if mask.dims() != input_ids.dims() {
             bail!(
-                "{FAMILY}: the mask is {:?} and input_ids are {:?}; they have to have one shape",
+                "{FAMILY}: the mask is {:?} and input_ids are {:?}; they must have one shape",
                 mask.dims(),
                 input_ids.dims()
             )

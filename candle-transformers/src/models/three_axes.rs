@@ -20,7 +20,7 @@ impl Axes {
     pub fn sections(family: &str, sections: &[usize], pairs: usize) -> Result<Self> {
         if sections.len() != 3 || sections.iter().sum::<usize>() != pairs {
             bail!(
-                "{family} config: mrope_section {sections:?} has to be three numbers whose sum is half of head_dim, {pairs}"
+                "{family} config: mrope_section {sections:?} must be three numbers whose sum is half of head_dim, {pairs}"
             )
         }
         let axis = |(axis, count): (u8, &usize)| vec![axis; *count];
@@ -124,14 +124,14 @@ impl<'a> Frames<'a> {
         while missing > 0 {
             let Some(grid) = self.left.get_mut(self.taken) else {
                 bail!(
-                    "{}: {missing} of {tokens} placeholder tokens are more than the grids have",
+                    "{}: {missing} of {tokens} placeholder tokens exceed those of the grids",
                     self.family
                 )
             };
             let frames = grid.frames.min(missing / grid.area());
             if frames == 0 {
                 bail!(
-                    "{}: {missing} placeholder tokens in a row are left for a frame of {} x {} tokens; a span has to hold whole frames",
+                    "{}: {missing} placeholder tokens in a row are left for a frame of {} x {} tokens; a span must hold whole frames",
                     self.family,
                     grid.rows,
                     grid.columns
@@ -154,7 +154,7 @@ pub fn spliced(embeds: &Tensor, features: &Tensor, at: &[u32]) -> Result<Tensor>
     let mut from: Vec<u32> = (0..(b * t) as u32).collect();
     for (i, place) in at.iter().enumerate() {
         let Some(from) = from.get_mut(*place as usize) else {
-            bail!("place {place} is none of {b} rows of {t} tokens")
+            bail!("position {place} is outside {b} rows of {t} tokens")
         };
         *from = (b * t + i) as u32;
     }

@@ -202,7 +202,7 @@ impl TrOCRDecoder {
                 Positions::Learned { table, first }
             }
             false if !hidden.is_multiple_of(2) => bail!(
-                "{FAMILY} config: d_model is {hidden}; sines and cosines of positions need an even one"
+                "{FAMILY} config: d_model is {hidden}; it must be even for sinusoidal positions"
             ),
             // Those after the number of padding.
             false => Positions::waves(wave, cfg.pad_token_id.saturating_add(1)),

@@ -148,14 +148,14 @@ impl Embeddings {
         let sides = &pixel_values.dims()[2..];
         if !interpolate_pos_encoding && sides.iter().any(|side| *side != self.image_size) {
             bail!(
-                "vit: the pictures are {:?}, they have to be {image} x {image}; resize them, or ask for interpolate_pos_encoding",
+                "vit: the pictures are {:?}; they must be {image} x {image}; resize them, or ask for interpolate_pos_encoding",
                 pixel_values.dims(),
                 image = self.image_size
             )
         }
         tokens = match (bool_masked_pos, &self.mask_token) {
             (None, _) => tokens,
-            (Some(_), None) => bail!("vit: a mask is given, but the model has no mask token"),
+            (Some(_), None) => bail!("vit: got a mask, but the model has no mask token"),
             (Some(mask), Some(token)) => {
                 let mask = mask.to_dtype(tokens.dtype())?.unsqueeze(D::Minus1)?;
                 let kept = tokens.broadcast_mul(&mask.affine(-1., 1.)?)?;

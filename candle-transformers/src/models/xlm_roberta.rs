@@ -62,7 +62,7 @@ impl XLMRobertaModel {
         let hidden = cfg.hidden_size;
         if cfg.position_embedding_type != "absolute" {
             bail!(
-                "xlm_roberta: position_embedding_type {:?} is not supported, \"absolute\" is",
+                "xlm_roberta: position_embedding_type {:?} is not supported; expected \"absolute\"",
                 cfg.position_embedding_type
             )
         }

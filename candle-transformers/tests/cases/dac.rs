@@ -140,7 +140,7 @@ fn dac_configurations() {
         frame_rate: 86,
         sampling_rate: 44_100,
     };
-    refused(Model::new(&config, vb()).err(), "codebooks, 1 at least");
+    refused(Model::new(&config, vb()).err(), "at least 1 codebook");
     let empty = Config {
         num_codebooks: 1,
         codebook_size: 0,

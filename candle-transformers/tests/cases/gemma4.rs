@@ -386,7 +386,7 @@ fn configurations_that_contradict_themselves_are_errors() {
     );
     fails(
         load(&|c| c.text_config.sliding_window = 0),
-        &["sliding_window 0"],
+        &["sliding_window is 0"],
     );
     fails(
         load(&|c| c.text_config.layer_types.truncate(1)),

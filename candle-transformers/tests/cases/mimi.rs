@@ -429,11 +429,11 @@ fn mimi_refuses() -> Result<()> {
         &["Interpolate"],
     );
     refused(load(|c| c.frame_rate = 0.), &["frame_rate of 0"]);
-    refused(load(|c| c.frame_rate = 300.), &["0.66", "1 at least"]);
+    refused(load(|c| c.frame_rate = 300.), &["0.66", "at least 1"]);
     refused(load(|c| c.sample_rate = f64::NAN), &["NaN"]);
-    refused(load(|c| c.quantizer_n_q = 0), &["codebooks, 1 at least"]);
+    refused(load(|c| c.quantizer_n_q = 0), &["at least 1 codebook"]);
     refused(load(|c| c.quantizer_bins = 0), &["codebook of 0 vectors"]);
-    refused(load(|c| c.seanet.lstm = 1), &["lstm has to be 0, not 1"]);
+    refused(load(|c| c.seanet.lstm = 1), &["lstm is 1; it must be 0"]);
     refused(load(|c| c.seanet.ratios = vec![0, 6]), &["frame_rate"]);
     refused(load(|c| c.seanet.n_filters = usize::MAX), &["too many"]);
     refused(
@@ -456,7 +456,7 @@ fn mimi_refuses() -> Result<()> {
     refused(load(|c| c.transformer.kv_repeat = 3), &["kv_repeat 3"]);
     refused(
         load(|c| c.transformer.num_heads = 16),
-        &["even number", "not 1"],
+        &["rotary head is 1", "even"],
     );
     refused(load(|c| c.transformer.context = 0), &["context"]);
     refused(load(|c| c.transformer.causal = false), &["causal"]);
@@ -476,7 +476,7 @@ fn mimi_refuses() -> Result<()> {
     refused(ConvDownsample1d::new(0, 4, true, true, vb()), &["not 0"]);
     refused(
         ProjectedTransformer::new(16, &[], &transformer_config(), vb()),
-        &["results"],
+        &["outputs"],
     );
     let sines = TransformerConfig {
         d_model: 2,

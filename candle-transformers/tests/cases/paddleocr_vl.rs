@@ -241,7 +241,7 @@ fn what_does_not_fit_is_an_error() -> Result<()> {
     );
     fails(
         model.encode_images_separate(std::slice::from_ref(&picture), &[]),
-        &["1 pictures and 0 grids"],
+        &["1 pictures but 0 grids"],
     );
     fails(model.forward(&ids, Some(&picture), None, 0), &["together"]);
     fails(

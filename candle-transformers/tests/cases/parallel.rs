@@ -92,7 +92,7 @@ fn every_family(device: &Device) -> Result<()> {
                 let model = made(&config, world, device);
                 if world > 1 && !can_share(&spec, world) {
                     let err = model.unwrap_err().to_string();
-                    let said = format!("which {world} ranks cannot share");
+                    let said = format!("cannot be split across {world} ranks");
                     assert!(err.contains(&said) && err.contains(spec.family), "{err}");
                     continue;
                 }
@@ -336,7 +336,11 @@ fn what_cannot_be_divided() -> Result<()> {
     errs(
         4,
         3,
-        &["llama", "layer 0 has 4 heads", "which 3 ranks cannot share"],
+        &[
+            "llama",
+            "layer 0 has 4 heads",
+            "cannot be split across 3 ranks",
+        ],
     )?;
     // Eight heads of 16: each rank would have half of a block.
     errs(
@@ -457,7 +461,7 @@ fn a_rank_that_does_not_load() -> Result<()> {
     );
     let err = ParallelDecoder::launch(&devices, vec![], |_, _| bail!("not called")).unwrap_err();
     assert!(
-        err.to_string().contains("2 ranks in order are needed"),
+        err.to_string().contains("expected 2 ranks in order"),
         "{err}"
     );
     Ok(())

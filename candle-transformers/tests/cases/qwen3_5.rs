@@ -174,7 +174,7 @@ fn what_does_not_fit_is_named() {
         (with("linear_num_key_heads", json!(5)), "5 key heads"),
         (with("linear_num_key_heads", json!(0)), "0 key heads"),
         (with("linear_value_head_dim", json!(0)), "of size 0"),
-        (with("linear_conv_kernel_dim", json!(0)), "convolution of 0"),
+        (with("linear_conv_kernel_dim", json!(0)), "kernel size is 0"),
         (
             with("partial_rotary_factor", json!(1.5)),
             "partial_rotary_factor 1.5",

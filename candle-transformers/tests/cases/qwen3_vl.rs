@@ -275,7 +275,7 @@ fn inputs_that_do_not_fit_are_errors() -> Result<()> {
     let short = visual(1, [1, 4, 4], &[(3, 7)], device)?;
     fails(
         call(&model, &ids, [short, None], &[6], &[0]),
-        &["3..7", "do not count"],
+        &["3..7", "masked tokens"],
     );
     fails(
         text(&model, &token_ids(1, 41, 50, device)?, 0),

@@ -340,7 +340,7 @@ fn rwkv_v7_errors() -> Result<()> {
         shorter.per_layer.pop();
         let error = model.forward_seq(&[1], &mut shorter);
         let error = error.expect_err("a layer less").to_string();
-        assert!(error.contains("1 layers, the model has 2"), "{error}");
+        assert!(error.contains("1 layers, but the model has 2"), "{error}");
         let wider = rwkv_v7::Config {
             hidden_size: 64,
             ..config

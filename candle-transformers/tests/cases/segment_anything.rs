@@ -222,7 +222,7 @@ fn prompts_that_do_not_fit(device: &Device) -> Result<()> {
         let result = encoder.forward(Some((&zeros(points)?, &zeros(labels)?)), None, None);
         assert_refused(
             result,
-            &[&format!("{points:?}"), &format!("{labels:?}"), "have to be"],
+            &[&format!("{points:?}"), &format!("{labels:?}"), "must be"],
         );
     }
     for boxes in [&[2, 2, 2][..], &[2, 5], &[4]] {
@@ -293,10 +293,7 @@ fn decoder(device: &Device) -> Result<()> {
         &["[3, 32, 5, 6]", "[2, 3, 32]"],
     );
     let narrow = prompts.narrow(2, 0, 16)?;
-    assert_refused(
-        forward(&picture, &narrow, true),
-        &["[2, 3, 16]", "have to be"],
-    );
+    assert_refused(forward(&picture, &narrow, true), &["[2, 3, 16]", "must be"]);
     let vb = || weights(DType::F32, device);
     assert_refused(
         MaskDecoder::new(40, 3, 3, 24, vb()),
@@ -408,7 +405,7 @@ fn whole(device: &Device) -> Result<()> {
         let photo = Tensor::zeros(dims, DType::U8, device)?;
         assert_refused(
             sam.embeddings(&photo),
-            &["has to be (3, height, width)", "resize"],
+            &["must be (3, height, width)", "resize"],
         );
     }
     Ok(())

@@ -162,7 +162,7 @@ fn snac_refuses(device: &Device) -> Result<()> {
     let err = decode(&attention, &codes(&[2, 4])?).expect_err("4 frames are accepted");
     assert!(
         err.to_string()
-            .contains("4 frames are no whole windows of 6"),
+            .contains("4 frames are not a multiple of the window size 6"),
         "{err}"
     );
     let refused = |change: fn(&mut Config), part: &str| {
@@ -182,7 +182,7 @@ fn snac_refuses(device: &Device) -> Result<()> {
     refused(|c| c.attn_window_size = Some(0), "attn_window_size");
     refused(
         |c| c.attn_window_size = Some(2),
-        "multiple of 64, there are 16",
+        "multiple of 64 channels, but there are 16",
     );
     Ok(())
 }

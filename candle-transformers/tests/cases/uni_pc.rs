@@ -206,7 +206,7 @@ fn what_uni_pc_refuses() -> Result<()> {
     let base = UniPCSchedulerConfig::default;
     assert_refused(base().build(0), &["0 steps", "1 to 1000"]);
     assert_refused(base().build(1001), &["1001 steps"]);
-    assert_refused(base().build(900), &["900 steps", "twice"]);
+    assert_refused(base().build(900), &["900 steps", "repeat"]);
     let order = UniPCSchedulerConfig {
         solver_order: 0,
         ..base()

@@ -124,7 +124,7 @@ pub(super) fn check_of(
             panic!("pictures of {dims:?} are accepted")
         };
         let text = err.to_string();
-        let named = text.contains(&format!("{dims:?}")) && text.contains("have to be");
+        let named = text.contains(&format!("{dims:?}")) && text.contains("must be");
         assert!(named, "the error for {dims:?} is {text}");
     }
     drop(forward);

@@ -47,7 +47,7 @@ fn convmixer_1024(device: &Device) -> Result<()> {
     let cut = pictures.narrow(3, 0, 14)?.narrow(0, 1, 1)?;
     assert_close(&model.forward(&cut)?, &logits.narrow(0, 1, 1)?, 2e-5);
     refuses(&model, &[1, 3, 14, 13], "at least 14", device)?;
-    refuses(&model, &[1, 1, 28, 28], "have to be", device)
+    refuses(&model, &[1, 1, 28, 28], "must be", device)
 }
 test_device!(convmixer_1024);
 

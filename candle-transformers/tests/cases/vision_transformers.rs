@@ -371,7 +371,7 @@ fn depth(device: &Device) -> Result<()> {
         assert_eq!(near.dims(), &[2, 1, 44, 44]);
         assert!(near.flatten_all()?.min(0)?.to_scalar::<f32>()? >= 0.);
         let other = model(&pictures([1, 3, 28, 42], device)?);
-        assert_refused(other, &["have to be (4, batch, 3 * 3", "42 x 42"]);
+        assert_refused(other, &["must be (4, batch, 3 * 3", "42 x 42"]);
     }
     for layers in [vec![0, 1, 3], vec![3, 1, 2, 4]] {
         let vb = weights(DType::F32, device);

@@ -104,7 +104,7 @@ fn second_stage(device: &Device) -> Result<()> {
     let model = WDiffNeXt::with_levels(SIZES, &LEVELS, vb())?;
     let xs = pictures([1, 4, 8, 8], device)?;
     let without = model.forward(&xs, &times(0.25, &xs)?, &small(&xs)?, None);
-    assert_refused(without, &["there is no text"]);
+    assert_refused(without, &["no text"]);
     let refused = |sizes, levels: &[DiffNeXtLevel]| WDiffNeXt::with_levels(sizes, levels, vb());
     assert_refused(refused(SIZES, &[]), &["no levels"]);
     assert_refused(refused([4, 4, 2, 6, 5, 2], &LEVELS), &["c_r is 2"]);

@@ -96,7 +96,7 @@ impl Source {
         }
         let (Some(config), Some(tokenizer)) = (config, tokenizer) else {
             return Err(JsError::new(&format!(
-                "the bytes begin with \"{}\", not with GGUF: give a GGUF file, or the bytes of model.safetensors, config.json and \
+                "expected a GGUF file, but the bytes start with \"{}\": give a GGUF file, or the bytes of model.safetensors, config.json and \
                  tokenizer.json",
                 head.escape_ascii()
             )));
@@ -119,7 +119,7 @@ impl Source {
         let bytes = |name: &str| {
             let value = field(name).map(|value| value.dyn_into::<Uint8Array>());
             value.transpose().map_err(|_| {
-                JsError::new(&format!("`{name}` of the model's source is no Uint8Array"))
+                JsError::new(&format!("`{name}` of the model's source is not a Uint8Array"))
             })
         };
         if let Some(file) = field("gguf") {
@@ -207,7 +207,7 @@ impl PartFile for File {
                         .map_err(|err| failed(message(&err)))?;
                     if u64::from(bytes.length()) != len {
                         return Err(failed(format!(
-                            "{} bytes came where {len} were asked for, at {start}: is the download complete?",
+                            "requested {len} bytes at {start}, but received {}: is the download complete?",
                             bytes.length()
                         )));
                     }

@@ -12,11 +12,11 @@ pub async fn open() -> Result<Device, String> {
     let gpu = get(&get(&global, "navigator"), "gpu");
     if gpu.is_undefined() || gpu.is_null() {
         return Err(match get(&global, "isSecureContext").as_bool() {
-            Some(false) => "the page is no secure context, and browsers give WebGPU to such pages only: open it over https, or from \
+            Some(false) => "WebGPU needs a secure context, and this page is not one: open it over https, or from \
                             127.0.0.1"
                 .to_string(),
-            _ => "this browser has no WebGPU (no navigator.gpu): use Chrome or Edge 113, Safari 26 or Firefox 141, or later ones; on Linux \
-                  it may have to be switched on"
+            _ => "this browser has no WebGPU (no navigator.gpu): use Chrome or Edge 113, Safari 26 or Firefox 141, or later; on Linux \
+                  you may need to enable it"
                 .to_string(),
         });
     }
@@ -24,8 +24,8 @@ pub async fn open() -> Result<Device, String> {
     opened.map_err(|err| {
         let err = err.to_string();
         match err.contains("no WebGPU adapter") {
-            true => "the browser has WebGPU but gives no adapter: the GPU or its driver may be on the browser's list of those that do not \
-                     work (chrome://gpu or about:support says so), or hardware acceleration is switched off"
+            true => "the browser has WebGPU but no adapter: it may block this GPU or driver (see chrome://gpu or about:support), or hardware \
+                     acceleration is off"
                 .to_string(),
             false => err,
         }

@@ -97,7 +97,7 @@ export async function fromFolder(url, hooks = {}) {
 export async function fromFiles(files, hooks = {}) {
     const byName = new Map([...files].map(file => [file.name, file]));
     const gguf = [...byName.keys()].filter(name => name.endsWith(".gguf"));
-    if (gguf.length > 1) throw new Error(`choose one GGUF file: there are ${gguf.join(", ")}`);
+    if (gguf.length > 1) throw new Error(`choose one GGUF file: found ${gguf.join(", ")}`);
     if (gguf.length === 1) return { gguf: fromBlob(byName.get(gguf[0]), gguf[0], hooks) };
     const bytes = async name => new Uint8Array(await byName.get(name).arrayBuffer());
     const missing = ["config.json", "tokenizer.json"].filter(name => !byName.has(name));
@@ -105,7 +105,7 @@ export async function fromFiles(files, hooks = {}) {
     if (weights.length === 0) missing.push("model.safetensors");
     if (missing.length > 0) {
         throw new Error(
-            `these files are no model: choose one .gguf file, or config.json, tokenizer.json and model.safetensors together `
+            `these files are not a model: choose one .gguf file, or config.json, tokenizer.json and model.safetensors together `
             + `(missing: ${missing.join(", ")})`,
         );
     }
@@ -141,7 +141,7 @@ function shards(index) {
     if (names.length === 0) throw new Error(`${INDEX}: field \`weight_map\`: names no tensor`);
     const outside = names.find(name => typeof name !== "string" || !/^[\w.-]+$/.test(name) || name.startsWith("."));
     if (outside !== undefined) {
-        throw new Error(`${INDEX}: field \`weight_map\`: expected the names of files in the same folder, found ${outside}`);
+        throw new Error(`${INDEX}: field \`weight_map\`: expected file names in the same folder, found ${outside}`);
     }
     return names;
 }
@@ -165,7 +165,7 @@ async function describe(address, name, store) {
     await response.arrayBuffer();
     if (!Number.isSafeInteger(size)) {
         throw new Error(
-            `${name}: the server does not say how long the file is (no Content-Range that pages may read): download the file and drop it `
+            `${name}: the server does not report the file's size (no readable Content-Range header): download the file and drop it `
             + `on the page`,
         );
     }
@@ -183,7 +183,7 @@ async function fetchPart(address, name, start, length) {
             const response = await request(address, name, start, length);
             const bytes = await readAll(response, name);
             if (bytes.length === length) return bytes;
-            throw new Error(`${name}: ${bytes.length} bytes came where ${length} were asked for, at ${start}`);
+            throw new Error(`${name}: requested ${length} bytes at ${start}, but received ${bytes.length}`);
         } catch (error) {
             // What the server refuses it will refuse again.
             if (error.status !== undefined || attempt === ATTEMPTS) throw error;
@@ -217,7 +217,7 @@ async function readAll(response, name) {
 function within(promise, what) {
     let timer;
     const late = new Promise((_, reject) => {
-        timer = setTimeout(() => reject(new Error(`${what}: nothing has come for ${PATIENCE / 1000} s`)), PATIENCE);
+        timer = setTimeout(() => reject(new Error(`${what}: no data for ${PATIENCE / 1000} s`)), PATIENCE);
     });
     return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
@@ -235,18 +235,18 @@ async function request(address, name, start, length) {
     } catch (error) {
         stop.abort();
         throw new Error(
-            `${name}: cannot be loaded from ${address} (${error.message}): is the address right, is there a network, and does the server `
-            + `let other sites' pages read it (CORS)?`,
+            `${name}: cannot load it from ${address} (${error.message}): check the URL and the network, and that the server allows `
+            + `cross-origin requests (CORS)`,
         );
     }
     if (response.status === 206) return response;
     stop.abort();
     const failed = problem => Object.assign(new Error(`${name}: ${problem}`), { status: response.status });
     if (response.status === 200) {
-        throw failed("the server gives no parts of files (HTTP range requests): download the file and drop it on the page");
+        throw failed("the server does not support HTTP range requests: download the file and drop it on the page");
     }
-    if (response.status === 416) throw failed("the file is empty, or has become shorter");
-    throw failed(`the server answers ${response.status} ${response.statusText} for ${address}: is the address right?`);
+    if (response.status === 416) throw failed("the file is empty or was truncated");
+    throw failed(`the server returned ${response.status} ${response.statusText} for ${address}: check the URL`);
 }
 
 /** Blocks of one file in the Cache API. Without it, or without room in it, nothing is kept. */
@@ -295,9 +295,9 @@ class Store {
         this.cache = null;
         this.hooks.onNotice?.(
             error.name === "QuotaExceededError"
-                ? "The browser has no room to keep the model: it runs, but is downloaded again next time. Clearing data of other sites in "
-                + "the browser's settings makes room."
-                : `The browser does not keep the model (${error.message}): it runs, but is downloaded again next time.`,
+                ? "The browser has no space to cache the model: it runs, but must be downloaded again next time. To free space, clear other "
+                + "sites' data in the browser's settings."
+                : `The browser cannot cache the model (${error.message}): it runs, but must be downloaded again next time.`,
         );
     }
 }

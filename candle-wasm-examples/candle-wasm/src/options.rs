@@ -40,7 +40,7 @@ pub fn request(prompt: String, options: &JsValue) -> Result<CompletionRequest, J
             let name = name.as_string().unwrap_or_default();
             if !NAMES.contains(&name.as_str()) {
                 return Err(JsError::new(&format!(
-                    "options: `{name}` is not known, known are {}",
+                    "options: `{name}` is unknown; expected one of {}",
                     NAMES.join(", ")
                 )));
             }
@@ -77,7 +77,7 @@ pub fn dtype(options: &JsValue) -> Result<Option<DType>, JsError> {
         Some("f16") => Ok(Some(DType::F16)),
         Some("bf16") => Ok(Some(DType::BF16)),
         _ => Err(JsError::new(&format!(
-            "options: `dtype` is {value:?}, expected \"f32\", \"f16\" or \"bf16\""
+            "options: `dtype` is {value:?}; expected \"f32\", \"f16\" or \"bf16\""
         ))),
     }
 }
@@ -101,7 +101,7 @@ fn number(options: &JsValue, name: &str) -> Result<Option<f64>, JsError> {
     match value.as_f64() {
         Some(number) => Ok(Some(number)),
         None => Err(JsError::new(&format!(
-            "options: `{name}` is {value:?}, expected a number"
+            "options: `{name}` is {value:?}; expected a number"
         ))),
     }
 }
@@ -114,7 +114,7 @@ fn whole(options: &JsValue, name: &str) -> Result<Option<u64>, JsError> {
         None => Ok(None),
         Some(n) if n.fract() == 0.0 && (0.0..=MAX_WHOLE).contains(&n) => Ok(Some(n as u64)),
         Some(n) => Err(JsError::new(&format!(
-            "options: `{name}` is {n}, expected a whole number, 0 or above"
+            "options: `{name}` is {n}; expected a whole number of at least 0"
         ))),
     }
 }

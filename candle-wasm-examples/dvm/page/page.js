@@ -53,7 +53,7 @@ function keep(name, value) {
         if (value) localStorage.setItem(name, value);
         else localStorage.removeItem(name);
     } catch (error) {
-        at("service-error").textContent = `This browser keeps nothing for this page: ${error.message}`;
+        at("service-error").textContent = `This browser cannot save data for this page: ${error.message}`;
     }
 }
 
@@ -72,7 +72,7 @@ async function start() {
         const relays = at("relays").value.split(/\s+/).filter(relay => relay);
         const number = id => {
             const value = at(id).valueAsNumber;
-            if (!Number.isInteger(value)) throw new Error(`${at(id).parentElement.firstChild.textContent.trim()}: give a whole number`);
+            if (!Number.isInteger(value)) throw new Error(`${at(id).parentElement.firstChild.textContent.trim()}: enter a whole number`);
             return value;
         };
         const settings = {
@@ -97,7 +97,7 @@ async function start() {
 
 async function stop() {
     busy(true);
-    at("status").textContent = "Stopping: what runs gets a while to end …";
+    at("status").textContent = "Stopping: waiting for running jobs …";
     try {
         await tasks.ask({ kind: "stop" });
     } catch (error) {
@@ -124,7 +124,7 @@ function happened(event) {
     if (event.job) return aboutJob(event);
     if (event.relay) return aboutRelay(event);
     if (event.message === "failed") {
-        at("service-error").textContent = `${event.error}. Start it again`;
+        at("service-error").textContent = `${event.error}. Start the service again`;
         served(false);
         busy(false);
     }
@@ -173,21 +173,21 @@ function aboutJob(event) {
     if (event.customer) set(row, "customer", event.customer.slice(0, 12), event.customer);
     switch (event.message) {
         case "accepted": return state("accepted");
-        case "taken up again": return state("taken up again");
+        case "resumed": return state("resumed");
         case "refused": return state(`refused: ${event.reason}`, "problem");
         case "cancelled by its customer": return state("cancelled");
         case "generated":
             set(row, "tokens", String(event.tokens));
             return set(row, "seconds", event.seconds.toFixed(1));
         case "fails": return lost(event.problem);
-        case "answered": return event.is_result ? state("a result", "result") : state("an error", "problem");
+        case "answered": return event.is_result ? state("result sent", "result") : state("error sent", "problem");
     }
 }
 
 /** Without its GPU the machine would answer all that comes with an error. */
 function lost(problem) {
     if (!/the GPU (was lost|reports)/.test(problem) || !serving) return;
-    at("service-error").textContent = `${problem}. To go on, load the model again and start`;
+    at("service-error").textContent = `${problem}. Load the model again, then start`;
     loaded = false;
     form.lost();
     stop();

@@ -19,7 +19,7 @@ async function stop() {
 answer({
     async load(request) {
         const { WasmModel } = await wasm;
-        if (dvm) throw new Error("it serves: stop it first");
+        if (dvm) throw new Error("the service is running: stop it first");
         // The memory of the model before is free for this one.
         loaded?.model.free();
         loaded = null;
@@ -30,8 +30,8 @@ answer({
 
     async start({ secret, relays, settings }) {
         const { BrowserDvm } = await wasm;
-        if (!loaded) throw new Error("no model is loaded: load one first");
-        if (dvm) throw new Error("it serves already");
+        if (!loaded) throw new Error("no model loaded: load one first");
+        if (dvm) throw new Error("the service is already running");
         const made = new BrowserDvm(secret || undefined);
         try {
             made.on_event(event => postMessage({ kind: "event", event }));

@@ -4,11 +4,11 @@ import { at, Tasks } from "../shared.js";
 
 const MODELS = {
     url: {
-        label: "Address of a folder, or a name on Hugging Face",
+        label: "URL of a folder, or a Hugging Face name",
         value: "sentence-transformers/all-MiniLM-L6-v2",
-        hint: "BERT models; this one has 91 MB. The browser keeps it, so that the second visit needs no download.",
+        hint: "BERT models; this one is 91 MB. The browser caches it, so your next visit needs no download.",
     },
-    files: "config.json, tokenizer.json and .safetensors together",
+    files: "config.json, tokenizer.json and .safetensors files together",
 };
 const FIRST = [
     "A man is eating food.",
@@ -47,7 +47,7 @@ async function compare() {
     at("matrix").hidden = true;
     busy(true);
     try {
-        if (texts.length < 2) throw new Error("write two sentences at least");
+        if (texts.length < 2) throw new Error("enter at least two sentences");
         const { matrix, milliseconds } = await tasks.ask({ kind: "compare", texts });
         show(texts, matrix);
         at("speed").textContent = milliseconds < 1000 ? `${milliseconds.toFixed(0)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;

@@ -18,7 +18,7 @@ answer({
     },
 
     async compare({ texts }) {
-        if (!model) throw new Error("no model is loaded: load one first");
+        if (!model) throw new Error("no model loaded: load one first");
         const start = performance.now();
         const matrix = await model.similarities(texts);
         return { matrix, milliseconds: performance.now() - start };

@@ -33,13 +33,13 @@ impl Embedder {
         } = Source::of_js(&source)?.parts()
         else {
             return Err(JsError::new(
-                "this page takes BERT models as config.json, tokenizer.json and .safetensors files, and no GGUF",
+                "this page loads BERT models from config.json, tokenizer.json and .safetensors files, not from GGUF",
             ));
         };
         let config = read_config(&config).map_err(error)?;
         let tokenizer = read_tokenizer(&tokenizer, &config).map_err(error)?;
         let (device, cpu_reason) = match cpu {
-            true => (Device::Cpu, Some("you chose it".to_string())),
+            true => (Device::Cpu, Some("selected by you".to_string())),
             false => match browser::gpu::open().await {
                 Ok(device) => (device, None),
                 Err(reason) => (Device::Cpu, Some(reason)),

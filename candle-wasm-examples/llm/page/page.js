@@ -41,13 +41,13 @@ async function generate() {
     if (number("top-p") < 1) options.top_p = number("top-p");
     try {
         const done = await tasks.ask({ kind: "generate", prompt, options });
-        const ends = { end_of_text: "the text ended", length: "the most tokens are made", cancelled: "stopped" };
-        at("speed").textContent = `${done.tokens} tokens, ${done.tokens_per_second.toFixed(1)} a second; ${ends[done.stop_reason]}`;
+        const ends = { end_of_text: "end of text", length: "token limit reached", cancelled: "stopped" };
+        at("speed").textContent = `${done.tokens} tokens, ${done.tokens_per_second.toFixed(1)} tokens/s; ${ends[done.stop_reason]}`;
     } catch (error) {
         at("speed").textContent = "";
         const lost = /the GPU (was lost|reports)/.test(error.message);
         if (lost) loaded = false;
-        at("text-error").textContent = error.message + (lost ? ". To go on, load the model again." : "");
+        at("text-error").textContent = error.message + (lost ? ". Load the model again to continue." : "");
         if (!loaded) form.lost();
     }
     busy(null);

@@ -18,7 +18,7 @@ answer({
     },
 
     async generate({ prompt, options }) {
-        if (!model) throw new Error("no model is loaded: load one first");
+        if (!model) throw new Error("no model loaded: load one first");
         stop = new AbortController();
         const onPiece = piece => postMessage({ kind: "piece", piece });
         return model.generate_stream(prompt, { ...options, signal: stop.signal }, onPiece);

@@ -23,7 +23,7 @@ async function start() {
         about = await tasks.ask({ kind: "open" });
         const { info, features, limits } = about.adapter;
         const words = [info.vendor, info.architecture, info.device, info.description].filter(word => word);
-        at("adapter").textContent = words.join(" · ") || "The browser does not tell what it is.";
+        at("adapter").textContent = words.join(" · ") || "The browser does not identify the adapter.";
         at("features").textContent = features.length ? `Features: ${features.join(", ")}` : "No optional features";
         at("limits").tBodies[0].replaceChildren(...Object.entries(limits).map(([name, value]) => row(name, value.toLocaleString("en"))));
         at("more").hidden = false;
@@ -81,8 +81,8 @@ function show() {
     const { passed, failed, unsupported, undefined: none } = counts();
     const { ops, dtypes, layouts } = about.list;
     const all = ops.length * dtypes.length * layouts.length;
-    at("summary").textContent = `${records.length < all ? `Only ${records.length} of ${all} checks were run: ` : ""}${passed} passed, `
-        + `${failed} failed, ${unsupported} unsupported here, ${none} are no ops, in ${seconds.toFixed(1)} s`;
+    at("summary").textContent = `${records.length < all ? `Ran only ${records.length} of ${all} checks: ` : ""}${passed} passed, `
+        + `${failed} failed, ${unsupported} unsupported here, ${none} not applicable, in ${seconds.toFixed(1)} s`;
 
     const wrong = records.filter(record => record.outcome.is === "failed");
     at("failed").hidden = wrong.length === 0;
@@ -120,7 +120,7 @@ function show() {
         cells.forEach(({ is, why }, i) => {
             const td = tr.cells[i + 1];
             td.className = is ?? "";
-            if (is) td.title = why ? `${is}: ${why}` : is === "undefined" ? "there is no such op" : is;
+            if (is) td.title = why ? `${is}: ${why}` : is === "undefined" ? "no such op" : is;
         });
         rows.push(tr);
     }
@@ -173,7 +173,7 @@ at("copy").onclick = async () => {
         at("json").value = json;
         at("json").hidden = false;
         at("json").select();
-        at("copied").textContent = "The browser does not let the page copy: copy it from below";
+        at("copied").textContent = "The browser blocks copying: copy the text below";
     }
 };
 

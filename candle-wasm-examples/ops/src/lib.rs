@@ -29,7 +29,7 @@ impl Checker {
     /// all ops have run in one layout.
     pub async fn check(&self, dtype: &str, each: &Function) -> Result<(), JsError> {
         let found = DTYPES.into_iter().find(|known| known.as_str() == dtype);
-        let dtype = found.ok_or_else(|| JsError::new(&format!("there is no dtype {dtype}")))?;
+        let dtype = found.ok_or_else(|| JsError::new(&format!("no dtype {dtype}")))?;
         let mut records: Vec<Record> = Vec::with_capacity(CASES.len());
         let run = check(&self.device, dtype, |record| {
             records.push(record);
@@ -61,7 +61,7 @@ impl Speed {
     #[wasm_bindgen(constructor)]
     pub fn new(name: &str, checker: &Checker) -> Result<Speed, JsError> {
         let found = speed::OPS.iter().find(|(known, _)| *known == name);
-        let (_, prepare) = found.ok_or_else(|| JsError::new(&format!("there is no op {name}")))?;
+        let (_, prepare) = found.ok_or_else(|| JsError::new(&format!("no op {name}")))?;
         let op = prepare(&checker.device).map_err(|err| JsError::new(&err.to_string()))?;
         Ok(Self { op })
     }

@@ -130,7 +130,7 @@ fn compile(toolchain: &Toolchain, flags: &[&str]) -> Result<PathBuf, String> {
     let status = cargo.current_dir(examples()).status();
     let status = status.map_err(|err| format!("{cargo:?}: {err}"))?;
     if !status.success() {
-        return Err(format!("{cargo:?} ended with {status}"));
+        return Err(format!("{cargo:?} exited with {status}"));
     }
     Ok(target_dir().join(TARGET).join("web"))
 }
@@ -158,14 +158,14 @@ fn has_wasm_opt() -> bool {
     let version = output
         .ok()
         .map(|output| version(&String::from_utf8_lossy(&output.stdout)));
-    let larger = "the modules stay larger";
+    let larger = "the modules stay unoptimised";
     match version {
         Some(Some(version)) if version >= OLDEST_WASM_OPT => return true,
         Some(Some(version)) => println!(
-            "wasm-opt is of version {version}, and before {OLDEST_WASM_OPT} it breaks modules that have two tables: {larger}"
+            "wasm-opt is version {version}, and before {OLDEST_WASM_OPT} it breaks modules with two tables: {larger}"
         ),
-        Some(None) => println!("wasm-opt does not tell its version: {larger}"),
-        None => println!("no wasm-opt here: {larger} (it is part of binaryen, and {OLDEST_WASM_OPT} is the oldest that will do)"),
+        Some(None) => println!("wasm-opt does not report its version: {larger}"),
+        None => println!("wasm-opt not found: {larger} (install binaryen; {OLDEST_WASM_OPT} is the minimum version)"),
     }
     false
 }
@@ -183,7 +183,7 @@ fn shrink(wasm: &Path) -> Result<(), String> {
     opt.arg(wasm).arg("-o").arg(&shrunk);
     match opt.status() {
         Ok(status) if status.success() => fs::rename(&shrunk, wasm).map_err(at(wasm)),
-        Ok(status) => Err(format!("{opt:?} ended with {status}")),
+        Ok(status) => Err(format!("{opt:?} exited with {status}")),
         Err(err) => Err(format!("{opt:?}: {err}")),
     }
 }

@@ -23,12 +23,12 @@ const TYPES: [(&str, &str); 8] = [
 pub fn serve(site: &Path, port: u16) -> Result<(), String> {
     if !site.join("index.html").exists() {
         return Err(format!(
-            "{} is not there: `cargo xtask web` builds it",
+            "{} not found: build it with `cargo xtask web`",
             site.display()
         ));
     }
     let server = Server::http(("127.0.0.1", port)).map_err(|err| {
-        format!("cannot listen on 127.0.0.1:{port}: {err}; `--port` takes another")
+        format!("cannot listen on 127.0.0.1:{port}: {err}; choose another port with `--port`")
     })?;
     println!("http://{}/", server.server_addr());
     let server = Arc::new(server);

@@ -29,13 +29,13 @@ impl Toolchain {
     /// The first that is there or can be brought, with a compiler for C.
     pub fn find() -> Result<Self, String> {
         if !has_target() && may_change_machine() {
-            println!("no {TARGET} here yet: asking rustup for it");
+            println!("{TARGET} is not installed: installing it with rustup");
         }
         let add = || may_change_machine() && quiet("rustup", &["target", "add", TARGET]);
         let toolchain = if has_target() || (add() && has_target()) {
             Self::Rustup
         } else {
-            println!("rustup has no {TARGET}: taking Debian's compiler");
+            println!("rustup has no {TARGET}: using Debian's compiler");
             Self::Debian
         };
         let missing = toolchain.missing();
@@ -45,10 +45,10 @@ impl Toolchain {
             let missing = missing.join(" ");
             let rustup = match toolchain {
                 Self::Rustup => String::new(),
-                Self::Debian => format!("`rustup target add {TARGET}` brings it, or else "),
+                Self::Debian => format!("run `rustup target add {TARGET}`, or "),
             };
             return Err(format!(
-                "cannot compile for {TARGET}: {rustup}on Debian `sudo apt-get install --no-install-recommends {missing}` brings what is missing"
+                "cannot compile for {TARGET}: {rustup}on Debian, run `sudo apt-get install --no-install-recommends {missing}`"
             ));
         }
         Ok(toolchain)
@@ -105,7 +105,7 @@ fn may_install() -> bool {
 fn install(packages: &[&str]) -> bool {
     let packages_list = packages.join(" ");
     println!(
-        "as root: apt-get installs {packages_list} on this machine ({NO_INSTALL}=1 turns this off)"
+        "running as root: installing {packages_list} with apt-get ({NO_INSTALL}=1 disables this)"
     );
     let apt = |args: &[&str]| {
         let mut apt = Command::new("apt-get");

@@ -59,7 +59,7 @@ impl CudaDevice {
     pub(in crate::cuda_backend) fn may_read(&self, op: &str) -> Result<()> {
         if GUARDS.get() > 0 && self.captures()? {
             crate::bail!(
-                "{op}: a CUDA graph is being captured, its results can be read only after it ran"
+                "{op}: a CUDA graph is being captured; its results can be read only after it has run"
             )
         }
         Ok(())
@@ -89,7 +89,7 @@ impl CudaDevice {
         let count = std::mem::size_of_val(elements);
         if count > MAX_BYTES {
             if captures {
-                crate::bail!("{op}: {count} bytes from the host while a CUDA graph is captured, at most {MAX_BYTES} can be")
+                crate::bail!("{op}: {count} bytes copied from the host while a CUDA graph is captured; the maximum is {MAX_BYTES}")
             }
             return Ok(false);
         }
@@ -100,8 +100,8 @@ impl CudaDevice {
             if !all.contains_key(&key) {
                 if captures {
                     crate::bail!(
-                        "{op}: {count} bytes from the host that were not copied before the capture of a CUDA graph began: run the \
-                         same once before, under the same guard"
+                        "{op}: {count} bytes from the host were not copied before the capture of a CUDA graph began: run the same \
+                         code once before, under the same guard"
                     )
                 }
                 let copy = self.stream().clone_htod(bytes).w()?;

@@ -196,6 +196,6 @@ mod tests {
         let text = refused("Map2", &[DType::F32, DType::U8]).to_string();
         assert_eq!(text, "Map2: expected F32, got U8");
         let text = refused("Map2", &[DType::F4, DType::F4]).to_string();
-        assert_eq!(text, "Map2 has no CUDA form for F4");
+        assert_eq!(text, "Map2 has no CUDA kernel for F4");
     }
 }

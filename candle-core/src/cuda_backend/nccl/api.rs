@@ -91,7 +91,7 @@ impl Api {
         match api {
             Ok(api) => Ok(api),
             Err(err) => bail!(
-                "NCCL of {} lacks a function, 2.4 or later is needed: {err}",
+                "NCCL of {} lacks a function; version 2.4 or later is required: {err}",
                 found.path.display()
             ),
         }
@@ -104,7 +104,7 @@ impl Api {
         // SAFETY: NCCL's own texts, for any number.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) };
         bail!(
-            "{what}: NCCL: {} ({code}); NCCL_DEBUG=WARN tells more",
+            "{what}: NCCL: {} ({code}); set NCCL_DEBUG=WARN for details",
             text.to_string_lossy()
         )
     }
@@ -185,12 +185,12 @@ impl Api {
     pub(super) unsafe fn async_error(&self, comm: Comm) -> Result<()> {
         let mut code = 0;
         let asked = (self.comm_async_error)(comm, &mut code);
-        self.check(asked, "asking for errors")?;
+        self.check(asked, "querying errors")?;
         /// `ncclInProgress`.
         const IN_PROGRESS: c_int = 7;
         match code {
             IN_PROGRESS => Ok(()),
-            code => self.check(code, "a collective on its way"),
+            code => self.check(code, "a collective in flight"),
         }
     }
 

@@ -85,7 +85,9 @@ impl Member {
         unsafe {
             match (call.op, api::sum_type(call.dtype)) {
                 (Op::AllReduce, Some(of)) => self.api.sum(comm, stream, elements, of),
-                (Op::AllReduce, None) => bail!("{call}: NCCL has no sums of this dtype"),
+                (Op::AllReduce, None) => {
+                    bail!("{call}: NCCL does not support reductions of this dtype")
+                }
                 (Op::AllGather { .. }, _) => self.api.gather(comm, stream, bytes),
                 (Op::Broadcast { root }, _) => self.api.send_all(comm, stream, bytes, root),
             }
@@ -118,7 +120,7 @@ impl Member {
     /// Whatever is read from the device from now on is an error.
     pub(super) fn fail(&self, reason: &str) {
         self.device.faults().fail(format!(
-            "{:?}: what it holds may depend on rank {}'s part of a group that has ended: {reason}; open the device anew",
+            "{:?}: its contents may depend on rank {} of a group that has ended: {reason}; reopen the device",
             self.device.location(),
             self.rank
         ));
@@ -134,7 +136,7 @@ impl Member {
             // NCCL leaves its own waits when it is told to end; a lock would not.
             tracing::warn!(
                 rank = self.rank,
-                "a thread waits inside NCCL, the group ends nevertheless"
+                "a thread is blocked in NCCL; ending the group anyway"
             );
         }
         self.told(self.device.context().bind_to_thread().w());
@@ -147,7 +149,7 @@ impl Member {
         let start = Instant::now();
         while self.is_busy() {
             if start.elapsed() >= timeout {
-                self.fail(&format!("its last call took longer than {timeout:?}"));
+                self.fail(&format!("the last call took longer than {timeout:?}"));
                 return self.abort();
             }
             std::thread::sleep(Duration::from_micros(200));
@@ -156,7 +158,7 @@ impl Member {
 
     fn told(&self, result: Result<()>) {
         if let Err(err) = result {
-            tracing::warn!(rank = self.rank, %err, "a group did not end well");
+            tracing::warn!(rank = self.rank, %err, "a group did not end cleanly");
         }
     }
 

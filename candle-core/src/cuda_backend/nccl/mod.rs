@@ -64,11 +64,11 @@ impl NcclGroup {
     pub fn ranks_with_timeout(devices: &[CudaDevice], timeout: Duration) -> Result<Vec<Self>> {
         let world = devices.len();
         if world == 0 {
-            bail!("a group of 0 ranks, at least 1 is needed")
+            bail!("a group of 0 ranks; at least 1 is required")
         }
         if let Some(rank) = (1..world).find(|rank| is_in(&devices[*rank], &devices[..*rank])) {
             bail!(
-                "two ranks on {:?}: NCCL takes one rank for each card, LocalGroup takes several",
+                "two ranks on {:?}: NCCL supports one rank per device; use LocalGroup for several",
                 devices[rank].location()
             )
         }
@@ -173,7 +173,7 @@ impl NcclGroup {
         card.refuse_while_recording(name)?;
         let unit = call.dtype.size_in_bytes();
         if unit == 0 || (call.op == Op::AllReduce && api::sum_type(call.dtype).is_none()) {
-            let hint = "NCCL has no such elements: convert them, or use LocalGroup";
+            let hint = "NCCL does not support this dtype: convert it, or use LocalGroup";
             return Err(card.unsupported(name, call.dtype, hint));
         }
         let mine = xs.to_device(&Device::Cuda(card.clone()))?.contiguous()?;
@@ -271,7 +271,7 @@ fn join(
     while members.len() < ranks.len() {
         let left = timeout.saturating_sub(start.elapsed());
         let Ok((rank, member)) = receiver.recv_timeout(left) else {
-            bail!("the {world} ranks of a group did not join within {timeout:?}; NCCL_DEBUG=INFO tells why")
+            bail!("the {world} ranks of a group did not join within {timeout:?}; set NCCL_DEBUG=INFO for details")
         };
         members.push(member.with_context(|| format!("rank {rank}"))?);
     }

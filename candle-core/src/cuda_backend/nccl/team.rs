@@ -196,7 +196,7 @@ impl State {
         for (rank, standing) in self.ranks.iter().enumerate() {
             if !same(&self.ranks[0], standing) {
                 return Some(format!(
-                    "the ranks do not agree: rank {rank} made other calls than rank 0, of {} each",
+                    "ranks disagree: rank {rank} made different calls than rank 0, {} each",
                     standing.made
                 ));
             }
@@ -208,7 +208,7 @@ impl State {
         let absent = self.ranks.iter().enumerate();
         let absent = absent.filter_map(|(i, rank)| (rank.made <= self.first).then_some(i));
         Some(format!(
-            "ranks {:?} did not come to {call} within {timeout:?}",
+            "ranks {:?} did not reach {call} within {timeout:?}",
             absent.collect::<Vec<_>>()
         ))
     }
@@ -311,7 +311,7 @@ mod tests {
         };
         team.hear(1, heard);
         assert!(team.look());
-        assert!(team.ended().unwrap().contains("do not agree"));
+        assert!(team.ended().unwrap().contains("ranks disagree"));
     }
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
             }
             let reason = waits.join().unwrap().unwrap_err();
             assert!(
-                reason.starts_with("ranks [0, 2] did not come to all_reduce"),
+                reason.starts_with("ranks [0, 2] did not reach all_reduce"),
                 "{reason}"
             );
         });

@@ -173,7 +173,7 @@ impl Shared {
         let mut all_left = true;
         for (other, words) in all.chunks(words.len()).enumerate() {
             let &[made, digest, left] = words else {
-                bail!("rank {other} tells {words:?} of itself")
+                bail!("rank {other} reported {words:?}")
             };
             all_left &= left != 0;
             if other != rank {

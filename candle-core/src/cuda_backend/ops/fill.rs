@@ -33,7 +33,7 @@ pub(in crate::cuda_backend) fn const_set(
 ) -> Result<()> {
     if value.dtype() != dst.dtype() {
         return Err(Error::UnexpectedDType {
-            msg: "const_set: the value has another dtype than the tensor",
+            msg: "const_set: the value's dtype differs from the tensor's",
             expected: dst.dtype(),
             got: value.dtype(),
         }

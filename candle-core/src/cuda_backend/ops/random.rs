@@ -18,7 +18,7 @@ fn random(
     params: [f64; 3],
 ) -> Result<CudaStorage> {
     // A recording would draw the same numbers each time.
-    device.refuse_while_recording("a draw of random numbers")?;
+    device.refuse_while_recording("random number generation")?;
     let dst = device.new_storage(len, dtype, op)?;
     let kernel = Kernel::new(source!("functions", => "random"))
         .define("T", device.c_type(dtype, op)?)

@@ -112,7 +112,10 @@ pub(crate) fn arg_sort(
     let len = layout.shape().elem_count();
     let n = layout.dims().last().copied().unwrap_or(1);
     if u32::try_from(n).is_err() {
-        crate::bail!("{op}: rows of {n} elements, u32 indexes reach {}", u32::MAX)
+        crate::bail!(
+            "{op}: rows of {n} elements exceed the limit of u32 indexes, {}",
+            u32::MAX
+        )
     }
     let dst = device.new_storage(len, DType::U32, op)?;
     if len == 0 {

@@ -25,7 +25,7 @@ impl VersionedMagic {
         let magic: [u8; 4] = reader.array()?;
         if &magic != b"GGUF" {
             return Err(Error::Msg(format!(
-                "the file begins with {}, not with GGUF",
+                "expected the magic GGUF, found {}",
                 magic.escape_ascii()
             ))
             .bt());
@@ -35,9 +35,12 @@ impl VersionedMagic {
             2 => Ok(Self::GgufV2),
             3 => Ok(Self::GgufV3),
             version if version.swap_bytes() <= 3 => {
-                Err(Error::Msg("the file is big endian, convert it to little endian".into()).bt())
+                Err(Error::Msg("the file is big endian; convert it to little endian".into()).bt())
             }
-            version => Err(Error::Msg(format!("version {version}, known are 1, 2 and 3")).bt()),
+            version => Err(Error::Msg(format!(
+                "version {version} is not supported; expected 1, 2 or 3"
+            ))
+            .bt()),
         }
     }
 
@@ -96,13 +99,13 @@ impl VersionedMagic {
             ValueType::Bool => match reader.u8()? {
                 0 => Value::Bool(false),
                 1 => Value::Bool(true),
-                byte => return Err(Error::Msg(format!("{byte} is no bool")).bt()),
+                byte => return Err(Error::Msg(format!("{byte} is not a bool")).bt()),
             },
             ValueType::String => Value::String(self.string(reader)?),
             ValueType::Array => {
                 if depth == MAX_DEPTH {
                     return Err(Error::Msg(format!(
-                        "arrays nested deeper than {MAX_DEPTH}, the greatest nesting depth that is read"
+                        "arrays nested deeper than the maximum of {MAX_DEPTH}"
                     ))
                     .bt());
                 }
@@ -124,7 +127,7 @@ impl VersionedMagic {
     fn tensor_info<R: Read + Seek>(self, reader: &mut Reader<R>) -> Result<TensorInfo> {
         let rank = reader.u32()?;
         if rank > MAX_DIMS {
-            return Err(Error::Msg(format!("{rank} dimensions, at most {MAX_DIMS} are read")).bt());
+            return Err(Error::Msg(format!("{rank} dimensions; the maximum is {MAX_DIMS}")).bt());
         }
         let dims = (0..rank).map(|_| Ok(usize::try_from(self.count(reader)?)?));
         let mut dims = dims.collect::<Result<Vec<_>>>()?;
@@ -227,7 +230,7 @@ fn insert<V>(map: &mut HashMap<String, V>, key: String, value: V, what: &str) ->
             Ok(())
         }
         Entry::Occupied(entry) => {
-            Err(Error::Msg(format!("{what} {:?} is there twice", entry.key())).bt())
+            Err(Error::Msg(format!("{what} {:?} appears twice", entry.key())).bt())
         }
     }
 }

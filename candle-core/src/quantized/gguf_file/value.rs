@@ -53,7 +53,7 @@ impl ValueType {
     pub(super) fn from_u32(number: u32) -> Result<Self> {
         let found = Self::NUMBERS.get(number as usize);
         found.copied().ok_or_else(|| {
-            Error::Msg(format!("{number} is no value type, they go from 0 to 12")).bt()
+            Error::Msg(format!("unknown value type {number}; expected 0 to 12")).bt()
         })
     }
 
@@ -170,7 +170,7 @@ impl Value {
             Self::String(text) => format!("a string of {} bytes", text.len()),
             other => format!("{other:?}"),
         };
-        Error::Msg(format!("the value is no {wanted:?}: {found}")).bt()
+        Error::Msg(format!("expected {wanted:?}, found {found}")).bt()
     }
 
     integers! {

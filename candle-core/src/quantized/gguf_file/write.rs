@@ -76,7 +76,7 @@ pub fn write<W: Seek + Write>(
             alignment_bytes = alignment(value)?;
         }
         if !names.insert(("metadata", *key)) {
-            return Err(Error::Msg(format!("GGUF: metadata {key:?} is there twice")).bt());
+            return Err(Error::Msg(format!("GGUF: metadata {key:?} appears twice")).bt());
         }
     }
     w.write_all(b"GGUF")?;
@@ -91,7 +91,7 @@ pub fn write<W: Seek + Write>(
     let mut offset = 0u64;
     for (name, tensor) in tensors {
         if !names.insert(("tensor", *name)) {
-            return Err(Error::Msg(format!("GGUF: tensor {name:?} is there twice")).bt());
+            return Err(Error::Msg(format!("GGUF: tensor {name:?} appears twice")).bt());
         }
         write_string(w, name)?;
         let dims = tensor.shape().dims();

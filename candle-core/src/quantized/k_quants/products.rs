@@ -190,7 +190,7 @@ impl<T: Weights> Kernel for BlockTile<'_, T> {
 fn blocks_of<T: GgmlType>(n: usize) -> usize {
     assert!(
         n.is_multiple_of(T::BLCK_SIZE),
-        "{n} elements are no whole number of {:?} blocks, which have {}",
+        "{n} elements are not a whole number of {:?} blocks, which have {}",
         T::DTYPE,
         T::BLCK_SIZE
     );

@@ -98,7 +98,11 @@ impl<'a> Metadata<'a> {
                 .collect::<Result<Vec<_>>>()
         })?;
         if let Some(kinds) = kinds.as_ref().filter(|kinds| kinds.len() != texts.len()) {
-            let why = format!("{} kinds for {} tokens", kinds.len(), texts.len());
+            let why = format!(
+                "found {} token types for {} tokens",
+                kinds.len(),
+                texts.len()
+            );
             return Err(self.refuse("token_type", why));
         }
         let kind = |id: usize| match kinds.as_ref().map_or(1, |kinds| kinds[id]) {
@@ -122,7 +126,7 @@ impl<'a> Metadata<'a> {
             value.to_vec()?.iter().map(Value::to_f32).collect()
         })?;
         if scores.len() != count {
-            let why = format!("{} scores for {count} tokens", scores.len());
+            let why = format!("found {} scores for {count} tokens", scores.len());
             return Err(self.refuse("scores", why));
         }
         Ok(scores)
@@ -135,7 +139,13 @@ impl<'a> Metadata<'a> {
         };
         match tokens.get(id as usize) {
             Some(token) => Ok(Some((id, token.text))),
-            None => Err(self.refuse(key, format!("{id} is none of {} tokens", tokens.len()))),
+            None => Err(self.refuse(
+                key,
+                format!(
+                    "token {id} is out of range; there are {} tokens",
+                    tokens.len()
+                ),
+            )),
         }
     }
 }

@@ -54,7 +54,7 @@ impl TokenizerFromGguf for Tokenizer {
             other => {
                 return Err(metadata.refuse(
                     "model",
-                    format!("{other:?} is not known, known are gpt2, llama and t5"),
+                    format!("{other:?} is not supported; expected gpt2, llama or t5"),
                 ))
             }
         };
@@ -92,7 +92,7 @@ fn byte_level(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)
                 let (left, right) = merge.split_at(first + at);
                 Ok((left.to_string(), right[1..].to_string()))
             }
-            None => Err(metadata.refuse("merges", format!("merge {i}, {merge:?}, is no pair"))),
+            None => Err(metadata.refuse("merges", format!("merge {i}, {merge:?}, is not a pair"))),
         }
     });
     let merges = merges.collect::<Result<Merges>>()?;

@@ -169,7 +169,10 @@ pub(super) fn by_name(metadata: &Metadata) -> Result<Split> {
         .find(|(names, _)| names.contains(&name.as_str()));
     found.map(|(_, split)| *split).ok_or_else(|| {
         let known = KNOWN.map(|(names, _)| names.join(", ")).join(", ");
-        metadata.refuse("pre", format!("{name:?} is not known, known are {known}"))
+        metadata.refuse(
+            "pre",
+            format!("{name:?} is not supported; expected one of {known}"),
+        )
     })
 }
 

@@ -78,7 +78,7 @@ pub(in super::super) fn const_set(
     let elem = device.elem(dst.dtype(), OP)?.bits();
     if value.dtype() != dst.dtype() {
         return Err(Error::UnexpectedDType {
-            msg: "const_set: the value has another dtype than the tensor",
+            msg: "const_set: the value's dtype differs from the tensor's",
             expected: dst.dtype(),
             got: value.dtype(),
         }

@@ -87,8 +87,8 @@ impl<const N: usize> Views<N> {
         }
         if dims.len() > 8 {
             return Err(Error::WebGpu(format!(
-                "a layout of shape {shape:?} has {} dimensions that cannot be merged, kernels take at most 8: \
-                 call contiguous() on a part of it first",
+                "a layout of shape {shape:?} has {} dimensions that cannot be merged; the limit is 8: \
+                 call contiguous() on part of it first",
                 dims.len()
             ))
             .bt());
@@ -122,7 +122,7 @@ impl<const N: usize> Views<N> {
 fn index(value: usize) -> Result<u32> {
     u32::try_from(value).map_err(|_| {
         Error::WebGpu(format!(
-            "a tensor reaches to element {value}, the WebGPU backend counts to {}",
+            "a tensor reaches element {value}, past the WebGPU backend's limit of {}",
             u32::MAX
         ))
         .bt()

@@ -117,7 +117,7 @@ pub(in super::super) fn bilinear(
     let image = Image::new(layout);
     let elem = src.device().elem(src.dtype(), OP)?;
     if !elem.is_float() {
-        let hint = "bilinear interpolation takes floats: convert to f32 first";
+        let hint = "bilinear interpolation needs floats: convert to f32 first";
         return Err(src.device().unsupported(OP, src.dtype(), hint));
     }
     let rows = resample::linear(image.size[0], o_h, align_corners, scale_h);

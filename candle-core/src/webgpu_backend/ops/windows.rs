@@ -160,7 +160,7 @@ pub(super) fn halves(layout: &Layout, dim: usize) -> Result<[Layout; 2]> {
 
 fn too_long(op: &str, device: &WebGpuDevice, bytes: usize) -> Error {
     Error::WebGpu(format!(
-        "{op}: a row (or plane) that cannot be split takes {bytes} bytes, {} binds {} at once: use a smaller dtype or shape",
+        "{op}: a row (or plane) that cannot be split takes {bytes} bytes, but {} binds at most {}: use a smaller dtype or shape",
         device.name(),
         window_bytes(device)
     ))

@@ -27,5 +27,5 @@ pub async fn fetch(
     if bytes.len() > most {
         return Err(format!("more than {most} bytes"));
     }
-    String::from_utf8(bytes).map_err(|_| "no UTF-8 text".to_string())
+    String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_string())
 }

@@ -20,7 +20,7 @@ fn allowed(url: &Url, reach: Reach) -> Result<(), String> {
     match public || reach == Reach::Anywhere {
         true => Ok(()),
         false => Err(format!(
-            "{} is no public address",
+            "{} is not a public address",
             url.host_str().unwrap_or_default()
         )),
     }

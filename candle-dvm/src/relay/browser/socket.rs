@@ -32,7 +32,7 @@ impl Socket {
             match socket.state() {
                 State::Connecting => sleep(LOOK).await,
                 State::Open => return Ok(Self(socket)),
-                _ => return Err("the relay cannot be reached".into()),
+                _ => return Err("cannot reach the relay".into()),
             }
         }
     }

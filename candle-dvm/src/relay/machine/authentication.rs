@@ -15,7 +15,7 @@ impl Machine {
     pub(super) fn challenge(&mut self, challenge: &str, now: u64) {
         self.challenges += 1;
         if self.challenges > AUTH_CHALLENGES {
-            return self.give_up("endless AUTH challenges", now);
+            return self.give_up("too many AUTH challenges", now);
         }
         if self.challenges > AUTH_ANSWERS || challenge.len() > 1024 {
             return;
@@ -49,7 +49,7 @@ impl Machine {
             tracing::warn!(
                 relay = self.url,
                 reason,
-                "the relay does not authenticate us"
+                "the relay rejected our authentication"
             );
         }
         self.try_again(|_| now + wait);

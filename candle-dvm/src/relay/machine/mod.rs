@@ -266,7 +266,7 @@ impl Machine {
         if self.bucket.pay(units, bytes, now) {
             tracing::warn!(
                 relay = self.url,
-                "the relay sends more than is read of it; it is read slowly"
+                "the relay floods this client; reading it slowly"
             );
         }
     }
@@ -315,7 +315,7 @@ impl Machine {
         self.pay(budget::EVENT, text.len(), now);
         match frame::event_frame(text) {
             Some(event) => self.unread_event(&event.subscription, event.created),
-            None => self.count_nonsense("messages that are no protocol", now),
+            None => self.count_nonsense("invalid messages", now),
         }
     }
 
@@ -356,7 +356,7 @@ impl Machine {
     fn tick_up(&mut self, now: u64) {
         let quiet = now.saturating_sub(self.last_heard);
         if quiet >= QUIET_BEFORE_CLOSE {
-            return self.give_up("nothing heard for too long", now);
+            return self.give_up("no message for too long", now);
         }
         if quiet >= QUIET_BEFORE_PING && !self.pinged {
             self.pinged = true;

@@ -142,7 +142,7 @@ impl Machine {
                         relay = url,
                         second = until,
                         events = page.events,
-                        "the relay may have more requests of one second than it gives at once"
+                        "the relay may hold more requests for one second than it returns at once"
                     );
                 }
                 Some((until.checked_sub(1), None))

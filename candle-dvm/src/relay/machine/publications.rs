@@ -174,7 +174,7 @@ impl Machine {
             }
         }
         for id in over {
-            self.reject(id, "it has not answered to the event");
+            self.reject(id, "no answer to the event");
         }
     }
 
@@ -232,7 +232,7 @@ impl Machine {
         };
         if waiting().count() >= most {
             if let Some((id, _)) = waiting().min_by_key(|(_, outgoing)| outgoing.number) {
-                self.reject(*id, "too many events wait for the relay");
+                self.reject(*id, "too many events are waiting for the relay");
             }
         }
     }
@@ -279,7 +279,10 @@ impl Machine {
             }
         }
         for id in over {
-            self.reject(id, "the connection ends whenever the event is sent");
+            self.reject(
+                id,
+                "the relay closes the connection whenever the event is sent",
+            );
         }
     }
 

@@ -202,11 +202,7 @@ impl Machine {
 
     /// An event that cannot be read.
     pub(super) fn unread_event(&mut self, name: &str, created: Option<u64>) {
-        tracing::debug!(
-            relay = self.url,
-            subscription = name,
-            "an event that cannot be read"
-        );
+        tracing::debug!(relay = self.url, subscription = name, "unreadable event");
         self.count_event(name, created);
     }
 

@@ -45,7 +45,7 @@ pub async fn connect(url: &Url, reach: Reach) -> Result<Box<dyn Io>, NoConnectio
     for address in found {
         if reach == Reach::Public && !is_public(address.ip()) {
             if !tried {
-                let reason = format!("{} is no public address", address.ip());
+                let reason = format!("{} is not a public address", address.ip());
                 failure = NoConnection::not_allowed(reason);
             }
             continue;

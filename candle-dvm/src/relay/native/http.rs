@@ -61,7 +61,7 @@ pub async fn fetch(
             read.extend_from_slice(&data);
         }
     }
-    String::from_utf8(read).map_err(|_| "no UTF-8 text".to_string())
+    String::from_utf8(read).map_err(|_| "not UTF-8 text".to_string())
 }
 
 /// Seconds since 1970 of a `Date`.

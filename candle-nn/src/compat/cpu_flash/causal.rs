@@ -45,7 +45,7 @@ pub fn causal_decode_f32_interleaved(
     let token = h_kv * 2 * d;
     if q_data.len() < h_q * d || kv_data.len() < kv_len * token {
         bail!(
-            "attention: {} numbers of queries for {h_q} heads of {d}, {} of keys and values for {kv_len} tokens of {h_kv} heads",
+            "attention: {} query elements for {h_q} heads of {d}, and {} key and value elements for {kv_len} tokens of {h_kv} heads",
             q_data.len(),
             kv_data.len()
         )

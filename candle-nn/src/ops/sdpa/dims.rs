@@ -69,14 +69,14 @@ impl Dims {
             }
         }
         if keys == 0 && !dims.is_empty() {
-            bail!("sdpa: no keys to attend to, k is {:?}", k.shape())
+            bail!("sdpa: no keys to attend to: k is {:?}", k.shape())
         }
         Ok(dims)
     }
 
     fn check_rules(&self, rules: &Rules<'_>) -> Result<()> {
         if let Some(cap) = rules.softcap.filter(|cap| *cap <= 0. || !cap.is_finite()) {
-            bail!("sdpa: softcapping is {cap}, it has to be positive and finite")
+            bail!("sdpa: softcapping is {cap}; it must be positive and finite")
         }
         if let Some(bias) = rules.bias {
             let scores = Shape::from((self.batch, self.heads, self.queries, self.keys));
@@ -113,7 +113,7 @@ impl Dims {
             let Some(vector) = vector else { continue };
             if vector.dims() != [len] || !dtypes.contains(&vector.dtype()) {
                 bail!(
-                    "sdpa: {name} are {:?} of {}, they have to be ({of}) = [{len}] of {}",
+                    "sdpa: {name} are {:?} of {}; they must be ({of}) = [{len}] of {}",
                     vector.dims(),
                     vector.dtype().as_str(),
                     dtypes[0].as_str()

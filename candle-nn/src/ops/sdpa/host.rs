@@ -105,7 +105,7 @@ impl<A: Acc> HostRules<A> {
         let (storage, layout) = bias.storage_and_layout();
         match &*storage {
             Storage::Cpu(storage) => f(Some(&StridedRows::new(storage.as_slice::<A>()?, layout))),
-            _ => bail!("sdpa: the bias is not on the CPU, where the queries are"),
+            _ => bail!("sdpa: the bias must be on the CPU like the queries"),
         }
     }
 

@@ -83,12 +83,12 @@ pub(crate) struct Rules<'a> {
 impl<'a> Rules<'a> {
     fn new(options: &SdpaOptions<'a>, queries: usize, keys: usize) -> Result<Self> {
         if options.window == Some(0) {
-            bail!("sdpa: a window of 0 keys hides all of them, it has to be 1 at least")
+            bail!("sdpa: the window is 0 keys; it must be at least 1")
         }
         if options.causal && options.starts.is_none() && (1..queries).contains(&keys) {
             bail!(
-                "sdpa: causal attention of {queries} queries needs at least as many keys, there are {keys}, or the positions of the \
-                 first queries in `starts`"
+                "sdpa: causal attention of {queries} queries needs at least as many keys, but there are {keys}; or pass the positions of \
+                 the first queries in `starts`"
             )
         }
         let left = options.window.map(|window| window - 1);

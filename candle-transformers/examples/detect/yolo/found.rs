@@ -28,7 +28,7 @@ pub fn objects(candidates: &Tensor, classes: usize, limits: Limits) -> Result<Ve
     let rows = candidates.to_vec2::<f32>()?;
     if classes == 0 || rows.len() < 4 + classes || !(rows.len() - 4 - classes).is_multiple_of(3) {
         bail!(
-            "{} numbers for each candidate, they have to be 4, {classes} classes and 3 for each point",
+            "{} numbers for each candidate; they must be 4, {classes} classes and 3 for each point",
             rows.len()
         )
     }

@@ -16,7 +16,7 @@ fn check(xs: &Tensor) -> Result<()> {
     match *xs.dims() {
         [_, 3, h, w] if fits(h) && fits(w) => Ok(()),
         _ => bail!(
-            "the pictures are {:?}, they have to be (batch, 3, height, width) with sides that are multiples of {MULTIPLE}",
+            "the pictures are {:?}; they must be (batch, 3, height, width) with sides that are multiples of {MULTIPLE}",
             xs.dims()
         ),
     }

@@ -61,7 +61,7 @@ impl Codebook {
         let (dims, dim) = match xs.dims() {
             [dims @ .., dim] if *dim == self.entries().dim(1)? => (dims, *dim),
             dims => bail!(
-                "codebook: vectors have to be (…, {}), not {dims:?}",
+                "codebook: the vectors are {dims:?}; they must be (…, {})",
                 self.entries().dim(1)?
             ),
         };
@@ -121,7 +121,7 @@ pub fn residual_encode<S: Stage>(stages: &[S], xs: &Tensor) -> Result<Vec<Tensor
 pub fn residual_decode<S: Stage>(family: &str, stages: &[S], numbers: &[Tensor]) -> Result<Tensor> {
     if numbers.is_empty() || numbers.len() > stages.len() {
         bail!(
-            "{family}: there are {} codebooks, and codes of {}; at least 1 has to be there",
+            "{family}: codes of {1} codebooks, but the model has {0}; at least 1 is required",
             stages.len(),
             numbers.len()
         )
@@ -129,5 +129,5 @@ pub fn residual_decode<S: Stage>(family: &str, stages: &[S], numbers: &[Tensor])
     let mut values = stages.iter().zip(numbers).map(|(s, n)| s.values(n));
     let first = values.next().transpose()?;
     let sum = first.map(|first| values.try_fold(first, |sum, value| sum + value));
-    sum.unwrap_or_else(|| bail!("{family}: there are no codes"))
+    sum.unwrap_or_else(|| bail!("{family}: no codes"))
 }

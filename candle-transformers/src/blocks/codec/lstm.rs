@@ -14,7 +14,7 @@ impl ResidualLstm {
     /// There are no layers, or a tensor is missing or has another shape.
     pub fn load(dim: usize, layers: usize, vb: VarBuilder) -> Result<Self> {
         if layers == 0 {
-            bail!("lstm: there have to be layers, 1 at least")
+            bail!("lstm: at least 1 layer is required")
         }
         let layer = |layer_idx| {
             let config = LSTMConfig {

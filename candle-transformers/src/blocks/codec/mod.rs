@@ -19,7 +19,7 @@ pub fn sound(family: &str, xs: &Tensor, channels: usize) -> Result<(usize, usize
     match *xs.dims() {
         [batch, c, samples] if c == channels && samples > 0 => Ok((batch, samples)),
         _ => bail!(
-            "{family}: sounds have to be (batch, {channels}, samples) with 1 sample at least, not {:?}",
+            "{family}: sounds must be (batch, {channels}, samples) with at least 1 sample, not {:?}",
             xs.dims()
         ),
     }

@@ -94,7 +94,7 @@ impl KernelNames {
 
 fn there_are(sizes: [usize; 3]) -> Result<()> {
     if sizes.contains(&0) {
-        bail!("conv: input channels, output channels and the kernel's size have to be 1 at least, not {sizes:?}")
+        bail!("conv: input channels, output channels and the kernel's size must be at least 1, not {sizes:?}")
     }
     Ok(())
 }
@@ -102,6 +102,6 @@ fn there_are(sizes: [usize; 3]) -> Result<()> {
 fn share(channels: usize, groups: usize) -> Result<usize> {
     match channels.checked_rem(groups) {
         Some(0) => Ok(channels / groups),
-        _ => bail!("conv: {channels} channels cannot be cut into {groups} groups"),
+        _ => bail!("conv: {channels} channels cannot be split into {groups} groups"),
     }
 }

@@ -81,7 +81,7 @@ impl LayerState {
     pub fn copy_sequence(&mut self, from: usize, to: usize, len: usize) -> Result<()> {
         match self {
             Self::Attention(kv) => kv.copy_sequence(from, to, len),
-            _ => bail!("only attention to whole keys and values has sequences that can be copied"),
+            _ => bail!("only layers with full attention support copying sequences"),
         }
     }
 
@@ -131,7 +131,7 @@ impl Mixer {
     ) -> Result<(Residual, Tensor)> {
         if step.rows.is_some() && !matches!(self, Self::Attention(_)) {
             bail!(
-                "only attention to whole keys and values takes batches of sequences of different lengths; run them one by one"
+                "only layers with full attention support batches of sequences of different lengths; run them one by one"
             )
         }
         match (self, state) {
@@ -156,7 +156,7 @@ impl Mixer {
             }
             (Self::Delta(delta), None) => delta.inner(xs, norm, None),
             _ => {
-                bail!("a layer was given the state of another kind: it was made for another model")
+                bail!("the layer state does not match this layer; it was created by a different model")
             }
         }
     }

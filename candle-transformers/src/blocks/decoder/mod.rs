@@ -112,7 +112,7 @@ impl DecoderState {
     pub fn cut_slot(&mut self, slot: usize, len: usize) -> Result<()> {
         match self.lens.get_mut(slot) {
             Some(held) if len <= *held => *held = len,
-            found => bail!("slot {slot} is to be cut to {len} positions; of {found:?} positions"),
+            found => bail!("cannot truncate slot {slot} to {len} positions; it has {found:?}"),
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl DecoderState {
         let slots = self.lens.len();
         if from >= slots || to >= slots || self.lens[from] < len {
             bail!(
-                "{len} positions of slot {from} are to be copied to slot {to}; the slots have {:?}",
+                "cannot copy {len} positions of slot {from} to slot {to}; the slots have {:?}",
                 self.lens
             )
         }
@@ -312,8 +312,8 @@ impl Decoder {
             (activations, kv) if activations == kv => {}
             (DType::F32, DType::F16 | DType::BF16) | (DType::BF16, DType::F16) => {}
             (activations, kv) => bail!(
-                "{}: keys and values cannot be kept as {} beside activations of {} on {:?}: attention takes both of one dtype, f16 or bf16 \
-                 beside f32, and f16 beside bf16",
+                "{}: keys and values of {} do not go with activations of {} on {:?}: attention supports equal dtypes, f16 or bf16 \
+                 with f32, and f16 with bf16",
                 self.spec.family,
                 kv.as_str(),
                 activations.as_str(),
@@ -344,7 +344,7 @@ impl Decoder {
         let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
         if !self.spec.layers.iter().all(is_attention) {
             bail!(
-                "{}: not all layers are attention to keys and values, so sequences cannot share a state; run them one by one",
+                "{}: not all layers are attention layers, so sequences cannot share a state; run them one by one",
                 self.spec.family
             )
         }
@@ -398,7 +398,7 @@ impl Decoder {
         self.check_call(t, offset, state)?;
         if self.layers.iter().any(Layer::is_share) && mask.is_some_and(by_head) {
             bail!(
-                "{}: a mask that differs from head to head cannot be given to a rank that has some of the heads",
+                "{}: a per-head mask is not supported on a rank that has only some of the heads",
                 self.spec.family
             )
         }
@@ -426,14 +426,14 @@ impl Decoder {
         let family = self.spec.family;
         if counts.dims() != ids.dims() {
             bail!(
-                "{family}: the mask is {:?} and the ids are {:?}; they have to have one shape",
+                "{family}: the mask is {:?} and the ids are {:?}; they must have one shape",
                 counts.dims(),
                 ids.dims()
             )
         }
         let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
         if !self.spec.layers.iter().all(is_attention) || self.positions.is_some() {
-            bail!("{family}: cannot run as an encoder: not all of its layers are attention to keys, with positions in them")
+            bail!("{family}: cannot run as an encoder: not all of its layers are attention layers with positions")
         }
         let (_, t) = ids.dims2()?;
         let mut state = self.new_state();
@@ -482,7 +482,7 @@ impl Decoder {
         let of = state.lens.len();
         let Some(starts) = state.lens.get(first..first.saturating_add(b)) else {
             bail!(
-                "{}: the slots {first} to {} are asked for, the state has {of}",
+                "{}: slots {first} to {} requested, but the state has {of}",
                 self.spec.family,
                 first.saturating_add(b)
             )
@@ -600,7 +600,7 @@ impl Decoder {
     ) -> Result<usize> {
         if counts.len() != b || counts.iter().any(|count| !(1..=t).contains(count)) {
             bail!(
-                "{}: counts {counts:?} for a batch of {b} rows of {t}: each has to be from 1 to {t}",
+                "{}: counts {counts:?} for a batch of {b} rows of {t}: each must be from 1 to {t}",
                 self.spec.family
             )
         }
@@ -612,18 +612,18 @@ impl Decoder {
     pub(crate) fn check_call(&self, t: usize, offset: usize, state: &DecoderState) -> Result<()> {
         let (family, limit) = (self.spec.family, self.spec.positions);
         if t == 0 {
-            bail!("{family}: no tokens given, at least one is needed")
+            bail!("{family}: no tokens; at least one is required")
         }
         let end = offset.saturating_add(t);
         if end > limit {
             bail!(
-                "{family}: {end} tokens ({t} from position {offset} on) are more than the model's max_position_embeddings of \
+                "{family}: {end} tokens ({t} from position {offset}) exceed the model's max_position_embeddings of \
                  {limit}; shorten the prompt or generate less"
             )
         }
         if state.layers.len() != self.layers.len() {
             bail!(
-                "{family}: the cache was made for {} layers, the model has {}",
+                "{family}: the cache has {} layers, but the model has {}",
                 state.layers.len(),
                 self.layers.len()
             )

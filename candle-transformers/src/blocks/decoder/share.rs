@@ -134,7 +134,7 @@ fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, 
         let name = |part: &str| format!("{prefix}.{part}");
         let refused = |what: &str| -> Result<()> {
             bail!(
-                "{}: layer {i} {what}, which {world} ranks cannot share; use another number of ranks, or run the model on one device",
+                "{}: layer {i} {what}, which cannot be split across {world} ranks; use a different number of ranks, or one device",
                 spec.family
             )
         };

@@ -19,7 +19,7 @@ pub fn layers(
     layer: impl FnMut(usize) -> Result<LayerSpec>,
 ) -> Result<Vec<LayerSpec>> {
     if count > MAX_LAYERS {
-        bail!("{count} layers, at most {MAX_LAYERS} are supported")
+        bail!("{count} layers; the maximum is {MAX_LAYERS}")
     }
     (0..count).map(layer).collect()
 }
@@ -215,7 +215,7 @@ impl DecoderSpec {
         let family = self.family;
         if self.vocab == 0 || self.hidden == 0 || self.positions == 0 {
             bail!(
-                "{family}: a vocabulary of {}, a stream of size {} and {} positions, each has to be at least 1",
+                "{family}: vocabulary size {}, hidden size {} and {} positions; each must be at least 1",
                 self.vocab,
                 self.hidden,
                 self.positions

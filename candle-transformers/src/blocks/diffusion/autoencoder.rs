@@ -116,7 +116,7 @@ impl KlSpec {
     fn check(&self) -> Result<usize> {
         let (family, groups) = (self.family, self.groups);
         let Some(&last) = self.channels.last() else {
-            bail!("{family}: the autoencoder has no levels, it has to have at least 1")
+            bail!("{family}: the autoencoder has no levels; at least 1 is required")
         };
         let sizes = [
             ("channels of pictures", self.in_channels),
@@ -126,11 +126,11 @@ impl KlSpec {
             ("groups of channels", groups),
         ];
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            bail!("{family}: the autoencoder has 0 {what}, it has to have at least 1")
+            bail!("{family}: the autoencoder has 0 {what}; at least 1 is required")
         }
         let mut channels = self.channels.iter().chain([&self.first]);
         if let Some(c) = channels.find(|c| **c == 0 || *c % groups != 0) {
-            bail!("{family}: {c} channels of the autoencoder cannot be cut into {groups} groups")
+            bail!("{family}: {c} channels of the autoencoder cannot be split into {groups} groups")
         }
         Ok(last)
     }
@@ -364,7 +364,7 @@ pub fn latents(moments: &Tensor, dim: usize, sample: bool) -> Result<Tensor> {
     let size = moments.dim(dim)?;
     if size % 2 != 0 {
         bail!(
-            "moments {:?} of latents: dimension {dim} has to have means and variances, an even number",
+            "moments {:?} of latents: dimension {dim} holds means and variances, so its size must be even",
             moments.dims()
         )
     }

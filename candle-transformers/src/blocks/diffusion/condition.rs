@@ -29,7 +29,7 @@ impl<const N: usize> AdaLn<N> {
         let all = self.linear.forward(condition)?.unsqueeze(1)?;
         let size = all.dim(D::Minus1)?;
         if size % N != 0 {
-            bail!("a condition of size {size} cannot be cut into {N} vectors")
+            bail!("a condition of size {size} cannot be split into {N} vectors")
         }
         let size = size / N;
         let parts = (0..N).map(|i| all.narrow(D::Minus1, i * size, size));

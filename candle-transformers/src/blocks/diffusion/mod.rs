@@ -22,7 +22,7 @@ const PERIOD: f64 = 10_000.;
 /// `dim` is odd or 0, or the times are no vector.
 pub fn sinusoids(times: &Tensor, dim: usize) -> Result<Tensor> {
     if dim == 0 || !dim.is_multiple_of(2) {
-        bail!("times as vectors of size {dim}, it has to be even and at least 2")
+        bail!("the size of time embeddings is {dim}; it must be even and at least 2")
     }
     let half = dim / 2;
     // In f32, as the models were trained: early frequencies are multiplied with times of up to 1000.

@@ -83,7 +83,7 @@ impl RopeScaling {
             "yarn" => self.yarn(&mut rotary, theta, dim, positions)?,
             "longrope" | "su" => self.longrope(&mut rotary, theta, dim, positions)?,
             other => bail!(
-                "rope_scaling: rope_type {other:?} is not supported, supported are default, linear, llama3, yarn and longrope"
+                "rope_scaling: rope_type {other:?} is not supported; supported: default, linear, llama3, yarn and longrope"
             ),
         }
         Ok(rotary)
@@ -93,7 +93,7 @@ impl RopeScaling {
         match value {
             Some(value) => Ok(value),
             None => bail!(
-                "rope_scaling: {field} is missing, {:?} needs it",
+                "rope_scaling: {field} is missing; {:?} requires it",
                 self.rope_type
             ),
         }
@@ -165,7 +165,7 @@ impl RopeScaling {
             let factors = self.needed(field, factors.as_ref())?;
             if factors.len() != dim / 2 {
                 bail!(
-                    "rope_scaling: {field} has {} values, one for each of {} pairs is needed",
+                    "rope_scaling: {field} has {} values; expected one for each of {} pairs",
                     factors.len(),
                     dim / 2
                 )

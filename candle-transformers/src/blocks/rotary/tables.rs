@@ -94,7 +94,7 @@ impl RotaryTables {
     fn until(&self, end: usize) -> Result<(Tensor, Tensor)> {
         if end > self.limit {
             bail!(
-                "rotary tables: positions up to {end} asked for, there are {}",
+                "rotary tables: positions up to {end} requested, but there are {}",
                 self.limit
             )
         }

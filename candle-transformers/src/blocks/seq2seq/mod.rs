@@ -461,7 +461,7 @@ fn after(place: NormPlace, xs: Residual, norm: &Norm) -> Result<Residual> {
 /// Checks the numbers of a layer, with the names that a configuration has for them.
 pub(crate) fn check_sizes(family: &str, sizes: &[(&str, usize)]) -> Result<()> {
     match sizes.iter().find(|(_, size)| *size == 0) {
-        Some((name, _)) => bail!("{family} config: {name} is 0, it has to be at least 1"),
+        Some((name, _)) => bail!("{family} config: {name} is 0; it must be at least 1"),
         None => Ok(()),
     }
 }
@@ -471,7 +471,7 @@ pub(crate) fn check_source(family: &str, source: &Tensor, b: usize, size: usize)
     match *source.dims() {
         [of, keys, found] if of == b && keys > 0 && found == size => Ok(()),
         _ => bail!(
-            "{family}: the encoder's output is {:?}; for {b} texts it has to be ({b}, keys, {size})",
+            "{family}: the encoder's output is {:?}; for {b} texts it must be ({b}, keys, {size})",
             source.dims()
         ),
     }
@@ -485,7 +485,7 @@ pub(crate) fn added_mask(family: &str, mask: &Tensor, heads: usize) -> Result<Te
         [all, q, k] if all.is_multiple_of(heads) => mask.reshape((all / heads, heads, q, k)),
         [_, _, _, _] => Ok(mask.clone()),
         _ => bail!(
-            "{family}: the attention mask is {:?}; it has to be (queries, keys), or to broadcast to (batch, heads, queries, keys)",
+            "{family}: the attention mask is {:?}; it must be (queries, keys), or to broadcast to (batch, heads, queries, keys)",
             mask.dims()
         ),
     }

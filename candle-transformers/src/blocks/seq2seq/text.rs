@@ -130,14 +130,14 @@ impl TextStack {
         let (b, t) = check_text(family, given.ids, limit)?;
         if start.checked_add(t).is_none_or(|end| end > limit) {
             bail!(
-                "{family}: {t} tokens after {start} others are more than the model's limit of {limit}; shorten the text"
+                "{family}: {t} tokens after {start} others exceed the model's limit of {limit}; shorten the text"
             )
         }
         let masked = |name: &str, mask: &Tensor, keys: usize| {
             match mask.dims() == [b, keys] {
             true => added_to_scores(family, mask, DType::F32),
             false => bail!(
-                "{family}: the {name} mask is {:?}; for {b} texts of {keys} it has to be ({b}, {keys})",
+                "{family}: the {name} mask is {:?}; for {b} texts of {keys} it must be ({b}, {keys})",
                 mask.dims()
             ),
         }

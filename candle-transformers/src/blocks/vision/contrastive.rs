@@ -208,7 +208,7 @@ impl ClipVision {
     pub(crate) fn hidden_states(&self, xs: &Tensor) -> Result<Vec<Tensor>> {
         let mut states = self.blocks.forward_each(&self.tokens(xs)?, None)?;
         let Some(last) = states.last() else {
-            bail!("clip: the model has no layers, so there are no hidden states")
+            bail!("clip: the model has no layers, so it has no hidden states")
         };
         let pooled = self.pooled(last)?;
         states.push(pooled);

@@ -223,7 +223,7 @@ pub(crate) fn merged(spec: &ConvSpec, branches: Vec<Branch>, vb: &VarBuilder) ->
         })
     };
     let Some(first) = branches.next() else {
-        bail!("a convolution of no branches")
+        bail!("a convolution without branches")
     };
     let sum = branches.try_fold(widened(first)?, |sum, branch| -> Result<Branch> {
         let branch = widened(branch)?;

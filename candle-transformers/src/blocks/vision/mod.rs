@@ -78,7 +78,7 @@ impl Picture {
             None => format!("height, width) with sides that are multiples of {m}"),
         };
         bail!(
-            "{family}: the pictures are {:?}, they have to be (batch, {channels}, {sides}; resize them",
+            "{family}: the pictures are {:?}; they must be (batch, {channels}, {sides}; resize them",
             xs.dims()
         )
     }
@@ -88,7 +88,7 @@ impl Picture {
         let (_, _, h, w) = xs.dims4()?;
         if h.min(w) < least {
             bail!(
-                "{}: the pictures are {:?}, their sides have to be at least {least}; resize them",
+                "{}: the pictures are {:?}; their sides must be at least {least}; resize them",
                 self.family,
                 xs.dims()
             )

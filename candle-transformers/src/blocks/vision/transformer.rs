@@ -269,15 +269,15 @@ pub(crate) fn intermediate_layers<B>(
 ) -> Result<Tensor> {
     if let Some(i) = taken.blocks.iter().find(|i| **i >= blocks.len()) {
         bail!(
-            "intermediate layers: block {i} is asked for, the model has {}",
+            "intermediate layers: block {i} requested, but the model has {}",
             blocks.len()
         )
     }
     if taken.blocks.is_empty() {
-        bail!("intermediate layers: no block is asked for, at least one has to be")
+        bail!("intermediate layers: no block requested; at least one is required")
     }
     if taken.class_token && taken.places.is_some() {
-        bail!("intermediate layers: the class token cannot be appended to patches as pictures; ask without `reshape`")
+        bail!("intermediate layers: cannot append the class token to reshaped patches; disable `reshape`")
     }
     let (mut xs, mut results) = (tokens, Vec::with_capacity(taken.blocks.len()));
     for (i, block) in blocks.iter().enumerate() {

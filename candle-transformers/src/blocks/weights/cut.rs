@@ -109,8 +109,8 @@ fn check_blocks(format: GgmlDType, dim: usize, ranges: &[Range<usize>]) -> Resul
     let inside = |at: usize| !at.is_multiple_of(block);
     match ranges.iter().find(|r| dim == 1 && (inside(r.start) || inside(r.end))) {
         Some(range) => bail!(
-            "{format:?} has blocks of {block} columns, which the part {range:?} of {} columns would cut; \
-             the columns have to be a multiple of {block} times the number of ranks: use fewer ranks, or a format with smaller blocks",
+            "{format:?} has blocks of {block} columns, which the part {range:?} of {} columns would split; \
+             the columns must be a multiple of {block} times the number of ranks: use fewer ranks, or a format with smaller blocks",
             range.len()
         ),
         None => Ok(()),

@@ -64,7 +64,7 @@ impl<'a> GgufMetadata<'a> {
             return Ok(());
         }
         bail!(
-            "GGUF metadata general.architecture: {:?} is not supported here, supported are {}",
+            "GGUF metadata general.architecture: {:?} is not supported here; supported: {}",
             self.architecture,
             known.join(", ")
         )
@@ -116,7 +116,7 @@ impl<'a> GgufMetadata<'a> {
         match self.get(key, Value::to_u64)? {
             None => Ok(None),
             Some(count) if count <= MAX_SIZE => Ok(Some(count as usize)),
-            Some(count) => self.refuse(key, format!("{count}, at most {MAX_SIZE} is supported")),
+            Some(count) => self.refuse(key, format!("{count}; the maximum is {MAX_SIZE}")),
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a> GgufMetadata<'a> {
     /// As [`count`](Self::count), or it is 0.
     pub fn size(&self, key: &str) -> Result<Option<usize>> {
         match self.count(key)? {
-            Some(0) => self.refuse(key, "0, it has to be at least 1".into()),
+            Some(0) => self.refuse(key, "0; it must be at least 1".into()),
             size => Ok(size),
         }
     }
@@ -171,10 +171,9 @@ impl<'a> GgufMetadata<'a> {
     /// If the value is not a finite number above 0.
     pub fn float(&self, key: &str) -> Result<Option<f64>> {
         match self.get(key, Value::to_f64)? {
-            Some(number) if !(number.is_finite() && number > 0.) => self.refuse(
-                key,
-                format!("{number}, it has to be a finite number above 0"),
-            ),
+            Some(number) if !(number.is_finite() && number > 0.) => {
+                self.refuse(key, format!("{number}; it must be a finite number above 0"))
+            }
             number => Ok(number),
         }
     }
@@ -220,10 +219,9 @@ impl<'a> GgufMetadata<'a> {
     pub fn positions(&self) -> Result<usize> {
         let key = "context_length";
         match self.size(key)?.unwrap_or(DEFAULT_POSITIONS) {
-            many if many > MAX_POSITIONS => self.refuse(
-                key,
-                format!("{many}, at most {MAX_POSITIONS} are supported"),
-            ),
+            many if many > MAX_POSITIONS => {
+                self.refuse(key, format!("{many}; the maximum is {MAX_POSITIONS}"))
+            }
             positions => Ok(positions),
         }
     }
@@ -266,7 +264,7 @@ impl<'a> GgufMetadata<'a> {
             None => {
                 return self.refuse(
                     "embedding_length",
-                    format!("{hidden} is no multiple of {heads} heads"),
+                    format!("{hidden} is not a multiple of {heads} heads"),
                 )
             }
         };
@@ -275,14 +273,14 @@ impl<'a> GgufMetadata<'a> {
             return self.refuse(
                 "attention.value_length",
                 format!(
-                    "{value_length} is not attention.key_length, {head_dim}; both have to agree"
+                    "{value_length} differs from attention.key_length, {head_dim}; they must be equal"
                 ),
             );
         }
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return self.refuse(
                 "attention.head_count",
-                format!("{heads} is no multiple of attention.head_count_kv, {kv_heads}"),
+                format!("{heads} is not a multiple of attention.head_count_kv, {kv_heads}"),
             );
         }
         let joined = self.first_layer_has("attn_qkv.weight");
@@ -332,7 +330,7 @@ impl<'a> GgufMetadata<'a> {
         if !dim.is_multiple_of(2) || dim > head_dim {
             return self.refuse(
                 "rope.dimension_count",
-                format!("{dim} of a head of {head_dim} elements cannot be rotated: it has to be even, and no more"),
+                format!("{dim}; it must be even and at most the head size, {head_dim}"),
             );
         }
         let theta = self.float("rope.freq_base")?.unwrap_or(10_000.);
@@ -401,7 +399,7 @@ impl<'a> GgufMetadata<'a> {
         if !(1..=count).contains(&used) {
             return self.refuse(
                 "expert_used_count",
-                format!("{used}, it has to be from 1 to expert_count, {count}"),
+                format!("{used}; it must be from 1 to expert_count, {count}"),
             );
         }
         let from_shape = || {

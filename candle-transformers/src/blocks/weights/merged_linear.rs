@@ -51,12 +51,12 @@ impl<const N: usize> MergedLinear<N> {
     /// If a weight is not two-dimensional, or the weights differ in `in_dim`, dtype or device.
     pub fn new(parts: [Linear; N]) -> Result<Self> {
         let Some(first) = parts.first() else {
-            bail!("merged linear: no layers given, at least one is needed")
+            bail!("merged linear: no layers; at least one is required")
         };
         let (dtype, device) = (first.weight().dtype(), first.weight().device().clone());
         if let Some(other) = parts.iter().find(|part| part.weight().dtype() != dtype) {
             bail!(
-                "merged linear: weights in {dtype:?} and {:?}",
+                "merged linear: weights of different dtypes, {dtype:?} and {:?}",
                 other.weight().dtype()
             )
         }
@@ -175,7 +175,7 @@ impl<const N: usize> MergedLinear<N> {
 fn checked_out_dims<const N: usize>(shapes: [(usize, usize); N]) -> Result<[usize; N]> {
     let in_dims = shapes.map(|(_, in_dim)| in_dim);
     if in_dims.iter().any(|in_dim| *in_dim != in_dims[0]) {
-        bail!("merged linear: layers over one input, but their input sizes are {in_dims:?}")
+        bail!("merged linear: the layers must have equal input sizes, found {in_dims:?}")
     }
     Ok(shapes.map(|(out_dim, _)| out_dim))
 }

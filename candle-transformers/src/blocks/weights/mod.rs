@@ -135,7 +135,7 @@ impl<'a> Weights<'a> {
         if let Some(found) = &found {
             if found.dims() != shape || found.elem_count() == 0 {
                 bail!(
-                    "tensor {name:?}{} has shape {:?}, the model needs {shape:?}",
+                    "tensor {name:?}{} has shape {:?}, but the model expects {shape:?}",
                     self.source.whereabouts(name),
                     found.dims()
                 )
@@ -144,7 +144,7 @@ impl<'a> Weights<'a> {
         if let Some(names) = &mut self.checked {
             if found.is_none() && !self.source.contains(name) && !self.source.makes_tensors() {
                 bail!(
-                    "tensor {name:?}{} is missing, its shape is {shape:?}",
+                    "tensor {name:?}{} is missing; expected shape {shape:?}",
                     self.source.whereabouts(name)
                 )
             }
@@ -313,7 +313,7 @@ impl<'a> Weights<'a> {
     ) -> Result<MergedLinear<N>> {
         let outputs = specs.first().map_or(0, |spec| spec.out_dim);
         if heads == 0 || !outputs.is_multiple_of(2 * heads) {
-            bail!("{outputs} outputs cannot be split in {heads} heads and their gates")
+            bail!("{outputs} outputs cannot be split into {heads} heads and their gates")
         }
         let (size, half) = (outputs / heads / 2, outputs / 2);
         let row = |i: usize| {
@@ -348,7 +348,7 @@ impl<'a> Weights<'a> {
             stored = change(stored)?;
         }
         let Ok(stored) = <[StoredLinear; N]>::try_from(stored) else {
-            bail!("{N} linear layers became another number")
+            bail!("expected {N} linear layers")
         };
         if self.is_check() {
             let linear = self.projection(stored.into_iter().take(1).collect(), "")?;
@@ -372,7 +372,7 @@ impl<'a> Weights<'a> {
     ) -> Result<MergedLinear<N>> {
         if out_dims.iter().sum::<usize>() != spec.out_dim {
             bail!(
-                "{:?} has {} outputs, its layers {out_dims:?}",
+                "{:?} has {} outputs, but its layers have {out_dims:?}",
                 spec.name,
                 spec.out_dim
             )
@@ -476,7 +476,7 @@ fn permuted(stored: &Stored, rows: &[u32]) -> Result<Stored> {
 /// The rows of a joined weight or bias, one layer after another.
 fn in_layers<const N: usize>(stored: Stored, out_dims: [usize; N], order: Order) -> Result<Stored> {
     let Stored::Dense(tensor) = stored else {
-        bail!("layers that are joined in the order {order:?} are only read from dense tensors")
+        bail!("layers joined in the order {order:?} are supported only for dense tensors")
     };
     let rows = match order {
         Order::Layers => return Ok(tensor.into()),

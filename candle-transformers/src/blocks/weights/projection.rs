@@ -159,7 +159,7 @@ impl StoredLinear {
         let bias = match biases.len() {
             0 => None,
             n if n == count => Some(place_dense(biases, dtype, device)?),
-            n => bail!("{n} of {count} linear layers have a bias, they cannot be one layer"),
+            n => bail!("{n} of {count} linear layers have a bias; only layers with equal biases can be merged"),
         };
         Ok(Projection::new(place(weights, dtype, device)?, bias))
     }
@@ -222,7 +222,7 @@ pub fn place(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<QMatMu
     }
     let blocks = parts.into_iter().map(|part| match part {
         Stored::Quantized(tensor) => Ok(tensor),
-        Stored::Dense(tensor) => bail!("{tensor:?} cannot be one weight with quantised ones"),
+        Stored::Dense(tensor) => bail!("cannot merge {tensor:?} with quantised weights"),
     });
     let blocks = blocks.collect::<Result<Vec<_>>>()?;
     QMatMul::from_arc(match blocks.as_slice() {
@@ -238,7 +238,7 @@ pub fn place(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<QMatMu
 pub fn place_dense(parts: Vec<Stored>, dtype: DType, device: &Device) -> Result<Tensor> {
     let parts = parts.iter().map(|part| part.to_dense(dtype, device));
     match parts.collect::<Result<Vec<_>>>()?.as_slice() {
-        [] => bail!("no tensors to place on a device, at least one is needed"),
+        [] => bail!("no tensors to place on a device; at least one is required"),
         [one] => Ok(one.clone()),
         parts => Tensor::cat(parts, 0),
     }
@@ -253,15 +253,13 @@ fn on_device(parts: &[Arc<QTensor>], device: &Device) -> Result<QTensor> {
 /// The format of the parts, and their shape one after another.
 fn stacked_shape(parts: &[Arc<QTensor>]) -> Result<(GgmlDType, Vec<usize>)> {
     let Some(first) = parts.first() else {
-        bail!("no tensors to place on a device, at least one is needed")
+        bail!("no tensors to place on a device; at least one is required")
     };
     let mut dims = first.shape().dims().to_vec();
     for part in &parts[1..] {
         let others = part.shape().dims();
         if others.len() != dims.len() || others[1..] != dims[1..] || part.dtype() != first.dtype() {
-            bail!(
-                "{first:?} and {part:?} cannot be one weight, their formats and rows have to agree"
-            )
+            bail!("cannot merge {first:?} and {part:?}: their formats and rows must match")
         }
         dims[0] += others[0];
     }

@@ -59,7 +59,7 @@ impl From<String> for Activation {
             "gelu_new" => Self::GeluNew,
             "relu" => Self::Relu,
             _ => panic!(
-                "chinese_clip: the activation {value:?} is not quick_gelu, gelu, gelu_new or relu"
+                "chinese_clip: the activation {value:?} is not supported; expected quick_gelu, gelu, gelu_new or relu"
             ),
         }
     }

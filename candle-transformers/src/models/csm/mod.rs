@@ -215,13 +215,13 @@ impl LlamaModel {
         let t = match *xs.dims() {
             [b, t, size] if b > 0 && t > 0 && size == hidden => t,
             _ => bail!(
-                "{FAMILY}: the vectors are {:?}; they have to be (batch, t, {hidden})",
+                "{FAMILY}: the vectors are {:?}; they must be (batch, t, {hidden})",
                 xs.dims()
             ),
         };
         if seqlen_offset.checked_add(t).is_none_or(|end| end > limit) {
             bail!(
-                "{FAMILY}: {t} positions from {seqlen_offset} on are more than the model's {limit}; shorten the conversation or say less"
+                "{FAMILY}: {t} positions from {seqlen_offset} exceed the model's {limit}; shorten the conversation or say less"
             )
         }
         if seqlen_offset == 0 {
@@ -278,21 +278,21 @@ impl Model {
     ) -> Result<Self> {
         let (books, vocab) = (cfg.audio_num_codebooks, cfg.audio_vocab_size);
         if books < 2 {
-            bail!("{FAMILY} config: audio_num_codebooks is {books}, it has to be at least 2")
+            bail!("{FAMILY} config: audio_num_codebooks is {books}; it must be at least 2")
         }
         for (name, size) in [
             ("audio_vocab_size", vocab),
             ("text_vocab_size", cfg.text_vocab_size),
         ] {
             if size == 0 {
-                bail!("{FAMILY} config: {name} is 0, it has to be at least 1")
+                bail!("{FAMILY} config: {name} is 0; it must be at least 1")
             }
         }
         let Some(sounds) = books
             .checked_mul(vocab)
             .filter(|all| u32::try_from(*all).is_ok())
         else {
-            bail!("{FAMILY} config: audio_num_codebooks {books} times audio_vocab_size {vocab} is more tokens than 32 bits number")
+            bail!("{FAMILY} config: audio_num_codebooks {books} times audio_vocab_size {vocab} exceeds 32-bit token ids")
         };
         let (size, of_decoder) = (backbone.hidden, decoder.hidden);
         Ok(Self {
@@ -358,14 +358,14 @@ impl Model {
         match *tokens.dims() {
             [1, t, each] if t > 0 && each == books + 1 => {}
             _ => bail!(
-                "{FAMILY}: the tokens are {:?}; they have to be (1, t, {}), at each position those of {books} codebooks and of text",
+                "{FAMILY}: the tokens are {:?}; they must be (1, t, {}): {books} codebook tokens and a text token at each position",
                 tokens.dims(),
                 books + 1
             ),
         }
         if mask.dims() != tokens.dims() {
             bail!(
-                "{FAMILY}: the mask is {:?} and the tokens are {:?}; they have to have one shape",
+                "{FAMILY}: the mask is {:?} and the tokens are {:?}; they must have one shape",
                 mask.dims(),
                 tokens.dims()
             )
@@ -397,7 +397,7 @@ impl Model {
         let books = self.config.audio_num_codebooks;
         if frame.len() != books {
             bail!(
-                "{FAMILY}: a frame of {} tokens; it has to have one of each of {books} codebooks",
+                "{FAMILY}: a frame of {} tokens; expected one for each of {books} codebooks",
                 frame.len()
             )
         }
@@ -413,7 +413,7 @@ impl Model {
     pub fn text_tokens_and_mask(&self, ids: &[u32]) -> Result<(Tensor, Tensor)> {
         let books = self.config.audio_num_codebooks;
         if ids.is_empty() {
-            bail!("{FAMILY}: a text has no tokens, it has to have at least one")
+            bail!("{FAMILY}: a text has no tokens; at least one is required")
         }
         let tokens = ids
             .iter()

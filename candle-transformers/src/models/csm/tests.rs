@@ -282,7 +282,7 @@ fn configurations() -> Result<()> {
                 audio_vocab_size: usize::MAX / 2,
                 ..config()
             },
-            "32 bits",
+            "32-bit",
         ),
     ] {
         assert_error(Model::new(&config, made.vb(DType::F32, &Device::Cpu)), part);

@@ -143,7 +143,7 @@ impl DebertaV2DisentangledSelfAttention {
             (Some(given), _) => match *given.dims() {
                 [a, b] | [1, a, b] if (a, b) == (queries, keys) => given.reshape((queries, keys))?,
                 _ => bail!(
-                    "debertav2: relative_pos is {:?}; for {queries} queries and {keys} keys it has to be ({queries}, {keys})",
+                    "debertav2: relative_pos is {:?}; for {queries} queries and {keys} keys it must be ({queries}, {keys})",
                     given.dims()
                 ),
             },
@@ -151,7 +151,7 @@ impl DebertaV2DisentangledSelfAttention {
                 let numbers = distances.numbers(queries, keys);
                 Tensor::from_vec(numbers, (queries, keys), q.device())?
             }
-            (None, None) => bail!("debertav2: the model has no distances"),
+            (None, None) => bail!("debertav2: the model has no relative positions"),
         };
         (numbers.to_dtype(DType::F32)? + span as f64)?
             .clamp(0f32, (2 * span - 1) as f32)?

@@ -131,7 +131,7 @@ impl ConvLayer {
             config.conv_groups.unwrap_or(1),
         );
         if kernel % 2 == 0 {
-            bail!("debertav2: conv_kernel_size is {kernel}; it has to be odd")
+            bail!("debertav2: conv_kernel_size is {kernel}; it must be odd")
         }
         if groups == 0 || !hidden.is_multiple_of(groups) {
             bail!("debertav2: conv_groups {groups} does not divide hidden_size {hidden}")
@@ -141,7 +141,7 @@ impl ConvLayer {
             Some("gelu") => Some(Activation::Gelu),
             Some("relu") => Some(Activation::Relu),
             Some(other) => {
-                bail!("debertav2: conv_act {other:?} is not supported; tanh, gelu and relu are")
+                bail!("debertav2: conv_act {other:?} is not supported; expected tanh, gelu or relu")
             }
         };
         let options = Conv1dConfig {
@@ -254,7 +254,7 @@ impl DebertaV2Encoder {
                 (tokens, mask.unsqueeze(1)?)
             }
             _ => bail!(
-                "debertav2: attention_mask is {:?}; it has to be (batch, seq) or (batch, seq, seq)",
+                "debertav2: attention_mask is {:?}; it must be (batch, seq) or (batch, seq, seq)",
                 mask.dims()
             ),
         };

@@ -140,7 +140,7 @@ impl DebertaV2Embeddings {
         if let Some(table) = &self.types {
             let rows = match token_type_ids {
                 Some(ids) if ids.dims() != [b, len] => bail!(
-                    "debertav2: token_type_ids are {:?}; for {b} texts of {len} tokens they have to be ({b}, {len})",
+                    "debertav2: token_type_ids are {:?}; for {b} texts of {len} tokens they must be ({b}, {len})",
                     ids.dims()
                 ),
                 Some(ids) => table.forward(ids)?,
@@ -201,7 +201,7 @@ impl DebertaV2Model {
     ) -> Result<Tensor> {
         let mask = match attention_mask {
             Some(mask) if mask.dims() != input_ids.dims() => bail!(
-                "debertav2: input_ids are {:?} and attention_mask {:?}; they have to have one shape",
+                "debertav2: input_ids are {:?} and attention_mask {:?}; they must have one shape",
                 input_ids.dims(),
                 mask.dims()
             ),

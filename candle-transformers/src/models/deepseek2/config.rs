@@ -124,7 +124,7 @@ impl DeepSeekV2Config {
         let mlp = FeedForwardSpec::Gated(MlpSpec::new(self.intermediate_size, activation));
         let experts = self.experts()?;
         if self.moe_layer_freq == 0 {
-            bail!("deepseek config: moe_layer_freq is 0, it has to be at least 1")
+            bail!("deepseek config: moe_layer_freq is 0; it must be at least 1")
         }
         let layers = layers(self.num_hidden_layers, |i| {
             let sparse = i >= self.first_k_dense_replace && i.is_multiple_of(self.moe_layer_freq);
@@ -165,7 +165,9 @@ impl DeepSeekV2Config {
             return Ok(None);
         };
         let Some(used) = self.num_experts_per_tok else {
-            bail!("deepseek config: n_routed_experts is {count} and num_experts_per_tok is missing")
+            bail!(
+                "deepseek config: n_routed_experts is {count}, but num_experts_per_tok is missing"
+            )
         };
         let groups = |best| {
             Some(Groups {

@@ -85,7 +85,7 @@ impl DeepSeekV2RopeScaling {
                 ..none
             },
             Self::Yarn { scaling_type, .. } | Self::LinearOrDynamic { scaling_type, .. } => {
-                bail!("rope_scaling: {scaling_type:?} is not supported for DeepSeek, supported are yarn and linear")
+                bail!("rope_scaling: {scaling_type:?} is not supported for DeepSeek; supported: yarn and linear")
             }
         })
     }

@@ -92,7 +92,7 @@ impl Config {
             ("mlp_ratio * hidden_size", self.inner()),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            bail!("{FAMILY}: {name} is 0, it has to be at least 1")
+            bail!("{FAMILY}: {name} is 0; it must be at least 1")
         }
         let (hidden, heads) = (self.hidden_size, self.num_heads);
         if hidden % heads != 0 {
@@ -104,7 +104,7 @@ impl Config {
             .fold(0usize, |sum, dim| sum.saturating_add(*dim));
         if rotated != self.head_dim() || axes.iter().any(|dim| dim % 2 != 0) {
             bail!(
-                "{FAMILY}: axes_dim is {axes:?}, even numbers whose sum is the size of a head, {}, are needed",
+                "{FAMILY}: axes_dim is {axes:?}; expected even numbers whose sum is the head size, {}",
                 self.head_dim()
             )
         }
@@ -130,7 +130,7 @@ impl EmbedNd {
         let (_, _, axes) = ids.dims3()?;
         if axes > self.axes_dim.len() {
             bail!(
-                "{FAMILY}: the places are {:?}, their {axes} numbers are more than the {} axes that are rotated",
+                "{FAMILY}: the positions are {:?}; their {axes} axes exceed the {} rotated axes",
                 ids.dims(),
                 self.axes_dim.len()
             )
@@ -138,7 +138,7 @@ impl EmbedNd {
         let (mut axis_of, mut frequencies) = (Vec::new(), Vec::new());
         for (axis, &dim) in self.axes_dim[..axes].iter().enumerate() {
             if dim % 2 != 0 {
-                bail!("{FAMILY}: {dim} elements of a head cannot be rotated in pairs, an even number can")
+                bail!("{FAMILY}: {dim} elements of a head cannot be rotated in pairs; the number must be even")
             }
             axis_of.resize(axis_of.len() + dim / 2, axis as u32);
             frequencies.extend(inverse_frequencies(self.theta as f64, dim));
@@ -267,7 +267,7 @@ impl WithForward for Transformer {
         let (batch, patches) = match *img.dims() {
             [b, n, c] if c == self.in_channels && b > 0 && n > 0 => (b, n),
             _ => bail!(
-                "{FAMILY}: img is {:?}, it has to be (batch, patches, {})",
+                "{FAMILY}: img is {:?}; it must be (batch, patches, {})",
                 img.dims(),
                 self.in_channels
             ),
@@ -275,7 +275,7 @@ impl WithForward for Transformer {
         let tokens = match *txt.dims() {
             [b, n, _] if b == batch => n,
             _ => bail!(
-                "{FAMILY}: txt is {:?}, it has to be ({batch}, tokens, context_in_dim) for img of {:?}",
+                "{FAMILY}: txt is {:?}; it must be ({batch}, tokens, context_in_dim) for img of {:?}",
                 txt.dims(),
                 img.dims()
             ),
@@ -285,7 +285,7 @@ impl WithForward for Transformer {
             match *ids.dims() {
                 [b, n, a] if (b == 1 || b == batch) && n == len && a == axes => {}
                 _ => bail!(
-                    "{FAMILY}: {name} is {:?}, it has to be ({batch}, {len}, {axes})",
+                    "{FAMILY}: {name} is {:?}; it must be ({batch}, {len}, {axes})",
                     ids.dims()
                 ),
             }
@@ -297,7 +297,7 @@ impl WithForward for Transformer {
         };
         if !rows(timesteps, 1) || !rows(y, 2) || guidance.is_some_and(|g| !rows(g, 1)) {
             bail!(
-                "{FAMILY}: timesteps are {:?}, y is {:?} and guidance {:?}; they have to be ({batch}), ({batch}, vec_in_dim) and \
+                "{FAMILY}: timesteps are {:?}, y is {:?} and guidance {:?}; they must be ({batch}), ({batch}, vec_in_dim) and \
                  ({batch}) for img of {:?}",
                 timesteps.dims(),
                 y.dims(),

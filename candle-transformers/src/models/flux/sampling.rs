@@ -48,7 +48,7 @@ impl State {
         let (batch, channels, rows, columns) = match *img.dims() {
             [b, c, h, w] if h % 2 == 0 && w % 2 == 0 => (b, c, h / 2, w / 2),
             _ => bail!(
-                "{FAMILY}: the latents are {:?}, they have to be (batch, channels, rows, columns) with even rows and columns",
+                "{FAMILY}: the latents are {:?}; they must be (batch, channels, rows, columns) with even rows and columns",
                 img.dims()
             ),
         };
@@ -77,7 +77,7 @@ fn for_each(name: &str, xs: &Tensor, batch: usize) -> Result<Tensor> {
         Some(&rows) if rows == batch => Ok(xs.clone()),
         Some(1) => xs.repeat(batch),
         _ => bail!(
-            "{FAMILY}: {name} is {:?}, its first dimension has to be 1 or the batch, {batch}",
+            "{FAMILY}: {name} is {:?}; its first dimension must be 1 or the batch, {batch}",
             xs.dims()
         ),
     }
@@ -101,7 +101,7 @@ pub fn unpack(xs: &Tensor, height: usize, width: usize) -> Result<Tensor> {
     let (batch, channels) = match *xs.dims() {
         [b, n, c] if n == rows * columns && c % 4 == 0 => (b, c / 4),
         _ => bail!(
-            "{FAMILY}: the patches are {:?}, they have to be (batch, {}, 4 * channels) for a picture of {height} x {width} pixels",
+            "{FAMILY}: the patches are {:?}; they must be (batch, {}, 4 * channels) for a picture of {height} x {width} pixels",
             xs.dims(),
             rows * columns
         ),

@@ -255,7 +255,7 @@ impl AudioModel {
         };
         if !fits {
             bail!(
-                "{FAMILY}: a spectrogram of {:?} with a mask of {:?}; they have to be (batch, frames, {bands}) and (batch, frames), \
+                "{FAMILY}: a spectrogram of {:?} with a mask of {:?}; they must be (batch, frames, {bands}) and (batch, frames), \
                  with at least one frame",
                 audio_mel.dims(),
                 audio_mel_mask.dims()
@@ -294,7 +294,7 @@ fn check(cfg: &Gemma4AudioConfig) -> Result<()> {
     let (chunk, kernel) = (cfg.conf_attention_chunk_size, cfg.conf_conv_kernel_size);
     if chunk == 0 || kernel == 0 || cfg.input_feat_size == 0 {
         bail!(
-            "{FAMILY} config: attention_chunk_size {chunk}, conv_kernel_size {kernel} and input_feat_size {} have to be at least 1",
+            "{FAMILY} config: attention_chunk_size {chunk}, conv_kernel_size {kernel} and input_feat_size {} must be at least 1",
             cfg.input_feat_size
         )
     }
@@ -309,7 +309,7 @@ fn check(cfg: &Gemma4AudioConfig) -> Result<()> {
     if channels.len() < 2 || channels.contains(&0) || !pairs(kernels) || !pairs(strides) {
         bail!(
             "{FAMILY} config: channels {channels:?}, kernels {kernels:?} and strides {strides:?} of the convolutions of audio_config; \
-             there have to be two of each, of at least 1"
+             there must be two of each, of at least 1"
         )
     }
     Ok(())

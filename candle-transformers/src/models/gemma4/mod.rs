@@ -156,7 +156,7 @@ impl Model {
     /// The tokens of what is heard of the sounds, (tokens, hidden_size).
     fn sounds(&self, mel: &Tensor, mask: &Tensor) -> Result<Tensor> {
         let (Some(tower), Some(embed)) = (&self.audio_tower, &self.embed_audio) else {
-            bail!("{FAMILY}: a sound is given, the model has no audio_config")
+            bail!("{FAMILY}: got audio, but the model has no audio_config")
         };
         let (vectors, mask) = tower.forward(mel, mask)?;
         let mask = mask.to_device(&Device::Cpu)?.to_dtype(DType::F32)?;
@@ -168,7 +168,7 @@ impl Model {
             }
         }
         if heard.is_empty() {
-            bail!("{FAMILY}: the masks hide all of the sounds")
+            bail!("{FAMILY}: the masks hide all audio")
         }
         embed.forward(&Tensor::cat(&heard, 0)?)
     }
@@ -189,7 +189,7 @@ fn replaced(
     let found = tokens.dim(0)?;
     if places.len() != found {
         bail!(
-            "{FAMILY}: {} {kind} tokens (id {token}) among the ids, the {kind} inputs make {found}; the numbers have to agree",
+            "{FAMILY}: {} {kind} tokens (id {token}) in the ids, but the {kind} inputs yield {found}; the numbers must match",
             places.len()
         )
     }

@@ -59,12 +59,12 @@ impl Sizes {
             || head_dim % 2 != 0
         {
             bail!(
-                "{FAMILY} config: {heads} query heads over {kv_heads} key heads of size {head_dim}; the first have to be a multiple of the \
+                "{FAMILY} config: {heads} query heads over {kv_heads} key heads of size {head_dim}; the first must be a multiple of the \
                  second, and the size even"
             )
         }
         if self.window == Some(0) {
-            bail!("{FAMILY} config: sliding_window 0 shows nothing")
+            bail!("{FAMILY} config: sliding_window is 0; it must be at least 1")
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl TextModel {
         let (hidden, positions) = (cfg.hidden_size, cfg.max_position_embeddings);
         if hidden == 0 || positions == 0 || cfg.vocab_size == 0 {
             bail!(
-                "{FAMILY} config: hidden_size {hidden}, max_position_embeddings {positions} and vocab_size {} have to be at least 1",
+                "{FAMILY} config: hidden_size {hidden}, max_position_embeddings {positions} and vocab_size {} must be at least 1",
                 cfg.vocab_size
             )
         }
@@ -267,17 +267,17 @@ impl TextModel {
         let kinds = &cfg.layer_types;
         if kinds.len() != cfg.num_hidden_layers || !kinds.iter().all(known) {
             bail!(
-                "{FAMILY} config: layer_types {kinds:?} for {} layers; there has to be sliding_attention or full_attention for each",
+                "{FAMILY} config: layer_types {kinds:?} for {} layers; expected sliding_attention or full_attention for each",
                 cfg.num_hidden_layers
             )
         }
         let both_ways = cfg.use_bidirectional_attention.as_deref();
         if let Some(other) = both_ways.filter(|which| *which != "vision") {
-            bail!("{FAMILY} config: use_bidirectional_attention {other:?} is not supported, \"vision\" is")
+            bail!("{FAMILY} config: use_bidirectional_attention {other:?} is not supported; expected \"vision\"")
         }
         let share = cfg.partial_rotary_factor();
         if !(0. ..=1.).contains(&share) {
-            bail!("{FAMILY} config: partial_rotary_factor {share} has to be from 0 to 1")
+            bail!("{FAMILY} config: partial_rotary_factor {share} is out of range; expected 0 to 1")
         }
         let below = vb.pp("model");
         let inner = match vb.makes_tensors() || below.contains_tensor("embed_tokens.weight") {
@@ -358,7 +358,7 @@ impl TextModel {
     ) -> Result<Tensor> {
         if xs.dims() != [batch_size, seq_len, self.hidden] || batch_size * seq_len == 0 {
             bail!(
-                "{FAMILY}: embeddings of {:?}; they have to be ({batch_size}, {seq_len}, {}) with at least one token",
+                "{FAMILY}: embeddings of {:?}; they must be ({batch_size}, {seq_len}, {}) with at least one token",
                 xs.dims(),
                 self.hidden
             )
@@ -366,7 +366,7 @@ impl TextModel {
         let end = seqlen_offset.saturating_add(seq_len);
         if end > self.positions {
             bail!(
-                "{FAMILY}: {end} tokens ({seq_len} from position {seqlen_offset} on) are more than the model's max_position_embeddings \
+                "{FAMILY}: {end} tokens ({seq_len} from position {seqlen_offset}) exceed the model's max_position_embeddings \
                  of {}; shorten the prompt or generate less",
                 self.positions
             )

@@ -155,13 +155,13 @@ impl VisionTower {
         {
             bail!(
                 "{FAMILY} config: {heads} query heads over {kv_heads} key heads of size {head_dim} in the encoder of pictures; the \
-                 first have to be a multiple of the second, and the size one of 4"
+                 first must be a multiple of the second, and the size one of 4"
             )
         }
         let (size, patch, pool) = (cfg.hidden_size, cfg.patch_size, cfg.pooling_kernel_size);
         if size == 0 || patch == 0 || pool == 0 {
             bail!(
-                "{FAMILY} config: hidden_size {size}, patch_size {patch} and pooling_kernel_size {pool} have to be at least 1"
+                "{FAMILY} config: hidden_size {size}, patch_size {patch} and pooling_kernel_size {pool} must be at least 1"
             )
         }
         let embedder = vb.pp("patch_embedder");
@@ -187,7 +187,7 @@ impl VisionTower {
     /// If there is no picture, or its sides are not multiples of `patch_size * pooling_kernel_size` pixels, or it is too large.
     pub fn forward(&self, pixel_values_list: &[Tensor]) -> Result<Tensor> {
         if pixel_values_list.is_empty() {
-            bail!("{FAMILY}: no pictures are given, at least one is needed")
+            bail!("{FAMILY}: no pictures; at least one is required")
         }
         let tokens = pixel_values_list.iter().map(|xs| self.tokens(xs));
         let tokens = Tensor::cat(&tokens.collect::<Result<Vec<_>>>()?, 0)?;
@@ -213,7 +213,7 @@ impl VisionTower {
         let most = self.cfg.position_embedding_size;
         if rows.max(columns) > most {
             bail!(
-                "{FAMILY}: a picture of {rows} rows and {columns} columns of patches; there are positions for {most}, make it smaller"
+                "{FAMILY}: a picture of {rows} rows and {columns} columns of patches; the model has positions for {most}; resize it"
             )
         }
         let patches = xs

@@ -198,7 +198,7 @@ impl Config {
         );
         if heads == 0 || kv_heads == 0 {
             bail!(
-                "llama config: num_attention_heads is {heads} and num_key_value_heads {kv_heads}, both have to be at \
+                "llama config: num_attention_heads is {heads} and num_key_value_heads {kv_heads}; both must be at \
                  least 1"
             )
         }
@@ -209,12 +209,12 @@ impl Config {
         }
         if hidden == 0 || hidden % (2 * heads) != 0 {
             bail!(
-                "llama config: hidden_size ({hidden}) has to be a multiple of 2 * num_attention_heads ({heads}), so \
+                "llama config: hidden_size ({hidden}) must be a multiple of 2 * num_attention_heads ({heads}), so \
                  that heads have an even size to rotate"
             )
         }
         if self.max_position_embeddings == 0 {
-            bail!("llama config: max_position_embeddings is 0, no token would fit")
+            bail!("llama config: max_position_embeddings is 0; it must be at least 1")
         }
         Ok(())
     }

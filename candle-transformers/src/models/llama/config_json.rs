@@ -111,7 +111,9 @@ struct RopeJson {
 impl RopeJson {
     fn scaling(&self) -> Result<Option<Llama3RopeConfig>, String> {
         fn need<T: Copy>(value: Option<T>, field: &str) -> Result<T, String> {
-            value.ok_or_else(|| format!("missing field `{field}`, which rope_type `llama3` needs"))
+            value.ok_or_else(|| {
+                format!("missing field `{field}`, which rope_type `llama3` requires")
+            })
         }
         match self.rope_type.as_deref() {
             None | Some("default") => Ok(None),
@@ -126,7 +128,7 @@ impl RopeJson {
                 rope_type: Llama3RopeType::Llama3,
             })),
             Some(other) => Err(format!(
-                "rope_type `{other}` is not supported, `default` and `llama3` are"
+                "rope_type `{other}` is not supported; expected `default` or `llama3`"
             )),
         }
     }
@@ -139,13 +141,15 @@ impl TryFrom<ConfigJson> for LlamaConfig {
         let from_heads = json.hidden_size / json.num_attention_heads.max(1);
         if let Some(head_dim) = json.head_dim.filter(|head_dim| *head_dim != from_heads) {
             return Err(format!(
-                "head_dim is {head_dim}, but hidden_size / num_attention_heads is {} / {} = {from_heads}; a Llama with \
-                 another head size is not supported",
+                "head_dim is {head_dim}, but hidden_size / num_attention_heads is {} / {} = {from_heads}; a Llama with a \
+                 different head size is not supported",
                 json.hidden_size, json.num_attention_heads
             ));
         }
         if let Some(act) = json.hidden_act.filter(|act| act != "silu") {
-            return Err(format!("hidden_act `{act}` is not supported, `silu` is"));
+            return Err(format!(
+                "hidden_act `{act}` is not supported; expected `silu`"
+            ));
         }
         for (field, value) in [
             ("attention_bias", json.attention_bias),

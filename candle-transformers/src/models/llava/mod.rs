@@ -72,7 +72,7 @@ fn projector_layers(name: &str) -> Result<usize> {
         name => match layers(name) {
             Some(layers) => Ok(usize::max(layers, 1)),
             None => bail!(
-                "llava config: mm_projector_type is {name:?}, it has to be linear, mlp1x_gelu, mlp2x_gelu (and so on) or identity"
+                "llava config: mm_projector_type is {name:?}, expected linear, mlp1x_gelu, mlp2x_gelu (and so on) or identity"
             ),
         },
     }
@@ -88,7 +88,7 @@ impl MMProjector {
         let count = projector_layers(&config.mm_projector_type)?;
         let mut modules = match count {
             0 if patch != hidden => bail!(
-                "llava config: mm_projector_type is identity, for which mm_hidden_size {patch} has to be hidden_size {hidden}"
+                "llava config: mm_projector_type is identity, for which mm_hidden_size {patch} must be hidden_size {hidden}"
             ),
             0 => seq().add(IdentityMap {}),
             _ => seq(),
@@ -146,19 +146,19 @@ impl ClipVisionTower {
             "patch" => false,
             "cls_patch" => true,
             other => bail!(
-                "llava config: mm_vision_select_feature is {other:?}, it has to be patch or cls_patch"
+                "llava config: mm_vision_select_feature is {other:?}; it must be patch or cls_patch"
             ),
         };
         let unused = match select_layer {
             -1 => 0,
             -2 => 1,
             other => {
-                bail!("llava config: mm_vision_select_layer is {other}, it has to be -1 or -2")
+                bail!("llava config: mm_vision_select_layer is {other}; it must be -1 or -2")
             }
         };
         let layers = config.num_hidden_layers;
         if layers <= unused {
-            bail!("llava config: mm_vision_select_layer is {select_layer}, CLIP has {layers} layers, it has to have more")
+            bail!("llava config: mm_vision_select_layer is {select_layer}, but CLIP has only {layers} layers")
         }
         let until = ClipVisionConfig {
             num_hidden_layers: layers - unused,
@@ -243,9 +243,7 @@ impl LLaVA {
         let tower = ClipVisionTower::new(vb_clip, layer, feature, &clip_vision_config)?;
         let (size, seen) = (config.mm_hidden_size, tower.config.embed_dim);
         if size != seen {
-            bail!(
-                "llava config: mm_hidden_size {size} has to be the size of CLIP's vectors, {seen}"
-            )
+            bail!("llava config: mm_hidden_size {size} must be the size of CLIP's vectors, {seen}")
         }
         Ok(Self {
             clip_vision_tower: tower,
@@ -292,7 +290,7 @@ impl LLaVA {
         }
         if pieces.len() != images.len() + 1 {
             bail!(
-                "llava: {} of the ids are {place}, which stands for a picture, and there are {} pictures; they have to be as many",
+                "llava: {} placeholder tokens (id {place}) in the ids, but {} pictures; the numbers must match",
                 pieces.len() - 1,
                 images.len()
             )
@@ -316,7 +314,7 @@ impl LLaVA {
     fn words(&self, ids: &[i64]) -> Result<Tensor> {
         let id = |id: &i64| match u32::try_from(*id) {
             Ok(id) => Ok(id),
-            Err(_) => bail!("llava: {id} is neither a token nor the id that stands for a picture"),
+            Err(_) => bail!("llava: {id} is neither a token id nor the picture placeholder"),
         };
         let ids = ids.iter().map(id).collect::<Result<Vec<u32>>>()?;
         let count = ids.len();
@@ -365,7 +363,7 @@ fn ids_of_one_text(input_ids: &Tensor) -> Result<Vec<i64>> {
     match *input_ids.dims() {
         [1, seq] if seq > 0 => {}
         _ => bail!(
-            "llava: input_ids are {:?}, they have to be (1, seq), one text with at least one id",
+            "llava: input_ids are {:?}; they must be (1, seq), one text with at least one id",
             input_ids.dims()
         ),
     }

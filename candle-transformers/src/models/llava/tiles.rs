@@ -25,7 +25,7 @@ impl Merge {
                 unpad: name.contains("unpad"),
             }),
             other => bail!(
-                "llava config: mm_patch_merge_type is {other:?}, it has to be flat, spatial or spatial_unpad"
+                "llava config: mm_patch_merge_type is {other:?}; it must be flat, spatial or spatial_unpad"
             ),
         }
     }
@@ -70,11 +70,11 @@ impl Tiles<'_> {
         let aspect = self.config.image_aspect_ratio.as_str();
         if aspect != "anyres" {
             bail!(
-                "llava: a picture comes in several tiles, for which image_aspect_ratio has to be anyres, it is {aspect:?}"
+                "llava: a picture has several tiles, but image_aspect_ratio is {aspect:?}; it must be anyres"
             )
         }
         let Some(size) = size else {
-            bail!("llava: a picture in several tiles has no size in image_sizes, which has to have one for each picture")
+            bail!("llava: a picture with several tiles has no entry in image_sizes; each picture needs one")
         };
         let pinpoints = &self.config.image_grid_pinpoints;
         let (across, down) = get_anyres_image_grid_shape(*size, pinpoints, self.image_size as u32);
@@ -83,8 +83,8 @@ impl Tiles<'_> {
         let side = self.side;
         if count != across * down || patches != side * side {
             bail!(
-                "llava: a picture of {size:?} pixels has {count} tiles of {patches} patches behind the first, there have to be \
-                 {across} times {down} of {side} times {side}; see image_grid_pinpoints"
+                "llava: a picture of {size:?} pixels has {count} tiles of {patches} patches after the first; expected \
+                 {across} x {down} tiles of {side} x {side}; see image_grid_pinpoints"
             )
         }
         tiles
@@ -106,7 +106,7 @@ fn without_borders(picture: &Tensor, (width, height): (u32, u32)) -> Result<Tens
     let (rows, columns, _) = picture.dims3()?;
     let (width, height) = (width as usize, height as usize);
     if width == 0 || height == 0 {
-        bail!("llava: a picture of ({width}, {height}) pixels is in image_sizes, both have to be at least 1")
+        bail!("llava: image_sizes has a picture of ({width}, {height}) pixels; both must be at least 1")
     }
     let middle = |dim, all: usize, filled: usize| {
         let border = (all - filled) / 2;

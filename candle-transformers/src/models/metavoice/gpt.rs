@@ -106,7 +106,7 @@ impl Config {
             )
         }
         if self.kv_cache_enabled {
-            bail!("{FAMILY} config: kv_cache_enabled is true; only false is supported, all of a sequence is given at once")
+            bail!("{FAMILY} config: kv_cache_enabled is true; only false is supported: pass the whole sequence at once")
         }
         let smallest = |sizes: &[usize]| sizes.iter().copied().min().unwrap_or(0);
         for (name, size) in [
@@ -119,7 +119,7 @@ impl Config {
             ),
         ] {
             if size == 0 {
-                bail!("{FAMILY} config: {name} is 0, it has to be at least 1")
+                bail!("{FAMILY} config: {name} is 0; it must be at least 1")
             }
         }
         Ok(())
@@ -270,7 +270,7 @@ impl Model {
         let xs = self.wtes.forward(idx)?;
         let (t, limit) = (xs.dim(1)?, self.cfg.block_size);
         if t > limit {
-            bail!("{FAMILY}: {t} positions are more than the model's block_size of {limit}; shorten the sound")
+            bail!("{FAMILY}: {t} positions exceed the model's block_size of {limit}; shorten the sound")
         }
         let mask = match self.cfg.causal {
             true => Some(build_additive_causal_mask(

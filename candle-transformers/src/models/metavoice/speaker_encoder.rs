@@ -81,7 +81,7 @@ impl Model {
             ),
         ] {
             if size == 0 {
-                bail!("{FAMILY} config: {name} is 0, it has to be at least 1")
+                bail!("{FAMILY} config: {name} is 0; it must be at least 1")
             }
         }
         let (hidden, all) = (cfg.model_hidden_size, vb.pp("lstm"));
@@ -142,7 +142,7 @@ impl Model {
         let step = (self.cfg.sampling_rate as f64 / rate / hop as f64).round();
         // Not `step < 1.`, which is false for NaN.
         if !(step >= 1. && step < usize::MAX as f64) {
-            bail!("{FAMILY}: {rate} parts in a second are {step} frames apart, it has to be at least 1; the original has 1.3 parts")
+            bail!("{FAMILY}: {rate} parts per second are {step} frames apart; the distance must be at least 1 (the original uses 1.3 parts)")
         }
         let (step, length) = (step as usize, self.cfg.partial_n_frames);
         let frames = samples / hop + 1;
@@ -168,7 +168,7 @@ impl Model {
         let (bands, bins) = (cfg.mel_n_channels, size / 2 + 1);
         if filters.len() != bands * bins {
             bail!(
-                "{FAMILY}: {} mel filters; they have to be {bands} rows of {bins}",
+                "{FAMILY}: {} mel filters; they must be {bands} rows of {bins}",
                 filters.len()
             )
         }
@@ -205,7 +205,7 @@ impl Module for Model {
         match *xs.dims() {
             [b, frames, found] if b > 0 && frames > 0 && found == bands => {}
             _ => bail!(
-                "{FAMILY}: the spectrograms are {:?}; they have to be (batch, frames, {bands})",
+                "{FAMILY}: the spectrograms are {:?}; they must be (batch, frames, {bands})",
                 xs.dims()
             ),
         }

@@ -29,7 +29,7 @@ impl BPE {
     /// If a field is missing or something else, or `pat_str` is no regular expression.
     pub fn from_json(json: &Value, end_of_text: usize) -> Result<Self> {
         let Some(json) = json.as_object() else {
-            bail!("a tokenizer's JSON has to be an object with pat_str, offset and mergeable_ranks")
+            bail!("a tokenizer's JSON must be an object with pat_str, offset and mergeable_ranks")
         };
         let field = |name| match json.get(name) {
             Some(field) => Ok(field),
@@ -41,7 +41,7 @@ impl BPE {
         let re = Regex::new(pattern).map_err(Error::wrap);
         let number = |name: &str, value: &Value| match value.as_u64() {
             Some(number) if number <= u64::from(Rank::MAX) => Ok(number as Rank),
-            _ => bail!("a tokenizer's {name} is {value}, it has to be a number of 32 bits"),
+            _ => bail!("a tokenizer's {name} is {value}; it must be a number of 32 bits"),
         };
         let offset = number("offset", field("offset")?)?;
         let Some(merged) = field("mergeable_ranks")?.as_object() else {

@@ -87,7 +87,7 @@ impl Config {
             ("intermediate_size", inner),
         ] {
             if size == 0 {
-                bail!("{FAMILY} config: {name} is 0, it has to be at least 1")
+                bail!("{FAMILY} config: {name} is 0; it must be at least 1")
             }
         }
         let kv_heads = self.n_local_heads.unwrap_or(self.n_head);
@@ -156,7 +156,7 @@ impl Speaker {
         match *ids.dims() {
             [1 | 2, t] if t > 0 => {}
             _ => bail!(
-                "{FAMILY}: the tokens are {:?}; they have to be (2, t), a row with the voice and one without, or (1, t) for both",
+                "{FAMILY}: the tokens are {:?}; they must be (2, t), one row with the voice and one without, or (1, t) for both",
                 ids.dims()
             ),
         }
@@ -168,7 +168,7 @@ impl Speaker {
         };
         if !is_voice {
             bail!(
-                "{FAMILY}: the voice is {:?}; it has to be (1, {size}) or (1, 1, {size})",
+                "{FAMILY}: the voice is {:?}; it must be (1, {size}) or (1, 1, {size})",
                 voice.dims()
             )
         }

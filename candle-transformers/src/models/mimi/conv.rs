@@ -53,16 +53,16 @@ impl ConvSpec {
             ("groups", self.groups),
         ];
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            bail!("conv1d: {what} has to be 1 at least, not 0")
+            bail!("conv1d: {what} must be at least 1, not 0")
         }
         let (inputs, outputs, groups) = (self.inputs, self.outputs, self.groups);
         if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
-            bail!("conv1d: {inputs} input and {outputs} output channels cannot be cut into {groups} groups")
+            bail!("conv1d: {inputs} input and {outputs} output channels cannot be split into {groups} groups")
         }
         let width = (self.kernel - 1).checked_mul(self.dilation);
         if width.is_none_or(|width| width > isize::MAX as usize) {
             bail!(
-                "conv1d: a kernel of {} values, {} samples apart, is too wide",
+                "conv1d: a kernel of {} values with dilation {} is too wide",
                 self.kernel,
                 self.dilation
             )
@@ -70,7 +70,7 @@ impl ConvSpec {
         match self.norm {
             Some(Norm::SpectralNorm) => bail!("conv1d: spectral norm is not supported"),
             Some(Norm::TimeGroupNorm) if self.causal => {
-                bail!("conv1d: group norm looks at the whole time, so it does not go with a causal convolution")
+                bail!("conv1d: group norm spans all time steps, so a causal convolution cannot use it")
             }
             _ => Ok(()),
         }
@@ -269,7 +269,7 @@ fn samples(xs: &StreamTensor) -> Result<Option<&Tensor>> {
 
 fn streams(causal: bool) -> Result<()> {
     if !causal {
-        bail!("conv1d: only causal convolutions can take a sound in pieces")
+        bail!("conv1d: only causal convolutions support streaming")
     }
     Ok(())
 }
@@ -443,7 +443,9 @@ impl StreamableConvTranspose1d {
     pub(crate) fn load(spec: ConvSpec, trim_right: f64, vb: VarBuilder) -> Result<Self> {
         spec.check()?;
         if !(0. ..=1.).contains(&trim_right) {
-            bail!("conv1d: the share of samples trimmed on the right is from 0 to 1, not {trim_right}")
+            bail!(
+                "conv1d: the fraction trimmed on the right is {trim_right}; it must be from 0 to 1"
+            )
         }
         let overlap = spec.overlap()?;
         let right = match spec.causal {
@@ -582,7 +584,7 @@ impl StreamingModule for ConvTrUpsample1d {
 
 fn only_learnt(learnt: bool) -> Result<()> {
     if !learnt {
-        bail!("resampling: `learnt` has to be true, kernels that are not learnt are not supported")
+        bail!("resampling: `learnt` must be true; fixed kernels are not supported")
     }
     Ok(())
 }

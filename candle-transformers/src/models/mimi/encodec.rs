@@ -103,7 +103,7 @@ impl Config {
     /// How many of SEANet's frames have codes together.
     fn resampling(&self) -> Result<usize> {
         if self.resample_method == ResampleMethod::Interpolate {
-            bail!("mimi: resample_method has to be Conv, Interpolate is not supported")
+            bail!("mimi: resample_method must be Conv; Interpolate is not supported")
         }
         let hop: f64 = self
             .seanet
@@ -116,7 +116,7 @@ impl Config {
         if !(1. ..1e6).contains(&times) {
             bail!(
                 "mimi: a sample_rate of {}, ratios {:?} and a frame_rate of {} give {times} frames of the convolutions for one with codes; \
-                 it has to be 1 at least",
+                 it must be at least 1",
                 self.sample_rate,
                 self.seanet.ratios,
                 self.frame_rate

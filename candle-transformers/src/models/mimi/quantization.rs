@@ -163,7 +163,7 @@ impl ResidualVectorQuantization {
     pub fn decode(&self, xs: &Tensor) -> Result<Tensor> {
         let (layers, codes) = (self.layers.len(), xs.dims());
         if codes.len() != 3 || codes[0] != layers || layers == 0 {
-            bail!("mimi: codes have to be ({layers}, batch, frames) for codebooks that are there, not {codes:?}")
+            bail!("mimi: the codes are {codes:?}; they must be ({layers}, batch, frames) for existing codebooks")
         }
         let codes: Vec<_> = (0..layers).map(|i| xs.get(i)).collect::<Result<_>>()?;
         residual_decode("mimi", &self.layers, &codes)
@@ -246,7 +246,7 @@ impl SplitResidualVectorQuantizer {
         vb: VarBuilder,
     ) -> Result<Self> {
         if n_q == 0 {
-            bail!("mimi: there have to be codebooks, 1 at least")
+            bail!("mimi: at least 1 codebook is required")
         }
         let load = |n_q, name: &str| {
             let vb = vb.pp(name);
@@ -280,7 +280,7 @@ impl SplitResidualVectorQuantizer {
         match *codes.dims() {
             [_, codebooks, frames] if codebooks == self.n_q && frames > 0 => {}
             _ => bail!(
-                "mimi: codes have to be (batch, {}, frames) with 1 frame at least, not {:?}",
+                "mimi: codes must be (batch, {}, frames) with at least 1 frame, not {:?}",
                 self.n_q,
                 codes.dims()
             ),

@@ -68,10 +68,7 @@ impl Form {
 impl Config {
     fn check(&self) -> Result<()> {
         if self.ratios.contains(&0) {
-            bail!(
-                "seanet: ratios have to be 1 at least, not {:?}",
-                self.ratios
-            )
+            bail!("seanet: ratios must be at least 1, not {:?}", self.ratios)
         }
         let growth = u32::try_from(self.ratios.len()).ok();
         let growth = growth.and_then(|stages| 2usize.checked_pow(stages));
@@ -80,7 +77,7 @@ impl Config {
             .is_none()
         {
             bail!(
-                "seanet: {} filters in {} stages are too many",
+                "seanet: too many filters, {} in {} stages",
                 self.n_filters,
                 self.ratios.len()
             )
@@ -91,7 +88,7 @@ impl Config {
     fn no_lstm(&self) -> Result<()> {
         if self.lstm > 0 {
             bail!(
-                "seanet: lstm has to be 0, not {}: layers of LSTM are not supported",
+                "seanet: lstm is {}; it must be 0, as LSTM layers are not supported",
                 self.lstm
             )
         }
@@ -204,7 +201,7 @@ impl SeaNetResnetBlock {
         let hidden = dim.checked_div(compress).unwrap_or(0);
         if kernels.is_empty() || hidden == 0 {
             bail!(
-                "seanet: a residual block of {dim} channels with {} convolutions and `compress` {compress} has nothing inside",
+                "seanet: a residual block of {dim} channels with {} convolutions and `compress` {compress} is empty",
                 kernels.len()
             )
         }
@@ -289,7 +286,7 @@ impl<Resample: StreamingModule> Stage<Resample> {
 
 fn no_pieces(lstm: &Option<ResidualLstm>) -> Result<()> {
     if lstm.is_some() {
-        bail!("seanet: a network with LSTM layers does not take a sound in pieces")
+        bail!("seanet: a network with LSTM layers does not support streaming")
     }
     Ok(())
 }

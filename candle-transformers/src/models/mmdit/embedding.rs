@@ -9,7 +9,7 @@ use crate::blocks::vision::{ConvSpec, PatchEmbedding, Picture};
 
 fn check_patch(patch_size: usize) -> Result<()> {
     if patch_size == 0 {
-        bail!("{FAMILY}: patch_size is 0, it has to be at least 1")
+        bail!("{FAMILY}: patch_size is 0; it must be at least 1")
     }
     Ok(())
 }
@@ -86,7 +86,7 @@ impl Unpatchifier {
         let b = match *x.dims() {
             [b, n, c] if n == rows * columns && c == size => b,
             _ => bail!(
-                "{FAMILY}: the tokens are {:?}, they have to be (batch, {}, {size}) for latents of {h} x {w}",
+                "{FAMILY}: the tokens are {:?}; they must be (batch, {}, {size}) for latents of {h} x {w}",
                 x.dims(),
                 rows * columns
             ),
@@ -136,7 +136,7 @@ impl PositionEmbedder {
         let side = self.side;
         if rows > side || columns > side {
             bail!(
-                "{FAMILY}: latents of {h} x {w} have {rows} x {columns} patches, there are places for {side} x {side}; use smaller ones"
+                "{FAMILY}: latents of {h} x {w} have {rows} x {columns} patches, but the model has positions for {side} x {side}; use smaller latents"
             )
         }
         self.table
@@ -187,7 +187,7 @@ impl TimestepEmbedder {
     ) -> Result<Self> {
         let size = frequency_embedding_size;
         if size == 0 || !size.is_multiple_of(2) {
-            bail!("{FAMILY}: frequency_embedding_size is {size}, it has to be even and at least 2")
+            bail!("{FAMILY}: frequency_embedding_size is {size}; it must be even and at least 2")
         }
         Ok(Self {
             mlp: Mlp::new(size, hidden_size, vb)?,

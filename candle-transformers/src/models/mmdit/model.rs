@@ -78,7 +78,7 @@ impl Config {
             ("context_embed_size", self.context_embed_size),
         ];
         match sizes.iter().find(|(_, size)| *size == 0) {
-            Some((name, _)) => bail!("{FAMILY}: {name} is 0, it has to be at least 1"),
+            Some((name, _)) => bail!("{FAMILY}: {name} is 0; it must be at least 1"),
             None => Ok(()),
         }
     }
@@ -157,7 +157,7 @@ impl MMDiT {
         let (batch, h, w) = match *dims {
             [b, _, h, w] if h % patch == 0 && w % patch == 0 => (b, h, w),
             _ => bail!(
-                "{FAMILY}: the latents are {dims:?}, they have to be (batch, channels, height, width) with sides that are multiples of \
+                "{FAMILY}: the latents are {dims:?}; they must be (batch, channels, height, width) with sides that are multiples of \
                  {patch}"
             ),
         };
@@ -167,14 +167,14 @@ impl MMDiT {
         };
         if !rows(t, 1) || !rows(y, 2) {
             bail!(
-                "{FAMILY}: t is {:?} and y is {:?}, for latents of {dims:?} they have to be ({batch}) and ({batch}, adm_in_channels)",
+                "{FAMILY}: t is {:?} and y is {:?}; for latents of {dims:?} they must be ({batch}) and ({batch}, adm_in_channels)",
                 t.dims(),
                 y.dims()
             )
         }
         if context.rank() != 3 || context.dim(0)? != batch {
             bail!(
-                "{FAMILY}: context is {:?}, for latents of {dims:?} it has to be ({batch}, tokens, context_embed_size)",
+                "{FAMILY}: context is {:?}; for latents of {dims:?} it must be ({batch}, tokens, context_embed_size)",
                 context.dims()
             )
         }
@@ -226,7 +226,7 @@ impl MMDiTCore {
         vb: VarBuilder,
     ) -> Result<Self> {
         let Some(last) = depth.checked_sub(1) else {
-            bail!("{FAMILY}: depth is 0, it has to be at least 1")
+            bail!("{FAMILY}: depth is 0; it must be at least 1")
         };
         let (size, heads, flash) = (hidden_size, num_heads, use_flash_attn);
         let vb_blocks = vb.pp("joint_blocks");

@@ -57,7 +57,7 @@ impl LatentAttention {
             head_dim,
         } = *config;
         if latents == 0 || heads == 0 || head_dim == 0 {
-            bail!("nvembed_v2: {latents} latents, {heads} heads of size {head_dim}, each has to be at least 1")
+            bail!("nvembed_v2: {latents} latents, {heads} heads of size {head_dim}; each must be at least 1")
         }
         let inner = heads * head_dim;
         let rows = vb.get((latents, dim), "latents")?.unsqueeze(0)?;

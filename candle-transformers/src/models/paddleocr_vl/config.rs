@@ -75,12 +75,12 @@ impl VisionConfig {
     pub(super) fn check(&self) -> Result<()> {
         let head_dim = self.spec().head_dim(FAMILY)?;
         if !head_dim.is_multiple_of(4) {
-            bail!("{FAMILY} config: heads of {head_dim} elements are not a multiple of 4, so they cannot turn with rows and columns")
+            bail!("{FAMILY} config: heads of {head_dim} elements are not a multiple of 4, which two-dimensional rotary embedding requires")
         }
         let (patch, merge) = (self.patch_size, self.spatial_merge_size);
         if patch == 0 || merge == 0 || self.image_size < patch || self.num_channels == 0 {
             bail!(
-                "{FAMILY} config: patch_size {patch}, spatial_merge_size {merge} and num_channels {} have to be at least 1, and \
+                "{FAMILY} config: patch_size {patch}, spatial_merge_size {merge} and num_channels {} must be at least 1, and \
                  image_size {} at least a patch",
                 self.num_channels,
                 self.image_size
@@ -258,13 +258,13 @@ impl TextConfig {
             || head_dim % 2 != 0
         {
             bail!(
-                "{FAMILY} config: {heads} query heads over {kv_heads} key heads of size {head_dim}; the first have to be a multiple of the \
+                "{FAMILY} config: {heads} query heads over {kv_heads} key heads of size {head_dim}; the first must be a multiple of the \
                  second, and the size even"
             )
         }
         if self.vocab_size == 0 || self.hidden_size == 0 || self.max_position_embeddings == 0 {
             bail!(
-                "{FAMILY} config: vocab_size {}, hidden_size {} and max_position_embeddings {} have to be at least 1",
+                "{FAMILY} config: vocab_size {}, hidden_size {} and max_position_embeddings {} must be at least 1",
                 self.vocab_size,
                 self.hidden_size,
                 self.max_position_embeddings

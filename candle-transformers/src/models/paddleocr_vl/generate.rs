@@ -199,6 +199,6 @@ impl PaddleOCRVLModel {
 fn only_one(ids: &Tensor) -> Result<()> {
     match ids.dims() {
         [1, _] => Ok(()),
-        dims => bail!("{FAMILY}: input_ids are {dims:?}; one text can be continued, (1, t)"),
+        dims => bail!("{FAMILY}: input_ids are {dims:?}; only one text can be continued, (1, t)"),
     }
 }

@@ -174,7 +174,7 @@ impl PaddleOCRVLModel {
     ) -> Result<Vec<Tensor>> {
         let (pictures, grids) = (pixel_values_list.len(), grid_thw_list.len());
         if pictures != grids {
-            bail!("{FAMILY}: {pictures} pictures and {grids} grids; there has to be one for each")
+            bail!("{FAMILY}: {pictures} pictures but {grids} grids; each picture needs one")
         }
         let both = pixel_values_list.iter().zip(grid_thw_list);
         both.map(|(pixels, grid)| self.encode_image(pixels, grid))
@@ -205,7 +205,7 @@ impl PaddleOCRVLModel {
                 self.prompt(input_ids, self.image_token_id, &tokens, &grids)?
             }
             (None, None) => self.text_prompt(input_ids)?,
-            _ => bail!("{FAMILY}: pixel_values and grid_thw have to be given together"),
+            _ => bail!("{FAMILY}: pixel_values and grid_thw must be passed together"),
         };
         self.run(prompt)
     }
@@ -243,7 +243,7 @@ impl PaddleOCRVLModel {
             grids.extend(self.vision.grids(grid)?);
         }
         if tokens.is_empty() {
-            bail!("{FAMILY}: no pictures are given, at least one is needed")
+            bail!("{FAMILY}: no pictures; at least one is required")
         }
         let tokens = Tensor::cat(&tokens, 0)?;
         let prompt = self.prompt(input_ids, self.image_token_id, &tokens, &grids)?;
@@ -326,7 +326,7 @@ impl PaddleOCRVLModel {
         let (seen, rows) = (self.text.seen(), self.next.len());
         if seen != offset || rows != b {
             bail!(
-                "{FAMILY}: {b} rows from position {offset} on, but the sequence has {rows} rows of {seen} tokens; begin with position 0"
+                "{FAMILY}: {b} rows from position {offset}, but the sequence has {rows} rows of {seen} tokens; begin with position 0"
             )
         }
         self.text.check(t)
@@ -359,8 +359,8 @@ impl PaddleOCRVLModel {
         let found = tokens.dim(0)?;
         if placeholders != found {
             bail!(
-                "{FAMILY}: {placeholders} placeholder tokens (id {token}) among the ids, the pictures make {found}; the numbers have to \
-                 agree"
+                "{FAMILY}: {placeholders} placeholder tokens (id {token}) in the ids, but the pictures yield {found}; the numbers must \
+                 match"
             )
         }
         for ((row, runs), first) in rows.into_iter().enumerate().zip(&self.next) {

@@ -100,7 +100,7 @@ pub fn compute_mrope_position_ids_multi(
         let found = runs(&ids, image_token_id);
         if found.len() != image_grids.len() {
             bail!(
-                "{FAMILY}: found {} runs of image tokens for {} grids; there has to be one for each",
+                "{FAMILY}: found {} runs of image tokens for {} grids; each grid needs one",
                 found.len(),
                 image_grids.len()
             )
@@ -109,7 +109,7 @@ pub fn compute_mrope_position_ids_multi(
         for (i, ((start, end), grid)) in found.into_iter().zip(image_grids).enumerate() {
             let (rows, columns) = (grid.grid_h, grid.grid_w);
             if end - start != rows * columns {
-                bail!("{FAMILY}: picture {i} has {} tokens in the text and {rows} x {columns} in its grid", end - start)
+                bail!("{FAMILY}: picture {i} has {} tokens in the text, but its grid is {rows} x {columns}", end - start)
             }
             let grids = vec![PatchGrid {
                 frames: 1,
@@ -150,7 +150,7 @@ pub fn compute_mrope_position_ids_video(
         let tokens = grid_t * grid_h * grid_w;
         if run.is_some() && end - start != tokens {
             bail!(
-                "{FAMILY}: the video has {} tokens in the text and {grid_t} x {grid_h} x {grid_w} in its grid",
+                "{FAMILY}: the video has {} tokens in the text, but its grid is {grid_t} x {grid_h} x {grid_w}",
                 end - start
             )
         }

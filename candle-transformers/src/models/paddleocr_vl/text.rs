@@ -169,11 +169,11 @@ impl TextModel {
     pub fn check(&self, t: usize) -> Result<()> {
         let (seen, limit) = (self.seen(), self.positions);
         if t == 0 {
-            bail!("{FAMILY}: no tokens given, at least one is needed")
+            bail!("{FAMILY}: no tokens; at least one is required")
         }
         if seen + t > limit {
             bail!(
-                "{FAMILY}: {} tokens ({t} of them new) are more than the model's max_position_embeddings of {limit}; shorten the prompt or \
+                "{FAMILY}: {} tokens ({t} of them new) exceed the model's max_position_embeddings of {limit}; shorten the prompt or \
                  generate less",
                 seen + t
             )

@@ -161,7 +161,7 @@ impl VisionModel {
         let other = grids.iter().find(|grid| [grid.rows, grid.columns] != sides);
         if of_grids != frames || other.is_some() {
             bail!(
-                "{FAMILY}: {frames} pictures of {} x {} patches, the grids are {grids:?}; they have to be the same",
+                "{FAMILY}: {frames} pictures of {} x {} patches, but the grids are {grids:?}; they must match",
                 sides[0],
                 sides[1]
             )

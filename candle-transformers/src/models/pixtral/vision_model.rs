@@ -93,7 +93,7 @@ impl Config {
         let dim = self.head_dim.unwrap_or(size / heads.max(1));
         if dim < 4 || !dim.is_multiple_of(2) || heads.checked_mul(dim) != Some(size) {
             bail!(
-                "pixtral config: {heads} heads (num_attention_heads) of size {dim} (head_dim) have to be hidden_size {size}, and of \
+                "pixtral config: {heads} heads (num_attention_heads) of size {dim} (head_dim) must be hidden_size {size}, and of \
                  an even size from 4 on"
             )
         }
@@ -253,7 +253,7 @@ impl Module for Model {
         let (patch, side) = (self.patch_size, self.side);
         if [h / patch, w / patch].iter().any(|n| *n == 0 || *n > side) {
             bail!(
-                "pixtral: the pictures are {:?}, their sides have to be 1 to {side} patches of {patch} pixels; resize them",
+                "pixtral: the pictures are {:?}; their sides must be 1 to {side} patches of {patch} pixels; resize them",
                 xs.dims()
             )
         }

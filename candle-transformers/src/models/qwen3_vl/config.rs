@@ -97,15 +97,15 @@ impl VisionConfig {
         let head_dim = self.spec().head_dim(FAMILY)?;
         if !head_dim.is_multiple_of(4) {
             bail!(
-                "{FAMILY} config: heads of {head_dim} elements (hidden_size {}, num_heads {}) are not a multiple of 4, so they cannot turn \
-                 with rows and columns",
+                "{FAMILY} config: heads of {head_dim} elements (hidden_size {}, num_heads {}) are not a multiple of 4, which \
+                 two-dimensional rotary embedding requires",
                 self.hidden_size,
                 self.num_heads
             )
         }
         if self.patch() == 0 || self.spatial_merge_size == 0 {
             bail!(
-                "{FAMILY} config: in_chans {}, temporal_patch_size {}, patch_size {} and spatial_merge_size {} have to be at least 1",
+                "{FAMILY} config: in_chans {}, temporal_patch_size {}, patch_size {} and spatial_merge_size {} must be at least 1",
                 self.in_chans,
                 self.temporal_patch_size,
                 self.patch_size,
@@ -114,13 +114,11 @@ impl VisionConfig {
         }
         let positions = self.num_position_embeddings;
         if positions == 0 || self.side() * self.side() != positions {
-            bail!(
-                "{FAMILY} config: num_position_embeddings {positions} is not the square of a side"
-            )
+            bail!("{FAMILY} config: num_position_embeddings {positions} is not a square number")
         }
         let depth = self.depth;
         if let Some(layer) = self.deepstack_visual_indexes.iter().find(|i| **i >= depth) {
-            bail!("{FAMILY} config: deepstack_visual_indexes has layer {layer}, the encoder has {depth}")
+            bail!("{FAMILY} config: deepstack_visual_indexes has layer {layer}, but the encoder has {depth}")
         }
         Ok(())
     }

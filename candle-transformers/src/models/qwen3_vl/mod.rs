@@ -99,7 +99,7 @@ impl Visual {
         let tokens: usize = tokens.sum();
         if features != tokens || spans.len() > b {
             bail!(
-                "{FAMILY}: {tokens} placeholder tokens in {} rows, the grids have {features} for a batch of {b}; the numbers have to agree",
+                "{FAMILY}: {tokens} placeholder tokens in {} rows, but the grids have {features} for a batch of {b}; the numbers must match",
                 spans.len()
             )
         }
@@ -109,7 +109,7 @@ impl Visual {
             let mut of_row = Vec::with_capacity(spans.len());
             for (start, end) in spans {
                 if start > end || *end > t {
-                    bail!("{FAMILY}: placeholders {start}..{end} are not among {t} tokens")
+                    bail!("{FAMILY}: placeholders {start}..{end} are outside {t} tokens")
                 }
                 visual
                     .at
@@ -137,7 +137,7 @@ impl Qwen3VLModel {
             cfg.vision_config.out_hidden_size,
         );
         if stream != given {
-            bail!("{FAMILY} config: out_hidden_size {given} of vision_config is not hidden_size {stream} of text_config")
+            bail!("{FAMILY} config: out_hidden_size {given} of vision_config differs from hidden_size {stream} of text_config")
         }
         let vision = VisionModel::new(&cfg.vision_config, vb.pp("model").pp("visual"))?;
         let text = TextModel::new(&cfg.text_config, vb)?;
@@ -205,7 +205,7 @@ impl Qwen3VLModel {
         for (name, pixels, grids, pads) in visuals {
             let Some(pixels) = pixels else { continue };
             let Some(grids) = grids else {
-                bail!("{FAMILY}: {name} are given without their grids")
+                bail!("{FAMILY}: {name} were passed without their grids")
             };
             let grids = PatchGrid::read(FAMILY, &grids, self.merge)?;
             let visual = Visual::new(&pads, &grids, self.merge, [b, t])?;
@@ -288,12 +288,12 @@ impl Qwen3VLModel {
         state: &mut State,
     ) -> Result<Vec<usize>> {
         if b == 0 || t == 0 {
-            bail!("{FAMILY}: input_ids are [{b}, {t}], at least one token is needed")
+            bail!("{FAMILY}: input_ids are [{b}, {t}]; at least one token is required")
         }
         if seqlens.len() != b || offsets.len() != b || seqlens.contains(&0) {
             bail!(
-                "{FAMILY}: seqlens {seqlens:?} and seqlen_offsets {offsets:?} for {b} rows; there has to be one of each for each row, and \
-                 seqlens at least 1"
+                "{FAMILY}: seqlens {seqlens:?} and seqlen_offsets {offsets:?} for {b} rows; each row needs one of each, and \
+                 seqlens must be at least 1"
             )
         }
         let limit = self.text.spec().positions;
@@ -303,7 +303,7 @@ impl Qwen3VLModel {
             .map_or(t, |offset| offset.saturating_add(t));
         if end > limit {
             bail!(
-                "{FAMILY}: {end} tokens ({t} of them new) are more than the model's max_position_embeddings of {limit}; shorten the \
+                "{FAMILY}: {end} tokens ({t} of them new) exceed the model's max_position_embeddings of {limit}; shorten the \
                  prompt or generate less"
             )
         }
@@ -313,7 +313,7 @@ impl Qwen3VLModel {
         }
         let seen: Vec<_> = state.rows.iter().map(|row| row.tokens).collect();
         if seen != offsets {
-            bail!("{FAMILY}: seqlen_offsets are {offsets:?}, the sequences so far have {seen:?} tokens; begin with 0 for all")
+            bail!("{FAMILY}: seqlen_offsets are {offsets:?}, but the sequences so far have {seen:?} tokens; start with 0 for all")
         }
         Ok(seqlens.iter().map(|len| (*len).min(t)).collect())
     }
@@ -339,7 +339,7 @@ fn places_of_row(
     }
     if let Some(span) = spans.last().filter(|span| span.end > count) {
         bail!(
-            "{FAMILY}: placeholders {}..{} are among tokens that do not count, of which there are {count}",
+            "{FAMILY}: placeholders {}..{} overlap the {count} masked tokens",
             span.start,
             span.end
         )

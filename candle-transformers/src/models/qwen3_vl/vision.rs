@@ -145,7 +145,7 @@ impl VisionModel {
         let fits = matches!(pixels.rank(), 2 | 3) && pixels.dims().last() == Some(&numbers);
         if !fits || pixels.elem_count() != patches * numbers || patches == 0 {
             bail!(
-                "{FAMILY}: the patches are {:?}; for these grids they have to be ({patches}, {numbers})",
+                "{FAMILY}: the patches are {:?}; for these grids they must be ({patches}, {numbers})",
                 pixels.dims()
             )
         }

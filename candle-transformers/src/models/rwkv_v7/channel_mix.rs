@@ -55,7 +55,7 @@ impl ChannelMix {
         let inner = self.key.forward(&mixed)?.relu()?.sqr()?;
         let inner = match (&self.deep, ids) {
             (Some(deep), Some(ids)) => (inner * deep.forward(xs, ids)?)?,
-            (Some(_), None) => bail!("rwkv_v7: this version needs token_ids"),
+            (Some(_), None) => bail!("rwkv_v7: this version requires token_ids"),
             (None, _) => inner,
         };
         self.value.forward(&inner)

@@ -62,7 +62,7 @@ impl Config {
     fn heads(&self) -> Result<usize> {
         let (hidden, size) = (self.hidden_size, self.head_size);
         if size == 0 || hidden == 0 || !hidden.is_multiple_of(size) {
-            bail!("rwkv_v7: a stream of {hidden} cannot be split in heads of {size}")
+            bail!("rwkv_v7: hidden size {hidden} cannot be split into heads of {size}")
         }
         Ok(hidden / size)
     }
@@ -105,7 +105,7 @@ impl Model {
         let (hidden, vocab) = (cfg.hidden_size, cfg.vocab_size);
         cfg.heads()?;
         if cfg.num_hidden_layers == 0 {
-            bail!("rwkv_v7: num_hidden_layers is 0, it has to be at least 1")
+            bail!("rwkv_v7: num_hidden_layers is 0; it must be at least 1")
         }
         let embeddings = candle_nn::embedding(vocab, hidden, vb.pp("emb"))?;
         let blocks = vb.pp("blocks");
@@ -141,7 +141,7 @@ impl Model {
         let ids = match xs.dims() {
             [] | [_] => xs.reshape((1, xs.elem_count()))?,
             [_, _] => xs.clone(),
-            dims => bail!("rwkv_v7: token ids have shape {dims:?}, (b, t) is needed"),
+            dims => bail!("rwkv_v7: token ids have shape {dims:?}; expected (b, t)"),
         };
         let logits = self.logits(&self.hidden(&ids, state, token_ids)?)?;
         match logits.dims() {
@@ -180,7 +180,7 @@ impl Model {
     fn hidden(&self, xs: &Tensor, state: &mut State, token_ids: &[u32]) -> Result<Tensor> {
         let (b, t) = xs.dims2()?;
         if b == 0 || t == 0 {
-            bail!("rwkv_v7: no tokens given, at least one is needed")
+            bail!("rwkv_v7: no tokens; at least one is required")
         }
         state.check(self.layers.len(), self.version)?;
         let tokens = self.tokens(token_ids, (b, t), state)?;
@@ -225,7 +225,7 @@ impl Model {
         }
         if ids.len() != b * t {
             bail!(
-                "rwkv_v7: {} token_ids beside {b} rows of {t} tokens, their number has to be the same",
+                "rwkv_v7: {} token_ids for {b} rows of {t} tokens; the numbers must match",
                 ids.len()
             )
         }

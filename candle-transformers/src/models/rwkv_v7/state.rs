@@ -89,13 +89,15 @@ impl State {
                 counts.extend([dea.k_cache.len(), dea.v_cache.len(), dea.q_prev.len()]);
             }
             (None, ModelVersion::V7b) => {
-                bail!("rwkv_v7: the state was made for another version than V7b: it has no `dea`")
+                bail!(
+                    "rwkv_v7: the state was created for a version other than V7b: it has no `dea`"
+                )
             }
             _ => {}
         }
         match counts.iter().find(|count| **count != layers) {
             Some(count) => {
-                bail!("rwkv_v7: the state was made for {count} layers, the model has {layers}")
+                bail!("rwkv_v7: the state has {count} layers, but the model has {layers}")
             }
             None => Ok(()),
         }
@@ -136,7 +138,7 @@ pub(super) fn rows(kept: &Tensor, b: usize, dims: &[usize]) -> Result<Tensor> {
         [rows, rest @ ..] if rest == dims && *rows == b => Ok(found),
         [1, rest @ ..] if rest == dims => found.broadcast_as(shape)?.contiguous(),
         _ => bail!(
-            "rwkv_v7: the state has a tensor of shape {:?}, {b} rows and this model need {shape:?}",
+            "rwkv_v7: the state has a tensor of shape {:?}, but {b} rows of this model need {shape:?}",
             kept.dims()
         ),
     }

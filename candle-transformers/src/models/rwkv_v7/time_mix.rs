@@ -174,7 +174,7 @@ fn low_rank(name: &str, hidden: usize, vb: &VarBuilder) -> Result<[Linear; 2]> {
     let rank = match down.dims() {
         [rows, rank] if *rows == hidden && *rank > 0 => *rank,
         dims => bail!(
-            "rwkv_v7: tensor {}.{name}1 has shape {dims:?}, the model needs {hidden} rows of the rank",
+            "rwkv_v7: tensor {}.{name}1 has shape {dims:?}, but the model expects {hidden} rows",
             vb.prefix()
         ),
     };

@@ -73,7 +73,7 @@ impl MaskDecoder {
         let (size, count) = (transformer_dim, num_multimask_outputs + 1);
         if size == 0 || size % (2 * HEADS) != 0 || iou_head_depth == 0 {
             bail!(
-                "{FAMILY}: transformer_dim is {size} and iou_head_depth {iou_head_depth}; the first has to be a multiple of {}, the second at \
+                "{FAMILY}: transformer_dim is {size} and iou_head_depth {iou_head_depth}; the first must be a multiple of {}, the second at \
                  least 1",
                 2 * HEADS
             )
@@ -127,7 +127,7 @@ impl MaskDecoder {
         let wanted = self.tokens.dim(2)?;
         if [size, channels] != [wanted; 2] || (rows != 1 && rows != b) {
             bail!(
-                "{FAMILY}: the embeddings of the picture are {:?} and those of the prompts {:?}, they have to be (1 or batch, {wanted}, height, \
+                "{FAMILY}: the embeddings of the picture are {:?} and those of the prompts {:?}; they must be (1 or batch, {wanted}, height, \
                  width) and (batch, tokens, {wanted})",
                 image_embeddings.dims(),
                 sparse_prompt_embeddings.dims()
@@ -138,7 +138,7 @@ impl MaskDecoder {
             false => 0..1,
         };
         if taken.is_empty() {
-            bail!("{FAMILY}: the decoder has one mask, ask for it without `multimask_output`")
+            bail!("{FAMILY}: the decoder has one mask; disable `multimask_output`")
         }
         let own = self.tokens.expand((b, self.tokens.dim(1)?, size))?;
         let tokens = Tensor::cat(&[&own, sparse_prompt_embeddings], 1)?;

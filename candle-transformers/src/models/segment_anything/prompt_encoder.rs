@@ -102,7 +102,7 @@ impl PromptEncoder {
         let sizes = [rows, columns, h, w, embed_dim, mask_in_chans];
         if !embed_dim.is_multiple_of(2) || !mask_in_chans.is_multiple_of(4) || sizes.contains(&0) {
             bail!(
-                "{FAMILY}: embed_dim {embed_dim} has to be even and mask_in_chans {mask_in_chans} a multiple of 4, and both and the sizes \
+                "{FAMILY}: embed_dim {embed_dim} must be even and mask_in_chans {mask_in_chans} a multiple of 4, and both and the sizes \
                  {image_embedding_size:?} and {input_image_size:?} more than 0"
             )
         }
@@ -202,7 +202,7 @@ impl PromptEncoder {
             match (coords.dims(), labels.dims()) {
                 ([b, n, 2], [batch, count]) if [b, n] == [batch, count] => {}
                 _ => bail!(
-                    "{FAMILY}: the points are {:?} and their labels {:?}, they have to be (batch, n, 2) and (batch, n)",
+                    "{FAMILY}: the points are {:?} and their labels {:?}; they must be (batch, n, 2) and (batch, n)",
                     coords.dims(),
                     labels.dims()
                 ),
@@ -212,7 +212,7 @@ impl PromptEncoder {
         if let Some(boxes) = boxes {
             let [b, 4] = *boxes.dims() else {
                 bail!(
-                    "{FAMILY}: the boxes are {:?}, they have to be (batch, 4)",
+                    "{FAMILY}: the boxes are {:?}; they must be (batch, 4)",
                     boxes.dims()
                 )
             };
@@ -236,7 +236,7 @@ impl PromptEncoder {
                 let wanted = [1, 4 * rows, 4 * columns];
                 if masks.rank() != 4 || masks.dims()[1..] != wanted {
                     bail!(
-                        "{FAMILY}: the masks are {:?}, they have to be (batch, {}, {}, {})",
+                        "{FAMILY}: the masks are {:?}; they must be (batch, {}, {}, {})",
                         masks.dims(),
                         wanted[0],
                         wanted[1],

@@ -210,7 +210,7 @@ impl Sam {
         let device = img_embeddings.device();
         let pixel = |(x, y): (f64, f64)| -> Result<[f32; 2]> {
             if !x.is_finite() || !y.is_finite() {
-                bail!("{FAMILY}: the prompt has a place at {x}, {y}, both have to be numbers")
+                bail!("{FAMILY}: the prompt has a point at {x}, {y}; both must be finite")
             }
             Ok([x as f32 * original_w as f32, y as f32 * original_h as f32])
         };
@@ -271,7 +271,7 @@ impl Sam {
         let (c, h, w) = img.dims3()?;
         if c != 3 || h == 0 || w == 0 || h > IMAGE_SIZE || w > IMAGE_SIZE {
             bail!(
-                "{FAMILY}: the picture is {:?}, it has to be (3, height, width) with sides from 1 to {IMAGE_SIZE}; resize it",
+                "{FAMILY}: the picture is {:?}; it must be (3, height, width) with sides from 1 to {IMAGE_SIZE}; resize it",
                 img.dims()
             )
         }
@@ -454,10 +454,10 @@ fn crops(size: [usize; 2], layer: u32, overlap: f64) -> Result<Vec<Crop>> {
     let shorter = size[0].min(size[1]);
     let count = match 1usize.checked_shl(layer) {
         Some(count) if count <= shorter => count,
-        _ => bail!("{FAMILY}: crops of layer {layer} are 2^{layer} a side, more than the {shorter} pixels of the shorter side"),
+        _ => bail!("{FAMILY}: crops of layer {layer} are 2^{layer} per side, more than the {shorter} pixels of the shorter side"),
     };
     if !(0. ..1.).contains(&overlap) {
-        bail!("{FAMILY}: crop_overlap_ratio is {overlap}, it has to be at least 0 and less than 1")
+        bail!("{FAMILY}: crop_overlap_ratio is {overlap}; it must be at least 0 and less than 1")
     }
     if layer == 0 {
         return Ok(vec![Crop::whole(size)]);
@@ -483,7 +483,7 @@ fn grid(per_side: usize, factor: usize, layer: u32) -> Result<Vec<[f64; 2]>> {
         _ => 0,
     };
     if n == 0 {
-        bail!("{FAMILY}: no points in layer {layer} of crops: {per_side} a side, over {factor} for each layer")
+        bail!("{FAMILY}: no points in crop layer {layer}: {per_side} per side, divided by {factor} per layer")
     }
     let middle = |i: usize| (2 * i + 1) as f64 / (2 * n) as f64;
     Ok((0..n * n).map(|i| [middle(i / n), middle(i % n)]).collect())

@@ -154,8 +154,8 @@ impl TinyViT {
         let lengths = [depths.len(), num_heads.len(), window_sizes.len()];
         if count < 2 || lengths != [count; 3] || !embed_dims[0].is_multiple_of(2) {
             bail!(
-                "{FAMILY}: embed_dims {embed_dims:?}, depths {depths:?}, num_heads {num_heads:?} and window_sizes {window_sizes:?} have to be as \
-                 many, at least two, and the first of embed_dims even"
+                "{FAMILY}: embed_dims {embed_dims:?}, depths {depths:?}, num_heads {num_heads:?} and window_sizes {window_sizes:?} must have \
+                 equal lengths of at least two, and the first of embed_dims must be even"
             )
         }
         let first = embed_dims[0];
@@ -180,7 +180,7 @@ impl TinyViT {
                     spec.head_dim(FAMILY)?;
                     let side = window_sizes[i];
                     if side == 0 {
-                        bail!("{FAMILY}: window_sizes {window_sizes:?}, each but the first has to be at least 1")
+                        bail!("{FAMILY}: window_sizes {window_sizes:?}, each but the first must be at least 1")
                     }
                     let block = |n| Block::load(&spec, Windows { side }, vb.pp(n));
                     Blocks::Attention((0..depths[i]).map(block).collect::<Result<_>>()?)

@@ -89,7 +89,7 @@ impl Config {
     pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         let window = match (self.use_sliding_window, self.sliding_window) {
             (Some(true), None) => {
-                bail!("smollm3 config: use_sliding_window is true and sliding_window is missing")
+                bail!("smollm3 config: use_sliding_window is true, but sliding_window is missing")
             }
             (Some(true), window) => window,
             _ => None,

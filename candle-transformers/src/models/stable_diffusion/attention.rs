@@ -49,7 +49,7 @@ impl CrossAttention {
     ) -> Result<Self> {
         let _ = (slice_size, use_flash_attn);
         if heads == 0 || dim_head == 0 {
-            bail!("cross attention: {heads} heads of size {dim_head}, both have to be 1 at least")
+            bail!("cross attention: {heads} heads of size {dim_head}; both must be at least 1")
         }
         let inner = heads * dim_head;
         let part = |size, name| linear_no_bias(size, inner, vs.pp(name));

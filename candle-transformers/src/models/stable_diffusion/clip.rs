@@ -199,7 +199,7 @@ impl ClipTextTransformer {
         match states.get(index as usize) {
             Some(state) if index >= 0 => Ok((self.norm.forward(last)?, state.clone())),
             _ => bail!(
-                "clip: layer {until_layer} is asked for, there are {} layers: 0 to {}, or -{count} to -1",
+                "clip: layer {until_layer} requested, but there are {} layers: use 0 to {}, or -{count} to -1",
                 count - 1,
                 count - 2
             ),

@@ -79,7 +79,7 @@ impl DDIMScheduler {
     fn index(&self, timestep: usize) -> Result<usize> {
         let train = self.alphas_cumprod.len();
         if timestep > train {
-            bail!("ddim: timestep {timestep} is out of range, training had {train} steps")
+            bail!("ddim: timestep {timestep} is out of range; training had {train} steps")
         }
         Ok(timestep.min(train - 1))
     }

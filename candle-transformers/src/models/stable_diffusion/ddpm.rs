@@ -77,7 +77,7 @@ impl DDPMScheduler {
         let alphas_cumprod = config.beta_schedule.alphas_cumprod(start, end, train)?;
         let steps = inference_steps.min(train);
         if steps == 0 {
-            bail!("ddpm: 0 steps are asked for, one is the least")
+            bail!("ddpm: 0 steps requested; at least 1 is required")
         }
         let step_ratio = train / steps;
         Ok(Self {
@@ -92,7 +92,7 @@ impl DDPMScheduler {
         match self.alphas_cumprod.get(timestep) {
             Some(&alpha) => Ok(alpha),
             None => bail!(
-                "ddpm: timestep {timestep} is out of range, training had {} steps",
+                "ddpm: timestep {timestep} is out of range; training had {} steps",
                 self.alphas_cumprod.len()
             ),
         }

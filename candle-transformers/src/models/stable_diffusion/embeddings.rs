@@ -60,7 +60,7 @@ impl Module for Timesteps {
         let parts = half as f64 - self.downscale_freq_shift;
         if half == 0 || parts.is_nan() || parts <= 0. {
             bail!(
-                "timesteps: {} channels with a shift of {}; half of the channels has to be above the shift",
+                "timesteps: {} channels with a shift of {}; half the channels must exceed the shift",
                 self.num_channels,
                 self.downscale_freq_shift
             )

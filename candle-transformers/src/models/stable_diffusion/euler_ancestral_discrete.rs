@@ -122,7 +122,7 @@ impl Scheduler for EulerAncestralDiscreteScheduler {
         let (from, to) = self.sigmas(timestep)?;
         let prediction = match self.config.prediction_type {
             PredictionType::Sample => {
-                bail!("euler: the prediction type is Sample, it has to be Epsilon or VPrediction")
+                bail!("euler: the prediction type is Sample; it must be Epsilon or VPrediction")
             }
             prediction => prediction,
         };

@@ -261,7 +261,7 @@ impl StableDiffusionConfig {
     fn check_size(&self) -> Result<()> {
         for (name, side) in [("height", self.height), ("width", self.width)] {
             if side == 0 || side % 8 != 0 {
-                bail!("stable diffusion: the {name} is {side}, it has to be a multiple of 8")
+                bail!("stable diffusion: the {name} is {side}; it must be a multiple of 8")
             }
         }
         Ok(())

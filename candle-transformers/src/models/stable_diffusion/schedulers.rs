@@ -77,7 +77,7 @@ impl BetaSchedule {
     /// For each of the `steps` of training the product of `1 - beta` up to it.
     pub(super) fn alphas_cumprod(self, start: f64, end: f64, steps: usize) -> Result<Vec<f64>> {
         if steps == 0 {
-            bail!("scheduler: train_timesteps is 0, there has to be one at least")
+            bail!("scheduler: train_timesteps is 0; it must be at least 1")
         }
         let betas = match self {
             Self::Linear => points(start, end, steps),
@@ -150,7 +150,7 @@ impl TimestepSpacing {
         offset: usize,
     ) -> Result<Vec<usize>> {
         if inference == 0 || inference > train {
-            bail!("scheduler: {inference} steps are asked for, 1 to {train} can be taken, which is the number of steps in training")
+            bail!("scheduler: {inference} steps requested; expected 1 to {train}, the number of training steps")
         }
         let ratio = train / inference;
         Ok(match self {
@@ -183,7 +183,7 @@ pub(super) fn weighted_sum(terms: &[(f64, &Tensor)]) -> Result<Tensor> {
     match (sum, terms) {
         (Some(sum), _) => Ok(sum),
         (None, [(_, first), ..]) => first.zeros_like(),
-        (None, []) => bail!("scheduler: a sum of no samples"),
+        (None, []) => bail!("scheduler: no samples to sum"),
     }
 }
 

@@ -160,7 +160,7 @@ impl UNet2DConditionModel {
         config: UNet2DConditionModelConfig,
     ) -> Result<Self> {
         let (Some(&first), Some(&last)) = (config.blocks.first(), config.blocks.last()) else {
-            bail!("unet: there are no blocks, one is the least")
+            bail!("unet: no blocks; at least one is required")
         };
         let (channels, count) = (first.out_channels, config.blocks.len());
         let loader = Loader {
@@ -242,7 +242,7 @@ impl UNet2DConditionModel {
         }
         for block in &self.up {
             let Some(rest) = left.len().checked_sub(block.takes()) else {
-                bail!("unet: the way up takes more tensors than the way down left")
+                bail!("unet: the up blocks need more tensors than the down blocks left")
             };
             let taken = left.split_off(rest);
             // Twice the size, but where an odd one was halved.
@@ -268,14 +268,14 @@ impl UNet2DConditionModel {
         let batch = match *xs.dims() {
             [batch, c, h, w] if c == channels && h > 0 && w > 0 => batch,
             _ => bail!(
-                "unet: the latents are {:?}, they have to be (batch, {channels}, height, width)",
+                "unet: the latents are {:?}; they must be (batch, {channels}, height, width)",
                 xs.dims()
             ),
         };
         match *text.dims() {
             [b, tokens, s] if b == batch && s == size && tokens > 0 => Ok(()),
             _ => bail!(
-                "unet: the text is {:?}, it has to be ({batch}, tokens, {size})",
+                "unet: the text is {:?}; it must be ({batch}, tokens, {size})",
                 text.dims()
             ),
         }
@@ -286,7 +286,7 @@ impl UNet2DConditionModel {
 fn added(tensors: Vec<Tensor>, residuals: &[Tensor]) -> Result<Vec<Tensor>> {
     if tensors.len() != residuals.len() {
         bail!(
-            "unet: {} residuals for the way down, there have to be {}",
+            "unet: got {} residuals for the down blocks; expected {}",
             residuals.len(),
             tensors.len()
         )

@@ -73,9 +73,7 @@ impl AutoEncoderKLConfig {
             self.block_out_channels.last(),
         ) {
             (Some(&first), Some(&last)) => Ok((first, last)),
-            _ => bail!(
-                "autoencoder: block_out_channels is empty, there has to be one block at least"
-            ),
+            _ => bail!("autoencoder: block_out_channels is empty; at least one block is required"),
         }
     }
 
@@ -218,7 +216,7 @@ impl DiagonalGaussianDistribution {
         let channels = match *parameters.dims() {
             [_, channels, ..] if channels % 2 == 0 => channels / 2,
             _ => bail!(
-                "distribution: the parameters are {:?}, they have to be (batch, 2 * channels, ..)",
+                "distribution: the parameters are {:?}; they must be (batch, 2 * channels, ..)",
                 parameters.dims()
             ),
         };
@@ -300,7 +298,7 @@ impl AutoEncoderKL {
         let channels = self.config.latent_channels;
         if xs.rank() != 4 || xs.dim(1)? != channels {
             bail!(
-                "autoencoder: the latents are {:?}, they have to be (batch, {channels}, height, width)",
+                "autoencoder: the latents are {:?}; they must be (batch, {channels}, height, width)",
                 xs.dims()
             )
         }

@@ -190,7 +190,7 @@ impl Config {
             _ => self.num_layers,
         };
         if layers == 0 {
-            bail!("t5 config: there are no layers, there has to be at least 1")
+            bail!("t5 config: no layers; at least 1 is required")
         }
         Ok(layers)
     }

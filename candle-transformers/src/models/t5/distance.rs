@@ -42,8 +42,8 @@ impl Classes {
         let exact = of_one / 2;
         if exact == 0 || max <= exact || u32::try_from(count).is_err() {
             bail!(
-                "t5 config: relative_attention_num_buckets {count} and relative_attention_max_distance {max} give no classes of \
-                 distances; there have to be at least 4, and the distance has to be above half of those of a direction"
+                "t5 config: relative_attention_num_buckets {count} and relative_attention_max_distance {max} give no distance \
+                 buckets; at least 4 are required, and the distance must exceed half of those of a direction"
             )
         }
         Ok(Self {

@@ -104,7 +104,7 @@ impl Stack {
         if let Some(mask) = mask {
             if mask.dim(0)? != b || mask.dims().last() != Some(&t) {
                 bail!(
-                    "{FAMILY}: attention_mask is {:?}; for {b} texts of {t} tokens it has to be ({b}, {t})",
+                    "{FAMILY}: attention_mask is {:?}; for {b} texts of {t} tokens it must be ({b}, {t})",
                     mask.dims()
                 )
             }
@@ -234,7 +234,7 @@ impl Generator {
         check_source(FAMILY, encoded, b, self.decoder.spec.hidden)?;
         let bias = match mask {
             Some(mask) if mask.dims() != &encoded.dims()[..2] => bail!(
-                "{FAMILY}: the encoder's mask is {:?}; for its output of {:?} it has to be (batch, keys)",
+                "{FAMILY}: the encoder's mask is {:?}; for its output of {:?} it must be (batch, keys)",
                 mask.dims(),
                 encoded.dims()
             ),

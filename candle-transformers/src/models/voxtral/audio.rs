@@ -23,7 +23,7 @@ pub fn extract_features(audio: &[f32], filters: &[f32], device: &Device) -> Resu
     let needed = N_MELS * (N_FFT / 2 + 1);
     if filters.len() < needed {
         bail!(
-            "{FAMILY}: {} mel filters; {needed} are needed, 201 for each of {N_MELS} bands",
+            "{FAMILY}: {} mel filters; expected {needed}, 201 for each of {N_MELS} bands",
             filters.len()
         )
     }

@@ -94,7 +94,9 @@ pub(super) fn activation(field: &str, name: &str) -> Result<Activation> {
     match name {
         "gelu" => Ok(Activation::Gelu),
         "relu" => Ok(Activation::Relu),
-        _ => bail!("{FAMILY} config: {field} {name:?} is not supported, \"gelu\" and \"relu\" are"),
+        _ => bail!(
+            "{FAMILY} config: {field} {name:?} is not supported; expected \"gelu\" or \"relu\""
+        ),
     }
 }
 
@@ -186,7 +188,7 @@ impl VoxtralEncoder {
         };
         if !fits {
             bail!(
-                "{FAMILY}: a spectrogram of {:?}; it has to be (batch, {expected}, frames) with 1 to {} frames, longer ones in pieces",
+                "{FAMILY}: a spectrogram of {:?}; it must be (batch, {expected}, frames) with 1 to {} frames; split longer ones",
                 input_features.dims(),
                 2 * limit
             )
@@ -237,7 +239,7 @@ impl VoxtralEncoder {
             return self.forward(input_features);
         }
         if overlap >= chunk_size {
-            bail!("{FAMILY}: pieces of {chunk_size} frames cannot overlap by {overlap}, it has to be less")
+            bail!("{FAMILY}: chunks of {chunk_size} frames cannot overlap by {overlap}; the overlap must be smaller")
         }
         let mut all: Option<Tensor> = None;
         for start in (0..frames).step_by(chunk_size - overlap) {

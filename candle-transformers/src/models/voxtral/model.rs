@@ -103,11 +103,11 @@ impl VoxtralGenerationConfig {
     fn sampling(&self) -> Result<Sampling> {
         let (temperature, top_p) = (self.temperature, self.top_p);
         if temperature < 0. || temperature.is_nan() {
-            bail!("{FAMILY}: temperature {temperature} has to be 0 or more")
+            bail!("{FAMILY}: temperature {temperature} must be 0 or more")
         }
         match top_p {
             Some(p) if !(0. ..=1.).contains(&p) => {
-                bail!("{FAMILY}: top_p {p} has to be from 0 to 1")
+                bail!("{FAMILY}: top_p {p} must be from 0 to 1")
             }
             _ if temperature == 0. => Ok(Sampling::ArgMax),
             Some(0.) => Ok(Sampling::ArgMax),
@@ -135,7 +135,7 @@ pub fn replace_audio_tokens(
     let (needed, found) = (audio_positions.len(), audio_embeds.dims2()?.0);
     if found < needed {
         bail!(
-            "{FAMILY}: {needed} audio tokens, but the sound has {found} vectors; a text needs an audio token for each vector of its sound"
+            "{FAMILY}: {needed} audio tokens, but the audio has {found} vectors; the text needs one token for each vector"
         )
     }
     let mut places = Vec::with_capacity(needed);
@@ -219,7 +219,7 @@ impl VoxtralForConditionalGeneration {
             cfg.audio_config.intermediate_size,
         );
         if inner == 0 || size == 0 || inner % size != 0 {
-            bail!("{FAMILY} config: intermediate_size {inner} is not a multiple of hidden_size {size}, so that vectors cannot be tokens")
+            bail!("{FAMILY} config: intermediate_size {inner} is not a multiple of hidden_size {size}, so vectors cannot be grouped into tokens")
         }
         Ok(Self {
             encoder: VoxtralEncoder::new(&cfg.audio_config, vb.pp("audio_tower"))?,
@@ -265,7 +265,7 @@ impl VoxtralForConditionalGeneration {
     fn whole_tokens(&self, b: usize, n: usize) -> Result<()> {
         let of_token = self.audio_config.intermediate_size / self.audio_config.hidden_size.max(1);
         if !(b * n).is_multiple_of(of_token) {
-            bail!("{FAMILY}: {b} sounds of {n} vectors do not make whole tokens of {of_token}; fill the spectrogram up")
+            bail!("{FAMILY}: {b} sounds of {n} vectors do not form whole tokens of {of_token}; pad the spectrogram")
         }
         Ok(())
     }
@@ -335,7 +335,7 @@ impl VoxtralForConditionalGeneration {
         let (b, _) = input_ids.dims2()?;
         if b != 1 {
             bail!(
-                "{FAMILY}: input_ids are {:?}; one text can be continued, (1, t)",
+                "{FAMILY}: input_ids are {:?}; only one text can be continued, (1, t)",
                 input_ids.dims()
             )
         }

@@ -189,7 +189,7 @@ pub fn log_mel(samples: &[f32], filters: &[f32]) -> Result<Vec<f32>> {
     let bins = N_FFT / 2 + 1;
     if filters.is_empty() || !filters.len().is_multiple_of(bins) {
         bail!(
-            "whisper: {} mel filters; they have to be rows of {bins}",
+            "whisper: {} mel filters; they must be rows of {bins}",
             filters.len()
         )
     }

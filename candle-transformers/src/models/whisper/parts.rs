@@ -187,7 +187,7 @@ impl AudioEncoder {
         let expected = self.convs[0].weight().dim(1)?;
         if bands != expected || frames == 0 || frames.div_ceil(2) > limit {
             bail!(
-                "whisper: a spectrogram of {bands} bands and {frames} frames; the model takes {expected} bands and 1 to {} frames",
+                "whisper: a spectrogram of {bands} bands and {frames} frames; the model expects {expected} bands and 1 to {} frames",
                 2 * limit
             )
         }
@@ -459,16 +459,16 @@ impl TextDecoder {
         let first = kept.unwrap_or(0);
         let held = self.layers.first().map_or(first, |layer| layer.text.seen());
         if new == 0 || first.saturating_add(new) > limit {
-            bail!("whisper: {new} tokens after {first}; the decoder takes 1 to {limit} in all")
+            bail!("whisper: {new} tokens after {first}; the decoder's limit is {limit} in all, and at least 1 new token is required")
         }
         if kept.is_some() && held != first {
             bail!(
-                "whisper: {new} tokens are said to follow {first} others, but {held} are held; reset the cache or give the whole text"
+                "whisper: {new} tokens follow {first} others, but the cache holds {held}; reset the cache or pass the whole text"
             )
         }
         if xa.dim(0)? != batch {
             bail!(
-                "whisper: tokens are {:?} and the sound {:?}; they have to have one batch size",
+                "whisper: tokens are {:?} and the sound {:?}; they must have one batch size",
                 x.dims(),
                 xa.dims()
             )

@@ -32,7 +32,7 @@ impl Attention {
     ) -> Result<Self> {
         let _ = use_flash_attn;
         if heads == 0 || dim_head == 0 {
-            bail!("wuerstchen: {heads} heads of size {dim_head}, both have to be 1 at least")
+            bail!("wuerstchen: {heads} heads of size {dim_head}; both must be at least 1")
         }
         let inner = heads * dim_head;
         let part = |name| linear(query_dim, inner, vb.pp(name));

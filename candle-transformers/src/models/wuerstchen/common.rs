@@ -71,7 +71,7 @@ impl Module for LayerNormNoWeights {
 /// Checks the size of the vectors that [`times`] makes.
 pub(super) fn check_times(size: usize) -> Result<()> {
     if size < 4 {
-        bail!("wuerstchen: c_r is {size}, the size of a time's vector is 4 at least")
+        bail!("wuerstchen: c_r is {size}; the size of a time embedding must be at least 4")
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ impl DDPMWScheduler {
     /// There are no steps.
     pub fn new(inference_steps: usize, config: DDPMWSchedulerConfig) -> Result<Self> {
         if inference_steps == 0 {
-            bail!("ddpm: 0 steps are asked for, one is the least")
+            bail!("ddpm: 0 steps requested; at least 1 is required")
         }
         let time = |i| 1. - i as f64 / inference_steps as f64;
         Ok(Self {
@@ -72,7 +72,7 @@ impl DDPMWScheduler {
         match nearest.and_then(|i| self.timesteps.get(i + 1)) {
             Some(&next) => Ok(next),
             None => bail!(
-                "ddpm: no step begins at {time}, which is the end; they begin at {:?}",
+                "ddpm: no step starts at {time}, the end; steps start at {:?}",
                 &self.timesteps[..self.timesteps.len() - 1]
             ),
         }

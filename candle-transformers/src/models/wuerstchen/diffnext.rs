@@ -167,10 +167,10 @@ impl WDiffNeXt {
     ) -> Result<Self> {
         check_times(c_r)?;
         let Some(first) = levels.first().map(|level| level.channels) else {
-            bail!("wuerstchen: there are no levels, one is the least")
+            bail!("wuerstchen: no levels; at least one is required")
         };
         if patch_size == 0 {
-            bail!("wuerstchen: patch_size is 0, 1 is the least")
+            bail!("wuerstchen: patch_size is 0; it must be at least 1")
         }
         let loader = Loader {
             levels,
@@ -210,7 +210,7 @@ impl WDiffNeXt {
         const EPS: f64 = 1e-3;
         self.check(xs)?;
         let Some(clip) = clip else {
-            bail!("wuerstchen: there is no text; the model attends to one, take that of an empty prompt")
+            bail!("wuerstchen: no text; the model attends to one, so pass that of an empty prompt")
         };
         let time = &times(r, self.c_r)?.to_dtype(xs.dtype())?;
         let text = &self.seq_norm.forward(&self.clip_mapper.forward(clip)?)?;
@@ -267,7 +267,7 @@ impl WDiffNeXt {
                 Ok(())
             }
             _ => bail!(
-                "wuerstchen: the latents are {:?}, they have to be (batch, {channels}, height, width) with sides that are multiples of \
+                "wuerstchen: the latents are {:?}; they must be (batch, {channels}, height, width) with sides that are multiples of \
                  {multiple}",
                 xs.dims()
             ),

@@ -85,7 +85,7 @@ impl WPrior {
         let channels = self.c_in;
         if xs.rank() != 4 || xs.dim(1)? != channels {
             bail!(
-                "wuerstchen: the latents are {:?}, they have to be (batch, {channels}, height, width)",
+                "wuerstchen: the latents are {:?}; they must be (batch, {channels}, height, width)",
                 xs.dims()
             )
         }

@@ -36,13 +36,13 @@ pub fn pad_text_embeddings(
     let lengths = text_embeddings.iter().map(|text| match *text.dims() {
         [tokens, _] => Ok(tokens),
         _ => bail!(
-            "{FAMILY}: the vectors of a text are {:?}, they have to be (tokens, size)",
+            "{FAMILY}: the vectors of a text are {:?}; they must be (tokens, size)",
             text.dims()
         ),
     });
     let lengths = lengths.collect::<Result<Vec<_>>>()?;
     let Some(&longest) = lengths.iter().max() else {
-        bail!("{FAMILY}: text_embeddings is empty, there has to be at least one text")
+        bail!("{FAMILY}: text_embeddings is empty; at least one text is required")
     };
     let padded_len = longest + compute_padding_len(longest);
     let (mut texts, mut mask) = (Vec::new(), Vec::new());

@@ -124,7 +124,7 @@ impl FlowMatchEulerDiscreteScheduler {
         let times = self.sigmas.get(self.step_index..);
         let Some([now, next, ..]) = times else {
             bail!(
-                "{FAMILY}: {} steps are done, there are no more; reset the scheduler, or set its timesteps",
+                "{FAMILY}: all {} steps are done; reset the scheduler, or set its timesteps",
                 self.step_index
             )
         };

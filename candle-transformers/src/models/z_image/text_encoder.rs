@@ -67,7 +67,7 @@ impl TextEncoderConfig {
     fn spec(&self) -> Result<DecoderSpec> {
         if self.num_hidden_layers < 2 {
             bail!(
-                "{FAMILY}: num_hidden_layers is {}, it has to be at least 2: the last layer is not run",
+                "{FAMILY}: num_hidden_layers is {}; it must be at least 2, since the last layer is not run",
                 self.num_hidden_layers
             )
         }

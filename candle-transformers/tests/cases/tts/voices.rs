@@ -204,7 +204,7 @@ fn speaker_encoders_that_cannot_be() -> Result<()> {
     assert_error(few, &["1607", "8 rows of 201"]);
     for rate in [1e6, 0., -1., f64::NAN, f64::INFINITY] {
         let found = model.embed_utterance(&[0.; 900], &filters, rate, 0.75, &cpu);
-        assert_error(found, &["parts in a second"]);
+        assert_error(found, &["parts per second"]);
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ impl BrowserDvm {
         let keys = match secret {
             // What was given is a secret, and stays out of the message.
             Some(secret) => Keys::parse(secret.trim()).map_err(|_| {
-                JsError::new("that is no secret key: expected nsec1… or 64 hexadecimal digits")
+                JsError::new("not a secret key: expected nsec1… or 64 hexadecimal digits")
             })?,
             None => Keys::generate(),
         };
@@ -174,7 +174,7 @@ impl BrowserDvm {
         settings: Option<JsSettings>,
     ) -> Result<(), JsError> {
         if self.state.borrow().running.is_some() {
-            return Err(JsError::new("it serves already: stop it first"));
+            return Err(JsError::new("the service is already running: stop it first"));
         }
         let model = self.model()?;
         let mut settings = read_settings(settings)?;
@@ -246,7 +246,7 @@ impl BrowserDvm {
 
     fn model(&self) -> Result<Model, JsError> {
         let model = self.state.borrow().model.clone();
-        model.ok_or_else(|| JsError::new("no model is loaded: load one first"))
+        model.ok_or_else(|| JsError::new("no model loaded: load one first"))
     }
 
     /// The journal of this key, and in words where it is.
@@ -256,14 +256,14 @@ impl BrowserDvm {
         match storage::File::open(&name).await {
             Ok(file) => {
                 let journal = RedbJournal::over(file).map_err(failed)?;
-                Ok((journal, "kept by the browser".to_string()))
+                Ok((journal, "saved by the browser".to_string()))
             }
             Err(storage::Problem::InUse) => Err(JsError::new(
-                "another tab or worker serves with this key: stop it there, or take another key here",
+                "another tab or worker is serving with this key: stop it there, or use a different key here",
             )),
             Err(storage::Problem::Missing(reason)) => {
                 let journal = RedbJournal::in_memory().map_err(failed)?;
-                let place = format!("in memory, and gone with this tab: {reason}");
+                let place = format!("in memory, lost when this tab closes: {reason}");
                 Ok((journal, place))
             }
         }
@@ -294,14 +294,14 @@ fn read_settings(settings: Option<JsSettings>) -> Result<Settings, JsError> {
         let name = name.as_string().unwrap_or_default();
         if NATIVE.contains(&name.as_str()) {
             return Err(JsError::new(&format!(
-                "settings: `{name}` is not for a browser"
+                "settings: `{name}` is not supported in a browser"
             )));
         }
     }
     let text = JSON::stringify(&settings)
         .ok()
         .and_then(|text| text.as_string());
-    let text = text.ok_or_else(|| JsError::new("settings: no plain object"))?;
+    let text = text.ok_or_else(|| JsError::new("settings: not a plain object"))?;
     serde_json::from_str(&text).map_err(|err| JsError::new(&format!("settings: {err}")))
 }
 

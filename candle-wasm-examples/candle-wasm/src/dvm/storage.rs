@@ -39,13 +39,13 @@ impl File {
     pub async fn open(name: &str) -> Result<Self, Problem> {
         let missing = |err: JsValue| Problem::Missing(browser::files::message(&err));
         let scope: WorkerGlobalScope = js_sys::global().dyn_into().map_err(|_| {
-            Problem::Missing("browsers give such files to dedicated workers only".to_string())
+            Problem::Missing("browsers offer such files only in dedicated workers".to_string())
         })?;
         // Not there at all where the page is no secure context.
         let storage = Reflect::get(&scope.navigator(), &"storage".into()).map_err(missing)?;
         if storage.is_undefined() {
             return Err(Problem::Missing(
-                "the browser has no storage for this page".to_string(),
+                "the browser offers no storage for this page".to_string(),
             ));
         }
         let storage: web_sys::StorageManager = storage.unchecked_into();

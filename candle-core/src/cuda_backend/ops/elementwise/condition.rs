@@ -20,7 +20,7 @@ pub(in crate::cuda_backend) fn where_cond(
     let device = cond.device();
     let dtype = on_true.dtype();
     if !cond.dtype().is_int() {
-        let hint = "conditions are integers: compare first";
+        let hint = "conditions must be integers: compare first";
         return Err(device.unsupported(OP, cond.dtype(), hint));
     }
     let walk = Walk::new([cond_l, true_l, false_l])?;

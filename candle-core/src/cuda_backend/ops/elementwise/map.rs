@@ -47,7 +47,7 @@ fn map(
         ),
     };
     let Some(c_function) = function(UNARY, f.name) else {
-        return Err(device.unsupported(op, src.dtype(), "there is no CUDA form of this function"));
+        return Err(device.unsupported(op, src.dtype(), "this function has no CUDA kernel"));
     };
     if !moves && src.dtype().is_int() && !UNARY_INT.contains(&f.name) {
         return Err(device.unsupported(op, src.dtype(), "convert to a float dtype first"));

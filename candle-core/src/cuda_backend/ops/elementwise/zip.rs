@@ -36,7 +36,7 @@ fn zip(
     let src = lhs.dtype();
     let (from, to) = (device.c_type(src, name)?, device.c_type(dtype, name)?);
     let Some(f) = function(BINARY, name).or_else(|| function(GATES, name)) else {
-        return Err(device.unsupported(name, src, "there is no CUDA form of this function"));
+        return Err(device.unsupported(name, src, "this function has no CUDA kernel"));
     };
     if src.is_int() && function(GATES, name).is_some() {
         return Err(device.unsupported(name, src, "convert to a float dtype first"));

@@ -49,7 +49,7 @@ pub fn norm(x: Operand<'_>, norm: Norm<'_>) -> Result<CudaStorage> {
     for (other, layout) in vectors.iter().chain(&beside) {
         if other.dtype() != dtype || layout.dims().last() != Some(&rows.len) {
             crate::bail!(
-                "{op}: rows of {} elements of {dtype:?} beside {:?} of {:?}",
+                "{op}: rows of {} elements of {dtype:?} do not match {:?} of {:?}",
                 rows.len,
                 layout.shape(),
                 other.dtype()

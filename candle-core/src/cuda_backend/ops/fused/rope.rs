@@ -159,7 +159,7 @@ fn rope_into(
     let (_, _, _, dim) = x.1.shape().dims4()?;
     if !dim.is_multiple_of(2) || rotation.rotary > dim || !rotation.rotary.is_multiple_of(2) {
         crate::bail!(
-            "rope rotates pairs: the last dimension and the part of it that is rotated have to be even, got {dim} and {}",
+            "rope rotates pairs: the last dimension and its rotated part must be even, got {dim} and {}",
             rotation.rotary
         );
     }
@@ -191,7 +191,7 @@ fn rope_into(
             let half = layout.dims().last().copied().unwrap_or(0);
             if storage.dtype() != x.0.dtype() || half != rotation.rotary / 2 {
                 crate::bail!(
-                    "rope: {name} is {:?} of {:?}, for {} elements of {:?} that are rotated it has to end in half as many",
+                    "rope: {name} is {:?} of {:?}; for {} rotated elements of {:?}, its last dimension must be half of that",
                     layout.shape(),
                     storage.dtype(),
                     rotation.rotary,
@@ -205,7 +205,7 @@ fn rope_into(
     if let Some(((_, layout), eps)) = rotation.norms {
         let [head, dim] = layout.stride() else {
             crate::bail!(
-                "rope: the norms' weights are {:?}, they have to be (2, dim)",
+                "rope: the norm weights are {:?}; they must be (2, dim)",
                 layout.shape()
             )
         };

@@ -33,7 +33,11 @@ pub(in crate::cuda_backend) fn embedding(
 ) -> Result<CudaStorage> {
     let device = table.device();
     if !ids.dtype().is_int() {
-        return Err(device.unsupported(EMBEDDING, ids.dtype(), "ids are integers: convert them"));
+        return Err(device.unsupported(
+            EMBEDDING,
+            ids.dtype(),
+            "ids must be integers: convert them",
+        ));
     }
     let count = ids_l.shape().elem_count() * hidden;
     let dst = device.new_storage(count, DType::F32, EMBEDDING)?;

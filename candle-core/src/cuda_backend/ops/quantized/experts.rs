@@ -49,7 +49,7 @@ fn check(lhs: &CudaStorage, ids: &CudaStorage) -> Result<()> {
     match ids.dtype().is_int() {
         true => Ok(()),
         false => {
-            let hint = "ids are integers: convert them";
+            let hint = "ids must be integers: convert them";
             Err(lhs.device().unsupported(OP, ids.dtype(), hint))
         }
     }

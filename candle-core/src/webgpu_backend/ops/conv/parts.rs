@@ -130,8 +130,8 @@ impl Parts<'_> {
         match cuts.find(|(helps, cut)| *helps && part.range(*cut).len() > 1) {
             Some((_, cut)) => Ok(Some(cut)),
             None => Err(Error::WebGpu(format!(
-                "{}: a kernel of {:?} elements and what it meets take more than the {} bytes that {} binds at once: use a smaller \
-                 dtype or kernel",
+                "{}: a kernel of {:?} elements and its input window exceed the {} bytes that {} can bind at once: use a smaller dtype \
+                 or kernel",
                 self.g.op,
                 self.g.kernel,
                 self.most,

@@ -119,7 +119,7 @@ fn map(
         (from, to) = (from.bits(), to.bits());
     }
     if !UNARY.contains(&name) {
-        return Err(device.unsupported(name, src.dtype(), "there is no WGSL for this function"));
+        return Err(device.unsupported(name, src.dtype(), "this function has no WGSL kernel"));
     }
     if !from.is_float() && !UNARY_INT.contains(&name) {
         return Err(device.unsupported(name, src.dtype(), "convert to a float dtype first"));

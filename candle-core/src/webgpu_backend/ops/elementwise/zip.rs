@@ -121,7 +121,7 @@ fn zip_into(
     }
     let floats_only = BINARY_FLOAT.contains(&name);
     if !floats_only && !BINARY.contains(&name) {
-        return Err(device.unsupported(name, lhs.dtype(), "there is no WGSL for this function"));
+        return Err(device.unsupported(name, lhs.dtype(), "this function has no WGSL kernel"));
     }
     if floats_only && !from.is_float() {
         return Err(device.unsupported(name, lhs.dtype(), "convert to a float dtype first"));

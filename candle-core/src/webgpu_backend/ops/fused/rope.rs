@@ -92,7 +92,7 @@ fn angles_over(
     let (d0, d1, d2, dim) = x_l.shape().dims4()?;
     if !dim.is_multiple_of(2) || rotation.rotary > dim || !rotation.rotary.is_multiple_of(2) {
         crate::bail!(
-            "rope rotates pairs: the last dimension and the part of it that is rotated have to be even, got {dim} and {}",
+            "rope rotates pairs: the last dimension and its rotated part must be even, got {dim} and {}",
             rotation.rotary
         );
     }
@@ -155,7 +155,7 @@ pub fn rope_append(
     let shape = into.check((x, x_l), &rotation)?;
     if !into.cache.1.start_offset().is_multiple_of(2) {
         crate::bail!(
-            "rope: a cache that starts at element {}, it has to be an even one",
+            "rope: the cache starts at element {}; the start must be even",
             into.cache.1.start_offset()
         )
     }

@@ -73,11 +73,7 @@ pub(in super::super) fn convolution(
     let none = Extras::default();
     let made = make(kernel, image.storage, &problem, none, Some(windows), to)?;
     made.ok_or_else(|| {
-        crate::Error::WebGpu(format!(
-            "{}: more than a binding reaches, in one part",
-            g.op
-        ))
-        .bt()
+        crate::Error::WebGpu(format!("{}: one part exceeds the binding size", g.op)).bt()
     })
 }
 

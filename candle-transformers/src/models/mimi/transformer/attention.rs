@@ -37,7 +37,7 @@ impl RotaryEmbedding {
     /// `dim` is odd, or the device fails.
     pub fn new(dim: usize, max_seq_len: usize, theta: f32, dev: &Device) -> Result<Self> {
         if !dim.is_multiple_of(2) || dim == 0 {
-            bail!("mimi: rotary heads have an even number of elements, not {dim}")
+            bail!("mimi: the size of a rotary head is {dim}; it must be even")
         }
         let rate = |i| 1. / theta.powf((2 * i) as f32 / dim as f32);
         let rates: Vec<f32> = (0..dim / 2).map(rate).collect();
@@ -98,7 +98,7 @@ impl Heads {
         if model == 0 || model.checked_rem(heads) != Some(0) || heads.checked_rem(repeat) != Some(0)
         {
             bail!(
-                "mimi: num_heads {heads} has to divide d_model {model}, and kv_repeat {repeat} has to divide num_heads"
+                "mimi: num_heads {heads} must divide d_model {model}, and kv_repeat {repeat} must divide num_heads"
             )
         }
         Ok(Self {
@@ -187,7 +187,7 @@ impl StreamingMultiheadAttention {
     pub fn new(rope: &Option<Arc<RotaryEmbedding>>, cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let heads = Heads::of(cfg)?;
         if cfg.context == 0 {
-            bail!("mimi: the context has to be 1 position at least, not 0")
+            bail!("mimi: the context must be at least 1 position, not 0")
         }
         let (model, keys) = (cfg.d_model, heads.keys * heads.dim);
         let parts = [("q_proj", model), ("k_proj", keys), ("v_proj", keys)];
@@ -252,7 +252,7 @@ impl StreamingMultiheadAttention {
         let keys = all.keys.dim(2)?;
         if mask.dims() != [time, keys] {
             bail!(
-                "mimi: a mask of {time} positions has to be ({time}, {keys}), {} of the keys being of earlier ones, not {:?}",
+                "mimi: a mask of {time} positions must be ({time}, {keys}), {} of the keys being of earlier ones, not {:?}",
                 keys - time,
                 mask.dims()
             )

@@ -102,11 +102,11 @@ impl StreamingTransformerLayer {
     /// It asks for what is not supported, heads do not divide sizes, or a tensor is missing or has another shape.
     pub fn new(rope: &Option<Arc<RotaryEmbedding>>, cfg: &Config, vb: VarBuilder) -> Result<Self> {
         if cfg.use_conv_block {
-            bail!("mimi: use_conv_block has to be false, blocks of convolutions are not supported")
+            bail!("mimi: use_conv_block must be false; convolution blocks are not supported")
         }
         if !cfg.norm_first || !cfg.causal {
             bail!(
-                "mimi: norm_first and causal have to be true, not {} and {}: nothing else is supported",
+                "mimi: norm_first is {} and causal {}; both must be true",
                 cfg.norm_first,
                 cfg.causal
             )
@@ -188,10 +188,12 @@ impl StreamingTransformer {
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let (model, heads) = (cfg.d_model, Heads::of(cfg)?);
         if cfg.num_layers == 0 {
-            bail!("mimi: num_layers has to be 1 at least, not 0")
+            bail!("mimi: num_layers must be at least 1, not 0")
         }
         if cfg.positional_embedding == PositionalEmbedding::Sin && (model < 4 || model % 2 == 1) {
-            bail!("mimi: sines are added to an even number of channels, 4 at least, not {model}")
+            bail!(
+                "mimi: d_model is {model}; sinusoidal positions need an even number of at least 4"
+            )
         }
         let rope = match cfg.positional_embedding {
             PositionalEmbedding::Rope => {
@@ -254,7 +256,7 @@ impl StreamingTransformer {
     pub fn copy_state(&mut self, from: &Self) -> Result<()> {
         if self.layers.len() != from.layers.len() {
             bail!(
-                "mimi: a transformer of {} layers cannot take over the state of one with {}",
+                "mimi: the transformer has {} layers, but the state has {}",
                 self.layers.len(),
                 from.layers.len()
             )
@@ -300,7 +302,7 @@ impl ProjectedTransformer {
         vb: VarBuilder,
     ) -> Result<Self> {
         if output_dims.is_empty() {
-            bail!("mimi: a transformer has to have results, 1 at least")
+            bail!("mimi: a transformer needs at least 1 output")
         }
         let model = cfg.d_model;
         let project = |from, to, vb| {
@@ -348,7 +350,7 @@ impl ProjectedTransformer {
     fn first(&mut self, xs: &Tensor) -> Result<Tensor> {
         match self.forward(xs)?.into_iter().next() {
             Some(first) => Ok(first),
-            None => bail!("mimi: the transformer has no results"),
+            None => bail!("mimi: the transformer has no outputs"),
         }
     }
 }

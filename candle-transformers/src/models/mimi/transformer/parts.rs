@@ -69,7 +69,7 @@ impl Mlp {
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let (model, inner) = (cfg.d_model, cfg.dim_feedforward);
         if model == 0 || inner == 0 {
-            bail!("mimi: d_model {model} and dim_feedforward {inner} have to be 1 at least")
+            bail!("mimi: d_model {model} and dim_feedforward {inner} must be at least 1")
         }
         let span = span!(Level::TRACE, "mlp");
         let Some(activation) = cfg.gating else {

@@ -212,7 +212,7 @@ impl UpBlock2D {
     ) -> Result<Tensor> {
         if res_xs.len() < self.resnets.len() {
             bail!(
-                "up block: {} tensors of the way down for {} residual blocks, there has to be one for each",
+                "up block: {} skip tensors for {} residual blocks; expected one for each",
                 res_xs.len(),
                 self.resnets.len()
             )
@@ -328,7 +328,7 @@ impl CrossAttnUpBlock2D {
         let _inside = self.span.enter();
         let (resnets, attentions) = (self.upblock.resnets.len(), self.attentions.len());
         if resnets != attentions {
-            bail!("up block: {attentions} transformers for {resnets} residual blocks, there has to be one for each")
+            bail!("up block: {attentions} transformers for {resnets} residual blocks; expected one for each")
         }
         let attend = |i: usize, xs| self.attentions[i].forward(&xs, encoder_hidden_states);
         self.upblock

@@ -165,11 +165,11 @@ impl EdmDpmMultistepScheduler {
     pub fn new(config: UniPCSchedulerConfig, num_inference_steps: usize) -> Result<Self> {
         config.sigma_schedule.check()?;
         if config.solver_order == 0 {
-            bail!("uni_pc: solver_order is 0, 1 is the least")
+            bail!("uni_pc: solver_order is 0; it must be at least 1")
         }
         let ratio = config.dynamic_thresholding_ratio;
         if config.thresholding && !(0. ..=1.).contains(&ratio) {
-            bail!("uni_pc: dynamic_thresholding_ratio is {ratio}, it has to be from 0 to 1")
+            bail!("uni_pc: dynamic_thresholding_ratio is {ratio}; it must be from 0 to 1")
         }
         let train = config.num_training_timesteps;
         let (schedule, sigmas) = (&config.timestep_schedule, &config.sigma_schedule);
@@ -251,7 +251,7 @@ impl EdmDpmMultistepScheduler {
         corrector: Option<&Tensor>,
     ) -> Result<Tensor> {
         let Some((from, latest)) = earlier.front() else {
-            bail!("uni_pc: a step without an original to begin with")
+            bail!("uni_pc: a step without a previous sample")
         };
         let h = self.lambda(timestep) - self.lambda(*from);
         if h == 0. {
@@ -316,7 +316,7 @@ fn solved(mut rows: Vec<Vec<f64>>) -> Result<Vec<f64>> {
         let (above, below) = rows.split_at_mut(column + 1);
         let pivot = &above[column];
         if pivot[column] == 0. || !pivot[column].is_finite() {
-            bail!("uni_pc: two of the steps that a step is computed from have the same noise")
+            bail!("uni_pc: two of the previous steps have the same noise")
         }
         for row in below {
             let factor = row[column] / pivot[column];

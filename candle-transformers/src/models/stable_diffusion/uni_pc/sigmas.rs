@@ -28,7 +28,7 @@ impl SigmaSchedule {
         };
         // Not `min <= 0. || …`, which is false for NaN.
         if !(0. < min && min < max && max.is_finite() && 0. < rho && rho.is_finite()) {
-            bail!("uni_pc: sigmas from {min} to {max} with rho {rho}; they have to be 0 < sigma_min < sigma_max, and rho above 0")
+            bail!("uni_pc: sigmas from {min} to {max} with rho {rho}; they must be 0 < sigma_min < sigma_max, and rho above 0")
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl TimestepSchedule {
         train: usize,
     ) -> Result<Vec<usize>> {
         if inference == 0 || inference > train {
-            bail!("uni_pc: {inference} steps are asked for, 1 to {train} can be taken, which is the number of steps in training")
+            bail!("uni_pc: {inference} steps requested; expected 1 to {train}, the number of training steps")
         }
         let last = train - 1;
         let taken: Vec<usize> = match self {
@@ -134,7 +134,7 @@ impl TimestepSchedule {
         };
         match taken.windows(2).find(|pair| pair[0] <= pair[1]) {
             Some(pair) => bail!(
-                "uni_pc: {inference} steps of {train} come to training step {} twice; ask for fewer",
+                "uni_pc: {inference} steps of {train} repeat training step {}; use fewer",
                 pair[1]
             ),
             None => Ok(taken),

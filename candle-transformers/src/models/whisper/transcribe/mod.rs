@@ -229,17 +229,19 @@ impl Transcriber {
         let network = network.into();
         let special = Special::of(vocabulary.as_ref(), network.config.vocab_size)?;
         if options.temperatures.is_empty() {
-            bail!("whisper: there are no temperatures; 0 alone takes the most probable tokens")
+            bail!("whisper: no temperatures; use 0 for greedy decoding")
         }
         match (&options.language, special.languages.is_empty()) {
             (Some(code), true) if code != "en" => bail!(
-                "whisper: the model knows English alone, and the language {code:?} was asked for; take one for several languages"
+                "whisper: the model is English-only, but the language {code:?} was requested; use a multilingual model"
             ),
             (Some(code), false) => drop(special.language(code)?),
             _ => {}
         }
         if options.translate && special.languages.is_empty() {
-            bail!("whisper: the model knows English alone and does not translate; take one for several languages")
+            bail!(
+                "whisper: the model is English-only and cannot translate; use a multilingual model"
+            )
         }
         let (dtype, device) = network.encoder.takes();
         Ok(Self {

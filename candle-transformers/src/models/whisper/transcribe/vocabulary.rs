@@ -62,7 +62,7 @@ impl Special {
         let id = |token: &str| match vocabulary.id(token) {
             Some(id) => Ok(id),
             None => bail!(
-                "whisper: the vocabulary has no {token}; tokenizer.json has to be the model's"
+                "whisper: the vocabulary has no {token}; does tokenizer.json belong to the model?"
             ),
         };
         let no_timestamps = id(NO_TIMESTAMPS_TOKEN)?;
@@ -102,7 +102,7 @@ impl Special {
             None => {
                 let known: Vec<_> = self.languages.iter().map(|(code, _)| *code).collect();
                 bail!(
-                    "whisper: the language {code:?} is not among those of the model: {}",
+                    "whisper: the model does not support the language {code:?}; supported: {}",
                     known.join(", ")
                 )
             }

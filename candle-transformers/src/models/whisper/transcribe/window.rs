@@ -85,7 +85,7 @@ pub(super) fn probability(logits: &[f32], token: u32) -> f64 {
 fn choose(logits: &[f32], temperature: f64, rng: &mut StdRng) -> Result<u32> {
     let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
     let Some(best) = best.filter(|best| logits[*best].is_finite()) else {
-        bail!("whisper: no token may follow, or the model gave no finite logits; the weights may be damaged")
+        bail!("whisper: no token is allowed, or the logits are not finite; the weights may be damaged")
     };
     if temperature <= 0. {
         return Ok(best as u32);

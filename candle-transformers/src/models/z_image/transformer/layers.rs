@@ -126,7 +126,7 @@ impl RopeEmbedder {
     ) -> Result<Self> {
         if axes_dims.len() != axes_lens.len() || axes_dims.iter().any(|dim| dim % 2 != 0) {
             bail!(
-                "{FAMILY}: axes_dims is {axes_dims:?} and axes_lens {axes_lens:?}, as many numbers are needed, even ones of axes_dims"
+                "{FAMILY}: axes_dims is {axes_dims:?} and axes_lens {axes_lens:?}; their lengths must match, and axes_dims must be even"
             )
         }
         let axes = axes_dims.into_iter().zip(axes_lens);
@@ -155,7 +155,7 @@ impl RopeEmbedder {
         let (_, axes) = ids.dims2()?;
         if axes < self.tables.len() {
             bail!(
-                "{FAMILY}: the places are {:?}, they have to be (seq, {})",
+                "{FAMILY}: the positions are {:?}; they must be (seq, {})",
                 ids.dims(),
                 self.tables.len()
             )
@@ -322,7 +322,7 @@ impl ZImageTransformerBlock {
         let ([before, after], [ffn_before, ffn_after]) = (&self.attention_norms, &self.ffn_norms);
         match (&self.modulation, adaln_input) {
             (Some(_), None) => bail!(
-                "{FAMILY}: adaln_input is missing, a block with modulation needs the vector of the time"
+                "{FAMILY}: adaln_input is missing; a block with modulation needs the time embedding"
             ),
             (Some(modulation), Some(condition)) => {
                 let [scale_msa, gate_msa, scale_mlp, gate_mlp] = modulation.forward(condition)?;

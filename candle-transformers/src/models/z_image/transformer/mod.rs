@@ -120,7 +120,7 @@ impl Config {
         match (self.all_patch_size.first(), self.all_f_patch_size.first()) {
             (Some(&patch), Some(&frames)) if patch > 0 && frames > 0 => Ok((patch, frames)),
             _ => bail!(
-                "{FAMILY}: all_patch_size is {:?} and all_f_patch_size {:?}, each has to begin with a number of at least 1",
+                "{FAMILY}: all_patch_size is {:?} and all_f_patch_size {:?}; each must start with a number of at least 1",
                 self.all_patch_size,
                 self.all_f_patch_size
             ),
@@ -141,13 +141,13 @@ impl Config {
             .fold(0usize, |sum, dim| sum.saturating_add(*dim));
         if axes.len() != 3 || rotated != self.head_dim() || axes.iter().any(|dim| dim % 2 != 0) {
             bail!(
-                "{FAMILY}: axes_dims is {axes:?}, three even numbers whose sum is the size of a head, {}, are needed",
+                "{FAMILY}: axes_dims is {axes:?}; expected three even numbers whose sum is the head size, {}",
                 self.head_dim()
             )
         }
         if self.in_channels == 0 || self.cap_feat_dim == 0 {
             bail!(
-                "{FAMILY}: in_channels is {} and cap_feat_dim {}, each has to be at least 1",
+                "{FAMILY}: in_channels is {} and cap_feat_dim {}; each must be at least 1",
                 self.in_channels,
                 self.cap_feat_dim
             )
@@ -345,14 +345,14 @@ impl ZImageTransformer2DModel {
         let (b, size) = match *x.dims() {
             [b, c, f, h, w] if c == channels && b > 0 => (b, (f, h, w)),
             _ => bail!(
-                "{FAMILY}: the latents are {:?}, they have to be (batch, {channels}, frames, height, width)",
+                "{FAMILY}: the latents are {:?}; they must be (batch, {channels}, frames, height, width)",
                 x.dims()
             ),
         };
         let tokens = match *cap_feats.dims() {
             [texts, tokens, c] if texts == b && tokens > 0 && c == self.cfg.cap_feat_dim => tokens,
             _ => bail!(
-                "{FAMILY}: cap_feats is {:?}, for latents of {:?} it has to be ({b}, tokens, {})",
+                "{FAMILY}: cap_feats is {:?}; for latents of {:?} it must be ({b}, tokens, {})",
                 cap_feats.dims(),
                 x.dims(),
                 self.cfg.cap_feat_dim
@@ -360,7 +360,7 @@ impl ZImageTransformer2DModel {
         };
         if cap_mask.dims() != [b, tokens] || !matches!(*t.dims(), [n] if n == 1 || n == b) {
             bail!(
-                "{FAMILY}: cap_mask is {:?} and t is {:?}, they have to be ({b}, {tokens}) and ({b})",
+                "{FAMILY}: cap_mask is {:?} and t is {:?}; they must be ({b}, {tokens}) and ({b})",
                 cap_mask.dims(),
                 t.dims()
             )
@@ -375,7 +375,7 @@ impl ZImageTransformer2DModel {
             .any(|(n, len)| n > len)
         {
             bail!(
-                "{FAMILY}: a text of {tokens} tokens and {f} x {rows} x {columns} patches need {needed:?} positions, axes_lens is {:?}",
+                "{FAMILY}: a text of {tokens} tokens and {f} x {rows} x {columns} patches need {needed:?} positions, but axes_lens is {:?}",
                 self.cfg.axes_lens
             )
         }

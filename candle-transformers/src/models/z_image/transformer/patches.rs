@@ -13,8 +13,8 @@ pub(super) fn counts(
     let whole = |size: usize, patch: usize| size > 0 && patch > 0 && size.is_multiple_of(patch);
     if !whole(f, f_patch) || !whole(h, patch) || !whole(w, patch) {
         bail!(
-            "{FAMILY}: latents of {f} frames of {h} x {w} cannot be cut into patches of {f_patch} frames of {patch} x {patch}; their sizes \
-             have to be multiples of the patch's"
+            "{FAMILY}: latents of {f} frames of {h} x {w} cannot be split into patches of {f_patch} frames of {patch} x {patch}; their sizes \
+             must be multiples of the patch's"
         )
     }
     Ok((f / f_patch, h / patch, w / patch))
@@ -63,7 +63,7 @@ pub fn unpatchify(
     let b = match *x.dims() {
         [b, n, s] if n >= count && s == patch => b,
         _ => bail!(
-            "{FAMILY}: the patches are {:?}, they have to be (batch, {count}, {patch}) for {f} frames of {h} x {w}",
+            "{FAMILY}: the patches are {:?}; they must be (batch, {count}, {patch}) for {f} frames of {h} x {w}",
             x.dims()
         ),
     };

@@ -126,7 +126,7 @@ pub fn sdpa(
         None => Err(q.0.device().unsupported(
             OP,
             q.0.dtype(),
-            "there is no kernel for this dtype or for heads of this size: compose it of tensor ops",
+            "no kernel for this dtype or head size: compose it from tensor ops",
         )),
     }
 }

@@ -142,8 +142,8 @@ pub fn sdpa(
         Some(Plan::Flash(tile)) => call.flash(tile),
         Some(Plan::Blocks) => call.blocks(),
         None => crate::bail!(
-            "sdpa of {:?} with {:?} keys and these options has no WebGPU kernel: a binding does not reach an input, or a head is too large; \
-             compose it of tensor ops",
+            "sdpa of {:?} with {:?} keys and these options has no WebGPU kernel: an input exceeds the binding size, or a head is too large; \
+             compose it from tensor ops",
             call.sizes,
             k.dtype()
         ),
