@@ -1,7 +1,9 @@
 //! The embedded model out of GGUF files, against the outputs of an independent implementation over unquantised weights.
 
 use crate::gguf_model::in_format;
-use crate::support::{choice, golden, load, on_each_device, registry, GoldenPrompt, ModelFolder};
+use crate::support::{
+    choice, golden, load, on_each_device, prompts, registry, GoldenPrompt, ModelFolder,
+};
 use candle_core::quantized::GgmlDType;
 use candle_core::DType;
 use candle_dvm::{
@@ -58,7 +60,7 @@ fn unquantised(kind: DeviceKind) {
         ),
     ] {
         let backend = open(kind, format);
-        for prompt in &golden().prompts {
+        for prompt in prompts(kind) {
             let error = top8_error(&backend, prompt);
             println!("{kind:?} {format:?} {:?}: {error}", prompt.text);
             assert!(
@@ -68,7 +70,7 @@ fn unquantised(kind: DeviceKind) {
             );
         }
         if backend.dtype() == DType::F32 {
-            for prompt in &golden().prompts[..3] {
+            for prompt in prompts(kind).take(3) {
                 let common = tokens_in_common(&backend, prompt, 48);
                 assert_eq!(common, 48, "{format:?} {:?}", prompt.text);
             }

@@ -1,6 +1,6 @@
 //! The embedded model against the outputs of an independent implementation: `model/golden.json`.
 
-use crate::support::{embedded, golden, load, on_each_device, GoldenPrompt};
+use crate::support::{embedded, golden, load, on_each_device, prompts, GoldenPrompt};
 use candle_core::{DType, Tensor};
 use candle_dvm::{
     CandleBackend, CompletionRequest, DeviceKind, Error, InferenceBackend, ModelFiles, ModelSource,
@@ -66,7 +66,7 @@ fn prompt_tokens() {
 fn greedy_tokens(kind: DeviceKind) {
     let backend = embedded(kind);
     assert_eq!(golden().prompts.len(), 8);
-    for prompt in &golden().prompts {
+    for prompt in prompts(kind) {
         let mut streamed = String::new();
         let completion = backend
             .complete_stream(&request(&prompt.text, 48), &mut |piece| {
@@ -83,7 +83,7 @@ fn greedy_tokens(kind: DeviceKind) {
 }
 
 fn last_logits(kind: DeviceKind) {
-    for prompt in &golden().prompts {
+    for prompt in prompts(kind) {
         let logits = logits(embedded(kind), &prompt.ids);
         let error = top8_error(&logits, prompt);
         assert!(error < 1e-3, "{:?}: off by {error}", prompt.text);
@@ -130,7 +130,7 @@ fn cache_gives_the_same_logits(kind: DeviceKind) {
 
 /// The mean negative log-likelihood of each prompt, from the logits before each of its tokens.
 fn likelihood(kind: DeviceKind) {
-    for prompt in &golden().prompts {
+    for prompt in prompts(kind) {
         let mut session = embedded(kind).session();
         let mut sum = 0.0;
         for pair in prompt.ids.windows(2) {
@@ -150,7 +150,7 @@ fn half_precision(kind: DeviceKind) {
     for (dtype, tolerance) in [(DType::F16, 0.05), (DType::BF16, 0.4)] {
         let backend = load(&ModelSource::Embedded, kind, Some(dtype));
         assert_eq!(backend.dtype(), dtype);
-        for prompt in &golden().prompts {
+        for prompt in prompts(kind) {
             let logits = logits(&backend, &prompt.ids);
             let error = top8_error(&logits, prompt);
             println!("{kind:?} {dtype:?} {:?}: {error}", prompt.text);

@@ -82,6 +82,17 @@ pub fn embedded(kind: DeviceKind) -> &'static CandleBackend {
     slot.get_or_init(|| load(&ModelSource::Embedded, kind, None))
 }
 
+/// The prompts that a device runs: all of them on the CPU and on graphics cards; on a software adapter, which takes half a second for a
+/// token, the first two and the last. `CANDLE_EVERY_CASE=1`, set by nightly runs, runs all of them everywhere.
+pub fn prompts(kind: DeviceKind) -> impl Iterator<Item = &'static GoldenPrompt> {
+    let prompts = &golden().prompts;
+    let last = prompts.len() - 1;
+    let all = !embedded(kind).device().is_software_gpu()
+        || std::env::var_os("CANDLE_EVERY_CASE").is_some();
+    let chosen = move |i: &usize| all || *i < 2 || *i == last;
+    (0..prompts.len()).filter(chosen).map(|i| &prompts[i])
+}
+
 /// Makes a test on each device from one body that takes the device's kind.
 macro_rules! on_each_device {
     ($($name:ident),* $(,)?) => {$(

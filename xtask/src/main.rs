@@ -145,10 +145,8 @@ fn test(args: TestArgs) -> ExitCode {
     } else {
         named(&args.only)
     };
-    for (name, value) in testing::SOFTWARE_ADAPTER {
-        if std::env::var_os(name).is_none() {
-            std::env::set_var(name, value);
-        }
+    if args.all {
+        std::env::set_var(testing::EVERY_CASE, "1");
     }
     let outcomes = run_until_failure(&selected);
     print_summary(&selected, &outcomes);

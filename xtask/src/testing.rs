@@ -12,9 +12,14 @@ use crate::files::{target_dir, EmptyDir};
 use crate::times;
 
 /// Makes Mesa's software adapter compile kernels in two thirds of the time (measured on attention, norms and quantised products): LLVM
-/// runs no optional passes and legalises vectors of four lanes. Real adapters do not read these variables.
-pub const SOFTWARE_ADAPTER: [(&str, &str); 2] =
+/// runs no optional passes and legalises vectors of four lanes. Kernels then run at half the speed. Real adapters do not read these variables.
+const COMPILE_QUICKLY: [(&str, &str); 2] =
     [("GALLIVM_PERF", "nopt"), ("LP_NATIVE_VECTOR_WIDTH", "128")];
+/// The packages whose tests compile for longer than they run.
+const MANY_KERNELS: [&str; 3] = ["candle-core", "candle-nn", "candle-transformers"];
+
+/// With this variable tests on a software adapter leave no case out.
+pub const EVERY_CASE: &str = "CANDLE_EVERY_CASE";
 
 /// The GPU backends. CUDA and Metal need nothing installed to build, so that one build on every machine has all of them.
 pub const BACKENDS: &str = "--features \
@@ -162,7 +167,8 @@ impl Binary {
             .env("CARGO_MANIFEST_DIR", self.folder.display().to_string())
             // Shaders check bounds in tests; in users' programs candle-core has checked them before.
             .env("CANDLE_WEBGPU_CHECKS", "1");
-        for (name, value) in env {
+        let quickly = MANY_KERNELS.contains(&self.package.as_str());
+        for (name, value) in COMPILE_QUICKLY.iter().filter(|_| quickly).chain(env) {
             run = run.env(name, *value);
         }
         let name = &self.target;

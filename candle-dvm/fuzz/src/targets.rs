@@ -74,7 +74,6 @@ pub fn event(text: &str) {
     let _ = expiration(&event);
 }
 
-
 /// Customers write requests, providers write everything else.
 fn read(text: &str) -> Option<Event> {
     let (head, content) = text.split_once("\n\n").unwrap_or((text, ""));

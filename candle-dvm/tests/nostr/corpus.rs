@@ -26,8 +26,12 @@ fn replay(extension: &str, target: fn(&str)) {
         target(&text);
         let lines: Vec<&str> = text.split('\n').collect();
         for at in 0..lines.len() {
-            let with = |middle: &[&str]| [&lines[..at], middle, &lines[at + 1..]].concat().join("\n");
-            let half: String = lines[at].chars().take(lines[at].chars().count() / 2).collect();
+            let with =
+                |middle: &[&str]| [&lines[..at], middle, &lines[at + 1..]].concat().join("\n");
+            let half: String = lines[at]
+                .chars()
+                .take(lines[at].chars().count() / 2)
+                .collect();
             target(&with(&[]));
             target(&with(&[lines[at], lines[at]]));
             target(&with(&[&half]));
