@@ -330,7 +330,7 @@ fn text_that_is_no_utf8() -> Result<()> {
 fn files_that_lie_about_their_head() {
     let mut cases: Vec<(Vec<u8>, &[&str])> = vec![
         (vec![], &["head", "4 bytes"]),
-        (b"GGML\x03\0\0\0".to_vec(), &["head", "begins with GGML"]),
+        (b"GGML\x03\0\0\0".to_vec(), &["head", "found GGML"]),
         (b"GGUF".to_vec(), &["head", "4 bytes"]),
         (b"GGUF\x04\0\0\0".to_vec(), &["head", "version 4"]),
         (b"GGUF\0\0\0\x03".to_vec(), &["head", "big endian"]),
@@ -397,7 +397,7 @@ fn files_that_lie_about_their_head() {
     case(0, 1, &["general.alignment", "is 0"], &|file| {
         file.text(b"general.alignment").u32(4).u32(0);
     });
-    case(0, 1, &["general.alignment", "no U64"], &|file| {
+    case(0, 1, &["general.alignment", "expected U64"], &|file| {
         file.text(b"general.alignment").u32(8).text(b"32");
     });
     case(1, 0, &["name of tensor 0", "string length"], &|file| {
@@ -417,7 +417,7 @@ fn files_that_lie_about_their_head() {
     case(
         1,
         0,
-        &["tensor \"t\"", "no whole number of Q4_0 blocks"],
+        &["tensor \"t\"", "is not a whole number of Q4_0 blocks"],
         &|file| {
             file.tensor(b"t", &[33], 2, 0);
         },

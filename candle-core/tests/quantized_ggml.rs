@@ -127,7 +127,7 @@ fn malformed_ggml() {
         (with(&[1, 0, 31, 1]), ["tensor \"\"", "GGML dtype 31"]),
         (
             with(&[1, 0, 2, 33]),
-            ["tensor \"\"", "no whole number of Q4_0 blocks"],
+            ["tensor \"\"", "is not a whole number of Q4_0 blocks"],
         ),
         (
             with(&[3, 0, 0, !0, !0, !0]),

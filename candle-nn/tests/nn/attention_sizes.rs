@@ -1,7 +1,7 @@
 //! Attention over head sizes, lengths of keys and queries, groups and dtypes, beside what a kernel takes in a turn; against the plain
 //! form in f32 on the CPU.
 
-use super::common::{assert_close, compiles_slowly, data, dtypes, reference};
+use super::common::{assert_close, data, dtypes, every, reference};
 use candle_core::{test_device, DType, Device, Result, Tensor};
 use candle_nn::ops::{sdpa, sdpa_slow};
 
@@ -43,7 +43,7 @@ fn check(
 /// a kernel takes long to compile.
 pub(super) fn sizes(dev: &Device) -> Result<()> {
     let mut case = 0;
-    let every = if compiles_slowly(dev) { 29 } else { 13 };
+    let every = every(dev, 29, 13);
     for (dtype, tolerance) in dtypes(dev) {
         for head_dim in HEAD_DIMS {
             for keys in KEYS {

@@ -31,8 +31,18 @@ pub fn compiles_slowly(dev: &Device) -> bool {
         || dev.is_cuda() && std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE").is_some()
 }
 
-/// Which cases a device runs of a test in which nearly each is a kernel to compile: every one on the CPU and on a graphics card, and where
-/// compiling is slow every `n`-th. `n` is prime to the lengths of the test's lists, so that each of their entries is met beside others.
+/// How many cases count for one that runs: `n` or `2 n + 1` where compiling is slow, else `quick`.
+pub fn every(dev: &Device, n: usize, quick: usize) -> usize {
+    match (compiles_slowly(dev), std::env::var_os("CANDLE_EVERY_CASE")) {
+        (false, _) => quick,
+        (true, Some(_)) => n,
+        (true, None) => 2 * n + 1,
+    }
+}
+
+/// The cases that a device runs of a test in which nearly each is a kernel to compile: all of them on the CPU and on a graphics card. Where
+/// compiling is slow, every `n`-th at night (`CANDLE_EVERY_CASE=1`) and every `2 n + 1`-th by day. Both are coprime to the lengths of the
+/// test's lists, so that each entry of a list meets others of the other lists.
 pub struct Cases {
     every: usize,
     count: usize,
@@ -40,7 +50,7 @@ pub struct Cases {
 
 impl Cases {
     pub fn new(dev: &Device, n: usize) -> Self {
-        let every = if compiles_slowly(dev) { n } else { 1 };
+        let every = every(dev, n, 1);
         Self { every, count: 0 }
     }
 

@@ -221,7 +221,7 @@ fn the_other_names(dev: &Device) -> Result<()> {
         (0, 3)
     );
     let got = flash_attn::<f16>(&q, &k, &k, SCALE, mask, None, None);
-    assert_fails(got, &["q is of f32", "f16"]);
+    assert_fails(got, &["q is f32", "f16"]);
     let got = run_flash_attn_cpu::<u32>(&q, &k, &k, None, SCALE, None, None);
     assert_fails(got, &["u32 is not a float"]);
     Ok(())
@@ -304,7 +304,7 @@ fn packed_sequences(dev: &Device) -> Result<()> {
     );
     assert_fails(
         call(&len(&[3])?, &len(&[1, 2])?, None),
-        &["1 sequences", "2 of keys"],
+        &["1 query sequences", "2 key sequences"],
     );
     assert_fails(
         call(&len(&[3])?, &len(&[3])?, Some(&alibi)),

@@ -259,7 +259,7 @@ fn raw_interleaved_cache() -> Result<()> {
         1e-5,
     );
     let short = causal_decode_f32_interleaved(&[0.; 8], cache.data(), 4, 2, 8, len, 1.);
-    assert_fails(short, &["8 numbers", "4 heads of 8"]);
+    assert_fails(short, &["8 query elements", "4 heads of 8"]);
 
     let angles = data(&[1, dim / 2], DType::F32, cpu)?;
     let (cos, sin) = (angles.cos()?, angles.sin()?);

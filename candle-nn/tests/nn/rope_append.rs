@@ -348,7 +348,7 @@ fn what_does_not_fit(dev: &Device) -> Result<()> {
     let result = rope_append(&xs, &angles, &of(&[2, 2])?, Pairs::Halves, &cache, 0);
     assert_fails(result, &["rope", "[2, 3]", "[2, 2]"]);
     let result = rope_heads_with(&xs, &rotation, 3, 2);
-    assert_fails(result, &["3 heads", "2 of keys", "has 4"]);
+    assert_fails(result, &["3 query heads", "2 key heads", "has 4"]);
     let six = of(&[6])?;
     assert_fails(
         HeadNorms::new(&six, &of(&[5])?, EPS),

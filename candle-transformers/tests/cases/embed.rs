@@ -193,7 +193,7 @@ fn layers_follow_the_pooling(device: &Device) -> Result<()> {
     let found = both.embed(&[text], &options)?;
     assert_close(&found, &unit(&wanted.narrow(1, 0, 5)?)?, 1e-5);
     let err = encoder()?.with_dense(second.load(vb)?).err().unwrap();
-    assert!(err.to_string().contains("takes vectors of 48"), "{err}");
+    assert!(err.to_string().contains("expects vectors of 48"), "{err}");
     Ok(())
 }
 test_device!(layers_follow_the_pooling);

@@ -257,7 +257,7 @@ fn encodec_codebook(device: &Device) -> Result<()> {
     );
     let quantizer = ResidualVectorQuantizer::new(&config(), weights(DType::F32, device))?;
     let codes = Tensor::zeros((4, 1, 2), DType::U32, device)?;
-    refused(quantizer.decode(&codes), &["3 codebooks", "codes of 4"]);
+    refused(quantizer.decode(&codes), &["model has 3", "codes of 4"]);
     Ok(())
 }
 test_device!(encodec_codebook);
@@ -290,7 +290,7 @@ fn encodec_configurations() -> Result<()> {
     );
     refused(
         load(|c| c.target_bandwidths = vec![0.5]),
-        &["0.5 kilobits", "100 codes"],
+        &["0.5 kbit/s", "100 codes"],
     );
     refused(load(|c| c.sampling_rate = 0), &["sampling rate of 0"]);
     refused(load(|c| c.upsampling_ratios = vec![2, 0]), &["[2, 0]"]);
@@ -314,7 +314,7 @@ fn encodec_configurations() -> Result<()> {
     );
     refused(
         load(|c| (c.dilation_growth_rate, c.num_residual_layers) = (usize::MAX, 3)),
-        &["apart, is too wide"],
+        &["is too wide"],
     );
     let vb = weights(DType::F32, &Device::Cpu);
     refused(

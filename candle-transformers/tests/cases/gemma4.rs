@@ -340,7 +340,7 @@ fn what_does_not_fit_is_an_error() -> Result<()> {
     let ids = Tensor::new(&[[1u32, IMAGE, 4]], device)?;
     let pictures = [picture(4, 8)?];
     let fewer = model.forward_multimodal(&ids, Some(&pictures), None, None, 0);
-    fails(fewer, &["1 image tokens", "make 2"]);
+    fails(fewer, &["1 image tokens", "yield 2"]);
     let mel = Tensor::zeros((1, 8, 8), DType::F32, device)?;
     let alone = model.forward_multimodal(&ids, None, Some(&mel), None, 0);
     fails(alone, &["audio_mel is given without audio_mel_mask"]);

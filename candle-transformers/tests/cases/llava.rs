@@ -300,12 +300,12 @@ fn what_does_not_fit_is_an_error(device: &Device) -> Result<()> {
     let images = [image.clone()];
     assert_error(
         run(&model, &prompt, &[], &[]),
-        &["1 of the ids", "0 pictures"],
+        &["1 placeholder tokens", "0 pictures"],
     );
     let twice = [image.clone(), image.clone()];
     assert_error(
         run(&model, &prompt, &twice, &[(20, 40); 2]),
-        &["1 of the ids", "2 pictures"],
+        &["1 placeholder tokens", "2 pictures"],
     );
     assert_error(run(&model, &prompt, &images, &[]), &["image_sizes"]);
     let nothing = run(&model, &prompt, &images, &[(0, 40)]);

@@ -319,7 +319,7 @@ fn states(device: &Device) -> Result<()> {
             ..config
         };
         let mut fewer = StreamingTransformer::new(&fewer, weights(DType::F32, device))?;
-        refused(fewer.copy_state(&a), &["1 layers", "with 2"]);
+        refused(fewer.copy_state(&a), &["1 layers", "state has 2"]);
     }
     Ok(())
 }
@@ -476,7 +476,7 @@ fn mimi_refuses() -> Result<()> {
     refused(ConvDownsample1d::new(0, 4, true, true, vb()), &["not 0"]);
     refused(
         ProjectedTransformer::new(16, &[], &transformer_config(), vb()),
-        &["outputs"],
+        &["at least 1 output"],
     );
     let sines = TransformerConfig {
         d_model: 2,
@@ -485,7 +485,7 @@ fn mimi_refuses() -> Result<()> {
     };
     refused(
         StreamingTransformer::new(&sines, vb()),
-        &["4 at least, not 2"],
+        &["d_model is 2", "at least 4"],
     );
     let groups = candle_nn::Conv1dConfig {
         groups: 3,

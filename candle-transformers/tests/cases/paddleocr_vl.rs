@@ -226,7 +226,7 @@ fn what_does_not_fit_is_an_error() -> Result<()> {
     let ids = Tensor::new(&[[3u32, IMAGE, 5]], device)?;
     fails(
         model.forward(&ids, Some(&picture), Some(&grid), 0),
-        &["1 placeholder", "make 2"],
+        &["1 placeholder", "yield 2"],
     );
     let other = grids(1, [4, 2], device)?;
     fails(model.encode_image(&picture, &other), &["2 x 4", "rows: 4"]);

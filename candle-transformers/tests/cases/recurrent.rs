@@ -393,7 +393,7 @@ fn rwkv_tokens() -> Result<()> {
     assert_eq!(tokenizer.encode("abcabcdaé")?, [9, 2, 3, 7, 4]);
     assert_eq!(tokenizer.decode(&[9, 2, 100, 4])?, "abcé");
     let error = tokenizer.encode("abd").expect_err("no token for d");
-    assert!(error.to_string().contains("0x64, at 2"), "{error}");
+    assert!(error.to_string().contains("0x64, at byte 2"), "{error}");
     assert!(rwkv_v5::Tokenizer::new(&path).is_err());
     Ok(())
 }

@@ -365,7 +365,7 @@ fn what_unets_refuse() -> Result<()> {
     let xs = pictures([1, 8, 4, 4], &Device::Cpu)?;
     assert_refused(
         block.forward(&xs, std::slice::from_ref(&xs), None, None, None),
-        &["1 tensors", "2 residual blocks"],
+        &["1 skip tensors", "2 residual blocks"],
     );
     let both = [xs.clone(), xs.clone()];
     assert_eq!(

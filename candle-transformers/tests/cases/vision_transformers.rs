@@ -283,7 +283,7 @@ fn eva2_layers(device: &Device) -> Result<()> {
     let vb = weights(DType::F32, device);
     assert_refused(
         eva2::EVA2VisionTransformer::new(vb, 1, 64, 2),
-        &["size 32", "size 64"],
+        &["size 32", "must be 64"],
     );
     Ok(())
 }

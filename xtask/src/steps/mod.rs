@@ -188,7 +188,7 @@ pub const STEPS: &[Step] = &[
         title: "jobs over third-party relays and with third-party customers; 40 jobs, 4 kills",
         when: When::Default,
         budget: 30,
-        paths: &["candle-dvm/", "xtask/nostr/"],
+        paths: &["candle-core/", "candle-nn/", "candle-transformers/", "candle-dvm/", "xtask/nostr/"],
         run: nostr::nostr,
         ahead: None,
     },

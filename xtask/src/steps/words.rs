@@ -193,7 +193,7 @@ fn complaints(phrases: &[Phrase], uses: &[Use], changed: &BTreeSet<&str>) -> Vec
             }
         } else if count < *allowed {
             complaints.push(format!(
-                "\"{phrase}\": {count} uses, fewer than before: lower {allowed} to {count} in PHRASES of xtask/src/words.rs"
+                "\"{phrase}\": {count} uses, fewer than before: lower {allowed} to {count} in PHRASES of xtask/src/steps/words.rs"
             ));
         }
     }

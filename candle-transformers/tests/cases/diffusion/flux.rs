@@ -225,7 +225,7 @@ fn places(device: &Device) -> Result<()> {
     }
     refused(
         embed.forward(&Tensor::zeros((1, 2, 3), DType::F32, device)?),
-        &["[1, 2, 3]", "2 axes"],
+        &["[1, 2, 3]", "2 rotated axes"],
     );
     let odd = model::EmbedNd::new(8, 10_000, vec![4, 3]);
     refused(odd.forward(&ids), &["3 elements"]);
