@@ -308,9 +308,9 @@ fn clippy() -> Result<String, String> {
         "cargo clippy --workspace --all-targets {BACKENDS} -- -D warnings"
     ))
     .run()?;
-    // Apart: candle-dvm turns candle-core's tokenizers on.
+    // Apart: candle-dvm turns candle-core's tokenizers on, and takes few models.
     for packages in [
-        "-p candle-core -p candle-nn -p candle-transformers",
+        "-p candle-core -p candle-nn -p candle-transformers --features candle-transformers/diffusion,candle-transformers/sound",
         "-p candle-dvm",
     ] {
         cmd(&format!(
