@@ -244,7 +244,11 @@ fn what_is_missing_or_wrong() {
             text("<s>"),
             &["bos_token_id", "expected U32"],
         ),
-        ("add_bos_token", Value::U8(1), &["add_bos_token", "expected Bool"]),
+        (
+            "add_bos_token",
+            Value::U8(1),
+            &["add_bos_token", "expected Bool"],
+        ),
     ] {
         let mut metadata = gpt2();
         metadata.insert(key(name), value);

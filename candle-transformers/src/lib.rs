@@ -50,6 +50,19 @@
 //!
 //! # Features
 //!
+//! All models are compiled by default. A program that names the groups it needs compiles fewer: `default-features = false` leaves the
+//! language models that [`auto`] finds by a `config.json` or a GGUF file and the encoders of text that [`embed`] finds. These features add:
+//!
+//! | feature | modules of [`models`] that it adds |
+//! | --- | --- |
+//! | `language` | the other language models and encoders of text: `t5`, `marian`, `mamba`, `rwkv_v5` … |
+//! | `vision` | pictures: `clip`, `vit`, `segment_anything`, and language models that see, such as `qwen3_vl` |
+//! | `whisper` | `whisper` and `silero_vad` |
+//! | `sound` | codecs, speech from text, `voxtral` |
+//! | `diffusion` | `stable_diffusion`, `wuerstchen`, `flux`, `mmdit`, `z_image` |
+//!
+//! `sound` and `diffusion` include `vision` and `language`. `tokenizers` is candle-core's.
+//!
 //! `webgpu`, `mkl`, `accelerate`, `cuda`, `cudnn` and `metal` forward to candle-core, whose front page describes them; `flash-attn` is
 //! accepted and has no effect.
 //!
@@ -74,6 +87,8 @@
 //! - [`generation`]: from logits to the next token.
 //! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
+// What the blocks have for models that are left out. With all features, code that nothing uses is found.
+#![cfg_attr(not(all(feature = "diffusion", feature = "sound")), allow(dead_code))]
 
 pub mod auto;
 pub mod blocks;

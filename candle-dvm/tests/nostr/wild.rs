@@ -66,7 +66,7 @@ fn errors_name_what_the_customer_wrote() {
     let customer = Customer::new();
     let input: &[&str] = &["i", "a", "text"];
     let cases: [(Vec<&[&str]>, &str); 3] = [
-        (vec![input; 65], "`i`: 65"),
+        (vec![input; 65], "`i`: found 65"),
         (
             vec![input, &["param", "frequency_penalty", "1e-300"]],
             "`frequency_penalty`",

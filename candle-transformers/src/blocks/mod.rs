@@ -6,10 +6,13 @@
 
 mod attention;
 mod cache;
+#[cfg(feature = "sound")]
 pub(crate) mod codebooks;
+#[cfg(feature = "sound")]
 pub(crate) mod codec;
 mod decoder;
 mod delta;
+#[cfg(feature = "diffusion")]
 pub(crate) mod diffusion;
 pub(crate) mod encoder;
 mod experts;
@@ -20,8 +23,10 @@ pub(crate) mod recurrence;
 mod recurrent;
 mod residual;
 mod rotary;
+#[cfg(feature = "language")]
 pub(crate) mod seq2seq;
 mod short_conv;
+#[cfg(feature = "vision")]
 pub(crate) mod vision;
 mod weights;
 

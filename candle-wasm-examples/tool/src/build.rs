@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use wasm_bindgen_cli_support::Bindgen;
 
 /// A crate that becomes WebAssembly, and the folder of the site that gets it.
@@ -59,6 +60,7 @@ const WASM_OPT: [&str; 9] = [
 ];
 
 pub fn build(only: Option<&str>) -> Result<(), String> {
+    let start = Instant::now();
     let toolchain = Toolchain::find()?;
     let site = site();
     if site.exists() {
@@ -84,14 +86,29 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
     }
     let shrinks = has_wasm_opt();
     let mut too_large = Vec::new();
-    let builds = BUILDS.iter();
-    for (name, flags) in builds.filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+    let wanted = |(name, _): &&(&str, &[&str])| only.is_none_or(|only| only == *name);
+    let builds: Vec<_> = BUILDS.iter().filter(wanted).collect();
+    let crates = MODULES.map(|module| module.krate).join(", ");
+    println!("The first build takes minutes, most of them for the last crates, which are optimised as a whole.");
+    for (index, (name, flags)) in builds.iter().enumerate() {
+        let count = builds.len();
+        println!(
+            "[{}/{count}] {name}: compiling {crates} for {TARGET}",
+            index + 1
+        );
         let compiled = compile(&toolchain, flags)?;
+        println!(
+            "[{}/{count}] {name}: compiled, {} since the start",
+            index + 1,
+            minutes(start.elapsed())
+        );
         for module in &MODULES {
             let wasm = compiled.join(format!("{}.wasm", module.krate.replace('-', "_")));
             let to = site.join(module.to).join(name);
+            println!("{} ({name}): writing its JavaScript", module.krate);
             let built = bind(&wasm, &to)?;
             if shrinks {
+                println!("{} ({name}): wasm-opt", module.krate);
                 shrink(&built)?;
             }
             let bytes = fs::read(&built).map_err(at(&built))?;
@@ -114,8 +131,16 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
     if !too_large.is_empty() {
         return Err(too_large.join("\n"));
     }
-    println!("built {}", site.display());
+    println!("built {} in {}", site.display(), minutes(start.elapsed()));
     Ok(())
+}
+
+/// `3 min 20 s`.
+fn minutes(time: Duration) -> String {
+    match (time.as_secs() / 60, time.as_secs() % 60) {
+        (0, seconds) => format!("{seconds} s"),
+        (minutes, seconds) => format!("{minutes} min {seconds} s"),
+    }
 }
 
 /// Compiles the crates; the folder with the modules as rustc leaves them.
@@ -216,6 +241,12 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_in_minutes() {
+        assert_eq!(minutes(Duration::from_secs(59)), "59 s");
+        assert_eq!(minutes(Duration::from_secs(200)), "3 min 20 s");
+    }
 
     #[test]
     fn versions_of_wasm_opt() {

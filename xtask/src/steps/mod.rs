@@ -6,6 +6,7 @@ mod cross;
 pub mod cuda;
 mod emulated;
 mod examples;
+mod first;
 mod fuzz;
 mod metal;
 mod nostr;
@@ -217,6 +218,15 @@ pub const STEPS: &[Step] = &[
         budget: 300,
         paths: &[],
         run: nostr::long,
+        ahead: None,
+    },
+    Step {
+        name: "first",
+        title: "the readme's first command compiles within its budget, and the program is within its size",
+        when: When::All,
+        budget: 900,
+        paths: &[],
+        run: first::first,
         ahead: None,
     },
     Step {

@@ -30,7 +30,7 @@ pub fn serve(port: u16) -> Result<(), String> {
 
 fn tool(args: &str) -> Cmd {
     cmd(&format!(
-        "cargo run --quiet --manifest-path {MANIFEST} --package web-tool --target-dir {TARGET} -- {args}"
+        "cargo run --manifest-path {MANIFEST} --package web-tool --target-dir {TARGET} -- {args}"
     ))
 }
 
