@@ -119,6 +119,7 @@ pub mod siglip;
 pub mod silero_vad;
 pub mod smol;
 pub mod snac;
+mod spelling;
 pub mod stable_diffusion;
 pub mod stable_lm;
 pub mod starcoder2;
