@@ -184,7 +184,7 @@ impl From<&DecoderSpec> for Dimensions {
             ffn,
             experts,
             vocab: spec.vocab,
-            tied: spec.head == Head::Tied,
+            tied: matches!(spec.head, Head::Tied | Head::TiedWithBias),
         }
     }
 }
@@ -220,7 +220,7 @@ fn weights_read(spec: &DecoderSpec) -> u64 {
         .map(|layer| layer_weights(layer, spec.hidden));
     let head = match spec.head {
         Head::None => 0,
-        Head::Tied | Head::Linear { .. } => spec.vocab * spec.hidden,
+        _ => spec.vocab * spec.hidden,
     };
     // A row of the embedding, and the last norm.
     layers.sum::<u64>() + (2 * spec.hidden + head) as u64

@@ -4,7 +4,7 @@ use candle_core::{bail, Context, Error, Result};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::blocks::{DecoderSpec, Head, RopeScaling};
+use crate::blocks::{DecoderSpec, LayerSpec, RopeScaling, Rotary};
 
 /// From a configuration to the decoder that it describes.
 type Reader = fn(&Config) -> Result<DecoderSpec>;
@@ -32,13 +32,21 @@ impl Family {
 
     /// The decoder that the text of a `config.json` describes.
     pub(super) fn spec(&self, json: &str) -> Result<DecoderSpec> {
-        (self.read)(&Config::read(self.defaults, json)?)
+        let config = Config::read(self.defaults, json)?;
+        let spec = (self.read)(&config)?;
+        // The one place where files say what the output layer is.
+        Ok(DecoderSpec {
+            head: spec.head.said(config.tied),
+            ..spec
+        })
     }
 }
 
 /// The fields of a file, with the family's defaults.
 pub(crate) struct Config {
     fields: Map<String, Value>,
+    /// Whether the file says that the table of tokens is the output layer.
+    tied: Option<bool>,
 }
 
 impl Config {
@@ -54,7 +62,12 @@ impl Config {
                 given.entry(name).or_insert(value);
             }
         }
-        fields.extend(given.into_iter().filter(|(_, value)| !value.is_null()));
+        given.retain(|_, value| !value.is_null());
+        // The second name is LFM2's, in files older than Transformers 5.
+        let tied = ["tie_word_embeddings", "tie_embedding"]
+            .iter()
+            .find_map(|name| given.get(*name)?.as_bool());
+        fields.extend(given);
         // As many as query heads.
         if let Some(heads) = fields.get("num_attention_heads").cloned() {
             fields.entry("num_key_value_heads").or_insert(heads);
@@ -78,7 +91,7 @@ impl Config {
                 fields.insert("rope_local_base_freq".into(), theta.clone());
             }
         }
-        Ok(Self { fields })
+        Ok(Self { fields, tied })
     }
 
     /// The family's own configuration.
@@ -91,7 +104,11 @@ impl Config {
     pub(super) fn parse_without<T: DeserializeOwned>(&self, names: &[&str]) -> Result<T> {
         let mut fields = self.fields.clone();
         fields.retain(|name, _| !names.contains(&name.as_str()));
-        Self { fields }.parse()
+        Self {
+            fields,
+            tied: self.tied,
+        }
+        .parse()
     }
 
     /// A whole number, if the field is there.
@@ -127,7 +144,10 @@ impl Config {
                 fields.insert((*read).to_string(), value.clone());
             }
         }
-        Self { fields }
+        Self {
+            fields,
+            tied: self.tied,
+        }
     }
 
     /// A switch; off where the field is missing.
@@ -140,12 +160,23 @@ impl Config {
         self.fields.get(name)?.as_str()
     }
 
-    /// The decoder with the table of tokens as its output layer if `tie_word_embeddings` says so, else with a separate one.
-    pub(super) fn headed(&self, spec: DecoderSpec) -> DecoderSpec {
-        DecoderSpec {
-            head: Head::tied(self.flag("tie_word_embeddings")),
-            ..spec
+    /// The decoder with heads of the size that `head_dim` says, where it is there.
+    pub(super) fn with_head_dim(&self, mut spec: DecoderSpec) -> DecoderSpec {
+        let Some(head_dim) = self.size("head_dim") else {
+            return spec;
+        };
+        let share = self.fields.get("partial_rotary_factor");
+        let share = share.and_then(Value::as_f64).unwrap_or(1.);
+        let theta = self.fields.get("rope_theta").and_then(Value::as_f64);
+        let mut changed = false;
+        for attention in spec.layers.iter_mut().filter_map(LayerSpec::attention_mut) {
+            changed |= attention.head_dim != head_dim;
+            attention.head_dim = head_dim;
         }
+        if let (true, Some(theta), Some(rotary)) = (changed, theta, spec.rotaries.first_mut()) {
+            *rotary = Rotary::new(rotary.pairs, theta, (head_dim as f64 * share) as usize);
+        }
+        spec
     }
 
     /// Whether each layer has a window, as `layer_types` says.
@@ -198,6 +229,11 @@ impl Config {
         *rotary = scaling
             .rotary(rotary.pairs, theta, dim, spec.positions)
             .context(name)?;
+        if let Some(dynamic) = rotary.dynamic {
+            // The rule has no end. Past twice what the factor stands for, no model is of use.
+            let times = (2. * dynamic.factor).clamp(1., 64.);
+            spec.positions = (spec.positions as f64 * times) as usize;
+        }
         Ok(spec)
     }
 }

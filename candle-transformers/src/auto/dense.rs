@@ -1,11 +1,13 @@
 //! Dense families whose configuration says more in a file than in Candle's type.
 
-use candle_core::{bail, Result};
+use candle_core::Result;
+use candle_nn::Activation;
 
 use super::config::{Config, Family};
-use crate::blocks::{DecoderSpec, Wiring};
+use crate::blocks::{AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, QkNorm, Wiring};
 use crate::models::{
-    gemma, gemma2, gemma3, glm4_new, granite, helium, mistral, olmo, olmo2, phi3, smol, stable_lm,
+    gemma, gemma2, gemma3, glm4_new, granite, helium, llama, mistral, olmo, olmo2, phi3, smol,
+    stable_lm,
 };
 
 /// The values of `model_type`, with what files may leave out. A window is never among that: files say `null` for none.
@@ -15,7 +17,7 @@ pub(super) const CONFIGS: &[Family] = &[
         r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 131072}"#,
         |json| {
             let config: mistral::Config = json.parse()?;
-            let mut spec = json.headed(config.spec()?);
+            let mut spec = config.spec()?;
             if let Some(windowed) = json.windowed(spec.layers.len())? {
                 windows(&mut spec, |i| config.sliding_window.filter(|_| windowed[i]));
             }
@@ -68,7 +70,7 @@ pub(super) const CONFIGS: &[Family] = &[
             let config: phi3::Config = json.parse_without(&["rope_scaling"])?;
             let mut spec = config.spec()?;
             windows(&mut spec, |_| json.size("sliding_window"));
-            json.scaled(spec)
+            json.scaled(json.with_head_dim(spec))
         },
     ),
     Family::new(
@@ -105,7 +107,7 @@ pub(super) const CONFIGS: &[Family] = &[
             "max_position_embeddings": 2048}"#,
         |json| {
             let config: olmo::Config = json.parse()?;
-            json.scaled(config.spec()?)
+            json.scaled(json.with_head_dim(config.spec()?))
         },
     ),
     Family::new(
@@ -114,7 +116,7 @@ pub(super) const CONFIGS: &[Family] = &[
             "rms_norm_eps": 1e-5, "max_position_embeddings": 2048}"#,
         |json| {
             let config: olmo2::Config = json.parse()?;
-            json.scaled(config.spec()?)
+            json.scaled(json.with_head_dim(config.spec()?))
         },
     ),
     Family::new(
@@ -133,10 +135,15 @@ pub(super) const CONFIGS: &[Family] = &[
             "use_cache": true, "max_position_embeddings": 4096}"#,
         |json| {
             let config: stable_lm::Config = json.parse()?;
+            let mut spec = config.spec()?;
             if json.flag("qk_layernorm") {
-                bail!("qk_layernorm: a norm with weights for each head is not supported")
+                let norm = spec.final_norm.without_bias();
+                attentions(&mut spec, |attention| {
+                    attention.qk_norm = Some(QkNorm::EachHead(norm));
+                });
+                spec.names.q_norm = "self_attn.q_layernorm";
+                spec.names.k_norm = "self_attn.k_layernorm";
             }
-            let mut spec = json.headed(config.spec()?);
             if json.flag("use_parallel_residual") {
                 for layer in &mut spec.layers {
                     layer.wiring = Wiring::Parallel;
@@ -151,20 +158,54 @@ pub(super) const CONFIGS: &[Family] = &[
 fn granite(json: &Config) -> Result<DecoderSpec> {
     let config: granite::GraniteConfig = json.parse_without(&["rope_scaling"])?;
     let multipliers: granite::Multipliers = json.parse()?;
-    for name in ["attention_bias", "mlp_bias"] {
-        if json.flag(name) {
-            bail!("{name}: biases are not supported in Granite")
+    let spec = config.into_config(false).spec()?;
+    json.scaled(json.with_head_dim(switched(json, multipliers.apply(spec))?))
+}
+
+/// Llama, whose type in Candle has no fields for most of what a file may say.
+pub(super) fn llama(json: &Config) -> Result<DecoderSpec> {
+    let separate = [
+        "rope_scaling",
+        "rope_parameters",
+        "head_dim",
+        "hidden_act",
+        "attention_bias",
+        "mlp_bias",
+    ];
+    let config: llama::LlamaConfig = json.parse_without(&separate)?;
+    let spec = config.into_config(false).spec()?;
+    json.scaled(json.with_head_dim(switched(json, spec)?))
+}
+
+/// The decoder with the biases and the activation that a file names.
+fn switched(json: &Config, mut spec: DecoderSpec) -> Result<DecoderSpec> {
+    let (attention_bias, mlp_bias) = (json.flag("attention_bias"), json.flag("mlp_bias"));
+    attentions(&mut spec, |attention| {
+        *attention = attention.clone().bias(attention_bias);
+    });
+    let activation: Option<Activation> = match json.get("hidden_act") {
+        Some(name) => Some(super::config::value("hidden_act", name)?),
+        None => None,
+    };
+    for layer in &mut spec.layers {
+        if let FeedForwardSpec::Gated(mlp) = &mut layer.feed_forward {
+            mlp.bias = mlp_bias;
+            if let Some(activation) = activation {
+                mlp.activation = activation.try_into()?;
+            }
         }
     }
-    if let Some(other) = json.text("hidden_act").filter(|act| *act != "silu") {
-        bail!("hidden_act: {other:?} is not supported in Granite; expected silu")
-    }
-    let spec = json.headed(config.into_config(false).spec()?);
-    json.scaled(multipliers.apply(spec))
+    Ok(spec)
+}
+
+/// Sets something of each attention.
+pub(super) fn attentions(spec: &mut DecoderSpec, set: impl FnMut(&mut AttentionSpec)) {
+    let layers = spec.layers.iter_mut();
+    layers.filter_map(LayerSpec::attention_mut).for_each(set);
 }
 
 /// Sets the window of each layer.
-fn windows(spec: &mut DecoderSpec, window: impl Fn(usize) -> Option<usize>) {
+pub(super) fn windows(spec: &mut DecoderSpec, window: impl Fn(usize) -> Option<usize>) {
     for (i, layer) in spec.layers.iter_mut().enumerate() {
         if let Some(attention) = layer.attention_mut() {
             attention.window = window(i);

@@ -56,17 +56,18 @@ fn beside_vision(spec: DecoderSpec) -> DecoderSpec {
 
 /// The values of `model_type`. Transformers leaves out fields that have their default, which is why some are given here.
 const CONFIGS: &[Family] = &[
-    Family::new("llama", "{}", |json| {
-        let config: models::llama::LlamaConfig = json.parse()?;
-        config.into_config(false).spec()
-    }),
+    Family::new("llama", r#"{"rope_theta": 10000.0}"#, dense::llama),
     Family::new(
         "qwen2",
         r#"{"sliding_window": 4096, "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": false,
             "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 32768}"#,
         |json| {
             let config: models::qwen2::Config = json.parse()?;
-            json.scaled(config.spec()?)
+            let spec = match json.windowed(config.num_hidden_layers)? {
+                Some(windowed) => config.spec_with(|i| windowed[i])?,
+                None => config.spec()?,
+            };
+            json.scaled(json.with_head_dim(spec))
         },
     ),
     Family::new(
@@ -76,7 +77,10 @@ const CONFIGS: &[Family] = &[
             "max_position_embeddings": 32768}"#,
         |json| {
             let config: models::qwen3::Config = json.parse()?;
-            json.scaled(config.spec()?)
+            json.scaled(match json.windowed(config.num_hidden_layers)? {
+                Some(windowed) => config.spec_with(|i| windowed[i])?,
+                None => config.spec()?,
+            })
         },
     ),
     Family::new(
@@ -114,10 +118,12 @@ const CONFIGS: &[Family] = &[
             let used = json.size("num_experts_per_tok").unwrap_or(0);
             let experts = (count > 0).then_some((count, used));
             let config = config.into_config(false);
-            config.spec_with(
-                json.text("position_embedding_type") == Some("rope"),
-                experts,
-            )
+            let rotates = json.text("position_embedding_type") == Some("rope");
+            let mut spec = config.spec_with(rotates, experts)?;
+            dense::attentions(&mut spec, |attention| {
+                *attention = attention.clone().bias(json.flag("attention_bias"));
+            });
+            Ok(json.with_head_dim(spec))
         },
     ),
     Family::new(
@@ -149,7 +155,7 @@ const CONFIGS: &[Family] = &[
             "num_local_experts": 8, "max_position_embeddings": 131072, "use_flash_attn": false}"#,
         |json| {
             let config: models::mixtral::Config = json.parse()?;
-            json.scaled(config.spec()?)
+            json.scaled(json.with_head_dim(config.spec()?))
         },
     ),
     Family::new(
@@ -168,7 +174,15 @@ const CONFIGS: &[Family] = &[
             "decoder_sparse_step": 1, "norm_topk_prob": false}"#,
         |json| {
             let config: models::qwen2_moe::Config = json.parse()?;
-            json.scaled(config.spec_with_dense(&json.sizes("mlp_only_layers")?)?)
+            let mut spec = config.spec_with_dense(&json.sizes("mlp_only_layers")?)?;
+            if let Some(windowed) = json.windowed(config.num_hidden_layers)? {
+                let window = config.use_sliding_window.then_some(config.sliding_window);
+                dense::windows(&mut spec, |i| window.filter(|_| windowed[i]));
+            }
+            dense::attentions(&mut spec, |attention| {
+                attention.qkv_bias = json.flag("qkv_bias") || !json.has("qkv_bias");
+            });
+            json.scaled(json.with_head_dim(spec))
         },
     ),
     Family::new(

@@ -54,6 +54,8 @@ pub enum QkNorm {
     Head(NormSpec),
     /// Of all heads as one vector.
     Whole(NormSpec),
+    /// Of each head, with a weight for each, in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B).
+    EachHead(NormSpec),
 }
 
 impl AttentionSpec {
@@ -131,7 +133,7 @@ impl AttentionSpec {
         }
         let plain_norm = |norm| match norm {
             QkNorm::Head(norm) => !norm.is_rms(),
-            QkNorm::Whole(_) => true,
+            QkNorm::Whole(_) | QkNorm::EachHead(_) => true,
         };
         if self.gate
             && (self.joined.is_some()
@@ -156,6 +158,8 @@ pub struct Attention {
     head_norms: Option<HeadNorms>,
     /// Of queries and keys, where no kernel has both the norm and the rotation.
     plain_norms: Option<[Norm; 2]>,
+    /// What queries and keys are multiplied with after the norm, `(heads, head_dim)`, where each head has a weight.
+    head_weights: Option<[Tensor; 2]>,
     slopes: Option<Tensor>,
     sinks: Option<Tensor>,
     spec: AttentionSpec,
@@ -197,6 +201,7 @@ impl Attention {
         };
         let [q_name, k_name] = [names.q_norm, names.k_norm].map(|name| format!("{prefix}.{name}"));
         let (mut head_norms, mut plain_norms) = (None, None);
+        let mut head_weights = None;
         match spec.qk_norm {
             None => {}
             Some(QkNorm::Head(norm)) => {
@@ -213,6 +218,21 @@ impl Attention {
             Some(QkNorm::Whole(norm)) => {
                 let q = weights.norm(&q_name, q_dim, norm).await?;
                 plain_norms = Some([q, weights.norm(&k_name, kv_dim, norm).await?]);
+            }
+            Some(QkNorm::EachHead(norm)) => {
+                let ones = Tensor::ones(head_dim, weights.dtype(), weights.device())?;
+                let plain = norm.with(ones, None)?;
+                let mut stacked = Vec::new();
+                for (name, heads) in [(&q_name, spec.heads), (&k_name, spec.kv_heads)] {
+                    let mut rows = Vec::with_capacity(heads);
+                    for head in 0..heads {
+                        let name = format!("{name}.norms.{head}.weight");
+                        rows.push(weights.dense(&name, &[head_dim], Init::Const(1.)).await?);
+                    }
+                    stacked.push(Tensor::stack(&rows, 0)?);
+                }
+                head_weights = <[Tensor; 2]>::try_from(stacked).ok();
+                plain_norms = Some([plain.clone(), plain]);
             }
         }
         let o_proj = linear(prefix, names.o, q_dim, hidden, spec.o_bias);
@@ -233,6 +253,7 @@ impl Attention {
             o_proj: weights.linear(&o_proj).await?,
             head_norms,
             plain_norms,
+            head_weights,
             slopes,
             sinks,
             spec: spec.clone(),
@@ -354,18 +375,24 @@ impl Attention {
             let [q, k] = over_ranks([q_norm, k_norm], [q, k], &**group)?;
             return Tensor::cat(&[q, k, part(q_dim + kv_dim, kv_dim)?], D::Minus1);
         }
-        let normed = |norm: &Norm, xs: Tensor| match self.spec.qk_norm {
-            Some(QkNorm::Head(_)) => {
+        let weights = self.head_weights.as_ref();
+        let [q_weight, k_weight] = [0, 1].map(|i| weights.map(|weights| &weights[i]));
+        let normed = |norm: &Norm, weight: Option<&Tensor>, xs: Tensor| match self.spec.qk_norm {
+            Some(QkNorm::Head(_) | QkNorm::EachHead(_)) => {
                 let (b, t, dim) = xs.dims3()?;
                 let heads = xs.reshape((b, t, (), self.spec.head_dim))?;
-                norm.forward(&heads)?.reshape((b, t, dim))
+                let mut heads = norm.forward(&heads)?;
+                if let Some(weight) = weight {
+                    heads = heads.broadcast_mul(weight)?;
+                }
+                heads.reshape((b, t, dim))
             }
             _ => norm.forward(&xs),
         };
         Tensor::cat(
             &[
-                normed(q_norm, part(0, q_dim)?)?,
-                normed(k_norm, part(q_dim, kv_dim)?)?,
+                normed(q_norm, q_weight, part(0, q_dim)?)?,
+                normed(k_norm, k_weight, part(q_dim, kv_dim)?)?,
                 part(q_dim + kv_dim, kv_dim)?,
             ],
             D::Minus1,

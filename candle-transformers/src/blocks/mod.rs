@@ -44,7 +44,7 @@ pub use latent::{Latent, LatentSpec};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use recurrent::{Recurrent, RecurrentKind, RecurrentSpec, RecurrentState};
 pub use residual::Residual;
-pub use rotary::{inverse_frequencies, RopeScaling, Rotary, RotaryPairs, RotaryTables};
+pub use rotary::{inverse_frequencies, Dynamic, RopeScaling, Rotary, RotaryPairs, RotaryTables};
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
 pub use weights::{
     at_once, place, place_dense, Cut, GgufMetadata, GgufReader, LinearSpec, MergedLinear, Names,

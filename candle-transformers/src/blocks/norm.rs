@@ -68,6 +68,17 @@ impl NormSpec {
         }
     }
 
+    /// The same without a bias.
+    pub(crate) fn without_bias(self) -> Self {
+        match self.kind {
+            NormKind::Layer => Self {
+                kind: NormKind::LayerNoBias,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// Whether it has no mean.
     pub(super) fn is_rms(self) -> bool {
         matches!(self.kind, NormKind::Rms | NormKind::RmsPlusOne)

@@ -175,8 +175,13 @@ impl Residual {
     /// # Errors
     /// If there are no positions.
     pub fn last_position(&self) -> Result<Self> {
-        let last = self.sum.dim(1)?.saturating_sub(1);
-        let take = |xs: &Tensor| xs.narrow(1, last, 1);
+        self.last_positions(1)
+    }
+
+    /// The last `count` positions.
+    pub(super) fn last_positions(&self, count: usize) -> Result<Self> {
+        let first = self.sum.dim(1)?.saturating_sub(count);
+        let take = |xs: &Tensor| xs.narrow(1, first, count);
         Ok(Self {
             sum: take(&self.sum)?,
             pending: self.pending.as_ref().map(take).transpose()?,

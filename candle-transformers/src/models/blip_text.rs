@@ -161,7 +161,11 @@ impl Writer {
             norm: weights.norm(&transform_norm, hidden, spec.norm).await?,
         };
         // Its bias has another name than a linear layer's.
-        let weight = format!("{predictions}.decoder.weight");
+        let weight = match format!("{predictions}.decoder.weight") {
+            // Transformers 5 leaves out what is the table of tokens.
+            own if weights.makes_tensors() || weights.has(&own) => own,
+            _ => "bert.embeddings.word_embeddings.weight".to_string(),
+        };
         let bias = format!("{predictions}.bias");
         let head = StoredLinear {
             weight: weights.stored(&weight, &[vocab, hidden], init).await?,

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::shared::alibi_slopes;
 use crate::blocks::{
-    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, LayerSpec, Names, NormSpec,
-    Order, PlainSpec, Rotary, RotaryPairs, Wiring,
+    layers, AttentionSpec, CausalLm, DecoderSpec, FeedForwardSpec, Head, LayerSpec, Names,
+    NormSpec, Order, PlainSpec, Rotary, RotaryPairs, Wiring,
 };
 
 /// What configurations do not say: more than any of the models was trained with.
@@ -157,6 +157,7 @@ impl Config {
         };
         let sizes = [self.vocab_size, self.hidden_size, MAX_SEQ_LEN];
         let spec = DecoderSpec {
+            head: Head::Found { bias: false },
             names,
             ..DecoderSpec::new("falcon", sizes, rotaries, layers, norm)
         };

@@ -17,6 +17,7 @@ fn default_positions() -> usize {
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Whether the projections of attention have biases.
     pub attention_bias: bool,
@@ -46,6 +47,11 @@ pub struct Config {
     #[serde(default = "default_positions")]
     pub max_position_embeddings: usize,
 }
+
+crate::models::spelling::spelled!(Config, |fields| crate::models::spelling::flat_rope(
+    fields,
+    "rope_theta"
+));
 
 impl Config {
     /// The decoder that it describes.

@@ -187,7 +187,7 @@ impl Config {
             rope_theta: theta,
             norm_eps: self.rms_norm_eps,
             activation: Activation::Silu,
-            head: Head::tied(false),
+            head: Head::Found { bias: false },
         };
         let scaling = match &self.rope_scaling {
             Some(scaling) if matches!(scaling.rope_type, GraniteRopeType::Granite) => RopeScaling {

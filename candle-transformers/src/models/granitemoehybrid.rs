@@ -61,8 +61,10 @@ pub struct GraniteMoeHybridRopeConfig {
 pub enum GraniteMoeHybridLayerType {
     /// Attention.
     #[default]
+    #[serde(alias = "full_attention")]
     Attention,
     /// Mamba 2, which is refused.
+    #[serde(alias = "linear_attention")]
     Mamba,
 }
 
@@ -288,7 +290,7 @@ impl GraniteMoeHybridInternalConfig {
             self.max_position_embeddings,
         ];
         let spec = DecoderSpec {
-            head: Head::Tied,
+            head: Head::Found { bias: false },
             embedding_scale: factor(self.embedding_multiplier),
             logit_scale: match self.logits_scaling {
                 0. | 1. => None,

@@ -186,7 +186,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `embedding`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`.
+    /// Loads `embedding`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer
+    /// is `lm_head` beside `backbone` if the file has it, else the table of tokens.
     ///
     /// # Errors
     /// If a weight is missing or has another shape.
@@ -197,7 +198,7 @@ impl Model {
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             norm_f: candle_nn::rms_norm(cfg.d_model, 1e-5, vb.pp("norm_f"))?,
-            lm_head: Linear::new(embedding.embeddings().clone(), None),
+            lm_head: super::shared::head_beside(&vb, &embedding)?,
             embedding,
             dtype: vb.dtype(),
         })

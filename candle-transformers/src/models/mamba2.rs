@@ -299,7 +299,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `embeddings`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`.
+    /// Loads `embeddings`, `layers.*` and `norm_f`: in checkpoints they are below `backbone`. The output layer
+    /// is `lm_head` beside `backbone` if the file has it, else the table of tokens.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
@@ -310,7 +311,7 @@ impl Model {
         Ok(Self {
             layers: layers.collect::<Result<_>>()?,
             norm_f: candle_nn::rms_norm(cfg.d_model, 1e-5, vb.pp("norm_f"))?,
-            lm_head: Linear::new(embedding.embeddings().clone(), None),
+            lm_head: super::shared::head_beside(&vb, &embedding)?,
             embedding,
             dtype: vb.dtype(),
         })

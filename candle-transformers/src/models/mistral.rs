@@ -17,6 +17,7 @@ fn default_activation() -> Activation {
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Tokens.
     pub vocab_size: usize,
@@ -48,6 +49,11 @@ pub struct Config {
     #[serde(default)]
     pub use_flash_attn: bool,
 }
+
+crate::models::spelling::spelled!(Config, |fields| crate::models::spelling::flat_rope(
+    fields,
+    "rope_theta"
+));
 
 impl Config {
     /// Mistral 7B v0.1.
@@ -103,7 +109,7 @@ impl Config {
             rope_theta: self.rope_theta,
             norm_eps: self.rms_norm_eps,
             activation: self.hidden_act,
-            head: Head::tied(false),
+            head: Head::Found { bias: false },
         }
         .spec(|_, attention, _| attention.window = self.sliding_window)
     }

@@ -79,7 +79,7 @@ impl Config {
             rope_theta: self.rope_theta,
             norm_eps: self.rms_norm_eps,
             activation: self.hidden_act,
-            head: Head::tied(false),
+            head: Head::Found { bias: false },
         }
         .spec(|_, attention, _| {
             // No position is further away than the model reaches.

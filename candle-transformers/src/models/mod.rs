@@ -189,6 +189,7 @@ pub mod silero_vad;
 pub mod smol;
 #[cfg(feature = "sound")]
 pub mod snac;
+mod spelling;
 #[cfg(feature = "diffusion")]
 pub mod stable_diffusion;
 pub mod stable_lm;

@@ -34,6 +34,7 @@ const FAMILY: &str = "nomic_bert";
 /// Sizes and constants, as `config.json` has them. The default is `nomic-embed-text-v1.5`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Tokens in the vocabulary.
     pub vocab_size: usize,
@@ -70,6 +71,31 @@ pub struct Config {
     /// The prefix that weights' names may have.
     pub model_type: Option<String>,
 }
+
+crate::models::spelling::spelled!(Config, |fields| {
+    let names = [
+        ("hidden_size", "n_embd"),
+        ("num_attention_heads", "n_head"),
+        ("num_hidden_layers", "n_layer"),
+        ("intermediate_size", "n_inner"),
+        ("max_position_embeddings", "n_positions"),
+        ("layer_norm_eps", "layer_norm_epsilon"),
+    ];
+    crate::models::spelling::rename(fields, &names);
+    if let Some(act) = fields.get("hidden_act").and_then(|act| act.as_str()) {
+        let gated = match act {
+            "silu" => "swiglu",
+            "gelu" => "geglu",
+            other => {
+                return Err(format!(
+                    "hidden_act {other:?} is not supported, silu and gelu are"
+                ))
+            }
+        };
+        fields.entry("activation_function").or_insert(gated.into());
+    }
+    crate::models::spelling::flat_rope(fields, "rotary_emb_base")
+});
 
 impl Default for Config {
     fn default() -> Self {

@@ -32,8 +32,6 @@ pub struct Config {
     hidden_act: Activation,
     max_position_embeddings: usize,
     layer_norm_eps: f64,
-    // The output layer has a bias and is never the table of tokens.
-    #[allow(dead_code)]
     tie_word_embeddings: bool,
     rope_theta: f32,
     partial_rotary_factor: f64,
@@ -70,7 +68,10 @@ impl Config {
             self.max_position_embeddings,
         ];
         let spec = DecoderSpec {
-            head: Head::Linear { bias: true },
+            head: match self.tie_word_embeddings {
+                true => Head::TiedWithBias,
+                false => Head::Linear { bias: true },
+            },
             names: NAMES,
             ..DecoderSpec::new("phi", sizes, vec![rotary], layers, norm)
         };

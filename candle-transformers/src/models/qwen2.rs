@@ -46,6 +46,11 @@ impl Config {
     /// # Errors
     /// If it contradicts itself.
     pub fn spec(&self) -> Result<DecoderSpec> {
+        self.spec_with(|i| i >= self.max_window_layers)
+    }
+
+    /// As [`spec`](Self::spec), with the window of `sliding_window` in the layers that `windowed` says, if `use_sliding_window` does.
+    pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         LlamaLike {
             family: "qwen2",
             vocab: self.vocab_size,
@@ -63,7 +68,7 @@ impl Config {
         }
         .spec(|i, attention, _| {
             attention.qkv_bias = true;
-            let windowed = self.use_sliding_window && i >= self.max_window_layers;
+            let windowed = self.use_sliding_window && windowed(i);
             attention.window = windowed.then_some(self.sliding_window);
         })
     }
@@ -133,7 +138,7 @@ impl ModelForCausalLM {
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
         let spec = DecoderSpec {
-            head: Head::tied(!vb.contains_tensor("lm_head.weight")),
+            head: Head::Found { bias: false },
             ..cfg.spec()?
         };
         CausalLm::from_vb(spec, vb).map(|lm| Self { lm })

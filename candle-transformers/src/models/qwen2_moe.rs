@@ -10,6 +10,7 @@ use crate::blocks::{CausalLm, DecoderSpec, ExpertsSpec, Routing, SharedSpec};
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Tokens.
     pub vocab_size: usize,
@@ -53,6 +54,8 @@ pub struct Config {
     pub norm_topk_prob: bool,
 }
 
+crate::models::spelling::spelled!(Config, crate::models::spelling::experts);
+
 impl Config {
     /// The decoder that it describes.
     ///
@@ -90,9 +93,11 @@ impl Config {
             gated: true,
             ..SharedSpec::new(self.shared_expert_intermediate_size)
         });
+        // Every second layer of the first ones, where the other Qwens have it in all of the last.
+        let windowed = |i: usize| i % 2 == 0 && i < self.max_window_layers;
         let spec = DecoderSpec {
             family: "qwen2_moe",
-            ..attention.spec()?
+            ..attention.spec_with(windowed)?
         };
         shared::with_experts(spec, experts, self.decoder_sparse_step, dense)
     }

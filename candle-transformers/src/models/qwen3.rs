@@ -51,6 +51,11 @@ impl Config {
     /// # Errors
     /// If it contradicts itself.
     pub fn spec(&self) -> Result<DecoderSpec> {
+        self.spec_with(|i| i >= self.max_window_layers)
+    }
+
+    /// As [`spec`](Self::spec), with the window of `sliding_window` in the layers that `windowed` says, if `use_sliding_window` does.
+    pub(crate) fn spec_with(&self, windowed: impl Fn(usize) -> bool) -> Result<DecoderSpec> {
         if self.use_sliding_window && self.sliding_window.is_none() {
             bail!("qwen3 config: use_sliding_window is true, but sliding_window is missing")
         }
@@ -73,7 +78,7 @@ impl Config {
             attention.qkv_bias = self.attention_bias;
             attention.o_bias = self.attention_bias;
             attention.qk_norm = Some(QkNorm::Head(NormSpec::rms(self.rms_norm_eps)));
-            let windowed = self.use_sliding_window && i >= self.max_window_layers;
+            let windowed = self.use_sliding_window && windowed(i);
             attention.window = self.sliding_window.filter(|_| windowed);
         })
     }

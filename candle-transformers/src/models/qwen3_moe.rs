@@ -9,6 +9,7 @@ use crate::blocks::{CausalLm, DecoderSpec, ExpertsSpec, Head, Routing};
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Tokens.
     pub vocab_size: usize,
@@ -54,6 +55,8 @@ pub struct Config {
     pub norm_topk_prob: bool,
 }
 
+crate::models::spelling::spelled!(Config, crate::models::spelling::experts);
+
 /// All but the experts.
 impl From<&Config> for qwen3::Config {
     fn from(config: &Config) -> Self {
@@ -91,7 +94,8 @@ impl Config {
     pub(crate) fn spec_with_dense(&self, dense: &[usize]) -> Result<DecoderSpec> {
         let spec = DecoderSpec {
             family: "qwen3_moe",
-            ..qwen3::Config::from(self).spec()?
+            // All layers: `max_window_layers` has no meaning here.
+            ..qwen3::Config::from(self).spec_with(|_| true)?
         };
         let experts = ExpertsSpec::new(
             self.num_experts,

@@ -294,6 +294,9 @@ impl Encoder {
     }
 }
 
+/// Of the batch norm, whatever the configuration says of layer norms.
+const BATCH_NORM_EPS: f64 = 1e-5;
+
 /// The features of all stages as one picture, and its classes.
 #[derive(Debug, Clone)]
 struct DecodeHead {
@@ -316,7 +319,7 @@ impl DecodeHead {
         Ok(Self {
             projections: (0..stages).map(projection).collect::<Result<_>>()?,
             fuse: fuse
-                .load_norm_eps(config.layer_norm_eps, conv, norm)?
+                .load_norm_eps(BATCH_NORM_EPS, conv, norm)?
                 .then(Activation::Relu),
             classifier: classifier.load_no_bias(vb.pp("classifier"))?,
         })
@@ -331,7 +334,7 @@ impl DecodeHead {
             let features = picture(&proj.forward(&stage.tokens)?, stage.at)?;
             match stage.at == first.at {
                 true => Ok(features),
-                false => features.upsample_nearest2d(rows, columns),
+                false => features.upsample_bilinear2d(rows, columns, false),
             }
         });
         let mut features = features.collect::<Result<Vec<_>>>()?;

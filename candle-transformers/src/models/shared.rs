@@ -1,7 +1,7 @@
 //! What configurations of several families have in common.
 
 use candle_core::{bail, Result, Tensor};
-use candle_nn::{Activation, Embedding};
+use candle_nn::{Activation, Embedding, Linear, VarBuilder};
 
 use crate::blocks::{
     layers, AttentionSpec, CausalLm, DecoderSpec, ExpertsSpec, FeedForwardSpec, Head, LayerSpec,
@@ -134,5 +134,15 @@ pub(super) fn token_embedding(model: &CausalLm) -> Result<Embedding> {
     match decoder.embedding().dense() {
         Some(table) => Ok(Embedding::new(table.clone(), decoder.spec().hidden)),
         None => bail!("the token embedding is quantised, which is not supported"),
+    }
+}
+
+/// The output layer that lies beside a model's own weights, at the file's root; the table of tokens where there is none.
+pub(super) fn head_beside(vb: &VarBuilder, table: &Embedding) -> Result<Linear> {
+    let table = table.embeddings();
+    let head = vb.root().pp("lm_head");
+    match !vb.makes_tensors() && head.contains_tensor("weight") {
+        true => Ok(Linear::new(head.get(table.dims2()?, "weight")?, None)),
+        false => Ok(Linear::new(table.clone(), None)),
     }
 }

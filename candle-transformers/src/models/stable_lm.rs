@@ -92,7 +92,7 @@ impl Config {
             rope_theta: self.rope_theta,
             norm_eps: self.layer_norm_eps,
             activation: self.hidden_act,
-            head: Head::tied(false),
+            head: Head::Found { bias: false },
         };
         let share = self.partial_rotary_factor;
         let rotary = sizes.rotary(RotaryPairs::Halves, self.rope_theta, share);

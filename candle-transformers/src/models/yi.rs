@@ -68,7 +68,7 @@ impl Config {
             rope_theta: self.rope_theta,
             norm_eps: self.rms_norm_eps,
             activation: self.hidden_act,
-            head: Head::tied(false),
+            head: Head::Found { bias: false },
         }
         .spec(|_, _, _| ())
     }

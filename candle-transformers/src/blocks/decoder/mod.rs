@@ -18,7 +18,7 @@ use candle_nn::{Init, VarBuilder};
 
 use self::recorded::RecordedSteps;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
-use super::{Norm, Part, Projection, Residual, RotaryPairs, RotaryTables, Rows};
+use super::{Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub struct DecoderState {
     lens: Vec<usize>,
     /// Steps that the device has recorded.
     recorded: RecordedSteps,
+    /// What went into the layers so far, where angles depend on the length of the sequence: it is run again when they change.
+    inputs: Vec<Tensor>,
 }
 
 impl DecoderState {
@@ -72,6 +74,7 @@ impl DecoderState {
             rotaries,
             lens: Vec::new(),
             recorded: RecordedSteps::default(),
+            inputs: Vec::new(),
         }
     }
 
@@ -140,6 +143,7 @@ impl DecoderState {
     pub fn reset(&mut self) {
         self.layers.iter_mut().for_each(LayerState::reset);
         self.lens.clear();
+        self.inputs.clear();
         self.recorded = RecordedSteps::default();
     }
 }
@@ -224,7 +228,8 @@ impl Decoder {
     async fn parts(mut spec: DecoderSpec, weights: &mut Weights<'_>) -> Result<Self> {
         let names = spec.names;
         let (vocab, hidden) = (spec.vocab, spec.hidden);
-        let embedding = weights.embedding(names.embedding, vocab, hidden).await?;
+        let embedding = share::table_name(&spec, weights);
+        let embedding = weights.embedding(&embedding, vocab, hidden).await?;
         let positions = match spec.learned_positions {
             Some(rows) => {
                 let name = format!("{}.weight", names.positions);
@@ -342,6 +347,12 @@ impl Decoder {
     /// If a layer is not attention to keys and values: its state has no positions that could be of different sequences.
     pub fn new_slots(&self, count: usize) -> Result<DecoderState> {
         let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
+        if self.spec.rotaries.iter().any(Rotary::by_length) {
+            bail!(
+                "{}: the rotation depends on the length of the sequence, so sequences cannot share a state; run them one by one",
+                self.spec.family
+            )
+        }
         if !self.spec.layers.iter().all(is_attention) {
             bail!(
                 "{}: not all layers are attention layers, so sequences cannot share a state; run them one by one",
@@ -406,14 +417,47 @@ impl Decoder {
             Some(table) => embeds.broadcast_add(&table.narrow(0, offset, t)?)?,
             None => embeds.clone(),
         };
-        let rows = |tables: &RotaryTables| tables.rows(offset, t);
+        let (mut xs, mut start) = (xs, offset);
+        if state.use_cache && self.spec.rotaries.iter().any(Rotary::by_length) {
+            // A caller may have gone back.
+            cut(&mut state.inputs, offset)?;
+            let changed = |rotary: &Rotary| rotary.kind(offset) != rotary.kind(offset + t);
+            if offset > 0 && self.spec.rotaries.iter().any(changed) {
+                let seen: usize = state.inputs.iter().map(|xs| xs.dims()[1]).sum();
+                if seen != offset || mask.is_some() {
+                    bail!(
+                        "{}: at {} positions the rotation of all of the sequence changes, so it has to be run again; that takes all of its \
+                         tokens ({seen} of {offset} are known) and no mask",
+                        self.spec.family,
+                        offset + t
+                    )
+                }
+                let mut parts = std::mem::take(&mut state.inputs);
+                parts.push(xs);
+                xs = Tensor::cat(&parts, 1)?;
+                start = 0;
+                state.reset();
+            }
+            let end = offset + t;
+            let may_change = |rotary: &Rotary| rotary.by_length() && !rotary.is_settled(end);
+            match self.spec.rotaries.iter().any(may_change) {
+                true => state.inputs.push(xs.clone()),
+                false => state.inputs.clear(),
+            }
+        }
+        let len = xs.dim(1)?;
+        let rows = |tables: &RotaryTables| tables.rows(start, len);
         let step = Step {
             rotations: rotations(state, rows)?,
             mask,
             windows: false,
             rows: None,
         };
-        self.run(xs, &step, state)
+        let hidden = self.run(xs, &step, state)?;
+        match start == offset {
+            true => Ok(hidden),
+            false => hidden.of_last(t),
+        }
     }
 
     /// Runs the layers as those of an encoder, on whole texts: token ids, `(b, t)`, each of which sees all of its row, those after it too,
@@ -488,6 +532,18 @@ impl Decoder {
             )
         };
         let starts = starts.to_vec();
+        // Rows of one batch take their angles from one table.
+        let last = starts.iter().map(|start| start + t).max().unwrap_or(0);
+        let one_kind = |rotary: &Rotary| {
+            let same = |end: usize| end == 0 || rotary.kind(end) == rotary.kind(last);
+            starts.iter().all(|start| same(*start) && same(start + t))
+        };
+        if !self.spec.rotaries.iter().all(one_kind) {
+            bail!(
+                "{}: sequences of {starts:?} positions and {t} more have different rotations, which one batch cannot have; run them one by one",
+                self.spec.family
+            )
+        }
         let longest = self.check_slots([b, t], counts, &starts, state)?;
         let embeds = self.embed(ids)?;
         let xs = match &self.positions {
@@ -647,6 +703,21 @@ fn by_head(mask: &Tensor) -> bool {
     rank >= 3 && mask.dims()[rank - 3] != 1
 }
 
+/// Keeps the first `len` positions of parts `(b, t, hidden_size)`.
+fn cut(parts: &mut Vec<Tensor>, len: usize) -> Result<()> {
+    let mut left = len;
+    let mut kept = Vec::with_capacity(parts.len());
+    for part in parts.drain(..) {
+        let take = part.dims()[1].min(left);
+        if take > 0 {
+            kept.push(part.narrow(1, 0, take)?);
+        }
+        left -= take;
+    }
+    *parts = kept;
+    Ok(())
+}
+
 /// The rows that `rows` takes from each of the model's rotary tables.
 fn rotations(
     state: &mut DecoderState,
@@ -712,6 +783,12 @@ impl Hidden<'_> {
     /// If there is one that is not in the stream.
     pub fn of_tokens(self, tokens: &Tensor) -> Result<Self> {
         let xs = self.xs.of_tokens(tokens)?;
+        Ok(Self { xs, ..self })
+    }
+
+    /// The last `count` positions.
+    fn of_last(self, count: usize) -> Result<Self> {
+        let xs = self.xs.last_positions(count)?;
         Ok(Self { xs, ..self })
     }
 

@@ -57,7 +57,7 @@ mod on_cuda {
     use super::super::spec::MixerSpec;
     use super::super::{rotations, LayerState, Step};
     use super::*;
-    use crate::blocks::{FeedForwardSpec, GrowingKvCache, Rows};
+    use crate::blocks::{FeedForwardSpec, GrowingKvCache, Rotary, Rows};
 
     /// The least number of keys that a recording is made for.
     const LEAST_KEYS: usize = 512;
@@ -101,6 +101,7 @@ mod on_cuda {
                 return None;
             };
             let records = !device.is_profiling()
+                && !self.spec.rotaries.iter().any(Rotary::by_length)
                 && ids.dims() == [1, 1]
                 && ids.dtype() == DType::U32
                 && state.use_cache

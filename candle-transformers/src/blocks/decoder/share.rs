@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use candle_core::distributed::Communicator;
 use candle_core::quantized::QMatMul;
-use candle_core::{bail, DType, Device, Result};
+use candle_core::{bail, DType, Device, Result, Tensor};
+use candle_nn::Init;
 
 use super::super::weights::{
     at_once, Cut, Cuts, LinearSpec, Order, RankSource, TokenEmbedding, WeightSource, Weights,
@@ -61,6 +62,16 @@ impl Decoder {
         group: Arc<dyn Communicator>,
     ) -> Result<Self> {
         spec.check()?;
+        // The rank's part of the output layer is chosen before anything is read, so the file's own one is taken without a look at it.
+        let mut spec = spec;
+        {
+            let weights = Weights::check(&mut *source);
+            let name = spec.names.after(spec.layers.len(), spec.names.head);
+            spec.head = match in_file(spec.head, &name, &weights) {
+                Head::Tied if separate(&name, &weights) => Head::Linear { bias: false },
+                head => head,
+            };
+        }
         let (own, cuts) = share(&spec, group.rank(), group.world_size())?;
         at_once(async {
             Self::parts(spec, &mut Weights::check(&mut *source)).await?;
@@ -82,9 +93,34 @@ pub(super) async fn head(
     let range = group
         .as_ref()
         .and_then(|group| vocab_range(spec.vocab, group.rank(), group.world_size()));
-    match (spec.head, range) {
-        (Head::None, _) => Ok((None, None)),
-        (Head::Tied, range) => Ok(match (range, embedding.dense()) {
+    let linear = |bias| LinearSpec {
+        name: name.clone(),
+        in_dim: spec.hidden,
+        out_dim: range.as_ref().map_or(spec.vocab, |range| range.len()),
+        bias,
+    };
+    match in_file(spec.head, &name, weights) {
+        Head::None => Ok((None, None)),
+        Head::Linear { bias } => {
+            let head = weights.linear(&linear(bias)).await?;
+            Ok((Some(head), group.filter(|_| range.is_some())))
+        }
+        // The file has both. PyTorch's own format writes a table that is shared twice.
+        Head::Tied if group.is_none() && separate(&name, weights) => {
+            let head = weights.linear(&linear(false)).await?;
+            let same = match (head.dense(), embedding.dense()) {
+                (Some(head), Some(table)) if !weights.is_check() => same_rows(head, table)?,
+                _ => false,
+            };
+            let head = if same { embedding.tied() } else { head };
+            Ok((Some(head), None))
+        }
+        Head::TiedWithBias => {
+            let bias = format!("{name}.bias");
+            let bias = weights.dense(&bias, &[spec.vocab], Init::Const(0.)).await?;
+            Ok((Some(embedding.tied_with(bias)), None))
+        }
+        Head::Tied | Head::Found { .. } => Ok(match (range, embedding.dense()) {
             (Some(range), Some(table)) => {
                 let rows = table.narrow(0, range.start, range.len())?;
                 let head = Projection::new(QMatMul::Tensor(rows), None);
@@ -92,17 +128,57 @@ pub(super) async fn head(
             }
             _ => (Some(embedding.tied()), None),
         }),
-        (Head::Linear { bias }, range) => {
-            let head = LinearSpec {
-                name,
-                in_dim: spec.hidden,
-                out_dim: range.as_ref().map_or(spec.vocab, |range| range.len()),
-                bias,
-            };
-            let head = weights.linear(&head).await?;
-            Ok((Some(head), group.filter(|_| range.is_some())))
+    }
+}
+
+/// The name of the table of tokens. Where it is the output layer too, a file may have it under that name alone.
+pub(super) fn table_name(spec: &DecoderSpec, weights: &Weights<'_>) -> String {
+    let (table, head) = (
+        spec.names.embedding,
+        spec.names.after(spec.layers.len(), spec.names.head),
+    );
+    let tied = matches!(
+        spec.head,
+        Head::Tied | Head::TiedWithBias | Head::Found { .. }
+    );
+    match tied && !weights.has(&format!("{table}.weight")) && separate(&head, weights) {
+        true => head,
+        false => table.to_string(),
+    }
+}
+
+/// Whether the file has a weight of the output layer. A source that makes tensors has every one.
+fn separate(name: &str, weights: &Weights<'_>) -> bool {
+    !weights.makes_tensors() && weights.has(&format!("{name}.weight"))
+}
+
+/// The head by what the file has, where the configuration leaves that to it.
+pub(super) fn in_file(head: Head, name: &str, weights: &Weights<'_>) -> Head {
+    match head {
+        Head::Found { bias } if weights.makes_tensors() || separate(name, weights) => {
+            Head::Linear { bias }
+        }
+        Head::Found { bias: false } => Head::Tied,
+        Head::Found { bias: true } => Head::TiedWithBias,
+        Head::TiedWithBias if separate(name, weights) => Head::Linear { bias: true },
+        head => head,
+    }
+}
+
+/// Whether two tables are the same, told some rows at a time: the first that differ are enough.
+fn same_rows(lhs: &Tensor, rhs: &Tensor) -> Result<bool> {
+    if lhs.dims() != rhs.dims() || lhs.dtype() != rhs.dtype() {
+        return Ok(false);
+    }
+    let (rows, _) = lhs.dims2()?;
+    for start in (0..rows).step_by(4096) {
+        let len = (rows - start).min(4096);
+        let differ = lhs.narrow(0, start, len)?.ne(&rhs.narrow(0, start, len)?)?;
+        if differ.flatten_all()?.max(0)?.to_scalar::<u8>()? != 0 {
+            return Ok(false);
         }
     }
+    Ok(true)
 }
 
 /// The tokens of which a rank computes the logits; `None` if each computes all.
@@ -182,6 +258,9 @@ impl Cutter<'_> {
         };
         if matches!(spec.qk_norm, Some(QkNorm::Whole(norm)) if !norm.is_rms()) {
             return Err("has a norm with a mean over all heads".into());
+        }
+        if matches!(spec.qk_norm, Some(QkNorm::EachHead(_))) {
+            return Err("has a norm with a weight for each head".into());
         }
         let (hidden, bias) = (self.hidden, spec.qkv_bias);
         let elements = |heads: &Range<usize>| heads.start * head_dim..heads.end * head_dim;

@@ -63,8 +63,15 @@ pub enum Head {
         /// Whether it has a bias.
         bias: bool,
     },
-    /// The table of tokens.
+    /// The table of tokens, unless the file has a layer of its own whose weight is another.
     Tied,
+    /// As [`Tied`](Self::Tied), with a bias.
+    TiedWithBias,
+    /// A layer with a separate weight if the file has one, else the table of tokens: where a configuration says neither.
+    Found {
+        /// Whether it has a bias.
+        bias: bool,
+    },
     /// None: the model gives the stream.
     None,
 }
@@ -75,6 +82,23 @@ impl Head {
         match tied {
             true => Self::Tied,
             false => Self::Linear { bias: false },
+        }
+    }
+
+    /// What a file's `tie_word_embeddings` makes of the family's head; `None` where the file does not say.
+    pub fn said(self, tied: Option<bool>) -> Self {
+        let bias = match self {
+            Self::None => return Self::None,
+            Self::Linear { bias } | Self::Found { bias } => bias,
+            Self::Tied => false,
+            Self::TiedWithBias => true,
+        };
+        match (tied, self) {
+            (Some(true), _) if bias => Self::TiedWithBias,
+            (Some(true), _) => Self::Tied,
+            (Some(false), _) => Self::Linear { bias },
+            (None, Self::Linear { bias }) => Self::Found { bias },
+            (None, other) => other,
         }
     }
 }

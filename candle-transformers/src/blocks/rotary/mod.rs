@@ -6,6 +6,8 @@ mod tables;
 pub use scaling::RopeScaling;
 pub use tables::RotaryTables;
 
+use std::borrow::Cow;
+
 use candle_nn::rotary_emb::Pairs;
 
 /// Which elements of a head are rotated together.
@@ -44,6 +46,19 @@ pub struct Rotary {
     pub factor: f32,
     /// Other angles for sequences that are longer than this many positions.
     pub long: Option<(usize, Vec<f32>)>,
+    /// Angles that shrink as a sequence grows past the model's context.
+    pub dynamic: Option<Dynamic>,
+}
+
+/// Angles by the length of the sequence: the base grows with what is past `positions`. Transformers' `dynamic`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dynamic {
+    /// The base within the context.
+    pub theta: f64,
+    /// How fast it grows.
+    pub factor: f64,
+    /// The context.
+    pub positions: usize,
 }
 
 impl Rotary {
@@ -54,6 +69,41 @@ impl Rotary {
             frequencies: inverse_frequencies(theta, dim),
             factor: 1.,
             long: None,
+            dynamic: None,
+        }
+    }
+
+    /// Which angles a sequence of `len` positions has: sequences of one kind share them.
+    pub(crate) fn kind(&self, len: usize) -> usize {
+        match (&self.long, self.dynamic) {
+            (Some((short, _)), _) if len > *short => 1,
+            (_, Some(dynamic)) if len > dynamic.positions => len,
+            _ => 0,
+        }
+    }
+
+    /// Whether a sequence of `len` positions keeps its angles however it grows.
+    pub(crate) fn is_settled(&self, len: usize) -> bool {
+        self.dynamic.is_none() && self.long.as_ref().is_none_or(|(short, _)| len > *short)
+    }
+
+    /// Whether sequences of different lengths have different angles.
+    pub(crate) fn by_length(&self) -> bool {
+        self.long.is_some() || self.dynamic.is_some()
+    }
+
+    /// The angles of a sequence of `len` positions.
+    pub(super) fn frequencies_of(&self, len: usize) -> Cow<'_, [f32]> {
+        match (&self.long, self.dynamic) {
+            (Some((short, long)), _) if len > *short => long.into(),
+            (_, Some(dynamic)) if len > dynamic.positions => {
+                let dim = 2 * self.frequencies.len();
+                let times = dynamic.factor * len as f64 / dynamic.positions as f64;
+                let grown = times - (dynamic.factor - 1.);
+                let power = dim as f64 / (dim as f64 - 2.);
+                inverse_frequencies(dynamic.theta * grown.powf(power), dim).into()
+            }
+            _ => (&self.frequencies).into(),
         }
     }
 

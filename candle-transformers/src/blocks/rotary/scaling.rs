@@ -6,13 +6,13 @@ use std::f64::consts::PI;
 use candle_core::{bail, Result};
 use serde::Deserialize;
 
-use super::{inverse_frequencies, Rotary, RotaryPairs};
+use super::{inverse_frequencies, Dynamic, Rotary, RotaryPairs};
 
 /// `rope_scaling` of a `config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct RopeScaling {
-    /// `default`, `linear`, `llama3`, `yarn` or `longrope` (in older files `su`).
-    #[serde(alias = "type")]
+    /// `default`, `linear`, `dynamic`, `llama3`, `yarn` or `longrope` (in older files `su`).
+    #[serde(alias = "type", default = "unscaled")]
     pub rope_type: String,
     /// How many times longer the context is.
     #[serde(default)]
@@ -52,6 +52,10 @@ pub struct RopeScaling {
     pub long_factor: Option<Vec<f32>>,
 }
 
+fn unscaled() -> String {
+    "default".to_string()
+}
+
 impl RopeScaling {
     /// No scaling.
     pub fn none() -> Self {
@@ -79,11 +83,19 @@ impl RopeScaling {
                 let factor = self.needed("factor", self.factor)? as f32;
                 rotary.frequencies.iter_mut().for_each(|f| *f /= factor);
             }
+            "dynamic" => {
+                let factor = self.needed("factor", self.factor)?;
+                rotary.dynamic = Some(Dynamic {
+                    theta,
+                    factor,
+                    positions,
+                });
+            }
             "llama3" => self.llama3(&mut rotary)?,
             "yarn" => self.yarn(&mut rotary, theta, dim, positions)?,
             "longrope" | "su" => self.longrope(&mut rotary, theta, dim, positions)?,
             other => bail!(
-                "rope_scaling: rope_type {other:?} is not supported; supported: default, linear, llama3, yarn and longrope"
+                "rope_scaling: rope_type {other:?} is not supported; supported: default, linear, dynamic, llama3, yarn and longrope"
             ),
         }
         Ok(rotary)
@@ -118,8 +130,11 @@ impl RopeScaling {
 
     /// [arXiv 2309.00071](https://arxiv.org/abs/2309.00071).
     fn yarn(&self, rotary: &mut Rotary, theta: f64, dim: usize, positions: usize) -> Result<()> {
-        let factor = self.needed("factor", self.factor)?;
         let context = self.original_max_position_embeddings.unwrap_or(positions) as f64;
+        let factor = match (self.factor, self.original_max_position_embeddings) {
+            (None, Some(_)) => positions as f64 / context,
+            (factor, _) => self.needed("factor", factor)?,
+        };
         // The pair that rotates `rotations` times within the original context.
         let pair = |rotations: f64| {
             dim as f64 * (context / (rotations * 2. * PI)).ln() / (2. * theta.ln())

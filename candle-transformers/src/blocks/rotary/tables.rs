@@ -98,10 +98,11 @@ impl RotaryTables {
                 self.limit
             )
         }
-        let (kind, frequencies) = match &self.rotary.long {
-            Some((short, long)) if end > *short => (1, long),
-            _ => (0, &self.rotary.frequencies),
-        };
+        let (kind, frequencies) = (self.rotary.kind(end), self.rotary.frequencies_of(end));
+        if kind > 1 {
+            // Of this length alone.
+            return self.make(end, &frequencies);
+        }
         // A panic elsewhere leaves whole tables or none.
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((cos, sin)) = &made[kind] {
@@ -110,7 +111,7 @@ impl RotaryTables {
             }
         }
         let positions = end.next_power_of_two().max(INITIAL).min(self.limit);
-        let tables = self.make(positions, frequencies)?;
+        let tables = self.make(positions, &frequencies)?;
         made[kind] = Some(tables.clone());
         Ok(tables)
     }

@@ -116,6 +116,11 @@ impl<'a> Weights<'a> {
         self.source.contains(name)
     }
 
+    /// Whether the source makes tensors that it does not have.
+    pub(crate) fn makes_tensors(&self) -> bool {
+        self.source.makes_tensors()
+    }
+
     /// The shape of a tensor; `None` if there is none of that name, or the source cannot tell before it is read.
     pub fn shape(&self, name: &str) -> Option<Shape> {
         self.source.shape(name)

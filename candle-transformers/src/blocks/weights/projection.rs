@@ -33,6 +33,14 @@ impl Projection {
         }
     }
 
+    /// The weight, if it is dense.
+    pub(crate) fn dense(&self) -> Option<&Tensor> {
+        match self {
+            Self::Dense(linear) => Some(linear.weight()),
+            Self::Quantized { .. } => None,
+        }
+    }
+
     /// The layer for arguments of `dtype`. A quantised weight is for all.
     pub(crate) fn to_dtype(&self, dtype: DType) -> Result<Self> {
         let to_dtype = |bias: &Tensor| bias.to_dtype(dtype);
@@ -100,6 +108,11 @@ impl TokenEmbedding {
     /// The output layer that shares the table: from a vector to a logit for each token.
     pub fn tied(&self) -> Projection {
         Projection::new(self.table.clone(), None)
+    }
+
+    /// As [`tied`](Self::tied), with a bias of the logits.
+    pub fn tied_with(&self, bias: Tensor) -> Projection {
+        Projection::new(self.table.clone(), Some(bias))
     }
 
     /// The table, if it is dense.

@@ -9,14 +9,37 @@ use crate::blocks::vision::{at_largest, blocks, Blocks, TextEmbeddings, VitActiv
 /// An activation function.
 #[derive(Debug, Clone, Copy)]
 pub enum Activation {
-    /// `x * sigmoid(1.702 x)`.
+    /// `x * sigmoid(1.702 x)`: OpenAI's, `quick_gelu` in a `config.json`.
     QuickGelu,
+    /// `x * Φ(x)`: LAION's, `gelu` in a `config.json`.
+    Gelu,
+    /// [`Gelu`](Self::Gelu) in its tanh form.
+    GeluTanh,
+}
+
+impl<'de> serde::Deserialize<'de> for Activation {
+    /// From `hidden_act` of a `config.json`.
+    fn deserialize<D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> std::result::Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        match name.as_str() {
+            "quick_gelu" => Ok(Self::QuickGelu),
+            "gelu" => Ok(Self::Gelu),
+            "gelu_new" | "gelu_pytorch_tanh" => Ok(Self::GeluTanh),
+            other => Err(serde::de::Error::custom(format!(
+                "clip: hidden_act {other:?} is not supported, supported are quick_gelu, gelu, gelu_new and gelu_pytorch_tanh"
+            ))),
+        }
+    }
 }
 
 impl From<Activation> for VitActivation {
     fn from(activation: Activation) -> Self {
         match activation {
             Activation::QuickGelu => Self::QuickGelu,
+            Activation::Gelu => Self::Named(candle_nn::Activation::Gelu),
+            Activation::GeluTanh => Self::Named(candle_nn::Activation::GeluPytorchTanh),
         }
     }
 }

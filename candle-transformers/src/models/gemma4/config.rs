@@ -82,6 +82,7 @@ pub struct Gemma4RopeParameters {
 
 /// The numbers of the decoder.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Gemma4TextConfig {
     /// Whether the projections of attention have biases.
     #[serde(default)]
@@ -143,6 +144,48 @@ pub struct Gemma4TextConfig {
     /// Changes nothing: attention is fused on every device.
     #[serde(default)]
     pub use_flash_attn: bool,
+}
+
+crate::models::spelling::spelled!(Gemma4TextConfig, global_sizes);
+
+/// The sizes of layers with full attention, which Transformers 5 writes by layer.
+fn global_sizes(fields: &mut crate::models::spelling::Fields) -> crate::models::spelling::Changed {
+    let layers = match fields.get("per_layer_config") {
+        Some(serde_json::Value::Object(layers)) => layers.clone(),
+        _ => return Ok(()),
+    };
+    let full = |layer: &String| {
+        let layer: usize = layer.parse().ok()?;
+        let kind = fields.get("layer_types")?.get(layer)?.as_str()?;
+        (kind == "full_attention").then_some(())
+    };
+    let mut found: Option<&serde_json::Value> = None;
+    for (layer, sizes) in &layers {
+        if full(layer).is_none() || found.is_some_and(|found| found != sizes) {
+            return Err(format!(
+                "per_layer_config: layer {layer} has {sizes}; only one form of all layers with full attention is supported"
+            ));
+        }
+        found = Some(sizes);
+    }
+    if let Some(sizes) = found {
+        // What a layer does not say is as in the others.
+        let head_dim = sizes
+            .get("head_dim")
+            .or_else(|| fields.get("head_dim"))
+            .cloned();
+        if let Some(head_dim) = head_dim {
+            fields.entry("global_head_dim").or_insert(head_dim);
+        }
+        if let Some(heads) = sizes.get("num_key_value_heads") {
+            fields
+                .entry("num_global_key_value_heads")
+                .or_insert(heads.clone());
+        }
+    } else if let Some(head_dim) = fields.get("head_dim").cloned() {
+        fields.entry("global_head_dim").or_insert(head_dim);
+    }
+    Ok(())
 }
 
 impl Gemma4TextConfig {

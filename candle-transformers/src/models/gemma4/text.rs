@@ -439,5 +439,6 @@ fn proportional(cfg: &Gemma4TextConfig) -> Rotary {
         frequencies,
         factor: 1.,
         long: None,
+        dynamic: None,
     }
 }

@@ -41,6 +41,7 @@ fn default_hidden_act() -> Activation {
 
 /// The fields of a checkpoint's `config.json` below `vision_config`.
 #[derive(Deserialize, Debug, Clone)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Size of a patch's vector; 1024 where missing.
     #[serde(default = "default_hidden_size")]
@@ -69,6 +70,11 @@ pub struct Config {
     #[serde(default = "default_hidden_act")]
     pub hidden_act: Activation,
 }
+
+crate::models::spelling::spelled!(Config, |fields| crate::models::spelling::flat_rope(
+    fields,
+    "rope_theta"
+));
 
 impl Config {
     /// That of [mistralai/Pixtral-12B-2409](https://huggingface.co/mistralai/Pixtral-12B-2409).

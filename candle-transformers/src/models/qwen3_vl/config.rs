@@ -126,6 +126,7 @@ impl VisionConfig {
 
 /// The numbers of the decoder.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(remote = "Self")]
 pub struct TextConfig {
     /// Size of a head.
     pub head_dim: usize,
@@ -154,6 +155,11 @@ pub struct TextConfig {
     /// Not used by these models.
     pub sliding_window: Option<usize>,
 }
+
+crate::models::spelling::spelled!(TextConfig, |fields| crate::models::spelling::flat_rope(
+    fields,
+    "rope_theta"
+));
 
 impl TextConfig {
     /// The decoder that it describes, with a bias in the output layer if `head_bias` says so.
@@ -191,6 +197,7 @@ impl TextConfig {
 
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Of the decoder.
     pub text_config: TextConfig,
@@ -205,3 +212,16 @@ pub struct Config {
     /// The token behind a picture or a video.
     pub vision_end_token_id: u32,
 }
+
+crate::models::spelling::spelled!(Config, |fields| {
+    // Where the head is one of its own, files say so here and not of the text.
+    let tied = fields.get("tie_word_embeddings").cloned();
+    let tied = tied.unwrap_or(serde_json::Value::Bool(false));
+    if let Some(text) = fields
+        .get_mut("text_config")
+        .and_then(serde_json::Value::as_object_mut)
+    {
+        text.entry("tie_word_embeddings").or_insert(tied);
+    }
+    Ok(())
+});

@@ -70,7 +70,7 @@ impl TextModel {
                 };
                 weights.linear(&head).await?
             }
-            Head::Tied | Head::None => embedding.tied(),
+            Head::Tied | Head::TiedWithBias | Head::Found { .. } | Head::None => embedding.tied(),
         };
         let norm = weights.norm(names.final_norm, hidden, spec.final_norm);
         let norm = norm.await?;

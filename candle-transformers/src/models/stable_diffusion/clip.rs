@@ -61,6 +61,8 @@ impl From<text_model::ClipTextConfig> for Config {
             embed_dim: config.embed_dim,
             activation: match config.activation {
                 text_model::Activation::QuickGelu => Activation::QuickGelu,
+                text_model::Activation::Gelu => Activation::GeluErf,
+                text_model::Activation::GeluTanh => Activation::Gelu,
             },
             intermediate_size: config.intermediate_size,
             max_position_embeddings: config.max_position_embeddings,

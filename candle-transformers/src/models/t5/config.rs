@@ -59,6 +59,7 @@ fn yes() -> bool {
 
 /// The fields of a checkpoint's `config.json` of `model_type` `t5`, `mt5` or `umt5`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Tokens.
     pub vocab_size: usize,
@@ -109,6 +110,17 @@ pub struct Config {
     /// The token that the decoder starts with.
     pub decoder_start_token_id: Option<usize>,
 }
+
+crate::models::spelling::spelled!(Config, |fields| {
+    // The logits are scaled unless a file says that the head is not tied, as the first files of v1.1 do. Transformers 5 ties always, and
+    // says apart whether it scales; mT5 never does.
+    let unscaled = fields.get("scale_decoder_outputs") == Some(&false.into())
+        || fields.get("model_type").and_then(|kind| kind.as_str()) == Some("mt5");
+    if unscaled {
+        fields.insert("tie_word_embeddings".into(), false.into());
+    }
+    Ok(())
+});
 
 /// T5 small.
 impl Default for Config {

@@ -44,7 +44,8 @@ const DECODER: LayerNames = LayerNames {
 /// Layers, which know where tokens are by their distance alone.
 #[derive(Debug, Clone)]
 struct Stack {
-    distances: Distances,
+    /// One for all layers, or one for each: UMT5's.
+    distances: Vec<Distances>,
     layers: Vec<Layer>,
     norm: Norm,
     spec: LayerSpec,
@@ -71,11 +72,22 @@ impl Stack {
         let blocks = format!("{prefix}.block");
         let count = config.layers(decoder)?;
         let layers = load_layers(&spec, count, weights, &names, &blocks).await?;
-        let name = format!("{prefix}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+        let table = |i: usize| {
+            format!("{prefix}.block.{i}.layer.0.SelfAttention.relative_attention_bias.weight")
+        };
+        // UMT5's layers have a table each, which only the file tells.
+        let tables = match !weights.makes_tensors() && weights.has(&table(1)) {
+            true => count,
+            false => 1,
+        };
+        let mut distances = Vec::with_capacity(tables);
+        for i in 0..tables {
+            distances.push(Distances::load(config, !decoder, weights, &table(i)).await?);
+        }
         let norm = format!("{prefix}.final_layer_norm");
         let stream = spec.stream_dtype(weights.dtype());
         Ok(Self {
-            distances: Distances::load(config, !decoder, weights, &name).await?,
+            distances,
             layers,
             norm: weights
                 .norm_as(stream, &norm, spec.hidden, spec.norm)
@@ -100,7 +112,10 @@ impl Stack {
             (true, Some(layer)) => layer.seen(),
             _ => 0,
         };
-        let mut bias = self.distances.forward(t, before + t)?;
+        let mut biases = Vec::with_capacity(self.distances.len());
+        for distances in &mut self.distances {
+            biases.push(distances.forward(t, before + t)?);
+        }
         if let Some(mask) = mask {
             if mask.dim(0)? != b || mask.dims().last() != Some(&t) {
                 bail!(
@@ -108,16 +123,19 @@ impl Stack {
                     mask.dims()
                 )
             }
-            bias = bias.broadcast_add(&added_to_scores(FAMILY, mask, DType::F32)?)?;
+            let mask = added_to_scores(FAMILY, mask, DType::F32)?;
+            for bias in &mut biases {
+                *bias = bias.broadcast_add(&mask)?;
+            }
         }
-        let visible = Visible {
-            bias: Some(&bias),
-            causal: self.causal,
-            kept: self.kept,
-        };
         let stream = self.spec.stream_dtype(dtype);
         let mut xs = xs.to_dtype(stream)?;
-        for layer in &mut self.layers {
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            let visible = Visible {
+                bias: biases.get(i).or(biases.first()),
+                causal: self.causal,
+                kept: self.kept,
+            };
             xs = match dtype == self.dtype {
                 true => layer.forward(xs, &visible, source)?,
                 // As one layer after another is needed: the whole may not fit.
@@ -202,7 +220,8 @@ impl Generator {
         }
         let encoder = Encoder::load(config, weights).await?;
         let decoder = Stack::load(config, true, weights).await?;
-        let head = match config.tie_word_embeddings {
+        let separate = weights.makes_tensors() || weights.has("lm_head.weight");
+        let head = match config.tie_word_embeddings || !separate {
             true => encoder.table.tied(),
             false => {
                 let head = LinearSpec {

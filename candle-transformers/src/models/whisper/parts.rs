@@ -114,7 +114,7 @@ impl Source<'_> {
         Ok(FeedForward::Plain(PlainMlp::new(
             self.placed(self.linear(size, inner, "fc1")?)?,
             self.placed(self.linear(inner, size, "fc2")?)?,
-            Activation::NewGelu,
+            Activation::Gelu,
         )))
     }
 
@@ -193,7 +193,7 @@ impl AudioEncoder {
         }
         let mut xs = x.clone();
         for conv in &self.convs {
-            xs = conv.forward(&xs)?.gelu()?;
+            xs = conv.forward(&xs)?.gelu_erf()?;
         }
         let xs = xs.transpose(1, 2)?;
         let positions = self.positions.narrow(0, 0, xs.dim(1)?)?;

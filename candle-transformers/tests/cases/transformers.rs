@@ -1,0 +1,308 @@
+//! What Hugging Face's Transformers computes of tiny models, whose configurations are as it writes them. The numbers and the script that
+//! makes them are in `tests/transformers/`; weights come from a rule that both sides compute.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::auto::config_spec;
+use candle_transformers::blocks::CausalLm;
+use candle_transformers::models as m;
+use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde_json::{json, Value};
+
+/// All modules are f32 here and there; what differs is the order of sums.
+const TOLERANCE: f32 = 2e-4;
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    kind: String,
+    config: Value,
+    weights: HashMap<String, Vec<usize>>,
+    expected: HashMap<String, Vec<f32>>,
+}
+
+/// Numbers in -1..1: FNV-1a of the name and MurmurHash3's finaliser.
+fn numbers(name: &str, count: usize) -> Vec<f32> {
+    let seed = name.bytes().fold(2166136261u32, |seed, byte| {
+        (seed ^ u32::from(byte)).wrapping_mul(16777619)
+    });
+    let number = |i: u32| {
+        let mut h = seed ^ i.wrapping_mul(0x9E37_79B9);
+        h ^= h >> 16;
+        h = h.wrapping_mul(0x85EB_CA6B);
+        h ^= h >> 13;
+        h = h.wrapping_mul(0xC2B2_AE35);
+        h ^= h >> 16;
+        (h >> 8) as f32 / (1 << 23) as f32 - 1.
+    };
+    (0..count as u32).map(number).collect()
+}
+
+fn weight(name: &str, shape: &[usize]) -> Result<Tensor> {
+    let (by, from) = match name {
+        _ if name.ends_with("running_var") => (0.25, 0.75),
+        _ if name.ends_with("bias") || name.ends_with("running_mean") => (0.2, 0.),
+        _ if shape.len() <= 1 => (0.25, 1.),
+        _ => (0.5, 0.),
+    };
+    let numbers = numbers(name, shape.iter().product());
+    let values: Vec<f32> = numbers.into_iter().map(|u| from + by * u).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu)
+}
+
+fn pixels(shape: &[usize], device: &Device) -> Result<Tensor> {
+    Tensor::from_vec(numbers("pixels", shape.iter().product()), shape, device)
+}
+
+/// The rows `rows` of `(1, t, n)`.
+fn rows(xs: &Tensor, rows: &[u32]) -> Result<Tensor> {
+    xs.squeeze(0)?
+        .index_select(&Tensor::new(rows, xs.device())?, 0)
+}
+
+impl Case {
+    fn vb(&self, device: &Device) -> Result<VarBuilder<'static>> {
+        let weights = self.weights.iter();
+        let weights = weights.map(|(name, shape)| Ok((name.clone(), weight(name, shape)?)));
+        let weights = weights.collect::<Result<HashMap<_, _>>>()?;
+        Ok(VarBuilder::from_tensors(weights, DType::F32, device))
+    }
+
+    fn config<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_value(self.config.clone())
+            .unwrap_or_else(|err| panic!("{}: {err}", self.name))
+    }
+
+    fn run(&self, ids: &[u32], device: &Device) -> Result<HashMap<&'static str, Tensor>> {
+        let (vb, t) = (self.vb(device)?, ids.len());
+        let last = t - 1;
+        let tensor = Tensor::new(&[ids], device)?;
+        let mut results = HashMap::new();
+        match self.kind.as_str() {
+            "causal" => {
+                let spec = config_spec(&self.config.to_string())?;
+                let mut lm = CausalLm::from_vb(spec, vb)?;
+                let logits = lm.forward(&tensor, 0)?.logits()?;
+                results.insert("logits", rows(&logits, &[5, last as u32])?);
+                // Two calls give what one gives, where angles change between them too.
+                lm.clear_kv_cache();
+                lm.forward(&tensor.narrow(1, 0, 6)?, 0)?.last_logits()?;
+                for i in 6..last {
+                    lm.forward(&tensor.narrow(1, i, 1)?, i)?;
+                }
+                let step = lm.forward(&tensor.narrow(1, last, 1)?, last)?;
+                let step = step.last_logits()?.flatten_all()?;
+                let whole = logits.narrow(1, last, 1)?.flatten_all()?;
+                let difference = (step - whole)?.abs()?.max(0)?.to_scalar::<f32>()?;
+                assert!(
+                    difference < TOLERANCE,
+                    "{}: by steps {difference}",
+                    self.name
+                );
+            }
+            "mamba" => {
+                let size = |name: &str| self.config[name].as_u64().unwrap_or(0) as usize;
+                let config = m::mamba::Config {
+                    d_model: size("hidden_size"),
+                    n_layer: size("num_hidden_layers"),
+                    vocab_size: size("vocab_size"),
+                    pad_vocab_size_multiple: 1,
+                };
+                // The original's name, where Transformers' has an s.
+                let vb = vb.rename_f(|name| name.replace("embedding.", "embeddings."));
+                let model = m::mamba::Model::new(&config, vb.pp("backbone"))?;
+                let mut state = m::mamba::State::new(1, &config, DType::F32, device)?;
+                let mut all = Vec::new();
+                for id in ids {
+                    all.push(model.forward(&Tensor::new(&[*id], device)?, &mut state)?);
+                }
+                results.insert("logits", rows(&Tensor::stack(&all, 1)?, &[5, last as u32])?);
+            }
+            "mamba2" => {
+                let config: m::mamba2::Config = self.config();
+                let model = m::mamba2::Model::new(&config, vb.pp("backbone"))?;
+                let mut state = m::mamba2::State::new(1, &config, DType::F32, device)?;
+                let logits = model.forward_prefill(&tensor, &mut state, 4)?;
+                results.insert("logits", rows(&logits, &[5, last as u32])?);
+            }
+            "t5" => {
+                let mut config = self.config.clone();
+                for (name, value) in [
+                    ("dropout_rate", json!(0.1)),
+                    ("layer_norm_epsilon", json!(1e-6)),
+                    ("initializer_factor", json!(1.)),
+                ] {
+                    let fields = config.as_object_mut().expect("an object");
+                    fields.entry(name).or_insert(value);
+                }
+                let config: m::t5::Config =
+                    serde_json::from_value(config).expect("a configuration");
+                let mut model = m::t5::T5ForConditionalGeneration::load(vb, &config)?;
+                let encoded = model.encode(&tensor)?;
+                let logits = model.decode(&Tensor::new(&[[0u32, 5, 9]], device)?, &encoded)?;
+                results.insert("encoded", rows(&encoded, &[0, last as u32])?);
+                results.insert("logits", logits);
+            }
+            "segformer" => {
+                let config: m::segformer::Config = self.config();
+                let model = m::segformer::SemanticSegmentationModel::new(&config, 3, vb)?;
+                results.insert("logits", model.forward(&pixels(&[1, 3, 32, 48], device)?)?);
+            }
+            "whisper" => {
+                let mut model = m::whisper::model::Whisper::load(&vb, self.config())?;
+                let sound = pixels(&[1, 8, 12], device)?;
+                let encoded = model.encoder.forward(&sound, true)?;
+                let ids = Tensor::new(&[[3u32, 5, 9]], device)?;
+                let hidden = model.decoder.forward(&ids, &encoded, true)?;
+                let logits = model.decoder.final_linear(&hidden)?;
+                results.insert("encoded", encoded);
+                results.insert("logits", rows(&logits, &[2])?);
+            }
+            "clip" => {
+                use m::clip::{text_model, vision_model, ClipConfig, ClipModel};
+                let activation = |part: &str| -> text_model::Activation {
+                    serde_json::from_value(self.config[part]["hidden_act"].clone())
+                        .expect("an activation")
+                };
+                let config = ClipConfig {
+                    text_config: text_model::ClipTextConfig {
+                        vocab_size: 32,
+                        embed_dim: 16,
+                        activation: activation("text_config"),
+                        intermediate_size: 24,
+                        max_position_embeddings: t,
+                        pad_with: None,
+                        num_hidden_layers: 1,
+                        num_attention_heads: 2,
+                        projection_dim: 8,
+                    },
+                    vision_config: vision_model::ClipVisionConfig {
+                        embed_dim: 16,
+                        activation: activation("vision_config"),
+                        intermediate_size: 24,
+                        num_hidden_layers: 1,
+                        num_attention_heads: 2,
+                        projection_dim: 8,
+                        num_channels: 3,
+                        image_size: 16,
+                        patch_size: 8,
+                    },
+                    logit_scale_init_value: 2.6592,
+                    image_size: 16,
+                };
+                let model = ClipModel::new(vb, &config)?;
+                let mut ids = ids.to_vec();
+                ids[last] = 31;
+                let pictures = pixels(&[2, 3, 16, 16], device)?;
+                let (per_text, _) = model.forward(&pictures, &Tensor::new(&[ids], device)?)?;
+                results.insert("logits", per_text);
+            }
+            other => panic!("{}: the kind {other:?} is not known", self.name),
+        }
+        Ok(results)
+    }
+}
+
+/// All cases, and each that differs by its name.
+fn agrees(device: &Device) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Head {
+        ids: Vec<u32>,
+    }
+    let text = include_str!("../transformers/cases.json");
+    let mut lines = text.lines();
+    let Some(Ok(Head { ids })) = lines.next().map(serde_json::from_str) else {
+        panic!("cases.json: the first line has no ids")
+    };
+    let mut wrong = Vec::new();
+    for line in lines {
+        let case: Case = serde_json::from_str(line).expect("a case");
+        let results = match case.run(&ids, device) {
+            Ok(results) => results,
+            Err(err) => {
+                wrong.push(format!("{}: {err}", case.name));
+                continue;
+            }
+        };
+        for (name, expected) in &case.expected {
+            let found = results[name.as_str()].flatten_all()?.to_vec1::<f32>()?;
+            assert_eq!(found.len(), expected.len(), "{} {name}", case.name);
+            let largest = expected.iter().fold(0f32, |max, v| max.max(v.abs()));
+            let pairs = found.iter().zip(expected);
+            let difference = pairs.fold(0f32, |max, (a, b)| max.max((a - b).abs()));
+            // NaN is no number below the bound.
+            let near =
+                difference < TOLERANCE * largest.max(1.) && found.iter().all(|v| v.is_finite());
+            if !near {
+                wrong.push(format!("{} {name}: {difference} of {largest}", case.name));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    Ok(())
+}
+
+#[test]
+fn agrees_on_the_cpu() -> Result<()> {
+    agrees(&Device::Cpu)
+}
+
+/// Fields that Transformers 5 writes in other places, or under other names, than Candle's types have them.
+#[test]
+fn spellings_of_transformers_5() {
+    fn parse<T: DeserializeOwned>(value: Value) -> std::result::Result<T, String> {
+        serde_json::from_value(value).map_err(|err| err.to_string())
+    }
+    let text = json!({"head_dim": 8, "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_act": "silu", "max_position_embeddings": 32,
+        "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [2, 1, 1]}});
+    for tied in [true, false] {
+        let config: m::qwen3_vl::Config = parse(json!({"text_config": text, "vision_config": {}, "image_token_id": 1,
+            "video_token_id": 2, "vision_start_token_id": 3, "vision_end_token_id": 4, "tie_word_embeddings": tied}))
+        .unwrap();
+        assert_eq!(config.text_config.tie_word_embeddings, tied);
+        assert_eq!(config.text_config.rope_theta, 5e6);
+    }
+    let nomic: m::nomic_bert::Config = parse(json!({"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "intermediate_size": 96, "max_position_embeddings": 128, "layer_norm_eps": 1e-5, "hidden_act": "silu",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}))
+    .unwrap();
+    assert_eq!((nomic.n_embd, nomic.n_layer, nomic.n_head), (64, 3, 4));
+    assert_eq!((nomic.n_inner, nomic.n_positions), (96, 128));
+    assert_eq!(
+        (nomic.layer_norm_epsilon, nomic.rotary_emb_base),
+        (1e-5, 500.)
+    );
+    let yarn: std::result::Result<m::pixtral::vision_model::Config, String> =
+        parse(json!({"image_size": 64, "patch_size": 8,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}));
+    assert!(yarn.unwrap_err().contains("\"yarn\""));
+    let pixtral: m::pixtral::vision_model::Config =
+        parse(json!({"image_size": 64, "patch_size": 8,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}))
+        .unwrap();
+    assert_eq!(pixtral.rope_theta, 1e4);
+    let gemma4: m::gemma4::Gemma4TextConfig = parse(json!({"hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 2, "sliding_window": 8, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"],
+        "per_layer_config": {"1": {"head_dim": 32, "num_key_value_heads": 1}}}))
+    .unwrap();
+    assert_eq!(
+        (gemma4.global_head_dim, gemma4.num_global_key_value_heads),
+        (32, Some(1))
+    );
+    let moe: m::qwen3_moe::Config = parse(json!({"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "attention_bias": false, "num_key_value_heads": 1,
+        "max_position_embeddings": 32, "sliding_window": null, "max_window_layers": 1, "tie_word_embeddings": false,
+        "rope_theta": 1e4, "rms_norm_eps": 1e-6, "use_sliding_window": false, "hidden_act": "silu", "decoder_sparse_step": 1,
+        "moe_intermediate_size": 8, "num_experts_per_tok": 1, "num_local_experts": 4, "norm_topk_prob": true}))
+    .unwrap();
+    assert_eq!(moe.num_experts, 4);
+}
