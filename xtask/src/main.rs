@@ -250,10 +250,16 @@ fn print_summary(selected: &[&'static Step], outcomes: &[Outcome]) {
     for step in &selected[outcomes.len()..] {
         println!("{:<12} not run", step.name);
     }
-    for step in STEPS {
-        if step.when == When::Default && !selected.iter().any(|other| other.name == step.name) {
-            println!("{:<12} not selected", step.name);
-        }
+    let left_out = |step: &&Step| {
+        step.when == When::Default && !selected.iter().any(|other| other.name == step.name)
+    };
+    let left_out: Vec<&str> = STEPS
+        .iter()
+        .filter(left_out)
+        .map(|step| step.name)
+        .collect();
+    if !left_out.is_empty() {
+        println!("not selected: {}", left_out.join(", "));
     }
     let total: Duration = outcomes.iter().map(|outcome| outcome.elapsed).sum();
     println!("{:<12} {:<8} {:>7.1} s", "total", "", total.as_secs_f64());

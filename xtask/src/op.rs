@@ -36,8 +36,8 @@ pub fn run(op: &str, device: &str) -> Result<String, String> {
         },
     };
     match device {
-        "webgpu" => tests.run_on(Backend::WebGPU),
-        "cuda" => tests.run_on(Backend::CUDA),
+        "webgpu" => tests.run_on(Backend::WebGpu),
+        "cuda" => tests.run_on(Backend::Cuda),
         "metal" => tests.run_on(Backend::Metal),
         _ => match tests.run()?.passed {
             0 => Err(format!("no test's name contains `{op}`")),

@@ -63,11 +63,11 @@ impl Tests<'_> {
         let tally = self.run()?;
         match tally.on(backend) {
             0 => Err(format!(
-                "`{}` with the filter `{}` ran no test on {backend:?}",
+                "`{}` with the filter `{}` ran no test on {backend}",
                 self.targets, self.filter
             )),
             on_gpu => Ok(format!(
-                "{} passed, {on_gpu} of them on {backend:?}",
+                "{} passed, {on_gpu} of them on {backend}",
                 tally.passed
             )),
         }
@@ -201,9 +201,19 @@ pub fn with_runtime_dir(command: Cmd, folder: &EmptyDir) -> Cmd {
 /// A GPU backend, named as its tests are.
 #[derive(Clone, Copy, Debug)]
 pub enum Backend {
-    WebGPU,
-    CUDA,
+    WebGpu,
+    Cuda,
     Metal,
+}
+
+impl std::fmt::Display for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::WebGpu => "WebGPU",
+            Self::Cuda => "CUDA",
+            Self::Metal => "Metal",
+        })
+    }
 }
 
 /// The results of tests, summed over binaries.
@@ -261,8 +271,8 @@ impl Tally {
 
     fn on(&self, backend: Backend) -> usize {
         match backend {
-            Backend::WebGPU => self.webgpu,
-            Backend::CUDA => self.cuda,
+            Backend::WebGpu => self.webgpu,
+            Backend::Cuda => self.cuda,
             Backend::Metal => self.metal,
         }
     }

@@ -98,7 +98,7 @@ fn run(
         env: &env,
         ..Tests::default()
     }
-    .run_on(Backend::CUDA)
+    .run_on(Backend::Cuda)
 }
 
 /// Builds the emulator and fetches NVRTC (PyPI, 90 MB) into `target/`; gives the environment that tests find them by.

@@ -38,7 +38,6 @@ pub fn browser() -> Result<String, String> {
             filter: &format!("webgpu --skip {skip}"),
             env: &[("CANDLE_WEBGPU_LIMITS", "browser")],
             without: METAL,
-            ..Tests::default()
         },
     )
 }
@@ -50,7 +49,7 @@ fn dumping(folder: &Path, tests: Tests) -> Result<String, String> {
     let folder = folder.display().to_string();
     let mut env = tests.env.to_vec();
     env.push(("CANDLE_WEBGPU_DUMP_SHADERS", folder.as_str()));
-    Tests { env: &env, ..tests }.run_on(Backend::WebGPU)
+    Tests { env: &env, ..tests }.run_on(Backend::WebGpu)
 }
 
 /// The tests of candle-core with bindings and buffers so small that nearly everything is split.
@@ -62,5 +61,5 @@ pub fn tiny() -> Result<String, String> {
         env: &[("CANDLE_WEBGPU_LIMITS", "tiny")],
         ..Tests::default()
     }
-    .run_on(Backend::WebGPU)
+    .run_on(Backend::WebGpu)
 }
