@@ -18,7 +18,7 @@ pub fn check(device: &Device) -> Result<()> {
     if major < 7 {
         bail!("compute capability {major}")
     }
-    let (free, total) = device.with_context(|| result::mem_get_info()).w()?;
+    let (free, total) = device.with_context(result::mem_get_info).w()?;
     if free == 0 || free > total {
         bail!("{free} bytes of {total} are free")
     }

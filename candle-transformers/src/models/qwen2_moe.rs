@@ -94,7 +94,7 @@ impl Config {
             ..SharedSpec::new(self.shared_expert_intermediate_size)
         });
         // Every second layer of the first ones, where the other Qwens have it in all of the last.
-        let windowed = |i: usize| i % 2 == 0 && i < self.max_window_layers;
+        let windowed = |i: usize| i.is_multiple_of(2) && i < self.max_window_layers;
         let spec = DecoderSpec {
             family: "qwen2_moe",
             ..attention.spec_with(windowed)?

@@ -321,7 +321,10 @@ impl DecodeHead {
             fuse: fuse
                 .load_norm_eps(BATCH_NORM_EPS, conv, norm)?
                 .then(Activation::Relu),
-            classifier: classifier.load_no_bias(vb.pp("classifier"))?,
+            classifier: match vb.pp("classifier") {
+                vb if vb.contains_tensor("bias") => classifier.load(vb)?,
+                vb => classifier.load_no_bias(vb)?,
+            },
         })
     }
 

@@ -19,6 +19,10 @@ use super::support::{assert_close, token_ids, Numbers};
 struct Made;
 
 impl WeightSource for Made {
+    fn makes_tensors(&self) -> bool {
+        true
+    }
+
     fn contains(&self, name: &str) -> bool {
         // Transformers has the experts as one tensor.
         !name.contains(".experts.0.")
@@ -49,6 +53,10 @@ impl WeightSource for Made {
 struct Recorded(Vec<(String, Tensor)>);
 
 impl WeightSource for Recorded {
+    fn makes_tensors(&self) -> bool {
+        true
+    }
+
     fn contains(&self, name: &str) -> bool {
         Made.contains(name)
     }

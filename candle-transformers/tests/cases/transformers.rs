@@ -79,7 +79,7 @@ impl Case {
     fn run(&self, ids: &[u32], device: &Device) -> Result<HashMap<&'static str, Tensor>> {
         let (vb, t) = (self.vb(device)?, ids.len());
         let last = t - 1;
-        let tensor = Tensor::new(&[ids], device)?;
+        let tensor = Tensor::new(ids, device)?.unsqueeze(0)?;
         let mut results = HashMap::new();
         match self.kind.as_str() {
             "causal" => {
@@ -197,7 +197,8 @@ impl Case {
                 let mut ids = ids.to_vec();
                 ids[last] = 31;
                 let pictures = pixels(&[2, 3, 16, 16], device)?;
-                let (per_text, _) = model.forward(&pictures, &Tensor::new(&[ids], device)?)?;
+                let (per_text, _) =
+                    model.forward(&pictures, &Tensor::new(ids, device)?.unsqueeze(0)?)?;
                 results.insert("logits", per_text);
             }
             other => panic!("{}: the kind {other:?} is not known", self.name),

@@ -46,7 +46,9 @@ def ruled(model, folder):
     model.save_pretrained(folder)
     path = f"{folder}/model.safetensors"
     found = load_file(path)
-    weights = {k: np.asarray(weight(k, v.shape)) if v.dtype == np.float32 else v for k, v in found.items()}
+    # Whisper's sinusoids are computed there and here.
+    made = lambda k, v: v.dtype == np.float32 and not k.endswith("encoder.embed_positions.weight")
+    weights = {k: np.asarray(weight(k, v.shape)) if made(k, v) else v for k, v in found.items()}
     save_file(weights, path, metadata={"format": "pt"})
     model = type(model).from_pretrained(folder, attn_implementation="eager").float().eval()
     return model, {k: list(v.shape) for k, v in sorted(weights.items()) if v.dtype == np.float32}
