@@ -233,7 +233,7 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
             let norms = match attention.qk_norm {
                 None => 0,
                 Some(QkNorm::Head(_)) => 2 * attention.head_dim,
-                Some(QkNorm::Whole(_)) => queries + keys,
+                Some(QkNorm::Whole(_) | QkNorm::EachHead(_)) => queries + keys,
             };
             hidden * (2 * (queries + keys) + attention.gate_dim()) + norms
         }

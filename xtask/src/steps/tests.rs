@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{chrome, shaders};
 use crate::testing::{self, Backend, Tests, METAL};
 
-/// All tests but those on CUDA and Metal, which have steps of their own. The shaders that they compile are kept for the step `shaders`.
+/// All tests but those on CUDA and Metal, which have separate steps. The shaders that they compile are kept for the step `shaders`.
 pub fn test() -> Result<String, String> {
     let tests = Tests {
         filter: "--skip ::cuda --skip ::metal",

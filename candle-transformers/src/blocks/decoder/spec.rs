@@ -63,7 +63,7 @@ pub enum Head {
         /// Whether it has a bias.
         bias: bool,
     },
-    /// The table of tokens, unless the file has a layer of its own whose weight is another.
+    /// The table of tokens, unless the file has an output layer with another weight.
     Tied,
     /// As [`Tied`](Self::Tied), with a bias.
     TiedWithBias,

@@ -214,7 +214,7 @@ pub struct Config {
 }
 
 crate::models::spelling::spelled!(Config, |fields| {
-    // Where the head is one of its own, files say so here and not of the text.
+    // Where the head is not tied, files say so here and not in the text.
     let tied = fields.get("tie_word_embeddings").cloned();
     let tied = tied.unwrap_or(serde_json::Value::Bool(false));
     if let Some(text) = fields
