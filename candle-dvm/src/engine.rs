@@ -166,6 +166,12 @@ impl CandleBackend {
         self.max_positions
     }
 
+    /// The longest sequence of texts that run together: see [`Decoder::slot_positions`].
+    pub(crate) fn slot_positions(&self) -> usize {
+        let positions = self.model.decoder().slot_positions();
+        positions.min(self.max_positions)
+    }
+
     /// Whether the model ends a text with this token.
     pub(crate) fn is_stop_token(&self, token: u32) -> bool {
         self.stop_tokens.contains(&token)
@@ -232,11 +238,17 @@ impl CandleBackend {
     /// # Errors
     /// A model with layers that are not attention to keys and values, or on several devices.
     pub(crate) fn session_with_guesses(&self, guesses: usize) -> Result<Session<'_>> {
-        let slot = self.new_slots(1).map_err(|_| Error::Parameter {
+        let refused = |_| {
+            Error::Parameter {
             name: "prompt_lookup",
             value: guesses.to_string(),
-            expected: "0 for a model on several devices or with layers other than attention",
-        })?;
+            expected: "0 for a model on several devices, with layers other than attention, or with a rotation that depends on the length",
+        }
+        };
+        if self.slot_positions() < self.max_positions {
+            return Err(refused(()));
+        }
+        let slot = self.new_slots(1).map_err(|_| refused(()))?;
         Ok(Session {
             backend: self,
             state: State::Slot(slot),

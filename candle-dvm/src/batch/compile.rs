@@ -40,7 +40,7 @@ pub(super) fn ahead(backend: &CandleBackend, settings: BatchSettings) -> Result<
 /// What a busy engine runs, on slots that are thrown away.
 fn all_steps(backend: &CandleBackend, settings: BatchSettings) -> Result<()> {
     let BatchSettings { slots, piece, .. } = settings;
-    let longest = backend.max_positions().min(LONGEST);
+    let longest = backend.slot_positions().min(LONGEST);
     let mut state = backend.new_slots(slots)?;
     // Kernels for few rows are made for their number, others for ranges of it.
     let counts = (1..=8)

@@ -207,7 +207,7 @@ impl BatchEngine {
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let limit = self.backend.max_positions();
+        let limit = self.backend.slot_positions();
         if tokens.len() > limit {
             return Err(Error::PromptTooLong {
                 tokens: tokens.len(),

@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::writing::Ahead;
 use super::{BatchSettings, Heard, Job};
-use crate::backend::{Completion, StopReason};
+use crate::backend::{Completion, CompletionRequest, StopReason};
 use crate::engine::CandleBackend;
 use crate::error::Doing;
 use crate::generation::Writer;
@@ -144,9 +144,13 @@ impl<'a> Scheduler<'a> {
         }
     }
 
+    fn writer(&self, tokens: Vec<u32>, request: &CompletionRequest) -> Result<Writer<'a>> {
+        Writer::new(self.backend, tokens, request, self.backend.slot_positions())
+    }
+
     /// Ends what had not begun.
     fn cancel(&self, job: Job) {
-        let writer = Writer::new(self.backend, job.tokens, &job.request);
+        let writer = self.writer(job.tokens, &job.request);
         job.client.done(writer.map(|mut writer| {
             writer.cancel();
             writer.finish()
@@ -171,7 +175,7 @@ impl<'a> Scheduler<'a> {
                 }
             };
             let held = job.tokens[..kept].to_vec();
-            match Writer::new(self.backend, job.tokens, &job.request) {
+            match self.writer(job.tokens, &job.request) {
                 Ok(writer) => {
                     self.numbers += 1;
                     let text = Text {

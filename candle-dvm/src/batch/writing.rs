@@ -154,7 +154,7 @@ impl Scheduler<'_> {
 
     /// The logits of the next token of each of these slots, `(slots, vocab)`, after the tokens `ids`, `(slots, 1)`.
     fn run(&mut self, slots: Range<usize>, ids: &Tensor) -> Result<Tensor> {
-        let limit = self.backend.max_positions();
+        let limit = self.backend.slot_positions();
         for at in slots.clone() {
             // A row that writes nothing needs a position for it all the same.
             let slot = &mut self.slots[at];

@@ -96,7 +96,7 @@ impl CandleBackend {
         let fed = seen.as_ref().map_or(0, |seen| seen.tokens.len());
         Ok(Generation {
             backend: self,
-            writer: Writer::new(self, tokens, request)?,
+            writer: Writer::new(self, tokens, request, self.max_positions())?,
             session: match (seen, guesses) {
                 (Some(seen), _) => seen.session,
                 (None, Some(_)) => self.session_with_guesses(request.prompt_lookup)?,

@@ -36,7 +36,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Nothing is written yet.
+    /// Nothing is written yet. The prompt and the text together have at most `positions` positions.
     ///
     /// # Errors
     /// A parameter out of range.
@@ -44,6 +44,7 @@ impl<'a> Writer<'a> {
         backend: &'a CandleBackend,
         tokens: Vec<u32>,
         request: &CompletionRequest,
+        positions: usize,
     ) -> Result<Self> {
         request.validate()?;
         let prompt_tokens = tokens.len();
@@ -54,7 +55,7 @@ impl<'a> Writer<'a> {
             // The last token made is never fed back, so it needs no position.
             budget: request
                 .max_tokens
-                .min(backend.max_positions().saturating_sub(prompt_tokens) + 1),
+                .min(positions.saturating_sub(prompt_tokens) + 1),
             backend,
             request: request.clone(),
             tokens,

@@ -6,11 +6,14 @@ use std::collections::HashMap;
 use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::auto::config_spec;
-use candle_transformers::blocks::CausalLm;
+use candle_transformers::blocks::{CausalLm, Decoder};
 use candle_transformers::models as m;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{json, Value};
+
+/// The token ids, then a case a line.
+const CASES: &str = include_str!("../transformers/cases.json");
 
 /// All modules are f32 here and there; what differs is the order of sums.
 const TOLERANCE: f32 = 2e-4;
@@ -213,8 +216,7 @@ fn agrees(device: &Device) -> Result<()> {
     struct Head {
         ids: Vec<u32>,
     }
-    let text = include_str!("../transformers/cases.json");
-    let mut lines = text.lines();
+    let mut lines = CASES.lines();
     let Some(Ok(Head { ids })) = lines.next().map(serde_json::from_str) else {
         panic!("cases.json: the first line has no ids")
     };
@@ -254,6 +256,38 @@ fn agrees(device: &Device) -> Result<()> {
 #[test]
 fn agrees_on_the_cpu() -> Result<()> {
     agrees(&Device::Cpu)
+}
+
+/// Sequences that share a state end where the rotation of the whole sequence changes: they agree with one alone before, and a step past it is
+/// an error.
+#[test]
+fn slots_end_where_the_rotation_changes() -> Result<()> {
+    for (name, positions) in [("llama-longrope-past", 8), ("llama-longrope", 32)] {
+        let lines = CASES.lines().skip(1);
+        let mut cases = lines.map(|line| serde_json::from_str::<Case>(line).expect("a case"));
+        let case = cases.find(|case| case.name == name).expect("the case");
+        let spec = config_spec(&case.config.to_string())?;
+        let decoder = Decoder::from_vb(spec, case.vb(&Device::Cpu)?)?;
+        assert_eq!(decoder.slot_positions(), positions);
+        let mut state = decoder.new_slots(2)?;
+        let ids = Tensor::new(&[[1u32, 5, 9, 2, 7, 3], [4, 4, 8, 1, 6, 2]], &Device::Cpu)?;
+        let found = decoder.next_logits_of_slots(&ids, &[6, 6], 0, &mut state)?;
+        for row in 0..2 {
+            let alone = decoder.forward(&ids.narrow(0, row, 1)?, 0, &mut decoder.new_state())?;
+            let alone = alone.last_logits()?.flatten_all()?;
+            let difference = (found.get(row)? - alone)?
+                .abs()?
+                .max(0)?
+                .to_scalar::<f32>()?;
+            assert!(difference < TOLERANCE, "{name}: {difference}");
+        }
+        let more = decoder.next_logits_of_slots(&ids.narrow(1, 0, 3)?, &[3, 3], 0, &mut state);
+        match positions {
+            8 => assert!(more.unwrap_err().to_string().contains("one by one")),
+            _ => drop(more?),
+        }
+    }
+    Ok(())
 }
 
 /// Fields that Transformers 5 writes in other places, or under other names, than Candle's types have them.

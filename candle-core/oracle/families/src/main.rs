@@ -118,6 +118,7 @@ fn main() -> Result<()> {
 fn write(place: &Place, only: &str) -> Result<()> {
     let wanted = |name: &str| name.contains(only);
     candle_core::safetensors::save(&outputs(place, wanted)?, place.folder.join(OUTPUTS))?;
+    place.keep_names()?;
     // It is read once by each thread.
     std::env::set_var("CANDLE_DEQUANTIZE_ALL", "1");
     let dense = std::thread::scope(|scope| scope.spawn(|| outputs(place, wanted)).join());

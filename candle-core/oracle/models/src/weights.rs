@@ -3,7 +3,14 @@
 use candle_core::{bail, DType, Device, Result, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The tensors that models read, in a folder of outputs: what a checkpoint has.
+const NAMES: &str = "names.txt";
+
+static READ: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// SplitMix64 (Steele, Lea, Flood 2014), from the FNV-1a hash of a name.
 pub struct Numbers(u64);
@@ -56,7 +63,20 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// Weights by their names.
     pub fn weights(&self, model: &str) -> VarBuilder<'static> {
-        VarBuilder::from_backend(Box::new(Made), DType::F32, self.device.clone()).pp(model)
+        let names = std::fs::read_to_string(self.folder.join(NAMES)).ok();
+        let names = names.map(|text| text.lines().map(str::to_string).collect());
+        let made = Made { names };
+        VarBuilder::from_backend(Box::new(made), DType::F32, self.device.clone()).pp(model)
+    }
+
+    /// Writes the names of the weights that models have read. From then on [`weights`](Self::weights) contain these alone, so that a model
+    /// finds no output layer that the other side did not read.
+    #[allow(dead_code)]
+    pub fn keep_names(&self) -> Result<()> {
+        let read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        let names: Vec<&str> = read.iter().map(String::as_str).collect();
+        std::fs::write(self.folder.join(NAMES), names.join("\n"))?;
+        Ok(())
     }
 
     /// An input from -1 to 1.
@@ -76,19 +96,24 @@ impl Place<'_> {
     }
 }
 
-/// Makes any weight that a model asks for.
-struct Made;
+/// Makes any weight that a model reads.
+struct Made {
+    names: Option<BTreeSet<String>>,
+}
 
 impl SimpleBackend for Made {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        read.insert(name.to_string());
         weight(name, &s)?.to_dtype(dtype)?.to_device(dev)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} is asked for without a shape")
+        bail!("{name} is read without a shape")
     }
 
-    fn contains_tensor(&self, _: &str) -> bool {
-        true
+    fn contains_tensor(&self, name: &str) -> bool {
+        let names = self.names.as_ref();
+        names.is_none_or(|names| names.contains(name))
     }
 }

@@ -347,12 +347,6 @@ impl Decoder {
     /// If a layer is not attention to keys and values: its state has no positions that could be of different sequences.
     pub fn new_slots(&self, count: usize) -> Result<DecoderState> {
         let is_attention = |layer: &LayerSpec| matches!(layer.mixer, MixerSpec::Attention(_));
-        if self.spec.rotaries.iter().any(Rotary::by_length) {
-            bail!(
-                "{}: the rotation depends on the length of the sequence, so sequences cannot share a state; run them one by one",
-                self.spec.family
-            )
-        }
         if !self.spec.layers.iter().all(is_attention) {
             bail!(
                 "{}: not all layers are attention layers, so sequences cannot share a state; run them one by one",
@@ -362,6 +356,13 @@ impl Decoder {
         let mut state = self.new_state();
         state.lens = vec![0; count];
         Ok(state)
+    }
+
+    /// The number of positions that a sequence in a slot may have: those of the model, or those before its rotation depends on the length of
+    /// the sequence (LongRoPE and dynamic scaling). Beyond these a sequence runs alone, with [`forward`](Self::forward).
+    pub fn slot_positions(&self) -> usize {
+        let rotaries = self.spec.rotaries.iter().map(Rotary::positions_of_one_kind);
+        rotaries.fold(self.spec.positions, usize::min)
     }
 
     /// The embeddings of token ids, `(b, t)`: `(b, t, hidden_size)`, scaled as the model asks for.

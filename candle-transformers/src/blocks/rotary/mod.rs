@@ -88,6 +88,14 @@ impl Rotary {
     }
 
     /// Whether sequences of different lengths have different angles.
+    pub(crate) fn positions_of_one_kind(&self) -> usize {
+        match (&self.long, self.dynamic) {
+            (Some((short, _)), _) => *short,
+            (_, Some(dynamic)) => dynamic.positions,
+            _ => usize::MAX,
+        }
+    }
+
     pub(crate) fn by_length(&self) -> bool {
         self.long.is_some() || self.dynamic.is_some()
     }
