@@ -316,10 +316,18 @@ fn bad_models() {
         (
             |folder| {
                 folder.edit("config.json", |config| {
+                    config["rope_parameters"] = json!({ "rope_type": "spiral" });
+                })
+            },
+            &["config.json", "rope_type", "spiral"],
+        ),
+        (
+            |folder| {
+                folder.edit("config.json", |config| {
                     config["rope_parameters"] = json!({ "rope_type": "yarn" });
                 })
             },
-            &["config.json", "rope_type", "yarn"],
+            &["config.json", "factor", "yarn"],
         ),
         (
             |folder| {
