@@ -97,11 +97,15 @@ impl Change {
 
     fn needs(&self, step: &Step) -> bool {
         let concerns = |file: &String| step.paths.iter().any(|path| file.starts_with(path));
-        step.when == When::Default
-            && (self.everything || step.paths.is_empty() || self.files.iter().any(concerns))
+        let concerned = || self.files.iter().any(concerns);
+        match step.when {
+            When::Default => self.everything || step.paths.is_empty() || concerned(),
+            When::Changed => self.everything || concerned(),
+            When::All => false,
+        }
     }
 
-    /// The steps of the default run that can tell the difference.
+    /// The steps that can tell the difference.
     pub fn steps(&self) -> Vec<&'static Step> {
         STEPS.iter().filter(|step| self.needs(step)).collect()
     }
@@ -131,9 +135,11 @@ mod tests {
     #[test]
     fn a_change_of_the_core_needs_every_step() {
         let change = Change::of(["candle-core/src/tensor.rs"].into_iter());
-        let all = STEPS.iter().filter(|step| step.when == When::Default);
-        let all: Vec<_> = all.map(|step| step.name).collect();
-        assert_eq!(names(&change), all);
+        let names = names(&change);
+        for step in STEPS.iter().filter(|step| step.when == When::Default) {
+            assert!(names.contains(&step.name), "{}", step.name);
+        }
+        assert!(names.contains(&"wasi") && !names.contains(&"fuzz"));
         assert!(change.packages.contains("candle-transformers"));
     }
 

@@ -112,10 +112,14 @@ fn main() -> ExitCode {
 fn test(args: TestArgs) -> ExitCode {
     if args.list {
         for step in STEPS {
-            let star = if step.when == When::Default { "*" } else { " " };
-            println!("{star} {:<12} {}", step.name, step.title);
+            let mark = match step.when {
+                When::Default => '*',
+                When::Changed => '+',
+                When::All => ' ',
+            };
+            println!("{mark} {:<12} {}", step.name, step.title);
         }
-        println!("\n* in the default run; `--all` runs all, `--only NAME,NAME` any of them");
+        println!("\n* in the default run; + with `--changed` where files of the step changed, and in a job of CI; `--all` runs all, `--only NAME,NAME` any of them");
         return ExitCode::SUCCESS;
     }
     let changed = match args.changed.then(changed::change).transpose() {

@@ -313,7 +313,7 @@ fn what_does_not_fit_is_an_error(device: &Device) -> Result<()> {
     let more = [pictures([4, 3, TILE, TILE], device)?];
     assert_error(
         run(&model, &prompt, &more, &[(20, 40)]),
-        &["3 tiles", "1 times 2", "image_grid_pinpoints"],
+        &["3 tiles", "1 x 2", "image_grid_pinpoints"],
     );
     let square = with(|c| c.image_aspect_ratio = "square".to_string())?;
     assert_error(
@@ -323,7 +323,7 @@ fn what_does_not_fit_is_an_error(device: &Device) -> Result<()> {
     let with_class = with(|c| c.mm_vision_select_feature = "cls_patch".to_string())?;
     assert_error(
         run(&with_class, &prompt, &images, &[(20, 40)]),
-        &["17 patches", "4 times 4"],
+        &["17 patches", "4 x 4"],
     );
     let batch = Tensor::cat(&[&prompt, &prompt], 0)?;
     assert_error(run(&model, &batch, &images, &[]), &["[2, 3]", "(1, seq)"]);

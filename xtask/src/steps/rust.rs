@@ -45,27 +45,18 @@ pub fn deps() -> Result<String, String> {
     }
 }
 
-/// The lints over everything with all backends; without features, over libraries and programs alone.
+/// The lints over everything with all backends.
 pub fn clippy() -> Result<String, String> {
     cmd(&format!(
         "cargo clippy --workspace --all-targets {BACKENDS} -- -D warnings"
     ))
     .run()?;
-    // Separately: candle-dvm turns candle-core's tokenizers on, and uses few models.
-    for packages in [
-        "-p candle-core -p candle-nn -p candle-transformers --lib --features candle-transformers/diffusion,candle-transformers/sound",
-        "-p candle-dvm --lib --bins",
-    ] {
-        cmd(&format!(
-            "cargo clippy {packages} --no-default-features -- -D warnings"
-        ))
-        .run()?;
-    }
     Ok(String::new())
 }
 
 /// The lints over all targets without any feature.
 pub fn clippy_long() -> Result<String, String> {
+    // Separately: candle-dvm turns candle-core's tokenizers on, and uses few models.
     for packages in [
         "-p candle-core -p candle-nn -p candle-transformers --features candle-transformers/diffusion,candle-transformers/sound",
         "-p candle-dvm",
