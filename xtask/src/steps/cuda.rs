@@ -106,7 +106,7 @@ fn emulator() -> Result<Vec<(String, String)>, String> {
     let folder = absolute("target/cuda-emulator")?;
     create(&folder)?;
     cmd("cargo build -p candle-cuda-emulator").run()?;
-    let library = built("")?.with_file_name(format!(
+    let library = built("library")?.with_file_name(format!(
         "{}candle_cuda_emulator{}",
         std::env::consts::DLL_PREFIX,
         std::env::consts::DLL_SUFFIX

@@ -212,11 +212,11 @@ fn segformer(place: &Place) -> Result<Vec<Tensor>> {
         decoder_hidden_size: 64,
     };
     let vb = place.weights("segformer");
-    let places = segformer::SemanticSegmentationModel::new(&config, 10, vb.clone())?;
+    // Crates.io's segmentation enlarges by the nearest neighbour; ours is held against Transformers in candle-transformers/tests/transformers.
     let classes = segformer::ImageClassificationModel::new(&config, 10, vb)?;
     // Of a batch, upstream's results for the pictures behind the first one are wrong.
     let picture = place.input("segformer", (1, 3, 75, 96))?;
-    Ok(vec![places.forward(&picture)?, classes.forward(&picture)?])
+    Ok(vec![classes.forward(&picture)?])
 }
 
 fn depth_anything_v2(place: &Place) -> Result<Vec<Tensor>> {
