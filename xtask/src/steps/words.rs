@@ -58,7 +58,7 @@ const PHRASES: &[Phrase] = &[
     (
         "is told",
         "the active voice: log, report, return, notify",
-        48,
+        47,
     ),
     (
         "are told",
@@ -70,7 +70,7 @@ const PHRASES: &[Phrase] = &[
         "the active voice: log, report, return, notify",
         4,
     ),
-    ("is asked", "the active voice: request, query, poll", 117),
+    ("is asked", "the active voice: request, query, poll", 116),
     ("are asked", "the active voice: request, query, poll", 31),
     (
         "was asked",
