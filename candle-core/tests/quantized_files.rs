@@ -382,7 +382,7 @@ fn files_that_lie_about_their_head() {
             file.text(b"k").u32(9).u32(0).count(u32::MAX.into());
         },
     );
-    let parts = &["metadata \"k\"", "nested deeper", "maximum of"];
+    let parts = &["metadata \"k\"", "nesting depth", "exceeds 64"];
     case(0, 1, parts, &|file| {
         file.text(b"k").u32(9);
         for _ in 0..100_000 {

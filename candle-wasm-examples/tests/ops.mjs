@@ -14,7 +14,7 @@ export async function run(site, screenshots) {
             await page.click("#run");
             await wait(page, () => document.querySelector("#progress").value > 0);
             await page.click("#stop");
-            await wait(page, () => document.querySelector("#summary").textContent.startsWith("Only ")
+            await wait(page, () => document.querySelector("#summary").textContent.startsWith("Ran only ")
                 && !document.querySelector("#run").disabled);
             equal(await text(page, "#run-error"), "", "an error");
         });

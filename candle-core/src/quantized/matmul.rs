@@ -183,7 +183,7 @@ fn check<T: GgmlType>(
     let fits = m.checked_mul(n).is_some_and(|needed| needed <= dst);
     assert!(
         fits,
-        "quantized matmul of ({m}, {k}) with ({n}, {k}) {:?} transposed: dst is too small: it has {dst} elements",
+        "quantized matmul of ({m}, {k}) with ({n}, {k}) {:?} transposed: dst too small: it has {dst} elements",
         T::DTYPE
     );
     Ok(rhs_blocks)

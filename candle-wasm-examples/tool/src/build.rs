@@ -59,7 +59,9 @@ const WASM_OPT: [&str; 9] = [
     "--strip-producers",
 ];
 
-pub fn build(only: Option<&str>) -> Result<(), String> {
+/// Builds the modules, or those of one of [`BUILDS`], and puts them beside the pages. A `quick` build is for tests: its modules are not
+/// shrunk, so their sizes are not checked either.
+pub fn build(only: Option<&str>, quick: bool) -> Result<(), String> {
     let start = Instant::now();
     let toolchain = Toolchain::find()?;
     let site = site();
@@ -84,7 +86,8 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
         let from = examples().join("../candle-dvm/model").join(file);
         copy(&from, &model.join(file))?;
     }
-    let shrinks = has_wasm_opt();
+    let profile = if quick { "web-quick" } else { "web" };
+    let shrinks = !quick && has_wasm_opt();
     let mut too_large = Vec::new();
     let wanted = |(name, _): &&(&str, &[&str])| only.is_none_or(|only| only == *name);
     let builds: Vec<_> = BUILDS.iter().filter(wanted).collect();
@@ -96,7 +99,7 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
             "[{}/{count}] {name}: compiling {crates} for {TARGET}",
             index + 1
         );
-        let compiled = compile(&toolchain, flags)?;
+        let compiled = compile(&toolchain, profile, flags)?;
         println!(
             "[{}/{count}] {name}: compiled, {} since the start",
             index + 1,
@@ -119,7 +122,7 @@ pub fn build(only: Option<&str>) -> Result<(), String> {
                 bytes.len() as f64 / 1e6,
                 sent as f64 / 1e6
             );
-            if module.most.is_some_and(|most| sent > most) {
+            if !quick && module.most.is_some_and(|most| sent > most) {
                 too_large.push(format!(
                     "{} is {sent} bytes compressed, more than {}",
                     built.display(),
@@ -144,9 +147,9 @@ fn minutes(time: Duration) -> String {
 }
 
 /// Compiles the crates; the folder with the modules as rustc leaves them.
-fn compile(toolchain: &Toolchain, flags: &[&str]) -> Result<PathBuf, String> {
+fn compile(toolchain: &Toolchain, profile: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let flags: Vec<&str> = [FLAGS].iter().chain(flags).copied().collect();
-    let mut cargo = toolchain.cargo_build(&flags);
+    let mut cargo = toolchain.cargo_build(profile, &flags);
     // All at once: one after another, each could want other features of what they share, and have it compiled again.
     for module in &MODULES {
         cargo.args(["--package", module.krate]);
@@ -157,7 +160,7 @@ fn compile(toolchain: &Toolchain, flags: &[&str]) -> Result<PathBuf, String> {
     if !status.success() {
         return Err(format!("{cargo:?} exited with {status}"));
     }
-    Ok(target_dir().join(TARGET).join("web"))
+    Ok(target_dir().join(TARGET).join(profile))
 }
 
 /// Writes the JavaScript and the types beside the module; the module's new place.

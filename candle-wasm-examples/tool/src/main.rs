@@ -22,6 +22,9 @@ enum Task {
         /// One of the builds alone, `simd` or `plain`: faster while a page is being written
         #[arg(long, value_parser = ["simd", "plain"])]
         only: Option<String>,
+        /// Optimise little: larger and slower modules, in a third of the time
+        #[arg(long)]
+        quick: bool,
     },
     /// Serve what was built on 127.0.0.1
     Serve {
@@ -33,7 +36,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Task::Build { only } => build::build(only.as_deref()),
+        Task::Build { only, quick } => build::build(only.as_deref(), quick),
         Task::Serve { port } => serve::serve(&site(), port),
     };
     match result {

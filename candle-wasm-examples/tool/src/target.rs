@@ -71,10 +71,10 @@ impl Toolchain {
         missing
     }
 
-    /// `cargo build` with this compiler. `flags` are for rustc.
-    pub fn cargo_build(&self, flags: &[&str]) -> Command {
+    /// `cargo build` with this compiler and a profile of the workspace. `flags` are for rustc.
+    pub fn cargo_build(&self, profile: &str, flags: &[&str]) -> Command {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.args(["build", "--target", TARGET, "--profile", "web"]);
+        cargo.args(["build", "--target", TARGET, "--profile", profile]);
         cargo.env("RUSTFLAGS", flags.join(" "));
         if let Self::Debian = self {
             cargo.arg("-Zbuild-std=std,panic_abort");

@@ -160,6 +160,15 @@ pub const STEPS: &[Step] = &[
         ahead: Some(web::ahead),
     },
     Step {
+        name: "web-sizes",
+        title: "the modules that browsers load, as they are published, are within their sizes",
+        when: When::Changed,
+        budget: 500,
+        paths: &["candle-core/", "candle-nn/", "candle-transformers/", "candle-dvm/src/", "candle-wasm-examples/"],
+        run: web::sizes,
+        ahead: None,
+    },
+    Step {
         name: "wasi",
         title: "WebAssembly guests train forests by wasi:gpu as scikit-learn does; hostile ones get nowhere",
         when: When::Changed,
@@ -265,7 +274,7 @@ pub const STEPS: &[Step] = &[
         budget: 1800,
         paths: &[],
         run: web::firefox,
-        ahead: Some(web::ahead),
+        ahead: Some(web::ahead_published),
     },
     Step {
         name: "tiny",

@@ -37,12 +37,47 @@ fn tool(args: &str) -> Cmd {
 /// The modules that the tests take: the others would double the time that building takes.
 const TESTED: &str = "simd";
 
+/// How the modules that tests load are compiled.
+#[derive(Clone, Copy)]
+enum Modules {
+    /// In a third of the time, larger and slower.
+    Quick,
+    /// As they are published.
+    Published,
+}
+
+impl Modules {
+    fn build(self) -> Result<(), String> {
+        let quick = match self {
+            Self::Quick => " --quick",
+            Self::Published => "",
+        };
+        tool(&format!("build --only {TESTED}{quick}")).run()
+    }
+}
+
 /// The pages, and what tries them.
 pub fn ahead() -> Result<(), String> {
-    build(Some(TESTED))?;
+    Modules::Quick.build()?;
+    prepared()
+}
+
+/// As [`ahead`], for [`firefox`].
+pub fn ahead_published() -> Result<(), String> {
+    Modules::Published.build()?;
+    prepared()
+}
+
+fn prepared() -> Result<(), String> {
     node_folder(TESTS)?;
     nostr::tools()?;
     Ok(())
+}
+
+/// The modules as they are published are within their sizes.
+pub fn sizes() -> Result<String, String> {
+    Modules::Published.build()?;
+    Ok(format!("the modules of the build {TESTED}"))
 }
 
 /// All pages in Chromium.
@@ -51,16 +86,16 @@ pub fn web() -> Result<String, String> {
         "cargo test --manifest-path {MANIFEST} --package web-tool --target-dir {TARGET}"
     ))
     .run()?;
-    tried("chromium")
+    tried("chromium", Modules::Quick)
 }
 
-/// All pages in Firefox.
+/// All pages in Firefox, with the modules as they are published.
 pub fn firefox() -> Result<String, String> {
-    tried("firefox")
+    tried("firefox", Modules::Published)
 }
 
 /// Builds all pages and tries them as a person would, in a headless browser with WebGPU on a software adapter. run.mjs ends after a time.
-fn tried(browser: &str) -> Result<String, String> {
+fn tried(browser: &str, modules: Modules) -> Result<String, String> {
     let (variable, program) = match browser {
         "chromium" => ("CHROME", chrome::program()?),
         _ => {
@@ -71,7 +106,7 @@ fn tried(browser: &str) -> Result<String, String> {
             )
         }
     };
-    build(Some(TESTED))?;
+    modules.build()?;
     let similarity = bert_similarity()?;
     let tests = node_folder(TESTS)?;
     let nostr = nostr::tools()?;

@@ -105,7 +105,7 @@ impl VersionedMagic {
             ValueType::Array => {
                 if depth == MAX_DEPTH {
                     return Err(Error::Msg(format!(
-                        "arrays nested deeper than the maximum of {MAX_DEPTH}"
+                        "the nesting depth of arrays exceeds {MAX_DEPTH}"
                     ))
                     .bt());
                 }
@@ -117,7 +117,12 @@ impl VersionedMagic {
                 let mut values = Vec::new();
                 for i in 0..count {
                     let value = self.value(reader, ty, depth + 1);
-                    values.push(value.with_context(|| format!("element {i} of {count}"))?);
+                    // One place is enough: 64 of them would be one line of the message each.
+                    let value = match depth {
+                        0 => value.with_context(|| format!("element {i} of {count}")),
+                        _ => value,
+                    };
+                    values.push(value?);
                 }
                 Value::Array(values)
             }
