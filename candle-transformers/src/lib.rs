@@ -50,8 +50,9 @@
 //!
 //! # Features
 //!
-//! All models are compiled by default. A program that names the groups it needs compiles fewer: `default-features = false` leaves the
-//! language models that [`auto`] finds by a `config.json` or a GGUF file and the encoders of text that [`embed`] finds. These features add:
+//! All models are compiled, with and without default features. With the feature `subset` and without default features, a program compiles
+//! fewer: the language models that [`auto`] finds by a `config.json` or a GGUF file, the encoders of text that [`embed`] finds, and the
+//! groups that it names:
 //!
 //! | feature | modules of [`models`] that it adds |
 //! | --- | --- |
@@ -88,7 +89,10 @@
 //! - [`object_detection`]: bounding boxes and non-maximum suppression. [`utils`]: masks, repeat penalty, repeated heads.
 #![deny(missing_docs)]
 // What the blocks have for models that are left out. With all features, code that nothing uses is found.
-#![cfg_attr(not(all(feature = "diffusion", feature = "sound")), allow(dead_code))]
+#![cfg_attr(
+    all(feature = "subset", not(all(feature = "diffusion", feature = "sound"))),
+    allow(dead_code)
+)]
 
 pub mod auto;
 pub mod blocks;

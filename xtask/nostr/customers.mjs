@@ -1,5 +1,5 @@
 // Customers that nobody here wrote: nostr-tools and NDK ask a running `candle-dvm serve` for jobs, in the open and encrypted.
-// usage: [PROMPT=…] node customers.mjs RELAY PROVIDER (hexadecimal) [strangers-are-refused]. The relay has to ask who they are (NIP-42), and is
+// usage: [PROMPT=…] [TOKENS=16] node customers.mjs RELAY PROVIDER (hexadecimal) [strangers-are-refused]. The relay has to ask who they are (NIP-42), and is
 // told. The exit code is 0 if every job had a result, and, if that is said, whoever does not answer was refused.
 
 import { createRequire } from "node:module";
@@ -17,8 +17,9 @@ const NDK = require("@nostr-dev-kit/ndk");
 const [relayUrl, provider, strangers] = process.argv.slice(2);
 const PROMPT = process.env.PROMPT ?? "fn main() {";
 const INPUT = ["i", PROMPT, "text"];
-const PARAM = ["param", "max_tokens", "16"];
-const TIMEOUT = 60_000;
+const TOKENS = process.env.TOKENS ?? "16";
+const PARAM = ["param", "max_tokens", TOKENS];
+const TIMEOUT = 120_000;
 
 const inTime = (what, promise) =>
   Promise.race([
@@ -92,7 +93,7 @@ async function withNdk(encrypted) {
   await inTime("NDK, challenge", signed);
   const request = new NDK.NDKDVMRequest(ndk, { kind: 5050, content: "", tags: [] });
   request.addInput(PROMPT, "text");
-  request.addParam("max_tokens", "16");
+  request.addParam("max_tokens", TOKENS);
   request.output = "text/plain";
   const user = ndk.getUser({ pubkey: provider });
   if (encrypted) await request.encryption(user, signer);

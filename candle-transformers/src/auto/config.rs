@@ -101,7 +101,7 @@ impl Config {
     }
 
     /// As [`parse`](Self::parse), of fields that are read elsewhere.
-    pub(super) fn parse_without<T: DeserializeOwned>(&self, names: &[&str]) -> Result<T> {
+    pub(crate) fn parse_without<T: DeserializeOwned>(&self, names: &[&str]) -> Result<T> {
         let mut fields = self.fields.clone();
         fields.retain(|name, _| !names.contains(&name.as_str()));
         Self {
@@ -122,13 +122,16 @@ impl Config {
         self.fields.contains_key(name)
     }
 
+    /// A field's value, if the field is there.
+    pub(crate) fn value<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let value = self.fields.get(name).cloned();
+        let value = value.map(serde_json::from_value).transpose();
+        value.map_err(|err| Error::Msg(format!("{name}: {err}")).bt())
+    }
+
     /// A list of whole numbers, empty if the field is missing.
     pub(super) fn sizes(&self, name: &str) -> Result<Vec<usize>> {
-        match self.fields.get(name) {
-            None => Ok(Vec::new()),
-            Some(value) => serde_json::from_value(value.clone())
-                .map_err(|err| Error::Msg(format!("{name}: {err}")).bt()),
-        }
+        Ok(self.value(name)?.unwrap_or_default())
     }
 
     /// The field, if it is there.

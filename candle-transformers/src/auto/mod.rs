@@ -12,11 +12,13 @@
 pub(crate) mod config;
 mod dense;
 mod other;
+mod unread;
 
 use candle_core::{bail, Context, Result};
 use serde::Deserialize;
 
 use config::{Config, Family};
+pub use unread::unread_fields;
 
 use crate::blocks::{DecoderSpec, GgufMetadata};
 use crate::models;
@@ -264,7 +266,8 @@ const GGUF: &[(&str, GgufReader)] = &[
 /// The decoder that a checkpoint's `config.json` describes, by its `model_type`. One that names none is taken for a `llama`.
 ///
 /// # Errors
-/// If the text is no JSON object, its `model_type` is not known, or a field is missing or does not fit.
+/// If the text is no JSON object, its `model_type` is not known, or a field is missing or does not fit. A field that could change the logits
+/// and that nothing reads ([`unread_fields`]) is a warning, given once.
 pub fn config_spec(json: &str) -> Result<DecoderSpec> {
     #[derive(Deserialize)]
     struct Seen {
@@ -279,6 +282,12 @@ pub fn config_spec(json: &str) -> Result<DecoderSpec> {
 
 /// As [`config_spec`], whatever the tokens see of each other.
 pub(crate) fn layers_spec(json: &str) -> Result<DecoderSpec> {
+    let spec = read_spec(json)?;
+    unread::warn(json);
+    Ok(spec)
+}
+
+fn read_spec(json: &str) -> Result<DecoderSpec> {
     #[derive(Deserialize)]
     struct Type {
         model_type: Option<String>,

@@ -285,6 +285,14 @@ impl Module for Transform {
     }
 }
 
+/// The matrix `weight` of an output layer over the vocabulary: the file's own where it has one, else the table of the tokens' vectors.
+pub(crate) fn output_weight(table: &Tensor, vb: VarBuilder) -> Result<Tensor> {
+    match vb.contains_tensor("weight") {
+        true => vb.get(table.dims(), "weight"),
+        false => Ok(table.clone()),
+    }
+}
+
 /// The size of a head, if the heads divide the hidden size. Both come with the name that the configuration has for them.
 pub(crate) fn head_dim(
     family: &str,

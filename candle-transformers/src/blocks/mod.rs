@@ -6,13 +6,13 @@
 
 mod attention;
 mod cache;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub(crate) mod codebooks;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub(crate) mod codec;
 mod decoder;
 mod delta;
-#[cfg(feature = "diffusion")]
+#[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub(crate) mod diffusion;
 pub(crate) mod encoder;
 mod experts;
@@ -23,10 +23,10 @@ pub(crate) mod recurrence;
 mod recurrent;
 mod residual;
 mod rotary;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub(crate) mod seq2seq;
 mod short_conv;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub(crate) mod vision;
 mod weights;
 

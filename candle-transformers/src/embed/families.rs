@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{bail, Context, Result, Tensor};
-use candle_nn::VarBuilder;
+use candle_nn::{Activation, VarBuilder};
 
 use super::Run;
 use crate::auto::config::{parse, Config};
@@ -282,7 +282,9 @@ fn read_modernbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
         ("rope_theta", "global_rope_theta"),
         ("rope_local_base_freq", "local_rope_theta"),
     ]);
-    let config: modernbert::Config = json.parse()?;
+    let activation = json.value("hidden_activation")?.unwrap_or(Activation::Gelu);
+    let config: modernbert::Config =
+        json.parse_without(&["hidden_activation", "classifier_activation"])?;
     Ok(EncoderConfig {
         model_type,
         size: config.hidden_size,
@@ -296,7 +298,7 @@ fn read_modernbert(model_type: &'static str, json: &Config) -> Result<EncoderCon
                 true => vb.rename_f(|name| name.strip_prefix("model.").unwrap_or(name).to_string()),
                 false => vb,
             };
-            let model = modernbert::ModernBert::load(vb, &config)?;
+            let model = modernbert::ModernBert::load_with_activation(vb, &config, activation)?;
             Ok(Box::new(move |ids: &Tensor, mask: &Tensor| {
                 model.forward(ids, mask)
             }))

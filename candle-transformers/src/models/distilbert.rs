@@ -24,8 +24,8 @@ use candle_nn::{layer_norm, linear, Activation, Linear, VarBuilder};
 use serde::Deserialize;
 
 use crate::blocks::encoder::{
-    below, dtype_of_scores, head_dim, Embeddings, EmbeddingsSpec, EncoderLayer, Heads, NormPlace,
-    Seen, Transform,
+    below, dtype_of_scores, head_dim, output_weight, Embeddings, EmbeddingsSpec, EncoderLayer,
+    Heads, NormPlace, Seen, Transform,
 };
 use crate::blocks::{FeedForward, MergedLinear, PlainMlp};
 
@@ -224,7 +224,8 @@ pub struct DistilBertLMPredictionHead {
 }
 
 impl DistilBertLMPredictionHead {
-    /// Loads `vocab_transform`, `vocab_layer_norm`, `vocab_projector.bias` and `distilbert.embeddings.word_embeddings`.
+    /// Loads `vocab_transform`, `vocab_layer_norm`, `vocab_projector.bias` and, where the file lacks `vocab_projector.weight`,
+    /// the table `distilbert.embeddings.word_embeddings`.
     ///
     /// # Errors
     /// If a weight is missing or has another shape than the configuration says.
@@ -239,7 +240,10 @@ impl DistilBertLMPredictionHead {
                 activation: config.activation.into(),
                 norm: layer_norm(dim, NORM_EPS, vb.pp("vocab_layer_norm"))?.into(),
             },
-            decoder: Linear::new(table.embeddings().clone(), Some(bias)),
+            decoder: Linear::new(
+                output_weight(table.embeddings(), vb.pp("vocab_projector"))?,
+                Some(bias),
+            ),
         })
     }
 }

@@ -11,7 +11,7 @@ use crate::blocks::{CausalLm, DecoderSpec, Head, NormSpec, RotaryPairs};
 /// A checkpoint's `config.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// Whether the projections of attention have biases.
+    /// Whether the projections of queries, keys and values have biases.
     pub attention_bias: bool,
     /// The token that starts a text.
     pub bos_token_id: u32,
@@ -95,7 +95,8 @@ impl Config {
         let rotary = sizes.rotary(RotaryPairs::Neighbours, self.rope_theta, 1.);
         let norm = NormSpec::rms(self.rms_norm_eps);
         sizes.spec_with(vec![rotary], norm, |_, attention, mlp| {
-            *attention = attention.clone().bias(self.attention_bias);
+            // The layer that joins the heads never has one.
+            attention.qkv_bias = self.attention_bias;
             mlp.bias = self.mlp_bias;
         })
     }

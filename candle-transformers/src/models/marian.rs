@@ -325,7 +325,8 @@ pub struct MTModel {
 
 impl MTModel {
     /// Loads `final_logits_bias`, `model.shared` and what is below `model.encoder.layers` and `model.decoder.layers`. Where
-    /// `cfg.share_encoder_decoder_embeddings` is not set, `model.{encoder,decoder}.embed_tokens` instead of `model.shared`.
+    /// `cfg.share_encoder_decoder_embeddings` is not set, `model.{encoder,decoder}.embed_tokens` instead of `model.shared`. The layer
+    /// over the tokens is `lm_head.weight` where the file has it, else the decoder's table.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
@@ -359,11 +360,15 @@ impl MTModel {
                 )
             }
         };
-        let Some(table) = write.dense() else {
-            bail!("{FAMILY}: the token embedding is quantised, which is not supported")
+        let own = "lm_head.weight";
+        let table = match write.dense() {
+            // Files of models that do not share the table; in others it is the table once more.
+            _ if weights.has(own) => weights.dense(own, &[written, size], init).await?,
+            Some(table) => table.clone(),
+            None => bail!("{FAMILY}: the token embedding is quantised, which is not supported"),
         };
         Ok(Self {
-            head: Linear::new(table.clone(), Some(bias.squeeze(0)?)).into(),
+            head: Linear::new(table, Some(bias.squeeze(0)?)).into(),
             encoder: Encoder {
                 stack: load_stack(cfg, false, &read, weights).await?,
             },

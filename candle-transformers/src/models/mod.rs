@@ -1,142 +1,142 @@
 //! The model families.
 
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod based;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod beit;
 pub mod bert;
 pub mod bigcode;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod blip;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod blip_text;
 pub mod chatglm;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod chinese_clip;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod clip;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod codegeex4_9b;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod colpali;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod convmixer;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod convnext;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod csm;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod dac;
 pub mod debertav2;
 pub mod deepseek2;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod depth_anything_v2;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod dinov2;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod dinov2reg4;
 pub mod distilbert;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod efficientnet;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod efficientvit;
 pub mod embedding_gemma;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod encodec;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod eva2;
 pub mod falcon;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod fastvit;
-#[cfg(feature = "diffusion")]
+#[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub mod flux;
 pub mod gemma;
 pub mod gemma2;
 pub mod gemma3;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod gemma4;
 pub mod glm4;
 pub mod glm4_new;
 pub mod gpt_oss;
 pub mod granite;
 pub mod granitemoehybrid;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 mod grids;
 pub mod helium;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod hiera;
 pub mod jina_bert;
 pub mod lfm2;
 pub mod llama;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod llama2_c;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod llama2_c_weights;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod llava;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod mamba;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod mamba2;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod marian;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod metavoice;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod mimi;
 pub mod mistral;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod mixformer;
 pub mod mixtral;
-#[cfg(feature = "diffusion")]
+#[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub mod mmdit;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod mobileclip;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod mobilenetv4;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod mobileone;
 pub mod modernbert;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod moondream;
 pub mod mpt;
 pub mod nomic_bert;
 pub mod nvembed_v2;
 pub mod olmo;
 pub mod olmo2;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod openclip;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod paddleocr_vl;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod paligemma;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod parler_tts;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod persimmon;
 pub mod phi;
 pub mod phi3;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod pixtral;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod quantized_blip;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod quantized_blip_text;
 pub mod quantized_gemma3;
 pub mod quantized_glm4;
 pub mod quantized_lfm2;
 pub mod quantized_llama;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_llama2_c;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod quantized_metavoice;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_mistral;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_mixformer;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod quantized_moondream;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_mpt;
 pub mod quantized_phi;
 pub mod quantized_phi3;
@@ -144,15 +144,15 @@ pub mod quantized_qwen2;
 pub mod quantized_qwen3;
 pub mod quantized_qwen3_5;
 pub mod quantized_qwen3_moe;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_recurrent_gemma;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_rwkv_v5;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_rwkv_v6;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_stable_lm;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod quantized_t5;
 pub mod qwen2;
 pub mod qwen2_moe;
@@ -160,62 +160,62 @@ pub mod qwen3;
 pub mod qwen3_5;
 pub mod qwen3_5_moe;
 pub mod qwen3_moe;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod qwen3_vl;
 pub mod recurrent_gemma;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod repvgg;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod resnet;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 mod rwkv;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 mod rwkv_tokenizer;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod rwkv_v5;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod rwkv_v6;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod rwkv_v7;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod segformer;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod segment_anything;
 mod shared;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod siglip;
-#[cfg(feature = "whisper")]
+#[cfg(any(feature = "whisper", not(feature = "subset")))]
 pub mod silero_vad;
 pub mod smol;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod snac;
 mod spelling;
-#[cfg(feature = "diffusion")]
+#[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub mod stable_diffusion;
 pub mod stable_lm;
 pub mod starcoder2;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod stella_en_v5;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod t5;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 mod three_axes;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod trocr;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod vgg;
-#[cfg(feature = "vision")]
+#[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod vit;
-#[cfg(feature = "sound")]
+#[cfg(any(feature = "sound", not(feature = "subset")))]
 pub mod voxtral;
-#[cfg(feature = "whisper")]
+#[cfg(any(feature = "whisper", not(feature = "subset")))]
 pub mod whisper;
-#[cfg(feature = "diffusion")]
+#[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub mod wuerstchen;
 pub mod xlm_roberta;
-#[cfg(feature = "language")]
+#[cfg(any(feature = "language", not(feature = "subset")))]
 pub mod yi;
-#[cfg(feature = "diffusion")]
+#[cfg(any(feature = "diffusion", not(feature = "subset")))]
 pub mod z_image;
 
 // Upstream's path.

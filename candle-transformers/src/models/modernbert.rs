@@ -13,8 +13,8 @@ use candle_nn::{
 use serde::{Deserialize, Deserializer};
 
 use crate::blocks::encoder::{
-    added_to_scores, head_dim, mean_of_seen, Embeddings, EmbeddingsSpec, EncoderLayer, Heads,
-    NormPlace, Seen, Transform,
+    added_to_scores, head_dim, mean_of_seen, output_weight, Embeddings, EmbeddingsSpec,
+    EncoderLayer, Heads, NormPlace, Seen, Transform,
 };
 use crate::blocks::{
     FeedForward, GatedMlp, MergedLinear, Norm, Projection, Rotary, RotaryPairs, RotaryTables,
@@ -22,8 +22,10 @@ use crate::blocks::{
 
 const FAMILY: &str = "modernbert";
 
-/// Sizes and constants, as `config.json` has them.
+/// Sizes and constants, as `config.json` has them. A `hidden_activation` or `classifier_activation` other than `gelu` is an error: Candle's
+/// type has no fields for them. [`ModernBert::load_with_activation`] takes the former.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Config {
     /// Tokens in the vocabulary.
     pub vocab_size: usize,
@@ -54,6 +56,16 @@ pub struct Config {
     #[serde(flatten)]
     pub classifier_config: Option<ClassifierConfig>,
 }
+
+crate::models::spelling::spelled!(Config, |fields| {
+    for name in ["hidden_activation", "classifier_activation"] {
+        match fields.get(name).and_then(|act| act.as_str()) {
+            None | Some("gelu") => {}
+            Some(other) => return Err(format!("{name} {other:?} is not supported; expected gelu")),
+        }
+    }
+    Ok(())
+});
 
 /// How a text's tokens become one vector.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
@@ -101,13 +113,13 @@ fn numbers_as_text<'de, De: Deserializer<'de>>(
 pub struct ModernBertMLP(GatedMlp);
 
 impl ModernBertMLP {
-    fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
+    fn load(vb: VarBuilder, config: &Config, activation: GatedActivation) -> Result<Self> {
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let gate_up = linear_no_bias(hidden, 2 * inner, vb.pp("Wi"))?;
         Ok(Self(GatedMlp::new(
             MergedLinear::joined(gate_up.into(), [inner, inner]),
             linear_no_bias(inner, hidden, vb.pp("Wo"))?.into(),
-            GatedActivation::Gelu,
+            activation,
         )))
     }
 }
@@ -127,7 +139,12 @@ pub struct ModernBertLayer {
 }
 
 impl ModernBertLayer {
-    fn load(vb: VarBuilder, config: &Config, index: usize) -> Result<Self> {
+    fn load(
+        vb: VarBuilder,
+        config: &Config,
+        activation: GatedActivation,
+        index: usize,
+    ) -> Result<Self> {
         let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
         let head_dim = head_dim(
             FAMILY,
@@ -146,7 +163,7 @@ impl ModernBertLayer {
             layer: EncoderLayer {
                 heads: Heads::new(qkv, heads, head_dim),
                 joined: linear_no_bias(hidden, hidden, attn.pp("Wo"))?.into(),
-                mlp: FeedForward::Gated(ModernBertMLP::load(vb.pp("mlp"), config)?.0),
+                mlp: FeedForward::Gated(ModernBertMLP::load(vb.pp("mlp"), config, activation)?.0),
                 place: NormPlace::Before,
                 norms: [first, Some(norm("mlp_norm")?)],
             },
@@ -186,13 +203,26 @@ impl ModernBert {
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape than the configuration says.
     pub fn load(vb: VarBuilder, config: &Config) -> Result<Self> {
+        Self::load_with_activation(vb, config, Activation::Gelu)
+    }
+
+    /// As [`ModernBert::load`], with the activation of the feed-forward blocks' gates, `hidden_activation` in `config.json`.
+    ///
+    /// # Errors
+    /// As for [`ModernBert::load`], and for an activation without a gated form.
+    pub fn load_with_activation(
+        vb: VarBuilder,
+        config: &Config,
+        activation: Activation,
+    ) -> Result<Self> {
+        let activation = GatedActivation::try_from(activation)?;
         let (hidden, limit) = (config.hidden_size, config.max_position_embeddings);
         if config.global_attn_every_n_layers == 0 {
             bail!("modernbert: global_attn_every_n_layers is 0; it must be at least 1")
         }
         let vb = vb.pp("model");
         let layers = (0..config.num_hidden_layers)
-            .map(|i| ModernBertLayer::load(vb.pp("layers").pp(i), config, i));
+            .map(|i| ModernBertLayer::load(vb.pp("layers").pp(i), config, activation, i));
         let layers = layers.collect::<Result<_>>()?;
         let spec = EmbeddingsSpec {
             family: FAMILY,
@@ -288,7 +318,7 @@ impl ModernBertDecoder {
     fn load(table: &Tensor, vb: VarBuilder, config: &Config) -> Result<Self> {
         let bias = vb.get(config.vocab_size, "decoder.bias")?;
         Ok(Self {
-            decoder: Linear::new(table.clone(), Some(bias)).into(),
+            decoder: Linear::new(output_weight(table, vb.pp("decoder"))?, Some(bias)).into(),
         })
     }
 }
@@ -309,7 +339,8 @@ pub struct ModernBertForMaskedLM {
 }
 
 impl ModernBertForMaskedLM {
-    /// Loads the model, `head.{dense,norm}` and `decoder.bias`.
+    /// Loads the model, `head.{dense,norm}`, `decoder.bias` and, where the file has it, `decoder.weight`; the head shares the embeddings'
+    /// table elsewhere.
     ///
     /// # Errors
     /// Those of [`ModernBert::load`], also for the head.

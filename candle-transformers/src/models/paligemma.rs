@@ -31,6 +31,7 @@ use candle_nn::{linear, Activation, Linear, VarBuilder};
 use serde::Deserialize;
 
 use super::shared::all_visible;
+use super::spelling::vision_model;
 use super::{gemma, siglip};
 use crate::blocks::{CausalLm, Hidden};
 
@@ -118,12 +119,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads `vision_tower.vision_model`, `multi_modal_projector` and `language_model`.
+    /// Loads `vision_tower.vision_model` or, as Transformers 5 writes it, `vision_tower`, `multi_modal_projector` and `language_model`.
     ///
     /// # Errors
     /// If the configuration contradicts itself, or a weight is missing or has another shape.
     pub fn new(cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let (vision, seen) = (&cfg.vision_config, vb.pp("vision_tower.vision_model"));
+        let (vision, seen) = (&cfg.vision_config, vision_model(vb.pp("vision_tower")));
         let text = cfg.text_config.spec()?;
         Ok(Self {
             pos: 0,

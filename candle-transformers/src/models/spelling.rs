@@ -1,5 +1,6 @@
 //! Spellings of a `config.json` beside the one that a configuration's fields have: what Transformers 5 writes.
 
+use candle_nn::VarBuilder;
 use serde_json::{Map, Value};
 
 /// Reads a configuration whose derived reader is the inherent one (`#[serde(remote = "Self")]`), after `change` has brought other
@@ -52,7 +53,7 @@ pub(crate) fn flat_rope(fields: &mut Fields, name: &str) -> Result<(), String> {
         return Ok(());
     };
     let kind = rope.get("rope_type").and_then(Value::as_str);
-    if let Some(kind) = kind.filter(|kind| !["default", "mrope"].contains(kind)) {
+    if let Some(kind) = kind.filter(|kind| !["axial", "default", "mrope"].contains(kind)) {
         return Err(format!(
             "rope_parameters: rope_type {kind:?} is not supported by this model, default is"
         ));
@@ -61,6 +62,14 @@ pub(crate) fn flat_rope(fields: &mut Fields, name: &str) -> Result<(), String> {
         fields.insert(name.to_string(), theta);
     }
     Ok(())
+}
+
+/// The weights of a picture's tower, below `vision_model`. Transformers 5 leaves that level out where the tower is part of a larger model.
+pub(crate) fn vision_model<'a>(tower: VarBuilder<'a>) -> VarBuilder<'a> {
+    match tower.contains_tensor("embeddings.patch_embedding.weight") {
+        true => tower,
+        false => tower.pp("vision_model"),
+    }
 }
 
 /// The number of experts, which Transformers 5 calls `num_local_experts` in all families.

@@ -8,8 +8,8 @@ use candle_core::{bail, DType, Module, Result, Tensor};
 use candle_nn::{layer_norm, linear, Activation, Linear, VarBuilder};
 
 use crate::blocks::encoder::{
-    added_to_scores, head_dim, BertSizes, Embeddings, EmbeddingsSpec, EncoderLayer, Heads, Seen,
-    Transform,
+    added_to_scores, head_dim, output_weight, BertSizes, Embeddings, EmbeddingsSpec, EncoderLayer,
+    Heads, Seen, Transform,
 };
 
 /// Sizes and constants, as `config.json` has them. Nothing is dropped out.
@@ -203,7 +203,8 @@ pub struct XLMRobertaForMaskedLM {
 }
 
 impl XLMRobertaForMaskedLM {
-    /// Loads the model from `roberta` and its head from `lm_head.{dense,layer_norm}`, and `lm_head.bias` if there is one.
+    /// Loads the model from `roberta` and its head from `lm_head.{dense,layer_norm}`, and `lm_head.bias` and `lm_head.decoder.weight` if
+    /// they are there; without the latter the head shares the embeddings' table.
     ///
     /// # Errors
     /// Those of [`XLMRobertaModel::new`], also for the head.
@@ -220,7 +221,10 @@ impl XLMRobertaForMaskedLM {
                 activation: Activation::Gelu,
                 norm: layer_norm(hidden, cfg.layer_norm_eps, head.pp("layer_norm"))?.into(),
             },
-            decoder: Linear::new(roberta.embeddings.table().clone(), bias),
+            decoder: Linear::new(
+                output_weight(roberta.embeddings.table(), head.pp("decoder"))?,
+                bias,
+            ),
             roberta,
         })
     }

@@ -7,6 +7,7 @@ use candle_core::{DType, Device, Module, Result, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::auto::config_spec;
 use candle_transformers::blocks::{CausalLm, Decoder};
+use candle_transformers::embed::EncoderConfig;
 use candle_transformers::models as m;
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
@@ -105,6 +106,96 @@ impl Case {
                     "{}: by steps {difference}",
                     self.name
                 );
+            }
+            "embed" => {
+                let encoder = EncoderConfig::parse(&self.config.to_string())?.load(vb)?;
+                // The last two tokens are padding.
+                let seen: Vec<u32> = (0..t).map(|i| u32::from(i < t - 2)).collect();
+                let hidden = encoder.forward(&tensor, &Tensor::new(seen, device)?.unsqueeze(0)?)?;
+                results.insert("hidden", rows(&hidden, &[0, 5, t as u32 - 3])?);
+            }
+            "marian" => {
+                let mut model = m::marian::MTModel::new(&self.config(), vb)?;
+                let encoded = model.encoder().forward(&tensor, 0)?;
+                let started = Tensor::new(&[[0u32, 5, 9]], device)?;
+                let logits = model.decode(&started, &encoded, 0)?;
+                results.insert("encoded", rows(&encoded, &[0, last as u32])?);
+                results.insert("logits", rows(&logits, &[2])?);
+            }
+            "chinese_clip" => {
+                use m::chinese_clip::{text_model, vision_model, Activation};
+                let config = m::chinese_clip::ChineseClipConfig {
+                    text_config: text_model::ChineseClipTextConfig {
+                        vocab_size: 32,
+                        hidden_size: 16,
+                        intermediate_size: 24,
+                        num_hidden_layers: 1,
+                        num_attention_heads: 2,
+                        max_position_embeddings: 16,
+                        pad_token_id: 0,
+                        hidden_act: Activation::Gelu,
+                        ..Default::default()
+                    },
+                    vision_config: vision_model::ChineseClipVisionConfig {
+                        hidden_size: 16,
+                        intermediate_size: 24,
+                        num_hidden_layers: 1,
+                        num_attention_heads: 2,
+                        projection_dim: 8,
+                        image_size: 16,
+                        patch_size: 8,
+                        hidden_act: Activation::QuickGelu,
+                        ..Default::default()
+                    },
+                    projection_dim: 8,
+                    logit_scale_init_value: 2.6592,
+                    image_size: 16,
+                };
+                let model = m::chinese_clip::ChineseClipModel::new(vb, &config)?;
+                let pictures = pixels(&[2, 3, 16, 16], device)?;
+                let mask = tensor.ones_like()?;
+                let (per_text, _) = model.forward(&pictures, &tensor, None, Some(&mask))?;
+                results.insert("logits", per_text);
+            }
+            "siglip" => {
+                let model = m::siglip::Model::new(&self.config(), vb)?;
+                let (per_text, _) = model.forward(&pixels(&[2, 3, 16, 16], device)?, &tensor)?;
+                results.insert("logits", per_text);
+            }
+            "vit" => {
+                let model = m::vit::Model::new(&self.config(), 3, vb)?;
+                results.insert("logits", model.forward(&pixels(&[1, 3, 16, 16], device)?)?);
+            }
+            "segformer_class" => {
+                let config: m::segformer::Config = self.config();
+                let model = m::segformer::ImageClassificationModel::new(&config, 3, vb)?;
+                results.insert("logits", model.forward(&pixels(&[1, 3, 32, 48], device)?)?);
+            }
+            "trocr" => {
+                let encoder = serde_json::from_value(self.config["encoder"].clone());
+                let decoder = serde_json::from_value(self.config["decoder"].clone());
+                let (encoder, decoder) = (encoder.expect("a ViT"), decoder.expect("a decoder"));
+                let mut model = m::trocr::TrOCRModel::new(&encoder, &decoder, vb)?;
+                let encoded = model.encoder().forward(&pixels(&[1, 3, 16, 16], device)?)?;
+                let started = Tensor::new(&[[2u32, 5, 9]], device)?;
+                let logits = model.decode(&started, &encoded, 0)?;
+                results.insert("encoded", encoded);
+                results.insert("logits", rows(&logits, &[2])?);
+            }
+            "blip" => {
+                let config = self.config();
+                let mut model = m::blip::BlipForConditionalGeneration::new(&config, vb)?;
+                let encoded = model
+                    .vision_model()
+                    .forward(&pixels(&[1, 3, 16, 16], device)?)?;
+                let logits = model.text_decoder().forward(&tensor, &encoded)?;
+                results.insert("encoded", encoded);
+                results.insert("logits", rows(&logits, &[last as u32])?);
+            }
+            "paligemma" => {
+                let mut model = m::paligemma::Model::new(&self.config(), vb)?;
+                let logits = model.setup(&pixels(&[1, 3, 16, 16], device)?, &tensor)?;
+                results.insert("logits", logits);
             }
             "mamba" => {
                 let size = |name: &str| self.config[name].as_u64().unwrap_or(0) as usize;

@@ -68,17 +68,22 @@ def rounded(x):
     return [float(f"{v:.6g}") for v in x.detach().flatten().tolist()]
 
 
-CASES = []
+CASES, FAILED = [], []
 
 
 def case(name, kind, model, compute, config=None, keep=()):
-    with tempfile.TemporaryDirectory() as folder:
-        model, weights = ruled(model, folder)
-        with torch.no_grad():
-            values = compute(model)
-        CASES.append(dict(name=name, kind=kind, config=config or written(folder, keep), weights=weights,
-                          expected={k: rounded(v) for k, v in values.items()}))
-        print(name, len(weights))
+    """`model` makes it. A case that fails does not hold up the others; the script ends with an error then."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            model, weights = ruled(model(), folder)
+            with torch.no_grad():
+                values = compute(model)
+            CASES.append(dict(name=name, kind=kind, config=config or written(folder, keep), weights=weights,
+                              expected={k: rounded(v) for k, v in values.items()}))
+            print(name, len(weights))
+    except Exception as err:
+        FAILED.append(name)
+        print("failed:", name, type(err).__name__, str(err)[:300])
 
 
 IDS = [(7 * i + 3) % VOCAB for i in range(T)]
@@ -88,10 +93,11 @@ def causal(name, model_type, edit=None, **kw):
     fields = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
                   num_key_value_heads=1, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     fields.update(kw)
-    config = CONFIG_MAPPING[model_type](**{k: v for k, v in fields.items() if v is not None or k == "sliding_window"})
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    nulls = ("sliding_window", "q_lora_rank", "position_embedding_type")
+    config = CONFIG_MAPPING[model_type](**{k: v for k, v in fields.items() if v is not None or k in nulls})
     ids = torch.tensor([IDS])
-    case(name, "causal", model, lambda m: {"logits": m(input_ids=ids, use_cache=False).logits[0, [5, T - 1]]})
+    case(name, "causal", lambda: AutoModelForCausalLM.from_config(config, attn_implementation="eager"),
+         lambda m: {"logits": m(input_ids=ids, use_cache=False).logits[0, [5, T - 1]]})
 
 
 ROPE = lambda kind, **kw: dict(rope_type=kind, rope_theta=10000.0, **kw)
@@ -130,7 +136,7 @@ for tied in (True, False):
     for family, more in dict(mamba={}, mamba2=dict(num_heads=4, head_dim=8, state_size=8, n_groups=1, expand=2)).items():
         config = CONFIG_MAPPING[family](vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, tie_word_embeddings=tied, **more)
         ids = torch.tensor([IDS])
-        case(f"{family}-{'tied' if tied else 'untied'}", family, AutoModelForCausalLM.from_config(config),
+        case(f"{family}-{'tied' if tied else 'untied'}", family, lambda: AutoModelForCausalLM.from_config(config),
              lambda m: {"logits": m(input_ids=ids, use_cache=False).logits[0, [5, T - 1]]})
 
 SEQ = dict(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=2,
@@ -143,7 +149,7 @@ for name, cls, family, more in (("t5", transformers.T5ForConditionalGeneration, 
     def both(m):
         out = m(input_ids=ids, decoder_input_ids=dec)
         return {"encoded": out.encoder_last_hidden_state[0, [0, T - 1]], "logits": out.logits[0, -1]}
-    case(name, "t5", cls(CONFIG_MAPPING[family](**SEQ, **more)), both, keep=("pad_token_id", "eos_token_id"))
+    case(name, "t5", lambda: cls(CONFIG_MAPPING[family](**SEQ, **more)), both, keep=("pad_token_id", "eos_token_id"))
 
 
 def pixels(*shape):
@@ -152,7 +158,7 @@ def pixels(*shape):
 
 SEG = dict(num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[8, 16], patch_sizes=[7, 3], strides=[4, 2],
            num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=16)
-case("segformer", "segformer", transformers.SegformerForSemanticSegmentation(CONFIG_MAPPING["segformer"](**SEG, id2label={i: str(i) for i in range(3)})),
+case("segformer", "segformer", lambda: transformers.SegformerForSemanticSegmentation(CONFIG_MAPPING["segformer"](**SEG, id2label={i: str(i) for i in range(3)})),
      lambda m: {"logits": m(pixel_values=pixels(1, 3, 32, 48)).logits})
 WH = dict(vocab_size=VOCAB, num_mel_bins=8, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
           decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=6, max_target_positions=8,
@@ -160,14 +166,164 @@ WH = dict(vocab_size=VOCAB, num_mel_bins=8, d_model=16, encoder_layers=1, decode
 def hear(m):
     out = m(input_features=pixels(1, 8, 12), decoder_input_ids=torch.tensor([[3, 5, 9]]))
     return {"encoded": out.encoder_last_hidden_state, "logits": out.logits[0, -1]}
-case("whisper", "whisper", transformers.WhisperForConditionalGeneration(CONFIG_MAPPING["whisper"](**WH)), hear)
+case("whisper", "whisper", lambda: transformers.WhisperForConditionalGeneration(CONFIG_MAPPING["whisper"](**WH)), hear)
 TV = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, projection_dim=8)
 for act in ("quick_gelu", "gelu"):
     config = CONFIG_MAPPING["clip"](projection_dim=8, text_config=dict(TV, vocab_size=VOCAB, max_position_embeddings=T, hidden_act=act, bos_token_id=1, eos_token_id=31, pad_token_id=0),
                                     vision_config=dict(TV, image_size=16, patch_size=8, hidden_act=act))
     ids = torch.tensor([IDS[:-1] + [31]])
-    case(f"clip-{act}", "clip", transformers.CLIPModel(config), lambda m: {"logits": m(input_ids=ids, pixel_values=pixels(2, 3, 16, 16)).logits_per_text})
+    case(f"clip-{act}", "clip", lambda: transformers.CLIPModel(config), lambda m: {"logits": m(input_ids=ids, pixel_values=pixels(2, 3, 16, 16)).logits_per_text})
+
+# Every other family of decoders, as `auto` reads them.
+NO = None
+MOE2 = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8)
+LINEAR = dict(num_hidden_layers=2, head_dim=8, linear_conv_kernel_dim=4, linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=1,
+              linear_num_value_heads=2, layer_types=["linear_attention", "full_attention"],
+              rope_parameters=ROPE("default", partial_rotary_factor=0.5, mrope_section=[1, 1, 0], mrope_interleaved=True))
+LATENT = dict(num_key_value_heads=2, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6, moe_intermediate_size=8,
+              n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=1)
+GROUPS = dict(n_group=2, topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True)
+FULL3 = ["sliding_attention", "sliding_attention", "full_attention"]
+TWO_ROPES = dict(full_attention=ROPE("linear", factor=8.0), sliding_attention=ROPE("default"))
+for name, family, more in (
+        ("mistral-window", "mistral", dict(sliding_window=4, head_dim=12)),
+        ("mistral-yarn", "mistral", dict(sliding_window=NO, rope_parameters=ROPE("yarn", factor=4.0, original_max_position_embeddings=8))),
+        ("qwen2-yarn", "qwen2", dict(rope_parameters=ROPE("yarn", factor=4.0, original_max_position_embeddings=8))),
+        ("qwen3-bias", "qwen3", dict(head_dim=12, attention_bias=True)),
+        ("qwen3_5_text", "qwen3_5_text", LINEAR),
+        ("qwen3_5_moe_text", "qwen3_5_moe_text", dict(LINEAR, shared_expert_intermediate_size=8, **MOE2)),
+        ("deepseek_v2-greedy", "deepseek_v2", dict(LATENT, q_lora_rank=NO, topk_method="greedy", n_group=1, topk_group=1)),
+        ("deepseek_v2-groups", "deepseek_v2", dict(LATENT, q_lora_rank=12, topk_method="group_limited_greedy", n_group=2, topk_group=1,
+                                                   routed_scaling_factor=4.0)),
+        ("deepseek_v3", "deepseek_v3", dict(LATENT, q_lora_rank=12, **GROUPS)),
+        ("gpt_oss", "gpt_oss", dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=4,
+                                    rope_parameters=ROPE("yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                                         original_max_position_embeddings=16))),
+        ("granite-scales", "granite", dict(embedding_multiplier=6.0, attention_multiplier=0.1, residual_multiplier=0.3, logits_scaling=4.0)),
+        ("lfm2-adjusted", "lfm2", dict(layer_types=["full_attention", "conv"], block_auto_adjust_ff_dim=True, block_multiple_of=8,
+                                       block_ffn_dim_multiplier=1.0, conv_L_cache=4, conv_bias=True)),
+        ("phi-qk_layernorm", "phi", dict(qk_layernorm=True, num_key_value_heads=2, rope_parameters=ROPE("default", partial_rotary_factor=0.5))),
+        ("phi3-window", "phi3", dict(sliding_window=4, tie_word_embeddings=True)),
+        ("starcoder2-window", "starcoder2", dict(sliding_window=4, use_bias=False)),
+        ("falcon-new", "falcon", dict(new_decoder_architecture=True, num_kv_heads=1, bias=False, alibi=False, num_key_value_heads=NO,
+                                      intermediate_size=NO)),
+        ("falcon-sequential", "falcon", dict(new_decoder_architecture=False, multi_query=True, parallel_attn=False, bias=True, alibi=False,
+                                             num_key_value_heads=NO, intermediate_size=NO)),
+        ("mpt", "mpt", dict(d_model=16, n_heads=2, n_layers=2, expansion_ratio=4, max_seq_len=64, hidden_size=NO, num_hidden_layers=NO,
+                            num_attention_heads=NO, num_key_value_heads=NO, intermediate_size=NO, max_position_embeddings=NO)),
+        ("gpt_bigcode", "gpt_bigcode", dict(multi_query=True, n_positions=64, n_embd=16, n_layer=2, n_head=2, hidden_size=NO,
+                                            num_hidden_layers=NO, num_attention_heads=NO, num_key_value_heads=NO, intermediate_size=NO,
+                                            max_position_embeddings=NO)),
+        ("gpt_bigcode-heads", "gpt_bigcode", dict(multi_query=False, activation_function="gelu", n_inner=24, n_positions=64, n_embd=16,
+                                                  n_layer=2, n_head=2, hidden_size=NO, num_hidden_layers=NO, num_attention_heads=NO,
+                                                  num_key_value_heads=NO, intermediate_size=NO, max_position_embeddings=NO)),
+        ("recurrent_gemma", "recurrent_gemma", dict(block_types=["recurrent", "attention"], attention_window_size=4, lru_width=24,
+                                                    logits_soft_cap=30.0)),
+        ("gemma2-caps", "gemma2", dict(head_dim=8, sliding_window=4, query_pre_attn_scalar=32, attn_logit_softcapping=2.0,
+                                       final_logit_softcapping=3.0, attention_bias=True)),
+        ("gemma3_text", "gemma3_text", dict(head_dim=8, sliding_window=4, query_pre_attn_scalar=32, num_hidden_layers=3, layer_types=FULL3,
+                                            rope_parameters=TWO_ROPES)),
+        ("helium", "helium", dict(head_dim=8, attention_bias=True, mlp_bias=True)),
+        ("smollm3", "smollm3", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1])),
+        ("smollm3-window", "smollm3", dict(num_hidden_layers=3, use_sliding_window=True, sliding_window=4, no_rope_layers=[1, 0, 1])),
+        ("olmo-clip_qkv", "olmo", dict(num_key_value_heads=2, clip_qkv=0.8)),
+        ("olmo2", "olmo2", dict(attention_bias=True)),
+        ("glm4", "glm4", dict(head_dim=8, attention_bias=True, rope_parameters=ROPE("default", partial_rotary_factor=0.5))),
+        ("stablelm-parallel", "stablelm", dict(use_parallel_residual=True, use_qkv_bias=True,
+                                               rope_parameters=ROPE("default", partial_rotary_factor=0.5)))):
+    causal(name, family, **more)
+
+# Encoders of text, as `embed` reads them. The mask hides the last two tokens.
+def embed(name, family, **kw):
+    fields = dict(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+                  max_position_embeddings=32, pad_token_id=0)
+    fields.update(kw)
+    config = CONFIG_MAPPING[family](**{k: v for k, v in fields.items() if v is not None})
+    ids, mask = torch.tensor([IDS]), torch.ones(1, T, dtype=torch.long)
+    mask[0, T - 2:] = 0
+    case(name, "embed", lambda: transformers.AutoModel.from_config(config, attn_implementation="eager"),
+         lambda m: {"hidden": m(input_ids=ids, attention_mask=mask).last_hidden_state[0, [0, 5, T - 3]]},
+         keep=("pad_token_id",))
+
+HEADS = dict(num_key_value_heads=1, bos_token_id=1, eos_token_id=2)
+APART = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=4, norm_rel_ebd="layer_norm", share_att_key=True,
+             position_biased_input=False, max_relative_positions=-1)
+for name, family, more in (
+        ("embed-bert", "bert", dict(hidden_act="relu")),
+        ("embed-bert-tanh", "bert", dict(hidden_act="gelu_new")),
+        ("embed-distilbert", "distilbert", dict(dim=16, n_layers=2, n_heads=2, hidden_dim=24, activation="relu", hidden_size=NO,
+                                                num_hidden_layers=NO, num_attention_heads=NO, intermediate_size=NO)),
+        ("embed-roberta", "roberta", dict(type_vocab_size=1, pad_token_id=1)),
+        ("embed-xlm-roberta", "xlm-roberta", dict(type_vocab_size=1, pad_token_id=1, hidden_act="relu")),
+        ("embed-modernbert", "modernbert", dict(local_attention=4, num_hidden_layers=4, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)),
+        ("embed-modernbert-silu", "modernbert", dict(local_attention=4, hidden_activation="silu", cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2)),
+        ("embed-deberta-v2", "deberta-v2", APART),
+        ("embed-deberta-v2-conv", "deberta-v2", dict(APART, conv_kernel_size=3, conv_act="gelu", hidden_act="relu")),
+        ("embed-nomic_bert", "nomic_bert", {}),
+        ("embed-qwen2", "qwen2", HEADS),
+        ("embed-qwen3", "qwen3", dict(HEADS, head_dim=8)),
+        ("embed-mistral", "mistral", dict(HEADS, sliding_window=4)),
+        ("embed-gemma3_text", "gemma3_text", dict(HEADS, use_bidirectional_attention=True, sliding_window=4, head_dim=8,
+                                                  layer_types=["sliding_attention", "full_attention"]))):
+    embed(name, family, **more)
+
+# Models of two parts.
+MARIAN = dict(vocab_size=VOCAB, d_model=16, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=1,
+              encoder_ffn_dim=24, decoder_ffn_dim=20, max_position_embeddings=16, pad_token_id=0, eos_token_id=2, decoder_start_token_id=0,
+              forced_eos_token_id=2)
+for act, more in (("swish", {}), ("relu", dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=VOCAB, tie_word_embeddings=False))):
+    def both(m):
+        out = m(input_ids=torch.tensor([IDS]), decoder_input_ids=torch.tensor([[0, 5, 9]]))
+        return {"encoded": out.encoder_last_hidden_state[0, [0, T - 1]], "logits": out.logits[0, -1]}
+    config = CONFIG_MAPPING["marian"](**MARIAN, scale_embedding=act == "swish", activation_function=act, **more)
+    case(f"marian-{act}", "marian", lambda: transformers.MarianMTModel(config), both,
+         keep=("pad_token_id", "eos_token_id", "forced_eos_token_id", "decoder_start_token_id", "use_cache"))
+
+EYE = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, image_size=16, patch_size=8)
+TEXT = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24, vocab_size=VOCAB)
+KEPT = ("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "decoder_start_token_id", "image_token_id", "id2label")
+config = CONFIG_MAPPING["chinese_clip"](projection_dim=8, text_config=dict(TEXT, max_position_embeddings=16, hidden_act="gelu", pad_token_id=0),
+                                        vision_config=dict(EYE, projection_dim=8, hidden_act="quick_gelu"))
+case("chinese_clip", "chinese_clip", lambda: transformers.ChineseCLIPModel(config), lambda m: {
+    "logits": m(input_ids=torch.tensor([IDS]), attention_mask=torch.ones(1, T, dtype=torch.long), pixel_values=pixels(2, 3, 16, 16)).logits_per_text})
+config = CONFIG_MAPPING["siglip"](text_config=dict(TEXT, max_position_embeddings=T, projection_size=16, pad_token_id=1, bos_token_id=2, eos_token_id=3),
+                                  vision_config=EYE)
+case("siglip", "siglip", lambda: transformers.SiglipModel(config), lambda m: {
+    "logits": m(input_ids=torch.tensor([IDS]), pixel_values=pixels(2, 3, 16, 16)).logits_per_text}, keep=KEPT)
+for name, more in (("vit", {}), ("vit-no-bias", dict(qkv_bias=False, hidden_act="gelu_new"))):
+    config = CONFIG_MAPPING["vit"](**EYE, id2label={i: str(i) for i in range(3)}, **more)
+    case(name, "vit", lambda: transformers.ViTForImageClassification(config), lambda m: {"logits": m(pixel_values=pixels(1, 3, 16, 16)).logits})
+case("segformer-classes", "segformer_class", lambda: transformers.SegformerForImageClassification(CONFIG_MAPPING["segformer"](**SEG, id2label={i: str(i) for i in range(3)})),
+     lambda m: {"logits": m(pixel_values=pixels(1, 3, 32, 48)).logits})
+for name, more in (("trocr", {}), ("trocr-sinusoids", dict(use_learned_position_embeddings=False, scale_embedding=True, layernorm_embedding=True,
+                                                           activation_function="relu"))):
+    eye = transformers.ViTConfig(**EYE, qkv_bias=False)
+    reader = transformers.TrOCRConfig(**{**dict(vocab_size=VOCAB, d_model=20, decoder_layers=1, decoder_attention_heads=2, decoder_ffn_dim=24,
+                                                max_position_embeddings=16, cross_attention_hidden_size=16, is_decoder=True,
+                                                add_cross_attention=True, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+                                                decoder_start_token_id=2), **more})
+    def read(m):
+        out = m(pixel_values=pixels(1, 3, 16, 16), decoder_input_ids=torch.tensor([[2, 5, 9]]))
+        return {"encoded": out.encoder_last_hidden_state, "logits": out.logits[0, -1]}
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(eye, reader)
+    case(name, "trocr", lambda: transformers.VisionEncoderDecoderModel(config), read, keep=KEPT)
+config = CONFIG_MAPPING["blip"](projection_dim=8, image_text_hidden_size=8, vision_config=dict(EYE, projection_dim=8), text_config=dict(
+    TEXT, max_position_embeddings=16, encoder_hidden_size=16, projection_dim=8, is_decoder=True, bos_token_id=1, eos_token_id=2, pad_token_id=0, sep_token_id=2))
+def describe(m):
+    out = m(pixel_values=pixels(1, 3, 16, 16), input_ids=torch.tensor([IDS]))
+    return {"encoded": out.last_hidden_state, "logits": out.logits[0, -1]}
+case("blip", "blip", lambda: transformers.BlipForConditionalGeneration(config), describe, keep=KEPT)
+DECODER = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, head_dim=8, max_position_embeddings=64,
+               pad_token_id=0, bos_token_id=1, eos_token_id=2)
+config = CONFIG_MAPPING["paligemma"](projection_dim=16, image_token_id=VOCAB, hidden_size=16,
+                                     text_config=dict(DECODER, model_type="gemma", vocab_size=VOCAB + 1, num_key_value_heads=1),
+                                     vision_config=dict(EYE, model_type="siglip_vision_model", vision_use_head=False))
+SEEN = torch.cat([torch.full((1, 4), VOCAB), torch.tensor([IDS])], 1)
+case("paligemma", "paligemma", lambda: transformers.PaliGemmaForConditionalGeneration(config), lambda m: {
+    "logits": m(input_ids=SEEN, pixel_values=pixels(1, 3, 16, 16), token_type_ids=torch.zeros_like(SEEN)).logits[0, -1]}, keep=KEPT)
 
 with open(f"{HERE}/cases.json", "w") as f:
     f.write(json.dumps(dict(transformers=transformers.__version__, ids=IDS)) + "\n")
     for c in CASES: f.write(json.dumps(c, separators=(",", ":")) + "\n")
+if FAILED:
+    raise SystemExit(f"{len(FAILED)} cases failed: {FAILED}")

@@ -38,6 +38,7 @@ use self::config::LLaVAConfig;
 use self::tiles::{Merge, Tiles};
 use crate::models::clip::vision_model::{ClipVisionConfig, ClipVisionTransformer};
 use crate::models::llama::{Cache, Llama};
+use crate::models::spelling::vision_model;
 
 pub mod config;
 mod tiles;
@@ -221,16 +222,8 @@ impl LLaVA {
     ) -> Result<Self> {
         let merge = Merge::of(config)?;
         let names = match config.hf {
-            true => [
-                "vision_tower.vision_model",
-                "image_newline",
-                "language_model",
-            ],
-            false => [
-                "model.vision_tower.vision_tower.vision_model",
-                "model.image_newline",
-                "",
-            ],
+            true => ["vision_tower", "image_newline", "language_model"],
+            false => ["model.vision_tower.vision_tower", "model.image_newline", ""],
         };
         let [vb_clip, vb_llama] = [names[0], names[2]].map(|name| match name {
             "" => vb.clone(),
@@ -240,7 +233,8 @@ impl LLaVA {
             config.mm_vision_select_layer,
             &config.mm_vision_select_feature,
         );
-        let tower = ClipVisionTower::new(vb_clip, layer, feature, &clip_vision_config)?;
+        let tower =
+            ClipVisionTower::new(vision_model(vb_clip), layer, feature, &clip_vision_config)?;
         let (size, seen) = (config.mm_hidden_size, tower.config.embed_dim);
         if size != seen {
             bail!("llava config: mm_hidden_size {size} must be the size of CLIP's vectors, {seen}")
