@@ -164,7 +164,12 @@ impl From<&DecoderSpec> for Dimensions {
                 latent.plain_dim + latent.rotated_dim,
             ],
             // No shape that is known has others.
-            Some(MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) | MixerSpec::Delta(_))
+            Some(
+                MixerSpec::ShortConv(_)
+                | MixerSpec::Recurrent(_)
+                | MixerSpec::Delta(_)
+                | MixerSpec::StateSpace(_),
+            )
             | None => [0; 3],
         };
         let (ffn, experts) = match first.map(|layer| &layer.feed_forward) {

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use config::{Config, Family};
 pub use unread::unread_fields;
 
-use crate::blocks::{DecoderSpec, GgufMetadata};
+use crate::blocks::{DecoderSpec, GgufMetadata, StateSpaceHeads, StateSpaceSpec};
 use crate::models;
 
 /// From the metadata of a GGUF file to the decoder that it describes.
@@ -46,6 +46,27 @@ const QWEN3_5_MOE: &str = r#"{"num_key_value_heads": 2, "moe_intermediate_size":
 fn qwen3_5_moe(json: &Config) -> Result<DecoderSpec> {
     let config: models::qwen3_5_moe::Config = json.parse()?;
     config.spec()
+}
+
+/// The Mamba layers of a Granite 4.
+fn mamba(json: &Config) -> StateSpaceSpec {
+    let size = |name| json.size(name).unwrap_or(0);
+    let count = size("mamba_n_heads");
+    // `auto` in files, or missing: what is left of the inner size.
+    let inner = size("hidden_size").saturating_mul(size("mamba_expand"));
+    let head_dim = json.size("mamba_d_head");
+    StateSpaceSpec {
+        heads: StateSpaceHeads {
+            count,
+            head_dim: head_dim.unwrap_or(inner / count.max(1)),
+            groups: size("mamba_n_groups"),
+            state: size("mamba_d_state"),
+        },
+        kernel: size("mamba_d_conv"),
+        conv_bias: json.flag("mamba_conv_bias"),
+        bias: json.flag("mamba_proj_bias"),
+        norm_eps: json.value("rms_norm_eps").ok().flatten().unwrap_or(1e-6),
+    }
 }
 
 /// Of a checkpoint that has an image encoder too.
@@ -113,7 +134,8 @@ const CONFIGS: &[Family] = &[
     Family::new(
         "granitemoehybrid",
         r#"{"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "num_local_experts": 8,
-            "num_experts_per_tok": 2, "shared_intermediate_size": 1024}"#,
+            "num_experts_per_tok": 2, "shared_intermediate_size": 1024, "mamba_n_heads": 128, "mamba_n_groups": 1,
+            "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": true}"#,
         |json| {
             let config: models::granitemoehybrid::GraniteMoeHybridConfig = json.parse()?;
             let count = json.size("num_local_experts").unwrap_or(0);
@@ -121,7 +143,7 @@ const CONFIGS: &[Family] = &[
             let experts = (count > 0).then_some((count, used));
             let config = config.into_config(false);
             let rotates = json.text("position_embedding_type") == Some("rope");
-            let mut spec = config.spec_with(rotates, experts)?;
+            let mut spec = config.spec_with(rotates, experts, Some(mamba(json)))?;
             dense::attentions(&mut spec, |attention| {
                 *attention = attention.clone().bias(json.flag("attention_bias"));
             });

@@ -26,6 +26,7 @@ mod rotary;
 #[cfg(any(feature = "language", not(feature = "subset")))]
 pub(crate) mod seq2seq;
 mod short_conv;
+mod state_space;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub(crate) mod vision;
 mod weights;
@@ -46,6 +47,7 @@ pub use recurrent::{Recurrent, RecurrentKind, RecurrentSpec, RecurrentState};
 pub use residual::Residual;
 pub use rotary::{inverse_frequencies, Dynamic, RopeScaling, Rotary, RotaryPairs, RotaryTables};
 pub use short_conv::{ShortConv, ShortConvSpec, ShortConvState};
+pub use state_space::{StateSpace, StateSpaceHeads, StateSpaceSpec};
 pub use weights::{
     at_once, place, place_dense, Cut, GgufMetadata, GgufReader, LinearSpec, MergedLinear, Names,
     Order, Projection, Reading, Stored, StoredLinear, TokenEmbedding, Wanted, WeightSource,

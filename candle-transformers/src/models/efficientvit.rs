@@ -19,7 +19,7 @@
 //! # }
 //! ```
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{bail, Module, Result, Tensor};
 use candle_nn::{ops::softmax_last_dim, Activation, Func, VarBuilder};
 
 use crate::blocks::vision::{
@@ -86,6 +86,8 @@ impl Config {
 const KEY: usize = 16;
 /// The side of the first stage's windows.
 const WINDOW: usize = 7;
+/// The sides of what a place sees, of pictures of 224x224.
+const SIDES: [usize; 3] = [WINDOW, 7, 4];
 
 /// A convolution at `conv` and its norm at `bn`.
 fn unit(spec: ConvSpec, vb: VarBuilder) -> Result<ConvNorm> {
@@ -119,6 +121,25 @@ struct Cascade {
     proj: ConvNorm,
     /// Whether places see those of their window alone.
     windows: bool,
+    /// Added to the scores of each head, `(heads, places, places)`; not in all files.
+    distances: Option<Tensor>,
+}
+
+/// From a table of `side * side` distances for each head to what is added to the scores of each pair of places of a square.
+fn each_pair(table: &Tensor, side: usize) -> Result<Tensor> {
+    let (heads, places) = table.dims2()?;
+    let row = |query: usize, key: usize| {
+        let (down, right) = (
+            (query / side).abs_diff(key / side),
+            (query % side).abs_diff(key % side),
+        );
+        (down * side + right) as u32
+    };
+    let rows = (0..places * places).map(|i| row(i / places, i % places));
+    let rows = Tensor::from_vec(rows.collect::<Vec<_>>(), places * places, table.device())?;
+    table
+        .index_select(&rows, 1)?
+        .reshape((heads, places, places))
 }
 
 impl Cascade {
@@ -136,7 +157,13 @@ impl Cascade {
             });
         let heads = heads.collect::<Result<_>>()?;
         let proj = ConvSpec::new(channels, channels, 1);
+        let (side, name) = (SIDES[stage], "attention_biases");
+        let distances = match vb.contains_tensor(name) {
+            true => Some(each_pair(&vb.get((count, side * side), name)?, side)?),
+            false => None,
+        };
         Ok(Self {
+            distances,
             heads,
             proj: unit(proj, vb.pp("proj").pp(1))?,
             windows: stage == 0,
@@ -145,9 +172,18 @@ impl Cascade {
 
     /// Attention of every place of `xs` to every other.
     fn attend(&self, xs: &Tensor) -> Result<Tensor> {
+        let (_, _, rows, columns) = xs.dims4()?;
+        if let Some(distances) = &self.distances {
+            let places = distances.dim(1)?;
+            if rows != columns || rows * columns != places {
+                bail!(
+                    "efficientvit: {rows} x {columns} places, but the file's attention_biases are for a square of {places}; pictures have to be 224x224"
+                )
+            }
+        }
         let parts = xs.chunk(self.heads.len(), 1)?;
         let mut results: Vec<Tensor> = Vec::with_capacity(parts.len());
-        for (part, head) in parts.iter().zip(&self.heads) {
+        for (i, (part, head)) in parts.iter().zip(&self.heads).enumerate() {
             let part = match results.last() {
                 Some(before) => (part + before)?,
                 None => part.contiguous()?,
@@ -157,7 +193,11 @@ impl Cascade {
             let q = (q.flatten_from(2)? / (KEY as f64).sqrt())?;
             let k = qkv.narrow(1, KEY, KEY)?.flatten_from(2)?;
             let v = qkv.narrow(1, 2 * KEY, part.dim(1)?)?.flatten_from(2)?;
-            let weights = softmax_last_dim(&q.transpose(1, 2)?.matmul(&k)?)?;
+            let mut scores = q.transpose(1, 2)?.matmul(&k)?;
+            if let Some(distances) = &self.distances {
+                scores = scores.broadcast_add(&distances.get(i)?)?;
+            }
+            let weights = softmax_last_dim(&scores)?;
             let ys = v.matmul(&weights.transpose(1, 2)?)?;
             results.push(ys.reshape(part.shape())?);
         }

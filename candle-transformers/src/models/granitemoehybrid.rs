@@ -1,5 +1,5 @@
-//! Granite 4 ([its collection](https://huggingface.co/collections/ibm-granite/granite-40-language-models)) in its form without Mamba
-//! layers: Llama with multipliers of embeddings, scores, blocks and logits, and gate and up as one weight.
+//! Granite 4 ([its collection](https://huggingface.co/collections/ibm-granite/granite-40-language-models)): Llama with multipliers of
+//! embeddings, scores, blocks and logits, and gate and up as one weight. Models with Mamba layers load through [`auto`](crate::auto).
 
 use candle_core::{bail, DType, Device, Result, Tensor};
 use candle_nn::ops::GatedActivation;
@@ -9,7 +9,8 @@ use serde::Deserialize;
 use super::llama::{Llama3RopeConfig, Llama3RopeType};
 use crate::blocks::{
     layers, AttentionSpec, Decoder, DecoderSpec, DecoderState, ExpertsSpec, FeedForwardSpec, Head,
-    LayerSpec, MlpSpec, Names, NormSpec, Order, Rotary, RotaryPairs, Routing, Scoring, SharedSpec,
+    LayerSpec, MixerSpec, MlpSpec, Names, NormSpec, Order, Rotary, RotaryPairs, Routing, Scoring,
+    SharedSpec, StateSpaceSpec,
 };
 
 const NAMES: Names = Names {
@@ -63,7 +64,7 @@ pub enum GraniteMoeHybridLayerType {
     #[default]
     #[serde(alias = "full_attention")]
     Attention,
-    /// Mamba 2, which is refused.
+    /// Mamba 2. Candle's configuration has no sizes for it: `auto` reads them.
     #[serde(alias = "linear_attention")]
     Mamba,
 }
@@ -215,16 +216,18 @@ impl GraniteMoeHybridInternalConfig {
     /// The decoder that it describes.
     ///
     /// # Errors
-    /// If it contradicts itself, or has Mamba layers.
+    /// If it contradicts itself, or has Mamba layers, whose sizes are not here.
     pub fn spec(&self) -> Result<DecoderSpec> {
-        self.spec_with(true, None)
+        self.spec_with(true, None, None)
     }
 
-    /// As [`spec`](Self::spec), with positions rotated or not, and with `experts` (how many, and how many for each token) beside the MLP.
+    /// As [`spec`](Self::spec), with positions rotated or not, with `experts` (how many, and how many for each token) beside the MLP, and
+    /// with the Mamba layers that `layer_types` names.
     pub(crate) fn spec_with(
         &self,
         rotates: bool,
         experts: Option<(usize, usize)>,
+        mamba: Option<StateSpaceSpec>,
     ) -> Result<DecoderSpec> {
         let family = "granitemoehybrid";
         if self.layer_types.len() != self.num_hidden_layers {
@@ -235,8 +238,8 @@ impl GraniteMoeHybridInternalConfig {
             )
         }
         let is_mamba = |kind: &_| matches!(kind, GraniteMoeHybridLayerType::Mamba);
-        if let Some(layer) = self.layer_types.iter().position(is_mamba) {
-            bail!("{family} config: layer_types: layer {layer} is \"mamba\"; only \"attention\" is supported")
+        if let (Some(layer), None) = (self.layer_types.iter().position(is_mamba), &mamba) {
+            bail!("{family} config: layer_types: layer {layer} is \"mamba\", of which this type has no sizes; load the model with `auto`")
         }
         let norm = NormSpec::rms(self.rms_norm_eps);
         let heads = self.num_attention_heads;
@@ -283,7 +286,13 @@ impl GraniteMoeHybridInternalConfig {
             residual_scale: factor(self.residual_multiplier),
             ..LayerSpec::pre_norm(attention, feed_forward, norm)
         };
-        let layers = layers(self.num_hidden_layers, |_| Ok(layer.clone()))?;
+        let layers = layers(self.num_hidden_layers, |i| {
+            let space = mamba.clone().filter(|_| is_mamba(&self.layer_types[i]));
+            Ok(LayerSpec {
+                mixer: space.map_or(layer.mixer.clone(), MixerSpec::from),
+                ..layer.clone()
+            })
+        })?;
         let sizes = [
             self.vocab_size,
             self.hidden_size,

@@ -245,9 +245,11 @@ fn load(cfg: &Config, nclasses: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     for (stage, count) in cfg.stages.into_iter().enumerate() {
         let spec = VitSpec::new(cfg.channels << stage, cfg.heads << stage, EPS);
         spec.head_dim("hiera")?;
-        let window = (stage < WINDOWED).then_some(WINDOW / JOINED.pow(stage as u32));
         for i in 0..count {
             let joined = if stage > 0 && i == 0 { JOINED } else { 1 };
+            // The block that joins tokens sees as far as those before it.
+            let windowed = stage < WINDOWED + usize::from(joined > 1);
+            let window = windowed.then_some(WINDOW / JOINED.pow(stage as u32));
             let vb = vb.pp("blocks").pp(blocks.len());
             blocks.push(Block::load(&spec, inputs, joined, window, vb)?);
             inputs = spec.size;

@@ -5,7 +5,8 @@ use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 use candle_nn::{Embedding, Linear, RmsNorm, VarBuilder};
 use serde::Deserialize;
 
-use crate::blocks::recurrence::{self, causal_conv, softplus, wide};
+use crate::blocks::recurrence::{causal_conv, softplus, wide};
+use crate::blocks::StateSpaceHeads;
 
 /// Tokens that the convolution sees.
 const D_CONV: usize = 4;
@@ -62,42 +63,22 @@ impl Config {
             .unwrap_or(vocab)
     }
 
-    fn sizes(&self) -> Result<Sizes> {
+    fn heads(&self) -> Result<StateSpaceHeads> {
         let inner = self.d_model.saturating_mul(self.expand);
-        let (head, groups, state) = (self.headdim, self.ngroups, self.d_state);
-        if head == 0 || groups == 0 || !inner.is_multiple_of(head) {
+        if self.headdim == 0 || !inner.is_multiple_of(self.headdim) {
             bail!(
-                "mamba2: {inner} channels cannot be split into heads of {head} and {groups} groups"
+                "mamba2: {inner} channels cannot be split into heads of {}",
+                self.headdim
             )
         }
-        let heads = inner / head;
-        if !heads.is_multiple_of(groups) {
-            bail!("mamba2: {heads} heads cannot be split into {groups} groups")
-        }
-        Ok(Sizes {
-            inner,
-            heads,
-            head,
-            groups,
-            state,
-        })
-    }
-}
-
-/// Of a layer.
-#[derive(Debug, Clone, Copy)]
-struct Sizes {
-    inner: usize,
-    heads: usize,
-    head: usize,
-    groups: usize,
-    state: usize,
-}
-
-impl Sizes {
-    /// What goes through the convolution.
-    fn conv(&self) -> usize {
-        self.inner + 2 * self.groups * self.state
+        let heads = StateSpaceHeads {
+            count: inner / self.headdim,
+            head_dim: self.headdim,
+            groups: self.ngroups,
+            state: self.d_state,
+        };
+        heads.check("mamba2")?;
+        Ok(heads)
     }
 }
 
@@ -117,12 +98,12 @@ impl State {
     /// # Errors
     /// If the configuration contradicts itself, or the device has no memory for it.
     pub fn new(batch_size: usize, cfg: &Config, dtype: DType, device: &Device) -> Result<Self> {
-        let sizes = cfg.sizes()?;
+        let heads = cfg.heads()?;
         let (mut hs, mut conv_states) = (Vec::new(), Vec::new());
         for _ in 0..cfg.n_layer {
-            let shape = (batch_size, sizes.heads, sizes.head, sizes.state);
+            let shape = (batch_size, heads.count, heads.head_dim, heads.state);
             hs.push(Tensor::zeros(shape, dtype, device)?);
-            let shape = (batch_size, sizes.conv(), D_CONV);
+            let shape = (batch_size, heads.channels(), D_CONV);
             conv_states.push(Tensor::zeros(shape, dtype, device)?);
         }
         Ok(Self {
@@ -145,7 +126,7 @@ pub struct Mamba2Block {
     dt_bias: Tensor,
     out_proj: Linear,
     norm: RmsNorm,
-    sizes: Sizes,
+    heads: StateSpaceHeads,
     layer_idx: usize,
 }
 
@@ -155,20 +136,20 @@ impl Mamba2Block {
     /// # Errors
     /// If a weight is missing or has another shape.
     pub fn new(layer_idx: usize, cfg: &Config, vb: VarBuilder) -> Result<Self> {
-        let sizes = cfg.sizes()?;
-        let (conv, heads) = (sizes.conv(), sizes.heads);
+        let heads = cfg.heads()?;
+        let (inner, conv, count) = (heads.inner(), heads.channels(), heads.count);
         let conv_weight = vb.get((conv, 1, D_CONV), "conv1d.weight")?;
-        let projected = sizes.inner + conv + heads;
+        let projected = inner + conv + count;
         Ok(Self {
             in_proj: candle_nn::linear_no_bias(cfg.d_model, projected, vb.pp("in_proj"))?,
             conv_weight: conv_weight.squeeze(1)?,
             conv_bias: vb.get(conv, "conv1d.bias")?,
-            a: vb.get(heads, "A_log")?.exp()?.neg()?,
-            d: vb.get(heads, "D")?,
-            dt_bias: vb.get(heads, "dt_bias")?,
-            out_proj: candle_nn::linear_no_bias(sizes.inner, cfg.d_model, vb.pp("out_proj"))?,
-            norm: candle_nn::rms_norm(sizes.inner, 1e-5, vb.pp("norm"))?,
-            sizes,
+            a: vb.get(count, "A_log")?.exp()?.neg()?,
+            d: vb.get(count, "D")?,
+            dt_bias: vb.get(count, "dt_bias")?,
+            out_proj: candle_nn::linear_no_bias(inner, cfg.d_model, vb.pp("out_proj"))?,
+            norm: candle_nn::rms_norm(inner, 1e-5, vb.pp("norm"))?,
+            heads,
             layer_idx,
         })
     }
@@ -198,23 +179,16 @@ impl Mamba2Block {
         else {
             bail!("mamba2: the state has no layer {layer}; it was created by a different model")
         };
-        let (b, t, _) = xs.dims3()?;
+        let t = xs.dim(1)?;
         if t == 0 {
             bail!("mamba2: no tokens; at least one is required")
         }
-        let Sizes {
-            inner,
-            heads,
-            head,
-            groups,
-            state: n,
-        } = self.sizes;
+        let (inner, conv) = (self.heads.inner(), self.heads.channels());
         let projected = self.in_proj.forward(xs)?;
         let part = |start, len| projected.narrow(D::Minus1, start, len);
-        let conv = self.sizes.conv();
         let gate = part(0, inner)?;
-        let step = part(inner + conv, heads)?.broadcast_add(&self.dt_bias)?;
-        let step = softplus(&step)?;
+        let step = part(inner + conv, self.heads.count)?;
+        let step = softplus(&step.broadcast_add(&self.dt_bias)?)?;
         let through = part(inner, conv)?.transpose(1, 2)?.contiguous()?;
         // The state has one more input than the convolution still needs.
         let (mixed, _) = causal_conv(
@@ -225,39 +199,17 @@ impl Mamba2Block {
         )?;
         let all = Tensor::cat(&[&*inputs, &through], 2)?;
         *inputs = all.narrow(2, t, D_CONV)?.contiguous()?;
-        let mixed = mixed.silu()?;
+        let mixed = mixed.silu()?.transpose(1, 2)?;
 
         let wide = wide(xs.dtype());
-        // `(b, count, t, size)`.
-        let split = |start, count: usize, size| {
-            let part = mixed.narrow(1, start, count * size)?;
-            let part = part.reshape((b, count, size, t))?.transpose(2, 3)?;
-            part.contiguous()?.to_dtype(wide)
-        };
-        let each_head = |xs: Tensor| {
-            let shape = (b, groups, heads / groups, t, n);
-            let xs = xs.unsqueeze(2)?.broadcast_as(shape)?;
-            xs.reshape((b, heads, t, n))
-        };
-        let values = split(0, heads, head)?;
-        let k = each_head(split(inner, groups, n)?)?;
-        let q = each_head(split(inner + groups * n, groups, n)?)?;
-        let step = step.transpose(1, 2)?.unsqueeze(3)?.to_dtype(wide)?;
-        let of_head = |xs: &Tensor| xs.to_dtype(wide)?.reshape((1, heads, 1, 1));
-        let decay = step.broadcast_mul(&of_head(&self.a)?)?;
-        let linear = recurrence::Linear {
-            q: &q,
-            k: &k,
-            v: &values.broadcast_mul(&step)?,
-            decay: &decay,
-            own: None,
-        };
         let mut kept = h.transpose(2, 3)?.contiguous()?.to_dtype(wide)?;
-        let ys = linear.run(&mut kept, chunk_size)?;
+        let step = step.to_dtype(wide)?;
+        let both = [&self.a, &self.d];
+        let ys = self
+            .heads
+            .scan(&mixed, &step, both, &mut kept, chunk_size)?;
         *h = kept.transpose(2, 3)?.contiguous()?.to_dtype(h.dtype())?;
-        let ys = (ys + values.broadcast_mul(&of_head(&self.d)?)?)?;
 
-        let ys = ys.transpose(1, 2)?.reshape((b, t, inner))?;
         let ys = (ys.to_dtype(gate.dtype())? * gate.silu()?)?;
         self.out_proj.forward(&self.norm.forward(&ys)?)
     }

@@ -130,12 +130,14 @@ fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'s
     for (stage, depth) in DEPTHS.into_iter().enumerate() {
         let outputs = cfg.channels(stage + 1);
         for i in 0..depth {
-            let (identity, stride) = if i == 0 { (false, 2) } else { (true, 1) };
+            let stride = if i == 0 { 2 } else { 1 };
             let pair = [
                 ConvSpec::depthwise(inputs, 3).stride(stride),
                 ConvSpec::new(inputs, outputs, 1),
             ];
             for (j, spec) in pair.into_iter().enumerate() {
+                // Also in the first pair of a stage as wide as the one before, which S0 has.
+                let identity = spec.stride == 1 && spec.inputs == spec.outputs;
                 let vb = vb.pp("stages").pp(stage).pp(2 * i + j);
                 blocks.push(Block::load(spec, cfg.branches, identity, vb)?);
             }

@@ -69,8 +69,15 @@ fn rows(xs: &Tensor, rows: &[u32]) -> Result<Tensor> {
 
 impl Case {
     fn vb(&self, device: &Device) -> Result<VarBuilder<'static>> {
-        let weights = self.weights.iter();
-        let weights = weights.map(|(name, shape)| Ok((name.clone(), weight(name, shape)?)));
+        let weights = self.weights.iter().map(|(name, shape)| {
+            let mut value = weight(name, shape)?;
+            // No norms keep the sizes of these networks' vectors.
+            if self.kind == "timm" && shape.len() > 1 {
+                let inputs: usize = shape[1..].iter().product();
+                value = (value * (2. * (6. / inputs as f64).sqrt()))?;
+            }
+            Ok((name.clone(), value))
+        });
         let weights = weights.collect::<Result<HashMap<_, _>>>()?;
         Ok(VarBuilder::from_tensors(weights, DType::F32, device))
     }
@@ -196,6 +203,36 @@ impl Case {
                 let mut model = m::paligemma::Model::new(&self.config(), vb)?;
                 let logits = model.setup(&pixels(&[1, 3, 16, 16], device)?, &tensor)?;
                 results.insert("logits", logits);
+            }
+            "timm" => {
+                use m::{
+                    convnext, efficientvit, fastvit, hiera, mobilenetv4, mobileone, repvgg, resnet,
+                };
+                let network = match self.name.as_str() {
+                    "resnet18" => resnet::resnet18(10, vb)?,
+                    "resnet50" => resnet::resnet50(10, vb)?,
+                    "convnext_atto" => convnext::convnext(&convnext::Config::atto(), 10, vb)?,
+                    "convnextv2_atto" => convnext::convnext(&convnext::Config::atto(), 10, vb)?,
+                    "mobilenetv4_conv_small" => {
+                        mobilenetv4::mobilenetv4(&mobilenetv4::Config::small(), 10, vb)?
+                    }
+                    "mobilenetv4_hybrid_medium" => {
+                        mobilenetv4::mobilenetv4(&mobilenetv4::Config::hybrid_medium(), 10, vb)?
+                    }
+                    "fastvit_t8" => fastvit::fastvit(&fastvit::Config::t8(), 10, vb)?,
+                    "efficientvit_m0" => {
+                        efficientvit::efficientvit(&efficientvit::Config::m0(), 10, vb)?
+                    }
+                    "repvgg_a0" => repvgg::repvgg(&repvgg::Config::a0(), 10, vb)?,
+                    "mobileone_s0" => mobileone::mobileone(&mobileone::Config::s0(), 10, vb)?,
+                    "hiera_tiny_224" => hiera::hiera(&hiera::Config::tiny(), 10, vb)?,
+                    other => panic!("the network {other:?} is not known"),
+                };
+                let side = self.config["size"].as_u64().unwrap_or(0) as usize;
+                results.insert(
+                    "logits",
+                    network.forward(&pixels(&[1, 3, side, side], device)?)?,
+                );
             }
             "mamba" => {
                 let size = |name: &str| self.config[name].as_u64().unwrap_or(0) as usize;

@@ -190,7 +190,7 @@ test_device!(mobilenetv4_hybrid);
 /// Windows at the border may be partly outside of the picture.
 fn efficientvit_m0(device: &Device) -> Result<()> {
     let load = |dtype| -> Result<Forward> {
-        let vb = with_gain(0.6, "", false, dtype, device);
+        let vb = with_gain(0.6, "attention_biases", false, dtype, device);
         let config = efficientvit::Config::m0();
         Ok(module(efficientvit::efficientvit(&config, 10, vb)?))
     };

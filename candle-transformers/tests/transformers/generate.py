@@ -185,6 +185,8 @@ LATENT = dict(num_key_value_heads=2, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope
 GROUPS = dict(n_group=2, topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True)
 FULL3 = ["sliding_attention", "sliding_attention", "full_attention"]
 TWO_ROPES = dict(full_attention=ROPE("linear", factor=8.0), sliding_attention=ROPE("default"))
+MAMBA = dict(num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=24, mamba_n_heads=8, mamba_d_head=4, mamba_d_state=4,
+             mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=4)
 for name, family, more in (
         ("mistral-window", "mistral", dict(sliding_window=4, head_dim=12)),
         ("mistral-yarn", "mistral", dict(sliding_window=NO, rope_parameters=ROPE("yarn", factor=4.0, original_max_position_embeddings=8))),
@@ -200,6 +202,11 @@ for name, family, more in (
                                     rope_parameters=ROPE("yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                                                          original_max_position_embeddings=16))),
         ("granite-scales", "granite", dict(embedding_multiplier=6.0, attention_multiplier=0.1, residual_multiplier=0.3, logits_scaling=4.0)),
+        ("granitemoehybrid-mamba", "granitemoehybrid", dict(MAMBA, layer_types=["mamba", "attention"], mamba_n_groups=1,
+                                                            position_embedding_type=NO, residual_multiplier=0.5)),
+        ("granitemoehybrid-mamba-experts", "granitemoehybrid", {**MAMBA, **dict(
+            layer_types=["attention", "mamba"], mamba_n_groups=2, num_local_experts=4, num_experts_per_tok=2,
+            position_embedding_type="rope", tie_word_embeddings=True)}),
         ("lfm2-adjusted", "lfm2", dict(layer_types=["full_attention", "conv"], block_auto_adjust_ff_dim=True, block_multiple_of=8,
                                        block_ffn_dim_multiplier=1.0, conv_L_cache=4, conv_bias=True)),
         ("phi-qk_layernorm", "phi", dict(qk_layernorm=True, num_key_value_heads=2, rope_parameters=ROPE("default", partial_rotary_factor=0.5))),
@@ -321,6 +328,32 @@ config = CONFIG_MAPPING["paligemma"](projection_dim=16, image_token_id=VOCAB, hi
 SEEN = torch.cat([torch.full((1, 4), VOCAB), torch.tensor([IDS])], 1)
 case("paligemma", "paligemma", lambda: transformers.PaliGemmaForConditionalGeneration(config), lambda m: {
     "logits": m(input_ids=SEEN, pixel_values=pixels(1, 3, 16, 16), token_type_ids=torch.zeros_like(SEEN)).logits[0, -1]}, keep=KEPT)
+
+# Networks of pictures by timm, under the names of its models. Layers follow each other without norms that would scale their inputs, so
+# weights are as large as their number of inputs allows.
+def network(name, size):
+    try:
+        import timm
+        model = timm.create_model(name, num_classes=10).eval()
+        made = {k: v for k, v in model.state_dict().items() if v.is_floating_point()}
+        for k, v in made.items():
+            w = weight(k, tuple(v.shape))
+            if v.dim() > 1:
+                w = w * np.float32(2 * (6 / v[0].numel()) ** 0.5)
+            v.copy_(torch.from_numpy(np.asarray(w)))
+        with torch.no_grad():
+            logits = model(pixels(1, 3, size, size))
+        CASES.append(dict(name=name, kind="timm", config=dict(timm=timm.__version__, size=size), weights={k: list(v.shape) for k, v in sorted(made.items())},
+                          expected=dict(logits=rounded(logits))))
+        print(name, len(made))
+    except Exception as err:
+        FAILED.append(name)
+        print("failed:", name, type(err).__name__, str(err)[:300])
+
+for name, size in (("resnet18", 64), ("resnet50", 64), ("convnext_atto", 64), ("convnextv2_atto", 64), ("mobilenetv4_conv_small", 64),
+                   ("mobilenetv4_hybrid_medium", 64), ("fastvit_t8", 64), ("efficientvit_m0", 224), ("repvgg_a0", 64), ("mobileone_s0", 64),
+                   ("hiera_tiny_224", 224)):
+    network(name, size)
 
 with open(f"{HERE}/cases.json", "w") as f:
     f.write(json.dumps(dict(transformers=transformers.__version__, ids=IDS)) + "\n")

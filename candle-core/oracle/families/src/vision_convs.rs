@@ -103,14 +103,16 @@ fn efficientnet(place: &Place) -> Result<Vec<Tensor>> {
 }
 
 fn efficientvit(place: &Place) -> Result<Vec<Tensor>> {
+    // Upstream does not read them.
+    let biases = |name: &str| name.ends_with("attention_biases");
     let small = efficientvit::efficientvit(
         &efficientvit::Config::m0(),
         10,
-        with_gain(place, "m0", 0.6, |_| false),
+        with_gain(place, "m0", 0.6, biases),
     )?;
     let wide = efficientvit::Config::m2();
     let wide =
-        efficientvit::efficientvit_no_final_layer(&wide, with_gain(place, "m2", 0.6, |_| false))?;
+        efficientvit::efficientvit_no_final_layer(&wide, with_gain(place, "m2", 0.6, biases))?;
     // Two windows, which upstream needs whole.
     let picture = place.input("efficientvit", (1, 3, 112, 224))?;
     Ok(vec![small.forward(&picture)?, wide.forward(&picture)?])
@@ -194,8 +196,8 @@ fn mobilenetv4(place: &Place) -> Result<Vec<Tensor>> {
 }
 
 fn mobileone(place: &Place) -> Result<Vec<Tensor>> {
-    let small = with_gain(place, "mobileone s0", 0.5, |name| name.contains("attn"));
-    let small = mobileone::mobileone(&mobileone::Config::s0(), 10, small)?;
+    let small = with_gain(place, "mobileone s2", 0.5, |name| name.contains("attn"));
+    let small = mobileone::mobileone(&mobileone::Config::s2(), 10, small)?;
     let last = with_gain(place, "mobileone s1", 1.5, |_| false);
     let last = mobileone::mobileone_no_final_layer(&mobileone::Config::s1(), last)?;
     let picture = place.input("mobileone", (1, 3, 49, 64))?;

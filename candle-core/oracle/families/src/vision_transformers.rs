@@ -16,7 +16,7 @@ use candle_transformers::models::clip::text_model::ClipTextConfig;
 use candle_transformers::models::clip::vision_model::ClipVisionConfig;
 use candle_transformers::models::depth_anything_v2::{DepthAnythingV2, DepthAnythingV2Config};
 use candle_transformers::models::openclip::text_model as open_clip;
-use candle_transformers::models::{beit, clip, dinov2, dinov2reg4, eva2, hiera, segformer, siglip};
+use candle_transformers::models::{beit, clip, dinov2, dinov2reg4, eva2, segformer, siglip};
 use std::sync::Arc;
 
 pub const RUNS: &[Run] = &[
@@ -30,7 +30,6 @@ pub const RUNS: &[Run] = &[
     ("depth_anything_v2", depth_anything_v2),
     ("chinese_clip", chinese_clip),
     ("openclip", openclip),
-    ("hiera", hiera),
 ];
 
 /// Weights as checkpoints have them: by their names, but for what is not any number in a file.
@@ -44,10 +43,6 @@ impl SimpleBackend for Checkpoint {
                 let once = weight(name, &(*patches, size / 2).into())?.unsqueeze(2)?;
                 once.expand((*patches, size / 2, 2))?.reshape(&s)?
             }
-            // Hiera's blocks have this where the size changes.
-            [to, from] if to == from && name.starts_with("hiera") && is_of_block(name) => {
-                bail!("{name} is not there")
-            }
             _ => weight(name, &s)?,
         };
         weight.to_dtype(dtype)?.to_device(dev)
@@ -60,12 +55,6 @@ impl SimpleBackend for Checkpoint {
     fn contains_tensor(&self, name: &str) -> bool {
         !name.ends_with("pooler")
     }
-}
-
-/// Whether `name` is `….blocks.N.proj.weight`.
-fn is_of_block(name: &str) -> bool {
-    let parts: Vec<_> = name.rsplit('.').collect();
-    matches!(parts.as_slice(), ["weight", "proj", _, "blocks", ..])
 }
 
 fn checkpoint(place: &Place, model: &str) -> VarBuilder<'static> {
@@ -298,13 +287,4 @@ fn openclip(place: &Place) -> Result<Vec<Tensor>> {
     let model = open_clip::OpenClipTextTransformer::new(place.weights("openclip"), &config)?;
     let ids = texts(place, "openclip", 12, 97)?;
     Ok(vec![model.forward(&ids)?, Module::forward(&model, &ids)?])
-}
-
-fn hiera(place: &Place) -> Result<Vec<Tensor>> {
-    let config = r#"{ "channels": 16, "heads": 1, "stages": [1, 2, 2, 1] }"#;
-    let config: hiera::Config = serde_json::from_str(config).map_err(candle_core::Error::wrap)?;
-    let model = hiera::hiera(&config, 10, checkpoint(place, "hiera"))?;
-    let bare = hiera::hiera_no_final_layer(&config, checkpoint(place, "hiera"))?;
-    let picture = place.input("hiera", (1, 3, 224, 224))?;
-    Ok(vec![model.forward(&picture)?, bare.forward(&picture)?])
 }

@@ -8,7 +8,7 @@ use candle_core::{bail, DType, Module, Result, Tensor};
 use super::super::weights::Weights;
 use super::super::{
     Attention, Delta, FeedForward, GrowingKvCache, Latent, Names, Norm, Projection, Recurrent,
-    RecurrentState, Residual, ShortConv, ShortConvState,
+    RecurrentState, Residual, ShortConv, ShortConvState, StateSpace,
 };
 use super::spec::{LayerSpec, MixerSpec, Wiring};
 use super::Step;
@@ -28,6 +28,8 @@ pub enum Mixer {
     Recurrent(Recurrent),
     /// The gated delta rule.
     Delta(Delta),
+    /// Mamba 2's state space.
+    StateSpace(StateSpace),
 }
 
 /// What a layer keeps of a sequence.
@@ -39,7 +41,7 @@ pub enum LayerState {
     Latent(GrowingKvCache),
     /// The last positions that a short convolution sees.
     ShortConv(ShortConvState),
-    /// What a recurrence, or the gated delta rule, keeps.
+    /// What a recurrence, the gated delta rule or a state space keeps.
     Recurrent(RecurrentState),
 }
 
@@ -52,7 +54,7 @@ impl LayerState {
             }
             MixerSpec::Latent(_) => Self::Latent(GrowingKvCache::new(positions)),
             MixerSpec::ShortConv(_) => Self::ShortConv(ShortConvState::default()),
-            MixerSpec::Recurrent(_) | MixerSpec::Delta(_) => {
+            MixerSpec::Recurrent(_) | MixerSpec::Delta(_) | MixerSpec::StateSpace(_) => {
                 Self::Recurrent(RecurrentState::default())
             }
         }
@@ -119,6 +121,9 @@ impl Mixer {
             MixerSpec::Delta(spec) => {
                 Self::Delta(Delta::load(spec, hidden, weights, names, prefix).await?)
             }
+            MixerSpec::StateSpace(spec) => {
+                Self::StateSpace(StateSpace::load(spec, hidden, weights, prefix).await?)
+            }
         })
     }
 
@@ -155,6 +160,10 @@ impl Mixer {
                 delta.inner(xs, norm, Some(state))
             }
             (Self::Delta(delta), None) => delta.inner(xs, norm, None),
+            (Self::StateSpace(space), Some(LayerState::Recurrent(state))) => {
+                space.inner(xs, norm, Some(state))
+            }
+            (Self::StateSpace(space), None) => space.inner(xs, norm, None),
             _ => {
                 bail!("the layer state does not match this layer; it was created by a different model")
             }
@@ -168,6 +177,7 @@ impl Mixer {
             Self::ShortConv(conv) => Some(conv.output()),
             Self::Recurrent(recurrent) => Some(recurrent.output()),
             Self::Delta(delta) => Some(delta.output()),
+            Self::StateSpace(space) => Some(space.output()),
         }
     }
 }

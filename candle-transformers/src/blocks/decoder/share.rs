@@ -220,6 +220,7 @@ fn share(spec: &DecoderSpec, rank: usize, world: usize) -> Result<(DecoderSpec, 
             MixerSpec::ShortConv(_) => Err("has a short convolution".into()),
             MixerSpec::Recurrent(_) => Err("has a recurrence".into()),
             MixerSpec::Delta(_) => Err("has a gated delta rule".into()),
+            MixerSpec::StateSpace(_) => Err("has a state space".into()),
         };
         result.or_else(|what: String| refused(&what))?;
         let result = cutter.feed_forward(&mut layer.feed_forward, name, names);

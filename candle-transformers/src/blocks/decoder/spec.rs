@@ -4,7 +4,7 @@ use candle_core::{bail, Result};
 
 use super::super::{
     AttentionSpec, DeltaSpec, FeedForwardSpec, LatentSpec, Names, NormSpec, RecurrentSpec, Rotary,
-    ShortConvSpec,
+    ShortConvSpec, StateSpaceSpec,
 };
 
 /// More layers than any model has: a file must not be able to ask for all of the memory.
@@ -156,6 +156,14 @@ pub enum MixerSpec {
     Recurrent(RecurrentSpec),
     /// The gated delta rule.
     Delta(DeltaSpec),
+    /// Mamba 2's state space.
+    StateSpace(StateSpaceSpec),
+}
+
+impl From<StateSpaceSpec> for MixerSpec {
+    fn from(spec: StateSpaceSpec) -> Self {
+        Self::StateSpace(spec)
+    }
 }
 
 impl From<DeltaSpec> for MixerSpec {
@@ -252,6 +260,7 @@ impl DecoderSpec {
                 MixerSpec::ShortConv(conv) => conv.check()?,
                 MixerSpec::Recurrent(recurrent) => recurrent.check(self.hidden)?,
                 MixerSpec::Delta(delta) => delta.check()?,
+                MixerSpec::StateSpace(space) => space.check()?,
             }
             if let FeedForwardSpec::Experts(experts) = &layer.feed_forward {
                 experts.check()?;
