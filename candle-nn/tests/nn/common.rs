@@ -31,17 +31,28 @@ pub fn compiles_slowly(dev: &Device) -> bool {
         || dev.is_cuda() && std::env::var_os("CANDLE_CUDA_EMULATOR_CACHE").is_some()
 }
 
-/// How many cases count for one that runs: `n` or `2 n + 1` where compiling is slow, else `quick`.
+/// How many cases count for one that runs, where compiling is slow: `n`, or by day the first prime number from `4 n` on; else `quick`.
 pub fn every(dev: &Device, n: usize, quick: usize) -> usize {
     match (compiles_slowly(dev), std::env::var_os("CANDLE_EVERY_CASE")) {
         (false, _) => quick,
         (true, Some(_)) => n,
-        (true, None) => 2 * n + 1,
+        (true, None) => prime_from(4 * n),
     }
 }
 
+/// Whether a device runs fewer cases of a test than there are: by day where compiling is slow.
+pub fn runs_fewer(dev: &Device) -> bool {
+    compiles_slowly(dev) && std::env::var_os("CANDLE_EVERY_CASE").is_none()
+}
+
+/// A prime number is coprime to the lengths of most lists.
+fn prime_from(n: usize) -> usize {
+    let is_prime = |n: &usize| *n > 1 && (2..*n).all(|by| !n.is_multiple_of(by));
+    (n..).find(is_prime).unwrap_or(n)
+}
+
 /// The cases that a device runs of a test in which nearly each is a kernel to compile: all of them on the CPU and on a graphics card. Where
-/// compiling is slow, every `n`-th at night (`CANDLE_EVERY_CASE=1`) and every `2 n + 1`-th by day. Both are coprime to the lengths of the
+/// compiling is slow, every `n`-th at night (`CANDLE_EVERY_CASE=1`), and by day every one of [`every`]. Both are coprime to the lengths of the
 /// test's lists, so that each entry of a list meets others of the other lists.
 pub struct Cases {
     every: usize,

@@ -26,9 +26,9 @@ pub fn cuda() -> Result<String, String> {
     let env = emulator()?;
     let filter = format!("::cuda --skip {EVERY_OP}");
     let note = run("--test core --test nn", &filter, &env, &[(ARCHS, NEWER)])?;
-    let ops = every_op_as_on_the_oldest(&env, &format!("{OLDEST_ARCH},{NEWER}"))?;
+    let ops = every_op_as_on_the_oldest(&env, OLDEST_ARCH)?;
     Ok(format!(
-        "{note}, on the emulator, and every op as on the oldest card ({ops}); NVRTC takes their kernels for {NEWER}, the latter for {OLDEST_ARCH} too"
+        "{note}, on the emulator, and every op as on the oldest card ({ops}); NVRTC takes the kernels of the former for {NEWER}, of the latter for {OLDEST_ARCH}"
     ))
 }
 

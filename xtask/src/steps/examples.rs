@@ -8,9 +8,6 @@ use crate::command::cmd;
 use crate::files::{built, target_dir, EmptyDir};
 use crate::testing::{self, example, with_runtime_dir};
 
-/// The first argument of an example: where it runs.
-const DEVICES: [&str; 2] = ["cpu", "webgpu"];
-
 /// Examples that need what only their reader has, and where they are run instead.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
@@ -52,8 +49,37 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("quantized_products", "measures a GPU's memory"),
 ];
 
-/// Builds all examples and runs each on the CPU and on WebGPU.
+/// Builds all examples and runs each on the CPU, and that of a user of upstream, whose ops are in all others too, on WebGPU.
 pub fn examples() -> Result<String, String> {
+    let programs = programs()?;
+    for program in &programs {
+        run("cpu", program)?;
+    }
+    if let Some(ported) = programs.last() {
+        run("webgpu", ported)?;
+    }
+    cmd(&format!(
+        "{} if-present",
+        example("cuda_consumer")?.display()
+    ))
+    .run()?;
+    Ok(format!(
+        "{} programs on the CPU, one of them on WebGPU, and one for CUDA",
+        programs.len()
+    ))
+}
+
+/// Runs each example on WebGPU.
+pub fn long() -> Result<String, String> {
+    let programs = programs()?;
+    for program in &programs {
+        run("webgpu", program)?;
+    }
+    Ok(format!("{} programs on WebGPU", programs.len()))
+}
+
+/// Builds all examples; the last is the package outside the workspace.
+fn programs() -> Result<Vec<PathBuf>, String> {
     let all = names()?;
     for (name, _) in ELSEWHERE {
         if !all.iter().any(|known| known == name) {
@@ -65,29 +91,15 @@ pub fn examples() -> Result<String, String> {
     testing::build_workspace()?;
     let ported = ported()?;
     let is_run = |name: &&String| ELSEWHERE.iter().all(|(other, _)| other != name);
-    let run: Vec<&String> = all.iter().filter(is_run).collect();
-    for name in &run {
-        run_on_devices(&example(name)?)?;
-    }
-    run_on_devices(&ported)?;
-    cmd(&format!(
-        "{} if-present",
-        example("cuda_consumer")?.display()
-    ))
-    .run()?;
-    Ok(format!(
-        "{} programs, each on the CPU and on WebGPU, and one for CUDA",
-        run.len() + 1
-    ))
+    let programs = all.iter().filter(is_run).map(|name| example(name));
+    programs.chain([Ok(ported)]).collect()
 }
 
-fn run_on_devices(program: &Path) -> Result<(), String> {
+/// An example's first argument says where it runs.
+fn run(device: &str, program: &Path) -> Result<(), String> {
     let runtime = EmptyDir::new()?;
-    for device in DEVICES {
-        let command = cmd(&format!("{} {device}", program.display()));
-        with_runtime_dir(command.env("CANDLE_WEBGPU_CHECKS", "1"), &runtime).run()?;
-    }
-    Ok(())
+    let command = cmd(&format!("{} {device}", program.display()));
+    with_runtime_dir(command.env("CANDLE_WEBGPU_CHECKS", "1"), &runtime).run()
 }
 
 /// Builds the example that is a package outside the workspace: it patches crates.io's packages, as its readers will. It shares what the step

@@ -134,9 +134,9 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         name: "examples",
-        title: "the examples run, on the CPU and on WebGPU",
+        title: "the examples run, on the CPU, and one on WebGPU",
         when: When::Default,
-        budget: 300,
+        budget: 150,
         paths: &["candle-core/", "candle-nn/", "candle-transformers/"],
         run: examples::examples,
         ahead: None,
@@ -211,6 +211,15 @@ pub const STEPS: &[Step] = &[
         budget: 300,
         paths: &["candle-core/Cargo.toml", "candle-nn/Cargo.toml", "candle-transformers/", "candle-dvm/"],
         run: rust::clippy_long,
+        ahead: None,
+    },
+    Step {
+        name: "examples-long",
+        title: "every example runs on WebGPU",
+        when: When::All,
+        budget: 400,
+        paths: &[],
+        run: examples::long,
         ahead: None,
     },
     Step {

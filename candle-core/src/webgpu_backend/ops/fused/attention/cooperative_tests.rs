@@ -1,6 +1,9 @@
 use super::*;
 use crate::backend::{BackendDevice, BackendStorage};
-use crate::webgpu_backend::ops::fused::attention::{tests::forms, SdpaParams};
+use crate::webgpu_backend::ops::fused::attention::{
+    tests::{by_day, forms},
+    SdpaParams,
+};
 use crate::webgpu_backend::{Options, WebGpuDevice};
 use crate::{CpuStorage, DType, Layout, Shape};
 use half::{bf16, f16};
@@ -55,14 +58,7 @@ fn tiles_fit_the_workgroup_memory() {
 #[test]
 fn every_cooperative_kernel_is_valid_wgsl() {
     for tile in CoopTile::ALL {
-        for dims in [
-            [16, 16],
-            [64, 64],
-            [80, 80],
-            [128, 128],
-            [64, 128],
-            [96, 32],
-        ] {
+        for dims in [[16, 16], [128, 128], [96, 32]] {
             for heads in forms(dims) {
                 let kernel = SdpaCooperative { tile, heads };
                 kernel.shader(&Caps::default()).assert_valid();
@@ -534,7 +530,7 @@ fn all_but_the_matrices() -> Result<()> {
         .caps
         .limits
         .max_compute_workgroup_storage_size as usize;
-    for (i, case) in cases.into_iter().enumerate() {
+    for (i, case) in cases.into_iter().enumerate().step_by(by_day(&device, 3)) {
         case.run(&device)?;
         if ![0, 3, 4, 6, 9].contains(&i) {
             continue;

@@ -438,6 +438,16 @@ impl Shader {
 #[cfg(test)]
 mod tests {
     use super::{Elem, Heads, Rules, Target};
+    use crate::webgpu_backend::WebGpuDevice;
+
+    /// The step through a list of cases: `step` by day on a software adapter, which compiles a kernel for each, and 1 with
+    /// `CANDLE_EVERY_CASE=1` and on other adapters.
+    pub(super) fn by_day(device: &WebGpuDevice, step: usize) -> usize {
+        match device.is_software() && std::env::var_os("CANDLE_EVERY_CASE").is_none() {
+            true => step,
+            false => 1,
+        }
+    }
 
     /// Heads of these sizes, with keys in f16, for all choices of rules without a bias.
     pub(super) fn forms([head_dim, v_dim]: [u32; 2]) -> impl Iterator<Item = Heads> {
