@@ -164,13 +164,7 @@ impl From<&DecoderSpec> for Dimensions {
                 latent.plain_dim + latent.rotated_dim,
             ],
             // No shape that is known has others.
-            Some(
-                MixerSpec::ShortConv(_)
-                | MixerSpec::Recurrent(_)
-                | MixerSpec::Delta(_)
-                | MixerSpec::StateSpace(_),
-            )
-            | None => [0; 3],
+            _ => [0; 3],
         };
         let (ffn, experts) = match first.map(|layer| &layer.feed_forward) {
             Some(FeedForwardSpec::Gated(mlp)) => (mlp.inner, None),
@@ -252,7 +246,7 @@ fn layer_weights(layer: &LayerSpec, hidden: usize) -> u64 {
             hidden * (from_stream + latent.heads * latent.v_dim) + from_rank + keys_values
         }
         // No shape that is known has others.
-        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) | MixerSpec::Delta(_) => 0,
+        _ => 0,
     };
     let norms = match layer.wiring {
         Wiring::Parallel => 1,
@@ -277,7 +271,7 @@ fn cache_read(layer: &LayerSpec, steps: Steps) -> f64 {
     let (window, kept) = match &layer.mixer {
         MixerSpec::Attention(attention) => (attention.window, 2 * attention.kv_dim()),
         MixerSpec::Latent(latent) => (None, latent.kv_rank + latent.rotated_dim),
-        MixerSpec::ShortConv(_) | MixerSpec::Recurrent(_) | MixerSpec::Delta(_) => (None, 0),
+        _ => (None, 0),
     };
     let seen = |step: usize| {
         let position = steps.context + step;
