@@ -29,6 +29,7 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("rope_norms", "for (var i = invocation.local; i < p.dim; i += WG)", "MOST_NORMED elements in a head"),
     ("rope_norms", "for (var first = invocation.local * UNIT; first < p.dim; first += WG * UNIT)", "MOST_NORMED elements in a head"),
     ("rows_as_f16", "for (var i = local * 8u; i < p.k; i += WG * 8u)", "MOST_F16_K elements in a row"),
+    ("scan", "for (var j = begin; j < end; j++)", "PART elements"),
     ("scatter", "for (var j = 0u; j < p.count; j++)", "MOST_STEPS updates in a dispatch"),
     ("sdpa_cooperative", "for (var turn = begin; turn < end; turn += KEYS)", "MOST_KEYS in a part"),
     ("sdpa_cooperative", "for (var c = 0u; c < 4u * min(ACROSS, V_ALONG - round * ACROSS); c += HALVES)", "constants"),

@@ -12,6 +12,7 @@ pub(super) mod pool;
 pub(super) mod quantized;
 pub(super) mod random;
 pub(super) mod reduce;
+pub(crate) mod scan;
 pub(super) mod scatter;
 pub(crate) mod sort;
 pub(super) mod upsample;
