@@ -29,10 +29,10 @@ fn index_add(device: &Device) -> Result<()> {
         assert_eq!(values(&got)?, [len as f64; 4], "{len} {dtype:?}");
     }
     // A packed dtype: every invocation looks at all ids. Bytes wrap.
-    let ids = cycle(LONG, 1000, device)?;
-    let src = Tensor::ones((LONG, 4), DType::U8, device)?;
-    let got = Tensor::zeros((1000, 4), DType::U8, device)?.index_add(&ids, &src, 0)?;
-    assert_eq!(values(&got)?, [70.; 4000]);
+    let ids = cycle(LONG, 100, device)?;
+    let src = Tensor::ones((LONG, 2), DType::U8, device)?;
+    let got = Tensor::zeros((100, 2), DType::U8, device)?.index_add(&ids, &src, 0)?;
+    assert_eq!(values(&got)?, [f64::from(700 % 256); 200]);
     Ok(())
 }
 
@@ -95,7 +95,7 @@ fn plain_products(device: &Device) -> Result<()> {
 }
 
 fn products(device: &Device) -> Result<()> {
-    for (m, k) in [(1, LONGER), (9, LONG), (17, LONGER), (3, 5_000_000)] {
+    for (m, k) in [(1, LONGER), (9, LONG), (2, 300_000)] {
         let ones = |shape| Tensor::ones(shape, DType::F32, device);
         let got = ones((m, k))?.matmul(&ones((k, 2))?)?;
         assert_eq!(values(&got)?, vec![k as f64; 2 * m], "{m} rows, {k}");
@@ -104,9 +104,11 @@ fn products(device: &Device) -> Result<()> {
 }
 
 fn quantized_products(device: &Device) -> Result<()> {
-    for (m, k) in [(1, 70_016), (12, 70_016), (1, 65_536), (1, 1_100_032)] {
+    for (m, k) in [(1, 65_536), (2, 70_016), (12, 70_016), (1, 1_100_032)] {
         let weight = Tensor::ones((4, k), DType::F32, &Device::Cpu)?;
-        for dtype in [GgmlDType::Q8_0, GgmlDType::Q4_0] {
+        // One format for all sizes, the other where the kernels for blocks run.
+        let dtypes = [GgmlDType::Q8_0, GgmlDType::Q4_0];
+        for dtype in dtypes.into_iter().take(if k == 65_536 { 2 } else { 1 }) {
             let weight = QTensor::quantize_onto(&weight, dtype, device)?;
             let exact = weight.dequantize(device)?.sum(1)?;
             let product = QMatMul::from_qtensor(weight)?;
@@ -156,16 +158,10 @@ fn convolutions(device: &Device) -> Result<()> {
     // An element of the result meets at most 3 of the input.
     for channels in [1, 16] {
         let ones = |shape| Tensor::ones(shape, DType::F32, device);
-        let got =
-            ones((1, channels, 3))?.conv_transpose1d(&ones((channels, 1, LONG))?, 0, 0, 1, 1, 1)?;
-        let got = values(&got)?;
-        let c = channels as f64;
-        let mut expected = vec![3. * c; LONG + 2];
-        for (i, v) in [c, 2. * c].into_iter().enumerate() {
-            expected[i] = v;
-            expected[LONG + 1 - i] = v;
-        }
-        assert!(got == expected, "{channels} channels");
+        let kernel = ones((channels, 1, LONG))?;
+        let middle = LONG / 2 - 8;
+        let got = ones((1, channels, 3))?.conv_transpose1d(&kernel, middle, 0, 1, 1, 1)?;
+        assert_eq!(values(&got)?, [3. * channels as f64; 18]);
     }
     Ok(())
 }

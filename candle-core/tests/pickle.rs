@@ -113,10 +113,15 @@ fn views(name: &str) -> Result<()> {
     assert!(pth.get("nothing")?.is_none());
 
     let info = &pth.tensor_infos()["columns"];
+    // A legacy file has no entries: storages have their keys alone.
+    let storage = match name.strip_suffix(".pth") {
+        Some(folder) if !folder.starts_with("legacy") => format!("{folder}/data/0"),
+        _ => "0".to_string(),
+    };
     assert_eq!((info.storage_size, info.layout.start_offset()), (24, 8));
     assert_eq!(
         (info.path.as_str(), info.layout.stride()),
-        ("views/data/0", &[8, 1][..])
+        (storage.as_str(), &[8, 1][..])
     );
     Ok(())
 }
