@@ -173,6 +173,17 @@ fn columns(device: &Device) -> Result<()> {
     Ok(())
 }
 
+/// A product with a triangle of ones would take 20 GB.
+fn cumsum(device: &Device) -> Result<()> {
+    for len in [LONG + 1, LONGER] {
+        let ones = Tensor::ones((1, len), DType::F32, device)?;
+        let sums = ones.cumsum(1)?.flatten_all()?.to_vec1::<f32>()?;
+        let wrong = sums.iter().enumerate().find(|(i, v)| **v != (i + 1) as f32);
+        assert_eq!(wrong, None, "{len}");
+    }
+    Ok(())
+}
+
 test_device!(index_add);
 test_device!(scatter);
 test_device!(index_select_gradient);
@@ -182,3 +193,4 @@ test_device!(quantized_products);
 test_device!(pooling);
 test_device!(convolutions);
 test_device!(columns);
+test_device!(cumsum);

@@ -261,13 +261,6 @@ fn cumsum(device: &Device) -> Result<()> {
         let columns = t.t()?.cumsum(0)?.t()?;
         assert_eq!(columns.flatten_all()?.to_vec1::<f32>()?, expected, "{len}");
     }
-
-    for len in [70_001usize, 1_100_000] {
-        let ones = Tensor::ones((1, len), DType::F32, device)?;
-        let sums = ones.cumsum(1)?.flatten_all()?.to_vec1::<f32>()?;
-        let wrong = sums.iter().enumerate().find(|(i, v)| **v != (i + 1) as f32);
-        assert_eq!(wrong, None, "{len}");
-    }
     Ok(())
 }
 
