@@ -20,7 +20,7 @@ pub struct TensorInfo {
     /// Its shape, its strides in elements of the storage, and where its first element is. As in Candle, that offset counts
     /// bytes, unlike that of a tensor's layout.
     pub layout: Layout,
-    /// The entry of the archive that holds its storage.
+    /// The entry of the archive that holds its storage; in a file of PyTorch before 1.6, the storage's key.
     pub path: String,
     /// Number of elements in its storage, which other tensors may share.
     pub storage_size: usize,
