@@ -211,7 +211,7 @@ impl Layout {
     /// Repeats dimensions of size 1, and new ones on the left, to reach `shape`. Their stride is 0.
     ///
     /// # Errors
-    /// When a dimension of another size would have to change.
+    /// When a dimension of another size would have to change, or the shape has too many elements.
     pub fn broadcast_as<S: Into<Shape>>(&self, shape: S) -> Result<Self> {
         let shape = shape.into();
         let incompatible = || {
@@ -225,6 +225,7 @@ impl Layout {
             .rank()
             .checked_sub(self.shape.rank())
             .ok_or_else(incompatible)?;
+        shape.check_elem_count("broadcast_as")?;
         let mut stride = InlineVec::repeated(0, added);
         for ((&dst, &src), &src_stride) in shape.dims()[added..]
             .iter()

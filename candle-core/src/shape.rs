@@ -193,6 +193,19 @@ impl Shape {
         self.0.iter().fold(1, |count, &d| count.saturating_mul(d))
     }
 
+    /// Refuses shapes whose number of elements no memory could hold, in any dtype. A view needs no memory, but its sums and copies count its
+    /// elements.
+    ///
+    /// # Errors
+    /// When the shape has too many elements; the error names `op`.
+    pub(crate) fn check_elem_count(&self, op: &'static str) -> Result<()> {
+        const LARGEST_DTYPE: usize = 8;
+        if self.elem_count() > isize::MAX as usize / LARGEST_DTYPE {
+            crate::bail!("{op}: a view of shape {self:?} has too many elements")
+        }
+        Ok(())
+    }
+
     /// Number of bytes of this many elements of `size_in_bytes`.
     ///
     /// # Errors

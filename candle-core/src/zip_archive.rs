@@ -76,12 +76,7 @@ impl Archive {
 
     /// The most bytes of all entries together that an archive of this size can unpack to.
     pub(crate) fn budget(&self) -> Budget {
-        let limit = self.len.saturating_mul(MAX_DEFLATE_RATIO);
-        Budget {
-            archive_len: self.len,
-            limit,
-            left: limit,
-        }
+        Budget::new(self.len)
     }
 
     /// Reads an entry with `f`. An error names the entry; [`Archive::in_file`] adds the file.
@@ -117,6 +112,16 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    /// For an archive of `len` bytes.
+    pub(crate) fn new(len: u64) -> Self {
+        let limit = len.saturating_mul(MAX_DEFLATE_RATIO);
+        Self {
+            archive_len: len,
+            limit,
+            left: limit,
+        }
+    }
+
     /// Counts `elements` that were read.
     pub(crate) fn charge(&mut self, elements: usize, dtype: DType) -> Result<()> {
         let bytes = elements.saturating_mul(dtype.size_in_bytes());

@@ -380,9 +380,29 @@ fn pickles() {
             vec!["Proto at byte 0", "9"],
         ),
         (
-            "an instruction of protocol 4",
-            b"N\x8c\x01a.".to_vec(),
-            vec!["0x8c at byte 1", "pickle_protocol=2"],
+            "an instruction of protocol 0",
+            b"NI1\n.".to_vec(),
+            vec!["0x49 at byte 1", "pickle_protocol=2"],
+        ),
+        (
+            "an enormous text of protocol 4",
+            b"\x8d\xff\xff\xff\xff\xff\xff\xff\x7fabc".to_vec(),
+            vec!["BinUnicode8 at byte 0"],
+        ),
+        (
+            "items of no set",
+            b"](K\x01\x90.".to_vec(),
+            vec!["AddItems at byte 4", "a list"],
+        ),
+        (
+            "a class of numbers",
+            b"K\x01K\x02\x93.".to_vec(),
+            vec!["StackGlobal at byte 4", "an integer"],
+        ),
+        (
+            "bytes outside of the pickle",
+            b"N\x97.".to_vec(),
+            vec!["NextBuffer at byte 1", "buffer_callback"],
         ),
         (
             "cut integer",

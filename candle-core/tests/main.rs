@@ -19,6 +19,7 @@ mod errors;
 mod hostile;
 mod indexing;
 mod layouts;
+mod long_loops;
 mod matmul;
 mod matrix;
 #[cfg(feature = "webgpu")]

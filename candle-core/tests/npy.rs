@@ -202,3 +202,34 @@ fn the_same_out_of_memory_and_from_several_threads() -> Result<()> {
         Ok(())
     })
 }
+
+/// Entries of other kinds are skipped; an array needs no suffix.
+#[test]
+fn entries_that_are_no_arrays() -> Result<()> {
+    use std::io::Write;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("mixed.npz");
+    let mut array = vec![];
+    npy::to_writer(&Tensor::new(&[1f32, 2.], &Device::Cpu)?, &mut array)?;
+    let mut zip = zip::ZipWriter::new(std::fs::File::create(&path)?);
+    let options = zip::write::SimpleFileOptions::default();
+    let entries: [(&str, &[u8]); 4] = [
+        ("readme.txt", b"no array"),
+        ("empty", b""),
+        ("enc/w.npy", &array),
+        ("bare", &array),
+    ];
+    for (name, content) in entries {
+        zip.start_file(name, options)?;
+        zip.write_all(content)?;
+    }
+    zip.finish()?;
+    let read = Tensor::read_npz(&path)?;
+    let names: Vec<&str> = read.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["enc/w", "bare"]);
+    for (name, t) in &read {
+        assert_eq!(t.to_vec1::<f32>()?, [1., 2.], "{name}");
+    }
+    assert!(NpzTensors::new(&path)?.get("readme.txt")?.is_none());
+    Ok(())
+}

@@ -51,7 +51,44 @@ fn storages_of_all_dtypes() -> Result<()> {
 
 #[test]
 fn views_share_a_storage() -> Result<()> {
-    let pth = PthTensors::new(file("views.pth"), Some("model"))?;
+    views("views.pth")
+}
+
+/// Protocols 3 to 5 have instructions that protocol 2 lacks.
+#[test]
+fn all_protocols() -> Result<()> {
+    for protocol in 3..=5 {
+        views(&format!("protocol{protocol}.pth"))?;
+    }
+    Ok(())
+}
+
+/// Files of PyTorch before 1.6 are no archives.
+#[test]
+fn legacy_files() -> Result<()> {
+    views("legacy.pth")?;
+    views("legacy4.pth")?;
+    let bytes = std::fs::read(file("legacy.pth"))?;
+    let pth = PthTensors::from_bytes(bytes.clone(), Some("model"))?;
+    assert_eq!(as_f64(&pth.get("last")?.expect("last"))?, [23.]);
+    let all = pickle::read_all_with_key(file("legacy4.pth"), Some("all"))?;
+    assert_eq!(all.len(), 11);
+    // Cut anywhere it is an error that says where, and never a panic.
+    for len in (0..bytes.len()).step_by(7) {
+        let cut = PthTensors::from_bytes(bytes[..len].to_vec(), Some("model"));
+        assert!(cut.is_err(), "{len} bytes");
+    }
+    let err = PthTensors::from_bytes(bytes[..bytes.len() - 1].to_vec(), None).err();
+    let err = err.expect("a cut file").to_string();
+    assert!(
+        err.contains("storage") && err.contains("the file has"),
+        "{err}"
+    );
+    Ok(())
+}
+
+fn views(name: &str) -> Result<()> {
+    let pth = PthTensors::new(file(name), Some("model"))?;
     let check = |name: &str, dims: &[usize], values: &[u8]| -> Result<()> {
         let t = pth.get(name)?.expect(name);
         assert_eq!(t.dims(), dims, "{name}");
@@ -76,10 +113,15 @@ fn views_share_a_storage() -> Result<()> {
     assert!(pth.get("nothing")?.is_none());
 
     let info = &pth.tensor_infos()["columns"];
+    // A legacy file has no entries: storages have their keys alone.
+    let storage = match name.strip_suffix(".pth") {
+        Some(folder) if !folder.starts_with("legacy") => format!("{folder}/data/0"),
+        _ => "0".to_string(),
+    };
     assert_eq!((info.storage_size, info.layout.start_offset()), (24, 8));
     assert_eq!(
         (info.path.as_str(), info.layout.stride()),
-        ("views/data/0", &[8, 1][..])
+        (storage.as_str(), &[8, 1][..])
     );
     Ok(())
 }
@@ -216,6 +258,57 @@ fn every_instruction() -> Result<()> {
         ),
     ];
     for (pickle, expected) in cases {
+        assert_eq!(value(pickle)?, expected, "{}", pickle.escape_ascii());
+    }
+    let call = |module: &str, name: &str, args: Vec<Object>| Object::Reduce {
+        callable: boxed(Object::Class {
+            module_name: module.to_string(),
+            class_name: name.to_string(),
+        }),
+        args: boxed(Object::Tuple(args)),
+    };
+    let bytes = |latin1: &str| call("_codecs", "encode", vec![text(latin1), text("latin1")]);
+    let others: Vec<(&[u8], Object)> = vec![
+        (b"\x80\x04\x95\x02\0\0\0\0\0\0\0N.", Object::None),
+        (b"\x8c\x02\xc3\xa4.", text("\u{e4}")),
+        (b"\x8d\x02\0\0\0\0\0\0\0\xc3\xa4.", text("\u{e4}")),
+        (b"U\x02\xe4b.", text("\u{e4}b")),
+        (b"T\x01\0\0\0a.", text("a")),
+        (b"C\x02a\xff.", bytes("a\u{ff}")),
+        (b"B\x01\0\0\0a.", bytes("a")),
+        (b"\x8e\x01\0\0\0\0\0\0\0a.", bytes("a")),
+        (
+            b"\x96\x01\0\0\0\0\0\0\0a.",
+            call("builtins", "bytearray", vec![bytes("a")]),
+        ),
+        (b"\x8b\x02\0\0\0\x00\x80.", Object::Long(-32768)),
+        (
+            b"\x8f(K\x01K\x02\x90.",
+            call("builtins", "set", vec![Object::List(vec![int(1), int(2)])]),
+        ),
+        (
+            b"(K\x01\x91.",
+            call("builtins", "frozenset", vec![Object::List(vec![int(1)])]),
+        ),
+        (
+            b"cos\nsystem\n)}\x92.",
+            call(
+                "copyreg",
+                "__newobj_ex__",
+                vec![class(), Object::Tuple(vec![]), Object::Dict(vec![])],
+            ),
+        ),
+        (b"\x8c\x02os\x8c\x06system\x93.", class()),
+        (
+            b"K\x07\x94K\x08\x94h\x00h\x01\x86.",
+            Object::Tuple(vec![int(7), int(8)]),
+        ),
+        (b"(K\x01l.", Object::List(vec![int(1)])),
+        (b"K\x01K\x020.", int(1)),
+        (b"K\x01(K\x02K\x031.", int(1)),
+        (b"K\x012\x86.", Object::Tuple(vec![int(1), int(1)])),
+    ];
+    for (pickle, expected) in others {
         assert_eq!(value(pickle)?, expected, "{}", pickle.escape_ascii());
     }
     let known = (0..=255)

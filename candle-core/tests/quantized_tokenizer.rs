@@ -118,6 +118,40 @@ fn byte_level() {
     assert_eq!(pair.get_type_ids(), [0, 0, 0, 1, 1, 1]);
 }
 
+/// Added tokens are texts: letters of bytes in them are letters (tokenizers#1392).
+#[test]
+fn added_tokens_of_letters() {
+    let defined = [
+        "il\u{d6}veyou",
+        "<\u{10d}>",
+        "a.c\u{d6}",
+        "<\u{ff5c}x\u{ff5c}>",
+        "\u{d6}",
+    ];
+    let mut tokens = vec!["h", "i", "\u{c3}", "\u{a4}", "<s>"];
+    tokens.extend(defined);
+    let mut kinds = vec![1, 1, 1, 1, 3];
+    kinds.extend([4; 5]);
+    let metadata = metadata(&[
+        ("model", Value::String("gpt2".into())),
+        ("pre", Value::String("gpt-2".into())),
+        ("tokens", texts(&tokens)),
+        ("merges", texts(&[])),
+        ("token_type", numbers(&kinds)),
+    ]);
+    let tokenizer = tokenizer(&metadata).unwrap();
+    for (id, text) in (5u32..).zip(defined) {
+        assert_eq!(ids(&tokenizer, text, false), [id], "{text}");
+        assert_eq!(tokenizer.decode(&[id], false).unwrap(), text);
+        assert_eq!(
+            tokenizer.decode(&[0, id, 1], false).unwrap(),
+            format!("h{text}i")
+        );
+    }
+    // The bytes of a letter are still one.
+    assert_eq!(tokenizer.decode(&[0, 2, 3], false).unwrap(), "h\u{e4}");
+}
+
 /// SentencePiece: "▁" stands for a space; what no token covers goes byte by byte.
 fn llama() -> Metadata {
     let tokens = [

@@ -227,3 +227,104 @@ fn as_numpy(device: &Device) -> Result<()> {
     Ok(())
 }
 test_device!(as_numpy);
+
+/// `numpy.cumsum`: what follows an infinity or a NaN does not reach what comes before, and a long row takes no square of memory.
+fn cumsum(device: &Device) -> Result<()> {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let t = Tensor::new(&[1f32, inf, 2., -inf, 3., nan], device)?;
+    let sums = t.cumsum(0)?.to_vec1::<f32>()?;
+    assert_eq!(sums[..3], [1., inf, inf]);
+    assert!(sums[3..].iter().all(|v| v.is_nan()), "{sums:?}");
+    let sums = Tensor::new(&[-0f32, -0., 0.], device)?
+        .cumsum(0)?
+        .to_vec1::<f32>()?;
+    assert!(
+        sums[0].is_sign_negative() && sums[1].is_sign_negative(),
+        "{sums:?}"
+    );
+
+    // Rows and columns of a transposed view, at the edges of blocks of 16.
+    for len in [1, 2, 15, 16, 17, 33, 257] {
+        let values: Vec<f32> = (0..2 * len).map(|i| (i * 7 % 11) as f32 - 5.).collect();
+        let t = Tensor::from_vec(values.clone(), (2, len), device)?;
+        let mut expected = values;
+        for row in expected.chunks_mut(len) {
+            for i in 1..len {
+                row[i] += row[i - 1];
+            }
+        }
+        assert_eq!(
+            t.cumsum(1)?.flatten_all()?.to_vec1::<f32>()?,
+            expected,
+            "{len}"
+        );
+        let columns = t.t()?.cumsum(0)?.t()?;
+        assert_eq!(columns.flatten_all()?.to_vec1::<f32>()?, expected, "{len}");
+    }
+    Ok(())
+}
+
+/// Sums of 16-bit floats are rounded once for each element, integers wrap.
+fn cumsum_of_each_dtype(device: &Device) -> Result<()> {
+    let f16 = Tensor::ones(5000, DType::F16, device)?.cumsum(0)?;
+    let last = f16.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+    assert_eq!((last[2047], last[4095], last[4999]), (2048., 4096., 5000.));
+    for dtype in [
+        DType::U8,
+        DType::U32,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F64,
+    ] {
+        let t = Tensor::ones((2, 300), dtype, device)?.cumsum(1)?;
+        let sums = t.to_dtype(DType::F64)?.to_vec2::<f64>()?;
+        let last = if dtype == DType::U8 { 44. } else { 300. };
+        assert_eq!((sums[1][254], sums[1][299]), (255., last), "{dtype:?}");
+    }
+    let none = Tensor::zeros((0, 3), DType::F32, device)?.cumsum(0)?;
+    assert_eq!(none.dims(), [0, 3]);
+    assert!(none.cumsum(2).is_err());
+    Ok(())
+}
+
+/// The gradient is a running sum from the end.
+fn cumsum_gradient(device: &Device) -> Result<()> {
+    let x = candle_core::Var::new(&[[1f32, 2., 3.], [4., 5., 6.]], device)?;
+    let weight = Tensor::new(&[[1f32, 10., 100.], [2., 20., f32::INFINITY]], device)?;
+    let grads = (x.cumsum(1)? * weight)?.sum_all()?.backward()?;
+    let grad = grads.get(&x).expect("a gradient").to_vec2::<f32>()?;
+    assert_eq!(grad, [[111., 110., 100.], [f32::INFINITY; 3]]);
+    Ok(())
+}
+
+/// numpy: sums are in f32 until the end.
+fn means_of_16_bits(device: &Device) -> Result<()> {
+    let close = |t: Tensor, want: f32, what: &str| -> Result<()> {
+        let got = t.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        assert!(
+            (got - want).abs() <= want.abs() * 4e-3,
+            "{what}: {got} for {want}"
+        );
+        Ok(())
+    };
+    let hundreds = Tensor::full(100f32, 656, device)?.to_dtype(DType::F16)?;
+    close(hundreds.mean(0)?, 100., "mean")?;
+    close(hundreds.mean_keepdim(0)?.squeeze(0)?, 100., "mean_keepdim")?;
+    close(hundreds.mean_all()?, 100., "mean_all")?;
+    let t = Tensor::full(300f32, 4096, device)?.to_dtype(DType::F16)?;
+    close(t.norm()?, 19200., "norm")?;
+    // 2048 times 300 and as many -300: 300^2 * 4096 / 4095.
+    let both = Tensor::cat(&[&t.narrow(0, 0, 2048)?, &t.narrow(0, 0, 2048)?.neg()?], 0)?;
+    let small = (both.to_dtype(DType::F32)? / 2.)?.to_dtype(DType::F16)?;
+    close(small.var(0)?, 22_505.5, "var")?;
+    let zeros = Tensor::zeros(70_000, DType::F16, device)?;
+    close(zeros.log_sum_exp(0)?, 70_000f32.ln(), "log_sum_exp")?;
+    assert_eq!(hundreds.mean_all()?.dtype(), DType::F16);
+    Ok(())
+}
+
+test_device!(cumsum);
+test_device!(cumsum_of_each_dtype);
+test_device!(cumsum_gradient);
+test_device!(means_of_16_bits);

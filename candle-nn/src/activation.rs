@@ -49,7 +49,7 @@ impl Module for Activation {
             Self::NewGelu | Self::GeluPytorchTanh => xs.gelu(),
             Self::Relu => xs.relu(),
             Self::Relu2 => xs.relu()?.sqr(),
-            Self::Relu6 => xs.clamp(0f32, 6f32),
+            Self::Relu6 => ops::hard_clamp(xs, 0., 6.),
             Self::Silu | Self::Swish => xs.silu(),
             Self::Sigmoid => ops::sigmoid(xs),
             Self::HardSigmoid => ops::hard_sigmoid(xs),
@@ -105,8 +105,8 @@ impl Module for PReLU {
             dims[1] = channels;
             self.weight.reshape(dims)?
         };
-        let zeros = xs.zeros_like()?;
-        xs.maximum(&zeros)? + xs.minimum(&zeros)?.broadcast_mul(&weight)?
+        let (above, below) = ops::halves_at_zero(xs)?;
+        above + below.broadcast_mul(&weight)?
     }
 }
 

@@ -53,7 +53,7 @@ impl Module for GroupNorm {
             )
         }
         if xs.elem_count() == 0 {
-            return xs.zeros_like();
+            return ops::zeros_of(dims, xs, &[xs, &self.weight, &self.bias]);
         }
         let groups = xs.reshape((batch, self.num_groups, ()))?;
         let wide = groups.to_dtype(ops::compute_dtype(xs.dtype()))?;

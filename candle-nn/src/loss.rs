@@ -1,7 +1,23 @@
-//! Loss functions, averaged over the batch.
+//! Loss functions, averaged over the batch. Floats of 16 bits are f32 until the end: sums and squares may be too large for them, though the
+//! mean is not.
 
-use crate::ops::log_softmax;
-use candle_core::{bail, Result, Tensor};
+use crate::ops::{compute_dtype, log_softmax};
+use candle_core::{bail, Error, Result, Tensor};
+
+/// Both sides in the dtype to compute in, which needs one dtype of both.
+fn wide(inp: &Tensor, target: &Tensor, op: &'static str) -> Result<(Tensor, Tensor)> {
+    let dtype = inp.dtype();
+    if dtype != target.dtype() {
+        return Err(Error::DTypeMismatchBinaryOp {
+            lhs: dtype,
+            rhs: target.dtype(),
+            op,
+        }
+        .bt());
+    }
+    let wide = compute_dtype(dtype);
+    Ok((inp.to_dtype(wide)?, target.to_dtype(wide)?))
+}
 
 /// The mean of `-inp[i, target[i]]`: the negative log-likelihood, for `inp` (n, classes) of log-probabilities and `target` (n) of
 /// classes, in dtype u8, u32 or i64.
@@ -24,7 +40,8 @@ pub fn nll(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
         ),
     }
     let chosen = inp.gather(&target.unsqueeze(1)?, 1)?;
-    chosen.sum_all()?.affine(-1. / n as f64, 0.)
+    let sum = chosen.to_dtype(compute_dtype(inp.dtype()))?.sum_all()?;
+    sum.affine(-1. / n as f64, 0.)?.to_dtype(inp.dtype())
 }
 
 /// [`nll`] of the [`log_softmax`] of `inp`, which is (n, classes) and may hold any numbers; `target` is (n).
@@ -48,7 +65,8 @@ pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
             inp.dims()
         )
     }
-    nll(&log_softmax(inp, 1)?, target)
+    let wide = inp.to_dtype(compute_dtype(inp.dtype()))?;
+    nll(&log_softmax(&wide, 1)?, target)?.to_dtype(inp.dtype())
 }
 
 /// The mean of the squared differences.
@@ -56,7 +74,9 @@ pub fn cross_entropy(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// The shapes or dtypes differ.
 pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
-    (inp - target)?.sqr()?.mean_all()
+    let (wide, target) = wide(inp, target, "mse")?;
+    let mean = (wide - target)?.sqr()?.mean_all()?;
+    mean.to_dtype(inp.dtype())
 }
 
 /// The mean of `-(t * ln(p) + (1 - t) * ln(1 - p))` with `p = sigmoid(inp)`, for targets `t` between 0 and 1. Finite for any finite
@@ -67,9 +87,11 @@ pub fn mse(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
 pub fn binary_cross_entropy_with_logit(inp: &Tensor, target: &Tensor) -> Result<Tensor> {
     // ln(1 + exp(x)) - t x, where max(x, 0) is taken out of the logarithm. The gradients of the two terms cancel, so
     // max(x, 0) is detached.
-    let shift = inp.detach().relu()?;
-    let log_sum = ((inp - &shift)?.exp()? + shift.neg()?.exp()?)?.log()?;
-    ((log_sum + shift)? - (inp * target)?)?.mean_all()
+    let (wide, target) = wide(inp, target, "binary_cross_entropy_with_logit")?;
+    let shift = wide.detach().relu()?;
+    let log_sum = ((&wide - &shift)?.exp()? + shift.neg()?.exp()?)?.log()?;
+    let mean = ((log_sum + shift)? - (wide * target)?)?.mean_all()?;
+    mean.to_dtype(inp.dtype())
 }
 
 /// The mean of the Huber loss: half the squared difference up to `delta`, and `delta * (|difference| - delta / 2)` from there on; see
@@ -85,9 +107,14 @@ pub fn huber(inp: &Tensor, target: &Tensor, delta: f64) -> Result<Tensor> {
             target.dims()
         )
     }
-    let difference = (inp - target)?;
+    let (wide, target) = wide(inp, target, "huber")?;
+    let difference = (wide - target)?;
     let size = difference.abs()?;
     let squared = (difference.sqr()? * 0.5)?;
     let straight = ((&size * delta)? - 0.5 * delta * delta)?;
-    size.le(delta)?.where_cond(&squared, &straight)?.mean_all()
+    let mean = size
+        .le(delta)?
+        .where_cond(&squared, &straight)?
+        .mean_all()?;
+    mean.to_dtype(inp.dtype())
 }

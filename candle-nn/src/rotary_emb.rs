@@ -20,7 +20,7 @@ pub use append::{
 };
 pub use heads::{rope_heads_with, rope_heads_with_slow, HeadNorms, Pairs, Rotation};
 
-use crate::ops::{check_dtypes, in_graph};
+use crate::ops::{check_dtypes, in_graph, zeros_of};
 use candle_core::{Error, Result, Shape, Tensor};
 use fused::Rope;
 
@@ -138,7 +138,7 @@ fn apply(kind: Kind, xs: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> 
     let (cos, sin) = both_angles(kind, xs, cos, sin, Extent::Whole)?;
     check_dtypes(kind.name(), &[xs, &cos, &sin])?;
     if xs.elem_count() == 0 {
-        return xs.zeros_like();
+        return zeros_of(xs.shape(), xs, &[xs, &cos, &sin]);
     }
     if in_graph(&[xs, &cos, &sin]) {
         return rotate_slow(kind, xs, &cos, &sin);

@@ -30,7 +30,7 @@ mod recipe;
 use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
 use candle_nn::VarBuilder;
 
-use crate::blocks::encoder::mean_of_seen;
+use crate::blocks::encoder::{dtype_of_scores, mean_of_seen};
 pub use dense::{Dense, DenseSpec};
 pub use families::{model_types, EncoderConfig};
 pub use recipe::Recipe;
@@ -256,6 +256,9 @@ impl TextEncoder {
 /// # Errors
 /// If `x` is a scalar or not of a float dtype.
 pub fn unit(x: &Tensor) -> Result<Tensor> {
-    let length = x.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
-    x.broadcast_div(&length.clamp(1e-12, f64::from(f32::MAX))?)
+    // A sum of squares leaves the range of f16.
+    let wide = x.to_dtype(dtype_of_scores(x.dtype()))?;
+    let length = wide.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
+    let length = length.clamp(1e-12, f64::from(f32::MAX))?;
+    wide.broadcast_div(&length)?.to_dtype(x.dtype())
 }

@@ -22,8 +22,9 @@
 //! - A custom op without `bwd` is [`Error::BackwardNotSupported`], so that the graph is not cut silently; one applied
 //!   by `apply_op1_no_bwd` and the like ends the graph explicitly, and so do ops in place.
 //!
-//! Where a function has no derivative, the choices are Candle's: `abs` and `relu` have 1 at 0; of equal sides of `maximum` and
-//! `minimum` each gets half; of equal extremes in `max` and `min` each gets all.
+//! Where a function has no derivative, the choices are PyTorch's: `abs` and `relu` have 0 at 0; of equal sides of `maximum` and `minimum`
+//! each gets half; equal extremes in `max` and `min` share the gradient equally (`amax`); in `max_pool2d` the first of a window gets all;
+//! `clamp` has 1 at its limits.
 //!
 //! Memory: the gradient of an intermediate tensor is dropped after it is propagated; those of the variables are left.
 //! They have no graph themselves, unless the environment variable `CANDLE_GRAD_DO_NOT_DETACH` is set to something other
@@ -332,7 +333,7 @@ fn propagate(grads: &mut Grads, node: &Node, op: &Op) -> Result<()> {
         Op::Elu(arg, alpha) => elementwise::elu(grads, node, arg, *alpha),
         // An integer tensor, where the traversal ends.
         Op::Cmp(..) => Err(Error::BackwardNotSupported { op: "cmp" }.bt()),
-        Op::Reduce(arg, op, _) => reduce::reduce(grads, node, arg, *op),
+        Op::Reduce(arg, op, dims) => reduce::reduce(grads, node, arg, *op, dims),
         Op::Matmul(lhs, rhs) => matmul::matmul(grads, node, lhs, rhs),
 
         Op::Copy(arg) => grads.add(arg, || Ok(grad.clone())),

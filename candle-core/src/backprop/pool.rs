@@ -56,14 +56,17 @@ pub(super) fn avg(grads: &mut Grads, node: &Node, arg: &Tensor, windows: Windows
     })
 }
 
-/// Where several elements of a window are the greatest, they share its gradient.
+/// The first of the greatest elements of a window gets its gradient.
 pub(super) fn max(grads: &mut Grads, node: &Node, arg: &Tensor, windows: Windows) -> Result<()> {
     grads.add(arg, || {
-        let greatest = windows
-            .of(&node.arg(arg).detach())?
-            .eq(&windows.spread(&node.res.detach())?)?;
-        let count = greatest.to_dtype(node.grad.dtype())?.sum((4, 5))?;
-        let share = windows.spread(&(&node.grad / count)?)?;
-        windows.fold(&masked(&greatest, &share)?, arg)
+        let elements = windows.of(&node.arg(arg).detach())?;
+        let greatest = elements.eq(&windows.spread(&node.res.detach())?)?;
+        let first = greatest.flatten(4, 5)?.argmax_keepdim(4)?;
+        let count = u32::try_from(windows.size.0 * windows.size.1)?;
+        let places = Tensor::arange(0, count, arg.device())?;
+        let chosen = first.broadcast_eq(&places)?.reshape(greatest.shape())?;
+        // A window with NaN has no element that equals its result.
+        let chosen = (chosen * greatest)?;
+        windows.fold(&masked(&chosen, &windows.spread(&node.grad)?)?, arg)
     })
 }

@@ -2,18 +2,30 @@
 
 use super::{masked, Grads, Node};
 use crate::op::ReduceOp;
-use crate::{Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 
 /// The node has kept the reduced dimensions, with size 1.
-pub(super) fn reduce(grads: &mut Grads, node: &Node, arg: &Tensor, op: ReduceOp) -> Result<()> {
+pub(super) fn reduce(
+    grads: &mut Grads,
+    node: &Node,
+    arg: &Tensor,
+    op: ReduceOp,
+    dims: &[usize],
+) -> Result<()> {
     let spread = |t: &Tensor| t.broadcast_as(arg.shape());
     grads.add(arg, || match op {
         ReduceOp::Sum => spread(&node.grad),
-        // Every element that equals the extreme gets the whole gradient, as in Candle.
-        ReduceOp::Min | ReduceOp::Max => masked(
-            &node.arg(arg).eq(&spread(&node.res)?)?,
-            &spread(&node.grad)?,
-        ),
+        // Elements that equal the extreme share its gradient. Their number may not fit a 16-bit float.
+        ReduceOp::Min | ReduceOp::Max => {
+            let extreme = node.arg(arg).detach().eq(&spread(&node.res.detach())?)?;
+            let dtype = match node.grad.dtype() {
+                DType::F64 => DType::F64,
+                _ => DType::F32,
+            };
+            let count = extreme.to_dtype(dtype)?.sum_keepdim(dims)?;
+            let share = (node.grad.to_dtype(dtype)? / count)?;
+            masked(&extreme, &spread(&share.to_dtype(node.grad.dtype())?)?)
+        }
         ReduceOp::ArgMin | ReduceOp::ArgMax => {
             Err(Error::BackwardNotSupported { op: op.name() }.bt())
         }

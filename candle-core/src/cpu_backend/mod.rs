@@ -22,6 +22,7 @@ mod nchw;
 mod pool;
 mod random;
 mod reduce;
+mod scan;
 mod skinny_matmul;
 mod sort;
 mod storage;
@@ -34,6 +35,7 @@ pub use map::{
     binary_map, binary_map_vec, binary_map_vec_par, unary_map, unary_map_vec, unary_map_vec_par,
     Map1, Map1Any, Map2, Map2InPlace, Map2U8,
 };
+pub(crate) use scan::cumsum;
 pub(crate) use sort::arg_sort;
 pub use storage::{CpuStorage, CpuStorageRef};
 

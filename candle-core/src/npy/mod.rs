@@ -37,6 +37,8 @@ use crate::{DType, Device, Error, Result, Shape, Tensor};
 use header::{npy_error, Header};
 
 const SUFFIX: &str = ".npy";
+/// The first bytes of an array.
+const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Reads an array from the content of a `.npy` file, onto the CPU.
 ///
@@ -92,6 +94,17 @@ fn read_array<R: Read>(reader: &mut R, known: usize) -> Result<Tensor> {
     dims.reverse();
     let reversed: Vec<usize> = (0..dims.len()).rev().collect();
     Tensor::from_raw_buffer(&bytes, dtype, &dims, &Device::Cpu)?.permute(reversed)
+}
+
+/// Whether an entry of an archive is an array, by its name or by its first bytes. NumPy gives others as bytes. One that cannot be read is
+/// taken for an array, whose error then says why.
+fn holds_array(archive: &Archive, entry: &str) -> bool {
+    let begins_as_array = |entry: &mut Entry<'_>| {
+        let mut start = vec![];
+        entry.take(MAGIC.len() as u64).read_to_end(&mut start)?;
+        Ok(start == MAGIC)
+    };
+    entry.ends_with(SUFFIX) || archive.read(entry, begins_as_array).unwrap_or(true)
 }
 
 /// Reads the array in an entry of an archive.
@@ -235,8 +248,11 @@ impl NpzTensors {
     fn over(archive: Archive) -> Self {
         let mut names = vec![];
         let mut entries = HashMap::new();
-        // Folders are entries of their own.
-        for entry in archive.names().iter().filter(|name| !name.ends_with('/')) {
+        // Folders and other files are entries as well.
+        for entry in archive.names() {
+            if entry.ends_with('/') || !holds_array(&archive, entry) {
+                continue;
+            }
             let name = entry.strip_suffix(SUFFIX).unwrap_or(entry);
             if entries.insert(name.to_string(), entry.clone()).is_none() {
                 names.push(name.to_string());

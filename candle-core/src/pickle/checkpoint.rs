@@ -1,14 +1,16 @@
-//! Checkpoints of `torch.save`: a zip archive with a pickle that describes tensors, and their storages.
+//! Checkpoints of `torch.save`: a zip archive with a pickle that describes tensors, and their storages; or the older format, `legacy.rs`.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::path::Path;
 
+use super::legacy::{is_legacy, Legacy};
 use super::tensor_info::span;
 use super::{Object, Stack, TensorInfo};
 use crate::bounded_read::{reverse_elements, shown};
 use crate::op::BackpropOp;
-use crate::zip_archive::{Archive, Entry};
-use crate::{Context, Device, Layout, Result, Tensor};
+use crate::zip_archive::{Archive, Budget, Entry};
+use crate::{Context, Device, Error, Layout, Result, Tensor};
 
 /// The entry with the pickle, in a folder whose name is the file's when it was saved.
 const PICKLE: &str = "data.pkl";
@@ -22,23 +24,84 @@ const STORAGES: &str = "data";
 /// The entry that says which byte of a number comes first, beside the pickle. Older files have none and are little-endian.
 const BYTE_ORDER: &str = "byteorder";
 
+/// Where the storages are.
+enum Contents {
+    Zip(Archive),
+    Legacy(Legacy),
+}
+
+impl Contents {
+    /// Adds the file, if there is one.
+    fn in_file(&self, err: Error) -> Error {
+        match self {
+            Self::Zip(archive) => archive.in_file(err),
+            Self::Legacy(legacy) => legacy.in_file(err),
+        }
+    }
+
+    fn budget(&self) -> Budget {
+        match self {
+            Self::Zip(archive) => archive.budget(),
+            Self::Legacy(legacy) => Budget::new(legacy.len),
+        }
+    }
+
+    /// `len` bytes of the storage `path`, from its byte `start` on.
+    fn read_range(&self, path: &str, start: u64, len: usize) -> Result<Vec<u8>> {
+        match self {
+            Self::Zip(archive) => archive.read(path, |entry| entry.read_range(start, len)),
+            Self::Legacy(legacy) => legacy.read_range(path, start, len),
+        }
+    }
+}
+
 /// The checkpoint's tensors as its pickle describes them.
 struct Checkpoint {
-    archive: Archive,
+    contents: Contents,
     infos: Vec<TensorInfo>,
     /// Whether numbers in storages have their high byte first.
     big_endian: bool,
 }
 
 impl Checkpoint {
-    fn new(archive: Archive, key: Option<&str>, verbose: bool) -> Result<Self> {
+    fn open(path: &Path, key: Option<&str>, verbose: bool) -> Result<Self> {
+        let old = File::open(path).map_err(Error::from).and_then(is_legacy);
+        match old.map_err(|err| err.with_path(path))? {
+            true => Self::of_legacy(Legacy::open(path)?, key, verbose),
+            false => Self::of_archive(Archive::open(path)?, key, verbose),
+        }
+    }
+
+    fn from_bytes(bytes: Vec<u8>, key: Option<&str>) -> Result<Self> {
+        match is_legacy(bytes.as_slice())? {
+            true => Self::of_legacy(Legacy::from_bytes(bytes)?, key, false),
+            false => Self::of_archive(Archive::from_bytes(bytes)?, key, false),
+        }
+    }
+
+    fn of_archive(archive: Archive, key: Option<&str>, verbose: bool) -> Result<Self> {
         match Self::parse(&archive, key, verbose) {
             Ok((infos, big_endian)) => Ok(Self {
-                archive,
+                contents: Contents::Zip(archive),
                 infos,
                 big_endian,
             }),
             Err(err) => Err(archive.in_file(err)),
+        }
+    }
+
+    fn of_legacy(
+        (legacy, object): (Legacy, Object),
+        key: Option<&str>,
+        verbose: bool,
+    ) -> Result<Self> {
+        match tensors_in(object, "", key, verbose) {
+            Ok(infos) => Ok(Self {
+                infos,
+                big_endian: legacy.big_endian,
+                contents: Contents::Legacy(legacy),
+            }),
+            Err(err) => Err(legacy.in_file(err)),
         }
     }
 
@@ -85,7 +148,7 @@ impl Checkpoint {
     }
 
     fn read(&self, info: &TensorInfo) -> Result<Tensor> {
-        let read = self.archive.read(&info.path, |entry| {
+        let read = || {
             let (dtype, layout) = (info.dtype, &info.layout);
             let size = dtype.size_in_bytes();
             // Checked with the description; and a storage that is shared may be far larger than what is needed of it.
@@ -93,7 +156,8 @@ impl Checkpoint {
             let len = elements
                 .checked_mul(size)
                 .context("the tensor is too large")?;
-            let mut bytes = entry.read_range(layout.start_offset() as u64, len)?;
+            let start = layout.start_offset() as u64;
+            let mut bytes = self.contents.read_range(&info.path, start, len)?;
             if self.big_endian {
                 reverse_elements(&mut bytes, size);
             }
@@ -103,9 +167,10 @@ impl Checkpoint {
             let storage = Tensor::from_raw_buffer(&bytes, dtype, &[elements], &Device::Cpu)?;
             let layout = Layout::new(layout.shape().clone(), layout.stride().to_vec(), 0);
             Ok(storage.view(layout, BackpropOp::none()))
-        });
-        read.with_context(|| format!("tensor {}", shown(&info.name)))
-            .map_err(|err| self.archive.in_file(err))
+        };
+        read()
+            .with_context(|| format!("tensor {}", shown(&info.name)))
+            .map_err(|err| self.contents.in_file(err))
     }
 }
 
@@ -130,7 +195,17 @@ fn tensors_of(
 ) -> Result<Vec<TensorInfo>> {
     let mut stack = Stack::empty();
     stack.read_loop(&mut &*pickle)?;
-    let mut object = stack.finalize()?;
+    let dir = format!("{folder}{STORAGES}");
+    tensors_in(stack.finalize()?, &dir, key, verbose)
+}
+
+/// The tensors in the value of a pickle, whose storages lie below `dir`.
+fn tensors_in(
+    mut object: Object,
+    dir: &str,
+    key: Option<&str>,
+    verbose: bool,
+) -> Result<Vec<TensorInfo>> {
     if verbose {
         println!("{object:#?}");
     }
@@ -144,10 +219,9 @@ fn tensors_of(
             None => crate::bail!("pickle: no key {key}"),
         };
     }
-    let dir = format!("{folder}{STORAGES}");
     let infos = dictionary(object).context("pickle")?.into_iter();
     infos
-        .filter_map(|(name, value)| value.into_tensor_info(name, Path::new(&dir)).transpose())
+        .filter_map(|(name, value)| value.into_tensor_info(name, Path::new(dir)).transpose())
         .collect()
 }
 
@@ -184,7 +258,7 @@ pub fn read_pth_tensor_info<P: AsRef<Path>>(
     verbose: bool,
     key: Option<&str>,
 ) -> Result<Vec<TensorInfo>> {
-    Ok(Checkpoint::new(Archive::open(file.as_ref())?, key, verbose)?.infos)
+    Ok(Checkpoint::open(file.as_ref(), key, verbose)?.infos)
 }
 
 /// The tensors of a checkpoint, read when they are asked for.
@@ -200,7 +274,7 @@ impl PthTensors {
     /// # Errors
     /// As [`read_pth_tensor_info`].
     pub fn new<P: AsRef<Path>>(path: P, key: Option<&str>) -> Result<Self> {
-        Self::over(Archive::open(path.as_ref())?, key)
+        Ok(Self::over(Checkpoint::open(path.as_ref(), key, false)?))
     }
 
     /// Reads a checkpoint's content, where there are no files, as in a browser.
@@ -208,18 +282,17 @@ impl PthTensors {
     /// # Errors
     /// As [`read_pth_tensor_info`].
     pub fn from_bytes(bytes: Vec<u8>, key: Option<&str>) -> Result<Self> {
-        Self::over(Archive::from_bytes(bytes)?, key)
+        Ok(Self::over(Checkpoint::from_bytes(bytes, key)?))
     }
 
-    fn over(archive: Archive, key: Option<&str>) -> Result<Self> {
-        let checkpoint = Checkpoint::new(archive, key, false)?;
+    fn over(checkpoint: Checkpoint) -> Self {
         let infos = checkpoint.infos.iter();
-        Ok(Self {
+        Self {
             infos: infos
                 .map(|info| (info.name.clone(), info.clone()))
                 .collect(),
             checkpoint,
-        })
+        }
     }
 
     /// The descriptions of the tensors by name.
@@ -254,13 +327,13 @@ pub fn read_all_with_key<P: AsRef<Path>>(
     path: P,
     key: Option<&str>,
 ) -> Result<Vec<(String, Tensor)>> {
-    let checkpoint = Checkpoint::new(Archive::open(path.as_ref())?, key, false)?;
-    let mut budget = checkpoint.archive.budget();
+    let checkpoint = Checkpoint::open(path.as_ref(), key, false)?;
+    let mut budget = checkpoint.contents.budget();
     let read = |info: &TensorInfo| {
         let tensor = checkpoint.read(info)?;
         let elements = span(&info.layout).unwrap_or(usize::MAX);
         let charged = budget.charge(elements, info.dtype);
-        charged.map_err(|err| checkpoint.archive.in_file(err))?;
+        charged.map_err(|err| checkpoint.contents.in_file(err))?;
         Ok((info.name.clone(), tensor))
     };
     checkpoint.infos.iter().map(read).collect()

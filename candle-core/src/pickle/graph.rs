@@ -102,6 +102,15 @@ impl Graph {
         &mut self.0[id.0 as usize]
     }
 
+    /// What each persistent load names.
+    pub(super) fn persistent_loads(&self) -> Vec<Id> {
+        let ids = self.0.iter().filter_map(|node| match node {
+            Node::PersistentLoad(id) => Some(*id),
+            _ => None,
+        });
+        ids.collect()
+    }
+
     /// The value with all that is in it, out of a pickle of `pickle_len` bytes.
     ///
     /// # Errors

@@ -1,14 +1,14 @@
 //! The instructions of a pickle, as Python's `pickletools` lists them.
 
 macro_rules! opcodes {
-    ($($(#[$doc:meta])* $name:ident = $code:literal),+ $(,)?) => {
-        /// An instruction of a pickle of protocol 2, which is what `torch.save` writes.
+    ($(#[$about:meta])* $vis:vis $set:ident: $($(#[$doc:meta])* $name:ident = $code:literal),+ $(,)?) => {
+        $(#[$about])*
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub enum OpCode {
+        $vis enum $set {
             $($(#[$doc])* $name,)+
         }
 
-        impl TryFrom<u8> for OpCode {
+        impl TryFrom<u8> for $set {
             type Error = u8;
 
             /// Hands a byte back that stands for no instruction of these.
@@ -23,6 +23,8 @@ macro_rules! opcodes {
 }
 
 opcodes! {
+    /// An instruction of a pickle of protocol 2, which is what `torch.save` writes.
+    pub OpCode:
     /// The protocol's version follows in one byte.
     Proto = 0x80,
     /// Pushes a class; its module and its name follow as two lines.
@@ -89,4 +91,53 @@ opcodes! {
     Appends = b'e',
     /// Pushes an integer; its length in one byte and its little-endian two's complement follow.
     Long1 = 0x8a,
+}
+
+opcodes! {
+    /// Instructions of protocols 3 to 5, and of protocol 2 in Python 2. They are apart because Candle's [`OpCode`] lacks them.
+    pub(super) OtherOpCode:
+    /// Says how many bytes follow in a block, in eight bytes.
+    Frame = 0x95,
+    /// Remembers the top of the stack under the next number.
+    Memoize = 0x94,
+    /// Pops a name and a module, and pushes the class.
+    StackGlobal = 0x93,
+    /// Pushes a text; its length in one byte and its UTF-8 follow.
+    ShortBinUnicode = 0x8c,
+    /// Pushes a text; its length in eight bytes and its UTF-8 follow.
+    BinUnicode8 = 0x8d,
+    /// Pushes bytes; their number in one byte and they follow.
+    ShortBinBytes = b'C',
+    /// Pushes bytes; their number in four bytes and they follow.
+    BinBytes = b'B',
+    /// Pushes bytes; their number in eight bytes and they follow.
+    BinBytes8 = 0x8e,
+    /// Pushes bytes that can be changed; their number in eight bytes and they follow.
+    ByteArray8 = 0x96,
+    /// Pushes Python 2's text; its length in one byte and its bytes follow.
+    ShortBinString = b'U',
+    /// Pushes Python 2's text; its length in four bytes and its bytes follow.
+    BinString = b'T',
+    /// Pushes an integer; its length in four bytes and its little-endian two's complement follow.
+    Long4 = 0x8b,
+    /// Pushes an empty set.
+    EmptySet = 0x8f,
+    /// Adds the objects above the mark to the set below it.
+    AddItems = 0x90,
+    /// Pops down to the mark and pushes a set of it that cannot be changed.
+    FrozenSet = 0x91,
+    /// Makes an object of a class with arguments, some of them by name.
+    NewObjEx = 0x92,
+    /// Pops down to the mark and pushes a list of it.
+    List = b'l',
+    /// Drops the top.
+    Pop = b'0',
+    /// Drops everything down to the mark.
+    PopMark = b'1',
+    /// Pushes the top again.
+    Dup = b'2',
+    /// Pushes bytes that are not in the pickle.
+    NextBuffer = 0x97,
+    /// Makes the bytes at the top ones that cannot be changed.
+    ReadonlyBuffer = 0x98,
 }

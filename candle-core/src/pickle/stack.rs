@@ -1,10 +1,13 @@
 //! The machine that a pickle is a program for. It builds values and calls nothing.
 
+mod other;
+
 use std::collections::HashMap;
 use std::io::{BufRead, Read};
 use std::sync::OnceLock;
 
 use super::graph::{Graph, Id, Node};
+use super::opcode::OtherOpCode;
 use super::{Object, OpCode};
 use crate::bounded_read::{read_array, read_bytes};
 use crate::{Error, Result};
@@ -84,9 +87,19 @@ impl<R: BufRead> Counted<'_, R> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    fn text(&mut self, len: u32) -> Result<Box<str>> {
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn text(&mut self, len: u64) -> Result<Box<str>> {
         let bytes = self.block(usize::try_from(len)?)?;
         Ok(String::from_utf8(bytes)?.into_boxed_str())
+    }
+
+    /// Bytes as characters of Latin-1, which have the bytes' numbers.
+    fn latin1(&mut self, len: u64) -> Result<Box<str>> {
+        let bytes = self.block(usize::try_from(len)?)?;
+        Ok(bytes.into_iter().map(char::from).collect::<String>().into())
     }
 
     fn line(&mut self) -> Result<Box<str>> {
@@ -123,8 +136,7 @@ impl Stack {
     /// Reads one instruction and says whether it was the last.
     ///
     /// # Errors
-    /// When the pickle ends before, is damaged, or uses another instruction than those of [`OpCode`]; the error names
-    /// the instruction and its place.
+    /// When the pickle ends before, is damaged, or uses an instruction of protocol 0 or 1; the error names the instruction and its place.
     pub fn read<R: BufRead>(&mut self, r: &mut R) -> Result<bool> {
         self.shown.take();
         let at = self.position;
@@ -134,10 +146,19 @@ impl Stack {
         };
         let in_pickle = |err: Error, op: &str| err.context(format!("pickle: {op} at byte {at}"));
         let code = reader.u8().map_err(|err| in_pickle(err, "op-code"))?;
-        let Ok(op) = OpCode::try_from(code) else {
-            let hint =
-                "not part of protocol 2; save with pickle_protocol=2, or the file is damaged";
-            return Err(in_pickle(Error::msg(hint), &format!("op-code {code:#04x}")));
+        let op = match (OpCode::try_from(code), OtherOpCode::try_from(code)) {
+            (Ok(op), _) => op,
+            (_, Ok(op)) => {
+                let name = format!("{op:?}");
+                return match self.run_other(op, r) {
+                    Ok(()) => Ok(false),
+                    Err(err) => Err(in_pickle(err, &name)),
+                };
+            }
+            _ => {
+                let hint = "not part of protocols 2 to 5; save with pickle_protocol=2, or the file is damaged";
+                return Err(in_pickle(Error::msg(hint), &format!("op-code {code:#04x}")));
+            }
         };
         let name = format!("{op:?}");
         let done = op == OpCode::Stop;
@@ -183,7 +204,7 @@ impl Stack {
             }
             OpCode::BinUnicode => {
                 let len = reader.u32()?;
-                let text = reader.text(len)?;
+                let text = reader.text(len.into())?;
                 self.push(Node::Text(text))
             }
             OpCode::BinInt => {

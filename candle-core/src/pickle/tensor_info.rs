@@ -20,7 +20,7 @@ pub struct TensorInfo {
     /// Its shape, its strides in elements of the storage, and where its first element is. As in Candle, that offset counts
     /// bytes, unlike that of a tensor's layout.
     pub layout: Layout,
-    /// The entry of the archive that holds its storage.
+    /// The entry of the archive that holds its storage; in a file of PyTorch before 1.6, the storage's key.
     pub path: String,
     /// Number of elements in its storage, which other tensors may share.
     pub storage_size: usize,
@@ -42,6 +42,26 @@ fn dtype_of_storage(class: &str) -> Option<DType> {
     })
 }
 
+/// Bytes of an element of PyTorch's storages, those without a counterpart here included.
+pub(super) fn element_size(class: &str) -> Option<usize> {
+    if let Some(dtype) = dtype_of_storage(class) {
+        return Some(dtype.size_in_bytes());
+    }
+    Some(match class {
+        "CharStorage" | "UntypedStorage" | "QInt8Storage" | "QUInt8Storage" => 1,
+        "QInt32Storage" => 4,
+        "ComplexFloatStorage" => 8,
+        "ComplexDoubleStorage" => 16,
+        _ => return None,
+    })
+}
+
+/// Key and class of a storage.
+pub(super) fn storage_of(id: Object) -> Result<(String, String)> {
+    let storage = StorageRef::new(Object::PersistentLoad(Box::new(id))).context("storage")?;
+    Ok((storage.key, storage.class))
+}
+
 /// A dtype by its name in `torch`, which newer checkpoints write beside a storage without dtype.
 fn dtype_of_name(name: &str) -> Option<DType> {
     Some(match name {
@@ -59,7 +79,7 @@ fn dtype_of_name(name: &str) -> Option<DType> {
     })
 }
 
-/// A storage that is written as `("storage", class, key, location, size)`.
+/// A storage that is written as `("storage", class, key, location, size)`, before PyTorch 1.6 with `None` at the end.
 struct StorageRef {
     class: String,
     key: String,
@@ -68,7 +88,11 @@ struct StorageRef {
 
 impl StorageRef {
     fn new(id: Object) -> Result<Self> {
-        let id = id.persistent_load()?.tuple()?;
+        let mut id = id.persistent_load()?.tuple()?;
+        if id.len() == 6 && id[5] != Object::None {
+            crate::bail!("a storage that is a view of another one, as PyTorch before 0.4 wrote it")
+        }
+        id.truncate(5);
         let Ok([kind, class, key, _location, size]) = <[Object; 5]>::try_from(id) else {
             crate::bail!("a storage is described by five values")
         };

@@ -209,38 +209,58 @@ impl Tensor {
         Self::arange_step(start, end, D::one(), device)
     }
 
-    /// The numbers from `start` by `step` up to `end`, which is left out. A negative step counts down.
+    /// The numbers `start + i * step` from `start` up to `end`, which is left out: `ceil((end - start) / step)` of them. A negative step counts
+    /// down. Floats are computed in f64 and rounded once.
+    ///
+    /// ```
+    /// use candle_core::{Device, Tensor};
+    /// # fn main() -> candle_core::Result<()> {
+    /// let t = Tensor::arange_step(1f32, 0., -0.25, &Device::Cpu)?;
+    /// assert_eq!(t.to_vec1::<f32>()?, [1., 0.75, 0.5, 0.25]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// When the step is 0, too small to make a difference, or no number.
+    /// When the step is 0, when a number is NaN, or when there are too many numbers.
     pub fn arange_step<D: WithDType>(start: D, end: D, step: D, device: &Device) -> Result<Self> {
         let zero = D::zero();
         if step.partial_cmp(&zero).is_none_or(|order| order.is_eq()) {
             crate::bail!("arange needs a step other than 0, got {step}")
         }
-        let count = (end.to_f64() - start.to_f64()) / step.to_f64();
-        if count * size_of::<D>() as f64 > isize::MAX as f64 {
-            crate::bail!("arange from {start} to {end} by {step} has too many elements")
-        }
-        let before_end = |x: D| if step > zero { x < end } else { x > end };
-        let exact = |x: D| as_integer(x.to_scalar());
-        let mut data = vec![];
-        let mut current = start;
-        while before_end(current) {
-            data.push(current);
-            // An integer type may end before `end` is passed.
-            if let (Some(x), Some(by), Some(end)) = (exact(current), exact(step), exact(end)) {
-                if (by > 0 && x + by >= end) || (by < 0 && x + by <= end) {
-                    break;
+        let integer = |x: D| as_integer(x.to_scalar());
+        let most = isize::MAX as usize / size_of::<D>().max(1);
+        let (count, exact) = match (integer(start), integer(end), integer(step)) {
+            (Some(start), Some(end), Some(step)) => {
+                // Rounded up for either sign of the step.
+                let (range, step) = ((end - start) * step.signum(), step.abs());
+                (usize::try_from((range + step - 1).max(0) / step).ok(), true)
+            }
+            _ => {
+                let count = ((end.to_f64() - start.to_f64()) / step.to_f64()).ceil();
+                if count.is_nan() {
+                    crate::bail!("arange from {start} to {end} by {step} has no number of elements")
                 }
+                // Beyond, the conversion saturates.
+                (Some(count.max(0.) as usize), false)
             }
-            let next = current + step;
-            if next == current {
-                crate::bail!(
-                    "arange from {start} to {end}: step {step} is too small to change {current}"
-                )
+        };
+        let Some(count) = count.filter(|count| *count <= most) else {
+            crate::bail!("arange from {start} to {end} by {step} has too many elements")
+        };
+        let mut data = Vec::new();
+        if data.try_reserve_exact(count).is_err() {
+            crate::bail!("arange from {start} to {end} by {step}: no memory for {count} elements")
+        }
+        let mut current = start;
+        for i in 0..count {
+            // Sums of integers are exact. The last one is not added to: it may be the greatest of its dtype.
+            if exact && i > 0 {
+                current += step;
+            } else if !exact {
+                current = D::from_f64(start.to_f64() + i as f64 * step.to_f64());
             }
-            current = next;
+            data.push(current);
         }
         let len = data.len();
         Self::from_vec(data, len, device)

@@ -214,7 +214,14 @@ impl Tensor {
     /// # Errors
     /// When shapes, dtypes or devices of two tensors differ.
     pub fn clamp<T1: TensorOrScalar, T2: TensorOrScalar>(&self, min: T1, max: T2) -> Result<Self> {
-        self.maximum(min)?.minimum(max)
+        if !self.track_op() {
+            return self.maximum(min)?.minimum(max);
+        }
+        // The gradient at a limit is that of the range, so the limits have no part in it.
+        let (min, max) = (self.same_shaped(min)?, self.same_shaped(max)?);
+        let limited = self.detach().maximum(&min)?.minimum(&max)?;
+        let inside = (self.detach().ge(&min)? * self.detach().le(&max)?)?;
+        inside.where_cond(self, &limited)
     }
 
     /// `x * mul + add` in one pass.

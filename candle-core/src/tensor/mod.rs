@@ -12,6 +12,7 @@ mod operators;
 mod pending;
 mod pool;
 mod reduce;
+mod scan;
 mod sort;
 #[cfg(test)]
 mod tests;

@@ -435,6 +435,9 @@ impl Tensor {
     pub fn repeat<S: Into<Shape>>(&self, shape: S) -> Result<Tensor> {
         let repeats = shape.into();
         let added = repeats.rank().saturating_sub(self.rank());
+        let sizes = self.dims().iter().chain(repeats.dims()).copied();
+        // What is copied for the first dimensions is of use only if all of them fit.
+        Shape::from_sizes(sizes).check_elem_count("repeat")?;
         let mut out = self.reshape([&vec![1; added], self.dims()].concat())?;
         for (dim, &count) in repeats.dims().iter().enumerate() {
             if count == 1 {
@@ -587,8 +590,11 @@ impl Tensor {
         dims[dim] = count;
         dims.push(size);
         stride.push(stride[dim]);
-        stride[dim] *= step;
-        let layout = Layout::new(Shape::from(dims), stride, self.layout().start_offset());
+        // Of a single window the distance does not matter.
+        stride[dim] = stride[dim].saturating_mul(step);
+        let shape = Shape::from(dims);
+        shape.check_elem_count("unfold")?;
+        let layout = Layout::new(shape, stride, self.layout().start_offset());
         Ok(self.view(layout, BackpropOp::none()))
     }
 }

@@ -137,7 +137,18 @@ impl Tensor {
 
     fn mean_over(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
         let count: usize = dims.iter().map(|&dim| self.dims()[dim]).product();
-        self.reduce(ReduceOp::Sum, dims, keepdim)? / count as f64
+        self.in_wide(|wide| wide.reduce(ReduceOp::Sum, dims, keepdim)? / count as f64)
+    }
+
+    /// What `f` makes of this tensor, where floats of 16 and 8 bits are f32 until the end: a sum may be too large for them, though what is
+    /// made of it is not.
+    fn in_wide(&self, f: impl FnOnce(&Self) -> Result<Self>) -> Result<Self> {
+        match self.dtype() {
+            DType::F16 | DType::BF16 | DType::F8E4M3 => {
+                f(&self.to_dtype(DType::F32)?)?.to_dtype(self.dtype())
+            }
+            _ => f(self),
+        }
     }
 
     /// The unbiased variance along a dimension: squared distances to the mean over `n - 1`.
@@ -155,8 +166,10 @@ impl Tensor {
     /// When the dimension is out of range.
     pub fn var_keepdim<D: Dim>(&self, dim: D) -> Result<Self> {
         let dim = dim.to_index(self.shape(), "var-keepdim")?;
-        let distance = self.broadcast_sub(&self.mean_keepdim(dim)?)?;
-        distance.sqr()?.sum_keepdim(dim)? / (self.dims()[dim] as f64 - 1.)
+        self.in_wide(|wide| {
+            let distance = wide.broadcast_sub(&wide.mean_keepdim(dim)?)?;
+            distance.sqr()?.sum_keepdim(dim)? / (self.dims()[dim] as f64 - 1.)
+        })
     }
 
     /// `log(sum(exp(x)))` over dimensions, in a form that does not overflow.
@@ -174,23 +187,28 @@ impl Tensor {
     /// When a dimension is out of range, appears twice or has size 0.
     pub fn log_sum_exp<D: Dims>(&self, sum_dims: D) -> Result<Self> {
         let dims = sum_dims.to_indexes(self.shape(), "log-sum-exp")?;
-        let mut greatest = self.detach();
-        for &dim in &dims {
-            greatest = greatest.max_keepdim(dim)?;
-        }
-        // An infinite shift would turn infinite elements into NaN.
-        let limit = largest_finite(self.dtype());
-        let shift = greatest.clamp(-limit, limit)?;
-        let sum = self
-            .broadcast_sub(&shift)?
-            .exp()?
-            .sum_keepdim(dims.as_slice())?;
-        (sum.log()? + shift)?.without_dims(&dims)
+        self.in_wide(|wide| {
+            let mut greatest = wide.detach();
+            for &dim in &dims {
+                greatest = greatest.max_keepdim(dim)?;
+            }
+            // An infinite shift would turn infinite elements into NaN.
+            let limit = match wide.dtype() {
+                DType::F64 => f64::MAX,
+                _ => f64::from(f32::MAX),
+            };
+            let shift = greatest.clamp(-limit, limit)?;
+            let sum = wide
+                .broadcast_sub(&shift)?
+                .exp()?
+                .sum_keepdim(dims.as_slice())?;
+            (sum.log()? + shift)?.without_dims(&dims)
+        })
     }
 
     /// The Euclidean norm of all elements.
     pub fn norm(&self) -> Result<Self> {
-        self.sqr()?.sum_all()?.sqrt()
+        self.in_wide(|wide| wide.sqr()?.sum_all()?.sqrt())
     }
 
     /// The sum of all elements, as a scalar.
@@ -201,7 +219,7 @@ impl Tensor {
 
     /// The mean of all elements, as a scalar.
     pub fn mean_all(&self) -> Result<Tensor> {
-        self.sum_all()? / self.elem_count() as f64
+        self.in_wide(|wide| wide.sum_all()? / self.elem_count() as f64)
     }
 
     /// The greatest of all elements, as a scalar.
@@ -218,45 +236,5 @@ impl Tensor {
     /// When there is no element.
     pub fn min_all(&self) -> Result<Tensor> {
         self.flatten_all()?.min(0)
-    }
-
-    /// The running sum along a dimension.
-    ///
-    /// ```
-    /// use candle_core::{Device, Tensor};
-    /// # fn main() -> candle_core::Result<()> {
-    /// let t = Tensor::new(&[1f32, 2., 3.], &Device::Cpu)?;
-    /// assert_eq!(t.cumsum(0)?.to_vec1::<f32>()?, [1., 3., 6.]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// When the dimension is out of range, or the dtype cannot be multiplied as a matrix.
-    pub fn cumsum<D: Dim>(&self, dim: D) -> Result<Self> {
-        let dim = dim.to_index(self.shape(), "cumsum")?;
-        let size = self.dims()[dim];
-        if self.elem_count() == 0 {
-            return Ok(self.clone());
-        }
-        // A matrix product with a triangle of ones, which every device supports.
-        let ones = Self::triu2(size, self.dtype(), self.device())?;
-        let last = self.rank() - 1;
-        let rows = self.transpose(dim, last)?.reshape(((), size))?;
-        let swapped = self.layout().transpose(dim, last)?;
-        rows.matmul(&ones)?
-            .reshape(swapped.shape())?
-            .transpose(dim, last)
-    }
-}
-
-/// The greatest finite number of a float dtype.
-fn largest_finite(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => 65504.,
-        DType::F8E4M3 => 448.,
-        DType::BF16 => 3.38e38,
-        DType::F64 => f64::MAX,
-        _ => f32::MAX as f64,
     }
 }

@@ -230,6 +230,58 @@ fn creation_rejects_what_cannot_be() {
     assert_eq!(down.unwrap(), [3, 1, -1]);
 }
 
+/// numpy: `arange` has `ceil((end - start) / step)` elements, each `start + i * step`.
+#[test]
+fn arange_counts_by_index() -> Result<()> {
+    let cpu = &Device::Cpu;
+    let t = Tensor::arange_step(0f32, 1000., 0.1, cpu)?.to_vec1::<f32>()?;
+    assert_eq!((t.len(), t[9999]), (10_000, 999.9));
+    let t = Tensor::arange_step(0.1f64, 0.5, 0.05, cpu)?.to_vec1::<f64>()?;
+    assert_eq!((t.len(), t[7]), (8, 0.1 + 7. * 0.05));
+    let t = Tensor::arange_step(1f64, 0., -0.1, cpu)?.to_vec1::<f64>()?;
+    assert_eq!((t.len(), t[9]), (10, 1. - 9. * 0.1));
+    // Beyond 2048 f16 has the even numbers.
+    let (start, end) = (half::f16::from_f32(2040.), half::f16::from_f32(2060.));
+    let t = Tensor::arange(start, end, cpu)?
+        .to_dtype(DType::F32)?
+        .to_vec1::<f32>()?;
+    assert_eq!((t.len(), t[7], t[8], t[19]), (20, 2047., 2048., 2060.));
+    let t = Tensor::arange_step(0u8, 255, 100, cpu)?.to_vec1::<u8>()?;
+    assert_eq!(t, [0, 100, 200]);
+    let t = Tensor::arange_step(i64::MAX - 3, i64::MAX, 2, cpu)?.to_vec1::<i64>()?;
+    assert_eq!(t, [i64::MAX - 3, i64::MAX - 1]);
+    let t = Tensor::arange_step(5i32, 0, -2, cpu)?.to_vec1::<i32>()?;
+    assert_eq!(t, [5, 3, 1]);
+    assert_eq!(Tensor::arange(3u32, 1, cpu)?.dims(), [0]);
+    assert_eq!(Tensor::arange(3f32, 1., cpu)?.dims(), [0]);
+    assert!(Tensor::arange(f32::NAN, 1., cpu).is_err());
+    Ok(())
+}
+
+/// A view of more elements than memory can have is refused where it is made.
+#[test]
+fn views_are_not_too_large() -> Result<()> {
+    let one = Tensor::zeros((1, 1), DType::F32, &Device::Cpu)?;
+    let (side, most) = (1usize << 33, isize::MAX as usize / 8);
+    for view in [
+        one.broadcast_as((side, side)),
+        one.expand((side, side)),
+        one.broadcast_left((side, side)),
+        one.broadcast_as((most + 1, 1)),
+        one.repeat((side, side)),
+        one.broadcast_as((side, 1))?
+            .broadcast_add(&one.broadcast_as((1, side))?),
+    ] {
+        let err = view.map(|t| t.shape().clone()).unwrap_err().to_string();
+        assert!(err.contains("too many elements"), "{err}");
+    }
+    assert_eq!(one.broadcast_as((most, 1))?.dims(), [most, 1]);
+    assert_eq!(one.narrow(0, 0, 0)?.broadcast_left(side)?.elem_count(), 0);
+    let windows = Tensor::zeros(4, DType::F32, &Device::Cpu)?.unfold(0, 4, usize::MAX)?;
+    assert_eq!(windows.dims(), [1, 4]);
+    Ok(())
+}
+
 struct AddOther;
 
 impl InplaceOp2 for AddOther {

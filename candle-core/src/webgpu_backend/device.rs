@@ -111,6 +111,15 @@ impl WebGpuDevice {
         self.0.gpu.info.device_type == wgpu::DeviceType::Cpu
     }
 
+    /// Whether the adapter is known to be a GPU. Browsers do not tell.
+    pub(super) fn is_hardware(&self) -> bool {
+        use wgpu::DeviceType::{DiscreteGpu, IntegratedGpu, VirtualGpu};
+        matches!(
+            self.0.gpu.info.device_type,
+            DiscreteGpu | IntegratedGpu | VirtualGpu
+        )
+    }
+
     /// The most bytes that a kernel reaches through one binding, a multiple of 256. Ops of this crate work on larger tensors in
     /// parts; [`WebGpuDevice::run_wgsl`] refuses them.
     pub fn max_binding_bytes(&self) -> u64 {

@@ -50,6 +50,8 @@ mod elem;
 mod gpu;
 mod kernel;
 mod limits;
+#[cfg(test)]
+mod loops;
 mod memory;
 pub mod ops;
 mod pipeline_cache;

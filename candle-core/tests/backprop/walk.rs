@@ -117,20 +117,27 @@ fn the_graph_ends_where_it_is_cut() -> Result<()> {
     Ok(())
 }
 
-/// Candle's choices where a function has no derivative.
+/// PyTorch's choices where a function has no derivative.
 #[test]
 fn kinks() -> Result<()> {
     let x = cpu(&[-2., -0., 0., 1.5])?;
-    assert_eq!(slopes(x.relu(), &x)?, [0., 1., 1., 1.]);
-    assert_eq!(slopes(x.abs(), &x)?, [-1., 1., 1., 1.]);
+    assert_eq!(slopes(x.relu(), &x)?, [0., 0., 0., 1.]);
+    assert_eq!(slopes(x.abs(), &x)?, [-1., 0., 0., 1.]);
     assert_eq!(slopes(x.elu(2.), &x)?[1..], [2., 2., 1.]);
     assert_eq!(slopes(x.maximum(0.), &x)?, [0., 0.5, 0.5, 1.]);
-    assert_eq!(slopes(x.clamp(-2., 1.5), &x)?, [0.5, 1., 1., 0.5]);
+    assert_eq!(slopes(x.clamp(-2., 1.5), &x)?, [1., 1., 1., 1.]);
+    assert_eq!(slopes(x.clamp(-1., 0.), &x)?, [0., 1., 1., 0.]);
     assert_eq!(slopes(x.powf(0.), &x)?, [0., 0., 0., 0.]);
     let x = cpu(&[1., 3., 3.])?;
-    assert_eq!(slopes(x.max(0), &x)?, [0., 1., 1.]);
+    assert_eq!(slopes(x.max(0), &x)?, [0., 0.5, 0.5]);
+    assert_eq!(slopes(x.min(0), &x)?, [1., 0., 0.]);
+    // More ties than f16 counts to.
+    let x = Var::zeros(4096, DType::F16, &Device::Cpu)?;
+    let grads = x.max(0)?.backward()?;
+    let slopes_f16 = grads.get(&x).expect("a gradient").to_dtype(DType::F64)?;
+    assert_eq!(slopes_f16.to_vec1::<f64>()?, [1. / 4096.; 4096]);
     let x = Var::zeros((1, 1, 2, 2), DType::F64, &Device::Cpu)?;
-    assert_eq!(slopes(x.max_pool2d(2), &x)?, [0.25; 4]);
+    assert_eq!(slopes(x.max_pool2d(2), &x)?, [1., 0., 0., 0.]);
     Ok(())
 }
 

@@ -137,15 +137,17 @@ class Tensor:
 class Pickler(pickle._Pickler):
     """In Python, because the one in C does not let `save_global` be told what a dtype's module is."""
 
-    def __init__(self, file):
-        super().__init__(file, protocol=2)
+    def __init__(self, file, protocol=2, legacy=False):
+        super().__init__(file, protocol=protocol)
         self.storages = {}
+        self.legacy = legacy
 
     def persistent_id(self, value):
         if not isinstance(value, Storage):
             return None
         key, _ = self.storages.setdefault(id(value), (str(len(self.storages)), value))
-        return "storage", getattr(torch, value.name), key, "cpu", len(value.values)
+        found = "storage", getattr(torch, value.name), key, "cpu", len(value.values)
+        return (*found, None) if self.legacy else found
 
     def save_global(self, obj, name=None):
         if isinstance(obj, Dtype):
@@ -155,9 +157,9 @@ class Pickler(pickle._Pickler):
             super().save_global(obj, name)
 
 
-def save(name, value, order="<", byte_order="little", compression=zipfile.ZIP_STORED):
+def save(name, value, order="<", byte_order="little", compression=zipfile.ZIP_STORED, protocol=2):
     file = io.BytesIO()
-    pickler = Pickler(file)
+    pickler = Pickler(file, protocol)
     pickler.dump(value)
     folder = Path(name).stem
     with zipfile.ZipFile(HERE / name, "w", compression) as archive:
@@ -171,6 +173,22 @@ def save(name, value, order="<", byte_order="little", compression=zipfile.ZIP_ST
         for key, storage in pickler.storages.values():
             entry(f"data/{key}", storage.bytes(order))
         entry("version", "3\n")
+
+
+def save_legacy(name, value, protocol=2):
+    """As PyTorch before 1.6: pickles in a row, then the storages."""
+    file = io.BytesIO()
+    pickle.dump(0x1950A86A20F9469CFC6C, file, protocol)
+    pickle.dump(1001, file, protocol)
+    sizes = {"short": 2, "int": 4, "long": 4}
+    system = {"protocol_version": 1001, "little_endian": True, "type_sizes": sizes}
+    pickle.dump(system, file, protocol)
+    pickler = Pickler(file, protocol, legacy=True)
+    pickler.dump(value)
+    pickle.dump(sorted(key for key, _ in pickler.storages.values()), file, protocol)
+    for _, storage in sorted(pickler.storages.values(), key=lambda item: item[0]):
+        file.write(struct.pack("<q", len(storage.values)) + storage.bytes("<"))
+    (HERE / name).write_bytes(file.getvalue())
 
 
 def contiguous(storage, wrap=None):
@@ -210,6 +228,15 @@ def pth():
     save("big_endian.pth", {"w": contiguous("FloatStorage"), "h": contiguous("BFloat16Storage")}, ">", "big")
     save("views.pth", views())
     save("old_deflated.pth", {"w": contiguous("FloatStorage")}, byte_order=None, compression=zipfile.ZIP_DEFLATED)
+
+
+def protocols():
+    """Values for which protocols 4 and 5 have instructions of their own."""
+    odd = [b"ab", bytearray(b"cd"), frozenset({7}), {1, 2}, "\u00e9" * 200, b"x" * 300, 1 << 70, -5]
+    for protocol in [3, 4, 5]:
+        save(f"protocol{protocol}.pth", {"odd": odd, "model": views()["model"]}, protocol=protocol)
+    save_legacy("legacy.pth", {"odd": odd, "model": views()["model"]})
+    save_legacy("legacy4.pth", {"model": views()["model"], "all": state_dict()}, protocol=4)
 
 
 def seeds():
@@ -256,4 +283,5 @@ def seeds():
 
 npy()
 pth()
+protocols()
 seeds()

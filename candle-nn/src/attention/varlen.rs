@@ -1,6 +1,7 @@
 //! Attention over packed sequences of different lengths.
 
 use super::attend::{attend, AttnWindow, Rules};
+use crate::ops::zeros_of;
 use candle_core::{bail, DType, Result, Tensor};
 
 /// Attention of packed sequences, each over its own keys.
@@ -75,7 +76,7 @@ pub fn flash_attn_varlen_unfused(
         let sequence =
             |t: &Tensor, start, len| t.narrow(0, start, len)?.transpose(0, 1)?.unsqueeze(0);
         outputs.push(if len_q == 0 || len_k == 0 {
-            Tensor::zeros((len_q, heads, v_dim), q.dtype(), q.device())?
+            zeros_of((len_q, heads, v_dim), q, &[q, k, v])?
         } else {
             let q = sequence(q, start_q, len_q)?;
             let (k, v) = (sequence(k, start_k, len_k)?, sequence(v, start_k, len_k)?);
@@ -85,7 +86,7 @@ pub fn flash_attn_varlen_unfused(
         start_k += len_k;
     }
     if outputs.is_empty() {
-        Tensor::zeros((0, heads, v_dim), q.dtype(), q.device())
+        zeros_of((0, heads, v_dim), q, &[q, k, v])
     } else {
         Tensor::cat(&outputs, 0)
     }

@@ -1,7 +1,7 @@
 //! Activations: one element in, one element out.
 
-use super::check_dtypes;
 use super::gated::{act_mul, act_mul_slow, halves, GatedActivation};
+use super::{check_dtypes, zeros_of};
 use crate::fused_cpu::{self, with_float, Acc};
 use candle_core::fused::{Fused, Operand};
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
@@ -46,7 +46,7 @@ pub fn silu_mul_slow(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 pub fn sigmoid(xs: &Tensor) -> Result<Tensor> {
     check_dtypes(Sigmoid::NAME, &[xs])?;
     if xs.elem_count() == 0 {
-        return xs.zeros_like();
+        return zeros_of(xs.shape(), xs, &[xs]);
     }
     xs.apply_op1(Sigmoid)
 }
@@ -91,7 +91,17 @@ impl Sigmoid {
 /// # Errors
 /// `xs` is not of a float dtype.
 pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
-    ((xs + 3.0)? / 6.0)?.clamp(0f32, 1f32)
+    hard_clamp(&((xs + 3.0)? / 6.0)?, 0., 1.)
+}
+
+/// `xs` limited to `min..=max`, with a gradient of 0 at the limits, as PyTorch's `hardtanh` has it; `clamp` has 1 there.
+pub(crate) fn hard_clamp(xs: &Tensor, min: f64, max: f64) -> Result<Tensor> {
+    let limited = xs.detach().clamp(min, max)?;
+    if !xs.track_op() {
+        return Ok(limited);
+    }
+    let inside = (xs.detach().gt(min)? * xs.detach().lt(max)?)?;
+    inside.where_cond(xs, &limited)
 }
 
 /// `x` where it is positive, `negative_slope * x` elsewhere.
@@ -99,8 +109,17 @@ pub fn hard_sigmoid(xs: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// `xs` is not of a float dtype.
 pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
-    let zeros = xs.zeros_like()?;
-    xs.maximum(&zeros)? + (xs.minimum(&zeros)? * negative_slope)?
+    let (above, below) = halves_at_zero(xs)?;
+    above + (below * negative_slope)?
+}
+
+/// `xs` where it is positive, and `xs` elsewhere; each with 0 in place of the other. The gradient at 0 is that of the second.
+pub(crate) fn halves_at_zero(xs: &Tensor) -> Result<(Tensor, Tensor)> {
+    let (positive, zeros) = (xs.detach().gt(0.)?, xs.zeros_like()?);
+    Ok((
+        positive.where_cond(xs, &zeros)?,
+        positive.where_cond(&zeros, xs)?,
+    ))
 }
 
 /// `x * tanh(ln(1 + exp(x)))`, see <https://arxiv.org/abs/1908.08681>.

@@ -1,6 +1,6 @@
 //! The middle of a gated feed-forward block, see <https://arxiv.org/abs/2002.05202>.
 
-use super::{check_dtypes, in_graph, sigmoid};
+use super::{check_dtypes, in_graph, sigmoid, zeros_of};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use crate::Activation;
 use candle_core::fused::{Fused, Gate, Operand};
@@ -100,7 +100,7 @@ pub fn act_mul(gate: &Tensor, up: &Tensor, act: GatedActivation) -> Result<Tenso
         .bt());
     }
     if gate.elem_count() == 0 {
-        return gate.zeros_like();
+        return zeros_of(gate.shape(), gate, &[gate, up]);
     }
     if in_graph(&[gate, up]) {
         return act_mul_slow(gate, up, act);

@@ -15,6 +15,7 @@ mod sdpa;
 mod softmax;
 
 pub use dropout::{dropout, Dropout, Identity};
+pub(crate) use elementwise::{halves_at_zero, hard_clamp};
 pub use elementwise::{
     hard_sigmoid, leaky_relu, mish, selu, sigmoid, silu, silu_mul, silu_mul_slow, swiglu,
 };
@@ -37,7 +38,7 @@ pub(crate) use softmax::softmax_into;
 pub use softmax::{log_softmax, softmax, softmax_last_dim};
 
 use candle_core::fused::Fused;
-use candle_core::{DType, Error, Result, Storage, Tensor};
+use candle_core::{DType, Error, Result, Shape, Storage, Tensor};
 
 /// Checks what every fused op requires of its inputs: one float dtype that it can compute in.
 pub(crate) fn check_dtypes(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
@@ -61,10 +62,26 @@ pub(crate) fn in_graph(tensors: &[&Tensor]) -> bool {
     tensors.iter().any(|t| t.track_op())
 }
 
-/// The dtype to compute in: f32 for the 16-bit floats, otherwise the one given.
+/// Zeros of `shape`, of the dtype and on the device of `like`: the result of an op that has nothing to compute. Gradients flow through it
+/// to `args`, as zeros, so that an optimiser finds one for every variable.
+pub(crate) fn zeros_of<S: Into<Shape>>(
+    shape: S,
+    like: &Tensor,
+    args: &[&Tensor],
+) -> Result<Tensor> {
+    let mut zeros = Tensor::zeros(shape, like.dtype(), like.device())?;
+    for arg in args.iter().filter(|arg| arg.track_op()) {
+        // The sum of none of its elements.
+        let nothing = arg.flatten_all()?.narrow(0, 0, 0)?.sum_all()?;
+        zeros = zeros.broadcast_add(&nothing.to_dtype(like.dtype())?)?;
+    }
+    Ok(zeros)
+}
+
+/// The dtype to compute in: f32 for the floats of 16 and 8 bits, otherwise the one given.
 pub(crate) fn compute_dtype(dtype: DType) -> DType {
     match dtype {
-        DType::F16 | DType::BF16 => DType::F32,
+        DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,
         dtype => dtype,
     }
 }

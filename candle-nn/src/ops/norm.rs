@@ -1,6 +1,8 @@
 //! RMS norm and layer norm over the last dimension.
 
-use super::{act_mul, act_mul_slow, check_dtypes, compute_dtype, in_graph, GatedActivation};
+use super::{
+    act_mul, act_mul_slow, check_dtypes, compute_dtype, in_graph, zeros_of, GatedActivation,
+};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::fused::{self, BesideNorm, Fused, Operand};
 use candle_core::{
@@ -255,15 +257,20 @@ impl<'a> NormOp<'a> {
         Ok(op)
     }
 
-    fn in_graph(&self, xs: &Tensor) -> bool {
+    /// What the result depends on.
+    fn tensors<'b>(&'b self, xs: &'b Tensor) -> Vec<&'b Tensor> {
         let beside = self.beside.map(|(_, tensor)| tensor);
         let all = [Some(xs), self.norm.weight, self.norm.bias, beside];
-        in_graph(&all.into_iter().flatten().collect::<Vec<_>>())
+        all.into_iter().flatten().collect()
+    }
+
+    fn in_graph(&self, xs: &Tensor) -> bool {
+        in_graph(&self.tensors(xs))
     }
 
     fn run(&self, xs: &Tensor) -> Result<Tensor> {
         if xs.elem_count() == 0 {
-            return xs.zeros_like();
+            return zeros_of(xs.shape(), xs, &self.tensors(xs));
         }
         if self.in_graph(xs) {
             return self.plain(xs);

@@ -1,6 +1,6 @@
 //! Softmax over any dimension, and the fused one over the last.
 
-use super::{check_dtypes, in_graph};
+use super::{check_dtypes, compute_dtype, in_graph, zeros_of};
 use crate::fused_cpu::{self, with_float, Acc, Float, StridedRows};
 use candle_core::fused::{Fused, Operand};
 use candle_core::shape::Dim;
@@ -21,8 +21,16 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDTyp
 /// ```
 pub fn softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
     let dim = dim.to_index(xs.shape(), "softmax")?;
-    let exp = xs.broadcast_sub(&xs.max_keepdim(dim)?)?.exp()?;
-    exp.broadcast_div(&exp.sum_keepdim(dim)?)
+    let exp = shifted(xs, dim)?.exp()?;
+    exp.broadcast_div(&exp.sum_keepdim(dim)?)?
+        .to_dtype(xs.dtype())
+}
+
+/// `xs` less its maximum along `dim`, in f32 for 16-bit floats: a sum of many exponentials does not fit these. The maximum cancels out, so no
+/// gradient goes through it.
+fn shifted(xs: &Tensor, dim: usize) -> Result<Tensor> {
+    let wide = xs.to_dtype(compute_dtype(xs.dtype()))?;
+    wide.broadcast_sub(&wide.detach().max_keepdim(dim)?)
 }
 
 /// The logarithm of [`softmax`] along `d`, without the underflow of computing it in two steps.
@@ -31,9 +39,9 @@ pub fn softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
 /// `d` is out of range or has no elements.
 pub fn log_softmax<D: Dim>(xs: &Tensor, d: D) -> Result<Tensor> {
     let dim = d.to_index(xs.shape(), "log-softmax")?;
-    let shifted = xs.broadcast_sub(&xs.max_keepdim(dim)?)?;
+    let shifted = shifted(xs, dim)?;
     let log_sum = shifted.exp()?.sum_keepdim(dim)?.log()?;
-    shifted.broadcast_sub(&log_sum)
+    shifted.broadcast_sub(&log_sum)?.to_dtype(xs.dtype())
 }
 
 /// [`softmax`] along the last dimension in one kernel, its plain form being `softmax(xs, D::Minus1)`. Any layout.
@@ -44,7 +52,7 @@ pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
     D::Minus1.to_index(xs.shape(), SoftmaxLastDim::NAME)?;
     check_dtypes(SoftmaxLastDim::NAME, &[xs])?;
     if xs.elem_count() == 0 {
-        return xs.zeros_like();
+        return zeros_of(xs.shape(), xs, &[xs]);
     }
     if in_graph(&[xs]) {
         return softmax(xs, D::Minus1);

@@ -2,7 +2,7 @@
 
 use super::heads::Checked;
 use super::{Pairs, Rotation};
-use crate::ops::{beside, check_dtypes, in_graph, on_devices, with_fused};
+use crate::ops::{beside, check_dtypes, in_graph, on_devices, with_fused, zeros_of};
 use candle_core::fused::{Fused, Operand, RopeCache, RopePosition};
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Result, Shape, Tensor};
 
@@ -76,7 +76,7 @@ pub fn rope_append_with<'a>(
 ) -> Result<Tensor> {
     let append = Append::new(xs, rotation, cache, position.into())?;
     if xs.elem_count() == 0 {
-        return Tensor::zeros(append.queries_shape(xs)?, xs.dtype(), xs.device());
+        return zeros_of(append.queries_shape(xs)?, xs, &append.heads.tensors(xs));
     }
     if append.heads.takes_plain_form(xs) || in_graph(&[cache]) {
         return append.plain(xs);

@@ -2,7 +2,7 @@
 
 use super::fused::Rope;
 use super::{both_angles, check_heads, rotate_slow, Extent, Kind};
-use crate::ops::{check_dtypes, in_graph, rms_norm_slow};
+use crate::ops::{check_dtypes, in_graph, rms_norm_slow, zeros_of};
 use candle_core::{Result, Tensor};
 
 /// Which elements of a head make a pair; see the [module above](super).
@@ -121,7 +121,7 @@ pub fn rope_heads_with(
 ) -> Result<Tensor> {
     let checked = Checked::new(xs, rotation, queries, keys)?;
     if xs.elem_count() == 0 {
-        return xs.zeros_like();
+        return zeros_of(xs.shape(), xs, &checked.tensors(xs));
     }
     if checked.takes_plain_form(xs) {
         return checked.plain(xs);
@@ -194,6 +194,16 @@ impl<'a> Checked<'a> {
             queries,
             keys,
         })
+    }
+
+    /// What the result depends on.
+    pub(super) fn tensors<'b>(&'b self, xs: &'b Tensor) -> Vec<&'b Tensor> {
+        let (cos, sin) = self.cos_sin(xs);
+        let norms = self.norms.map(|norms| [&norms.query, &norms.key]);
+        [xs, cos, sin]
+            .into_iter()
+            .chain(norms.into_iter().flatten())
+            .collect()
     }
 
     /// Whether gradients are wanted, which the kernels do not have.

@@ -276,3 +276,96 @@ test_device!(gradients_of_attention);
 test_device!(gradients_of_layers);
 test_device!(gradients_of_losses);
 test_device!(loss_of_large_logits);
+
+/// Ops of tensors without elements have gradients of zeros, so that an optimiser finds one for each variable in an empty last batch.
+fn nothing_has_a_gradient(dev: &Device) -> Result<()> {
+    let var = |dims: &[usize]| Var::ones(dims, DType::F32, dev);
+    let (rows, head) = (var(&[0, 4])?, var(&[1, 2, 0, 4])?);
+    let (weight, bias, angles) = (
+        var(&[4])?,
+        var(&[4])?,
+        Tensor::ones((0, 2), DType::F32, dev)?,
+    );
+    let (keys, values) = (var(&[1, 2, 3, 4])?, var(&[1, 2, 3, 4])?);
+    let channels = var(&[0, 4, 2])?;
+    let group_norm = candle_nn::GroupNorm::new(
+        weight.as_tensor().clone(),
+        bias.as_tensor().clone(),
+        4,
+        2,
+        1e-5,
+    )?;
+    let cases: Vec<(&str, Tensor, Vec<&Var>)> = vec![
+        (
+            "softmax_last_dim",
+            ops::softmax_last_dim(&rows)?,
+            vec![&rows],
+        ),
+        ("sigmoid", ops::sigmoid(&rows)?, vec![&rows]),
+        ("silu_mul", ops::silu_mul(&rows, &rows)?, vec![&rows]),
+        (
+            "rms_norm",
+            ops::rms_norm(&rows, &weight, 1e-5)?,
+            vec![&rows, &weight],
+        ),
+        (
+            "layer_norm",
+            ops::layer_norm(&rows, &weight, &bias, 1e-5)?,
+            vec![&rows, &weight, &bias],
+        ),
+        (
+            "group norm",
+            group_norm.forward(&channels)?,
+            vec![&channels, &weight, &bias],
+        ),
+        (
+            "rope",
+            rotary_emb::rope(&head, &angles, &angles)?,
+            vec![&head],
+        ),
+        (
+            "sdpa",
+            ops::sdpa(&head, &keys, &values, None, false, 1., 1.)?,
+            vec![&head, &keys, &values],
+        ),
+    ];
+    for (name, result, vars) in cases {
+        assert_eq!(result.elem_count(), 0, "{name}");
+        let grads = result.sum_all()?.backward()?;
+        for var in vars {
+            let grad = grads
+                .get(var)
+                .unwrap_or_else(|| panic!("{name}: no gradient"));
+            assert_eq!(grad.dims(), var.dims(), "{name}");
+            let sum = grad.abs()?.sum_all()?.to_scalar::<f32>()?;
+            assert_eq!(sum, 0., "{name}");
+        }
+    }
+    Ok(())
+}
+
+/// PyTorch's gradients where a function has none.
+fn kinks(dev: &Device) -> Result<()> {
+    let slopes = |x: &[f32], f: &dyn Fn(&Tensor) -> Result<Tensor>| -> Result<Vec<f32>> {
+        let x = Var::new(x, dev)?;
+        let grads = f(&x)?.backward()?;
+        grads.get(&x).expect("a gradient").to_vec1()
+    };
+    let leaky = slopes(&[-1., 0., 1.], &|x| ops::leaky_relu(x, 0.25))?;
+    assert_eq!(leaky, [0.25, 0.25, 1.]);
+    let weight = Tensor::new(&[0.25f32], dev)?;
+    let prelu = slopes(&[-1., 0., 1.], &|x| {
+        candle_nn::PReLU::new(weight.clone(), true).forward(x)
+    })?;
+    assert_eq!(prelu, [0.25, 0.25, 1.]);
+    let relu6 = slopes(&[-1., 0., 3., 6., 7.], &|x| Activation::Relu6.forward(x))?;
+    assert_eq!(relu6, [0., 0., 1., 0., 0.]);
+    let hard = slopes(&[-4., -3., 0., 3., 4.], &ops::hard_sigmoid)?;
+    assert_eq!(hard, [0., 0., 1. / 6., 0., 0.]);
+    let elu = slopes(&[0., 1.], &|x| Activation::Elu(2.).forward(x))?;
+    assert_eq!(elu, [2., 1.]);
+    Ok(())
+}
+
+test_device!(nothing_has_a_gradient);
+test_device!(kinks);

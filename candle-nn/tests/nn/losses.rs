@@ -86,3 +86,44 @@ fn losses_that_do_not_fit(dev: &Device) -> Result<()> {
 test_device!(losses_of_pairs);
 test_device!(losses_of_classes);
 test_device!(losses_that_do_not_fit);
+
+/// Squares and sums that f16 cannot hold, of losses that it can.
+fn losses_of_16_bits(dev: &Device) -> Result<()> {
+    let f16 = |value: f32, dims: &[usize]| Tensor::full(value, dims, dev)?.to_dtype(DType::F16);
+    let close = |got: Tensor, want: f32, what: &str| -> Result<()> {
+        assert_eq!(got.dtype(), DType::F16, "{what}");
+        let got = got.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+        assert!(
+            (got - want).abs() <= want.abs() * 2e-3,
+            "{what}: {got} for {want}"
+        );
+        Ok(())
+    };
+    let n = 40_000;
+    let (zeros, tens) = (f16(0., &[n])?, f16(10., &[n])?);
+    close(loss::mse(&tens, &zeros)?, 100., "mse")?;
+    close(loss::huber(&f16(300., &[n])?, &zeros, 1.)?, 299.5, "huber")?;
+    let one_of = Tensor::cat(&[&f16(300., &[1])?, &f16(0., &[n - 1])?], 0)?;
+    close(
+        loss::mse(&one_of, &zeros)?,
+        90_000. / n as f32,
+        "mse of an outlier",
+    )?;
+    let bce = loss::binary_cross_entropy_with_logit(&tens, &zeros)?;
+    close(bce, 10., "binary cross entropy")?;
+    let classes = Tensor::zeros(n, DType::U32, dev)?;
+    close(loss::nll(&f16(-10., &[n, 2])?, &classes)?, 10., "nll")?;
+    let logits = Tensor::cat(&[&f16(0., &[n, 1])?, &f16(10., &[n, 1])?], 1)?;
+    close(
+        loss::cross_entropy(&logits, &classes)?,
+        10.,
+        "cross entropy",
+    )?;
+    // 70,000 equal exponentials.
+    let share = candle_nn::ops::softmax(&f16(0., &[70_000])?, 0)?;
+    let first = share.get(0)?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
+    assert!((first * 70_000. - 1.).abs() < 2e-2, "{first}");
+    Ok(())
+}
+
+test_device!(losses_of_16_bits);

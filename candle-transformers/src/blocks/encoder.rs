@@ -371,8 +371,11 @@ pub(crate) fn mean_of_seen(family: &str, xs: &Tensor, mask: &Tensor) -> Result<T
         )
     }
     let dtype = dtype_of_scores(xs.dtype());
+    let xs_wide = xs.to_dtype(dtype)?;
+    // Not a product with zeros: the vectors of padding may be infinite or NaN.
+    let shown = mask.ne(0.)?.unsqueeze(2)?.broadcast_as(xs.shape())?;
+    let sum = shown.where_cond(&xs_wide, &xs_wide.zeros_like()?)?.sum(1)?;
     let mask = mask.to_dtype(dtype)?.unsqueeze(2)?;
-    let sum = xs.to_dtype(dtype)?.broadcast_mul(&mask)?.sum(1)?;
     let seen = mask.sum(1)?.clamp(1e-9, f64::from(f32::MAX))?;
     sum.broadcast_div(&seen)?.to_dtype(xs.dtype())
 }

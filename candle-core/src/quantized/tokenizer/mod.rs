@@ -107,12 +107,55 @@ fn byte_level(metadata: &Metadata, tokens: &[Token]) -> Result<(Tokenizer, Adds)
         tokenizer.with_normalizer(Some(NFC)).map_err(failed)?;
     }
     tokenizer.with_pre_tokenizer(Some(split.pre_tokenizer()?));
-    tokenizer.with_decoder(Some(ByteLevel::default()));
+    tokenizer.with_decoder(Some(byte_level_decoder(tokens)?));
     let adds = Adds {
         bos: split.adds_bos,
         eos: false,
     };
     Ok((tokenizer, adds))
+}
+
+/// The letters of bytes: printable ones of Latin-1 stand for themselves, the others for letters from U+0100 on, in order.
+fn letters() -> [char; 256] {
+    let mut free = ('\u{100}'..).fuse();
+    std::array::from_fn(|byte| match byte {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => char::from(byte as u8),
+        _ => free.next().unwrap_or_default(),
+    })
+}
+
+/// Turns letters back into bytes. Added tokens are texts, not letters; one of letters alone would be taken for bytes. So the letters of
+/// its bytes replace it first.
+fn byte_level_decoder(tokens: &[Token]) -> Result<DecoderWrapper> {
+    let letters = letters();
+    let taken_for_bytes = |token: &&Token| {
+        matches!(token.kind, TokenKind::Control | TokenKind::UserDefined)
+            && !token.text.is_ascii()
+            && token.text.chars().all(|c| letters.contains(&c))
+    };
+    let mut decoders = vec![];
+    for token in tokens.iter().filter(taken_for_bytes) {
+        let as_letters: String = token
+            .text
+            .bytes()
+            .map(|b| letters[usize::from(b)])
+            .collect();
+        let mut whole = r"\A".to_string();
+        for c in token.text.chars() {
+            if r"\.+*?()|[]{}^$#&-~".contains(c) {
+                whole.push('\\');
+            }
+            whole.push(c);
+        }
+        whole.push_str(r"\z");
+        let replace = Replace::new(ReplacePattern::Regex(whole), as_letters).map_err(failed)?;
+        decoders.push(DecoderWrapper::Replace(replace));
+    }
+    if decoders.is_empty() {
+        return Ok(DecoderWrapper::ByteLevel(ByteLevel::default()));
+    }
+    decoders.push(DecoderWrapper::ByteLevel(ByteLevel::default()));
+    Ok(DecoderWrapper::Sequence(Decoders::new(decoders)))
 }
 
 /// SentencePiece's BPE: of two neighbours those are joined first whose joint token has the highest score.

@@ -12,6 +12,7 @@ pub(super) mod pool;
 pub(super) mod quantized;
 pub(super) mod random;
 pub(super) mod reduce;
+pub(crate) mod scan;
 pub(super) mod scatter;
 pub(crate) mod sort;
 pub(super) mod upsample;
@@ -26,6 +27,27 @@ use crate::{Error, Layout, Result};
 
 /// Invocations in a workgroup of the kernels without a reason for another number.
 const WORKGROUP: u32 = 256;
+
+/// The most steps of a loop over a size that the caller chooses, in one invocation. Mesa's llvmpipe ends all loops of an invocation after
+/// 65,535 iterations together, without an error, and browsers lose a device whose dispatch takes too long. `loops.rs` has the bound of
+/// each loop.
+const MOST_STEPS: usize = 1 << 15;
+
+/// `0..len` in ranges of at most `most`.
+fn ranges(len: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let most = most.max(1);
+    (0..len)
+        .step_by(most)
+        .map(move |first| first..len.min(first + most))
+}
+
+/// A window of `[height, width]` in parts of at most `most` elements, by their rows and columns.
+fn window_parts([height, width]: [usize; 2], most: usize) -> Vec<[std::ops::Range<usize>; 2]> {
+    let columns = || ranges(width, most);
+    let rows = ranges(height, most / width.clamp(1, most));
+    rows.flat_map(|rows| columns().map(move |columns| [rows.clone(), columns]))
+        .collect()
+}
 
 impl Shader {
     /// A kernel that makes each element of `dst` by itself: `body` has the function `element_at(i)`, `p.len` is their number.

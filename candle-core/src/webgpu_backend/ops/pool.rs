@@ -1,12 +1,15 @@
 //! Pooling: each element of the result is the mean or the largest of a window.
 
+use super::copy2d::{copy2d, Rows};
 use super::elementwise::functions;
 use super::windows::{fit, Operand, Split};
-use super::{bind, index};
-use crate::backend::BackendStorage;
+use super::{bind, elementwise, fill, index, reduce, window_parts, MOST_STEPS};
+use crate::backend::{BackendDevice, BackendStorage};
+use crate::op::ReduceOp;
+use crate::scalar::Scalar;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
-use crate::{Layout, Result, Shape};
+use crate::{DType, Layout, Result, Shape};
 
 params!(PoolParams {
     src_offset: u32,
@@ -83,6 +86,14 @@ pub(in super::super) fn pool2d(
     if dst.is_empty() {
         return Ok(dst);
     }
+    let most = MOST_STEPS / src.device().elem(src.dtype(), op)?.lanes() as usize;
+    if kernel.0 * kernel.1 > most {
+        drop(dst);
+        return match pool {
+            Pool::Max => max_of_parts((src, layout), kernel, stride, most),
+            Pool::Mean => mean_of_rows((src, layout), kernel, stride),
+        };
+    }
     // For each row of results the rows of the input that it is made of.
     let steps = layout.stride();
     let windows = Layout::new(
@@ -114,6 +125,99 @@ pub(in super::super) fn pool2d(
         pooling.launch(&part.dst, (src, windows))
     })?;
     Ok(dst)
+}
+
+/// The largest of windows that are more than an invocation may look at: of the parts of a window, then of their results.
+fn max_of_parts(
+    (src, layout): Operand<'_>,
+    kernel: (usize, usize),
+    stride: (usize, usize),
+    most: usize,
+) -> Result<WebGpuStorage> {
+    let device = src.device();
+    let (batch, channels, i_h, i_w) = layout.shape().dims4()?;
+    let (o_h, o_w) = (
+        (i_h - kernel.0) / stride.0 + 1,
+        (i_w - kernel.1) / stride.1 + 1,
+    );
+    let len = batch * channels * o_h * o_w;
+    let parts = window_parts([kernel.0, kernel.1], most);
+    let shape = Shape::from(parts.len() * len);
+    let mut largest = device.zeros_impl(&shape, src.dtype())?;
+    for (i, [rows, columns]) in parts.iter().enumerate() {
+        // The input from the part's first element on, up to that of the last window.
+        let height = (o_h - 1) * stride.0 + rows.len();
+        let width = (o_w - 1) * stride.1 + columns.len();
+        let part_l = layout
+            .narrow(2, rows.start, height)?
+            .narrow(3, columns.start, width)?;
+        let size = (rows.len(), columns.len());
+        let part = pool2d(src, &part_l, size, stride, Pool::Max)?;
+        copy2d(&part, &mut largest, Rows::range(len, 0, i * len))?;
+    }
+    let of_parts = Layout::contiguous((1, 1, parts.len(), len));
+    pool2d(&largest, &of_parts, (parts.len(), 1), (1, 1), Pool::Max)
+}
+
+/// The mean of windows that are more than an invocation may look at: each is a row of a reduction. Integers are added up in 64 bits, since
+/// a sum of many may not fit theirs.
+fn mean_of_rows(
+    (src, layout): Operand<'_>,
+    kernel: (usize, usize),
+    stride: (usize, usize),
+) -> Result<WebGpuStorage> {
+    const OP: &str = "avg_pool2d";
+    let device = src.device();
+    let (batch, channels, i_h, i_w) = layout.shape().dims4()?;
+    let (o_h, o_w) = (
+        (i_h - kernel.0) / stride.0 + 1,
+        (i_w - kernel.1) / stride.1 + 1,
+    );
+    let dtype = src.dtype();
+    let sums_dtype = match dtype {
+        DType::F16 | DType::BF16 | DType::F8E4M3 => DType::F32,
+        DType::U8 | DType::I16 | DType::U32 | DType::I32 => DType::I64,
+        other => other,
+    };
+    let (wide, wide_l);
+    let (src, layout) = if sums_dtype.is_int() {
+        wide = elementwise::to_dtype(src, layout, sums_dtype)?;
+        wide_l = Layout::contiguous(layout.shape());
+        (&wide, &wide_l)
+    } else {
+        (src, layout)
+    };
+    let steps = layout.stride();
+    let windows = Layout::new(
+        Shape::from(vec![batch, channels, o_h, o_w, kernel.0, kernel.1]),
+        vec![
+            steps[0],
+            steps[1],
+            stride.0 * steps[2],
+            stride.1 * steps[3],
+            steps[2],
+            steps[3],
+        ],
+        layout.start_offset(),
+    );
+    let len = batch * channels * o_h * o_w;
+    let sums = device.alloc(len, sums_dtype, OP)?;
+    reduce::rows_into(&sums, ReduceOp::Sum, (src, &windows), 4)?;
+    let elements = kernel.0 * kernel.1;
+    let mut count = device.alloc(1, sums_dtype, OP)?;
+    let value = match sums_dtype {
+        DType::I64 => Scalar::I64(elements as i64),
+        DType::F64 => Scalar::F64(elements as f64),
+        _ => Scalar::F32(elements as f32),
+    };
+    fill::const_set(&mut count, value, &Layout::contiguous(1))?;
+    let all = Layout::contiguous(len);
+    let every = Layout::new(Shape::from(len), vec![0], 0);
+    let means = elementwise::binary(&sums, &count, &all, &every, "div")?;
+    match sums_dtype == dtype {
+        true => Ok(means),
+        false => elementwise::to_dtype(&means, &all, dtype),
+    }
 }
 
 /// A pooling and its sizes along a row.

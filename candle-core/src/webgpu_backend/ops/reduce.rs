@@ -4,7 +4,7 @@
 
 use super::elementwise::functions;
 use super::windows::{extent, fit, halves, longest, window_bytes, Operand, Part, Split};
-use super::{bind, elementwise, fill, index, Views, WORKGROUP};
+use super::{bind, elementwise, fill, index, Views, MOST_STEPS, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
 use crate::scalar::Scalar;
@@ -104,8 +104,12 @@ const FEW: u32 = 64;
 const CHUNK: u32 = 8 * WORKGROUP;
 /// From this many parts on a workgroup joins them: a single invocation would wait for each load in sequence.
 const SHARED: u32 = 16;
-/// The most parts in a dispatch.
+/// The most parts in a dispatch, if the parts are not too long for their invocations then.
 const MAX_CHUNKS: u32 = 1024;
+/// The most elements of a row that one invocation reduces, for each lane of a word.
+const MOST_ALONE: u32 = MOST_STEPS as u32 / 4;
+/// The most elements of a part that a workgroup reduces, which has a lane.
+const MOST_TOGETHER: u32 = MOST_STEPS as u32 * WORKGROUP;
 
 /// Who reduces a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,10 +124,14 @@ enum Way {
 
 /// The way to reduce `outputs` rows of `inner` elements each, contiguous in memory if `adjacent`.
 fn way(outputs: u32, inner: u32, adjacent: bool) -> Way {
-    if inner < SHORT || (!adjacent && outputs >= MANY) {
+    let least = inner.div_ceil(MOST_TOGETHER);
+    if inner < SHORT || (!adjacent && outputs >= MANY && inner <= MOST_ALONE) {
         Way::Alone
     } else if inner >= LONG && outputs < FEW {
-        Way::Chunks(inner.div_ceil(CHUNK).min(MAX_CHUNKS / outputs.max(1)))
+        let chunks = inner.div_ceil(CHUNK).min(MAX_CHUNKS / outputs.max(1));
+        Way::Chunks(chunks.max(least))
+    } else if inner > MOST_ALONE * WORKGROUP {
+        Way::Chunks(least.max(2))
     } else {
         Way::Group
     }
@@ -511,7 +519,10 @@ mod tests {
         // A vocabulary, and the sum of everything.
         assert_eq!(way(1, 128_256, true), Way::Chunks(63));
         assert_eq!(way(1, 1 << 30, true), Way::Chunks(1024));
-        assert_eq!(way(63, 1 << 30, true), Way::Chunks(16));
         assert_eq!(way(64, 1 << 20, true), Way::Group);
+        // More than an invocation may look at.
+        assert_eq!(way(63, 1 << 30, true), Way::Chunks(128));
+        assert_eq!(way(1 << 14, 1 << 14, false), Way::Group);
+        assert_eq!(way(64, 1 << 22, true), Way::Chunks(2));
     }
 }

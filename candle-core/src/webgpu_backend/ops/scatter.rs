@@ -3,7 +3,7 @@
 use super::elementwise::{self, functions};
 use super::indexing::{along, ids_elem, number, reads_ids, with_stride};
 use super::windows::{fit, halves, longest, window};
-use super::{bind, index, Views, WORKGROUP};
+use super::{bind, index, ranges, Views, MOST_STEPS, WORKGROUP};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::queue::Binding;
@@ -240,8 +240,24 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// One dispatch; indexes of places that the share does not have are left out.
+    /// Dispatches of as many updates as an invocation may look at, in the order of the updates.
     fn launch(&self, share: &Share) -> Result<()> {
+        let count = share.ids.dims()[self.dim];
+        let elem = self.dst.device().elem(self.dst.dtype(), self.op)?;
+        for part in ranges(count, MOST_STEPS / elem.lanes() as usize) {
+            let narrow = |layout: &Layout| layout.narrow(self.dim, part.start, part.len());
+            self.dispatch(&Share {
+                dst: share.dst.clone(),
+                ids: narrow(&share.ids)?,
+                src: narrow(&share.src)?,
+                ..*share
+            })?;
+        }
+        Ok(())
+    }
+
+    /// One dispatch; indexes of places that the share does not have are left out.
+    fn dispatch(&self, share: &Share) -> Result<()> {
         let Job {
             dim, by_column, op, ..
         } = *self;

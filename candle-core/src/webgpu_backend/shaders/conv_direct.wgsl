@@ -79,7 +79,7 @@ fn main(
     return;
   }
   let channels = p.groups * p.c_out;
-  let image = p.src_offset + plane / channels * p.src_batch + plane % channels / p.c_out * p.c_in * p.src_channel;
+  let image = p.src_offset + plane / channels * p.src_batch + plane % channels / p.c_out * p.src_group;
   let kernel_first = kernel_of(plane);
   var sums: array<src_t, STRIP>;
   for (var c = 0u; c < p.c_in; c++) {

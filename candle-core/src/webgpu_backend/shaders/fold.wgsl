@@ -1,5 +1,5 @@
 // Each pixel of dst (plane, oy, ox) is the sum of the columns' elements that fall on it: src is (plane, (ky, kx), (iy, ix)), and
-// its element falls on oy = iy * stride + ky * dilation - padding.
+// its element falls on oy = iy * stride + ky * dilation - padding. The taps are k_h rows of k_w, out of `taps` in rows of taps_w.
 
 fn element_at(i: u32) -> src_t {
   let ox = i % p.o_w;
@@ -19,7 +19,7 @@ fn element_at(i: u32) -> src_t {
       if (ix >= p.i_w || x % p.stride_w != 0u) {
         continue;
       }
-      let tap = (plane * p.k_h + ky) * p.k_w + kx;
+      let tap = plane * p.taps + ky * p.taps_w + kx;
       sum = f_add(sum, src_at(p.src_offset + tap * p.src_tap + iy * p.src_row + ix));
     }
   }

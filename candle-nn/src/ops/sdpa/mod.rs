@@ -7,7 +7,7 @@ mod kernels;
 mod plain;
 mod rows;
 
-use super::in_graph;
+use super::{in_graph, zeros_of};
 use blocks::blocks;
 use candle_core::{bail, Result, Tensor};
 use dims::Dims;
@@ -117,6 +117,14 @@ impl<'a> Rules<'a> {
         self.starts.is_none() && dims.queries == 1
     }
 
+    /// What the result depends on.
+    fn tensors<'b>(&self, q: &'b Tensor, k: &'b Tensor, v: &'b Tensor) -> Vec<&'b Tensor>
+    where
+        'a: 'b,
+    {
+        [q, k, v].into_iter().chain(self.floats()).collect()
+    }
+
     /// All tensors that are not positions.
     fn floats(&self) -> impl Iterator<Item = &'a Tensor> {
         [self.bias, self.slopes, self.sinks].into_iter().flatten()
@@ -216,7 +224,7 @@ pub fn sdpa_with_slow(
     let rules = Rules::new(options, queries, keys)?;
     let dims = Dims::check(q, k, v, &rules)?;
     if dims.is_empty() {
-        return Tensor::zeros(dims.output(), q.dtype(), q.device());
+        return zeros_of(dims.output(), q, &rules.tensors(q, k, v));
     }
     plain(q, k, v, &rules, &dims)
 }
@@ -224,10 +232,10 @@ pub fn sdpa_with_slow(
 /// [`sdpa_with`] in the kernels' terms.
 pub(crate) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, rules: &Rules<'_>) -> Result<Tensor> {
     let dims = Dims::check(q, k, v, rules)?;
+    let tensors = rules.tensors(q, k, v);
     if dims.is_empty() {
-        return Tensor::zeros(dims.output(), q.dtype(), q.device());
+        return zeros_of(dims.output(), q, &tensors);
     }
-    let tensors: Vec<_> = [q, k, v].into_iter().chain(rules.floats()).collect();
     if in_graph(&tensors) {
         return plain(q, k, v, rules, &dims);
     }

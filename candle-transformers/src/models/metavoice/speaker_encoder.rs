@@ -8,6 +8,7 @@ use candle_nn::{linear, lstm, LSTMConfig, Linear, VarBuilder, LSTM, RNN};
 use serde::Deserialize;
 
 use super::FAMILY;
+use crate::blocks::encoder::dtype_of_scores;
 
 /// The sizes of a model.
 #[derive(Debug, Clone, Deserialize)]
@@ -220,6 +221,9 @@ impl Module for Model {
 
 /// The rows of (n, size) divided by their lengths. Zeros stay zeros.
 fn of_length_one(xs: &Tensor) -> Result<Tensor> {
-    let length = xs.sqr()?.sum_keepdim(1)?.sqrt()?;
-    xs.broadcast_div(&length.clamp(1e-7, f64::from(f32::MAX))?)
+    // A sum of squares leaves the range of f16.
+    let wide = xs.to_dtype(dtype_of_scores(xs.dtype()))?;
+    let length = wide.sqr()?.sum_keepdim(1)?.sqrt()?;
+    let length = length.clamp(1e-7, f64::from(f32::MAX))?;
+    wide.broadcast_div(&length)?.to_dtype(xs.dtype())
 }

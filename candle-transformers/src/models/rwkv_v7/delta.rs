@@ -69,7 +69,9 @@ impl Delta<'_> {
         let queries = Tensor::cat(&[&z, &r], 2)?;
         let keys = Tensor::cat(&[&replaced, &k], 2)?;
         let scores = queries.matmul(&keys.t()?)?;
-        let scores = scores.broadcast_mul(&seen(len, self.r.device())?.to_dtype(r.dtype())?)?;
+        // Not a product with zeros: what is hidden may be infinite, since `grown` is.
+        let seen = seen(len, self.r.device())?.broadcast_as(scores.shape())?;
+        let scores = seen.where_cond(&scores, &scores.zeros_like()?)?;
         let block = |i: usize, j: usize| scores.narrow(2, i * len, len)?.narrow(3, j * len, len);
 
         // Two columns: what is multiplied with the state, and what is added to that.
@@ -123,8 +125,8 @@ fn seen(len: usize, device: &Device) -> Result<Tensor> {
             false => j <= i - len,
         }
     };
-    let seen = (0..4 * len * len).map(|at| f32::from(u8::from(sees(at))));
-    Tensor::from_vec(seen.collect(), (2 * len, 2 * len), device)
+    let seen: Vec<u8> = (0..4 * len * len).map(|at| sees(at).into()).collect();
+    Tensor::from_vec(seen, (2 * len, 2 * len), device)
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! Convolutions by looking up every tap: all groups in one dispatch, any steps, any dtype.
 
+use std::ops::Range;
+
 use super::{index, taps, Conv};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
-use crate::webgpu_backend::ops::bind;
-use crate::webgpu_backend::ops::elementwise::{functions, to_dtype};
+use crate::webgpu_backend::ops::elementwise::{binary, functions, to_dtype};
 use crate::webgpu_backend::ops::matmul::MOST_COMPILED;
 use crate::webgpu_backend::ops::reduce::accumulator;
+use crate::webgpu_backend::ops::{bind, ranges, window_parts, MOST_STEPS};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
@@ -17,9 +19,13 @@ const STRIP: usize = 4;
 /// The most bytes of a kernel that a workgroup keeps: half of what there is in a browser, so that two fit a core.
 const STAGED_BYTES: usize = 8 << 10;
 
+/// The most products that an invocation adds up for an element of its strip: each comes with two short loops over the strip.
+const MOST_TAPS: usize = MOST_STEPS / (2 * STRIP);
+
 params!(DirectParams {
     src_offset: u32,
     src_batch: u32,
+    src_group: u32,
     src_channel: u32,
     src_row: u32,
     src_col: u32,
@@ -53,6 +59,45 @@ params!(DirectParams {
     lanes: u32,
     segments: u32,
 });
+
+impl DirectParams {
+    /// Those of the sums over some channels of the input, and some rows and columns of the kernel.
+    fn part(
+        &self,
+        channels: &Range<usize>,
+        [rows, cols]: [&Range<usize>; 2],
+        transposed: bool,
+    ) -> Result<Self> {
+        let (channel, row, col) = (
+            index(channels.start)?,
+            index(rows.start)?,
+            index(cols.start)?,
+        );
+        // A transposed convolution takes its taps in the other direction.
+        let start = |start: u32, tap: u32, dilation: u32| match transposed {
+            false => start.wrapping_add(tap.wrapping_mul(dilation)),
+            true => start.wrapping_sub(tap.wrapping_mul(dilation)),
+        };
+        let kernel = [
+            (channel, self.kernel_channel),
+            (row, self.kernel_row),
+            (col, self.kernel_col),
+        ];
+        let skipped = kernel.iter().fold(0u32, |sum, (at, step)| {
+            sum.wrapping_add(at.wrapping_mul(*step))
+        });
+        Ok(Self {
+            src_offset: self.src_offset + channel * self.src_channel,
+            kernel_offset: self.kernel_offset.wrapping_add(skipped),
+            c_in: index(channels.len())?,
+            k_h: index(rows.len())?,
+            k_w: index(cols.len())?,
+            start_h: start(self.start_h, row, self.dilation_h),
+            start_w: start(self.start_w, col, self.dilation_w),
+            ..*self
+        })
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ConvDirect {
@@ -124,43 +169,80 @@ pub(super) fn run(conv: &Conv<'_>, to: DType) -> Result<WebGpuStorage> {
         true => c_in * channel_step,
     };
     let [src_batch, src_channel, src_row, src_col] = conv.src_strides;
-    device.run(
-        &convolution,
-        &[bind(conv.src), bind(conv.kernel), bind(&dst)],
-        &DirectParams {
-            src_offset: index(conv.src_offset)?,
-            src_batch: index(src_batch)?,
-            src_channel: index(src_channel)?,
-            src_row: index(src_row)?,
-            src_col: index(src_col)?,
-            kernel_offset: index(kernel_offset)?,
-            kernel_group: index(group_step)?,
-            kernel_out: index(out_step)?,
-            kernel_channel: index(channel_step)?,
-            kernel_row: kernel_steps[0],
-            kernel_col: kernel_steps[1],
-            groups: index(g.groups)?,
-            c_in: index(c_in)?,
-            c_out: index(c_out)?,
-            i_h: index(g.input[0])?,
-            i_w: index(g.input[1])?,
-            k_h: index(g.kernel[0])?,
-            k_w: index(g.kernel[1])?,
-            o_h: index(o_h)?,
-            o_w: index(o_w)?,
-            start_h: start[0],
-            start_w: start[1],
-            stride_h: index(g.steps[0].stride)?,
-            stride_w: index(g.steps[1].stride)?,
-            dilation_h: index(g.steps[0].dilation)?,
-            dilation_w: index(g.steps[1].dilation)?,
-            planes: index(planes)?,
-            strips: index(strips)?,
-            lanes: index(lanes)?,
-            segments: index(segments)?,
-        },
-        device.grid(planes.div_ceil(together) * segments, 1),
-    )?;
+    let params = DirectParams {
+        src_offset: index(conv.src_offset)?,
+        src_batch: index(src_batch)?,
+        src_group: index(c_in * src_channel)?,
+        src_channel: index(src_channel)?,
+        src_row: index(src_row)?,
+        src_col: index(src_col)?,
+        kernel_offset: index(kernel_offset)?,
+        kernel_group: index(group_step)?,
+        kernel_out: index(out_step)?,
+        kernel_channel: index(channel_step)?,
+        kernel_row: kernel_steps[0],
+        kernel_col: kernel_steps[1],
+        groups: index(g.groups)?,
+        c_in: index(c_in)?,
+        c_out: index(c_out)?,
+        i_h: index(g.input[0])?,
+        i_w: index(g.input[1])?,
+        k_h: index(g.kernel[0])?,
+        k_w: index(g.kernel[1])?,
+        o_h: index(o_h)?,
+        o_w: index(o_w)?,
+        start_h: start[0],
+        start_w: start[1],
+        stride_h: index(g.steps[0].stride)?,
+        stride_w: index(g.steps[1].stride)?,
+        dilation_h: index(g.steps[0].dilation)?,
+        dilation_w: index(g.steps[1].dilation)?,
+        planes: index(planes)?,
+        strips: index(strips)?,
+        lanes: index(lanes)?,
+        segments: index(segments)?,
+    };
+    let grid = device.grid(planes.div_ceil(together) * segments, 1);
+    let launch = |kernel: &ConvDirect, params: &DirectParams, dst: &WebGpuStorage| {
+        let bindings = [bind(conv.src), bind(conv.kernel), bind(dst)];
+        device.run(kernel, &bindings, params, grid)
+    };
+    if c_in * taps(g) > MOST_TAPS {
+        // More than an invocation may add up: some channels and taps at a time, in the dtype that sums are kept in.
+        drop(dst);
+        let sums_dtype = accumulator(to);
+        let kernel = ConvDirect {
+            out: device.elem(sums_dtype, g.op)?,
+            staged: false,
+            kernel: [0; 2],
+            ..convolution
+        };
+        let all = Layout::contiguous(planes * o_h * o_w);
+        let mut sums: Option<WebGpuStorage> = None;
+        for [rows, cols] in window_parts(g.kernel, MOST_TAPS) {
+            for channels in ranges(c_in, MOST_TAPS / (rows.len() * cols.len())) {
+                let part = device.alloc(planes * o_h * o_w, sums_dtype, g.op)?;
+                launch(
+                    &kernel,
+                    &params.part(&channels, [&rows, &cols], transposed)?,
+                    &part,
+                )?;
+                sums = Some(match sums {
+                    Some(sums) => binary(&sums, &part, &all, &all, "add")?,
+                    None => part,
+                });
+            }
+        }
+        let sums = match sums {
+            Some(sums) => sums,
+            None => device.alloc(0, sums_dtype, g.op)?,
+        };
+        return match to == sums_dtype {
+            true => Ok(sums),
+            false => to_dtype(&sums, &all, to),
+        };
+    }
+    launch(&convolution, &params, &dst)?;
     match packs {
         true => Ok(dst),
         false => to_dtype(&dst, &Layout::contiguous(dst.len()), to),

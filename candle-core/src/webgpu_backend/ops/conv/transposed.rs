@@ -1,15 +1,17 @@
 //! Transposed convolutions as products: the kernel multiplies the input, and `fold` adds what the windows have in common. The columns
 //! cost memory, so a large problem is done in pieces.
 
+use std::ops::Range;
+
 use super::{contiguous, index, input_len, matmul, matrices, output_len, taps, Operands};
 use crate::backend::BackendStorage;
 use crate::conv::Geometry;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
-use crate::webgpu_backend::ops::bind;
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
 use crate::webgpu_backend::ops::elementwise::functions;
 use crate::webgpu_backend::ops::reduce::accumulator;
 use crate::webgpu_backend::ops::windows::{fit, window_bytes, Operand, Split};
+use crate::webgpu_backend::ops::{bind, elementwise, window_parts, MOST_STEPS};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::{DType, Layout, Result};
 
@@ -24,6 +26,8 @@ params!(FoldParams {
     i_w: u32,
     k_h: u32,
     k_w: u32,
+    taps: u32,
+    taps_w: u32,
     padding_h: u32,
     padding_w: u32,
     stride_h: u32,
@@ -181,27 +185,66 @@ fn fold_into(
     top: usize,
 ) -> Result<()> {
     let device = dst.device();
+    let elem = device.elem(dst.dtype(), g.op)?;
+    let most = MOST_STEPS / elem.lanes() as usize;
+    if taps(g) <= most {
+        let taps = g.kernel.map(|size| 0..size);
+        return fold_taps(dst, (columns, columns_l), g, (first, rows), top, &taps);
+    }
+    // A kernel of more taps than an invocation may look at: some of them at a time, added in the dtype of the columns.
+    let all = Layout::contiguous(dst.len());
+    let mut sums: Option<WebGpuStorage> = None;
+    for taps in window_parts(g.kernel, MOST_STEPS) {
+        let part = device.alloc(dst.len(), columns.dtype(), g.op)?;
+        fold_taps(&part, (columns, columns_l), g, (first, rows), top, &taps)?;
+        sums = Some(match sums {
+            Some(sums) => elementwise::binary(&sums, &part, &all, &all, "add")?,
+            None => part,
+        });
+    }
+    match sums {
+        Some(sums) => elementwise::convert_into(&sums, &all, dst, 0),
+        None => Ok(()),
+    }
+}
+
+/// As [`fold_into`], of some rows and columns of the kernel.
+fn fold_taps(
+    dst: &WebGpuStorage,
+    (columns, columns_l): Operand<'_>,
+    g: &Geometry,
+    (first, rows): (usize, usize),
+    top: usize,
+    [taps_h, taps_w]: &[Range<usize>; 2],
+) -> Result<()> {
+    let device = dst.device();
     let from = device.elem(columns.dtype(), g.op)?;
     let elem = device.elem(dst.dtype(), g.op)?;
     let (planes, _, i_h, i_w) = columns_l.shape().dims4()?;
     let steps = columns_l.stride();
     let len = planes * rows * g.output[1];
+    let first_tap = taps_h.start * g.kernel[1] + taps_w.start;
     // A place above the first row wraps, as one in the padding does.
     let padding_h = index(g.steps[0].padding + first)?;
     let padding_h = padding_h.wrapping_sub(index(top * g.steps[0].stride)?);
+    let padding_h = padding_h.wrapping_sub(index(taps_h.start * g.steps[0].dilation)?);
+    let padding_w = index(g.steps[1].padding)?;
+    let padding_w = padding_w.wrapping_sub(index(taps_w.start * g.steps[1].dilation)?);
     device.run(
         &Fold { from, to: elem },
         &[bind(columns), bind(dst)],
         &FoldParams {
-            src_offset: index(columns_l.start_offset())?,
+            src_offset: index(columns_l.start_offset() + first_tap * steps[1])?,
             src_tap: index(steps[1])?,
             src_row: index(steps[2])?,
             i_h: index(i_h)?,
             i_w: index(i_w)?,
-            k_h: index(g.kernel[0])?,
-            k_w: index(g.kernel[1])?,
+            k_h: index(taps_h.len())?,
+            k_w: index(taps_w.len())?,
+            taps: index(taps(g))?,
+            taps_w: index(g.kernel[1])?,
             padding_h,
-            padding_w: index(g.steps[1].padding)?,
+            padding_w,
             stride_h: index(g.steps[0].stride)?,
             stride_w: index(g.steps[1].stride)?,
             dilation_h: index(g.steps[0].dilation)?,

@@ -1,18 +1,21 @@
-//! Softmax and norms of rows that one binding does not reach: made of reductions and elementwise ops, which are split. As in the
+//! Softmax and norms of rows that one binding does not reach, or that are too long for a workgroup: made of reductions and elementwise ops, which are split. As in the
 //! kernels all is f32, and rounded once.
 
 use super::super::windows::{window_bytes, Operand};
-use super::super::{elementwise, reduce};
+use super::super::{elementwise, reduce, MOST_STEPS, WORKGROUP};
 use super::{finish, Norm};
 use crate::backend::BackendStorage;
 use crate::op::ReduceOp;
 use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result};
 
-/// Whether a row of `len` elements, in any of these dtypes, is past what a window reaches.
+/// The longest row that a workgroup takes: an invocation goes over its share three times, with loops over the lanes of words.
+pub(super) const MOST_ROW: usize = MOST_STEPS / 4 * WORKGROUP as usize;
+
+/// Whether a row of `len` elements, in any of these dtypes, is past what a window reaches, or more than a workgroup may look at.
 pub(super) fn is_long(device: &WebGpuDevice, len: usize, dtypes: [DType; 2]) -> bool {
     let bytes = dtypes.map(|dtype| len * dtype.size_in_bytes());
-    bytes.into_iter().any(|bytes| bytes > window_bytes(device))
+    len > MOST_ROW || bytes.into_iter().any(|bytes| bytes > window_bytes(device))
 }
 
 /// Rows in f32, side by side.

@@ -3,7 +3,7 @@
 use super::super::copy2d::{copy2d, Rows as Ranges};
 use super::super::windows::{fit, reach, Operand, Split};
 use super::super::{bind, elementwise, index};
-use super::long_rows::{self, is_long};
+use super::long_rows::{self, is_long, MOST_ROW};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
 use crate::fused::{BesideNorm, Gate};
@@ -131,7 +131,7 @@ pub fn norm(x: Operand<'_>, norm: Norm<'_>) -> Result<WebGpuStorage> {
     let dst = device.alloc(results * len, out_dtype, op)?;
     let beside = norm.beside.map(|(_, operand)| operand);
     let others = [norm.weight, norm.bias, beside].map(|other| other.unwrap_or(x).0);
-    if fit([src, &dst]) && fit(others) {
+    if fit([src, &dst]) && fit(others) && rows.len <= MOST_ROW {
         norm_into(&dst, x, norm)?;
         return finish(dst, dtype);
     }

@@ -2,7 +2,7 @@
 
 use super::super::indexing::number;
 use super::super::windows::{fit, Operand, Split};
-use super::super::{bind, index, WORKGROUP};
+use super::super::{bind, index, MOST_STEPS, WORKGROUP};
 use super::float_elem;
 use crate::backend::BackendStorage;
 use crate::fused::RopeKind;
@@ -237,6 +237,8 @@ impl Kernel for Rope {
 
 /// Invocations that share a head where its norm is made.
 const NORMS_WORKGROUP: u32 = 64;
+/// The longest head with a norm: an invocation goes over its share twice.
+const MOST_NORMED: usize = MOST_STEPS / 4 * NORMS_WORKGROUP as usize;
 
 /// `x`, `cos` and `sin` over one shape but for the last dimension.
 fn rope_into(
@@ -261,6 +263,12 @@ fn rope_into(
     let [cos_batch, cos_seq, cos_dim] = steps(cos_l)?;
     let [sin_batch, sin_seq, sin_dim] = steps(sin_l)?;
     let cache_elem = |into: RopeCache<'_>| float_elem(device, into.cache.0.dtype(), APPEND);
+    if rotation.norms.is_some() && dims[3] > MOST_NORMED {
+        crate::bail!(
+            "{OP} with norms takes heads of up to {MOST_NORMED} elements, got {}",
+            dims[3]
+        )
+    }
     let kernel = Rope {
         kind: rotation.kind,
         elem: float_elem(device, x.dtype(), OP)?,

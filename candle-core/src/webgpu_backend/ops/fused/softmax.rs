@@ -2,7 +2,7 @@
 
 use super::super::windows::{fit, Operand, Split};
 use super::super::{bind, index};
-use super::long_rows::{self, is_long};
+use super::long_rows::{self, is_long, MOST_ROW};
 use super::{finish, float_elem, Rows};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
@@ -78,15 +78,23 @@ pub(super) fn softmax(
     let rows = Rows::new([layout], OP)?;
     let (out_dtype, _) = rows.out(dtype, float_elem(device, dtype, OP)?);
     let len = layout.shape().elem_count();
+    let long = is_long(device, rows.len, [x.dtype(), out_dtype]);
+    if attention.causal && rows.len > MOST_ROW {
+        crate::bail!(
+            "{OP}: causal attention takes up to {MOST_ROW} keys on {}, got {}",
+            device.name(),
+            rows.len
+        )
+    }
     let dst = device.alloc(len, out_dtype, OP)?;
     let rank = layout.dims().len() - 1;
     let queries = layout.dims()[rank.saturating_sub(1)];
     let before = (rows.len + 1).saturating_sub(queries);
-    if fit([x, &dst]) {
+    if fit([x, &dst]) && rows.len <= MOST_ROW {
         softmax_into(&dst, (x, layout), attention, before)?;
         return finish(dst, dtype);
     }
-    if !attention.causal && is_long(device, rows.len, [x.dtype(), out_dtype]) {
+    if !attention.causal && long {
         drop(dst);
         let bend = (attention.scale, attention.softcap);
         return long_rows::softmax((x, layout), bend, dtype);

@@ -2,6 +2,7 @@
 //! reads where its matrix begins.
 
 use super::extras::Input;
+use super::plan::MOST_BLOCKS_K;
 use super::{elem_bytes, vector, Access, MatmulParams, Problem, Rhs, Run};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{Elem, Shader};
@@ -68,7 +69,7 @@ pub(crate) fn expert_rows(
     let pairs = ids_l.shape().elem_count();
     // Places in the stack are counted in 32 bits.
     let counted = u32::try_from(count * n * k).is_ok();
-    if pairs * n == 0 || k == 0 || !counted || !elem.in_wide_kernels() {
+    if pairs * n == 0 || k == 0 || k > MOST_BLOCKS_K || !counted || !elem.in_wide_kernels() {
         return Ok(None);
     }
     let floats = |floats: &WebGpuStorage, first| {

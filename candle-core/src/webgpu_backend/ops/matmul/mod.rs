@@ -40,11 +40,11 @@ pub(super) use problem::Problem;
 use problem::{Access, MatmulParams};
 use run::{Form, Rhs, Run};
 
-use super::bind;
 use super::windows::fit;
+use super::{bind, MOST_STEPS};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::Elem;
-use crate::webgpu_backend::WebGpuStorage;
+use crate::webgpu_backend::{WebGpuDevice, WebGpuStorage};
 use crate::{DType, Layout, Result, Shape};
 
 pub(super) use conv::{convolution, Image, MOST_COMPILED};
@@ -68,6 +68,15 @@ pub(in super::super::super) fn matmul(
     product(lhs, rhs, bmnk, lhs_l, rhs_l, lhs.dtype())
 }
 
+/// The longest `k` that one product takes: an invocation of the plain kernel makes a word of the result by itself, and the parts that the
+/// others cut `k` into have to fit a binding.
+fn longest_k(elem: Elem, len: usize, device: &WebGpuDevice) -> usize {
+    match elem.in_wide_kernels() {
+        false => MOST_STEPS / elem.lanes() as usize,
+        true => plan::MOST_TILE_K * (device.max_binding() as usize / (4 * len)).max(1),
+    }
+}
+
 /// As [`matmul`], with a result of dtype `to`: the operands' own, or the one that sums are kept in.
 pub(super) fn product(
     lhs: &WebGpuStorage,
@@ -87,7 +96,7 @@ pub(super) fn product(
     }
     // The result may be made in f32 first.
     let fits = (b * m * n * to.size_in_bytes().max(4)) as u64 <= device.max_binding();
-    if !(fits && fit([lhs, rhs])) {
+    if !(fits && fit([lhs, rhs])) || k > longest_k(elem, b * m * n, device) {
         return split::product((lhs, lhs_l), (rhs, rhs_l), bmnk, to);
     }
     let problem = Problem::new(bmnk, lhs_l, rhs_l)?;

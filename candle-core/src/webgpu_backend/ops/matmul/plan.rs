@@ -7,6 +7,7 @@ use super::vector::{self, VectorShape};
 use super::{elem_bytes, Access, Extras, Problem, Rhs};
 use crate::webgpu_backend::adapter::Caps;
 use crate::webgpu_backend::kernel::Elem;
+use crate::webgpu_backend::ops::MOST_STEPS;
 
 /// The most rows that the vector regime takes.
 const MAX_VECTOR_ROWS: usize = 8;
@@ -16,6 +17,13 @@ pub(super) const MAX_BLOCKS_ROWS: usize = 8;
 const MAX_FUSED_ROWS: usize = 4;
 /// Workgroups of the tile regime that keep a GPU busy.
 const BUSY_TILES: usize = 256;
+/// The longest part of `k` in an invocation of the tile and cooperative kernels, which take 16 of it and more in a pass, each pass with loops
+/// of its own.
+pub(super) const MOST_TILE_K: usize = MOST_STEPS;
+/// The longest `k` of the vector kernels, which do not cut it.
+pub(super) const MOST_VECTOR_K: usize = 8 * MOST_STEPS;
+/// The same with blocks, whose kernels have more loops for each of them.
+pub(super) const MOST_BLOCKS_K: usize = 2 * MOST_STEPS;
 /// Parts of `k` are not made shorter than this.
 const LEAST_CHUNK: usize = 128;
 
@@ -53,7 +61,8 @@ impl Extras<'_> {
 
 /// Into how many parts `k` is cut so that `tiles` workgroups become `wanted`, each part at least `least` long.
 pub(super) fn splits(tiles: usize, k: usize, wanted: usize, least: usize) -> usize {
-    (wanted / tiles.max(1)).min(k / least).max(1)
+    let parts = (wanted / tiles.max(1)).min(k / least).max(1);
+    parts.max(k.div_ceil(MOST_TILE_K))
 }
 
 /// Chooses the kernel; pure, so that the tests can see every choice.
@@ -67,7 +76,8 @@ pub(super) fn plan(
     let group = 16 / elem_bytes(elem);
     let inner = |operand| problem.access(operand, group) == Access::Inner;
     let wide = inner(0) && inner(1);
-    if problem.m <= extras.most_vector_rows() && (wide || problem.rhs.1 == 1) {
+    let short = problem.m <= extras.most_vector_rows() && problem.k <= MOST_VECTOR_K;
+    if short && (wide || problem.rhs.1 == 1) {
         let group = if wide { group as u32 } else { 1 };
         let gated = extras.gate.is_some();
         return Plan::Vector(vector::plan(problem, out_lanes, gated, group, caps));

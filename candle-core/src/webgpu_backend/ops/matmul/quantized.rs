@@ -3,9 +3,10 @@
 use super::blocks::{self, BlocksShape};
 use super::extras::Input;
 use super::operand::Scales;
-use super::plan::{cooperative, decodes_within, tiles, Plan};
+use super::plan::{cooperative, decodes_within, tiles, Plan, MOST_BLOCKS_K};
 use super::via_f16::{
-    problem, rows_as_f16, via_f16, Rows, Weight, WeightRows, GROUP, PIECE_BYTES, PIECE_UNIT,
+    problem, rows_as_f16, via_f16, Rows, Weight, WeightRows, GROUP, MOST_F16_K, PIECE_BYTES,
+    PIECE_UNIT,
 };
 use super::{elem_bytes, product, vector, Access, Extras, Problem, Rhs, Run};
 use crate::backend::{BackendDevice, BackendStorage};
@@ -75,7 +76,8 @@ pub(in crate::webgpu_backend) fn fused_blocks(
     let device = lhs.device();
     let dtype = lhs.dtype();
     let elem = device.elem(dtype, OP)?;
-    let vector = m <= blocks::most_rows(rhs.format, &extras, &device.kernels().caps);
+    let vector =
+        m <= blocks::most_rows(rhs.format, &extras, &device.kernels().caps) && k <= MOST_BLOCKS_K;
     let kernel_has_them = vector || !extras.need_vector();
     // The gate and what it is multiplied with are `n` rows apart, and read through one binding.
     let at_once = rhs.weight.window_rows(rhs.format, k);
@@ -194,13 +196,14 @@ fn by_matrices(
     // Beside the planes: lhs, its scales, dst.
     let buffers = 3 + rhs.format.bindings() + extras.each().count();
     let whole = problem((m, k, n), k, [0, 0])?;
-    let within = decodes_within(&cooperative(&whole, blocks, caps), &whole);
+    let within = k <= MOST_F16_K && decodes_within(&cooperative(&whole, blocks, caps), &whole);
     if within && buffers <= MAX_BUFFERS {
         return within_f16(operands, (m, k, n), dst, |problem| {
             cooperative(problem, blocks, caps)
         });
     }
-    if (PIECE_UNIT * 2 * k) as u64 > caps.limits.max_storage_buffer_binding_size {
+    let too_long = (PIECE_UNIT * 2 * k) as u64 > caps.limits.max_storage_buffer_binding_size;
+    if too_long || k > MOST_F16_K {
         return by_tiles(operands, (m, k, n), dst);
     }
     let (lhs, weight) = (operands.lhs, Weight::Blocks(rhs));

@@ -1,5 +1,5 @@
 //! Products whose operands or result one binding does not reach: the result is made in blocks of rows and columns, each from
-//! windows of both operands; where `k` is too long for that, from sums over parts of it.
+//! windows of both operands; where `k` is too long for that, or for an invocation, from sums over parts of it.
 
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::ops::copy2d::{copy2d, Rows};
@@ -25,7 +25,9 @@ pub(super) fn product(
         false => ((k - 1) * layout.stride()[dim] + 1) * storage.dtype().size_in_bytes(),
     };
     let longest = span(lhs, batch + 1).max(span(rhs, batch));
-    if longest > window_bytes(device) && k > 1 {
+    let elem = device.elem(lhs.0.dtype(), "matmul")?;
+    let many = k > super::longest_k(elem, b * m * n, device);
+    if (longest > window_bytes(device) || many) && k > 1 {
         return over_k(lhs, rhs, bmnk, to);
     }
 

@@ -2,9 +2,10 @@
 
 use super::super::{bind, index, WORKGROUP};
 use super::extras::Last;
+use super::plan::MOST_TILE_K;
 use super::{Extras, Problem, Run};
 use crate::webgpu_backend::kernel::{params, Caps, Elem, Kernel, Shader};
-use crate::{DType, Result};
+use crate::{DType, Error, Result};
 
 params!(JoinParams {
     len: u32,
@@ -61,6 +62,15 @@ impl Run<'_> {
         let splits = splits.min(device.max_binding() as usize / (4 * len)).max(1);
         // With parts rounded up, the last ones may have nothing left to do.
         let splits = k.div_ceil(chunk(k, splits));
+        if chunk(k, splits) > MOST_TILE_K {
+            // `product` has cut longer dimensions before; convolutions and quantised weights have no other form.
+            return Err(Error::WebGpu(format!(
+                "matmul: an inner dimension of {k} in {splits} parts for {len} results, which is what {} binds at once; parts of at most \
+                 {MOST_TILE_K} are needed: use fewer rows or columns at a time",
+                device.name()
+            ))
+            .bt());
+        }
         if splits == 1 {
             return kernel(self);
         }

@@ -72,6 +72,9 @@ pub(super) const PIECE_UNIT: usize = 256;
 /// take one multiplication for each row, of which the GPU does some 14 a picosecond. Estimated.
 const LEAST_ROWS: usize = 20;
 
+/// The longest rows that a workgroup converts: an invocation takes eight elements in a step, in two loops.
+pub(super) const MOST_F16_K: usize = 1 << 22;
+
 /// Whether a dense product goes this way: it is a linear layer's, with rows that can be read in groups, and its dtype asks for it, f32
 /// with `reduced` precision only.
 pub(super) fn takes(problem: &Problem, elem: Elem, reduced: bool, caps: &Caps) -> bool {
@@ -87,6 +90,7 @@ pub(super) fn takes(problem: &Problem, elem: Elem, reduced: bool, caps: &Caps) -
         && caps.cooperative
         && problem.batch == 1
         && problem.m >= LEAST_ROWS
+        && problem.k <= MOST_F16_K
         && problem
             .k
             .is_multiple_of(super::cooperative::COOP_K as usize)

@@ -1,8 +1,10 @@
 //! Many queries: a workgroup takes a tile of queries that share keys, and goes through the keys in tiles (Dao et al., arXiv
 //! 2205.14135).
 
-use super::join::Parts;
+use super::super::super::MOST_STEPS;
+use super::join::{Parts, MOST_KEYS};
 use super::{first_filled, AttentionParams, Call, Heads, Sizes};
+use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
 use crate::webgpu_backend::WebGpuStorage;
 use crate::Result;
@@ -84,11 +86,26 @@ impl Tile {
 }
 
 impl Call<'_> {
+    /// The most keys that one workgroup should take. A turn goes over the quads of a head in nested loops. Hardware bears that; a software
+    /// adapter counts the steps, and a browser does not say which of them it runs on.
+    fn most_flash_keys(&self, tile: Tile) -> usize {
+        if self.inputs[0].0.device().is_hardware() {
+            return MOST_KEYS;
+        }
+        let Sizes {
+            head_dim, v_dim, ..
+        } = self.sizes;
+        let quads = head_dim.div_ceil(4) + v_dim.div_ceil(4);
+        let nested = (tile.rows + tile.keys) as usize + 1;
+        (MOST_STEPS / (nested * quads + 2 * tile.keys())).max(1) * tile.keys()
+    }
+
     pub(super) fn flash(&self, tile: Tile) -> Result<WebGpuStorage> {
         let Self { sizes, elem, .. } = *self;
         let workgroups = sizes.blocks(tile.rows());
         let keys = self.span(tile.rows().div_ceil(sizes.group()) + 1);
         let splits = (BUSY_WORKGROUPS / workgroups).min(keys / LEAST_CHUNK);
+        let splits = splits.max(keys.div_ceil(self.most_flash_keys(tile)));
         let parts = Parts::new(keys, splits.min(self.most_parts()), tile.keys());
         // A head that ends within a word of a packed dtype is written in f32 first.
         let out = match sizes.v_dim.is_multiple_of(elem.lanes() as usize) {

@@ -1,7 +1,7 @@
 //! Few queries: a workgroup takes the rows that share keys and values, and a part of the keys, so that these are read once for all of a
 //! group's heads.
 
-use super::join::Parts;
+use super::join::{self, Parts};
 use super::{decode, AttentionParams, Call, Heads};
 use crate::backend::BackendStorage;
 use crate::webgpu_backend::kernel::{Caps, Elem, Kernel, Shader};
@@ -25,6 +25,8 @@ const FOLD: u32 = 2;
 /// Keys of a part, whatever there is beside it: texts have to be the same alone and in a batch, bit for bit. Few enough that a large GPU is
 /// busy with one text of some thousands of keys, and enough of them that joining parts takes little beside them.
 const PART: usize = 256;
+/// The most parts, as long as these may get longer.
+const MOST_SPLITS: usize = 8192;
 
 /// What the kernel is specialised for, beside the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -126,7 +128,8 @@ impl Call<'_> {
         let turn = form.turn() as usize;
         let keys = self.span((form.rows as usize).div_ceil(self.sizes.group()) + 1);
         let mut chunk = PART.next_multiple_of(turn);
-        while keys.div_ceil(chunk) > self.most_parts() {
+        let most = self.most_parts().min(MOST_SPLITS);
+        while keys.div_ceil(chunk) > most && 2 * chunk <= join::MOST_KEYS {
             chunk *= 2;
         }
         let parts = Parts {

@@ -1,6 +1,6 @@
 //! Where a kernel puts its result: at once, or as parts over some of the keys each, which are joined by a second kernel.
 
-use super::super::super::{bind, index};
+use super::super::super::{bind, index, MOST_STEPS};
 use super::super::finish;
 use super::Call;
 use crate::backend::BackendStorage;
@@ -13,6 +13,9 @@ params!(JoinParams {
     splits: u32,
 });
 
+/// The most keys that a workgroup takes, a turn of 8 or more at a time, each with loops of its own.
+pub(super) const MOST_KEYS: usize = MOST_STEPS / 2;
+
 /// How the keys are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parts {
@@ -24,8 +27,9 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// About `splits` parts of whole turns of `turn` keys; none is empty.
+    /// About `splits` parts of whole turns of `turn` keys, or more, if they would be too long; none is empty.
     pub(super) fn new(keys: usize, splits: usize, turn: usize) -> Self {
+        let splits = splits.max(keys.div_ceil(MOST_KEYS));
         let turns = keys.div_ceil(turn);
         let chunk = turns.div_ceil(splits.max(1)) * turn;
         Self {

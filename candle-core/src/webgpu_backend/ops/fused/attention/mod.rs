@@ -195,7 +195,7 @@ impl<'a> Call<'a> {
         let bound = fit([q, k, v])
             && self.rules_fit()
             && out <= device.max_binding()
-            && self.most_parts() > 0;
+            && self.most_parts() >= sizes.keys.div_ceil(join::MOST_KEYS).max(1);
         let in_blocks = self.rules.plain() && self.elem == self.kv_elem;
         if !bound {
             return in_blocks.then_some(Plan::Blocks);
