@@ -84,7 +84,7 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     /// Converts the dense side of a product with rows of `Self` to the fastest form for this format, this CPU and this
     /// number of rows.
     #[doc(hidden)]
-    fn prepare(rows: &DenseRows<'_, Self::VecDotType>) -> Prepared<Self> {
+    fn prepare(rows: &DenseRows<'_>) -> Prepared<Self> {
         Prepared::blocks(rows)
     }
 

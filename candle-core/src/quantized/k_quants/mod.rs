@@ -33,7 +33,7 @@
     )),
     allow(dead_code)
 )]
-mod activations;
+pub(crate) mod activations;
 mod blocks;
 mod decode;
 #[cfg_attr(
@@ -188,7 +188,7 @@ fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
 }
 
 macro_rules! block_types {
-    ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident $(, $prepare:ident)?;)*) => {$(
+    ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident, $prepare:ident;)*) => {$(
         /// Panics, with both sizes, if the slices do not match or `n` is not a whole number of blocks.
         impl GgmlType for $ty {
             const DTYPE: GgmlDType = GgmlDType::$dtype;
@@ -245,9 +245,9 @@ macro_rules! block_types {
                 dispatch(BlockTile::new(n, xs, ys, dst))
             }
 
-            $(fn prepare(rows: &DenseRows<'_, $other>) -> Prepared<Self> {
+            fn prepare(rows: &DenseRows<'_>) -> Prepared<Self> {
                 prepared::$prepare(rows)
-            })?
+            }
         }
     )*};
 }
@@ -258,11 +258,11 @@ block_types! {
     BlockQ5_0, Q5_0, QK5_0, BlockQ8_0, elements, panels_or_few_rows;
     BlockQ5_1, Q5_1, QK5_1, BlockQ8_1, elements, panels;
     BlockQ8_0, Q8_0, QK8_0, BlockQ8_0, elements, panels_or_few_rows;
-    BlockQ8_1, Q8_1, QK8_1, BlockQ8_1, decoded;
+    BlockQ8_1, Q8_1, QK8_1, BlockQ8_1, decoded, rows;
     BlockQ2K, Q2K, QK_K, BlockQ8K, elements, panels;
     BlockQ3K, Q3K, QK_K, BlockQ8K, elements, panels;
     BlockQ4K, Q4K, QK_K, BlockQ8K, elements, panels_or_few_rows;
     BlockQ5K, Q5K, QK_K, BlockQ8K, elements, panels_or_few_rows;
     BlockQ6K, Q6K, QK_K, BlockQ8K, elements, panels;
-    BlockQ8K, Q8K, QK_K, BlockQ8K, decoded;
+    BlockQ8K, Q8K, QK_K, BlockQ8K, decoded, rows;
 }
