@@ -472,3 +472,27 @@ formats! {
     q6k BlockQ6K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q8k BlockQ8K QK_K |x, d| x.d = d.to_f32();
 }
+
+macro_rules! tables {
+    ($($name:ident $ty:ident |$block:ident, $d:ident| $finite:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            levels_agree::<$ty>(|$block: &mut $ty, $d: f16| $finite);
+        }
+    )*};
+}
+
+tables! {
+    iq1s BlockIQ1S |x, d| x.d = d;
+    iq1m BlockIQ1M |x, _d| x.scales[7] &= 0xbf;
+    iq2xxs BlockIQ2XXS |x, d| x.d = d;
+    iq2xs BlockIQ2XS |x, d| x.d = d;
+    iq2s BlockIQ2S |x, d| x.d = d;
+    iq3xxs BlockIQ3XXS |x, d| x.d = d;
+    iq3s BlockIQ3S |x, d| x.d = d;
+    iq4nl BlockIQ4NL |x, d| x.d = d;
+    iq4xs BlockIQ4XS |x, d| x.d = d;
+    mxfp4 BlockMXFP4 |x, _d| x.e = 120 + x.e % 8;
+    tq1_0 BlockTQ1_0 |x, d| x.d = d;
+    tq2_0 BlockTQ2_0 |x, d| x.d = d;
+}
