@@ -212,6 +212,12 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
+    unsafe fn look_up(codes: __m256i, table: &[i8; 16]) -> __m256i {
+        let table = _mm_loadu_si128(table.as_ptr().cast());
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes)
+    }
+
+    #[inline(always)]
     unsafe fn signed(b: __m256i) -> Self::Signed {
         (_mm256_abs_epi8(b), b)
     }

@@ -301,7 +301,7 @@ block_types! {
     BlockIQ2S, IQ2S, QK_K, BlockQ8K, decoded, rows, no_encoders;
     BlockIQ3XXS, IQ3XXS, QK_K, BlockQ8K, decoded, rows, no_encoders;
     BlockIQ3S, IQ3S, QK_K, BlockQ8K, decoded, rows, no_encoders;
-    BlockIQ4NL, IQ4NL, QK4_NL, BlockQ8_0, decoded, rows, encoders;
+    BlockIQ4NL, IQ4NL, QK4_NL, BlockQ8_0, elements, panels, encoders;
     BlockIQ4XS, IQ4XS, QK_K, BlockQ8K, decoded, rows, no_encoders;
     BlockTQ1_0, TQ1_0, QK_K, BlockQ8K, decoded, rows, encoders;
     BlockTQ2_0, TQ2_0, QK_K, BlockQ8K, decoded, rows, encoders;

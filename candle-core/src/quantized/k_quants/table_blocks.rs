@@ -353,7 +353,7 @@ impl Table<QK_K> for BlockTQ1_0 {
             let mut fraction = fraction;
             for n in 0..count {
                 // The digit is the whole part of three times the fraction.
-                codes[first + n * step] = (u16::from(fraction) * 3 >> 8) as u8;
+                codes[first + n * step] = ((u16::from(fraction) * 3) >> 8) as u8;
                 fraction = fraction.wrapping_mul(3);
             }
         }
@@ -524,12 +524,12 @@ fn values<T: Table<LEN>, const LEN: usize>(x: &T) -> [i8; LEN] {
     x.codes().map(|code| T::VALUES[usize::from(code & 15)])
 }
 
-/// A block with its codes looked up.
+/// A block of 256 elements with its codes looked up.
 #[derive(Clone, Copy)]
-pub(crate) struct Looked<const LEN: usize> {
+pub(crate) struct Looked {
     scale: f32,
     scales: [i8; 16],
-    values: [i8; LEN],
+    values: [i8; QK_K],
 }
 
 /// The sum of 16 products.
@@ -543,7 +543,7 @@ fn dot_16(xs: &[i8; 16], ys: &[i8; 16]) -> i32 {
 }
 
 macro_rules! tables {
-    ($($ty:ident $len:tt $activations:ident;)*) => {$(
+    ($($ty:ident $len:tt;)*) => {$(
         impl Decode for $ty {
             fn decode(&self, ys: &mut [f32]) {
                 let (scale, scales) = (self.scale(), self.scales());
@@ -557,55 +557,73 @@ macro_rules! tables {
                 }
             }
         }
-
-        impl Unpack for $ty {
-            type Activations = $activations;
-            type Unpacked<S: Simd> = Looked<$len>;
-
-            #[inline(always)]
-            unsafe fn unpack<S: Simd>(&self) -> Looked<$len> {
-                Looked {
-                    scale: self.scale(),
-                    scales: self.scales(),
-                    values: values::<Self, $len>(self),
-                }
-            }
-        }
     )*};
 }
 
-/// The formats of 32 elements: one scale.
+/// The formats of 32 elements: nibbles and one scale.
 macro_rules! short_tables {
     ($($ty:ident;)*) => {
-        tables! { $($ty 32 Bytes32;)* }
-        $(impl<Y: Scaled32> Weights<Y> for $ty {
-            #[inline(always)]
-            unsafe fn mul_add<S: Simd>(x: &Looked<32>, y: &Y, sum: S::Floats) -> S::Floats {
-                let codes = S::signed(S::load(x.values.as_ptr().cast()));
-                let dot = S::dot_signed(codes, S::load(y.codes()));
-                let by = S::mul(S::splat(x.scale), y.scale::<S>());
-                S::mul_add(S::floats(S::total(dot)), by, sum)
+        tables! { $($ty 32;)* }
+        $(
+            impl Unpack for $ty {
+                type Activations = Bytes32;
+                type Unpacked<S: Simd> = (S::Signed, S::Floats);
+
+                #[inline(always)]
+                unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S> {
+                    let codes = S::nibbles(self.qs.as_ptr());
+                    let values = S::look_up(codes, &<Self as Table<32>>::VALUES);
+                    (S::signed(values), S::splat(self.scale()))
+                }
             }
-        })*
+
+            impl<Y: Scaled32> Weights<Y> for $ty {
+                #[inline(always)]
+                unsafe fn mul_add<S: Simd>(
+                    (q, d): &Self::Unpacked<S>,
+                    y: &Y,
+                    sum: S::Floats,
+                ) -> S::Floats {
+                    let dot = S::dot_signed(*q, S::load(y.codes()));
+                    S::mul_add(S::floats(S::total(dot)), S::mul(*d, y.scale::<S>()), sum)
+                }
+            }
+        )*
     };
 }
 
 /// The formats of 256 elements, with scales for every 16.
 macro_rules! long_tables {
     ($($ty:ident;)*) => {
-        tables! { $($ty QK_K BlockQ8K;)* }
-        $(impl Weights<BlockQ8K> for $ty {
-            #[inline(always)]
-            unsafe fn mul_add<S: Simd>(x: &Looked<QK_K>, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
-                let (xs, ys) = (x.values.as_chunks::<16>().0, y.qs.as_chunks::<16>().0);
-                // At most 256 times 127 times 127 times 32: 32 bits hold it.
-                let mut dot = 0;
-                for ((xs, ys), by) in xs.iter().zip(ys).zip(x.scales) {
-                    dot += i32::from(by) * dot_16(xs, ys);
+        tables! { $($ty QK_K;)* }
+        $(
+            impl Unpack for $ty {
+                type Activations = BlockQ8K;
+                type Unpacked<S: Simd> = Looked;
+
+                #[inline(always)]
+                unsafe fn unpack<S: Simd>(&self) -> Looked {
+                    Looked {
+                        scale: self.scale(),
+                        scales: self.scales(),
+                        values: values::<Self, QK_K>(self),
+                    }
                 }
-                S::mul_add(S::splat(dot as f32), S::splat(x.scale * y.d), sum)
             }
-        })*
+
+            impl Weights<BlockQ8K> for $ty {
+                #[inline(always)]
+                unsafe fn mul_add<S: Simd>(x: &Looked, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
+                    let (xs, ys) = (x.values.as_chunks::<16>().0, y.qs.as_chunks::<16>().0);
+                    // At most 256 times 127 times 127 times 32: 32 bits hold it.
+                    let mut dot = 0;
+                    for ((xs, ys), by) in xs.iter().zip(ys).zip(x.scales) {
+                        dot += i32::from(by) * dot_16(xs, ys);
+                    }
+                    S::mul_add(S::splat(dot as f32), S::splat(x.scale * y.d), sum)
+                }
+            }
+        )*
     };
 }
 

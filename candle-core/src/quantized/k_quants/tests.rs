@@ -465,6 +465,7 @@ formats! {
     q5_1 BlockQ5_1 QK5_1 |x, d| (x.d, x.m) = (d, -d), panels_agree, elements_agree, products_agree;
     q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
     q8_1 BlockQ8_1 QK8_1 |x, d| (x.d, x.s) = (d, d);
+    iq4nl BlockIQ4NL QK4_NL |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q2k BlockQ2K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
     q3k BlockQ3K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree, one_row_agrees;
@@ -490,7 +491,6 @@ tables! {
     iq2s BlockIQ2S |x, d| x.d = d;
     iq3xxs BlockIQ3XXS |x, d| x.d = d;
     iq3s BlockIQ3S |x, d| x.d = d;
-    iq4nl BlockIQ4NL |x, d| x.d = d;
     iq4xs BlockIQ4XS |x, d| x.d = d;
     mxfp4 BlockMXFP4 |x, _d| x.e = 120 + x.e % 8;
     tq1_0 BlockTQ1_0 |x, d| x.d = d;
