@@ -197,6 +197,61 @@ fn products_within(
     Ok(())
 }
 
+/// Formats of quantised elements.
+fn quantised() -> impl Iterator<Item = GgmlDType> {
+    let formats = FORMATS.into_iter().map(|(dtype, _)| dtype);
+    formats.filter(|dtype| dtype.block_size() > 1)
+}
+
+/// A power of two times the activations is as much times the product, whether they are far above or far below what an f16 holds.
+fn activations_of_any_size(device: &Device) -> Result<()> {
+    for dtype in quantised() {
+        let (n, k) = (35, 512);
+        let weight = QTensor::quantize(&noise(&[n, k], 3)?, dtype)?;
+        let ours = QStorage::from_data(weight.data()?, device, dtype)?;
+        let ours = QTensor::new(ours, (n, k))?;
+        for m in [1, 3, 9] {
+            let x = noise(&[m, k], 5)?;
+            let want = plain(&x, &weight)?;
+            for power in [-60, -24, -14, 14, 24, 60] {
+                let by = 2f64.powi(power);
+                let got = (&x * by)?.to_device(device)?.apply_op1_no_bwd(&ours)?;
+                let got = (got.to_device(&CPU)? * by.recip())?;
+                let what = format!("{dtype:?}, {m} rows, 2^{power}");
+                assert_close(&got, &want, products_room(device, DType::F32, k), &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A row with an element that is no number has no product that is one; the other rows do not notice.
+fn no_numbers_stay_in_their_row(device: &Device) -> Result<()> {
+    for dtype in quantised() {
+        let (n, k) = (35, 512);
+        let weight = QTensor::quantize_onto(&noise(&[n, k], 3)?, dtype, device)?;
+        for m in [2, 3, 9, 33] {
+            let x = noise(&[m, k], 5)?;
+            let right = x.to_device(device)?.apply_op1_no_bwd(&weight)?;
+            let right = right.to_vec2::<f32>()?;
+            for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut rows = x.to_vec2::<f32>()?;
+                rows[1][300] = odd;
+                let got = Tensor::new(rows, device)?.apply_op1_no_bwd(&weight)?;
+                for (row, (got, right)) in got.to_vec2::<f32>()?.iter().zip(&right).enumerate() {
+                    let what = format!("{dtype:?}, row {row} of {m}, {odd}: {got:?}");
+                    if row == 1 {
+                        assert!(got.iter().all(|y| !y.is_finite()), "{what}");
+                    } else {
+                        assert_eq!(got, right, "{what}");
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// As above on a device that does without what is in `without`, with sums in f32 of what is rounded to no fewer bits.
 #[cfg(feature = "webgpu")]
 fn products_in_f32(without: &str) -> Result<()> {
@@ -498,6 +553,8 @@ fn what_is_refused(device: &Device) -> Result<()> {
     Ok(())
 }
 
+test_device!(activations_of_any_size);
+test_device!(no_numbers_stay_in_their_row);
 test_device!(decoded_as_on_the_cpu);
 test_device!(products_of_every_format);
 test_device!(layouts_batches_and_dtypes);

@@ -49,12 +49,25 @@ fn padding(dtype: GgmlDType) -> usize {
     MATRIX_ROW_PADDING.div_ceil(dtype.block_size()) * dtype.type_size()
 }
 
+/// Refuses formats without kernels.
+fn check(op: &str, device: &CudaDevice, dtype: GgmlDType) -> Result<()> {
+    if ops::is_supported(dtype) {
+        return Ok(());
+    }
+    Err(Error::Msg(format!(
+        "{op}: {dtype:?} blocks have no kernels on {:?}; keep them on the CPU, or `QTensor::dequantize` them there onto the device",
+        device.location()
+    ))
+    .bt())
+}
+
 impl QCudaStorage {
     /// Blocks of zeros for `el_count` elements.
     ///
     /// # Errors
     /// When the device cannot allocate the memory.
     pub fn zeros(device: &CudaDevice, el_count: usize, dtype: GgmlDType) -> Result<Self> {
+        check("quantized zeros", device, dtype)?;
         let len = el_count.div_ceil(dtype.block_size()) * dtype.type_size();
         Ok(Self {
             data: device.alloc_zeros(len + padding(dtype))?,
@@ -69,6 +82,7 @@ impl QCudaStorage {
     /// # Errors
     /// When the device cannot allocate the memory.
     pub(crate) fn from_data(device: &CudaDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
+        check("quantized from_data", device, dtype)?;
         let padding = padding(dtype);
         let mut slice = device.alloc_slice::<u8>(data.len() + padding, "quantized from_data")?;
         if !data.is_empty() {

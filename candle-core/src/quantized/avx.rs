@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use half::f16;
 
+use super::k_quants::activations::Bytes32;
 use super::k_quants::one_row::OneRow;
 use super::k_quants::panels::PanelWeights;
 use super::k_quants::simd::{Kernel, Simd};
@@ -211,6 +212,12 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
+    unsafe fn look_up(codes: __m256i, table: &[i8; 16]) -> __m256i {
+        let table = _mm_loadu_si128(table.as_ptr().cast());
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes)
+    }
+
+    #[inline(always)]
     unsafe fn signed(b: __m256i) -> Self::Signed {
         (_mm256_abs_epi8(b), b)
     }
@@ -332,9 +339,9 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
-    unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
+    unsafe fn rows_with_a_scale<T: PanelWeights<Activations = Bytes32>>(
         xs: &[T],
-        y: &OneRow<BlockQ8_0>,
+        y: &OneRow<Bytes32>,
         dst: &mut [f32],
     ) -> bool {
         avx_rows::with_a_scale::<T, P>(xs, y, dst);
@@ -342,7 +349,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
-    unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
+    unsafe fn rows_with_minima<T: PanelWeights<Activations = BlockQ8K>>(
         xs: &[T],
         y: &OneRow<BlockQ8K>,
         dst: &mut [f32],
@@ -352,7 +359,7 @@ impl<P: ByteProducts> Simd for Avx<P> {
     }
 
     #[inline(always)]
-    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut [f32]) -> bool {
+    unsafe fn rows_of_bytes(xs: &[BlockQ8_0], y: &OneRow<Bytes32>, dst: &mut [f32]) -> bool {
         if P::WIDE {
             avx512_rows::of_bytes(xs, y, dst);
         }

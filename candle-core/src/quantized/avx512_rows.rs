@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 use super::avx::{eight_floats, Avx512Vnni};
 use super::avx_rows::{add_blocks_in_order, fetch_after, with_rest};
+use super::k_quants::activations::Bytes32;
 use super::k_quants::one_row::{Line, OneRow};
 use super::k_quants::{BlockQ4K, BlockQ8K, BlockQ8_0};
 use crate::cpu::simd::ahead;
@@ -20,7 +21,7 @@ const TOGETHER: usize = 16;
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut [f32]) {
+pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<Bytes32>, dst: &mut [f32]) {
     let blocks = y.blocks.len();
     let whole = blocks - blocks % TOGETHER;
     let ahead = ahead();
@@ -53,7 +54,7 @@ pub(super) unsafe fn of_bytes(xs: &[BlockQ8_0], y: &OneRow<BlockQ8_0>, dst: &mut
                 total = product.mul_add(scale, total);
             }
         }
-        *dst = with_rest::<BlockQ8_0, Avx512Vnni>(total, rest, &y.blocks[whole..]);
+        *dst = with_rest::<BlockQ8_0, _, Avx512Vnni>(total, rest, &y.blocks[whole..]);
     }
 }
 
@@ -106,7 +107,7 @@ pub(super) unsafe fn of_nibbles(xs: &[BlockQ4K], y: &OneRow<BlockQ8K>, dst: &mut
             let sums = y.sums.as_ptr().add(8 * FOUR * i);
             total = four_blocks(xs, codes, scales, sums, total, ahead);
         }
-        *dst = with_rest::<BlockQ4K, Avx512Vnni>(total, rest, &y.blocks[whole..]);
+        *dst = with_rest::<BlockQ4K, _, Avx512Vnni>(total, rest, &y.blocks[whole..]);
     }
 }
 

@@ -8,11 +8,12 @@
 use std::arch::x86_64::*;
 
 use super::avx::{eight_floats, Avx, ByteProducts};
+use super::k_quants::activations::Bytes32;
 use super::k_quants::one_row::{OneRow, PARTS};
 use super::k_quants::panels::{Codes, PanelWeights};
 use super::k_quants::products::Weights;
 use super::k_quants::simd::Simd;
-use super::k_quants::{BlockQ8K, BlockQ8_0};
+use super::k_quants::BlockQ8K;
 use crate::cpu::simd::{ahead, prefetch};
 
 /// Blocks of 32 codes that are multiplied together: a vector has all their sums.
@@ -35,9 +36,9 @@ pub(super) unsafe fn fetch_after<T>(x: *const T, bytes: usize) {
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: ByteProducts>(
+pub(super) unsafe fn with_a_scale<T: PanelWeights<Activations = Bytes32>, P: ByteProducts>(
     xs: &[T],
-    y: &OneRow<BlockQ8_0>,
+    y: &OneRow<Bytes32>,
     dst: &mut [f32],
 ) {
     let offset = const {
@@ -66,16 +67,16 @@ pub(super) unsafe fn with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>, P: By
             let dots = _mm256_sub_epi32(sums_of_eight(dots), less);
             total = add_in_order(_mm256_cvtepi32_ps(dots), scales.as_ptr().add(at), total);
         }
-        *dst = with_rest::<T, P>(total, rest, &y.blocks[y.blocks.len() - rest.len()..]);
+        *dst = with_rest::<T, _, P>(total, rest, &y.blocks[y.blocks.len() - rest.len()..]);
     }
 }
 
 /// `total` and the products of the last blocks of a row, which are too few to be multiplied together.
 #[inline(always)]
-pub(super) unsafe fn with_rest<T: Weights, P: ByteProducts>(
+pub(super) unsafe fn with_rest<T: Weights<Y>, Y, P: ByteProducts>(
     total: f32,
     xs: &[T],
-    ys: &[T::VecDotType],
+    ys: &[Y],
 ) -> f32 {
     let mut total = _mm256_set1_ps(total);
     for (x, y) in xs.iter().zip(ys) {
@@ -116,7 +117,7 @@ unsafe fn add_in_order(values: __m256, scales: *const f32, total: f32) -> f32 {
 
 /// `to[i]` becomes the scale of block `i` times that of the activations.
 #[inline(always)]
-unsafe fn row_scales<T>(row: &[T], y: &OneRow<BlockQ8_0>, to: &mut [f32]) {
+unsafe fn row_scales<T>(row: &[T], y: &OneRow<Bytes32>, to: &mut [f32]) {
     let bits = |x: &T| (&raw const *x).cast::<u16>().read_unaligned();
     for (i, eight) in row.as_chunks::<EIGHT>().0.iter().enumerate() {
         let d = eight_floats(eight.each_ref().map(bits));
@@ -130,7 +131,7 @@ unsafe fn row_scales<T>(row: &[T], y: &OneRow<BlockQ8_0>, to: &mut [f32]) {
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
+pub(super) unsafe fn with_minima<T: PanelWeights<Activations = BlockQ8K>, P: ByteProducts>(
     xs: &[T],
     y: &OneRow<BlockQ8K>,
     dst: &mut [f32],
@@ -146,13 +147,13 @@ pub(super) unsafe fn with_minima<T: PanelWeights<VecDotType = BlockQ8K>, P: Byte
             let (scales, sums) = (y.scales.as_ptr().add(2 * i), y.sums.as_ptr().add(8 * i));
             total = four_blocks::<T, P>(row.as_ptr().add(i), codes, scales, sums, total, ahead);
         }
-        *dst = with_rest::<T, P>(total, &row[whole..], &y.blocks[whole..]);
+        *dst = with_rest::<T, _, P>(total, &row[whole..], &y.blocks[whole..]);
     }
 }
 
 /// `total` and the products of four blocks. `scales` has the activations' scales, each twice, and `sums` those of 32 activations each.
 #[inline(always)]
-unsafe fn four_blocks<T: PanelWeights<VecDotType = BlockQ8K>, P: ByteProducts>(
+unsafe fn four_blocks<T: PanelWeights<Activations = BlockQ8K>, P: ByteProducts>(
     x: *const T,
     y: *const [__m256i; 8],
     scales: *const f32,

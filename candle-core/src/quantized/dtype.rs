@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::blocks::{from_bytes, from_shared, zeros};
 use super::k_quants::*;
-use super::QuantizedType;
+use super::{GgmlType, QuantizedType};
 use crate::{Error, Result};
 
 /// A storage format of GGML: blocks of a fixed number of elements, each block a fixed number of bytes.
@@ -42,6 +42,30 @@ pub enum GgmlDType {
     Q6K,
     /// 256 elements of 8 bits, with a scale in 32 bits and sums of every 16: what k-quants are multiplied with.
     Q8K,
+    /// 256 elements of 1.6 bits: eighths around points of a grid of -1, 0 and 1, with scales of 3 bits for every 32.
+    IQ1S,
+    /// As `IQ1S`, with scales for every 16: 1.75 bits.
+    IQ1M,
+    /// 256 elements of 2.1 bits: points of a grid and signs, with scales of 4 bits for every 32.
+    IQ2XXS,
+    /// As `IQ2XXS`, with scales for every 16 and a larger grid: 2.3 bits.
+    IQ2XS,
+    /// As `IQ2XS`, with a still larger grid and any signs: 2.6 bits.
+    IQ2S,
+    /// 256 elements of 3.1 bits: points of a grid and signs, with scales of 4 bits for every 32.
+    IQ3XXS,
+    /// As `IQ3XXS`, with a larger grid and any signs: 3.4 bits.
+    IQ3S,
+    /// 32 elements of 4 bits, which stand for unevenly spaced numbers, and a scale.
+    IQ4NL,
+    /// 256 elements as those of `IQ4NL`, with scales of 6 bits for every 32.
+    IQ4XS,
+    /// 256 elements -1, 0 and 1 in 1.6 bits, and a scale.
+    TQ1_0,
+    /// 256 elements -1, 0 and 1 in 2 bits, and a scale.
+    TQ2_0,
+    /// 32 floats of 4 bits and an exponent: MXFP4 of the Open Compute Project, which gpt-oss has.
+    MXFP4,
 }
 
 /// Blocks may be made of any bytes. The sizes are those of GGML.
@@ -61,6 +85,7 @@ macro_rules! plain_blocks {
 plain_blocks! {
     BlockQ4_0 18, BlockQ4_1 20, BlockQ5_0 22, BlockQ5_1 24, BlockQ8_0 34, BlockQ8_1 36,
     BlockQ2K 84, BlockQ3K 110, BlockQ4K 144, BlockQ5K 176, BlockQ6K 210, BlockQ8K 292,
+    BlockIQ1S 50, BlockIQ1M 56, BlockIQ2XXS 66, BlockIQ2XS 74, BlockIQ2S 82, BlockIQ3XXS 98, BlockIQ3S 110, BlockIQ4NL 18, BlockIQ4XS 136, BlockTQ1_0 54, BlockTQ2_0 66, BlockMXFP4 17,
 }
 
 /// Calls `$f::<T>($args)` with the block type of a format.
@@ -82,13 +107,25 @@ macro_rules! on_block_type {
             GgmlDType::Q5K => $f::<BlockQ5K>($($arg),*),
             GgmlDType::Q6K => $f::<BlockQ6K>($($arg),*),
             GgmlDType::Q8K => $f::<BlockQ8K>($($arg),*),
+            GgmlDType::IQ1S => $f::<BlockIQ1S>($($arg),*),
+            GgmlDType::IQ1M => $f::<BlockIQ1M>($($arg),*),
+            GgmlDType::IQ2XXS => $f::<BlockIQ2XXS>($($arg),*),
+            GgmlDType::IQ2XS => $f::<BlockIQ2XS>($($arg),*),
+            GgmlDType::IQ2S => $f::<BlockIQ2S>($($arg),*),
+            GgmlDType::IQ3XXS => $f::<BlockIQ3XXS>($($arg),*),
+            GgmlDType::IQ3S => $f::<BlockIQ3S>($($arg),*),
+            GgmlDType::IQ4NL => $f::<BlockIQ4NL>($($arg),*),
+            GgmlDType::IQ4XS => $f::<BlockIQ4XS>($($arg),*),
+            GgmlDType::TQ1_0 => $f::<BlockTQ1_0>($($arg),*),
+            GgmlDType::TQ2_0 => $f::<BlockTQ2_0>($($arg),*),
+            GgmlDType::MXFP4 => $f::<BlockMXFP4>($($arg),*),
         }
     };
 }
 
 impl GgmlDType {
     /// Every format with its number in a file.
-    const NUMBERS: [(Self, u32); 15] = [
+    const NUMBERS: [(Self, u32); 27] = [
         (Self::F32, 0),
         (Self::F16, 1),
         (Self::Q4_0, 2),
@@ -104,14 +141,65 @@ impl GgmlDType {
         (Self::Q6K, 14),
         (Self::Q8K, 15),
         (Self::BF16, 30),
+        (Self::IQ1S, 19),
+        (Self::IQ1M, 29),
+        (Self::IQ2XXS, 16),
+        (Self::IQ2XS, 17),
+        (Self::IQ2S, 22),
+        (Self::IQ3XXS, 18),
+        (Self::IQ3S, 21),
+        (Self::IQ4NL, 20),
+        (Self::IQ4XS, 23),
+        (Self::TQ1_0, 34),
+        (Self::TQ2_0, 35),
+        (Self::MXFP4, 39),
+    ];
+
+    /// What ggml calls the types that are not here: numbers, newer formats, and what it has taken back.
+    const OTHERS: [(u32, &str); 15] = [
+        (4, "Q4_2, which ggml has removed"),
+        (5, "Q4_3, which ggml has removed"),
+        (24, "I8"),
+        (25, "I16"),
+        (26, "I32"),
+        (27, "I64"),
+        (28, "F64"),
+        (
+            31,
+            "Q4_0_4_4, which ggml has removed: make the file anew as Q4_0",
+        ),
+        (
+            32,
+            "Q4_0_4_8, which ggml has removed: make the file anew as Q4_0",
+        ),
+        (
+            33,
+            "Q4_0_8_8, which ggml has removed: make the file anew as Q4_0",
+        ),
+        (
+            36,
+            "IQ4_NL_4_4, which ggml has removed: make the file anew as IQ4_NL",
+        ),
+        (
+            37,
+            "IQ4_NL_4_8, which ggml has removed: make the file anew as IQ4_NL",
+        ),
+        (
+            38,
+            "IQ4_NL_8_8, which ggml has removed: make the file anew as IQ4_NL",
+        ),
+        (40, "NVFP4"),
+        (41, "Q1_0"),
     ];
 
     /// The format with this number in a file.
     pub(crate) fn from_u32(number: u32) -> Result<Self> {
         let found = Self::NUMBERS.iter().find(|(_, n)| *n == number);
         found.map(|(dtype, _)| *dtype).ok_or_else(|| {
+            let name = Self::OTHERS.iter().find(|(n, _)| *n == number);
+            let name = name.map_or(String::new(), |(_, name)| format!(" ({name})"));
             Error::Msg(format!(
-                "GGML dtype {number} is not supported; supported: {}",
+                "GGML dtype {number}{name} is not supported; supported: {}",
                 Self::NUMBERS
                     .map(|(dtype, n)| format!("{n} ({dtype:?})"))
                     .join(", ")
@@ -133,11 +221,18 @@ impl GgmlDType {
 
     /// Elements of a block.
     pub fn block_size(&self) -> usize {
-        match self {
-            Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::Q8_1 => QK8_0,
-            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Q8K => QK_K,
+        fn elements<T: GgmlType>() -> usize {
+            T::BLCK_SIZE
         }
+        on_block_type!(self, elements())
+    }
+
+    /// Whether elements can be encoded, which ggml does in some of the formats only with a search over a grid.
+    pub(crate) fn has_encoder(self) -> bool {
+        fn encodes<T: GgmlType>() -> bool {
+            T::ENCODES
+        }
+        on_block_type!(self, encodes())
     }
 
     /// Blocks on the CPU for `elem_count` elements, all zero. An unfinished block at the end is left out.

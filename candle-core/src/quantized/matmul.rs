@@ -93,16 +93,10 @@ fn product<T: GgmlType, E: GgmlType>(
         E::from_float(&vec![0.; dst.len()], dst);
         return Ok(());
     }
-    let encode = |rows: Range<usize>, blocks: &mut [T::VecDotType]| {
-        let mut floats = vec![0f32; rows.len() * k];
-        E::to_float(&lhs[rows.start * k..rows.end * k], &mut floats);
-        if T::VecDotType::DIRECT_COPY {
-            T::VecDotType::direct_copy(&floats, blocks)
-        } else {
-            T::VecDotType::from_float(&floats, blocks)
-        }
+    let floats = |rows: Range<usize>, floats: &mut [f32]| {
+        E::to_float(&lhs[rows.start * k..rows.end * k], floats);
     };
-    let lhs = T::prepare(&DenseRows::new(m, k, &encode));
+    let lhs = T::prepare(&DenseRows::new(m, k, &floats));
     let rhs = &rhs_t[..n * rhs_blocks];
 
     let workers = threads::count();

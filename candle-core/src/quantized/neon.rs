@@ -138,6 +138,12 @@ impl<P: ByteProducts> Simd for Neon<P> {
     }
 
     #[inline(always)]
+    unsafe fn look_up(codes: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
+        let table = vld1q_u8(table.as_ptr().cast());
+        [vqtbl1q_u8(table, codes[0]), vqtbl1q_u8(table, codes[1])]
+    }
+
+    #[inline(always)]
     unsafe fn signed(b: Self::Bytes) -> Self::Bytes {
         b
     }

@@ -92,7 +92,8 @@ impl QTensor {
     /// encoded, and its blocks are uploaded.
     ///
     /// # Errors
-    /// When the last dimension is no multiple of the block size, or the device has no quantised tensors.
+    /// When the last dimension is no multiple of the block size, the format has no encoder (`IQ1S`, `IQ1M`, `IQ2XXS`, `IQ2XS`, `IQ2S`,
+    /// `IQ3XXS`, `IQ3S` and `IQ4XS`), or the device has no quantised tensors.
     pub fn quantize(src: &Tensor, dtype: GgmlDType) -> Result<Self> {
         Self::quantize_onto(src, dtype, src.device())
     }
@@ -163,6 +164,12 @@ impl QTensor {
         fill: impl FnOnce(&mut dyn QuantizedType, &[f32]),
     ) -> Result<Self> {
         let elements = check_shape(src.shape(), dtype)?;
+        if !dtype.has_encoder() {
+            return Err(Error::Msg(format!(
+                "quantize: {dtype:?} has no encoder here, it can only be read; llama.cpp's llama-quantize makes files of it"
+            ))
+            .bt());
+        }
         let floats = src
             .to_dtype(DType::F32)?
             .to_device(&Device::Cpu)?

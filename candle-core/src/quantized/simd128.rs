@@ -72,6 +72,12 @@ impl Simd for Simd128 {
     }
 
     #[inline(always)]
+    unsafe fn look_up(codes: [v128; 2], table: &[i8; 16]) -> [v128; 2] {
+        let table = v128_load(table.as_ptr().cast());
+        codes.map(|codes| u8x16_swizzle(table, codes))
+    }
+
+    #[inline(always)]
     unsafe fn signed(b: [v128; 2]) -> [v128; 2] {
         b
     }

@@ -17,6 +17,9 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     const BLCK_SIZE: usize;
     /// Whether [`direct_copy`](Self::direct_copy) converts floats without a search for scales.
     const DIRECT_COPY: bool = false;
+    /// Whether there are encoders. Without them [`from_float`](Self::from_float) and its kind panic; `QTensor::quantize` returns an error.
+    #[doc(hidden)]
+    const ENCODES: bool = true;
     /// The format to which the other side of a product is converted.
     type VecDotType: GgmlType;
 
@@ -84,7 +87,7 @@ pub trait GgmlType: Sized + Clone + Send + Sync {
     /// Converts the dense side of a product with rows of `Self` to the fastest form for this format, this CPU and this
     /// number of rows.
     #[doc(hidden)]
-    fn prepare(rows: &DenseRows<'_, Self::VecDotType>) -> Prepared<Self> {
+    fn prepare(rows: &DenseRows<'_>) -> Prepared<Self> {
         Prepared::blocks(rows)
     }
 

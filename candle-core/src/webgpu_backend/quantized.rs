@@ -57,6 +57,12 @@ impl QWebGpuStorage {
     /// When the device refuses the memory.
     pub(crate) fn from_data(device: &WebGpuDevice, dtype: GgmlDType, data: &[u8]) -> Result<Self> {
         let format = Format::of(dtype);
+        let blocks = data.len() / dtype.type_size();
+        let data = match format {
+            Some(format) => format.arranged(data),
+            None => data.into(),
+        };
+        let data = &*data;
         let planes = match (format, dtype) {
             (Some(format), _) => ops::quantized::upload(device, format, data)?,
             (None, GgmlDType::F16) => vec![device.upload_bytes(data, DType::F16)?],
@@ -65,7 +71,7 @@ impl QWebGpuStorage {
         };
         Ok(Self {
             dtype,
-            blocks: data.len() / dtype.type_size(),
+            blocks,
             planes,
             reach: format.map_or(0., |format| format.reach(data)),
         })
@@ -81,7 +87,8 @@ impl QWebGpuStorage {
         self.planes[0].device()
     }
 
-    /// Bytes of the blocks, as a file holds them. Some formats take up to 4 percent more on the device.
+    /// Bytes of the blocks, as a file holds them. Some formats take up to 4 percent more on the device; those with
+    /// tables (IQ, TQ, MXFP4) 4.6 or 5 bits an element beside these bytes.
     pub(crate) fn size_in_bytes(&self) -> usize {
         self.blocks * self.dtype.type_size()
     }

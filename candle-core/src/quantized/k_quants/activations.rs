@@ -1,11 +1,22 @@
-//! Activations prepared for [panels](super::panels): codes, scales, and sums of codes for offsets and minima.
+//! The blocks that rows of activations become for a product, and their form for [panels](super::panels): codes, scales, and sums of
+//! codes for offsets and minima.
 
+use super::fit::inverse;
 use super::prepared::DenseRows;
 use super::*;
 use crate::cpu::threads;
 
-/// A format to which activations are converted.
-pub(crate) trait Activations: GgmlType {
+/// Blocks to which activations are converted. A block with an element that is not finite has a scale that is not: the row's products are
+/// not numbers then, as those of floats would be.
+pub(crate) trait Activations: Clone + Send + Sync + 'static {
+    /// Elements of a block.
+    const LEN: usize;
+
+    fn zeros() -> Self;
+
+    /// Blocks from elements, `LEN` for each.
+    fn encode(xs: &[f32], ys: &mut [Self]);
+
     fn codes(&self) -> &[i8];
     fn scale(&self) -> f32;
 
@@ -23,19 +34,80 @@ pub(crate) trait Activations: GgmlType {
     }
 }
 
-impl Activations for BlockQ8_0 {
-    #[inline(always)]
-    fn codes(&self) -> &[i8] {
-        &self.qs
-    }
+/// 8 bits for 32 activations, `y[i] = d · q[i]`: a [`BlockQ8_1`] whose scale and sum have the range of an f32. An f16 has no room for the
+/// sums of activations of 1e4, nor for scales of those of 1e-7. No file holds these blocks.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Bytes32 {
+    /// With as many bits as an f16's, so that products within its range are those that Candle gives.
+    pub(crate) d: f32,
+    /// `d · Σ q[i]`. (The sum of the elements themselves makes products worse: weights above a minimum are near zero on average, their
+    /// codes are not, and it is codes that would meet the errors of the activations.)
+    pub(crate) s: f32,
+    pub(crate) qs: [i8; 32],
+}
 
-    #[inline(always)]
-    fn scale(&self) -> f32 {
-        utils::f16_to_f32(self.d)
+/// The nearest float with 11 significant bits. To be given no more than half of what an f32 holds.
+#[inline(always)]
+fn eleven_bits(x: f32) -> f32 {
+    let bits = x.to_bits();
+    let rounded = (bits + 0xfff + ((bits >> 13) & 1)) & !0x1fff;
+    if x.is_finite() {
+        f32::from_bits(rounded)
+    } else {
+        x
     }
 }
 
-impl Activations for BlockQ8_1 {
+/// The largest magnitude, which is a NaN if there is one: its bits are above those of all numbers.
+#[inline(always)]
+pub(super) fn magnitude(xs: &[f32]) -> f32 {
+    let bits = xs.iter().map(|x| x.to_bits() & 0x7fff_ffff);
+    f32::from_bits(bits.fold(0, u32::max))
+}
+
+/// [`Activations::encode`] of [`Bytes32`].
+pub(super) struct EncodeBytes<'a> {
+    pub(super) xs: &'a [f32],
+    pub(super) ys: &'a mut [Bytes32],
+}
+
+impl Kernel for EncodeBytes<'_> {
+    type Output = ();
+    const PRODUCTS: bool = false;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (xs, y) in self.xs.as_chunks::<32>().0.iter().zip(self.ys) {
+            let d = magnitude(xs) / 127.;
+            // The inverse of a smaller one is infinite. A NaN stays.
+            let d = if d < f32::MIN_POSITIVE { 0. } else { d };
+            let qs = S::codes::<true>(xs, inverse(d));
+            let d = eleven_bits(d);
+            let [low, high] = S::sums_of_halves(&qs);
+            *y = Bytes32 {
+                d,
+                s: d * f32::from(low + high),
+                qs,
+            };
+        }
+    }
+}
+
+impl Activations for Bytes32 {
+    const LEN: usize = 32;
+
+    fn zeros() -> Self {
+        Self {
+            d: 0.,
+            s: 0.,
+            qs: [0; 32],
+        }
+    }
+
+    fn encode(xs: &[f32], ys: &mut [Self]) {
+        dispatch(EncodeBytes { xs, ys })
+    }
+
     #[inline(always)]
     fn codes(&self) -> &[i8] {
         &self.qs
@@ -43,16 +115,26 @@ impl Activations for BlockQ8_1 {
 
     #[inline(always)]
     fn scale(&self) -> f32 {
-        utils::f16_to_f32(self.d)
+        self.d
     }
 
     #[inline(always)]
     fn float_sum(&self, _first: usize, _len: usize) -> f32 {
-        utils::f16_to_f32(self.s)
+        self.s
     }
 }
 
 impl Activations for BlockQ8K {
+    const LEN: usize = QK_K;
+
+    fn zeros() -> Self {
+        GgmlType::zeros()
+    }
+
+    fn encode(xs: &[f32], ys: &mut [Self]) {
+        Self::from_float(xs, ys)
+    }
+
     #[inline(always)]
     fn codes(&self) -> &[i8] {
         &self.qs
@@ -100,19 +182,15 @@ pub(crate) struct Row {
 
 impl PanelActivations {
     /// Rows whose sums are needed for parts of `part` elements: times `-offset`, or as floats.
-    pub(crate) fn new<V: Activations>(
-        rows: &DenseRows<V>,
-        part: usize,
-        offset: Option<i32>,
-    ) -> Self {
-        let (len, blocks) = (rows.len(), rows.row_blocks());
+    pub(crate) fn new<V: Activations>(rows: &DenseRows, part: usize, offset: Option<i32>) -> Self {
+        let (len, blocks) = (rows.len(), rows.len() / V::LEN);
         let stride = len / 4 + blocks + len / part;
         let mut words = vec![0; rows.count() * stride];
         let together = WRITTEN.div_ceil(len.max(1));
         threads::chunks_mut(&mut words, together * stride, |i, words| {
             let first = i * together;
             let count = words.len() / stride;
-            let ys = rows.encode(first..first + count);
+            let ys = rows.activations::<V>(first..first + count);
             let ys = ys.chunks_exact(blocks);
             for (ys, words) in ys.zip(words.chunks_exact_mut(stride)) {
                 dispatch(WriteRow {
@@ -127,7 +205,7 @@ impl PanelActivations {
             words,
             stride,
             len,
-            block: V::BLCK_SIZE,
+            block: V::LEN,
         }
     }
 
@@ -171,10 +249,10 @@ impl<V: Activations> Kernel for WriteRow<'_, V> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let parts = V::BLCK_SIZE / self.part;
-        let (codes, rest) = self.words.split_at_mut(self.ys.len() * V::BLCK_SIZE / 4);
+        let parts = V::LEN / self.part;
+        let (codes, rest) = self.words.split_at_mut(self.ys.len() * V::LEN / 4);
         let (scales, last) = rest.split_at_mut(self.ys.len());
-        let codes = codes.chunks_exact_mut(V::BLCK_SIZE / 4);
+        let codes = codes.chunks_exact_mut(V::LEN / 4);
         let last = last.chunks_exact_mut(parts);
         for (((y, codes), scale), last) in self.ys.iter().zip(codes).zip(scales).zip(last) {
             let (fours, _) = y.codes().as_chunks::<4>();

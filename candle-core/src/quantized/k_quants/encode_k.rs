@@ -6,6 +6,7 @@
 
 use half::f16;
 
+use super::activations::magnitude;
 use super::encode_legacy::{Encode, Importance};
 use super::fit::{
     above_minimum, above_minimum_at_first, largest, largest_of, largest_with_sign, nearest,
@@ -401,12 +402,19 @@ impl Encode<QK_K> for BlockQ6K {
 }
 
 impl Encode<QK_K> for BlockQ8K {
-    /// The element with the largest magnitude gets the code -127, so that every code can change its sign.
+    /// The element with the largest magnitude gets the code -127, so that every code can change its sign. One that is not finite makes the
+    /// scale a NaN: products with the block must not look like those of numbers.
     #[inline(always)]
     unsafe fn encode<S: Simd>(xs: &[f32; QK_K], _importance: Option<Importance<QK_K>>) -> Self {
         let largest = largest_with_sign(S::extremes(xs), xs);
+        if !magnitude(xs).is_finite() {
+            return Self {
+                d: f32::NAN,
+                ..GgmlType::zeros()
+            };
+        }
         if largest == 0. {
-            return Self::zeros();
+            return GgmlType::zeros();
         }
         let by = -127. / largest;
         let (mut qs, mut bsums) = ([0; QK_K], [0; QK_K / 16]);

@@ -20,7 +20,7 @@ pub(crate) struct Importance<'a, const LEN: usize> {
 impl Importance<'_, 32> {
     /// Weights as for the sub-blocks of a k-quant, but with the spread of the row.
     #[inline(always)]
-    fn of(&self, xs: &[f32; 32]) -> [f32; 32] {
+    pub(super) fn of(&self, xs: &[f32; 32]) -> [f32; 32] {
         std::array::from_fn(|i| self.weights[i] * (self.spread + xs[i] * xs[i]).sqrt())
     }
 }

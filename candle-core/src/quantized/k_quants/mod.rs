@@ -8,6 +8,7 @@
 //! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, written once for all instruction sets |
 //! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
 //! | `one_row.rs` | products with one row of activations, prepared once for all threads |
+//! | `table_blocks.rs`, `grids.rs` | the formats whose codes are looked up in tables: layouts, decoding, products |
 //! | `prepared.rs` | the dense side of a product, prepared for one of these |
 //! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | the instruction sets, chosen at run time |
 //!
@@ -33,7 +34,7 @@
     )),
     allow(dead_code)
 )]
-mod activations;
+pub(crate) mod activations;
 mod blocks;
 mod decode;
 #[cfg_attr(
@@ -48,6 +49,7 @@ mod elements;
 mod encode_k;
 mod encode_legacy;
 mod fit;
+mod grids;
 #[cfg_attr(
     not(any(
         target_arch = "x86_64",
@@ -73,6 +75,7 @@ pub(crate) mod prepared;
 pub(crate) mod products;
 pub(crate) mod scalar;
 pub(crate) mod simd;
+mod table_blocks;
 #[cfg(test)]
 mod tests;
 mod unpack_k;
@@ -90,6 +93,12 @@ mod unpack_panels;
 pub use super::matmul::{matmul, matmul_f16};
 pub use super::GgmlType;
 pub use blocks::*;
+#[cfg(feature = "webgpu")]
+pub(crate) use table_blocks::TableFormat;
+pub use table_blocks::{
+    BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS, BlockIQ4NL,
+    BlockIQ4XS, BlockMXFP4, BlockTQ1_0, BlockTQ2_0, QK4_NL, QK_MXFP4,
+};
 
 use super::{utils, GgmlDType};
 use decode::Decode;
@@ -187,8 +196,54 @@ fn check_len<T: GgmlType>(op: &str, elements: usize, blocks: usize) {
     );
 }
 
+/// The encoders of a format that has them.
+macro_rules! encoders {
+    ($len:ident) => {
+        fn from_float(xs: &[f32], ys: &mut [Self]) {
+            check_len::<Self>("from_float", xs.len(), ys.len());
+            dispatch(FromFloat::<Self, $len> { xs, ys, how: How::AsAtFirst })
+        }
+
+        fn from_float_as_ggml(xs: &[f32], ys: &mut [Self]) {
+            check_len::<Self>("from_float_as_ggml", xs.len(), ys.len());
+            dispatch(FromFloat::<Self, $len> { xs, ys, how: How::AsGgml })
+        }
+
+        /// Searches for scales with little `Σ w[column] · (x − decoded)²`, bit for bit as ggml does. The formats of 8 bits take no
+        /// weights, and a block whose weights are all zero is encoded without them.
+        fn from_float_imatrix(
+            xs: &[f32],
+            ys: &mut [Self],
+            imatrix_weights: &[f32],
+            n_per_row: usize,
+        ) {
+            check_len::<Self>("from_float_imatrix", xs.len(), ys.len());
+            assert!(
+                imatrix_weights.len() == n_per_row && n_per_row.is_multiple_of($len),
+                "from_float_imatrix: rows of {n_per_row} elements, a multiple of {}, need as many weights, found {}",
+                $len,
+                imatrix_weights.len()
+            );
+            dispatch(FromFloat::<Self, $len> { xs, ys, how: How::Weighted(imatrix_weights) })
+        }
+    };
+}
+
+/// Those of one without, which cannot return an error.
+macro_rules! no_encoders {
+    ($len:ident) => {
+        const ENCODES: bool = false;
+
+        /// # Panics
+        /// Always: the format can only be read. `QTensor::quantize` returns an error.
+        fn from_float(_xs: &[f32], _ys: &mut [Self]) {
+            panic!("from_float: {:?} has no encoder", Self::DTYPE)
+        }
+    };
+}
+
 macro_rules! block_types {
-    ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident $(, $prepare:ident)?;)*) => {$(
+    ($($ty:ident, $dtype:ident, $len:ident, $other:ident, $to_float:ident, $prepare:ident, $encoders:ident;)*) => {$(
         /// Panics, with both sizes, if the slices do not match or `n` is not a whole number of blocks.
         impl GgmlType for $ty {
             const DTYPE: GgmlDType = GgmlDType::$dtype;
@@ -200,33 +255,7 @@ macro_rules! block_types {
                 $to_float(xs, ys)
             }
 
-            fn from_float(xs: &[f32], ys: &mut [Self]) {
-                check_len::<Self>("from_float", xs.len(), ys.len());
-                dispatch(FromFloat::<Self, $len> { xs, ys, how: How::AsAtFirst })
-            }
-
-            fn from_float_as_ggml(xs: &[f32], ys: &mut [Self]) {
-                check_len::<Self>("from_float_as_ggml", xs.len(), ys.len());
-                dispatch(FromFloat::<Self, $len> { xs, ys, how: How::AsGgml })
-            }
-
-            /// Searches for scales with little `Σ w[column] · (x − decoded)²`, bit for bit as ggml does. The formats of 8 bits take no
-            /// weights, and a block whose weights are all zero is encoded without them.
-            fn from_float_imatrix(
-                xs: &[f32],
-                ys: &mut [Self],
-                imatrix_weights: &[f32],
-                n_per_row: usize,
-            ) {
-                check_len::<Self>("from_float_imatrix", xs.len(), ys.len());
-                assert!(
-                    imatrix_weights.len() == n_per_row && n_per_row.is_multiple_of($len),
-                    "from_float_imatrix: rows of {n_per_row} elements, a multiple of {}, need as many weights, found {}",
-                    $len,
-                    imatrix_weights.len()
-                );
-                dispatch(FromFloat::<Self, $len> { xs, ys, how: How::Weighted(imatrix_weights) })
-            }
+            $encoders!($len);
 
             fn vec_dot(n: usize, xs: &[Self], ys: &[$other]) -> f32 {
                 let mut dot = [0.];
@@ -245,24 +274,36 @@ macro_rules! block_types {
                 dispatch(BlockTile::new(n, xs, ys, dst))
             }
 
-            $(fn prepare(rows: &DenseRows<'_, $other>) -> Prepared<Self> {
+            fn prepare(rows: &DenseRows<'_>) -> Prepared<Self> {
                 prepared::$prepare(rows)
-            })?
+            }
         }
     )*};
 }
 
 block_types! {
-    BlockQ4_0, Q4_0, QK4_0, BlockQ8_0, elements, panels_or_few_rows;
-    BlockQ4_1, Q4_1, QK4_1, BlockQ8_1, elements, panels;
-    BlockQ5_0, Q5_0, QK5_0, BlockQ8_0, elements, panels_or_few_rows;
-    BlockQ5_1, Q5_1, QK5_1, BlockQ8_1, elements, panels;
-    BlockQ8_0, Q8_0, QK8_0, BlockQ8_0, elements, panels_or_few_rows;
-    BlockQ8_1, Q8_1, QK8_1, BlockQ8_1, decoded;
-    BlockQ2K, Q2K, QK_K, BlockQ8K, elements, panels;
-    BlockQ3K, Q3K, QK_K, BlockQ8K, elements, panels;
-    BlockQ4K, Q4K, QK_K, BlockQ8K, elements, panels_or_few_rows;
-    BlockQ5K, Q5K, QK_K, BlockQ8K, elements, panels_or_few_rows;
-    BlockQ6K, Q6K, QK_K, BlockQ8K, elements, panels;
-    BlockQ8K, Q8K, QK_K, BlockQ8K, decoded;
+    BlockQ4_0, Q4_0, QK4_0, BlockQ8_0, elements, panels_or_few_rows, encoders;
+    BlockQ4_1, Q4_1, QK4_1, BlockQ8_1, elements, panels, encoders;
+    BlockQ5_0, Q5_0, QK5_0, BlockQ8_0, elements, panels_or_few_rows, encoders;
+    BlockQ5_1, Q5_1, QK5_1, BlockQ8_1, elements, panels, encoders;
+    BlockQ8_0, Q8_0, QK8_0, BlockQ8_0, elements, panels_or_few_rows, encoders;
+    BlockQ8_1, Q8_1, QK8_1, BlockQ8_1, decoded, rows, encoders;
+    BlockQ2K, Q2K, QK_K, BlockQ8K, elements, panels, encoders;
+    BlockQ3K, Q3K, QK_K, BlockQ8K, elements, panels, encoders;
+    BlockQ4K, Q4K, QK_K, BlockQ8K, elements, panels_or_few_rows, encoders;
+    BlockQ5K, Q5K, QK_K, BlockQ8K, elements, panels_or_few_rows, encoders;
+    BlockQ6K, Q6K, QK_K, BlockQ8K, elements, panels, encoders;
+    BlockQ8K, Q8K, QK_K, BlockQ8K, decoded, rows, encoders;
+    BlockIQ1S, IQ1S, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockIQ1M, IQ1M, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockIQ2XXS, IQ2XXS, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockIQ2XS, IQ2XS, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockIQ2S, IQ2S, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockIQ3XXS, IQ3XXS, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockIQ3S, IQ3S, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockIQ4NL, IQ4NL, QK4_NL, BlockQ8_0, elements, panels, encoders;
+    BlockIQ4XS, IQ4XS, QK_K, BlockQ8K, decoded, rows, no_encoders;
+    BlockTQ1_0, TQ1_0, QK_K, BlockQ8K, decoded, rows, encoders;
+    BlockTQ2_0, TQ2_0, QK_K, BlockQ8K, decoded, rows, encoders;
+    BlockMXFP4, MXFP4, QK_MXFP4, BlockQ8_0, decoded, rows, encoders;
 }

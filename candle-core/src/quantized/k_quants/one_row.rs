@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use super::activations::Activations;
-use super::prepared::DenseRows;
-use super::products::{Weights, COLUMNS};
+use super::activations::{Activations, Bytes32};
+use super::prepared::{DenseRows, RowProducts};
+use super::products::{Unpack, Weights, COLUMNS};
 use super::simd::{run_at, Kernel, Level, Simd};
-use super::{BlockQ8K, BlockQ8_0, GgmlType};
+use super::BlockQ8K;
 
 /// A cache line, which is also a vector of 512 bits.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ pub(crate) trait RowBlocks: Activations {
     fn lay_out(row: Vec<Self>) -> OneRow<Self>;
 }
 
-impl RowBlocks for BlockQ8_0 {
+impl RowBlocks for Bytes32 {
     fn lay_out(row: Vec<Self>) -> OneRow<Self> {
         let pair = |pair: &[Self]| Line([pair[0].qs, pair.get(1).map_or([0; 32], |y| y.qs)]);
         let scales = row.iter().map(Self::scale).collect();
@@ -75,36 +75,36 @@ impl RowBlocks for BlockQ8K {
 }
 
 /// A format with a kernel for one row, on some CPUs.
-pub(crate) trait OneRowWeights: Weights<VecDotType: RowBlocks> {
+pub(crate) trait OneRowWeights:
+    Unpack<Activations: RowBlocks> + Weights<<Self as Unpack>::Activations>
+{
     /// `dst[r]` becomes row `r` of `xs` times the row of activations. Returns false and does nothing if there is no
     /// kernel. Must be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`]; all rows have the same number of blocks, which is not 0 unless `xs` is empty.
-    unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<Self::VecDotType>, dst: &mut [f32]) -> bool;
+    unsafe fn one_row<S: Simd>(xs: &[Self], y: &OneRow<Self::Activations>, dst: &mut [f32])
+        -> bool;
 }
 
 /// A few rows of activations, each multiplied separately with rows of weights `T`.
-pub struct FewRows<T: GgmlType> {
-    rows: Vec<OneRow<T::VecDotType>>,
+pub(crate) struct FewRows<T: Unpack> {
+    rows: Vec<OneRow<T::Activations>>,
     level: Level,
-    /// [`multiply_at`] for `T`, so that callers need no bound for the kernel.
-    multiply: fn(&Self, &[T], Range<usize>, &mut [f32]),
 }
 
 /// Up to this many rows are multiplied separately; with more, each unpacked block is used for several.
 const FEW: usize = COLUMNS - 1;
 
-#[allow(private_bounds, reason = "only callers in this crate make one")]
 impl<T: OneRowWeights> FewRows<T> {
     /// With the best instruction set of this CPU. `None` if it has no kernel or there are more rows.
-    pub(crate) fn worth_while(rows: &DenseRows<T::VecDotType>) -> Option<Self> {
+    pub(crate) fn worth_while(rows: &DenseRows) -> Option<Self> {
         let few = rows.count() <= FEW;
         few.then(|| Self::new(Level::best(), rows)).flatten()
     }
 
     /// None when the level has no kernel, or rows have no elements.
-    pub(crate) fn new(level: Level, rows: &DenseRows<T::VecDotType>) -> Option<Self> {
+    pub(crate) fn new(level: Level, rows: &DenseRows) -> Option<Self> {
         // An empty row, which needs no memory: nothing is prepared yet.
         let none = Product::<T> {
             xs: &[],
@@ -113,49 +113,44 @@ impl<T: OneRowWeights> FewRows<T> {
         };
         // SAFETY: levels are those of this CPU; without rows of weights the call only tests for a kernel.
         let has_kernel = unsafe { run_at(level, none) };
-        let lay_out = |row: usize| RowBlocks::lay_out(rows.encode(row..row + 1));
-        (has_kernel && rows.row_blocks() > 0).then(|| Self {
+        let lay_out = |row: usize| RowBlocks::lay_out(rows.activations(row..row + 1));
+        (has_kernel && rows.len() > 0).then(|| Self {
             rows: (0..rows.count()).map(lay_out).collect(),
             level,
-            multiply: multiply_at,
         })
     }
 }
 
-impl<T: GgmlType> FewRows<T> {
+impl<T: OneRowWeights> RowProducts<T> for FewRows<T> {
     /// The products of rows of weights with the activation rows `ys`: `dst[c * rows(xs) + r]` becomes that of row `r` with row
     /// `ys.start + c`.
     ///
     /// # Panics
     /// When `xs` is no whole number of rows, or `ys` or `dst` do not fit.
-    pub(crate) fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
-        (self.multiply)(self, xs, ys, dst)
-    }
-}
-
-fn multiply_at<T: OneRowWeights>(few: &FewRows<T>, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
-    let Some(first) = few.rows.first() else {
-        return;
-    };
-    let blocks = first.blocks.len();
-    let rows = xs.len() / blocks;
-    assert!(
-        xs.len() == rows * blocks && dst.len() == ys.len() * rows,
-        "rows of {blocks} blocks of {:?}: {} blocks, {} products with activations {ys:?}",
-        T::DTYPE,
-        xs.len(),
-        dst.len()
-    );
-    for (y, dst) in few.rows[ys].iter().zip(dst.chunks_exact_mut(rows.max(1))) {
-        // SAFETY: `new` has checked that the level has a kernel; the sizes were compared.
-        unsafe { run_at(few.level, Product { xs, y, dst }) };
+    fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
+        let Some(first) = self.rows.first() else {
+            return;
+        };
+        let blocks = first.blocks.len();
+        let rows = xs.len() / blocks;
+        assert!(
+            xs.len() == rows * blocks && dst.len() == ys.len() * rows,
+            "rows of {blocks} blocks of {:?}: {} blocks, {} products with activations {ys:?}",
+            T::DTYPE,
+            xs.len(),
+            dst.len()
+        );
+        for (y, dst) in self.rows[ys].iter().zip(dst.chunks_exact_mut(rows.max(1))) {
+            // SAFETY: `new` has checked that the level has a kernel; the sizes were compared.
+            unsafe { run_at(self.level, Product { xs, y, dst }) };
+        }
     }
 }
 
 /// Rows of weights times one row of activations.
-struct Product<'a, T: GgmlType> {
+struct Product<'a, T: Unpack> {
     xs: &'a [T],
-    y: &'a OneRow<T::VecDotType>,
+    y: &'a OneRow<T::Activations>,
     dst: &'a mut [f32],
 }
 

@@ -8,12 +8,13 @@
 //! The panel is a scratch buffer of some tens of kilobytes per thread. The weights themselves are not changed.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::activations::{Activations, PanelActivations};
+use super::activations::PanelActivations;
 use super::lanes::{PanelKernel, PanelSimd, GROUP, MAX_ROWS};
-use super::prepared::DenseRows;
-use super::products::{prefetch, Weights};
+use super::prepared::{DenseRows, RowProducts};
+use super::products::{prefetch, Unpack, Weights};
 use super::simd::{Level, Simd};
 use super::QK_K;
 
@@ -52,7 +53,7 @@ pub(crate) enum Codes {
 }
 
 /// A format that can be unpacked into panels.
-pub(crate) trait PanelWeights: Weights<VecDotType: Activations> {
+pub(crate) trait PanelWeights: Weights<<Self as Unpack>::Activations> {
     /// Elements that share a scale: 16 or 32.
     const PART: usize;
     const CODES: Codes;
@@ -119,25 +120,23 @@ thread_local! {
 }
 
 /// The activations of a product, prepared for panels of weights `T`.
-pub struct Panels<T> {
+pub(crate) struct Panels<T> {
     rows: PanelActivations,
     level: Level,
-    /// Rows of weights that [`multiply`](Self::multiply) takes.
+    /// Rows of weights that [`multiply`](RowProducts::multiply) takes.
     panel_rows: usize,
-    /// [`multiply_at`] for `T`, so that callers need no bound for panels.
-    multiply: fn(&Self, &[T], Range<usize>, &mut [f32]),
+    weights: PhantomData<fn(T)>,
 }
 
-#[allow(private_bounds, reason = "only callers in this crate make one")]
 impl<T: PanelWeights> Panels<T> {
     /// With the best instruction set of this CPU, if there are enough rows.
-    pub(crate) fn worth_while(rows: &DenseRows<T::VecDotType>) -> Option<Self> {
+    pub(crate) fn worth_while(rows: &DenseRows) -> Option<Self> {
         let enough = rows.count() >= min_columns(T::BLCK_SIZE);
         enough.then(|| Self::new(Level::best(), rows)).flatten()
     }
 
     /// None when the level has no panels.
-    pub(crate) fn new(level: Level, rows: &DenseRows<T::VecDotType>) -> Option<Self> {
+    pub(crate) fn new(level: Level, rows: &DenseRows) -> Option<Self> {
         let (panel_rows, unsigned) = level.panels()?;
         // The offset of the codes, which is subtracted once for each unit of the activations' sum.
         let offset = match T::CODES {
@@ -146,18 +145,18 @@ impl<T: PanelWeights> Panels<T> {
             Codes::AboveMinimum => None,
         };
         Some(Self {
-            rows: PanelActivations::new(rows, T::PART, offset),
+            rows: PanelActivations::new::<T::Activations>(rows, T::PART, offset),
             level,
             panel_rows,
-            multiply: multiply_at,
+            weights: PhantomData,
         })
     }
 }
 
-impl<T> Panels<T> {
+impl<T: PanelWeights> RowProducts<T> for Panels<T> {
     /// The most rows of weights of one call of [`multiply`](Self::multiply).
-    pub(crate) fn panel_rows(&self) -> usize {
-        self.panel_rows
+    fn panel_rows(&self) -> Option<usize> {
+        Some(self.panel_rows)
     }
 
     /// The products of rows of weights with the activation rows `ys`: `dst[c * panel_rows + r]` becomes that of row `r`
@@ -165,37 +164,33 @@ impl<T> Panels<T> {
     ///
     /// # Panics
     /// When `xs` is no whole number of rows between one and `panel_rows`, or `ys` or `dst` do not fit.
-    pub(crate) fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
-        (self.multiply)(self, xs, ys, dst)
+    fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
+        let blocks = self.rows.len() / T::BLCK_SIZE;
+        let rows = xs.len() / blocks.max(1);
+        assert!(
+            xs.len() == rows * blocks
+                && (1..=self.panel_rows).contains(&rows)
+                && ys.end <= self.rows.count()
+                && dst.len() == ys.len() * self.panel_rows,
+            "a panel of {:?}: {} blocks in rows of {blocks}, activations {ys:?} of {}, {} products",
+            T::DTYPE,
+            xs.len(),
+            self.rows.count(),
+            dst.len()
+        );
+        PANEL.with_borrow_mut(|panel| {
+            let product = Product {
+                xs,
+                blocks,
+                ys: &self.rows,
+                columns: ys,
+                panel,
+                dst,
+            };
+            // SAFETY: `new` has checked that the level has panels, and levels are those of this CPU.
+            unsafe { super::simd::run_panels_at(self.level, product) }
+        })
     }
-}
-
-fn multiply_at<T: PanelWeights>(panels: &Panels<T>, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
-    let blocks = panels.rows.len() / T::BLCK_SIZE;
-    let rows = xs.len() / blocks.max(1);
-    assert!(
-        xs.len() == rows * blocks
-            && (1..=panels.panel_rows).contains(&rows)
-            && ys.end <= panels.rows.count()
-            && dst.len() == ys.len() * panels.panel_rows,
-        "a panel of {:?}: {} blocks in rows of {blocks}, activations {ys:?} of {}, {} products",
-        T::DTYPE,
-        xs.len(),
-        panels.rows.count(),
-        dst.len()
-    );
-    PANEL.with_borrow_mut(|panel| {
-        let product = Product {
-            xs,
-            blocks,
-            ys: &panels.rows,
-            columns: ys,
-            panel,
-            dst,
-        };
-        // SAFETY: `new` has checked that the level has panels, and levels are those of this CPU.
-        unsafe { super::simd::run_panels_at(panels.level, product) }
-    })
 }
 
 /// A panel's rows of weights times some rows of activations.

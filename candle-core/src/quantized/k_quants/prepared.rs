@@ -2,31 +2,34 @@
 
 use std::ops::Range;
 
+use super::activations::Activations;
 use super::one_row::{FewRows, OneRowWeights};
 use super::panels::{PanelWeights, Panels};
+use super::products::{BlockTile, Unpack, Weights};
+use super::simd::dispatch;
 use super::GgmlType;
 use crate::cpu::threads;
 
 /// Elements per task when rows are encoded to blocks: some microseconds of work.
 const CONVERTED: usize = 4096;
 
-/// Rows of floats that are encoded to blocks `V` on demand.
-pub struct DenseRows<'a, V> {
+/// Rows of floats that are encoded to blocks on demand.
+pub struct DenseRows<'a> {
     count: usize,
-    /// Elements of a row, a multiple of the block size.
+    /// Elements of a row.
     len: usize,
-    /// Writes the blocks of these rows.
-    encode: &'a (dyn Fn(Range<usize>, &mut [V]) + Sync),
+    /// Writes the elements of these rows.
+    floats: &'a (dyn Fn(Range<usize>, &mut [f32]) + Sync),
 }
 
-impl<'a, V: GgmlType> DenseRows<'a, V> {
-    /// `count` rows of `len` elements; `encode` writes the blocks of some of them.
+impl<'a> DenseRows<'a> {
+    /// `count` rows of `len` elements; `floats` writes those of some of them.
     pub(crate) fn new(
         count: usize,
         len: usize,
-        encode: &'a (dyn Fn(Range<usize>, &mut [V]) + Sync),
+        floats: &'a (dyn Fn(Range<usize>, &mut [f32]) + Sync),
     ) -> Self {
-        Self { count, len, encode }
+        Self { count, len, floats }
     }
 
     /// Rows.
@@ -39,35 +42,52 @@ impl<'a, V: GgmlType> DenseRows<'a, V> {
         self.len
     }
 
-    /// Blocks of a row.
-    pub(crate) fn row_blocks(&self) -> usize {
-        self.len / V::BLCK_SIZE
+    /// The elements of these rows.
+    fn floats(&self, rows: Range<usize>) -> Vec<f32> {
+        let mut floats = vec![0f32; rows.len() * self.len];
+        (self.floats)(rows, &mut floats);
+        floats
     }
 
     /// The blocks of these rows, on this thread.
-    pub(crate) fn encode(&self, rows: Range<usize>) -> Vec<V> {
-        let mut blocks = vec![V::zeros(); rows.len() * self.row_blocks()];
-        (self.encode)(rows, &mut blocks);
+    pub(crate) fn activations<V: Activations>(&self, rows: Range<usize>) -> Vec<V> {
+        let mut blocks = vec![V::zeros(); rows.len() * (self.len / V::LEN)];
+        V::encode(&self.floats(rows), &mut blocks);
         blocks
     }
 
-    /// The blocks of all rows, on several threads if that pays.
-    fn blocks(&self) -> Vec<V> {
-        let mut blocks = vec![V::zeros(); self.count * self.row_blocks()];
+    /// Blocks of all rows, `per_row` of each, on several threads if that pays.
+    fn all<V: Clone + Send>(
+        &self,
+        zero: V,
+        per_row: usize,
+        encode: impl Fn(&[f32], &mut [V]) + Sync,
+    ) -> Vec<V> {
+        let mut blocks = vec![zero; self.count * per_row];
         let rows = CONVERTED.div_ceil(self.len.max(1));
-        threads::chunks_mut(&mut blocks, rows * self.row_blocks(), |i, blocks| {
-            (self.encode)(i * rows..self.count.min((i + 1) * rows), blocks)
+        threads::chunks_mut(&mut blocks, rows * per_row, |i, blocks| {
+            let rows = i * rows..self.count.min((i + 1) * rows);
+            encode(&self.floats(rows), blocks)
         });
         blocks
     }
 }
 
+/// Rows of activations in a form of their own, for products with rows of weights `T`.
+pub trait RowProducts<T>: Send + Sync {
+    /// [`Prepared::multiply`].
+    fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]);
+
+    /// [`Prepared::panel_rows`].
+    fn panel_rows(&self) -> Option<usize> {
+        None
+    }
+}
+
 /// Rows of activations prepared for products with rows of weights `T`.
 pub enum Prepared<T: GgmlType> {
-    /// Many rows: weights are unpacked into panels, and each panel is multiplied with all rows.
-    Panels(Panels<T>),
-    /// Few rows: each is multiplied separately.
-    FewRows(FewRows<T>),
+    /// For this format.
+    Own(Box<dyn RowProducts<T>>),
     /// For [`GgmlType::vec_dot_tile`].
     Blocks {
         /// Elements of a row.
@@ -76,26 +96,58 @@ pub enum Prepared<T: GgmlType> {
     },
 }
 
+/// Each row as the blocks that [`BlockTile`] takes: with any CPU.
+struct Rows<V> {
+    /// Elements of a row.
+    len: usize,
+    blocks: Vec<V>,
+}
+
+impl<T: Weights<V>, V: Activations> RowProducts<T> for Rows<V> {
+    fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
+        let row = self.len / V::LEN;
+        let ys = &self.blocks[ys.start * row..ys.end * row];
+        dispatch(BlockTile::new(self.len, xs, ys, dst))
+    }
+}
+
+/// For formats of which no CPU has more.
+pub(crate) fn rows<T: Weights<<T as Unpack>::Activations>>(rows: &DenseRows) -> Prepared<T> {
+    let (len, per_row) = (rows.len, rows.len / T::Activations::LEN);
+    let blocks = rows.all(T::Activations::zeros(), per_row, T::Activations::encode);
+    Prepared::Own(Box::new(Rows { len, blocks }))
+}
+
 /// For formats without a kernel for one row: panels, if this CPU has them and there are enough rows.
-pub(crate) fn panels<T: PanelWeights>(rows: &DenseRows<T::VecDotType>) -> Prepared<T> {
-    let panels = Panels::worth_while(rows).map(Prepared::Panels);
-    panels.unwrap_or_else(|| Prepared::blocks(rows))
+pub(crate) fn panels<T: PanelWeights>(dense: &DenseRows) -> Prepared<T> {
+    match Panels::<T>::worth_while(dense) {
+        Some(panels) => Prepared::Own(Box::new(panels)),
+        None => rows(dense),
+    }
 }
 
 /// As [`panels`]; few rows separately, if this CPU has a kernel for one row.
 pub(crate) fn panels_or_few_rows<T: PanelWeights + OneRowWeights>(
-    rows: &DenseRows<T::VecDotType>,
+    dense: &DenseRows,
 ) -> Prepared<T> {
-    let few_rows = FewRows::worth_while(rows).map(Prepared::FewRows);
-    few_rows.unwrap_or_else(|| panels(rows))
+    match FewRows::<T>::worth_while(dense) {
+        Some(few_rows) => Prepared::Own(Box::new(few_rows)),
+        None => panels(dense),
+    }
 }
 
 impl<T: GgmlType> Prepared<T> {
     /// The form that every format and CPU supports.
-    pub(crate) fn blocks(rows: &DenseRows<T::VecDotType>) -> Self {
+    pub(crate) fn blocks(rows: &DenseRows) -> Self {
+        let encode = if T::VecDotType::DIRECT_COPY {
+            T::VecDotType::direct_copy
+        } else {
+            T::VecDotType::from_float
+        };
+        let per_row = rows.len / T::VecDotType::BLCK_SIZE;
         Self::Blocks {
             len: rows.len,
-            blocks: rows.blocks(),
+            blocks: rows.all(T::VecDotType::zeros(), per_row, encode),
         }
     }
 
@@ -106,8 +158,7 @@ impl<T: GgmlType> Prepared<T> {
     /// When `xs` is no whole number of rows or more than a panel has, or `ys` or `dst` do not fit.
     pub(crate) fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]) {
         match self {
-            Self::Panels(panels) => panels.multiply(xs, ys, dst),
-            Self::FewRows(few_rows) => few_rows.multiply(xs, ys, dst),
+            Self::Own(own) => own.multiply(xs, ys, dst),
             Self::Blocks { len, blocks } => {
                 let row = len / T::VecDotType::BLCK_SIZE;
                 T::vec_dot_tile(*len, xs, &blocks[ys.start * row..ys.end * row], dst)
@@ -118,8 +169,8 @@ impl<T: GgmlType> Prepared<T> {
     /// Rows of weights of a panel.
     pub(crate) fn panel_rows(&self) -> Option<usize> {
         match self {
-            Self::Panels(panels) => Some(panels.panel_rows()),
-            Self::FewRows(_) | Self::Blocks { .. } => None,
+            Self::Own(own) => own.panel_rows(),
+            Self::Blocks { .. } => None,
         }
     }
 }

@@ -9,11 +9,15 @@
 //! the first to the last, in one float. What is added for a block is its codes' product times the two scales' product; before that,
 //! where codes lie above minima, these times the sums of the activations.
 
+use super::activations::Activations;
 use super::simd::{Kernel, Simd};
 use super::GgmlType;
 
-/// A format whose rows can be multiplied with rows of its `VecDotType`, which has blocks of the same length.
-pub(crate) trait Weights: GgmlType {
+/// A format whose blocks can be unpacked for products.
+pub(crate) trait Unpack: GgmlType + 'static {
+    /// The blocks that the dense side of a matrix product becomes. `VecDotType`, which is a format of files, may have less room for scales.
+    type Activations: Activations;
+
     /// A block's codes as bytes, and its scales.
     type Unpacked<S: Simd>: Copy;
 
@@ -22,16 +26,15 @@ pub(crate) trait Weights: GgmlType {
     /// # Safety
     /// As for [`Simd`].
     unsafe fn unpack<S: Simd>(&self) -> Self::Unpacked<S>;
+}
 
+/// A format whose rows can be multiplied with rows of blocks `Y` of the same length.
+pub(crate) trait Weights<Y>: Unpack {
     /// `sum` and the products with a block of activations, each place with all of them. To be `#[inline(always)]`.
     ///
     /// # Safety
     /// As for [`Simd`].
-    unsafe fn mul_add<S: Simd>(
-        x: &Self::Unpacked<S>,
-        y: &Self::VecDotType,
-        sum: S::Floats,
-    ) -> S::Floats;
+    unsafe fn mul_add<S: Simd>(x: &Self::Unpacked<S>, y: &Y, sum: S::Floats) -> S::Floats;
 }
 
 /// Prefetches a block, which may be past the end.
@@ -50,10 +53,10 @@ pub(crate) unsafe fn prefetch<T, S: Simd>(x: *const T) {
 /// # Safety
 /// As for [`Simd`]; `xs` and every pointer of `ys` is to `blocks` blocks, those of `xs` for each row, one after another.
 #[inline(always)]
-unsafe fn products<T: Weights, S: Simd, const R: usize, const C: usize>(
+unsafe fn products<T: Weights<Y>, Y, S: Simd, const R: usize, const C: usize>(
     blocks: usize,
     xs: *const T,
-    ys: [*const T::VecDotType; C],
+    ys: [*const Y; C],
 ) -> [[S::Floats; C]; R] {
     let mut sums = [[S::splat(0.); C]; R];
     let ahead = S::ahead();
@@ -71,26 +74,21 @@ unsafe fn products<T: Weights, S: Simd, const R: usize, const C: usize>(
 }
 
 /// Every row of weights times every row of activations.
-pub(crate) struct BlockTile<'a, T: Weights> {
+pub(crate) struct BlockTile<'a, T, Y> {
     /// Blocks in a row.
     blocks: usize,
     xs: &'a [T],
-    ys: &'a [T::VecDotType],
+    ys: &'a [Y],
     dst: &'a mut [f32],
 }
 
-impl<'a, T: Weights> BlockTile<'a, T> {
+impl<'a, T: Weights<Y>, Y> BlockTile<'a, T, Y> {
     /// One row of each, the first `n` elements.
     ///
     /// # Panics
     /// When `n` is not a multiple of the block's length, or a row is shorter.
     #[inline]
-    pub(crate) fn one(
-        n: usize,
-        xs: &'a [T],
-        ys: &'a [T::VecDotType],
-        dst: &'a mut [f32; 1],
-    ) -> Self {
+    pub(crate) fn one(n: usize, xs: &'a [T], ys: &'a [Y], dst: &'a mut [f32; 1]) -> Self {
         let blocks = blocks_of::<T>(n);
         assert!(
             xs.len().min(ys.len()) >= blocks,
@@ -113,7 +111,7 @@ impl<'a, T: Weights> BlockTile<'a, T> {
     /// # Panics
     /// When `n` is not a multiple of the block's length, `xs` and `ys` are no whole number of rows, or `dst` has not a place for
     /// each product.
-    pub(crate) fn new(n: usize, xs: &'a [T], ys: &'a [T::VecDotType], dst: &'a mut [f32]) -> Self {
+    pub(crate) fn new(n: usize, xs: &'a [T], ys: &'a [Y], dst: &'a mut [f32]) -> Self {
         let blocks = blocks_of::<T>(n).max(1);
         let whole = |len: usize| len.is_multiple_of(blocks);
         assert!(
@@ -143,7 +141,7 @@ impl<'a, T: Weights> BlockTile<'a, T> {
         for (i, y) in ys.iter_mut().enumerate() {
             *y = y.add(i * self.blocks);
         }
-        let sums = products::<T, S, R, C>(self.blocks, xs, ys);
+        let sums = products::<T, Y, S, R, C>(self.blocks, xs, ys);
         for (i, sums) in sums.into_iter().enumerate() {
             for (j, sum) in sums.into_iter().enumerate() {
                 self.dst[(c + j) * rows + r + i] = S::first(sum);
@@ -159,7 +157,7 @@ pub(super) const COLUMNS: usize = 4;
 /// would be a dependency chain.
 const ROWS: usize = 4;
 
-impl<T: Weights> Kernel for BlockTile<'_, T> {
+impl<T: Weights<Y>, Y> Kernel for BlockTile<'_, T, Y> {
     type Output = ();
     const PRODUCTS: bool = true;
 

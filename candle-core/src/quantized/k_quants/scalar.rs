@@ -66,6 +66,11 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    unsafe fn look_up(codes: [u8; 32], table: &[i8; 16]) -> [u8; 32] {
+        codes.map(|code| table[usize::from(code & 15)] as u8)
+    }
+
+    #[inline(always)]
     unsafe fn signed(b: [u8; 32]) -> [u8; 32] {
         b
     }

@@ -6,6 +6,7 @@
 
 use half::f16;
 
+use super::activations::Bytes32;
 use super::fit::largest_of;
 use super::lanes::PanelKernel;
 use super::one_row::OneRow;
@@ -55,6 +56,9 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// `b - by` in every byte.
     unsafe fn less(b: Self::Bytes, by: u8) -> Self::Bytes;
+
+    /// What the table has for every byte, which is below 16.
+    unsafe fn look_up(codes: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
 
     /// Signed bytes, ready for [`dot_signed`](Self::dot_signed).
     unsafe fn signed(b: Self::Bytes) -> Self::Signed;
@@ -114,9 +118,9 @@ pub(crate) trait Simd: Copy + 'static {
     /// [`OneRowWeights::one_row`](super::one_row::OneRowWeights::one_row) for blocks that begin with a scale, and have 32 codes with an
     /// offset.
     #[inline(always)]
-    unsafe fn rows_with_a_scale<T: PanelWeights<VecDotType = BlockQ8_0>>(
+    unsafe fn rows_with_a_scale<T: PanelWeights<Activations = Bytes32>>(
         _xs: &[T],
-        _y: &OneRow<BlockQ8_0>,
+        _y: &OneRow<Bytes32>,
         _dst: &mut [f32],
     ) -> bool {
         false
@@ -124,7 +128,7 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// The same for blocks that begin with a scale, one for minima, and [12 bytes](super::BlockQ4K::scales) of scales and minima.
     #[inline(always)]
-    unsafe fn rows_with_minima<T: PanelWeights<VecDotType = BlockQ8K>>(
+    unsafe fn rows_with_minima<T: PanelWeights<Activations = BlockQ8K>>(
         _xs: &[T],
         _y: &OneRow<BlockQ8K>,
         _dst: &mut [f32],
@@ -134,7 +138,7 @@ pub(crate) trait Simd: Copy + 'static {
 
     /// The same for blocks that begin with a scale, and have 32 signed codes.
     #[inline(always)]
-    unsafe fn rows_of_bytes(_xs: &[BlockQ8_0], _y: &OneRow<BlockQ8_0>, _dst: &mut [f32]) -> bool {
+    unsafe fn rows_of_bytes(_xs: &[BlockQ8_0], _y: &OneRow<Bytes32>, _dst: &mut [f32]) -> bool {
         false
     }
 

@@ -3,11 +3,12 @@
 use half::f16;
 use std::ops::Range;
 
+use super::activations::{Activations, Bytes32, EncodeBytes};
 use super::elements::Elements;
 use super::one_row::{FewRows, OneRowWeights};
 use super::panels::{PanelWeights, Panels, PIECE};
-use super::prepared::DenseRows;
-use super::products::Weights;
+use super::prepared::{DenseRows, RowProducts};
+use super::products::{Unpack, Weights};
 use super::simd::{run_at, run_panels_at, Level};
 use super::*;
 
@@ -27,11 +28,8 @@ impl Random {
         self.next() as f32 / u32::MAX as f32 * 2. - 1.
     }
 
-    fn blocks<T: GgmlType>(&mut self, blocks: usize) -> Vec<T> {
-        let xs: Vec<f32> = (0..blocks * T::BLCK_SIZE).map(|_| self.float()).collect();
-        let mut ys = vec![T::zeros(); blocks];
-        T::from_float(&xs, &mut ys);
-        ys
+    fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.float()).collect()
     }
 
     /// Blocks of random bytes: every code and every scale occurs. `finite` replaces the scales by finite ones.
@@ -48,23 +46,35 @@ impl Random {
     }
 }
 
+/// The blocks that these activations become.
+fn active<V: Activations>(xs: &[f32]) -> Vec<V> {
+    let mut ys = vec![V::zeros(); xs.len() / V::LEN];
+    V::encode(xs, &mut ys);
+    ys
+}
+
 /// Differences come from the order of the sums alone.
 fn close(found: f32, right: f32, magnitude: f32) -> bool {
     (found - right).abs() <= 1e-5 * magnitude.max(1.)
 }
 
 /// What a product is made of, for the tolerance.
-fn magnitude<T: GgmlType>(x: &[T], y: &[T::VecDotType]) -> f32 {
-    let n = x.len() * T::BLCK_SIZE;
-    let (mut xf, mut yf) = (vec![0f32; n], vec![0f32; n]);
+fn magnitude<T: GgmlType, V: Activations>(x: &[T], y: &[V]) -> f32 {
+    let mut xf = vec![0f32; x.len() * T::BLCK_SIZE];
     T::to_float(x, &mut xf);
-    T::VecDotType::to_float(y, &mut yf);
+    let codes = |y: &V| {
+        y.codes()
+            .iter()
+            .map(|&q| f32::from(q) * y.scale())
+            .collect::<Vec<_>>()
+    };
+    let yf: Vec<f32> = y.iter().flat_map(codes).collect();
     // Minima are taken away from the codes' part, so that both parts may be larger than the elements.
     xf.iter().zip(&yf).map(|(x, y)| (x * y).abs()).sum::<f32>() * 4.
 }
 
 /// The product of one row with one at a level. Every other kernel of the level gives the same bits.
-fn one_with_one<T: Weights>(level: Level, x: &[T], y: &[T::VecDotType]) -> f32 {
+fn one_with_one<T: Weights<Y>, Y>(level: Level, x: &[T], y: &[Y]) -> f32 {
     let mut dot = [0.];
     // SAFETY: tests only ask for levels that the machine has.
     unsafe {
@@ -77,18 +87,18 @@ fn one_with_one<T: Weights>(level: Level, x: &[T], y: &[T::VecDotType]) -> f32 {
 }
 
 /// Products of one row and of many at every level, for rows of 0, 1, 2, 3, 7 and 13 blocks.
-fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
+fn levels_agree<T: Weights<<T as Unpack>::Activations>>(finite: fn(&mut T, f16)) {
     let mut random = Random(7);
     for level in Level::all() {
         for blocks in [0, 1, 2, 3, 7, 13, 35] {
             let n = blocks * T::BLCK_SIZE;
             let xs: Vec<T> = random.bytes(9 * blocks, finite);
-            let ys: Vec<T::VecDotType> = random.blocks(6 * blocks);
+            let ys: Vec<T::Activations> = active(&random.floats(6 * n));
             let x = |r: usize| &xs[r * blocks..(r + 1) * blocks];
             let y = |c: usize| &ys[c * blocks..(c + 1) * blocks];
             let magnitude = |r: usize, c: usize| magnitude(x(r), y(c));
             let check = |found: f32, r: usize, c: usize| {
-                let right = T::vec_dot_unopt(n, x(r), y(c));
+                let right = one_with_one(Level::Scalar, x(r), y(c));
                 assert!(
                     close(found, right, magnitude(r, c)),
                     "{level:?} {:?}, {blocks} blocks: {found} for {right}",
@@ -116,7 +126,7 @@ fn levels_agree<T: Weights>(finite: fn(&mut T, f16)) {
 
 /// Elements of random bytes and codes of random elements are the same bits at every level.
 fn conversions_agree<
-    T: Weights + Decode + Encode<LEN> + PartialEq + std::fmt::Debug,
+    T: Decode + Encode<LEN> + GgmlType + PartialEq + std::fmt::Debug,
     const LEN: usize,
 >(
     finite: fn(&mut T, f16),
@@ -160,9 +170,9 @@ fn conversions_agree<
     }
 }
 
-/// Rows of `row` blocks that are there already, as [`DenseRows`] asks for them.
-fn copied<V: GgmlType>(row: usize, ys: &[V]) -> impl Fn(Range<usize>, &mut [V]) + Sync + '_ {
-    move |rows, to| to.clone_from_slice(&ys[rows.start * row..rows.end * row])
+/// Rows of `len` elements, as [`DenseRows`] asks for them.
+fn copied(len: usize, floats: &[f32]) -> impl Fn(Range<usize>, &mut [f32]) + Sync + '_ {
+    move |rows, to| to.copy_from_slice(&floats[rows.start * len..rows.end * len])
 }
 
 /// Panels at every level that has them, against products in plain Rust: rows that do not fill a panel, columns around those taken
@@ -173,21 +183,22 @@ fn panels_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     for blocks in [1, 2, piece - 1, piece, piece + 1, 2 * piece + 3] {
         let n = blocks * T::BLCK_SIZE;
         let xs: Vec<T> = random.bytes(32 * blocks, finite);
-        let ys: Vec<T::VecDotType> = random.blocks(9 * blocks);
+        let floats = random.floats(9 * n);
+        let ys: Vec<T::Activations> = active(&floats);
         let right: Vec<Vec<(f32, f32)>> = (xs.chunks_exact(blocks))
             .map(|x| {
                 let ys = ys.chunks_exact(blocks);
-                ys.map(|y| (T::vec_dot_unopt(n, x, y), magnitude(x, y)))
+                ys.map(|y| (one_with_one(Level::Scalar, x, y), magnitude(x, y)))
                     .collect()
             })
             .collect();
         for level in Level::all() {
-            let encode = copied(blocks, &ys);
-            let Some(panels) = Panels::new(level, &DenseRows::new(9, n, &encode)) else {
+            let copied = copied(n, &floats);
+            let Some(panels) = Panels::<T>::new(level, &DenseRows::new(9, n, &copied)) else {
                 assert!(!has_panels(level), "{level:?}");
                 continue;
             };
-            let panel_rows = panels.panel_rows();
+            let panel_rows = panels.panel_rows().expect("panels");
             for rows in [1, 2, 3, 7, 8, 9, 31, 32] {
                 for columns in [0..0, 0..1, 1..4, 2..6, 1..9, 0..9] {
                     if rows > panel_rows {
@@ -252,10 +263,11 @@ fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
     for blocks in [1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 17, 35, 64] {
         let n = blocks * T::BLCK_SIZE;
         let xs: Vec<T> = random.bytes(5 * blocks, finite);
-        let ys: Vec<T::VecDotType> = random.blocks(3 * blocks);
+        let floats = random.floats(3 * n);
+        let ys: Vec<T::Activations> = active(&floats);
         for level in Level::all() {
-            let encode = copied(blocks, &ys);
-            let few = FewRows::new(level, &DenseRows::new(3, n, &encode));
+            let copied = copied(n, &floats);
+            let few = FewRows::<T>::new(level, &DenseRows::new(3, n, &copied));
             assert_eq!(few.is_some(), has_one_row(level, T::DTYPE), "{level:?}");
             let Some(few) = few else {
                 continue;
@@ -267,7 +279,7 @@ fn one_row_agrees<T: OneRowWeights>(finite: fn(&mut T, f16)) {
                     let (r, c) = (i % rows, columns.start + i / rows);
                     let (x, y) = (&xs[r * blocks..][..blocks], &ys[c * blocks..][..blocks]);
                     assert_eq!(found, one_with_one(level, x, y), "{level:?} {:?}", T::DTYPE);
-                    let right = T::vec_dot_unopt(n, x, y);
+                    let right = one_with_one(Level::Scalar, x, y);
                     assert!(
                         close(found, right, magnitude(x, y)),
                         "{level:?} {:?}, {blocks} blocks, row {r}, column {c}: {found} for {right}",
@@ -287,11 +299,10 @@ fn products_agree<T: PanelWeights>(finite: fn(&mut T, f16)) {
     let k = blocks * T::BLCK_SIZE;
     let xs: Vec<T> = random.bytes(most_n * blocks, finite);
     let floats: Vec<f32> = (0..most_m * k).map(|_| random.float()).collect();
-    let mut ys = vec![T::VecDotType::zeros(); floats.len() / T::VecDotType::BLCK_SIZE];
-    T::VecDotType::from_float(&floats, &mut ys);
+    let ys: Vec<T::Activations> = active(&floats);
     let right: Vec<(f32, f32)> = (ys.chunks_exact(blocks))
         .flat_map(|y| xs.chunks_exact(blocks).map(move |x| (x, y)))
-        .map(|(x, y)| (T::vec_dot_unopt(k, x, y), magnitude(x, y)))
+        .map(|(x, y)| (one_with_one(Level::Scalar, x, y), magnitude(x, y)))
         .collect();
     // `None` for the thread that is there, where a system has no others.
     let pools = if cfg!(target_family = "wasm") {
@@ -393,9 +404,22 @@ fn activations_of_odd_elements() {
             for level in Level::all() {
                 activations_agree::<BlockQ8_0, QK8_0>(&xs, level);
                 activations_agree::<BlockQ8_1, QK8_1>(&xs, level);
-                // A code of a NaN is any there, as is one of infinity's fellows.
-                if odd == 1. {
-                    activations_agree::<BlockQ8K, QK_K>(&xs, level);
+                activations_agree::<BlockQ8K, QK_K>(&xs, level);
+                // SAFETY: `all` lists what the machine has.
+                let [found, right] = [level, Level::Scalar].map(|level| unsafe {
+                    let mut ys = vec![Bytes32::zeros(); QK_K / 32];
+                    let (xs, ys_mut) = (&xs, &mut ys);
+                    run_at(level, EncodeBytes { xs, ys: ys_mut });
+                    ys
+                });
+                // As text, in which a NaN is like another.
+                assert_eq!(
+                    format!("{found:?}"),
+                    format!("{right:?}"),
+                    "{level:?} of {xs:?}"
+                );
+                for (y, xs) in found.iter().zip(xs.chunks(32)) {
+                    assert_eq!(y.d.is_finite(), xs.iter().all(|x| x.is_finite()));
                 }
             }
         }
@@ -441,10 +465,34 @@ formats! {
     q5_1 BlockQ5_1 QK5_1 |x, d| (x.d, x.m) = (d, -d), panels_agree, elements_agree, products_agree;
     q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
     q8_1 BlockQ8_1 QK8_1 |x, d| (x.d, x.s) = (d, d);
+    iq4nl BlockIQ4NL QK4_NL |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q2k BlockQ2K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
     q3k BlockQ3K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree, one_row_agrees;
     q5k BlockQ5K QK_K |x, d| (x.d, x.dmin) = (d, -d), panels_agree, elements_agree, products_agree, one_row_agrees;
     q6k BlockQ6K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q8k BlockQ8K QK_K |x, d| x.d = d.to_f32();
+}
+
+macro_rules! tables {
+    ($($name:ident $ty:ident |$block:ident, $d:ident| $finite:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            levels_agree::<$ty>(|$block: &mut $ty, $d: f16| $finite);
+        }
+    )*};
+}
+
+tables! {
+    iq1s BlockIQ1S |x, d| x.d = d;
+    iq1m BlockIQ1M |x, _d| x.scales[7] &= 0xbf;
+    iq2xxs BlockIQ2XXS |x, d| x.d = d;
+    iq2xs BlockIQ2XS |x, d| x.d = d;
+    iq2s BlockIQ2S |x, d| x.d = d;
+    iq3xxs BlockIQ3XXS |x, d| x.d = d;
+    iq3s BlockIQ3S |x, d| x.d = d;
+    iq4xs BlockIQ4XS |x, d| x.d = d;
+    mxfp4 BlockMXFP4 |x, _d| x.e = 120 + x.e % 8;
+    tq1_0 BlockTQ1_0 |x, d| x.d = d;
+    tq2_0 BlockTQ2_0 |x, d| x.d = d;
 }

@@ -2,7 +2,7 @@
 
 use super::one_row::{OneRow, OneRowWeights};
 use super::pack::{scales_and_mins, signed_scales};
-use super::products::Weights;
+use super::products::{Unpack, Weights};
 use super::simd::Simd;
 use super::*;
 
@@ -141,7 +141,8 @@ fn two_words(bytes: &[u8; 16]) -> [u64; 2] {
 /// Formats with minima: `d · Σ scale · q · y − dmin · Σ min · y`.
 macro_rules! above_minimum {
     ($ty:ident, |$x:ident| $unpacked:expr $(, $rows:ident)?) => {
-        impl Weights for $ty {
+        impl Unpack for $ty {
+            type Activations = BlockQ8K;
             type Unpacked<S: Simd> = Unpacked<S>;
 
             #[inline(always)]
@@ -156,7 +157,9 @@ macro_rules! above_minimum {
                     dmin: S::splat_f16($x.dmin),
                 }
             }
+        }
 
+        impl Weights<BlockQ8K> for $ty {
             #[inline(always)]
             unsafe fn mul_add<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                 let y_d = S::splat(y.d);
@@ -218,7 +221,8 @@ above_minimum!(
 /// Formats whose codes have `1 << SHIFT` added: `d · (Σ scale · q · y − (1 << SHIFT) · Σ scale · y)`, in whole numbers up to `d`.
 macro_rules! symmetric {
     ($ty:ident, $shift:literal, |$x:ident| $unpacked:expr) => {
-        impl Weights for $ty {
+        impl Unpack for $ty {
+            type Activations = BlockQ8K;
             type Unpacked<S: Simd> = Unpacked<S>;
 
             #[inline(always)]
@@ -234,7 +238,9 @@ macro_rules! symmetric {
                     dmin: d,
                 }
             }
+        }
 
+        impl Weights<BlockQ8K> for $ty {
             #[inline(always)]
             unsafe fn mul_add<S: Simd>(x: &Unpacked<S>, y: &BlockQ8K, sum: S::Floats) -> S::Floats {
                 let dot = S::sub_shifted::<$shift>(scaled_dot(x, y), mins_dot(x, y));
@@ -259,7 +265,8 @@ symmetric!(BlockQ6K, 5, |x| {
     (six_bits::<S>([a, b, c, d, e, f]), scales)
 });
 
-impl Weights for BlockQ8K {
+impl Unpack for BlockQ8K {
+    type Activations = BlockQ8K;
     type Unpacked<S: Simd> = ([S::Bytes; 8], f32);
 
     #[inline(always)]
@@ -267,7 +274,9 @@ impl Weights for BlockQ8K {
         let codes = std::array::from_fn(|j| S::load(self.qs.as_ptr().add(32 * j).cast()));
         (codes, self.d)
     }
+}
 
+impl Weights<BlockQ8K> for BlockQ8K {
     #[inline(always)]
     unsafe fn mul_add<S: Simd>(
         (codes, d): &Self::Unpacked<S>,

@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use super::pack::{scales_and_mins, signed_scales};
 use super::panels::{Codes, PanelWeights};
 use super::simd::Simd;
+use super::table_blocks::Table;
 use super::unpack_k::{four_bits, six_bits, two_bits, with_top_bit};
 use super::unpack_legacy::five_bits;
 use super::*;
@@ -93,6 +94,13 @@ panel_weights! {
         [x.d.to_bits(), x.m.to_bits()];
     BlockQ8_0: 32 elements, Codes::Signed,
         1 vectors |x, _i| S::load(x.qs.as_ptr().cast()), 1 of codes |bytes| bytes,
+        [x.d.to_bits(), 0];
+    BlockIQ4NL: 32 elements, Codes::Signed,
+        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()),
+        1 of codes |bytes| {
+            let [codes] = bytes;
+            [S::look_up(codes, &<Self as Table<32>>::VALUES)]
+        },
         [x.d.to_bits(), 0];
     BlockQ2K: 16 elements, Codes::AboveMinimum,
         2 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qs), i),

@@ -34,7 +34,12 @@ const VECTOR_ROWS: usize = 8;
 /// The most rows of f16 or bf16 that are multiplied by bytes.
 const TILE_ROWS: usize = 512;
 
-/// The struct of `kernels/ggml.cu`.
+/// Whether there are kernels for a format.
+pub(in crate::cuda_backend) fn is_supported(dtype: GgmlDType) -> bool {
+    !c_format(dtype).is_empty()
+}
+
+/// The struct of `kernels/ggml.cu`; nothing for formats without one, of which the device has no blocks.
 fn c_format(dtype: GgmlDType) -> &'static str {
     match dtype {
         GgmlDType::F32 => "f32",
@@ -52,6 +57,18 @@ fn c_format(dtype: GgmlDType) -> &'static str {
         GgmlDType::Q5K => "q5_k",
         GgmlDType::Q6K => "q6_k",
         GgmlDType::Q8K => "q8_k",
+        GgmlDType::IQ1S
+        | GgmlDType::IQ1M
+        | GgmlDType::IQ2XXS
+        | GgmlDType::IQ2XS
+        | GgmlDType::IQ2S
+        | GgmlDType::IQ3XXS
+        | GgmlDType::IQ3S
+        | GgmlDType::IQ4NL
+        | GgmlDType::IQ4XS
+        | GgmlDType::TQ1_0
+        | GgmlDType::TQ2_0
+        | GgmlDType::MXFP4 => "",
     }
 }
 

@@ -330,7 +330,7 @@ fn products_on_cooperative_matrices() -> Result<()> {
             let side = case.dense(&device, Matrices::Cooperative)?;
             case.check(&device, &side, Matrices::Cooperative, 0.)?;
         }
-        for dtype in FORMATS {
+        for dtype in FORMATS.into_iter().filter(|dtype| dtype.has_encoder()) {
             let case = Case {
                 tile,
                 m: 40,

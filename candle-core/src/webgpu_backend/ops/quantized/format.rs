@@ -13,7 +13,14 @@
 //!
 //! No bit is lost: a plane is a list of places in the block, and the host goes the same list backwards
 //! ([`Format::join`]).
+//!
+//! The formats with tables (IQ, TQ, MXFP4) find codes through grids and signs, each in its own way. The host brings them to one form
+//! before they are laid out ([`Format::arranged`]): an f32 and codes of four bits, and for 256 elements scales of every 16. That is 4.5 bits
+//! an element, for which kernels need no grids. The bytes of the file are kept in a plane of their own, as the way back is not unique.
 
+use std::borrow::Cow;
+
+use crate::quantized::k_quants::TableFormat;
 use crate::quantized::GgmlDType;
 
 /// A piece of a plane that no bit of a block is in.
@@ -38,6 +45,8 @@ pub(super) enum Scales {
     Biased,
     /// An f16 a block, and a byte for 16 elements: their scale, signed.
     Signed,
+    /// As `Signed`, with an f32 a block.
+    SingleSigned,
 }
 
 /// A quantised format.
@@ -51,6 +60,8 @@ pub(in crate::webgpu_backend) struct Format {
     /// The code of zero.
     pub(super) zero: u32,
     pub(super) scales: Scales,
+    /// What codes stand for, where that is not themselves.
+    pub(super) table: Option<[i8; 16]>,
 }
 
 impl std::fmt::Debug for Format {
@@ -78,8 +89,20 @@ impl Format {
     /// The format, or nothing for floats.
     pub(in crate::webgpu_backend) fn of(dtype: GgmlDType) -> Option<Self> {
         use Scales::*;
+        if let Some(TableFormat { values, .. }) = TableFormat::of(dtype) {
+            return Some(Self {
+                dtype,
+                low: 4,
+                high: 0,
+                zero: 0,
+                scales: match dtype.block_size() {
+                    256 => SingleSigned,
+                    _ => Single,
+                },
+                table: Some(values),
+            });
+        }
         let (low, high, zero, scales) = match dtype {
-            GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => return None,
             GgmlDType::Q4_0 => (4, 0, 8, Half),
             GgmlDType::Q4_1 => (4, 0, 0, HalfOffset),
             GgmlDType::Q5_0 => (4, 1, 16, Half),
@@ -92,6 +115,8 @@ impl Format {
             GgmlDType::Q5K => (4, 1, 0, Bytes),
             GgmlDType::Q6K => (4, 2, 32, Signed),
             GgmlDType::Q8K => (8, 0, 128, Single),
+            // Floats.
+            _ => return None,
         };
         Some(Self {
             dtype,
@@ -99,7 +124,30 @@ impl Format {
             high,
             zero,
             scales,
+            table: None,
         })
+    }
+
+    /// The blocks of a file in the form that planes are made of.
+    pub(in crate::webgpu_backend) fn arranged(self, data: &[u8]) -> Cow<'_, [u8]> {
+        let Some(table) = TableFormat::of(self.dtype) else {
+            return Cow::Borrowed(data);
+        };
+        let block = self.bytes_of_block() as usize;
+        let blocks = data.chunks_exact(self.dtype.type_size());
+        let mut arranged = Vec::with_capacity(blocks.len() * block);
+        for (i, bytes) in blocks.enumerate() {
+            (table.write)(bytes, &mut arranged);
+            arranged.extend(bytes);
+            arranged.resize((i + 1) * block, 0);
+        }
+        Cow::Owned(arranged)
+    }
+
+    /// Where the scales of sub-blocks, the codes, and the bytes of the file are in an arranged block.
+    fn table_places(self) -> (u32, u32, u32) {
+        let codes = 4 + if self.block() == 256 { 16 } else { 0 };
+        (4, codes, codes + self.block() / 2)
     }
 
     /// Elements of a block.
@@ -138,6 +186,10 @@ impl Format {
             _ => (0, 4),
         };
         planes.push(self.bytes(at, bytes));
+        if self.table.is_some() {
+            let (.., file) = self.table_places();
+            planes.push(self.bytes(file, self.bytes_of_block() - file));
+        }
         if self.dtype == GgmlDType::Q8K {
             planes.push(self.bytes(260, 32));
         }
@@ -159,9 +211,14 @@ impl Format {
         self.planes().iter().map(Plane::words).collect()
     }
 
-    /// Bytes of a block.
-    fn bytes_of_block(self) -> u32 {
-        self.dtype.type_size() as u32
+    /// Bytes of a block, [arranged](Self::arranged).
+    pub(super) fn bytes_of_block(self) -> u32 {
+        let in_file = self.dtype.type_size() as u32;
+        match self.table {
+            // Planes are whole words.
+            Some(_) => self.table_places().2 + in_file.next_multiple_of(4),
+            None => in_file,
+        }
     }
 
     /// A plane of `bits` for each element. Codes of four and eight bits follow each other. Smaller ones are spread so that an
@@ -206,6 +263,9 @@ impl Format {
 
     /// The first bit of an element's code in the block.
     fn code_bit(self, e: u32) -> u32 {
+        if self.table.is_some() {
+            return self.table_places().1 * 8 + 4 * e;
+        }
         let (run, i) = (e / 32, e % 32);
         let two_bits = |start: u32| (start + 32 * (run / 4) + i) * 8 + 2 * (run % 4);
         let k_nibble = |start: u32| (start + 32 * (run / 2) + i) * 8 + 4 * (run % 2);
@@ -262,6 +322,7 @@ impl Format {
                 pair => (96 + j % 8) * 8 + 4 * (j / 8) + 2 * pair,
             }),
             Scales::Nibbles => self.bytes(0, 16),
+            Scales::SingleSigned => self.bytes(self.table_places().0, 16),
             _ => self.bytes(192, 16),
         }
     }
@@ -281,7 +342,7 @@ impl Format {
         }
     }
 
-    /// What no element of these blocks is beyond, from their scales alone; infinite if a scale is no number.
+    /// What no element of these [arranged](Self::arranged) blocks is beyond, from their scales alone; infinite if a scale is no number.
     pub(in crate::webgpu_backend) fn reach(self, data: &[u8]) -> f32 {
         let half = |block: &[u8], at: usize| {
             half::f16::from_le_bytes([block[at], block[at + 1]])
@@ -299,13 +360,21 @@ impl Format {
             GgmlDType::Q4K => (0, 63. * 15., Some((2, 63.))),
             GgmlDType::Q5K => (0, 63. * 31., Some((2, 63.))),
             GgmlDType::Q6K => (208, 128. * 32., None),
-            // Q8_0, Q8_1 and Q8K.
-            _ => (0, 128., None),
+            // Q8_0, Q8_1 and Q8K; with a table, values and scales of sub-blocks up to 127 and 32.
+            _ => (
+                0,
+                if self.has_sub_scales() {
+                    127. * 32.
+                } else {
+                    128.
+                },
+                None,
+            ),
         };
         let mut reach = 0f32;
-        for block in data.chunks_exact(self.dtype.type_size()) {
+        for block in data.chunks_exact(self.bytes_of_block() as usize) {
             let scale = match self.scales {
-                Scales::Single => {
+                Scales::Single | Scales::SingleSigned => {
                     f32::from_le_bytes([block[0], block[1], block[2], block[3]]).abs()
                 }
                 _ => half(block, at),
@@ -321,7 +390,7 @@ impl Format {
 
     /// The blocks whose planes these are, in their order in a file.
     pub(super) fn join(self, planes: &[Vec<u32>], blocks: usize) -> Vec<u8> {
-        let unit_bytes = self.unit() * self.dtype.type_size();
+        let unit_bytes = self.unit() * self.bytes_of_block() as usize;
         let mut bytes = vec![0u8; blocks.div_ceil(self.unit()) * unit_bytes];
         for (plane, words) in self.planes().iter().zip(planes) {
             let unit_words = plane.words();
@@ -337,14 +406,22 @@ impl Format {
                 }
             }
         }
-        bytes.truncate(blocks * self.dtype.type_size());
-        bytes
+        bytes.truncate(blocks * self.bytes_of_block() as usize);
+        if self.table.is_none() {
+            return bytes;
+        }
+        let (first, len) = (self.table_places().2 as usize, self.dtype.type_size());
+        let blocks = bytes.chunks_exact(self.bytes_of_block() as usize);
+        blocks
+            .flat_map(|block| &block[first..first + len])
+            .copied()
+            .collect()
     }
 }
 
 /// All of them.
 #[cfg(test)]
-pub(in crate::webgpu_backend) const FORMATS: [GgmlDType; 12] = [
+pub(in crate::webgpu_backend) const FORMATS: [GgmlDType; 24] = [
     GgmlDType::Q4_0,
     GgmlDType::Q4_1,
     GgmlDType::Q5_0,
@@ -357,6 +434,18 @@ pub(in crate::webgpu_backend) const FORMATS: [GgmlDType; 12] = [
     GgmlDType::Q5K,
     GgmlDType::Q6K,
     GgmlDType::Q8K,
+    GgmlDType::IQ1S,
+    GgmlDType::IQ1M,
+    GgmlDType::IQ2XXS,
+    GgmlDType::IQ2XS,
+    GgmlDType::IQ2S,
+    GgmlDType::IQ3XXS,
+    GgmlDType::IQ3S,
+    GgmlDType::IQ4NL,
+    GgmlDType::IQ4XS,
+    GgmlDType::TQ1_0,
+    GgmlDType::TQ2_0,
+    GgmlDType::MXFP4,
 ];
 
 #[cfg(test)]
@@ -367,7 +456,7 @@ mod tests {
     fn every_bit_of_a_block_is_in_one_plane() {
         for dtype in FORMATS {
             let format = Format::of(dtype).unwrap();
-            let mut found = vec![0; format.unit() * dtype.type_size() * 8];
+            let mut found = vec![0; format.unit() * format.bytes_of_block() as usize * 8];
             for plane in format.planes() {
                 assert_eq!(
                     plane.places.len() * plane.piece as usize % 32,

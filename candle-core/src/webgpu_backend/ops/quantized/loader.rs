@@ -13,9 +13,16 @@ use std::fmt::Write;
 use super::format::{Format, Scales};
 use crate::webgpu_backend::kernel::Shader;
 
+/// What `rhs_values` returns.
+const VALUES: &str =
+    "struct RhsValues { low: vec4<f32>, high: vec4<f32>, scale: f32, offset: f32 }\n";
+
 impl Format {
     /// What the codes that kernels see are too large by.
     pub(in crate::webgpu_backend) fn bias(self) -> u32 {
+        if self.table.is_some() {
+            return 0;
+        }
         (1 << (self.low + self.high)) + self.zero
     }
 
@@ -70,6 +77,38 @@ impl Format {
 
     /// WGSL for the codes as pairs of f16, and for scale and offset.
     fn values(self) -> String {
+        match self.table {
+            Some(table) => self.looked_up(table),
+            None => self.computed(),
+        }
+    }
+
+    /// The same for codes of four bits that stand for something else.
+    fn looked_up(self, table: [i8; 16]) -> String {
+        let words = table.as_chunks::<4>().0.iter();
+        let words = words.map(|four| format!("{:#x}u", u32::from_le_bytes(four.map(|v| v as u8))));
+        let words = words.collect::<Vec<_>>().join(", ");
+        let four = |first: u32| {
+            let value = |i: u32| format!("rhs_value(w.codes >> {}u)", 4 * (first + i));
+            (0..4).map(value).collect::<Vec<_>>().join(", ")
+        };
+        let (before, scale, offset) = self.scale();
+        format!(
+            "{VALUES}const RHS_TABLE = vec4<u32>({words});\n\
+             fn rhs_value(code: u32) -> f32 {{\n\
+             \x20 let four = RHS_TABLE[(code >> 2u) & 3u];\n\
+             \x20 return f32(i32(four << (24u - 8u * (code & 3u))) >> 24u);\n}}\n\
+             fn rhs_values(w: RhsWord) -> RhsValues {{\n\
+             \x20 {before}\n  return RhsValues(vec4<f32>({}), vec4<f32>({}), {scale}, {offset});\n}}\n\
+             const BIAS = 0.0;\n\
+             fn rhs_elements(w: RhsWord) -> array<vec4<f32>, 2> {{\n\
+             \x20 let v = rhs_values(w);\n  return array<vec4<f32>, 2>(v.scale * v.low, v.scale * v.high);\n}}",
+            four(0),
+            four(4),
+        )
+    }
+
+    fn computed(self) -> String {
         let bits = self.low + self.high;
         // The lowest bit of a code in an f16's mantissa of 10 bits.
         let shift = 10 - bits as i32;
@@ -86,10 +125,7 @@ impl Format {
             };
             format!("({moved} & {mask:#x}u)")
         };
-        let mut text = String::from(
-            "struct RhsValues { low: vec4<f32>, high: vec4<f32>, scale: f32, offset: f32 }\n\
-             fn rhs_values(w: RhsWord) -> RhsValues {\n",
-        );
+        let mut text = format!("{VALUES}fn rhs_values(w: RhsWord) -> RhsValues {{\n");
         if self.low == 2 {
             text.push_str("  let codes = w.codes >> (w.at & 8u);\n");
         } else {
@@ -179,6 +215,11 @@ impl Format {
                 "own * f32(i32(sub << 24u) >> 24u)",
                 "0.0",
             ),
+            Scales::SingleSigned => (
+                byte.into(),
+                "bitcast<f32>(w.scales) * f32(i32(sub << 24u) >> 24u)",
+                "0.0",
+            ),
         }
     }
 }
@@ -194,8 +235,11 @@ pub(in crate::webgpu_backend) struct Pieces {
 }
 
 impl Pieces {
-    /// The pieces of a format, but for codes of two bits.
+    /// The pieces of a format, but for codes of two bits and those of tables.
     pub(in crate::webgpu_backend) fn of(format: Format) -> Option<Self> {
+        if format.table.is_some() {
+            return None;
+        }
         let run = match (format.low, format.scales) {
             (2, _) => return None,
             (8, _) | (_, Scales::Signed) => 16,

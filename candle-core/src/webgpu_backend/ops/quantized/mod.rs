@@ -108,7 +108,7 @@ impl Kernel for QuantizedEmbedding {
 /// Bytes of blocks that are uploaded before they are laid out: what the device needs beside the planes.
 const PIECE_BYTES: usize = 32 << 20;
 
-/// The planes of blocks, as storages of words.
+/// The planes of [arranged](Format::arranged) blocks, as storages of words.
 ///
 /// # Errors
 /// When a plane is larger than the device takes.
@@ -118,7 +118,7 @@ pub(in crate::webgpu_backend) fn upload(
     data: &[u8],
 ) -> Result<Vec<WebGpuStorage>> {
     const OP: &str = "quantized upload";
-    let unit_bytes = format.unit() * format.dtype.type_size();
+    let unit_bytes = format.unit() * format.bytes_of_block() as usize;
     let units = data.len().div_ceil(unit_bytes);
     let planes = format.planes();
     let mut storages = Vec::with_capacity(planes.len());
