@@ -113,6 +113,24 @@ impl Elements {
         }
     }
 
+    /// Whether one of them is this number.
+    pub fn has(&self, number: f64) -> bool {
+        match self.numbers() {
+            Numbers::Int(v) => v.iter().any(|v| *v as f64 == number),
+            Numbers::Float(v) => v.contains(&number),
+        }
+    }
+
+    /// Whether two of them are the same number.
+    pub fn repeat(&self) -> bool {
+        let mut sorted: Vec<f64> = match self.numbers() {
+            Numbers::Int(v) => v.iter().map(|v| *v as f64).collect(),
+            Numbers::Float(v) => v,
+        };
+        sorted.sort_by(f64::total_cmp);
+        sorted.windows(2).any(|pair| pair[0] == pair[1])
+    }
+
     /// The elements as bytes of a file, little-endian.
     pub fn bytes(&self) -> Vec<u8> {
         match self {

@@ -30,7 +30,24 @@ fn differs(case: &Case) -> Option<&'static str> {
     if let Some(why) = neural::differs(case) {
         return Some(why);
     }
+    let input = &case.inputs[0];
+    // A dimension of size 1 that is expanded holds one element several times.
+    let read: usize = dims.iter().product();
+    let kept: usize = input.view.keep.iter().map(|(_, len)| len).product();
+    let ties = input.data.repeat() || read > kept;
     match &case.op {
+        Op::Unary("relu" | "abs") if input.data.has(0.) => {
+            Some("0 at 0, as in PyTorch; upstream's is 1")
+        }
+        Op::Clamp(low, high) if input.data.has(*low) || input.data.has(*high) => {
+            Some("1 at the bounds, as in PyTorch; upstream's is a half")
+        }
+        Op::Along("max" | "max_keepdim" | "min" | "min_keepdim", _)
+        | Op::Whole("max_all" | "min_all")
+            if ties =>
+        {
+            Some("equal elements share the gradient, as in PyTorch's amax; upstream gives each the whole")
+        }
         Op::Unary("gelu") if case.inputs[0].ty() == Ty::F16 => {
             Some("upstream's cube of 41 and above is infinite in f16, and its gradient NaN")
         }
