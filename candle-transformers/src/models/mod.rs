@@ -181,7 +181,7 @@ pub mod rwkv_v7;
 pub mod segformer;
 #[cfg(feature = "vision")]
 pub mod segment_anything;
-mod shared;
+pub(crate) mod shared;
 #[cfg(feature = "vision")]
 pub mod siglip;
 #[cfg(feature = "whisper")]
