@@ -17,7 +17,7 @@ struct Architecture {
     config: fn(&GgufMetadata) -> Result<serde_json::Value>,
     /// Names without a layer, and without `.weight` and `.bias`: Hugging Face's and the file's.
     tensors: &'static [(&'static str, &'static str)],
-    /// What layers' numbers follow in Hugging Face's names.
+    /// Prefix of the layers' numbers in Hugging Face's names.
     layers: &'static str,
     /// Names in a layer.
     parts: &'static [(&'static str, &'static str)],

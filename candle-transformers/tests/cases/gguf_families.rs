@@ -90,7 +90,7 @@ const PARTS: &[(&str, &str)] = &[
     ("self_attn.v_proj", "attn_v"),
 ];
 
-/// What is not in a layer.
+/// Names outside of the layers.
 const OTHERS: &[(&str, &str)] = &[
     ("lm_head", "output"),
     ("model.embed_tokens", "token_embd"),
@@ -132,7 +132,7 @@ fn renamed(name: &str) -> String {
 
 type Tensors = BTreeMap<String, Tensor>;
 
-/// What the converter does beyond other names.
+/// The converter's work beyond other names.
 #[derive(Clone, Copy)]
 enum Converter {
     /// Nothing.
@@ -448,8 +448,6 @@ fn file(
     metadata.insert(
         "tokenizer.ggml.model".into(),
         Value::String("no_vocab".into()),
-    ); // TEMP
-    metadata.insert(format!("{architecture}.vocab_size"), n(61)); // TEMP
     let mut quantized = Vec::new();
     for (name, tensor) in tensors {
         let tensor = QTensor::quantize(&tensor.contiguous()?, GgmlDType::F32)?;
@@ -478,18 +476,6 @@ fn logits_of_the_same_weights() -> Result<()> {
 
             let tensors = convert(&kept.borrow(), converter)?;
             let (content, mut reader) = file(architecture, &keys, &tensors)?;
-            if let Ok(folder) = std::env::var("CANDLE_TEST_GGUF") {
-                // TEMP
-                let path = format!("{folder}/{}", name.replace([' ', ','], "_")); // TEMP
-                std::fs::write(format!("{path}.gguf"), reader.get_ref())?; // TEMP
-                let text: Vec<String> = expected
-                    .flatten_all()?
-                    .to_vec1::<f32>()?
-                    .iter()
-                    .map(|x| format!("{x:.6}"))
-                    .collect(); // TEMP
-                std::fs::write(format!("{path}.txt"), text.join(" "))?; // TEMP
-            } // TEMP
             let mut source = GgufReader {
                 content,
                 reader: &mut reader,

@@ -84,7 +84,7 @@ pub fn names_of_parts(name: &str) -> Option<Vec<String>> {
     })
 }
 
-/// What the name of the part `no`, from 0, ends with.
+/// Ending of the name of the part `no`, from 0.
 fn ending(no: usize, count: usize) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)
 }

@@ -7,7 +7,7 @@ use candle_nn::{Init, VarBuilder};
 
 /// Transformers' names of a family.
 pub(crate) struct Spelling {
-    /// What names outside of the head have in front in checkpoints with a head.
+    /// Prefix of names outside of the head in checkpoints with a head.
     prefix: &'static str,
     /// A tensor by which a checkpoint is recognised, without the prefix.
     known: &'static str,
