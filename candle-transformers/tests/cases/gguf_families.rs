@@ -445,9 +445,6 @@ fn file(
     }
     let name = Value::String(architecture.into());
     metadata.insert("general.architecture".into(), name);
-    metadata.insert(
-        "tokenizer.ggml.model".into(),
-        Value::String("no_vocab".into()),
     let mut quantized = Vec::new();
     for (name, tensor) in tensors {
         let tensor = QTensor::quantize(&tensor.contiguous()?, GgmlDType::F32)?;
