@@ -570,3 +570,113 @@ impl ContentTensor for MmapedContent {
         Content::tensor(self, &mut Cursor::new(FORMATS), name, &CPU)
     }
 }
+
+/// The parts of a model in a folder, as `llama-gguf-split` names them.
+fn parts(folder: &std::path::Path, count: usize) -> Result<Vec<std::path::PathBuf>> {
+    let mut paths = Vec::new();
+    for no in 0..count {
+        let mut metadata = vec![
+            ("split.no", Value::U16(no as u16)),
+            ("split.count", Value::U16(count as u16)),
+            ("split.tensors.count", Value::I32(2 * count as i32 - 1)),
+        ];
+        if no == 0 {
+            metadata.push(("general.name", Value::String("in parts".into())));
+        }
+        let mut tensors = Vec::new();
+        // The first part has one tensor, the others two.
+        for i in 0..if no == 0 { 1 } else { 2 } {
+            let values: Vec<f32> = (0..64).map(|v| (100 * no + 10 * i + v) as f32).collect();
+            let tensor = Tensor::from_vec(values, (2, 32), &CPU)?;
+            let tensor = QTensor::quantize(&tensor, GgmlDType::F32)?;
+            tensors.push((format!("part{no}.{i}"), tensor));
+        }
+        let path = folder.join(format!("m-{:05}-of-{count:05}.gguf", no + 1));
+        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+        let tensors: Vec<_> = tensors.iter().map(|(name, t)| (name.as_str(), t)).collect();
+        gguf_file::write(&mut std::fs::File::create(&path)?, &metadata, &tensors)?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+#[test]
+fn models_in_several_files() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let paths = parts(folder.path(), 3)?;
+    // Any part opens all.
+    for path in &paths {
+        let (content, mut reader) = gguf_file::open(path)?;
+        // SAFETY: nobody changes the files while they are mapped.
+        let mapped = unsafe { MmapedContent::new(path)? };
+        assert_eq!(content.metadata["general.name"].to_string()?, "in parts");
+        assert_eq!(gguf_file::part_of(&content.metadata)?, None);
+        assert_eq!(content.tensor_infos.len(), 5);
+        for (name, first) in [("part0.0", 0.), ("part1.1", 110.), ("part2.0", 200.)] {
+            let read = content.tensor(&mut reader, name, &CPU)?.dequantize(&CPU)?;
+            let row = read.to_vec2::<f32>()?;
+            assert_eq!((row[0][0], row[1][31]), (first, first + 63.), "{name}");
+            assert_same(&mapped.tensor(name, &CPU)?.dequantize(&CPU)?, &read, name)?;
+        }
+    }
+    let error = |path: &std::path::Path| {
+        let err = gguf_file::open(path).unwrap_err().to_string();
+        // SAFETY: as above.
+        let mapped = unsafe { MmapedContent::new(path) };
+        assert_eq!(mapped.unwrap_err().to_string(), err);
+        err
+    };
+    // A part alone says what it is.
+    let content = Content::read(&mut std::fs::File::open(&paths[1])?)?;
+    assert_eq!(gguf_file::part_of(&content.metadata)?, Some((1, 3)));
+    // Another name.
+    let renamed = folder.path().join("model.gguf");
+    std::fs::copy(&paths[0], &renamed)?;
+    let err = error(&renamed);
+    assert!(
+        err.contains("model.gguf") && err.contains("-00001-of-00003.gguf"),
+        "{err}"
+    );
+    // Two parts that changed places.
+    std::fs::rename(&paths[2], &renamed)?;
+    std::fs::copy(&paths[1], &paths[2])?;
+    let err = error(&paths[0]);
+    assert!(
+        err.contains("m-00003-of-00003.gguf") && err.contains("part 2 of 3"),
+        "{err}"
+    );
+    // A part that ends early.
+    let whole = std::fs::read(&renamed)?;
+    std::fs::write(&paths[2], &whole[..whole.len() - 1])?;
+    let err = error(&paths[0]);
+    assert!(
+        err.contains("m-00003-of-00003.gguf") && err.contains("part2."),
+        "{err}"
+    );
+    // A part that is not there.
+    std::fs::remove_file(&paths[2])?;
+    for path in &paths[..2] {
+        let err = error(path);
+        let wanted = ["m-00003-of-00003.gguf", "part 3 of 3", "no such file"];
+        assert!(wanted.iter().all(|part| err.contains(part)), "{err}");
+    }
+    Ok(())
+}
+
+#[test]
+fn numbers_of_parts_that_do_not_fit() -> Result<()> {
+    for (no, count) in [
+        (Value::U16(3), Value::U16(3)),
+        (Value::I32(-1), Value::U16(2)),
+        (Value::U16(0), Value::String("2".into())),
+        (Value::U16(0), Value::U64(u64::MAX)),
+    ] {
+        let metadata = [("split.no", &no), ("split.count", &count)];
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("m-00001-of-00002.gguf");
+        gguf_file::write(&mut std::fs::File::create(&path)?, &metadata, &[])?;
+        let err = gguf_file::open(&path).unwrap_err().to_string();
+        assert!(err.contains("split.") && err.contains("m-00001"), "{err}");
+    }
+    Ok(())
+}

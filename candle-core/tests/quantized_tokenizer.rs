@@ -223,6 +223,57 @@ fn unigram() {
     assert_eq!(tokens.decode(&[6, 3, 5, 4], true).unwrap(), "ab ba");
 }
 
+/// BERT's, whose vocabulary has `##` for what continues a word; the converter has a space for what begins one.
+#[test]
+fn word_piece() {
+    let tokens = [
+        "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁un", "able", "▁a", "▁,", "▁cafe", "s",
+    ];
+    let mut kinds = [1; 11];
+    kinds[..5].fill(3);
+    let mut metadata = metadata(&[
+        ("model", Value::String("bert".into())),
+        ("tokens", texts(&tokens)),
+        ("token_type", numbers(&kinds)),
+        ("cls_token_id", Value::U32(2)),
+        ("seperator_token_id", Value::U32(3)),
+        ("unknown_token_id", Value::U32(1)),
+    ]);
+    let bert = tokenizer(&metadata).unwrap();
+    assert_eq!(
+        ids(&bert, "Unable, Cafés a", true),
+        [2, 5, 6, 8, 9, 10, 7, 3]
+    );
+    assert_eq!(
+        ids(&bert, "able [MASK]", false),
+        [1, 4],
+        "a piece begins no word"
+    );
+    assert_eq!(bert.decode(&[2, 5, 6, 8, 3], true).unwrap(), "unable,");
+    // By their texts where no keys name them.
+    for name in ["cls_token_id", "seperator_token_id", "unknown_token_id"] {
+        metadata.remove(&key(name)).unwrap();
+    }
+    assert_eq!(ids(&tokenizer(&metadata).unwrap(), "a", true), [2, 7, 3]);
+    // With capitals in the vocabulary, texts keep theirs.
+    metadata.insert(
+        key("tokens"),
+        texts(&[
+            "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁Un", "able", "▁a", "▁,", "▁cafe", "s",
+        ]),
+    );
+    assert_eq!(
+        ids(&tokenizer(&metadata).unwrap(), "Unable A", false),
+        [5, 6, 1]
+    );
+    metadata.insert(key("tokens"), texts(&["a"; 11]));
+    let err = tokenizer(&metadata).unwrap_err().to_string();
+    assert!(
+        err.contains("cls_token_id") && err.contains("missing"),
+        "{err}"
+    );
+}
+
 #[test]
 fn what_is_missing_or_wrong() {
     let refused = |metadata: &Metadata, parts: &[&str]| {

@@ -18,11 +18,16 @@
 use crate::error::{brief, one_line, Doing};
 use crate::model::{expect_folder, open_weights, read_tokenizer, CONFIG, TOKENIZER};
 use crate::{Error, Result};
+use candle_core::quantized::gguf_file::MmapedContent;
+use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
-use candle_transformers::embed::{EncoderConfig, Options, Pooling, Recipe, TextEncoder};
+use candle_transformers::embed::{
+    gguf_weights, EncoderConfig, Options, Pooling, Recipe, TextEncoder,
+};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokenizers::{Tokenizer, TruncationParams};
 
 /// What sentence-transformers writes beside the models that it makes.
@@ -35,8 +40,16 @@ pub struct EncoderFiles {
     config: EncoderConfig,
     recipe: Recipe,
     tokenizer: Tokenizer,
-    folder: PathBuf,
-    weights: Vec<PathBuf>,
+    weights: Weights,
+}
+
+/// Where the weights are.
+enum Weights {
+    Folder {
+        folder: PathBuf,
+        files: Vec<PathBuf>,
+    },
+    Gguf(Arc<MmapedContent>),
 }
 
 /// The tokens of a text.
@@ -56,16 +69,22 @@ impl AsRef<[u32]> for TextTokens {
 
 impl EncoderFiles {
     /// Reads `config.json`, `tokenizer.json`, the headers of the weights, and if they are there the files of sentence-transformers
-    /// ([`Recipe::read`]). `pooling` counts more than those.
+    /// ([`Recipe::read`]). `pooling` counts more than those. A file is taken for GGUF (BERT and NomicBERT), whose vectors are divided by
+    /// their length as llama.cpp does.
     ///
     /// # Errors
     /// The first file or field that is missing or does not fit; a model that is a decoder, or of a family that is not known.
     pub fn open(folder: &Path, pooling: Option<Pooling>) -> Result<Self> {
+        if folder.is_file() {
+            return Self::open_gguf(folder, pooling);
+        }
         expect_folder(folder, "config.json, tokenizer.json and model.safetensors")?;
         let file = folder.join(CONFIG);
         let config = std::fs::read_to_string(&file).map_err(|err| Error::file(&file, err))?;
-        let config =
-            EncoderConfig::parse(&config).map_err(|err| Error::file(&file, brief(&err)))?;
+        let config = EncoderConfig::parse(&config).map_err(|err| {
+            let other = crate::model::kind::command_for(&config);
+            Error::file(&file, other.unwrap_or_else(|| brief(&err)))
+        })?;
         if config.causal && pooling.is_none() && !folder.join(MODULES).is_file() {
             let problem = format!(
                 "{} is a text generation model and has no {MODULES} that says how to pool; use an embedding model, or choose a pooling \
@@ -100,8 +119,44 @@ impl EncoderFiles {
             config,
             recipe,
             tokenizer,
-            folder: folder.to_path_buf(),
-            weights: weights.files().map(Path::to_path_buf).collect(),
+            weights: Weights::Folder {
+                folder: folder.to_path_buf(),
+                files: weights.files().map(Path::to_path_buf).collect(),
+            },
+        })
+    }
+
+    /// Reads the metadata of a GGUF file, or of all files of a model in several.
+    fn open_gguf(file: &Path, pooling: Option<Pooling>) -> Result<Self> {
+        let content = crate::model::map_gguf(file)?;
+        let failed = |err: candle_core::Error| Error::file(file, brief(&err));
+        let (config, mut recipe) = EncoderConfig::of_gguf(&content).map_err(|err| {
+            let name = content
+                .metadata
+                .get("general.architecture")
+                .and_then(|name| name.to_string().ok());
+            match name
+                .filter(|name| candle_transformers::auto::architectures().contains(&name.as_str()))
+            {
+                Some(name) => Error::file(
+                    file,
+                    format!("{name:?} is a text generation model; expected an embedding model"),
+                ),
+                None => failed(err),
+            }
+        })?;
+        if let Some(pooling) = pooling {
+            recipe.pooling = pooling;
+        }
+        let tokenizer = Tokenizer::from_gguf(&content).map_err(failed)?;
+        let tokenizer =
+            cutting(tokenizer, config.max_tokens).map_err(|problem| Error::file(file, problem))?;
+        Ok(Self {
+            name: file.display().to_string(),
+            config,
+            recipe,
+            tokenizer,
+            weights: Weights::Gguf(Arc::new(content)),
         })
     }
 
@@ -180,9 +235,16 @@ impl EncoderFiles {
             unsafe { VarBuilder::from_mmaped_safetensors(files, DType::F32, device) }
         };
         let load = || {
-            let mut encoder = self.config.clone().load(open(&self.weights)?)?;
+            let (folder, files) = match &self.weights {
+                Weights::Gguf(content) => {
+                    let weights = gguf_weights(content.clone(), DType::F32, device)?;
+                    return self.config.clone().load(weights);
+                }
+                Weights::Folder { folder, files } => (folder, files),
+            };
+            let mut encoder = self.config.clone().load(open(files)?)?;
             for layer in &self.recipe.dense {
-                let file = self.folder.join(&layer.folder).join("model.safetensors");
+                let file = folder.join(&layer.folder).join("model.safetensors");
                 let weights = open(&[file])?;
                 encoder = encoder.with_dense(layer.load(weights)?)?;
             }

@@ -19,7 +19,7 @@
 //! ```
 
 use crate::error::{brief, Doing};
-use crate::model::{expect_folder, open_weights, read, read_tokenizer, CONFIG, TOKENIZER};
+use crate::model::{expect_folder, kind, open_weights, read, read_tokenizer, CONFIG, TOKENIZER};
 use crate::{Error, Result};
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
@@ -78,11 +78,15 @@ impl SpeechFiles {
         )?;
         let file = folder.join(CONFIG);
         let text = read(&file)?;
-        let kind: Kind = parse(&file, &text)?;
-        match kind.model_type.as_deref() {
+        let found: Kind = parse(&file, &text)?;
+        match found.model_type.as_deref() {
             Some("whisper") | None => {}
             Some(other) => {
-                let problem = format!("unsupported speech model {other:?}; expected \"whisper\"");
+                let text = std::str::from_utf8(&text).unwrap_or_default();
+                let known = kind::command_for(text).or_else(|| kind::language_model(text));
+                let problem = known.unwrap_or_else(|| {
+                    format!("unsupported speech model {other:?}; expected \"whisper\"")
+                });
                 return Err(Error::Field {
                     file: file.display().to_string(),
                     field: "model_type".to_string(),

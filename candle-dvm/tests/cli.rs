@@ -193,7 +193,7 @@ fn bad_flags() {
         (&["--temperature", "-0.5"], &["--temperature -0.5"]),
         (&["--temperature", "NaN"], &["--temperature NaN"]),
         (&["--temperature", "inf"], &["--temperature inf"]),
-        (&["--top-k", "0"], &["--top-k 0"]),
+        (&["--top-k", "-1"], &["--top-k", "-1"]),
         (&["--top-p", "0"], &["--top-p 0"]),
         (&["--top-p", "1.5"], &["--top-p 1.5"]),
         (&["--min-p", "1.5"], &["--min-p 1.5"]),
@@ -201,6 +201,7 @@ fn bad_flags() {
         (&["--stop", ""], &["--stop", "at least one character"]),
         (&["--seed", "x"], &["--seed", "x"]),
         (&["--unknown"], &["--unknown"]),
+        (&["--devic", "cpu"], &["--devic", "similar", "--device"]),
     ];
     for (flags, parts) in cases {
         let args = [&["generate", "--prompt", "fn main"], *flags].concat();

@@ -1,11 +1,13 @@
 //! `candle-dvm embed`, over folders with tiny models as they come from sentence-transformers.
 
 use crate::cli::{program, run, stdout};
+use candle_core::quantized::gguf_file::{self, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
 use candle_dvm::embed::EncoderFiles;
 use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::embed::{EncoderConfig, Options, Pooling};
-use serde_json::{json, Value};
+use serde_json::{json, Value as Json};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -30,7 +32,7 @@ fn fill(weights: &VarMap) {
 }
 
 /// Words of one letter, between [CLS] and [SEP].
-fn tokenizer() -> Value {
+fn tokenizer() -> Json {
     let letters = ('a'..='z').map(|letter| letter.to_string());
     let words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"].map(String::from);
     let words = words.into_iter().chain(letters).enumerate();
@@ -57,7 +59,7 @@ impl Folder {
         )
     }
 
-    fn of(config: Value) -> Self {
+    fn of(config: Json) -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         let weights = VarMap::new();
         let vb = VarBuilder::from_varmap(&weights, DType::F32, &Device::Cpu);
@@ -82,7 +84,7 @@ impl Folder {
         self.path().to_str().unwrap()
     }
 
-    fn write(&self, name: &str, json: &Value) {
+    fn write(&self, name: &str, json: &Json) {
         let file = self.path().join(name);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(file, json.to_string()).unwrap();
@@ -94,7 +96,7 @@ impl Folder {
     }
 
     /// The lines of `--json`.
-    fn lines(&self, args: &[&str]) -> Vec<Value> {
+    fn lines(&self, args: &[&str]) -> Vec<Json> {
         let text = self.embed(&[&["--json"], args].concat());
         text.lines()
             .map(|line| serde_json::from_str(line).unwrap())
@@ -120,7 +122,7 @@ fn problem(args: &[&str]) -> String {
     stderr
 }
 
-fn vector(line: &Value) -> Vec<f64> {
+fn vector(line: &Json) -> Vec<f64> {
     let elements = line["embedding"].as_array().unwrap().iter();
     elements.map(|element| element.as_f64().unwrap()).collect()
 }
@@ -372,7 +374,7 @@ fn long_texts_are_cut_and_said_so() {
         let output = program(&["embed", "--model", folder.name(), "--json", &long, &shorter])
             .output()
             .unwrap();
-        let lines: Vec<Value> = stdout(&output)
+        let lines: Vec<Json> = stdout(&output)
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
@@ -502,5 +504,116 @@ fn the_library_takes_a_pooling_of_choice() {
     assert_eq!(
         (files.config().size, files.config().max_tokens),
         (HIDDEN, LIMIT)
+    );
+}
+
+/// The folder's model as llama.cpp's converter writes it.
+fn as_gguf(folder: &Folder) -> std::path::PathBuf {
+    let weights =
+        candle_core::safetensors::load(folder.path().join("model.safetensors"), &Device::Cpu);
+    let mut tensors = Vec::new();
+    for (name, tensor) in weights.unwrap() {
+        let mut name = name.replace("encoder.layer.", "blk.");
+        for (from, to) in [
+            ("embeddings.word_embeddings", "token_embd"),
+            ("embeddings.position_embeddings", "position_embd"),
+            ("embeddings.token_type_embeddings", "token_types"),
+            ("embeddings.LayerNorm", "token_embd_norm"),
+            ("attention.self.query", "attn_q"),
+            ("attention.self.key", "attn_k"),
+            ("attention.self.value", "attn_v"),
+            ("attention.output.dense", "attn_output"),
+            ("attention.output.LayerNorm", "attn_output_norm"),
+            ("intermediate.dense", "ffn_up"),
+            ("output.dense", "ffn_down"),
+            ("output.LayerNorm", "layer_output_norm"),
+        ] {
+            name = name.replace(from, to);
+        }
+        tensors.push((name, QTensor::quantize(&tensor, GgmlDType::F32).unwrap()));
+    }
+    let text = |text: &str| Value::String(text.into());
+    let letters = ('a'..='z').map(|letter| format!("\u{2581}{letter}"));
+    let tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        .map(String::from)
+        .into_iter()
+        .chain(letters);
+    let n = |count: usize| Value::U32(count as u32);
+    let metadata = [
+        ("general.architecture", text("bert")),
+        ("bert.block_count", n(2)),
+        ("bert.context_length", n(LIMIT)),
+        ("bert.embedding_length", n(HIDDEN)),
+        ("bert.feed_forward_length", n(40)),
+        ("bert.attention.head_count", n(2)),
+        ("bert.attention.layer_norm_epsilon", Value::F32(1e-12)),
+        ("bert.attention.causal", Value::Bool(false)),
+        ("bert.pooling_type", n(2)),
+        ("tokenizer.ggml.model", text("bert")),
+        (
+            "tokenizer.ggml.tokens",
+            Value::Array(tokens.map(Value::String).collect()),
+        ),
+        ("tokenizer.ggml.cls_token_id", n(2)),
+        ("tokenizer.ggml.seperator_token_id", n(3)),
+        ("tokenizer.ggml.unknown_token_id", n(1)),
+        ("tokenizer.ggml.padding_token_id", n(0)),
+    ];
+    let path = folder.path().join("bert.gguf");
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+    let tensors: Vec<_> = tensors
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .collect();
+    gguf_file::write(
+        &mut std::fs::File::create(&path).unwrap(),
+        &metadata,
+        &tensors,
+    )
+    .unwrap();
+    path
+}
+
+#[test]
+fn a_gguf_file_has_the_folders_vectors() {
+    let folder = Folder::new();
+    let path = as_gguf(&folder);
+    let texts = ["a b c", "Q r", "a !"];
+    let line = |more: &[&str]| {
+        let model = path.to_str().unwrap();
+        let args = [
+            &["embed", "--json", "--device", "cpu", "--model", model][..],
+            more,
+        ]
+        .concat();
+        let text = stdout(&run(&args));
+        let lines = text
+            .lines()
+            .map(|line| serde_json::from_str::<Json>(line).unwrap());
+        lines.map(|line| vector(&line)).collect::<Vec<_>>()
+    };
+    // The file says CLS, and lower case follows from its vocabulary; the folder says neither.
+    let wanted = folder.vectors(&["--device", "cpu", "--pooling", "cls", "a b c", "q r", "a !"]);
+    for (found, wanted) in line(&texts).iter().zip(&wanted) {
+        close(found, &unit(wanted), 1e-5);
+    }
+    let mean = folder.vectors(&["--device", "cpu", "--pooling", "mean", "a b c"]);
+    close(
+        &line(&["--pooling", "mean", "a b c"])[0],
+        &unit(&mean[0]),
+        1e-5,
+    );
+    let embedded = crate::gguf_model::in_format(GgmlDType::Q8_0);
+    let error = problem(&[
+        "embed",
+        "--device",
+        "cpu",
+        "--model",
+        embedded.to_str().unwrap(),
+        "a",
+    ]);
+    assert!(
+        error.contains("llama") && error.contains("embedding model"),
+        "{error}"
     );
 }

@@ -183,3 +183,145 @@ fn paths_beside_the_file() {
     let parts = [mistyped.to_str().unwrap(), "no such file or folder"];
     assert_one_line(&generate(&mistyped), &parts);
 }
+
+/// The model in `count` files, as `llama-gguf-split` writes them: the path of each.
+pub fn in_parts(folder: &Path, count: usize) -> Vec<std::path::PathBuf> {
+    let mut whole = GgufModel::new(|_| GgmlDType::Q8_0);
+    let tensors = std::mem::take(&mut whole.tensors);
+    let all = tensors.len();
+    let mut tensors = tensors.into_iter();
+    let mut paths = Vec::new();
+    for no in 0..count {
+        let mut part = GgufModel {
+            metadata: Default::default(),
+            tensors: tensors.by_ref().take(all.div_ceil(count)).collect(),
+        };
+        if no == 0 {
+            part.metadata = std::mem::take(&mut whole.metadata);
+        }
+        let numbers = [
+            ("split.no", Value::U16(no as u16)),
+            ("split.count", Value::U16(count as u16)),
+            ("split.tensors.count", Value::I32(all as i32)),
+        ];
+        let numbers = numbers.map(|(key, value)| (key.to_string(), value));
+        part.metadata.extend(numbers);
+        let path = folder.join(format!("demo-{:05}-of-{count:05}.gguf", no + 1));
+        part.write(&path);
+        paths.push(path);
+    }
+    paths
+}
+
+#[test]
+fn models_in_several_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = in_parts(folder.path(), 3);
+    let prompt = &golden().prompts[0];
+    let text = |path: &Path| {
+        let path = path.to_str().unwrap();
+        let more = ["--max-tokens", "4", "--device", "cpu"];
+        let args = [
+            &["generate", "--prompt", &prompt.text, "--model", path][..],
+            &more,
+        ]
+        .concat();
+        stdout(&run(&args))
+    };
+    let whole = text(&in_format(GgmlDType::Q8_0));
+    assert_eq!(text(&paths[0]), whole);
+    assert_eq!(text(&paths[2]), whole);
+    // The folder names the first file alone.
+    let args = [
+        "generate",
+        "--prompt",
+        "a",
+        "--model",
+        folder.path().to_str().unwrap(),
+    ];
+    let error = String::from_utf8(run(&args).stderr).unwrap();
+    assert!(
+        error.contains("demo-00001-of-00003.gguf") && !error.contains("demo-00002"),
+        "{error}"
+    );
+    std::fs::remove_file(&paths[1]).unwrap();
+    assert_one_line(
+        &generate(&paths[0]),
+        &["demo-00002-of-00003.gguf", "part 2 of 3", "no such file"],
+    );
+}
+
+/// Files and folders that are not what a command takes, and the way out that each error names.
+#[test]
+fn what_a_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let refused = |path: &Path, parts: &[&str]| assert_one_line(&generate(path), parts);
+    let with = |key: &str, value: &str| {
+        let mut model = GgufModel::new(|_| GgmlDType::Q8_0);
+        model
+            .metadata
+            .insert(key.into(), Value::String(value.into()));
+        model.write(&path("m.gguf"));
+        path("m.gguf")
+    };
+    refused(
+        &with("general.type", "adapter"),
+        &["LoRA adapter", "llama-export-lora"],
+    );
+    refused(
+        &with("general.type", "mmproj"),
+        &["mmproj", "language model"],
+    );
+    refused(&with("general.architecture", "clip"), &["mmproj"]);
+    refused(&with("general.architecture", "bert"), &["candle-dvm embed"]);
+    for (name, bytes, parts) in [
+        (
+            "model.safetensors",
+            &b"\x02\0\0\0\0\0\0\0{}"[..],
+            &["pass the folder", "config.json"][..],
+        ),
+        (
+            "adapter_model.safetensors",
+            b"\x02\0\0\0\0\0\0\0{}",
+            &["LoRA adapter"],
+        ),
+        (
+            "pytorch_model.bin",
+            b"PK\x03\x04",
+            &["PyTorch", "save_pretrained"],
+        ),
+        (
+            "big.gguf",
+            b"version https://git-lfs.github.com/spec/v1\n",
+            &["git lfs pull"],
+        ),
+        ("old.bin", b"lmgg", &["PyTorch"]),
+        ("old.ggml", b"lmgg", &["GGML", "GGUF"]),
+        ("config.json", b"{}", &["pass its folder"]),
+        ("empty.gguf", b"", &["empty.gguf"]),
+    ] {
+        std::fs::write(path(name), bytes).unwrap();
+        refused(&path(name), parts);
+    }
+    std::fs::remove_file(path("config.json")).unwrap();
+    let inner = path("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(inner.join(name), text).unwrap();
+    write(
+        "adapter_config.json",
+        r#"{"base_model_name_or_path": "us/base"}"#,
+    );
+    refused(&inner, &["LoRA adapter", "us/base", "merge_and_unload"]);
+    for name in ["tokenizer.json", "model.safetensors"] {
+        std::fs::copy(crate::support::model_dir().join(name), inner.join(name)).unwrap();
+    }
+    write("config.json", r#"{"model_type": "whisper"}"#);
+    refused(&inner, &["whisper", "candle-dvm transcribe"]);
+    write(
+        "config.json",
+        r#"{"model_type": "bert", "vocab_size": 30, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "intermediate_size": 40, "max_position_embeddings": 20}"#,
+    );
+    refused(&inner, &["bert", "candle-dvm embed"]);
+}

@@ -228,6 +228,74 @@ fn a_gguf_file_is_fetched_alone() {
 }
 
 #[test]
+fn formats_and_files_in_parts() {
+    let demo = ModelFolder::new();
+    let folder = tempfile::tempdir().unwrap();
+    let parts = crate::gguf_cli::in_parts(folder.path(), 2);
+    let mut files = served(&demo, &["config.json"]);
+    files.add(
+        "demo-Q8_0.gguf",
+        std::fs::read(in_format(GgmlDType::Q8_0)).unwrap(),
+    );
+    files.add("mmproj-demo-Q8_0.gguf", b"other".to_vec());
+    files.add("demo-Q4_K_M.gguf", b"other".to_vec());
+    files.add("demo-UD-Q4_K_M.gguf", b"other".to_vec());
+    for part in &parts {
+        let name = part.file_name().unwrap().to_str().unwrap();
+        files.add(
+            &format!("F16/{}", name.replace("demo", "demo-F16")),
+            std::fs::read(part).unwrap(),
+        );
+    }
+    let place = Place::with(files);
+    let path = gguf(place.hub().fetch(&model("hf.co/us/demo:q8_0")).unwrap());
+    assert!(
+        path.ends_with("snapshots/c0ffee1/demo-Q8_0.gguf"),
+        "{path:?}"
+    );
+    assert_eq!(
+        gguf(place.offline().fetch(&model("us/demo:Q8_0")).unwrap()),
+        path
+    );
+    // All parts, in a folder.
+    let path = gguf(
+        place
+            .hub()
+            .fetch(&model("https://huggingface.co/us/demo:F16"))
+            .unwrap(),
+    );
+    assert!(
+        path.ends_with("F16/demo-F16-00001-of-00002.gguf"),
+        "{path:?}"
+    );
+    ModelFiles::open(&ModelSource::Gguf(path.clone())).unwrap();
+    assert_eq!(
+        gguf(place.offline().fetch(&model("us/demo:F16")).unwrap()),
+        path
+    );
+    let second = path.with_file_name("demo-F16-00002-of-00002.gguf");
+    std::fs::remove_file(second).unwrap();
+    place.refuses(
+        &place.offline(),
+        "us/demo:F16",
+        &["missing or incomplete in the cache"],
+    );
+    place.refuses(
+        &place.hub(),
+        "us/demo:Q5_K",
+        &["\"Q5_K\"", "demo-Q8_0.gguf", "demo-Q4_K_M.gguf"],
+    );
+    place.refuses(
+        &place.hub(),
+        "us/demo:Q4_K_M",
+        &["several", "demo-Q4_K_M.gguf", "demo-UD-Q4_K_M.gguf"],
+    );
+    // A part of a format's name is not the format.
+    place.refuses(&place.hub(), "us/demo:Q4_K", &["no GGUF file"]);
+    assert_eq!(model("us/demo:Q8_0").short_name(), "demo");
+}
+
+#[test]
 fn shards_come_with_their_index() {
     let demo = ModelFolder::new();
     demo.shard();

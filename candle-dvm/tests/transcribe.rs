@@ -179,7 +179,11 @@ fn mistakes_are_one_line() {
     std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
     fails("tone.wav", &[], &["model.safetensors", "no such file"]);
     folder.write("config.json", &json!({"model_type": "llama"}));
-    fails("tone.wav", &[], &["model_type", "\"llama\"", "\"whisper\""]);
+    fails(
+        "tone.wav",
+        &[],
+        &["model_type", "\"llama\"", "candle-dvm generate"],
+    );
     let file = folder.at("tone.wav");
     let output = run(&["transcribe", &file, "--model", &file]);
     let line = String::from_utf8(output.stderr).unwrap();

@@ -25,6 +25,7 @@
 
 mod dense;
 mod families;
+mod gguf;
 mod recipe;
 
 use candle_core::{bail, DType, Device, Module, Result, Tensor, D};
@@ -33,6 +34,7 @@ use candle_nn::VarBuilder;
 use crate::blocks::encoder::{dtype_of_scores, mean_of_seen};
 pub use dense::{Dense, DenseSpec};
 pub use families::{model_types, EncoderConfig};
+pub use gguf::{architectures, gguf_weights};
 pub use recipe::Recipe;
 
 /// How the vectors of a text's tokens become one.

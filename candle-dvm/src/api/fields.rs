@@ -100,7 +100,8 @@ impl Common {
         let request = CompletionRequest {
             max_tokens,
             temperature,
-            top_k: self.top_k,
+            // 0 is off.
+            top_k: self.top_k.filter(|k| *k > 0),
             // All of it is what goes without saying, and quicker so.
             top_p: self.top_p.filter(|p| *p != 1.0),
             min_p: self.min_p,

@@ -4,7 +4,7 @@ use crate::api::{self, Encoder, Served};
 use crate::batch::{BatchEngine, BatchSettings};
 use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
 use crate::embed::EncoderFiles;
-use crate::model::{ModelFiles, ModelSource};
+use crate::model::{Message, ModelFiles, ModelSource, Role};
 use crate::progress::{note, LoadBar};
 use crate::registry::BackendRegistry;
 use crate::{Error, Result};
@@ -57,6 +57,16 @@ pub(super) fn run(args: Args) -> Result<()> {
     let encoder_files = encoder.map(|folder| EncoderFiles::open(folder, None));
     let encoder_files = encoder_files.transpose()?;
     let template = files.chat_template.clone();
+    // One that cannot work would be found by the first client; texts without it are served all the same.
+    let tried = template
+        .as_ref()
+        .map(|template| template.render(&[Message::new(Role::User, "Hello")]));
+    if let Some(Err(err)) = tried {
+        note(&format!(
+            "warning: /v1/chat/completions cannot work: {}",
+            err.one_line()
+        ));
+    }
     let name = args.name.unwrap_or_else(|| last_part(&files.name));
     let registry = BackendRegistry::detect();
     let entry = registry.select(args.device)?;

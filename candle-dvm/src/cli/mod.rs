@@ -168,9 +168,16 @@ fn usage(err: &clap::Error) -> ExitCode {
             }
         }
         _ => {
-            // The usage and the hint that follow after an empty line are what `--help` says better.
+            // The usage that follows after an empty line is what `--help` says better; a suggestion may precede it.
             let text = err.to_string();
-            note(&one_line(text.split("\n\n").next().unwrap_or(&text)));
+            let parts = text.split("\n\n");
+            let of_use = |part: &&str| {
+                !["Usage:", "For more information"]
+                    .iter()
+                    .any(|start| part.starts_with(start))
+            };
+            let parts: Vec<String> = parts.take_while(of_use).map(one_line).collect();
+            note(&parts.join("; "));
             ExitCode::FAILURE
         }
     }

@@ -7,7 +7,7 @@ pub(super) struct Sampling {
     /// Sampling temperature; 0 always takes the most likely token
     #[arg(long, value_name = "T", default_value_t = CompletionRequest::default().temperature)]
     temperature: f64,
-    /// Sample from the K most likely tokens
+    /// Sample from the K most likely tokens; 0 for all
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Sample from the most likely tokens whose total probability is P
@@ -34,7 +34,8 @@ impl Sampling {
             prompt,
             max_tokens,
             temperature: self.temperature,
-            top_k: self.top_k,
+            // As in llama.cpp and ollama.
+            top_k: self.top_k.filter(|k| *k > 0),
             top_p: self.top_p,
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty,

@@ -3,9 +3,12 @@
 use crate::error::one_line;
 use crate::{Error, Result};
 use candle_core::quantized::gguf_file::Content;
+use minijinja::value::Kwargs;
 use minijinja::{context, Environment, ErrorKind, Value as Jinja};
 use serde::Serialize;
+use serde_json::ser::Formatter;
 use serde_json::Value;
+use std::io::Write;
 use std::path::Path;
 
 /// The name that the template has while it is rendered.
@@ -128,7 +131,8 @@ impl ChatTemplate {
     /// # Errors
     /// What is no Jinja, in one line.
     pub fn check(&self) -> Result<()> {
-        let parsed = Environment::new().add_template(NAME, &self.source);
+        let source = without_generation(&self.source);
+        let parsed = Environment::new().add_template(NAME, &source);
         parsed.map_err(|err| self.error(&err))
     }
 
@@ -156,7 +160,9 @@ impl ChatTemplate {
             },
         );
         jinja.add_function("strftime_now", |format: String| now(&format));
-        let rendered = jinja.add_template(NAME, &self.source).and_then(|()| {
+        jinja.add_filter("tojson", to_json);
+        let source = without_generation(&self.source);
+        let rendered = jinja.add_template(NAME, &source).and_then(|()| {
             jinja.get_template(NAME)?.render(context! {
                 messages => messages,
                 add_generation_prompt => true,
@@ -165,6 +171,208 @@ impl ChatTemplate {
             })
         });
         rendered.map_err(|err| self.error(&err))
+    }
+}
+
+/// The template without `{% generation %}` and `{% endgeneration %}`, which mark the model's words for training and print nothing. A
+/// condition that holds takes their place: it treats the white space around it in the same way.
+fn without_generation(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let inside = &tag[2..end];
+        let sign = |c: Option<char>| c.filter(|c| matches!(c, '-' | '+'));
+        let open = sign(inside.chars().next());
+        let inside = &inside[open.map_or(0, char::len_utf8)..];
+        let close = sign(inside.chars().next_back());
+        let inside = &inside[..inside.len() - close.map_or(0, char::len_utf8)];
+        let word = match inside.trim() {
+            "generation" => Some("if true"),
+            "endgeneration" => Some("endif"),
+            _ => None,
+        };
+        match word {
+            Some(word) => {
+                out.push_str("{%");
+                out.extend(open);
+                out.push_str(&format!(" {word} "));
+                out.extend(close);
+                out.push_str("%}");
+                rest = &tag[end + 2..];
+            }
+            // Only the mark itself: what follows may be text that has another one.
+            None => {
+                out.push_str("{%");
+                rest = &tag[2..];
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// `tojson` as Transformers has it, which writes what Python's `json.dumps` does: `, ` and `: `, and no characters escaped for HTML.
+fn to_json(value: &Jinja, options: Kwargs) -> std::result::Result<Jinja, minijinja::Error> {
+    let failed =
+        |err: String| minijinja::Error::new(ErrorKind::InvalidOperation, format!("tojson: {err}"));
+    let indent = match options.get::<Option<Jinja>>("indent")? {
+        None => None,
+        Some(indent) if indent.is_none() => None,
+        Some(indent) => Some(match (indent.as_str(), indent.as_usize()) {
+            (Some(text), _) => text.to_string(),
+            (None, Some(count)) if count <= MAX_INDENT => " ".repeat(count),
+            _ => {
+                return Err(failed(format!(
+                    "indent is {indent}; expected a text, or a number up to {MAX_INDENT}"
+                )))
+            }
+        }),
+    };
+    let separators = match options.get::<Option<Jinja>>("separators")? {
+        Some(pair) if !pair.is_none() => {
+            let pair: Vec<Jinja> = pair.try_iter()?.collect();
+            match pair.as_slice() {
+                [items, keys] => [items.to_string(), keys.to_string()],
+                other => return Err(failed(format!("{} separators; expected 2", other.len()))),
+            }
+        }
+        // As Python does: a line break takes the place of the space.
+        _ => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_string),
+    };
+    let ascii = options
+        .get::<Option<bool>>("ensure_ascii")?
+        .unwrap_or(false);
+    let sort = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    options.assert_all_used()?;
+    let layout = Layout {
+        indent,
+        separators,
+        depth: 0,
+        filled: false,
+    };
+    let mut bytes = Vec::new();
+    let mut writer = serde_json::Serializer::with_formatter(&mut bytes, layout);
+    let written = match sort {
+        true => serde_json::to_value(value).and_then(|value| sorted(value).serialize(&mut writer)),
+        false => value.serialize(&mut writer),
+    };
+    written.map_err(|err| failed(err.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|err| failed(err.to_string()))?;
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match ascii && !c.is_ascii() {
+            true => {
+                let units = c.encode_utf16(&mut [0; 2]).to_vec();
+                out.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+            }
+            false => out.push(c),
+        }
+    }
+    Ok(Jinja::from_safe_string(out))
+}
+
+/// More spaces than anybody indents with.
+const MAX_INDENT: usize = 64;
+
+/// The same value with the keys of its objects in order.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Array(values) => values.into_iter().map(sorted).collect(),
+        Value::Object(map) => {
+            let mut entries: Vec<(String, Value)> = map.into_iter().collect();
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            let entries = entries.into_iter();
+            Value::Object(entries.map(|(key, value)| (key, sorted(value))).collect())
+        }
+        other => other,
+    }
+}
+
+/// Where Python's `json.dumps` has separators and line breaks.
+struct Layout {
+    indent: Option<String>,
+    /// Between items, and behind keys.
+    separators: [String; 2],
+    depth: usize,
+    /// Whether the innermost list or object has an item.
+    filled: bool,
+}
+
+impl Layout {
+    fn line<W: ?Sized + Write>(&self, writer: &mut W) -> std::io::Result<()> {
+        let Some(indent) = &self.indent else {
+            return Ok(());
+        };
+        writer.write_all(b"\n")?;
+        (0..self.depth).try_for_each(|_| writer.write_all(indent.as_bytes()))
+    }
+
+    fn open<W: ?Sized + Write>(&mut self, writer: &mut W, mark: &[u8]) -> std::io::Result<()> {
+        self.depth += 1;
+        self.filled = false;
+        writer.write_all(mark)
+    }
+
+    fn close<W: ?Sized + Write>(&mut self, writer: &mut W, mark: &[u8]) -> std::io::Result<()> {
+        self.depth -= 1;
+        if self.filled {
+            self.line(writer)?;
+        }
+        // What it closes is an item of what is around it.
+        self.filled = true;
+        writer.write_all(mark)
+    }
+
+    fn item<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+        self.filled = true;
+        if !first {
+            writer.write_all(self.separators[0].as_bytes())?;
+        }
+        self.line(writer)
+    }
+}
+
+impl Formatter for Layout {
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        self.open(writer, b"[")
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        self.close(writer, b"]")
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        self.item(writer, first)
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        self.open(writer, b"{")
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        self.close(writer, b"}")
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        self.item(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        writer.write_all(self.separators[1].as_bytes())
     }
 }
 
@@ -212,6 +420,85 @@ mod tests {
             {%- else %}{{ m.role | upper }}: {{ m.content }}{% endif %}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}";
         assert_eq!(ask(source).unwrap(), "<s>[Be brief.]USER: HiA:");
         assert_eq!(ask("{{ strftime_now('%Y') | length }}").unwrap(), "4");
+    }
+
+    /// SmolLM3's and LFM2.5's templates mark the model's words.
+    #[test]
+    fn marks_of_generation_print_nothing() {
+        let plain = "{% for m in messages %}\n  {%- if true -%}\n {{ m.content }} \n{%- endif %}\nx{% endfor %}";
+        let marked = plain
+            .replace("{%- if true -%}", "{%- generation -%}")
+            .replace("{%- endif %}", "{%-endgeneration%}");
+        assert!(marked.contains("endgeneration"));
+        assert_eq!(ask(&marked).unwrap(), ask(plain).unwrap());
+        ChatTemplate::new("test", marked).check().unwrap();
+        assert_eq!(
+            ask("a\n{% generation %}\nb\n{% endgeneration %}\nc").unwrap(),
+            "a\nb\nc"
+        );
+        // Other tags stay, closed or not.
+        assert_eq!(
+            ask("{% if true %}{{ '{% generation' }}{% endif %}").unwrap(),
+            "{% generation"
+        );
+        for source in [
+            "{% generation %}",
+            "{% generations %}",
+            "{%",
+            "{%-",
+            "{%-%}",
+        ] {
+            let template = ChatTemplate::new("test", source.to_string());
+            assert!(template.check().is_err(), "{source}");
+        }
+    }
+
+    /// The texts are those of Python's `json.dumps(value, ensure_ascii=False, ..)`.
+    #[test]
+    fn json_as_transformers_writes_it() {
+        let value = r#"{"name": "f<&>'", "ids": [1, 2.5, true, none], "none": {}, "text": "é\n"}"#;
+        for (options, expected) in [
+            (
+                "",
+                r#"{"name": "f<&>'", "ids": [1, 2.5, true, null], "none": {}, "text": "é\n"}"#,
+            ),
+            (
+                "(ensure_ascii=true)",
+                r#"{"name": "f<&>'", "ids": [1, 2.5, true, null], "none": {}, "text": "\u00e9\n"}"#,
+            ),
+            (
+                "(separators=(',', ':'))",
+                r#"{"name":"f<&>'","ids":[1,2.5,true,null],"none":{},"text":"é\n"}"#,
+            ),
+            (
+                "(sort_keys=true)",
+                r#"{"ids": [1, 2.5, true, null], "name": "f<&>'", "none": {}, "text": "é\n"}"#,
+            ),
+        ] {
+            // In the order of the keys where minijinja keeps none.
+            let found = ask(&format!("{{{{ {value} | tojson{options} }}}}")).unwrap();
+            let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+            assert_eq!(parsed(&found), parsed(expected));
+            let mut letters = [
+                found.chars().collect::<Vec<_>>(),
+                expected.chars().collect(),
+            ];
+            letters
+                .iter_mut()
+                .for_each(|letters| letters.sort_unstable());
+            assert_eq!(letters[0], letters[1], "{found}");
+        }
+        let found = ask("{{ {'a': [1, [], {'b': 2}]} | tojson(indent=2) }}").unwrap();
+        assert_eq!(
+            found,
+            "{\n  \"a\": [\n    1,\n    [],\n    {\n      \"b\": 2\n    }\n  ]\n}"
+        );
+        for options in ["(indent=1000000)", "(separators=(1,))", "(other=1)"] {
+            assert!(
+                ask(&format!("{{{{ 1 | tojson{options} }}}}")).is_err(),
+                "{options}"
+            );
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `config.json` and `generation_config.json`, checked so that an error names the file and the field.
 
+use super::kind;
 use crate::error::brief;
 use crate::{Error, Result};
 use candle_transformers::auto;
@@ -59,7 +60,10 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Result<Config> {
         fields.tokens("eos_token_id")?,
     );
     let text = std::str::from_utf8(bytes).map_err(|err| Error::file(file, err))?;
-    let spec = auto::config_spec(text).map_err(|err| Error::file(file, brief(&err)))?;
+    let spec = auto::config_spec(text).map_err(|err| match kind::command_for(text) {
+        Some(command) => fields.error("model_type", command),
+        None => Error::file(file, brief(&err)),
+    })?;
     Ok(Config {
         spec,
         begin_token: begin.first().copied(),

@@ -1,7 +1,8 @@
 //! Models from a Hugging Face folder.
 
-use super::{JsonFiles, ModelFiles, Weights, FORM};
+use super::{kind, JsonFiles, ModelFiles, Weights, FORM};
 use crate::{Error, Result};
+use candle_core::quantized::gguf_file::names_of_parts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
@@ -57,8 +58,14 @@ fn refuse_gguf(folder: &Path) -> Result<()> {
     let paths = entries.flatten().map(|entry| entry.path());
     let mut models: Vec<String> = paths
         .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "gguf")
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or("");
+            // Of a model in several files the first stands for all.
+            name.ends_with(".gguf")
+                && names_of_parts(name)
+                    .is_none_or(|parts| parts.first().is_some_and(|first| first == name))
         })
         .map(|path| path.display().to_string())
         .collect();
@@ -75,10 +82,13 @@ fn refuse_gguf(folder: &Path) -> Result<()> {
     }
 }
 
-/// An error that says what was found, unless there is a folder; `wanted` is what it should have.
+/// An error that says what was found, unless there is a folder that may hold a model; `wanted` is what it should have.
 pub(crate) fn expect_folder(folder: &Path, wanted: &str) -> Result<()> {
     let found = match (folder.is_dir(), folder.exists()) {
-        (true, _) => return Ok(()),
+        (true, _) => {
+            let other = kind::of_folder(folder).filter(|_| !folder.join(CONFIG).exists());
+            return other.map_or(Ok(()), |found| Err(Error::file(folder, found)));
+        }
         (false, true) => "not a folder",
         (false, false) => "no such folder",
     };

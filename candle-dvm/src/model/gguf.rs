@@ -1,7 +1,7 @@
 //! Models from a GGUF file, which holds configuration, tokenizer and weights.
 
 use super::network::{Files, Network};
-use super::{ChatTemplate, ModelFiles, TextTokenizer};
+use super::{kind, ChatTemplate, ModelFiles, TextTokenizer};
 use crate::error::{brief, unlocated};
 use crate::format::KvType;
 use crate::{Error, Result};
@@ -10,6 +10,7 @@ use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use candle_core::{bail, Device, Shape};
 use candle_transformers::auto;
 use candle_transformers::blocks::{Decoder, GgufMetadata, Reading, Stored, Wanted, WeightSource};
+use candle_transformers::embed::architectures;
 use std::collections::HashSet;
 use std::future::ready;
 use std::ops::Deref;
@@ -63,21 +64,58 @@ impl WeightSource for &GgufContent {
     }
 }
 
-/// Maps a file, and checks its metadata, its tokenizer, and each tensor's name, shape and place in the file.
-pub(super) fn open(file: &Path) -> Result<ModelFiles> {
+/// An error of a file, which of a model in several files may be another one than the one that was named.
+fn located(file: &Path, err: &candle_core::Error) -> Error {
+    let mut inner = err;
+    while let candle_core::Error::WithBacktrace { inner: next, .. } = inner {
+        inner = next;
+    }
+    match inner {
+        candle_core::Error::WithPath { path, .. } => Error::file(path, brief(unlocated(err))),
+        _ => Error::file(file, brief(unlocated(err))),
+    }
+}
+
+/// Maps a file, or all files of a model of which it is one.
+pub(crate) fn map(file: &Path) -> Result<MmapedContent> {
     // SAFETY: the mapping is sound as long as nobody truncates the file while it is open, which no reader of mapped files can
     // rule out; the files are the user's own.
-    let content = unsafe { MmapedContent::new(file) }
-        .map_err(|err| Error::file(file, brief(unlocated(&err))))?;
-    describe(file, GgufContent::Mapped(content))
+    let content = unsafe { MmapedContent::new(file) };
+    let content = content.map_err(|err| match kind::of_file(file) {
+        Some(found) => Error::file(file, found),
+        None => located(file, &err),
+    })?;
+    match kind::of_gguf(&content) {
+        Some(found) => Err(Error::file(file, found)),
+        None => Ok(content),
+    }
+}
+
+/// Maps a file, or all files of a model of which it is one, and checks metadata, tokenizer, and each tensor's name, shape and place.
+pub(super) fn open(file: &Path) -> Result<ModelFiles> {
+    describe(file, GgufContent::Mapped(map(file)?))
 }
 
 /// Checks metadata, tokenizer, and each tensor's name, shape and place in the file.
 pub(super) fn describe(file: &Path, content: GgufContent) -> Result<ModelFiles> {
     let failed = |err: candle_core::Error| Error::file(file, brief(unlocated(&err)));
+    if let Some(found) = kind::of_gguf(&content) {
+        return Err(Error::file(file, found));
+    }
     let source = &content;
     let metadata = GgufMetadata::new(&content.metadata, &source).map_err(failed)?;
-    let spec = auto::gguf_spec(&metadata).map_err(failed)?;
+    let spec = auto::gguf_spec(&metadata).map_err(|err| {
+        match architectures().contains(&metadata.architecture()) {
+            true => Error::file(
+                file,
+                format!(
+                    "{:?} is a model that makes vectors of texts: use `candle-dvm embed`",
+                    metadata.architecture()
+                ),
+            ),
+            false => failed(err),
+        }
+    })?;
     let tensors = Decoder::check_weights(spec.clone(), &mut &content).map_err(failed)?;
     refuse_others(file, &content, &tensors)?;
     for name in &tensors {

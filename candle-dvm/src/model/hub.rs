@@ -10,6 +10,7 @@
 use super::{folder, ModelSource};
 use crate::progress::FetchBar;
 use crate::{Error, Result};
+use candle_core::quantized::gguf_file::names_of_parts;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::api::RepoInfo;
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
@@ -31,7 +32,10 @@ const TRIES: u32 = 3;
 /// How long the Hub may take to say which files a model has.
 const LOOK_UP: Duration = Duration::from_secs(30);
 
-/// A model on the Hub, as `owner/name[@revision][:file.gguf]` names it.
+/// Prefixes of names that are copied from a browser or another program.
+const HOSTS: [&str; 2] = ["hf.co/", "huggingface.co/"];
+
+/// A model on the Hub, as `owner/name[@revision][:file.gguf]` names it. Instead of a file there can be a format, such as `Q4_K_M`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubModel {
     repo: String,
@@ -42,7 +46,9 @@ pub struct HubModel {
 impl HubModel {
     /// The model that `text` names, if it has the form.
     pub fn parse(text: &str) -> Option<Self> {
-        let (rest, file) = split(text, ':');
+        let text = text.strip_prefix("https://").unwrap_or(text);
+        let host = HOSTS.iter().find_map(|host| text.strip_prefix(host));
+        let (rest, file) = split(host.unwrap_or(text), ':');
         let (repo, revision) = split(rest, '@');
         let (owner, name) = repo.split_once('/')?;
         let word = |word: &str| {
@@ -56,7 +62,9 @@ impl HubModel {
         let inside = |path: &str| path.split('/').all(word);
         let fits = named
             && revision.is_none_or(inside)
-            && file.is_none_or(|file| inside(file) && file.ends_with(".gguf"));
+            && file.is_none_or(|file| {
+                inside(file) && (file.ends_with(".gguf") || !file.contains(['/', '.']))
+            });
         fits.then(|| Self {
             repo: repo.to_string(),
             revision: revision.map(str::to_string),
@@ -66,7 +74,8 @@ impl HubModel {
 
     /// What to call the model where its owner and revision do not matter: the file's stem, or the name.
     pub fn short_name(&self) -> &str {
-        let path = self.file.as_deref().unwrap_or(&self.repo);
+        let file = self.file.as_deref().filter(|file| file.ends_with(".gguf"));
+        let path = file.unwrap_or(&self.repo);
         let last = path.rsplit('/').next().unwrap_or(path);
         last.strip_suffix(".gguf").unwrap_or(last)
     }
@@ -98,6 +107,67 @@ impl fmt::Display for HubModel {
             None => Ok(()),
         }
     }
+}
+
+/// The GGUF file among `files` that `wanted` names: a file, or a format such as `Q4_K_M` that one file has in its name. Of a model in
+/// several files it is the first.
+fn gguf_file<'a>(files: &'a [String], wanted: &str) -> std::result::Result<&'a str, String> {
+    if wanted.ends_with(".gguf") {
+        let found = files.iter().find(|file| *file == wanted);
+        return found
+            .map(String::as_str)
+            .ok_or_else(|| format!("the model has no {wanted}"));
+    }
+    let is_model = |file: &&String| {
+        let name = file.rsplit('/').next().unwrap_or(file);
+        let later = names_of_parts(name)
+            .is_some_and(|parts| parts.first().is_none_or(|first| first != name));
+        name.ends_with(".gguf") && !name.starts_with("mmproj") && !later
+    };
+    let models: Vec<&String> = files.iter().filter(is_model).collect();
+    let tag = wanted.to_ascii_lowercase();
+    // `IQ4_XS` is not in `MIQ4_XS`, and `Q4_K` is not in `Q4_K_M`.
+    let has = |file: &&&String| {
+        let name = file.rsplit('/').next().unwrap_or(file).to_ascii_lowercase();
+        let word = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
+        name.match_indices(&tag).any(|(at, _)| {
+            let (before, behind) = (&name[..at], &name[at + tag.len()..]);
+            word(before.chars().next_back()) && word(behind.chars().next())
+        })
+    };
+    let found: Vec<&&String> = models.iter().filter(has).collect();
+    let list = |files: &[&String]| {
+        let files: Vec<&str> = files.iter().map(|file| file.as_str()).collect();
+        files.join(", ")
+    };
+    match found.as_slice() {
+        [one] => Ok(one.as_str()),
+        [] if models.is_empty() => Err("the model has no GGUF files".to_string()),
+        [] => Err(format!(
+            "no GGUF file of the model has {wanted:?} in its name; it has {}",
+            list(&models)
+        )),
+        several => {
+            let several: Vec<&String> = several.iter().map(|file| **file).collect();
+            Err(format!(
+                "several GGUF files have {wanted:?} in their names; name one: {}",
+                list(&several)
+            ))
+        }
+    }
+}
+
+/// The other files of a model of which `file` is one.
+fn parts_of(file: &str) -> Vec<String> {
+    let (folder, name) = file
+        .rsplit_once('/')
+        .map_or(("", file), |(folder, name)| (folder, name));
+    let inside = |part: String| match folder {
+        "" => part,
+        folder => format!("{folder}/{part}"),
+    };
+    let parts = names_of_parts(name).unwrap_or_default().into_iter();
+    parts.map(inside).filter(|part| part != file).collect()
 }
 
 /// What is before the first `mark` and, if there is one, what is behind it.
@@ -221,7 +291,19 @@ impl Hub {
             api,
         };
         let source = match &model.file {
-            Some(file) => ModelSource::Gguf(snapshot.required(file)?),
+            Some(wanted) => {
+                let file = match gguf_file(&snapshot.files, wanted) {
+                    Ok(file) => file,
+                    // With the names of the files that there are.
+                    Err(_) if wanted.ends_with(".gguf") => return Err(snapshot.lacks(wanted)),
+                    Err(problem) => return Err(model.error(problem)),
+                };
+                let path = snapshot.required(file)?;
+                for part in parts_of(file) {
+                    snapshot.required(&part)?;
+                }
+                ModelSource::Gguf(path)
+            }
             None => ModelSource::Folder(snapshot.folder()?),
         };
         let cache = Cache::new(self.cache.clone()).repo(model.at(model.revision()));
@@ -233,17 +315,52 @@ impl Hub {
     /// The model, if all of it is in the cache.
     fn cached(&self, model: &HubModel) -> Option<ModelSource> {
         let cache = Cache::new(self.cache.clone()).repo(model.at(model.revision()));
-        let file = model.file.as_deref().unwrap_or(folder::CONFIG);
-        let path = cache.get(file).or_else(|| {
-            // A commit's own name needs no entry.
-            let path = cache.pointer_path(model.revision()).join(file);
-            path.exists().then_some(path)
-        })?;
-        if model.file.is_some() {
-            return Some(ModelSource::Gguf(path));
+        let find = |file: &str| {
+            cache.get(file).or_else(|| {
+                // A commit's own name needs no entry.
+                let path = cache.pointer_path(model.revision()).join(file);
+                path.exists().then_some(path)
+            })
+        };
+        let Some(wanted) = model.file.as_deref() else {
+            let path = find(folder::CONFIG)?;
+            let folder = path.parent()?;
+            return folder::is_whole(folder).then(|| ModelSource::Folder(folder.to_path_buf()));
+        };
+        let path = match wanted.ends_with(".gguf") {
+            true => find(wanted)?,
+            false => self.tagged(model, &cache, wanted)?,
+        };
+        let name = path.file_name()?.to_str()?;
+        let whole = names_of_parts(name)
+            .is_none_or(|parts| parts.iter().all(|part| path.with_file_name(part).exists()));
+        whole.then_some(ModelSource::Gguf(path))
+    }
+
+    /// The file of a format, among those of a model in the cache.
+    fn tagged(&self, model: &HubModel, cache: &CacheRepo, tag: &str) -> Option<PathBuf> {
+        let repo = self.cache.join(model.at(model.revision()).folder_name());
+        let named = std::fs::read_to_string(repo.join("refs").join(model.revision()));
+        let commit = named.map_or(model.revision().to_string(), |commit| {
+            commit.trim().to_string()
+        });
+        let folder = cache.pointer_path(&commit);
+        let mut files = Vec::new();
+        // Quantised models are often in a folder for each format.
+        let mut folders = vec![folder.clone()];
+        while let Some(inner) = folders.pop() {
+            for entry in std::fs::read_dir(inner).ok()?.flatten() {
+                let path = entry.path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => {
+                        let file = path.strip_prefix(&folder).ok()?.to_str()?;
+                        files.push(file.replace('\\', "/"));
+                    }
+                }
+            }
         }
-        let folder = path.parent()?;
-        folder::is_whole(folder).then(|| ModelSource::Folder(folder.to_path_buf()))
+        gguf_file(&files, tag).ok().map(|file| folder.join(file))
     }
 
     /// What the Hub has of a model.

@@ -11,6 +11,7 @@ mod folder;
 mod gguf;
 #[cfg(not(target_arch = "wasm32"))]
 mod hub;
+pub(crate) mod kind;
 mod network;
 mod parts;
 mod tokenizer;
@@ -22,6 +23,9 @@ pub(crate) use folder::read;
 pub(crate) use folder::{expect_folder, open_weights, CONFIG, TOKENIZER};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use tokenizer::read as read_tokenizer;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use gguf::map as map_gguf;
 
 pub use chat_template::{ChatTemplate, Message, Role};
 #[cfg(not(target_arch = "wasm32"))]

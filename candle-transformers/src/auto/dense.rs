@@ -12,18 +12,10 @@ use crate::models::{
 
 /// The values of `model_type`, with what files may leave out. A window is never among that: files say `null` for none.
 pub(super) const CONFIGS: &[Family] = &[
-    Family::new(
-        "mistral",
-        r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 131072}"#,
-        |json| {
-            let config: mistral::Config = json.parse()?;
-            let mut spec = config.spec()?;
-            if let Some(windowed) = json.windowed(spec.layers.len())? {
-                windows(&mut spec, |i| config.sliding_window.filter(|_| windowed[i]));
-            }
-            json.scaled(spec)
-        },
-    ),
+    Family::new("mistral", MISTRAL, mistral),
+    Family::new("mistral3", MISTRAL, |json| {
+        mistral(json).map(super::beside_encoders)
+    }),
     Family::new(
         "gemma",
         r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "head_dim": 256,
@@ -50,19 +42,10 @@ pub(super) const CONFIGS: &[Family] = &[
             })
         },
     ),
-    Family::new(
-        "gemma3_text",
-        r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
-            "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
-            "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131072}"#,
-        |json| {
-            let config: gemma3::Config = json.parse()?;
-            json.scaled(match json.windowed(config.num_hidden_layers)? {
-                Some(windowed) => config.spec_with(|i| windowed[i])?,
-                None => config.spec()?,
-            })
-        },
-    ),
+    Family::new("gemma3_text", GEMMA3, gemma3),
+    Family::new("gemma3", GEMMA3_BESIDE_VISION, |json| {
+        gemma3(json).map(super::beside_encoders)
+    }),
     Family::new(
         "phi3",
         r#"{"hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 4096}"#,
@@ -153,6 +136,36 @@ pub(super) const CONFIGS: &[Family] = &[
         },
     ),
 ];
+
+const MISTRAL: &str = r#"{"num_key_value_heads": 8, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 131072}"#;
+
+fn mistral(json: &Config) -> Result<DecoderSpec> {
+    let config: mistral::Config = json.parse()?;
+    let mut spec = config.spec()?;
+    if let Some(windowed) = json.windowed(spec.layers.len())? {
+        windows(&mut spec, |i| config.sliding_window.filter(|_| windowed[i]));
+    }
+    json.scaled(spec)
+}
+
+const GEMMA3: &str = r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+    "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096,
+    "sliding_window_pattern": 6, "max_position_embeddings": 131072}"#;
+
+/// The files of 4B leave out the vocabulary and the heads, too.
+const GEMMA3_BESIDE_VISION: &str = r#"{"attention_bias": false, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+    "rope_local_base_freq": 10000.0, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256,
+    "sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131072, "vocab_size": 262208,
+    "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+    "num_key_value_heads": 4}"#;
+
+fn gemma3(json: &Config) -> Result<DecoderSpec> {
+    let config: gemma3::Config = json.parse()?;
+    json.scaled(match json.windowed(config.num_hidden_layers)? {
+        Some(windowed) => config.spec_with(|i| windowed[i])?,
+        None => config.spec()?,
+    })
+}
 
 /// Granite, with what Candle's configuration has no fields for.
 fn granite(json: &Config) -> Result<DecoderSpec> {

@@ -11,6 +11,7 @@
 
 pub(crate) mod config;
 mod dense;
+mod gguf;
 mod other;
 mod unread;
 
@@ -69,43 +70,46 @@ fn mamba(json: &Config) -> StateSpaceSpec {
     }
 }
 
-/// Of a checkpoint that has an image encoder too.
-fn beside_vision(spec: DecoderSpec) -> DecoderSpec {
+/// Of a checkpoint that has encoders of images or sound too.
+fn beside_encoders(spec: DecoderSpec) -> DecoderSpec {
     DecoderSpec {
-        names: models::qwen3_5::NAMES_BESIDE_VISION,
+        beside_encoders: true,
         ..spec
     }
+}
+
+const QWEN2: &str = r#"{"sliding_window": 4096, "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": false,
+    "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 32768}"#;
+
+fn qwen2(json: &Config) -> Result<DecoderSpec> {
+    let config: models::qwen2::Config = json.parse()?;
+    let spec = match json.windowed(config.num_hidden_layers)? {
+        Some(windowed) => config.spec_with(|i| windowed[i])?,
+        None => config.spec()?,
+    };
+    json.scaled(json.with_head_dim(spec))
+}
+
+const QWEN3: &str = r#"{"head_dim": 128, "attention_bias": false, "max_window_layers": 28, "use_sliding_window": false,
+    "tie_word_embeddings": false, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu",
+    "max_position_embeddings": 32768}"#;
+
+fn qwen3(json: &Config) -> Result<DecoderSpec> {
+    let config: models::qwen3::Config = json.parse()?;
+    json.scaled(match json.windowed(config.num_hidden_layers)? {
+        Some(windowed) => config.spec_with(|i| windowed[i])?,
+        None => config.spec()?,
+    })
 }
 
 /// The values of `model_type`. Transformers leaves out fields that have their default, which is why some are given here.
 const CONFIGS: &[Family] = &[
     Family::new("llama", r#"{"rope_theta": 10000.0}"#, dense::llama),
-    Family::new(
-        "qwen2",
-        r#"{"sliding_window": 4096, "max_window_layers": 28, "use_sliding_window": false, "tie_word_embeddings": false,
-            "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "max_position_embeddings": 32768}"#,
-        |json| {
-            let config: models::qwen2::Config = json.parse()?;
-            let spec = match json.windowed(config.num_hidden_layers)? {
-                Some(windowed) => config.spec_with(|i| windowed[i])?,
-                None => config.spec()?,
-            };
-            json.scaled(json.with_head_dim(spec))
-        },
-    ),
-    Family::new(
-        "qwen3",
-        r#"{"head_dim": 128, "attention_bias": false, "max_window_layers": 28, "use_sliding_window": false,
-            "tie_word_embeddings": false, "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu",
-            "max_position_embeddings": 32768}"#,
-        |json| {
-            let config: models::qwen3::Config = json.parse()?;
-            json.scaled(match json.windowed(config.num_hidden_layers)? {
-                Some(windowed) => config.spec_with(|i| windowed[i])?,
-                None => config.spec()?,
-            })
-        },
-    ),
+    Family::new("qwen2", QWEN2, qwen2),
+    // Positions of texts are the same in each of the three axes.
+    Family::new("qwen2_5_vl", QWEN2, |json| qwen2(json).map(beside_encoders)),
+    Family::new("qwen3", QWEN3, qwen3),
+    Family::new("qwen3_vl", QWEN3, |json| qwen3(json).map(beside_encoders)),
     Family::new(
         "deepseek_v2",
         r#"{"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": false,
@@ -221,11 +225,11 @@ const CONFIGS: &[Family] = &[
     ),
     Family::new("qwen3_5_text", r#"{"num_key_value_heads": 4}"#, qwen3_5),
     Family::new("qwen3_5", r#"{"num_key_value_heads": 4}"#, |json| {
-        qwen3_5(json).map(beside_vision)
+        qwen3_5(json).map(beside_encoders)
     }),
     Family::new("qwen3_5_moe_text", QWEN3_5_MOE, qwen3_5_moe),
     Family::new("qwen3_5_moe", QWEN3_5_MOE, |json| {
-        qwen3_5_moe(json).map(beside_vision)
+        qwen3_5_moe(json).map(beside_encoders)
     }),
     Family::new(
         "starcoder2",
@@ -267,13 +271,21 @@ fn families() -> impl Iterator<Item = &'static Family> {
 
 /// The values of `general.architecture`.
 const GGUF: &[(&str, GgufReader)] = &[
+    ("chatglm", gguf::chatglm),
+    ("deepseek2", gguf::deepseek2),
+    ("falcon", gguf::falcon),
     ("gemma", models::quantized_gemma3::spec),
     ("gemma2", models::quantized_gemma3::spec),
     ("gemma3", models::quantized_gemma3::spec),
     ("glm4", models::quantized_glm4::spec),
     ("gpt-oss", models::gpt_oss::spec),
+    ("granite", gguf::granite),
+    ("granitemoe", gguf::granite),
     ("lfm2", models::quantized_lfm2::spec),
     ("llama", models::quantized_llama::spec),
+    ("mpt", gguf::mpt),
+    ("olmo", gguf::olmo),
+    ("olmo2", gguf::olmo2),
     ("phi2", models::quantized_phi::spec),
     ("phi3", models::quantized_phi3::spec),
     ("qwen2", models::quantized_qwen2::spec),
@@ -283,6 +295,9 @@ const GGUF: &[(&str, GgufReader)] = &[
     ("qwen35moe", models::quantized_qwen3_5::spec),
     ("qwen3moe", models::quantized_qwen3_moe::spec),
     ("smollm3", models::smol::quantized_smollm3::spec),
+    ("stablelm", gguf::stablelm),
+    ("starcoder", gguf::starcoder),
+    ("starcoder2", gguf::starcoder2),
 ];
 
 /// The decoder that a checkpoint's `config.json` describes, by its `model_type`. One that names none is taken for a `llama`.

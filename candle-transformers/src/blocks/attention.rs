@@ -54,7 +54,7 @@ pub enum QkNorm {
     Head(NormSpec),
     /// Of all heads as one vector.
     Whole(NormSpec),
-    /// Of each head, with a weight for each, in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B).
+    /// Of each head, with a weight for each: in tensors `norms.0`, `norms.1` and so on (StableLM 2 12B), or in one, `(heads, head_dim)`.
     EachHead(NormSpec),
 }
 
@@ -224,6 +224,13 @@ impl Attention {
                 let plain = norm.with(ones, None)?;
                 let mut stacked = Vec::new();
                 for (name, heads) in [(&q_name, spec.heads), (&k_name, spec.kv_heads)] {
+                    // In GGUF files all heads are one tensor.
+                    let all = format!("{name}.weight");
+                    if weights.has(&all) && !weights.makes_tensors() {
+                        let shape = [heads, head_dim];
+                        stacked.push(weights.dense(&all, &shape, Init::Const(1.)).await?);
+                        continue;
+                    }
                     let mut rows = Vec::with_capacity(heads);
                     for head in 0..heads {
                         let name = format!("{name}.norms.{head}.weight");

@@ -118,13 +118,7 @@ impl Latent {
         let kv_a = weights.linear(&kv_a).await?;
         let norm = format!("{prefix}.{}", names.kv_a_norm);
         let kv_norm = weights.norm(&norm, rank, spec.norm).await?;
-        let each = spec.plain_dim + spec.v_dim;
-        let name = format!("{prefix}.{}.weight", names.kv_b);
-        let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
-        let mut kv_b = weights.dense(&name, &[heads * each, rank], init).await?;
-        if !weights.is_check() {
-            kv_b = kv_b.reshape((heads, each, rank))?;
-        }
+        let kv_b = keys_and_values(spec, weights, names, prefix).await?;
         let o_proj = linear(prefix, names.o, heads * spec.v_dim, hidden, spec.bias);
         Ok(Self {
             queries,
@@ -220,6 +214,35 @@ impl Latent {
         };
         let ys = ys.transpose(1, 2)?.reshape((b, t, heads * v_dim))?;
         Ok((xs, ys))
+    }
+}
+
+/// The layer from a short vector to the keys and values of all heads, `(heads, plain_dim + v_dim, kv_rank)`.
+async fn keys_and_values(
+    spec: &LatentSpec,
+    weights: &mut Weights<'_>,
+    names: &Names,
+    prefix: &str,
+) -> Result<Tensor> {
+    let (heads, rank, each) = (spec.heads, spec.kv_rank, spec.plain_dim + spec.v_dim);
+    let init = candle_nn::init::DEFAULT_KAIMING_NORMAL;
+    let name = format!("{prefix}.{}.weight", names.kv_b);
+    let [k_name, v_name] = names.kv_b_split;
+    if !k_name.is_empty() && !weights.has(&name) {
+        let (k_name, v_name) = (format!("{prefix}.{k_name}"), format!("{prefix}.{v_name}"));
+        let k = [heads, rank, spec.plain_dim];
+        let k = weights.dense(&k_name, &k, init).await?;
+        let v = [heads, spec.v_dim, rank];
+        let v = weights.dense(&v_name, &v, init).await?;
+        return match weights.is_check() {
+            true => Ok(k),
+            false => Tensor::cat(&[k.transpose(1, 2)?, v], 1),
+        };
+    }
+    let kv_b = weights.dense(&name, &[heads * each, rank], init).await?;
+    match weights.is_check() {
+        true => Ok(kv_b),
+        false => kv_b.reshape((heads, each, rank)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! ConvNeXt, a network of convolutions shaped like a transformer: [arXiv 2201.03545](https://arxiv.org/abs/2201.03545). The second version,
 //! [arXiv 2301.00808](https://arxiv.org/abs/2301.00808), normalises over channels in each block in place of a learned factor.
 //!
-//! Weight names are those of timm. The weights say which version they are: `gamma` is the first one's factor, `mlp.grn` the second one's
+//! Weight names are those of timm, or those of Transformers (`facebook/convnext-tiny-224`). The weights say which version they are: `gamma` is the first one's factor, `mlp.grn` the second one's
 //! normalisation. The functions give a model of pictures (batch, 3, height, width) of at least 32x32, commonly 224x224.
 //!
 //! ```no_run
@@ -23,7 +23,7 @@ use candle_core::{DType, Module, Result, Tensor, D};
 use candle_nn::{layer_norm, linear, Conv2d, Func, LayerNorm, Linear, VarBuilder};
 
 use crate::blocks::vision::{
-    channels_first, channels_last, classifier, head, optional, pointwise, pooled, run_all,
+    channels_first, channels_last, classifier, head, names, optional, pointwise, pooled, run_all,
     ConvSpec, Picture,
 };
 
@@ -246,6 +246,7 @@ impl Module for Stage {
 }
 
 fn model(cfg: &Config, classes: Option<usize>, vb: VarBuilder) -> Result<Func<'static>> {
+    let vb = names::as_timm(vb, &[names::CONVNEXT, names::CONVNEXT_V2]);
     let stages = (0..4).map(|stage| Stage::load(cfg, stage, &vb));
     let stages = stages.collect::<Result<Vec<_>>>()?;
     let vb = vb.pp("head");

@@ -1,5 +1,5 @@
 //! DINOv2, a vision transformer trained without labels: [arXiv 2304.07193](https://arxiv.org/abs/2304.07193), with a linear classifier.
-//! Weight names are those of Meta's checkpoints.
+//! Weight names are those of Meta's checkpoints, or those of Transformers (`facebook/dinov2-small`).
 //!
 //! Positions are learned for pictures of 518x518; for other sizes they are interpolated bicubically.
 //!
@@ -23,7 +23,8 @@ use candle_core::{Module, Result, Tensor};
 use candle_nn::{layer_norm, linear, LayerNorm, Linear, VarBuilder};
 
 use crate::blocks::vision::{
-    intermediate_layers, mean, with_first, Grid, PatchEmbedding, Picture, Taken, VitBlock, VitSpec,
+    intermediate_layers, mean, names, with_first, Grid, PatchEmbedding, Picture, Taken, VitBlock,
+    VitSpec,
 };
 
 /// The side of the pictures of training, of a patch, and how many patches are on a side.
@@ -42,17 +43,21 @@ pub struct DinoVisionTransformer {
     positions: Grid,
     blocks: Vec<VitBlock>,
     norm: LayerNorm,
-    head: Linear,
+    head: Option<Linear>,
 }
 
 impl DinoVisionTransformer {
-    /// Loads `patch_embed.proj`, `cls_token`, `pos_embed`, `blocks.N`, `norm` and `head` of `depth` blocks of size `embed_dim`.
+    /// Loads `patch_embed.proj`, `cls_token`, `pos_embed`, `blocks.N`, `norm` and `head` of `depth` blocks of size `embed_dim`. Under the
+    /// names of Transformers (`facebook/dinov2-small`) there may be no head; the model then gives what it would be given.
     ///
     /// # Errors
     /// The heads do not divide `embed_dim`, or a weight is missing or has another shape.
     pub fn new(vb: VarBuilder, depth: usize, embed_dim: usize, num_heads: usize) -> Result<Self> {
         let spec = VitSpec::new(embed_dim, num_heads, EPS);
         spec.head_dim("dinov2")?;
+        let is_metas = vb.contains_tensor("patch_embed.proj.weight") || vb.makes_tensors();
+        let vb = names::as_timm(vb, &[names::DINOV2]);
+        let has_head = is_metas || vb.contains_tensor("head.weight");
         let positions = vb.get((1, SIDE * SIDE + 1, embed_dim), "pos_embed")?;
         let of_places = positions.narrow(1, 1, SIDE * SIDE)?.squeeze(0)?;
         let vb_patches = vb.pp("patch_embed").pp("proj");
@@ -64,7 +69,10 @@ impl DinoVisionTransformer {
             positions: Grid::new(of_places, SIDE, SIDE),
             blocks: blocks.collect::<Result<_>>()?,
             norm: layer_norm(embed_dim, EPS, vb.pp("norm"))?,
-            head: linear(2 * embed_dim, CLASSES, vb.pp("head"))?,
+            head: match has_head {
+                true => Some(linear(2 * embed_dim, CLASSES, vb.pp("head"))?),
+                false => None,
+            },
         })
     }
 
@@ -104,7 +112,8 @@ impl DinoVisionTransformer {
     }
 }
 
-/// From pictures (batch, 3, height, width), whose sides are multiples of 14, to logits (batch, 1000).
+/// From pictures (batch, 3, height, width), whose sides are multiples of 14, to logits (batch, 1000); without a head to features (batch, 2 *
+/// embed_dim), the class token's and the mean of the patches'.
 ///
 /// # Errors
 /// The pictures have another shape, or another dtype or device than the weights.
@@ -117,7 +126,11 @@ impl Module for DinoVisionTransformer {
         let xs = self.norm.forward(&xs)?;
         let patches = mean(&xs.narrow(1, 1, xs.dim(1)? - 1)?, |xs| xs.mean(1))?;
         let class = xs.narrow(1, 0, 1)?.squeeze(1)?;
-        self.head.forward(&Tensor::cat(&[class, patches], 1)?)
+        let features = Tensor::cat(&[class, patches], 1)?;
+        match &self.head {
+            Some(head) => head.forward(&features),
+            None => Ok(features),
+        }
     }
 }
 

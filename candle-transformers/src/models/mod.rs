@@ -181,7 +181,7 @@ pub mod rwkv_v7;
 pub mod segformer;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod segment_anything;
-mod shared;
+pub(crate) mod shared;
 #[cfg(any(feature = "vision", not(feature = "subset")))]
 pub mod siglip;
 #[cfg(any(feature = "whisper", not(feature = "subset")))]

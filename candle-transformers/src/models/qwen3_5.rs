@@ -7,17 +7,9 @@ use serde::Deserialize;
 
 use crate::blocks::{
     layers, AttentionSpec, CausalLm, DecoderSpec, DeltaForm, DeltaSpec, FeedForwardSpec, Head,
-    LayerSpec, MixerSpec, MlpSpec, Names, NormSpec, QkNorm, RopeScaling, RotaryPairs,
+    LayerSpec, MixerSpec, MlpSpec, NormSpec, QkNorm, RopeScaling, RotaryPairs,
 };
 use crate::serde_default_fn;
-
-/// As checkpoints with an image encoder have them.
-pub(crate) const NAMES_BESIDE_VISION: Names = Names {
-    embedding: "model.language_model.embed_tokens",
-    layers: "model.language_model.layers",
-    final_norm: "model.language_model.norm",
-    ..Names::HUGGING_FACE
-};
 
 /// What mixes positions in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -1,5 +1,5 @@
 //! ResNet, convolutions with residual connections: [arXiv 1512.03385](https://arxiv.org/abs/1512.03385). Weight names are those of
-//! torchvision and timm.
+//! torchvision and timm (`timm/resnet50.a1_in1k`), or those of Transformers (`microsoft/resnet-50`).
 //!
 //! All functions give a model of pictures (batch, 3, height, width) of any size, commonly 224x224. Batch norms are those of inference; they
 //! are folded into the convolutions unless the weights are variables.
@@ -21,7 +21,9 @@
 use candle_core::{Module, Result, Tensor};
 use candle_nn::{Activation, Func, VarBuilder};
 
-use crate::blocks::vision::{classifier, head, pooled, run_all, ConvNorm, ConvSpec, Picture};
+use crate::blocks::vision::{
+    classifier, head, names, pooled, run_all, ConvNorm, ConvSpec, Picture,
+};
 
 /// Channels of the four stages, before a bottleneck widens them.
 const CHANNELS: [usize; 4] = [64, 128, 256, 512];
@@ -110,6 +112,7 @@ fn resnet(
     classes: Option<usize>,
     vb: VarBuilder,
 ) -> Result<Func<'static>> {
+    let vb = names::as_timm(vb, &[names::RESNET]);
     let stem = ConvSpec::new(3, 64, 7)
         .stride(2)
         .load_norm(vb.pp("conv1"), vb.pp("bn1"))?

@@ -101,7 +101,7 @@ pub(super) fn with_experts(
 
 /// ALiBi's slopes, the same as [arXiv 2108.12409](https://arxiv.org/abs/2108.12409)'s: `2^(-max i / n)` for `i` in `1 ..= n`, where `n` is the
 /// number of heads, or if that is no power of two, those of the power below it, and then every second of the one above.
-pub(super) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
+pub(crate) fn alibi_slopes(heads: usize, max: f32) -> Vec<f32> {
     // A file can ask for any number of heads: the check of the specification finds that there are too few slopes.
     let heads = heads.min(1 << 16);
     let n = heads.next_power_of_two();

@@ -14,6 +14,7 @@ mod features;
 mod gemma4;
 mod generation;
 mod gguf;
+mod gguf_families;
 mod llama;
 mod llava;
 mod made;

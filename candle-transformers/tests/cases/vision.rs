@@ -1,9 +1,12 @@
 //! What every model of pictures has to do, whatever its numbers are: one body of checks over the smallest forms, on every device.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
 use candle_core::{bail, test_device, DType, Device, Module, Result, Shape, Tensor, Var};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use candle_transformers::models::{dinov2, dinov2reg4, repvgg, resnet, vit};
+use candle_transformers::models::{convnext, dinov2, dinov2reg4, repvgg, resnet, vit};
 
 use super::support::{assert_close, Numbers};
 
@@ -303,3 +306,169 @@ fn dinov2_registers(device: &Device) -> Result<()> {
     check(device, load, [3, 28, 56], &[&[1, 3, 28, 55]])
 }
 test_device!(dinov2_registers);
+
+/// Gives what [`Made`] gives, and keeps it.
+struct Kept(Arc<Mutex<HashMap<String, Tensor>>>);
+
+impl SimpleBackend for Kept {
+    fn get(&self, s: Shape, name: &str, init: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
+        let made = Made {
+            vars: false,
+            without: "",
+            gain: 1.,
+        };
+        let tensor = made.get(s, name, init, dtype, dev)?;
+        self.0.lock().unwrap().insert(name.into(), tensor.clone());
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name} was read without a shape")
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        // Of the two versions of ConvNeXt the first.
+        !name.contains("grn")
+    }
+}
+
+/// Transformers' names for timm's, with what is in front of all but the head.
+fn as_transformers(name: &str) -> Vec<String> {
+    let parts: Vec<&str> = name.split('.').collect();
+    let one = |name: String| vec![name];
+    match parts.as_slice() {
+        // microsoft/resnet-50
+        ["fc", end] => one(format!("classifier.1.{end}")),
+        ["conv1", end] => one(format!("resnet.embedder.embedder.convolution.{end}")),
+        ["bn1", end] => one(format!("resnet.embedder.embedder.normalization.{end}")),
+        [stage, layer, rest @ ..] if stage.starts_with("layer") => {
+            let stage = stage[5..].parse::<usize>().unwrap() - 1;
+            let inner = match rest {
+                ["downsample", "0", end] => format!("shortcut.convolution.{end}"),
+                ["downsample", "1", end] => format!("shortcut.normalization.{end}"),
+                ["conv1", end] => format!("layer.0.convolution.{end}"),
+                ["bn1", end] => format!("layer.0.normalization.{end}"),
+                ["conv2", end] => format!("layer.1.convolution.{end}"),
+                ["bn2", end] => format!("layer.1.normalization.{end}"),
+                other => panic!("{other:?}"),
+            };
+            one(format!(
+                "resnet.encoder.stages.{stage}.layers.{layer}.{inner}"
+            ))
+        }
+        // facebook/dinov2-small
+        ["cls_token"] => one("embeddings.cls_token".into()),
+        ["pos_embed"] => one("embeddings.position_embeddings".into()),
+        ["patch_embed", "proj", end] => {
+            one(format!("embeddings.patch_embeddings.projection.{end}"))
+        }
+        ["norm", end] => one(format!("layernorm.{end}")),
+        ["head", end] => one(format!("classifier.{end}")),
+        ["blocks", i, "attn", "qkv", end] => ["query", "key", "value"]
+            .map(|part| format!("encoder.layer.{i}.attention.attention.{part}.{end}"))
+            .into(),
+        ["blocks", i, "attn", "proj", end] => {
+            one(format!("encoder.layer.{i}.attention.output.dense.{end}"))
+        }
+        ["blocks", i, "ls1", "gamma"] => one(format!("encoder.layer.{i}.layer_scale1.lambda1")),
+        ["blocks", i, "ls2", "gamma"] => one(format!("encoder.layer.{i}.layer_scale2.lambda1")),
+        ["blocks", i, rest @ ..] => one(format!("encoder.layer.{i}.{}", rest.join("."))),
+        // facebook/convnext-tiny-224
+        ["stem", "0", end] => one(format!("convnext.embeddings.patch_embeddings.{end}")),
+        ["stem", "1", end] => one(format!("convnext.embeddings.layernorm.{end}")),
+        ["head", "norm", end] => one(format!("convnext.layernorm.{end}")),
+        ["head", "fc", end] => one(format!("classifier.{end}")),
+        ["stages", s, "downsample", i, end] => one(format!(
+            "convnext.encoder.stages.{s}.downsampling_layer.{i}.{end}"
+        )),
+        ["stages", s, "blocks", l, rest @ ..] => {
+            let inner = match rest {
+                ["gamma"] => "layer_scale_parameter".to_string(),
+                ["conv_dw", end] => format!("dwconv.{end}"),
+                ["norm", end] => format!("layernorm.{end}"),
+                ["mlp", "fc1", end] => format!("pwconv1.{end}"),
+                ["mlp", "fc2", end] => format!("pwconv2.{end}"),
+                other => panic!("{other:?}"),
+            };
+            one(format!("convnext.encoder.stages.{s}.layers.{l}.{inner}"))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The same weights under the names of timm and of Transformers.
+fn names_of_transformers(device: &Device) -> Result<()> {
+    type Load = fn(VarBuilder<'static>) -> Result<Forward>;
+    let loads: [(Load, [usize; 4], &str); 3] = [
+        (
+            |vb| Ok(module(resnet::resnet18(10, vb)?)),
+            [1, 3, 32, 32],
+            "resnet.encoder.stages.3",
+        ),
+        (
+            |vb| Ok(module(dinov2::DinoVisionTransformer::new(vb, 2, 32, 2)?)),
+            [1, 3, 28, 42],
+            "encoder.layer.1",
+        ),
+        (
+            |vb| {
+                // As small as `Config` allows.
+                let config = convnext::Config::atto();
+                Ok(module(convnext::convnext(&config, 10, vb)?))
+            },
+            [1, 3, 32, 32],
+            "convnext.encoder.stages.3",
+        ),
+    ];
+    for (load, shape, part) in loads {
+        let kept = Arc::default();
+        let backend = Box::new(Kept(Arc::clone(&kept)));
+        let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
+        let picture = pictures(shape, device)?;
+        let wanted = load(vb)?(&picture)?;
+        let mut renamed = HashMap::new();
+        for (name, tensor) in kept.lock().unwrap().iter() {
+            let names = as_transformers(name);
+            for (name, part) in names.iter().zip(tensor.chunk(names.len(), 0)?) {
+                // Convolutions of single pixels are linear layers there.
+                let linear = name.contains("pwconv") && name.ends_with("weight");
+                let part = if linear { part.flatten_from(1)? } else { part };
+                renamed.insert(name.clone(), part);
+            }
+        }
+        let found = load(VarBuilder::from_tensors(
+            renamed.clone(),
+            DType::F32,
+            device,
+        ))?(&picture)?;
+        assert_close(&found, &wanted, 0.);
+        // A weight that is not there has the name of the file.
+        let lacking = renamed
+            .keys()
+            .find(|name| name.starts_with(part))
+            .unwrap()
+            .clone();
+        renamed.remove(&lacking);
+        let vb = VarBuilder::from_tensors(renamed, DType::F32, device);
+        let err = load(vb).err().expect("a weight is missing").to_string();
+        assert!(err.contains(&lacking), "{err}: {lacking}");
+    }
+    // facebook/dinov2-small has no head: the features are the result.
+    let kept = Arc::default();
+    let backend = Box::new(Kept(Arc::clone(&kept)));
+    let vb = VarBuilder::from_backend(backend, DType::F32, device.clone());
+    dinov2::DinoVisionTransformer::new(vb, 1, 32, 2)?;
+    let kept = kept.lock().unwrap();
+    let parts = kept.iter().filter(|(name, _)| !name.starts_with("head"));
+    let mut renamed = HashMap::new();
+    for (name, tensor) in parts {
+        let names = as_transformers(name);
+        renamed.extend(names.iter().cloned().zip(tensor.chunk(names.len(), 0)?));
+    }
+    let vb = VarBuilder::from_tensors(renamed, DType::F32, device);
+    let model = dinov2::DinoVisionTransformer::new(vb, 1, 32, 2)?;
+    let features = model.forward(&pictures([1, 3, 28, 42], device)?)?;
+    assert_eq!(features.dims(), [1, 64]);
+    Ok(())
+}
+test_device!(names_of_transformers);

@@ -25,9 +25,11 @@
 //! # }
 //! ```
 //!
-//! A file that is mapped into memory needs no copy: see [`MmapedContent`].
+//! A file that is mapped into memory needs no copy: see [`MmapedContent`]. Models in several files (`NAME-00001-of-00003.gguf`) are opened
+//! with [`open`] or [`MmapedContent::new`], by the path of any of them.
 
 mod read;
+mod split;
 mod value;
 mod write;
 
@@ -42,6 +44,7 @@ use super::reader::tensor_bytes;
 use super::{GgmlDType, QStorage, QTensor};
 use crate::{Context, Device, Error, Result, Shape};
 
+pub use split::{names_of_parts, open, part_of, PartsReader};
 pub use value::{Value, ValueType};
 pub use write::write;
 
@@ -151,36 +154,51 @@ impl Content {
     }
 }
 
-/// A GGUF file mapped into memory: its tensors on the CPU use the file's pages as they are, without a copy, and tensors that are
-/// never used are never read. (Upstream has no counterpart.)
+/// A GGUF file mapped into memory, or all files of a model in several: its tensors on the CPU use the files' pages as they are, without a
+/// copy, and tensors that are never used are never read. (Upstream has no counterpart.)
 ///
 /// Dereferences to its [`Content`].
 pub struct MmapedContent {
     content: Content,
-    map: Arc<memmap2::Mmap>,
+    /// The files, each with its length.
+    maps: Vec<(Arc<memmap2::Mmap>, u64)>,
 }
 
 impl MmapedContent {
-    /// Maps a file and reads its metadata.
+    /// Maps a file and reads its metadata. Of a model in several files, `path` is any of them, and all are mapped.
     ///
     /// # Safety
-    /// Nobody may change or shorten the file while this value or a tensor of it exists; see [`memmap2::MmapOptions`].
+    /// Nobody may change or shorten the files while this value or a tensor of it exists; see [`memmap2::MmapOptions`].
     ///
     /// # Errors
-    /// When the file cannot be mapped, or as [`Content::read`], with the path.
+    /// When a file is missing or cannot be mapped, or as [`Content::read`], with the path.
     pub unsafe fn new<P: AsRef<Path>>(path: P) -> Result<Self> {
-        let path = path.as_ref();
-        let open = || {
-            let file = std::fs::File::open(path)?;
-            // SAFETY: the caller's promise.
-            let map = unsafe { memmap2::MmapOptions::new().map(&file)? };
-            let content = Content::read(&mut std::io::Cursor::new(&map[..]))?;
-            Ok(Self {
-                content,
-                map: Arc::new(map),
-            })
+        let open = |path: &Path| {
+            let map = || {
+                let file = std::fs::File::open(path)?;
+                // SAFETY: the caller's promise.
+                let map = unsafe { memmap2::MmapOptions::new().map(&file)? };
+                let content = Content::read(&mut std::io::Cursor::new(&map[..]))?;
+                let len = map.len() as u64;
+                Ok((content, Arc::new(map), len))
+            };
+            map().map_err(|err: Error| err.with_path(path))
         };
-        open().map_err(|err: Error| err.with_path(path))
+        let (content, maps) = split::open_parts(path.as_ref(), open)?;
+        Ok(Self { content, maps })
+    }
+
+    /// The file that has a range of the joined files, and the range in it.
+    fn find(&self, range: Range<u64>) -> Result<(&Arc<memmap2::Mmap>, Range<usize>)> {
+        let mut start = 0;
+        for (map, len) in &self.maps {
+            if range.start >= start && range.end - start <= *len {
+                let at = |place: u64| (place - start) as usize;
+                return Ok((map, at(range.start)..at(range.end)));
+            }
+            start += len;
+        }
+        Err(Error::Msg(format!("no file has the bytes {range:?}")).bt())
     }
 
     /// A tensor. On the CPU its blocks stay where they are, unless the file has them at an odd address.
@@ -190,15 +208,15 @@ impl MmapedContent {
     pub fn tensor(&self, name: &str, device: &Device) -> Result<QTensor> {
         let read = || {
             let info = self.content.info(name)?;
-            let range = info.range(self.content.tensor_data_offset, self.map.len() as u64)?;
-            let range = range.start as usize..range.end as usize;
+            let len = self.maps.iter().map(|(_, len)| len).sum();
+            let range = info.range(self.content.tensor_data_offset, len)?;
+            let (map, range) = self.find(range)?;
             let storage = match device {
                 Device::Cpu => {
-                    let bytes =
-                        Bytes::new(self.map.clone(), range).context("a range of the file")?;
+                    let bytes = Bytes::new(map.clone(), range).context("a range of the file")?;
                     QStorage::Cpu(info.ggml_dtype.over_shared(bytes))
                 }
-                _ => QStorage::from_data(self.map[range].into(), device, info.ggml_dtype)?,
+                _ => QStorage::from_data(map[range].into(), device, info.ggml_dtype)?,
             };
             QTensor::new(storage, info.shape.clone())
         };

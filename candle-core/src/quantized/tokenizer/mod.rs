@@ -1,11 +1,13 @@
 //! The tokenizer that a GGUF file carries in its metadata, as a [`tokenizers::Tokenizer`].
 //!
 //! `tokenizer.ggml.model` says which kind it is: `gpt2` (byte-level BPE with merges; `tokenizer.ggml.pre` names how text is
-//! split first), `llama` (SentencePiece's BPE, whose merges follow from the tokens' scores) or `t5` (SentencePiece's unigram).
+//! split first), `llama` (SentencePiece's BPE, whose merges follow from the tokens' scores), `t5` (SentencePiece's unigram) or `bert`
+//! (WordPiece).
 //! The keys are those of the [GGUF specification](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer).
 
 mod metadata;
 mod split;
+mod word_piece;
 
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::fuse::Fuse;
@@ -51,10 +53,11 @@ impl TokenizerFromGguf for Tokenizer {
             "gpt2" => byte_level(&metadata, &tokens)?,
             "llama" => sentence_piece(&metadata, &tokens)?,
             "t5" => unigram(&metadata, &tokens)?,
+            "bert" => return word_piece::tokenizer(&metadata, &tokens),
             other => {
                 return Err(metadata.refuse(
                     "model",
-                    format!("{other:?} is not supported; expected gpt2, llama or t5"),
+                    format!("{other:?} is not supported; expected gpt2, llama, t5 or bert"),
                 ))
             }
         };

@@ -18,7 +18,7 @@ use candle_nn::{Init, VarBuilder};
 
 use self::recorded::RecordedSteps;
 use super::weights::{at_once, TokenEmbedding, WeightSource, Weights};
-use super::{Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
+use super::{Names, Norm, Part, Projection, Residual, Rotary, RotaryPairs, RotaryTables, Rows};
 
 /// What the layers are told of one call.
 #[derive(Debug)]
@@ -226,6 +226,13 @@ impl Decoder {
     }
 
     async fn parts(mut spec: DecoderSpec, weights: &mut Weights<'_>) -> Result<Self> {
+        if spec.beside_encoders {
+            let possible = spec.names.beside_encoders();
+            let table = |names: &Names| weights.has(&format!("{}.weight", names.embedding));
+            // Where none is there, the error names the first.
+            spec.names = possible.into_iter().find(table).unwrap_or(possible[0]);
+            spec.beside_encoders = false;
+        }
         let names = spec.names;
         let (vocab, hidden) = (spec.vocab, spec.hidden);
         let embedding = share::table_name(&spec, weights);

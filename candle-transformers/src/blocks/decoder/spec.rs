@@ -53,6 +53,8 @@ pub struct DecoderSpec {
     pub logit_softcap: Option<f64>,
     /// What files call the weights.
     pub names: Names,
+    /// Whether files may have encoders of images or sound too: their names of the language model are then found by its table of tokens.
+    pub beside_encoders: bool,
 }
 
 /// From the stream to logits.
@@ -236,6 +238,7 @@ impl DecoderSpec {
             logit_scale: None,
             logit_softcap: None,
             names: Names::HUGGING_FACE,
+            beside_encoders: false,
         }
     }
 

@@ -78,7 +78,8 @@ impl RopeScaling {
     ) -> Result<Rotary> {
         let mut rotary = Rotary::new(pairs, theta, dim);
         match self.rope_type.as_str() {
-            "default" | "none" => {}
+            // Of Qwen2-VL: three axes, along which positions of texts are the same.
+            "default" | "none" | "mrope" => {}
             "linear" => {
                 let factor = self.needed("factor", self.factor)? as f32;
                 rotary.frequencies.iter_mut().for_each(|f| *f /= factor);

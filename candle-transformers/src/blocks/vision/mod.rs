@@ -6,6 +6,7 @@ mod contrastive;
 mod conv;
 mod grid;
 pub(crate) mod layers;
+pub(crate) mod names;
 mod parts;
 mod transformer;
 mod windows;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::quantized::gguf_file::Value;
+use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::{bail, Context, Error, Result, Shape};
 use candle_nn::ops::GatedActivation;
 use candle_nn::Activation;
@@ -34,8 +34,15 @@ impl<'a> GgufMetadata<'a> {
     /// The metadata `values` of a file with the tensors of `source`. A file that names no architecture is taken for a `llama`.
     ///
     /// # Errors
-    /// If `general.architecture` is no text.
+    /// If `general.architecture` is no text, or the file is one of several that a model is in.
     pub fn new(values: &'a HashMap<String, Value>, source: &'a dyn WeightSource) -> Result<Self> {
+        if let Some((part, count)) = gguf_file::part_of(values)? {
+            bail!(
+                "the file is part {} of {count} of a model; open all with gguf_file::open or MmapedContent, or join them into one file \
+                 with llama-gguf-split --merge",
+                part + 1
+            )
+        }
         let architecture = match values.get("general.architecture") {
             None => "llama".to_string(),
             Some(name) => name
@@ -106,6 +113,14 @@ impl<'a> GgufMetadata<'a> {
     /// If the value is no text.
     pub fn text(&self, key: &str) -> Result<Option<String>> {
         self.get(key, |value| Ok(value.to_string()?.clone()))
+    }
+
+    /// A switch.
+    ///
+    /// # Errors
+    /// If the value is not true or false.
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.get(key, Value::to_bool)
     }
 
     /// A number that counts something.

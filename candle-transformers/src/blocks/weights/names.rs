@@ -58,6 +58,9 @@ pub struct Names {
     pub kv_a_norm: &'static str,
     /// From it to keys and values.
     pub kv_b: &'static str,
+    /// As [`kv_b`](Self::kv_b) in two tensors, of keys `(heads, kv_rank, plain_dim)` and of values `(heads, v_dim, kv_rank)`; the whole
+    /// names.
+    pub kv_b_split: [&'static str; 2],
     /// The norm of queries.
     pub q_norm: &'static str,
     /// The norm of keys.
@@ -149,6 +152,7 @@ impl Names {
         kv_a: "self_attn.kv_a_proj_with_mqa",
         kv_a_norm: "self_attn.kv_a_layernorm",
         kv_b: "self_attn.kv_b_proj",
+        kv_b_split: ["", ""],
         q_norm: "self_attn.q_norm",
         k_norm: "self_attn.k_norm",
         sinks: "self_attn.sinks",
@@ -216,6 +220,7 @@ impl Names {
         kv_a: "attn_kv_a_mqa",
         kv_a_norm: "attn_kv_a_norm",
         kv_b: "attn_kv_b",
+        kv_b_split: ["attn_k_b.weight", "attn_v_b.weight"],
         q_norm: "attn_q_norm",
         k_norm: "attn_k_norm",
         sinks: "attn_sinks.weight",
@@ -257,6 +262,28 @@ impl Names {
         shared: ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"],
         shared_gate: "ffn_gate_inp_shexp",
     };
+
+    /// The names of a language model that is part of a checkpoint with encoders of images or sound: as Transformers 5 writes them, as
+    /// Transformers 4 wrote them, and as the language model alone has them. The parts of a layer keep their names.
+    pub(in crate::blocks) fn beside_encoders(self) -> [Self; 3] {
+        [
+            Self {
+                embedding: "model.language_model.embed_tokens",
+                layers: "model.language_model.layers",
+                final_norm: "model.language_model.norm",
+                head: "lm_head",
+                ..self
+            },
+            Self {
+                embedding: "language_model.model.embed_tokens",
+                layers: "language_model.model.layers",
+                final_norm: "language_model.model.norm",
+                head: "language_model.lm_head",
+                ..self
+            },
+            self,
+        ]
+    }
 
     /// What stands in front of the names of a layer's parts.
     pub fn layer(&self, index: usize) -> String {
