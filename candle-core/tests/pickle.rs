@@ -63,7 +63,7 @@ fn all_protocols() -> Result<()> {
     Ok(())
 }
 
-/// Files of PyTorch before 1.6 are no archives.
+/// Files of PyTorch before 1.6 are not archives.
 #[test]
 fn legacy_files() -> Result<()> {
     views("legacy.pth")?;

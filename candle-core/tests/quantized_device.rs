@@ -225,7 +225,7 @@ fn activations_of_any_size(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A row with an element that is no number has no product that is one; the other rows do not notice.
+/// The product of a row with a NaN is NaN; the other rows do not change.
 fn no_numbers_stay_in_their_row(device: &Device) -> Result<()> {
     for dtype in quantised() {
         let (n, k) = (35, 512);

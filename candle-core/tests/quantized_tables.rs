@@ -130,7 +130,7 @@ fn decoded_as_gguf_does(device: &Device) -> Result<()> {
         let got = weight.dequantize(&CPU)?.flatten_all()?.to_vec1::<f32>()?;
         for (i, (got, want)) in got.iter().zip(floats.as_chunks::<4>().0).enumerate() {
             let want = f32::from_le_bytes(*want);
-            // A GPU may take what is no normal number as 0, and has another zero then.
+            // A GPU may flush a subnormal number to 0, and has another zero then.
             let same = match device {
                 Device::Cpu => got.to_bits() == want.to_bits(),
                 _ => got == &want || want.abs() < f32::MIN_POSITIVE && *got == 0.,
@@ -156,7 +156,7 @@ fn products(device: &Device) -> Result<()> {
                 let x = noise((m, k), 5)?;
                 let want = x.matmul(&dense.t()?)?;
                 let got = layer.forward(&x.to_device(device)?)?.to_device(&CPU)?;
-                // An element of x is off by 1 / 254 at the most, evenly, a sum of `k` by the root of `k` times as much.
+                // An element of x is off by at most 1 / 254, evenly, a sum of `k` by the root of `k` times as much.
                 let room = 0.008 * (k as f64).sqrt() * f64::from(largest);
                 let what = format!("{:?}, {m} rows of {k}, {n} columns", format.0);
                 assert_close(&got, &want, Tolerance::EXACT.or_absolute(room), &what)?;
@@ -186,7 +186,7 @@ fn rows_by_id(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// A row with an element that is no number has no product that is one; the other rows do not notice.
+/// The product of a row with a NaN is NaN; the other rows do not change.
 #[test]
 fn no_numbers_stay_in_their_row() -> Result<()> {
     for format in FORMATS {
@@ -205,7 +205,7 @@ fn no_numbers_stay_in_their_row() -> Result<()> {
     Ok(())
 }
 
-/// What a file has comes back out of it, under ggml's number.
+/// A file's blocks are read unchanged, under ggml's number.
 #[test]
 fn files() -> Result<()> {
     for format in FORMATS {
@@ -218,7 +218,7 @@ fn files() -> Result<()> {
         assert_eq!(content.tensor_infos["w"].ggml_dtype, format.0);
         let read = content.tensor(&mut file, "w", &CPU)?;
         assert_eq!(&*read.data()?, bytes, "{:?}", format.0);
-        // The type stands behind the name, the number of dimensions and two dimensions.
+        // The type follows the name, the number of dimensions and two dimensions.
         let place = file
             .get_ref()
             .windows(9)

@@ -102,7 +102,7 @@ impl Graph {
         &mut self.0[id.0 as usize]
     }
 
-    /// What each persistent load names.
+    /// The persistent id of each load.
     pub(super) fn persistent_loads(&self) -> Vec<Id> {
         let ids = self.0.iter().filter_map(|node| match node {
             Node::PersistentLoad(id) => Some(*id),

@@ -13,7 +13,7 @@ use super::{Object, Stack};
 use crate::bounded_read::{read_array, read_bytes, shown};
 use crate::{Context, Error, Result};
 
-/// The first pickle's number, as it lies in the file.
+/// The first pickle's number, with its bytes unchanged.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 /// The number ends before this byte, whichever protocol wrote it.
 const MAGIC_WITHIN: u64 = 64;
@@ -32,7 +32,7 @@ pub(super) fn is_legacy(mut reader: impl Read) -> Result<bool> {
     Ok(start.first() == Some(&0x80) && start.windows(MAGIC.len()).any(|bytes| bytes == MAGIC))
 }
 
-/// A file whose pickles are read, and whose storages are read when they are asked for.
+/// A file whose pickles are read, and whose storages are read on request.
 pub(super) struct Legacy {
     source: Mutex<Box<dyn Source>>,
     /// Bytes of the file.

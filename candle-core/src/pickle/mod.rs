@@ -3,7 +3,7 @@
 //! A pickle is a program for a small machine ([`Stack`]) whose instructions ([`OpCode`]) Python lists in
 //! [`pickletools`](https://docs.python.org/3/library/pickletools.html). Python's own machine calls whatever the program names. This
 //! one calls nothing: a call stays a description ([`Object::Reduce`]), and the few that PyTorch rebuilds tensors with are known by
-//! name. Files of PyTorch before 1.6, which are no zip archives, are read too.
+//! name. Files of PyTorch before 1.6, which are not zip archives, are read too.
 //!
 //! ```no_run
 //! use candle_core::pickle::PthTensors;

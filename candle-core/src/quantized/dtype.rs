@@ -155,7 +155,7 @@ impl GgmlDType {
         (Self::MXFP4, 39),
     ];
 
-    /// What ggml calls the types that are not here: numbers, newer formats, and what it has taken back.
+    /// ggml's names of the types that are not here: numbers, newer formats, and removed ones.
     const OTHERS: [(u32, &str); 15] = [
         (4, "Q4_2, which ggml has removed"),
         (5, "Q4_3, which ggml has removed"),
@@ -166,27 +166,27 @@ impl GgmlDType {
         (28, "F64"),
         (
             31,
-            "Q4_0_4_4, which ggml has removed: make the file anew as Q4_0",
+            "Q4_0_4_4, which ggml has removed: convert the model again, to Q4_0",
         ),
         (
             32,
-            "Q4_0_4_8, which ggml has removed: make the file anew as Q4_0",
+            "Q4_0_4_8, which ggml has removed: convert the model again, to Q4_0",
         ),
         (
             33,
-            "Q4_0_8_8, which ggml has removed: make the file anew as Q4_0",
+            "Q4_0_8_8, which ggml has removed: convert the model again, to Q4_0",
         ),
         (
             36,
-            "IQ4_NL_4_4, which ggml has removed: make the file anew as IQ4_NL",
+            "IQ4_NL_4_4, which ggml has removed: convert the model again, to IQ4_NL",
         ),
         (
             37,
-            "IQ4_NL_4_8, which ggml has removed: make the file anew as IQ4_NL",
+            "IQ4_NL_4_8, which ggml has removed: convert the model again, to IQ4_NL",
         ),
         (
             38,
-            "IQ4_NL_8_8, which ggml has removed: make the file anew as IQ4_NL",
+            "IQ4_NL_8_8, which ggml has removed: convert the model again, to IQ4_NL",
         ),
         (40, "NVFP4"),
         (41, "Q1_0"),

@@ -73,7 +73,7 @@ impl QTensor {
     /// A tensor of `shape` over blocks.
     ///
     /// # Errors
-    /// When the last dimension is no multiple of the block size, or the blocks are too few for the shape.
+    /// When the last dimension is not a multiple of the block size, or the blocks are too few for the shape.
     pub fn new<S: Into<Shape>>(storage: QStorage, shape: S) -> Result<Self> {
         let (shape, dtype) = (shape.into(), storage.dtype());
         let elements = check_shape(&shape, dtype)?;
@@ -92,7 +92,7 @@ impl QTensor {
     /// encoded, and its blocks are uploaded.
     ///
     /// # Errors
-    /// When the last dimension is no multiple of the block size, the format has no encoder (`IQ1S`, `IQ1M`, `IQ2XXS`, `IQ2XS`, `IQ2S`,
+    /// When the last dimension is not a multiple of the block size, the format has no encoder (`IQ1S`, `IQ1M`, `IQ2XXS`, `IQ2XS`, `IQ2S`,
     /// `IQ3XXS`, `IQ3S` and `IQ4XS`), or the device has no quantised tensors.
     pub fn quantize(src: &Tensor, dtype: GgmlDType) -> Result<Self> {
         Self::quantize_onto(src, dtype, src.device())

@@ -140,7 +140,7 @@ impl Tensor {
         self.in_wide(|wide| wide.reduce(ReduceOp::Sum, dims, keepdim)? / count as f64)
     }
 
-    /// What `f` makes of this tensor, where floats of 16 and 8 bits are f32 until the end: a sum may be too large for them, though what is
+    /// The result of `f` on this tensor, where floats of 16 and 8 bits are f32 until the end: a sum may be too large for them, though what is
     /// made of it is not.
     fn in_wide(&self, f: impl FnOnce(&Self) -> Result<Self>) -> Result<Self> {
         match self.dtype() {

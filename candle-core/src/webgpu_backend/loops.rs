@@ -21,7 +21,7 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("matmul_blocks", "for (var first = lane; first < end; first += DEPTH * SUBGROUP)", "a strip fits workgroup memory"),
     ("matmul_cooperative", "for (var k = k_first; k < k_last; k += DEPTH)", "MOST_TILE_K in a part"),
     ("matmul_tile", "for (var k = k_first; k < k_last; k += DEPTH)", "MOST_TILE_K in a part"),
-    ("matmul_join", "for (var split = 0u; split < p.splits; split++)", "parts of MOST_TILE_K, or as many as keep a GPU busy"),
+    ("matmul_join", "for (var split = 0u; split < p.splits; split++)", "parts of MOST_TILE_K, or the number that keeps a GPU busy"),
     ("matmul_plain", "for (var k = 0u; k < p.k; k++)", "longest_k: MOST_STEPS in a product"),
     ("matmul_vector", "for (; at + (turns - 1u) * step < p.k; at += turns * step)", "MOST_VECTOR_K"),
     ("norm", "for (var turn = 0u; turn < turns; turn++)", "MOST_ROW elements in a row; longer ones are reduced"),
@@ -38,8 +38,8 @@ const BOUNDED: &[(&str, &str, &str)] = &[
     ("sdpa_decode", "for (var first_key = crew; first_key < min(TURN, last - turn); first_key += AHEAD * CREWS)", "TURN"),
     ("sdpa_grouped", "for (var turn = first; turn < last; turn += TURN)", "PART keys, or up to MOST_KEYS where there are MOST_SPLITS parts"),
     ("sdpa_grouped", "for (var i = local; i < min(FOLD, ROWS - fold * FOLD) * V_QUADS; i += WG)", "FOLD rows"),
-    ("sdpa_join", "for (var split = 0u; split < p.splits; split++)", "parts of MOST_KEYS, or as many as keep a GPU busy"),
-    ("sdpa_join", "for (var split = 1u; split < p.splits; split++)", "parts of MOST_KEYS, or as many as keep a GPU busy"),
+    ("sdpa_join", "for (var split = 0u; split < p.splits; split++)", "parts of MOST_KEYS, or the number that keeps a GPU busy"),
+    ("sdpa_join", "for (var split = 1u; split < p.splits; split++)", "parts of MOST_KEYS, or the number that keeps a GPU busy"),
     ("sdpa_join_row", "for (var split = local; split < p.splits; split += WG)", "MOST_SPLITS"),
     ("sdpa_join_row", "for (var split = crew; split < p.splits; split += AHEAD * CREWS)", "MOST_SPLITS"),
     ("sdpa_part", "for (var i = 0u; i < min(4u, V_DIM - quad * 4u); i++)", "4"),
@@ -168,7 +168,7 @@ fn every_loop_has_a_bound() {
 }
 
 #[test]
-fn constant_bounds_are_told_from_sizes() {
+fn constant_bounds_differ_from_sizes() {
     for head in [
         "for (var i = 0u; i < 4u; i++)",
         "for (var i = local; i < ROWS * min(QUADS, 8u); i += WG)",

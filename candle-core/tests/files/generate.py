@@ -231,7 +231,7 @@ def pth():
 
 
 def protocols():
-    """Values for which protocols 4 and 5 have instructions of their own."""
+    """Values for which protocols 4 and 5 have separate instructions."""
     odd = [b"ab", bytearray(b"cd"), frozenset({7}), {1, 2}, "\u00e9" * 200, b"x" * 300, 1 << 70, -5]
     for protocol in [3, 4, 5]:
         save(f"protocol{protocol}.pth", {"odd": odd, "model": views()["model"]}, protocol=protocol)

@@ -113,7 +113,7 @@ pub fn leaky_relu(xs: &Tensor, negative_slope: f64) -> Result<Tensor> {
     above + (below * negative_slope)?
 }
 
-/// `xs` where it is positive, and `xs` elsewhere; each with 0 in place of the other. The gradient at 0 is that of the second.
+/// `xs` where it is positive, and `xs` elsewhere; each with 0 instead of the other. The gradient at 0 is that of the second.
 pub(crate) fn halves_at_zero(xs: &Tensor) -> Result<(Tensor, Tensor)> {
     let (positive, zeros) = (xs.detach().gt(0.)?, xs.zeros_like()?);
     Ok((

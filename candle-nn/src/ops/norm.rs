@@ -257,7 +257,7 @@ impl<'a> NormOp<'a> {
         Ok(op)
     }
 
-    /// What the result depends on.
+    /// The inputs of the result.
     fn tensors<'b>(&'b self, xs: &'b Tensor) -> Vec<&'b Tensor> {
         let beside = self.beside.map(|(_, tensor)| tensor);
         let all = [Some(xs), self.norm.weight, self.norm.bias, beside];

@@ -196,7 +196,7 @@ impl<'a> Checked<'a> {
         })
     }
 
-    /// What the result depends on.
+    /// The inputs of the result.
     pub(super) fn tensors<'b>(&'b self, xs: &'b Tensor) -> Vec<&'b Tensor> {
         let (cos, sin) = self.cos_sin(xs);
         let norms = self.norms.map(|norms| [&norms.query, &norms.key]);

@@ -303,7 +303,7 @@ const GGUF: &[(&str, GgufReader)] = &[
 /// The decoder that a checkpoint's `config.json` describes, by its `model_type`. One that names none is taken for a `llama`.
 ///
 /// # Errors
-/// If the text is no JSON object, its `model_type` is not known, or a field is missing or does not fit. A field that could change the logits
+/// If the text is not a JSON object, its `model_type` is not known, or a field is missing or does not fit. A field that could change the logits
 /// and that nothing reads ([`unread_fields`]) is a warning, given once.
 pub fn config_spec(json: &str) -> Result<DecoderSpec> {
     #[derive(Deserialize)]

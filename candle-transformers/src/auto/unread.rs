@@ -10,7 +10,7 @@ use super::config::parse;
 use super::read_spec;
 use crate::blocks::DecoderSpec;
 
-/// What concerns training, files, sampling and tokens, but no logit.
+/// Fields of training, files, sampling and tokens, which change no logit.
 const WITHOUT_EFFECT: &[&str] = &[
     "_attn_implementation",
     "_name_or_path",

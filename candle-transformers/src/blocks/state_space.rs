@@ -32,7 +32,7 @@ impl StateSpaceHeads {
         self.count.saturating_mul(self.head_dim)
     }
 
-    /// What goes through the convolution.
+    /// The channels of the convolution.
     pub fn channels(&self) -> usize {
         let vectors = self.groups.saturating_mul(self.state);
         vectors.saturating_mul(2).saturating_add(self.inner())
@@ -137,7 +137,7 @@ pub struct StateSpace {
     conv: Conv,
     /// The logarithm of the decay for a step of size 1, `(heads)`.
     rate: Tensor,
-    /// What of a value goes past the state, `(heads)`.
+    /// The factor of the value that bypasses the state, `(heads)`.
     skip: Tensor,
     /// Added to the step's size, `(heads)`.
     step_bias: Tensor,
@@ -191,7 +191,7 @@ impl StateSpace {
         &self.output
     }
 
-    /// What is projected back, `(b, t, inner)`, for the norm of the stream, `(b, t, hidden_size)`, or without one the stream. Without a state
+    /// The input of the projection back, `(b, t, inner)`, for the norm of the stream, `(b, t, hidden_size)`, or without one the stream. Without a state
     /// the positions are the whole sequence.
     ///
     /// # Errors

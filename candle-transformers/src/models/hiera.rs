@@ -247,7 +247,7 @@ fn load(cfg: &Config, nclasses: Option<usize>, vb: VarBuilder) -> Result<Func<'s
         spec.head_dim("hiera")?;
         for i in 0..count {
             let joined = if stage > 0 && i == 0 { JOINED } else { 1 };
-            // The block that joins tokens sees as far as those before it.
+            // The block that joins tokens has the window of those before it.
             let windowed = stage < WINDOWED + usize::from(joined > 1);
             let window = windowed.then_some(WINDOW / JOINED.pow(stage as u32));
             let vb = vb.pp("blocks").pp(blocks.len());

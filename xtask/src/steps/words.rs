@@ -25,13 +25,13 @@ const PHRASES: &[Phrase] = &[
         "does not exist, is out of range, is not a ...",
         0,
     ),
-    ("is no", "is not a ...", 124),
+    ("is no", "is not a ...", 119),
     ("are no", "are not ...", 59),
     ("one behind the other", "contiguous, in order", 0),
     ("one after another", "one at a time, in sequence", 47),
     ("one after the other", "one at a time, in sequence", 14),
     ("of its own", "separate, another, or nothing", 1),
-    ("of their own", "separate, or nothing", 17),
+    ("of their own", "separate, or nothing", 16),
     ("its own way", "independently", 14),
     ("in place of", "instead of, replaces", 64),
     ("by way of", "through, via", 17),
@@ -87,7 +87,7 @@ const PHRASES: &[Phrase] = &[
     (
         SUMMARY,
         "the name of the thing: `Minimum number of rows`, since docs.rs shows this line alone",
-        965,
+        962,
     ),
 ];
 

@@ -155,7 +155,7 @@ impl Stack {
         }
     }
 
-    /// What the pickle names outside of it, wherever that is.
+    /// A persistent id: an object outside of the pickle.
     pub(in super::super) fn persistent_loads(&self) -> Vec<Object> {
         self.graph
             .trees(&self.graph.persistent_loads(), self.position)

@@ -73,7 +73,7 @@ impl<'a> DenseRows<'a> {
     }
 }
 
-/// Rows of activations in a form of their own, for products with rows of weights `T`.
+/// Rows of activations in a private form, for products with rows of weights `T`.
 pub trait RowProducts<T>: Send + Sync {
     /// [`Prepared::multiply`].
     fn multiply(&self, xs: &[T], ys: Range<usize>, dst: &mut [f32]);

@@ -57,7 +57,7 @@ pub(crate) trait Simd: Copy + 'static {
     /// `b - by` in every byte.
     unsafe fn less(b: Self::Bytes, by: u8) -> Self::Bytes;
 
-    /// What the table has for every byte, which is below 16.
+    /// The table's entry for each byte, which is below 16.
     unsafe fn look_up(codes: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
 
     /// Signed bytes, ready for [`dot_signed`](Self::dot_signed).

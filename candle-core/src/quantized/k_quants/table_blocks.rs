@@ -192,7 +192,7 @@ pub struct BlockIQ1M {
 
 /// A block as codes of a table.
 pub(crate) trait Table<const LEN: usize>: GgmlType {
-    /// What codes stand for.
+    /// The values of the codes.
     const VALUES: [i8; 16];
 
     /// The scale of the block.
@@ -309,7 +309,7 @@ impl Table<QK_K> for BlockIQ4XS {
 }
 
 impl BlockMXFP4 {
-    /// Half of `2^(e − 127)`, as the values are doubled. The smallest two are no normal floats.
+    /// Half of `2^(e − 127)`, as the values are doubled. The smallest two are subnormal.
     fn half_of(e: u8) -> f32 {
         f32::from_bits(match e {
             0 | 1 => 1 << (21 + e),
@@ -518,7 +518,7 @@ impl Table<QK_K> for BlockIQ1M {
     }
 }
 
-/// What the codes of a block stand for, in the units of its scales.
+/// The values of a block's codes, in units of its scales.
 #[inline(always)]
 fn values<T: Table<LEN>, const LEN: usize>(x: &T) -> [i8; LEN] {
     x.codes().map(|code| T::VALUES[usize::from(code & 15)])
@@ -767,7 +767,7 @@ impl Encode<QK_K> for BlockTQ2_0 {
 /// How a format becomes what a GPU reads: for all of them alike a scale, the scales of every 16 elements, and codes of four bits.
 #[cfg(feature = "webgpu")]
 pub(crate) struct TableFormat {
-    /// What codes stand for.
+    /// The values of the codes.
     pub(crate) values: [i8; 16],
     /// Appends the scale (an f32), where there are 256 elements 16 scales (bytes), and the codes (nibbles, in the order of the elements)
     /// of a block.

@@ -117,7 +117,7 @@ impl<'a> Rules<'a> {
         self.starts.is_none() && dims.queries == 1
     }
 
-    /// What the result depends on.
+    /// The inputs of the result.
     fn tensors<'b>(&self, q: &'b Tensor, k: &'b Tensor, v: &'b Tensor) -> Vec<&'b Tensor>
     where
         'a: 'b,

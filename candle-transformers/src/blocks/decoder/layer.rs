@@ -41,7 +41,7 @@ pub enum LayerState {
     Latent(GrowingKvCache),
     /// The last positions that a short convolution sees.
     ShortConv(ShortConvState),
-    /// What a recurrence, the gated delta rule or a state space keeps.
+    /// The state of a recurrence, the gated delta rule or a state space.
     Recurrent(RecurrentState),
 }
 

@@ -34,7 +34,7 @@ impl<'a> GgufMetadata<'a> {
     /// The metadata `values` of a file with the tensors of `source`. A file that names no architecture is taken for a `llama`.
     ///
     /// # Errors
-    /// If `general.architecture` is no text, or the file is one of several that a model is in.
+    /// If `general.architecture` is not text, or the file is one of several that a model is in.
     pub fn new(values: &'a HashMap<String, Value>, source: &'a dyn WeightSource) -> Result<Self> {
         if let Some((part, count)) = gguf_file::part_of(values)? {
             bail!(

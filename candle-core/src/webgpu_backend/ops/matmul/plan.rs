@@ -17,8 +17,8 @@ pub(super) const MAX_BLOCKS_ROWS: usize = 8;
 const MAX_FUSED_ROWS: usize = 4;
 /// Workgroups of the tile regime that keep a GPU busy.
 const BUSY_TILES: usize = 256;
-/// The longest part of `k` in an invocation of the tile and cooperative kernels, which take 16 of it and more in a pass, each pass with loops
-/// of its own.
+/// The longest part of `k` in an invocation of the tile and cooperative kernels, which take 16 of it and more in a pass, each pass with
+/// separate loops.
 pub(super) const MOST_TILE_K: usize = MOST_STEPS;
 /// The longest `k` of the vector kernels, which do not cut it.
 pub(super) const MOST_VECTOR_K: usize = 8 * MOST_STEPS;

@@ -14,9 +14,9 @@
 //! No bit is lost: a plane is a list of places in the block, and the host goes the same list backwards
 //! ([`Format::join`]).
 //!
-//! The formats with tables (IQ, TQ, MXFP4) find codes through grids and signs, each in its own way. The host brings them to one form
+//! The formats with tables (IQ, TQ, MXFP4) find codes through grids and signs, each differently. The host brings them to one form
 //! before they are laid out ([`Format::arranged`]): an f32 and codes of four bits, and for 256 elements scales of every 16. That is 4.5 bits
-//! an element, for which kernels need no grids. The bytes of the file are kept in a plane of their own, as the way back is not unique.
+//! an element, for which kernels need no grids. The bytes of the file are kept in a separate plane, as the way back is not unique.
 
 use std::borrow::Cow;
 
@@ -60,7 +60,7 @@ pub(in crate::webgpu_backend) struct Format {
     /// The code of zero.
     pub(super) zero: u32,
     pub(super) scales: Scales,
-    /// What codes stand for, where that is not themselves.
+    /// The values of the codes, unless a code is its value.
     pub(super) table: Option<[i8; 16]>,
 }
 
@@ -342,7 +342,7 @@ impl Format {
         }
     }
 
-    /// What no element of these [arranged](Self::arranged) blocks is beyond, from their scales alone; infinite if a scale is no number.
+    /// A bound of the elements of these [arranged](Self::arranged) blocks, from their scales alone; infinite if a scale is NaN.
     pub(in crate::webgpu_backend) fn reach(self, data: &[u8]) -> f32 {
         let half = |block: &[u8], at: usize| {
             half::f16::from_le_bytes([block[at], block[at + 1]])

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use super::format::{Format, Scales};
 use crate::webgpu_backend::kernel::Shader;
 
-/// What `rhs_values` returns.
+/// The type that `rhs_values` returns.
 const VALUES: &str =
     "struct RhsValues { low: vec4<f32>, high: vec4<f32>, scale: f32, offset: f32 }\n";
 

@@ -13,7 +13,7 @@ params!(JoinParams {
     splits: u32,
 });
 
-/// The most keys that a workgroup takes, a turn of 8 or more at a time, each with loops of its own.
+/// The most keys that a workgroup takes, a turn of 8 or more at a time, each with separate loops.
 pub(super) const MOST_KEYS: usize = MOST_STEPS / 2;
 
 /// How the keys are cut.
