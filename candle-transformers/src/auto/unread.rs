@@ -40,6 +40,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "output_hidden_states",
     "output_router_logits",
     "pad_token_id",
+    "pretraining_tp",
     "rescale_prenorm_residual",
     "return_dict",
     "router_aux_loss_coef",

@@ -32,7 +32,7 @@ const IMAGE: usize = 518;
 const PATCH: usize = 14;
 const SIDE: usize = IMAGE / PATCH;
 const CLASSES: usize = 1000;
-const EPS: f64 = 1e-5;
+const EPS: f64 = 1e-6;
 
 /// The encoder and its classifier into the 1000 classes of ImageNet.
 #[derive(Debug)]

@@ -66,9 +66,13 @@ pub(crate) fn flat_rope(fields: &mut Fields, name: &str) -> Result<(), String> {
 
 /// The weights of a picture's tower, below `vision_model`. Transformers 5 leaves that level out where the tower is part of a larger model.
 pub(crate) fn vision_model<'a>(tower: VarBuilder<'a>) -> VarBuilder<'a> {
-    match tower.contains_tensor("embeddings.patch_embedding.weight") {
+    let (table, below) = (
+        "embeddings.patch_embedding.weight",
+        tower.pp("vision_model"),
+    );
+    match tower.contains_tensor(table) && !below.contains_tensor(table) {
         true => tower,
-        false => tower.pp("vision_model"),
+        false => below,
     }
 }
 

@@ -72,7 +72,7 @@ impl Case {
         let weights = self.weights.iter().map(|(name, shape)| {
             let mut value = weight(name, shape)?;
             // No norms keep the sizes of these networks' vectors.
-            if self.kind == "timm" && shape.len() > 1 {
+            if self.kind == "network" && shape.len() > 1 {
                 let inputs: usize = shape[1..].iter().product();
                 value = (value * (2. * (6. / inputs as f64).sqrt()))?;
             }
@@ -204,11 +204,12 @@ impl Case {
                 let logits = model.setup(&pixels(&[1, 3, 16, 16], device)?, &tensor)?;
                 results.insert("logits", logits);
             }
-            "timm" => {
+            "network" => {
                 use m::{
-                    convnext, efficientvit, fastvit, hiera, mobilenetv4, mobileone, repvgg, resnet,
+                    convnext, dinov2, efficientvit, fastvit, hiera, mobilenetv4, mobileone, repvgg,
+                    resnet,
                 };
-                let network = match self.name.as_str() {
+                let network = match self.name.trim_end_matches("-transformers") {
                     "resnet18" => resnet::resnet18(10, vb)?,
                     "resnet50" => resnet::resnet50(10, vb)?,
                     "convnext_atto" => convnext::convnext(&convnext::Config::atto(), 10, vb)?,
@@ -226,13 +227,15 @@ impl Case {
                     "repvgg_a0" => repvgg::repvgg(&repvgg::Config::a0(), 10, vb)?,
                     "mobileone_s0" => mobileone::mobileone(&mobileone::Config::s0(), 10, vb)?,
                     "hiera_tiny_224" => hiera::hiera(&hiera::Config::tiny(), 10, vb)?,
+                    "dinov2" => {
+                        let model = dinov2::DinoVisionTransformer::new(vb, 2, 32, 2)?;
+                        candle_nn::func(move |xs| model.forward(xs))
+                    }
                     other => panic!("the network {other:?} is not known"),
                 };
                 let side = self.config["size"].as_u64().unwrap_or(0) as usize;
-                results.insert(
-                    "logits",
-                    network.forward(&pixels(&[1, 3, side, side], device)?)?,
-                );
+                let values = network.forward(&pixels(&[1, 3, side, side], device)?)?;
+                results.insert("values", values);
             }
             "mamba" => {
                 let size = |name: &str| self.config[name].as_u64().unwrap_or(0) as usize;

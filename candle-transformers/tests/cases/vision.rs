@@ -388,6 +388,7 @@ fn as_transformers(name: &str) -> Vec<String> {
                 ["norm", end] => format!("layernorm.{end}"),
                 ["mlp", "fc1", end] => format!("pwconv1.{end}"),
                 ["mlp", "fc2", end] => format!("pwconv2.{end}"),
+                ["mlp", "grn", end] => format!("grn.{end}"),
                 other => panic!("{other:?}"),
             };
             one(format!("convnext.encoder.stages.{s}.layers.{l}.{inner}"))

@@ -331,10 +331,9 @@ case("paligemma", "paligemma", lambda: transformers.PaliGemmaForConditionalGener
 
 # Networks of pictures by timm, under the names of its models. Layers follow each other without norms that would scale their inputs, so
 # weights are as large as their number of inputs allows.
-def network(name, size):
+def network(name, size, make, compute):
     try:
-        import timm
-        model = timm.create_model(name, num_classes=10).eval()
+        model = make().eval()
         made = {k: v for k, v in model.state_dict().items() if v.is_floating_point()}
         for k, v in made.items():
             w = weight(k, tuple(v.shape))
@@ -342,18 +341,33 @@ def network(name, size):
                 w = w * np.float32(2 * (6 / v[0].numel()) ** 0.5)
             v.copy_(torch.from_numpy(np.asarray(w)))
         with torch.no_grad():
-            logits = model(pixels(1, 3, size, size))
-        CASES.append(dict(name=name, kind="timm", config=dict(timm=timm.__version__, size=size), weights={k: list(v.shape) for k, v in sorted(made.items())},
-                          expected=dict(logits=rounded(logits))))
+            values = compute(model, pixels(1, 3, size, size))
+        CASES.append(dict(name=name, kind="network", config=dict(size=size), weights={k: list(v.shape) for k, v in sorted(made.items())},
+                          expected=dict(values=rounded(values))))
         print(name, len(made))
     except Exception as err:
         FAILED.append(name)
         print("failed:", name, type(err).__name__, str(err)[:300])
 
+import timm
 for name, size in (("resnet18", 64), ("resnet50", 64), ("convnext_atto", 64), ("convnextv2_atto", 64), ("mobilenetv4_conv_small", 64),
                    ("mobilenetv4_hybrid_medium", 64), ("fastvit_t8", 64), ("efficientvit_m0", 224), ("repvgg_a0", 64), ("mobileone_s0", 64),
                    ("hiera_tiny_224", 224)):
-    network(name, size)
+    network(name, size, lambda: timm.create_model(name, num_classes=10), lambda m, x: m(x))
+# The same, and DINOv2, under Transformers' names. DINOv2's class token and the mean of its patches, of a picture of another size.
+TEN = dict(id2label={i: str(i) for i in range(10)})
+network("resnet18-transformers", 64, lambda: transformers.ResNetForImageClassification(CONFIG_MAPPING["resnet"](
+    layer_type="basic", hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], **TEN)), lambda m, x: m(x).logits)
+network("resnet50-transformers", 64, lambda: transformers.ResNetForImageClassification(CONFIG_MAPPING["resnet"](**TEN)), lambda m, x: m(x).logits)
+network("convnext_atto-transformers", 64, lambda: transformers.ConvNextForImageClassification(CONFIG_MAPPING["convnext"](
+    hidden_sizes=[40, 80, 160, 320], depths=[2, 2, 6, 2], **TEN)), lambda m, x: m(x).logits)
+network("convnextv2_atto-transformers", 64, lambda: transformers.ConvNextV2ForImageClassification(CONFIG_MAPPING["convnextv2"](
+    hidden_sizes=[40, 80, 160, 320], depths=[2, 2, 6, 2], **TEN)), lambda m, x: m(x).logits)
+def features(m, x):
+    seen = m(x).last_hidden_state
+    return torch.cat([seen[:, 0], seen[:, 1:].mean(1)], 1)
+network("dinov2-transformers", 70, lambda: transformers.Dinov2Model(CONFIG_MAPPING["dinov2"](
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=518, patch_size=14)), features)
 
 with open(f"{HERE}/cases.json", "w") as f:
     f.write(json.dumps(dict(transformers=transformers.__version__, ids=IDS)) + "\n")

@@ -170,9 +170,9 @@ pub(crate) struct VitMlp {
 }
 
 impl VitMlp {
-    /// timm's names, `fc1` and `fc2`, and GELU in its tanh form, which Candle has for timm's models.
+    /// timm's names, `fc1` and `fc2`, and exact GELU, as timm's and the authors' models have.
     pub(crate) fn load(spec: &VitSpec, vb: VarBuilder) -> Result<Self> {
-        Self::load_with(spec, Activation::GeluPytorchTanh, vb)
+        Self::load_with(spec, Activation::Gelu, vb)
     }
 
     /// As [`load`](Self::load), with another activation.
