@@ -153,7 +153,8 @@ enum Converter {
 
 fn convert(tensors: &Tensors, converter: Converter) -> Result<Tensors> {
     let mut out = Tensors::new();
-    let mut heads: BTreeMap<String, BTreeMap<usize, Tensor>> = BTreeMap::new();
+    // Heads' norms and experts, by the name of the tensor that they become.
+    let mut stacked: BTreeMap<String, BTreeMap<usize, Tensor>> = BTreeMap::new();
     for (name, tensor) in tensors {
         let projection = ["q_proj.", "k_proj."]
             .iter()
@@ -177,21 +178,17 @@ fn convert(tensors: &Tensors, converter: Converter) -> Result<Tensors> {
             Converter::StackNorms if name.contains("_layernorm.norms.") => {
                 let (stem, rest) = name.split_once("_layernorm.norms.").unwrap();
                 let head = rest.trim_end_matches(".weight").parse().unwrap();
-                let all = heads.entry(renamed(&format!("{stem}_norm.weight")));
+                let all = stacked.entry(renamed(&format!("{stem}_norm.weight")));
                 all.or_default().insert(head, tensor.clone());
             }
             Converter::DeepSeek(_) if name.contains("mlp.experts.") => {
-                let layer = name.split('.').nth(2).unwrap();
-                let mut put = |part: &str, tensor: Tensor| {
-                    out.insert(format!("blk.{layer}.{part}_exps.weight"), tensor);
-                };
-                if name.ends_with("gate_up_proj") {
-                    let inner = tensor.dim(1)? / 2;
-                    put("ffn_gate", tensor.narrow(1, 0, inner)?.contiguous()?);
-                    put("ffn_up", tensor.narrow(1, inner, inner)?.contiguous()?);
-                } else {
-                    put("ffn_down", tensor.clone());
-                }
+                // `model.layers.1.mlp.experts.0.gate_proj.weight`
+                let parts: Vec<&str> = name.split('.').collect();
+                let part = parts[6].trim_end_matches("_proj");
+                let name = format!("blk.{}.ffn_{part}_exps.weight", parts[2]);
+                let expert = parts[5].parse().expect("a number");
+                let all = stacked.entry(name).or_default();
+                all.insert(expert, tensor.clone());
             }
             Converter::DeepSeek(_) if name.contains("e_score_correction_bias") => {
                 let layer = name.split('.').nth(2).unwrap();
@@ -212,7 +209,7 @@ fn convert(tensors: &Tensors, converter: Converter) -> Result<Tensors> {
             }
         }
     }
-    for (name, rows) in heads {
+    for (name, rows) in stacked {
         let rows: Vec<Tensor> = rows.into_values().collect();
         out.insert(name, Tensor::stack(&rows, 0)?);
     }
