@@ -435,7 +435,7 @@ fn mistakes_are_one_line() {
     }
     assert!(folder.problem(&["--pooling", "max", "a"]).contains("max"));
     assert!(problem(&["embed", "--model", "/no/such/folder", "a"]).contains("/no/such/folder"));
-    assert!(problem(&["embed", "--model", file.to_str().unwrap(), "a"]).contains("folder"));
+    assert!(problem(&["embed", "--model", file.to_str().unwrap(), "a"]).contains("texts.txt"));
 
     type Change = fn(&Folder);
     let cases: [(Change, &[&str]); 6] = [

@@ -43,8 +43,8 @@ fn seen(hidden: Tensor) -> Result<Vec<Tensor>> {
     Ok(outputs)
 }
 
-/// Weights by their names, without one of them.
-struct Without(&'static str);
+/// Weights by their names, without those that end so.
+struct Without(&'static [&'static str]);
 
 impl SimpleBackend for Without {
     fn get(&self, s: Shape, name: &str, _: Init, dtype: DType, dev: &Device) -> Result<Tensor> {
@@ -56,12 +56,12 @@ impl SimpleBackend for Without {
     }
 
     fn contains_tensor(&self, name: &str) -> bool {
-        !name.ends_with(self.0)
+        !self.0.iter().any(|end| name.ends_with(end))
     }
 }
 
-fn without(place: &Place, name: &'static str, model: &str) -> VarBuilder<'static> {
-    VarBuilder::from_backend(Box::new(Without(name)), DType::F32, place.device.clone()).pp(model)
+fn without(place: &Place, names: &'static [&'static str], model: &str) -> VarBuilder<'static> {
+    VarBuilder::from_backend(Box::new(Without(names)), DType::F32, place.device.clone()).pp(model)
 }
 
 fn bert(place: &Place) -> Result<Vec<Tensor>> {
@@ -74,7 +74,7 @@ fn bert(place: &Place) -> Result<Vec<Tensor>> {
         max_position_embeddings: 32,
         ..bert::Config::default()
     };
-    let model = bert::BertForMaskedLM::load(without(place, "bert", "bert"), &config)?;
+    let model = bert::BertForMaskedLM::load(without(place, &["bert"], "bert"), &config)?;
     let (ids, mask) = texts(place, "bert")?;
     seen(model.forward(&ids, &ids.zeros_like()?, Some(&mask))?)
 }
@@ -97,7 +97,11 @@ fn xlm_roberta(place: &Place) -> Result<Vec<Tensor>> {
             "layer_norm_eps": 1e-5, "pad_token_id": 1, "attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.1,
             "position_embedding_type": "absolute"}"#,
     )?;
-    let vb = without(place, "lm_head.bias", "xlm_roberta");
+    let vb = without(
+        place,
+        &["lm_head.bias", "lm_head.decoder.weight"],
+        "xlm_roberta",
+    );
     let model = xlm_roberta::XLMRobertaForMaskedLM::new(&config, vb.clone())?;
     let (ids, mask) = texts(place, "xlm_roberta")?;
     // The padding that positions are not counted over.
@@ -191,7 +195,7 @@ fn jina_bert(place: &Place) -> Result<Vec<Tensor>> {
 
 fn deberta(place: &Place, name: &str, json: &str) -> Result<Vec<Tensor>> {
     let config: debertav2::Config = config(json)?;
-    let vb = without(place, "classifier.bias", name);
+    let vb = without(place, &["classifier.bias"], name);
     let (mut ids, mut mask) = texts(place, name)?;
     if config.position_biased_input {
         // Crates.io's adds the positions to one text only.

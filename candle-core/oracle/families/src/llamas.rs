@@ -105,7 +105,7 @@ fn helium(place: &Place) -> Result<Vec<Tensor>> {
         r#"{
         "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "rope_theta": 100000.0,
-        "rms_norm_eps": 1e-8, "hidden_act": "silu", "attention_bias": true, "mlp_bias": true, "bos_token_id": 1,
+        "rms_norm_eps": 1e-8, "hidden_act": "silu", "attention_bias": false, "mlp_bias": true, "bos_token_id": 1,
         "eos_token_id": 2, "tie_word_embeddings": false
     }"#,
     )?;

@@ -1,7 +1,7 @@
 //! Our model families held against those of crates.io's `candle-transformers` 0.11.1, with weights that depend on their names alone.
 //!
 //! This file is built twice: in `upstream/` over crates.io's three crates, in `ours/` over this repository's. The first run writes what
-//! the models return, the others compare their own results with that: to 1e-4 on the CPU, to 1e-3 on WebGPU. Where an adapter rounds
+//! the models return, the others compare their own results with that: to 1e-4 on the CPU, to 1e-3 on WebGPU, and to 3e-3 where GELU has another form. Where an adapter rounds
 //! activations to 8 bits for quantised weights, its results are no further from those of dense products than twice upstream's, which
 //! rounds as well.
 //!
@@ -98,14 +98,18 @@ fn main() -> Result<()> {
         None => write(&place(Device::Cpu), only),
         Some("--compare") => {
             let outputs = outputs(&place(Device::Cpu), |name| name.contains(only))?;
-            compare::with_file(&outputs, &folder.join(OUTPUTS), 1e-4, only.is_empty())
+            let tolerance = |name: &str| match has_exact_gelu(name) {
+                true => 3e-3,
+                false => 1e-4,
+            };
+            compare::with_file(&outputs, &folder.join(OUTPUTS), tolerance, only.is_empty())
         }
         Some("--webgpu") => {
             let exact = outputs(&place(webgpu("-int8")?), |name| name.contains(only))?;
             compare::with_file(
                 &exact,
                 &folder.join(OF_DENSE_PRODUCTS),
-                1e-3,
+                |name| if has_exact_gelu(name) { 3e-3 } else { 1e-3 },
                 only.is_empty(),
             )?;
             let quantized = |name: &str| name.starts_with("quantized") && name.contains(only);
@@ -113,6 +117,12 @@ fn main() -> Result<()> {
         }
         Some(other) => bail!("{other} is not --compare or --webgpu"),
     }
+}
+
+/// Models of pictures that have the exact GELU of their authors here, and its tanh form in upstream; DINOv2's norms have its authors' eps too.
+fn has_exact_gelu(name: &str) -> bool {
+    let families = ["beit", "depth_anything", "dinov2", "sam_tiny_vit"];
+    families.iter().any(|family| name.starts_with(family))
 }
 
 fn write(place: &Place, only: &str) -> Result<()> {

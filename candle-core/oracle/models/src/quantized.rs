@@ -22,20 +22,6 @@ pub fn llama(place: &Place) -> Result<Vec<Tensor>> {
     read(place, &path)
 }
 
-/// A file that this side has just written: its own quantizer and writer as well. The scales of k-quants are found by a search,
-/// and each side's is its own; so other formats stand for them here.
-pub fn llama_written_here(place: &Place) -> Result<Vec<Tensor>> {
-    let path = place.folder.join("llama-own.gguf");
-    write(&path, |dtype| match dtype {
-        GgmlDType::Q3K => GgmlDType::Q4_1,
-        GgmlDType::Q4K => GgmlDType::Q4_0,
-        GgmlDType::Q5K => GgmlDType::Q5_1,
-        GgmlDType::Q6K => GgmlDType::Q5_0,
-        other => other,
-    })?;
-    read(place, &path)
-}
-
 fn read(place: &Place, path: &Path) -> Result<Vec<Tensor>> {
     let mut file = File::open(path)?;
     let content = gguf_file::Content::read(&mut file)?;
