@@ -298,7 +298,7 @@ fn formats_without_an_encoder() -> Result<()> {
             made?;
             continue;
         }
-        let text = made.err().expect("no encoder").to_string();
+        let text = made.expect_err("no encoder").to_string();
         for part in ["quantize", &format!("{dtype:?}"), "encoder"] {
             assert!(text.contains(part), "{text}");
         }
