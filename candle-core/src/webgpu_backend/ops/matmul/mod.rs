@@ -73,7 +73,12 @@ pub(in super::super::super) fn matmul(
 fn longest_k(elem: Elem, len: usize, device: &WebGpuDevice) -> usize {
     match elem.in_wide_kernels() {
         false => MOST_STEPS / elem.lanes() as usize,
-        true => plan::MOST_TILE_K * (device.max_binding() as usize / (4 * len)).max(1),
+        true => {
+            // A usize has 32 bits in a browser.
+            let parts = device.max_binding() / (4 * len as u64).max(1);
+            let parts = usize::try_from(parts.max(1)).unwrap_or(usize::MAX);
+            plan::MOST_TILE_K.saturating_mul(parts)
+        }
     }
 }
 
