@@ -48,11 +48,10 @@ enum Modules {
 
 impl Modules {
     fn build(self) -> Result<(), String> {
-        let quick = match self {
-            Self::Quick => " --quick",
-            Self::Published => "",
-        };
-        tool(&format!("build --only {TESTED}{quick}")).run()
+        match self {
+            Self::Quick => tool(&format!("build --only {TESTED} --quick")).run(),
+            Self::Published => build(Some(TESTED)),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub fn llama(place: &Place) -> Result<Vec<Tensor>> {
     let path = place.folder.join("llama.gguf");
     if !path.exists() {
         std::fs::create_dir_all(place.folder)?;
-        write(&path, |dtype| dtype)?;
+        write(&path)?;
     }
     read(place, &path)
 }
@@ -31,7 +31,7 @@ fn read(place: &Place, path: &Path) -> Result<Vec<Tensor>> {
     Ok(vec![first, model.forward(&prompt.narrow(1, 2, 1)?, 6)?])
 }
 
-fn write(path: &Path, format: fn(GgmlDType) -> GgmlDType) -> Result<()> {
+fn write(path: &Path) -> Result<()> {
     let whole = |n: usize| Value::U32(n as u32);
     let metadata = [
         ("general.architecture", Value::String("llama".into())),
@@ -45,7 +45,7 @@ fn write(path: &Path, format: fn(GgmlDType) -> GgmlDType) -> Result<()> {
     let mut tensors = Vec::new();
     let mut add = |name: String, dims: &[usize], dtype| -> Result<()> {
         let plain = weight(&name, &Shape::from(dims))?;
-        tensors.push((name, QTensor::quantize(&plain, format(dtype))?));
+        tensors.push((name, QTensor::quantize(&plain, dtype)?));
         Ok(())
     };
     add("token_embd.weight".into(), &[64, WIDTH], GgmlDType::Q4_0)?;
