@@ -406,6 +406,15 @@ fn files_that_lie_about_their_head() {
     case(1, 0, &["tensor \"t\"", "17 dimensions"], &|file| {
         file.tensor(b"t", &[1; 17], 0, 0);
     });
+    #[cfg(not(feature = "all-ggml-types"))]
+    case(
+        1,
+        0,
+        &["tensor \"t\"", "GGML dtype 29 (IQ1_M", "`all-ggml-types`"],
+        &|file| {
+            file.tensor(b"t", &[1], 29, 0);
+        },
+    );
     case(
         1,
         0,

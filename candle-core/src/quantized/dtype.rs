@@ -43,28 +43,40 @@ pub enum GgmlDType {
     /// 256 elements of 8 bits, with a scale in 32 bits and sums of every 16: what k-quants are multiplied with.
     Q8K,
     /// 256 elements of 1.6 bits: eighths around points of a grid of -1, 0 and 1, with scales of 3 bits for every 32.
+    #[cfg(feature = "all-ggml-types")]
     IQ1S,
     /// As `IQ1S`, with scales for every 16: 1.75 bits.
+    #[cfg(feature = "all-ggml-types")]
     IQ1M,
     /// 256 elements of 2.1 bits: points of a grid and signs, with scales of 4 bits for every 32.
+    #[cfg(feature = "all-ggml-types")]
     IQ2XXS,
     /// As `IQ2XXS`, with scales for every 16 and a larger grid: 2.3 bits.
+    #[cfg(feature = "all-ggml-types")]
     IQ2XS,
     /// As `IQ2XS`, with a still larger grid and any signs: 2.6 bits.
+    #[cfg(feature = "all-ggml-types")]
     IQ2S,
     /// 256 elements of 3.1 bits: points of a grid and signs, with scales of 4 bits for every 32.
+    #[cfg(feature = "all-ggml-types")]
     IQ3XXS,
     /// As `IQ3XXS`, with a larger grid and any signs: 3.4 bits.
+    #[cfg(feature = "all-ggml-types")]
     IQ3S,
     /// 32 elements of 4 bits, which stand for unevenly spaced numbers, and a scale.
+    #[cfg(feature = "all-ggml-types")]
     IQ4NL,
     /// 256 elements as those of `IQ4NL`, with scales of 6 bits for every 32.
+    #[cfg(feature = "all-ggml-types")]
     IQ4XS,
     /// 256 elements -1, 0 and 1 in 1.6 bits, and a scale.
+    #[cfg(feature = "all-ggml-types")]
     TQ1_0,
     /// 256 elements -1, 0 and 1 in 2 bits, and a scale.
+    #[cfg(feature = "all-ggml-types")]
     TQ2_0,
     /// 32 floats of 4 bits and an exponent: MXFP4 of the Open Compute Project, which gpt-oss has.
+    #[cfg(feature = "all-ggml-types")]
     MXFP4,
 }
 
@@ -85,6 +97,10 @@ macro_rules! plain_blocks {
 plain_blocks! {
     BlockQ4_0 18, BlockQ4_1 20, BlockQ5_0 22, BlockQ5_1 24, BlockQ8_0 34, BlockQ8_1 36,
     BlockQ2K 84, BlockQ3K 110, BlockQ4K 144, BlockQ5K 176, BlockQ6K 210, BlockQ8K 292,
+}
+
+#[cfg(feature = "all-ggml-types")]
+plain_blocks! {
     BlockIQ1S 50, BlockIQ1M 56, BlockIQ2XXS 66, BlockIQ2XS 74, BlockIQ2S 82, BlockIQ3XXS 98, BlockIQ3S 110, BlockIQ4NL 18, BlockIQ4XS 136, BlockTQ1_0 54, BlockTQ2_0 66, BlockMXFP4 17,
 }
 
@@ -107,17 +123,29 @@ macro_rules! on_block_type {
             GgmlDType::Q5K => $f::<BlockQ5K>($($arg),*),
             GgmlDType::Q6K => $f::<BlockQ6K>($($arg),*),
             GgmlDType::Q8K => $f::<BlockQ8K>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ1S => $f::<BlockIQ1S>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ1M => $f::<BlockIQ1M>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ2XXS => $f::<BlockIQ2XXS>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ2XS => $f::<BlockIQ2XS>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ2S => $f::<BlockIQ2S>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ3XXS => $f::<BlockIQ3XXS>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ3S => $f::<BlockIQ3S>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ4NL => $f::<BlockIQ4NL>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::IQ4XS => $f::<BlockIQ4XS>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::TQ1_0 => $f::<BlockTQ1_0>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::TQ2_0 => $f::<BlockTQ2_0>($($arg),*),
+            #[cfg(feature = "all-ggml-types")]
             GgmlDType::MXFP4 => $f::<BlockMXFP4>($($arg),*),
         }
     };
@@ -125,7 +153,7 @@ macro_rules! on_block_type {
 
 impl GgmlDType {
     /// Every format with its number in a file.
-    const NUMBERS: [(Self, u32); 27] = [
+    const NUMBERS: &[(Self, u32)] = &[
         (Self::F32, 0),
         (Self::F16, 1),
         (Self::Q4_0, 2),
@@ -141,22 +169,34 @@ impl GgmlDType {
         (Self::Q6K, 14),
         (Self::Q8K, 15),
         (Self::BF16, 30),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ1S, 19),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ1M, 29),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ2XXS, 16),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ2XS, 17),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ2S, 22),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ3XXS, 18),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ3S, 21),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ4NL, 20),
+        #[cfg(feature = "all-ggml-types")]
         (Self::IQ4XS, 23),
+        #[cfg(feature = "all-ggml-types")]
         (Self::TQ1_0, 34),
+        #[cfg(feature = "all-ggml-types")]
         (Self::TQ2_0, 35),
+        #[cfg(feature = "all-ggml-types")]
         (Self::MXFP4, 39),
     ];
 
     /// ggml's names of the types that are not here: numbers, newer formats, and removed ones.
-    const OTHERS: [(u32, &str); 15] = [
+    const OTHERS: &[(u32, &str)] = &[
         (4, "Q4_2, which ggml has removed"),
         (5, "Q4_3, which ggml has removed"),
         (24, "I8"),
@@ -190,6 +230,66 @@ impl GgmlDType {
         ),
         (40, "NVFP4"),
         (41, "Q1_0"),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            16,
+            "IQ2_XXS, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            17,
+            "IQ2_XS, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            18,
+            "IQ3_XXS, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            19,
+            "IQ1_S, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            20,
+            "IQ4_NL, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            21,
+            "IQ3_S, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            22,
+            "IQ2_S, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            23,
+            "IQ4_XS, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            29,
+            "IQ1_M, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            34,
+            "TQ1_0, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            35,
+            "TQ2_0, which needs candle-core's feature `all-ggml-types`",
+        ),
+        #[cfg(not(feature = "all-ggml-types"))]
+        (
+            39,
+            "MXFP4, which needs candle-core's feature `all-ggml-types`",
+        ),
     ];
 
     /// The format with this number in a file.
@@ -198,11 +298,13 @@ impl GgmlDType {
         found.map(|(dtype, _)| *dtype).ok_or_else(|| {
             let name = Self::OTHERS.iter().find(|(n, _)| *n == number);
             let name = name.map_or(String::new(), |(_, name)| format!(" ({name})"));
+            let supported = Self::NUMBERS
+                .iter()
+                .map(|(dtype, n)| format!("{n} ({dtype:?})"));
+            let supported: Vec<_> = supported.collect();
             Error::Msg(format!(
                 "GGML dtype {number}{name} is not supported; supported: {}",
-                Self::NUMBERS
-                    .map(|(dtype, n)| format!("{n} ({dtype:?})"))
-                    .join(", ")
+                supported.join(", ")
             ))
             .bt()
         })

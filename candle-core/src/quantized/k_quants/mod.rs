@@ -8,7 +8,8 @@
 //! | `unpack_legacy.rs`, `unpack_k.rs`, `products.rs` | products, written once for all instruction sets |
 //! | `panels.rs`, `lanes.rs`, `activations.rs`, `unpack_panels.rs` | products with many rows at once |
 //! | `one_row.rs` | products with one row of activations, prepared once for all threads |
-//! | `table_blocks.rs`, `grids.rs` | the formats whose codes are looked up in tables: layouts, decoding, products |
+//! | `table_blocks.rs`, `grids.rs` | the formats whose codes are looked up in tables: layouts, decoding, products (feature `all-ggml-types`) |
+//! | `table_format.rs` | what a GPU reads of them |
 //! | `prepared.rs` | the dense side of a product, prepared for one of these |
 //! | `simd.rs`, `scalar.rs`, `../avx*.rs`, `../neon*.rs`, `../simd128.rs` | the instruction sets, chosen at run time |
 //!
@@ -49,6 +50,7 @@ mod elements;
 mod encode_k;
 mod encode_legacy;
 mod fit;
+#[cfg(feature = "all-ggml-types")]
 mod grids;
 #[cfg_attr(
     not(any(
@@ -75,7 +77,10 @@ pub(crate) mod prepared;
 pub(crate) mod products;
 pub(crate) mod scalar;
 pub(crate) mod simd;
+#[cfg(feature = "all-ggml-types")]
 mod table_blocks;
+#[cfg(feature = "webgpu")]
+mod table_format;
 #[cfg(test)]
 mod tests;
 mod unpack_k;
@@ -93,12 +98,13 @@ mod unpack_panels;
 pub use super::matmul::{matmul, matmul_f16};
 pub use super::GgmlType;
 pub use blocks::*;
-#[cfg(feature = "webgpu")]
-pub(crate) use table_blocks::TableFormat;
+#[cfg(feature = "all-ggml-types")]
 pub use table_blocks::{
     BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS, BlockIQ4NL,
     BlockIQ4XS, BlockMXFP4, BlockTQ1_0, BlockTQ2_0, QK4_NL, QK_MXFP4,
 };
+#[cfg(feature = "webgpu")]
+pub(crate) use table_format::TableFormat;
 
 use super::{utils, GgmlDType};
 use decode::Decode;
@@ -230,6 +236,7 @@ macro_rules! encoders {
 }
 
 /// Those of one without, which cannot return an error.
+#[cfg(feature = "all-ggml-types")]
 macro_rules! no_encoders {
     ($len:ident) => {
         const ENCODES: bool = false;
@@ -294,6 +301,10 @@ block_types! {
     BlockQ5K, Q5K, QK_K, BlockQ8K, elements, panels_or_few_rows, encoders;
     BlockQ6K, Q6K, QK_K, BlockQ8K, elements, panels, encoders;
     BlockQ8K, Q8K, QK_K, BlockQ8K, decoded, rows, encoders;
+}
+
+#[cfg(feature = "all-ggml-types")]
+block_types! {
     BlockIQ1S, IQ1S, QK_K, BlockQ8K, decoded, rows, no_encoders;
     BlockIQ1M, IQ1M, QK_K, BlockQ8K, decoded, rows, no_encoders;
     BlockIQ2XXS, IQ2XXS, QK_K, BlockQ8K, decoded, rows, no_encoders;

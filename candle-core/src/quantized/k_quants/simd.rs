@@ -58,6 +58,7 @@ pub(crate) trait Simd: Copy + 'static {
     unsafe fn less(b: Self::Bytes, by: u8) -> Self::Bytes;
 
     /// The table's entry for each byte, which is below 16.
+    #[cfg_attr(not(feature = "all-ggml-types"), allow(dead_code))]
     unsafe fn look_up(codes: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
 
     /// Signed bytes, ready for [`dot_signed`](Self::dot_signed).

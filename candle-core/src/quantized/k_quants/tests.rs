@@ -465,7 +465,6 @@ formats! {
     q5_1 BlockQ5_1 QK5_1 |x, d| (x.d, x.m) = (d, -d), panels_agree, elements_agree, products_agree;
     q8_0 BlockQ8_0 QK8_0 |x, d| x.d = d, panels_agree, elements_agree, products_agree, one_row_agrees;
     q8_1 BlockQ8_1 QK8_1 |x, d| (x.d, x.s) = (d, d);
-    iq4nl BlockIQ4NL QK4_NL |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q2k BlockQ2K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree;
     q3k BlockQ3K QK_K |x, d| x.d = d, panels_agree, elements_agree, products_agree;
     q4k BlockQ4K QK_K |x, d| (x.d, x.dmin) = (d, d), panels_agree, elements_agree, products_agree, one_row_agrees;
@@ -474,6 +473,12 @@ formats! {
     q8k BlockQ8K QK_K |x, d| x.d = d.to_f32();
 }
 
+#[cfg(feature = "all-ggml-types")]
+formats! {
+    iq4nl BlockIQ4NL QK4_NL |x, d| x.d = d, panels_agree, elements_agree, products_agree;
+}
+
+#[cfg(feature = "all-ggml-types")]
 macro_rules! tables {
     ($($name:ident $ty:ident |$block:ident, $d:ident| $finite:expr;)*) => {$(
         #[test]
@@ -483,6 +488,7 @@ macro_rules! tables {
     )*};
 }
 
+#[cfg(feature = "all-ggml-types")]
 tables! {
     iq1s BlockIQ1S |x, d| x.d = d;
     iq1m BlockIQ1M |x, _d| x.scales[7] &= 0xbf;

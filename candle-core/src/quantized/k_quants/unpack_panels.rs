@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use super::pack::{scales_and_mins, signed_scales};
 use super::panels::{Codes, PanelWeights};
 use super::simd::Simd;
+#[cfg(feature = "all-ggml-types")]
 use super::table_blocks::Table;
 use super::unpack_k::{four_bits, six_bits, two_bits, with_top_bit};
 use super::unpack_legacy::five_bits;
@@ -95,13 +96,6 @@ panel_weights! {
     BlockQ8_0: 32 elements, Codes::Signed,
         1 vectors |x, _i| S::load(x.qs.as_ptr().cast()), 1 of codes |bytes| bytes,
         [x.d.to_bits(), 0];
-    BlockIQ4NL: 32 elements, Codes::Signed,
-        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()),
-        1 of codes |bytes| {
-            let [codes] = bytes;
-            [S::look_up(codes, &<Self as Table<32>>::VALUES)]
-        },
-        [x.d.to_bits(), 0];
     BlockQ2K: 16 elements, Codes::AboveMinimum,
         2 vectors |x, i| vector::<_, S>(x, offset_of!(Self, qs), i),
         8 of codes |bytes| two_bits::<S>(bytes),
@@ -134,6 +128,17 @@ panel_weights! {
         8 of codes |bytes| six_bits::<S>(bytes),
         [x.d.to_bits(), 0],
         [two_words(x.scales.map(|s| s as u8)), [0; 2]];
+}
+
+#[cfg(feature = "all-ggml-types")]
+panel_weights! {
+    BlockIQ4NL: 32 elements, Codes::Signed,
+        1 vectors |x, _i| S::nibbles(x.qs.as_ptr()),
+        1 of codes |bytes| {
+            let [codes] = bytes;
+            [S::look_up(codes, &<Self as Table<32>>::VALUES)]
+        },
+        [x.d.to_bits(), 0];
 }
 
 /// The contiguous bytes that [`vector`] reads.

@@ -57,6 +57,7 @@ fn c_format(dtype: GgmlDType) -> &'static str {
         GgmlDType::Q5K => "q5_k",
         GgmlDType::Q6K => "q6_k",
         GgmlDType::Q8K => "q8_k",
+        #[cfg(feature = "all-ggml-types")]
         GgmlDType::IQ1S
         | GgmlDType::IQ1M
         | GgmlDType::IQ2XXS

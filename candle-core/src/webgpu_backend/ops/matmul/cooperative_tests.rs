@@ -102,7 +102,7 @@ fn every_cooperative_kernel_is_valid_wgsl() {
             }
         }
     }
-    for dtype in FORMATS {
+    for &dtype in FORMATS {
         let elems = (blocks(dtype), Elem::F32);
         let last = Last::default();
         assert_valid(&kernel(CoopTile::SQUARE, elems, 0, Scales::Rows, last));
@@ -330,7 +330,7 @@ fn products_on_cooperative_matrices() -> Result<()> {
             let side = case.dense(&device, Matrices::Cooperative)?;
             case.check(&device, &side, Matrices::Cooperative, 0.)?;
         }
-        for dtype in FORMATS.into_iter().filter(|dtype| dtype.has_encoder()) {
+        for dtype in FORMATS.iter().copied().filter(|dtype| dtype.has_encoder()) {
             let case = Case {
                 tile,
                 m: 40,

@@ -421,7 +421,7 @@ impl Format {
 
 /// All of them.
 #[cfg(test)]
-pub(in crate::webgpu_backend) const FORMATS: [GgmlDType; 24] = [
+pub(in crate::webgpu_backend) const FORMATS: &[GgmlDType] = &[
     GgmlDType::Q4_0,
     GgmlDType::Q4_1,
     GgmlDType::Q5_0,
@@ -434,17 +434,29 @@ pub(in crate::webgpu_backend) const FORMATS: [GgmlDType; 24] = [
     GgmlDType::Q5K,
     GgmlDType::Q6K,
     GgmlDType::Q8K,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ1S,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ1M,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ2XXS,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ2XS,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ2S,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ3XXS,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ3S,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ4NL,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::IQ4XS,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::TQ1_0,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::TQ2_0,
+    #[cfg(feature = "all-ggml-types")]
     GgmlDType::MXFP4,
 ];
 
@@ -454,7 +466,7 @@ mod tests {
 
     #[test]
     fn every_bit_of_a_block_is_in_one_plane() {
-        for dtype in FORMATS {
+        for &dtype in FORMATS {
             let format = Format::of(dtype).unwrap();
             let mut found = vec![0; format.unit() * format.bytes_of_block() as usize * 8];
             for plane in format.planes() {
