@@ -40,7 +40,7 @@ pub(crate) trait Activations: Clone + Send + Sync + 'static {
 pub(crate) struct Bytes32 {
     /// With as many bits as an f16's, so that products within its range are those that Candle gives.
     pub(crate) d: f32,
-    /// `d · Σ q[i]`. (The sum of the elements themselves makes products worse: weights above a minimum are near zero on average, their
+    /// `d · Σ q[i]`, rounded as `d`. (The sum of the elements themselves makes products worse: weights above a minimum are near zero on average, their
     /// codes are not, and it is codes that would meet the errors of the activations.)
     pub(crate) s: f32,
     pub(crate) qs: [i8; 32],
@@ -86,7 +86,7 @@ impl Kernel for EncodeBytes<'_> {
             let [low, high] = S::sums_of_halves(&qs);
             *y = Bytes32 {
                 d,
-                s: d * f32::from(low + high),
+                s: eleven_bits(d * f32::from(low + high)),
                 qs,
             };
         }
