@@ -1,6 +1,6 @@
-//! What can go wrong, each as one line that says which file, field, tensor, device or parameter it was.
+//! What can go wrong, each as one line.
 
-use std::path::Path;
+use candle_engine::error::one_line;
 
 /// The result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -8,113 +8,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// One failure. Its `Display` form is a single line.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file that is missing, unreadable or not what its name says.
-    #[error("{file}: {problem}")]
-    File {
-        /// The file, as the user can find it.
-        file: String,
-        /// What was found, and what was expected.
-        problem: String,
-    },
-    /// A file in which one field is missing or has a value that does not fit.
-    #[error("{file}: field `{field}`: {problem}")]
-    Field {
-        /// The file.
-        file: String,
-        /// The field's path, parts joined by dots; of a GGUF file the metadata's key.
-        field: String,
-        /// What was found, and what was expected.
-        problem: String,
-    },
-    /// A tensor that is missing or has the wrong shape or dtype.
-    #[error("{file}: tensor `{tensor}`: {problem}")]
-    Tensor {
-        /// The safetensors file or its index, or the GGUF file.
-        file: String,
-        /// The tensor's name.
-        tensor: String,
-        /// What was found, and what was expected.
-        problem: String,
-    },
-    /// A model of the Hugging Face Hub that cannot be had.
-    #[error("{model}: {problem}")]
-    Hub {
-        /// The model, as it was asked for.
-        model: String,
-        /// What is wrong, and what to do.
-        problem: String,
-    },
-    /// A device that was asked for and is not there.
-    #[error("device {asked}: {reason}")]
-    Device {
-        /// The device's name.
-        asked: &'static str,
-        /// Why it is absent.
-        reason: String,
-    },
-    /// A parameter outside its range.
-    #[error("{name} {value}: expected {expected}")]
-    Parameter {
-        /// The parameter, as the field is spelt; `candle-dvm` shows its flag.
-        name: &'static str,
-        /// The value that was given.
-        value: String,
-        /// The values that are allowed.
-        expected: &'static str,
-    },
-    /// A prompt in which the tokenizer finds no token.
-    #[error("prompt has no tokens; give at least one character of text")]
-    EmptyPrompt,
-    /// A prompt that the model's positions cannot hold.
-    #[error("prompt has {tokens} tokens, but the model's limit is {limit}; shorten the prompt")]
-    PromptTooLong {
-        /// The prompt's length in tokens, the begin token included.
-        tokens: usize,
-        /// `max_position_embeddings` of the model's configuration.
-        limit: usize,
-    },
-    /// A text that cannot become a vector.
-    #[error("{origin}: {problem}")]
-    Text {
-        /// Which one it is.
-        origin: String,
-        /// What is wrong, and what to do.
-        problem: String,
-    },
-    /// A chat template that cannot be rendered.
-    #[error("{origin}: {problem}")]
-    ChatTemplate {
-        /// Where it is from.
-        origin: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A model that comes without a chat template.
-    #[error("{model} has no chat template: it is a base model, not a chat model")]
-    NoChatTemplate {
-        /// The model.
-        model: String,
-    },
-    /// More completions at once than there are places for.
-    #[error("{0} completions are running or queued, the maximum; try again later")]
-    Busy(usize),
-    /// A model whose completions cannot share a cache, and why.
-    #[error("this model does not support batching: {0}")]
-    Alone(String),
-    /// Completions that ran together and failed together.
-    #[error("the model failed: {0}")]
-    Batch(String),
-    /// Text that the tokenizer cannot encode, or ids that it cannot decode.
-    #[error("tokenizer: {0}")]
-    Tokenizer(String),
-    /// An operation on tensors failed.
-    #[error("{doing}: {}", brief(.source))]
-    Tensors {
-        /// What was being done.
-        doing: &'static str,
-        /// The tensor library's own error.
-        source: Box<candle_core::Error>,
-    },
+    /// The engine's: of a model, its files, its device, or what was asked of it.
+    #[error(transparent)]
+    Engine(#[from] candle_engine::Error),
+    /// Of the HTTP interface.
+    #[cfg(all(feature = "api", not(target_arch = "wasm32")))]
+    #[error(transparent)]
+    Api(#[from] candle_openai::Error),
     /// A secret key that is missing, badly kept or none. What was found there is never part of the message.
     #[error("key: {place}: {problem}")]
     Key {
@@ -146,11 +46,25 @@ pub enum Error {
 
 impl Error {
     /// An error about a whole file.
-    pub(crate) fn file(file: &Path, problem: impl std::fmt::Display) -> Self {
-        Self::File {
-            file: file.display().to_string(),
-            problem: problem.to_string(),
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn file(file: &std::path::Path, problem: impl std::fmt::Display) -> Self {
+        candle_engine::Error::file(file, problem).into()
+    }
+
+    /// A parameter outside its range.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn parameter(
+        name: &'static str,
+        value: impl std::fmt::Display,
+        expected: &'static str,
+    ) -> Self {
+        let value = value.to_string();
+        candle_engine::Error::Parameter {
+            name,
+            value,
+            expected,
         }
+        .into()
     }
 
     /// An error of the service, by what it says.
@@ -172,16 +86,19 @@ impl Error {
     /// As [`Error::one_line`], for whoever typed the command: a field goes by its flag, `max_tokens` by `--max-tokens`.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn for_command_line(&self) -> String {
+        use candle_engine::Error as Engine;
         let text = self.one_line();
         match self {
-            Self::Parameter { name, .. } => {
+            Self::Engine(Engine::Parameter { name, .. }) => {
                 let value = text.strip_prefix(name).unwrap_or_default();
                 format!("--{}{value}", name.replace('_', "-"))
             }
-            Self::EmptyPrompt | Self::PromptTooLong { .. } => format!("--prompt: the {text}"),
-            Self::Device { .. } => format!("--{text}"),
+            Self::Engine(Engine::EmptyPrompt | Engine::PromptTooLong { .. }) => {
+                format!("--prompt: the {text}")
+            }
+            Self::Engine(Engine::Device { .. }) => format!("--{text}"),
             Self::Stdin(_) => format!("--prompt -: {text}"),
-            Self::NoChatTemplate { .. } => {
+            Self::Engine(Engine::NoChatTemplate { .. }) => {
                 format!("{text}; use `generate`, or pass a template with `--template`")
             }
             _ => text,
@@ -195,99 +112,27 @@ impl From<crate::jobs::JournalError> for Error {
     }
 }
 
-/// Adds what was being done to a tensor library's error.
-pub(crate) trait Doing<T> {
-    /// Wraps the error as [`Error::Tensors`].
-    fn doing(self, doing: &'static str) -> Result<T>;
-}
-
-impl<T> Doing<T> for candle_core::Result<T> {
-    fn doing(self, doing: &'static str) -> Result<T> {
-        self.map_err(|source| {
-            tracing::debug!(doing, error = %source, "tensor operation failed");
-            Error::Tensors {
-                doing,
-                source: Box::new(source),
-            }
-        })
-    }
-}
-
-/// A tensor library's error without the stack traces that `RUST_BACKTRACE=1` puts behind it, however deep inside.
-pub(crate) fn brief(err: &candle_core::Error) -> String {
-    use candle_core::Error;
-    match err {
-        Error::WithBacktrace { inner, .. } => brief(inner),
-        Error::WithPath { inner, path } => format!("{}: {}", path.display(), brief(inner)),
-        Error::Context { inner, context } => {
-            let context = one_line(&context.to_string());
-            format!("{context}: {}", brief(inner))
-        }
-        Error::WrappedContext { wrapped, context } => {
-            let wrapped = match wrapped.downcast_ref::<Error>() {
-                Some(err) => brief(err),
-                None => one_line(&wrapped.to_string()),
-            };
-            format!("{}: {wrapped}", one_line(context))
-        }
-        other => one_line(&other.to_string()),
-    }
-}
-
-/// The error without the path that candle puts around it: the messages here name the file themselves.
-pub(crate) fn unlocated(err: &candle_core::Error) -> &candle_core::Error {
-    match err {
-        candle_core::Error::WithPath { inner, .. }
-        | candle_core::Error::WithBacktrace { inner, .. } => unlocated(inner),
-        other => other,
-    }
-}
-
-/// `text` with every run of white space that holds a line break turned into one space.
-pub(crate) fn one_line(text: &str) -> String {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{brief, Error};
-    use candle_core::Context;
-
-    #[test]
-    fn no_frame_of_a_nested_trace_is_shown() {
-        let trace = || Box::new(std::backtrace::Backtrace::force_capture());
-        let traced = |inner| candle_core::Error::WithBacktrace {
-            inner: Box::new(inner),
-            backtrace: trace(),
-        };
-        let io = || traced(candle_core::Error::Msg("no such file".to_string()));
-        assert!(io().to_string().lines().count() > 2, "there is a trace");
-        let context = traced(io().context("reading the header")).with_path("a.gguf");
-        assert_eq!(brief(&context), "a.gguf: reading the header: no such file");
-        let wrapped = Err::<(), _>(io()).context("the weights").unwrap_err();
-        assert_eq!(brief(&wrapped), "the weights: no such file");
-    }
+    use super::Error;
+    use candle_engine::Error as Engine;
 
     #[test]
     fn a_field_is_a_flag_on_the_command_line_alone() {
-        let error = Error::Parameter {
+        let error = Error::from(Engine::Parameter {
             name: "max_tokens",
             value: "0".to_string(),
             expected: "at least 1",
-        };
+        });
         assert_eq!(error.to_string(), "max_tokens 0: expected at least 1");
         assert_eq!(
             error.for_command_line(),
             "--max-tokens 0: expected at least 1"
         );
-        let long = Error::PromptTooLong {
+        let long = Error::from(Engine::PromptTooLong {
             tokens: 1602,
             limit: 512,
-        };
+        });
         assert_eq!(
             long.to_string(),
             "prompt has 1602 tokens, but the model's limit is 512; shorten the prompt"

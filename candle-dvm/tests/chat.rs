@@ -2,7 +2,7 @@
 
 use crate::cli::{assert_one_line, program, stdout};
 use crate::support::{embedded, model_dir, on_each_device, ModelFolder};
-use candle_dvm::{Chat, ChatTemplate, CompletionRequest, DeviceKind, Message, Role};
+use candle_engine::{Chat, ChatTemplate, CompletionRequest, DeviceKind, Message, Role};
 use serde_json::json;
 use std::io::Write;
 use std::ops::ControlFlow;

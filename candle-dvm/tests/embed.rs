@@ -4,7 +4,7 @@ use crate::cli::{program, run, stdout};
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use candle_dvm::embed::EncoderFiles;
+use candle_engine::embed::EncoderFiles;
 use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::embed::{EncoderConfig, Options, Pooling};
 use serde_json::{json, Value as Json};

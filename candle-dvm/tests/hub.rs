@@ -5,7 +5,7 @@ use crate::gguf_model::in_format;
 use crate::hub_server::{Served, Server};
 use crate::support::{golden, ModelFolder};
 use candle_core::quantized::GgmlDType;
-use candle_dvm::{Hub, HubModel, ModelFiles, ModelSource};
+use candle_engine::{Hub, HubModel, ModelFiles, ModelSource};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 //! `candle-dvm transcribe`, over a folder with a tiny Whisper of English alone. What a trained one hears is the step `weights`'.
 
-use crate::audio::{wav, Form};
 use crate::cli::{program, run, stdout};
+use crate::wav::{wav, Form};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{VarBuilder, VarMap};
 use candle_transformers::models::whisper::model::Whisper;

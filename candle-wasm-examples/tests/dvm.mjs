@@ -14,7 +14,7 @@ const CUSTOMERS = resolve("xtask/nostr/customers.mjs");
 const JOBS = 5;
 
 export async function run(site, screenshots) {
-    const { prompts } = JSON.parse(await readFile("candle-dvm/model/golden.json", "utf8"));
+    const { prompts } = JSON.parse(await readFile("candle-transformers/engine/model/golden.json", "utf8"));
     const golden = prompts[2];
     const { nip19 } = createRequire(`${NOSTR}/package.json`)("nostr-tools");
     const relay = await startRelay();

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { gguf } from "./gguf.mjs";
 import { contains, equal, launch, load, name, open, pressLoad, ready, set, test, text, wait } from "./harness.mjs";
 
-const MODEL = "candle-dvm/model";
+const MODEL = "candle-transformers/engine/model";
 const FILES = ["config.json", "tokenizer.json", "model.safetensors"];
 const PROMPTS = 3;
 /** The modules that were built. */

@@ -13,11 +13,26 @@ const DEPENDENTS: &[(&str, &[&str])] = &[
             "candle-conformance",
             "candle-nn",
             "candle-transformers",
+            "candle-engine",
+            "candle-openai",
             "candle-dvm",
         ],
     ),
-    ("candle-nn", &["candle-transformers", "candle-dvm"]),
-    ("candle-transformers", &["candle-dvm"]),
+    (
+        "candle-nn",
+        &[
+            "candle-transformers",
+            "candle-engine",
+            "candle-openai",
+            "candle-dvm",
+        ],
+    ),
+    (
+        "candle-transformers",
+        &["candle-engine", "candle-openai", "candle-dvm"],
+    ),
+    ("candle-engine", &["candle-openai", "candle-dvm"]),
+    ("candle-openai", &["candle-dvm"]),
     ("candle-dvm", &[]),
     ("candle-cuda-emulator", &[]),
     ("candle-mkl", &[]),
@@ -34,6 +49,8 @@ const FOLDERS: &[(&str, &str)] = &[
     ("candle-core/wasm-tokenizers/", "candle-wasm-tokenizers"),
     ("candle-core/", "candle-core"),
     ("candle-nn/", "candle-nn"),
+    ("candle-transformers/engine/openai/", "candle-openai"),
+    ("candle-transformers/engine/", "candle-engine"),
     ("candle-transformers/", "candle-transformers"),
     ("candle-dvm/", "candle-dvm"),
     ("xtask/", "xtask"),
@@ -121,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_change_of_the_service_leaves_the_kernels_alone() {
-        let change = Change::of(["candle-dvm/src/chat.rs"].into_iter());
+        let change = Change::of(["candle-dvm/src/service/work.rs"].into_iter());
         assert_eq!(change.packages, BTreeSet::from(["candle-dvm".to_string()]));
         let names = names(&change);
         for step in ["fmt", "clippy", "test", "nostr"] {

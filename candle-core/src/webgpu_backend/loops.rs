@@ -119,6 +119,7 @@ fn every_loop_has_a_bound() {
         "candle-nn",
         "candle-transformers",
         "candle-dvm",
+        "candle-transformers/engine",
     ] {
         files(&workspace.join(package).join("src"), "wgsl", &mut shaders);
     }

@@ -1,13 +1,13 @@
 //! `candle-dvm api`.
 
-use crate::api::{self, Encoder, Served};
-use crate::batch::{BatchEngine, BatchSettings};
-use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
-use crate::embed::EncoderFiles;
-use crate::model::{Message, ModelFiles, ModelSource, Role};
-use crate::progress::{note, LoadBar};
-use crate::registry::BackendRegistry;
 use crate::{Error, Result};
+use candle_engine::batch::{BatchEngine, BatchSettings};
+use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use candle_engine::embed::EncoderFiles;
+use candle_engine::model::{Message, ModelFiles, ModelSource, Role};
+use candle_engine::progress::{note, LoadBar};
+use candle_engine::registry::BackendRegistry;
+use candle_openai::{Encoder, Served};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -106,7 +106,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let stop = async {
         let _ = tokio::signal::ctrl_c().await;
     };
-    runtime.block_on(api::serve(listener, served, stop))
+    Ok(runtime.block_on(candle_openai::serve(listener, served, stop))?)
 }
 
 /// The name of a file or folder without what is before it, or behind a point.

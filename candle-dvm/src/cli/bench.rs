@@ -1,14 +1,13 @@
 //! `candle-dvm bench`.
 
 use super::{print, print_json};
-use crate::bench::{self, BenchRequest};
-use crate::bench_ops;
-use crate::device::{describe, describe_all, DeviceChoice, DeviceParser};
-use crate::error::Error;
-use crate::format::{KvType, WeightFormat};
-use crate::registry::BackendRegistry;
-use crate::shapes::ModelShape;
+use crate::Error;
 use crate::Result;
+use candle_engine::bench::shapes::ModelShape;
+use candle_engine::bench::{self, BenchRequest};
+use candle_engine::device::{describe, describe_all, DeviceChoice, DeviceParser};
+use candle_engine::format::{KvType, WeightFormat};
+use candle_engine::registry::BackendRegistry;
 
 #[derive(Debug, clap::Args)]
 #[command(allow_negative_numbers = true)]
@@ -70,20 +69,12 @@ pub(super) fn run(args: Args) -> Result<()> {
         ("repeat", args.repeat, 1..=1000, "1 to 1000"),
     ] {
         if !allowed.contains(&value) {
-            return Err(Error::Parameter {
-                name,
-                value: value.to_string(),
-                expected,
-            });
+            return Err(Error::parameter(name, value, expected));
         }
     }
     if let Some(bandwidth) = args.bandwidth {
         if !(bandwidth.is_finite() && bandwidth > 0.0) {
-            return Err(Error::Parameter {
-                name: "bandwidth",
-                value: bandwidth.to_string(),
-                expected: "a number above 0",
-            });
+            return Err(Error::parameter("bandwidth", bandwidth, "a number above 0"));
         }
     }
     super::check_gpus(args.gpus)?;
@@ -91,7 +82,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let devices = registry.select(args.device)?.open_several(args.gpus)?;
     let device = &devices[0];
     if args.ops {
-        let report = bench_ops::run(
+        let report = bench::ops::run(
             args.dtype.activations(),
             args.repeat,
             device,

@@ -2,14 +2,15 @@
 
 use super::print;
 use super::sampling::Sampling;
-use crate::backend::CompletionRequest;
-use crate::chat::Chat;
-use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
-use crate::format::KvType;
-use crate::model::{ChatTemplate, ModelFiles, ModelSource};
-use crate::progress::{note, LoadBar};
-use crate::registry::BackendRegistry;
-use crate::{Error, Result, StopReason};
+use crate::{Error, Result};
+use candle_engine::backend::CompletionRequest;
+use candle_engine::chat::Chat;
+use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use candle_engine::format::KvType;
+use candle_engine::model::{ChatTemplate, ModelFiles, ModelSource};
+use candle_engine::progress::{note, LoadBar};
+use candle_engine::registry::BackendRegistry;
+use candle_engine::StopReason;
 use std::io::{BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -70,12 +71,14 @@ pub(super) fn run(args: Args) -> Result<()> {
                 None => template,
             }
         }
-        None => files
-            .chat_template
-            .clone()
-            .ok_or_else(|| Error::NoChatTemplate {
-                model: files.name.clone(),
-            })?,
+        None => {
+            files
+                .chat_template
+                .clone()
+                .ok_or_else(|| candle_engine::Error::NoChatTemplate {
+                    model: files.name.clone(),
+                })?
+        }
     };
     // One that cannot work is reported before a GPU is woken and gigabytes are read.
     template.check()?;
@@ -128,10 +131,10 @@ pub(super) fn run(args: Args) -> Result<()> {
                         }
                     }
                     // The conversation can go on: with another message, or after /clear.
-                    Err(err @ Error::PromptTooLong { .. }) => {
+                    Err(err @ candle_engine::Error::PromptTooLong { .. }) => {
                         note(&format!("{err}; /clear starts a new conversation"))
                     }
-                    Err(err) => return Err(err),
+                    Err(err) => return Err(err.into()),
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! What the customer's commands share: some relays, and what they say.
 
-use crate::error::one_line;
 use crate::relay::driver::{Command, Driver, Report};
 use crate::relay::{normal_url, Keep, Reach};
 use crate::{Error, Result};
+use candle_engine::error::one_line;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use nostr::prelude::{Event, Filter, Keys};

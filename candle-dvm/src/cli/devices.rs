@@ -1,9 +1,9 @@
 //! `candle-dvm devices`.
 
 use super::{print, print_json};
-use crate::devices::{report, BackendReport};
-use crate::registry::BackendRegistry;
 use crate::Result;
+use candle_engine::devices::{report, BackendReport};
+use candle_engine::registry::BackendRegistry;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

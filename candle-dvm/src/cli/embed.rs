@@ -1,12 +1,13 @@
 //! `candle-dvm embed`.
 
 use super::print;
-use crate::device::{describe, DeviceChoice, DeviceParser};
-use crate::embed::{EncoderFiles, TextTokens};
-use crate::error::Doing;
-use crate::progress::note;
-use crate::registry::BackendRegistry;
 use crate::{Error, Result};
+use candle_engine::device::{describe, DeviceChoice, DeviceParser};
+use candle_engine::embed::{EncoderFiles, TextTokens};
+use candle_engine::error::Doing;
+use candle_engine::progress::note;
+use candle_engine::registry::BackendRegistry;
+use candle_engine::Error as EngineError;
 use candle_transformers::embed::{unit, Options, Pooling};
 use serde::Serialize;
 use std::fmt::Write;
@@ -87,11 +88,7 @@ struct Line<'a> {
 pub(super) fn run(args: Args) -> Result<()> {
     let texts = args.texts()?;
     if args.batch == 0 {
-        return Err(Error::Parameter {
-            name: "batch",
-            value: "0".to_string(),
-            expected: "at least 1",
-        });
+        return Err(Error::parameter("batch", 0, "at least 1"));
     }
     let files = EncoderFiles::open(&args.model, args.pooling.map(Pooling::from))?;
     let options = args.options(&files)?;
@@ -99,7 +96,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let tokens: Vec<TextTokens> = texts
         .iter()
         .map(|(origin, text)| files.tokens(origin, &args.prefix, text))
-        .collect::<Result<_>>()?;
+        .collect::<candle_engine::Result<_>>()?;
 
     let registry = BackendRegistry::detect();
     let device = registry.select(args.device)?.open()?;
@@ -158,10 +155,11 @@ impl Args {
             );
         }
         if texts.is_empty() {
-            return Err(Error::Text {
+            return Err(EngineError::Text {
                 origin: "embed".to_string(),
                 problem: "no texts; give them as arguments, or one per line in --file".to_string(),
-            });
+            }
+            .into());
         }
         Ok(texts)
     }
@@ -171,12 +169,13 @@ impl Args {
         let size = files.config().size;
         match self.dim {
             Some(dim) if !(1..=size).contains(&dim) => {
-                return Err(Error::Text {
+                return Err(EngineError::Text {
                     origin: format!("--dim {dim}"),
                     problem: format!(
                         "out of range; the model's vectors have {size} elements, use 1 to {size}"
                     ),
-                })
+                }
+                .into())
             }
             _ => (),
         }

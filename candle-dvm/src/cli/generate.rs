@@ -2,13 +2,13 @@
 
 use super::sampling::Sampling;
 use super::{print, print_json};
-use crate::backend::{Completion, CompletionRequest, InferenceBackend};
-use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
-use crate::format::KvType;
-use crate::model::{ModelFiles, ModelSource};
-use crate::progress::{note, LoadBar};
-use crate::registry::BackendRegistry;
 use crate::{Error, Result};
+use candle_engine::backend::{Completion, CompletionRequest, InferenceBackend};
+use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use candle_engine::format::KvType;
+use candle_engine::model::{ModelFiles, ModelSource};
+use candle_engine::progress::{note, LoadBar};
+use candle_engine::registry::BackendRegistry;
 use serde::Serialize;
 use std::io::Read;
 use std::ops::ControlFlow;

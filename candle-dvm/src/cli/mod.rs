@@ -24,9 +24,9 @@ mod serve;
 #[cfg(feature = "audio")]
 mod transcribe;
 
-use crate::error::one_line;
-use crate::progress::note;
 use crate::{Error, Result};
+use candle_engine::error::one_line;
+use candle_engine::progress::note;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
@@ -115,7 +115,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn log(command: &Command) {
     let (standard, json) = match command {
         #[cfg(feature = "serve")]
-        Command::Serve(args) => ("warn,candle_dvm=info", args.log_json),
+        Command::Serve(args) => ("warn,candle_dvm=info,candle_engine=info", args.log_json),
         _ => ("warn", false),
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(standard));
@@ -189,11 +189,7 @@ const MAX_GPUS: usize = 64;
 fn check_gpus(gpus: usize) -> Result<()> {
     match (1..=MAX_GPUS).contains(&gpus) {
         true => Ok(()),
-        false => Err(Error::Parameter {
-            name: "gpus",
-            value: gpus.to_string(),
-            expected: "1 to 64",
-        }),
+        false => Err(Error::parameter("gpus", gpus, "1 to 64")),
     }
 }
 

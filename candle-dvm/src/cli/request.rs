@@ -9,11 +9,11 @@ use crate::key_file::KeySource;
 use crate::nip90::{
     self, cancellation, Feedback, Input, InputKind, JobRequest, JobResult, Scheme, Status,
 };
-use crate::progress::note;
 use crate::relay::driver::Report;
 use crate::relay::Outcome;
 use crate::service::now;
 use crate::{Error, Result};
+use candle_engine::progress::note;
 use nostr::prelude::{Event, Filter, Keys, Kind, PublicKey};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! How tokens are drawn, as arguments of several commands.
 
-use crate::backend::CompletionRequest;
+use candle_engine::backend::CompletionRequest;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Sampling {

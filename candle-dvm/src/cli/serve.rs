@@ -1,17 +1,18 @@
 //! `candle-dvm serve`.
 
-use crate::batch::{BatchEngine, BatchSettings};
-use crate::device::{describe, DeviceChoice, DeviceParser};
-use crate::format::KvType;
 use crate::journal::RedbJournal;
 use crate::key_file::KeySource;
-use crate::model::{ModelFiles, ModelSource};
 use crate::payment::nwc::Wallet;
 use crate::payment::{Free, Payment};
-use crate::progress::{note, LoadBar};
-use crate::registry::BackendRegistry;
 use crate::service::{prometheus, Generator, Metrics, Service, Settings};
-use crate::{CandleBackend, Error, Result};
+use crate::{Error, Result};
+use candle_engine::batch::{BatchEngine, BatchSettings};
+use candle_engine::device::{describe, DeviceChoice, DeviceParser};
+use candle_engine::format::KvType;
+use candle_engine::model::{ModelFiles, ModelSource};
+use candle_engine::progress::{note, LoadBar};
+use candle_engine::registry::BackendRegistry;
+use candle_engine::CandleBackend;
 use nostr::nips::nip19::ToBech32;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
@@ -150,13 +151,13 @@ fn generator(backend: CandleBackend, running: usize) -> Result<Arc<dyn Generator
     };
     match BatchEngine::new(backend.clone(), settings) {
         Ok(engine) => Ok(Arc::new(engine)),
-        Err(Error::Alone(why)) => {
+        Err(candle_engine::Error::Alone(why)) => {
             note(&format!(
                 "jobs cannot be batched, so they take turns token by token: {why}"
             ));
             Ok(backend)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,14 +1,14 @@
 //! `candle-dvm transcribe`.
 
 use super::{print, print_json};
-use crate::audio::read_audio;
-use crate::device::{describe, DeviceChoice, DeviceParser, FloatType};
-use crate::error::Doing;
-use crate::model::{Hub, ModelSource};
-use crate::progress::{note, SpeechBar};
-use crate::registry::BackendRegistry;
-use crate::speech::{speech_in, SpeechFiles};
 use crate::{Error, Result};
+use candle_engine::audio::read_audio;
+use candle_engine::device::{describe, DeviceChoice, DeviceParser, FloatType};
+use candle_engine::error::Doing;
+use candle_engine::model::{Hub, ModelSource};
+use candle_engine::progress::{note, SpeechBar};
+use candle_engine::registry::BackendRegistry;
+use candle_engine::speech::{speech_in, SpeechFiles};
 use candle_transformers::models::silero_vad::{self, Speech};
 use candle_transformers::models::whisper::transcribe::{Options, Segment, Transcript};
 use serde::Serialize;
@@ -86,11 +86,7 @@ struct Report<'a> {
 
 pub(super) fn run(args: Args) -> Result<()> {
     if let Some(temperature) = args.temperature.filter(|t| !(0. ..=2.).contains(t)) {
-        return Err(Error::Parameter {
-            name: "temperature",
-            value: temperature.to_string(),
-            expected: "0 to 2",
-        });
+        return Err(Error::parameter("temperature", temperature, "0 to 2"));
     }
     let audio = read_audio(&args.file)?;
     let start = Instant::now();
@@ -107,11 +103,11 @@ pub(super) fn run(args: Args) -> Result<()> {
             ))
         }
         _ => {
-            return Err(Error::Parameter {
-                name: "model",
-                value: folder.short_name(),
-                expected: "the folder of a Whisper model",
-            })
+            return Err(Error::parameter(
+                "model",
+                folder.short_name(),
+                "the folder of a Whisper model",
+            ))
         }
     };
     let files = SpeechFiles::open(&folder)?;

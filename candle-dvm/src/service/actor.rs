@@ -11,7 +11,6 @@ use super::recent::Recent;
 use super::relays::Relays;
 use super::settings::{Settings, DAY};
 use super::work::{Generator, Stop};
-use crate::backend::Completion;
 use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage, Waiting, WaitingLimits};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
@@ -20,7 +19,8 @@ use crate::payment::Payment;
 use crate::platform::{sleep, Every, Task};
 use crate::relay::driver::Report;
 use crate::relay::Keep;
-use crate::{Error, Result};
+use crate::Result;
+use candle_engine::backend::Completion;
 use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
 use nostr::prelude::{Event, EventId, Keys, PublicKey};
@@ -234,7 +234,7 @@ impl Service {
             failure = self.failure();
         }
         self.stop().await?;
-        failure.map_or(Ok(()), |why| Err(Error::Batch(why)))
+        failure.map_or(Ok(()), |why| Err(candle_engine::Error::Batch(why).into()))
     }
 
     /// Why no job will be done any more, if so.

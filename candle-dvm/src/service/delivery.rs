@@ -6,11 +6,11 @@
 use super::actor::Service;
 use super::guests::known;
 use super::now;
-use crate::backend::Completion;
 use crate::jobs::{Answer, Entry, JobId};
 use crate::nip90::{sign, Feedback, JobResult, Status, Usage, WriteError};
 use crate::relay::{Keep, Outcome};
 use crate::{Error, Result};
+use candle_engine::backend::Completion;
 use nostr::prelude::{Event, EventId, Keys};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;

@@ -152,7 +152,7 @@ impl Settings {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`Error::File`] with the line: no TOML, a setting that does not exist, or a value of the wrong type.
+    /// [`candle_engine::Error::File`] with the line: no TOML, a setting that does not exist, or a value of the wrong type.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn read(file: &std::path::Path) -> Result<Self> {
         let text = std::fs::read_to_string(file).map_err(|err| Error::file(file, err))?;

@@ -3,16 +3,17 @@
 use super::actor::{Bill, LiveState, Message, Place, Service};
 use super::inbox::{customer, event_id};
 use super::now;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::backend::InferenceBackend;
-use crate::backend::{Completion, CompletionRequest};
-use crate::engine::CandleBackend;
-use crate::generation::Wait;
 use crate::jobs::{Entry, JobId};
 use crate::nip90::params::Params;
 use crate::nip90::{Feedback, Status};
 use crate::relay::Keep;
-use crate::{platform, Error, Result};
+use crate::{platform, Result};
+#[cfg(not(target_arch = "wasm32"))]
+use candle_engine::backend::InferenceBackend;
+use candle_engine::backend::{Completion, CompletionRequest};
+use candle_engine::engine::CandleBackend;
+use candle_engine::generation::Wait;
+use candle_engine::{Error, Result as EngineResult};
 use futures_channel::mpsc;
 use futures_util::future::LocalBoxFuture;
 use std::ops::ControlFlow;
@@ -41,7 +42,7 @@ pub trait Generator: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why not.
-    fn check(&self, prompt: &str) -> Result<()>;
+    fn check(&self, prompt: &str) -> EngineResult<()>;
 
     /// Completes a prompt, and asks after each piece of text whether to go on.
     ///
@@ -51,7 +52,7 @@ pub trait Generator: Send + Sync + 'static {
         &'a self,
         request: &'a CompletionRequest,
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
-    ) -> LocalBoxFuture<'a, Result<Completion>>;
+    ) -> LocalBoxFuture<'a, EngineResult<Completion>>;
 
     /// Why it will fail at every job from now on, if it will: the service starts no more jobs and ends.
     fn failure(&self) -> Option<String> {
@@ -60,7 +61,7 @@ pub trait Generator: Send + Sync + 'static {
 }
 
 impl Generator for CandleBackend {
-    fn check(&self, prompt: &str) -> Result<()> {
+    fn check(&self, prompt: &str) -> EngineResult<()> {
         self.prompt_tokens(prompt).map(|_| ())
     }
 
@@ -68,15 +69,15 @@ impl Generator for CandleBackend {
         &'a self,
         request: &'a CompletionRequest,
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
-    ) -> LocalBoxFuture<'a, Result<Completion>> {
+    ) -> LocalBoxFuture<'a, EngineResult<Completion>> {
         Box::pin(self.complete_steps(request, Wait::HERE, on_piece))
     }
 }
 
 /// Jobs that run at the same time share the model's steps.
 #[cfg(not(target_arch = "wasm32"))]
-impl Generator for crate::batch::BatchEngine {
-    fn check(&self, prompt: &str) -> Result<()> {
+impl Generator for candle_engine::batch::BatchEngine {
+    fn check(&self, prompt: &str) -> EngineResult<()> {
         self.backend().check(prompt)
     }
 
@@ -84,7 +85,7 @@ impl Generator for crate::batch::BatchEngine {
         &'a self,
         request: &'a CompletionRequest,
         on_piece: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
-    ) -> LocalBoxFuture<'a, Result<Completion>> {
+    ) -> LocalBoxFuture<'a, EngineResult<Completion>> {
         Box::pin(async move { self.complete_stream(request, on_piece) })
     }
 

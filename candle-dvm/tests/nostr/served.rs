@@ -6,7 +6,7 @@ use candle_dvm::journal::RedbJournal;
 use candle_dvm::nip90::{Feedback, Input, JobRequest, JobResult, Status};
 use candle_dvm::payment::{Free, Payment};
 use candle_dvm::service::{now, Generator, Metrics, Service, Settings};
-use candle_dvm::{Completion, CompletionRequest, Result, StopReason, Timings};
+use candle_engine::{Completion, CompletionRequest, Result, StopReason, Timings};
 use futures_util::future::LocalBoxFuture;
 use nostr::prelude::{Event, Keys};
 use std::ops::ControlFlow;
@@ -30,7 +30,7 @@ pub struct Echo {
 impl Generator for Echo {
     fn check(&self, prompt: &str) -> Result<()> {
         match prompt.trim().is_empty() {
-            true => Err(candle_dvm::Error::EmptyPrompt),
+            true => Err(candle_engine::Error::EmptyPrompt),
             false => Ok(()),
         }
     }
@@ -79,7 +79,7 @@ impl Echo {
             self.broken.store(true, SeqCst);
         }
         if let Some(why) = self.failure() {
-            return Err(candle_dvm::Error::Batch(why));
+            return Err(candle_engine::Error::Batch(why));
         }
         Ok(Completion {
             guesses: None,
@@ -106,7 +106,7 @@ pub struct Served {
     pub echo: Arc<Echo>,
     pub metrics: Arc<Metrics>,
     stop: Option<oneshot::Sender<()>>,
-    done: Option<tokio::task::JoinHandle<Result<()>>>,
+    done: Option<tokio::task::JoinHandle<candle_dvm::Result<()>>>,
     runtime: Option<Runtime>,
 }
 
@@ -185,18 +185,18 @@ impl Served {
     }
 
     /// Waits until it has ended.
-    pub fn ended(self) -> Result<()> {
+    pub fn ended(self) -> candle_dvm::Result<()> {
         self.end().1
     }
 
     /// The same where one of its threads hangs, which is left behind.
-    pub fn ended_but_for_its_threads(self) -> Result<()> {
+    pub fn ended_but_for_its_threads(self) -> candle_dvm::Result<()> {
         let (runtime, result) = self.end();
         runtime.shutdown_background();
         result
     }
 
-    fn end(mut self) -> (Runtime, Result<()>) {
+    fn end(mut self) -> (Runtime, candle_dvm::Result<()>) {
         let runtime = self.runtime.take().unwrap();
         let done = self.done.take().unwrap();
         let limit = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use candle_transformers::generation::LogitsProcessor;
 use candle_transformers::models::llama::{Cache, Llama, LlamaConfig, LlamaEosToks};
 use tokenizers::Tokenizer;
 
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../candle-dvm/model");
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/engine/model");
 const PROMPT: &str = "A vector is";
 const MOST_TOKENS: usize = 60;
 

@@ -20,7 +20,7 @@ use candle_transformers::auto;
 use candle_transformers::blocks::Decoder;
 use tokenizers::Tokenizer;
 
-const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../candle-dvm/model");
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/engine/model");
 const PROMPT: &str = "A vector is";
 const MOST_TOKENS: usize = 40;
 /// Where the ranks meet, this one's number, and how many there are.

@@ -1,7 +1,7 @@
 //! Files as JavaScript hands them over.
 
-use candle_dvm::model::Bytes;
-use candle_dvm::{Error, PartFile, PartSource};
+use candle_engine::model::Bytes;
+use candle_engine::{Error, PartFile, PartSource};
 use js_sys::{Array, Reflect, Uint8Array};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;
@@ -119,7 +119,9 @@ impl Source {
         let bytes = |name: &str| {
             let value = field(name).map(|value| value.dyn_into::<Uint8Array>());
             value.transpose().map_err(|_| {
-                JsError::new(&format!("`{name}` of the model's source is not a Uint8Array"))
+                JsError::new(&format!(
+                    "`{name}` of the model's source is not a Uint8Array"
+                ))
             })
         };
         if let Some(file) = field("gguf") {

@@ -4,8 +4,8 @@ use crate::options::{self, or_undefined, JsGenerate, JsLoad};
 use browser::files::{JsSource, Source};
 use browser::gpu;
 use candle_core::{DType, Device};
-use candle_dvm::device::describe;
-use candle_dvm::{CandleBackend, Completion, ModelParts, StopReason, Wait};
+use candle_engine::device::describe;
+use candle_engine::{CandleBackend, Completion, ModelParts, StopReason, Wait};
 use js_sys::{Function, Object, Reflect, Uint8Array};
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -208,7 +208,7 @@ impl WasmModel {
     }
 }
 
-pub(crate) fn error(err: candle_dvm::Error) -> JsError {
+pub(crate) fn error(err: candle_engine::Error) -> JsError {
     JsError::new(&err.one_line())
 }
 

@@ -1,7 +1,7 @@
 //! Options as JavaScript gives them.
 
 use candle_core::DType;
-use candle_dvm::CompletionRequest;
+use candle_engine::CompletionRequest;
 use js_sys::Reflect;
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::JsCast;

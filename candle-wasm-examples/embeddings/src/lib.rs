@@ -7,8 +7,8 @@ mod sentences;
 
 use browser::files::{JsSource, Source};
 use candle_core::{DType, Device};
-use candle_dvm::device::describe;
-use candle_dvm::PartSource;
+use candle_engine::device::describe;
+use candle_engine::PartSource;
 use candle_nn::VarBuilder;
 use sentences::{read_config, read_tokenizer, Sentences};
 use wasm_bindgen::prelude::*;
@@ -45,7 +45,7 @@ impl Embedder {
                 Err(reason) => (Device::Cpu, Some(reason)),
             },
         };
-        let tensors = candle_dvm::model::load_parts(&weights, DType::F32, &device).await;
+        let tensors = candle_engine::model::load_parts(&weights, DType::F32, &device).await;
         let tensors = tensors.map_err(|err| JsError::new(&err.to_string()))?;
         let weights = VarBuilder::from_tensors(tensors, DType::F32, &device);
         let sentences = Sentences::new(&config, tokenizer, weights).map_err(error)?;

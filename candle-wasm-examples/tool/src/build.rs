@@ -75,7 +75,7 @@ pub fn build(only: Option<&str>, quick: bool) -> Result<(), String> {
     for page in PAGES {
         copy(&examples().join(page).join("page"), &site.join(page))?;
     }
-    // The model that comes with candle-dvm is a folder as others have it.
+    // The model that comes with candle-engine is a folder as others have it.
     let model = site.join("llm/model");
     for file in [
         "config.json",
@@ -83,7 +83,9 @@ pub fn build(only: Option<&str>, quick: bool) -> Result<(), String> {
         "tokenizer.json",
         "model.safetensors",
     ] {
-        let from = examples().join("../candle-dvm/model").join(file);
+        let from = examples()
+            .join("../candle-transformers/engine/model")
+            .join(file);
         copy(&from, &model.join(file))?;
     }
     let profile = if quick { "web-quick" } else { "web" };

@@ -155,7 +155,7 @@ pub const STEPS: &[Step] = &[
         title: "the pages work in headless Chromium: every op on WebGPU, models on WebGPU and on the CPU",
         when: When::Default,
         budget: 600,
-        paths: &["candle-core/", "candle-nn/", "candle-transformers/", "candle-dvm/src/wasm", "candle-wasm-examples/"],
+        paths: &["candle-core/", "candle-nn/", "candle-transformers/", "candle-wasm-examples/"],
         run: web::web,
         ahead: Some(web::ahead),
     },

@@ -43,7 +43,10 @@ struct ToListener;
 
 impl Subscriber for ToListener {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("candle_dvm") && *metadata.level() <= Level::INFO
+        ["candle_dvm", "candle_engine"]
+            .iter()
+            .any(|name| metadata.target().starts_with(name))
+            && *metadata.level() <= Level::INFO
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

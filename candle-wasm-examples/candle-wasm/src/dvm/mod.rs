@@ -8,7 +8,8 @@ use browser::files::JsSource;
 use candle_dvm::journal::RedbJournal;
 use candle_dvm::payment::Free;
 use candle_dvm::service::{Metrics, Service, Settings};
-use candle_dvm::{CandleBackend, CompletionRequest, Error, Wait};
+use candle_dvm::Error;
+use candle_engine::{CandleBackend, CompletionRequest, Wait};
 use futures_channel::oneshot;
 use js_sys::{Function, Object, JSON};
 use nostr::nips::nip19::ToBech32;
@@ -174,12 +175,14 @@ impl BrowserDvm {
         settings: Option<JsSettings>,
     ) -> Result<(), JsError> {
         if self.state.borrow().running.is_some() {
-            return Err(JsError::new("the service is already running: stop it first"));
+            return Err(JsError::new(
+                "the service is already running: stop it first",
+            ));
         }
         let model = self.model()?;
         let mut settings = read_settings(settings)?;
         settings.relays = relays;
-        settings.check().map_err(error)?;
+        settings.check().map_err(refused)?;
         let positions = model.backend.max_positions();
         settings.max_tokens = settings.max_tokens.min(positions);
         settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
@@ -196,7 +199,7 @@ impl BrowserDvm {
             Arc::new(Free),
             metrics.clone(),
         );
-        let service = service.map_err(error)?;
+        let service = service.map_err(refused)?;
         let (stop, asked) = oneshot::channel();
         let (tell, stopped) = oneshot::channel();
         spawn_local(async move {
@@ -281,6 +284,10 @@ fn name_of(url: &str) -> String {
         "" => "model".to_string(),
         name => name.to_string(),
     }
+}
+
+fn refused(err: Error) -> JsError {
+    JsError::new(&err.one_line())
 }
 
 fn read_settings(settings: Option<JsSettings>) -> Result<Settings, JsError> {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use candle_core::Device;
-use candle_dvm::embed::EncoderFiles;
-use candle_dvm::{CandleBackend, CompletionRequest, InferenceBackend, ModelFiles, ModelSource};
+use candle_engine::embed::EncoderFiles;
+use candle_engine::{CandleBackend, CompletionRequest, InferenceBackend, ModelFiles, ModelSource};
 use candle_transformers::embed::{Options, TextEncoder};
 use tokio::task::spawn_blocking;
 use wasmtime::component::{HasSelf, Linker};
@@ -131,9 +131,9 @@ fn request(prompt: String, params: llm::InferencingParams) -> CompletionRequest 
     }
 }
 
-impl From<candle_dvm::Error> for llm::Error {
-    fn from(err: candle_dvm::Error) -> Self {
-        use candle_dvm::Error as From;
+impl From<candle_engine::Error> for llm::Error {
+    fn from(err: candle_engine::Error) -> Self {
+        use candle_engine::Error as From;
         let text = bounded(&err.to_string());
         match err {
             From::Parameter { .. }
@@ -310,14 +310,14 @@ mod tests {
 
     #[test]
     fn errors_are_the_interface_s() {
-        let too_long = candle_dvm::Error::PromptTooLong {
+        let too_long = candle_engine::Error::PromptTooLong {
             tokens: 9,
             limit: 8,
         };
         for (err, invalid) in [
-            (candle_dvm::Error::EmptyPrompt, true),
+            (candle_engine::Error::EmptyPrompt, true),
             (too_long, true),
-            (candle_dvm::Error::Service("x".into()), false),
+            (candle_engine::Error::Batch("x".into()), false),
         ] {
             let text = err.to_string();
             match llm::Error::from(err) {

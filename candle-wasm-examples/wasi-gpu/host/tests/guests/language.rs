@@ -1,4 +1,4 @@
-//! `fermyon:spin/llm`: a guest asks models of the host. The text model is the one that comes with candle-dvm, whose reference outputs are
+//! `fermyon:spin/llm`: a guest asks models of the host. The text model is the one that comes with candle-engine, whose reference outputs are
 //! beside it.
 
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use candle_core::{Device, Tensor};
-use candle_dvm::{CandleBackend, CompletionRequest, InferenceBackend, ModelFiles, ModelSource};
+use candle_engine::{CandleBackend, CompletionRequest, InferenceBackend, ModelFiles, ModelSource};
 use serde::Deserialize;
 use serde_json::json;
 use wasi_gpu::{DeviceChoice, Devices, Models, Runner, WasiCtxBuilder};
@@ -28,7 +28,7 @@ struct Prompt {
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../candle-dvm/model")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../candle-transformers/engine/model")
 }
 
 fn prompt() -> Prompt {

@@ -1,0 +1,176 @@
+//! `/v1/completions`.
+
+use super::fields::Common;
+use super::reply::{self, Event};
+use super::{now, ApiError, Served};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::Json;
+use candle_engine::batch::Likely;
+use futures_util::future::try_join_all;
+use futures_util::stream::select_all;
+use futures_util::StreamExt;
+use serde::Deserialize;
+use serde_json::{json, Value};
+use std::sync::Arc;
+
+/// As at OpenAI, where a text goes on for a line or so.
+const MAX_TOKENS: usize = 16;
+const MAX_TOP: usize = 5;
+/// Prompts in a request.
+const MAX_PROMPTS: usize = 128;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Request {
+    prompt: Prompt,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
+    #[serde(default)]
+    echo: bool,
+    #[serde(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+impl Prompt {
+    fn tokens(self, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
+        let backend = served.engine.backend();
+        let of = |text: String| backend.prompt_tokens(&text);
+        let all = match self {
+            Self::Text(text) => vec![of(text)?],
+            Self::Texts(texts) => texts.into_iter().map(of).collect::<Result<_, _>>()?,
+            Self::Tokens(tokens) => vec![tokens],
+            Self::TokenLists(lists) => lists,
+        };
+        if !(1..=MAX_PROMPTS).contains(&all.len()) {
+            let problem = format!("found {} texts; expected 1 to {MAX_PROMPTS}", all.len());
+            return Err(ApiError::field("prompt", problem));
+        }
+        let vocab = backend.vocab();
+        if let Some(id) = all.iter().flatten().find(|id| **id as usize >= vocab) {
+            let problem = format!("token {id} is out of range; the vocabulary has {vocab} tokens");
+            return Err(ApiError::field("prompt", problem));
+        }
+        Ok(all)
+    }
+}
+
+pub(super) async fn create(
+    State(served): State<Arc<Served>>,
+    body: Result<Json<Request>, JsonRejection>,
+) -> Result<Response, ApiError> {
+    let Json(request) = body?;
+    let common = request.common;
+    common.check_model(&served)?;
+    if request.echo {
+        return Err(ApiError::field("echo", "true is not supported"));
+    }
+    if let Some(top) = request.logprobs.filter(|top| *top > MAX_TOP) {
+        let problem = format!("{top}; the maximum is {MAX_TOP}");
+        return Err(ApiError::field("logprobs", problem));
+    }
+    let prompts = request.prompt.tokens(&served)?;
+    let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
+    let completion = common.request(request.max_tokens.unwrap_or(MAX_TOKENS))?;
+    let receivers = prompts
+        .into_iter()
+        .map(|tokens| reply::begin(&served, tokens, completion.clone(), request.logprobs));
+    let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
+    let (id, created, model) = (reply::id("cmpl"), now(), served.name.clone());
+    if !common.stream {
+        let whole = try_join_all(receivers.into_iter().map(reply::whole)).await?;
+        let made: usize = whole.iter().map(|(it, _)| it.token_ids.len()).sum();
+        let choices = whole
+            .iter()
+            .enumerate()
+            .map(|(index, (completion, likely))| {
+                let logprobs = request.logprobs.map(|_| listed(&served, likely, 0));
+                json!({
+                    "index": index, "text": completion.text, "logprobs": logprobs,
+                    "finish_reason": reply::finish_reason(completion),
+                })
+            });
+        let choices: Vec<Value> = choices.collect();
+        let answer = json!({
+            "id": id, "object": "text_completion", "created": created, "model": model, "choices": choices,
+            "usage": reply::usage(prompt_tokens, made),
+        });
+        return Ok(Json(answer).into_response());
+    }
+    let with_usage = common.stream_options.include_usage;
+    let head = json!({ "id": id, "object": "text_completion", "created": created, "model": model });
+    let chunk = move |choices: Value, usage: Value| {
+        let mut chunk = head.clone();
+        chunk["choices"] = choices;
+        if with_usage {
+            chunk["usage"] = usage;
+        }
+        chunk
+    };
+    let made = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let each = receivers.into_iter().enumerate().map(|(index, receiver)| {
+        let (chunk, served, made) = (chunk.clone(), served.clone(), made.clone());
+        let mut held: Vec<Likely> = Vec::new();
+        let mut offset = 0;
+        let events = reply::chunks(receiver, move |event| {
+            let mut choice = |text: &str, held: &mut Vec<Likely>, reason: Value| {
+                let logprobs = match held.is_empty() {
+                    true => Value::Null,
+                    false => listed(&served, &std::mem::take(held), offset),
+                };
+                offset += text.chars().count();
+                json!([{ "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason }])
+            };
+            match event {
+                Event::Token(likely) => {
+                    held.push(likely);
+                    Vec::new()
+                }
+                Event::Piece(piece) => {
+                    vec![chunk(choice(&piece, &mut held, Value::Null), Value::Null)]
+                }
+                Event::Done(Ok(completion)) => {
+                    let tokens = completion.token_ids.len();
+                    made.fetch_add(tokens, std::sync::atomic::Ordering::Relaxed);
+                    let reason = reply::finish_reason(&completion).into();
+                    vec![chunk(choice("", &mut held, reason), Value::Null)]
+                }
+                Event::Done(Err(error)) => vec![reply::failure(error)],
+            }
+        });
+        events.boxed()
+    });
+    let all = select_all(each);
+    let last = futures_util::stream::once(async move {
+        let made = made.load(std::sync::atomic::Ordering::Relaxed);
+        with_usage.then(|| chunk(json!([]), reply::usage(prompt_tokens, made)))
+    });
+    let last = last.filter_map(std::future::ready);
+    Ok(reply::stream(all.chain(last)))
+}
+
+/// The tokens of a text whose first begins at the character `offset`.
+fn listed(served: &Served, likely: &[Likely], mut offset: usize) -> Value {
+    let tokenizer = served.engine.backend().tokenizer();
+    let (mut tokens, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
+    for it in likely {
+        let text = reply::token_text(tokenizer, it.id);
+        offsets.push(offset);
+        offset += text.chars().count();
+        let top = it.top.iter();
+        let top = top.map(|(id, logprob)| (reply::token_text(tokenizer, *id), json!(logprob)));
+        tops.push(Value::Object(top.collect()));
+        tokens.push(text);
+        logprobs.push(it.logprob);
+    }
+    json!({ "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
+}

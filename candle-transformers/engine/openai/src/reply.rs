@@ -1,0 +1,112 @@
+//! From the engine's thread to a client's socket.
+
+use super::{ApiError, Served};
+use axum::response::sse::{Event as Sent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use candle_engine::batch::{Heard, Likely};
+use candle_engine::model::TextTokenizer;
+use candle_engine::{Completion, CompletionRequest, StopReason};
+use futures_util::stream::{self, Stream, StreamExt};
+use serde_json::{json, Value};
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
+
+/// What becomes of a completion.
+pub(super) enum Event {
+    Token(Likely),
+    Piece(String),
+    Done(candle_engine::Result<Completion>),
+}
+
+/// Begins a completion. It ends when the receiver is dropped.
+pub(super) fn begin(
+    served: &Served,
+    tokens: Vec<u32>,
+    request: CompletionRequest,
+    logprobs: Option<usize>,
+) -> Result<UnboundedReceiver<Event>, ApiError> {
+    let (sender, receiver) = unbounded_channel();
+    let listener = move |heard: Heard<'_>| {
+        let event = match heard {
+            Heard::Piece("") => None,
+            Heard::Piece(piece) => Some(Event::Piece(piece.to_string())),
+            Heard::Token(likely) => Some(Event::Token(likely)),
+            Heard::Done(result) => Some(Event::Done(result)),
+        };
+        let sent = event.is_none_or(|event| sender.send(event).is_ok());
+        match sent && !sender.is_closed() {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    };
+    served
+        .engine
+        .submit(tokens, request, logprobs, Box::new(listener))?;
+    Ok(receiver)
+}
+
+/// Waits until it is whole.
+pub(super) async fn whole(
+    mut receiver: UnboundedReceiver<Event>,
+) -> Result<(Completion, Vec<Likely>), ApiError> {
+    let mut tokens = Vec::new();
+    while let Some(event) = receiver.recv().await {
+        match event {
+            Event::Token(likely) => tokens.push(likely),
+            Event::Piece(_) => {}
+            Event::Done(result) => return Ok((result?, tokens)),
+        }
+    }
+    Err(candle_engine::Error::Batch("the engine has stopped".to_string()).into())
+}
+
+pub(super) fn finish_reason(completion: &Completion) -> &'static str {
+    match completion.stop_reason {
+        StopReason::Length => "length",
+        StopReason::EndOfText | StopReason::StopSequence | StopReason::Cancelled => "stop",
+    }
+}
+
+pub(super) fn usage(prompt: usize, made: usize) -> Value {
+    json!({ "prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made })
+}
+
+/// An id that no other answer has.
+pub(super) fn id(prefix: &str) -> String {
+    format!("{prefix}-{:032x}", rand::random::<u128>())
+}
+
+/// The text of one token; bytes that are no character show as U+FFFD.
+pub(super) fn token_text(tokenizer: &TextTokenizer, id: u32) -> String {
+    tokenizer.decode(&[id]).unwrap_or_default()
+}
+
+/// The events of a completion, as `chunk` puts them, until its end. What `chunk` gives for the end comes last.
+pub(super) fn chunks<F>(
+    receiver: UnboundedReceiver<Event>,
+    mut chunk: F,
+) -> impl Stream<Item = Value>
+where
+    F: FnMut(Event) -> Vec<Value>,
+{
+    let events = stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|event| (event, receiver))
+    });
+    events.flat_map(move |event| stream::iter(chunk(event)))
+}
+
+/// A stream of events, behind which clients wait for `[DONE]`.
+pub(super) fn stream(chunks: impl Stream<Item = Value> + Send + 'static) -> Response {
+    let events = chunks.map(|chunk| Sent::default().data(chunk.to_string()));
+    let done = stream::once(async { Sent::default().data("[DONE]") });
+    let all = events.chain(done).map(Ok::<_, Infallible>);
+    Sse::new(all)
+        .keep_alive(KeepAlive::default())
+        .into_response()
+}
+
+/// What a failure in the middle of a stream is told as.
+pub(super) fn failure(error: candle_engine::Error) -> Value {
+    ApiError::from(error).body()
+}

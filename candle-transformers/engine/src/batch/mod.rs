@@ -1,0 +1,264 @@
+//! Several completions at once: one thread has the model, and each text a slot in its cache.
+//!
+//! A step of the thread reads some tokens of prompts, and then makes one of every text that is being written: a long prompt holds nobody up,
+//! and a text comes and goes between two steps. Whole pieces that a slot holds of an earlier text are not read again where a new one begins
+//! alike, such as with the same system prompt.
+//!
+//! A greedy text does not depend on the others: its prompt is cut where its length says, and what is read again is what would be read. On the
+//! devices a row of a step is computed as if it were alone, where a product's kernel does not depend on the number of rows.
+//!
+//! On a GPU the host does not hold the device up: where all texts are greedy, the next step is queued before the tokens of the last are known
+//! (`writing.rs`), and kernels can be compiled before the first text comes (`compile.rs`).
+//!
+//! A step that panics ends the texts that run, and the next ones find an empty cache. After three such steps with no text finished between
+//! them the engine has failed, and so it has where a step does not end: [`BatchEngine::failure`] says so, and whoever serves with it has to
+//! make another.
+
+mod client;
+mod compile;
+mod scheduler;
+mod supervisor;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod waited;
+mod watch;
+mod writing;
+
+use crate::backend::{Completion, CompletionRequest};
+use crate::engine::CandleBackend;
+use crate::{Error, Result};
+use client::Client;
+use scheduler::Scheduler;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{channel, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use watch::Watch;
+
+/// How many texts run and wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// Texts that run at once, at least 1. Each takes memory for as many positions as the longest of them has.
+    pub slots: usize,
+    /// Tokens of a prompt that are read at once, and of all prompts about as many in a step, at least 1.
+    pub piece: usize,
+    /// Texts that may wait for a slot.
+    pub waiting: usize,
+    /// A step that has not ended after this time is taken for one that never will, and so is what is compiled ahead.
+    pub longest_step: Duration,
+    /// Whether a GPU's kernels are compiled before the first text is begun, which takes seconds where none of them is known from an earlier
+    /// process, and not while the first texts run.
+    pub compile_ahead: bool,
+}
+
+impl Default for BatchSettings {
+    fn default() -> Self {
+        Self {
+            slots: 8,
+            piece: 128,
+            waiting: 256,
+            longest_step: Duration::from_secs(600),
+            compile_ahead: false,
+        }
+    }
+}
+
+/// What becomes of a completion.
+pub enum Heard<'a> {
+    /// The next piece of its text, or none, to ask whether to go on.
+    Piece(&'a str),
+    /// The next token, if probabilities were asked for; its text follows, as soon as it is whole characters.
+    Token(Likely),
+    /// Its end. Nothing follows.
+    Done(Result<Completion>),
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likely {
+    /// The token.
+    pub id: u32,
+    /// The logarithm of its probability, before anything changed it.
+    pub logprob: f32,
+    /// The likeliest tokens with theirs, as many as were asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Who hears of it; `Break` ends it, and so does a panic.
+pub type Listener = Box<dyn FnMut(Heard<'_>) -> ControlFlow<()> + Send>;
+
+/// A completion that is asked for.
+struct Job {
+    tokens: Vec<u32>,
+    request: CompletionRequest,
+    /// How many of the likeliest tokens are told with each, if any is to be.
+    logprobs: Option<usize>,
+    client: Client,
+}
+
+/// A model whose completions run together.
+pub struct BatchEngine {
+    backend: Arc<CandleBackend>,
+    jobs: Mutex<Option<Sender<Job>>>,
+    /// Completions that have not ended.
+    open: Arc<AtomicUsize>,
+    /// Why the thread ended before its time.
+    failure: Arc<OnceLock<String>>,
+    watch: Arc<Watch>,
+    limit: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BatchEngine {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// A setting that is 0, or a model whose texts cannot share a cache: one with layers that are not attention to keys and values, or on
+    /// several devices.
+    pub fn new(backend: Arc<CandleBackend>, settings: BatchSettings) -> Result<Self> {
+        Self::with_step(backend, settings, |scheduler| scheduler.step())
+    }
+
+    /// As [`BatchEngine::new`], with something else for a step.
+    fn with_step(
+        backend: Arc<CandleBackend>,
+        settings: BatchSettings,
+        step: impl FnMut(&mut Scheduler<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<Self> {
+        for (name, value) in [("slots", settings.slots), ("piece", settings.piece)] {
+            if value == 0 {
+                return Err(Error::Parameter {
+                    name,
+                    value: value.to_string(),
+                    expected: "at least 1",
+                });
+            }
+        }
+        let state = backend.new_slots(settings.slots)?;
+        let (jobs, orders) = channel();
+        let failure = Arc::new(OnceLock::new());
+        let watch = Arc::new(Watch::new(settings.longest_step));
+        let (model, failed, watched) = (backend.clone(), failure.clone(), watch.clone());
+        let work = move || {
+            if settings.compile_ahead {
+                let compiled =
+                    supervisor::caught(|| watched.during(|| compile::ahead(&model, settings)));
+                if let Some(Err(error)) = compiled {
+                    tracing::warn!(%error, "cannot compile kernels ahead of time");
+                }
+            }
+            let scheduler = Scheduler::new(&model, state, settings);
+            let run = || supervisor::run(scheduler, &orders, &failed, &watched, step);
+            if supervisor::caught(run).is_none() {
+                let _ = failed.set("the engine thread panicked".to_string());
+            }
+        };
+        let thread = std::thread::Builder::new().name("candle-batch".to_string());
+        let thread = thread
+            .spawn(work)
+            .map_err(|err| Error::Batch(err.to_string()))?;
+        Ok(Self {
+            backend,
+            jobs: Mutex::new(Some(jobs)),
+            open: Arc::default(),
+            failure,
+            watch,
+            limit: settings.slots + settings.waiting,
+            thread: Some(thread),
+        })
+    }
+
+    /// The model.
+    pub fn backend(&self) -> &CandleBackend {
+        &self.backend
+    }
+
+    /// How many completions run or wait.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Why the engine takes no completions any more, if it has failed: steps that panicked, or after which the device failed, three in a row
+    /// with no text finished between them; or a step that did not end within [`BatchSettings::longest_step`]. Another engine over the same
+    /// model may go on, or the whole process has to be started anew.
+    pub fn failure(&self) -> Option<String> {
+        match self.watch.hangs() {
+            // It stays said, even if the step comes back.
+            Some(why) => Some(self.failure.get_or_init(|| why).clone()),
+            None => self.failure.get().cloned(),
+        }
+    }
+
+    /// Begins a completion of the prompt `tokens`. With `logprobs` each token is told with its probability, and those of as many of the
+    /// likeliest. `listener` is called on the engine's thread, and must not block it.
+    ///
+    /// # Errors
+    /// Parameters out of range, no tokens or more than the model has positions, no place to wait, or an engine that has failed.
+    pub fn submit(
+        &self,
+        tokens: Vec<u32>,
+        request: CompletionRequest,
+        logprobs: Option<usize>,
+        listener: Listener,
+    ) -> Result<()> {
+        request.validate()?;
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let limit = self.backend.slot_positions();
+        if tokens.len() > limit {
+            return Err(Error::PromptTooLong {
+                tokens: tokens.len(),
+                limit,
+            });
+        }
+        // Its thread may still be telling those that it had, and takes nobody on.
+        if let Some(why) = self.failure() {
+            return Err(Error::Batch(why));
+        }
+        let job = Job {
+            client: Client::new(&self.open, self.limit, listener)?,
+            tokens,
+            request,
+            logprobs,
+        };
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = match jobs.as_ref() {
+            Some(jobs) => jobs.send(job).err().map(|unsent| unsent.0),
+            None => Some(job),
+        };
+        match refused {
+            None => Ok(()),
+            Some(job) => {
+                job.client.refuse();
+                Err(self.ended())
+            }
+        }
+    }
+
+    /// What a completion is told that the thread does not end.
+    fn ended(&self) -> Error {
+        let why = self.failure();
+        Error::Batch(why.unwrap_or_else(|| "the engine has stopped".to_string()))
+    }
+}
+
+/// Ends the thread once what runs has ended; one that hangs is left behind, and ends with the process.
+impl Drop for BatchEngine {
+    fn drop(&mut self) {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // A listener can be the last that has the engine, and is dropped by that thread.
+        let is_this = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        let thread = self.thread.take();
+        if let Some(thread) = thread.filter(|it| !is_this(it) && self.watch.hangs().is_none()) {
+            let _ = thread.join();
+        }
+    }
+}

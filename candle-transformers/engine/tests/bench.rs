@@ -1,0 +1,210 @@
+//! The benchmark at a size that takes no time; and the arithmetic behind its figures.
+
+use crate::support::{choice, on_each_device, registry};
+use candle_core::quantized::GgmlDType;
+use candle_core::DType;
+use candle_engine::bench::shapes::{self, Dimensions, ModelShape, Steps};
+use candle_engine::bench::{run, BenchRequest};
+use candle_engine::{DeviceKind, KvType, WeightFormat};
+
+on_each_device!(
+    demo_shape,
+    behind_a_context_and_together,
+    keys_and_values_of_a_dtype
+);
+
+fn demo_shape(kind: DeviceKind) {
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    let floats = [DType::F32, DType::F16, DType::BF16].map(WeightFormat::Dense);
+    let blocks = [GgmlDType::Q4_0, GgmlDType::Q4K].map(WeightFormat::Blocks);
+    let quick = !device.is_software_gpu() || std::env::var_os("CANDLE_EVERY_CASE").is_some();
+    // A software adapter compiles for ten seconds for each: the widest and the narrowest.
+    for format in floats.into_iter().chain(blocks) {
+        let extreme = matches!(
+            format,
+            WeightFormat::Dense(DType::F32) | WeightFormat::Blocks(GgmlDType::Q4K)
+        );
+        if !quick && !extreme {
+            continue;
+        }
+        let request = BenchRequest {
+            shape: ModelShape::Demo,
+            format,
+            kv_type: KvType::Auto,
+            prompt: 5,
+            generate: 3,
+            context: 0,
+            batch: 1,
+            repeat: 2,
+            bandwidth: Some(100.0),
+            profile: false,
+        };
+        let report = run(&request, device, kind.name()).unwrap();
+        for speed in [&report.prompt, &report.generation] {
+            assert!(speed.min > 0.0 && speed.min <= speed.median && speed.median <= speed.max);
+            assert_eq!(speed.dispatches.is_some(), kind == DeviceKind::WebGpu);
+            assert!(speed.dispatches.is_none_or(|count| count > 6.0));
+        }
+        let share = report.bytes_per_token * report.generation.median / 100e9;
+        assert_eq!(report.bandwidth_share, Some(share));
+        assert!(report.table().contains("prompt 5"));
+    }
+}
+
+fn behind_a_context_and_together(kind: DeviceKind) {
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    let speed = |context, batch| {
+        let request = BenchRequest {
+            shape: ModelShape::Demo,
+            format: WeightFormat::Dense(DType::F32),
+            kv_type: KvType::Auto,
+            prompt: 2,
+            generate: 2,
+            context,
+            batch,
+            repeat: 1,
+            bandwidth: None,
+            profile: false,
+        };
+        let report = run(&request, device, kind.name()).unwrap();
+        assert_eq!((report.context, report.batch), (context, batch));
+        assert!(report.generation.median > 0.0);
+        report.bytes_per_token
+    };
+    let [alone, behind, together] = [speed(0, 1), speed(600, 1), speed(40, 3)];
+    // Keys and values of 6 layers with 2 heads of 64, in f32.
+    assert_eq!(behind - alone, 600. * 6. * 2. * 2. * 64. * 4.);
+    // A third of the weights, and more keys.
+    let more = 40. * 6. * 2. * 2. * 64. * 4.;
+    assert!(
+        together < alone / 2. + more && together > alone / 3. + 0.9 * more,
+        "{together}"
+    );
+}
+
+fn keys_and_values_of_a_dtype(kind: DeviceKind) {
+    let device = registry().select(choice(kind)).unwrap().open().unwrap();
+    let run = |format, kv_type| {
+        let request = BenchRequest {
+            shape: ModelShape::Demo,
+            format,
+            kv_type,
+            prompt: 20,
+            generate: 2,
+            context: 200,
+            batch: 1,
+            repeat: 1,
+            bandwidth: None,
+            profile: false,
+        };
+        run(&request, device, kind.name())
+    };
+    let blocks = WeightFormat::Blocks(GgmlDType::Q4_0);
+    let of = |kv_type| run(blocks, kv_type).unwrap();
+    let (wide, narrow) = (of(KvType::F32), of(KvType::F16));
+    assert_eq!((wide.kv, narrow.kv), ("f32", "f16"));
+    let bytes = wide.bytes_per_token - narrow.bytes_per_token;
+    // 200 keys and the one that is added, on average of the two steps one more; in 6 layers with 2 heads of 64.
+    assert!(
+        (bytes / (6. * 2. * 2. * 64. * 2.) - 200.).abs() <= 2.,
+        "{bytes}"
+    );
+    let expected = match kind {
+        DeviceKind::WebGpu | DeviceKind::Metal => "f16",
+        _ => "f32",
+    };
+    assert_eq!(of(KvType::Auto).kv, expected);
+    let error = run(WeightFormat::Dense(DType::F16), KvType::F32).unwrap_err();
+    let error = format!("{error:?}{error}");
+    assert!(
+        error.contains("f32") && error.contains("activations of f16"),
+        "{error}"
+    );
+}
+
+/// The sizes that these models are known by.
+#[test]
+fn bytes_per_token() {
+    let f16 = WeightFormat::Dense(DType::F16);
+    let q4_0 = WeightFormat::Blocks(GgmlDType::Q4_0);
+    for (shape, format, expected) in [
+        (ModelShape::TinyLlama1_1b, f16, 2.07),
+        (ModelShape::Llama3_2_1b, f16, 2.47),
+        (ModelShape::Llama3_8b, f16, 15.0),
+        (ModelShape::Llama3_8b, q4_0, 4.23),
+        (ModelShape::Qwen3_0_6b, f16, 1.20),
+        (ModelShape::Qwen3_4b, f16, 8.05),
+        (ModelShape::Gemma3_1b, f16, 2.0),
+        (ModelShape::Phi4Mini, f16, 7.68),
+        // Of 93 GB: two experts of eight.
+        (ModelShape::Mixtral8x7b, f16, 25.5),
+    ] {
+        let steps = Steps {
+            context: 0,
+            count: 128,
+            batch: 1,
+        };
+        let spec = shape.spec(128).unwrap();
+        let found = shapes::bytes_per_token(&spec, format, format.activations(), steps) / 1e9;
+        assert!((found - expected).abs() < 0.02, "{}: {found}", shape.name());
+    }
+}
+
+/// What Llamas' figures were before other families had any.
+#[test]
+fn dimensions_of_a_llama() {
+    let expected = Dimensions {
+        hidden: 2048,
+        layers: 16,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        ffn: 8192,
+        experts: None,
+        vocab: 128_256,
+        tied: true,
+    };
+    let spec = ModelShape::Llama3_2_1b.spec(512).unwrap();
+    assert_eq!(Dimensions::from(&spec), expected);
+    let f16 = WeightFormat::Dense(DType::F16);
+    let steps = Steps {
+        context: 0,
+        count: 128,
+        batch: 1,
+    };
+    let layer = 2048 * (2 * 2048 + 1024) + 3 * 2048 * 8192 + 2 * 2048;
+    let weights = 16 * layer + 128_256 * 2048 + 2 * 2048;
+    let cache = 16. * 1024. * 64.5;
+    let found = shapes::bytes_per_token(&spec, f16, DType::F16, steps);
+    assert_eq!(found, 2. * (f64::from(weights) + cache));
+}
+
+/// Most layers of Gemma 3 see 512 positions, however many there are.
+#[test]
+fn windows_are_what_is_read() {
+    let f16 = WeightFormat::Dense(DType::F16);
+    let read = |context| {
+        let steps = Steps {
+            context,
+            count: 1,
+            batch: 1,
+        };
+        let spec = ModelShape::Gemma3_1b.spec(16_384).unwrap();
+        shapes::bytes_per_token(&spec, f16, DType::F16, steps)
+    };
+    // 4 of 26 layers see everything: keys and values of one head of 256.
+    assert_eq!(read(8000) - read(4000), 4000. * 4. * 2. * 256. * 2.);
+    assert_eq!(read(200) - read(100), 100. * 26. * 2. * 256. * 2.);
+}
+
+/// Each shape is one that its family takes, in both forms.
+#[test]
+fn every_shape_has_a_specification() {
+    use clap::ValueEnum;
+    for shape in ModelShape::value_variants() {
+        for spec in [shape.spec(64), shape.gguf_spec(64)] {
+            let spec = spec.unwrap_or_else(|err| panic!("{}: {err}", shape.name()));
+            assert_eq!(spec.positions, 64, "{}", shape.name());
+        }
+    }
+}
