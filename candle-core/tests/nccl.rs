@@ -240,6 +240,57 @@ fn two_cards_keep_the_order_of_many_calls() -> Result<()> {
     Ok(())
 }
 
+/// Sums that cards record, over all cards of the machine: each launch adds up what is there then, and other calls may come between.
+#[test]
+#[ignore = "needs two cards and NCCL"]
+fn cards_add_up_what_they_record() -> Result<()> {
+    let count = candle_core::cuda_backend::cards()?.len();
+    let cards = (0..count).map(card).collect::<Result<Vec<_>>>()?;
+    let devices: Vec<Device> = cards.iter().cloned().map(Device::Cuda).collect();
+    // The second is past what every card adds up by itself, the third past what goes between cards directly.
+    for len in [1000, 300_004, 5_000_000] {
+        let all = in_threads(NcclGroup::ranks(&cards)?, &devices, |group, device| {
+            let Device::Cuda(card) = device else {
+                bail!("not a card")
+            };
+            let xs = numbers(&[len], group.rank(), DType::F32, device)?;
+            let sums = xs.zeros_like()?;
+            let work = || {
+                let sum = group.all_reduce(&xs)?;
+                let sum = group.all_reduce(&(sum * 0.5)?)?;
+                sums.slice_set(&sum, 0, 0)
+            };
+            work()?;
+            let mut recording = card.record(work)?;
+            let mut results = Vec::new();
+            for round in 0..3 {
+                xs.slice_set(
+                    &numbers(&[len], group.rank() + round, DType::F32, device)?,
+                    0,
+                    0,
+                )?;
+                recording.launch()?;
+                results.push(sums.to_vec1::<f32>()?);
+                results.push(group.all_reduce(&xs)?.to_vec1::<f32>()?);
+            }
+            Ok(results)
+        });
+        let all: Vec<_> = all.into_iter().map(|results| results.unwrap()).collect();
+        for round in 0..3 {
+            let mut sum = vec![0f32; len];
+            for rank in 0..count {
+                let part = numbers(&[len], rank + round, DType::F32, CPU)?.to_vec1::<f32>()?;
+                sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+            }
+            let twice: Vec<f32> = sum.iter().map(|x| x * 0.5 * count as f32).collect();
+            for results in &all {
+                assert!(results[2 * round] == twice && results[2 * round + 1] == sum);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The card of rank 0 waits for a call that rank 1 does not make; what rank 0 reads says why.
 fn fails(reason: &str, timeout: Duration, ends: impl Fn(NcclGroup) -> Result<()> + Sync) {
     let cards = cards().unwrap();

@@ -82,6 +82,12 @@ enum Command {
         /// Where they are, or how many of each row count.
         place: Place,
     },
+    /// A greedy step that devices record: from the token that rank 0 sends, or else the one that the last step left.
+    Step {
+        state: u64,
+        sent: bool,
+        offset: usize,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -211,7 +217,8 @@ impl ParallelDecoder {
         self.run(ids, Place::Offset(offset), state)
     }
 
-    /// The token that follows `ids`, `(1, 1)`, by the highest logit; as [`Decoder::greedy_step`], which one rank alone has.
+    /// The token that follows `ids`, `(1, 1)`, by the highest logit; as [`Decoder::greedy_step`]. Ranks on NVIDIA cards record the step,
+    /// each its own.
     ///
     /// # Errors
     /// As [`Decoder::greedy_step`]; if a rank has failed.
@@ -221,8 +228,16 @@ impl ParallelDecoder {
         offset: usize,
         state: &mut ParallelState,
     ) -> Result<GreedyToken> {
-        if self.world_size() == 1 && Arc::ptr_eq(&self.team, &state.team) {
-            return self.team.decoder.greedy_step(ids, offset, &mut state.state);
+        let team = &*self.team;
+        if Arc::ptr_eq(&self.team, &state.team) {
+            if team.followers.is_empty() {
+                return team.decoder.greedy_step(ids, offset, &mut state.state);
+            }
+            if let Some(group) = &team.group {
+                if team.decoder.records_step(ids, &state.state) {
+                    return team.recorded_step(&**group, ids, offset, state);
+                }
+            }
         }
         GreedyToken::choose(&self.next_logits(ids, offset, state)?.squeeze(0)?)
     }
@@ -285,6 +300,33 @@ impl Place {
 }
 
 impl Team {
+    fn recorded_step(
+        &self,
+        group: &dyn Communicator,
+        ids: &Tensor,
+        offset: usize,
+        state: &mut ParallelState,
+    ) -> Result<GreedyToken> {
+        let decoder = &self.decoder;
+        decoder.check_call(1, offset, &state.state)?;
+        let sent = !decoder.left_by_last_step(ids, &state.state);
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send(&Command::Step {
+            state: state.number,
+            sent,
+            offset,
+        });
+        let result = match sent {
+            true => group.broadcast(ids, 0).map(drop),
+            false => Ok(()),
+        };
+        let result = result.and_then(|()| decoder.greedy_step(ids, offset, &mut state.state));
+        if let Err(err) = &result {
+            group.abort(&reason(err));
+        }
+        result
+    }
+
     fn tell(&self, command: Command) {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         self.send(&command);
@@ -368,6 +410,21 @@ fn obey(
             let ids = group.broadcast(&ids, 0)?;
             let state = states.get_mut(&state);
             place.run(decoder, &ids, state.context("a missing state")?)?;
+        }
+        Command::Step {
+            state,
+            sent,
+            offset,
+        } => {
+            let ids = match sent {
+                true => {
+                    let ids = Tensor::zeros((1, 1), DType::U32, decoder.device())?;
+                    Some(group.broadcast(&ids, 0)?)
+                }
+                false => None,
+            };
+            let state = states.get_mut(&state).context("a missing state")?;
+            decoder.follow_step(ids.as_ref(), offset, state)?;
         }
     }
     Ok(())

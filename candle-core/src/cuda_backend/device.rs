@@ -13,6 +13,7 @@ use super::faults::Faults;
 use super::kernel::{Kernel, Kernels};
 use super::libraries::Library;
 use super::memory::{keep_freed_memory, pool};
+use super::nccl::AllRecordedCalls;
 use super::ops;
 use super::profile::{Profiler, Timer};
 use super::readback::Staging;
@@ -54,6 +55,7 @@ struct Inner {
     launches: AtomicU64,
     /// Whether work is recorded, not done.
     recording: AtomicBool,
+    recorded_calls: AllRecordedCalls,
     switches: Switches,
     blas: super::blas::Handles,
     modules: super::compat::Modules,
@@ -138,6 +140,7 @@ impl CudaDevice {
             profiler: Profiler::default(),
             launches: AtomicU64::new(0),
             recording: AtomicBool::new(false),
+            recorded_calls: AllRecordedCalls::default(),
             switches: Switches::from_env("cuda"),
             blas: Default::default(),
             modules: Default::default(),
@@ -221,7 +224,17 @@ impl CudaDevice {
                 self.name()
             )
         }
+        self.0.recorded_calls.lock().clear();
         Ok(RecordingGuard(&self.0.recording))
+    }
+
+    pub(super) fn is_recording(&self) -> bool {
+        self.0.recording.load(Ordering::Acquire)
+    }
+
+    /// Calls of groups in the recording under way.
+    pub(super) fn recorded_calls(&self) -> &AllRecordedCalls {
+        &self.0.recorded_calls
     }
 
     /// An error while work is recorded: `what` needs the host.

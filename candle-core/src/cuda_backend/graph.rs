@@ -4,6 +4,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags_enum, CUstreamCaptureMode_enu
 
 use super::device::CudaDevice;
 use super::error::During;
+use super::nccl::RecordedCalls;
 use crate::Result;
 
 /// Kernels of one device, recorded by [`CudaDevice::record`].
@@ -12,6 +13,8 @@ pub struct Recording {
     device: CudaDevice,
     /// Kernels in it.
     kernels: u64,
+    /// Calls of groups in it.
+    calls: Vec<RecordedCalls>,
 }
 
 // SAFETY: a graph is launched by one thread at a time, which `&mut self` sees to; the driver does not care which.
@@ -44,6 +47,7 @@ impl CudaDevice {
         let done = work();
         let flags = CUgraphInstantiate_flags_enum::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let ended = stream.end_capture(flags);
+        let calls = std::mem::take(&mut *self.recorded_calls().lock());
         done?;
         let Some(graph) = ended.during(|| "recording".into())? else {
             crate::bail!("nothing was recorded on {}", self.name())
@@ -52,13 +56,20 @@ impl CudaDevice {
             graph,
             device: self.clone(),
             kernels: self.stats().launches - before,
+            calls,
         })
     }
 }
 
 impl Recording {
-    /// Puts the recorded work into the device's stream.
+    /// Puts the recorded work into the device's stream. Where it has calls of a group, all ranks have to launch the same.
+    ///
+    /// # Errors
+    /// The driver refuses; a group has ended.
     pub fn launch(&mut self) -> Result<()> {
+        for calls in &self.calls {
+            calls.enter()?;
+        }
         self.device.count_launches(1);
         self.graph
             .launch()

@@ -6,8 +6,15 @@ use crate::{bail, DType, Device, Result, Tensor};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     AllReduce,
-    AllGather { dim: usize },
-    Broadcast { root: usize },
+    AllGather {
+        dim: usize,
+    },
+    Broadcast {
+        root: usize,
+    },
+    /// Calls that a card has recorded and makes as one; their number and what they are stand for a shape.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    Recording,
 }
 
 /// One rank's call.
@@ -24,6 +31,7 @@ impl Op {
             Self::AllReduce => "all_reduce",
             Self::AllGather { .. } => "all_gather",
             Self::Broadcast { .. } => "broadcast",
+            Self::Recording => "a recording",
         }
     }
 }
@@ -32,7 +40,7 @@ impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.op.name())?;
         match self.op {
-            Op::AllReduce => {}
+            Op::AllReduce | Op::Recording => {}
             Op::AllGather { dim } => write!(f, " along dimension {dim}")?,
             Op::Broadcast { root } => write!(f, " from rank {root}")?,
         }
@@ -89,6 +97,7 @@ impl Call {
                 Some(part) => part.copy(),
                 None => bail!("broadcast from rank {root} of {}", parts.len()),
             },
+            Op::Recording => bail!("a recording has no result"),
         }
     }
 }

@@ -124,6 +124,12 @@ pub trait Communicator: std::fmt::Debug + Send + Sync {
     /// As [`all_reduce`](Self::all_reduce); if there is no rank `root`.
     fn broadcast(&self, xs: &Tensor, root: usize) -> Result<Tensor>;
 
+    /// Whether calls may be recorded by the device, see [`CudaDevice::record`](crate::CudaDevice::record): they are made each time the
+    /// recording is launched, by all ranks.
+    fn records(&self) -> bool {
+        false
+    }
+
     /// Ends the group because of something that this rank ran into; the other ranks' errors contain `reason`. A group that has ended
     /// stays as it is.
     fn abort(&self, reason: &str);

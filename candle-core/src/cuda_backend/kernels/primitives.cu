@@ -192,6 +192,26 @@ __device__ __forceinline__ void copy_async_wait() {
 #endif
 }
 
+// ---- Memory that cards share ----
+
+// What this thread has written, and what it knows to be written, is seen by who reads the flag by `load_acquire_system`.
+__device__ __forceinline__ void store_release_system(unsigned* flag, unsigned value) {
+    asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ unsigned load_acquire_system(const unsigned* flag) {
+    unsigned value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(flag)) : "memory");
+    return value;
+}
+
+// Four words, not from a cache.
+__device__ __forceinline__ void load_volatile(unsigned* to, const unsigned* from) {
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(__cvta_generic_to_global(from)));
+}
+
 // ---- Programmatic dependent launch ----
 
 // Before the first access to what the kernel before may still write or read; nothing where launches do not overlap.

@@ -10,6 +10,7 @@ use super::super::device::CudaDevice;
 use super::super::error::{During, WrapErr};
 use super::super::memory::pool;
 use super::api::{self, Api, Buffers, Comm, UniqueId};
+use super::peer::Peer;
 use crate::backend::BackendDevice;
 use crate::distributed::call::{Call, Op};
 use crate::{bail, Result};
@@ -26,6 +27,8 @@ pub(super) struct Member {
     /// Whether `comm` may be used, by who holds `turn`.
     alive: AtomicBool,
     turn: Mutex<()>,
+    /// The way around NCCL, where there is one.
+    peer: Option<Peer>,
 }
 
 // SAFETY: NCCL's handle may be used by any thread, one at a time, which `turn` sees to.
@@ -56,7 +59,13 @@ impl Member {
             device,
             alive: AtomicBool::new(true),
             turn: Mutex::new(()),
+            peer: None,
         })
+    }
+
+    /// Calls go this way where it takes them.
+    pub(super) fn set_peer(&mut self, peer: Peer) {
+        self.peer = Some(peer);
     }
 
     pub(super) fn rank(&self) -> usize {
@@ -74,10 +83,16 @@ impl Member {
         if !self.alive.load(Ordering::Acquire) {
             bail!("{call}: the group has ended")
         }
+        let bytes = len * call.dtype.size_in_bytes();
+        if let Some(peer) = &self.peer {
+            if peer.put(call, send, receive, bytes)? {
+                return Ok(());
+            }
+        }
         let (comm, stream) = (self.comm, self.stream());
         let elements = Buffers { send, receive, len };
         let bytes = Buffers {
-            len: len * call.dtype.size_in_bytes(),
+            len: bytes,
             ..elements
         };
         // SAFETY: the communicator is alive, and nobody ends it while `turn` is held; the buffers are as the caller says, and are freed
@@ -90,6 +105,7 @@ impl Member {
                 }
                 (Op::AllGather { .. }, _) => self.api.gather(comm, stream, bytes),
                 (Op::Broadcast { root }, _) => self.api.send_all(comm, stream, bytes, root),
+                (Op::Recording, _) => bail!("{call}: a recording is launched, not sent"),
             }
         }
     }
@@ -128,6 +144,9 @@ impl Member {
 
     /// Releases the card from what it waits for.
     pub(super) fn abort(&self) {
+        if let Some(peer) = &self.peer {
+            peer.stop();
+        }
         let turn = self.turn.try_lock_for(PATIENCE);
         if !self.alive.swap(false, Ordering::AcqRel) {
             return;

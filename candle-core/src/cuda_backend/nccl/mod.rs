@@ -1,10 +1,12 @@
 //! Sums, gathers and broadcasts over several cards, by NCCL.
 //!
-//! - `api.rs`: NCCL's functions. `team.rs`: who has made which call. `member.rs`: a rank's card. `watch.rs`: the thread that ends a group
-//!   which cannot go on.
+//! - `api.rs`: NCCL's functions. `team.rs`: who has made which call. `member.rs`: a rank's card. `peer.rs`: calls between cards that reach
+//!   each other's memory, without NCCL. `recorded.rs`: calls of a recording. `watch.rs`: the thread that ends a group which cannot go on.
 
 mod api;
 mod member;
+mod peer;
+mod recorded;
 mod team;
 mod watch;
 
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use self::api::{Api, UniqueId};
 use self::member::Member;
+pub(super) use self::recorded::{AllRecordedCalls, RecordedCalls};
 use self::team::Team;
 use self::watch::Shared;
 use super::device::CudaDevice;
@@ -30,8 +33,13 @@ use crate::{bail, Context, Device, Result, Storage, Tensor};
 /// only when it reads a result. The first call of a kind (operation, dtype, power of two of the bytes) waits on the host until all ranks
 /// have come to it. Tensors of other devices are copied to the card, and the result back.
 ///
-/// Sums are of u8, u32, i32, i64, f16, bf16, f32 and f64; gathers and broadcasts take whatever has whole bytes. NCCL adds 16-bit floats
-/// from card to card and rounds after each, unlike [`LocalGroup`](crate::distributed::LocalGroup); of two ranks it is the same.
+/// Sums are of u8, u32, i32, i64, f16, bf16, f32 and f64; gathers and broadcasts take whatever has whole bytes.
+///
+/// Up to eight ranks of one process whose cards reach each other's memory exchange tensors of up to 8 MiB in a kernel of this crate, in
+/// which the cards meet; NCCL takes the rest. Sums of 16-bit floats are rounded once there, as in
+/// [`LocalGroup`](crate::distributed::LocalGroup); NCCL rounds after each card, which makes no difference with two.
+///
+/// Calls may be recorded, see [`CudaDevice::record`]: all ranks record the same calls, and launch them as often as the others.
 ///
 /// # When a rank fails
 /// Calls to come are errors that name the rank. A card that waits for a call which a rank does not make any more is released; whatever
@@ -78,7 +86,12 @@ impl NcclGroup {
                 let api = Api::get()?;
                 member::share_memory(devices)?;
                 let ranks: Vec<_> = devices.iter().cloned().enumerate().collect();
-                let members = join(api, world, api.unique_id()?, &ranks, timeout)?;
+                let mut members = join(api, world, api.unique_id()?, &ranks, timeout)?;
+                if let Some(peers) = peer::connect(devices)? {
+                    for (member, peer) in members.iter_mut().zip(peers) {
+                        member.set_peer(peer);
+                    }
+                }
                 let team = Team::new(world, timeout);
                 Some(Shared::start(team, members, None)?.0)
             }
@@ -168,9 +181,8 @@ impl NcclGroup {
         bail!("rank {}: {call}: the group has ended: {reason}", self.rank)
     }
 
-    fn collective(&self, shared: &Shared, call: &Call, xs: &Tensor) -> Result<Tensor> {
+    fn collective(&self, shared: &Arc<Shared>, call: &Call, xs: &Tensor) -> Result<Tensor> {
         let (card, name) = (&self.device, call.op.name());
-        card.refuse_while_recording(name)?;
         let unit = call.dtype.size_in_bytes();
         if unit == 0 || (call.op == Op::AllReduce && api::sum_type(call.dtype).is_none()) {
             let hint = "NCCL does not support this dtype: convert it, or use LocalGroup";
@@ -191,12 +203,15 @@ impl NcclGroup {
                 _ => bail!("{name}: a tensor that is not on {}", card.name()),
             }
         };
-        if let Err(reason) = shared.team().enter(self.rank, call) {
-            shared.stop(false);
-            return self.ended(call, &reason);
+        let recorded = card.records_calls(shared, self.rank, call);
+        if !recorded {
+            shared.enter(self.rank, call)?;
         }
         if len > 0 {
             let put = shared.member(self.rank).put(call, send, out.address(), len);
+            if let (Err(err), true) = (&put, recorded) {
+                bail!("{call}: {}", reason(err))
+            }
             if let Err(err) = put {
                 // The other ranks' cards wait for this call, which all have made as far as counts tell.
                 shared
@@ -298,6 +313,10 @@ impl Communicator for NcclGroup {
 
     fn broadcast(&self, xs: &Tensor, root: usize) -> Result<Tensor> {
         self.call(Op::Broadcast { root }, xs)
+    }
+
+    fn records(&self) -> bool {
+        true
     }
 
     fn abort(&self, reason: &str) {

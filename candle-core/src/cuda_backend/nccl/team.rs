@@ -80,6 +80,11 @@ impl Team {
         self.lock().ranks[rank]
     }
 
+    /// A digest of a call after those of `before`.
+    pub(super) fn digest(before: u64, call: &Call) -> u64 {
+        digest(before, call)
+    }
+
     /// Says that `rank` makes a call, which may be put into the card's stream then.
     ///
     /// The first call of a kind waits for the other ranks' calls here: NCCL connects them then, on the host, where nothing could end the

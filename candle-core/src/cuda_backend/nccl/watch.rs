@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::member::Member;
 use super::team::{Standing, Team};
+use crate::distributed::call::Call;
 use crate::distributed::{reason, Communicator, ProcessGroup};
 use crate::{bail, Device, Result, Tensor};
 
@@ -49,6 +50,18 @@ impl Shared {
             }
         };
         Ok((shared, watch))
+    }
+
+    /// Says that `rank` makes the calls of a recording.
+    ///
+    /// # Errors
+    /// The group has ended.
+    pub(super) fn enter(&self, rank: usize, call: &Call) -> Result<()> {
+        if let Err(reason) = self.team.enter(rank, call) {
+            self.stop(false);
+            bail!("rank {rank}: {call}: the group has ended: {reason}")
+        }
+        Ok(())
     }
 
     pub(super) fn team(&self) -> &Team {

@@ -252,6 +252,14 @@ impl Layer {
             .is_some_and(|group| group.world_size() > 1)
     }
 
+    /// Whether a device can record what the ranks say to each other.
+    #[cfg(feature = "cuda")]
+    pub(super) fn group_records(&self) -> bool {
+        self.group
+            .as_ref()
+            .is_none_or(|group| group.world_size() == 1 || group.records())
+    }
+
     /// Runs the layer on `xs`, whose sum is `(b, t, hidden_size)`.
     ///
     /// # Errors

@@ -39,11 +39,50 @@ impl Decoder {
         state: &mut DecoderState,
     ) -> Result<GreedyToken> {
         #[cfg(feature = "cuda")]
-        if let Some(device) = self.records(ids, state) {
+        if self.records(ids, state) {
             self.check_call(1, offset, state)?;
-            return self.recorded_step(&device, ids, offset, state);
+            return GreedyToken::of(self.recorded_step(Some(ids), offset, state)?);
         }
         GreedyToken::choose(&self.next_logits(ids, offset, state)?.squeeze(0)?)
+    }
+
+    /// Whether [`greedy_step`](Self::greedy_step) is one that the device records.
+    pub(crate) fn records_step(&self, ids: &Tensor, state: &DecoderState) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.records(ids, state);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (ids, state);
+            false
+        }
+    }
+
+    /// Whether `ids` are those that the last recorded step of `state` left.
+    pub(crate) fn left_by_last_step(&self, ids: &Tensor, state: &DecoderState) -> bool {
+        #[cfg(feature = "cuda")]
+        return state.recorded.left(ids);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (ids, state);
+            false
+        }
+    }
+
+    /// As [`greedy_step`](Self::greedy_step) of a rank whose model another rank has asked; without `ids` those of the last step are taken.
+    /// The token stays on the device.
+    pub(crate) fn follow_step(
+        &self,
+        ids: Option<&Tensor>,
+        offset: usize,
+        state: &mut DecoderState,
+    ) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        return self.recorded_step(ids, offset, state).map(drop);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = (ids, offset, state);
+            candle_core::bail!("{}: steps are recorded with CUDA alone", self.spec.family)
+        }
     }
 }
 
@@ -52,10 +91,10 @@ mod on_cuda {
     use std::sync::Arc;
 
     use candle_core::cuda_backend::Recording;
-    use candle_core::{CudaDevice, DType, Device, TensorId, D};
+    use candle_core::{bail, DType, Device, TensorId, D};
 
     use super::super::spec::MixerSpec;
-    use super::super::{rotations, LayerState, Step};
+    use super::super::{rotations, Layer, LayerState, Step};
     use super::*;
     use crate::blocks::{FeedForwardSpec, GrowingKvCache, Rotary, Rows};
 
@@ -95,18 +134,22 @@ mod on_cuda {
     }
 
     impl Decoder {
-        /// The device, if it can record this model's steps: those of one sequence, without anything that needs the host.
-        pub(super) fn records(&self, ids: &Tensor, state: &DecoderState) -> Option<CudaDevice> {
+        /// Whether the device can record this model's steps: those of one sequence, without anything that needs the host.
+        pub(super) fn records(&self, ids: &Tensor, state: &DecoderState) -> bool {
             let Device::Cuda(device) = &self.device else {
-                return None;
+                return false;
             };
-            let records = !device.is_profiling()
+            !device.is_profiling()
                 && !self.spec.rotaries.iter().any(Rotary::by_length)
                 && ids.dims() == [1, 1]
                 && ids.dtype() == DType::U32
                 && state.use_cache
                 && state.lens.is_empty()
-                && self.logits_group.is_none()
+                && self
+                    .logits_group
+                    .as_ref()
+                    .is_none_or(|group| group.records())
+                && self.layers.iter().all(Layer::group_records)
                 && self.spec.layers.iter().all(|layer| {
                     matches!(layer.mixer, MixerSpec::Attention(_))
                         && !matches!(layer.feed_forward, FeedForwardSpec::Experts(_))
@@ -114,18 +157,24 @@ mod on_cuda {
                 && state
                     .layers
                     .iter()
-                    .all(|layer| matches!(layer, LayerState::Attention(cache) if cache.is_whole()));
-            records.then(|| device.clone())
+                    .all(|layer| matches!(layer, LayerState::Attention(cache) if cache.is_whole()))
         }
 
+        /// The token that follows, which the next step finds where it looks for its own; `None` for `ids` is that.
         pub(super) fn recorded_step(
             &self,
-            device: &CudaDevice,
-            ids: &Tensor,
+            ids: Option<&Tensor>,
             offset: usize,
             state: &mut DecoderState,
-        ) -> Result<GreedyToken> {
-            let kept = state.recorded.0.take().filter(|recorded| {
+        ) -> Result<Tensor> {
+            let Device::Cuda(device) = &self.device else {
+                bail!("{}: steps are recorded with CUDA alone", self.spec.family)
+            };
+            let before = state.recorded.0.take();
+            let left = before
+                .as_ref()
+                .map(|last| (last.ids.clone(), last.position));
+            let kept = before.filter(|recorded| {
                 Arc::ptr_eq(&recorded.decoder, &self.identity)
                     && offset < recorded.end
                     && buffers(state).as_ref() == Some(&recorded.buffers)
@@ -134,7 +183,17 @@ mod on_cuda {
                 Some(recorded) => recorded,
                 None => self.begin(offset, state)?,
             };
-            recorded.set(ids, offset)?;
+            // The buffers may be others than those of the step that left the token.
+            match (ids, left) {
+                (Some(ids), _) => recorded.set(ids, offset)?,
+                (None, Some((ids, position))) if position == offset => {
+                    recorded.set(&ids, offset)?
+                }
+                (None, _) => bail!(
+                    "{}: no step has left the token at {offset}",
+                    self.spec.family
+                ),
+            }
             if let Some(step) = &mut recorded.step {
                 step.launch()?;
             } else if recorded.buffers.is_empty() {
@@ -149,9 +208,9 @@ mod on_cuda {
                 cache.set_len(offset + 1)?;
             }
             recorded.position = offset + 1;
-            let token = GreedyToken::of(recorded.ids.clone())?;
+            let ids = recorded.ids.clone();
             state.recorded.0 = Some(recorded);
-            Ok(token)
+            Ok(ids)
         }
 
         /// Room for steps from `offset` on.
@@ -197,6 +256,14 @@ mod on_cuda {
             let logits = self.run(xs, &step, state)?.last_logits()?.squeeze(1)?;
             ids.slice_set(&logits.argmax_keepdim(D::Minus1)?, 0, 0)?;
             starts.slice_set(&starts.affine(1., 1.)?, 0, 0)
+        }
+    }
+
+    impl RecordedSteps {
+        pub(super) fn left(&self, ids: &Tensor) -> bool {
+            self.0
+                .as_ref()
+                .is_some_and(|recorded| recorded.ids.id() == ids.id())
         }
     }
 

@@ -1,0 +1,123 @@
+// A sum, a gather or a broadcast over cards that reach each other's memory: one launch on each card, which meet inside the kernel.
+//
+// MODE: SUM, GATHER or BROADCAST. WORLD: the ranks. T: the elements. SHOTS, of sums: with 1 every card adds everything up, which has the
+// fewest meetings; with 2 a card adds its part up and writes it to the others, which moves the fewest bytes. SPACE: bytes of a place for
+// tensors. BLOCKS: the most blocks of a launch. ALIGNED: whether `src` starts at
+// a multiple of 16 bytes.
+//
+// The memory of a rank: flags of the meetings, the number of the last call and of the blocks that are through, then places for tensors: two
+// for what the rank gives, two for what it gets. Calls take turns between the two. What a rank writes in a call, others have read before
+// they come to the meeting of the next call, and so before the call after that writes there again.
+
+#define SUM 0
+#define GATHER 1
+#define BROADCAST 2
+
+struct Peers { u64 at[8]; };
+
+// Words of a rank's memory: who has come to which meeting of which block, the number of the last call, blocks that are through.
+enum : u32 { MEETINGS = 2, EPOCH = MEETINGS * BLOCKS * 8, DONE = EPOCH + 1, HEAD_BYTES = 4 * (EPOCH + 64) };
+
+INLINE u32* flag(const Peers& peers, u32 of, u32 meeting, u32 from) {
+    return (u32*)peers.at[of] + (meeting * BLOCKS + blockIdx.x) * 8 + from;
+}
+
+// What the block has written before is seen by the same block of the other ranks, and the other way round. False if the group has ended.
+INLINE bool meet(const Peers& peers, u32 rank, u32 meeting, u32 epoch, const u32* stop) {
+    __shared__ u32 ended;
+    if (threadIdx.x == 0) ended = 0;
+    __syncthreads();
+    if (threadIdx.x < WORLD) {
+        store_release_system(flag(peers, threadIdx.x, meeting, rank), epoch);
+        const u32* theirs = flag(peers, rank, meeting, threadIdx.x);
+        for (u32 tries = 1; (i32)(load_acquire_system(theirs) - epoch) < 0; tries++) {
+            if (tries % 4096 == 0 && load_acquire_system(stop) != 0) {
+                ended = 1;
+                break;
+            }
+        }
+    }
+    __syncthreads();
+    return ended == 0;
+}
+
+typedef Pack<T, 16 / sizeof(T)> Unit;
+
+// The 16 bytes of unit `i` of a tensor of `bytes`; what is behind its end does not matter.
+INLINE u128 get(const char* at, u64 i, u64 bytes) {
+    if (ALIGNED && 16 * i + 16 <= bytes) return load<4>((const u32*)at + 4 * i);
+    u128 unit = {};
+    for (u64 j = 16 * i; j < min(16 * i + 16, bytes); j++) ((char*)&unit)[j - 16 * i] = at[j];
+    return unit;
+}
+
+INLINE void put(char* at, u64 i, u64 bytes, const u128& unit) {
+    if (16 * i + 16 <= bytes) return store((u32*)at + 4 * i, unit);
+    for (u64 j = 16 * i; j < bytes; j++) at[j] = ((const char*)&unit)[j - 16 * i];
+}
+
+// Of another card's memory, or of what another card has written: not from a cache.
+INLINE u128 get_shared(const char* at, u64 i) {
+    u128 unit;
+    load_volatile(&unit.at[0], (const u32*)at + 4 * i);
+    return unit;
+}
+
+// The sum of unit `i` of all ranks, in their order.
+INLINE u128 sum_of(const Peers& peers, u64 place, u64 i) {
+    u128 theirs[WORLD];
+#pragma unroll
+    for (int rank = 0; rank < WORLD; rank++) theirs[rank] = get_shared((const char*)peers.at[rank] + place, i);
+    u128 sum;
+#pragma unroll
+    for (int n = 0; n < 16 / sizeof(T); n++) {
+        compute<T> x = value(((const Unit*)&theirs[0])->at[n]);
+#pragma unroll
+        for (int rank = 1; rank < WORLD; rank++) x += value(((const Unit*)&theirs[rank])->at[n]);
+        ((Unit*)&sum)->at[n] = as<T>(x);
+    }
+    return sum;
+}
+
+KERNEL(peer)(const char* src, char* dst, Peers peers, u64 bytes, u32 rank, u32 root, const u32* stop) {
+    u32* own = (u32*)peers.at[rank];
+    u32 epoch = *(volatile u32*)(own + EPOCH) + 1;
+    u64 given = HEAD_BYTES + (u64)(epoch % 2) * SPACE, got = given + 2 * (u64)SPACE;
+    u64 units = (bytes + 15) / 16, first = thread_index(), step = (u64)gridDim.x * blockDim.x;
+    char* mine = (char*)own + given;
+    if (MODE == SUM && SHOTS == 2) {
+        u64 part = (units + WORLD - 1) / WORLD;
+        for (int of = 0; of < WORLD; of++) {
+            u64 end = min((of + 1) * part, units);
+            for (u64 i = of * part + first; i < end; i += step) put(mine, i, SPACE, get(src, i, bytes));
+        }
+        if (!meet(peers, rank, 0, epoch, stop)) return;
+        u64 end = min((rank + 1) * part, units);
+        for (u64 i = rank * part + first; i < end; i += step) {
+            u128 sum = sum_of(peers, given, i);
+#pragma unroll
+            for (int of = 0; of < WORLD; of++) put((char*)peers.at[of] + got, i, SPACE, sum);
+        }
+        if (!meet(peers, rank, 1, epoch, stop)) return;
+        for (int of = 0; of < WORLD; of++) {
+            u64 end = min((of + 1) * part, units);
+            for (u64 i = of * part + first; i < end; i += step) put(dst, i, bytes, get_shared((char*)own + got, i));
+        }
+    } else {
+        if (MODE != BROADCAST || rank == root)
+            for (u64 i = first; i < units; i += step) put(mine, i, SPACE, get(src, i, bytes));
+        if (!meet(peers, rank, 0, epoch, stop)) return;
+        for (u64 i = first; i < units; i += step) {
+            if (MODE == SUM) put(dst, i, bytes, sum_of(peers, given, i));
+            if (MODE == BROADCAST) put(dst, i, bytes, get_shared((const char*)peers.at[root] + given, i));
+            if (MODE == GATHER)
+                for (int of = 0; of < WORLD; of++)
+                    put(dst + of * bytes, i, bytes, get_shared((const char*)peers.at[of] + given, i));
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(own + DONE, 1u) == gridDim.x - 1) {
+        own[DONE] = 0;
+        *(volatile u32*)(own + EPOCH) = epoch;
+    }
+}

@@ -1,0 +1,218 @@
+//! Collectives of ranks that are threads of one process, on cards that reach each other's memory: one launch of `kernels/peer.cu` on each,
+//! which meet inside the kernel. For sums of a few kilobytes NCCL takes longer to start than the cards take to add them up.
+
+use std::sync::Arc;
+
+use cudarc::driver::{result as driver, sys, CudaContext, CudaSlice};
+
+use super::super::device::CudaDevice;
+use super::super::elem::{bits_type, c_type};
+use super::super::error::{During, WrapErr};
+use super::super::kernel::{source, Kernel};
+use super::super::launch::{Args, Grid};
+use crate::backend::BackendDevice;
+use crate::distributed::call::{Call, Op};
+use crate::Result;
+
+/// The most ranks: a kernel's flags have room for no more.
+const MOST_RANKS: usize = 8;
+/// The most blocks of a launch. They wait for each other, so all have to be on the card at once.
+const BLOCKS: usize = 64;
+const THREADS: usize = 512;
+/// Bytes of a place for tensors, of which a rank has four: the sums of a prompt of a thousand tokens.
+const SPACE: usize = 8 << 20;
+/// Flags and counters before the places, see `peer.cu`.
+const HEAD: usize = 4 * (2 * BLOCKS * 8 + 64);
+/// Bytes that all cards together read of a sum where each adds everything up; of longer ones each adds up its part.
+const ONE_SHOT: usize = 512 << 10;
+
+/// Addresses of all ranks' memory, as the kernel declares them.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+struct Peers {
+    at: [u64; MOST_RANKS],
+}
+
+/// A rank's memory that the others read and write.
+pub(super) struct Mailbox {
+    device: CudaDevice,
+    memory: CudaSlice<u8>,
+}
+
+/// A rank's way to the others.
+pub(super) struct Peer {
+    device: CudaDevice,
+    rank: usize,
+    /// The memory of all ranks, which lives as long as any of them.
+    mailboxes: Arc<Vec<Mailbox>>,
+    peers: Peers,
+    stop: Stop,
+}
+
+/// A word of the host that kernels look at while they wait: not 0 if the group has ended.
+struct Stop {
+    context: Arc<CudaContext>,
+    word: *mut u32,
+}
+
+// SAFETY: a word that is written once, by anyone.
+unsafe impl Send for Stop {}
+// SAFETY: as above.
+unsafe impl Sync for Stop {}
+
+impl Stop {
+    fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        context.bind_to_thread().w()?;
+        // SAFETY: a word, written before a kernel reads it.
+        let word = unsafe { driver::malloc_host(4, 0) }
+            .during(|| "allocating a word of the host for a group".into())?
+            .cast::<u32>();
+        // SAFETY: it was just allocated.
+        unsafe { word.write_volatile(0) };
+        Ok(Self {
+            context: context.clone(),
+            word,
+        })
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        let bound = self.context.bind_to_thread();
+        // SAFETY: made by `malloc_host`, freed once; the stream has been waited for.
+        let freed = bound.and_then(|()| unsafe { driver::free_host(self.word.cast()) });
+        if let Err(err) = freed {
+            tracing::warn!(?err, "cannot free the word of a group");
+        }
+    }
+}
+
+/// Whether every card reaches the memory of every other one.
+fn all_reach(devices: &[CudaDevice]) -> Result<bool> {
+    for owner in devices {
+        for reader in devices {
+            let (owner, reader) = (owner.context(), reader.context());
+            if owner.ordinal() == reader.ordinal() {
+                continue;
+            }
+            let mut reaches = 0;
+            // SAFETY: a place for a number; both cards are open.
+            unsafe {
+                sys::cuDeviceCanAccessPeer(&mut reaches, reader.cu_device(), owner.cu_device())
+            }
+            .result()
+            .w()?;
+            if reaches == 0 {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The ways of all ranks, in order; nothing where the cards do not reach each other, or there are too many. The cards' pools have to be
+/// shared before.
+pub(super) fn connect(devices: &[CudaDevice]) -> Result<Option<Vec<Peer>>> {
+    if devices.len() > MOST_RANKS || !all_reach(devices)? {
+        return Ok(None);
+    }
+    let mut mailboxes = Vec::with_capacity(devices.len());
+    for device in devices {
+        device.context().bind_to_thread().w()?;
+        let mut memory = device.alloc_slice::<u8>(HEAD + 4 * SPACE, "group")?;
+        let mut head = memory.slice_mut(..HEAD);
+        device.stream().memset_zeros(&mut head).w()?;
+        // Before another card looks there.
+        device.synchronize()?;
+        mailboxes.push(Mailbox {
+            device: device.clone(),
+            memory,
+        });
+    }
+    let mut peers = Peers {
+        at: [0; MOST_RANKS],
+    };
+    for (at, mailbox) in peers.at.iter_mut().zip(&mailboxes) {
+        *at = mailbox.address();
+    }
+    let mailboxes = Arc::new(mailboxes);
+    let peer = |(rank, device): (usize, &CudaDevice)| {
+        Ok(Peer {
+            device: device.clone(),
+            rank,
+            mailboxes: mailboxes.clone(),
+            peers,
+            stop: Stop::new(device.context())?,
+        })
+    };
+    let all: Result<Vec<_>> = devices.iter().enumerate().map(peer).collect();
+    all.map(Some)
+}
+
+impl Mailbox {
+    fn address(&self) -> u64 {
+        use cudarc::driver::DevicePtr;
+        let (address, _) = self.memory.device_ptr(self.device.stream());
+        address
+    }
+}
+
+impl Peer {
+    /// Puts a call into the stream, if it is one for this way: `bytes` at `send`; the result goes to `receive`. All ranks say the same
+    /// of a call.
+    pub(super) fn put(&self, call: &Call, send: u64, receive: u64, bytes: usize) -> Result<bool> {
+        let world = self.mailboxes.len();
+        let whole = bytes.is_multiple_of(16) || !matches!(call.op, Op::AllGather { .. });
+        if bytes == 0 || bytes > SPACE || !whole {
+            return Ok(false);
+        }
+        let bits = bits_type(call.dtype.size_in_bytes());
+        let (mode, of, root) = match call.op {
+            Op::AllReduce => match c_type(call.dtype) {
+                Some(of) => ("SUM", of, 0),
+                None => return Ok(false),
+            },
+            Op::AllGather { .. } => ("GATHER", bits, 0),
+            Op::Broadcast { root } => ("BROADCAST", bits, root),
+            Op::Recording => return Ok(false),
+        };
+        let one_shot = mode != "SUM" || world == 2 || bytes * world <= ONE_SHOT;
+        let kernel = Kernel::new(source!("peer"))
+            .define("MODE", mode)
+            .define("WORLD", world)
+            .define("T", of)
+            .define("SHOTS", if one_shot { 1 } else { 2 })
+            // A view may start anywhere, which the other ranks do not know.
+            .define("ALIGNED", send.is_multiple_of(16))
+            .define("SPACE", SPACE)
+            .define("BLOCKS", BLOCKS);
+        let units = bytes.div_ceil(16);
+        let part = if one_shot {
+            units
+        } else {
+            units.div_ceil(world)
+        };
+        let (blocks, threads) = match part.div_ceil(THREADS) {
+            // Few units: more cores ask for them than one block has.
+            0..=4 => (part.div_ceil(128).clamp(1, BLOCKS), 128),
+            blocks => (blocks.min(BLOCKS), THREADS),
+        };
+        let args = Args::new()
+            .value(send)
+            .value(receive)
+            .value(self.peers)
+            .size(bytes)
+            .value(self.rank as u32)
+            .value(root as u32)
+            .value(self.stop.word as u64);
+        let grid = Grid::new([blocks as u32, 1, 1], threads as u32);
+        self.device.launch(&kernel, grid, args)?;
+        Ok(true)
+    }
+
+    /// Releases a kernel that waits.
+    pub(super) fn stop(&self) {
+        // SAFETY: the word lives as long as this.
+        unsafe { self.stop.word.write_volatile(1) }
+    }
+}

@@ -1,0 +1,63 @@
+//! Calls that a device records: they are made by each launch of the recording, and count as one call then.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::super::device::CudaDevice;
+use super::team::Team;
+use super::watch::Shared;
+use crate::distributed::call::{Call, Op};
+use crate::{DType, Result};
+
+/// The calls of one rank in one recording.
+pub(in crate::cuda_backend) struct RecordedCalls {
+    shared: Arc<Shared>,
+    rank: usize,
+    calls: usize,
+    digest: u64,
+}
+
+/// Of all groups that a device is in.
+pub(in crate::cuda_backend) type AllRecordedCalls = Mutex<Vec<RecordedCalls>>;
+
+impl RecordedCalls {
+    /// Says that a launch makes them. The first one waits for the other ranks.
+    ///
+    /// # Errors
+    /// The group has ended; another rank makes other calls.
+    pub(in crate::cuda_backend) fn enter(&self) -> Result<()> {
+        let call = Call {
+            op: Op::Recording,
+            dtype: DType::U8,
+            dims: vec![self.calls, self.digest as u32 as usize],
+        };
+        self.shared.enter(self.rank, &call)
+    }
+}
+
+impl CudaDevice {
+    /// Whether the device is recording: then the call is one of the recording's.
+    pub(super) fn records_calls(&self, shared: &Arc<Shared>, rank: usize, call: &Call) -> bool {
+        if !self.is_recording() {
+            return false;
+        }
+        let mut all = self.recorded_calls().lock();
+        let known = all
+            .iter_mut()
+            .find(|one| one.rank == rank && Arc::ptr_eq(&one.shared, shared));
+        match known {
+            Some(one) => {
+                one.calls += 1;
+                one.digest = Team::digest(one.digest, call);
+            }
+            None => all.push(RecordedCalls {
+                shared: shared.clone(),
+                rank,
+                calls: 1,
+                digest: Team::digest(0, call),
+            }),
+        }
+        true
+    }
+}
