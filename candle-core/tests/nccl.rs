@@ -451,3 +451,93 @@ fn two_cards_of_two_processes() -> Result<()> {
     }
     Ok(())
 }
+
+/// How long sums take that are recorded, and ops that are not while all cards are busy: for BENCHMARKS.md, with `--nocapture`.
+#[test]
+#[ignore = "needs two cards and NCCL; prints times"]
+fn times_of_sums_and_launches() -> Result<()> {
+    const CALLS: usize = 64;
+    let count = candle_core::cuda_backend::cards()?.len();
+    let cards = (0..count).map(card).collect::<Result<Vec<_>>>()?;
+    let devices: Vec<Device> = cards.iter().cloned().map(Device::Cuda).collect();
+    let alone = in_threads(vec![(); count], &devices, |(), device| {
+        let xs = Tensor::zeros(1024, DType::F16, device)?;
+        let mut took = Duration::MAX;
+        for _ in 0..4 {
+            device.synchronize()?;
+            let start = Instant::now();
+            for _ in 0..1000 {
+                (&xs + 1.)?;
+            }
+            took = start.elapsed();
+        }
+        Ok(took.as_secs_f64() * 1e3)
+    });
+    println!("ops without a group, us: {alone:?}");
+    drop((cards, devices));
+    for world in [1, 2, 4].into_iter().filter(|world| *world <= count) {
+        let cards = (0..world).map(card).collect::<Result<Vec<_>>>()?;
+        let devices: Vec<Device> = cards.iter().cloned().map(Device::Cuda).collect();
+        let all = in_threads(NcclGroup::ranks(&cards)?, &devices, |group, device| {
+            let Device::Cuda(card) = device else {
+                bail!("not a card")
+            };
+            let mut line = String::new();
+            for kb in [1, 8, 64, 256, 4096] {
+                let xs = Tensor::zeros(kb * 512, DType::F16, device)?;
+                let sums = xs.zeros_like()?;
+                let work = || {
+                    let mut ys = xs.clone();
+                    for _ in 0..CALLS {
+                        ys = group.all_reduce(&ys)?;
+                    }
+                    sums.slice_set(&ys, 0, 0)
+                };
+                work()?;
+                device.synchronize()?;
+                let mut recording = card.record(work)?;
+                let mut took = [Duration::MAX; 2];
+                for _ in 0..10 {
+                    for (took, recorded) in took.iter_mut().zip([true, false]) {
+                        device.synchronize()?;
+                        let start = Instant::now();
+                        match recorded {
+                            true => recording.launch()?,
+                            false => work()?,
+                        }
+                        device.synchronize()?;
+                        *took = (*took).min(start.elapsed());
+                    }
+                }
+                let each = took.map(|took| took.as_secs_f64() * 1e6 / CALLS as f64);
+                line += &format!("; {kb} KiB {:.1} {:.1}", each[0], each[1]);
+            }
+            let xs = Tensor::zeros(1024, DType::F16, device)?;
+            let host = |ask: &dyn Fn() -> Result<()>| {
+                for _ in 0..200 {
+                    ask()?;
+                }
+                device.synchronize()?;
+                let start = Instant::now();
+                for _ in 0..2000 {
+                    ask()?;
+                }
+                let took = start.elapsed().as_secs_f64() * 1e6 / 2000.;
+                device.synchronize()?;
+                Ok::<_, candle_core::Error>(took)
+            };
+            let ys = xs.zeros_like()?;
+            let op = host(&|| (&xs + 1.).map(drop))?;
+            let launch = host(&|| ys.slice_set(&xs, 0, 0))?;
+            // SAFETY: nobody reads it.
+            let memory = host(&|| unsafe { card.alloc::<u8>(2048) }.map(drop))?;
+            Ok(format!(
+                "op {op:.1}, launch {launch:.1}, memory {memory:.1}{line}"
+            ))
+        });
+        for (rank, line) in all.into_iter().enumerate() {
+            println!("{world} cards, rank {rank}, us: {}", line.unwrap());
+        }
+    }
+    Ok(())
+}

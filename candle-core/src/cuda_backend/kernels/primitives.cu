@@ -196,7 +196,7 @@ __device__ __forceinline__ void copy_async_wait() {
 
 // What this thread has written, and what it knows to be written, is seen by who reads the flag by `load_acquire_system`.
 __device__ __forceinline__ void store_release_system(unsigned* flag, unsigned value) {
-    asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(value) : "memory");
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(flag)), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ unsigned load_acquire_system(const unsigned* flag) {
@@ -209,7 +209,15 @@ __device__ __forceinline__ unsigned load_acquire_system(const unsigned* flag) {
 __device__ __forceinline__ void load_volatile(unsigned* to, const unsigned* from) {
     asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "l"(__cvta_generic_to_global(from)));
+                 : "l"(__cvta_generic_to_global(from))
+                 : "memory");
+}
+
+// Halves of eight bytes arrive whole.
+__device__ __forceinline__ void store_volatile(unsigned* to, const unsigned* from) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(__cvta_generic_to_global(to)), "r"(from[0]), "r"(from[1]),
+                 "r"(from[2]), "r"(from[3])
+                 : "memory");
 }
 
 // ---- Programmatic dependent launch ----

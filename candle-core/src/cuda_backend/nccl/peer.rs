@@ -23,8 +23,15 @@ const THREADS: usize = 512;
 const SPACE: usize = 8 << 20;
 /// Flags and counters before the places, see `peer.cu`.
 const HEAD: usize = 4 * (2 * BLOCKS * 8 + 64);
+/// The most bytes of a rank whose words travel with the number of the call.
+const QUICK: usize = 64 << 10;
+/// Bytes of a place for them: twice as many, of each rank, in turns.
+const QUICK_SPACE: usize = 2 * QUICK;
 /// Bytes that all cards together read of a sum where each adds everything up; of longer ones each adds up its part.
 const ONE_SHOT: usize = 512 << 10;
+
+/// Bytes of a rank's memory.
+const SIZE: usize = HEAD + 4 * SPACE + 2 * MOST_RANKS * QUICK_SPACE;
 
 /// Addresses of all ranks' memory, as the kernel declares them.
 #[repr(C)]
@@ -119,9 +126,9 @@ pub(super) fn connect(devices: &[CudaDevice]) -> Result<Option<Vec<Peer>>> {
     let mut mailboxes = Vec::with_capacity(devices.len());
     for device in devices {
         device.context().bind_to_thread().w()?;
-        let mut memory = device.alloc_slice::<u8>(HEAD + 4 * SPACE, "group")?;
-        let mut head = memory.slice_mut(..HEAD);
-        device.stream().memset_zeros(&mut head).w()?;
+        let mut memory = device.alloc_slice::<u8>(SIZE, "group")?;
+        // No call has the number 0.
+        device.stream().memset_zeros(&mut memory).w()?;
         // Before another card looks there.
         device.synchronize()?;
         mailboxes.push(Mailbox {
@@ -176,6 +183,8 @@ impl Peer {
             Op::Broadcast { root } => ("BROADCAST", bits, root),
             Op::Recording => return Ok(false),
         };
+        // Who gets a broadcast says nothing: the root would not know when its words have been read.
+        let quick = mode != "BROADCAST" && bytes <= QUICK;
         let one_shot = mode != "SUM" || world == 2 || bytes * world <= ONE_SHOT;
         let kernel = Kernel::new(source!("peer"))
             .define("MODE", mode)
@@ -184,6 +193,8 @@ impl Peer {
             .define("SHOTS", if one_shot { 1 } else { 2 })
             // A view may start anywhere, which the other ranks do not know.
             .define("ALIGNED", send.is_multiple_of(16))
+            .define("QUICK", quick)
+            .define("QUICK_SPACE", QUICK_SPACE)
             .define("SPACE", SPACE)
             .define("BLOCKS", BLOCKS);
         let units = bytes.div_ceil(16);
@@ -193,6 +204,7 @@ impl Peer {
             units.div_ceil(world)
         };
         let (blocks, threads) = match part.div_ceil(THREADS) {
+            _ if quick => (bytes.div_ceil(8 * 128).min(BLOCKS), 128),
             // Few units: more cores ask for them than one block has.
             0..=4 => (part.div_ceil(128).clamp(1, BLOCKS), 128),
             blocks => (blocks.min(BLOCKS), THREADS),
