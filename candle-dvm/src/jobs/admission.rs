@@ -1,6 +1,6 @@
 //! Admission control for jobs.
 
-use super::Customer;
+use super::{Customer, Toll};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 const HOUR: u64 = 3600;
@@ -26,6 +26,8 @@ pub struct Limits {
     pub min_bid_msat: u64,
     /// The leading zero bits that an id has to have.
     pub min_work: u8,
+    /// The most of them that strangers have to show while many of them wait.
+    pub busy_work: u8,
 }
 
 impl Default for Limits {
@@ -40,6 +42,7 @@ impl Default for Limits {
             max_ahead: 15 * 60,
             min_bid_msat: 0,
             min_work: 0,
+            busy_work: 24,
         }
     }
 }
@@ -55,8 +58,8 @@ pub struct Offer {
     pub expiration: Option<u64>,
     /// The most that the customer pays.
     pub bid_msat: Option<u64>,
-    /// Whether it shows [`Limits::min_work`].
-    pub has_work: bool,
+    /// The bits of proof of work that it shows.
+    pub work: u8,
     /// The size of its inputs.
     pub input_bytes: usize,
 }
@@ -95,6 +98,9 @@ pub enum Refusal {
     /// Without proof of work.
     #[error("the event's id needs {0} bits of proof of work and a nonce tag that commits to them (NIP-13)")]
     NoWork(u8),
+    /// Without the proof of work that strangers have to show now.
+    #[error("busy: a key without a result from this service needs {0} bits of proof of work on its event's id now, and a nonce tag that commits to them (NIP-13); or try again later")]
+    Busy(u8),
     /// Too many jobs of this customer at once.
     #[error("this key already has {0} open jobs; wait for one to finish")]
     TooManyOpen(usize),
@@ -129,6 +135,7 @@ impl Refusal {
             Self::InputTooLong { .. } => "input_too_long",
             Self::BidTooLow { .. } => "bid_too_low",
             Self::NoWork(_) => "no_work",
+            Self::Busy(_) => "busy",
             Self::TooManyOpen(_) => "too_many_open",
             Self::TooManyAnHour(_) => "too_many_an_hour",
             Self::QueueFull => "queue_full",
@@ -167,6 +174,7 @@ pub struct Admission {
     told: HashMap<Customer, VecDeque<u64>>,
     /// When customers last had a result.
     served: HashMap<Customer, u64>,
+    toll: Toll,
     strangers: Budget,
     reach_out: Budget,
     refused: BTreeMap<&'static str, u64>,
@@ -185,6 +193,7 @@ impl Admission {
     /// With nobody's jobs open.
     pub fn new(limits: Limits) -> Self {
         Self {
+            toll: Toll::new(limits.busy_work),
             limits,
             open: HashMap::new(),
             recent: HashMap::new(),
@@ -239,8 +248,11 @@ impl Admission {
                 least: limits.min_bid_msat,
             });
         }
-        if !offer.has_work {
+        if offer.work < limits.min_work {
             return Err(Refusal::NoWork(limits.min_work));
+        }
+        if offer.work < self.toll.bits() && !self.is_known(customer) {
+            return Err(Refusal::Busy(self.toll.bits()));
         }
         let open = self.open.get(&customer).copied().unwrap_or(0);
         if open >= limits.open_per_customer {
@@ -281,9 +293,19 @@ impl Admission {
         self.served.insert(customer, now);
     }
 
-    /// Whether a customer had a result since the service was started, and is no stranger therefore.
+    /// Whether a customer had a result since the service was started or is on the allow list, and is no stranger therefore.
     pub fn is_known(&self, customer: Customer) -> bool {
-        self.served.contains_key(&customer)
+        self.served.contains_key(&customer) || self.limits.allow.contains(&customer)
+    }
+
+    /// Notes how many jobs of strangers wait in a queue of this size: see [`Toll`].
+    pub fn note_load(&mut self, waiting: usize, queue: usize, now: u64) {
+        self.toll.update(waiting, queue, now);
+    }
+
+    /// Whether strangers take much of the queue.
+    pub fn is_busy(&self) -> bool {
+        self.toll.is_busy()
     }
 
     /// Counts a refusal, and says whether to tell the customer: each key is told of 30 in an hour, and all strangers together of 60 in
@@ -384,7 +406,7 @@ mod tests {
             created: NOW,
             expiration: None,
             bid_msat: None,
-            has_work: true,
+            work: 0,
             input_bytes: 10,
         }
     }
@@ -394,11 +416,13 @@ mod tests {
         let limits = Limits {
             deny: [Customer([9; 32])].into(),
             min_bid_msat: 5,
+            min_work: 8,
             ..Limits::default()
         };
         let mut admission = Admission::new(limits);
         let good = Offer {
             bid_msat: Some(5),
+            work: 8,
             ..offer(1)
         };
         let mut refused = |change: &dyn Fn(&mut Offer), free| {
@@ -419,9 +443,31 @@ mod tests {
         );
         assert_eq!(refused(&|o| o.bid_msat = Some(4), Ok(())), "bid_too_low");
         assert_eq!(refused(&|o| o.bid_msat = None, Ok(())), "bid_too_low");
-        assert_eq!(refused(&|o| o.has_work = false, Ok(())), "no_work");
+        assert_eq!(refused(&|o| o.work = 7, Ok(())), "no_work");
         assert_eq!(refused(&|_| (), Err(Refusal::QueueFull)), "queue_full");
         assert_eq!(admission.admit(&good, Ok(()), NOW), Ok(()));
+    }
+
+    #[test]
+    fn strangers_alone_show_more_work_while_many_of_them_wait() {
+        let limits = Limits {
+            min_work: 4,
+            ..Limits::default()
+        };
+        let mut admission = Admission::new(limits);
+        admission.serve(Customer([2; 32]), NOW);
+        admission.note_load(64, 64, NOW);
+        let admit = |admission: &mut Admission, who, work| {
+            let offer = Offer { work, ..offer(who) };
+            admission.admit(&offer, Ok(()), NOW)
+        };
+        assert_eq!(admit(&mut admission, 1, 3), Err(Refusal::NoWork(4)));
+        assert_eq!(admit(&mut admission, 1, 11), Err(Refusal::Busy(12)));
+        assert_eq!(admit(&mut admission, 1, 12), Ok(()));
+        assert_eq!(admit(&mut admission, 2, 3), Err(Refusal::NoWork(4)));
+        assert_eq!(admit(&mut admission, 2, 4), Ok(()));
+        admission.note_load(0, 64, NOW + 1);
+        assert_eq!(admit(&mut admission, 3, 4), Ok(()));
     }
 
     #[test]

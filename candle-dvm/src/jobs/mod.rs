@@ -5,13 +5,17 @@
 pub mod admission;
 pub mod entry;
 pub mod journal;
+pub mod places;
 pub mod queue;
+pub mod toll;
 pub mod waiting;
 
 pub use admission::{Admission, Limits, Offer, Refusal};
 pub use entry::{Answer, Entry, Invoice, Stage};
 pub use journal::{Journal, JournalError, Reading};
+pub use places::{Places, Seat};
 pub use queue::FairQueue;
+pub use toll::Toll;
 pub use waiting::{Waiting, WaitingLimits};
 
 use std::fmt;

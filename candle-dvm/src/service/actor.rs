@@ -68,6 +68,8 @@ pub(super) struct Live {
     pub(super) guests: BTreeSet<String>,
     /// What was said last, beside partial results.
     pub(super) told: Option<Event>,
+    /// Later jobs have higher numbers.
+    pub(super) number: u64,
     pub(super) place: Place,
     pub(super) bill: Bill,
     pub(super) state: LiveState,
@@ -125,6 +127,8 @@ pub struct Service {
     pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
+    /// The number of the next job.
+    pub(super) next_job: u64,
     /// Jobs that panicked since one was done.
     pub(super) panics: usize,
     /// What is said of a job that hangs.
@@ -175,6 +179,7 @@ impl Service {
             relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
+            next_job: 0,
             panics: 0,
             hang: None,
             answers: Deliveries::default(),
@@ -375,6 +380,7 @@ impl Service {
         }
         self.tick_relays(at)?;
         self.drop_expired(at)?;
+        self.note_load();
         self.drop_searches();
         self.look_for_hangs();
         self.look_around()?;

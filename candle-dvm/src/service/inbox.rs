@@ -6,9 +6,9 @@
 use super::actor::{Bill, Live, LiveState, Place, Service, CANCELLATIONS, JOBS};
 use super::guests::usable;
 use super::now;
-use super::prepare::{prepare, Preparation, GAVE_WAY};
+use super::prepare::{prepare, Preparation, GAVE_WAY, MADE_ROOM};
 use super::work::StopReason;
-use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Refusal, Stage};
+use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Places, Refusal, Seat, Stage};
 use crate::nip90::{
     self, cancellation, params, Feedback, InputKind, JobRequest, ReadError, Scheme, Status,
 };
@@ -119,9 +119,10 @@ impl Service {
             created: event.created_at.as_secs(),
             expiration: request.expiration,
             bid_msat: request.bid_msat,
-            has_work: nip90::has_work(&event, self.settings.min_work),
+            work: nip90::work(&event),
             input_bytes: request.inputs.iter().map(|input| input.data.len()).sum(),
         };
+        self.note_load();
         let (place, free) = self.place(&offer, &request);
         let (free, leaves) = match free {
             Ok(leaves) => (Ok(()), leaves),
@@ -136,7 +137,11 @@ impl Service {
             return Ok(());
         }
         if let Some(leaves) = leaves {
-            self.end_wait(leaves, GAVE_WAY)?;
+            let reason = match place {
+                Place::Queue => MADE_ROOM,
+                Place::Waiting | Place::Leaving => GAVE_WAY,
+            };
+            self.end_wait(leaves, reason)?;
         }
         self.metrics.accepted.fetch_add(1, Relaxed);
         tracing::info!(job = %id, customer = %offer.customer, relay = url, "accepted");
@@ -206,14 +211,28 @@ impl Service {
             let free = self.waiting.admit(offer.customer, is_known, now());
             return (Place::Waiting, free);
         }
-        // Jobs whose prompts are being looked at will come into the queue as well.
-        let taken = self.live.values();
-        let taken = taken.filter(|live| live.place == Place::Queue).count();
-        let free = match taken < self.settings.queue + self.settings.running {
-            true => Ok(None),
-            false => Err(Refusal::QueueFull),
-        };
-        (Place::Queue, free)
+        let places = Places::new(self.settings.queue, self.settings.running);
+        let is_known = self.admission.is_known(offer.customer);
+        (Place::Queue, places.admit(is_known, self.seats()))
+    }
+
+    /// The jobs that have a place of the queue. Those whose prompts are being looked at will come into it as well.
+    fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
+        let seated = |(_, live): &(&JobId, &Live)| live.place == Place::Queue;
+        self.live.iter().filter(seated).map(|(id, live)| Seat {
+            id: *id,
+            number: live.number,
+            is_known: self.admission.is_known(customer(&live.event)),
+            can_leave: live.bill == Bill::None && !matches!(live.state, LiveState::Running(_)),
+        })
+    }
+
+    /// Counts the strangers who wait, which decides the toll for others.
+    pub(super) fn note_load(&mut self) {
+        let strangers = |seat: &Seat| !seat.is_known && seat.can_leave;
+        let waiting = self.seats().filter(strangers).count();
+        self.admission
+            .note_load(waiting, self.settings.queue, now());
     }
 
     /// A job that is in the journal goes on from where it was.
@@ -297,11 +316,13 @@ impl Service {
             found_on: entry.found_on,
             guests,
             told: None,
+            number: self.next_job,
             place,
             bill,
             state: LiveState::Preparing(task, Some(hurry)),
         };
         self.live.insert(id, live);
+        self.next_job += 1;
         self.cancellations_changed = true;
         match (entry.invoice, bill) {
             (Some(invoice), Bill::Open) => self.ask_payment(id, invoice),

@@ -27,6 +27,10 @@ const AFTER_RESTART: u64 = 60;
 pub(super) const GAVE_WAY: &str =
     "the job waited too long for inputs or payment and a newer one replaced it; submit it again, and do not pay its invoice";
 
+/// The answer to a stranger's job whose place in the queue went to a known customer.
+pub(super) const MADE_ROOM: &str =
+    "the queue is full and a customer who had results before took this job's place; try again later";
+
 /// What a job's preparation needs.
 pub(super) struct Preparation {
     pub(super) id: JobId,

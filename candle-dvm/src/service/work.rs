@@ -167,7 +167,9 @@ impl Service {
                 live.state = LiveState::Queued;
                 // It waited for something that it has now, so it is not refused for want of a place.
                 live.place = Place::Queue;
-                self.queue.push(customer(&live.event), id, prompt);
+                let customer = customer(&live.event);
+                let is_known = self.admission.is_known(customer);
+                self.queue.push(customer, is_known, id, prompt);
                 Ok(())
             }
             Err(problem) => self.answer(id, Err(problem)),
@@ -237,7 +239,17 @@ impl Service {
         }
     }
 
+    /// The most tokens of a job, where others wait: less than asked for is better than none. `None` where nothing else than usual holds.
+    fn busy_tokens(&self, id: JobId) -> Option<usize> {
+        let live = self.live.get(&id)?;
+        let is_stranger =
+            live.bill == Bill::None && !self.admission.is_known(customer(&live.event));
+        let is_capped = is_stranger && self.admission.is_busy();
+        is_capped.then_some(self.settings.busy_tokens)
+    }
+
     fn start_job(&mut self, id: JobId, prompt: String) {
+        let busy_tokens = self.busy_tokens(id);
         let Some(live) = self.live.get_mut(&id) else {
             return;
         };
@@ -257,7 +269,9 @@ impl Service {
         live.state = LiveState::Running(stop.clone());
         self.running += 1;
         let is_hidden = live.request.encryption.is_some();
-        let request = self.settings.completion(id, prompt, &live.params);
+        let mut request = self.settings.completion(id, prompt, &live.params);
+        let capped = busy_tokens.filter(|most| *most < request.max_tokens);
+        request.max_tokens = capped.unwrap_or(request.max_tokens);
         let work = Work {
             id,
             request,
@@ -275,6 +289,13 @@ impl Service {
                 let _ = messages.unbounded_send(Message::Panicked(id));
             }
         });
+        if let Some(most) = capped {
+            let feedback = Feedback {
+                extra: Some(format!("busy: this result ends after {most} tokens")),
+                ..Feedback::new(event_id(id), Status::Processing)
+            };
+            self.feedback(id, feedback);
+        }
     }
 
     pub(super) fn partial(&mut self, id: JobId, text: String) {

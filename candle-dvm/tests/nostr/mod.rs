@@ -6,6 +6,7 @@ mod commands;
 mod corpus;
 #[cfg(unix)]
 mod crash;
+mod crowd;
 #[cfg(target_os = "linux")]
 mod disk;
 mod fairness;
