@@ -1,5 +1,6 @@
 //! Admission control for jobs.
 
+use super::telling::Budget;
 use super::{Customer, Toll};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -165,6 +166,17 @@ impl Refusal {
     }
 }
 
+/// Whether a customer hears of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// No.
+    Never,
+    /// At once.
+    Now,
+    /// When it is this stranger's turn, see [`super::Telling`].
+    InTurn,
+}
+
 /// Decides which jobs are admitted, and counts what that needs.
 #[derive(Debug)]
 pub struct Admission {
@@ -175,16 +187,13 @@ pub struct Admission {
     /// When customers last had a result.
     served: HashMap<Customer, u64>,
     toll: Toll,
-    strangers: Budget,
     reach_out: Budget,
     refused: BTreeMap<&'static str, u64>,
 }
 
 /// The most refusals that one customer is told in an hour: beyond it the telling would be the load.
 const TOLD_PER_HOUR: usize = 30;
-/// The most refusals in a minute that all those together are told who never had a result from us: keys cost nothing, signatures do.
-const TOLD_STRANGERS: u64 = 60;
-/// The most of those that are told on relays which the requests name: each may need a connection.
+/// The most refusals in a minute that strangers hear on relays which their requests name: each may need a connection.
 const REACHED_STRANGERS: u64 = 12;
 /// The most customers whose last hour is remembered; beyond it those that have been quiet longest are forgotten.
 const REMEMBERED: usize = 10_000;
@@ -199,7 +208,6 @@ impl Admission {
             recent: HashMap::new(),
             told: HashMap::new(),
             served: HashMap::new(),
-            strangers: Budget::new(TOLD_STRANGERS),
             reach_out: Budget::new(REACHED_STRANGERS),
             refused: BTreeMap::new(),
         }
@@ -308,19 +316,22 @@ impl Admission {
         self.toll.is_busy()
     }
 
-    /// Counts a refusal, and says whether to tell the customer: each key is told of 30 in an hour, and all strangers together of 60 in
-    /// a minute.
-    pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> bool {
+    /// Counts a refusal, and says whether to tell the customer: each key hears of 30 in an hour, and strangers have their turns.
+    pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> Tell {
         self.count(refusal.reason());
         if !refusal.is_told() || within_hour(&mut self.told, customer, now) >= TOLD_PER_HOUR {
-            return false;
+            return Tell::Never;
         }
-        if !self.is_known(customer) && !self.strangers.take(now) {
-            self.count("not_told");
-            return false;
+        match self.is_known(customer) {
+            true => Tell::Now,
+            false => Tell::InTurn,
         }
+    }
+
+    /// Notes that a customer heard of a refusal.
+    pub fn note_told(&mut self, customer: Customer, now: u64) {
+        within_hour(&mut self.told, customer, now);
         self.told.entry(customer).or_default().push_back(now);
-        true
     }
 
     /// Whether a refusal is told on relays that the request names as well: for strangers, 12 in a minute.
@@ -330,41 +341,19 @@ impl Admission {
 
     /// Counts something that was dropped for a reason that is no limit, such as a forged signature.
     pub fn count(&mut self, reason: &'static str) {
-        *self.refused.entry(reason).or_default() += 1;
+        self.count_more(reason, 1);
+    }
+
+    /// The same for several at once.
+    pub fn count_more(&mut self, reason: &'static str, count: u64) {
+        if count > 0 {
+            *self.refused.entry(reason).or_default() += count;
+        }
     }
 
     /// How often each reason has come up.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
-    }
-}
-
-/// What may be done so often in a minute. Unused, it comes back second by second.
-#[derive(Debug)]
-struct Budget {
-    a_minute: u64,
-    /// In sixtieths.
-    left: u64,
-    at: u64,
-}
-
-impl Budget {
-    fn new(a_minute: u64) -> Self {
-        Self {
-            a_minute,
-            left: a_minute * 60,
-            at: 0,
-        }
-    }
-
-    /// `false` if nothing is left.
-    fn take(&mut self, now: u64) -> bool {
-        let back = now.saturating_sub(self.at).saturating_mul(self.a_minute);
-        self.left = self.left.saturating_add(back).min(self.a_minute * 60);
-        self.at = now;
-        let taken = self.left >= 60;
-        self.left -= if taken { 60 } else { 0 };
-        taken
     }
 }
 
@@ -513,34 +502,34 @@ mod tests {
     fn refusals_are_counted_always_and_told_a_few_times() {
         let mut admission = Admission::new(Limits::default());
         let customer = Customer([1; 32]);
-        let told = (0..100).filter(|_| admission.refuse(customer, &Refusal::QueueFull, NOW));
-        assert_eq!(told.count(), TOLD_PER_HOUR);
-        assert!(!admission.refuse(Customer([2; 32]), &Refusal::TooOld(1), NOW));
+        let mut told = 0;
+        for _ in 0..100 {
+            if admission.refuse(customer, &Refusal::QueueFull, NOW) == Tell::InTurn {
+                told += 1;
+                admission.note_told(customer, NOW);
+            }
+        }
+        assert_eq!(told, TOLD_PER_HOUR);
+        let old = admission.refuse(Customer([2; 32]), &Refusal::TooOld(1), NOW);
+        assert_eq!(old, Tell::Never);
         assert_eq!(admission.refused()["queue_full"], 100);
         assert_eq!(admission.refused()["too_old"], 1);
     }
 
     #[test]
-    fn strangers_share_what_is_told_and_customers_do_not() {
+    fn known_customers_hear_at_once_and_those_quiet_longest_are_forgotten() {
         let mut admission = Admission::new(Limits::default());
         let key = |number: u32| {
             let mut customer = [0; 32];
             customer[..4].copy_from_slice(&number.to_le_bytes());
             Customer(customer)
         };
-        admission.serve(key(0), NOW);
-        let told = (1..5001).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW));
-        assert_eq!(told.count(), 60);
-        assert!(admission.refuse(key(0), &Refusal::QueueFull, NOW));
-        let told = (5001..6000).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW + 2));
-        assert_eq!(told.count(), 2, "one comes back each second");
-        assert_eq!(admission.refused()["queue_full"], 5000 + 1 + 999);
-        assert_eq!(admission.refused()["not_told"], 5000 - 60 + 999 - 2);
         for number in 0..(REMEMBERED as u32 + 10) {
             admission.serve(key(number), NOW + u64::from(number));
         }
         assert_eq!(admission.served.len(), REMEMBERED);
-        assert!(!admission.is_known(key(9)) && admission.is_known(key(10)));
+        let mut refuse = |n| admission.refuse(key(n), &Refusal::QueueFull, NOW);
+        assert_eq!((refuse(9), refuse(10)), (Tell::InTurn, Tell::Now));
     }
 
     #[test]

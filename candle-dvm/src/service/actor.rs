@@ -8,11 +8,14 @@ use super::metrics::Metrics;
 use super::now;
 use super::reading::Reading;
 use super::recent::Recent;
+use super::refusals::Untold;
 use super::relays::Relays;
 use super::settings::{Settings, DAY};
 use super::work::{Generator, Stop};
 use crate::backend::Completion;
-use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage, Waiting, WaitingLimits};
+use crate::jobs::{
+    Admission, FairQueue, Invoice, JobId, Journal, Stage, Telling, Waiting, WaitingLimits,
+};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
@@ -122,6 +125,8 @@ pub struct Service {
     pub(super) metrics: Arc<Metrics>,
     pub(super) relays: Relays,
     pub(super) admission: Admission,
+    /// Refusals that strangers have not heard yet.
+    pub(super) telling: Telling<Untold>,
     pub(super) queue: FairQueue<String>,
     pub(super) waiting: Waiting,
     pub(super) relay_lists: RelayLists,
@@ -174,6 +179,7 @@ impl Service {
         Ok(Self {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),
+            telling: Telling::default(),
             queue: FairQueue::default(),
             waiting: Waiting::new(WaitingLimits::default()),
             relay_lists: RelayLists::default(),
@@ -381,6 +387,7 @@ impl Service {
         self.tick_relays(at)?;
         self.drop_expired(at)?;
         self.note_load();
+        self.tell_strangers()?;
         self.drop_searches();
         self.look_for_hangs();
         self.look_around()?;

@@ -4,7 +4,6 @@
 //! the same way, and quotes nothing of it.
 
 use super::actor::{Bill, Live, LiveState, Place, Service, CANCELLATIONS, JOBS};
-use super::guests::usable;
 use super::now;
 use super::prepare::{prepare, Preparation, GAVE_WAY, MADE_ROOM};
 use super::work::StopReason;
@@ -12,7 +11,6 @@ use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Places, Refusal, Seat,
 use crate::nip90::{
     self, cancellation, params, Feedback, InputKind, JobRequest, ReadError, Scheme, Status,
 };
-use crate::relay::Keep;
 use crate::{platform, Result};
 use futures_channel::oneshot;
 use nostr::prelude::{Event, EventId};
@@ -329,45 +327,6 @@ impl Service {
             _ if self.payment.price_msat() == 0 => self.processing(id),
             _ => {}
         }
-    }
-
-    /// Counts a refusal, and tells the customer, once: on our relays, and on those that the request names in the open.
-    fn refuse(
-        &mut self,
-        url: &str,
-        event: &Event,
-        hidden: Option<Scheme>,
-        refusal: &Refusal,
-    ) -> Result<()> {
-        let customer = customer(event);
-        tracing::info!(job = %event.id, %customer, relay = url, reason = refusal.reason(), "refused");
-        if !self.admission.refuse(customer, refusal, now()) {
-            return Ok(());
-        }
-        // What was told is not told again after a restart, nor is such a request let in then.
-        self.journal.note_refused(job_id(event), now())?;
-        let text = match hidden {
-            None => refusal.to_string(),
-            Some(_) => refusal.without_values(),
-        };
-        let feedback = Feedback {
-            extra: Some(text),
-            encryption: hidden,
-            ..Feedback::new(event.id, Status::Error)
-        };
-        match feedback.write(&self.keys, now(), &event.pubkey) {
-            Ok(feedback) => {
-                self.relays.publish_own(&feedback, Keep::Now);
-                let tags = nip90::tags(event);
-                let named: Vec<String> = nip90::all(&tags, "relays").flatten().cloned().collect();
-                let named = usable(&named, &self.settings);
-                if !named.is_empty() && self.admission.reaches_out(customer, now()) {
-                    self.publish_guests(&named, &feedback, Keep::Until);
-                }
-            }
-            Err(err) => tracing::warn!(error = %err, "cannot send a refusal"),
-        }
-        Ok(())
     }
 
     fn cancellation(&mut self, event: &Event) -> Result<()> {

@@ -3,7 +3,7 @@
 //! One task, in [`actor`], owns all state; everything else talks to it by messages. It never waits for a relay, a wallet or a model:
 //! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
 //!
-//! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs. `prepare`: what they need
+//! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs, or `refusals`. `prepare`: what they need
 //!   first. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
 //!   where customers want them. `presence`: what is announced. `relays`: which connections there are. `clock`: whether this machine's time
 //!   is right.
@@ -25,6 +25,7 @@ mod presence;
 pub mod prometheus;
 mod reading;
 mod recent;
+mod refusals;
 mod relays;
 pub mod settings;
 mod work;

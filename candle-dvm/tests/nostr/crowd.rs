@@ -193,3 +193,49 @@ fn strangers_who_are_many_show_work_and_get_less() {
         },
     );
 }
+
+#[test]
+fn a_refused_stranger_hears_it_in_spite_of_a_crowd() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let served = Served::with(&[&relay], dir.path(), Keys::generate(), |settings| {
+        settings.running = 1;
+        settings.queue = 1;
+        settings.busy_work = 0;
+    });
+    served.echo.pause.store(HELD, SeqCst);
+    for n in 0..150 {
+        relay.publish(&greedy(n));
+    }
+    let stranger = Customer::new();
+    let job = stranger.request("after");
+    relay.publish(&job);
+    let asked = Instant::now();
+    assert!(error(&relay, &stranger, &job).contains("the queue is full"));
+    println!("told {:.1?} after the crowd", asked.elapsed());
+    // While it comes, who asks again has a turn: neither is the newest for long.
+    let stranger = Customer::new();
+    let told = |job: &Event| {
+        let mut told = feedback(&relay, &stranger, job).into_iter();
+        told.any(|told| told.status == Status::Error)
+    };
+    let first = stranger.request("first");
+    relay.publish(&first);
+    relay.publish(&greedy(150));
+    let second = stranger.request("second");
+    relay.publish(&second);
+    let asked = Instant::now();
+    let mut n = 151;
+    while !told(&second) {
+        assert!(asked.elapsed() < Duration::from_secs(15), "not told");
+        relay.publish(&greedy(n));
+        n += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!(
+        "told {:.1?} after asking again, while {} fresh keys asked",
+        asked.elapsed(),
+        n - 151
+    );
+    assert!(served.metrics.refused.lock().unwrap()["queue_full"] > 150);
+}
