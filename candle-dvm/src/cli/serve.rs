@@ -5,7 +5,7 @@ use crate::device::{describe, DeviceChoice, DeviceParser};
 use crate::format::KvType;
 use crate::journal::RedbJournal;
 use crate::key_file::KeySource;
-use crate::model::{ModelFiles, ModelSource};
+use crate::model::{ChatTemplate, Message, ModelFiles, ModelSource, Role};
 use crate::payment::nwc::Wallet;
 use crate::payment::{Free, Payment};
 use crate::progress::{note, LoadBar};
@@ -48,6 +48,9 @@ pub(super) struct Args {
     /// On the first start, also answer requests up to this old [default: 0]
     #[arg(long, value_name = "SECONDS")]
     look_back: Option<u64>,
+    /// Continue prompts as they are, also if the model has a chat template; a request can override it
+    #[arg(long)]
+    raw: bool,
     /// Serve Prometheus metrics on a local address, such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
@@ -69,6 +72,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     settings.key_file = args.key_file.or(settings.key_file);
     settings.data_dir = args.data_dir.or(settings.data_dir);
     settings.metrics = args.metrics.or(settings.metrics);
+    settings.raw |= args.raw;
     settings.look_back_seconds = args.look_back.unwrap_or(settings.look_back_seconds);
     settings.check()?;
     let device = device(args.device, settings.device.as_deref())?;
@@ -90,6 +94,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     // More than the model has places for cannot be promised.
     settings.max_tokens = settings.max_tokens.min(files.max_positions());
     settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
+    let template = usable_template(&files);
     let registry = BackendRegistry::detect();
     let entry = registry.select(device)?;
     let bar = LoadBar::new(files.total_bytes());
@@ -99,7 +104,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         "serving {model} on {} as {public}",
         describe(backend.device())
     ));
-    note(&terms(&settings));
+    note(&terms(&settings, template.is_some()));
 
     let runtime = super::runtime()?;
     let end = runtime.block_on(async move {
@@ -128,11 +133,27 @@ pub(super) fn run(args: Args) -> Result<()> {
             payment,
             metrics,
         )?;
+        let service = service.with_template(template);
         service.run(asked_to_stop()?).await
     });
     // A thread that waits for a device that hangs ends with the process.
     runtime.shutdown_background();
     end
+}
+
+/// The model's chat template, if it has one that takes a conversation.
+fn usable_template(files: &ModelFiles) -> Option<ChatTemplate> {
+    let template = files.chat_template.clone()?;
+    match template.render(&[Message::new(Role::User, "Hello")]) {
+        Ok(_) => Some(template),
+        Err(err) => {
+            let err = err.one_line();
+            note(&format!(
+                "warning: prompts are continued as they are: {err}"
+            ));
+            None
+        }
+    }
 }
 
 /// What makes the texts of `running` jobs at once: all in the same steps, where the model can.
@@ -173,13 +194,17 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
 }
 
 /// What customers get and what it costs, in one line.
-fn terms(settings: &Settings) -> String {
+fn terms(settings: &Settings, has_template: bool) -> String {
     let price = match settings.price_msat {
         0 => "free".to_string(),
         msat => format!("{msat} msat per job"),
     };
+    let prompts = match has_template && !settings.raw {
+        true => "the model's chat template",
+        false => "raw prompts",
+    };
     format!(
-        "name {:?}, {price}, up to {} running jobs, {} queued jobs and {} tokens per job; relays: {}",
+        "name {:?}, {price}, {prompts}, up to {} running jobs, {} queued jobs and {} tokens per job; relays: {}",
         settings.name,
         settings.running,
         settings.queue,

@@ -12,10 +12,11 @@ use super::refusals::Untold;
 use super::relays::Relays;
 use super::settings::{Settings, DAY};
 use super::work::{Generator, Stop};
-use crate::backend::Completion;
+use crate::backend::{Completion, CompletionRequest};
 use crate::jobs::{
     Admission, FairQueue, Invoice, JobId, Journal, Stage, Telling, Waiting, WaitingLimits,
 };
+use crate::model::ChatTemplate;
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
@@ -41,7 +42,7 @@ pub(super) const CANCELLATIONS: &str = "cancellations";
 /// What tasks tell the service.
 pub enum Message {
     /// A job's prompt is there, or why there is none.
-    Prepared(JobId, std::result::Result<String, String>),
+    Prepared(JobId, std::result::Result<CompletionRequest, String>),
     /// The relays that customers read; none where there is no list.
     RelayLists(Vec<(PublicKey, Vec<String>)>),
     /// An invoice was made for a job.
@@ -118,6 +119,7 @@ enum Next {
 pub struct Service {
     pub(super) settings: Arc<Settings>,
     pub(super) model: String,
+    pub(super) template: Option<Arc<ChatTemplate>>,
     pub(super) keys: Keys,
     pub(super) generator: Arc<dyn Generator>,
     pub(super) journal: Arc<dyn Journal>,
@@ -127,7 +129,7 @@ pub struct Service {
     pub(super) admission: Admission,
     /// Refusals that strangers have not heard yet.
     pub(super) telling: Telling<Untold>,
-    pub(super) queue: FairQueue<String>,
+    pub(super) queue: FairQueue<CompletionRequest>,
     pub(super) waiting: Waiting,
     pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
@@ -203,6 +205,7 @@ impl Service {
             announced: Instant::now(),
             settings: Arc::new(settings),
             model,
+            template: None,
             keys,
             generator,
             journal,
@@ -212,6 +215,12 @@ impl Service {
             inbox,
             reports,
         })
+    }
+
+    /// Jobs go through the model's chat template, unless they or the settings want it otherwise.
+    pub fn with_template(mut self, template: Option<ChatTemplate>) -> Self {
+        self.template = template.map(Arc::new);
+        self
     }
 
     /// Serves until `stop` is done, or the generator has failed: then running jobs get a while to end, the announcement is withdrawn, and what

@@ -6,6 +6,7 @@
 use super::actor::{Bill, Live, LiveState, Place, Service, CANCELLATIONS, JOBS};
 use super::now;
 use super::prepare::{prepare, Preparation, GAVE_WAY, MADE_ROOM};
+use super::prompt::NO_TEMPLATE;
 use super::work::StopReason;
 use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Places, Refusal, Seat, Stage};
 use crate::nip90::{
@@ -118,7 +119,12 @@ impl Service {
             expiration: request.expiration,
             bid_msat: request.bid_msat,
             work: nip90::work(&event),
-            input_bytes: request.inputs.iter().map(|input| input.data.len()).sum(),
+            input_bytes: request
+                .inputs
+                .iter()
+                .map(|input| input.data.len())
+                .sum::<usize>()
+                + params.system.as_deref().map_or(0, str::len),
         };
         self.note_load();
         let (place, free) = self.place(&offer, &request);
@@ -190,6 +196,11 @@ impl Service {
             };
             let text = format!("`model`{found}: expected {:?}", self.model);
             return Err(Verdict::Refuse(Refusal::NotOffered(text)));
+        }
+        if params.raw == Some(false) && self.template.is_none() {
+            return Err(Verdict::Refuse(Refusal::NotOffered(
+                NO_TEMPLATE.to_string(),
+            )));
         }
         let least = self.payment.price_msat();
         if let Some(found) = request.bid_msat.filter(|bid| *bid < least) {
@@ -291,6 +302,8 @@ impl Service {
             id,
             customer: event.pubkey,
             request: request.clone(),
+            params: params.clone(),
+            template: self.template.clone(),
             keys: self.keys.clone(),
             lookup: self.lookup(),
             settings: self.settings.clone(),

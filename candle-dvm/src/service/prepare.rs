@@ -2,10 +2,14 @@
 
 use super::actor::Message;
 use super::lookup::Lookup;
+use super::prompt::prompt;
 use super::settings::Settings;
 use super::work::{told, Generator};
 use super::{inputs, now};
+use crate::backend::CompletionRequest;
 use crate::jobs::{Invoice, JobId};
+use crate::model::ChatTemplate;
+use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
 use crate::payment::Payment;
 use crate::platform::{self, timeout};
@@ -36,6 +40,8 @@ pub(super) struct Preparation {
     pub(super) id: JobId,
     pub(super) customer: PublicKey,
     pub(super) request: JobRequest,
+    pub(super) params: Params,
+    pub(super) template: Option<Arc<ChatTemplate>>,
     pub(super) keys: Keys,
     pub(super) lookup: Lookup,
     pub(super) settings: Arc<Settings>,
@@ -50,8 +56,8 @@ pub(super) struct Preparation {
 
 /// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
 pub(super) async fn prepare(mut job: Preparation) {
-    let done: Result<String, String> = async {
-        let prompt = inputs::prompt(
+    let done: Result<CompletionRequest, String> = async {
+        let texts = inputs::texts(
             &job.request,
             &job.customer,
             &job.keys,
@@ -59,6 +65,8 @@ pub(super) async fn prepare(mut job: Preparation) {
             &job.settings,
         )
         .await?;
+        let template = job.template.as_deref();
+        let prompt = prompt(&job.request, &job.params, texts, template, job.settings.raw)?;
         let is_hidden = job.request.encryption.is_some();
         let checked = job.generator.check(&prompt);
         checked.map_err(|err| told(&err, is_hidden))?;

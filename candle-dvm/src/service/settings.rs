@@ -37,6 +37,8 @@ pub struct Settings {
     pub picture: Option<String>,
     /// What the model is called in announcements and requests; `None` takes its file's name.
     pub model_name: Option<String>,
+    /// Whether prompts are continued as they are, also where the model has a chat template. A request may ask for either.
+    pub raw: bool,
     /// Whether to announce the service and to send heartbeats.
     pub announce: bool,
     /// Seconds between heartbeats.
@@ -118,6 +120,7 @@ impl Default for Settings {
             about: "Text generation on candle".to_string(),
             picture: None,
             model_name: None,
+            raw: false,
             announce: true,
             heartbeat_seconds: 300,
             announce_seconds: DAY,

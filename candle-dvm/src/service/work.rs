@@ -37,11 +37,16 @@ pub(super) fn told(err: &Error, is_hidden: bool) -> String {
 
 /// What makes the text. Natively it is called from several threads, and may block the one it runs on; in a browser it gives way.
 pub trait Generator: Send + Sync + 'static {
-    /// Whether a prompt can be worked on at all.
+    /// Whether a request's prompt can be worked on at all.
     ///
     /// # Errors
     /// Why not.
-    fn check(&self, prompt: &str) -> Result<()>;
+    fn check(&self, request: &CompletionRequest) -> Result<()>;
+
+    /// The tokens of a prompt and its text together, at most. `None` if unknown.
+    fn context(&self) -> Option<usize> {
+        None
+    }
 
     /// Completes a prompt, and asks after each piece of text whether to go on.
     ///
@@ -60,8 +65,12 @@ pub trait Generator: Send + Sync + 'static {
 }
 
 impl Generator for CandleBackend {
-    fn check(&self, prompt: &str) -> Result<()> {
-        self.prompt_tokens(prompt).map(|_| ())
+    fn check(&self, request: &CompletionRequest) -> Result<()> {
+        self.tokens_of(request).map(|_| ())
+    }
+
+    fn context(&self) -> Option<usize> {
+        Some(self.max_positions())
     }
 
     fn generate<'a>(
@@ -76,8 +85,12 @@ impl Generator for CandleBackend {
 /// Jobs that run at the same time share the model's steps.
 #[cfg(not(target_arch = "wasm32"))]
 impl Generator for crate::batch::BatchEngine {
-    fn check(&self, prompt: &str) -> Result<()> {
-        self.backend().check(prompt)
+    fn check(&self, request: &CompletionRequest) -> Result<()> {
+        self.backend().check(request)
+    }
+
+    fn context(&self) -> Option<usize> {
+        Some(self.backend().max_positions())
     }
 
     fn generate<'a>(
@@ -156,7 +169,7 @@ impl Service {
     pub(super) fn prepared(
         &mut self,
         id: JobId,
-        prepared: std::result::Result<String, String>,
+        prepared: std::result::Result<CompletionRequest, String>,
     ) -> Result<()> {
         self.waiting.leave(id);
         let Some(live) = self.live.get_mut(&id) else {
@@ -248,7 +261,7 @@ impl Service {
         is_capped.then_some(self.settings.busy_tokens)
     }
 
-    fn start_job(&mut self, id: JobId, prompt: String) {
+    fn start_job(&mut self, id: JobId, prompt: CompletionRequest) {
         let busy_tokens = self.busy_tokens(id);
         let Some(live) = self.live.get_mut(&id) else {
             return;
@@ -422,15 +435,18 @@ impl Work {
 impl super::settings::Settings {
     /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise. Where no seed is asked
     /// for, the job's id gives one: it is another for every job, and the same when a job runs again after a restart.
-    fn completion(&self, id: JobId, prompt: String, params: &Params) -> CompletionRequest {
-        let standard = CompletionRequest::default();
+    fn completion(
+        &self,
+        id: JobId,
+        prompt: CompletionRequest,
+        params: &Params,
+    ) -> CompletionRequest {
         CompletionRequest {
-            prompt,
             max_tokens: params
                 .max_tokens
                 .unwrap_or(self.default_tokens)
                 .min(self.max_tokens),
-            temperature: params.temperature.unwrap_or(standard.temperature),
+            temperature: params.temperature.unwrap_or(prompt.temperature),
             top_k: params.top_k,
             top_p: params.top_p,
             min_p: params.min_p,
@@ -439,8 +455,8 @@ impl super::settings::Settings {
                 u64::from_be_bytes([a, b, c, d, e, f, g, h])
             }),
             stop: params.stop.clone(),
-            repeat_penalty: params.frequency_penalty.unwrap_or(standard.repeat_penalty),
-            ..standard
+            repeat_penalty: params.frequency_penalty.unwrap_or(prompt.repeat_penalty),
+            ..prompt
         }
     }
 }

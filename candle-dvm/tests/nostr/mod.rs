@@ -31,6 +31,7 @@ mod soak;
 mod starts;
 #[cfg(unix)]
 mod stoppable;
+mod turns;
 mod wait;
 mod waiting;
 mod wild;
