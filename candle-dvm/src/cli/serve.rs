@@ -76,7 +76,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     settings.look_back_seconds = args.look_back.unwrap_or(settings.look_back_seconds);
     settings.check()?;
     let device = device(args.device, settings.device.as_deref())?;
-    let keys = KeySource::named(settings.key_file.clone()).read()?;
+    // One copy in memory, which everybody shares.
+    let keys = Arc::new(KeySource::named(settings.key_file.clone()).read()?);
     let folder = settings
         .data_dir
         .clone()

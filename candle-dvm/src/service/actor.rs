@@ -120,7 +120,7 @@ pub struct Service {
     pub(super) settings: Arc<Settings>,
     pub(super) model: String,
     pub(super) template: Option<Arc<ChatTemplate>>,
-    pub(super) keys: Keys,
+    pub(super) keys: Arc<Keys>,
     pub(super) generator: Arc<dyn Generator>,
     pub(super) journal: Arc<dyn Journal>,
     pub(super) payment: Arc<dyn Payment>,
@@ -169,12 +169,13 @@ impl Service {
     pub fn new(
         settings: Settings,
         model: String,
-        keys: Keys,
+        keys: impl Into<Arc<Keys>>,
         generator: Arc<dyn Generator>,
         journal: Arc<dyn Journal>,
         payment: Arc<dyn Payment>,
         metrics: Arc<Metrics>,
     ) -> Result<Self> {
+        let keys = keys.into();
         let (messages, inbox) = mpsc::unbounded();
         // Each may hold an event of half a megabyte, and hostile relays fill it.
         let (report, reports) = mpsc::channel(32);

@@ -42,7 +42,7 @@ pub(super) struct Preparation {
     pub(super) request: JobRequest,
     pub(super) params: Params,
     pub(super) template: Option<Arc<ChatTemplate>>,
-    pub(super) keys: Keys,
+    pub(super) keys: Arc<Keys>,
     pub(super) lookup: Lookup,
     pub(super) settings: Arc<Settings>,
     pub(super) generator: Arc<dyn Generator>,
