@@ -262,19 +262,26 @@ fn asked_to_stop() -> Result<impl std::future::Future<Output = ()>> {
         use tokio::signal::unix::{signal, SignalKind};
         signal(SignalKind::terminate()).map_err(Error::service)?
     };
-    Ok(async move {
-        #[cfg(unix)]
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
-        }
-        #[cfg(not(unix))]
-        let _ = tokio::signal::ctrl_c().await;
-        note("stopping; press Ctrl-C again to stop immediately");
-        tokio::spawn(async {
+    let (tell, asked) = tokio::sync::oneshot::channel();
+    // Apart from the service: a drain after a failure ends at the second signal too.
+    tokio::spawn(async move {
+        let mut signal = async || {
+            #[cfg(unix)]
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            #[cfg(not(unix))]
             let _ = tokio::signal::ctrl_c().await;
-            std::process::exit(1);
-        });
+        };
+        signal().await;
+        note("stopping; a second Ctrl-C or SIGTERM stops immediately");
+        let _ = tell.send(());
+        signal().await;
+        std::process::exit(1);
+    });
+    Ok(async move {
+        let _ = asked.await;
     })
 }
 

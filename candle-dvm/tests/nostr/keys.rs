@@ -23,6 +23,19 @@ fn a_new_key_is_its_owners_alone() {
     // Refused once others may read it.
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
     assert_one_line(&show, &[path, "640", "chmod 600"]);
+    // Unless it is systemd's: an access control list for the service's user shows as the group's right.
+    let show_in = |folder: &std::path::Path| {
+        let mut program = program(&show);
+        program
+            .env("CREDENTIALS_DIRECTORY", folder)
+            .output()
+            .unwrap()
+    };
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o440)).unwrap();
+    assert_eq!(stdout(&show_in(dir.path())), public);
+    assert!(!show_in(&dir.path().join("other")).status.success());
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o444)).unwrap();
+    assert!(!show_in(dir.path()).status.success());
 }
 
 #[test]
