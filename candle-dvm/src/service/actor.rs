@@ -283,6 +283,9 @@ impl Service {
         if self.settings.announce {
             self.make_announcement()?;
         }
+        for (customer, at) in self.journal.served()? {
+            self.admission.serve(customer, at);
+        }
         let mut open = Vec::new();
         let journal = self.journal.clone();
         // Answers that wait are many where a relay is dead. The journal has them, so memory need not.

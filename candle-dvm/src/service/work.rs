@@ -340,7 +340,9 @@ impl Service {
                 .busy_millis
                 .fetch_add((seconds * 1000.0) as u64, Relaxed);
             if let Some(live) = self.live.get(&id) {
-                self.admission.serve(customer(&live.event), now());
+                let customer = customer(&live.event);
+                self.admission.serve(customer, now());
+                self.journal.note_served(customer, now())?;
             }
             tracing::info!(
                 job = %id,
