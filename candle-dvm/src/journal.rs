@@ -1,9 +1,12 @@
 //! The journal in a redb database: one file, one writer.
 //!
 //! What becomes of jobs is on disk before a method returns. Cursors and refusals are written by [`Journal::flush`]: losing the last second
-//! of them costs reading a few events again. No method reads a table whole, except [`Journal::each_open`], which a start calls.
+//! of them costs reading a few events again. No method reads a table whole, except [`Journal::each_open`] and [`Journal::served`], which a start calls, and
+//! [`Journal::forget`] that of customers.
 
-use crate::jobs::{Entry, JobId, Journal, JournalError, Reading, Stage};
+mod served;
+
+use crate::jobs::{Customer, Entry, JobId, Journal, JournalError, Reading, Stage};
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend};
 use redb::{TableDefinition, WriteTransaction};
@@ -37,6 +40,8 @@ const SMALL: u64 = 8 << 20;
 /// What a job that is done takes in the file, and a refusal, by measurement: more rather than less.
 const DONE_BYTES: u64 = 700;
 const REFUSED_BYTES: u64 = 150;
+/// The same of a customer who had a result, by calculation: 40 bytes in pages that are half full.
+const SERVED_BYTES: u64 = 100;
 
 /// A [`Journal`] in one file.
 pub struct RedbJournal {
@@ -55,6 +60,7 @@ pub struct RedbJournal {
 struct Pending {
     cursors: BTreeMap<String, u64>,
     refused: BTreeMap<JobId, u64>,
+    served: BTreeMap<Customer, u64>,
 }
 
 fn failed(err: impl std::fmt::Display) -> JournalError {
@@ -156,7 +162,8 @@ impl RedbJournal {
         // A long value has pages to itself, up to twice its length.
         Ok(2 * open
             + DONE_BYTES * done.len().map_err(failed)?
-            + REFUSED_BYTES * refused.len().map_err(failed)?)
+            + REFUSED_BYTES * refused.len().map_err(failed)?
+            + SERVED_BYTES * served::count(&read)?)
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -204,6 +211,7 @@ fn prepare(database: &Database) -> Result<u64, JournalError> {
         }
         write.open_table(CURSORS).map_err(failed)?;
         write.open_table(FIRST).map_err(failed)?;
+        write.open_table(served::SERVED).map_err(failed)?;
         write.open_table(REFUSED).map_err(failed)?;
         write.open_table(REFUSED_BY_TIME).map_err(failed)?;
         let done = write.open_table(DONE).map_err(failed)?;
@@ -316,6 +324,15 @@ impl Journal for RedbJournal {
         Ok(())
     }
 
+    fn note_served(&self, customer: Customer, now: u64) -> Result<(), JournalError> {
+        self.pending().served.insert(customer, now);
+        Ok(())
+    }
+
+    fn served(&self) -> Result<Vec<(Customer, u64)>, JournalError> {
+        served::all(&self.read()?)
+    }
+
     fn begin(&self, relay: &str, now: u64, since: u64) -> Result<Reading, JournalError> {
         let pending = self.pending().cursors.remove(relay);
         let kept = self.write(|write| {
@@ -360,8 +377,12 @@ impl Journal for RedbJournal {
     }
 
     fn flush(&self) -> Result<(), JournalError> {
-        let Pending { cursors, refused } = std::mem::take(&mut *self.pending());
-        if cursors.is_empty() && refused.is_empty() {
+        let Pending {
+            cursors,
+            refused,
+            served,
+        } = std::mem::take(&mut *self.pending());
+        if cursors.is_empty() && refused.is_empty() && served.is_empty() {
             return Ok(());
         }
         self.write(|write| {
@@ -375,6 +396,9 @@ impl Journal for RedbJournal {
             drop(kept);
             if !refused.is_empty() {
                 add_refused(write, &refused)?;
+            }
+            if !served.is_empty() {
+                served::add(write, &served)?;
             }
             Ok(Some(()))
         })?;
@@ -397,7 +421,8 @@ impl Journal for RedbJournal {
                 done.remove(id).map_err(failed)?;
             }
             let refusals = forget_refused(write, before)?;
-            Ok((!old.is_empty() || refusals > 0).then_some(old.len()))
+            let customers = served::forget(write, before)?;
+            Ok((!old.is_empty() || refusals + customers > 0).then_some(old.len()))
         })?;
         Ok(forgotten.unwrap_or(0))
     }

@@ -98,7 +98,11 @@ pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
             .map_err(|err| wrong(err.to_string()))?
             .permissions()
             .mode();
-        if mode & 0o077 != 0 {
+        let others = match is_credential(file) {
+            true => 0o037,
+            false => 0o077,
+        };
+        if mode & others != 0 {
             return Err(wrong(format!(
                 "other users can read it (mode {:03o}); run `chmod 600` on it",
                 mode & 0o777
@@ -111,6 +115,14 @@ pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
         .read_to_string(&mut text)
         .map_err(|err| wrong(err.to_string()))?;
     Ok(text)
+}
+
+/// Whether a file is a credential of systemd, whose folder only this service's user enters. Where it gives the user access by an access control
+/// list, the mode shows that as the group's.
+#[cfg(unix)]
+fn is_credential(file: &Path) -> bool {
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|folder| !folder.is_empty());
+    folder.is_some_and(|folder| file.parent() == Some(Path::new(&folder)))
 }
 
 /// Makes a new key and writes it to a new file that only its owner may read.

@@ -49,6 +49,7 @@ struct Provider {
     about: String,
     picture: Option<String>,
     topics: Vec<String>,
+    model: Option<nip90::announcement::ServedModel>,
     params: BTreeMap<String, nip90::announcement::ParamInfo>,
     encryption: bool,
     /// 0 is free, and nothing means that nothing was said.
@@ -164,6 +165,7 @@ async fn find(args: &Args) -> Result<Vec<Provider>> {
             about: read.about,
             picture: read.picture,
             topics: read.topics,
+            model: read.model,
             params: read.params,
             encryption: read.encryption,
             amount_msat: read.amount_msat,
@@ -215,6 +217,13 @@ fn write_provider(text: &mut String, provider: &Provider) -> std::fmt::Result {
         false => "unencrypted jobs only",
     };
     writeln!(text, "  {price}, {encryption}")?;
+    if let Some(model) = &provider.model {
+        let (name, prompt) = (plain(&model.name), plain(&model.prompt));
+        match model.context {
+            Some(context) => writeln!(text, "  {name}: {prompt}, {context} tokens of context")?,
+            None => writeln!(text, "  {name}: {prompt}")?,
+        }
+    }
     for (name, info) in &provider.params {
         let mut values: Vec<String> = info.values.iter().map(|value| plain(value)).collect();
         values.extend(info.min.iter().map(|min| format!("from {}", plain(min))));

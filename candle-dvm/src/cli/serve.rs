@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use candle_engine::batch::{BatchEngine, BatchSettings};
 use candle_engine::device::{describe, DeviceChoice, DeviceParser};
 use candle_engine::format::KvType;
-use candle_engine::model::{ModelFiles, ModelSource};
+use candle_engine::model::{ChatTemplate, Message, ModelFiles, ModelSource, Role};
 use candle_engine::progress::{note, LoadBar};
 use candle_engine::registry::BackendRegistry;
 use candle_engine::CandleBackend;
@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// On the first start, also answer requests up to this old [default: 0]
     #[arg(long, value_name = "SECONDS")]
     look_back: Option<u64>,
+    /// Continue prompts as they are, also if the model has a chat template; a request can override it
+    #[arg(long)]
+    raw: bool,
     /// Serve Prometheus metrics on a local address, such as 127.0.0.1:9464
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
@@ -70,10 +73,12 @@ pub(super) fn run(args: Args) -> Result<()> {
     settings.key_file = args.key_file.or(settings.key_file);
     settings.data_dir = args.data_dir.or(settings.data_dir);
     settings.metrics = args.metrics.or(settings.metrics);
+    settings.raw |= args.raw;
     settings.look_back_seconds = args.look_back.unwrap_or(settings.look_back_seconds);
     settings.check()?;
     let device = device(args.device, settings.device.as_deref())?;
-    let keys = KeySource::named(settings.key_file.clone()).read()?;
+    // One copy in memory, which everybody shares.
+    let keys = Arc::new(KeySource::named(settings.key_file.clone()).read()?);
     let folder = settings
         .data_dir
         .clone()
@@ -91,6 +96,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     // More than the model has places for cannot be promised.
     settings.max_tokens = settings.max_tokens.min(files.max_positions());
     settings.default_tokens = settings.default_tokens.min(settings.max_tokens);
+    let template = usable_template(&files);
     let registry = BackendRegistry::detect();
     let entry = registry.select(device)?;
     let bar = LoadBar::new(files.total_bytes());
@@ -100,7 +106,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         "serving {model} on {} as {public}",
         describe(backend.device())
     ));
-    note(&terms(&settings));
+    note(&terms(&settings, template.is_some()));
 
     let runtime = super::runtime()?;
     let end = runtime.block_on(async move {
@@ -129,11 +135,27 @@ pub(super) fn run(args: Args) -> Result<()> {
             payment,
             metrics,
         )?;
+        let service = service.with_template(template);
         service.run(asked_to_stop()?).await
     });
     // A thread that waits for a device that hangs ends with the process.
     runtime.shutdown_background();
     end
+}
+
+/// The model's chat template, if it has one that takes a conversation.
+fn usable_template(files: &ModelFiles) -> Option<ChatTemplate> {
+    let template = files.chat_template.clone()?;
+    match template.render(&[Message::new(Role::User, "Hello")]) {
+        Ok(_) => Some(template),
+        Err(err) => {
+            let err = err.one_line();
+            note(&format!(
+                "warning: prompts are continued as they are: {err}"
+            ));
+            None
+        }
+    }
 }
 
 /// What makes the texts of `running` jobs at once: all in the same steps, where the model can.
@@ -174,13 +196,17 @@ fn device(flag: Option<DeviceChoice>, setting: Option<&str>) -> Result<DeviceCho
 }
 
 /// What customers get and what it costs, in one line.
-fn terms(settings: &Settings) -> String {
+fn terms(settings: &Settings, has_template: bool) -> String {
     let price = match settings.price_msat {
         0 => "free".to_string(),
         msat => format!("{msat} msat per job"),
     };
+    let prompts = match has_template && !settings.raw {
+        true => "the model's chat template",
+        false => "raw prompts",
+    };
     format!(
-        "name {:?}, {price}, up to {} running jobs, {} queued jobs and {} tokens per job; relays: {}",
+        "name {:?}, {price}, {prompts}, up to {} running jobs, {} queued jobs and {} tokens per job; relays: {}",
         settings.name,
         settings.running,
         settings.queue,
@@ -237,19 +263,26 @@ fn asked_to_stop() -> Result<impl std::future::Future<Output = ()>> {
         use tokio::signal::unix::{signal, SignalKind};
         signal(SignalKind::terminate()).map_err(Error::service)?
     };
-    Ok(async move {
-        #[cfg(unix)]
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
-        }
-        #[cfg(not(unix))]
-        let _ = tokio::signal::ctrl_c().await;
-        note("stopping; press Ctrl-C again to stop immediately");
-        tokio::spawn(async {
+    let (tell, asked) = tokio::sync::oneshot::channel();
+    // Apart from the service: a drain after a failure ends at the second signal too.
+    tokio::spawn(async move {
+        let mut signal = async || {
+            #[cfg(unix)]
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            #[cfg(not(unix))]
             let _ = tokio::signal::ctrl_c().await;
-            std::process::exit(1);
-        });
+        };
+        signal().await;
+        note("stopping; a second Ctrl-C or SIGTERM stops immediately");
+        let _ = tell.send(());
+        signal().await;
+        std::process::exit(1);
+    });
+    Ok(async move {
+        let _ = asked.await;
     })
 }
 

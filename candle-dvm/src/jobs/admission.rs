@@ -1,6 +1,7 @@
 //! Admission control for jobs.
 
-use super::Customer;
+use super::telling::Budget;
+use super::{Customer, Toll};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 const HOUR: u64 = 3600;
@@ -26,6 +27,8 @@ pub struct Limits {
     pub min_bid_msat: u64,
     /// The leading zero bits that an id has to have.
     pub min_work: u8,
+    /// The most of them that strangers have to show while many of them wait.
+    pub busy_work: u8,
 }
 
 impl Default for Limits {
@@ -40,6 +43,7 @@ impl Default for Limits {
             max_ahead: 15 * 60,
             min_bid_msat: 0,
             min_work: 0,
+            busy_work: 24,
         }
     }
 }
@@ -55,8 +59,8 @@ pub struct Offer {
     pub expiration: Option<u64>,
     /// The most that the customer pays.
     pub bid_msat: Option<u64>,
-    /// Whether it shows [`Limits::min_work`].
-    pub has_work: bool,
+    /// The bits of proof of work that it shows.
+    pub work: u8,
     /// The size of its inputs.
     pub input_bytes: usize,
 }
@@ -95,6 +99,9 @@ pub enum Refusal {
     /// Without proof of work.
     #[error("the event's id needs {0} bits of proof of work and a nonce tag that commits to them (NIP-13)")]
     NoWork(u8),
+    /// Without the proof of work that strangers have to show now.
+    #[error("busy: a key without a result from this service needs {0} bits of proof of work on its event's id now, and a nonce tag that commits to them (NIP-13); or try again later")]
+    Busy(u8),
     /// Too many jobs of this customer at once.
     #[error("this key already has {0} open jobs; wait for one to finish")]
     TooManyOpen(usize),
@@ -129,6 +136,7 @@ impl Refusal {
             Self::InputTooLong { .. } => "input_too_long",
             Self::BidTooLow { .. } => "bid_too_low",
             Self::NoWork(_) => "no_work",
+            Self::Busy(_) => "busy",
             Self::TooManyOpen(_) => "too_many_open",
             Self::TooManyAnHour(_) => "too_many_an_hour",
             Self::QueueFull => "queue_full",
@@ -158,6 +166,17 @@ impl Refusal {
     }
 }
 
+/// Whether a customer hears of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// No.
+    Never,
+    /// At once.
+    Now,
+    /// When it is this stranger's turn, see [`super::Telling`].
+    InTurn,
+}
+
 /// Decides which jobs are admitted, and counts what that needs.
 #[derive(Debug)]
 pub struct Admission {
@@ -167,16 +186,14 @@ pub struct Admission {
     told: HashMap<Customer, VecDeque<u64>>,
     /// When customers last had a result.
     served: HashMap<Customer, u64>,
-    strangers: Budget,
+    toll: Toll,
     reach_out: Budget,
     refused: BTreeMap<&'static str, u64>,
 }
 
 /// The most refusals that one customer is told in an hour: beyond it the telling would be the load.
 const TOLD_PER_HOUR: usize = 30;
-/// The most refusals in a minute that all those together are told who never had a result from us: keys cost nothing, signatures do.
-const TOLD_STRANGERS: u64 = 60;
-/// The most of those that are told on relays which the requests name: each may need a connection.
+/// The most refusals in a minute that strangers hear on relays which their requests name: each may need a connection.
 const REACHED_STRANGERS: u64 = 12;
 /// The most customers whose last hour is remembered; beyond it those that have been quiet longest are forgotten.
 const REMEMBERED: usize = 10_000;
@@ -185,12 +202,12 @@ impl Admission {
     /// With nobody's jobs open.
     pub fn new(limits: Limits) -> Self {
         Self {
+            toll: Toll::new(limits.busy_work),
             limits,
             open: HashMap::new(),
             recent: HashMap::new(),
             told: HashMap::new(),
             served: HashMap::new(),
-            strangers: Budget::new(TOLD_STRANGERS),
             reach_out: Budget::new(REACHED_STRANGERS),
             refused: BTreeMap::new(),
         }
@@ -239,8 +256,11 @@ impl Admission {
                 least: limits.min_bid_msat,
             });
         }
-        if !offer.has_work {
+        if offer.work < limits.min_work {
             return Err(Refusal::NoWork(limits.min_work));
+        }
+        if offer.work < self.toll.bits() && !self.is_known(customer) {
+            return Err(Refusal::Busy(self.toll.bits()));
         }
         let open = self.open.get(&customer).copied().unwrap_or(0);
         if open >= limits.open_per_customer {
@@ -281,24 +301,37 @@ impl Admission {
         self.served.insert(customer, now);
     }
 
-    /// Whether a customer had a result since the service was started, and is no stranger therefore.
+    /// Whether a customer had a result or is on the allow list, and is no stranger therefore.
     pub fn is_known(&self, customer: Customer) -> bool {
-        self.served.contains_key(&customer)
+        self.served.contains_key(&customer) || self.limits.allow.contains(&customer)
     }
 
-    /// Counts a refusal, and says whether to tell the customer: each key is told of 30 in an hour, and all strangers together of 60 in
-    /// a minute.
-    pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> bool {
+    /// Notes how many jobs of strangers wait in a queue of this size: see [`Toll`].
+    pub fn note_load(&mut self, waiting: usize, queue: usize, now: u64) {
+        self.toll.update(waiting, queue, now);
+    }
+
+    /// Whether strangers take much of the queue.
+    pub fn is_busy(&self) -> bool {
+        self.toll.is_busy()
+    }
+
+    /// Counts a refusal, and says whether to tell the customer: each key hears of 30 in an hour, and strangers have their turns.
+    pub fn refuse(&mut self, customer: Customer, refusal: &Refusal, now: u64) -> Tell {
         self.count(refusal.reason());
         if !refusal.is_told() || within_hour(&mut self.told, customer, now) >= TOLD_PER_HOUR {
-            return false;
+            return Tell::Never;
         }
-        if !self.is_known(customer) && !self.strangers.take(now) {
-            self.count("not_told");
-            return false;
+        match self.is_known(customer) {
+            true => Tell::Now,
+            false => Tell::InTurn,
         }
+    }
+
+    /// Notes that a customer heard of a refusal.
+    pub fn note_told(&mut self, customer: Customer, now: u64) {
+        within_hour(&mut self.told, customer, now);
         self.told.entry(customer).or_default().push_back(now);
-        true
     }
 
     /// Whether a refusal is told on relays that the request names as well: for strangers, 12 in a minute.
@@ -308,41 +341,19 @@ impl Admission {
 
     /// Counts something that was dropped for a reason that is no limit, such as a forged signature.
     pub fn count(&mut self, reason: &'static str) {
-        *self.refused.entry(reason).or_default() += 1;
+        self.count_more(reason, 1);
+    }
+
+    /// The same for several at once.
+    pub fn count_more(&mut self, reason: &'static str, count: u64) {
+        if count > 0 {
+            *self.refused.entry(reason).or_default() += count;
+        }
     }
 
     /// How often each reason has come up.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
-    }
-}
-
-/// What may be done so often in a minute. Unused, it comes back second by second.
-#[derive(Debug)]
-struct Budget {
-    a_minute: u64,
-    /// In sixtieths.
-    left: u64,
-    at: u64,
-}
-
-impl Budget {
-    fn new(a_minute: u64) -> Self {
-        Self {
-            a_minute,
-            left: a_minute * 60,
-            at: 0,
-        }
-    }
-
-    /// `false` if nothing is left.
-    fn take(&mut self, now: u64) -> bool {
-        let back = now.saturating_sub(self.at).saturating_mul(self.a_minute);
-        self.left = self.left.saturating_add(back).min(self.a_minute * 60);
-        self.at = now;
-        let taken = self.left >= 60;
-        self.left -= if taken { 60 } else { 0 };
-        taken
     }
 }
 
@@ -384,7 +395,7 @@ mod tests {
             created: NOW,
             expiration: None,
             bid_msat: None,
-            has_work: true,
+            work: 0,
             input_bytes: 10,
         }
     }
@@ -394,11 +405,13 @@ mod tests {
         let limits = Limits {
             deny: [Customer([9; 32])].into(),
             min_bid_msat: 5,
+            min_work: 8,
             ..Limits::default()
         };
         let mut admission = Admission::new(limits);
         let good = Offer {
             bid_msat: Some(5),
+            work: 8,
             ..offer(1)
         };
         let mut refused = |change: &dyn Fn(&mut Offer), free| {
@@ -419,9 +432,31 @@ mod tests {
         );
         assert_eq!(refused(&|o| o.bid_msat = Some(4), Ok(())), "bid_too_low");
         assert_eq!(refused(&|o| o.bid_msat = None, Ok(())), "bid_too_low");
-        assert_eq!(refused(&|o| o.has_work = false, Ok(())), "no_work");
+        assert_eq!(refused(&|o| o.work = 7, Ok(())), "no_work");
         assert_eq!(refused(&|_| (), Err(Refusal::QueueFull)), "queue_full");
         assert_eq!(admission.admit(&good, Ok(()), NOW), Ok(()));
+    }
+
+    #[test]
+    fn strangers_alone_show_more_work_while_many_of_them_wait() {
+        let limits = Limits {
+            min_work: 4,
+            ..Limits::default()
+        };
+        let mut admission = Admission::new(limits);
+        admission.serve(Customer([2; 32]), NOW);
+        admission.note_load(64, 64, NOW);
+        let admit = |admission: &mut Admission, who, work| {
+            let offer = Offer { work, ..offer(who) };
+            admission.admit(&offer, Ok(()), NOW)
+        };
+        assert_eq!(admit(&mut admission, 1, 3), Err(Refusal::NoWork(4)));
+        assert_eq!(admit(&mut admission, 1, 11), Err(Refusal::Busy(12)));
+        assert_eq!(admit(&mut admission, 1, 12), Ok(()));
+        assert_eq!(admit(&mut admission, 2, 3), Err(Refusal::NoWork(4)));
+        assert_eq!(admit(&mut admission, 2, 4), Ok(()));
+        admission.note_load(0, 64, NOW + 1);
+        assert_eq!(admit(&mut admission, 3, 4), Ok(()));
     }
 
     #[test]
@@ -467,34 +502,34 @@ mod tests {
     fn refusals_are_counted_always_and_told_a_few_times() {
         let mut admission = Admission::new(Limits::default());
         let customer = Customer([1; 32]);
-        let told = (0..100).filter(|_| admission.refuse(customer, &Refusal::QueueFull, NOW));
-        assert_eq!(told.count(), TOLD_PER_HOUR);
-        assert!(!admission.refuse(Customer([2; 32]), &Refusal::TooOld(1), NOW));
+        let mut told = 0;
+        for _ in 0..100 {
+            if admission.refuse(customer, &Refusal::QueueFull, NOW) == Tell::InTurn {
+                told += 1;
+                admission.note_told(customer, NOW);
+            }
+        }
+        assert_eq!(told, TOLD_PER_HOUR);
+        let old = admission.refuse(Customer([2; 32]), &Refusal::TooOld(1), NOW);
+        assert_eq!(old, Tell::Never);
         assert_eq!(admission.refused()["queue_full"], 100);
         assert_eq!(admission.refused()["too_old"], 1);
     }
 
     #[test]
-    fn strangers_share_what_is_told_and_customers_do_not() {
+    fn known_customers_hear_at_once_and_those_quiet_longest_are_forgotten() {
         let mut admission = Admission::new(Limits::default());
         let key = |number: u32| {
             let mut customer = [0; 32];
             customer[..4].copy_from_slice(&number.to_le_bytes());
             Customer(customer)
         };
-        admission.serve(key(0), NOW);
-        let told = (1..5001).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW));
-        assert_eq!(told.count(), 60);
-        assert!(admission.refuse(key(0), &Refusal::QueueFull, NOW));
-        let told = (5001..6000).filter(|n| admission.refuse(key(*n), &Refusal::QueueFull, NOW + 2));
-        assert_eq!(told.count(), 2, "one comes back each second");
-        assert_eq!(admission.refused()["queue_full"], 5000 + 1 + 999);
-        assert_eq!(admission.refused()["not_told"], 5000 - 60 + 999 - 2);
         for number in 0..(REMEMBERED as u32 + 10) {
             admission.serve(key(number), NOW + u64::from(number));
         }
         assert_eq!(admission.served.len(), REMEMBERED);
-        assert!(!admission.is_known(key(9)) && admission.is_known(key(10)));
+        let mut refuse = |n| admission.refuse(key(n), &Refusal::QueueFull, NOW);
+        assert_eq!((refuse(9), refuse(10)), (Tell::InTurn, Tell::Now));
     }
 
     #[test]

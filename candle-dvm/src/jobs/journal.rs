@@ -1,6 +1,6 @@
 //! Where jobs are remembered, as a trait.
 
-use super::{Entry, JobId};
+use super::{Customer, Entry, JobId};
 
 /// The journal could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,18 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn note_refused(&self, id: JobId, now: u64) -> Result<(), JournalError>;
 
+    /// Remembers that a customer had a result. On disk with the next [`Journal::flush`].
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn note_served(&self, customer: Customer, now: u64) -> Result<(), JournalError>;
+
+    /// Customers who had results, and when the last one, the oldest first. What waits for the next flush is not among them.
+    ///
+    /// # Errors
+    /// The storage failed.
+    fn served(&self) -> Result<Vec<(Customer, u64)>, JournalError>;
+
     /// Begins to read a relay. The first time, both dates are `since`; later they are what was kept, but never past `now`: a clock that was
     /// ahead must not keep requests out until that time has come. It is on disk when this returns.
     ///
@@ -98,7 +110,8 @@ pub trait Journal: Send + Sync {
     /// The storage failed.
     fn flush(&self) -> Result<(), JournalError>;
 
-    /// Forgets jobs that are done and were let in before `before`, and refusals of then. Returns how many jobs.
+    /// Forgets jobs that are done and were let in before `before`, refusals of then, and customers who had no result since. Returns how
+    /// many jobs.
     ///
     /// # Errors
     /// The storage failed.

@@ -5,13 +5,19 @@
 pub mod admission;
 pub mod entry;
 pub mod journal;
+pub mod places;
 pub mod queue;
+pub mod telling;
+pub mod toll;
 pub mod waiting;
 
-pub use admission::{Admission, Limits, Offer, Refusal};
+pub use admission::{Admission, Limits, Offer, Refusal, Tell};
 pub use entry::{Answer, Entry, Invoice, Stage};
 pub use journal::{Journal, JournalError, Reading};
+pub use places::{Places, Seat};
 pub use queue::FairQueue;
+pub use telling::Telling;
+pub use toll::Toll;
 pub use waiting::{Waiting, WaitingLimits};
 
 use std::fmt;

@@ -5,10 +5,17 @@ use std::collections::{HashMap, VecDeque};
 
 /// A round-robin queue over customers, first in, first out for each: a customer with many jobs delays only itself. It
 /// is unbounded: [`super::Admission`] is what bounds it.
+///
+/// A known customer who has nothing in the queue does not wait for all strangers: every other turn is for such. From their second job on
+/// they stand in the line of everybody.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     len: usize,
     turns: VecDeque<Customer>,
+    /// Known customers with their first turn.
+    first: VecDeque<Customer>,
+    /// Whether the last turn was one of those.
+    was_first: bool,
     jobs: HashMap<Customer, VecDeque<(JobId, T)>>,
 }
 
@@ -17,6 +24,8 @@ impl<T> Default for FairQueue<T> {
         Self {
             len: 0,
             turns: VecDeque::new(),
+            first: VecDeque::new(),
+            was_first: false,
             jobs: HashMap::new(),
         }
     }
@@ -33,11 +42,14 @@ impl<T> FairQueue<T> {
         self.len == 0
     }
 
-    /// Adds a job.
-    pub fn push(&mut self, customer: Customer, id: JobId, job: T) {
+    /// Adds a job. `is_known` says whether its customer had a result before.
+    pub fn push(&mut self, customer: Customer, is_known: bool, id: JobId, job: T) {
         let jobs = self.jobs.entry(customer).or_default();
         if jobs.is_empty() {
-            self.turns.push_back(customer);
+            match is_known {
+                true => self.first.push_back(customer),
+                false => self.turns.push_back(customer),
+            }
         }
         jobs.push_back((id, job));
         self.len += 1;
@@ -45,7 +57,14 @@ impl<T> FairQueue<T> {
 
     /// Takes the next job.
     pub fn pop(&mut self) -> Option<(JobId, T)> {
-        let customer = self.turns.pop_front()?;
+        self.was_first = match (self.first.is_empty(), self.turns.is_empty()) {
+            (false, false) => !self.was_first,
+            (no_first, _) => !no_first,
+        };
+        let customer = match self.was_first {
+            true => self.first.pop_front()?,
+            false => self.turns.pop_front()?,
+        };
         let jobs = self.jobs.get_mut(&customer)?;
         let job = jobs.pop_front()?;
         self.len -= 1;
@@ -66,6 +85,7 @@ impl<T> FairQueue<T> {
         if jobs.is_empty() {
             self.jobs.remove(&customer);
             self.turns.retain(|other| *other != customer);
+            self.first.retain(|other| *other != customer);
         }
         Some(job)
     }
@@ -87,20 +107,41 @@ mod tests {
     fn customers_take_turns() {
         let mut queue = FairQueue::default();
         for n in 0..4 {
-            queue.push(customer(1), id(n), n);
+            queue.push(customer(1), false, id(n), n);
         }
-        queue.push(customer(2), id(10), 10);
-        queue.push(customer(3), id(20), 20);
+        queue.push(customer(2), false, id(10), 10);
+        queue.push(customer(3), false, id(20), 20);
         let order: Vec<u8> = std::iter::from_fn(|| queue.pop()).map(|(_, n)| n).collect();
         assert_eq!(order, [0, 10, 20, 1, 2, 3]);
         assert!(queue.is_empty() && queue.turns.is_empty() && queue.jobs.is_empty());
     }
 
     #[test]
+    fn every_other_turn_is_for_known_customers_who_had_none() {
+        let mut queue = FairQueue::default();
+        for n in 0..4 {
+            queue.push(customer(n), false, id(n), n);
+        }
+        for (who, n) in [(10, 10), (10, 11), (10, 12), (20, 20)] {
+            queue.push(customer(who), true, id(n), n);
+        }
+        let order: Vec<u8> = std::iter::from_fn(|| queue.pop()).map(|(_, n)| n).collect();
+        assert_eq!(order, [10, 0, 20, 1, 2, 3, 11, 12]);
+        // Strangers have every other turn, also if known customers never stop coming.
+        queue.push(customer(1), false, id(1), 1);
+        queue.push(customer(2), false, id(2), 2);
+        let mut next = |n| {
+            queue.push(customer(n), true, id(n), n);
+            queue.pop().map(|(_, job)| job)
+        };
+        assert_eq!([30, 31, 32, 33].map(&mut next), [30, 1, 31, 2].map(Some));
+    }
+
+    #[test]
     fn a_job_that_is_taken_out_leaves_no_turn_behind() {
         let mut queue = FairQueue::default();
-        queue.push(customer(1), id(1), 1);
-        queue.push(customer(2), id(2), 2);
+        queue.push(customer(1), false, id(1), 1);
+        queue.push(customer(2), true, id(2), 2);
         assert_eq!(queue.remove(customer(1), id(2)), None);
         assert_eq!(queue.remove(customer(1), id(1)), Some(1));
         assert_eq!(queue.remove(customer(1), id(1)), None);

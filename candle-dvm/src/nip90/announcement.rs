@@ -26,6 +26,19 @@ pub struct ParamInfo {
     pub default: Option<String>,
 }
 
+/// The model that a provider serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServedModel {
+    /// Its name, which requests may ask for.
+    pub name: String,
+    /// The form of prompts: `chat` for turns in the model's chat template, `raw` for text that is continued as it is.
+    pub prompt: String,
+    /// The tokens of a prompt and its text together, at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<u64>,
+}
+
 /// A provider's announcement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
@@ -37,6 +50,8 @@ pub struct Announcement {
     pub about: String,
     /// The address of a picture.
     pub picture: Option<String>,
+    /// The model, where it is announced.
+    pub model: Option<ServedModel>,
     /// Parameters by name.
     pub params: BTreeMap<String, ParamInfo>,
     /// Words to be found by.
@@ -58,6 +73,8 @@ struct Content {
     about: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     picture: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<ServedModel>,
     nip90_params: BTreeMap<String, ParamInfo>,
     encryption_supported: bool,
     supports_encryption: bool,
@@ -75,6 +92,7 @@ impl Announcement {
             name: self.name.clone(),
             about: self.about.clone(),
             picture: self.picture.clone(),
+            model: self.model.clone(),
             nip90_params: self.params.clone(),
             encryption_supported: self.encryption,
             supports_encryption: self.encryption,
@@ -115,6 +133,7 @@ impl Announcement {
             name: text("name"),
             about: text("about"),
             picture: json["picture"].as_str().map(str::to_string),
+            model: serde_json::from_value(json["model"].clone()).ok().flatten(),
             params: params
                 .map(|(name, info)| {
                     let info = serde_json::from_value(info.clone()).unwrap_or_default();

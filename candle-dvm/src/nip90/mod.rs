@@ -201,14 +201,20 @@ pub(crate) fn sign_with_work(
 
 /// Whether `event` shows the work that `bits` asks for (NIP-13): the id has it, and its `nonce` tag says that it was meant to.
 pub fn has_work(event: &Event, bits: u8) -> bool {
-    if bits == 0 {
-        return true;
-    }
-    let tags = tags(event);
-    let meant = first(&tags, "nonce")
+    work(event) >= bits
+}
+
+/// The bits of work that `event` shows (NIP-13): its id has them, and its `nonce` tag says that it was meant to.
+pub fn work(event: &Event) -> u8 {
+    let meant = first(&tags(event), "nonce")
         .and_then(|nonce| nonce.get(1)?.parse::<u8>().ok())
         .unwrap_or(0);
-    meant >= bits && event.check_pow(bits)
+    // A byte holds the number: a longer run of zeros than 255 bits is none that anybody finds.
+    let bytes = event.id.to_bytes();
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    let rest = bytes.get(zeros).map_or(0, |byte| byte.leading_zeros());
+    let found = (zeros as u32 * 8 + rest).min(255) as u8;
+    meant.min(found)
 }
 
 /// When an event says that it stops to matter (NIP-40).

@@ -26,6 +26,10 @@ pub struct Params {
     pub seed: Option<u64>,
     /// The text ends before the first of these.
     pub stop: Vec<String>,
+    /// Whether the prompt is continued as it is, without a chat template.
+    pub raw: Option<bool>,
+    /// The system's turn, of a conversation.
+    pub system: Option<String>,
 }
 
 /// The most stop sequences of a request, and the most bytes of one.
@@ -59,6 +63,7 @@ pub(super) fn is_of_text(key: &str) -> bool {
             | "seed"
             | STOP
             | PROMPT
+            | "raw"
             | "system"
             | "system_prompt"
             | "stream"
@@ -119,6 +124,14 @@ pub fn read(params: &[(String, String)]) -> Result<Params, ReadError> {
                 let neutral = penalty == 0.0;
                 read.frequency_penalty = Some(if neutral { 1.0 } else { penalty as f32 });
             }
+            "raw" => {
+                read.raw = Some(match value.to_ascii_lowercase().as_str() {
+                    "true" | "1" => true,
+                    "false" | "0" => false,
+                    _ => return Err(ReadError::value(key, value, "true or false")),
+                });
+            }
+            "system" | "system_prompt" => read.system = Some(value.to_string()),
             // As others write that none is given.
             "seed" if value == "-1" => read.seed = None,
             "seed" => {

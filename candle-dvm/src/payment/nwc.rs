@@ -29,7 +29,7 @@ const LONGEST_EXPIRY: u64 = 3600;
 
 /// A wallet that makes invoices. It holds a secret, so it has no `Debug` form.
 pub struct Wallet {
-    keys: Keys,
+    keys: Arc<Keys>,
     wallet: PublicKey,
     price_msat: u64,
     drivers: Vec<Driver>,
@@ -51,7 +51,7 @@ impl Wallet {
         if address.relays.is_empty() {
             return Err(wrong());
         }
-        let keys = Keys::new(address.secret);
+        let keys = Arc::new(Keys::new(address.secret));
         let (report, mut reports) = mpsc::channel(64);
         let filter = Filter::new()
             .kind(Kind::from_u16(RESPONSE))

@@ -9,6 +9,7 @@ use futures_channel::mpsc;
 use futures_util::{select, FutureExt, SinkExt};
 use nostr::prelude::{Event, EventId, Filter, Keys};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 use web_time::Instant;
@@ -69,7 +70,7 @@ impl Driver {
     /// relay down.
     pub fn start(
         url: &str,
-        keys: Keys,
+        keys: impl Into<Arc<Keys>>,
         reach: Reach,
         reports: mpsc::Sender<(String, Report)>,
     ) -> Self {
@@ -79,7 +80,7 @@ impl Driver {
     /// As [`Driver::start`], for a relay that may have us do more or less.
     pub fn with_budget(
         url: &str,
-        keys: Keys,
+        keys: impl Into<Arc<Keys>>,
         reach: Reach,
         budget: Budget,
         reports: mpsc::Sender<(String, Report)>,

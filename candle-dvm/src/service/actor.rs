@@ -8,10 +8,13 @@ use super::metrics::Metrics;
 use super::now;
 use super::reading::Reading;
 use super::recent::Recent;
+use super::refusals::Untold;
 use super::relays::Relays;
 use super::settings::{Settings, DAY};
 use super::work::{Generator, Stop};
-use crate::jobs::{Admission, FairQueue, Invoice, JobId, Journal, Stage, Waiting, WaitingLimits};
+use crate::jobs::{
+    Admission, FairQueue, Invoice, JobId, Journal, Stage, Telling, Waiting, WaitingLimits,
+};
 use crate::nip90::announcement::withdraw;
 use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
@@ -20,7 +23,8 @@ use crate::platform::{sleep, Every, Task};
 use crate::relay::driver::Report;
 use crate::relay::Keep;
 use crate::Result;
-use candle_engine::backend::Completion;
+use candle_engine::backend::{Completion, CompletionRequest};
+use candle_engine::model::ChatTemplate;
 use futures_channel::{mpsc, oneshot};
 use futures_util::{select, FutureExt, StreamExt};
 use nostr::prelude::{Event, EventId, Keys, PublicKey};
@@ -38,7 +42,7 @@ pub(super) const CANCELLATIONS: &str = "cancellations";
 /// What tasks tell the service.
 pub enum Message {
     /// A job's prompt is there, or why there is none.
-    Prepared(JobId, std::result::Result<String, String>),
+    Prepared(JobId, std::result::Result<CompletionRequest, String>),
     /// The relays that customers read; none where there is no list.
     RelayLists(Vec<(PublicKey, Vec<String>)>),
     /// An invoice was made for a job.
@@ -68,6 +72,8 @@ pub(super) struct Live {
     pub(super) guests: BTreeSet<String>,
     /// What was said last, beside partial results.
     pub(super) told: Option<Event>,
+    /// Later jobs have higher numbers.
+    pub(super) number: u64,
     pub(super) place: Place,
     pub(super) bill: Bill,
     pub(super) state: LiveState,
@@ -113,18 +119,23 @@ enum Next {
 pub struct Service {
     pub(super) settings: Arc<Settings>,
     pub(super) model: String,
-    pub(super) keys: Keys,
+    pub(super) template: Option<Arc<ChatTemplate>>,
+    pub(super) keys: Arc<Keys>,
     pub(super) generator: Arc<dyn Generator>,
     pub(super) journal: Arc<dyn Journal>,
     pub(super) payment: Arc<dyn Payment>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) relays: Relays,
     pub(super) admission: Admission,
-    pub(super) queue: FairQueue<String>,
+    /// Refusals that strangers have not heard yet.
+    pub(super) telling: Telling<Untold>,
+    pub(super) queue: FairQueue<CompletionRequest>,
     pub(super) waiting: Waiting,
     pub(super) relay_lists: RelayLists,
     pub(super) live: HashMap<JobId, Live>,
     pub(super) running: usize,
+    /// The number of the next job.
+    pub(super) next_job: u64,
     /// Jobs that panicked since one was done.
     pub(super) panics: usize,
     /// What is said of a job that hangs.
@@ -158,23 +169,26 @@ impl Service {
     pub fn new(
         settings: Settings,
         model: String,
-        keys: Keys,
+        keys: impl Into<Arc<Keys>>,
         generator: Arc<dyn Generator>,
         journal: Arc<dyn Journal>,
         payment: Arc<dyn Payment>,
         metrics: Arc<Metrics>,
     ) -> Result<Self> {
+        let keys = keys.into();
         let (messages, inbox) = mpsc::unbounded();
         // Each may hold an event of half a megabyte, and hostile relays fill it.
         let (report, reports) = mpsc::channel(32);
         Ok(Self {
             relays: Relays::new(keys.clone(), &settings, report),
             admission: Admission::new(settings.limits()?),
+            telling: Telling::default(),
             queue: FairQueue::default(),
             waiting: Waiting::new(WaitingLimits::default()),
             relay_lists: RelayLists::default(),
             live: HashMap::new(),
             running: 0,
+            next_job: 0,
             panics: 0,
             hang: None,
             answers: Deliveries::default(),
@@ -192,6 +206,7 @@ impl Service {
             announced: Instant::now(),
             settings: Arc::new(settings),
             model,
+            template: None,
             keys,
             generator,
             journal,
@@ -201,6 +216,12 @@ impl Service {
             inbox,
             reports,
         })
+    }
+
+    /// Jobs go through the model's chat template, unless they or the settings want it otherwise.
+    pub fn with_template(mut self, template: Option<ChatTemplate>) -> Self {
+        self.template = template.map(Arc::new);
+        self
     }
 
     /// Serves until `stop` is done, or the generator has failed: then running jobs get a while to end, the announcement is withdrawn, and what
@@ -261,6 +282,9 @@ impl Service {
         self.journal.tidy()?;
         if self.settings.announce {
             self.make_announcement()?;
+        }
+        for (customer, at) in self.journal.served()? {
+            self.admission.serve(customer, at);
         }
         let mut open = Vec::new();
         let journal = self.journal.clone();
@@ -375,6 +399,8 @@ impl Service {
         }
         self.tick_relays(at)?;
         self.drop_expired(at)?;
+        self.note_load();
+        self.tell_strangers()?;
         self.drop_searches();
         self.look_for_hangs();
         self.look_around()?;

@@ -4,15 +4,14 @@
 //! the same way, and quotes nothing of it.
 
 use super::actor::{Bill, Live, LiveState, Place, Service, CANCELLATIONS, JOBS};
-use super::guests::usable;
 use super::now;
-use super::prepare::{prepare, Preparation, GAVE_WAY};
+use super::prepare::{prepare, Preparation, GAVE_WAY, MADE_ROOM};
+use super::prompt::NO_TEMPLATE;
 use super::work::StopReason;
-use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Refusal, Stage};
+use crate::jobs::{Customer, Entry, Invoice, JobId, Offer, Places, Refusal, Seat, Stage};
 use crate::nip90::{
     self, cancellation, params, Feedback, InputKind, JobRequest, ReadError, Scheme, Status,
 };
-use crate::relay::Keep;
 use crate::{platform, Result};
 use futures_channel::oneshot;
 use nostr::prelude::{Event, EventId};
@@ -119,9 +118,15 @@ impl Service {
             created: event.created_at.as_secs(),
             expiration: request.expiration,
             bid_msat: request.bid_msat,
-            has_work: nip90::has_work(&event, self.settings.min_work),
-            input_bytes: request.inputs.iter().map(|input| input.data.len()).sum(),
+            work: nip90::work(&event),
+            input_bytes: request
+                .inputs
+                .iter()
+                .map(|input| input.data.len())
+                .sum::<usize>()
+                + params.system.as_deref().map_or(0, str::len),
         };
+        self.note_load();
         let (place, free) = self.place(&offer, &request);
         let (free, leaves) = match free {
             Ok(leaves) => (Ok(()), leaves),
@@ -136,7 +141,11 @@ impl Service {
             return Ok(());
         }
         if let Some(leaves) = leaves {
-            self.end_wait(leaves, GAVE_WAY)?;
+            let reason = match place {
+                Place::Queue => MADE_ROOM,
+                Place::Waiting | Place::Leaving => GAVE_WAY,
+            };
+            self.end_wait(leaves, reason)?;
         }
         self.metrics.accepted.fetch_add(1, Relaxed);
         tracing::info!(job = %id, customer = %offer.customer, relay = url, "accepted");
@@ -188,6 +197,11 @@ impl Service {
             let text = format!("`model`{found}: expected {:?}", self.model);
             return Err(Verdict::Refuse(Refusal::NotOffered(text)));
         }
+        if params.raw == Some(false) && self.template.is_none() {
+            return Err(Verdict::Refuse(Refusal::NotOffered(
+                NO_TEMPLATE.to_string(),
+            )));
+        }
         let least = self.payment.price_msat();
         if let Some(found) = request.bid_msat.filter(|bid| *bid < least) {
             return Err(Verdict::Refuse(Refusal::BidTooLow { found, least }));
@@ -206,14 +220,28 @@ impl Service {
             let free = self.waiting.admit(offer.customer, is_known, now());
             return (Place::Waiting, free);
         }
-        // Jobs whose prompts are being looked at will come into the queue as well.
-        let taken = self.live.values();
-        let taken = taken.filter(|live| live.place == Place::Queue).count();
-        let free = match taken < self.settings.queue + self.settings.running {
-            true => Ok(None),
-            false => Err(Refusal::QueueFull),
-        };
-        (Place::Queue, free)
+        let places = Places::new(self.settings.queue, self.settings.running);
+        let is_known = self.admission.is_known(offer.customer);
+        (Place::Queue, places.admit(is_known, self.seats()))
+    }
+
+    /// The jobs that have a place of the queue. Those whose prompts are being looked at will come into it as well.
+    fn seats(&self) -> impl Iterator<Item = Seat> + '_ {
+        let seated = |(_, live): &(&JobId, &Live)| live.place == Place::Queue;
+        self.live.iter().filter(seated).map(|(id, live)| Seat {
+            id: *id,
+            number: live.number,
+            is_known: self.admission.is_known(customer(&live.event)),
+            can_leave: live.bill == Bill::None && !matches!(live.state, LiveState::Running(_)),
+        })
+    }
+
+    /// Counts the strangers who wait, which decides the toll for others.
+    pub(super) fn note_load(&mut self) {
+        let strangers = |seat: &Seat| !seat.is_known && seat.can_leave;
+        let waiting = self.seats().filter(strangers).count();
+        self.admission
+            .note_load(waiting, self.settings.queue, now());
     }
 
     /// A job that is in the journal goes on from where it was.
@@ -274,6 +302,8 @@ impl Service {
             id,
             customer: event.pubkey,
             request: request.clone(),
+            params: params.clone(),
+            template: self.template.clone(),
             keys: self.keys.clone(),
             lookup: self.lookup(),
             settings: self.settings.clone(),
@@ -297,56 +327,19 @@ impl Service {
             found_on: entry.found_on,
             guests,
             told: None,
+            number: self.next_job,
             place,
             bill,
             state: LiveState::Preparing(task, Some(hurry)),
         };
         self.live.insert(id, live);
+        self.next_job += 1;
         self.cancellations_changed = true;
         match (entry.invoice, bill) {
             (Some(invoice), Bill::Open) => self.ask_payment(id, invoice),
             _ if self.payment.price_msat() == 0 => self.processing(id),
             _ => {}
         }
-    }
-
-    /// Counts a refusal, and tells the customer, once: on our relays, and on those that the request names in the open.
-    fn refuse(
-        &mut self,
-        url: &str,
-        event: &Event,
-        hidden: Option<Scheme>,
-        refusal: &Refusal,
-    ) -> Result<()> {
-        let customer = customer(event);
-        tracing::info!(job = %event.id, %customer, relay = url, reason = refusal.reason(), "refused");
-        if !self.admission.refuse(customer, refusal, now()) {
-            return Ok(());
-        }
-        // What was told is not told again after a restart, nor is such a request let in then.
-        self.journal.note_refused(job_id(event), now())?;
-        let text = match hidden {
-            None => refusal.to_string(),
-            Some(_) => refusal.without_values(),
-        };
-        let feedback = Feedback {
-            extra: Some(text),
-            encryption: hidden,
-            ..Feedback::new(event.id, Status::Error)
-        };
-        match feedback.write(&self.keys, now(), &event.pubkey) {
-            Ok(feedback) => {
-                self.relays.publish_own(&feedback, Keep::Now);
-                let tags = nip90::tags(event);
-                let named: Vec<String> = nip90::all(&tags, "relays").flatten().cloned().collect();
-                let named = usable(&named, &self.settings);
-                if !named.is_empty() && self.admission.reaches_out(customer, now()) {
-                    self.publish_guests(&named, &feedback, Keep::Until);
-                }
-            }
-            Err(err) => tracing::warn!(error = %err, "cannot send a refusal"),
-        }
-        Ok(())
     }
 
     fn cancellation(&mut self, event: &Event) -> Result<()> {

@@ -18,17 +18,17 @@ const FETCH: Duration = Duration::from_secs(20);
 /// The most relays of inputs where something is looked for.
 const MOST_HINTS: usize = 5;
 
-/// The prompt: the inputs' texts, in order, with a line break between them.
+/// The inputs' texts, in order.
 ///
 /// # Errors
 /// The first input that cannot be had, in a line for the customer.
-pub async fn prompt(
+pub async fn texts(
     request: &JobRequest,
     customer: &PublicKey,
     keys: &Keys,
     lookup: &Lookup,
     settings: &Settings,
-) -> Result<String, String> {
+) -> Result<Vec<String>, String> {
     let mut texts = Vec::new();
     let mut hints = 0;
     let mut bytes = 0;
@@ -69,7 +69,7 @@ pub async fn prompt(
         }
         texts.push(text);
     }
-    Ok(texts.join("\n"))
+    Ok(texts)
 }
 
 fn name(kind: InputKind) -> &'static str {

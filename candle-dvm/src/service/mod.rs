@@ -3,8 +3,8 @@
 //! One task, in [`actor`], owns all state; everything else talks to it by messages. It never waits for a relay, a wallet or a model:
 //! relays have a task each, a job's preparation (inputs, payment) is a task, and generation is a blocking thread for each running job.
 //!
-//! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs. `prepare`: what they need
-//!   first. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
+//! - [`actor`]: the loop, and start and stop. `reading`: from where relays are read. `inbox`: events become jobs, or `refusals`. `prepare`: what they need
+//!   first. `prompt`: what the model reads. `work`: jobs run. `delivery`: answers are signed, kept and sent until relays have them, which `deliveries` counts. `guests`:
 //!   where customers want them. `presence`: what is announced. `relays`: which connections there are. `clock`: whether this machine's time
 //!   is right.
 //! - [`inputs`]: what has to be fetched before a job can run, through [`lookup`].
@@ -23,8 +23,10 @@ mod prepare;
 mod presence;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod prometheus;
+mod prompt;
 mod reading;
 mod recent;
+mod refusals;
 mod relays;
 pub mod settings;
 mod work;

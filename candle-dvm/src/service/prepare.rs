@@ -2,13 +2,17 @@
 
 use super::actor::Message;
 use super::lookup::Lookup;
+use super::prompt::prompt;
 use super::settings::Settings;
 use super::work::{told, Generator};
 use super::{inputs, now};
 use crate::jobs::{Invoice, JobId};
+use crate::nip90::params::Params;
 use crate::nip90::JobRequest;
 use crate::payment::Payment;
 use crate::platform::{self, timeout};
+use candle_engine::backend::CompletionRequest;
+use candle_engine::model::ChatTemplate;
 use futures_channel::{mpsc, oneshot};
 use futures_util::future::{select, Either};
 use nostr::prelude::{Keys, PublicKey};
@@ -27,12 +31,18 @@ const AFTER_RESTART: u64 = 60;
 pub(super) const GAVE_WAY: &str =
     "the job waited too long for inputs or payment and a newer one replaced it; submit it again, and do not pay its invoice";
 
+/// The answer to a stranger's job whose place in the queue went to a known customer.
+pub(super) const MADE_ROOM: &str =
+    "the queue is full and a customer who had results before took this job's place; try again later";
+
 /// What a job's preparation needs.
 pub(super) struct Preparation {
     pub(super) id: JobId,
     pub(super) customer: PublicKey,
     pub(super) request: JobRequest,
-    pub(super) keys: Keys,
+    pub(super) params: Params,
+    pub(super) template: Option<Arc<ChatTemplate>>,
+    pub(super) keys: Arc<Keys>,
     pub(super) lookup: Lookup,
     pub(super) settings: Arc<Settings>,
     pub(super) generator: Arc<dyn Generator>,
@@ -46,8 +56,8 @@ pub(super) struct Preparation {
 
 /// Fetches what a job needs, then waits for its payment: nobody pays for inputs that cannot be had.
 pub(super) async fn prepare(mut job: Preparation) {
-    let done: Result<String, String> = async {
-        let prompt = inputs::prompt(
+    let done: Result<CompletionRequest, String> = async {
+        let texts = inputs::texts(
             &job.request,
             &job.customer,
             &job.keys,
@@ -55,6 +65,8 @@ pub(super) async fn prepare(mut job: Preparation) {
             &job.settings,
         )
         .await?;
+        let template = job.template.as_deref();
+        let prompt = prompt(&job.request, &job.params, texts, template, job.settings.raw)?;
         let is_hidden = job.request.encryption.is_some();
         let checked = job.generator.check(&prompt);
         checked.map_err(|err| told(&err, is_hidden))?;

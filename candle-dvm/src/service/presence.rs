@@ -2,10 +2,11 @@
 
 use super::actor::Service;
 use super::now;
-use crate::nip90::announcement::ParamInfo;
+use crate::nip90::announcement::{ParamInfo, ServedModel};
 use crate::nip90::{Announcement, Heartbeat};
 use crate::relay::Keep;
 use crate::{Error, Result};
+use std::collections::BTreeMap;
 use web_time::Instant;
 
 impl Service {
@@ -39,15 +40,34 @@ impl Service {
             ("seed", range("0", text(&u64::MAX.to_string()), None)),
             ("stop", ParamInfo::default()),
         ];
+        let is_chat = self.template.is_some() && !settings.raw;
+        let raw = ParamInfo {
+            values: match self.template {
+                Some(_) => vec!["true".to_string(), "false".to_string()],
+                None => vec!["true".to_string()],
+            },
+            default: Some((!is_chat).to_string()),
+            ..ParamInfo::default()
+        };
+        let mut params: BTreeMap<String, ParamInfo> = params
+            .into_iter()
+            .map(|(name, info)| (name.to_string(), info))
+            .collect();
+        params.insert("raw".to_string(), raw);
+        if self.template.is_some() {
+            params.insert("system".to_string(), ParamInfo::default());
+        }
         Announcement {
             identifier: settings.identifier.clone(),
             name: settings.name.clone(),
             about: settings.about.clone(),
             picture: settings.picture.clone(),
-            params: params
-                .into_iter()
-                .map(|(name, info)| (name.to_string(), info))
-                .collect(),
+            model: Some(ServedModel {
+                name: self.model.clone(),
+                prompt: if is_chat { "chat" } else { "raw" }.to_string(),
+                context: self.generator.context().map(|tokens| tokens as u64),
+            }),
+            params,
             topics: vec!["text-generation".to_string(), "candle".to_string()],
             encryption: true,
             amount_msat: Some(self.payment.price_msat()),

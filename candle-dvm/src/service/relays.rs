@@ -13,6 +13,7 @@ use crate::relay::{Budget, Keep, Reach, RelayLimits};
 use futures_channel::mpsc;
 use nostr::prelude::{Event, Filter, Keys};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Relays of customers that are connected at the same time, at most.
 pub(super) const GUESTS: usize = 32;
@@ -44,7 +45,7 @@ struct Relay {
 }
 
 pub(super) struct Relays {
-    keys: Keys,
+    keys: Arc<Keys>,
     guest_reach: Reach,
     event_bytes: usize,
     reports: mpsc::Sender<(String, Report)>,
@@ -57,7 +58,7 @@ pub(super) struct Relays {
 
 impl Relays {
     pub(super) fn new(
-        keys: Keys,
+        keys: Arc<Keys>,
         settings: &Settings,
         reports: mpsc::Sender<(String, Report)>,
     ) -> Self {
@@ -349,7 +350,7 @@ mod tests {
             ..Settings::default()
         };
         let (reports, _) = mpsc::channel(32);
-        Relays::new(Keys::generate(), &settings, reports)
+        Relays::new(Arc::new(Keys::generate()), &settings, reports)
     }
 
     fn guest(n: usize) -> String {

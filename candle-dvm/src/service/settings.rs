@@ -37,6 +37,8 @@ pub struct Settings {
     pub picture: Option<String>,
     /// What the model is called in announcements and requests; `None` takes its file's name.
     pub model_name: Option<String>,
+    /// Whether prompts are continued as they are, also where the model has a chat template. A request may ask for either.
+    pub raw: bool,
     /// Whether to announce the service and to send heartbeats.
     pub announce: bool,
     /// Seconds between heartbeats.
@@ -60,6 +62,8 @@ pub struct Settings {
     pub default_tokens: usize,
     /// Tokens of a job that asks for many.
     pub max_tokens: usize,
+    /// Tokens of a stranger's job, at most, while strangers fill much of the queue.
+    pub busy_tokens: usize,
     /// Seconds to wait for another job's result.
     pub chain_seconds: u64,
     /// Hosts from which inputs may be fetched; `*.example.com` means every name below.
@@ -94,6 +98,8 @@ pub struct Settings {
     pub min_bid_msat: u64,
     /// Bits of proof of work of a request's id.
     pub min_work: u8,
+    /// The most bits that strangers have to show while they fill much of the queue; 0 asks for none.
+    pub busy_work: u8,
     /// The price of a job, in thousandths of a satoshi.
     pub price_msat: u64,
     /// A file with the wallet's `nostr+walletconnect://` address.
@@ -114,6 +120,7 @@ impl Default for Settings {
             about: "Text generation on candle".to_string(),
             picture: None,
             model_name: None,
+            raw: false,
             announce: true,
             heartbeat_seconds: 300,
             announce_seconds: DAY,
@@ -125,6 +132,7 @@ impl Default for Settings {
             partial_millis: 1000,
             default_tokens: 256,
             max_tokens: 2048,
+            busy_tokens: 128,
             chain_seconds: 600,
             url_hosts: Vec::new(),
             private_relays: false,
@@ -142,6 +150,7 @@ impl Default for Settings {
             max_age_seconds: limits.max_age,
             min_bid_msat: 0,
             min_work: 0,
+            busy_work: limits.busy_work,
             price_msat: 0,
             wallet_file: None,
         }
@@ -200,6 +209,7 @@ impl Settings {
             ("queue", self.queue),
             ("default-tokens", self.default_tokens),
             ("max-tokens", self.max_tokens),
+            ("busy-tokens", self.busy_tokens),
             ("open-per-key", self.open_per_key),
             ("undelivered", self.undelivered),
         ] {
@@ -278,6 +288,7 @@ impl Settings {
             max_age: self.max_age_seconds,
             min_bid_msat: self.min_bid_msat,
             min_work: self.min_work,
+            busy_work: self.busy_work,
             ..Limits::default()
         })
     }

@@ -38,11 +38,16 @@ pub(super) fn told(err: &Error, is_hidden: bool) -> String {
 
 /// What makes the text. Natively it is called from several threads, and may block the one it runs on; in a browser it gives way.
 pub trait Generator: Send + Sync + 'static {
-    /// Whether a prompt can be worked on at all.
+    /// Whether a request's prompt can be worked on at all.
     ///
     /// # Errors
     /// Why not.
-    fn check(&self, prompt: &str) -> EngineResult<()>;
+    fn check(&self, request: &CompletionRequest) -> EngineResult<()>;
+
+    /// The tokens of a prompt and its text together, at most. `None` if unknown.
+    fn context(&self) -> Option<usize> {
+        None
+    }
 
     /// Completes a prompt, and asks after each piece of text whether to go on.
     ///
@@ -61,8 +66,12 @@ pub trait Generator: Send + Sync + 'static {
 }
 
 impl Generator for CandleBackend {
-    fn check(&self, prompt: &str) -> EngineResult<()> {
-        self.prompt_tokens(prompt).map(|_| ())
+    fn check(&self, request: &CompletionRequest) -> EngineResult<()> {
+        self.tokens_of(request).map(|_| ())
+    }
+
+    fn context(&self) -> Option<usize> {
+        Some(self.max_positions())
     }
 
     fn generate<'a>(
@@ -77,8 +86,12 @@ impl Generator for CandleBackend {
 /// Jobs that run at the same time share the model's steps.
 #[cfg(not(target_arch = "wasm32"))]
 impl Generator for candle_engine::batch::BatchEngine {
-    fn check(&self, prompt: &str) -> EngineResult<()> {
-        self.backend().check(prompt)
+    fn check(&self, request: &CompletionRequest) -> EngineResult<()> {
+        self.backend().check(request)
+    }
+
+    fn context(&self) -> Option<usize> {
+        Some(self.backend().max_positions())
     }
 
     fn generate<'a>(
@@ -157,7 +170,7 @@ impl Service {
     pub(super) fn prepared(
         &mut self,
         id: JobId,
-        prepared: std::result::Result<String, String>,
+        prepared: std::result::Result<CompletionRequest, String>,
     ) -> Result<()> {
         self.waiting.leave(id);
         let Some(live) = self.live.get_mut(&id) else {
@@ -168,7 +181,9 @@ impl Service {
                 live.state = LiveState::Queued;
                 // It waited for something that it has now, so it is not refused for want of a place.
                 live.place = Place::Queue;
-                self.queue.push(customer(&live.event), id, prompt);
+                let customer = customer(&live.event);
+                let is_known = self.admission.is_known(customer);
+                self.queue.push(customer, is_known, id, prompt);
                 Ok(())
             }
             Err(problem) => self.answer(id, Err(problem)),
@@ -238,7 +253,17 @@ impl Service {
         }
     }
 
-    fn start_job(&mut self, id: JobId, prompt: String) {
+    /// The most tokens of a job, where others wait: less than asked for is better than none. `None` where nothing else than usual holds.
+    fn busy_tokens(&self, id: JobId) -> Option<usize> {
+        let live = self.live.get(&id)?;
+        let is_stranger =
+            live.bill == Bill::None && !self.admission.is_known(customer(&live.event));
+        let is_capped = is_stranger && self.admission.is_busy();
+        is_capped.then_some(self.settings.busy_tokens)
+    }
+
+    fn start_job(&mut self, id: JobId, prompt: CompletionRequest) {
+        let busy_tokens = self.busy_tokens(id);
         let Some(live) = self.live.get_mut(&id) else {
             return;
         };
@@ -258,7 +283,9 @@ impl Service {
         live.state = LiveState::Running(stop.clone());
         self.running += 1;
         let is_hidden = live.request.encryption.is_some();
-        let request = self.settings.completion(id, prompt, &live.params);
+        let mut request = self.settings.completion(id, prompt, &live.params);
+        let capped = busy_tokens.filter(|most| *most < request.max_tokens);
+        request.max_tokens = capped.unwrap_or(request.max_tokens);
         let work = Work {
             id,
             request,
@@ -276,6 +303,13 @@ impl Service {
                 let _ = messages.unbounded_send(Message::Panicked(id));
             }
         });
+        if let Some(most) = capped {
+            let feedback = Feedback {
+                extra: Some(format!("busy: this result ends after {most} tokens")),
+                ..Feedback::new(event_id(id), Status::Processing)
+            };
+            self.feedback(id, feedback);
+        }
     }
 
     pub(super) fn partial(&mut self, id: JobId, text: String) {
@@ -307,7 +341,9 @@ impl Service {
                 .busy_millis
                 .fetch_add((seconds * 1000.0) as u64, Relaxed);
             if let Some(live) = self.live.get(&id) {
-                self.admission.serve(customer(&live.event), now());
+                let customer = customer(&live.event);
+                self.admission.serve(customer, now());
+                self.journal.note_served(customer, now())?;
             }
             tracing::info!(
                 job = %id,
@@ -402,15 +438,18 @@ impl Work {
 impl super::settings::Settings {
     /// What a request's parameters mean here. `max_tokens` is a ceiling, so a lower one of ours keeps the promise. Where no seed is asked
     /// for, the job's id gives one: it is another for every job, and the same when a job runs again after a restart.
-    fn completion(&self, id: JobId, prompt: String, params: &Params) -> CompletionRequest {
-        let standard = CompletionRequest::default();
+    fn completion(
+        &self,
+        id: JobId,
+        prompt: CompletionRequest,
+        params: &Params,
+    ) -> CompletionRequest {
         CompletionRequest {
-            prompt,
             max_tokens: params
                 .max_tokens
                 .unwrap_or(self.default_tokens)
                 .min(self.max_tokens),
-            temperature: params.temperature.unwrap_or(standard.temperature),
+            temperature: params.temperature.unwrap_or(prompt.temperature),
             top_k: params.top_k,
             top_p: params.top_p,
             min_p: params.min_p,
@@ -419,8 +458,8 @@ impl super::settings::Settings {
                 u64::from_be_bytes([a, b, c, d, e, f, g, h])
             }),
             stop: params.stop.clone(),
-            repeat_penalty: params.frequency_penalty.unwrap_or(standard.repeat_penalty),
-            ..standard
+            repeat_penalty: params.frequency_penalty.unwrap_or(prompt.repeat_penalty),
+            ..prompt
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The codec: what is written reads back as the same, and nothing that comes in makes it panic.
 
-use candle_dvm::nip90::announcement::{withdraw, ParamInfo};
+use candle_dvm::nip90::announcement::{withdraw, ParamInfo, ServedModel};
 use candle_dvm::nip90::{
     cancellation, crypto, has_work, params, Announcement, Feedback, Heartbeat, Input, InputKind,
     JobRequest, JobResult, ReadError, Scheme, Status, Usage,
@@ -507,6 +507,11 @@ fn announcements_and_heartbeats_read_back() {
         name: "name".to_string(),
         about: "about".to_string(),
         picture: Some("https://example.com/p.png".to_string()),
+        model: Some(ServedModel {
+            name: "m".to_string(),
+            prompt: "chat".to_string(),
+            context: Some(1024),
+        }),
         params: [(
             "max_tokens".to_string(),
             ParamInfo {

@@ -1,6 +1,8 @@
 //! The program as a service and as its customer, with the embedded model.
 
 use super::relay::TestRelay;
+use super::served::Customer;
+use super::wait::wait_until;
 use crate::cli::{assert_one_line, program, run, stdout};
 use crate::support::golden;
 use candle_dvm::nip90::{Announcement, Feedback, Heartbeat, JobResult, Status};
@@ -370,4 +372,38 @@ fn the_sample_configuration_is_one() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("serve.example.toml");
     let mut settings = candle_dvm::service::Settings::read(&file).unwrap();
     settings.check().unwrap();
+}
+
+#[test]
+#[cfg(unix)]
+fn a_second_sigterm_does_not_wait_for_jobs() {
+    let relay = TestRelay::start();
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("serve.toml");
+    std::fs::write(&config, "drain-seconds = 300\npartial-millis = 1\n").unwrap();
+    let extra = ["--config", config.to_str().unwrap()];
+    let mut daemon = Daemon::start(&[&relay.url], dir.path(), &extra);
+    relay.wait_for(31990, 1);
+    for n in 0..4 {
+        relay.publish(
+            &Customer::new().request_with(&format!("fn a{n}("), |request| {
+                request.params = vec![("max_tokens".to_string(), "1000".to_string())];
+            }),
+        );
+    }
+    // Each is accepted, and one at least runs.
+    relay.wait_for(7000, 5);
+    let id = daemon.0.id().to_string();
+    let terminate = || {
+        let sent = std::process::Command::new("kill")
+            .args(["-TERM", &id])
+            .status();
+        assert!(sent.unwrap().success());
+    };
+    terminate();
+    let log = || std::fs::read_to_string(dir.path().join("log")).unwrap();
+    wait_until(|| "it does not stop", || log().contains("stopping"));
+    assert!(daemon.0.try_wait().unwrap().is_none(), "jobs end first");
+    terminate();
+    assert_eq!(daemon.0.wait().unwrap().code(), Some(1), "{}", log());
 }

@@ -1,6 +1,6 @@
 //! The journal's file.
 
-use candle_dvm::jobs::{Answer, Entry, JobId, Journal, Reading, Stage};
+use candle_dvm::jobs::{Answer, Customer, Entry, JobId, Journal, Reading, Stage};
 use candle_dvm::journal::RedbJournal;
 use redb::backends::InMemoryBackend;
 use redb::{Database, StorageBackend, TableDefinition};
@@ -285,4 +285,27 @@ fn a_journal_is_its_owners_alone() {
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
     drop(RedbJournal::open(&file).unwrap());
     assert_eq!(mode(), 0o600);
+}
+
+#[test]
+fn customers_are_remembered_by_their_last_result_and_within_bounds() {
+    let journal = RedbJournal::in_memory().unwrap();
+    let customer = |n: u32| Customer(numbered(n).0);
+    for (n, at) in [(1, 10), (2, 20), (1, 30), (3, 25)] {
+        journal.note_served(customer(n), at).unwrap();
+    }
+    assert_eq!(journal.served().unwrap(), [], "not flushed yet");
+    journal.flush().unwrap();
+    let all = [(2, 20), (3, 25), (1, 30)].map(|(n, at)| (customer(n), at));
+    assert_eq!(journal.served().unwrap(), all);
+    journal.forget(25).unwrap();
+    assert_eq!(journal.served().unwrap(), all[1..]);
+    for n in 0..10_005 {
+        journal.note_served(customer(100 + n), 1000).unwrap();
+    }
+    journal.flush().unwrap();
+    journal.forget(0).unwrap();
+    let kept = journal.served().unwrap();
+    assert_eq!(kept.len(), 10_000);
+    assert!(!kept.contains(&all[2]), "the oldest go first");
 }

@@ -6,6 +6,7 @@ mod commands;
 mod corpus;
 #[cfg(unix)]
 mod crash;
+mod crowd;
 #[cfg(target_os = "linux")]
 mod disk;
 mod fairness;
@@ -30,6 +31,7 @@ mod soak;
 mod starts;
 #[cfg(unix)]
 mod stoppable;
+mod turns;
 mod wait;
 mod waiting;
 mod wild;

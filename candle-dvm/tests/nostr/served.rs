@@ -6,7 +6,7 @@ use candle_dvm::journal::RedbJournal;
 use candle_dvm::nip90::{Feedback, Input, JobRequest, JobResult, Status};
 use candle_dvm::payment::{Free, Payment};
 use candle_dvm::service::{now, Generator, Metrics, Service, Settings};
-use candle_engine::{Completion, CompletionRequest, Result, StopReason, Timings};
+use candle_engine::{ChatTemplate, Completion, CompletionRequest, Result, StopReason, Timings};
 use futures_util::future::LocalBoxFuture;
 use nostr::prelude::{Event, Keys};
 use std::ops::ControlFlow;
@@ -28,8 +28,8 @@ pub struct Echo {
 }
 
 impl Generator for Echo {
-    fn check(&self, prompt: &str) -> Result<()> {
-        match prompt.trim().is_empty() {
+    fn check(&self, request: &CompletionRequest) -> Result<()> {
+        match request.prompt.trim().is_empty() {
             true => Err(candle_engine::Error::EmptyPrompt),
             false => Ok(()),
         }
@@ -131,6 +131,28 @@ impl Served {
         payment: Arc<dyn Payment>,
         change: impl FnOnce(&mut Settings),
     ) -> Self {
+        Self::start(relays, data, keys, payment, None, change)
+    }
+
+    /// With a chat template.
+    pub fn templated(
+        relays: &[&TestRelay],
+        data: &Path,
+        template: Option<ChatTemplate>,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let keys = Keys::generate();
+        Self::start(relays, data, keys, Arc::new(Free), template, change)
+    }
+
+    fn start(
+        relays: &[&TestRelay],
+        data: &Path,
+        keys: Keys,
+        payment: Arc<dyn Payment>,
+        template: Option<ChatTemplate>,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         let mut settings = Settings {
             relays: relays.iter().map(|relay| relay.url.clone()).collect(),
             partial_millis: 50,
@@ -160,6 +182,7 @@ impl Served {
                 metrics.clone(),
             )
             .unwrap()
+            .with_template(template)
         });
         let done = runtime.spawn(service.run(async {
             let _ = stopped.await;

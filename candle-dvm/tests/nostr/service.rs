@@ -197,6 +197,8 @@ fn quotas_and_the_queues_end_are_told() {
         settings.open_per_key = 2;
         settings.running = 1;
         settings.queue = 2;
+        // More than half of it is one job.
+        settings.busy_work = 0;
     });
     served.echo.pause.store(HELD, SeqCst);
     let customers = [Customer::new(), Customer::new()];

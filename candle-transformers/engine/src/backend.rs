@@ -36,6 +36,8 @@ pub trait InferenceBackend: Send + Sync {
 pub struct CompletionRequest {
     /// Text to complete.
     pub prompt: String,
+    /// Whether a chat template made the prompt, which has put all special tokens in it: no begin token is added then.
+    pub from_template: bool,
     /// The most tokens to make, at least 1.
     pub max_tokens: usize,
     /// 0 takes the likeliest token each time; above 0, tokens are drawn, the more evenly the higher it is.
@@ -64,6 +66,7 @@ impl Default for CompletionRequest {
     fn default() -> Self {
         Self {
             prompt: String::new(),
+            from_template: false,
             max_tokens: 128,
             temperature: 0.0,
             top_k: None,

@@ -185,6 +185,17 @@ impl CandleBackend {
         prompt_tokens(&self.tokenizer, self.max_positions, prompt)
     }
 
+    /// The tokens of a request's prompt, as the model reads them.
+    ///
+    /// # Errors
+    /// As [`prompt_tokens`](Self::prompt_tokens).
+    pub fn tokens_of(&self, request: &CompletionRequest) -> Result<Vec<u32>> {
+        match request.from_template {
+            true => self.chat_tokens(&request.prompt),
+            false => self.prompt_tokens(&request.prompt),
+        }
+    }
+
     /// The tokens of a conversation's prompt, in which the template has put all special tokens.
     pub fn chat_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
         let tokens = self.tokenizer.encode_chat(prompt)?;

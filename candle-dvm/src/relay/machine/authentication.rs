@@ -27,7 +27,7 @@ impl Machine {
                 Tag::custom("challenge", [challenge]),
             ])
             .custom_created_at(Timestamp::from(self.date))
-            .finalize(&self.keys);
+            .finalize(&*self.keys);
         match event {
             Ok(event) => {
                 self.auth = Some(event.id);

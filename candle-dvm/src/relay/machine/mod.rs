@@ -22,6 +22,7 @@ use budget::Bucket;
 use nostr::prelude::{Event, EventId, Keys, RelayMessage};
 use publications::Outgoing;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use subscriptions::Subscription;
 
 pub use budget::Budget;
@@ -109,7 +110,7 @@ enum Link {
 /// The protocol with one relay.
 pub struct Machine {
     url: String,
-    keys: Keys,
+    keys: Arc<Keys>,
     random: u64,
     /// The latest time that was told, and the date, in seconds since 1970.
     now: u64,
@@ -140,10 +141,10 @@ pub struct Machine {
 
 impl Machine {
     /// For the relay at `url`. `keys` answer its AUTH challenges; `seed` spreads reconnections.
-    pub fn new(url: String, keys: Keys, seed: u64) -> Self {
+    pub fn new(url: String, keys: impl Into<Arc<Keys>>, seed: u64) -> Self {
         Self {
             url,
-            keys,
+            keys: keys.into(),
             random: seed | 1,
             now: 0,
             date: 0,

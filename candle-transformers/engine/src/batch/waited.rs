@@ -26,7 +26,7 @@ impl InferenceBackend for BatchEngine {
         request: &CompletionRequest,
         on_piece: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Completion> {
-        let tokens = self.backend().prompt_tokens(&request.prompt)?;
+        let tokens = self.backend().tokens_of(request)?;
         let (sender, events) = channel();
         let (wanted, want) = channel::<()>();
         let listener = move |heard: Heard<'_>| {

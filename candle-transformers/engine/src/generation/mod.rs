@@ -77,7 +77,7 @@ impl CandleBackend {
     /// # Errors
     /// A parameter out of range, a prompt without tokens or past the model's positions.
     pub fn generation(&self, request: &CompletionRequest) -> Result<Generation<'_>> {
-        let tokens = self.prompt_tokens(&request.prompt)?;
+        let tokens = self.tokens_of(request)?;
         self.go_on(None, tokens, request)
     }
 
