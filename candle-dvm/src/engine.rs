@@ -185,8 +185,17 @@ impl CandleBackend {
         prompt_tokens(&self.tokenizer, self.max_positions, prompt)
     }
 
+    /// Checks that a prompt of this many bytes may fit, which is quicker than to tokenise it.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLarge`] if it cannot.
+    pub(crate) fn check_bytes(&self, bytes: usize) -> Result<()> {
+        self.tokenizer.check_bytes(bytes, self.max_positions)
+    }
+
     /// The tokens of a conversation's prompt, in which the template has put all special tokens.
     pub(crate) fn chat_tokens(&self, prompt: &str) -> Result<Vec<u32>> {
+        self.check_bytes(prompt.len())?;
         let tokens = self.tokenizer.encode_chat(prompt)?;
         match tokens.len() {
             many if many > self.max_positions => Err(Error::PromptTooLong {

@@ -73,6 +73,14 @@ pub enum Error {
         /// `max_position_embeddings` of the model's configuration.
         limit: usize,
     },
+    /// A prompt of more bytes than the model's positions can hold, whatever tokens they become.
+    #[error("prompt has {bytes} bytes, more than the model's limit of {limit} tokens can hold; shorten the prompt")]
+    PromptTooLarge {
+        /// The prompt's length in bytes.
+        bytes: usize,
+        /// `max_position_embeddings` of the model's configuration.
+        limit: usize,
+    },
     /// A text that cannot become a vector.
     #[error("{origin}: {problem}")]
     Text {
@@ -178,7 +186,9 @@ impl Error {
                 let value = text.strip_prefix(name).unwrap_or_default();
                 format!("--{}{value}", name.replace('_', "-"))
             }
-            Self::EmptyPrompt | Self::PromptTooLong { .. } => format!("--prompt: the {text}"),
+            Self::EmptyPrompt | Self::PromptTooLong { .. } | Self::PromptTooLarge { .. } => {
+                format!("--prompt: the {text}")
+            }
             Self::Device { .. } => format!("--{text}"),
             Self::Stdin(_) => format!("--prompt -: {text}"),
             Self::NoChatTemplate { .. } => {

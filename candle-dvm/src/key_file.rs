@@ -15,6 +15,8 @@ pub const VARIABLE: &str = "CANDLE_DVM_KEY";
 
 /// More than either form of a key takes, with white space around it.
 const LONGEST: u64 = 256;
+/// Also of a wallet's address.
+const LONGEST_FILE: usize = 1024;
 
 /// Where a key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,32 +87,7 @@ fn limited(from: impl Read) -> std::io::Result<Zeroizing<String>> {
 /// # Errors
 /// A file that is missing, or that others may read.
 pub(crate) fn read_file(file: &Path) -> Result<Zeroizing<String>> {
-    let wrong = |problem: String| Error::Key {
-        place: file.display().to_string(),
-        problem,
-    };
-    let opened = std::fs::File::open(file).map_err(|err| wrong(err.to_string()))?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = opened
-            .metadata()
-            .map_err(|err| wrong(err.to_string()))?
-            .permissions()
-            .mode();
-        if mode & 0o077 != 0 {
-            return Err(wrong(format!(
-                "other users can read it (mode {:03o}); run `chmod 600` on it",
-                mode & 0o777
-            )));
-        }
-    }
-    let mut text = Zeroizing::new(String::with_capacity(1024));
-    opened
-        .take(1024)
-        .read_to_string(&mut text)
-        .map_err(|err| wrong(err.to_string()))?;
-    Ok(text)
+    crate::secret_file::read(file, LONGEST_FILE)
 }
 
 /// Makes a new key and writes it to a new file that only its owner may read.

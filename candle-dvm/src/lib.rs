@@ -104,6 +104,8 @@ pub mod progress;
 pub mod registry;
 #[cfg(feature = "nostr")]
 pub mod relay;
+#[cfg(all(any(feature = "api", feature = "serve"), not(target_arch = "wasm32")))]
+mod secret_file;
 #[cfg(feature = "serve")]
 pub mod service;
 #[cfg(not(target_arch = "wasm32"))]

@@ -1,5 +1,7 @@
 //! `candle-dvm api`, as clients of OpenAI's interface use it.
 
+mod strangers;
+
 use crate::cli::program;
 use serde_json::{json, Value};
 use std::io::{BufRead, BufReader, Read};
@@ -10,23 +12,17 @@ use std::time::Duration;
 struct Server {
     process: Child,
     address: String,
+    /// The lines of standard error before the address.
+    said: Vec<String>,
 }
 
 impl Server {
     fn start(args: &[&str]) -> Self {
-        let all = [
-            &[
-                "api",
-                "--listen",
-                "127.0.0.1:0",
-                "--device",
-                "cpu",
-                "--name",
-                "tiny",
-            ],
-            args,
-        ]
-        .concat();
+        let mut all = vec!["api", "--device", "cpu", "--name", "tiny"];
+        if !args.contains(&"--listen") {
+            all.extend(["--listen", "127.0.0.1:0"]);
+        }
+        all.extend(args);
         let mut command: Command = program(&all);
         let mut process = command
             .stderr(Stdio::piped())
@@ -48,7 +44,11 @@ impl Server {
         };
         // What is logged later must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { process, address }
+        Self {
+            process,
+            address,
+            said,
+        }
     }
 
     fn post(&self, path: &str, body: &Value) -> (u16, String) {

@@ -1,12 +1,12 @@
 //! `/v1/chat/completions`.
 
-use super::fields::Common;
+use super::fields::{self, Common};
 use super::reply::{self, Event};
-use super::{now, ApiError, Served};
+use super::{access, now, ApiError, Served};
 use crate::batch::Likely;
 use crate::model::{Message, Role, TextTokenizer};
-use axum::extract::rejection::JsonRejection;
-use axum::extract::State;
+use crate::CompletionRequest;
+use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
 use serde::Deserialize;
@@ -93,43 +93,76 @@ impl Said {
     }
 }
 
+/// A request whose prompt is tokens.
+struct Prepared {
+    common: Common,
+    tokens: Vec<u32>,
+    completion: CompletionRequest,
+    logprobs: Option<usize>,
+}
+
+impl Prepared {
+    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+        let request: Request = fields::parse(bytes)?;
+        let common = request.common;
+        common.check_model(served)?;
+        let Some(template) = &served.template else {
+            let error = crate::Error::NoChatTemplate {
+                model: served.name.clone(),
+            };
+            return Err(ApiError::field("messages", error.one_line()));
+        };
+        let messages = request.messages.into_iter().enumerate();
+        let messages = messages.map(|(at, said)| said.message(at));
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        if messages.is_empty() {
+            return Err(ApiError::field(
+                "messages",
+                "is empty; expected at least one message",
+            ));
+        }
+        let backend = served.engine.backend();
+        backend.check_bytes(messages.iter().map(|it| it.content.len()).sum())?;
+        let tokens = backend.chat_tokens(&template.render(&messages)?)?;
+        let max_tokens = request.max_completion_tokens.or(request.max_tokens);
+        let completion = common.request(max_tokens.unwrap_or(backend.max_positions()))?;
+        let logprobs = match (request.logprobs, request.top_logprobs) {
+            (false, None | Some(0)) => None,
+            (false, Some(_)) => {
+                return Err(ApiError::field("top_logprobs", "requires logprobs: true"))
+            }
+            (true, top) => Some(top.unwrap_or(0)),
+        };
+        if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
+            let problem = format!("{top}; the maximum is {MAX_TOP}");
+            return Err(ApiError::field("top_logprobs", problem));
+        }
+        Ok(Self {
+            common,
+            tokens,
+            completion,
+            logprobs,
+        })
+    }
+}
+
 pub(super) async fn create(
     State(served): State<Arc<Served>>,
-    body: Result<Json<Request>, JsonRejection>,
+    request: extract::Request,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
-    let common = request.common;
-    common.check_model(&served)?;
-    let Some(template) = &served.template else {
-        let error = crate::Error::NoChatTemplate {
-            model: served.name.clone(),
-        };
-        return Err(ApiError::field("messages", error.one_line()));
-    };
-    let messages = request.messages.into_iter().enumerate();
-    let messages = messages.map(|(at, said)| said.message(at));
-    let messages = messages.collect::<Result<Vec<_>, _>>()?;
-    if messages.is_empty() {
-        return Err(ApiError::field(
-            "messages",
-            "is empty; expected at least one message",
-        ));
-    }
-    let backend = served.engine.backend();
-    let tokens = backend.chat_tokens(&template.render(&messages)?)?;
-    let max_tokens = request.max_completion_tokens.or(request.max_tokens);
-    let completion = common.request(max_tokens.unwrap_or(backend.max_positions()))?;
-    let logprobs = match (request.logprobs, request.top_logprobs) {
-        (false, None | Some(0)) => None,
-        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "requires logprobs: true")),
-        (true, top) => Some(top.unwrap_or(0)),
-    };
-    if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
-        let problem = format!("{top}; the maximum is {MAX_TOP}");
-        return Err(ApiError::field("top_logprobs", problem));
-    }
+    let owner = access::owner(&request);
+    let state = served.clone();
+    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
+    let prepared = served.gate.read(request, prepare).await?;
+    let Prepared {
+        common,
+        tokens,
+        completion,
+        logprobs,
+    } = prepared;
     let prompt = tokens.len();
-    let receiver = reply::begin(&served, tokens, completion, logprobs)?;
+    let receiver = reply::begin(&served, owner, tokens, completion, logprobs)?;
+    let backend = served.engine.backend();
     let (id, created, model) = (reply::id("chatcmpl"), now(), served.name.clone());
     if !common.stream {
         let (completion, likely) = reply::whole(receiver).await?;

@@ -1,11 +1,11 @@
 //! `/v1/completions`.
 
-use super::fields::Common;
+use super::fields::{self, Common};
 use super::reply::{self, Event};
-use super::{now, ApiError, Served};
+use super::{access, now, ApiError, Served};
 use crate::batch::Likely;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::State;
+use crate::CompletionRequest;
+use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
 use futures_util::future::try_join_all;
@@ -64,26 +64,53 @@ impl Prompt {
     }
 }
 
+/// A request whose prompts are tokens.
+struct Prepared {
+    common: Common,
+    prompts: Vec<Vec<u32>>,
+    completion: CompletionRequest,
+    logprobs: Option<usize>,
+}
+
+impl Prepared {
+    fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
+        let request: Request = fields::parse(bytes)?;
+        let common = request.common;
+        common.check_model(served)?;
+        if request.echo {
+            return Err(ApiError::field("echo", "true is not supported"));
+        }
+        if let Some(top) = request.logprobs.filter(|top| *top > MAX_TOP) {
+            let problem = format!("{top}; the maximum is {MAX_TOP}");
+            return Err(ApiError::field("logprobs", problem));
+        }
+        Ok(Self {
+            completion: common.request(request.max_tokens.unwrap_or(MAX_TOKENS))?,
+            prompts: request.prompt.tokens(served)?,
+            common,
+            logprobs: request.logprobs,
+        })
+    }
+}
+
 pub(super) async fn create(
     State(served): State<Arc<Served>>,
-    body: Result<Json<Request>, JsonRejection>,
+    request: extract::Request,
 ) -> Result<Response, ApiError> {
-    let Json(request) = body?;
-    let common = request.common;
-    common.check_model(&served)?;
-    if request.echo {
-        return Err(ApiError::field("echo", "true is not supported"));
-    }
-    if let Some(top) = request.logprobs.filter(|top| *top > MAX_TOP) {
-        let problem = format!("{top}; the maximum is {MAX_TOP}");
-        return Err(ApiError::field("logprobs", problem));
-    }
-    let prompts = request.prompt.tokens(&served)?;
+    let owner = access::owner(&request);
+    let state = served.clone();
+    let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
+    let prepared = served.gate.read(request, prepare).await?;
+    let Prepared {
+        common,
+        prompts,
+        completion,
+        logprobs,
+    } = prepared;
     let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
-    let completion = common.request(request.max_tokens.unwrap_or(MAX_TOKENS))?;
     let receivers = prompts
         .into_iter()
-        .map(|tokens| reply::begin(&served, tokens, completion.clone(), request.logprobs));
+        .map(|tokens| reply::begin(&served, owner, tokens, completion.clone(), logprobs));
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let (id, created, model) = (reply::id("cmpl"), now(), served.name.clone());
     if !common.stream {
@@ -93,7 +120,7 @@ pub(super) async fn create(
             .iter()
             .enumerate()
             .map(|(index, (completion, likely))| {
-                let logprobs = request.logprobs.map(|_| listed(&served, likely, 0));
+                let logprobs = logprobs.map(|_| listed(&served, likely, 0));
                 json!({
                     "index": index, "text": completion.text, "logprobs": logprobs,
                     "finish_reason": reply::finish_reason(completion),

@@ -8,6 +8,14 @@ use serde_json::{Map, Value};
 /// The most stop sequences of a request, as at OpenAI.
 const MAX_STOPS: usize = 4;
 
+/// The fields of a request.
+///
+/// # Errors
+/// No JSON, or a field that is missing or of another type.
+pub(super) fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| ApiError::json(&error))
+}
+
 /// One text or several.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]

@@ -1,7 +1,7 @@
 //! From the engine's thread to a client's socket.
 
 use super::{ApiError, Served};
-use crate::batch::{Heard, Likely};
+use crate::batch::{Heard, Likely, Order, Owner};
 use crate::model::TextTokenizer;
 use crate::{Completion, CompletionRequest, StopReason};
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
@@ -22,6 +22,7 @@ pub(super) enum Event {
 /// Begins a completion. It ends when the receiver is dropped.
 pub(super) fn begin(
     served: &Served,
+    owner: Owner,
     tokens: Vec<u32>,
     request: CompletionRequest,
     logprobs: Option<usize>,
@@ -40,9 +41,13 @@ pub(super) fn begin(
             false => ControlFlow::Break(()),
         }
     };
-    served
-        .engine
-        .submit(tokens, request, logprobs, Box::new(listener))?;
+    let order = Order {
+        tokens,
+        request,
+        logprobs,
+        owner,
+    };
+    served.engine.begin(order, Box::new(listener))?;
     Ok(receiver)
 }
 

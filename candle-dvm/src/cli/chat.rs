@@ -128,7 +128,7 @@ pub(super) fn run(args: Args) -> Result<()> {
                         }
                     }
                     // The conversation can go on: with another message, or after /clear.
-                    Err(err @ Error::PromptTooLong { .. }) => {
+                    Err(err @ (Error::PromptTooLong { .. } | Error::PromptTooLarge { .. })) => {
                         note(&format!("{err}; /clear starts a new conversation"))
                     }
                     Err(err) => return Err(err),

@@ -128,7 +128,7 @@ pub(super) fn run(args: Args) -> Result<()> {
             payment,
             metrics,
         )?;
-        service.run(asked_to_stop()?).await
+        service.run(super::signals::asked_to_stop()?).await
     });
     // A thread that waits for a device that hangs ends with the process.
     runtime.shutdown_background();
@@ -227,29 +227,6 @@ fn keep_private(folder: &Path) {
             "{place} has mode {mode:03o}, so other users can read it; run `chmod 700` on it"
         ),
     }
-}
-
-/// Ends with the first SIGINT or SIGTERM. A second one ends the program at once.
-fn asked_to_stop() -> Result<impl std::future::Future<Output = ()>> {
-    #[cfg(unix)]
-    let mut terminate = {
-        use tokio::signal::unix::{signal, SignalKind};
-        signal(SignalKind::terminate()).map_err(Error::service)?
-    };
-    Ok(async move {
-        #[cfg(unix)]
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            _ = terminate.recv() => {}
-        }
-        #[cfg(not(unix))]
-        let _ = tokio::signal::ctrl_c().await;
-        note("stopping; press Ctrl-C again to stop immediately");
-        tokio::spawn(async {
-            let _ = tokio::signal::ctrl_c().await;
-            std::process::exit(1);
-        });
-    })
 }
 
 /// Keeps one line at the bottom of a terminal up to date.

@@ -12,6 +12,7 @@ mod gguf;
 #[cfg(not(target_arch = "wasm32"))]
 mod hub;
 pub(crate) mod kind;
+mod most_bytes;
 mod network;
 mod parts;
 mod tokenizer;
@@ -247,6 +248,7 @@ pub(crate) fn prompt_tokens(
     limit: usize,
     prompt: &str,
 ) -> Result<Vec<u32>> {
+    tokenizer.check_bytes(prompt.len(), limit)?;
     let tokens = tokenizer.encode_prompt(prompt)?;
     if tokens.len() > limit {
         return Err(Error::PromptTooLong {

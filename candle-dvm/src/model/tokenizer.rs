@@ -1,5 +1,6 @@
 //! Text to tokens and back, from `tokenizer.json` or a GGUF file's metadata.
 
+use super::most_bytes::most_bytes;
 use crate::error::one_line;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -12,6 +13,8 @@ pub struct TextTokenizer {
     /// The begin token, if the tokenizer's own post-processor does not add it.
     missing_begin: Option<u32>,
     vocab_size: usize,
+    /// See [`most_bytes`].
+    most_bytes: Option<usize>,
 }
 
 impl TextTokenizer {
@@ -43,6 +46,7 @@ impl TextTokenizer {
             .map_err(|err| Error::file(file, one_line(&err.to_string())))?;
         let missing_begin = begin_token.filter(|begin| !added.get_ids().contains(begin));
         Ok(Self {
+            most_bytes: most_bytes(&inner),
             inner,
             missing_begin,
             vocab_size,
@@ -79,6 +83,18 @@ impl TextTokenizer {
             return Err(Error::EmptyPrompt);
         }
         self.known(encoding.get_ids().to_vec())
+    }
+
+    /// Checks that a text of this many bytes may be `limit` tokens or fewer, without tokenising it.
+    ///
+    /// # Errors
+    /// [`Error::PromptTooLarge`] if it cannot. Of a tokenizer whose tokens have no longest one, nothing is too large.
+    pub(crate) fn check_bytes(&self, bytes: usize, limit: usize) -> Result<()> {
+        let most = self.most_bytes.map(|most| most.saturating_mul(limit));
+        match most.is_some_and(|most| bytes > most) {
+            true => Err(Error::PromptTooLarge { bytes, limit }),
+            false => Ok(()),
+        }
     }
 
     /// The tokens, if the model has all of them.
