@@ -1,17 +1,15 @@
 //! `/v1/completions`.
 
-use super::fields::{self, Common};
+use super::fields::{Common, Fields, Input};
 use super::reply::{self, Event};
 use super::{access, now, ApiError, Served};
 use crate::batch::Likely;
-use crate::CompletionRequest;
 use axum::extract::{self, State};
 use axum::response::{IntoResponse, Response};
 use axum::Json;
 use futures_util::future::try_join_all;
 use futures_util::stream::select_all;
 use futures_util::StreamExt;
-use serde::Deserialize;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
@@ -21,74 +19,63 @@ const MAX_TOP: usize = 5;
 /// Prompts in a request.
 const MAX_PROMPTS: usize = 128;
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Request {
-    prompt: Prompt,
-    max_tokens: Option<usize>,
-    logprobs: Option<usize>,
-    #[serde(default)]
-    echo: bool,
-    #[serde(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Prompt {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u32>),
-    TokenLists(Vec<Vec<u32>>),
-}
-
-impl Prompt {
-    fn tokens(self, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
-        let backend = served.engine.backend();
-        let of = |text: String| backend.prompt_tokens(&text);
-        let all = match self {
-            Self::Text(text) => vec![of(text)?],
-            Self::Texts(texts) => texts.into_iter().map(of).collect::<Result<_, _>>()?,
-            Self::Tokens(tokens) => vec![tokens],
-            Self::TokenLists(lists) => lists,
-        };
-        if !(1..=MAX_PROMPTS).contains(&all.len()) {
-            let problem = format!("found {} texts; expected 1 to {MAX_PROMPTS}", all.len());
-            return Err(ApiError::field("prompt", problem));
-        }
-        let vocab = backend.vocab();
-        if let Some(id) = all.iter().flatten().find(|id| **id as usize >= vocab) {
-            let problem = format!("token {id} is out of range; the vocabulary has {vocab} tokens");
-            return Err(ApiError::field("prompt", problem));
-        }
-        Ok(all)
+/// The tokens of each prompt.
+fn tokens(prompt: Input, fields: &Fields, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
+    let backend = served.engine.backend();
+    let of = |text: String| backend.prompt_tokens(&text);
+    let all = match prompt {
+        Input::Text(text) => vec![of(text)?],
+        Input::Texts(texts) => texts.into_iter().map(of).collect::<Result<_, _>>()?,
+        Input::Tokens(tokens) => vec![tokens],
+        Input::TokenLists(lists) => lists,
+    };
+    if !(1..=MAX_PROMPTS).contains(&all.len()) {
+        let problem = format!("found {} texts; expected 1 to {MAX_PROMPTS}", all.len());
+        return Err(fields.wrong("prompt", problem));
     }
+    let vocab = backend.vocab();
+    if let Some(id) = all.iter().flatten().find(|id| **id as usize >= vocab) {
+        let problem = format!("token {id} is out of range; the vocabulary has {vocab} tokens");
+        return Err(fields.wrong("prompt", problem));
+    }
+    Ok(all)
 }
 
 /// A request whose prompts are tokens.
 struct Prepared {
     common: Common,
     prompts: Vec<Vec<u32>>,
-    completion: CompletionRequest,
+    max_tokens: usize,
     logprobs: Option<usize>,
 }
 
 impl Prepared {
     fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
-        let request: Request = fields::parse(bytes)?;
-        let common = request.common;
-        common.check_model(served)?;
-        if request.echo {
-            return Err(ApiError::field("echo", "true is not supported"));
-        }
-        if let Some(top) = request.logprobs.filter(|top| *top > MAX_TOP) {
+        let mut fields = Fields::parse(bytes)?;
+        let common = Common::take(&mut fields, served)?;
+        let count = "a whole number";
+        let max_tokens = fields.take("max_tokens", count)?.unwrap_or(MAX_TOKENS);
+        let logprobs = fields.take("logprobs", count)?;
+        if let Some(top) = logprobs.filter(|top| *top > MAX_TOP) {
             let problem = format!("{top}; the maximum is {MAX_TOP}");
-            return Err(ApiError::field("logprobs", problem));
+            return Err(fields.wrong("logprobs", problem));
         }
+        let prompt: Input = fields.need("prompt", Input::EXPECTED)?;
+        let prompts = tokens(prompt, &fields, served)?;
+        if prompts.len() * common.answers > MAX_PROMPTS {
+            let problem = format!(
+                "{} for each of {} prompts; the maximum is {MAX_PROMPTS} answers",
+                common.answers,
+                prompts.len()
+            );
+            return Err(fields.wrong("n", problem));
+        }
+        fields.end()?;
         Ok(Self {
-            completion: common.request(request.max_tokens.unwrap_or(MAX_TOKENS))?,
-            prompts: request.prompt.tokens(served)?,
             common,
-            logprobs: request.logprobs,
+            prompts,
+            max_tokens,
+            logprobs,
         })
     }
 }
@@ -100,17 +87,21 @@ pub(super) async fn create(
     let owner = access::owner(&request);
     let state = served.clone();
     let prepare = move |bytes: &[u8]| Prepared::new(&state, bytes);
-    let prepared = served.gate.read(request, prepare).await?;
     let Prepared {
         common,
         prompts,
-        completion,
+        max_tokens,
         logprobs,
-    } = prepared;
+    } = served.gate.read(request, prepare).await?;
     let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
-    let receivers = prompts
-        .into_iter()
-        .map(|tokens| reply::begin(&served, owner, tokens, completion.clone(), logprobs));
+    let each = prompts.iter().flat_map(|tokens| {
+        let answers = 0..common.answers;
+        answers.map(move |at| (tokens, at))
+    });
+    let receivers = each.map(|(tokens, at)| {
+        let completion = common.completion(at, max_tokens);
+        reply::begin(&served, owner, tokens.clone(), completion, logprobs)
+    });
     let receivers = receivers.collect::<Result<Vec<_>, _>>()?;
     let (id, created, model) = (reply::id("cmpl"), now(), served.name.clone());
     if !common.stream {
@@ -133,7 +124,7 @@ pub(super) async fn create(
         });
         return Ok(Json(answer).into_response());
     }
-    let with_usage = common.stream_options.include_usage;
+    let with_usage = common.with_usage;
     let head = json!({ "id": id, "object": "text_completion", "created": created, "model": model });
     let chunk = move |choices: Value, usage: Value| {
         let mut chunk = head.clone();

@@ -1,6 +1,7 @@
 //! `/v1/embeddings`.
 
-use super::fields::{self, Texts};
+use super::error::short;
+use super::fields::{Fields, Input};
 use super::{access, reply, ApiError, Served};
 use crate::embed::TextTokens;
 use axum::extract::{self, State};
@@ -8,20 +9,11 @@ use axum::Json;
 use base64::engine::general_purpose::STANDARD;
 use base64::Engine;
 use candle_transformers::embed::Options;
-use serde::Deserialize;
 use serde_json::{json, Value};
 use std::sync::Arc;
 
 /// As at OpenAI.
 const MAX_TEXTS: usize = 2048;
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Request {
-    model: String,
-    input: Texts,
-    encoding_format: Option<String>,
-    dimensions: Option<usize>,
-}
 
 /// A request whose texts are tokens.
 struct Prepared {
@@ -32,43 +24,70 @@ struct Prepared {
 
 impl Prepared {
     fn new(served: &Served, bytes: &[u8]) -> Result<Self, ApiError> {
-        let request: Request = fields::parse(bytes)?;
+        let mut fields = Fields::parse(bytes)?;
+        let model: String = fields.need("model", "a text")?;
         let encoder = served.vectors.as_ref().map(|vectors| &vectors.encoder);
-        let Some(encoder) = encoder.filter(|encoder| encoder.name == request.model) else {
+        let Some(encoder) = encoder.filter(|encoder| encoder.name == model) else {
             let known = encoder.map(|encoder| encoder.name.as_str());
             return match known {
-                None => Err(ApiError::field(
+                None => Err(fields.wrong(
                     "model",
                     "no embedding model is loaded; start the server with --embedding-model",
                 )),
-                known => Err(ApiError::no_such_model(&request.model, known.into_iter())),
+                known => Err(ApiError::no_such_model(&model, known.into_iter())),
             };
         };
-        let in_base64 = match request.encoding_format.as_deref() {
+        let format: Option<String> = fields.take("encoding_format", "a text")?;
+        let in_base64 = match format.as_deref() {
             None | Some("float") => false,
             Some("base64") => true,
             Some(other) => {
-                let problem = format!("unsupported format {other:?}; expected float or base64");
-                return Err(ApiError::field("encoding_format", problem));
+                let problem = format!(
+                    "unsupported format {:?}; expected float or base64",
+                    short(other)
+                );
+                return Err(fields.wrong("encoding_format", problem));
             }
         };
-        let texts = request.input.into_vec();
-        if !(1..=MAX_TEXTS).contains(&texts.len()) {
-            let problem = format!("found {} texts; expected 1 to {MAX_TEXTS}", texts.len());
-            return Err(ApiError::field("input", problem));
-        }
-        let tokens = texts.iter().enumerate().map(|(at, text)| {
-            let origin = format!("input[{at}]");
-            encoder.files.tokens(&origin, "", text)
-        });
+        let dim = fields.take("dimensions", "a whole number")?;
+        let input: Input = fields.need("input", Input::EXPECTED)?;
+        fields.end()?;
+        let of =
+            |(at, text): (usize, String)| encoder.files.tokens(&format!("input[{at}]"), "", &text);
+        let whole =
+            |(at, ids): (usize, Vec<u32>)| encoder.files.given(&format!("input[{at}]"), ids);
+        let tokens = match input {
+            Input::Text(text) => vec![of((0, text))?],
+            Input::Tokens(ids) => vec![whole((0, ids))?],
+            Input::Texts(all) => {
+                check(all.len())?;
+                let all = all.into_iter().enumerate().map(of);
+                all.collect::<crate::Result<_>>()?
+            }
+            Input::TokenLists(all) => {
+                check(all.len())?;
+                let all = all.into_iter().enumerate().map(whole);
+                all.collect::<crate::Result<_>>()?
+            }
+        };
         Ok(Self {
-            tokens: tokens.collect::<crate::Result<Vec<_>>>()?,
+            tokens,
             options: Options {
-                dim: request.dimensions,
+                dim,
                 ..encoder.files.options()
             },
             in_base64,
         })
+    }
+}
+
+fn check(texts: usize) -> Result<(), ApiError> {
+    match (1..=MAX_TEXTS).contains(&texts) {
+        true => Ok(()),
+        false => {
+            let problem = format!("found {texts} texts; expected 1 to {MAX_TEXTS}");
+            Err(ApiError::field("input", problem))
+        }
     }
 }
 

@@ -176,8 +176,8 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::NOT_FOUND,
         message: format!(
-            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions or /v1/embeddings",
-            uri.path()
+            "unknown route {method} {}; expected /v1/models, /v1/completions, /v1/chat/completions, /v1/embeddings, /tokenize, /detokenize, /health or /metrics",
+            short(uri.path())
         ),
         param: None,
         code: Some("unknown_url"),
@@ -187,7 +187,7 @@ pub(super) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
 pub(super) async fn no_such_method(method: Method, uri: Uri) -> ApiError {
     ApiError {
         status: StatusCode::METHOD_NOT_ALLOWED,
-        message: format!("{} does not support {method}", uri.path()),
+        message: format!("{} does not support {method}", short(uri.path())),
         param: None,
         code: Some("method_not_allowed"),
     }

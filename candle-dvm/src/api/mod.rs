@@ -1,4 +1,5 @@
-//! OpenAI's HTTP interface over a model of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions` and `/v1/embeddings`.
+//! OpenAI's HTTP interface over a model of this machine: `/v1/models`, `/v1/completions`, `/v1/chat/completions` and `/v1/embeddings`; beside
+//! them `/tokenize`, `/detokenize`, `/health` and `/metrics`.
 //!
 //! What is not supported is an error that names the field, never passed over: a client must not believe that it was done.
 
@@ -10,14 +11,18 @@ mod error;
 mod fields;
 mod gate;
 mod idle;
+mod messages;
+mod metrics;
 mod reply;
 mod server;
+mod tokens;
 mod vectors;
 
 use crate::batch::BatchEngine;
 use crate::embed::EncoderFiles;
 use crate::model::ChatTemplate;
 use crate::{Error, Result};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
@@ -25,6 +30,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use candle_transformers::embed::TextEncoder;
 use gate::Gate;
+use metrics::Metrics;
 use serde_json::{json, Value};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -45,6 +51,7 @@ pub struct Served {
     vectors: Option<Vectors>,
     access: Access,
     gate: Gate,
+    metrics: Arc<Metrics>,
 }
 
 /// A model of vectors.
@@ -67,6 +74,7 @@ impl Served {
             vectors: None,
             access: Access::default(),
             gate: Gate::new(Limits::default().idle),
+            metrics: Arc::default(),
         }
     }
 
@@ -102,10 +110,14 @@ fn routes(served: Arc<Served>) -> Router {
         .route("/v1/completions", post(completions::create))
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .route("/health", get(health))
+        .route("/metrics", get(metrics::page))
         .fallback(error::no_such_path)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(from_fn_with_state(served.clone(), access::check))
+        .layer(from_fn_with_state(served.clone(), metrics::count))
         .with_state(served)
 }
 
@@ -177,8 +189,10 @@ async fn models(State(served): State<Arc<Served>>) -> Json<Value> {
 
 async fn model(
     State(served): State<Arc<Served>>,
-    Path(name): Path<String>,
+    name: std::result::Result<Path<String>, PathRejection>,
 ) -> std::result::Result<Json<Value>, ApiError> {
+    // One that is no UTF-8 is nobody's.
+    let name = name.map_or_else(|_| "\u{FFFD}".to_string(), |Path(name)| name);
     match served.names().any(|known| known == name) {
         true => Ok(Json(about(&name))),
         false => Err(ApiError::no_such_model(&name, served.names())),

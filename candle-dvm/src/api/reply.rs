@@ -10,6 +10,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use serde_json::{json, Value};
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::time::Instant;
 use tokio::sync::mpsc::{unbounded_channel, UnboundedReceiver};
 
 /// What becomes of a completion.
@@ -19,6 +20,9 @@ pub(super) enum Event {
     Done(crate::Result<Completion>),
 }
 
+/// The events of a completion.
+pub(super) type Receiver = UnboundedReceiver<Event>;
+
 /// Begins a completion. It ends when the receiver is dropped.
 pub(super) fn begin(
     served: &Served,
@@ -26,9 +30,13 @@ pub(super) fn begin(
     tokens: Vec<u32>,
     request: CompletionRequest,
     logprobs: Option<usize>,
-) -> Result<UnboundedReceiver<Event>, ApiError> {
+) -> Result<Receiver, ApiError> {
     let (sender, receiver) = unbounded_channel();
+    let (metrics, prompt, begun) = (served.metrics.clone(), tokens.len(), Instant::now());
     let listener = move |heard: Heard<'_>| {
+        if let Heard::Done(result) = &heard {
+            metrics.completion(prompt, result.as_ref().ok(), begun.elapsed());
+        }
         let event = match heard {
             Heard::Piece("") => None,
             Heard::Piece(piece) => Some(Event::Piece(piece.to_string())),

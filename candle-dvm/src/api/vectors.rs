@@ -59,6 +59,11 @@ impl Vectors {
         })
     }
 
+    /// Requests that wait or are worked on.
+    pub(super) fn open(&self) -> usize {
+        self.places.taken()
+    }
+
     /// A vector for each text. Dropped, it takes the request back.
     ///
     /// # Errors

@@ -33,6 +33,7 @@ use client::Client;
 pub use places::{Place, Places};
 use scheduler::Scheduler;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -119,6 +120,7 @@ pub struct BatchEngine {
     jobs: Mutex<Option<Sender<Job>>>,
     /// Completions that have not ended.
     places: Arc<Places>,
+    running: Arc<AtomicUsize>,
     /// Why the thread ended before its time.
     failure: Arc<OnceLock<String>>,
     watch: Arc<Watch>,
@@ -155,6 +157,8 @@ impl BatchEngine {
         let failure = Arc::new(OnceLock::new());
         let watch = Arc::new(Watch::new(settings.longest_step));
         let (model, failed, watched) = (backend.clone(), failure.clone(), watch.clone());
+        let running = Arc::new(AtomicUsize::new(0));
+        let runs = running.clone();
         let work = move || {
             if settings.compile_ahead {
                 let compiled =
@@ -163,7 +167,8 @@ impl BatchEngine {
                     tracing::warn!(%error, "cannot compile kernels ahead of time");
                 }
             }
-            let scheduler = Scheduler::new(&model, state, settings);
+            let mut scheduler = Scheduler::new(&model, state, settings);
+            scheduler.running = runs;
             let run = || supervisor::run(scheduler, &orders, &failed, &watched, step);
             if supervisor::caught(run).is_none() {
                 let _ = failed.set("the engine thread panicked".to_string());
@@ -177,6 +182,7 @@ impl BatchEngine {
             backend,
             jobs: Mutex::new(Some(jobs)),
             places: Places::new(settings.slots + settings.waiting),
+            running,
             failure,
             watch,
             thread: Some(thread),
@@ -191,6 +197,11 @@ impl BatchEngine {
     /// How many completions run or wait.
     pub fn open(&self) -> usize {
         self.places.taken()
+    }
+
+    /// How many completions run: the others of [`BatchEngine::open`] wait.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Why the engine takes no completions any more, if it has failed: steps that panicked, or after which the device failed, three in a row

@@ -12,6 +12,8 @@ use crate::{Error, Result};
 use candle_core::{DType, Tensor};
 use candle_transformers::blocks::DecoderState;
 use std::cmp::Reverse;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Tokens in common from which a copy of another slot's cache costs less than to read them again.
@@ -75,6 +77,8 @@ pub(super) struct Scheduler<'a> {
     numbers: u64,
     turns: u64,
     finished: u64,
+    /// How many texts have a slot.
+    pub(super) running: Arc<AtomicUsize>,
 }
 
 impl<'a> Scheduler<'a> {
@@ -95,6 +99,7 @@ impl<'a> Scheduler<'a> {
             numbers: 0,
             turns: 0,
             finished: 0,
+            running: Arc::default(),
         }
     }
 
@@ -188,6 +193,7 @@ impl<'a> Scheduler<'a> {
                         read_at: self.turns,
                     };
                     let text = Some(text);
+                    self.running.fetch_add(1, Ordering::Relaxed);
                     self.slots[to] = Slot {
                         held,
                         whole: kept,
@@ -315,6 +321,7 @@ impl<'a> Scheduler<'a> {
 
     fn done(&mut self, at: usize, result: Result<()>) {
         if let Some(text) = self.slots[at].text.take() {
+            self.running.fetch_sub(1, Ordering::Relaxed);
             let result = result.map(|()| text.writer.finish());
             let finished = |it: &Completion| it.stop_reason != StopReason::Cancelled;
             self.finished += u64::from(result.as_ref().is_ok_and(finished));

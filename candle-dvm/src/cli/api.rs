@@ -26,9 +26,12 @@ pub(super) struct Args {
     /// Model name reported to clients [default: the file or folder name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Embedding model for /v1/embeddings, as for `embed`; clients use its folder name
+    /// Embedding model for /v1/embeddings, as for `embed`
     #[arg(long, value_name = "FOLDER")]
     embedding_model: Option<PathBuf>,
+    /// Name of the embedding model reported to clients [default: the file or folder name]
+    #[arg(long, value_name = "NAME", requires = "embedding_model")]
+    embedding_name: Option<String>,
     /// Address to listen on. The server has no TLS: put a proxy in front of it before exposing it, and require a key with
     /// --api-key-file
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
@@ -118,7 +121,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let encoder = match encoder_files {
         None => None,
         Some(files) => {
-            let name = last_part(&files.name);
+            let name = args.embedding_name;
+            let name = name.unwrap_or_else(|| last_part(&files.name));
             let model = files.load(&device)?;
             note(&format!("{name}, for embeddings"));
             Some(Encoder { name, files, model })

@@ -15,6 +15,7 @@ pub(crate) mod kind;
 mod most_bytes;
 mod network;
 mod parts;
+mod plain_text;
 mod tokenizer;
 mod weights;
 
@@ -85,7 +86,7 @@ impl ModelSource {
         };
         match self {
             #[cfg(not(target_arch = "wasm32"))]
-            Self::Embedded => "candle-embedded".to_string(),
+            Self::Embedded => "embedded".to_string(),
             Self::Folder(path) => text(path.file_name()),
             Self::Gguf(path) => text(path.file_stem()),
             #[cfg(not(target_arch = "wasm32"))]
